@@ -1,0 +1,95 @@
+//! Devices: what moves datagrams between an engine and the world.
+//!
+//! A device moves RoCE datagrams (BTH to ICRC plus a [`Path`]), not Ethernet frames, so an
+//! unprivileged UDP socket, a pair of queues in memory, a TAP and an AF_XDP ring are equals. Wrappers
+//! ([`fault`], [`pcap`]) are devices around a device.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use roce_packet::Path;
+use roce_transport::{Instant, Received, Transmit, TxSlot};
+
+/// What a device can do and what it does to a datagram on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The kind, as `--device` names it: `udp`, `memory`, ….
+    pub kind: &'static str,
+    /// The largest datagram, BTH to ICRC, in bytes.
+    pub max_datagram: usize,
+    /// The most segments that one send can carry; 1 where there is no segmentation offload.
+    pub max_segments: u16,
+    /// Whether received datagrams come with the IP header that was on the wire.
+    pub sees_ip_header: bool,
+    /// Whether whole Ethernet frames are carried, so that VLAN tags and RoCE v1 exist.
+    pub carries_ethernet: bool,
+    /// The link MTU in bytes (the largest IP packet), from which the largest path MTU follows.
+    pub link_mtu: usize,
+}
+
+/// One way onto a wire. See the module documentation for the order of calls.
+///
+/// Transmit: [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, [`flush`](Self::flush).
+/// A slot that is not committed is forgotten.
+pub trait Device: Send {
+    /// What this device can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// The addresses that this device sends from and receives for, in GID table order.
+    fn addresses(&self) -> &[IpAddr];
+
+    /// Asks for datagrams to leave with UDP source port `wanted`; returns the port they will leave
+    /// with, which is `wanted` wherever the device can choose. The ICRC covers the port, so whoever
+    /// builds a path asks first. Called when a queue pair gets its path, never per packet.
+    ///
+    /// # Errors
+    ///
+    /// When the socket for another port cannot be opened and there is no fallback.
+    fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16>;
+
+    /// Room for one more datagram, or `None` when the device is full until [`flush`](Self::flush)
+    /// makes progress.
+    fn slot(&mut self) -> Option<TxSlot<'_>>;
+
+    /// Takes the datagram that was written into the slot lent last.
+    fn commit(&mut self, now: Instant, transmit: &Transmit);
+
+    /// Hands everything committed to the wire. What the kernel would not take now stays and is tried
+    /// again at the next call; nothing committed is lost silently (what has to be dropped is counted).
+    ///
+    /// # Errors
+    ///
+    /// Only for errors that will not go away by themselves.
+    fn flush(&mut self, now: Instant) -> io::Result<()>;
+
+    /// Receives one burst, calling `sink` for each datagram, and returns how many there were. Never
+    /// blocks.
+    ///
+    /// # Errors
+    ///
+    /// Only for errors that will not go away by themselves.
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize>;
+
+    /// When [`flush`](Self::flush) or [`receive`](Self::receive) must be called again although nothing arrived: a
+    /// wrapper that delays datagrams holds one until then.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// A descriptor that becomes readable when something can be received.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Joins or leaves a multicast group, where the device has such a thing.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` where it does not.
+    fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
+        let _ = (group, join);
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this device carries no multicast"))
+    }
+
+    /// Counters of this device and what it wraps: name and value.
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64));
+}
