@@ -1,1 +1,45 @@
-//! Under construction.
+//! What is on the wire in RoCE v1 and v2: headers, opcodes, the invariant CRC and flow hashes.
+//!
+//! This crate turns bytes into typed values and back. It refuses everything else: it keeps no
+//! connection state, does no input or output, allocates nothing and needs no operating system.
+//!
+//! Every header comes in two layers. A *view*, such as [`BthView`], is the bytes themselves with a name
+//! for every bit; it never judges, so logs can show broken packets. A plain struct, such as [`Bth`],
+//! holds only legal values: `parse` makes one from bytes and returns what follows, `emit` writes it to
+//! an array of exactly its size. Reserved bits are written as zero and accepted as anything.
+//!
+//! No call panics on anything that came from a wire: slicing goes through checked calls only, which
+//! the lints of this crate enforce.
+#![no_std]
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
+
+#[cfg(test)]
+extern crate std;
+
+mod error;
+mod ethernet;
+mod gid;
+mod grh;
+mod ipv4;
+mod ipv6;
+mod mtu;
+mod number;
+mod path;
+mod udp;
+
+pub use error::{BufferTooSmall, Layer, ParseError, ParseErrorKind};
+pub use ethernet::{
+    EtherType, EthernetHeader, EthernetView, InvalidMacAddr, MacAddr, VlanHeader, VlanTag, VlanView,
+};
+pub use gid::Gid;
+pub use grh::{Grh, GrhView};
+pub use ipv4::{Ipv4Header, Ipv4View};
+pub use ipv6::{Ipv6Header, Ipv6View};
+pub use mtu::PathMtu;
+pub use number::{Msn, Psn, Qpn};
+pub use path::{Ecn, Encapsulation, Path, ROCE_UDP_PORT};
+pub use udp::{IP_PROTOCOL_UDP, UdpHeader, UdpView};

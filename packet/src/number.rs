@@ -1,0 +1,229 @@
+//! The 24-bit numbers of the protocol as types of their own.
+
+use core::fmt;
+
+/// Which of two [`Psn`]s is the later one is decided by the half of the circle it lies in.
+const HALF_WINDOW: u32 = 0x0080_0000;
+
+/// A packet sequence number: 24 bits, counted modulo 2^24 (IBTA 9.7.1).
+///
+/// Sequence numbers lie on a circle, so there is no smallest one and this type is deliberately not
+/// [`Ord`]. Of two different numbers the later one is less than 2^23 steps ahead; see [`Psn::before`].
+///
+/// ```
+/// use roce_packet::Psn;
+///
+/// let last = Psn::new(0xff_ffff);
+/// assert_eq!(last.next(), Psn::new(0));
+/// assert!(last.before(last.next()));
+/// assert_eq!(last.distance_to(Psn::new(4)), 5);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// The bits that count.
+    pub const MASK: u32 = 0x00ff_ffff;
+
+    /// The number in the low 24 bits of `value`. Higher bits are dropped.
+    #[inline]
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value & Self::MASK)
+    }
+
+    /// The number, 0 to 2^24 - 1.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Reads the three bytes of a header.
+    #[inline]
+    #[must_use]
+    pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
+        Self(from_be_24(bytes))
+    }
+
+    /// The three bytes of a header.
+    #[inline]
+    #[must_use]
+    pub const fn to_be_bytes(self) -> [u8; 3] {
+        to_be_24(self.0)
+    }
+
+    /// The number after this one; 0 follows 2^24 - 1.
+    #[inline]
+    #[must_use]
+    pub const fn next(self) -> Self {
+        self.add(1)
+    }
+
+    /// The number `count` steps later.
+    #[inline]
+    #[must_use]
+    pub const fn add(self, count: u32) -> Self {
+        Self::new(self.0.wrapping_add(count))
+    }
+
+    /// The number `count` steps earlier.
+    #[inline]
+    #[must_use]
+    pub const fn sub(self, count: u32) -> Self {
+        Self::new(self.0.wrapping_sub(count))
+    }
+
+    /// Whether this number is earlier than `other`: the way from here forward to `other` is shorter
+    /// than 2^23 steps. Two numbers exactly 2^23 apart are each before *and* not after the other, which
+    /// a requester never lets happen because it keeps fewer than 2^23 packets outstanding.
+    #[inline]
+    #[must_use]
+    pub const fn before(self, other: Self) -> bool {
+        other.distance_to(self) >= HALF_WINDOW
+    }
+
+    /// Whether this number is later than `other`, by fewer than 2^23 steps.
+    #[inline]
+    #[must_use]
+    pub const fn after(self, other: Self) -> bool {
+        let ahead = other.distance_to(self);
+        ahead != 0 && ahead < HALF_WINDOW
+    }
+
+    /// Steps forward from this number to `later`, 0 to 2^24 - 1.
+    #[inline]
+    #[must_use]
+    pub const fn distance_to(self, later: Self) -> u32 {
+        later.0.wrapping_sub(self.0) & Self::MASK
+    }
+}
+
+/// A message sequence number: how many request messages a responder has completed, modulo 2^24
+/// (IBTA 9.7.7).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Msn(u32);
+
+impl Msn {
+    /// The number in the low 24 bits of `value`. Higher bits are dropped.
+    #[inline]
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value & Psn::MASK)
+    }
+
+    /// The number, 0 to 2^24 - 1.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Reads the three bytes of a header.
+    #[inline]
+    #[must_use]
+    pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
+        Self(from_be_24(bytes))
+    }
+
+    /// The three bytes of a header.
+    #[inline]
+    #[must_use]
+    pub const fn to_be_bytes(self) -> [u8; 3] {
+        to_be_24(self.0)
+    }
+
+    /// The number after this one; 0 follows 2^24 - 1.
+    #[inline]
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self::new(self.0.wrapping_add(1))
+    }
+}
+
+/// A queue pair number: 24 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// Queue pair 1 belongs to the general services interface: connection management arrives there.
+    pub const GSI: Self = Self(1);
+
+    /// The number that multicast datagrams carry as destination.
+    pub const MULTICAST: Self = Self(0x00ff_ffff);
+
+    /// The number in the low 24 bits of `value`. Higher bits are dropped.
+    #[inline]
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value & Psn::MASK)
+    }
+
+    /// The number, 0 to 2^24 - 1.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Reads the three bytes of a header.
+    #[inline]
+    #[must_use]
+    pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
+        Self(from_be_24(bytes))
+    }
+
+    /// The three bytes of a header.
+    #[inline]
+    #[must_use]
+    pub const fn to_be_bytes(self) -> [u8; 3] {
+        to_be_24(self.0)
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Psn({})", self.0)
+    }
+}
+
+impl fmt::Display for Msn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Msn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Msn({})", self.0)
+    }
+}
+
+impl fmt::Display for Qpn {
+    /// Hexadecimal, as tools for this protocol write queue pair numbers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:06x}", self.0)
+    }
+}
+
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qpn(0x{:06x})", self.0)
+    }
+}
+
+const fn from_be_24(bytes: [u8; 3]) -> u32 {
+    let [high, middle, low] = bytes;
+    u32::from_be_bytes([0, high, middle, low])
+}
+
+const fn to_be_24(value: u32) -> [u8; 3] {
+    let [_, high, middle, low] = value.to_be_bytes();
+    [high, middle, low]
+}

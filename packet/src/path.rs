@@ -1,0 +1,127 @@
+//! From where to where a datagram goes, and how it is treated on the way.
+
+use core::net::IpAddr;
+
+use crate::ethernet::VlanTag;
+
+/// The UDP destination port of RoCE v2 (Annex A17).
+pub const ROCE_UDP_PORT: u16 = 4791;
+
+/// What lies between Ethernet and the BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encapsulation {
+    /// A GRH directly on Ethernet, ethertype 0x8915 (Annex A16).
+    RoceV1,
+    /// UDP on IPv4 or IPv6 (Annex A17).
+    RoceV2,
+}
+
+/// Everything outside the BTH that the sender of a datagram chooses and its receiver sees.
+///
+/// Addresses are written as IP addresses for RoCE v1 too: its GIDs are the IPv6 addresses, or the
+/// IPv4-mapped form of the IPv4 addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Path {
+    /// RoCE v1 or v2.
+    pub encapsulation: Encapsulation,
+    /// The sender.
+    pub source: IpAddr,
+    /// The receiver. Of the same family as `source` on RoCE v2.
+    pub destination: IpAddr,
+    /// UDP source port; carries the flow's hash and nothing else. Unused by RoCE v1.
+    pub source_port: u16,
+    /// DSCP in the upper six bits, ECN in the lower two. IPv4 calls the byte type of service.
+    pub traffic_class: u8,
+    /// Time to live, in hops.
+    pub hop_limit: u8,
+    /// 20 bits; IPv6 and RoCE v1 only.
+    pub flow_label: u32,
+    /// The 802.1Q tag, if the frame has one.
+    pub vlan: Option<VlanTag>,
+}
+
+impl Path {
+    /// The way back: addresses swapped, everything else as it is. The source port stays because both
+    /// directions of a queue pair use the same one.
+    #[inline]
+    #[must_use]
+    pub const fn reply(&self) -> Self {
+        Self { source: self.destination, destination: self.source, ..*self }
+    }
+
+    /// The congestion field of the traffic class.
+    #[inline]
+    #[must_use]
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::from_bits(self.traffic_class)
+    }
+
+    /// The differentiated services code point of the traffic class, 0 to 63.
+    #[inline]
+    #[must_use]
+    pub const fn dscp(&self) -> u8 {
+        self.traffic_class >> 2
+    }
+
+    /// The same path with another congestion field.
+    #[inline]
+    #[must_use]
+    pub const fn with_ecn(mut self, ecn: Ecn) -> Self {
+        self.traffic_class = self.traffic_class & !0b11 | ecn.bits();
+        self
+    }
+
+    /// The same path with another code point, of which the low six bits count.
+    #[inline]
+    #[must_use]
+    pub const fn with_dscp(mut self, dscp: u8) -> Self {
+        self.traffic_class = dscp << 2 | self.traffic_class & 0b11;
+        self
+    }
+}
+
+/// The congestion field in the low two bits of the traffic class (RFC 3168 section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ecn {
+    /// 00: routers drop instead of marking.
+    NotCapable,
+    /// 10: routers may mark. RFC 3168 calls it ECT(0); it is what RDMA NICs send.
+    Capable0,
+    /// 01: routers may mark. RFC 3168 calls it ECT(1).
+    Capable1,
+    /// 11: a router on the way was congested.
+    CongestionExperienced,
+}
+
+impl Ecn {
+    /// Reads the low two bits; the others do not matter.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 0b11 {
+            0b00 => Self::NotCapable,
+            0b01 => Self::Capable1,
+            0b10 => Self::Capable0,
+            _ => Self::CongestionExperienced,
+        }
+    }
+
+    /// The two bits.
+    #[inline]
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::NotCapable => 0b00,
+            Self::Capable1 => 0b01,
+            Self::Capable0 => 0b10,
+            Self::CongestionExperienced => 0b11,
+        }
+    }
+
+    /// Whether routers may mark instead of drop.
+    #[inline]
+    #[must_use]
+    pub const fn is_capable(self) -> bool {
+        !matches!(self, Self::NotCapable)
+    }
+}
