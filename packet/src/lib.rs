@@ -22,6 +22,7 @@ extern crate std;
 
 mod error;
 mod ethernet;
+pub mod flow;
 mod gid;
 mod grh;
 mod ipv4;
@@ -29,12 +30,14 @@ mod ipv6;
 mod mtu;
 mod number;
 mod path;
+pub mod pause;
 mod udp;
 
 pub use error::{BufferTooSmall, Layer, ParseError, ParseErrorKind};
 pub use ethernet::{
     EtherType, EthernetHeader, EthernetView, InvalidMacAddr, MacAddr, VlanHeader, VlanTag, VlanView,
 };
+pub use flow::SourcePortRule;
 pub use gid::Gid;
 pub use grh::{Grh, GrhView};
 pub use ipv4::{Ipv4Header, Ipv4View};
@@ -42,4 +45,5 @@ pub use ipv6::{Ipv6Header, Ipv6View};
 pub use mtu::PathMtu;
 pub use number::{Msn, Psn, Qpn};
 pub use path::{Ecn, Encapsulation, Path, ROCE_UDP_PORT};
+pub use pause::PauseFrame;
 pub use udp::{IP_PROTOCOL_UDP, UdpHeader, UdpView};

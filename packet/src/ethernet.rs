@@ -1,0 +1,310 @@
+//! Ethernet: addresses, EtherTypes, the 14-byte header and the 802.1Q tag.
+//!
+//! The frame check sequence is no part of what this module sees: a NIC removes it before a capture or a
+//! socket gets the frame.
+
+use core::fmt;
+use core::net::IpAddr;
+use core::str::FromStr;
+
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError};
+
+/// A 48-bit Ethernet address in the order of the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// Every station on the link.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+    /// The address that stands for "not known".
+    pub const ZERO: Self = Self([0; 6]);
+    /// Where pause frames go (802.3x and PFC); bridges never forward it.
+    pub const MAC_CONTROL: Self = Self([0x01, 0x80, 0xc2, 0x00, 0x00, 0x01]);
+
+    /// Whether the address names a group of stations; the broadcast address is one of them.
+    #[must_use]
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] & 0x01 != 0
+    }
+
+    /// Whether the address was given out locally and not by a manufacturer.
+    #[must_use]
+    pub const fn is_local(self) -> bool {
+        self.0[0] & 0x02 != 0
+    }
+
+    /// The group address that carries an IP multicast group (RFC 1112 section 6.4, RFC 2464 section 7), or
+    /// `None` when `group` is not multicast.
+    #[must_use]
+    pub const fn for_multicast(group: IpAddr) -> Option<Self> {
+        match group {
+            IpAddr::V4(address) if address.is_multicast() => {
+                let [_, b, c, d] = address.octets();
+                Some(Self([0x01, 0x00, 0x5e, b & 0x7f, c, d]))
+            }
+            IpAddr::V6(address) if address.is_multicast() => {
+                let [.., a, b, c, d] = address.octets();
+                Some(Self([0x33, 0x33, a, b, c, d]))
+            }
+            IpAddr::V4(_) | IpAddr::V6(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// The text was not six two-digit hexadecimal numbers joined by `:` (or `-`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidMacAddr;
+
+impl fmt::Display for InvalidMacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "not an Ethernet address: expected six two-digit hexadecimal numbers such as 02:00:00:00:00:01",
+        )
+    }
+}
+
+impl core::error::Error for InvalidMacAddr {}
+
+impl FromStr for MacAddr {
+    type Err = InvalidMacAddr;
+
+    fn from_str(text: &str) -> Result<Self, InvalidMacAddr> {
+        let mut octets = [0; 6];
+        let mut parts = text.split([':', '-']);
+        for octet in &mut octets {
+            let part = parts.next().ok_or(InvalidMacAddr)?;
+            // `from_str_radix` alone would take "+1".
+            if part.len() != 2 || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return Err(InvalidMacAddr);
+            }
+            *octet = u8::from_str_radix(part, 16).map_err(|_| InvalidMacAddr)?;
+        }
+        if parts.next().is_some() { Err(InvalidMacAddr) } else { Ok(Self(octets)) }
+    }
+}
+
+/// What an Ethernet header says comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EtherType(pub u16);
+
+impl EtherType {
+    /// IPv4; RoCE v2 lives in it.
+    pub const IPV4: Self = Self(0x0800);
+    /// Address resolution for IPv4.
+    pub const ARP: Self = Self(0x0806);
+    /// An 802.1Q tag; the real EtherType follows it.
+    pub const VLAN: Self = Self(0x8100);
+    /// An 802.1ad service tag, the outer one of two.
+    pub const SERVICE_VLAN: Self = Self(0x88a8);
+    /// IPv6; RoCE v2 lives in it.
+    pub const IPV6: Self = Self(0x86dd);
+    /// Pause frames, see [`crate::pause`].
+    pub const MAC_CONTROL: Self = Self(0x8808);
+    /// RoCE v1: a GRH follows (Annex A16).
+    pub const ROCE_V1: Self = Self(0x8915);
+
+    /// Whether the number is the length of an 802.3 frame and not a type.
+    #[must_use]
+    pub const fn is_length(self) -> bool {
+        self.0 < 0x0600
+    }
+}
+
+impl fmt::Display for EtherType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:04x}", self.0)
+    }
+}
+
+/// The Ethernet header as it lies in a frame.
+///
+/// ```text
+///  0             6             12     14
+/// +-------------+-------------+------+
+/// | destination | source      | type |
+/// +-------------+-------------+------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct EthernetView {
+    destination: [u8; 6],
+    source: [u8; 6],
+    ether_type: U16,
+}
+
+const _: () = assert!(size_of::<EthernetView>() == EthernetHeader::LEN);
+
+impl EthernetView {
+    /// The view of the first [`EthernetHeader::LEN`] bytes, and what is left.
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Ethernet, 0, EthernetHeader::LEN, bytes.len()))
+    }
+
+    /// Whom the frame is for.
+    #[must_use]
+    pub const fn destination(&self) -> MacAddr {
+        MacAddr(self.destination)
+    }
+
+    /// Who sent it.
+    #[must_use]
+    pub const fn source(&self) -> MacAddr {
+        MacAddr(self.source)
+    }
+
+    /// What comes next.
+    #[must_use]
+    pub const fn ether_type(&self) -> EtherType {
+        EtherType(self.ether_type.get())
+    }
+}
+
+/// The Ethernet header without any tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EthernetHeader {
+    /// Whom the frame is for.
+    pub destination: MacAddr,
+    /// Who sent it.
+    pub source: MacAddr,
+    /// What comes next; [`EtherType::VLAN`] when a tag follows.
+    pub ether_type: EtherType,
+}
+
+impl EthernetHeader {
+    /// Bytes on the wire.
+    pub const LEN: usize = 14;
+
+    /// Reads the header and returns what follows it.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = EthernetView::from_prefix(bytes)?;
+        Ok((view.into(), rest))
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(EthernetView::from(self));
+    }
+}
+
+impl From<&EthernetView> for EthernetHeader {
+    fn from(view: &EthernetView) -> Self {
+        Self { destination: view.destination(), source: view.source(), ether_type: view.ether_type() }
+    }
+}
+
+impl From<&EthernetHeader> for EthernetView {
+    fn from(header: &EthernetHeader) -> Self {
+        Self {
+            destination: header.destination.0,
+            source: header.source.0,
+            ether_type: U16::new(header.ether_type.0),
+        }
+    }
+}
+
+/// Tag control information of an 802.1Q tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct VlanTag {
+    /// Priority code point, 0 to 7; PFC pauses by it.
+    pub pcp: u8,
+    /// Drop eligible indicator.
+    pub dei: bool,
+    /// VLAN identifier, 0 to 4095; 0 means that the frame only has a priority.
+    pub vid: u16,
+}
+
+impl VlanTag {
+    /// The tag in its 16-bit form; bits of `pcp` and `vid` that have no place in it are left out.
+    #[must_use]
+    pub const fn to_bits(self) -> u16 {
+        (self.pcp as u16 & 0x7) << 13 | (self.dei as u16) << 12 | self.vid & 0x0fff
+    }
+
+    /// The tag from its 16-bit form.
+    #[must_use]
+    pub const fn from_bits(bits: u16) -> Self {
+        Self { pcp: (bits >> 13) as u8, dei: bits & 0x1000 != 0, vid: bits & 0x0fff }
+    }
+}
+
+/// The four bytes that a tag adds, as they lie in a frame after the first EtherType (0x8100).
+///
+/// ```text
+///  0                 2      4
+/// +---+-+-----------+------+
+/// |PCP|D|    VID    | type |
+/// +---+-+-----------+------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct VlanView {
+    control: U16,
+    ether_type: U16,
+}
+
+const _: () = assert!(size_of::<VlanView>() == VlanHeader::LEN);
+
+impl VlanView {
+    /// The view of the first [`VlanHeader::LEN`] bytes, and what is left.
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Vlan, 0, VlanHeader::LEN, bytes.len()))
+    }
+
+    /// Priority, drop eligibility and VLAN.
+    #[must_use]
+    pub const fn tag(&self) -> VlanTag {
+        VlanTag::from_bits(self.control.get())
+    }
+
+    /// What comes after the tag.
+    #[must_use]
+    pub const fn ether_type(&self) -> EtherType {
+        EtherType(self.ether_type.get())
+    }
+}
+
+/// An 802.1Q tag and the EtherType behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VlanHeader {
+    /// Priority, drop eligibility and VLAN.
+    pub tag: VlanTag,
+    /// What comes next.
+    pub ether_type: EtherType,
+}
+
+impl VlanHeader {
+    /// Bytes that a tag adds to a frame.
+    pub const LEN: usize = 4;
+
+    /// Reads the tag and returns what follows it.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = VlanView::from_prefix(bytes)?;
+        Ok((view.into(), rest))
+    }
+
+    /// Writes the tag.
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(VlanView {
+            control: U16::new(self.tag.to_bits()),
+            ether_type: U16::new(self.ether_type.0),
+        });
+    }
+}
+
+impl From<&VlanView> for VlanHeader {
+    fn from(view: &VlanView) -> Self {
+        Self { tag: view.tag(), ether_type: view.ether_type() }
+    }
+}

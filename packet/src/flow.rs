@@ -1,0 +1,209 @@
+//! UDP source ports: how different senders spread their flows over the network's paths.
+//!
+//! Switches hash the source port to choose a path, so packets of one queue pair must keep one port, and a
+//! receiver must never filter on it: every producer below chooses differently. All rules but
+//! [`SourcePortRule::Constant`] stay within 0xc000 to 0xffff, the dynamic range, as Annex A17 recommends.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::number::Qpn;
+
+/// The lowest port of the range that Annex A17 recommends.
+pub const LOWEST_SOURCE_PORT: u16 = 0xc000;
+
+/// The port of a 20-bit flow label: the low 14 bits, with the upper six folded onto them.
+#[must_use]
+pub const fn flow_label_to_port(flow_label: u32) -> u16 {
+    let low = flow_label & 0x3fff;
+    let high = (flow_label >> 14) & 0x3f;
+    (low ^ high) as u16 | LOWEST_SOURCE_PORT
+}
+
+/// The flow label that Linux derives from the two queue pairs of a connection. The same from both ends.
+#[must_use]
+pub const fn qp_pair_flow_label(one: Qpn, other: Qpn) -> u32 {
+    // 24 bits times 24 bits: 48 bits, folded to 20.
+    let mut product = one.get() as u64 * other.get() as u64;
+    product ^= product >> 20;
+    product ^= product >> 40;
+    (product & 0x000f_ffff) as u32
+}
+
+/// The flow label that Linux' rdma_cm derives from the ports of a connection: the ports of the active side's
+/// view, its own first.
+#[must_use]
+pub const fn rdma_cm_flow_label(source_port: u16, destination_port: u16) -> u32 {
+    (source_port as u32 * 31 + destination_port as u32) & 0x000f_ffff
+}
+
+/// The port that kernel rxe uses where no flow label is at hand (QP1 and UD): a multiplicative hash of the
+/// sender's own QP number.
+#[must_use]
+pub const fn rxe_qpn_port(local: Qpn) -> u16 {
+    // 14 bits of the golden ratio hash; 0x3fff + 0xc000 just fits.
+    LOWEST_SOURCE_PORT + (local.get().wrapping_mul(0x61c8_8647) >> 18) as u16
+}
+
+/// The port that mlx4 (ConnectX-3 Pro) derives from the two QP numbers.
+#[must_use]
+pub const fn mlx4_port(local: Qpn, remote: Qpn) -> u16 {
+    let folded = mlx4_fold(local);
+    let folded = if local.get() == remote.get() { folded } else { folded ^ mlx4_fold(remote) };
+    folded | LOWEST_SOURCE_PORT
+}
+
+/// 24 bits onto 16: the uppermost byte is laid over the lowest.
+const fn mlx4_fold(qpn: Qpn) -> u16 {
+    let number = qpn.get();
+    (((number & 0xff) ^ ((number >> 16) & 0xff)) | (number & 0xff00)) as u16
+}
+
+/// The port that WinOF-2 derives from the ports of a connection. The same from both ends.
+#[must_use]
+pub const fn win_of_2_port(source_port: u16, destination_port: u16) -> u16 {
+    (source_port ^ destination_port) | LOWEST_SOURCE_PORT
+}
+
+/// What a rule may look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowInputs {
+    /// The sender's QP.
+    pub local: Qpn,
+    /// The receiver's QP.
+    pub remote: Qpn,
+    /// 20-bit flow label of the address vector, or of the IPv6 address that was connected to; 0 for none.
+    pub flow_label: u32,
+    /// Source and destination port of the rdma_cm connection as its active side sees them, if rdma_cm made it.
+    pub connection: Option<(u16, u16)>,
+}
+
+impl FlowInputs {
+    /// The label of the address vector, or `otherwise` when it is 0.
+    const fn flow_label_or(&self, otherwise: u32) -> u32 {
+        let given = self.flow_label & 0x000f_ffff;
+        if given == 0 { otherwise } else { given }
+    }
+
+    const fn qp_pair_flow_label(&self) -> u32 {
+        qp_pair_flow_label(self.local, self.remote)
+    }
+}
+
+/// How to choose a UDP source port. Every rule has a name, see [`Self::from_name`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SourcePortRule {
+    /// The flow label of the address vector, or that of the QP pair when there is none: what Linux drivers do
+    /// for connected queue pairs, ConnectX-5 and rxe among them. Named `flow-label`.
+    #[default]
+    FlowLabel,
+    /// Always the flow label of the QP pair. Named `qp-pair`.
+    QpPair,
+    /// The flow label that rdma_cm makes of the connection's ports, unless the address came with one. Without
+    /// a connection as [`Self::FlowLabel`]. Named `rdma-cm`.
+    RdmaCm,
+    /// A hash of the sender's own QP number, as rxe falls back to. Named `rxe-qpn`.
+    RxeQpn,
+    /// The folded QP numbers of ConnectX-3 Pro. Named `mlx4`.
+    Mlx4,
+    /// Flow label if there is one, else the lowest port of the range: mlx5 for UD. Named `mlx5-ud`.
+    Mlx5Ud,
+    /// The connection's ports, exclusive or: Windows with WinOF-2. Without a connection as
+    /// [`Self::FlowLabel`]. Named `winof2`.
+    WinOf2,
+    /// The same port for everything: 0 as ConnectX does for CNPs, small numbers as older Huawei NICs do.
+    /// Named `constant`, written with its port as `constant:69`.
+    Constant(u16),
+}
+
+impl SourcePortRule {
+    /// One of each, in the order of the names in the help text. The constant is 0, as in CNPs of ConnectX.
+    pub const ALL: [Self; 8] = [
+        Self::FlowLabel,
+        Self::QpPair,
+        Self::RdmaCm,
+        Self::RxeQpn,
+        Self::Mlx4,
+        Self::Mlx5Ud,
+        Self::WinOf2,
+        Self::Constant(0),
+    ];
+
+    /// The name of the rule, without the port of a constant; [`fmt::Display`] writes that as well.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FlowLabel => "flow-label",
+            Self::QpPair => "qp-pair",
+            Self::RdmaCm => "rdma-cm",
+            Self::RxeQpn => "rxe-qpn",
+            Self::Mlx4 => "mlx4",
+            Self::Mlx5Ud => "mlx5-ud",
+            Self::WinOf2 => "winof2",
+            Self::Constant(_) => "constant",
+        }
+    }
+
+    /// The rule with this name; `constant` needs a port, as in `constant:69`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        if let Some(port) = name.strip_prefix("constant:") {
+            return port.parse().ok().map(Self::Constant);
+        }
+        Self::ALL.into_iter().find(|rule| !matches!(rule, Self::Constant(_)) && rule.name() == name)
+    }
+
+    /// The port for packets of one flow.
+    #[must_use]
+    pub const fn port(self, inputs: &FlowInputs) -> u16 {
+        let default = inputs.flow_label_or(inputs.qp_pair_flow_label());
+        match (self, inputs.connection) {
+            (Self::QpPair, _) => flow_label_to_port(inputs.qp_pair_flow_label()),
+            (Self::RdmaCm, Some((source, destination))) => {
+                flow_label_to_port(inputs.flow_label_or(rdma_cm_flow_label(source, destination)))
+            }
+            (Self::WinOf2, Some((source, destination))) => win_of_2_port(source, destination),
+            (Self::FlowLabel | Self::RdmaCm | Self::WinOf2, _) => flow_label_to_port(default),
+            (Self::RxeQpn, _) => rxe_qpn_port(inputs.local),
+            (Self::Mlx4, _) => mlx4_port(inputs.local, inputs.remote),
+            (Self::Mlx5Ud, _) => flow_label_to_port(inputs.flow_label_or(0)),
+            (Self::Constant(port), _) => port,
+        }
+    }
+}
+
+impl fmt::Display for SourcePortRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Constant(port) => write!(f, "constant:{port}"),
+            rule => f.write_str(rule.name()),
+        }
+    }
+}
+
+/// No rule has this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownSourcePortRule;
+
+impl fmt::Display for UnknownSourcePortRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unknown source port rule: expected one of ")?;
+        for rule in SourcePortRule::ALL {
+            match rule {
+                SourcePortRule::Constant(_) => f.write_str("constant:<port>")?,
+                rule => write!(f, "{}, ", rule.name())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for UnknownSourcePortRule {}
+
+impl FromStr for SourcePortRule {
+    type Err = UnknownSourcePortRule;
+
+    fn from_str(name: &str) -> Result<Self, UnknownSourcePortRule> {
+        Self::from_name(name).ok_or(UnknownSourcePortRule)
+    }
+}

@@ -1,0 +1,119 @@
+//! GIDs: the 128-bit addresses of InfiniBand, and the IP and Ethernet addresses they are made from.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::ethernet::MacAddr;
+
+/// A global identifier in the order of the wire.
+///
+/// On Ethernet a GID *is* an IP address: an IPv4 address in its mapped form (`::ffff:a.b.c.d`), or an IPv6
+/// address as it stands (Annex A17).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The GID of nobody.
+    pub const ZERO: Self = Self([0; 16]);
+
+    /// The link-local GID of a port: `fe80::` and the address of its Ethernet interface in EUI-64 form, that
+    /// is with `ff:fe` in the middle and the universal/local bit turned over.
+    #[must_use]
+    pub const fn link_local(mac: MacAddr) -> Self {
+        let [a, b, c, d, e, f] = mac.0;
+        Self([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 0x02, b, c, 0xff, 0xfe, d, e, f])
+    }
+
+    /// The Ethernet address that a link-local GID was made from, if it was made from one.
+    #[must_use]
+    pub const fn link_local_mac(self) -> Option<MacAddr> {
+        match self.0 {
+            [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
+                Some(MacAddr([a ^ 0x02, b, c, d, e, f]))
+            }
+            _ => None,
+        }
+    }
+
+    /// The GID of an IPv4 address: its mapped form.
+    #[must_use]
+    pub const fn from_ipv4(address: Ipv4Addr) -> Self {
+        Self(address.to_ipv6_mapped().octets())
+    }
+
+    /// The GID of an IP address. An IPv6 address that is an IPv4 address in mapped form stays what it is.
+    #[must_use]
+    pub const fn from_ip(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self::from_ipv4(address),
+            IpAddr::V6(address) => Self(address.octets()),
+        }
+    }
+
+    /// The IP address that packets for this GID carry: IPv4 if the GID is IPv4-mapped, else IPv6.
+    #[must_use]
+    pub const fn to_ip(self) -> IpAddr {
+        match self.to_ipv4() {
+            Some(address) => IpAddr::V4(address),
+            None => IpAddr::V6(self.to_ipv6()),
+        }
+    }
+
+    /// The IPv4 address inside an IPv4-mapped GID.
+    #[must_use]
+    pub const fn to_ipv4(self) -> Option<Ipv4Addr> {
+        self.to_ipv6().to_ipv4_mapped()
+    }
+
+    /// The GID read as an IPv6 address, mapped or not.
+    #[must_use]
+    pub const fn to_ipv6(self) -> Ipv6Addr {
+        Ipv6Addr::from_octets(self.0)
+    }
+
+    /// Whether the GID is an IPv4 address in mapped form.
+    #[must_use]
+    pub const fn is_ipv4_mapped(self) -> bool {
+        self.to_ipv4().is_some()
+    }
+
+    /// Whether the GID names a group: an IPv6 multicast address or a mapped IPv4 one.
+    #[must_use]
+    pub const fn is_multicast(self) -> bool {
+        match self.to_ip() {
+            IpAddr::V4(address) => address.is_multicast(),
+            IpAddr::V6(address) => address.is_multicast(),
+        }
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(address: IpAddr) -> Self {
+        Self::from_ip(address)
+    }
+}
+
+impl From<Ipv4Addr> for Gid {
+    fn from(address: Ipv4Addr) -> Self {
+        Self::from_ipv4(address)
+    }
+}
+
+impl From<Ipv6Addr> for Gid {
+    fn from(address: Ipv6Addr) -> Self {
+        Self(address.octets())
+    }
+}
+
+impl From<Gid> for IpAddr {
+    fn from(gid: Gid) -> Self {
+        gid.to_ip()
+    }
+}
+
+/// As an IPv6 address: `::ffff:192.0.2.1`, `fe80::1`.
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_ipv6().fmt(f)
+    }
+}

@@ -1,0 +1,166 @@
+//! The Global Route Header: layer 3 of RoCE v1 and of InfiniBand between subnets (IBTA 8.3).
+
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::gid::Gid;
+use crate::ipv6::first_word;
+
+/// The GRH as it lies in a packet: the shape of an IPv6 header.
+///
+/// ```text
+///  0                               4               6       7       8
+/// +---+-------+-------------------+---------------+-------+-------+
+/// | 6 | class | flow label        | payload length| 0x1b  | hops  |
+/// +---+-------+-------------------+---------------+-------+-------+
+/// | source GID (16 bytes)         | destination GID (16 bytes)    |
+/// +-------------------------------+-------------------------------+
+///  8                               24                              40
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct GrhView {
+    first_word: U32,
+    payload_length: U16,
+    next_header: u8,
+    hop_limit: u8,
+    source: [u8; 16],
+    destination: [u8; 16],
+}
+
+const _: () = assert!(size_of::<GrhView>() == Grh::LEN);
+
+impl GrhView {
+    /// The view of the first [`Grh::LEN`] bytes, and what is left.
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes).map_err(|_| ParseError::truncated(Layer::Grh, 0, Grh::LEN, bytes.len()))
+    }
+
+    /// Version of the header; 6.
+    #[must_use]
+    pub const fn version(&self) -> u8 {
+        (self.first_word.get() >> 28) as u8
+    }
+
+    /// DSCP and ECN.
+    #[must_use]
+    pub const fn traffic_class(&self) -> u8 {
+        (self.first_word.get() >> 20) as u8
+    }
+
+    /// The 20-bit label of a flow.
+    #[must_use]
+    pub const fn flow_label(&self) -> u32 {
+        self.first_word.get() & 0x000f_ffff
+    }
+
+    /// Length of BTH to ICRC, both included.
+    #[must_use]
+    pub const fn payload_length(&self) -> u16 {
+        self.payload_length.get()
+    }
+
+    /// What comes next; [`Grh::NEXT_HEADER`] when that is a BTH.
+    #[must_use]
+    pub const fn next_header(&self) -> u8 {
+        self.next_header
+    }
+
+    /// Hops that are left.
+    #[must_use]
+    pub const fn hop_limit(&self) -> u8 {
+        self.hop_limit
+    }
+
+    /// Who sent the packet.
+    #[must_use]
+    pub const fn source(&self) -> Gid {
+        Gid(self.source)
+    }
+
+    /// Whom it is for.
+    #[must_use]
+    pub const fn destination(&self) -> Gid {
+        Gid(self.destination)
+    }
+}
+
+/// A GRH in front of a BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grh {
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// 20 bits by which the network may keep a flow together.
+    pub flow_label: u32,
+    /// Length of BTH to ICRC, both included, in bytes.
+    pub payload_length: u16,
+    /// Hops that are left.
+    pub hop_limit: u8,
+    /// Who sent the packet.
+    pub source: Gid,
+    /// Whom it is for.
+    pub destination: Gid,
+}
+
+impl Grh {
+    /// Bytes on the wire.
+    pub const LEN: usize = 40;
+    /// The value of the next header field that says "a BTH follows".
+    pub const NEXT_HEADER: u8 = 0x1b;
+
+    /// Reads the header and returns what follows it, which may be more or less than the header's length
+    /// field promises: the caller knows whether it holds a whole packet.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = GrhView::from_prefix(bytes)?;
+        Self::check(view)?;
+        Ok((Self::of_checked(view), rest))
+    }
+
+    /// Judges the fields of a view.
+    pub(crate) const fn check(view: &GrhView) -> Result<(), ParseError> {
+        if view.version() != 6 {
+            return Err(ParseError {
+                layer: Layer::Grh,
+                kind: ParseErrorKind::BadVersion,
+                offset: 0,
+                need: 6,
+                have: view.version() as usize,
+            });
+        }
+        if view.next_header() != Self::NEXT_HEADER {
+            return Err(ParseError {
+                layer: Layer::Grh,
+                kind: ParseErrorKind::Unsupported,
+                offset: 6,
+                need: Self::NEXT_HEADER as usize,
+                have: view.next_header() as usize,
+            });
+        }
+        Ok(())
+    }
+
+    /// The header of a view that [`Self::check`] passed.
+    pub(crate) const fn of_checked(view: &GrhView) -> Self {
+        Self {
+            traffic_class: view.traffic_class(),
+            flow_label: view.flow_label(),
+            payload_length: view.payload_length(),
+            hop_limit: view.hop_limit(),
+            source: view.source(),
+            destination: view.destination(),
+        }
+    }
+
+    /// Writes the header; only the low 20 bits of the flow label have a place in it.
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(GrhView {
+            first_word: U32::new(first_word(self.traffic_class, self.flow_label)),
+            payload_length: U16::new(self.payload_length),
+            next_header: Self::NEXT_HEADER,
+            hop_limit: self.hop_limit,
+            source: self.source.0,
+            destination: self.destination.0,
+        });
+    }
+}

@@ -1,0 +1,164 @@
+//! IPv6, as far as RoCE v2 uses it: UDP directly behind the header.
+
+use core::net::Ipv6Addr;
+
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError, ParseErrorKind};
+
+/// The IPv6 header as it lies in a packet.
+///
+/// ```text
+///  0                               4               6       7       8
+/// +---+-------+-------------------+---------------+-------+-------+
+/// | 6 | class | flow label        | payload length| next  | hops  |
+/// +---+-------+-------------------+---------------+-------+-------+
+/// | source (16 bytes)             | destination (16 bytes)        |
+/// +-------------------------------+-------------------------------+
+///  8                               24                              40
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Ipv6View {
+    first_word: U32,
+    payload_length: U16,
+    next_header: u8,
+    hop_limit: u8,
+    source: [u8; 16],
+    destination: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Ipv6View>() == Ipv6Header::LEN);
+
+impl Ipv6View {
+    /// The view of the first [`Ipv6Header::LEN`] bytes, and what is left.
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Ipv6, 0, Ipv6Header::LEN, bytes.len()))
+    }
+
+    /// IP version; 6 in every packet that is what it says.
+    #[must_use]
+    pub const fn version(&self) -> u8 {
+        (self.first_word.get() >> 28) as u8
+    }
+
+    /// DSCP and ECN.
+    #[must_use]
+    pub const fn traffic_class(&self) -> u8 {
+        (self.first_word.get() >> 20) as u8
+    }
+
+    /// The 20-bit label by which the network may keep a flow together.
+    #[must_use]
+    pub const fn flow_label(&self) -> u32 {
+        self.first_word.get() & 0x000f_ffff
+    }
+
+    /// Length of what follows these 40 bytes.
+    #[must_use]
+    pub const fn payload_length(&self) -> u16 {
+        self.payload_length.get()
+    }
+
+    /// What the packet carries next; 17 is UDP.
+    #[must_use]
+    pub const fn next_header(&self) -> u8 {
+        self.next_header
+    }
+
+    /// Hops that are left.
+    #[must_use]
+    pub const fn hop_limit(&self) -> u8 {
+        self.hop_limit
+    }
+
+    /// Who sent the packet.
+    #[must_use]
+    pub const fn source(&self) -> Ipv6Addr {
+        Ipv6Addr::from_octets(self.source)
+    }
+
+    /// Whom it is for.
+    #[must_use]
+    pub const fn destination(&self) -> Ipv6Addr {
+        Ipv6Addr::from_octets(self.destination)
+    }
+}
+
+/// An IPv6 header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ipv6Header {
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// 20 bits by which the network may keep a flow together.
+    pub flow_label: u32,
+    /// Length of what follows the header, in bytes.
+    pub payload_length: u16,
+    /// What the packet carries next; 17 is UDP.
+    pub next_header: u8,
+    /// Hops that are left.
+    pub hop_limit: u8,
+    /// Who sent the packet.
+    pub source: Ipv6Addr,
+    /// Whom it is for.
+    pub destination: Ipv6Addr,
+}
+
+impl Ipv6Header {
+    /// Bytes on the wire.
+    pub const LEN: usize = 40;
+
+    /// Reads the header and returns what follows it, which may be more or less than the header's length
+    /// field promises: the caller knows whether it holds a whole packet.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = Ipv6View::from_prefix(bytes)?;
+        Self::check(view)?;
+        Ok((Self::of_checked(view), rest))
+    }
+
+    /// Judges the fields of a view.
+    pub(crate) const fn check(view: &Ipv6View) -> Result<(), ParseError> {
+        if view.version() != 6 {
+            return Err(ParseError {
+                layer: Layer::Ipv6,
+                kind: ParseErrorKind::BadVersion,
+                offset: 0,
+                need: 6,
+                have: view.version() as usize,
+            });
+        }
+        Ok(())
+    }
+
+    /// The header of a view that [`Self::check`] passed.
+    pub(crate) const fn of_checked(view: &Ipv6View) -> Self {
+        Self {
+            traffic_class: view.traffic_class(),
+            flow_label: view.flow_label(),
+            payload_length: view.payload_length(),
+            next_header: view.next_header(),
+            hop_limit: view.hop_limit(),
+            source: view.source(),
+            destination: view.destination(),
+        }
+    }
+
+    /// Writes the header; only the low 20 bits of the flow label have a place in it.
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(Ipv6View {
+            first_word: U32::new(first_word(self.traffic_class, self.flow_label)),
+            payload_length: U16::new(self.payload_length),
+            next_header: self.next_header,
+            hop_limit: self.hop_limit,
+            source: self.source.octets(),
+            destination: self.destination.octets(),
+        });
+    }
+}
+
+/// Version 6, traffic class and flow label, as IPv6 and the GRH begin.
+pub(crate) const fn first_word(traffic_class: u8, flow_label: u32) -> u32 {
+    6 << 28 | (traffic_class as u32) << 20 | flow_label & 0x000f_ffff
+}

@@ -1,0 +1,223 @@
+//! Pause frames: how a link tells its other end to stop for a while (IEEE 802.3 Annex 31B for all traffic,
+//! 802.1Qbb for single priorities).
+//!
+//! A host's user-space stack never sends them; switches and NICs do, and so does a simulator.
+
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::ethernet::{EtherType, EthernetHeader, EthernetView, MacAddr};
+
+/// Priorities that PFC tells apart.
+pub const PRIORITIES: usize = 8;
+
+/// The longest pause that one frame can ask for.
+pub const MAX_QUANTA: u16 = u16::MAX;
+
+/// How long `quanta` last on a link of `bits_per_second`, in nanoseconds, rounded up. One quantum is the time
+/// of 512 bits. A link without speed is paused for ever: [`u64::MAX`].
+#[must_use]
+pub const fn pause_duration_ns(quanta: u16, bits_per_second: u64) -> u64 {
+    if bits_per_second == 0 {
+        return u64::MAX;
+    }
+    // 65535 * 512 * 10^9 is below 2^55.
+    let bit_times_ns = quanta as u64 * 512 * 1_000_000_000;
+    bit_times_ns.div_ceil(bits_per_second)
+}
+
+/// What is behind the Ethernet header of every MAC control frame.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct MacControlView {
+    opcode: U16,
+}
+
+impl MacControlView {
+    /// 0x0001 for a pause, 0x0101 for PFC.
+    #[must_use]
+    pub const fn opcode(&self) -> u16 {
+        self.opcode.get()
+    }
+}
+
+/// The body of an 802.3x pause frame behind the opcode.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct PauseView {
+    quanta: U16,
+}
+
+impl PauseView {
+    /// Length of the pause in units of 512 bit times; 0 ends it.
+    #[must_use]
+    pub const fn quanta(&self) -> u16 {
+        self.quanta.get()
+    }
+}
+
+/// The body of a PFC frame behind the opcode.
+///
+/// ```text
+///  0                 2          4               18
+/// +--------+--------+----------+---------------+
+/// | 0      | enable | quanta 0 | ... quanta 7  |
+/// +--------+--------+----------+---------------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct PfcView {
+    reserved: u8,
+    enable: u8,
+    quanta: [U16; PRIORITIES],
+}
+
+impl PfcView {
+    /// The upper half of the enable vector; 0 in every frame that follows the standard.
+    #[must_use]
+    pub const fn reserved(&self) -> u8 {
+        self.reserved
+    }
+
+    /// One bit per priority, priority 0 in the lowest: whose quanta are to be heeded.
+    #[must_use]
+    pub const fn enable(&self) -> u8 {
+        self.enable
+    }
+
+    /// The pause of every priority in units of 512 bit times, heeded or not.
+    #[must_use]
+    pub const fn quanta(&self) -> [u16; PRIORITIES] {
+        let [a, b, c, d, e, f, g, h] = self.quanta;
+        [a.get(), b.get(), c.get(), d.get(), e.get(), f.get(), g.get(), h.get()]
+    }
+}
+
+/// What a pause frame asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PauseRequest {
+    /// Everything is to pause for this many units of 512 bit times; 0 ends the pause.
+    All(u16),
+    /// Some priorities are to pause, each for its own time; priorities that are `None` go on as before, and 0
+    /// ends a pause.
+    PerPriority([Option<u16>; PRIORITIES]),
+}
+
+/// A whole pause frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PauseFrame {
+    /// The port that cannot take more.
+    pub source: MacAddr,
+    /// What it asks for.
+    pub request: PauseRequest,
+}
+
+impl PauseFrame {
+    /// Bytes of the frame on the wire, without frame check sequence: the shortest that Ethernet has.
+    pub const LEN: usize = 60;
+
+    const OPCODE_PAUSE: u16 = 0x0001;
+    const OPCODE_PFC: u16 = 0x0101;
+
+    /// Reads a frame from its Ethernet header on. Padding may be missing, and its content does not matter.
+    ///
+    /// A frame of another EtherType is [`ParseErrorKind::NotRoce`] like everywhere else in this crate. A MAC
+    /// control frame with another opcode is [`ParseErrorKind::UnknownOpcode`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        let (ethernet, body) = EthernetHeader::parse(bytes)?;
+        let offset = EthernetHeader::LEN;
+        if ethernet.ether_type != EtherType::MAC_CONTROL {
+            return Err(ParseError {
+                layer: Layer::Ethernet,
+                kind: ParseErrorKind::NotRoce,
+                offset: offset - 2,
+                need: EtherType::MAC_CONTROL.0.into(),
+                have: ethernet.ether_type.0.into(),
+            });
+        }
+        let short = |need: usize| ParseError::truncated(Layer::Pause, offset, need, body.len());
+        let (control, rest) =
+            MacControlView::ref_from_prefix(body).map_err(|_| short(size_of::<MacControlView>()))?;
+        let request = match control.opcode() {
+            Self::OPCODE_PAUSE => {
+                let need = size_of::<MacControlView>() + size_of::<PauseView>();
+                let (view, _) = PauseView::ref_from_prefix(rest).map_err(|_| short(need))?;
+                PauseRequest::All(view.quanta())
+            }
+            Self::OPCODE_PFC => {
+                let need = size_of::<MacControlView>() + size_of::<PfcView>();
+                let (view, _) = PfcView::ref_from_prefix(rest).map_err(|_| short(need))?;
+                let mut quanta = view.quanta().map(Some);
+                for (priority, quanta) in quanta.iter_mut().enumerate() {
+                    if view.enable() >> priority & 1 == 0 {
+                        *quanta = None;
+                    }
+                }
+                PauseRequest::PerPriority(quanta)
+            }
+            other => {
+                return Err(ParseError {
+                    layer: Layer::Pause,
+                    kind: ParseErrorKind::UnknownOpcode,
+                    offset,
+                    need: 0,
+                    have: other.into(),
+                });
+            }
+        };
+        Ok(Self { source: ethernet.source, request })
+    }
+
+    /// Writes the frame with its padding. Pause frames carry no VLAN tag.
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        let ethernet = EthernetView::from(&EthernetHeader {
+            destination: MacAddr::MAC_CONTROL,
+            source: self.source,
+            ether_type: EtherType::MAC_CONTROL,
+        });
+        match self.request {
+            PauseRequest::All(quanta) => {
+                *out = zerocopy::transmute!(WholePause {
+                    ethernet,
+                    control: MacControlView { opcode: U16::new(Self::OPCODE_PAUSE) },
+                    body: PauseView { quanta: U16::new(quanta) },
+                    padding: [0; _],
+                });
+            }
+            PauseRequest::PerPriority(quanta) => {
+                let mut enable = 0;
+                for (priority, quanta) in quanta.iter().enumerate() {
+                    enable |= u8::from(quanta.is_some()) << priority;
+                }
+                let quanta = quanta.map(|quanta| U16::new(quanta.unwrap_or(0)));
+                *out = zerocopy::transmute!(WholePfc {
+                    ethernet,
+                    control: MacControlView { opcode: U16::new(Self::OPCODE_PFC) },
+                    body: PfcView { reserved: 0, enable, quanta },
+                    padding: [0; _],
+                });
+            }
+        }
+    }
+}
+
+/// A pause frame as it is written.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct WholePause {
+    ethernet: EthernetView,
+    control: MacControlView,
+    body: PauseView,
+    padding: [u8; 42],
+}
+
+/// A PFC frame as it is written.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct WholePfc {
+    ethernet: EthernetView,
+    control: MacControlView,
+    body: PfcView,
+    padding: [u8; 26],
+}

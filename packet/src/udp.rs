@@ -1,0 +1,150 @@
+//! UDP, the layer between IP and the BTH in RoCE v2.
+
+use core::net::IpAddr;
+
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::ipv4::{fold, ones_complement_sum};
+
+/// The IP protocol number of UDP.
+pub const IP_PROTOCOL_UDP: u8 = 17;
+
+/// The UDP header as it lies in a packet.
+///
+/// ```text
+///  0             2                  4        6          8
+/// +-------------+------------------+--------+----------+
+/// | source port | destination port | length | checksum |
+/// +-------------+------------------+--------+----------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct UdpView {
+    source_port: U16,
+    destination_port: U16,
+    length: U16,
+    checksum: U16,
+}
+
+const _: () = assert!(size_of::<UdpView>() == UdpHeader::LEN);
+
+impl UdpView {
+    /// The view of the first [`UdpHeader::LEN`] bytes, and what is left.
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Udp, 0, UdpHeader::LEN, bytes.len()))
+    }
+
+    /// Entropy for the network's load balancing, see [`crate::flow`].
+    #[must_use]
+    pub const fn source_port(&self) -> u16 {
+        self.source_port.get()
+    }
+
+    /// 4791 for RoCE v2.
+    #[must_use]
+    pub const fn destination_port(&self) -> u16 {
+        self.destination_port.get()
+    }
+
+    /// Length of header and payload, in bytes.
+    #[must_use]
+    pub const fn length(&self) -> u16 {
+        self.length.get()
+    }
+
+    /// The checksum as found; 0 means that the sender computed none.
+    #[must_use]
+    pub const fn checksum(&self) -> u16 {
+        self.checksum.get()
+    }
+}
+
+/// A UDP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UdpHeader {
+    /// Entropy for the network's load balancing, see [`crate::flow`].
+    pub source_port: u16,
+    /// 4791 for RoCE v2.
+    pub destination_port: u16,
+    /// Length of header and payload, in bytes; at least 8.
+    pub length: u16,
+    /// 0 as RoCE senders leave it, or what [`Self::compute_checksum`] returns. It is never checked on the
+    /// way in: the ICRC does not cover it, and protects more than it does.
+    pub checksum: u16,
+}
+
+impl UdpHeader {
+    /// Bytes on the wire.
+    pub const LEN: usize = 8;
+
+    /// Reads the header and returns what follows it, which may be more or less than the header's length
+    /// field promises: only the layer below knows where the packet ends.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = UdpView::from_prefix(bytes)?;
+        Self::check(view)?;
+        Ok((Self::of_checked(view), rest))
+    }
+
+    /// Judges the fields of a view.
+    pub(crate) const fn check(view: &UdpView) -> Result<(), ParseError> {
+        let length = view.length() as usize;
+        if length < Self::LEN {
+            return Err(ParseError {
+                layer: Layer::Udp,
+                kind: ParseErrorKind::BadLength,
+                offset: 4,
+                need: Self::LEN,
+                have: length,
+            });
+        }
+        Ok(())
+    }
+
+    /// The header of a view that [`Self::check`] passed.
+    pub(crate) const fn of_checked(view: &UdpView) -> Self {
+        Self {
+            source_port: view.source_port(),
+            destination_port: view.destination_port(),
+            length: view.length(),
+            checksum: view.checksum(),
+        }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(self.view());
+    }
+
+    /// The checksum over pseudo header, this header and the payload (RFC 768, RFC 8200 section 8.1), never 0.
+    ///
+    /// `None` when the two addresses are not of one family.
+    #[must_use]
+    pub fn compute_checksum(&self, source: IpAddr, destination: IpAddr, payload: &[u8]) -> Option<u16> {
+        let sum = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                ones_complement_sum(ones_complement_sum(0, &source.octets()), &destination.octets())
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                ones_complement_sum(ones_complement_sum(0, &source.octets()), &destination.octets())
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
+        };
+        let sum = sum.wrapping_add(IP_PROTOCOL_UDP.into()).wrapping_add(self.length.into());
+        let header = UdpView { checksum: U16::ZERO, ..self.view() };
+        let checksum = !fold(ones_complement_sum(ones_complement_sum(sum, header.as_bytes()), payload));
+        // 0 on the wire means "no checksum", so the other zero of ones' complement stands for it.
+        Some(if checksum == 0 { 0xffff } else { checksum })
+    }
+
+    fn view(&self) -> UdpView {
+        UdpView {
+            source_port: U16::new(self.source_port),
+            destination_port: U16::new(self.destination_port),
+            length: U16::new(self.length),
+            checksum: U16::new(self.checksum),
+        }
+    }
+}
