@@ -1,0 +1,66 @@
+//! Classic pcap: a header of 24 bytes, then records of 16 bytes and a packet.
+
+use super::{ByteOrder, CaptureErrorKind, Direction, LinkType, MAX_PACKET, Record, Source};
+
+/// What the header of the file says about all of its packets.
+pub(super) struct Classic {
+    order: ByteOrder,
+    link_type: LinkType,
+    /// What the second number of a time counts: 1 for nanoseconds, 1,000 for microseconds.
+    nanoseconds_per_unit: u64,
+}
+
+impl Classic {
+    /// Reads the rest of the header; `None` when the first four bytes are not those of this format.
+    pub(super) fn open(magic: [u8; 4], source: &mut Source) -> Result<Option<Self>, CaptureErrorKind> {
+        let (order, nanoseconds_per_unit) = match magic {
+            [0xa1, 0xb2, 0xc3, 0xd4] => (ByteOrder::Big, 1_000),
+            [0xd4, 0xc3, 0xb2, 0xa1] => (ByteOrder::Little, 1_000),
+            [0xa1, 0xb2, 0x3c, 0x4d] => (ByteOrder::Big, 1),
+            [0x4d, 0x3c, 0xb2, 0xa1] => (ByteOrder::Little, 1),
+            [0xa1, 0xb2, 0xcd, 0x34] | [0x34, 0xcd, 0xb2, 0xa1] => {
+                return Err(CaptureErrorKind::Variant("pcap files of the patched libpcap of 1999"));
+            }
+            _ => return Ok(None),
+        };
+        let [a, b, c, d, _, _, _, _, _, _, _, _, _, _, _, _, w, x, y, z] = source.expect_array::<20>()?;
+        let (major, minor) = (order.u16([a, b]), order.u16([c, d]));
+        if major != 2 {
+            return Err(CaptureErrorKind::Version { major, minor });
+        }
+        // The upper half tells the length of a frame check sequence, which the dissection never reaches:
+        // the IP header says where the packet ends.
+        let link_type = LinkType(order.u32([w, x, y, z]) & 0xffff);
+        Ok(Some(Self { order, link_type, nanoseconds_per_unit }))
+    }
+
+    pub(super) fn next_record(
+        &mut self,
+        source: &mut Source,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<Record>, CaptureErrorKind> {
+        source.begin_item();
+        let Some(header) = source.array::<16>()? else { return Ok(None) };
+        let ([seconds, fraction, captured, original_len], _) = header.as_chunks::<4>() else {
+            return Ok(None);
+        };
+        let seconds = u64::from(self.order.u32(*seconds));
+        let fraction = u64::from(self.order.u32(*fraction));
+        let captured = self.order.u32(*captured);
+        if captured > MAX_PACKET {
+            return Err(CaptureErrorKind::PacketTooLong(captured));
+        }
+        buffer.clear();
+        source.append(buffer, captured)?;
+        Ok(Some(Record {
+            // 2^32 seconds and 2^32 units of at most 1,000 ns are far from overflow.
+            time_ns: Some(seconds * 1_000_000_000 + fraction * self.nanoseconds_per_unit),
+            link_type: self.link_type,
+            interface: 0,
+            direction: Direction::Unknown,
+            comment: None,
+            original_len: self.order.u32(*original_len),
+            data: 0..buffer.len(),
+        }))
+    }
+}

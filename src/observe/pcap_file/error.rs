@@ -1,0 +1,176 @@
+//! What can be wrong with a capture file, and what to do about it.
+
+use std::fmt;
+use std::io;
+
+use super::MAX_PACKET;
+
+/// A capture file that could not be read or written: which, where and why.
+#[derive(Debug)]
+pub struct CaptureError {
+    /// The name of the file.
+    pub file: String,
+    /// Where the record or block begins that is wrong, in bytes from the start of the file.
+    pub offset: u64,
+    /// The number of the packet that would have been next, from 1; 0 when the file as a whole is meant.
+    pub packet: u64,
+    /// What is wrong.
+    pub kind: CaptureErrorKind,
+}
+
+impl CaptureError {
+    pub(super) fn of_file(file: &str, kind: CaptureErrorKind) -> Self {
+        Self { file: file.to_owned(), offset: 0, packet: 0, kind }
+    }
+}
+
+impl fmt::Display for CaptureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.file)?;
+        match (self.packet, self.offset) {
+            (0, 0) => {}
+            (0, offset) => write!(f, "byte {offset}: ")?,
+            (packet, offset) => write!(f, "packet {packet} at byte {offset}: ")?,
+        }
+        write!(f, "{}", self.kind)
+    }
+}
+
+impl std::error::Error for CaptureError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.kind {
+            CaptureErrorKind::Open(error)
+            | CaptureErrorKind::Read(error)
+            | CaptureErrorKind::Create(error)
+            | CaptureErrorKind::Write(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// What is wrong with a capture file. Displayed together with what to do about it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CaptureErrorKind {
+    /// The file cannot be opened.
+    Open(io::Error),
+    /// Reading failed in the middle.
+    Read(io::Error),
+    /// The file to write cannot be made.
+    Create(io::Error),
+    /// Writing failed.
+    Write(io::Error),
+    /// There is not a single byte in it.
+    Empty,
+    /// It begins with these bytes, which no capture file does.
+    NotACapture([u8; 4]),
+    /// It is compressed; the name is that of the program that undoes it.
+    Compressed(&'static str),
+    /// A variant of the format that is not read.
+    Variant(&'static str),
+    /// A version of the format that is not read.
+    Version {
+        /// The main number.
+        major: u16,
+        /// The number behind the point.
+        minor: u16,
+    },
+    /// The file ends inside a record or block.
+    Truncated {
+        /// Bytes that the part being read has.
+        need: u64,
+        /// Bytes of it that are there.
+        have: u64,
+    },
+    /// A packet claims more bytes than any packet has ([`MAX_PACKET`]).
+    PacketTooLong(u32),
+    /// A block of a pcapng file contradicts itself.
+    BadBlock {
+        /// Its type number.
+        block_type: u32,
+        /// What contradicts.
+        reason: &'static str,
+    },
+    /// A packet belongs to an interface that the file does not describe.
+    UnknownInterface {
+        /// The interface of the packet.
+        interface: u32,
+        /// How many interfaces the file describes.
+        known: usize,
+    },
+    /// A packet to write names an interface that the writer was not created with.
+    NoSuchInterface {
+        /// The interface of the packet.
+        interface: u32,
+        /// How many interfaces the writer has.
+        known: usize,
+    },
+}
+
+impl fmt::Display for CaptureErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(error) => write!(f, "cannot be opened: {error}"),
+            Self::Read(error) => write!(f, "reading failed: {error}"),
+            Self::Create(error) => {
+                write!(f, "cannot be written: {error}; choose a directory that exists and is yours")
+            }
+            Self::Write(error) => {
+                write!(f, "writing failed: {error}; what was written before can still be read")
+            }
+            Self::Empty => {
+                f.write_str("the file is empty; was the capture stopped before anything was written?")
+            }
+            Self::NotACapture(first) => write!(
+                f,
+                "not a pcap or pcapng file (it begins with {}); convert it with `editcap FILE OUT.pcapng`",
+                Spaced(first)
+            ),
+            Self::Compressed(program) => {
+                write!(f, "the file is compressed; try `{program} < FILE | roce dissect -`")
+            }
+            Self::Variant(which) => {
+                write!(f, "{which} are not read; convert it with `editcap FILE OUT.pcapng`")
+            }
+            Self::Version { major, minor } => write!(
+                f,
+                "version {major}.{minor} of the format is not read; convert it with `editcap FILE OUT.pcapng`"
+            ),
+            Self::Truncated { need, have } => write!(
+                f,
+                "the file ends here: {need} bytes needed, {have} found; all packets before it are whole, \
+                 `editcap FILE OUT.pcapng` makes a file of them"
+            ),
+            Self::PacketTooLong(len) => write!(
+                f,
+                "a packet of {len} bytes, more than the {MAX_PACKET} that are possible: the file is damaged \
+                 here; all packets before it were read"
+            ),
+            Self::BadBlock { block_type, reason } => write!(
+                f,
+                "in a block of type 0x{block_type:08x}, {reason}: the file is damaged here; all packets before \
+                 it were read"
+            ),
+            Self::UnknownInterface { interface, known } => write!(
+                f,
+                "it belongs to interface {interface}, but the file has described {known} so far: the file is \
+                 damaged here, or was put together from parts; all packets before it were read"
+            ),
+            Self::NoSuchInterface { interface, known } => {
+                write!(f, "interface {interface} is to be written, but there are {known}, counted from 0")
+            }
+        }
+    }
+}
+
+/// Bytes as `a1 b2`.
+struct Spaced<'a>(&'a [u8]);
+
+impl fmt::Display for Spaced<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            write!(f, "{}{byte:02x}", if index == 0 { "" } else { " " })?;
+        }
+        Ok(())
+    }
+}

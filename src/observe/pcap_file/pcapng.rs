@@ -1,0 +1,328 @@
+//! pcapng: a sequence of blocks, each with its length before and behind it.
+//!
+//! ```text
+//! +------+--------------+--------------------+--------------+
+//! | type | total length | body               | total length |
+//! +------+--------------+--------------------+--------------+
+//! ```
+//!
+//! A section header gives the byte order of the blocks that follow, interface descriptions are counted
+//! from 0 within a section, packets name their interface. Blocks of other types are passed over.
+
+use std::ops::Range;
+
+use super::{ByteOrder, CaptureErrorKind, Direction, LinkType, MAX_PACKET, Record, Source};
+
+/// What the blocks so far say about the packets that follow.
+pub(super) struct Pcapng {
+    order: ByteOrder,
+    interfaces: Vec<Interface>,
+}
+
+struct Interface {
+    link_type: LinkType,
+    snap_len: u32,
+    name: Option<String>,
+    /// How many units of time make a second; `None` when that is beyond 128 bits.
+    units_per_second: Option<u128>,
+    /// To be added to every time.
+    offset_seconds: i64,
+}
+
+impl Pcapng {
+    /// Reads the first block; `None` when the first four bytes are not those of this format.
+    pub(super) fn open(
+        magic: [u8; 4],
+        source: &mut Source,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<Self>, CaptureErrorKind> {
+        if u32::from_be_bytes(magic) != SECTION_HEADER {
+            return Ok(None);
+        }
+        let length = source.expect_array::<4>()?;
+        let mut pcapng = Self { order: ByteOrder::Big, interfaces: Vec::new() };
+        pcapng.begin_section(length, source, buffer)?;
+        Ok(Some(pcapng))
+    }
+
+    pub(super) fn interface_name(&self, interface: u32) -> Option<&str> {
+        self.interfaces.get(interface as usize)?.name.as_deref()
+    }
+
+    /// Reads blocks up to and including the next packet.
+    pub(super) fn next_record(
+        &mut self,
+        source: &mut Source,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<Record>, CaptureErrorKind> {
+        loop {
+            source.begin_item();
+            let Some([a, b, c, d, length @ ..]) = source.array::<8>()? else { return Ok(None) };
+            let block_type = self.order.u32([a, b, c, d]);
+            // The section header's type reads the same in both byte orders; its length does not.
+            if block_type == SECTION_HEADER {
+                self.begin_section(length, source, buffer)?;
+                continue;
+            }
+            let body_len = body_len(block_type, self.order.u32(length))?;
+            match block_type {
+                INTERFACE_DESCRIPTION | ENHANCED_PACKET | SIMPLE_PACKET | OLD_PACKET => {
+                    self.read_body(block_type, body_len, source, buffer)?;
+                }
+                _ => {
+                    source.skip(body_len)?;
+                    self.check_trailer(block_type, body_len, source)?;
+                    continue;
+                }
+            }
+            let body = Body { bytes: buffer, order: self.order, block_type };
+            match block_type {
+                INTERFACE_DESCRIPTION => self.interfaces.push(Interface::read(&body)?),
+                ENHANCED_PACKET => return self.enhanced_packet(&body).map(Some),
+                SIMPLE_PACKET => return self.simple_packet(&body).map(Some),
+                _ => return self.old_packet(&body).map(Some),
+            }
+        }
+    }
+
+    /// Reads a section header behind its type and length; everything known so far ends with it.
+    fn begin_section(
+        &mut self,
+        length: [u8; 4],
+        source: &mut Source,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), CaptureErrorKind> {
+        let order = match source.expect_array::<4>()? {
+            [0x1a, 0x2b, 0x3c, 0x4d] => ByteOrder::Big,
+            [0x4d, 0x3c, 0x2b, 0x1a] => ByteOrder::Little,
+            _ => return Err(bad_block(SECTION_HEADER, "the mark of the byte order is wrong")),
+        };
+        *self = Self { order, interfaces: Vec::new() };
+        let body_len = body_len(SECTION_HEADER, order.u32(length))?;
+        // The mark was read already; version and section length are 12 bytes more.
+        let Some(rest) = body_len.checked_sub(4).filter(|rest| *rest >= 12) else {
+            return Err(bad_block(SECTION_HEADER, "the block is too short"));
+        };
+        let [a, b, c, d] = source.expect_array::<4>()?;
+        let (major, minor) = (order.u16([a, b]), order.u16([c, d]));
+        if major != 1 {
+            return Err(CaptureErrorKind::Version { major, minor });
+        }
+        buffer.clear();
+        source.skip(rest - 4)?;
+        self.check_trailer(SECTION_HEADER, body_len, source)
+    }
+
+    /// Reads a body and the length behind it.
+    fn read_body(
+        &self,
+        block_type: u32,
+        body_len: u32,
+        source: &mut Source,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), CaptureErrorKind> {
+        if body_len > MAX_PACKET + MAX_OPTIONS {
+            return Err(bad_block(block_type, "the block is longer than a packet with its options can be"));
+        }
+        buffer.clear();
+        source.append(buffer, body_len)?;
+        self.check_trailer(block_type, body_len, source)
+    }
+
+    fn check_trailer(
+        &self,
+        block_type: u32,
+        body_len: u32,
+        source: &mut Source,
+    ) -> Result<(), CaptureErrorKind> {
+        let trailer = self.order.u32(source.expect_array::<4>()?);
+        if trailer == body_len + FRAMING {
+            Ok(())
+        } else {
+            Err(bad_block(block_type, "the length behind the block is not the one before it"))
+        }
+    }
+
+    fn interface(&self, interface: u32) -> Result<&Interface, CaptureErrorKind> {
+        let known = self.interfaces.len();
+        self.interfaces.get(interface as usize).ok_or(CaptureErrorKind::UnknownInterface { interface, known })
+    }
+
+    fn enhanced_packet(&self, body: &Body<'_>) -> Result<Record, CaptureErrorKind> {
+        let [number, time_high, time_low, captured, original_len] = body.words()?;
+        let interface = self.interface(number)?;
+        let data = body.data(20, captured)?;
+        let mut record = Record {
+            time_ns: Some(interface.nanoseconds(u64::from(time_high) << 32 | u64::from(time_low))),
+            link_type: interface.link_type,
+            interface: number,
+            direction: Direction::Unknown,
+            comment: None,
+            original_len,
+            data,
+        };
+        for (code, value) in body.options(record.data.end.next_multiple_of(4)) {
+            match (code, body.bytes.get(value.clone())) {
+                (OPTION_COMMENT, _) if record.comment.is_none() => record.comment = Some(value),
+                (OPTION_PACKET_FLAGS, Some(&[a, b, c, d])) => {
+                    record.direction = Direction::from_flags(body.order.u32([a, b, c, d]));
+                }
+                _ => {}
+            }
+        }
+        Ok(record)
+    }
+
+    fn simple_packet(&self, body: &Body<'_>) -> Result<Record, CaptureErrorKind> {
+        let [original_len] = body.words()?;
+        let interface = self.interface(0)?;
+        // The block does not say how much was captured, only its length with up to 3 bytes of padding.
+        let mut captured = original_len;
+        if interface.snap_len != 0 {
+            captured = captured.min(interface.snap_len);
+        }
+        Ok(Record {
+            time_ns: None,
+            link_type: interface.link_type,
+            interface: 0,
+            direction: Direction::Unknown,
+            comment: None,
+            original_len,
+            data: body.data(4, captured)?,
+        })
+    }
+
+    /// The packet block that enhanced packets replaced in 2009.
+    fn old_packet(&self, body: &Body<'_>) -> Result<Record, CaptureErrorKind> {
+        let [_, time_high, time_low, captured, original_len] = body.words()?;
+        let number = match body.bytes {
+            [a, b, ..] => u32::from(body.order.u16([*a, *b])),
+            _ => 0,
+        };
+        let interface = self.interface(number)?;
+        Ok(Record {
+            time_ns: Some(interface.nanoseconds(u64::from(time_high) << 32 | u64::from(time_low))),
+            link_type: interface.link_type,
+            interface: number,
+            direction: Direction::Unknown,
+            comment: None,
+            original_len,
+            data: body.data(20, captured)?,
+        })
+    }
+}
+
+impl Interface {
+    fn read(body: &Body<'_>) -> Result<Self, CaptureErrorKind> {
+        let [_, snap_len] = body.words()?;
+        let link_type = match body.bytes {
+            [a, b, ..] => LinkType(body.order.u16([*a, *b]).into()),
+            _ => LinkType(0),
+        };
+        let microseconds = Some(1_000_000);
+        let mut interface =
+            Self { link_type, snap_len, name: None, units_per_second: microseconds, offset_seconds: 0 };
+        for (code, value) in body.options(8) {
+            match (code, body.bytes.get(value)) {
+                (OPTION_INTERFACE_NAME, Some(name)) => {
+                    interface.name = Some(String::from_utf8_lossy(name).into_owned());
+                }
+                (OPTION_TIME_RESOLUTION, Some(&[resolution])) => {
+                    let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
+                    interface.units_per_second = base.checked_pow((resolution & 0x7f).into());
+                }
+                (OPTION_TIME_OFFSET, Some(&[a, b, c, d, e, f, g, h])) => {
+                    interface.offset_seconds = body.order.u64([a, b, c, d, e, f, g, h]).cast_signed();
+                }
+                _ => {}
+            }
+        }
+        Ok(interface)
+    }
+
+    /// Turns units of this interface into nanoseconds since 1970, as far as 64 bits can hold them.
+    fn nanoseconds(&self, units: u64) -> u64 {
+        let units = u128::from(units);
+        let Some(per_second) = self.units_per_second else { return 0 };
+        // 2^64 times 10^9 needs 94 bits, and adding 2^63 times 10^9 keeps it below 127.
+        let since_start = (units * 1_000_000_000 / per_second).cast_signed();
+        let sum = since_start + i128::from(self.offset_seconds) * 1_000_000_000;
+        u64::try_from(sum.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+/// The body of a block.
+struct Body<'a> {
+    bytes: &'a [u8],
+    order: ByteOrder,
+    block_type: u32,
+}
+
+impl Body<'_> {
+    /// The first numbers of the body.
+    fn words<const COUNT: usize>(&self) -> Result<[u32; COUNT], CaptureErrorKind> {
+        let (words, _) = self.bytes.as_chunks::<4>();
+        match words.first_chunk::<COUNT>() {
+            Some(words) => Ok(words.map(|word| self.order.u32(word))),
+            None => Err(bad_block(self.block_type, "the block is too short")),
+        }
+    }
+
+    /// Where the packet lies that begins at `start` and has `len` bytes.
+    fn data(&self, start: usize, len: u32) -> Result<Range<usize>, CaptureErrorKind> {
+        if len > MAX_PACKET {
+            return Err(CaptureErrorKind::PacketTooLong(len));
+        }
+        let end = start + len as usize;
+        if end > self.bytes.len() {
+            return Err(bad_block(self.block_type, "the packet is longer than the block"));
+        }
+        Ok(start..end)
+    }
+
+    /// The options from `start` on: code and place of the value. Ends at the end mark, at the end of the
+    /// body or at an option that does not fit, whichever comes first: no option is worth losing a packet.
+    fn options(&self, start: usize) -> impl Iterator<Item = (u16, Range<usize>)> {
+        let mut at = start;
+        std::iter::from_fn(move || {
+            let [a, b, c, d] = *self.bytes.get(at..)?.first_chunk::<4>()?;
+            let (code, len) = (self.order.u16([a, b]), usize::from(self.order.u16([c, d])));
+            let value = at + 4..at + 4 + len;
+            if code == OPTION_END || value.end > self.bytes.len() {
+                return None;
+            }
+            at = value.end.next_multiple_of(4);
+            Some((code, value))
+        })
+    }
+}
+
+/// The length of the body of a block with this total length.
+fn body_len(block_type: u32, total: u32) -> Result<u32, CaptureErrorKind> {
+    match total.checked_sub(FRAMING) {
+        Some(len) if len % 4 == 0 => Ok(len),
+        _ => Err(bad_block(block_type, "the length of the block is impossible")),
+    }
+}
+
+const fn bad_block(block_type: u32, reason: &'static str) -> CaptureErrorKind {
+    CaptureErrorKind::BadBlock { block_type, reason }
+}
+
+/// Type and both lengths.
+const FRAMING: u32 = 12;
+/// The most bytes that are read of the options of one block.
+const MAX_OPTIONS: u32 = 1 << 20;
+
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const OLD_PACKET: u32 = 2;
+const SIMPLE_PACKET: u32 = 3;
+const ENHANCED_PACKET: u32 = 6;
+
+const OPTION_END: u16 = 0;
+const OPTION_COMMENT: u16 = 1;
+const OPTION_PACKET_FLAGS: u16 = 2;
+const OPTION_INTERFACE_NAME: u16 = 2;
+const OPTION_TIME_RESOLUTION: u16 = 9;
+const OPTION_TIME_OFFSET: u16 = 14;
