@@ -1,0 +1,158 @@
+//! Congestion notification packets: a receiver tells a sender that the network marked its data (Annex A17).
+//!
+//! ```text
+//!  0     12              28     32
+//! +-----+---------------+------+
+//! | BTH | 16 zero bytes | ICRC |
+//! +-----+---------------+------+
+//! ```
+//!
+//! A CNP has no sequence number and is never acknowledged. It names the queue pair that is to slow down: the
+//! data sender's, in the BTH's destination field.
+
+use bitflags::bitflags;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::bth::Bth;
+use crate::datagram::Datagram;
+use crate::envelope::Envelope;
+use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::icrc;
+use crate::number::{Psn, Qpn};
+use crate::opcode::Opcode;
+use crate::path::{Ecn, Path};
+
+/// The code point of CNPs by default: class selector 6.
+pub const DEFAULT_CNP_DSCP: u8 = 48;
+
+/// The VLAN priority of CNPs by default.
+pub const DEFAULT_CNP_PCP: u8 = 6;
+
+/// A congestion notification packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cnp {
+    /// The queue pair that is to slow down: the one that sent the marked packet.
+    pub dest_qp: Qpn,
+    /// Partition key of the flow.
+    pub p_key: u16,
+}
+
+impl Cnp {
+    /// Bytes from BTH to ICRC.
+    pub const LEN: usize = Bth::LEN + Self::RESERVED_LEN + size_of::<u32>();
+
+    /// Bytes between BTH and ICRC, all zero.
+    pub const RESERVED_LEN: usize = 16;
+
+    /// The way that a CNP takes for data which came by `data`: back, with the given code point, capable of
+    /// being marked itself as in CNPs of ConnectX, and on a VLAN with the given priority.
+    #[must_use]
+    pub const fn path(data: &Path, dscp: u8, pcp: u8) -> Path {
+        let mut path = data.reply().with_dscp(dscp).with_ecn(Ecn::Capable0);
+        if let Some(mut tag) = path.vlan {
+            tag.pcp = pcp;
+            path.vlan = Some(tag);
+        }
+        path
+    }
+
+    /// Reads a CNP, with whatever deviations it has: a receiver must not care about them.
+    ///
+    /// Another opcode is [`ParseErrorKind::UnknownOpcode`], and another length [`ParseErrorKind::BadLength`].
+    pub fn parse(datagram: &Datagram<'_>) -> Result<Self, ParseError> {
+        let bth = datagram.bth();
+        let fail = |kind, need, have| Err(ParseError { layer: Layer::Cnp, kind, offset: 0, need, have });
+        if bth.opcode != Opcode::CNP {
+            return fail(ParseErrorKind::UnknownOpcode, Opcode::CNP.0.into(), bth.opcode.0.into());
+        }
+        if datagram.len() != Self::LEN {
+            return fail(ParseErrorKind::BadLength, Self::LEN, datagram.len());
+        }
+        Ok(Self { dest_qp: bth.dest_qp, p_key: bth.p_key })
+    }
+
+    /// Writes BTH to ICRC; `envelope` is what will be in front of it.
+    pub fn emit(&self, envelope: &Envelope, out: &mut [u8; Self::LEN]) {
+        let whole: &mut WholeCnp = zerocopy::transmute_mut!(out);
+        let WholeCnp { covered, icrc } = whole;
+        self.bth().emit(&mut covered.bth);
+        covered.reserved = [0; Self::RESERVED_LEN];
+        *icrc = icrc::compute(envelope, covered.as_bytes(), &[]).to_le_bytes();
+    }
+
+    /// The BTH of the packet.
+    #[must_use]
+    pub const fn bth(&self) -> Bth {
+        Bth {
+            opcode: Opcode::CNP,
+            solicited: false,
+            mig_req: false,
+            pad_count: 0,
+            p_key: self.p_key,
+            fecn: false,
+            becn: true,
+            dest_qp: self.dest_qp,
+            ack_req: false,
+            psn: Psn::new(0),
+        }
+    }
+}
+
+/// A CNP as it is written.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WholeCnp {
+    covered: CoveredCnp,
+    icrc: [u8; 4],
+}
+
+/// What the ICRC of a CNP covers.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct CoveredCnp {
+    bth: [u8; Bth::LEN],
+    reserved: [u8; Cnp::RESERVED_LEN],
+}
+
+bitflags! {
+    /// In what a CNP differs from the form that Annex A17 gives it. For tools that judge other people's
+    /// packets; see [`Self::of`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct CnpDeviations: u8 {
+        /// BECN is not set.
+        const BECN_CLEAR = 1 << 0;
+        /// FECN is set.
+        const FECN_SET = 1 << 1;
+        /// MigReq is set.
+        const MIG_REQ_SET = 1 << 2;
+        /// A solicited event is asked for.
+        const SOLICITED = 1 << 3;
+        /// An acknowledgement is asked for.
+        const ACK_REQ_SET = 1 << 4;
+        /// The packet sequence number is not 0.
+        const PSN_NOT_ZERO = 1 << 5;
+        /// The reserved bytes are not all 0.
+        const RESERVED_NOT_ZERO = 1 << 6;
+        /// Some reserved bytes are called padding.
+        const PADDED = 1 << 7;
+    }
+}
+
+impl CnpDeviations {
+    /// The deviations of a datagram that [`Cnp::parse`] took.
+    #[must_use]
+    pub fn of(datagram: &Datagram<'_>) -> Self {
+        let bth = datagram.bth();
+        let (head, tail) = datagram.payload();
+        let mut found = Self::empty();
+        found.set(Self::BECN_CLEAR, !bth.becn);
+        found.set(Self::FECN_SET, bth.fecn);
+        found.set(Self::MIG_REQ_SET, bth.mig_req);
+        found.set(Self::SOLICITED, bth.solicited);
+        found.set(Self::ACK_REQ_SET, bth.ack_req);
+        found.set(Self::PSN_NOT_ZERO, bth.psn != Psn::new(0));
+        found.set(Self::RESERVED_NOT_ZERO, head.iter().chain(tail).any(|byte| *byte != 0));
+        found.set(Self::PADDED, bth.pad_count != 0);
+        found
+    }
+}
