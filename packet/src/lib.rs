@@ -10,6 +10,9 @@
 //!
 //! No call panics on anything that came from a wire: slicing goes through checked calls only, which
 //! the lints of this crate enforce.
+//!
+//! The `std` feature, off by default, makes the ICRC several times faster: it lets the CRC look up at
+//! run time which instructions the CPU has. The API is the same without it.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -20,30 +23,59 @@
 #[cfg(test)]
 extern crate std;
 
+mod aeth;
+mod atomic;
+mod bth;
+mod cnp;
+mod datagram;
+mod deth;
+mod envelope;
 mod error;
 mod ethernet;
 pub mod flow;
+mod flush;
+mod frame;
 mod gid;
 mod grh;
+pub mod icrc;
+mod immediate;
 mod ipv4;
 mod ipv6;
 mod mtu;
 mod number;
+mod opcode;
 mod path;
 pub mod pause;
+mod reth;
 mod udp;
+mod writer;
 
+pub use aeth::{Aeth, AethView, NakCode, RnrTimer, Syndrome};
+pub use atomic::{AtomicAckEth, AtomicAckEthView, AtomicEth, AtomicEthView};
+pub use bth::{Bth, BthView};
+pub use cnp::{Cnp, CnpDeviations, DEFAULT_CNP_DSCP, DEFAULT_CNP_PCP};
+pub use datagram::Datagram;
+pub use deth::{Deth, DethView, Rdeth, RdethView, Xrceth, XrcethView};
+pub use envelope::Envelope;
 pub use error::{BufferTooSmall, Layer, ParseError, ParseErrorKind};
 pub use ethernet::{
     EtherType, EthernetHeader, EthernetView, InvalidMacAddr, MacAddr, VlanHeader, VlanTag, VlanView,
 };
 pub use flow::SourcePortRule;
+pub use flush::{Feth, FethView, FlushSelectivity};
+pub use frame::{Dissection, Frame, FrameHeaders, FrameHeadersError, IcrcCheck, NetworkHeader, NetworkView};
 pub use gid::Gid;
 pub use grh::{Grh, GrhView};
+pub use immediate::{Ieth, IethView, ImmDt, ImmDtView};
 pub use ipv4::{Ipv4Header, Ipv4View};
 pub use ipv6::{Ipv6Header, Ipv6View};
 pub use mtu::PathMtu;
 pub use number::{Msn, Psn, Qpn};
+pub use opcode::{
+    Direction, HeaderSet, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Transport,
+};
 pub use path::{Ecn, Encapsulation, Path, ROCE_UDP_PORT};
 pub use pause::PauseFrame;
+pub use reth::{Reth, RethView};
 pub use udp::{IP_PROTOCOL_UDP, UdpHeader, UdpView};
+pub use writer::DatagramWriter;

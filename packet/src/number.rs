@@ -218,12 +218,12 @@ impl fmt::Debug for Qpn {
     }
 }
 
-const fn from_be_24(bytes: [u8; 3]) -> u32 {
+pub(crate) const fn from_be_24(bytes: [u8; 3]) -> u32 {
     let [high, middle, low] = bytes;
     u32::from_be_bytes([0, high, middle, low])
 }
 
-const fn to_be_24(value: u32) -> [u8; 3] {
+pub(crate) const fn to_be_24(value: u32) -> [u8; 3] {
     let [_, high, middle, low] = value.to_be_bytes();
     [high, middle, low]
 }

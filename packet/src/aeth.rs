@@ -1,0 +1,223 @@
+//! The acknowledge header: acknowledgements, refusals and flow control (IBTA 9.3.5, 9.7.5).
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError};
+use crate::number::Msn;
+
+/// The acknowledge extended transport header as it lies in a packet.
+///
+/// ```text
+///  0          1     4
+/// +----------+-----+
+/// | syndrome | MSN |
+/// +----------+-----+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct AethView {
+    syndrome: u8,
+    msn: [u8; 3],
+}
+
+const _: () = assert!(size_of::<AethView>() == Aeth::LEN);
+
+impl AethView {
+    /// The view of the first [`Aeth::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Aeth, 0, Aeth::LEN, bytes.len()))
+    }
+
+    /// The syndrome byte, whatever it is.
+    #[inline]
+    #[must_use]
+    pub const fn syndrome(&self) -> u8 {
+        self.syndrome
+    }
+
+    /// How many messages the responder has completed.
+    #[inline]
+    #[must_use]
+    pub const fn msn(&self) -> Msn {
+        Msn::from_be_bytes(self.msn)
+    }
+}
+
+/// The acknowledge extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Aeth {
+    /// Acknowledged or refused, and why.
+    pub syndrome: Syndrome,
+    /// How many request messages the responder has completed.
+    pub msn: Msn,
+}
+
+impl Aeth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header and returns what follows it. Every syndrome is taken.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = AethView::from_prefix(bytes)?;
+        Ok((Self { syndrome: Syndrome::from_byte(view.syndrome()), msn: view.msn() }, rest))
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out =
+            zerocopy::transmute!(AethView { syndrome: self.syndrome.to_byte(), msn: self.msn.to_be_bytes() });
+    }
+}
+
+/// What the first byte of the acknowledge header says.
+///
+/// Bits 7 to 5 select the variant and bits 4 to 0 are its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Syndrome {
+    /// 000: acknowledged.
+    Ack {
+        /// Credit code, 0 to 31; see [`Syndrome::credits`]. Only the low five bits are written.
+        credit_code: u8,
+    },
+    /// 001: the receiver was not ready; try again after the time.
+    RnrNak {
+        /// The shortest time to wait.
+        timer: RnrTimer,
+    },
+    /// 011: refused.
+    Nak(NakCode),
+    /// 010 and 1xx: reserved. Holds the whole byte.
+    Reserved(u8),
+}
+
+impl Syndrome {
+    /// An acknowledgement without flow control, the form to send.
+    pub const ACK_UNLIMITED: Self = Self::Ack { credit_code: 0x1f };
+
+    /// Reads the byte.
+    #[inline]
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Self {
+        match byte >> 5 {
+            0b000 => Self::Ack { credit_code: byte },
+            0b001 => Self::RnrNak { timer: RnrTimer(byte & 0x1f) },
+            0b011 => Self::Nak(NakCode::from_code(byte & 0x1f)),
+            _ => Self::Reserved(byte),
+        }
+    }
+
+    /// The byte.
+    #[inline]
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::Ack { credit_code } => credit_code & 0x1f,
+            Self::RnrNak { timer } => 0x20 | timer.0,
+            Self::Nak(code) => 0x60 | code.code(),
+            Self::Reserved(byte) => byte,
+        }
+    }
+
+    /// How many further messages a responder with this credit code can take; `None` is no limit. Only
+    /// the low five bits of `credit_code` count.
+    ///
+    /// Healthy hardware advertises 0 at times, so never let this stop a queue pair.
+    #[must_use]
+    #[allow(clippy::indexing_slicing, reason = "the code is compared with the length of the table")]
+    pub const fn credits(credit_code: u8) -> Option<u32> {
+        let index = (credit_code & 0x1f) as usize;
+        if index < CREDITS.len() { Some(CREDITS[index]) } else { None }
+    }
+}
+
+/// The time in an RNR NAK, as its five-bit code (IBTA 9.7.5.2.8).
+///
+/// The codes are not in the order of the times: code 0 is the longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RnrTimer(u8);
+
+impl RnrTimer {
+    /// The timer with this code, 0 to 31.
+    #[inline]
+    #[must_use]
+    pub const fn new(code: u8) -> Option<Self> {
+        if code < 32 { Some(Self(code)) } else { None }
+    }
+
+    /// The code, 0 to 31.
+    #[inline]
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The shortest time to wait before the request is sent again, 10 us to 655.36 ms.
+    #[must_use]
+    #[allow(clippy::indexing_slicing, reason = "the mask keeps the index below 32")]
+    pub const fn delay_ns(self) -> u64 {
+        RNR_TENS_OF_MICROSECONDS[(self.0 & 0x1f) as usize] as u64 * 10_000
+    }
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NakCode {
+    /// 0: a packet is missing; send again from here.
+    PsnSequence,
+    /// 1: the request breaks a rule or is not enabled.
+    InvalidRequest,
+    /// 2: the memory key, its rights or its bounds do not allow it.
+    RemoteAccess,
+    /// 3: the responder failed.
+    RemoteOperational,
+    /// 4: wrong reliable datagram request.
+    InvalidRdRequest,
+    /// 5 to 31. Only the low five bits are written.
+    Reserved(u8),
+}
+
+impl NakCode {
+    /// Reads the low five bits.
+    #[inline]
+    #[must_use]
+    pub const fn from_code(code: u8) -> Self {
+        match code & 0x1f {
+            0 => Self::PsnSequence,
+            1 => Self::InvalidRequest,
+            2 => Self::RemoteAccess,
+            3 => Self::RemoteOperational,
+            4 => Self::InvalidRdRequest,
+            reserved => Self::Reserved(reserved),
+        }
+    }
+
+    /// The code, 0 to 31.
+    #[inline]
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::PsnSequence => 0,
+            Self::InvalidRequest => 1,
+            Self::RemoteAccess => 2,
+            Self::RemoteOperational => 3,
+            Self::InvalidRdRequest => 4,
+            Self::Reserved(code) => code & 0x1f,
+        }
+    }
+}
+
+/// Credits by code; the code after the last means no limit.
+const CREDITS: [u32; 31] = [
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+    4096, 6144, 8192, 12288, 16384, 24576, 32768,
+];
+
+/// RNR timers by code, in units of 10 us.
+const RNR_TENS_OF_MICROSECONDS: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+    3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];

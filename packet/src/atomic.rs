@@ -1,0 +1,163 @@
+//! Headers of the atomic operations (IBTA 9.3.4 and 9.5).
+
+use zerocopy::network_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError};
+
+/// The atomic extended transport header as it lies in a packet.
+///
+/// ```text
+///  0                 8       12            20        28
+/// +-----------------+-------+-------------+---------+
+/// | virtual address | R_Key | swap or add | compare |
+/// +-----------------+-------+-------------+---------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct AtomicEthView {
+    va: U64,
+    rkey: U32,
+    swap_or_add: U64,
+    compare: U64,
+}
+
+const _: () = assert!(size_of::<AtomicEthView>() == AtomicEth::LEN);
+
+impl AtomicEthView {
+    /// The view of the first [`AtomicEth::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::AtomicEth, 0, AtomicEth::LEN, bytes.len()))
+    }
+
+    /// The eight bytes to change; a virtual address of the responder, a multiple of 8 if legal.
+    #[inline]
+    #[must_use]
+    pub const fn va(&self) -> u64 {
+        self.va.get()
+    }
+
+    /// The key of the responder's memory region.
+    #[inline]
+    #[must_use]
+    pub const fn rkey(&self) -> u32 {
+        self.rkey.get()
+    }
+
+    /// What to store if equal, or what to add.
+    #[inline]
+    #[must_use]
+    pub const fn swap_or_add(&self) -> u64 {
+        self.swap_or_add.get()
+    }
+
+    /// What to compare with; unused by fetch and add.
+    #[inline]
+    #[must_use]
+    pub const fn compare(&self) -> u64 {
+        self.compare.get()
+    }
+}
+
+/// The atomic extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AtomicEth {
+    /// The eight bytes to change; a virtual address of the responder, a multiple of 8 if legal.
+    pub va: u64,
+    /// The key of the responder's memory region.
+    pub rkey: u32,
+    /// What to store if equal, or what to add.
+    pub swap_or_add: u64,
+    /// What to compare with; unused by fetch and add.
+    pub compare: u64,
+}
+
+impl AtomicEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 28;
+
+    /// Reads the header and returns what follows it.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = AtomicEthView::from_prefix(bytes)?;
+        Ok((
+            Self {
+                va: view.va(),
+                rkey: view.rkey(),
+                swap_or_add: view.swap_or_add(),
+                compare: view.compare(),
+            },
+            rest,
+        ))
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(AtomicEthView {
+            va: U64::new(self.va),
+            rkey: U32::new(self.rkey),
+            swap_or_add: U64::new(self.swap_or_add),
+            compare: U64::new(self.compare),
+        });
+    }
+}
+
+/// The atomic acknowledge extended transport header as it lies in a packet.
+///
+/// ```text
+///  0               8
+/// +---------------+
+/// | original data |
+/// +---------------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct AtomicAckEthView {
+    original: U64,
+}
+
+const _: () = assert!(size_of::<AtomicAckEthView>() == AtomicAckEth::LEN);
+
+impl AtomicAckEthView {
+    /// The view of the first [`AtomicAckEth::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::AtomicAckEth, 0, AtomicAckEth::LEN, bytes.len()))
+    }
+
+    /// The value before the operation.
+    #[inline]
+    #[must_use]
+    pub const fn original(&self) -> u64 {
+        self.original.get()
+    }
+}
+
+/// The atomic acknowledge extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AtomicAckEth {
+    /// The value before the operation.
+    pub original: u64,
+}
+
+impl AtomicAckEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 8;
+
+    /// Reads the header and returns what follows it.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = AtomicAckEthView::from_prefix(bytes)?;
+        Ok((Self { original: view.original() }, rest))
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(AtomicAckEthView { original: U64::new(self.original) });
+    }
+}

@@ -1,0 +1,239 @@
+//! The base transport header, first of every datagram (IBTA 9.2).
+
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::number::{Psn, Qpn};
+use crate::opcode::Opcode;
+
+/// The base transport header as it lies in a packet.
+///
+/// ```text
+///  0        1                      2       4                   5          8             9     12
+/// +--------+----+----+-----+------+-------+-----+-----+-------+----------+-----+-------+-----+
+/// | opcode | SE | M  | pad | TVer | P_Key | F   | B   | resv. | dest. QP | A   | resv. | PSN |
+/// |        | 1b | 1b | 2b  | 4b   |       | 1b  | 1b  | 6b    |          | 1b  | 7b    |     |
+/// +--------+----+----+-----+------+-------+-----+-----+-------+----------+-----+-------+-----+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct BthView {
+    opcode: u8,
+    flags: u8,
+    p_key: U16,
+    congestion: u8,
+    dest_qp: [u8; 3],
+    ack_request: u8,
+    psn: [u8; 3],
+}
+
+const _: () = assert!(size_of::<BthView>() == Bth::LEN);
+
+impl BthView {
+    /// The view of the first [`Bth::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes).map_err(|_| ParseError::truncated(Layer::Bth, 0, Bth::LEN, bytes.len()))
+    }
+
+    /// The operation, known or not.
+    #[inline]
+    #[must_use]
+    pub const fn opcode(&self) -> Opcode {
+        Opcode(self.opcode)
+    }
+
+    /// SE, the solicited event bit.
+    #[inline]
+    #[must_use]
+    pub const fn solicited(&self) -> bool {
+        self.flags & SOLICITED != 0
+    }
+
+    /// M, the migration request bit.
+    #[inline]
+    #[must_use]
+    pub const fn mig_req(&self) -> bool {
+        self.flags & MIGRATION_REQUEST != 0
+    }
+
+    /// PadCnt: bytes added after the payload, 0 to 3.
+    #[inline]
+    #[must_use]
+    pub const fn pad_count(&self) -> u8 {
+        self.flags >> PAD_SHIFT & 0b11
+    }
+
+    /// TVer, the transport version, 0 to 15.
+    #[inline]
+    #[must_use]
+    pub const fn version(&self) -> u8 {
+        self.flags & 0x0f
+    }
+
+    /// The partition key.
+    #[inline]
+    #[must_use]
+    pub const fn p_key(&self) -> u16 {
+        self.p_key.get()
+    }
+
+    /// F, the forward congestion bit.
+    #[inline]
+    #[must_use]
+    pub const fn fecn(&self) -> bool {
+        self.congestion & FECN != 0
+    }
+
+    /// B, the backward congestion bit.
+    #[inline]
+    #[must_use]
+    pub const fn becn(&self) -> bool {
+        self.congestion & BECN != 0
+    }
+
+    /// The six reserved bits beside the congestion bits.
+    #[inline]
+    #[must_use]
+    pub const fn reserved6(&self) -> u8 {
+        self.congestion & 0x3f
+    }
+
+    /// The whole byte of the congestion bits, which the ICRC does not cover.
+    #[inline]
+    #[must_use]
+    pub const fn variant_byte(&self) -> u8 {
+        self.congestion
+    }
+
+    /// The receiving queue pair.
+    #[inline]
+    #[must_use]
+    pub const fn dest_qp(&self) -> Qpn {
+        Qpn::from_be_bytes(self.dest_qp)
+    }
+
+    /// A, the acknowledge request bit.
+    #[inline]
+    #[must_use]
+    pub const fn ack_req(&self) -> bool {
+        self.ack_request & ACK_REQUEST != 0
+    }
+
+    /// The seven reserved bits beside the acknowledge request bit.
+    #[inline]
+    #[must_use]
+    pub const fn reserved7(&self) -> u8 {
+        self.ack_request & 0x7f
+    }
+
+    /// The packet sequence number.
+    #[inline]
+    #[must_use]
+    pub const fn psn(&self) -> Psn {
+        Psn::from_be_bytes(self.psn)
+    }
+}
+
+/// The base transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bth {
+    /// The operation, known or not.
+    pub opcode: Opcode,
+    /// The receiver raises a solicited completion event for the message.
+    pub solicited: bool,
+    /// Path migration state. Hardware sends 1 when it does not migrate at all; accept both.
+    pub mig_req: bool,
+    /// Bytes added after the payload to reach a multiple of four, 0 to 3. Only the low two bits are
+    /// written, and a datagram writer sets them itself.
+    pub pad_count: u8,
+    /// The partition key, 0xffff on most RoCE networks.
+    pub p_key: u16,
+    /// Forward congestion notification; unused by RoCE v2.
+    pub fecn: bool,
+    /// Backward congestion notification; set in a congestion notification packet.
+    pub becn: bool,
+    /// The receiving queue pair.
+    pub dest_qp: Qpn,
+    /// The requester wants an acknowledgement.
+    pub ack_req: bool,
+    /// The packet sequence number.
+    pub psn: Psn,
+}
+
+impl Bth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 12;
+
+    /// A header with the defaults of a NIC: default partition, MigReq set, no other flag.
+    #[inline]
+    #[must_use]
+    pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
+        Self {
+            opcode,
+            solicited: false,
+            mig_req: true,
+            pad_count: 0,
+            p_key: 0xffff,
+            fecn: false,
+            becn: false,
+            dest_qp,
+            ack_req: false,
+            psn,
+        }
+    }
+
+    /// Reads the header and returns what follows it. Any transport version but 0 is refused; any opcode
+    /// is taken.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = BthView::from_prefix(bytes)?;
+        if view.version() != 0 {
+            return Err(ParseError {
+                layer: Layer::Bth,
+                kind: ParseErrorKind::BadVersion,
+                offset: 1,
+                need: 0,
+                have: view.version().into(),
+            });
+        }
+        let bth = Self {
+            opcode: view.opcode(),
+            solicited: view.solicited(),
+            mig_req: view.mig_req(),
+            pad_count: view.pad_count(),
+            p_key: view.p_key(),
+            fecn: view.fecn(),
+            becn: view.becn(),
+            dest_qp: view.dest_qp(),
+            ack_req: view.ack_req(),
+            psn: view.psn(),
+        };
+        Ok((bth, rest))
+    }
+
+    /// Writes the header, reserved bits and version as 0.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        *out = zerocopy::transmute!(BthView {
+            opcode: self.opcode.0,
+            flags: flag(self.solicited, SOLICITED)
+                | flag(self.mig_req, MIGRATION_REQUEST)
+                | (self.pad_count & 0b11) << PAD_SHIFT,
+            p_key: U16::new(self.p_key),
+            congestion: flag(self.fecn, FECN) | flag(self.becn, BECN),
+            dest_qp: self.dest_qp.to_be_bytes(),
+            ack_request: flag(self.ack_req, ACK_REQUEST),
+            psn: self.psn.to_be_bytes(),
+        });
+    }
+}
+
+const SOLICITED: u8 = 0x80;
+const MIGRATION_REQUEST: u8 = 0x40;
+pub(crate) const PAD_SHIFT: u32 = 4;
+const FECN: u8 = 0x80;
+const BECN: u8 = 0x40;
+const ACK_REQUEST: u8 = 0x80;

@@ -1,0 +1,280 @@
+//! A received datagram, BTH to ICRC, checked for everything that its own bytes can tell.
+
+use crate::aeth::Aeth;
+use crate::atomic::{AtomicAckEth, AtomicEth};
+use crate::bth::Bth;
+use crate::deth::{Deth, Rdeth, Xrceth};
+use crate::envelope::Envelope;
+use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::flush::Feth;
+use crate::icrc;
+use crate::immediate::{Ieth, ImmDt};
+use crate::opcode::{HeaderSet, OpcodeInfo, PayloadRule};
+use crate::reth::Reth;
+
+/// A datagram of known opcode whose parts all fit: headers, payload, padding and ICRC. Whether the ICRC
+/// is right is for the caller to find out with [`Datagram::compute_icrc`].
+///
+/// The bytes may lie in two slices, since some devices split large frames. All headers lie in the first.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    head: &'a [u8],
+    tail: &'a [u8],
+    bth: Bth,
+    info: &'static OpcodeInfo,
+    payload_len: usize,
+}
+
+impl<'a> Datagram<'a> {
+    /// Checks transport version, opcode, length, padding, and the payload length as far as that does not
+    /// depend on the path MTU: where the MTU is required, anything but zero passes.
+    ///
+    /// ```
+    /// use roce_packet::{Datagram, ParseErrorKind};
+    ///
+    /// let error = Datagram::parse(&[0x11, 0, 0xff, 0xff, 0, 0, 0, 2, 0, 0, 0, 1], &[]).unwrap_err();
+    /// assert_eq!(error.kind, ParseErrorKind::Truncated);
+    /// assert_eq!(error.to_string(), "AETH at byte 12: too short, 4 bytes needed, 0 found");
+    /// ```
+    #[inline]
+    pub fn parse(head: &'a [u8], tail: &'a [u8]) -> Result<Self, ParseError> {
+        let (bth, _) = Bth::parse(head)?;
+        let Some(info) = bth.opcode.info() else {
+            return Err(ParseError {
+                layer: Layer::Bth,
+                kind: ParseErrorKind::UnknownOpcode,
+                offset: 0,
+                need: 0,
+                have: bth.opcode.0.into(),
+            });
+        };
+        let len = head.len().saturating_add(tail.len());
+        let around = info.header_len.saturating_add(icrc::LEN).saturating_add(bth.pad_count.into());
+        let Some(payload_len) = len.checked_sub(around).filter(|_| head.len() >= info.header_len) else {
+            return Err(truncated(&bth, info, head.len(), len));
+        };
+        let fits = match info.payload {
+            PayloadRule::ZeroToMtu => true,
+            PayloadRule::OneToMtu | PayloadRule::FullMtu => payload_len != 0,
+            PayloadRule::None => payload_len == 0,
+            PayloadRule::Exactly(len) => payload_len == len,
+        };
+        if !fits || len % 4 != 0 {
+            return Err(bad_payload(info, payload_len, len));
+        }
+        Ok(Self { head, tail, bth, info, payload_len })
+    }
+
+    /// The base transport header.
+    #[inline]
+    #[must_use]
+    pub const fn bth(&self) -> &Bth {
+        &self.bth
+    }
+
+    /// The row of the opcode.
+    #[inline]
+    #[must_use]
+    pub const fn info(&self) -> &'static OpcodeInfo {
+        self.info
+    }
+
+    /// The payload without padding, in the order of the two slices.
+    #[inline]
+    #[must_use]
+    pub fn payload(&self) -> (&'a [u8], &'a [u8]) {
+        let first = self.head.get(self.info.header_len..).unwrap_or_default();
+        match first.get(..self.payload_len) {
+            Some(all) => (all, &[]),
+            None => {
+                let left = self.payload_len.saturating_sub(first.len());
+                (first, self.tail.get(..left).unwrap_or_default())
+            }
+        }
+    }
+
+    /// Bytes of payload without padding.
+    #[inline]
+    #[must_use]
+    pub const fn payload_len(&self) -> usize {
+        self.payload_len
+    }
+
+    /// Bytes from BTH to ICRC inclusive.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "there is always a BTH")]
+    pub const fn len(&self) -> usize {
+        self.head.len().saturating_add(self.tail.len())
+    }
+
+    /// The ICRC as found.
+    #[inline]
+    #[must_use]
+    pub fn icrc(&self) -> u32 {
+        if let Some(bytes) = self.tail.last_chunk() {
+            return u32::from_le_bytes(*bytes);
+        }
+        if self.tail.is_empty() {
+            return self.head.last_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        }
+        // It straddles the two slices: the last byte is the highest.
+        let backwards = self.tail.iter().rev().chain(self.head.iter().rev());
+        backwards.take(icrc::LEN).fold(0, |value, byte| value << 8 | u32::from(*byte))
+    }
+
+    /// The ICRC as it should be.
+    #[inline]
+    #[must_use]
+    pub fn compute_icrc(&self, envelope: &Envelope) -> u32 {
+        let (head, tail) = self.covered();
+        icrc::compute(envelope, head, tail)
+    }
+
+    /// The IPv4 Identification under which the ICRC is right; see [`icrc::recover_identification`].
+    #[must_use]
+    pub fn recover_identification(&self, envelope: &Envelope) -> Option<u16> {
+        let (head, tail) = self.covered();
+        icrc::recover_identification(envelope, head, tail, self.icrc())
+    }
+
+    /// BTH to padding: what the ICRC covers of the two slices.
+    #[inline]
+    #[must_use]
+    pub fn covered(&self) -> (&'a [u8], &'a [u8]) {
+        match self.tail.len().checked_sub(icrc::LEN) {
+            Some(len) => (self.head, self.tail.get(..len).unwrap_or_default()),
+            None => {
+                let in_head = icrc::LEN.saturating_sub(self.tail.len());
+                let len = self.head.len().saturating_sub(in_head);
+                (self.head.get(..len).unwrap_or_default(), &[])
+            }
+        }
+    }
+
+    /// The reliable datagram header, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn rdeth(&self) -> Option<Rdeth> {
+        self.header(HeaderSet::RDETH, Rdeth::parse)
+    }
+
+    /// The datagram header, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn deth(&self) -> Option<Deth> {
+        self.header(HeaderSet::DETH, Deth::parse)
+    }
+
+    /// The extended reliable connection header, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn xrceth(&self) -> Option<Xrceth> {
+        self.header(HeaderSet::XRCETH, Xrceth::parse)
+    }
+
+    /// The flush header, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn feth(&self) -> Option<Feth> {
+        self.header(HeaderSet::FETH, Feth::parse)
+    }
+
+    /// The RDMA header, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn reth(&self) -> Option<Reth> {
+        self.header(HeaderSet::RETH, Reth::parse)
+    }
+
+    /// The atomic header, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn atomic_eth(&self) -> Option<AtomicEth> {
+        self.header(HeaderSet::ATOMIC_ETH, AtomicEth::parse)
+    }
+
+    /// The acknowledge header, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn aeth(&self) -> Option<Aeth> {
+        self.header(HeaderSet::AETH, Aeth::parse)
+    }
+
+    /// The atomic acknowledge header, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn atomic_ack_eth(&self) -> Option<AtomicAckEth> {
+        self.header(HeaderSet::ATOMIC_ACK_ETH, AtomicAckEth::parse)
+    }
+
+    /// The immediate data, if the opcode has some.
+    #[inline]
+    #[must_use]
+    pub fn imm_dt(&self) -> Option<ImmDt> {
+        self.header(HeaderSet::IMMDT, ImmDt::parse)
+    }
+
+    /// The invalidate header, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn ieth(&self) -> Option<Ieth> {
+        self.header(HeaderSet::IETH, Ieth::parse)
+    }
+
+    #[inline]
+    fn header<T>(
+        &self,
+        which: HeaderSet,
+        parse: impl FnOnce(&'a [u8]) -> Result<(T, &'a [u8]), ParseError>,
+    ) -> Option<T> {
+        let bytes = self.head.get(self.info.offset_of(which)?..)?;
+        parse(bytes).ok().map(|(header, _)| header)
+    }
+}
+
+/// Says which part of a datagram is the first that does not fit.
+#[cold]
+fn truncated(bth: &Bth, info: &OpcodeInfo, head_len: usize, len: usize) -> ParseError {
+    let mut offset = Bth::LEN;
+    for header in info.headers.iter() {
+        let (layer, need) = header_layer(header);
+        let have = head_len.saturating_sub(offset);
+        if have < need {
+            return ParseError::truncated(layer, offset, need, have);
+        }
+        offset = offset.saturating_add(need);
+    }
+    let need = usize::from(bth.pad_count).saturating_add(icrc::LEN);
+    ParseError::truncated(Layer::Icrc, offset, need, len.saturating_sub(offset))
+}
+
+/// Says what is wrong with the length of a payload.
+#[cold]
+fn bad_payload(info: &OpcodeInfo, payload_len: usize, len: usize) -> ParseError {
+    let (kind, need, have) = match info.payload {
+        _ if len % 4 != 0 => (ParseErrorKind::BadLength, len.next_multiple_of(4), len),
+        PayloadRule::None => (ParseErrorKind::TrailingBytes, 0, payload_len),
+        PayloadRule::Exactly(need) => (ParseErrorKind::BadLength, need, payload_len),
+        PayloadRule::FullMtu | PayloadRule::OneToMtu | PayloadRule::ZeroToMtu => {
+            (ParseErrorKind::BadLength, 1, payload_len)
+        }
+    };
+    ParseError { layer: Layer::Payload, kind, offset: info.header_len, need, have }
+}
+
+/// The layer and the length of one header.
+fn header_layer(header: HeaderSet) -> (Layer, usize) {
+    match header {
+        HeaderSet::RDETH => (Layer::Rdeth, Rdeth::LEN),
+        HeaderSet::DETH => (Layer::Deth, Deth::LEN),
+        HeaderSet::XRCETH => (Layer::Xrceth, Xrceth::LEN),
+        HeaderSet::FETH => (Layer::Feth, Feth::LEN),
+        HeaderSet::RETH => (Layer::Reth, Reth::LEN),
+        HeaderSet::ATOMIC_ETH => (Layer::AtomicEth, AtomicEth::LEN),
+        HeaderSet::AETH => (Layer::Aeth, Aeth::LEN),
+        HeaderSet::ATOMIC_ACK_ETH => (Layer::AtomicAckEth, AtomicAckEth::LEN),
+        HeaderSet::IMMDT => (Layer::ImmDt, ImmDt::LEN),
+        _ => (Layer::Ieth, Ieth::LEN),
+    }
+}

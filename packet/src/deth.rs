@@ -1,0 +1,216 @@
+//! Headers that say which datagram context a packet belongs to: DETH, RDETH and XRCETH.
+
+use zerocopy::network_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError};
+use crate::number::{Qpn, from_be_24, to_be_24};
+
+/// The datagram extended transport header as it lies in a packet.
+///
+/// ```text
+///  0       4          5           8
+/// +-------+----------+-----------+
+/// | Q_Key | reserved | source QP |
+/// +-------+----------+-----------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct DethView {
+    q_key: U32,
+    reserved: u8,
+    source_qp: [u8; 3],
+}
+
+const _: () = assert!(size_of::<DethView>() == Deth::LEN);
+
+impl DethView {
+    /// The view of the first [`Deth::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Deth, 0, Deth::LEN, bytes.len()))
+    }
+
+    /// The key that must match the receiving queue pair's.
+    #[inline]
+    #[must_use]
+    pub const fn q_key(&self) -> u32 {
+        self.q_key.get()
+    }
+
+    /// The reserved byte.
+    #[inline]
+    #[must_use]
+    pub const fn reserved(&self) -> u8 {
+        self.reserved
+    }
+
+    /// The sending queue pair; where an answer goes.
+    #[inline]
+    #[must_use]
+    pub const fn source_qp(&self) -> Qpn {
+        Qpn::from_be_bytes(self.source_qp)
+    }
+}
+
+/// The datagram extended transport header. IBTA 9.3.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Deth {
+    /// The key that must match the receiving queue pair's.
+    pub q_key: u32,
+    /// The sending queue pair; where an answer goes.
+    pub source_qp: Qpn,
+}
+
+impl Deth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 8;
+
+    /// Reads the header and returns what follows it.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = DethView::from_prefix(bytes)?;
+        Ok((Self { q_key: view.q_key(), source_qp: view.source_qp() }, rest))
+    }
+
+    /// Writes the header, reserved bits as 0.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(DethView {
+            q_key: U32::new(self.q_key),
+            reserved: 0,
+            source_qp: self.source_qp.to_be_bytes(),
+        });
+    }
+}
+
+/// The reliable datagram extended transport header as it lies in a packet.
+///
+/// ```text
+///  0          1            4
+/// +----------+------------+
+/// | reserved | EE context |
+/// +----------+------------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RdethView {
+    reserved: u8,
+    ee_context: [u8; 3],
+}
+
+const _: () = assert!(size_of::<RdethView>() == Rdeth::LEN);
+
+impl RdethView {
+    /// The view of the first [`Rdeth::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Rdeth, 0, Rdeth::LEN, bytes.len()))
+    }
+
+    /// The reserved byte.
+    #[inline]
+    #[must_use]
+    pub const fn reserved(&self) -> u8 {
+        self.reserved
+    }
+
+    /// The end-to-end context, 24 bits; higher ones are not written.
+    #[inline]
+    #[must_use]
+    pub const fn ee_context(&self) -> u32 {
+        from_be_24(self.ee_context)
+    }
+}
+
+/// The reliable datagram extended transport header. IBTA 9.3.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rdeth {
+    /// The end-to-end context, 24 bits; higher ones are not written.
+    pub ee_context: u32,
+}
+
+impl Rdeth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header and returns what follows it.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = RdethView::from_prefix(bytes)?;
+        Ok((Self { ee_context: view.ee_context() }, rest))
+    }
+
+    /// Writes the header, reserved bits as 0.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(RdethView { reserved: 0, ee_context: to_be_24(self.ee_context) });
+    }
+}
+
+/// The extended reliable connection header as it lies in a packet.
+///
+/// ```text
+///  0          1         4
+/// +----------+---------+
+/// | reserved | XRC SRQ |
+/// +----------+---------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct XrcethView {
+    reserved: u8,
+    srq: [u8; 3],
+}
+
+const _: () = assert!(size_of::<XrcethView>() == Xrceth::LEN);
+
+impl XrcethView {
+    /// The view of the first [`Xrceth::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Xrceth, 0, Xrceth::LEN, bytes.len()))
+    }
+
+    /// The reserved byte.
+    #[inline]
+    #[must_use]
+    pub const fn reserved(&self) -> u8 {
+        self.reserved
+    }
+
+    /// The shared receive queue, 24 bits; higher ones are not written.
+    #[inline]
+    #[must_use]
+    pub const fn srq(&self) -> u32 {
+        from_be_24(self.srq)
+    }
+}
+
+/// The extended reliable connection header. Annex A14.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Xrceth {
+    /// The shared receive queue, 24 bits; higher ones are not written.
+    pub srq: u32,
+}
+
+impl Xrceth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header and returns what follows it.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = XrcethView::from_prefix(bytes)?;
+        Ok((Self { srq: view.srq() }, rest))
+    }
+
+    /// Writes the header, reserved bits as 0.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(XrcethView { reserved: 0, srq: to_be_24(self.srq) });
+    }
+}

@@ -1,0 +1,132 @@
+//! The flush header (Annex A19). A RETH follows it and says what to flush.
+
+use zerocopy::network_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError};
+
+/// The flush extended transport header as it lies in a packet: one word.
+///
+/// ```text
+///  31                          6   5         4   3            0
+/// +-----------------------------+-------------+----------------+
+/// | reserved                    | selectivity | placement type |
+/// +-----------------------------+-------------+----------------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct FethView {
+    word: U32,
+}
+
+const _: () = assert!(size_of::<FethView>() == Feth::LEN);
+
+impl FethView {
+    /// The view of the first [`Feth::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Feth, 0, Feth::LEN, bytes.len()))
+    }
+
+    /// The placement type, bits 3 to 0.
+    #[inline]
+    #[must_use]
+    pub const fn placement_type(&self) -> u8 {
+        (self.word.get() & 0xf) as u8
+    }
+
+    /// The selectivity, bits 5 and 4.
+    #[inline]
+    #[must_use]
+    pub const fn selectivity(&self) -> u8 {
+        (self.word.get() >> SELECTIVITY_SHIFT & 0b11) as u8
+    }
+
+    /// The reserved bits 31 to 6, shifted down.
+    #[inline]
+    #[must_use]
+    pub const fn reserved(&self) -> u32 {
+        self.word.get() >> 6
+    }
+}
+
+/// The flush extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Feth {
+    /// Earlier writes become visible to every reader of the memory.
+    pub global_visibility: bool,
+    /// Earlier writes become safe against loss of power.
+    pub persistence: bool,
+    /// How much memory is meant.
+    pub selectivity: FlushSelectivity,
+}
+
+impl Feth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header and returns what follows it.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = FethView::from_prefix(bytes)?;
+        let feth = Self {
+            global_visibility: view.placement_type() & GLOBAL_VISIBILITY != 0,
+            persistence: view.placement_type() & PERSISTENCE != 0,
+            selectivity: FlushSelectivity::from_bits(view.selectivity()),
+        };
+        Ok((feth, rest))
+    }
+
+    /// Writes the header, reserved bits as 0.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        let mut byte = self.selectivity.bits() << SELECTIVITY_SHIFT;
+        if self.global_visibility {
+            byte |= GLOBAL_VISIBILITY;
+        }
+        if self.persistence {
+            byte |= PERSISTENCE;
+        }
+        *out = [0, 0, 0, byte];
+    }
+}
+
+/// How much memory a flush is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FlushSelectivity {
+    /// 0: the range that the RETH gives.
+    Range,
+    /// 1: the whole memory region of the RETH's key.
+    WholeRegion,
+    /// 2 and 3. Only the low two bits are written.
+    Reserved(u8),
+}
+
+impl FlushSelectivity {
+    /// Reads the low two bits.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 0b11 {
+            0 => Self::Range,
+            1 => Self::WholeRegion,
+            reserved => Self::Reserved(reserved),
+        }
+    }
+
+    /// The two bits.
+    #[inline]
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Range => 0,
+            Self::WholeRegion => 1,
+            Self::Reserved(bits) => bits & 0b11,
+        }
+    }
+}
+
+const GLOBAL_VISIBILITY: u8 = 1 << 0;
+const PERSISTENCE: u8 = 1 << 1;
+const SELECTIVITY_SHIFT: u32 = 4;

@@ -1,0 +1,376 @@
+//! The invariant CRC: its masks, its value, and what can be read back out of it (IBTA 7.8.1, A17.3).
+//!
+//! It is the CRC-32 of Ethernet over eight bytes of ones, the headers from IP or GRH on with every
+//! field that a router may change set to ones, and everything else up to the padding. The four bytes
+//! on the wire are the value with its low byte first: `to_le_bytes`.
+
+use crc32fast::Hasher;
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::bth::Bth;
+use crate::envelope::{Envelope, Layout};
+
+/// Bytes of the ICRC on the wire.
+pub const LEN: usize = 4;
+
+/// The ICRC of a datagram. `head` and `tail` together are BTH to padding, without the ICRC, and the BTH
+/// lies wholly in `head`; a shorter `head` is no datagram and the value then means nothing.
+///
+/// The length fields of the headers in `envelope` follow from the two slices. Lengths above what IP can
+/// carry, 65,535 bytes in all, wrap around.
+#[must_use]
+#[inline]
+pub fn compute(envelope: &Envelope, head: &[u8], tail: &[u8]) -> u32 {
+    let mut hasher = Hasher::new_with_initial(CRC_OF_EIGHT_ONES);
+    let (bth, rest) = match head.split_first_chunk::<{ Bth::LEN }>() {
+        Some((bth, rest)) => (*bth, rest),
+        None => ([0xff; Bth::LEN], head),
+    };
+    let [opcode, flags, p_key_high, p_key_low, _, others @ ..] = bth;
+    let bth = MaskedBth { opcode, flags, p_key: [p_key_high, p_key_low], variant: 0xff, others };
+    let len = head.len().wrapping_add(tail.len()).wrapping_add(LEN) as u16;
+    match envelope.layout() {
+        Layout::Ipv4 { source, destination } => {
+            let (source, destination) = (source.octets(), destination.octets());
+            hasher.update(masked_ipv4(envelope, source, destination, len, bth).as_bytes());
+        }
+        Layout::Ipv6 { source, destination } => {
+            let (source, destination) = (source.octets(), destination.octets());
+            hasher.update(masked_ipv6(envelope, source, destination, len, bth).as_bytes());
+        }
+        Layout::Grh { source, destination } => {
+            let l3 = masked_wide(len, GRH_NEXT_HEADER, source.octets(), destination.octets());
+            hasher.update(MaskedV1 { l3, bth }.as_bytes());
+        }
+    }
+    hasher.update(rest);
+    if !tail.is_empty() {
+        hasher.update(tail);
+    }
+    hasher.finalize()
+}
+
+/// The IPv4 Identification under which `found` is the right ICRC of this datagram, if there is one.
+///
+/// An ordinary UDP socket does not see the IP header, but the ICRC covers the Identification in it.
+/// Since a CRC is linear, the difference to the ICRC for Identification 0, run backwards over what
+/// follows the field, must leave nothing but the field. Random damage passes this test once in 65,536
+/// times instead of once in 2^32: compare with the likely values first.
+///
+/// `envelope.identification` is ignored. Always `None` for IPv6 and RoCE v1, which have no such field.
+/// The cost beyond [`compute`] is small and does not depend on the length.
+#[must_use]
+pub fn recover_identification(envelope: &Envelope, head: &[u8], tail: &[u8], found: u32) -> Option<u16> {
+    if !matches!(envelope.layout(), Layout::Ipv4 { .. }) {
+        return None;
+    }
+    let with_zero = compute(&envelope.with_identification(0), head, tail);
+    identification_from_difference(with_zero ^ found, head.len().wrapping_add(tail.len()))
+}
+
+/// The second half of [`recover_identification`] for a caller that has already computed the ICRC for
+/// Identification 0: `difference` is that value XOR the one found, `len` the bytes from BTH to padding.
+#[must_use]
+pub fn identification_from_difference(difference: u32, len: usize) -> Option<u16> {
+    // The field's own two bytes, then the rest of the IPv4 header, then UDP.
+    let covered = len.wrapping_add(2 + 14 + 8) as u16;
+    let [high, low] = covered.to_be_bytes();
+    let back = multiply(back_by(&BACK_BY_BYTES, low), back_by(&BACK_BY_256_BYTES, high));
+    let left = multiply(back, difference);
+    // The first byte on the wire entered the low byte of the register.
+    u16::try_from(left).ok().map(u16::swap_bytes)
+}
+
+/// The headers of RoCE v2 on IPv4 and the BTH as the CRC sees them.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct MaskedV4 {
+    version_and_header_len: u8,
+    type_of_service: u8,
+    total_length: U16,
+    identification: U16,
+    flags: U16,
+    time_to_live: u8,
+    protocol: u8,
+    checksum: U16,
+    source: [u8; 4],
+    destination: [u8; 4],
+    udp: MaskedUdp,
+    bth: MaskedBth,
+}
+
+/// The headers of RoCE v2 on IPv6 and the BTH as the CRC sees them.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct MaskedV6 {
+    l3: MaskedWide,
+    udp: MaskedUdp,
+    bth: MaskedBth,
+}
+
+/// The headers of RoCE v1 as the CRC sees them.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct MaskedV1 {
+    l3: MaskedWide,
+    bth: MaskedBth,
+}
+
+/// IPv6 and GRH, which have the same layout.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct MaskedWide {
+    version_class_and_flow: U32,
+    payload_length: U16,
+    next_header: u8,
+    hop_limit: u8,
+    source: [u8; 16],
+    destination: [u8; 16],
+}
+
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct MaskedUdp {
+    source_port: U16,
+    destination_port: U16,
+    length: U16,
+    checksum: U16,
+}
+
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct MaskedBth {
+    opcode: u8,
+    flags: u8,
+    p_key: [u8; 2],
+    /// The byte with the congestion bits and the reserved bits beside them.
+    variant: u8,
+    others: [u8; 7],
+}
+
+//= ibta A17.3
+#[inline]
+fn masked_ipv4(
+    envelope: &Envelope,
+    source: [u8; 4],
+    destination: [u8; 4],
+    len: u16,
+    bth: MaskedBth,
+) -> MaskedV4 {
+    MaskedV4 {
+        version_and_header_len: 0x45,
+        type_of_service: 0xff,
+        total_length: U16::new(len.wrapping_add(20 + 8)),
+        identification: U16::new(envelope.identification),
+        flags: U16::new(if envelope.dont_fragment { 0x4000 } else { 0 }),
+        time_to_live: 0xff,
+        protocol: UDP_PROTOCOL,
+        checksum: U16::new(0xffff),
+        source,
+        destination,
+        udp: masked_udp(envelope, len),
+        bth,
+    }
+}
+
+//= ibta A17.3
+#[inline]
+fn masked_ipv6(
+    envelope: &Envelope,
+    source: [u8; 16],
+    destination: [u8; 16],
+    len: u16,
+    bth: MaskedBth,
+) -> MaskedV6 {
+    let l3 = masked_wide(len.wrapping_add(8), UDP_PROTOCOL, source, destination);
+    MaskedV6 { l3, udp: masked_udp(envelope, len), bth }
+}
+
+#[inline]
+const fn masked_wide(
+    payload_length: u16,
+    next_header: u8,
+    source: [u8; 16],
+    destination: [u8; 16],
+) -> MaskedWide {
+    MaskedWide {
+        version_class_and_flow: U32::new(0x6fff_ffff),
+        payload_length: U16::new(payload_length),
+        next_header,
+        hop_limit: 0xff,
+        source,
+        destination,
+    }
+}
+
+#[inline]
+const fn masked_udp(envelope: &Envelope, len: u16) -> MaskedUdp {
+    MaskedUdp {
+        source_port: U16::new(envelope.source_port),
+        destination_port: U16::new(envelope.destination_port),
+        length: U16::new(len.wrapping_add(8)),
+        checksum: U16::new(0xffff),
+    }
+}
+
+/// What undoes some number of zero bytes: `table` holds the powers by that number.
+#[inline]
+#[allow(clippy::indexing_slicing, reason = "every u8 is an index of an array of 256")]
+const fn back_by(table: &[u32; 256], count: u8) -> u32 {
+    table[count as usize]
+}
+
+/// The product of two polynomials modulo that of the CRC. Bit 31 is the coefficient of x^0.
+#[inline]
+const fn multiply(a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    let mut bit = 32;
+    while bit > 0 {
+        bit -= 1;
+        product ^= b & (a >> bit & 1).wrapping_neg();
+        b = b >> 1 ^ POLYNOMIAL & (b & 1).wrapping_neg();
+    }
+    product
+}
+
+/// The powers 0 to 255 of `base`.
+#[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
+const fn powers(base: u32) -> [u32; 256] {
+    let mut table = [ONE; 256];
+    let mut index = 1;
+    while index < table.len() {
+        table[index] = multiply(table[index - 1], base);
+        index += 1;
+    }
+    table
+}
+
+/// `base` to the power of 2^`doublings`.
+const fn squared(mut base: u32, doublings: u32) -> u32 {
+    let mut done = 0;
+    while done < doublings {
+        base = multiply(base, base);
+        done += 1;
+    }
+    base
+}
+
+/// The running CRC after the eight bytes of ones that stand for a link header.
+const CRC_OF_EIGHT_ONES: u32 = 0x2144_df1c;
+const UDP_PROTOCOL: u8 = 17;
+const GRH_NEXT_HEADER: u8 = 0x1b;
+
+/// The CRC-32 polynomial, low bit last.
+const POLYNOMIAL: u32 = 0xedb8_8320;
+/// The polynomial 1.
+const ONE: u32 = 0x8000_0000;
+/// The polynomial that multiplied by x gives 1: one bit backwards.
+const BACK_BY_BIT: u32 = (ONE ^ POLYNOMIAL) << 1 | 1;
+/// 0 to 255 bytes backwards.
+static BACK_BY_BYTES: [u32; 256] = powers(squared(BACK_BY_BIT, 3));
+/// 0 to 255 times 256 bytes backwards.
+static BACK_BY_256_BYTES: [u32; 256] = powers(squared(BACK_BY_BIT, 11));
+
+#[cfg(test)]
+mod tests {
+    use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::path::Encapsulation;
+
+    /// Whole Ethernet frames without a VLAN tag and where they come from.
+    const FRAMES: [(&str, &str); 6] = [
+        (
+            "congestion notification of a ConnectX-4 Lx, from the test data of scapy",
+            "e41d2dab2bc27cfe90643b32080045c2003c718c4000401191610a0011010a001201000012b700280000\
+             8100ffff40000118000000000000000000000000000000000000000082fd002a",
+        ),
+        (
+            "READ request of a ConnectX-5, from a trace in wantonsolutions/warm",
+            "ec0d9a6821ccec0d9a6821a008004502003c76cb400040114075c0a80111c0a8010dc39a12b700280000\
+             0c40ffff00004fae80000c75000055d405f7d50000052b0a00000400d68a67ee",
+        ),
+        (
+            "COMPARE SWAP of a ConnectX-5, from a trace in wantonsolutions/warm",
+            "ec0d9a6821ccec0d9a6821a008004502004876ca40004011406ac0a80111c0a8010dc39a12b700340000\
+             1340ffff00004fae80000c74000055d405f7b50000052b0a00008f4950080800000000000000080002675495",
+        ),
+        (
+            "RoCE v1 ACK of a Mellanox NIC, from the test data of scapy",
+            "7cfe90753cd87cfe90753cd889156020000000141b4000000000000000000000ffff0f00000200000000\
+             000000000000ffff0f0000021140ffff0000010900a788c00000000525f0c038",
+        ),
+        (
+            "UC SEND Only with two bytes of padding and a real UDP checksum, written by scapy",
+            "248a07a8fa22248a07a8fa22080045010040047840004011b4d5c0a80007c0a80007c00012b7002caca2\
+             2460ffff000000d300cf17104630818be28935d90e9a95505401be885e50000078f353f3",
+        ),
+        (
+            "ACK of a ConnectX, its VLAN tag taken out, from the test data of scapy",
+            "0000000000000000000000000800450200309d4e4000401119e4c0aa0102c0aa0132fa4f12b7001c0000\
+             1140ffff00deaded00cf7bf70000000259caeaf7",
+        ),
+    ];
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits: Vec<u8> = hex.bytes().map(|byte| (byte as char).to_digit(16).unwrap() as u8).collect();
+        digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+    }
+
+    /// Reads the few fields by hand, so that this test rests on nothing but the code above.
+    fn split(frame: &[u8]) -> (Envelope, &[u8], u32) {
+        let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+        let v1 = word(12) == 0x8915;
+        let address = |at: usize| -> IpAddr {
+            if v1 {
+                let octets: [u8; 16] = frame[at..at + 16].try_into().unwrap();
+                IpAddr::V6(Ipv6Addr::from(octets))
+            } else {
+                let octets: [u8; 4] = frame[at..at + 4].try_into().unwrap();
+                IpAddr::V4(Ipv4Addr::from(octets))
+            }
+        };
+        let envelope = Envelope {
+            encapsulation: if v1 { Encapsulation::RoceV1 } else { Encapsulation::RoceV2 },
+            source: address(if v1 { 22 } else { 26 }),
+            destination: address(if v1 { 38 } else { 30 }),
+            source_port: word(34),
+            destination_port: word(36),
+            identification: word(18),
+            dont_fragment: word(20) == 0x4000,
+        };
+        let (covered, found) = frame[if v1 { 54 } else { 42 }..].split_last_chunk().unwrap();
+        (envelope, covered, u32::from_le_bytes(*found))
+    }
+
+    #[test]
+    fn frames_of_hardware_and_of_others_agree() {
+        for (origin, hex) in FRAMES {
+            let frame = bytes(hex);
+            let (envelope, covered, found) = split(&frame);
+            assert_eq!(compute(&envelope, covered, &[]), found, "{origin}");
+            for cut in Bth::LEN..=covered.len() {
+                let (head, tail) = covered.split_at(cut);
+                assert_eq!(compute(&envelope, head, tail), found, "{origin}, cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn identification_of_real_frames_is_recovered() {
+        for (origin, hex) in FRAMES {
+            let frame = bytes(hex);
+            let (envelope, covered, found) = split(&frame);
+            let expected =
+                (envelope.encapsulation == Encapsulation::RoceV2).then_some(envelope.identification);
+            assert_eq!(recover_identification(&envelope, covered, &[], found), expected, "{origin}");
+        }
+    }
+
+    #[test]
+    fn seed_is_the_crc_of_eight_ones() {
+        assert_eq!(crc32fast::hash(&[0xff; 8]), CRC_OF_EIGHT_ONES);
+    }
+}

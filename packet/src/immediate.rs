@@ -1,0 +1,110 @@
+//! Four bytes that go with the last packet of a message: immediate data or a key to invalidate.
+
+use zerocopy::network_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError};
+
+/// The invalidate extended transport header as it lies in a packet.
+///
+/// ```text
+///  0       4
+/// +-------+
+/// | R_Key |
+/// +-------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct IethView {
+    rkey: U32,
+}
+
+const _: () = assert!(size_of::<IethView>() == Ieth::LEN);
+
+impl IethView {
+    /// The view of the first [`Ieth::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Ieth, 0, Ieth::LEN, bytes.len()))
+    }
+
+    /// The key that the receiver invalidates.
+    #[inline]
+    #[must_use]
+    pub const fn rkey(&self) -> u32 {
+        self.rkey.get()
+    }
+}
+
+/// The invalidate extended transport header. IBTA 9.3.7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ieth {
+    /// The key that the receiver invalidates.
+    pub rkey: u32,
+}
+
+impl Ieth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header and returns what follows it.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = IethView::from_prefix(bytes)?;
+        Ok((Self { rkey: view.rkey() }, rest))
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(IethView { rkey: U32::new(self.rkey) });
+    }
+}
+
+/// The immediate data of a message as it lies in a packet: four bytes that mean nothing to the protocol.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ImmDtView {
+    data: [u8; 4],
+}
+
+const _: () = assert!(size_of::<ImmDtView>() == ImmDt::LEN);
+
+impl ImmDtView {
+    /// The view of the first [`ImmDt::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::ImmDt, 0, ImmDt::LEN, bytes.len()))
+    }
+
+    /// The four bytes.
+    #[inline]
+    #[must_use]
+    pub const fn data(&self) -> [u8; 4] {
+        self.data
+    }
+}
+
+/// Immediate data: four bytes handed to the receiving application as they are on the wire. IBTA 9.3.6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ImmDt(pub [u8; 4]);
+
+impl ImmDt {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the four bytes and returns what follows them.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = ImmDtView::from_prefix(bytes)?;
+        Ok((Self(view.data()), rest))
+    }
+
+    /// Writes the four bytes.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = self.0;
+    }
+}

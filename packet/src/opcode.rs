@@ -1,0 +1,396 @@
+//! The one table that says what each opcode means and which headers follow the BTH (IBTA 9.2).
+
+use core::fmt;
+
+use bitflags::bitflags;
+
+use crate::bth::Bth;
+
+/// The first byte of the BTH: what kind of packet this is.
+///
+/// Any value can be held, so that a sniffer can show what it does not know; [`Opcode::info`] tells.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Opcode(pub u8);
+
+impl Opcode {
+    /// What the table says, in constant time. `None` for values that are not assigned.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::indexing_slicing, reason = "every u8 is an index of an array of 256")]
+    pub const fn info(self) -> Option<&'static OpcodeInfo> {
+        TABLE[self.0 as usize].as_ref()
+    }
+
+    /// The name in the table, as in `RC_SEND_FIRST`.
+    #[must_use]
+    pub const fn name(self) -> Option<&'static str> {
+        match self.info() {
+            Some(info) => Some(info.name),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.pad(name),
+            None => write!(f, "0x{:02x}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opcode({self})")
+    }
+}
+
+/// The row of one opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpcodeInfo {
+    /// The value.
+    pub opcode: Opcode,
+    /// The name, as in `RC_SEND_FIRST`.
+    pub name: &'static str,
+    /// The transport service, bits 7 to 5 of the value.
+    pub transport: Transport,
+    /// What is done, without regard to the transport and to how the message is cut into packets.
+    pub operation: Operation,
+    /// Where in its message the packet stands.
+    pub position: Position,
+    /// The extended headers. On the wire they follow the BTH in the order of the flags.
+    pub headers: HeaderSet,
+    /// How many payload bytes are legal.
+    pub payload: PayloadRule,
+    /// Who sends it.
+    pub direction: Direction,
+    /// Bytes of the BTH and the extended headers.
+    pub header_len: usize,
+    /// Byte offset of each header from the start of the BTH, by the index of its flag; 0 if absent.
+    offsets: [u8; HEADER_COUNT],
+}
+
+impl OpcodeInfo {
+    /// Where `header`, exactly one flag, begins, counted from the start of the BTH. `None` if this
+    /// opcode has no such header.
+    #[inline]
+    #[must_use]
+    pub const fn offset_of(&self, header: HeaderSet) -> Option<usize> {
+        let index = header.bits().trailing_zeros() as usize;
+        if !self.headers.contains(header) || index >= HEADER_COUNT {
+            return None;
+        }
+        #[allow(clippy::indexing_slicing, reason = "compared with the length of the array above")]
+        Some(self.offsets[index] as usize)
+    }
+
+    /// Whether the packet carries an immediate value.
+    #[inline]
+    #[must_use]
+    pub const fn has_immediate(&self) -> bool {
+        self.headers.contains(HeaderSet::IMMDT)
+    }
+
+    /// Whether the packet opens a message: First or Only.
+    #[inline]
+    #[must_use]
+    pub const fn starts_message(&self) -> bool {
+        matches!(self.position, Position::First | Position::Only)
+    }
+
+    /// Whether the packet closes a message: Last or Only.
+    #[inline]
+    #[must_use]
+    pub const fn ends_message(&self) -> bool {
+        matches!(self.position, Position::Last | Position::Only)
+    }
+}
+
+/// Transport service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Reliable datagram.
+    Rd,
+    /// Unreliable datagram.
+    Ud,
+    /// The group of the congestion notification packet.
+    Cnp,
+    /// Extended reliable connection (Annex A14).
+    Xrc,
+}
+
+/// What a packet is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// SEND, with its immediate and invalidate forms.
+    Send,
+    /// RDMA WRITE, with its immediate form.
+    Write,
+    /// RDMA READ request.
+    ReadRequest,
+    /// RDMA READ response; a flush and an atomic write are answered with one as well.
+    ReadResponse,
+    /// ACK or NAK.
+    Acknowledge,
+    /// Answer to an atomic operation.
+    AtomicAcknowledge,
+    /// Atomic compare and swap.
+    CompareSwap,
+    /// Atomic fetch and add.
+    FetchAdd,
+    /// Resynchronization of a reliable datagram context.
+    Resync,
+    /// Flush (Annex A19).
+    Flush,
+    /// Atomic write of eight bytes (Annex A19).
+    AtomicWrite,
+    /// Congestion notification packet (A17.9).
+    Cnp,
+}
+
+/// Where in its message a packet stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Position {
+    /// The first of several.
+    First,
+    /// Neither the first nor the last.
+    Middle,
+    /// The last of several.
+    Last,
+    /// The only one.
+    Only,
+}
+
+/// How many payload bytes, padding not counted, are legal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PayloadRule {
+    /// None.
+    None,
+    /// Exactly the path MTU.
+    FullMtu,
+    /// 1 to the path MTU.
+    OneToMtu,
+    /// 0 to the path MTU.
+    ZeroToMtu,
+    /// This many.
+    Exactly(usize),
+}
+
+/// Who sends a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// The requester, to a responder.
+    Request,
+    /// The responder, to a requester.
+    Response,
+    /// The receiver of marked packets, to their sender.
+    Cnp,
+}
+
+bitflags! {
+    /// The extended headers of a packet. The flags stand in wire order.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct HeaderSet: u16 {
+        /// Reliable datagram header, 4 bytes.
+        const RDETH = 1 << 0;
+        /// Datagram header, 8 bytes.
+        const DETH = 1 << 1;
+        /// Extended reliable connection header, 4 bytes.
+        const XRCETH = 1 << 2;
+        /// Flush header, 4 bytes. A flush has a RETH behind it.
+        const FETH = 1 << 3;
+        /// RDMA header, 16 bytes.
+        const RETH = 1 << 4;
+        /// Atomic header, 28 bytes.
+        const ATOMIC_ETH = 1 << 5;
+        /// Acknowledge header, 4 bytes.
+        const AETH = 1 << 6;
+        /// Atomic acknowledge header, 8 bytes.
+        const ATOMIC_ACK_ETH = 1 << 7;
+        /// Immediate data, 4 bytes.
+        const IMMDT = 1 << 8;
+        /// Invalidate header, 4 bytes.
+        const IETH = 1 << 9;
+    }
+}
+
+/// Bytes of each header, by the index of its flag.
+const HEADER_LENS: [u8; HEADER_COUNT] = [4, 8, 4, 4, 16, 28, 4, 8, 4, 4];
+const HEADER_COUNT: usize = 10;
+
+/// All rows, by opcode.
+static TABLE: [Option<OpcodeInfo>; 256] = build();
+
+/// One row and its constant.
+macro_rules! opcodes {
+    ($($name:ident = $value:literal: $operation:ident $position:ident [$($header:ident)*] $payload:expr;)*) => {
+        #[allow(missing_docs, reason = "the names say it, and the table below has the rest")]
+        impl Opcode {
+            $(pub const $name: Self = Self($value);)*
+        }
+
+        #[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
+        const fn build() -> [Option<OpcodeInfo>; 256] {
+            use PayloadRule::{Exactly, FullMtu, None as Empty, OneToMtu, ZeroToMtu};
+            let mut table = [None; 256];
+            $(table[$value] = Some(row(
+                Opcode::$name,
+                stringify!($name),
+                Operation::$operation,
+                Position::$position,
+                HeaderSet::empty()$(.union(HeaderSet::$header))*,
+                $payload,
+            ));)*
+            table
+        }
+    };
+}
+
+/// Completes a row with what follows from the rest of it.
+#[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
+const fn row(
+    opcode: Opcode,
+    name: &'static str,
+    operation: Operation,
+    position: Position,
+    headers: HeaderSet,
+    payload: PayloadRule,
+) -> OpcodeInfo {
+    let transport = match opcode.0 >> 5 {
+        0 => Transport::Rc,
+        1 => Transport::Uc,
+        2 => Transport::Rd,
+        3 => Transport::Ud,
+        4 => Transport::Cnp,
+        _ => Transport::Xrc,
+    };
+    let direction = match operation {
+        Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge => {
+            Direction::Response
+        }
+        Operation::Cnp => Direction::Cnp,
+        _ => Direction::Request,
+    };
+    let mut offsets = [0; HEADER_COUNT];
+    let mut end = Bth::LEN as u8;
+    let mut index = 0;
+    while index < HEADER_COUNT {
+        if headers.bits() & 1 << index != 0 {
+            offsets[index] = end;
+            end += HEADER_LENS[index];
+        }
+        index += 1;
+    }
+    let header_len = end as usize;
+    OpcodeInfo {
+        opcode,
+        name,
+        transport,
+        operation,
+        position,
+        headers,
+        payload,
+        direction,
+        header_len,
+        offsets,
+    }
+}
+
+opcodes! {
+    RC_SEND_FIRST = 0x00: Send First [] FullMtu;
+    RC_SEND_MIDDLE = 0x01: Send Middle [] FullMtu;
+    RC_SEND_LAST = 0x02: Send Last [] OneToMtu;
+    RC_SEND_LAST_WITH_IMM = 0x03: Send Last [IMMDT] OneToMtu;
+    RC_SEND_ONLY = 0x04: Send Only [] ZeroToMtu;
+    RC_SEND_ONLY_WITH_IMM = 0x05: Send Only [IMMDT] ZeroToMtu;
+    RC_RDMA_WRITE_FIRST = 0x06: Write First [RETH] FullMtu;
+    RC_RDMA_WRITE_MIDDLE = 0x07: Write Middle [] FullMtu;
+    RC_RDMA_WRITE_LAST = 0x08: Write Last [] OneToMtu;
+    RC_RDMA_WRITE_LAST_WITH_IMM = 0x09: Write Last [IMMDT] OneToMtu;
+    RC_RDMA_WRITE_ONLY = 0x0a: Write Only [RETH] ZeroToMtu;
+    RC_RDMA_WRITE_ONLY_WITH_IMM = 0x0b: Write Only [RETH IMMDT] ZeroToMtu;
+    RC_RDMA_READ_REQUEST = 0x0c: ReadRequest Only [RETH] Empty;
+    RC_RDMA_READ_RESPONSE_FIRST = 0x0d: ReadResponse First [AETH] FullMtu;
+    RC_RDMA_READ_RESPONSE_MIDDLE = 0x0e: ReadResponse Middle [] FullMtu;
+    RC_RDMA_READ_RESPONSE_LAST = 0x0f: ReadResponse Last [AETH] OneToMtu;
+    RC_RDMA_READ_RESPONSE_ONLY = 0x10: ReadResponse Only [AETH] ZeroToMtu;
+    RC_ACKNOWLEDGE = 0x11: Acknowledge Only [AETH] Empty;
+    RC_ATOMIC_ACKNOWLEDGE = 0x12: AtomicAcknowledge Only [AETH ATOMIC_ACK_ETH] Empty;
+    RC_COMPARE_SWAP = 0x13: CompareSwap Only [ATOMIC_ETH] Empty;
+    RC_FETCH_ADD = 0x14: FetchAdd Only [ATOMIC_ETH] Empty;
+    RC_SEND_LAST_WITH_INVALIDATE = 0x16: Send Last [IETH] OneToMtu;
+    RC_SEND_ONLY_WITH_INVALIDATE = 0x17: Send Only [IETH] ZeroToMtu;
+    RC_FLUSH = 0x1c: Flush Only [FETH RETH] Empty;
+    RC_ATOMIC_WRITE = 0x1d: AtomicWrite Only [RETH] Exactly(8);
+
+    UC_SEND_FIRST = 0x20: Send First [] FullMtu;
+    UC_SEND_MIDDLE = 0x21: Send Middle [] FullMtu;
+    UC_SEND_LAST = 0x22: Send Last [] OneToMtu;
+    UC_SEND_LAST_WITH_IMM = 0x23: Send Last [IMMDT] OneToMtu;
+    UC_SEND_ONLY = 0x24: Send Only [] ZeroToMtu;
+    UC_SEND_ONLY_WITH_IMM = 0x25: Send Only [IMMDT] ZeroToMtu;
+    UC_RDMA_WRITE_FIRST = 0x26: Write First [RETH] FullMtu;
+    UC_RDMA_WRITE_MIDDLE = 0x27: Write Middle [] FullMtu;
+    UC_RDMA_WRITE_LAST = 0x28: Write Last [] OneToMtu;
+    UC_RDMA_WRITE_LAST_WITH_IMM = 0x29: Write Last [IMMDT] OneToMtu;
+    UC_RDMA_WRITE_ONLY = 0x2a: Write Only [RETH] ZeroToMtu;
+    UC_RDMA_WRITE_ONLY_WITH_IMM = 0x2b: Write Only [RETH IMMDT] ZeroToMtu;
+
+    RD_SEND_FIRST = 0x40: Send First [RDETH DETH] FullMtu;
+    RD_SEND_MIDDLE = 0x41: Send Middle [RDETH DETH] FullMtu;
+    RD_SEND_LAST = 0x42: Send Last [RDETH DETH] OneToMtu;
+    RD_SEND_LAST_WITH_IMM = 0x43: Send Last [RDETH DETH IMMDT] OneToMtu;
+    RD_SEND_ONLY = 0x44: Send Only [RDETH DETH] ZeroToMtu;
+    RD_SEND_ONLY_WITH_IMM = 0x45: Send Only [RDETH DETH IMMDT] ZeroToMtu;
+    RD_RDMA_WRITE_FIRST = 0x46: Write First [RDETH DETH RETH] FullMtu;
+    RD_RDMA_WRITE_MIDDLE = 0x47: Write Middle [RDETH DETH] FullMtu;
+    RD_RDMA_WRITE_LAST = 0x48: Write Last [RDETH DETH] OneToMtu;
+    RD_RDMA_WRITE_LAST_WITH_IMM = 0x49: Write Last [RDETH DETH IMMDT] OneToMtu;
+    RD_RDMA_WRITE_ONLY = 0x4a: Write Only [RDETH DETH RETH] ZeroToMtu;
+    RD_RDMA_WRITE_ONLY_WITH_IMM = 0x4b: Write Only [RDETH DETH RETH IMMDT] ZeroToMtu;
+    RD_RDMA_READ_REQUEST = 0x4c: ReadRequest Only [RDETH DETH RETH] Empty;
+    RD_RDMA_READ_RESPONSE_FIRST = 0x4d: ReadResponse First [RDETH AETH] FullMtu;
+    RD_RDMA_READ_RESPONSE_MIDDLE = 0x4e: ReadResponse Middle [RDETH] FullMtu;
+    RD_RDMA_READ_RESPONSE_LAST = 0x4f: ReadResponse Last [RDETH AETH] OneToMtu;
+    RD_RDMA_READ_RESPONSE_ONLY = 0x50: ReadResponse Only [RDETH AETH] ZeroToMtu;
+    RD_ACKNOWLEDGE = 0x51: Acknowledge Only [RDETH AETH] Empty;
+    RD_ATOMIC_ACKNOWLEDGE = 0x52: AtomicAcknowledge Only [RDETH AETH ATOMIC_ACK_ETH] Empty;
+    RD_COMPARE_SWAP = 0x53: CompareSwap Only [RDETH DETH ATOMIC_ETH] Empty;
+    RD_FETCH_ADD = 0x54: FetchAdd Only [RDETH DETH ATOMIC_ETH] Empty;
+    RD_RESYNC = 0x55: Resync Only [RDETH DETH] Empty;
+    RD_FLUSH = 0x5c: Flush Only [RDETH DETH FETH RETH] Empty;
+
+    UD_SEND_ONLY = 0x64: Send Only [DETH] ZeroToMtu;
+    UD_SEND_ONLY_WITH_IMM = 0x65: Send Only [DETH IMMDT] ZeroToMtu;
+
+    CNP = 0x81: Cnp Only [] Exactly(16);
+
+    XRC_SEND_FIRST = 0xa0: Send First [XRCETH] FullMtu;
+    XRC_SEND_MIDDLE = 0xa1: Send Middle [XRCETH] FullMtu;
+    XRC_SEND_LAST = 0xa2: Send Last [XRCETH] OneToMtu;
+    XRC_SEND_LAST_WITH_IMM = 0xa3: Send Last [XRCETH IMMDT] OneToMtu;
+    XRC_SEND_ONLY = 0xa4: Send Only [XRCETH] ZeroToMtu;
+    XRC_SEND_ONLY_WITH_IMM = 0xa5: Send Only [XRCETH IMMDT] ZeroToMtu;
+    XRC_RDMA_WRITE_FIRST = 0xa6: Write First [XRCETH RETH] FullMtu;
+    XRC_RDMA_WRITE_MIDDLE = 0xa7: Write Middle [XRCETH] FullMtu;
+    XRC_RDMA_WRITE_LAST = 0xa8: Write Last [XRCETH] OneToMtu;
+    XRC_RDMA_WRITE_LAST_WITH_IMM = 0xa9: Write Last [XRCETH IMMDT] OneToMtu;
+    XRC_RDMA_WRITE_ONLY = 0xaa: Write Only [XRCETH RETH] ZeroToMtu;
+    XRC_RDMA_WRITE_ONLY_WITH_IMM = 0xab: Write Only [XRCETH RETH IMMDT] ZeroToMtu;
+    XRC_RDMA_READ_REQUEST = 0xac: ReadRequest Only [XRCETH RETH] Empty;
+    XRC_RDMA_READ_RESPONSE_FIRST = 0xad: ReadResponse First [AETH] FullMtu;
+    XRC_RDMA_READ_RESPONSE_MIDDLE = 0xae: ReadResponse Middle [] FullMtu;
+    XRC_RDMA_READ_RESPONSE_LAST = 0xaf: ReadResponse Last [AETH] OneToMtu;
+    XRC_RDMA_READ_RESPONSE_ONLY = 0xb0: ReadResponse Only [AETH] ZeroToMtu;
+    XRC_ACKNOWLEDGE = 0xb1: Acknowledge Only [AETH] Empty;
+    XRC_ATOMIC_ACKNOWLEDGE = 0xb2: AtomicAcknowledge Only [AETH ATOMIC_ACK_ETH] Empty;
+    XRC_COMPARE_SWAP = 0xb3: CompareSwap Only [XRCETH ATOMIC_ETH] Empty;
+    XRC_FETCH_ADD = 0xb4: FetchAdd Only [XRCETH ATOMIC_ETH] Empty;
+    XRC_SEND_LAST_WITH_INVALIDATE = 0xb6: Send Last [XRCETH IETH] OneToMtu;
+    XRC_SEND_ONLY_WITH_INVALIDATE = 0xb7: Send Only [XRCETH IETH] ZeroToMtu;
+}

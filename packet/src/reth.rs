@@ -1,0 +1,88 @@
+//! The RDMA header: where in remote memory (IBTA 9.3.3).
+
+use zerocopy::network_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError};
+
+/// The RDMA extended transport header as it lies in a packet.
+///
+/// ```text
+///  0                 8       12           16
+/// +-----------------+-------+------------+
+/// | virtual address | R_Key | DMA length |
+/// +-----------------+-------+------------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RethView {
+    va: U64,
+    rkey: U32,
+    dma_len: U32,
+}
+
+const _: () = assert!(size_of::<RethView>() == Reth::LEN);
+
+impl RethView {
+    /// The view of the first [`Reth::LEN`] bytes, and what is left.
+    #[inline]
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Reth, 0, Reth::LEN, bytes.len()))
+    }
+
+    /// Where the access begins.
+    #[inline]
+    #[must_use]
+    pub const fn va(&self) -> u64 {
+        self.va.get()
+    }
+
+    /// The key of the memory region.
+    #[inline]
+    #[must_use]
+    pub const fn rkey(&self) -> u32 {
+        self.rkey.get()
+    }
+
+    /// Bytes of the whole message.
+    #[inline]
+    #[must_use]
+    pub const fn dma_len(&self) -> u32 {
+        self.dma_len.get()
+    }
+}
+
+/// The RDMA extended transport header. `va` plus `dma_len` may exceed 64 bits: that is for the memory
+/// check to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reth {
+    /// Where the access begins, a virtual address of the responder.
+    pub va: u64,
+    /// The key of the responder's memory region.
+    pub rkey: u32,
+    /// Bytes of the whole message, 0 to 2^32 - 1 here; messages above 2^31 are refused elsewhere.
+    pub dma_len: u32,
+}
+
+impl Reth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 16;
+
+    /// Reads the header and returns what follows it.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = RethView::from_prefix(bytes)?;
+        Ok((Self { va: view.va(), rkey: view.rkey(), dma_len: view.dma_len() }, rest))
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(RethView {
+            va: U64::new(self.va),
+            rkey: U32::new(self.rkey),
+            dma_len: U32::new(self.dma_len),
+        });
+    }
+}

@@ -1,0 +1,185 @@
+//! Builds one datagram, BTH to ICRC, in the caller's buffer.
+
+use crate::aeth::Aeth;
+use crate::atomic::{AtomicAckEth, AtomicEth};
+use crate::bth::{Bth, PAD_SHIFT};
+use crate::deth::{Deth, Rdeth, Xrceth};
+use crate::envelope::Envelope;
+use crate::error::BufferTooSmall;
+use crate::flush::Feth;
+use crate::icrc;
+use crate::immediate::{Ieth, ImmDt};
+use crate::reth::Reth;
+
+/// Writes the parts of a datagram one after the other, in the order of the calls.
+///
+/// It does not compare the headers with the opcode, so that tests can send what no NIC would. Room for
+/// the ICRC is kept free all the time: a call that succeeds is never undone by a later one.
+///
+/// ```
+/// use roce_packet::{Bth, Datagram, DatagramWriter, Encapsulation, Envelope, Opcode, Path, Psn, Qpn};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let path = Path {
+///     encapsulation: Encapsulation::RoceV2,
+///     source: [192, 0, 2, 1].into(),
+///     destination: [192, 0, 2, 2].into(),
+///     source_port: 0xc000,
+///     traffic_class: 0,
+///     hop_limit: 64,
+///     flow_label: 0,
+///     vlan: None,
+/// };
+/// let envelope = Envelope::new(&path, 0);
+/// let mut buffer = [0; 64];
+/// let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x12), Psn::new(7));
+/// let mut writer = DatagramWriter::new(&mut buffer, &bth)?;
+/// writer.payload_slot(5)?.copy_from_slice(b"hello");
+/// let len = writer.finish(&envelope)?;
+///
+/// let datagram = Datagram::parse(&buffer[..len], &[])?;
+/// assert_eq!(datagram.payload().0, b"hello");
+/// assert_eq!(datagram.icrc(), datagram.compute_icrc(&envelope));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct DatagramWriter<'a> {
+    out: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> DatagramWriter<'a> {
+    /// Begins with the BTH. Its `pad_count` does not matter: the payload decides.
+    #[inline]
+    pub fn new(out: &'a mut [u8], bth: &Bth) -> Result<Self, BufferTooSmall> {
+        let mut writer = Self { out, len: 0 };
+        Bth { pad_count: 0, ..*bth }.emit(writer.append()?);
+        Ok(writer)
+    }
+
+    /// Appends a reliable datagram header.
+    #[inline]
+    pub fn rdeth(&mut self, header: &Rdeth) -> Result<(), BufferTooSmall> {
+        header.emit(self.append()?);
+        Ok(())
+    }
+
+    /// Appends a datagram header.
+    #[inline]
+    pub fn deth(&mut self, header: &Deth) -> Result<(), BufferTooSmall> {
+        header.emit(self.append()?);
+        Ok(())
+    }
+
+    /// Appends an extended reliable connection header.
+    #[inline]
+    pub fn xrceth(&mut self, header: &Xrceth) -> Result<(), BufferTooSmall> {
+        header.emit(self.append()?);
+        Ok(())
+    }
+
+    /// Appends a flush header.
+    #[inline]
+    pub fn feth(&mut self, header: &Feth) -> Result<(), BufferTooSmall> {
+        header.emit(self.append()?);
+        Ok(())
+    }
+
+    /// Appends an RDMA header.
+    #[inline]
+    pub fn reth(&mut self, header: &Reth) -> Result<(), BufferTooSmall> {
+        header.emit(self.append()?);
+        Ok(())
+    }
+
+    /// Appends an atomic header.
+    #[inline]
+    pub fn atomic_eth(&mut self, header: &AtomicEth) -> Result<(), BufferTooSmall> {
+        header.emit(self.append()?);
+        Ok(())
+    }
+
+    /// Appends an acknowledge header.
+    #[inline]
+    pub fn aeth(&mut self, header: &Aeth) -> Result<(), BufferTooSmall> {
+        header.emit(self.append()?);
+        Ok(())
+    }
+
+    /// Appends an atomic acknowledge header.
+    #[inline]
+    pub fn atomic_ack_eth(&mut self, header: &AtomicAckEth) -> Result<(), BufferTooSmall> {
+        header.emit(self.append()?);
+        Ok(())
+    }
+
+    /// Appends immediate data.
+    #[inline]
+    pub fn imm_dt(&mut self, header: &ImmDt) -> Result<(), BufferTooSmall> {
+        header.emit(self.append()?);
+        Ok(())
+    }
+
+    /// Appends an invalidate header.
+    #[inline]
+    pub fn ieth(&mut self, header: &Ieth) -> Result<(), BufferTooSmall> {
+        header.emit(self.append()?);
+        Ok(())
+    }
+
+    /// Appends room for `len` bytes of payload, to be filled by the caller, and writes the padding behind
+    /// it. Once per datagram, after the headers. What the buffer held before shows where the caller
+    /// writes nothing.
+    #[inline]
+    pub fn payload_slot(&mut self, len: usize) -> Result<&mut [u8], BufferTooSmall> {
+        let pad = len.wrapping_neg() & 0b11;
+        let start = self.len;
+        self.len = self.end_after(len.saturating_add(pad))?;
+        if let Some(flags) = self.out.get_mut(1) {
+            *flags = *flags & !(0b11 << PAD_SHIFT) | (pad as u8) << PAD_SHIFT;
+        }
+        let slot = self.out.get_mut(start..self.len).unwrap_or_default();
+        match slot.split_at_mut_checked(len) {
+            Some((payload, padding)) => {
+                padding.fill(0);
+                Ok(payload)
+            }
+            None => Ok(&mut []),
+        }
+    }
+
+    /// Bytes from BTH to ICRC inclusive if [`Self::finish`] were called now.
+    #[inline]
+    #[must_use]
+    pub const fn len_with_icrc(&self) -> usize {
+        self.len.saturating_add(icrc::LEN)
+    }
+
+    /// Appends the ICRC and returns the bytes from BTH to ICRC inclusive.
+    #[inline]
+    pub fn finish(self, envelope: &Envelope) -> Result<usize, BufferTooSmall> {
+        let (need, have) = (self.len_with_icrc(), self.out.len());
+        let (covered, rest) = self.out.split_at_mut_checked(self.len).ok_or(BufferTooSmall { need, have })?;
+        let icrc = rest.first_chunk_mut().ok_or(BufferTooSmall { need, have })?;
+        *icrc = icrc::compute(envelope, covered, &[]).to_le_bytes();
+        Ok(need)
+    }
+
+    /// Appends `N` bytes and returns them for writing.
+    #[inline]
+    fn append<const N: usize>(&mut self) -> Result<&mut [u8; N], BufferTooSmall> {
+        let (start, end) = (self.len, self.end_after(N)?);
+        self.len = end;
+        let too_small = BufferTooSmall { need: end.saturating_add(icrc::LEN), have: self.out.len() };
+        self.out.get_mut(start..).and_then(<[u8]>::first_chunk_mut).ok_or(too_small)
+    }
+
+    /// Where `count` further bytes end, if they and the ICRC fit.
+    #[inline]
+    const fn end_after(&self, count: usize) -> Result<usize, BufferTooSmall> {
+        let end = self.len.saturating_add(count);
+        let need = end.saturating_add(icrc::LEN);
+        if need > self.out.len() { Err(BufferTooSmall { need, have: self.out.len() }) } else { Ok(end) }
+    }
+}
