@@ -59,7 +59,7 @@ impl<'a> Datagram<'a> {
             PayloadRule::None => payload_len == 0,
             PayloadRule::Exactly(len) => payload_len == len,
         };
-        if !fits || len % 4 != 0 {
+        if !fits || !len.is_multiple_of(4) {
             return Err(bad_payload(info, payload_len, len));
         }
         Ok(Self { head, tail, bth, info, payload_len })
@@ -253,7 +253,7 @@ fn truncated(bth: &Bth, info: &OpcodeInfo, head_len: usize, len: usize) -> Parse
 #[cold]
 fn bad_payload(info: &OpcodeInfo, payload_len: usize, len: usize) -> ParseError {
     let (kind, need, have) = match info.payload {
-        _ if len % 4 != 0 => (ParseErrorKind::BadLength, len.next_multiple_of(4), len),
+        _ if !len.is_multiple_of(4) => (ParseErrorKind::BadLength, len.next_multiple_of(4), len),
         PayloadRule::None => (ParseErrorKind::TrailingBytes, 0, payload_len),
         PayloadRule::Exactly(need) => (ParseErrorKind::BadLength, need, payload_len),
         PayloadRule::FullMtu | PayloadRule::OneToMtu | PayloadRule::ZeroToMtu => {
