@@ -137,7 +137,7 @@ impl Syndrome {
 /// The time in an RNR NAK, as its five-bit code (IBTA 9.7.5.2.8).
 ///
 /// The codes are not in the order of the times: code 0 is the longest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
 
 impl RnrTimer {

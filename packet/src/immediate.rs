@@ -88,7 +88,7 @@ impl ImmDtView {
 }
 
 /// Immediate data: four bytes handed to the receiving application as they are on the wire. IBTA 9.3.6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ImmDt(pub [u8; 4]);
 
 impl ImmDt {

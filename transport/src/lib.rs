@@ -1,1 +1,77 @@
-//! Under construction.
+//! What a RoCE NIC does with packets, without a clock, a socket, a thread or randomness of its own.
+//!
+//! An [`Engine`] holds the queue pairs, memory keys and completion queues of one device. It takes in
+//! datagrams and the time, and gives back datagrams, completions and events. The same engine runs on a wire,
+//! in a simulator, under a fuzzer and in a debugger, and behaves identically in all four.
+//!
+//! It refuses to decide anything about how bytes travel: addresses, ports and neighbours come in a
+//! [`roce_packet::Path`], buffers come in a [`TxSlot`], and memory comes behind [`Memory`].
+//!
+//! ```
+//! use std::sync::Arc;
+//! use roce_transport::{Access, Engine, EngineConfig, WordMemory};
+//!
+//! let mut engine = Engine::new(EngineConfig::from_number(1));
+//! let pd = engine.allocate_pd()?;
+//! let memory = Arc::new(WordMemory::new(4096));
+//! let region = engine.register(pd, 0x1000, memory.clone(), Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+//! assert_eq!(region.len, 4096);
+//! engine.deregister(region.lkey)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! No call panics on anything that a peer sent or an application asked for: peers are answered with NAKs or
+//! dropped and counted ([`Counters`]), applications get typed errors.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod completion;
+mod config;
+mod counters;
+mod engine;
+mod event;
+mod ids;
+mod inbound;
+mod io;
+mod memory;
+mod number_map;
+mod qp;
+mod rc;
+mod rq;
+mod segment;
+mod shared;
+mod sq;
+mod time;
+mod timer;
+mod uc;
+mod ud;
+mod verdict;
+mod wr;
+
+pub use completion::{Cause, Notify, Wc, WcFlags, WcOpcode, WcStatus};
+pub use config::EngineConfig;
+pub use counters::Counters;
+pub use engine::{CqError, DestroyError, Engine, PdError, SrqAttributes, SrqError};
+pub use event::{AsyncEvent, Event};
+pub use ids::{CqId, LKey, PdId, RKey, SrqId};
+pub use io::{Batch, Identification, Received, Transmit, TxSlot};
+pub use memory::{
+    Access, KeyError, Memory, OutOfBounds, RegionAttributes, RegisterError, WindowBinding, WindowType,
+    WordMemory,
+};
+pub use qp::{
+    AttrMask, CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr,
+    QpAttributes, QpCapabilities, QpInit, QpState, QpType, Transition, transition,
+};
+pub use time::Instant;
+pub use ud::GRH_AREA;
+pub use verdict::{DropReason, Verdict};
+pub use wr::{
+    FlushPlacement, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr,
+    Sge, UdDestination,
+};

@@ -1,0 +1,338 @@
+//! Completion queues and what they hold.
+
+use alloc::vec::Vec;
+
+use bitflags::bitflags;
+use roce_packet::{ImmDt, Qpn};
+
+use crate::ids::RKey;
+
+/// How a work request ended. Numbers are those of libibverbs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum WcStatus {
+    /// It did what it should.
+    #[default]
+    Success = 0,
+    /// A message longer than its buffer.
+    LocalLengthError = 1,
+    /// A malformed work request.
+    LocalQpOperationError = 2,
+    /// RD only.
+    LocalEecOperationError = 3,
+    /// A local key, range or permission was wrong.
+    LocalProtectionError = 4,
+    /// An earlier request failed, or the queue pair was in the error state.
+    WrFlushError = 5,
+    /// A memory window could not be bound.
+    MemoryWindowBindError = 6,
+    /// A response that does not fit its request.
+    BadResponseError = 7,
+    /// The peer's access to local memory was refused while this receive was in use.
+    LocalAccessError = 8,
+    /// The peer refused the request as invalid.
+    RemoteInvalidRequestError = 9,
+    /// The peer refused the key, range or permission.
+    RemoteAccessError = 10,
+    /// The peer could not carry the request out.
+    RemoteOperationError = 11,
+    /// The peer did not answer within all retries.
+    RetryExceededError = 12,
+    /// The peer had no receive posted within all retries.
+    RnrRetryExceededError = 13,
+    /// RD only.
+    LocalRddViolationError = 14,
+    /// RD only.
+    RemoteInvalidRdRequestError = 15,
+    /// The peer aborted.
+    RemoteAbortedError = 16,
+    /// RD only.
+    InvalidEecNumberError = 17,
+    /// RD only.
+    InvalidEecStateError = 18,
+    /// The device broke.
+    FatalError = 19,
+    /// No response in time.
+    ResponseTimeoutError = 20,
+    /// Anything else.
+    GeneralError = 21,
+    /// Tag matching only.
+    TagMatchingError = 22,
+    /// Tag matching only.
+    TagMatchingRendezvousIncomplete = 23,
+}
+
+impl WcStatus {
+    /// The name that libibverbs gives the number, without its prefix.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Success => "SUCCESS",
+            Self::LocalLengthError => "LOC_LEN_ERR",
+            Self::LocalQpOperationError => "LOC_QP_OP_ERR",
+            Self::LocalEecOperationError => "LOC_EEC_OP_ERR",
+            Self::LocalProtectionError => "LOC_PROT_ERR",
+            Self::WrFlushError => "WR_FLUSH_ERR",
+            Self::MemoryWindowBindError => "MW_BIND_ERR",
+            Self::BadResponseError => "BAD_RESP_ERR",
+            Self::LocalAccessError => "LOC_ACCESS_ERR",
+            Self::RemoteInvalidRequestError => "REM_INV_REQ_ERR",
+            Self::RemoteAccessError => "REM_ACCESS_ERR",
+            Self::RemoteOperationError => "REM_OP_ERR",
+            Self::RetryExceededError => "RETRY_EXC_ERR",
+            Self::RnrRetryExceededError => "RNR_RETRY_EXC_ERR",
+            Self::LocalRddViolationError => "LOC_RDD_VIOL_ERR",
+            Self::RemoteInvalidRdRequestError => "REM_INV_RD_REQ_ERR",
+            Self::RemoteAbortedError => "REM_ABORT_ERR",
+            Self::InvalidEecNumberError => "INV_EECN_ERR",
+            Self::InvalidEecStateError => "INV_EEC_STATE_ERR",
+            Self::FatalError => "FATAL_ERR",
+            Self::ResponseTimeoutError => "RESP_TIMEOUT_ERR",
+            Self::GeneralError => "GENERAL_ERR",
+            Self::TagMatchingError => "TM_ERR",
+            Self::TagMatchingRendezvousIncomplete => "TM_RNDV_INCOMPLETE",
+        }
+    }
+}
+
+/// The exact check that failed: more than the status says, and than a peer would ever be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum Cause {
+    /// Nothing failed.
+    #[default]
+    None = 0,
+    /// The queue pair had failed or was moved to the error state before this request was done.
+    Flushed = 1,
+    /// The local ACK timer ran out `retry_cnt` + 1 times: the peer never answered.
+    AckTimeout = 2,
+    /// Sequence-error NAKs or lost responses used up `retry_cnt`.
+    SequenceRetries = 3,
+    /// RNR NAKs used up `rnr_retry`: the peer posted no receive.
+    RnrRetries = 4,
+    /// The peer sent NAK 0x61.
+    NakInvalidRequest = 5,
+    /// The peer sent NAK 0x62.
+    NakRemoteAccess = 6,
+    /// The peer sent NAK 0x63.
+    NakRemoteOperational = 7,
+    /// The peer sent a NAK code this engine does not know.
+    NakUnknown = 8,
+    /// A response of the wrong kind for the oldest outstanding request.
+    UnexpectedResponse = 9,
+    /// A READ response with more or fewer bytes than its place in the message has.
+    ResponseLength = 10,
+    /// A local key is unknown or was revoked.
+    LocalKeyUnknown = 11,
+    /// A local key of another protection domain.
+    LocalKeyWrongDomain = 12,
+    /// A local key without the needed permission.
+    LocalKeyPermission = 13,
+    /// A local range outside its region.
+    LocalKeyRange = 14,
+    /// An incoming message longer than the receive it landed in.
+    MessageTooLong = 15,
+    /// A key named by a remote invalidate that cannot be invalidated.
+    RemoteInvalidate = 16,
+    /// A peer's access to local memory was refused in the middle of a message.
+    RemoteAccessRefused = 17,
+    /// A peer's request was invalid in the middle of a message.
+    RemoteRequestInvalid = 18,
+    /// A window bind was refused.
+    WindowBind = 19,
+    /// A local invalidate was refused.
+    LocalInvalidate = 20,
+    /// The completion queue overflowed.
+    CompletionQueueOverflow = 21,
+}
+
+/// What a completion is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WcOpcode {
+    /// SEND, with or without immediate data or invalidate.
+    #[default]
+    Send,
+    /// WRITE, with or without immediate data.
+    RdmaWrite,
+    /// READ.
+    RdmaRead,
+    /// COMPARE SWAP.
+    CompareSwap,
+    /// FETCH ADD.
+    FetchAdd,
+    /// ATOMIC WRITE.
+    AtomicWrite,
+    /// FLUSH.
+    Flush,
+    /// A window bind.
+    BindWindow,
+    /// A local invalidate.
+    LocalInvalidate,
+    /// A SEND arrived.
+    Recv,
+    /// A WRITE with immediate data arrived.
+    RecvRdmaWithImm,
+}
+
+bitflags! {
+    /// What else a completion carries. Bit values are those of libibverbs.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct WcFlags: u32 {
+        /// The first 40 bytes of the buffer hold the GRH area (UD).
+        const GRH = 1;
+        /// [`Wc::imm`] is meaningful.
+        const WITH_IMM = 2;
+        /// [`Wc::invalidated`] is meaningful.
+        const WITH_INV = 8;
+    }
+}
+
+/// A work completion.
+///
+/// After an error only `wr_id`, `status`, `cause` and `qpn` mean anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wc {
+    /// From the work request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// Why, when it failed: what libibverbs calls `vendor_err`.
+    pub cause: Cause,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Bytes received or read; for a UD receive 40 more than the message.
+    pub byte_len: u32,
+    /// Immediate data, as the four bytes on the wire.
+    pub imm: ImmDt,
+    /// The key that the peer invalidated.
+    pub invalidated: RKey,
+    /// The queue pair here.
+    pub qpn: Qpn,
+    /// The sender's queue pair (UD).
+    pub src_qp: Qpn,
+    /// What else is meaningful.
+    pub flags: WcFlags,
+}
+
+/// Which completions are to raise an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// The next one.
+    Next,
+    /// The next one that the sender solicited, or that failed.
+    Solicited,
+}
+
+/// What queueing a completion led to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pushed {
+    /// The queue was armed for this.
+    pub(crate) notify: bool,
+    /// The queue was full for the first time.
+    pub(crate) overflowed: bool,
+}
+
+/// A bounded queue of completions. Its ring is allocated once.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    ring: Vec<Wc>,
+    head: usize,
+    len: usize,
+    armed: Option<Notify>,
+    overflowed: bool,
+    /// Queue pairs that complete into it; it cannot be destroyed while there are any.
+    pub(crate) users: usize,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let ring = alloc::vec![Wc::default(); capacity];
+        Self { ring, head: 0, len: 0, armed: None, overflowed: false, users: 0 }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.ring.len()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    pub(crate) fn arm(&mut self, notify: Notify) {
+        // Asking for every completion is the wider wish and is not narrowed by a later one.
+        if self.armed != Some(Notify::Next) {
+            self.armed = Some(notify);
+        }
+    }
+
+    pub(crate) fn push(&mut self, wc: Wc, solicited: bool) -> Pushed {
+        if self.overflowed || self.len == self.ring.len() {
+            let first = !self.overflowed;
+            self.overflowed = true;
+            return Pushed { notify: false, overflowed: first };
+        }
+        let at = self.wrap(self.head + self.len);
+        if let Some(slot) = self.ring.get_mut(at) {
+            *slot = wc;
+        }
+        self.len += 1;
+        let notify = match self.armed {
+            Some(Notify::Next) => true,
+            Some(Notify::Solicited) => solicited || wc.status != WcStatus::Success,
+            None => false,
+        };
+        if notify {
+            self.armed = None;
+        }
+        Pushed { notify, overflowed: false }
+    }
+
+    /// Moves up to `out.len()` completions out, oldest first.
+    pub(crate) fn poll(&mut self, out: &mut [Wc]) -> usize {
+        let count = out.len().min(self.len);
+        for target in out.iter_mut().take(count) {
+            if let Some(wc) = self.ring.get(self.head) {
+                *target = *wc;
+            }
+            self.head = self.wrap(self.head + 1);
+        }
+        self.len -= count;
+        count
+    }
+
+    /// Gives the queue another capacity, keeping what it holds; `false` if that does not fit.
+    pub(crate) fn resize(&mut self, capacity: usize) -> bool {
+        if capacity < self.len {
+            return false;
+        }
+        let mut kept = alloc::vec![Wc::default(); self.len];
+        let count = self.poll(&mut kept);
+        self.ring = kept;
+        self.ring.resize(capacity, Wc::default());
+        self.head = 0;
+        self.len = count;
+        true
+    }
+
+    /// Forgets the completions of a queue pair that was reset.
+    pub(crate) fn discard(&mut self, qpn: Qpn) {
+        let mut kept = alloc::vec![Wc::default(); self.len];
+        let count = self.poll(&mut kept);
+        for wc in kept.iter().take(count).filter(|wc| wc.qpn != qpn) {
+            let at = self.wrap(self.head + self.len);
+            if let Some(slot) = self.ring.get_mut(at) {
+                *slot = *wc;
+                self.len += 1;
+            }
+        }
+    }
+
+    fn wrap(&self, position: usize) -> usize {
+        if position >= self.ring.len() { position - self.ring.len() } else { position }
+    }
+}

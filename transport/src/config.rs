@@ -1,0 +1,71 @@
+//! What an engine is made with.
+
+use roce_packet::PathMtu;
+
+/// The settings of an engine. `EngineConfig::new(seed)` gives the defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Seed of all numbers that peers must not guess: queue pair numbers and memory keys.
+    pub seed: [u8; 32],
+    /// The upper 8 bits of all queue pair numbers, so that several processes can share one address.
+    pub process_slot: u8,
+    /// BTH MigReq on packets sent. Peers such as ConnectX take a slow path when it is 0.
+    pub mig_req: bool,
+    /// The most PSNs that a requester leaves unacknowledged, 1 to 2^23 - 1 (IBTA 9.7.2). It bounds what
+    /// is lost in a socket buffer when the peer is slow.
+    pub max_outstanding_packets: u32,
+    /// A READ is asked for in pieces of at most so many response packets, so that responses cannot
+    /// overrun this end; 0 asks for every READ at once.
+    pub max_read_packets: u32,
+    /// The largest UD message: the path MTU of the port.
+    pub port_mtu: PathMtu,
+    /// Packets that one queue pair may send before the next one has its turn.
+    pub quantum: u32,
+    /// The most queue pairs, up to 65,000.
+    pub max_qp: usize,
+    /// The most completion queues.
+    pub max_cq: usize,
+    /// The most completions in one queue.
+    pub max_cqe: usize,
+    /// The most shared receive queues.
+    pub max_srq: usize,
+    /// The most protection domains.
+    pub max_pd: usize,
+    /// The most memory regions and windows together, up to 2^20.
+    pub max_mr: usize,
+    /// The most events that wait to be fetched.
+    pub max_events: usize,
+}
+
+impl EngineConfig {
+    /// The default settings with this seed.
+    #[must_use]
+    pub fn new(seed: [u8; 32]) -> Self {
+        Self {
+            seed,
+            process_slot: 0,
+            mig_req: true,
+            max_outstanding_packets: 256,
+            max_read_packets: 128,
+            port_mtu: PathMtu::Mtu4096,
+            quantum: 32,
+            max_qp: 16_384,
+            max_cq: 16_384,
+            max_cqe: 1 << 20,
+            max_srq: 4_096,
+            max_pd: 16_384,
+            max_mr: 1 << 18,
+            max_events: 4_096,
+        }
+    }
+
+    /// The same with a seed made from one number, for tests and repeatable runs.
+    #[must_use]
+    pub fn from_number(seed: u64) -> Self {
+        let mut bytes = [0; 32];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = seed.to_le_bytes()[index % 8] ^ (index as u8).wrapping_mul(0x9d);
+        }
+        Self::new(bytes)
+    }
+}

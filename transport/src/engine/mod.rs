@@ -1,0 +1,315 @@
+//! The engine: all queue pairs of one device, and the five kinds of call that drive them.
+
+mod control;
+mod receive;
+mod transmit;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use rand_chacha::ChaCha12Rng;
+use rand_core::{Rng, SeedableRng};
+use roce_packet::Qpn;
+use slab::Slab;
+
+pub use control::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
+
+use crate::completion::{Notify, Wc};
+use crate::config::EngineConfig;
+use crate::counters::Counters;
+use crate::event::{AsyncEvent, Event, EventQueue};
+use crate::ids::{CqId, SrqId};
+use crate::memory::KeyTable;
+use crate::number_map::NumberMap;
+use crate::qp::{Failure, Halves, Qp, QpAttributes, QpState};
+use crate::shared::Shared;
+use crate::time::Instant;
+use crate::timer::{Timer, TimerQueue};
+
+/// All queue pairs of one device.
+///
+/// It owns no clock, socket, thread or randomness: whoever drives it brings the time with every call,
+/// datagrams in and buffers for datagrams out.
+///
+/// # The contract
+///
+/// 1. Make one input: [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout), or a
+///    verb such as [`post_send`](Self::post_send). Several datagrams of one burst count as one input.
+/// 2. Call [`poll_transmit`](Self::poll_transmit) until it gives `None`, and
+///    [`poll_event`](Self::poll_event) until it gives `None`.
+/// 3. Read [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` then or at any time before.
+///
+/// Nothing is sent from inside step 1. `now` never goes backward; an earlier one is taken as the latest
+/// seen. No call panics, whatever a peer sends.
+#[derive(Debug)]
+pub struct Engine {
+    shared: Shared,
+    qps: Slab<Box<Qp>>,
+    numbers: NumberMap,
+    pds: Slab<ProtectionDomain>,
+    /// Queue pairs that may have something to send.
+    ready: VecDeque<usize>,
+    /// How many packets the first of them may still send before the next has its turn.
+    quantum_left: u32,
+    timers: TimerQueue,
+    /// Queue pairs that joined multicast groups.
+    groups: Vec<(IpAddr, Qpn)>,
+    rng: ChaCha12Rng,
+}
+
+/// What lives in a protection domain, counted so that it is not removed under its members.
+#[derive(Debug, Default)]
+struct ProtectionDomain {
+    members: usize,
+}
+
+impl Engine {
+    /// An engine without any objects.
+    #[must_use]
+    pub fn new(config: EngineConfig) -> Self {
+        let mut rng = ChaCha12Rng::from_seed(config.seed);
+        let first_variant = rng.next_u32().to_le_bytes()[0];
+        Self {
+            shared: Shared {
+                now: Instant::ZERO,
+                keys: KeyTable::new(config.max_mr.min(1 << 20), first_variant),
+                cqs: Slab::new(),
+                srqs: Slab::new(),
+                events: EventQueue::new(config.max_events),
+                counters: Counters::default(),
+                config,
+            },
+            qps: Slab::new(),
+            numbers: NumberMap::new(),
+            pds: Slab::new(),
+            ready: VecDeque::new(),
+            quantum_left: 0,
+            timers: TimerQueue::default(),
+            groups: Vec::new(),
+            rng,
+        }
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.shared.config
+    }
+
+    /// Time never goes backward here, whatever the caller's clock does.
+    fn set_now(&mut self, now: Instant) {
+        self.shared.now = self.shared.now.max(now);
+    }
+
+    /// Lets every deadline that has passed take effect. Early calls do nothing.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.set_now(now);
+        let now = self.shared.now;
+        while let Some((deadline, position)) = self.timers.pop_due(now) {
+            let index = position as usize;
+            let Some(qp) = self.qps.get_mut(index) else { continue };
+            if qp.queued_deadline == Some(deadline) {
+                qp.queued_deadline = None;
+            }
+            if let Halves::Rc(requester, _) = &mut qp.halves {
+                if qp.core.deadlines.take_due(Timer::Rnr, now) {
+                    requester.on_rnr_timer();
+                }
+                if qp.core.deadlines.take_due(Timer::Retry, now) {
+                    requester.on_retry_timer(&mut qp.core, &mut self.shared);
+                }
+            }
+            self.settle(index);
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called next. May be earlier than anything that
+    /// will happen then.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.shared.events.pop()
+    }
+
+    /// Moves completions out, oldest first, up to the length of `out`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such completion queue, or when it overflowed and lost completions.
+    #[inline]
+    pub fn poll_cq(&mut self, cq: CqId, out: &mut [Wc]) -> Result<usize, CqError> {
+        let queue = self.shared.cqs.get_mut(cq.index()).ok_or(CqError::Unknown)?;
+        let count = queue.poll(out);
+        if count == 0 && queue.overflowed() {
+            return Err(CqError::Overflowed { capacity: queue.capacity() });
+        }
+        Ok(count)
+    }
+
+    /// Asks for one event at the next completion. A completion that is already in the queue raises none:
+    /// ask first, then poll once more.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such completion queue.
+    pub fn request_notification(&mut self, cq: CqId, notify: Notify) -> Result<(), CqError> {
+        self.shared.cqs.get_mut(cq.index()).ok_or(CqError::Unknown)?.arm(notify);
+        Ok(())
+    }
+
+    /// The counters of the whole device.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// The counters of one queue pair.
+    #[must_use]
+    pub fn qp_counters(&self, qpn: Qpn) -> Option<&Counters> {
+        self.qp(qpn).map(|qp| &qp.core.counters)
+    }
+
+    /// The attributes in force, with the PSNs as they are now.
+    #[must_use]
+    pub fn query_qp(&self, qpn: Qpn) -> Option<QpAttributes> {
+        let qp = self.qp(qpn)?;
+        let mut attr = qp.core.attr;
+        (attr.sq_psn, attr.rq_psn) = match &qp.halves {
+            Halves::Rc(requester, responder) => (requester.next_psn(), responder.expected_psn()),
+            Halves::Uc(requester, responder) => (requester.next_psn(), responder.expected_psn()),
+            Halves::Ud(requester, _) => (requester.next_psn(), attr.rq_psn),
+        };
+        Some(attr)
+    }
+
+    /// The numbers of all queue pairs.
+    pub fn qp_numbers(&self) -> impl Iterator<Item = Qpn> + '_ {
+        self.qps.iter().map(|(_, qp)| qp.core.number)
+    }
+
+    /// Work requests in the send queue and in the receive queue that have not completed.
+    #[must_use]
+    pub fn queue_depths(&self, qpn: Qpn) -> Option<(usize, usize)> {
+        let qp = self.qp(qpn)?;
+        Some((qp.halves.sq().len(), qp.core.rq.len()))
+    }
+
+    fn qp(&self, qpn: Qpn) -> Option<&Qp> {
+        self.qps.get(self.numbers.get(qpn.get())?).map(Box::as_ref)
+    }
+
+    /// Puts a queue pair into the ready queue, once.
+    #[inline]
+    fn schedule(&mut self, index: usize) {
+        if let Some(qp) = self.qps.get_mut(index)
+            && !qp.scheduled
+        {
+            qp.scheduled = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// After a queue pair was worked on: carries out a failure that one of its halves met, lets it send,
+    /// and sees to its deadlines.
+    #[inline]
+    fn settle(&mut self, index: usize) {
+        if self.qps.get(index).is_some_and(|qp| qp.core.failure.is_some()) {
+            self.carry_out_failure(index);
+        }
+        self.schedule(index);
+        self.queue_deadline(index);
+    }
+
+    /// Makes sure that the timer queue holds an entry at or before the next deadline.
+    #[inline]
+    fn queue_deadline(&mut self, index: usize) {
+        let Some(qp) = self.qps.get_mut(index) else { return };
+        let Some(deadline) = qp.core.deadlines.next() else { return };
+        if qp.queued_deadline.is_none_or(|queued| deadline < queued)
+            && let Ok(position) = u32::try_from(index)
+        {
+            qp.queued_deadline = Some(deadline);
+            self.timers.push(deadline, position);
+        }
+    }
+
+    fn carry_out_failure(&mut self, index: usize) {
+        let Some(qp) = self.qps.get_mut(index) else { return };
+        let Some(failure) = qp.core.failure.take() else { return };
+        match failure {
+            Failure::SendQueue if qp.core.attr.state == QpState::Rts || qp.core.attr.state == QpState::Sqd => {
+                qp.core.attr.state = QpState::Sqe;
+                qp.flush_sends(&mut self.shared);
+            }
+            Failure::SendQueue => qp.flush_sends(&mut self.shared),
+            Failure::Told => qp.enter_error(&mut self.shared),
+            Failure::Event(event) => {
+                qp.enter_error(&mut self.shared);
+                self.shared.events.push_async(event);
+            }
+        }
+        // Flushing may have overflowed a completion queue, which asks for the state that it is in now.
+        if let Some(qp) = self.qps.get_mut(index) {
+            qp.core.failure = None;
+        }
+    }
+
+    /// What a shared receive queue is like now.
+    #[must_use]
+    pub fn query_srq(&self, srq: SrqId) -> Option<SrqAttributes> {
+        self.shared.srqs.get(srq.index()).map(|srq| SrqAttributes {
+            max_wr: srq.queue.capacity(),
+            limit: srq.limit,
+            posted: srq.queue.len(),
+        })
+    }
+}
+
+impl Qp {
+    /// Moves to the error state and flushes everything (IBTA 10.3.1, 10.8.1).
+    pub(crate) fn enter_error(&mut self, shared: &mut Shared) {
+        if self.core.attr.state == QpState::Err {
+            self.flush_sends(shared);
+            return;
+        }
+        tracing::debug!(qpn = self.core.number.get(), from = self.core.attr.state.name(), "to ERR");
+        self.core.attr.state = QpState::Err;
+        self.core.deadlines.clear();
+        self.core.drain_pending = false;
+        self.flush_sends(shared);
+        self.flush_receives(shared);
+        if self.core.srq.is_some() {
+            shared.events.push_async(AsyncEvent::LastWqeReached(self.core.number));
+        }
+    }
+
+    /// Completes every send request: finished ones as they ended, the others as flushed.
+    pub(crate) fn flush_sends(&mut self, shared: &mut Shared) {
+        while let Some(wqe) = self.halves.sq_mut().pop() {
+            use crate::completion::{Cause, WcStatus};
+            if wqe.progress == crate::sq::Progress::Done {
+                self.core.complete_send(shared, &wqe);
+            } else {
+                self.core.fail_send(shared, &wqe, WcStatus::WrFlushError, Cause::Flushed);
+            }
+        }
+    }
+
+    fn flush_receives(&mut self, shared: &mut Shared) {
+        use crate::completion::{Cause, WcStatus};
+        let in_use = self.halves.take_receive();
+        let (status, cause) = (WcStatus::WrFlushError, Cause::Flushed);
+        if let Some(receive) = in_use {
+            self.core.fail_recv(shared, receive.wr_id, status, cause);
+        }
+        while let Some(receive) = self.core.rq.pop() {
+            self.core.fail_recv(shared, receive.wr_id, status, cause);
+        }
+    }
+}

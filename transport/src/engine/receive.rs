@@ -1,0 +1,246 @@
+//! The way in: every check that comes before a queue pair sees a packet.
+//!
+//! The order is: it parses, its ICRC is right, its queue pair exists, the opcode fits the transport and
+//! the state, the partition key and the addresses match. A packet that fails is dropped and counted,
+//! and nothing else happens.
+
+use roce_packet::{
+    Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Qpn, Transport, icrc,
+};
+
+use super::Engine;
+use crate::counters::count;
+use crate::io::{Identification, Received};
+use crate::qp::{Halves, Qp, QpType};
+use crate::shared::Shared;
+use crate::time::Instant;
+use crate::verdict::{DropReason, Verdict};
+
+impl Engine {
+    /// Takes in one datagram, BTH to ICRC, and says what became of it.
+    #[inline]
+    pub fn handle_datagram(&mut self, now: Instant, received: &Received<'_>) -> Verdict {
+        self.set_now(now);
+        let len = received.head.len() + received.tail.len();
+        let counters = &mut self.shared.counters;
+        counters.rdma_rx_packets += 1;
+        counters.rdma_rx_bytes += len as u64;
+        let verdict = match check(received) {
+            Ok((datagram, integrity)) => self.dispatch(received, &datagram, integrity),
+            Err(reason) => {
+                reason.count_for_device(&mut self.shared.counters);
+                Verdict::Dropped(reason)
+            }
+        };
+        match verdict {
+            Verdict::Handled => self.shared.counters.rx_handled += 1,
+            Verdict::Dropped(reason) => tracing::trace!(?reason, "packet dropped"),
+        }
+        verdict
+    }
+
+    #[inline]
+    fn dispatch(&mut self, received: &Received<'_>, datagram: &Datagram<'_>, integrity: Integrity) -> Verdict {
+        let number = datagram.bth().dest_qp;
+        if number == Qpn::MULTICAST {
+            return self.deliver_multicast(received, datagram, integrity);
+        }
+        let Some(index) = self.numbers.get(number.get()) else {
+            if datagram.bth().opcode == Opcode::CNP {
+                self.shared.counters.rp_cnp_ignored += 1;
+            }
+            DropReason::UnknownQpn.count_for_device(&mut self.shared.counters);
+            return Verdict::Dropped(DropReason::UnknownQpn);
+        };
+        let verdict = self.deliver(index, received, datagram, integrity);
+        self.settle(index);
+        verdict
+    }
+
+    #[inline]
+    fn deliver(
+        &mut self,
+        index: usize,
+        received: &Received<'_>,
+        datagram: &Datagram<'_>,
+        integrity: Integrity,
+    ) -> Verdict {
+        let Some(qp) = self.qps.get_mut(index) else { return Verdict::Dropped(DropReason::UnknownQpn) };
+        let shared = &mut self.shared;
+        // The device counted it before its queue pair was known.
+        qp.core.counters.rdma_rx_packets += 1;
+        qp.core.counters.rdma_rx_bytes += datagram.len() as u64;
+        if received.path.ecn() == roce_packet::Ecn::CongestionExperienced {
+            count!(shared, qp.core, np_ecn_marked_roce_packets);
+        }
+        let verdict = match qp.admit(received, datagram, integrity) {
+            Ok(()) => qp.handle(shared, received, datagram),
+            Err(reason) => Verdict::Dropped(reason),
+        };
+        match verdict {
+            Verdict::Dropped(reason) => reason.count(shared, &mut qp.core),
+            Verdict::Handled => qp.core.counters.rx_handled += 1,
+        }
+        verdict
+    }
+
+    /// Gives a copy to every queue pair that joined the group. The packet counts as handled when at least
+    /// one took it.
+    fn deliver_multicast(
+        &mut self,
+        received: &Received<'_>,
+        datagram: &Datagram<'_>,
+        integrity: Integrity,
+    ) -> Verdict {
+        let mut verdict = None;
+        for member in 0..self.groups.len() {
+            let Some(&(group, number)) = self.groups.get(member) else { break };
+            if group != received.path.destination {
+                continue;
+            }
+            let Some(index) = self.numbers.get(number.get()) else { continue };
+            let outcome = self.deliver(index, received, datagram, integrity);
+            self.settle(index);
+            if verdict != Some(Verdict::Handled) {
+                verdict = Some(outcome);
+            }
+        }
+        verdict.unwrap_or_else(|| {
+            DropReason::NoMulticastMember.count_for_device(&mut self.shared.counters);
+            Verdict::Dropped(DropReason::NoMulticastMember)
+        })
+    }
+}
+
+fn parse_failure(error: ParseError) -> DropReason {
+    match error.kind {
+        ParseErrorKind::Truncated => DropReason::Short,
+        ParseErrorKind::BadLength => DropReason::BadLength,
+        ParseErrorKind::BadVersion => DropReason::BadVersion,
+        ParseErrorKind::UnknownOpcode => DropReason::UnknownOpcode,
+        _ => DropReason::Malformed,
+    }
+}
+
+/// How well the ICRC agrees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Integrity {
+    /// With everything known, or with the Identification that our own peers send: all 32 bits speak.
+    Exact,
+    /// With one of the other 65,535 values of an Identification that was not seen: 16 bits speak.
+    Recovered,
+}
+
+/// Whatever can be said about a packet without looking at any queue pair.
+#[inline]
+fn check<'a>(received: &Received<'a>) -> Result<(Datagram<'a>, Integrity), DropReason> {
+    let datagram = Datagram::parse(received.head, received.tail).map_err(parse_failure)?;
+    if cfg!(fuzzing) {
+        return Ok((datagram, Integrity::Exact));
+    }
+    let integrity = check_icrc(received, &datagram).ok_or(DropReason::BadIcrc)?;
+    Ok((datagram, integrity))
+}
+
+/// Compares the ICRC. Where the Identification was not seen it is zero for our own peers, or the index
+/// of the segment, or else the one value for which the ICRC is right, if there is one.
+#[inline]
+fn check_icrc(received: &Received<'_>, datagram: &Datagram<'_>) -> Option<Integrity> {
+    let found = datagram.icrc();
+    match received.identification {
+        Identification::Known { identification, dont_fragment } => {
+            let mut envelope = Envelope::new(&received.path, identification);
+            envelope.dont_fragment = dont_fragment;
+            (datagram.compute_icrc(&envelope) == found).then_some(Integrity::Exact)
+        }
+        Identification::Unknown { hint } => {
+            let computed = datagram.compute_icrc(&Envelope::new(&received.path, 0));
+            if computed == found {
+                return Some(Integrity::Exact);
+            }
+            if !received.path.source.is_ipv4() {
+                return None;
+            }
+            let covered = datagram.len().saturating_sub(4);
+            match icrc::identification_from_difference(computed ^ found, covered)? {
+                identification if identification == hint => Some(Integrity::Exact),
+                _ => Some(Integrity::Recovered),
+            }
+        }
+    }
+}
+
+/// So many exact ICRCs in a row say that the peer sends the Identification we expect. From then on any
+/// other value is taken for damage.
+const TRUSTED_AFTER: u8 = 4;
+
+impl Qp {
+    /// The checks that need no more than the attributes (IBTA 9.6.1).
+    #[inline]
+    fn admit(
+        &mut self,
+        received: &Received<'_>,
+        datagram: &Datagram<'_>,
+        integrity: Integrity,
+    ) -> Result<(), DropReason> {
+        let core = &mut self.core;
+        let info = datagram.info();
+        let transport = match core.qp_type {
+            QpType::Rc => Transport::Rc,
+            QpType::Uc => Transport::Uc,
+            QpType::Ud => Transport::Ud,
+        };
+        let is_cnp = info.transport == Transport::Cnp;
+        if info.transport != transport && !is_cnp {
+            return Err(DropReason::BadOpcodeForQp);
+        }
+        let state = core.attr.state;
+        let open = match info.direction {
+            Direction::Request => state.responds(),
+            Direction::Response => state.requests(),
+            Direction::Cnp => state.responds(),
+        };
+        if !open {
+            return Err(DropReason::BadState);
+        }
+        if !p_keys_match(core.attr.p_key, datagram.bth().p_key) {
+            return Err(DropReason::BadPkey);
+        }
+        if core.qp_type != QpType::Ud && !core.is_from_peer(&received.path) {
+            return Err(DropReason::BadAddress);
+        }
+        // UD hears from many peers, each with its own habit.
+        if core.qp_type != QpType::Ud {
+            match integrity {
+                Integrity::Exact => core.exact_icrcs = core.exact_icrcs.saturating_add(1),
+                Integrity::Recovered if core.exact_icrcs >= TRUSTED_AFTER => return Err(DropReason::BadIcrc),
+                Integrity::Recovered => core.exact_icrcs = 0,
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn handle(&mut self, shared: &mut Shared, received: &Received<'_>, datagram: &Datagram<'_>) -> Verdict {
+        let core = &mut self.core;
+        match (&mut self.halves, datagram.info().direction) {
+            (_, Direction::Cnp) => {
+                count!(shared, core, rp_cnp_ignored);
+                Verdict::Handled
+            }
+            (Halves::Rc(requester, _), Direction::Response) => requester.handle_response(core, shared, datagram),
+            (Halves::Rc(_, responder), Direction::Request) => responder.handle_request(core, shared, datagram),
+            (Halves::Uc(_, responder), Direction::Request) => responder.handle_request(core, shared, datagram),
+            (Halves::Ud(_, responder), Direction::Request) => {
+                responder.handle_request(core, shared, received, datagram)
+            }
+            (_, Direction::Response) => Verdict::Dropped(DropReason::BadOpcodeForQp),
+        }
+    }
+}
+
+/// The lower 15 bits agree, and at least one side is a full member (IBTA 10.9.1.1).
+#[inline]
+fn p_keys_match(own: u16, theirs: u16) -> bool {
+    (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0
+}

@@ -1,0 +1,110 @@
+//! The way out: whose turn it is, and what it sends.
+
+use roce_packet::Psn;
+
+use super::Engine;
+use crate::counters::count;
+use crate::io::{Transmit, TxSlot};
+use crate::qp::{Halves, Qp, QpState};
+use crate::rc::{RcRequester, RcResponder};
+use crate::shared::Shared;
+use crate::time::Instant;
+
+impl Engine {
+    /// Writes the next datagram, BTH to ICRC, into the slot, and says where it goes; `None` when there is
+    /// nothing to send now. The slot must have room for the headers and the path MTU of every queue pair.
+    ///
+    /// Queue pairs take turns of [`quantum`](crate::EngineConfig::quantum) packets, so that a
+    /// device can put neighbours into one superpacket.
+    #[inline]
+    pub fn poll_transmit(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        self.set_now(now);
+        while let Some(&index) = self.ready.front() {
+            let Some(qp) = self.qps.get_mut(index) else {
+                self.ready.pop_front();
+                continue;
+            };
+            if let Some(transmit) = qp.transmit(&mut self.shared, slot) {
+                self.queue_deadline(index);
+                self.take_turn(index);
+                return Some(transmit);
+            }
+            self.ready.pop_front();
+            self.quantum_left = self.shared.config.quantum;
+            if let Some(qp) = self.qps.get_mut(index) {
+                qp.scheduled = false;
+                if qp.core.failure.is_some() {
+                    self.settle(index);
+                } else {
+                    self.queue_deadline(index);
+                }
+            }
+        }
+        None
+    }
+
+    /// Moves the queue pair behind the others when its turn is over.
+    fn take_turn(&mut self, index: usize) {
+        self.quantum_left = self.quantum_left.saturating_sub(1);
+        if self.quantum_left == 0 {
+            self.quantum_left = self.shared.config.quantum;
+            self.ready.pop_front();
+            self.ready.push_back(index);
+        }
+    }
+
+    /// The PSN that a queue pair will send next, for tests and tools.
+    #[must_use]
+    pub fn next_psn(&self, qpn: roce_packet::Qpn) -> Option<Psn> {
+        self.query_qp(qpn).map(|attr| attr.sq_psn)
+    }
+}
+
+impl Qp {
+    #[inline]
+    fn transmit(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        let state = self.core.attr.state;
+        let transmit = match &mut self.halves {
+            Halves::Rc(requester, responder) => match state {
+                QpState::Rtr => responder.transmit(&mut self.core, shared, slot),
+                QpState::Rts | QpState::Sqd => {
+                    let turn = &mut self.requester_turn;
+                    alternate(turn, requester, responder, &mut self.core, shared, slot)
+                }
+                // The peer is still told why.
+                QpState::Err if responder.has_last_words() => responder.transmit(&mut self.core, shared, slot),
+                _ => None,
+            },
+            Halves::Uc(requester, _) if matches!(state, QpState::Rts | QpState::Sqd) => {
+                requester.transmit(&mut self.core, shared, slot)
+            }
+            Halves::Ud(requester, _) if matches!(state, QpState::Rts | QpState::Sqd) => {
+                requester.transmit(&mut self.core, shared, slot)
+            }
+            _ => None,
+        }?;
+        count!(shared, self.core, rdma_tx_packets);
+        count!(shared, self.core, rdma_tx_bytes, transmit.len as u64);
+        Some(transmit)
+    }
+}
+
+/// Lets the halves of an RC queue pair take turns, so that a long READ response does not hold up
+/// requests, nor a long WRITE the acknowledgements of the other direction.
+fn alternate(
+    requester_turn: &mut bool,
+    requester: &mut RcRequester,
+    responder: &mut RcResponder,
+    core: &mut crate::qp::QpCore,
+    shared: &mut Shared,
+    slot: &mut TxSlot<'_>,
+) -> Option<Transmit> {
+    *requester_turn = !*requester_turn;
+    if *requester_turn {
+        let sent = requester.transmit(core, shared, slot);
+        sent.or_else(|| responder.transmit(core, shared, slot))
+    } else {
+        let sent = responder.transmit(core, shared, slot);
+        sent.or_else(|| requester.transmit(core, shared, slot))
+    }
+}

@@ -1,0 +1,198 @@
+//! A message that is arriving: where its bytes go. Shared by the responders of RC and UC.
+
+use roce_packet::{Datagram, PayloadRule, Position, Reth};
+
+use crate::completion::{Cause, Wc, WcFlags, WcOpcode};
+use crate::ids::RKey;
+use crate::memory::{Access, Resolved};
+use crate::qp::QpCore;
+use crate::rq::Receive;
+use crate::shared::Shared;
+use crate::sq::local_cause;
+
+/// Why a packet could not be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlaceError {
+    /// A payload length that the opcode or the RETH rules out.
+    Length,
+    /// The key, range or permission of a WRITE.
+    Access,
+    /// More bytes than the receive holds.
+    TooLong,
+    /// The receive's own keys are wrong.
+    Local(Cause),
+}
+
+#[derive(Debug)]
+pub(crate) enum Inbound {
+    /// Between messages.
+    Idle,
+    Send(InboundSend),
+    Write(InboundWrite),
+}
+
+#[derive(Debug)]
+pub(crate) struct InboundSend {
+    receive: Receive,
+    received: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InboundWrite {
+    /// `None` for a WRITE of no bytes, whose key is not looked at.
+    target: Option<Resolved>,
+    received: u32,
+    total: u32,
+}
+
+/// A message that is complete.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    wr_id: u64,
+    len: u32,
+    opcode: WcOpcode,
+}
+
+impl Ended {
+    /// The receive completion of the message.
+    pub(crate) fn completion(&self, core: &QpCore, datagram: &Datagram<'_>) -> Wc {
+        let mut wc = Wc {
+            wr_id: self.wr_id,
+            opcode: self.opcode,
+            byte_len: self.len,
+            qpn: core.number,
+            src_qp: core.attr.dest_qpn,
+            ..Wc::default()
+        };
+        if let Some(imm) = datagram.imm_dt() {
+            wc.imm = imm;
+            wc.flags |= WcFlags::WITH_IMM;
+        }
+        wc
+    }
+}
+
+/// Checks the payload length against the opcode: full path MTU for First and Middle, at least one byte
+/// for Last, at most the path MTU always (IBTA 9.7.4.1.6).
+pub(crate) fn check_length(datagram: &Datagram<'_>, mtu: usize) -> Result<(), PlaceError> {
+    let len = datagram.payload_len();
+    let legal = match datagram.info().payload {
+        PayloadRule::None => len == 0,
+        PayloadRule::FullMtu => len == mtu,
+        PayloadRule::OneToMtu => (1..=mtu).contains(&len),
+        PayloadRule::ZeroToMtu => len <= mtu,
+        PayloadRule::Exactly(exact) => len == exact,
+    };
+    if legal { Ok(()) } else { Err(PlaceError::Length) }
+}
+
+impl Inbound {
+    pub(crate) fn send(receive: Receive) -> Self {
+        Self::Send(InboundSend { receive, received: 0 })
+    }
+
+    /// Checks the whole range of a WRITE at its first packet.
+    pub(crate) fn write(core: &QpCore, shared: &Shared, reth: &Reth) -> Result<Self, PlaceError> {
+        let target = if reth.dma_len == 0 {
+            None
+        } else {
+            let range = (reth.va, u64::from(reth.dma_len));
+            let resolved = shared
+                .keys
+                .resolve_remote(RKey(reth.rkey), core.pd, core.number, range, Access::REMOTE_WRITE)
+                .map_err(|_| PlaceError::Access)?;
+            Some(resolved)
+        };
+        Ok(Self::Write(InboundWrite { target, received: 0, total: reth.dma_len }))
+    }
+
+    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+        match core::mem::replace(self, Self::Idle) {
+            Self::Send(send) => Some(send.receive),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// Checks that the payload of a WRITE packet fits what the RETH announced: the end of the message
+    /// brings exactly what is missing, any other packet leaves something.
+    pub(crate) fn check_place(&self, core: &QpCore, datagram: &Datagram<'_>) -> Result<(), PlaceError> {
+        check_length(datagram, core.mtu())?;
+        let Self::Write(write) = self else { return Err(PlaceError::Length) };
+        let left = (write.total - write.received) as usize;
+        let fits = if is_end(datagram) { datagram.payload_len() == left } else { datagram.payload_len() < left };
+        if fits { Ok(()) } else { Err(PlaceError::Length) }
+    }
+
+    /// Puts the payload where it belongs. At the end of the message the state is idle again and the
+    /// result says what arrived.
+    pub(crate) fn place(
+        &mut self,
+        core: &QpCore,
+        shared: &Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<Option<Ended>, PlaceError> {
+        check_length(datagram, core.mtu())?;
+        let len = u32::try_from(datagram.payload_len()).map_err(|_| PlaceError::Length)?;
+        let ended = match self {
+            Self::Idle => return Err(PlaceError::Length),
+            Self::Send(send) => {
+                send.place(core, shared, datagram, len)?;
+                Ended { wr_id: send.receive.wr_id, len: send.received, opcode: WcOpcode::Recv }
+            }
+            Self::Write(write) => {
+                write.place(shared, datagram, len)?;
+                Ended { wr_id: 0, len: write.total, opcode: WcOpcode::RecvRdmaWithImm }
+            }
+        };
+        if !is_end(datagram) {
+            return Ok(None);
+        }
+        *self = Self::Idle;
+        Ok(Some(ended))
+    }
+}
+
+fn is_end(datagram: &Datagram<'_>) -> bool {
+    matches!(datagram.info().position, Position::Last | Position::Only)
+}
+
+impl InboundSend {
+    fn place(&mut self, core: &QpCore, shared: &Shared, datagram: &Datagram<'_>, len: u32) -> Result<(), PlaceError> {
+        let end = u64::from(self.received) + u64::from(len);
+        if end > self.receive.capacity || end > u64::from(crate::wr::MAX_MESSAGE) {
+            return Err(PlaceError::TooLong);
+        }
+        if self.received == 0 {
+            self.receive
+                .check(&shared.keys, core.pd)
+                .map_err(|error| PlaceError::Local(local_cause(error)))?;
+        }
+        self.receive
+            .scatter(&shared.keys, core.pd, self.received, datagram.payload())
+            .map_err(|error| PlaceError::Local(local_cause(error)))?;
+        self.received += len;
+        Ok(())
+    }
+}
+
+impl InboundWrite {
+    fn place(&mut self, shared: &Shared, datagram: &Datagram<'_>, len: u32) -> Result<(), PlaceError> {
+        if let Some(target) = &self.target
+            && len > 0
+        {
+            let (head, tail) = datagram.payload();
+            // The key may have been revoked since the first packet: then this lookup fails.
+            let memory = shared.keys.memory(target).map_err(|_| PlaceError::Access)?;
+            let at = target.offset + self.received as usize;
+            memory.write(at, head).map_err(|_| PlaceError::Access)?;
+            if !tail.is_empty() {
+                memory.write(at + head.len(), tail).map_err(|_| PlaceError::Access)?;
+            }
+        }
+        self.received += len;
+        Ok(())
+    }
+}

@@ -1,0 +1,476 @@
+//! Memory keys: the table behind L_Keys and R_Keys, and every check made with it (IBTA 10.6).
+
+use alloc::sync::Arc;
+use core::fmt;
+
+use rand_core::Rng;
+use roce_packet::Qpn;
+use slab::Slab;
+
+use super::{Access, Memory, OutOfBounds};
+use crate::ids::{LKey, PdId, RKey};
+use crate::number_map::NumberMap;
+
+/// Why a key did not give access. A peer learns only "remote access error"; this names the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// No entry has this number, or the entry has another variant: the key was revoked or never made.
+    Unknown,
+    /// The entry exists in another protection domain.
+    WrongProtectionDomain,
+    /// A type 2 window that is bound to another queue pair.
+    WrongQueuePair,
+    /// A memory window that is not bound to memory now.
+    Unbound,
+    /// The entry does not grant this kind of access.
+    PermissionDenied,
+    /// The range is not wholly inside the entry.
+    OutOfRange,
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Unknown => "the key is unknown or was revoked",
+            Self::WrongProtectionDomain => "the key belongs to another protection domain",
+            Self::WrongQueuePair => "the window is bound to another queue pair",
+            Self::Unbound => "the memory window is not bound",
+            Self::PermissionDenied => "the key does not grant this access",
+            Self::OutOfRange => "the range lies outside the region",
+        })
+    }
+}
+
+impl From<OutOfBounds> for KeyError {
+    fn from(_: OutOfBounds) -> Self {
+        Self::OutOfRange
+    }
+}
+
+/// Why memory could not be registered or a window not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The protection domain does not exist.
+    #[error("there is no such protection domain")]
+    UnknownProtectionDomain,
+    /// Remote writes and atomics need local write permission (IBTA 10.6.3).
+    #[error("remote write and remote atomic access need LOCAL_WRITE as well")]
+    LocalWriteMissing,
+    /// A region has at least one byte.
+    #[error("a region of zero bytes cannot be registered")]
+    Empty,
+    /// The region would reach past the end of the 64-bit address space.
+    #[error("the region at {addr:#x} with {len} bytes reaches past the end of the address space")]
+    AddressOverflow {
+        /// Virtual address asked for.
+        addr: u64,
+        /// Bytes.
+        len: usize,
+    },
+    /// The configured number of keys is in use.
+    #[error("all {limit} memory keys are in use; deregister a region or raise the limit")]
+    TooManyKeys {
+        /// The configured limit.
+        limit: usize,
+    },
+}
+
+/// What registering a region gave, and what a query returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionAttributes {
+    /// For the owner's work requests.
+    pub lkey: LKey,
+    /// For peers. Equal in value to the L_Key.
+    pub rkey: RKey,
+    /// The first virtual address, 0 for a zero-based region.
+    pub addr: u64,
+    /// Bytes.
+    pub len: usize,
+    /// What is allowed.
+    pub access: Access,
+}
+
+/// The two kinds of memory windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowType {
+    /// Bound by a verb; usable by every queue pair of the protection domain; the key changes at each bind.
+    Type1,
+    /// Bound by a work request to one queue pair (type 2B); the owner chooses the key's variant; can be
+    /// invalidated by either side.
+    Type2,
+}
+
+/// What a window is to cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowBinding {
+    /// The region underneath, which needs [`Access::MW_BIND`].
+    pub region: LKey,
+    /// First virtual address inside the region.
+    pub addr: u64,
+    /// Bytes; 0 unbinds a type 1 window.
+    pub len: usize,
+    /// Rights that the window grants; [`Access::ZERO_BASED`] makes it start at address 0.
+    pub access: Access,
+}
+
+/// A range of memory that a key gave access to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resolved {
+    entry: u32,
+    key: u32,
+    pub(crate) offset: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: u32,
+    pd: PdId,
+    /// First virtual address, and bytes.
+    start: u64,
+    len: u64,
+    access: Access,
+    /// The bytes behind it; a window has none while it is unbound.
+    memory: Option<Arc<dyn Memory>>,
+    /// Where `start` lies in `memory`.
+    base: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// `windows` counts the windows bound over the region.
+    Region { windows: u32 },
+    Window { window_type: WindowType, region: Option<u32>, owner: Option<Qpn> },
+}
+
+/// All keys of one engine.
+#[derive(Debug)]
+pub(crate) struct KeyTable {
+    numbers: NumberMap,
+    entries: Slab<Entry>,
+    limit: usize,
+    next_variant: u8,
+}
+
+impl KeyTable {
+    pub(crate) fn new(limit: usize, first_variant: u8) -> Self {
+        Self { numbers: NumberMap::new(), entries: Slab::new(), limit, next_variant: first_variant }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        rng: &mut impl Rng,
+        pd: PdId,
+        addr: u64,
+        memory: Arc<dyn Memory>,
+        access: Access,
+    ) -> Result<RegionAttributes, RegisterError> {
+        let len = memory.len();
+        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+            && !access.contains(Access::LOCAL_WRITE)
+        {
+            return Err(RegisterError::LocalWriteMissing);
+        }
+        if len == 0 {
+            return Err(RegisterError::Empty);
+        }
+        let start = if access.contains(Access::ZERO_BASED) { 0 } else { addr };
+        if start.checked_add(len as u64 - 1).is_none() {
+            return Err(RegisterError::AddressOverflow { addr, len });
+        }
+        let entry = Entry {
+            key: 0,
+            pd,
+            start,
+            len: len as u64,
+            access,
+            memory: Some(memory),
+            base: 0,
+            kind: Kind::Region { windows: 0 },
+        };
+        let key = self.insert(rng, entry)?;
+        Ok(RegionAttributes { lkey: LKey(key), rkey: RKey(key), addr: start, len, access })
+    }
+
+    pub(crate) fn allocate_window(
+        &mut self,
+        rng: &mut impl Rng,
+        pd: PdId,
+        window_type: WindowType,
+    ) -> Result<RKey, RegisterError> {
+        let kind = Kind::Window { window_type, region: None, owner: None };
+        let access = Access::empty();
+        let entry = Entry { key: 0, pd, start: 0, len: 0, access, memory: None, base: 0, kind };
+        self.insert(rng, entry).map(RKey)
+    }
+
+    /// Gives `entry` a number that nobody can guess and a variant that differs from the last 255 keys.
+    fn insert(&mut self, rng: &mut impl Rng, mut entry: Entry) -> Result<u32, RegisterError> {
+        if self.entries.len() >= self.limit {
+            return Err(RegisterError::TooManyKeys { limit: self.limit });
+        }
+        self.next_variant = self.next_variant.wrapping_add(1);
+        let position = self.entries.vacant_key();
+        // The limit keeps the table far from full, so a free number is found within a few draws.
+        let number = loop {
+            let number = rng.next_u32() & 0x00ff_ffff;
+            if number != 0 && self.numbers.insert(number, position) {
+                break number;
+            }
+        };
+        entry.key = number << 8 | u32::from(self.next_variant);
+        let key = entry.key;
+        self.entries.insert(entry);
+        Ok(key)
+    }
+
+    fn find(&self, key: u32) -> Result<(usize, &Entry), KeyError> {
+        let position = self.numbers.get(key >> 8).ok_or(KeyError::Unknown)?;
+        let entry = self.entries.get(position).ok_or(KeyError::Unknown)?;
+        if entry.key == key { Ok((position, entry)) } else { Err(KeyError::Unknown) }
+    }
+
+    /// The attributes of a region.
+    pub(crate) fn region(&self, lkey: LKey) -> Result<(PdId, RegionAttributes), KeyError> {
+        let (_, entry) = self.find(lkey.0)?;
+        if !matches!(entry.kind, Kind::Region { .. }) {
+            return Err(KeyError::Unknown);
+        }
+        let len = usize::try_from(entry.len).unwrap_or(usize::MAX);
+        let (addr, access) = (entry.start, entry.access);
+        Ok((entry.pd, RegionAttributes { lkey, rkey: RKey(lkey.0), addr, len, access }))
+    }
+
+    /// Whether windows are bound over the region.
+    pub(crate) fn windows_over(&self, lkey: LKey) -> Result<u32, KeyError> {
+        match self.find(lkey.0)?.1.kind {
+            Kind::Region { windows } => Ok(windows),
+            Kind::Window { .. } => Err(KeyError::Unknown),
+        }
+    }
+
+    /// Forgets a key: a region, or a window whatever it is bound to.
+    pub(crate) fn remove(&mut self, key: u32) -> Result<PdId, KeyError> {
+        let (position, _) = self.find(key)?;
+        self.unbind(position);
+        self.numbers.remove(key >> 8);
+        Ok(self.entries.remove(position).pd)
+    }
+
+    /// Checks that `[va, va + len)` may be used by a peer through `rkey` for all of `need`.
+    #[inline]
+    pub(crate) fn resolve_remote(
+        &self,
+        rkey: RKey,
+        pd: PdId,
+        qpn: Qpn,
+        (va, len): (u64, u64),
+        need: Access,
+    ) -> Result<Resolved, KeyError> {
+        let (position, entry) = self.find(rkey.0)?;
+        if entry.pd != pd {
+            return Err(KeyError::WrongProtectionDomain);
+        }
+        if let Kind::Window { owner, region, .. } = entry.kind {
+            if region.is_none() {
+                return Err(KeyError::Unbound);
+            }
+            if owner.is_some_and(|owner| owner != qpn) {
+                return Err(KeyError::WrongQueuePair);
+            }
+        }
+        entry.resolve(position, va, len, need)
+    }
+
+    /// Checks that `[addr, addr + len)` may be used by a work request through `lkey`.
+    #[inline]
+    pub(crate) fn resolve_local(
+        &self,
+        lkey: LKey,
+        pd: PdId,
+        (addr, len): (u64, u64),
+        need: Access,
+    ) -> Result<Resolved, KeyError> {
+        let (position, entry) = self.find(lkey.0)?;
+        if entry.pd != pd {
+            return Err(KeyError::WrongProtectionDomain);
+        }
+        if !matches!(entry.kind, Kind::Region { .. }) {
+            return Err(KeyError::Unknown);
+        }
+        entry.resolve(position, addr, len, need)
+    }
+
+    /// The bytes behind an earlier answer, if its key still stands.
+    #[inline]
+    pub(crate) fn memory(&self, resolved: &Resolved) -> Result<&dyn Memory, KeyError> {
+        let entry = self.entries.get(resolved.entry as usize).ok_or(KeyError::Unknown)?;
+        if entry.key != resolved.key {
+            return Err(KeyError::Unknown);
+        }
+        entry.memory.as_deref().ok_or(KeyError::Unbound)
+    }
+
+    /// Flushes what a peer wrote: a range of an entry, or all of it.
+    pub(crate) fn flush(
+        &self,
+        rkey: RKey,
+        pd: PdId,
+        qpn: Qpn,
+        (va, len): (u64, u32),
+        whole: bool,
+        need: Access,
+    ) -> Result<(), KeyError> {
+        let range = if whole {
+            let (_, entry) = self.find(rkey.0)?;
+            (entry.start, entry.len)
+        } else {
+            (va, u64::from(len))
+        };
+        let resolved = self.resolve_remote(rkey, pd, qpn, range, need)?;
+        let bytes = usize::try_from(range.1).map_err(|_| KeyError::OutOfRange)?;
+        let persistent = need.contains(Access::FLUSH_PERSISTENT);
+        self.memory(&resolved)?.flush(resolved.offset, bytes, persistent);
+        Ok(())
+    }
+
+    /// Binds a window. `new_key` is the key of a type 2 window; a type 1 window gets the next variant.
+    /// `owner` is the queue pair a type 2 window is tied to. Returns the key that is valid now.
+    pub(crate) fn bind(
+        &mut self,
+        window: RKey,
+        new_key: Option<RKey>,
+        pd: PdId,
+        owner: Option<Qpn>,
+        binding: &WindowBinding,
+    ) -> Result<RKey, KeyError> {
+        let (position, entry) = self.find(window.0)?;
+        let Kind::Window { window_type, region: bound, .. } = entry.kind else {
+            return Err(KeyError::Unknown);
+        };
+        if entry.pd != pd {
+            return Err(KeyError::WrongProtectionDomain);
+        }
+        let new_key = match (window_type, new_key) {
+            (WindowType::Type1, None) => window.next_variant(),
+            // Only the variant is the owner's, and a bound type 2 window must be invalidated first.
+            (WindowType::Type2, Some(key)) if key.0 >> 8 == window.0 >> 8 && bound.is_none() => key,
+            _ => return Err(KeyError::PermissionDenied),
+        };
+        if binding.len == 0 && window_type == WindowType::Type1 {
+            self.unbind(position);
+            self.rekey(position, new_key);
+            return Ok(new_key);
+        }
+        let (start, base, region_position) = self.check_binding(pd, binding)?;
+        let memory = self.entries.get(region_position).and_then(|region| region.memory.clone());
+        self.unbind(position);
+        self.rekey(position, new_key);
+        if let Some(entry) = self.entries.get_mut(position) {
+            entry.start = start;
+            entry.len = binding.len as u64;
+            entry.base = base;
+            entry.access = binding.access;
+            entry.memory = memory;
+            let owner = owner.filter(|_| window_type == WindowType::Type2);
+            let region = u32::try_from(region_position).ok();
+            entry.kind = Kind::Window { window_type, region, owner };
+        }
+        self.count_windows(region_position, 1);
+        Ok(new_key)
+    }
+
+    /// The checks of a bind on the region's side: first address, place in memory, region position.
+    fn check_binding(&self, pd: PdId, binding: &WindowBinding) -> Result<(u64, usize, usize), KeyError> {
+        let (position, region) = self.find(binding.region.0)?;
+        if !matches!(region.kind, Kind::Region { .. }) {
+            return Err(KeyError::Unknown);
+        }
+        if region.pd != pd {
+            return Err(KeyError::WrongProtectionDomain);
+        }
+        let mut need = Access::MW_BIND;
+        if binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+            need |= Access::LOCAL_WRITE;
+        }
+        let resolved = region.resolve(position, binding.addr, binding.len as u64, need)?;
+        let start = if binding.access.contains(Access::ZERO_BASED) { 0 } else { binding.addr };
+        Ok((start, resolved.offset, position))
+    }
+
+    /// Invalidates a bound type 2 window, from the owner's work request or a peer's SEND.
+    pub(crate) fn invalidate(&mut self, rkey: RKey, pd: PdId, qpn: Qpn) -> Result<(), KeyError> {
+        let (position, entry) = self.find(rkey.0)?;
+        if entry.pd != pd {
+            return Err(KeyError::WrongProtectionDomain);
+        }
+        match entry.kind {
+            Kind::Window { window_type: WindowType::Type2, region, owner } => {
+                if region.is_none() {
+                    return Err(KeyError::Unbound);
+                }
+                if owner.is_some_and(|owner| owner != qpn) {
+                    return Err(KeyError::WrongQueuePair);
+                }
+                self.unbind(position);
+                Ok(())
+            }
+            _ => Err(KeyError::PermissionDenied),
+        }
+    }
+
+    /// Unbinds every type 2 window tied to a queue pair that goes away.
+    pub(crate) fn release_owner(&mut self, qpn: Qpn) {
+        let owned = |entry: &Entry| matches!(entry.kind, Kind::Window { owner: Some(owner), .. } if owner == qpn);
+        while let Some(position) = self.entries.iter().find(|(_, entry)| owned(entry)).map(|(at, _)| at) {
+            self.unbind(position);
+        }
+    }
+
+    fn rekey(&mut self, position: usize, key: RKey) {
+        if let Some(entry) = self.entries.get_mut(position) {
+            entry.key = key.0;
+        }
+    }
+
+    fn unbind(&mut self, position: usize) {
+        let Some(entry) = self.entries.get_mut(position) else { return };
+        if let Kind::Window { region, owner, .. } = &mut entry.kind {
+            *owner = None;
+            let region = region.take();
+            entry.memory = None;
+            if let Some(region) = region {
+                self.count_windows(region as usize, -1);
+            }
+        }
+    }
+
+    fn count_windows(&mut self, position: usize, change: i32) {
+        if let Some(Entry { kind: Kind::Region { windows }, .. }) = self.entries.get_mut(position) {
+            *windows = windows.saturating_add_signed(change);
+        }
+    }
+}
+
+impl Entry {
+    #[inline]
+    fn resolve(&self, position: usize, va: u64, len: u64, need: Access) -> Result<Resolved, KeyError> {
+        if !self.access.contains(need) {
+            return Err(KeyError::PermissionDenied);
+        }
+        // Written as differences: va + len wraps for a hostile RETH near the end of the address space.
+        let inside = va.checked_sub(self.start).ok_or(KeyError::OutOfRange)?;
+        if len > self.len || inside > self.len - len {
+            return Err(KeyError::OutOfRange);
+        }
+        let inside = usize::try_from(inside).map_err(|_| KeyError::OutOfRange)?;
+        let offset = self.base.checked_add(inside).ok_or(KeyError::OutOfRange)?;
+        let entry = u32::try_from(position).map_err(|_| KeyError::Unknown)?;
+        Ok(Resolved { entry, key: self.key, offset })
+    }
+}

@@ -1,0 +1,190 @@
+//! Memory made of atomic words: safe under concurrent access without `unsafe`.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Memory, OutOfBounds};
+
+const WORD: usize = 8;
+
+/// A zeroed buffer of atomic 64-bit words.
+///
+/// Every access is atomic, so a peer's WRITE may race with the owner's read: the reader may see old
+/// and new bytes side by side but never anything else. Whole aligned words are never torn.
+#[derive(Debug)]
+pub struct WordMemory {
+    words: Vec<AtomicU64>,
+    len: usize,
+}
+
+impl WordMemory {
+    /// `len` zero bytes.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        let mut words = Vec::new();
+        words.resize_with(len.div_ceil(WORD), || AtomicU64::new(0));
+        Self { words, len }
+    }
+
+    /// A buffer that holds a copy of `data`.
+    #[must_use]
+    pub fn from_bytes(data: &[u8]) -> Self {
+        let memory = Self::new(data.len());
+        let copied = memory.write(0, data);
+        debug_assert!(copied.is_ok(), "the buffer was made as long as the data");
+        memory
+    }
+
+    /// A copy of the whole content.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = alloc::vec![0; self.len];
+        let copied = self.read(0, &mut bytes);
+        debug_assert!(copied.is_ok(), "the copy is as long as the buffer");
+        bytes
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(OutOfBounds),
+        }
+    }
+
+    fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
+        self.check(offset, WORD)?;
+        if !offset.is_multiple_of(WORD) {
+            return Err(OutOfBounds);
+        }
+        self.words.get(offset / WORD).ok_or(OutOfBounds)
+    }
+
+    /// Changes some bytes of one word. Read-modify-write, because another thread may change the
+    /// other bytes of the same word at the same time.
+    fn patch(word: &AtomicU64, at: usize, bytes: &[u8]) {
+        let update = |old: u64| {
+            let mut array = old.to_ne_bytes();
+            for (target, byte) in array.iter_mut().skip(at).zip(bytes) {
+                *target = *byte;
+            }
+            Some(u64::from_ne_bytes(array))
+        };
+        // The closure never declines, so there is no failure to handle.
+        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
+    }
+}
+
+impl Memory for WordMemory {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.check(offset, out.len())?;
+        let lead = (WORD - offset % WORD) % WORD;
+        let mut words = self.words.iter().skip(offset / WORD);
+        let (first, rest) = out.split_at_mut(lead.min(out.len()));
+        if !first.is_empty() {
+            let bytes = words.next().ok_or(OutOfBounds)?.load(Ordering::Relaxed).to_ne_bytes();
+            for (target, byte) in first.iter_mut().zip(bytes.iter().skip(offset % WORD)) {
+                *target = *byte;
+            }
+        }
+        let mut chunks = rest.chunks_exact_mut(WORD);
+        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        let last = chunks.into_remainder();
+        if !last.is_empty() {
+            // `zip` above took one word more than it used only if chunks ran out last, which
+            // `chunks` as the first of the pair rules out.
+            let bytes = words.next().ok_or(OutOfBounds)?.load(Ordering::Relaxed).to_ne_bytes();
+            for (target, byte) in last.iter_mut().zip(bytes.iter()) {
+                *target = *byte;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
+        self.check(offset, data.len())?;
+        let lead = (WORD - offset % WORD) % WORD;
+        let mut words = self.words.iter().skip(offset / WORD);
+        let (first, rest) = data.split_at(lead.min(data.len()));
+        if !first.is_empty() {
+            Self::patch(words.next().ok_or(OutOfBounds)?, offset % WORD, first);
+        }
+        let mut chunks = rest.chunks_exact(WORD);
+        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
+            let mut bytes = [0; WORD];
+            bytes.copy_from_slice(chunk);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        let last = chunks.remainder();
+        if !last.is_empty() {
+            Self::patch(words.next().ok_or(OutOfBounds)?, 0, last);
+        }
+        Ok(())
+    }
+
+    fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, OutOfBounds> {
+        let word = self.word(offset)?;
+        Ok(match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(old) | Err(old) => old,
+        })
+    }
+
+    fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, OutOfBounds> {
+        Ok(self.word(offset)?.fetch_add(add, Ordering::AcqRel))
+    }
+
+    fn store(&self, offset: usize, bytes: [u8; 8]) -> Result<(), OutOfBounds> {
+        self.word(offset)?.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_offset_and_length_of_a_small_buffer() {
+        for len in 0..40_usize {
+            for offset in 0..=len {
+                for count in 0..=len - offset {
+                    let memory = WordMemory::from_bytes(&alloc::vec![0xaa; len]);
+                    let data: Vec<u8> = (0..count).map(|i| i as u8 + 1).collect();
+                    memory.write(offset, &data).unwrap();
+                    let mut expected = alloc::vec![0xaa; len];
+                    expected[offset..offset + count].copy_from_slice(&data);
+                    assert_eq!(memory.to_vec(), expected, "len {len} offset {offset} count {count}");
+                    let mut back = alloc::vec![0; count];
+                    memory.read(offset, &mut back).unwrap();
+                    assert_eq!(back, data);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn outside_is_refused_and_changes_nothing() {
+        let memory = WordMemory::new(16);
+        assert_eq!(memory.write(9, &[1; 8]), Err(OutOfBounds));
+        assert_eq!(memory.write(usize::MAX, &[1; 8]), Err(OutOfBounds));
+        assert_eq!(memory.read(17, &mut []), Err(OutOfBounds));
+        assert_eq!(memory.fetch_add(4, 1), Err(OutOfBounds), "misaligned");
+        assert_eq!(memory.fetch_add(16, 1), Err(OutOfBounds));
+        assert_eq!(memory.to_vec(), [0; 16]);
+    }
+
+    #[test]
+    fn atomics_return_the_old_value() {
+        let memory = WordMemory::new(16);
+        assert_eq!(memory.fetch_add(8, 5), Ok(0));
+        assert_eq!(memory.compare_swap(8, 4, 9), Ok(5));
+        assert_eq!(memory.compare_swap(8, 5, 9), Ok(5));
+        assert_eq!(memory.fetch_add(8, u64::MAX), Ok(9));
+        assert_eq!(memory.fetch_add(8, 0), Ok(8));
+    }
+}

@@ -1,0 +1,314 @@
+//! What a queue pair is made with and what can be set in it.
+
+use core::fmt;
+
+use roce_packet::{Path, PathMtu, Psn, Qpn, RnrTimer};
+
+use super::state::{AttrMask, QpState, QpType};
+use crate::ids::{CqId, PdId, SrqId};
+use crate::memory::Access;
+use crate::wr::{MAX_INLINE, MAX_SGE};
+
+/// The most work requests that one queue can hold.
+pub const MAX_QP_WR: usize = 1 << 16;
+/// The most READs and atomics that can be outstanding in one direction of a queue pair.
+pub const MAX_RD_ATOMIC: u8 = 128;
+/// The only partition key of a RoCE port: the default partition, full member.
+pub const DEFAULT_P_KEY: u16 = 0xffff;
+
+/// How much a queue pair can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCapabilities {
+    /// Send requests, 1 to [`MAX_QP_WR`].
+    pub max_send_wr: usize,
+    /// Receives, 0 to [`MAX_QP_WR`]; ignored with a shared receive queue.
+    pub max_recv_wr: usize,
+    /// Elements of a send request, 0 to [`MAX_SGE`].
+    pub max_send_sge: usize,
+    /// Elements of a receive, 0 to [`MAX_SGE`].
+    pub max_recv_sge: usize,
+    /// Inline bytes of a send request, 0 to [`MAX_INLINE`].
+    pub max_inline: usize,
+}
+
+impl Default for QpCapabilities {
+    fn default() -> Self {
+        Self { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 4, max_recv_sge: 4, max_inline: 64 }
+    }
+}
+
+impl QpCapabilities {
+    pub(crate) fn check(&self) -> Result<(), CreateQpError> {
+        let limits = [
+            ("max_send_wr", self.max_send_wr, MAX_QP_WR),
+            ("max_recv_wr", self.max_recv_wr, MAX_QP_WR),
+            ("max_send_sge", self.max_send_sge, MAX_SGE),
+            ("max_recv_sge", self.max_recv_sge, MAX_SGE),
+            ("max_inline", self.max_inline, MAX_INLINE),
+        ];
+        for (name, have, limit) in limits {
+            if have > limit {
+                return Err(CreateQpError::CapabilityTooLarge { name, have, limit });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a queue pair is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct QpInit {
+    /// Transport.
+    pub qp_type: QpType,
+    /// Protection domain.
+    pub pd: PdId,
+    /// Where send requests complete.
+    pub send_cq: CqId,
+    /// Where receives complete.
+    pub recv_cq: CqId,
+    /// Take receives from here instead of from an own queue.
+    pub srq: Option<SrqId>,
+    /// Sizes.
+    pub capabilities: QpCapabilities,
+    /// Whether every send request completes visibly, whatever its flags.
+    pub signal_all: bool,
+}
+
+/// Why a queue pair was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateQpError {
+    /// The protection domain does not exist.
+    #[error("there is no such protection domain")]
+    UnknownProtectionDomain,
+    /// A completion queue does not exist.
+    #[error("there is no such completion queue")]
+    UnknownCq,
+    /// The shared receive queue does not exist.
+    #[error("there is no such shared receive queue")]
+    UnknownSrq,
+    /// The shared receive queue belongs to another protection domain.
+    #[error("the shared receive queue belongs to another protection domain")]
+    SrqOfOtherDomain,
+    /// A size beyond what is possible.
+    #[error("{name} is {have}, the most is {limit}")]
+    CapabilityTooLarge {
+        /// The field.
+        name: &'static str,
+        /// Asked for.
+        have: usize,
+        /// Possible.
+        limit: usize,
+    },
+    /// The configured number of queue pairs is in use.
+    #[error("all {limit} queue pairs are in use; destroy one or raise the limit")]
+    TooManyQps {
+        /// The configured limit.
+        limit: usize,
+    },
+}
+
+/// Attributes for a modify call: those that are `Some` are given. `QpAttr::default()` gives none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QpAttr {
+    /// The state to go to.
+    pub state: Option<QpState>,
+    /// The state that the caller believes the queue pair is in; a mismatch is an error.
+    pub cur_state: Option<QpState>,
+    /// Whether draining raises [`crate::AsyncEvent::SqDrained`].
+    pub en_sqd_async_notify: Option<bool>,
+    /// What peers may do through this queue pair: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC, FLUSH_*.
+    pub access: Option<Access>,
+    /// Only 0: a RoCE port has one partition key.
+    pub pkey_index: Option<u16>,
+    /// Only 1.
+    pub port: Option<u8>,
+    /// Q_Key (UD).
+    pub qkey: Option<u32>,
+    /// The route to the peer. Its UDP source port is final: the device was asked for it.
+    pub path: Option<Path>,
+    /// Path MTU, the same at both ends.
+    pub path_mtu: Option<PathMtu>,
+    /// Local ACK timeout: 4.096 µs × 2^timeout, 1 to 31; 0 disables the timer, so a lost packet hangs.
+    pub timeout: Option<u8>,
+    /// Retries after timeouts and sequence errors, 0 to 7.
+    pub retry_cnt: Option<u8>,
+    /// Retries after RNR NAKs, 0 to 6; 7 is for ever.
+    pub rnr_retry: Option<u8>,
+    /// First PSN to expect.
+    pub rq_psn: Option<Psn>,
+    /// READs and atomics outstanding as requester, at most the peer's `max_dest_rd_atomic`.
+    pub max_rd_atomic: Option<u8>,
+    /// The delay that RNR NAKs ask the peer for.
+    pub min_rnr_timer: Option<RnrTimer>,
+    /// First PSN to send.
+    pub sq_psn: Option<Psn>,
+    /// READs and atomics kept as responder, at most [`MAX_RD_ATOMIC`].
+    pub max_dest_rd_atomic: Option<u8>,
+    /// The peer's queue pair.
+    pub dest_qpn: Option<Qpn>,
+}
+
+impl QpAttr {
+    /// Nothing but a state.
+    #[must_use]
+    pub fn to_state(state: QpState) -> Self {
+        Self { state: Some(state), ..Self::default() }
+    }
+
+    /// Which attributes are given.
+    #[must_use]
+    pub fn mask(&self) -> AttrMask {
+        let given = [
+            (self.state.is_some(), AttrMask::STATE),
+            (self.cur_state.is_some(), AttrMask::CUR_STATE),
+            (self.en_sqd_async_notify.is_some(), AttrMask::EN_SQD_ASYNC_NOTIFY),
+            (self.access.is_some(), AttrMask::ACCESS_FLAGS),
+            (self.pkey_index.is_some(), AttrMask::PKEY_INDEX),
+            (self.port.is_some(), AttrMask::PORT),
+            (self.qkey.is_some(), AttrMask::QKEY),
+            (self.path.is_some(), AttrMask::AV),
+            (self.path_mtu.is_some(), AttrMask::PATH_MTU),
+            (self.timeout.is_some(), AttrMask::TIMEOUT),
+            (self.retry_cnt.is_some(), AttrMask::RETRY_CNT),
+            (self.rnr_retry.is_some(), AttrMask::RNR_RETRY),
+            (self.rq_psn.is_some(), AttrMask::RQ_PSN),
+            (self.max_rd_atomic.is_some(), AttrMask::MAX_QP_RD_ATOMIC),
+            (self.min_rnr_timer.is_some(), AttrMask::MIN_RNR_TIMER),
+            (self.sq_psn.is_some(), AttrMask::SQ_PSN),
+            (self.max_dest_rd_atomic.is_some(), AttrMask::MAX_DEST_RD_ATOMIC),
+            (self.dest_qpn.is_some(), AttrMask::DEST_QPN),
+        ];
+        given.into_iter().filter(|(given, _)| *given).fold(AttrMask::empty(), |sum, (_, bit)| sum | bit)
+    }
+}
+
+/// Why a modify call changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifyQpError {
+    /// No such queue pair.
+    #[error("there is no such queue pair")]
+    UnknownQp,
+    /// The caller was wrong about the present state.
+    #[error("the queue pair is in state {}, not in {}", .actual.name(), .believed.name())]
+    CurrentState {
+        /// Where it is.
+        actual: QpState,
+        /// What the caller gave.
+        believed: QpState,
+    },
+    /// No such transition.
+    #[error("a {qp_type:?} queue pair cannot go from {} to {}", .from.name(), .to.name())]
+    Transition {
+        /// Transport.
+        qp_type: QpType,
+        /// Present state.
+        from: QpState,
+        /// Wanted state.
+        to: QpState,
+    },
+    /// Attributes are missing.
+    #[error("going from {} to {} also needs {}", .from.name(), .to.name(), Names(*.missing))]
+    Missing {
+        /// Present state.
+        from: QpState,
+        /// Wanted state.
+        to: QpState,
+        /// What is missing.
+        missing: AttrMask,
+    },
+    /// Attributes that cannot be set here.
+    #[error("going from {} to {} does not take {}", .from.name(), .to.name(), Names(*.extra))]
+    NotAllowed {
+        /// Present state.
+        from: QpState,
+        /// Wanted state.
+        to: QpState,
+        /// What may not be given.
+        extra: AttrMask,
+    },
+    /// A value outside its range.
+    #[error("{name} is {have}, the most is {limit}")]
+    OutOfRange {
+        /// The attribute.
+        name: &'static str,
+        /// Given.
+        have: u32,
+        /// Largest legal value.
+        limit: u32,
+    },
+}
+
+/// Prints the names in a mask.
+struct Names(AttrMask);
+
+impl fmt::Display for Names {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, _)) in self.0.iter_names().enumerate() {
+            let separator = if index > 0 { ", " } else { "" };
+            write!(formatter, "{separator}{name}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The attributes as they are in force: what a query returns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QpAttributes {
+    /// State.
+    pub state: QpState,
+    /// Whether draining raises an event.
+    pub en_sqd_async_notify: bool,
+    /// What peers may do.
+    pub access: Access,
+    /// Partition key, always [`DEFAULT_P_KEY`].
+    pub p_key: u16,
+    /// Q_Key (UD).
+    pub qkey: u32,
+    /// The route to the peer, once known.
+    pub path: Option<Path>,
+    /// Path MTU.
+    pub path_mtu: PathMtu,
+    /// Local ACK timeout exponent.
+    pub timeout: u8,
+    /// Retries after timeouts and sequence errors.
+    pub retry_cnt: u8,
+    /// Retries after RNR NAKs.
+    pub rnr_retry: u8,
+    /// Outstanding READs and atomics as requester.
+    pub max_rd_atomic: u8,
+    /// Kept READs and atomics as responder.
+    pub max_dest_rd_atomic: u8,
+    /// RNR delay asked for.
+    pub min_rnr_timer: RnrTimer,
+    /// The peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// The next PSN that will be sent for the first time.
+    pub sq_psn: Psn,
+    /// The next PSN that is expected.
+    pub rq_psn: Psn,
+}
+
+impl QpAttributes {
+    pub(crate) fn new(path_mtu: PathMtu) -> Self {
+        Self {
+            state: QpState::Reset,
+            en_sqd_async_notify: false,
+            access: Access::empty(),
+            p_key: DEFAULT_P_KEY,
+            qkey: 0,
+            path: None,
+            path_mtu,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: RnrTimer::default(),
+            dest_qpn: Qpn::new(0),
+            sq_psn: Psn::new(0),
+            rq_psn: Psn::new(0),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! A queue pair: what its two halves have in common.
+
+mod attr;
+mod state;
+
+use roce_packet::{Bth, Opcode, Path, Psn, Qpn};
+
+pub use attr::{
+    CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
+    QpCapabilities, QpInit,
+};
+pub use state::{AttrMask, QpState, QpType, Transition, transition};
+
+use crate::completion::{Cause, Wc, WcStatus};
+use crate::counters::{Counters, count};
+use crate::event::AsyncEvent;
+use crate::ids::{CqId, PdId, SrqId};
+use crate::rc::{RcRequester, RcResponder};
+use crate::rq::{Receive, ReceiveQueue};
+use crate::shared::Shared;
+use crate::sq::{SendQueue, Wqe};
+use crate::timer::Deadlines;
+use crate::uc::{UcRequester, UcResponder};
+use crate::ud::{UdRequester, UdResponder};
+use crate::wr::SendFlags;
+
+/// One queue pair of an engine.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) core: QpCore,
+    pub(crate) halves: Halves,
+    /// Which half had the last turn, so that neither starves the other.
+    pub(crate) requester_turn: bool,
+    /// Whether it waits in the engine's ready queue.
+    pub(crate) scheduled: bool,
+    /// The earliest entry that the engine's timer queue holds for it.
+    pub(crate) queued_deadline: Option<crate::time::Instant>,
+}
+
+/// The two halves by transport. They never call each other.
+#[derive(Debug)]
+pub(crate) enum Halves {
+    Rc(RcRequester, RcResponder),
+    Uc(UcRequester, UcResponder),
+    Ud(UdRequester, UdResponder),
+}
+
+impl Halves {
+    pub(crate) fn sq(&self) -> &SendQueue {
+        match self {
+            Self::Rc(requester, _) => &requester.sq,
+            Self::Uc(requester, _) => &requester.sq,
+            Self::Ud(requester, _) => &requester.sq,
+        }
+    }
+
+    pub(crate) fn sq_mut(&mut self) -> &mut SendQueue {
+        match self {
+            Self::Rc(requester, _) => &mut requester.sq,
+            Self::Uc(requester, _) => &mut requester.sq,
+            Self::Ud(requester, _) => &mut requester.sq,
+        }
+    }
+
+    /// Takes a half-filled receive back out of the responder, so that it can be flushed.
+    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+        match self {
+            Self::Rc(_, responder) => responder.take_receive(),
+            Self::Uc(_, responder) => responder.take_receive(),
+            Self::Ud(..) => None,
+        }
+    }
+}
+
+/// What both halves of a queue pair use.
+#[derive(Debug)]
+pub(crate) struct QpCore {
+    pub(crate) number: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) pd: PdId,
+    pub(crate) send_cq: CqId,
+    pub(crate) recv_cq: CqId,
+    pub(crate) srq: Option<SrqId>,
+    pub(crate) rq: ReceiveQueue,
+    pub(crate) signal_all: bool,
+    pub(crate) capabilities: QpCapabilities,
+    pub(crate) attr: QpAttributes,
+    pub(crate) counters: Counters,
+    pub(crate) deadlines: Deadlines,
+    /// Set by a half that met an error; the engine then moves the queue pair to `ERR` (or `SQE`) and
+    /// raises the event, if there is one to raise.
+    pub(crate) failure: Option<Failure>,
+    /// ICRCs in a row that were exact although the device did not see the Identification.
+    pub(crate) exact_icrcs: u8,
+    /// The next completion of SQD is still to be announced.
+    pub(crate) drain_pending: bool,
+}
+
+/// How a queue pair failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// To the error state; a completion told the reason.
+    Told,
+    /// To the error state with an event, because no completion could tell.
+    Event(AsyncEvent),
+    /// Only the send queue stops (UC, UD).
+    SendQueue,
+}
+
+impl QpCore {
+    /// The header of an outgoing packet, as this queue pair fills it in.
+    #[inline]
+    pub(crate) fn bth(&self, shared: &Shared, opcode: Opcode, psn: Psn) -> Bth {
+        Bth {
+            opcode,
+            solicited: false,
+            mig_req: shared.config.mig_req,
+            pad_count: 0,
+            p_key: self.attr.p_key,
+            fecn: false,
+            becn: false,
+            dest_qp: self.attr.dest_qpn,
+            ack_req: false,
+            psn,
+        }
+    }
+
+    /// Whether a packet on `path` comes from the peer of this connection.
+    #[inline]
+    pub(crate) fn is_from_peer(&self, path: &Path) -> bool {
+        self.attr.path.as_ref().is_some_and(|own| {
+            own.source == path.destination
+                && own.destination == path.source
+                && own.encapsulation == path.encapsulation
+        })
+    }
+
+    /// Fails the queue pair unless it has failed already; the first reason counts.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        if self.failure.is_none() {
+            self.failure = Some(failure);
+        }
+    }
+
+    /// Queues the completion of a send request that succeeded, if it is to be seen.
+    #[inline]
+    pub(crate) fn complete_send(&mut self, shared: &mut Shared, wqe: &Wqe) {
+        if !self.signal_all && !wqe.flags.contains(SendFlags::SIGNALED) {
+            return;
+        }
+        let wc = Wc {
+            wr_id: wqe.wr_id,
+            opcode: wqe.wc_opcode(),
+            byte_len: wqe.len,
+            qpn: self.number,
+            ..Wc::default()
+        };
+        self.push_wc(shared, self.send_cq, wc, false);
+    }
+
+    /// Queues the completion of a send request that failed; it is always seen.
+    pub(crate) fn fail_send(&mut self, shared: &mut Shared, wqe: &Wqe, status: WcStatus, cause: Cause) {
+        count!(shared, self, req_cqe_error);
+        if status == WcStatus::WrFlushError {
+            count!(shared, self, req_cqe_flush_error);
+        }
+        let opcode = wqe.wc_opcode();
+        let wc = Wc { wr_id: wqe.wr_id, status, cause, opcode, qpn: self.number, ..Wc::default() };
+        self.push_wc(shared, self.send_cq, wc, false);
+    }
+
+    /// Queues the completion of a receive that succeeded.
+    #[inline]
+    pub(crate) fn complete_recv(&mut self, shared: &mut Shared, wc: Wc, solicited: bool) {
+        self.push_wc(shared, self.recv_cq, wc, solicited);
+    }
+
+    /// Queues the completion of a receive that failed.
+    pub(crate) fn fail_recv(&mut self, shared: &mut Shared, wr_id: u64, status: WcStatus, cause: Cause) {
+        count!(shared, self, resp_cqe_error);
+        if status == WcStatus::WrFlushError {
+            count!(shared, self, resp_cqe_flush_error);
+        }
+        let opcode = crate::completion::WcOpcode::Recv;
+        let wc = Wc { wr_id, status, cause, opcode, qpn: self.number, ..Wc::default() };
+        self.push_wc(shared, self.recv_cq, wc, false);
+    }
+
+    fn push_wc(&mut self, shared: &mut Shared, cq: CqId, wc: Wc, solicited: bool) {
+        if shared.push_wc(cq, wc, solicited).is_err() {
+            // Completions are being lost: the application cannot know the state of this queue pair.
+            self.fail(Failure::Event(AsyncEvent::QpFatal(self.number)));
+        }
+    }
+
+    /// Takes the next receive, from the own queue or the shared one.
+    pub(crate) fn take_receive(&mut self, shared: &mut Shared) -> Option<Receive> {
+        let Some(srq) = self.srq else { return self.rq.pop() };
+        let (receive, below_limit) = shared.srqs.get_mut(srq.index())?.take()?;
+        if below_limit {
+            shared.events.push_async(AsyncEvent::SrqLimitReached(srq));
+        }
+        Some(receive)
+    }
+
+    /// Bytes that the next receive holds, without taking it.
+    pub(crate) fn next_receive_capacity(&self, shared: &Shared) -> Option<u64> {
+        match self.srq {
+            Some(srq) => shared.srqs.get(srq.index())?.queue.next_capacity(),
+            None => self.rq.next_capacity(),
+        }
+    }
+
+    /// Bytes of the path MTU.
+    #[inline]
+    pub(crate) fn mtu(&self) -> usize {
+        self.attr.path_mtu.bytes()
+    }
+}

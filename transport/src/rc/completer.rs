@@ -1,0 +1,308 @@
+//! The requester's ear: acknowledgements, NAKs and responses (IBTA 9.7.5.2, 9.7.6).
+
+use roce_packet::{Datagram, NakCode, Operation, Position, Psn, RnrTimer, Syndrome};
+
+use super::requester::RcRequester;
+use crate::completion::{Cause, WcStatus};
+use crate::counters::count;
+use crate::qp::QpCore;
+use crate::segment::packets;
+use crate::shared::Shared;
+use crate::sq::{Progress, local_cause};
+use crate::timer::Timer;
+use crate::verdict::{DropReason, Verdict};
+use crate::wr::SendOp;
+
+/// What a cumulative acknowledgement met on its way.
+#[derive(PartialEq, Eq)]
+enum Advance {
+    /// Everything up to the PSN is answered.
+    Through,
+    /// A READ or atomic in between has not been answered: its response was lost.
+    ResponseMissing,
+}
+
+impl RcRequester {
+    /// Handles a response packet: an acknowledgement, or the answer to a READ or atomic.
+    pub(crate) fn handle_response(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Verdict {
+        let psn = datagram.bth().psn;
+        if self.una.distance_to(psn) >= self.in_flight() {
+            return self.outside_window(core, shared, psn);
+        }
+        let Some(aeth) = datagram.aeth().map(|aeth| aeth.syndrome).or_else(|| middle_syndrome(datagram)) else {
+            return Verdict::Dropped(DropReason::Malformed);
+        };
+        match (datagram.info().operation, aeth) {
+            (_, Syndrome::Reserved(_)) => Verdict::Dropped(DropReason::ReservedSyndrome),
+            (Operation::Acknowledge, Syndrome::Ack { .. }) => self.on_ack(core, shared, psn),
+            (Operation::Acknowledge, Syndrome::RnrNak { timer }) => self.on_rnr(core, shared, psn, timer),
+            (Operation::Acknowledge, Syndrome::Nak(NakCode::PsnSequence)) => {
+                self.on_sequence_nak(core, shared, psn)
+            }
+            (Operation::Acknowledge, Syndrome::Nak(code)) => self.on_fatal_nak(core, shared, psn, code),
+            (Operation::ReadResponse | Operation::AtomicAcknowledge, Syndrome::Ack { .. }) => {
+                self.on_response(core, shared, datagram)
+            }
+            _ => self.bad_response(core, shared, psn, Cause::UnexpectedResponse),
+        }
+    }
+
+    /// A PSN that awaits no answer: either an old one again, or one that was never sent.
+    fn outside_window(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
+        if psn.before(self.una) {
+            count!(shared, core, stale_responses);
+            Verdict::Dropped(DropReason::StaleResponse)
+        } else {
+            Verdict::Dropped(DropReason::UnsentPsn)
+        }
+    }
+
+    /// Answers everything up to and including `psn`, except READs and atomics: those need more than an
+    /// acknowledgement.
+    fn advance(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Advance {
+        if psn.before(self.una) {
+            return Advance::Through;
+        }
+        let before = self.una;
+        let mut outcome = Advance::Through;
+        let mut position = self.sq.head();
+        while let Some(wqe) = self.sq.get_mut(position) {
+            position += 1;
+            match wqe.progress {
+                Progress::Done => continue,
+                Progress::Posted => break,
+                Progress::Started => {}
+            }
+            if psn.before(wqe.first_psn) {
+                break;
+            }
+            if wqe.awaits_response() {
+                outcome = Advance::ResponseMissing;
+                break;
+            }
+            let last = wqe.last_psn();
+            if psn.before(last) {
+                self.una = psn.next();
+                break;
+            }
+            wqe.progress = Progress::Done;
+            self.una = last.next();
+        }
+        if self.una != before {
+            self.progressed(core, shared);
+        }
+        outcome
+    }
+
+    /// `una` moved: reloads the retry counts, restarts the timer, completes what is finished.
+    fn progressed(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        self.reload_retries(core);
+        self.recovering = None;
+        if self.rnr_waiting {
+            self.rnr_waiting = false;
+            core.deadlines.set(Timer::Rnr, None);
+        }
+        if self.cursor.before(self.una) {
+            // The answer came although the packet was about to be sent again.
+            count!(shared, core, spurious_retransmits);
+            self.cursor = self.una;
+            self.cursor_wqe = self.sq.head();
+        }
+        self.arm(core, shared);
+        self.retire(core, shared);
+    }
+
+    fn on_ack(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
+        match self.advance(core, shared, psn) {
+            Advance::Through => Verdict::Handled,
+            Advance::ResponseMissing => self.on_lost_response(core, shared),
+        }
+    }
+
+    /// A later answer arrived while a READ or atomic is unanswered: an implied NAK (IBTA 9.7.5.2.9).
+    fn on_lost_response(&mut self, core: &mut QpCore, shared: &mut Shared) -> Verdict {
+        if self.recovering == Some(self.una) || self.cursor == self.una {
+            // The request is being sent again already; what arrives meanwhile was under way before.
+            return Verdict::Dropped(DropReason::ResponseGap);
+        }
+        if self.spend_retry(core, shared, Cause::SequenceRetries) {
+            count!(shared, core, implied_nak_seq_err);
+            self.recovering = Some(self.una);
+            self.go_back(core, shared);
+            self.arm(core, shared);
+        }
+        Verdict::Handled
+    }
+
+    /// A NAK speaks for everything before its PSN. `Some` says that there was a response missing.
+    fn advance_before(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Option<Verdict> {
+        match self.advance(core, shared, psn.sub(1)) {
+            Advance::Through => None,
+            Advance::ResponseMissing => Some(self.on_lost_response(core, shared)),
+        }
+    }
+
+    fn on_sequence_nak(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
+        if let Some(verdict) = self.advance_before(core, shared, psn) {
+            return verdict;
+        }
+        if self.recovering == Some(psn) || self.cursor == psn {
+            count!(shared, core, stale_responses);
+            return Verdict::Dropped(DropReason::StaleResponse);
+        }
+        if self.spend_retry(core, shared, Cause::SequenceRetries) {
+            count!(shared, core, packet_seq_err);
+            self.recovering = Some(psn);
+            self.go_back(core, shared);
+            self.arm(core, shared);
+        }
+        Verdict::Handled
+    }
+
+    fn on_rnr(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, timer: RnrTimer) -> Verdict {
+        if let Some(verdict) = self.advance_before(core, shared, psn) {
+            return verdict;
+        }
+        if self.rnr_waiting {
+            count!(shared, core, stale_responses);
+            return Verdict::Dropped(DropReason::StaleResponse);
+        }
+        match (core.attr.rnr_retry, self.rnr_retries_left.checked_sub(1)) {
+            (7, _) => {}
+            (_, Some(left)) => self.rnr_retries_left = left,
+            (_, None) => {
+                count!(shared, core, req_rnr_retries_exceeded);
+                let (status, cause) = (WcStatus::RnrRetryExceededError, Cause::RnrRetries);
+                self.fail(core, shared, self.sq.head(), status, cause);
+                return Verdict::Handled;
+            }
+        }
+        count!(shared, core, rnr_nak_retry_err);
+        self.rnr_waiting = true;
+        self.go_back(core, shared);
+        core.deadlines.set(Timer::Retry, None);
+        core.deadlines.set(Timer::Rnr, Some(shared.now.plus_nanos(timer.delay_ns())));
+        Verdict::Handled
+    }
+
+    fn on_fatal_nak(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, code: NakCode) -> Verdict {
+        if let Some(verdict) = self.advance_before(core, shared, psn) {
+            return verdict;
+        }
+        let (status, cause) = match code {
+            NakCode::RemoteAccess => {
+                count!(shared, core, req_remote_access_errors);
+                (WcStatus::RemoteAccessError, Cause::NakRemoteAccess)
+            }
+            NakCode::RemoteOperational => (WcStatus::RemoteOperationError, Cause::NakRemoteOperational),
+            NakCode::InvalidRequest => {
+                count!(shared, core, req_remote_invalid_request);
+                (WcStatus::RemoteInvalidRequestError, Cause::NakInvalidRequest)
+            }
+            _ => (WcStatus::RemoteInvalidRequestError, Cause::NakUnknown),
+        };
+        let position = self.position_of(psn);
+        self.fail(core, shared, position, status, cause);
+        Verdict::Handled
+    }
+
+    /// The request that `psn` belongs to, the oldest one if none is found.
+    fn position_of(&self, psn: Psn) -> u64 {
+        let mut position = self.sq.head();
+        while let Some(wqe) = self.sq.get(position) {
+            if wqe.contains(psn) {
+                return position;
+            }
+            position += 1;
+        }
+        self.sq.head()
+    }
+
+    /// The answer to a READ, an atomic, an ATOMIC WRITE or a FLUSH.
+    fn on_response(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Verdict {
+        let psn = datagram.bth().psn;
+        if let Some(verdict) = self.advance_before(core, shared, psn) {
+            return verdict;
+        }
+        let position = self.sq.head();
+        let Some(wqe) = self.sq.get(position).copied().filter(|wqe| wqe.contains(psn)) else {
+            return self.bad_response(core, shared, psn, Cause::UnexpectedResponse);
+        };
+        let info = datagram.info();
+        let is_read_response = info.operation == Operation::ReadResponse;
+        let expected = match wqe.op {
+            SendOp::Read { .. } => is_read_response,
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => {
+                is_read_response && info.position == Position::Only && datagram.payload_len() == 0
+            }
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => !is_read_response,
+            _ => false,
+        };
+        if !expected {
+            return self.bad_response(core, shared, psn, Cause::UnexpectedResponse);
+        }
+        let original = datagram.atomic_ack_eth().map(|ack| ack.original.to_ne_bytes());
+        let (offset, payload, ends) = match &original {
+            Some(bytes) => (0, (bytes.as_slice(), [].as_slice()), true),
+            None => {
+                let index = wqe.first_psn.distance_to(psn);
+                if let Err(cause) = check_read_response(&wqe, index, psn, core.mtu(), datagram) {
+                    return self.bad_response(core, shared, psn, cause);
+                }
+                (index * core.mtu() as u32, datagram.payload(), psn == wqe.requested_to)
+            }
+        };
+        if let Err(error) = self.sq.scatter(&shared.keys, core.pd, position, offset, payload) {
+            self.fail(core, shared, position, WcStatus::LocalProtectionError, local_cause(error));
+            return Verdict::Handled;
+        }
+        self.una = psn.next();
+        if ends {
+            self.outstanding = self.outstanding.saturating_sub(1);
+        }
+        if psn == wqe.last_psn()
+            && let Some(wqe) = self.sq.get_mut(position)
+        {
+            wqe.progress = Progress::Done;
+        }
+        self.progressed(core, shared);
+        Verdict::Handled
+    }
+
+    /// A response that no correct peer sends: the request it claims to answer fails (IBTA 9.9.2.3).
+    fn bad_response(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, cause: Cause) -> Verdict {
+        let position = self.position_of(psn);
+        self.fail(core, shared, position, WcStatus::BadResponseError, cause);
+        Verdict::Handled
+    }
+}
+
+/// READ Response Middle has no AETH and stands for an acknowledgement.
+fn middle_syndrome(datagram: &Datagram<'_>) -> Option<Syndrome> {
+    (datagram.info().operation == Operation::ReadResponse).then_some(Syndrome::Ack { credit_code: 31 })
+}
+
+/// Position and length that the response packet with this index must have. First and Middle are not
+/// told apart: a late Middle of the first request may arrive where the second one begins.
+fn check_read_response(
+    wqe: &crate::sq::Wqe,
+    index: u32,
+    psn: Psn,
+    mtu: usize,
+    datagram: &Datagram<'_>,
+) -> Result<(), Cause> {
+    if !matches!(wqe.op, SendOp::Read { .. }) {
+        return Ok(());
+    }
+    let is_end = matches!(datagram.info().position, Position::Last | Position::Only);
+    if is_end != (psn == wqe.requested_to) {
+        return Err(Cause::UnexpectedResponse);
+    }
+    let expected = if index + 1 < packets(wqe.len, mtu) { mtu } else { wqe.len as usize - index as usize * mtu };
+    if datagram.payload_len() == expected { Ok(()) } else { Err(Cause::ResponseLength) }
+}

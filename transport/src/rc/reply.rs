@@ -1,0 +1,160 @@
+//! What the responder sends: acknowledgements, NAKs, READ responses, results of atomics.
+
+use roce_packet::{Aeth, AtomicAckEth, DatagramWriter, Msn, NakCode, Opcode, Psn, Syndrome};
+
+use super::resources::{Answer, Sending};
+use super::responder::RcResponder;
+use crate::completion::{Cause, WcStatus};
+use crate::counters::count;
+use crate::io::{Transmit, TxSlot};
+use crate::memory::Access;
+use crate::qp::QpCore;
+use crate::segment::seal;
+use crate::shared::Shared;
+
+/// The one acknowledgement or NAK that is owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// Everything before the expected PSN arrived.
+    Ack,
+    /// The expected PSN did not arrive, a later one did.
+    SequenceNak,
+    /// The expected PSN needs a receive and there is none.
+    Rnr,
+    /// The packet with this PSN was refused for good.
+    FatalNak { code: NakCode, psn: Psn },
+}
+
+impl RcResponder {
+    /// Whether there is a NAK to send although the queue pair is in the error state.
+    pub(crate) fn has_last_words(&self) -> bool {
+        matches!(self.reply, Some(Reply::FatalNak { .. }))
+    }
+
+    /// Writes the next packet into `slot`, if one is owed. Responses go before the acknowledgement: it
+    /// speaks for everything up to its PSN, so whatever it covers must be out (IBTA 9.7.5.1.2).
+    pub(crate) fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+    ) -> Option<Transmit> {
+        if self.resources.any_waiting()
+            && let Some(transmit) = self.send_response(core, shared, slot)
+        {
+            return Some(transmit);
+        }
+        let reply = self.reply?;
+        let (syndrome, psn) = match reply {
+            Reply::Ack => (Syndrome::ACK_UNLIMITED, self.epsn.sub(1)),
+            Reply::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.epsn),
+            Reply::Rnr => (Syndrome::RnrNak { timer: core.attr.min_rnr_timer }, self.epsn),
+            Reply::FatalNak { code, psn } => (Syndrome::Nak(code), psn),
+        };
+        let bth = core.bth(shared, Opcode::RC_ACKNOWLEDGE, psn);
+        let path = core.attr.path?;
+        let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+        writer.aeth(&Aeth { syndrome, msn: self.msn }).ok()?;
+        let transmit = seal(writer, &path, &slot.batch)?;
+        self.reply = None;
+        Some(transmit)
+    }
+
+    fn send_response(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+    ) -> Option<Transmit> {
+        let resource = *self.resources.next()?;
+        let sending = resource.sending?;
+        match resource.answer {
+            Answer::Read { rkey, .. } => {
+                let key = (rkey, resource.msn);
+                self.send_read_packet(core, shared, slot, key, sending)
+            }
+            Answer::Atomic { original } => {
+                let bth = core.bth(shared, Opcode::RC_ATOMIC_ACKNOWLEDGE, sending.psn);
+                let path = core.attr.path?;
+                let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+                writer.aeth(&ack(resource.msn)).ok()?;
+                writer.atomic_ack_eth(&AtomicAckEth { original }).ok()?;
+                let transmit = seal(writer, &path, &slot.batch)?;
+                self.resources.finished();
+                Some(transmit)
+            }
+            Answer::Empty => {
+                let bth = core.bth(shared, Opcode::RC_RDMA_READ_RESPONSE_ONLY, sending.psn);
+                let path = core.attr.path?;
+                let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+                writer.aeth(&ack(resource.msn)).ok()?;
+                let transmit = seal(writer, &path, &slot.batch)?;
+                self.resources.finished();
+                Some(transmit)
+            }
+        }
+    }
+
+    /// One packet of a READ response. The bytes are read now, and the key is checked again: the owner may
+    /// have revoked it since the request came.
+    fn send_read_packet(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+        (rkey, msn): (crate::ids::RKey, Msn),
+        sending: Sending,
+    ) -> Option<Transmit> {
+        let len = (sending.left as usize).min(core.mtu());
+        let ends = sending.left as usize <= core.mtu();
+        let opcode = match (sending.begun, ends) {
+            (false, true) => Opcode::RC_RDMA_READ_RESPONSE_ONLY,
+            (false, false) => Opcode::RC_RDMA_READ_RESPONSE_FIRST,
+            (true, false) => Opcode::RC_RDMA_READ_RESPONSE_MIDDLE,
+            (true, true) => Opcode::RC_RDMA_READ_RESPONSE_LAST,
+        };
+        let bth = core.bth(shared, opcode, sending.psn);
+        let path = core.attr.path?;
+        let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+        if opcode != Opcode::RC_RDMA_READ_RESPONSE_MIDDLE {
+            writer.aeth(&ack(msn)).ok()?;
+        }
+        let target = writer.payload_slot(len).ok()?;
+        if len > 0 {
+            let range = (sending.va, len as u64);
+            let read = shared
+                .keys
+                .resolve_remote(rkey, core.pd, core.number, range, Access::REMOTE_READ)
+                .and_then(|resolved| Ok(shared.keys.memory(&resolved)?.read(resolved.offset, target)?));
+            if read.is_err() {
+                self.response_refused(core, shared, sending.psn);
+                return None;
+            }
+        }
+        let transmit = seal(writer, &path, &slot.batch)?;
+        if ends {
+            self.resources.finished();
+        } else if let Some(resource) = self.resources.next() {
+            resource.sending = Some(Sending {
+                psn: sending.psn.next(),
+                va: sending.va.wrapping_add(len as u64),
+                left: sending.left - len as u32,
+                begun: true,
+            });
+        }
+        Some(transmit)
+    }
+
+    /// The key of a READ was revoked while its response was being sent.
+    fn response_refused(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) {
+        count!(shared, core, resp_remote_access_errors);
+        self.resources.abandon();
+        let code = NakCode::RemoteAccess;
+        self.reply = Some(Reply::FatalNak { code, psn });
+        self.fail_with(core, shared, code, WcStatus::LocalAccessError, Cause::RemoteAccessRefused);
+    }
+}
+
+fn ack(msn: Msn) -> Aeth {
+    Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn }
+}

@@ -1,0 +1,476 @@
+//! The sending half of RC: which packet goes out next, and going back when one was lost.
+//!
+//! Every request packet has a PSN; a READ takes as many as its response has packets. Three PSNs say
+//! where the queue stands, in this order around the circle:
+//!
+//! ```text
+//!   una ............ cursor ............ unsent
+//!   oldest that      next packet         first that was
+//!   awaits an        to send             never sent
+//!   answer
+//! ```
+//!
+//! In undisturbed traffic `cursor` equals `unsent`; a retransmission moves it back to `una`.
+
+use roce_packet::{AtomicEth, DatagramWriter, FlushSelectivity, Feth, Opcode, Psn, Reth};
+
+use crate::completion::{Cause, WcStatus};
+use crate::counters::count;
+use crate::event::AsyncEvent;
+use crate::io::{Transmit, TxSlot};
+use crate::qp::{Failure, QpCapabilities, QpCore};
+use crate::segment::{packets, seal, segment, write_headers};
+use crate::shared::Shared;
+use crate::sq::{Progress, SendQueue, Wqe, local_cause};
+use crate::timer::Timer;
+use crate::wr::{FlushPlacement, SendFlags, SendOp};
+
+#[derive(Debug)]
+pub(crate) struct RcRequester {
+    pub(crate) sq: SendQueue,
+    /// The oldest PSN without an answer, and the first that was never sent.
+    pub(super) una: Psn,
+    pub(super) unsent: Psn,
+    /// The next packet to send: the request it belongs to, and its PSN.
+    pub(super) cursor: Psn,
+    pub(super) cursor_wqe: u64,
+    /// READ and atomic requests sent and not answered; at most `max_rd_atomic`.
+    pub(super) outstanding: u32,
+    pub(super) retries_left: u8,
+    pub(super) rnr_retries_left: u8,
+    /// An RNR NAK asked for a pause.
+    pub(super) rnr_waiting: bool,
+    /// The PSN that a NAK sent this half back to. Another NAK for it says nothing new.
+    pub(super) recovering: Option<Psn>,
+    since_ack_request: u32,
+}
+
+/// What stops the queue from sending.
+enum Next {
+    Send,
+    Blocked,
+    /// A local operation was carried out, look again.
+    Again,
+}
+
+impl RcRequester {
+    pub(crate) fn new(capabilities: &QpCapabilities) -> Self {
+        Self {
+            sq: SendQueue::new(capabilities),
+            una: Psn::new(0),
+            unsent: Psn::new(0),
+            cursor: Psn::new(0),
+            cursor_wqe: 0,
+            outstanding: 0,
+            retries_left: 0,
+            rnr_retries_left: 0,
+            rnr_waiting: false,
+            recovering: None,
+            since_ack_request: 0,
+        }
+    }
+
+    /// Forgets everything, for RESET.
+    pub(crate) fn reset(&mut self) {
+        self.sq.clear();
+        self.start(Psn::new(0));
+    }
+
+    /// Takes the first PSN, at the transition to RTS.
+    pub(crate) fn start(&mut self, sq_psn: Psn) {
+        self.una = sq_psn;
+        self.unsent = sq_psn;
+        self.cursor = sq_psn;
+        self.cursor_wqe = self.sq.head();
+        self.outstanding = 0;
+        self.rnr_waiting = false;
+        self.recovering = None;
+        self.since_ack_request = 0;
+    }
+
+    /// Reloads the retry counts from the attributes: at the start and after progress.
+    pub(crate) fn reload_retries(&mut self, core: &QpCore) {
+        self.retries_left = core.attr.retry_cnt;
+        self.rnr_retries_left = core.attr.rnr_retry;
+    }
+
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.unsent
+    }
+
+    /// PSNs that await an answer.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.una.distance_to(self.unsent)
+    }
+
+    /// Whether every request that was started has completed.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sq.get(self.sq.head()).is_none_or(|wqe| wqe.progress == Progress::Posted)
+    }
+
+    /// Writes the next packet into `slot`, if one may go.
+    pub(crate) fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+    ) -> Option<Transmit> {
+        loop {
+            if self.rnr_waiting || core.failure.is_some() {
+                return None;
+            }
+            match self.prepare(core, shared) {
+                Next::Blocked => return None,
+                Next::Again => {}
+                Next::Send => break,
+            }
+        }
+        let wqe = *self.sq.get(self.cursor_wqe)?;
+        let sent_before = self.cursor != self.unsent;
+        let transmit = match wqe.op {
+            SendOp::Read { .. } => self.send_read(core, shared, slot, &wqe)?,
+            _ if wqe.awaits_response() => self.send_single(core, shared, slot, &wqe)?,
+            _ => self.send_segment(core, shared, slot, &wqe)?,
+        };
+        if sent_before {
+            count!(shared, core, retransmitted_packets);
+            count!(shared, core, retransmitted_bytes, transmit.len as u64);
+        }
+        if core.deadlines.get(Timer::Retry).is_none() {
+            self.arm(core, shared);
+        }
+        Some(transmit)
+    }
+
+    /// Looks at the request under the cursor: starts it if that is allowed now.
+    fn prepare(&mut self, core: &mut QpCore, shared: &mut Shared) -> Next {
+        let Some(wqe) = self.sq.get(self.cursor_wqe).copied() else { return Next::Blocked };
+        match wqe.progress {
+            Progress::Done => {
+                // Executed before a go-back passed over it again.
+                self.cursor_wqe += 1;
+                return Next::Again;
+            }
+            Progress::Posted if !core.attr.state.starts_requests() => return Next::Blocked,
+            Progress::Posted => {
+                if wqe.flags.contains(SendFlags::FENCE) && self.outstanding > 0 {
+                    return Next::Blocked;
+                }
+                if wqe.is_local() {
+                    return self.execute_local(core, shared, &wqe);
+                }
+            }
+            Progress::Started => {}
+        }
+        let needed = if wqe.progress == Progress::Posted { packets_of(&wqe, core.mtu()) } else { wqe.psns };
+        if !self.window_allows(core, shared, &wqe, needed) {
+            return Next::Blocked;
+        }
+        if wqe.progress == Progress::Posted {
+            let cursor = self.cursor;
+            if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
+                wqe.progress = Progress::Started;
+                wqe.first_psn = cursor;
+                wqe.psns = needed;
+                wqe.requested_to = cursor.sub(1);
+            }
+        }
+        Next::Send
+    }
+
+    /// Whether the window has room for the next packet of `wqe`, which takes `psns` PSNs in all.
+    fn window_allows(&self, core: &QpCore, shared: &Shared, wqe: &Wqe, psns: u32) -> bool {
+        let window = shared.config.max_outstanding_packets;
+        let used = self.una.distance_to(self.cursor);
+        if !wqe.awaits_response() {
+            return used < window;
+        }
+        if self.outstanding >= u32::from(core.attr.max_rd_atomic) {
+            return false;
+        }
+        if wqe.progress == Progress::Started && wqe.first_psn.before(self.cursor) && self.una != self.cursor {
+            // The next piece of a READ waits for the piece before it: then only one end of a piece
+            // is outstanding, and a response can be checked against it.
+            return false;
+        }
+        let piece = match shared.config.max_read_packets {
+            0 => psns,
+            limit => psns.min(limit),
+        };
+        used == 0 || used + piece <= window
+    }
+
+    /// Binds or invalidates a window; takes no PSN.
+    fn execute_local(&mut self, core: &mut QpCore, shared: &mut Shared, wqe: &Wqe) -> Next {
+        let (result, status, cause) = match &wqe.op {
+            SendOp::BindWindow { window, new_rkey, binding } => (
+                shared.keys.bind(*window, Some(*new_rkey), core.pd, Some(core.number), binding).map(|_| ()),
+                WcStatus::MemoryWindowBindError,
+                Cause::WindowBind,
+            ),
+            SendOp::LocalInvalidate { rkey } => (
+                shared.keys.invalidate(*rkey, core.pd, core.number),
+                WcStatus::LocalQpOperationError,
+                Cause::LocalInvalidate,
+            ),
+            _ => (Ok(()), WcStatus::LocalQpOperationError, Cause::None),
+        };
+        if result.is_err() {
+            self.fail(core, shared, self.cursor_wqe, status, cause);
+            return Next::Blocked;
+        }
+        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
+            wqe.progress = Progress::Done;
+        }
+        self.cursor_wqe += 1;
+        self.retire(core, shared);
+        Next::Again
+    }
+
+    fn send_segment(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+        wqe: &Wqe,
+    ) -> Option<Transmit> {
+        let index = wqe.first_psn.distance_to(self.cursor);
+        let segment = segment(0x00, wqe, index, core.mtu())?;
+        let mut bth = core.bth(shared, segment.opcode, self.cursor);
+        bth.solicited = segment.is_end && wqe.flags.contains(SendFlags::SOLICITED);
+        bth.ack_req = segment.is_end || self.wants_acknowledgement(shared);
+        let path = core.attr.path?;
+        let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+        write_headers(&mut writer, wqe, index, segment.is_end)?;
+        let target = writer.payload_slot(segment.len).ok()?;
+        if let Err(error) = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, segment.offset, target) {
+            let status = WcStatus::LocalProtectionError;
+            self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
+            return None;
+        }
+        let transmit = seal(writer, &path, &slot.batch)?;
+        self.since_ack_request = if bth.ack_req { 0 } else { self.since_ack_request + 1 };
+        self.advance_cursor(1, segment.is_end);
+        Some(transmit)
+    }
+
+    /// Asks for an acknowledgement at quarters of the window, so that a long message keeps the window
+    /// moving, and on the packet that fills it: otherwise only the timer would go on.
+    fn wants_acknowledgement(&self, shared: &Shared) -> bool {
+        let window = shared.config.max_outstanding_packets;
+        self.since_ack_request + 1 >= (window / 4).max(1)
+            || self.una.distance_to(self.cursor) + 1 >= window
+    }
+
+    fn send_read(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+        wqe: &Wqe,
+    ) -> Option<Transmit> {
+        let SendOp::Read { remote_addr, rkey } = wqe.op else { return None };
+        let mtu = core.mtu();
+        let index = wqe.first_psn.distance_to(self.cursor);
+        let left = wqe.psns.saturating_sub(index);
+        // A piece that was asked for before is asked for again up to the same end, so that late
+        // responses to the first request still fit.
+        let repeated = self.cursor.distance_to(wqe.requested_to.next());
+        let piece = if repeated > 0 && repeated <= left {
+            repeated
+        } else {
+            match shared.config.max_read_packets {
+                0 => left,
+                limit => left.min(limit),
+            }
+        };
+        let offset = index * mtu as u32;
+        let end = if piece == left { wqe.len } else { offset + piece * mtu as u32 };
+        let mut bth = core.bth(shared, Opcode::RC_RDMA_READ_REQUEST, self.cursor);
+        bth.ack_req = true;
+        let path = core.attr.path?;
+        let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+        let va = remote_addr.wrapping_add(u64::from(offset));
+        writer.reth(&Reth { va, rkey: rkey.0, dma_len: end - offset }).ok()?;
+        let transmit = seal(writer, &path, &slot.batch)?;
+        let requested_to = self.cursor.add(piece - 1);
+        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
+            wqe.requested_to = requested_to;
+        }
+        self.since_ack_request = 0;
+        self.outstanding += 1;
+        self.advance_cursor(piece, piece == left);
+        Some(transmit)
+    }
+
+    /// Atomics, ATOMIC WRITE and FLUSH: one packet, one PSN.
+    fn send_single(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+        wqe: &Wqe,
+    ) -> Option<Transmit> {
+        let opcode = match wqe.op {
+            SendOp::CompareSwap { .. } => Opcode::RC_COMPARE_SWAP,
+            SendOp::FetchAdd { .. } => Opcode::RC_FETCH_ADD,
+            SendOp::AtomicWrite { .. } => Opcode::RC_ATOMIC_WRITE,
+            SendOp::Flush { .. } => Opcode::RC_FLUSH,
+            _ => return None,
+        };
+        let mut bth = core.bth(shared, opcode, self.cursor);
+        bth.ack_req = true;
+        let path = core.attr.path?;
+        let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+        write_single_headers(&mut writer, &wqe.op)?;
+        if let SendOp::AtomicWrite { .. } = wqe.op {
+            let target = writer.payload_slot(8).ok()?;
+            if let Err(error) = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, 0, target) {
+                let status = WcStatus::LocalProtectionError;
+                self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
+                return None;
+            }
+        }
+        let transmit = seal(writer, &path, &slot.batch)?;
+        let psn = self.cursor;
+        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
+            wqe.requested_to = psn;
+        }
+        self.since_ack_request = 0;
+        self.outstanding += 1;
+        self.advance_cursor(1, true);
+        Some(transmit)
+    }
+
+    fn advance_cursor(&mut self, psns: u32, message_done: bool) {
+        let sent_again = self.cursor.distance_to(self.unsent);
+        self.cursor = self.cursor.add(psns);
+        if message_done {
+            self.cursor_wqe += 1;
+        }
+        if psns > sent_again {
+            self.unsent = self.cursor;
+        }
+    }
+
+    /// Sets the retransmission timer: T = 4.096 µs × 2^timeout (IBTA 9.7.6.1.3). 0 means never.
+    pub(super) fn arm(&self, core: &mut QpCore, shared: &Shared) {
+        let deadline = (core.attr.timeout != 0 && self.in_flight() > 0)
+            .then(|| shared.now.plus_nanos(4096 << core.attr.timeout));
+        core.deadlines.set(Timer::Retry, deadline);
+    }
+
+    /// Goes back to the oldest unanswered packet.
+    pub(super) fn go_back(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        count!(shared, core, retransmit_rounds);
+        tracing::debug!(qpn = core.number.get(), psn = self.una.get(), "go back");
+        self.cursor = self.una;
+        self.cursor_wqe = self.sq.head();
+        self.outstanding = 0;
+        self.since_ack_request = 0;
+    }
+
+    /// Uses up one retry for a timeout or a sequence error; fails the oldest request when none is left.
+    pub(super) fn spend_retry(&mut self, core: &mut QpCore, shared: &mut Shared, cause: Cause) -> bool {
+        if let Some(left) = self.retries_left.checked_sub(1) {
+            self.retries_left = left;
+            return true;
+        }
+        count!(shared, core, req_transport_retries_exceeded);
+        self.fail(core, shared, self.sq.head(), WcStatus::RetryExceededError, cause);
+        false
+    }
+
+    /// The retransmission timer ran out.
+    pub(crate) fn on_retry_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        if self.in_flight() == 0 {
+            return;
+        }
+        if !self.spend_retry(core, shared, Cause::AckTimeout) {
+            return;
+        }
+        count!(shared, core, local_ack_timeout_err);
+        self.recovering = None;
+        self.go_back(core, shared);
+        self.arm(core, shared);
+    }
+
+    /// The pause that an RNR NAK asked for is over.
+    pub(crate) fn on_rnr_timer(&mut self) {
+        self.rnr_waiting = false;
+    }
+
+    /// Completes every finished request at the head of the queue, in order.
+    pub(super) fn retire(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        while self.sq.get(self.sq.head()).is_some_and(|wqe| wqe.progress == Progress::Done) {
+            if let Some(wqe) = self.sq.pop() {
+                core.complete_send(shared, &wqe);
+            }
+        }
+        self.cursor_wqe = self.cursor_wqe.max(self.sq.head());
+        if core.drain_pending && self.is_drained() {
+            core.drain_pending = false;
+            if core.attr.en_sqd_async_notify {
+                shared.events.push_async(AsyncEvent::SqDrained(core.number));
+            }
+        }
+    }
+
+    /// Fails the request at `position` and with it the queue pair. Whatever is older and not answered
+    /// is flushed before it, so that completions stay in order.
+    pub(super) fn fail(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        position: u64,
+        status: WcStatus,
+        cause: Cause,
+    ) {
+        tracing::debug!(qpn = core.number.get(), ?status, ?cause, "send request failed");
+        while self.sq.head() < position {
+            let Some(wqe) = self.sq.pop() else { break };
+            match wqe.progress {
+                Progress::Done => core.complete_send(shared, &wqe),
+                _ => core.fail_send(shared, &wqe, WcStatus::WrFlushError, Cause::Flushed),
+            }
+        }
+        if let Some(wqe) = self.sq.pop() {
+            core.fail_send(shared, &wqe, status, cause);
+        }
+        core.fail(Failure::Told);
+    }
+}
+
+/// How many PSNs a request takes.
+fn packets_of(wqe: &Wqe, mtu: usize) -> u32 {
+    match wqe.op {
+        SendOp::Flush { .. } => 1,
+        _ => packets(wqe.len, mtu),
+    }
+}
+
+fn write_single_headers(writer: &mut DatagramWriter<'_>, op: &SendOp) -> Option<()> {
+    match *op {
+        SendOp::CompareSwap { remote_addr, rkey, compare, swap } => {
+            writer.atomic_eth(&AtomicEth { va: remote_addr, rkey: rkey.0, swap_or_add: swap, compare }).ok()
+        }
+        SendOp::FetchAdd { remote_addr, rkey, add } => {
+            writer.atomic_eth(&AtomicEth { va: remote_addr, rkey: rkey.0, swap_or_add: add, compare: 0 }).ok()
+        }
+        SendOp::AtomicWrite { remote_addr, rkey } => {
+            writer.reth(&Reth { va: remote_addr, rkey: rkey.0, dma_len: 8 }).ok()
+        }
+        SendOp::Flush { remote_addr, rkey, length, placement, whole_region } => {
+            let selectivity =
+                if whole_region { FlushSelectivity::WholeRegion } else { FlushSelectivity::Range };
+            let feth = Feth {
+                global_visibility: placement.contains(FlushPlacement::GLOBAL_VISIBILITY),
+                persistence: placement.contains(FlushPlacement::PERSISTENCE),
+                selectivity,
+            };
+            writer.feth(&feth).ok()?;
+            writer.reth(&Reth { va: remote_addr, rkey: rkey.0, dma_len: length }).ok()
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,137 @@
+//! Responder resources: READs and atomics that can be answered, and answered again (IBTA 9.7.5.1.2).
+
+use alloc::collections::VecDeque;
+
+use roce_packet::{Msn, Psn};
+
+use crate::ids::RKey;
+
+/// What a resource answers with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    /// READ: the bytes of the range, read when each packet is made.
+    Read { va: u64, rkey: RKey, len: u32 },
+    /// An atomic: the value it found.
+    Atomic { original: u64 },
+    /// ATOMIC WRITE or FLUSH: an empty READ Response Only.
+    Empty,
+}
+
+/// A READ response that is being sent: the part of the range that is left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sending {
+    pub(super) psn: Psn,
+    pub(super) va: u64,
+    pub(super) left: u32,
+    /// Whether a packet of this response went out already: decides between First and Middle.
+    pub(super) begun: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resource {
+    pub(super) first_psn: Psn,
+    pub(super) psns: u32,
+    /// The message count that the answer carries.
+    pub(super) msn: Msn,
+    pub(super) answer: Answer,
+    /// What is still to be sent; `None` while nobody waits.
+    pub(super) sending: Option<Sending>,
+}
+
+impl Resource {
+    fn contains(&self, psn: Psn) -> bool {
+        self.first_psn.distance_to(psn) < self.psns
+    }
+}
+
+/// The last `max_dest_rd_atomic` READs and atomics in the order of their PSNs.
+#[derive(Debug, Default)]
+pub(super) struct Resources {
+    ring: VecDeque<Resource>,
+    limit: usize,
+    /// How many of the ring are still to be sent.
+    waiting: usize,
+}
+
+impl Resources {
+    /// Allocates the ring once.
+    pub(super) fn set_limit(&mut self, limit: u8) {
+        self.limit = usize::from(limit);
+        self.ring.reserve(self.limit);
+        while self.ring.len() > self.limit {
+            self.drop_oldest();
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ring.clear();
+        self.waiting = 0;
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(resource) = self.ring.pop_front()
+            && resource.sending.is_some()
+        {
+            self.waiting -= 1;
+        }
+    }
+
+    /// Whether one more request fits. The oldest one makes room unless its answer is still being sent:
+    /// then the peer has more outstanding than it may.
+    pub(super) fn has_room(&self) -> bool {
+        self.limit > 0
+            && (self.ring.len() < self.limit || self.ring.front().is_some_and(|oldest| oldest.sending.is_none()))
+    }
+
+    pub(super) fn push(&mut self, resource: Resource) {
+        if self.ring.len() >= self.limit {
+            self.drop_oldest();
+        }
+        if resource.sending.is_some() {
+            self.waiting += 1;
+        }
+        self.ring.push_back(resource);
+    }
+
+    /// The record of the request that used `psn`.
+    pub(super) fn find(&mut self, psn: Psn) -> Option<&mut Resource> {
+        self.ring.iter_mut().find(|resource| resource.contains(psn))
+    }
+
+    /// Makes a resource send (again); called after [`Self::find`] on the same PSN.
+    pub(super) fn send_again(&mut self, psn: Psn, sending: Sending) {
+        if let Some(resource) = self.ring.iter_mut().find(|resource| resource.contains(psn))
+            && resource.sending.replace(sending).is_none()
+        {
+            self.waiting += 1;
+        }
+    }
+
+    pub(super) fn any_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// The oldest answer that is still to be sent.
+    pub(super) fn next(&mut self) -> Option<&mut Resource> {
+        if self.waiting == 0 {
+            return None;
+        }
+        self.ring.iter_mut().find(|resource| resource.sending.is_some())
+    }
+
+    /// The resource that [`Self::next`] gave has nothing left to send.
+    pub(super) fn finished(&mut self) {
+        if let Some(resource) = self.ring.iter_mut().find(|resource| resource.sending.is_some()) {
+            resource.sending = None;
+            self.waiting -= 1;
+        }
+    }
+
+    /// Gives up all answers that are still to be sent.
+    pub(super) fn abandon(&mut self) {
+        for resource in &mut self.ring {
+            resource.sending = None;
+        }
+        self.waiting = 0;
+    }
+}

@@ -1,0 +1,467 @@
+//! The receiving half of RC: checks and executes requests (IBTA 9.7.4, 9.7.5.1).
+
+use roce_packet::{AtomicEth, Datagram, FlushSelectivity, Msn, NakCode, Operation, OpcodeInfo, Position, Psn, Reth};
+
+use super::reply::Reply;
+use super::resources::{Answer, Resource, Resources, Sending};
+use crate::completion::{Cause, WcStatus};
+use crate::counters::count;
+use crate::event::AsyncEvent;
+use crate::ids::RKey;
+use crate::inbound::{Inbound, PlaceError};
+use crate::memory::Access;
+use crate::qp::{Failure, QpCore, QpState};
+use crate::rq::Receive;
+use crate::segment::packets;
+use crate::shared::Shared;
+use crate::verdict::{DropReason, Verdict};
+use crate::wr::MAX_MESSAGE;
+
+#[derive(Debug)]
+pub(crate) struct RcResponder {
+    /// The PSN that is expected next, and the count of finished messages.
+    pub(super) epsn: Psn,
+    pub(super) msn: Msn,
+    inbound: Inbound,
+    /// A NAK for the expected PSN is out: later packets are dropped until that PSN comes.
+    nak_sent: bool,
+    pub(super) resources: Resources,
+    /// The acknowledgement or NAK that is owed. One is enough: they are cumulative.
+    pub(super) reply: Option<Reply>,
+    established: bool,
+}
+
+/// What a request was refused with.
+enum Refusal {
+    Nak(NakCode, Cause, WcStatus),
+    Rnr,
+    /// A remote invalidate failed: no answer, but the receive completes with an error.
+    Invalidate(u64),
+}
+
+impl Refusal {
+    const INVALID: Self =
+        Self::Nak(NakCode::InvalidRequest, Cause::RemoteRequestInvalid, WcStatus::RemoteInvalidRequestError);
+    const ACCESS: Self =
+        Self::Nak(NakCode::RemoteAccess, Cause::RemoteAccessRefused, WcStatus::LocalAccessError);
+}
+
+impl From<PlaceError> for Refusal {
+    fn from(error: PlaceError) -> Self {
+        match error {
+            PlaceError::Length => Self::INVALID,
+            PlaceError::Access => Self::ACCESS,
+            PlaceError::TooLong => {
+                Self::Nak(NakCode::InvalidRequest, Cause::MessageTooLong, WcStatus::LocalLengthError)
+            }
+            PlaceError::Local(cause) => {
+                Self::Nak(NakCode::RemoteOperational, cause, WcStatus::LocalProtectionError)
+            }
+        }
+    }
+}
+
+impl RcResponder {
+    pub(crate) fn new() -> Self {
+        Self {
+            epsn: Psn::new(0),
+            msn: Msn::new(0),
+            inbound: Inbound::Idle,
+            nak_sent: false,
+            resources: Resources::default(),
+            reply: None,
+            established: false,
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.start(Psn::new(0));
+        self.resources.clear();
+    }
+
+    /// Takes the first expected PSN, at the transition to RTR.
+    pub(crate) fn start(&mut self, rq_psn: Psn) {
+        self.epsn = rq_psn;
+        self.msn = Msn::new(0);
+        self.inbound = Inbound::Idle;
+        self.nak_sent = false;
+        self.reply = None;
+        self.established = false;
+    }
+
+    /// Makes room for `max_dest_rd_atomic` resources.
+    pub(crate) fn set_resources(&mut self, limit: u8) {
+        self.resources.set_limit(limit);
+    }
+
+    pub(crate) fn expected_psn(&self) -> Psn {
+        self.epsn
+    }
+
+    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+        self.inbound.take_receive()
+    }
+
+    /// Handles a request packet.
+    pub(crate) fn handle_request(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Verdict {
+        let psn = datagram.bth().psn;
+        if psn.before(self.epsn) {
+            return self.duplicate(core, shared, datagram);
+        }
+        if psn != self.epsn {
+            return self.gap(core, shared);
+        }
+        if !self.established && core.attr.state == QpState::Rtr {
+            self.established = true;
+            shared.events.push_async(AsyncEvent::CommunicationEstablished(core.number));
+        }
+        if self.nak_sent {
+            self.nak_sent = false;
+            // A NAK that is still unsent has become wrong, but what it acknowledged is still owed.
+            self.reply = self.reply.map(|_| Reply::Ack);
+        }
+        if let Err(refusal) = self.execute(core, shared, datagram) {
+            self.refuse(core, shared, psn, refusal);
+        }
+        Verdict::Handled
+    }
+
+    /// A packet is missing: one NAK per gap, then silence (IBTA 9.7.5.1.4).
+    fn gap(&mut self, core: &mut QpCore, shared: &mut Shared) -> Verdict {
+        count!(shared, core, out_of_sequence);
+        if self.nak_sent {
+            return Verdict::Dropped(DropReason::OutOfSequence);
+        }
+        self.nak_sent = true;
+        self.reply = Some(Reply::SequenceNak);
+        Verdict::Handled
+    }
+
+    /// A request that was executed before (IBTA 9.7.5.1.3).
+    fn duplicate(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Verdict {
+        count!(shared, core, duplicate_request);
+        let psn = datagram.bth().psn;
+        match datagram.info().operation {
+            Operation::Send | Operation::Write => {
+                self.owe_acknowledgement(core, shared);
+                Verdict::Handled
+            }
+            Operation::ReadRequest => self.duplicate_read(core, psn, datagram.reth()),
+            _ => {
+                let Some(resource) = self.resources.find(psn) else {
+                    return Verdict::Dropped(DropReason::DuplicateUnanswerable);
+                };
+                if matches!(resource.answer, Answer::Read { .. }) {
+                    return Verdict::Dropped(DropReason::DuplicateUnanswerable);
+                }
+                // The result was stored; the operation is never executed again.
+                self.resources.send_again(psn, Sending { psn, va: 0, left: 0, begun: false });
+                Verdict::Handled
+            }
+        }
+    }
+
+    /// A READ asked for again, from its start or from the middle: it must lie inside what was asked
+    /// before, under the same key.
+    fn duplicate_read(&mut self, core: &QpCore, psn: Psn, reth: Option<Reth>) -> Verdict {
+        const UNANSWERABLE: Verdict = Verdict::Dropped(DropReason::DuplicateUnanswerable);
+        let (Some(resource), Some(reth)) = (self.resources.find(psn), reth) else { return UNANSWERABLE };
+        let Answer::Read { va, rkey, len } = resource.answer else { return UNANSWERABLE };
+        let index = resource.first_psn.distance_to(psn);
+        let skipped = u64::from(index) * core.mtu() as u64;
+        let inside = u64::from(len).checked_sub(skipped).is_some_and(|left| u64::from(reth.dma_len) <= left);
+        if !inside || reth.va != va.wrapping_add(skipped) || reth.rkey != rkey.0 {
+            return UNANSWERABLE;
+        }
+        self.resources.send_again(psn, Sending { psn, va: reth.va, left: reth.dma_len, begun: false });
+        Verdict::Handled
+    }
+
+    /// Executes the expected packet. Nothing has changed when this returns an error, except for
+    /// payload of earlier packets of the same message.
+    fn execute(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+        let info = datagram.info();
+        let continues = matches!(info.position, Position::Middle | Position::Last);
+        let fits = match (&self.inbound, info.operation) {
+            (Inbound::Send(_), Operation::Send) | (Inbound::Write(_), Operation::Write) => continues,
+            (Inbound::Idle, _) => !continues,
+            _ => false,
+        };
+        if !fits || !is_enabled(core, info) {
+            return Err(Refusal::INVALID);
+        }
+        match info.operation {
+            Operation::Send => self.execute_send(core, shared, datagram)?,
+            Operation::Write => self.execute_write(core, shared, datagram)?,
+            Operation::ReadRequest => return self.execute_read(core, shared, datagram),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                return self.execute_atomic(core, shared, datagram);
+            }
+            Operation::AtomicWrite => return self.execute_atomic_write(core, shared, datagram),
+            Operation::Flush => return self.execute_flush(core, shared, datagram),
+            _ => return Err(Refusal::INVALID),
+        }
+        self.epsn = self.epsn.next();
+        if datagram.bth().ack_req {
+            self.owe_acknowledgement(core, shared);
+        }
+        Ok(())
+    }
+
+    fn execute_send(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+        if matches!(self.inbound, Inbound::Idle) {
+            // The length is checked first, so that a malformed packet takes no receive.
+            crate::inbound::check_length(datagram, core.mtu())?;
+            let receive = core.take_receive(shared).ok_or(Refusal::Rnr)?;
+            self.inbound = Inbound::send(receive);
+        }
+        let Some(ended) = self.inbound.place(core, shared, datagram)? else { return Ok(()) };
+        self.msn = self.msn.next();
+        let mut wc = ended.completion(core, datagram);
+        if let Some(ieth) = datagram.ieth() {
+            let rkey = RKey(ieth.rkey);
+            if shared.keys.invalidate(rkey, core.pd, core.number).is_err() {
+                return Err(Refusal::Invalidate(wc.wr_id));
+            }
+            wc.flags |= crate::completion::WcFlags::WITH_INV;
+            wc.invalidated = rkey;
+        }
+        core.complete_recv(shared, wc, datagram.bth().solicited);
+        Ok(())
+    }
+
+    fn execute_write(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+        if let Some(reth) = datagram.reth() {
+            if reth.dma_len > MAX_MESSAGE {
+                return Err(Refusal::INVALID);
+            }
+            crate::inbound::check_length(datagram, core.mtu())?;
+            let inbound = Inbound::write(core, shared, &reth)?;
+            inbound.check_place(core, datagram)?;
+            self.inbound = inbound;
+        } else {
+            self.inbound.check_place(core, datagram)?;
+        }
+        // Immediate data needs a receive, and the packet is not executed without one.
+        let receive = match datagram.imm_dt() {
+            Some(_) => match core.take_receive(shared) {
+                Some(receive) => Some(receive),
+                None => {
+                    if datagram.reth().is_some() {
+                        self.inbound = Inbound::Idle;
+                    }
+                    return Err(Refusal::Rnr);
+                }
+            },
+            None => None,
+        };
+        if datagram.reth().is_some() {
+            count!(shared, core, rx_write_requests);
+        }
+        let placed = self.inbound.place(core, shared, datagram);
+        let ended = match placed {
+            Ok(ended) => ended,
+            Err(error) => {
+                if let Some(receive) = receive {
+                    let (status, cause) = (WcStatus::LocalAccessError, Cause::RemoteAccessRefused);
+                    core.fail_recv(shared, receive.wr_id, status, cause);
+                }
+                return Err(error.into());
+            }
+        };
+        if let Some(ended) = ended {
+            self.msn = self.msn.next();
+            if let Some(receive) = receive {
+                let mut wc = ended.completion(core, datagram);
+                wc.wr_id = receive.wr_id;
+                core.complete_recv(shared, wc, datagram.bth().solicited);
+            }
+        }
+        Ok(())
+    }
+
+    fn execute_read(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+        let reth = datagram.reth().ok_or(Refusal::INVALID)?;
+        if !self.resources.has_room() || reth.dma_len > MAX_MESSAGE {
+            return Err(Refusal::INVALID);
+        }
+        if reth.dma_len > 0 {
+            let range = (reth.va, u64::from(reth.dma_len));
+            shared
+                .keys
+                .resolve_remote(RKey(reth.rkey), core.pd, core.number, range, Access::REMOTE_READ)
+                .map_err(|_| Refusal::ACCESS)?;
+        }
+        count!(shared, core, rx_read_requests);
+        let psns = packets(reth.dma_len, core.mtu());
+        let psn = self.epsn;
+        let answer = Answer::Read { va: reth.va, rkey: RKey(reth.rkey), len: reth.dma_len };
+        self.keep(answer, psns, Sending { psn, va: reth.va, left: reth.dma_len, begun: false });
+        Ok(())
+    }
+
+    fn execute_atomic(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+        let eth: AtomicEth = datagram.atomic_eth().ok_or(Refusal::INVALID)?;
+        if !eth.va.is_multiple_of(8) || !self.resources.has_room() {
+            return Err(Refusal::INVALID);
+        }
+        let memory = shared
+            .keys
+            .resolve_remote(RKey(eth.rkey), core.pd, core.number, (eth.va, 8), Access::REMOTE_ATOMIC)
+            .and_then(|resolved| {
+                let memory = shared.keys.memory(&resolved)?;
+                Ok(match datagram.info().operation {
+                    Operation::CompareSwap => {
+                        memory.compare_swap(resolved.offset, eth.compare, eth.swap_or_add)?
+                    }
+                    _ => memory.fetch_add(resolved.offset, eth.swap_or_add)?,
+                })
+            });
+        let original = memory.map_err(|_| Refusal::ACCESS)?;
+        count!(shared, core, rx_atomic_requests);
+        self.keep_single(Answer::Atomic { original });
+        Ok(())
+    }
+
+    fn execute_atomic_write(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), Refusal> {
+        let reth = datagram.reth().ok_or(Refusal::INVALID)?;
+        let (head, tail) = datagram.payload();
+        let mut bytes = [0; 8];
+        if head.len() + tail.len() != 8 || reth.dma_len != 8 || !reth.va.is_multiple_of(8) {
+            return Err(Refusal::INVALID);
+        }
+        for (target, byte) in bytes.iter_mut().zip(head.iter().chain(tail)) {
+            *target = *byte;
+        }
+        if !self.resources.has_room() {
+            return Err(Refusal::INVALID);
+        }
+        shared
+            .keys
+            .resolve_remote(RKey(reth.rkey), core.pd, core.number, (reth.va, 8), Access::REMOTE_WRITE)
+            .and_then(|resolved| Ok(shared.keys.memory(&resolved)?.store(resolved.offset, bytes)?))
+            .map_err(|_| Refusal::ACCESS)?;
+        count!(shared, core, rx_atomic_requests);
+        self.keep_single(Answer::Empty);
+        Ok(())
+    }
+
+    fn execute_flush(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+        let (Some(feth), Some(reth)) = (datagram.feth(), datagram.reth()) else { return Err(Refusal::INVALID) };
+        let mut need = Access::empty();
+        if feth.global_visibility {
+            need |= Access::FLUSH_GLOBAL;
+        }
+        if feth.persistence {
+            need |= Access::FLUSH_PERSISTENT;
+        }
+        let whole = match feth.selectivity {
+            FlushSelectivity::Range => false,
+            FlushSelectivity::WholeRegion => true,
+            FlushSelectivity::Reserved(_) => return Err(Refusal::INVALID),
+        };
+        if need.is_empty() || !core.attr.access.contains(need) || !self.resources.has_room() {
+            return Err(Refusal::INVALID);
+        }
+        shared
+            .keys
+            .flush(RKey(reth.rkey), core.pd, core.number, (reth.va, reth.dma_len), whole, need)
+            .map_err(|_| Refusal::ACCESS)?;
+        self.keep_single(Answer::Empty);
+        Ok(())
+    }
+
+    fn keep_single(&mut self, answer: Answer) {
+        let psn = self.epsn;
+        self.keep(answer, 1, Sending { psn, va: 0, left: 0, begun: false });
+    }
+
+    /// Stores a request that is answered with more than an acknowledgement. Its answer acknowledges
+    /// everything before it too.
+    fn keep(&mut self, answer: Answer, psns: u32, sending: Sending) {
+        self.msn = self.msn.next();
+        let (first_psn, msn) = (self.epsn, self.msn);
+        self.resources.push(Resource { first_psn, psns, msn, answer, sending: Some(sending) });
+        self.epsn = self.epsn.add(psns);
+        if self.reply == Some(Reply::Ack) {
+            self.reply = None;
+        }
+    }
+
+    fn owe_acknowledgement(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        match self.reply {
+            Some(Reply::Ack) => count!(shared, core, acks_coalesced),
+            // A NAK says the same about everything before it, and more.
+            Some(_) if self.nak_sent => {}
+            _ => self.reply = Some(Reply::Ack),
+        }
+    }
+
+    /// Answers a request that was not executed (section 5.4 of the protocol notes; IBTA 9.9.3).
+    fn refuse(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, refusal: Refusal) {
+        match refusal {
+            Refusal::Rnr => {
+                count!(shared, core, out_of_buffer);
+                self.nak_sent = true;
+                self.reply = Some(Reply::Rnr);
+            }
+            Refusal::Invalidate(wr_id) => {
+                let (status, cause) = (WcStatus::RemoteInvalidRequestError, Cause::RemoteInvalidate);
+                core.fail_recv(shared, wr_id, status, cause);
+                core.fail(Failure::Told);
+            }
+            Refusal::Nak(code, cause, status) => {
+                tracing::debug!(qpn = core.number.get(), ?code, ?cause, "request refused");
+                match code {
+                    NakCode::RemoteAccess => count!(shared, core, resp_remote_access_errors),
+                    _ if cause == Cause::MessageTooLong => count!(shared, core, resp_local_length_error),
+                    _ => {}
+                }
+                self.reply = Some(Reply::FatalNak { code, psn });
+                self.fail_with(core, shared, code, status, cause);
+            }
+        }
+    }
+
+    /// Tells the application why the queue pair fails: by the receive in use, else by an event.
+    pub(super) fn fail_with(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        code: NakCode,
+        status: WcStatus,
+        cause: Cause,
+    ) {
+        if let Some(receive) = self.inbound.take_receive() {
+            core.fail_recv(shared, receive.wr_id, status, cause);
+            core.fail(Failure::Told);
+            return;
+        }
+        self.inbound = Inbound::Idle;
+        core.fail(Failure::Event(match code {
+            NakCode::RemoteAccess => AsyncEvent::QpAccessError(core.number),
+            _ => AsyncEvent::QpRequestError(core.number),
+        }));
+    }
+}
+
+/// Whether the access flags of the queue pair let this operation in.
+fn is_enabled(core: &QpCore, info: &OpcodeInfo) -> bool {
+    let need = match info.operation {
+        Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
+        Operation::ReadRequest => Access::REMOTE_READ,
+        Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+        _ => Access::empty(),
+    };
+    core.attr.access.contains(need)
+}

@@ -1,0 +1,157 @@
+//! Receive queues, of one queue pair or shared by several.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use arrayvec::ArrayVec;
+
+use crate::ids::PdId;
+use crate::memory::{Access, KeyError, KeyTable};
+use crate::sq::scatter;
+use crate::wr::{MAX_SGE, PostError, RecvWr, Sge};
+
+/// A receive taken from its queue, ready for a message.
+#[derive(Clone, Debug)]
+pub(crate) struct Receive {
+    pub(crate) wr_id: u64,
+    elements: ArrayVec<Sge, MAX_SGE>,
+    /// Bytes that fit.
+    pub(crate) capacity: u64,
+}
+
+impl Receive {
+    /// Copies one or two pieces of a message into the buffer from `offset` on.
+    pub(crate) fn scatter(
+        &self,
+        keys: &KeyTable,
+        pd: PdId,
+        offset: u32,
+        data: (&[u8], &[u8]),
+    ) -> Result<(), KeyError> {
+        scatter(keys, pd, &self.elements, offset, data.0)?;
+        let further = u32::try_from(data.0.len()).unwrap_or(u32::MAX);
+        scatter(keys, pd, &self.elements, offset.saturating_add(further), data.1)
+    }
+
+    /// Checks every element's key, so that a message is refused before its first byte is written.
+    pub(crate) fn check(&self, keys: &KeyTable, pd: PdId) -> Result<(), KeyError> {
+        for element in self.elements.iter().filter(|element| element.length > 0) {
+            let range = (element.addr, u64::from(element.length));
+            keys.resolve_local(element.lkey, pd, range, Access::LOCAL_WRITE)?;
+        }
+        Ok(())
+    }
+}
+
+/// A ring of receives, allocated once.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    wr_ids: Box<[u64]>,
+    lens: Box<[u8]>,
+    elements: Box<[Sge]>,
+    max_elements: usize,
+    head: usize,
+    len: usize,
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(depth: usize, max_elements: usize) -> Self {
+        Self {
+            wr_ids: vec![0; depth].into_boxed_slice(),
+            lens: vec![0; depth].into_boxed_slice(),
+            elements: vec![Sge::default(); depth * max_elements].into_boxed_slice(),
+            max_elements,
+            head: 0,
+            len: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.wr_ids.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    fn slot(&self, index: usize) -> usize {
+        let at = self.head + index;
+        if at >= self.capacity() { at - self.capacity() } else { at }
+    }
+
+    pub(crate) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.len >= self.capacity() {
+            return Err(PostError::QueueFull { capacity: self.capacity() });
+        }
+        if wr.elements.len() > self.max_elements {
+            return Err(PostError::TooManyElements { have: wr.elements.len(), limit: self.max_elements });
+        }
+        let slot = self.slot(self.len);
+        let start = slot * self.max_elements;
+        if let (Some(id), Some(len), Some(target)) = (
+            self.wr_ids.get_mut(slot),
+            self.lens.get_mut(slot),
+            self.elements.get_mut(start..start + wr.elements.len()),
+        ) {
+            *id = wr.wr_id;
+            *len = u8::try_from(wr.elements.len()).unwrap_or(0);
+            target.copy_from_slice(wr.elements);
+            self.len += 1;
+        }
+        Ok(())
+    }
+
+    /// Bytes that the next receive holds.
+    pub(crate) fn next_capacity(&self) -> Option<u64> {
+        if self.len == 0 {
+            return None;
+        }
+        let slot = self.slot(0);
+        let start = slot * self.max_elements;
+        let stored = self.elements.get(start..start + usize::from(*self.lens.get(slot)?))?;
+        Some(stored.iter().map(|element| u64::from(element.length)).sum())
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Receive> {
+        if self.len == 0 {
+            return None;
+        }
+        let slot = self.slot(0);
+        let start = slot * self.max_elements;
+        let count = usize::from(*self.lens.get(slot)?);
+        let stored = self.elements.get(start..start + count)?;
+        let elements: ArrayVec<Sge, MAX_SGE> = stored.iter().copied().collect();
+        let capacity = elements.iter().map(|element| u64::from(element.length)).sum();
+        let wr_id = *self.wr_ids.get(slot)?;
+        self.head = self.slot(1);
+        self.len -= 1;
+        Some(Receive { wr_id, elements, capacity })
+    }
+}
+
+/// A receive queue that several queue pairs take from.
+#[derive(Debug)]
+pub(crate) struct SharedReceiveQueue {
+    pub(crate) pd: PdId,
+    pub(crate) queue: ReceiveQueue,
+    /// Raise an event when fewer receives than this are left; 0 is disarmed.
+    pub(crate) limit: usize,
+    /// Queue pairs that take from it.
+    pub(crate) users: usize,
+}
+
+impl SharedReceiveQueue {
+    /// Takes a receive; the flag says that the limit event is due.
+    pub(crate) fn take(&mut self) -> Option<(Receive, bool)> {
+        let receive = self.queue.pop()?;
+        let below = self.limit > 0 && self.queue.len() < self.limit;
+        if below {
+            self.limit = 0;
+        }
+        Some((receive, below))
+    }
+}

@@ -1,0 +1,55 @@
+//! What all queue pairs of an engine share.
+
+use roce_packet::Qpn;
+use slab::Slab;
+
+use crate::completion::{CompletionQueue, Wc};
+use crate::config::EngineConfig;
+use crate::counters::Counters;
+use crate::event::{AsyncEvent, Event, EventQueue};
+use crate::ids::CqId;
+use crate::memory::KeyTable;
+use crate::rq::SharedReceiveQueue;
+use crate::time::Instant;
+
+/// Tables and queues beside the queue pairs themselves, so that one queue pair can be borrowed
+/// together with all of this.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) now: Instant,
+    pub(crate) config: EngineConfig,
+    pub(crate) keys: KeyTable,
+    pub(crate) cqs: Slab<CompletionQueue>,
+    pub(crate) srqs: Slab<SharedReceiveQueue>,
+    pub(crate) events: EventQueue,
+    pub(crate) counters: Counters,
+}
+
+/// A completion was lost because its queue was full.
+pub(crate) struct Overflow;
+
+impl Shared {
+    #[inline]
+    pub(crate) fn push_wc(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), Overflow> {
+        let Some(queue) = self.cqs.get_mut(cq.index()) else { return Err(Overflow) };
+        let pushed = queue.push(wc, solicited);
+        if pushed.notify {
+            self.events.push(Event::Completion(cq));
+        }
+        if pushed.overflowed {
+            tracing::warn!(cq = cq.index(), "completion queue overflow");
+            self.events.push_async(AsyncEvent::CqError(cq));
+        }
+        if queue_lost(&self.cqs, cq) { Err(Overflow) } else { Ok(()) }
+    }
+
+    pub(crate) fn discard_completions(&mut self, cq: CqId, qpn: Qpn) {
+        if let Some(queue) = self.cqs.get_mut(cq.index()) {
+            queue.discard(qpn);
+        }
+    }
+}
+
+fn queue_lost(cqs: &Slab<CompletionQueue>, cq: CqId) -> bool {
+    cqs.get(cq.index()).is_none_or(CompletionQueue::overflowed)
+}

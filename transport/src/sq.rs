@@ -1,0 +1,365 @@
+//! The send queue: a ring of work queue elements, allocated once when the queue pair is made.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use roce_packet::Psn;
+
+use crate::completion::{Cause, WcOpcode};
+use crate::ids::PdId;
+use crate::memory::{Access, KeyError, KeyTable};
+use crate::qp::QpCapabilities;
+use crate::wr::{
+    MAX_MESSAGE, Payload, PostError, SendFlags, SendOp, SendWr, Sge, UdDestination,
+};
+
+/// How far a work request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Not looked at yet: it has no PSN.
+    Posted,
+    /// It has PSNs, and packets of it may be out.
+    Started,
+    /// Nothing is left to wait for but its turn to complete.
+    Done,
+}
+
+/// One send work request in the queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wqe {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    /// Bytes of the message.
+    pub(crate) len: u32,
+    pub(crate) destination: Option<UdDestination>,
+    pub(crate) progress: Progress,
+    /// The PSN of the first packet, and how many PSNs the message takes. Meaningful once started.
+    pub(crate) first_psn: Psn,
+    pub(crate) psns: u32,
+    /// READ only: the last PSN that has been requested so far.
+    pub(crate) requested_to: Psn,
+    elements: u8,
+    inline: Option<u16>,
+}
+
+impl Wqe {
+    const EMPTY: Self = Self {
+        wr_id: 0,
+        op: SendOp::Send,
+        flags: SendFlags::empty(),
+        len: 0,
+        destination: None,
+        progress: Progress::Posted,
+        first_psn: Psn::new(0),
+        psns: 0,
+        requested_to: Psn::new(0),
+        elements: 0,
+        inline: None,
+    };
+
+    pub(crate) fn last_psn(&self) -> Psn {
+        self.first_psn.add(self.psns.saturating_sub(1))
+    }
+
+    /// Whether `psn` is one of the message's.
+    pub(crate) fn contains(&self, psn: Psn) -> bool {
+        self.progress == Progress::Started && self.first_psn.distance_to(psn) < self.psns
+    }
+
+    /// Whether the request is answered by a response packet and not by an acknowledgement.
+    pub(crate) fn awaits_response(&self) -> bool {
+        awaits_response(&self.op)
+    }
+
+    /// Whether the request never leaves this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.op, SendOp::BindWindow { .. } | SendOp::LocalInvalidate { .. })
+    }
+
+    pub(crate) fn wc_opcode(&self) -> WcOpcode {
+        match self.op {
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => WcOpcode::Send,
+            SendOp::Write { .. } | SendOp::WriteWithImm { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
+            SendOp::BindWindow { .. } => WcOpcode::BindWindow,
+            SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
+        }
+    }
+}
+
+pub(crate) fn awaits_response(op: &SendOp) -> bool {
+    matches!(
+        op,
+        SendOp::Read { .. }
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+    )
+}
+
+/// The ring. Positions are counted from the first request ever posted and never wrap.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    wqes: Box<[Wqe]>,
+    elements: Box<[Sge]>,
+    inline: Box<[u8]>,
+    max_elements: usize,
+    max_inline: usize,
+    /// The oldest request that has not completed, and one past the newest.
+    head: u64,
+    tail: u64,
+}
+
+impl SendQueue {
+    pub(crate) fn new(capabilities: &QpCapabilities) -> Self {
+        let depth = capabilities.max_send_wr;
+        let (max_elements, max_inline) = (capabilities.max_send_sge, capabilities.max_inline);
+        Self {
+            wqes: vec![Wqe::EMPTY; depth].into_boxed_slice(),
+            elements: vec![Sge::default(); depth * max_elements].into_boxed_slice(),
+            inline: vec![0; depth * max_inline].into_boxed_slice(),
+            max_elements,
+            max_inline,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    pub(crate) fn head(&self) -> u64 {
+        self.head
+    }
+
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        usize::try_from(self.tail - self.head).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    fn slot(&self, position: u64) -> usize {
+        // The remainder is below the ring's length, which is a usize; an empty ring holds nothing.
+        let depth = (self.wqes.len() as u64).max(1);
+        (position % depth) as usize
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, position: u64) -> Option<&Wqe> {
+        if position < self.head || position >= self.tail {
+            return None;
+        }
+        self.wqes.get(self.slot(position))
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, position: u64) -> Option<&mut Wqe> {
+        if position < self.head || position >= self.tail {
+            return None;
+        }
+        let slot = self.slot(position);
+        self.wqes.get_mut(slot)
+    }
+
+    /// Takes the oldest request out.
+    pub(crate) fn pop(&mut self) -> Option<Wqe> {
+        let wqe = *self.get(self.head)?;
+        self.head += 1;
+        Some(wqe)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.head = self.tail;
+    }
+
+    /// Checks a request against everything that does not change later and queues it.
+    pub(crate) fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.len() >= self.wqes.len() {
+            return Err(PostError::QueueFull { capacity: self.wqes.len() });
+        }
+        let len = self.check_payload(wr)?;
+        let slot = self.slot(self.tail);
+        let (elements, inline) = self.store_payload(slot, &wr.payload);
+        if let Some(wqe) = self.wqes.get_mut(slot) {
+            *wqe = Wqe {
+                wr_id: wr.wr_id,
+                op: wr.op,
+                flags: wr.flags,
+                len,
+                destination: wr.destination,
+                elements,
+                inline,
+                ..Wqe::EMPTY
+            };
+            self.tail += 1;
+        }
+        Ok(())
+    }
+
+    fn check_payload(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
+        let len = match &wr.payload {
+            Payload::Elements(elements) => {
+                if elements.len() > self.max_elements {
+                    return Err(PostError::TooManyElements { have: elements.len(), limit: self.max_elements });
+                }
+                elements.iter().map(|element| u64::from(element.length)).sum::<u64>()
+            }
+            Payload::Inline(bytes) => {
+                if matches!(wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) {
+                    return Err(PostError::CannotBeInline);
+                }
+                if bytes.len() > self.max_inline {
+                    return Err(PostError::InlineTooLong { have: bytes.len(), limit: self.max_inline });
+                }
+                bytes.len() as u64
+            }
+        };
+        match wr.op {
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. } if len != 8 => {
+                Err(PostError::WrongLength { need: 8, have: len })
+            }
+            SendOp::Flush { .. } | SendOp::BindWindow { .. } | SendOp::LocalInvalidate { .. } if len != 0 => {
+                Err(PostError::WrongLength { need: 0, have: len })
+            }
+            _ if len > u64::from(MAX_MESSAGE) => {
+                Err(PostError::MessageTooLong { have: len, limit: u64::from(MAX_MESSAGE) })
+            }
+            _ => Ok(u32::try_from(len).unwrap_or(MAX_MESSAGE)),
+        }
+    }
+
+    fn store_payload(&mut self, slot: usize, payload: &Payload<'_>) -> (u8, Option<u16>) {
+        match payload {
+            Payload::Elements(elements) => {
+                let start = slot * self.max_elements;
+                if let Some(target) = self.elements.get_mut(start..start + elements.len()) {
+                    target.copy_from_slice(elements);
+                }
+                // At most MAX_SGE, which QpCapabilities was checked against.
+                (u8::try_from(elements.len()).unwrap_or(0), None)
+            }
+            Payload::Inline(bytes) => {
+                let start = slot * self.max_inline;
+                if let Some(target) = self.inline.get_mut(start..start + bytes.len()) {
+                    target.copy_from_slice(bytes);
+                }
+                (0, u16::try_from(bytes.len()).ok())
+            }
+        }
+    }
+
+    fn elements_of(&self, position: u64) -> &[Sge] {
+        let Some(wqe) = self.get(position) else { return &[] };
+        let start = self.slot(position) * self.max_elements;
+        self.elements.get(start..start + usize::from(wqe.elements)).unwrap_or(&[])
+    }
+
+    /// Copies `out.len()` bytes of the message at `position`, from byte `offset` on.
+    pub(crate) fn gather(
+        &self,
+        keys: &KeyTable,
+        pd: PdId,
+        position: u64,
+        offset: u32,
+        out: &mut [u8],
+    ) -> Result<(), KeyError> {
+        if let Some(len) = self.get(position).and_then(|wqe| wqe.inline) {
+            let start = self.slot(position) * self.max_inline;
+            let message = self.inline.get(start..start + usize::from(len)).ok_or(KeyError::OutOfRange)?;
+            let from = offset as usize;
+            let piece = message.get(from..from + out.len()).ok_or(KeyError::OutOfRange)?;
+            out.copy_from_slice(piece);
+            return Ok(());
+        }
+        gather(keys, pd, self.elements_of(position), offset, out)
+    }
+
+    /// Copies READ or atomic results into the local elements of the request at `position`.
+    pub(crate) fn scatter(
+        &self,
+        keys: &KeyTable,
+        pd: PdId,
+        position: u64,
+        offset: u32,
+        data: (&[u8], &[u8]),
+    ) -> Result<(), KeyError> {
+        let elements = self.elements_of(position);
+        scatter(keys, pd, elements, offset, data.0)?;
+        let further = u32::try_from(data.0.len()).unwrap_or(u32::MAX);
+        scatter(keys, pd, elements, offset.saturating_add(further), data.1)
+    }
+}
+
+/// Copies out of `elements`, which together form one message, `out.len()` bytes from `offset` on.
+fn gather(keys: &KeyTable, pd: PdId, elements: &[Sge], offset: u32, out: &mut [u8]) -> Result<(), KeyError> {
+    let mut out = out;
+    for_pieces(elements, offset, out.len(), |addr, len, lkey| {
+        let resolved = keys.resolve_local(lkey, pd, (addr, len as u64), Access::empty())?;
+        let (piece, rest) = core::mem::take(&mut out).split_at_mut_checked(len).ok_or(KeyError::OutOfRange)?;
+        out = rest;
+        Ok(keys.memory(&resolved)?.read(resolved.offset, piece)?)
+    })
+}
+
+/// Copies `data` into `elements` from `offset` on.
+pub(crate) fn scatter(
+    keys: &KeyTable,
+    pd: PdId,
+    elements: &[Sge],
+    offset: u32,
+    data: &[u8],
+) -> Result<(), KeyError> {
+    let mut data = data;
+    for_pieces(elements, offset, data.len(), |addr, len, lkey| {
+        let resolved = keys.resolve_local(lkey, pd, (addr, len as u64), Access::LOCAL_WRITE)?;
+        let (piece, rest) = data.split_at_checked(len).ok_or(KeyError::OutOfRange)?;
+        data = rest;
+        Ok(keys.memory(&resolved)?.write(resolved.offset, piece)?)
+    })
+}
+
+/// Walks the pieces of local memory that hold `len` bytes of a message from `offset` on. Ends with
+/// `OutOfRange` when the elements hold fewer.
+fn for_pieces(
+    elements: &[Sge],
+    offset: u32,
+    len: usize,
+    mut piece: impl FnMut(u64, usize, crate::ids::LKey) -> Result<(), KeyError>,
+) -> Result<(), KeyError> {
+    let (mut skip, mut left) = (u64::from(offset), len);
+    for element in elements {
+        if left == 0 {
+            break;
+        }
+        let length = u64::from(element.length);
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        let take = usize::try_from(length - skip).unwrap_or(usize::MAX).min(left);
+        let addr = element.addr.checked_add(skip).ok_or(KeyError::OutOfRange)?;
+        piece(addr, take, element.lkey)?;
+        skip = 0;
+        left -= take;
+    }
+    if left == 0 { Ok(()) } else { Err(KeyError::OutOfRange) }
+}
+
+/// The cause to report for a local key that failed.
+pub(crate) fn local_cause(error: KeyError) -> Cause {
+    match error {
+        KeyError::Unknown | KeyError::Unbound | KeyError::WrongQueuePair => Cause::LocalKeyUnknown,
+        KeyError::WrongProtectionDomain => Cause::LocalKeyWrongDomain,
+        KeyError::PermissionDenied => Cause::LocalKeyPermission,
+        KeyError::OutOfRange => Cause::LocalKeyRange,
+    }
+}

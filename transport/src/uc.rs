@@ -1,0 +1,236 @@
+//! Unreliable connection: packets with PSNs, and nobody who asks for a lost one again (IBTA 9.8.2).
+
+use roce_packet::{Datagram, DatagramWriter, Operation, Position, Psn};
+
+use crate::completion::WcStatus;
+use crate::counters::count;
+use crate::event::AsyncEvent;
+use crate::inbound::{Inbound, PlaceError, check_length};
+use crate::io::{Transmit, TxSlot};
+use crate::memory::Access;
+use crate::qp::{Failure, QpCapabilities, QpCore, QpState};
+use crate::rq::Receive;
+use crate::segment::{packets, seal, segment, write_headers};
+use crate::shared::Shared;
+use crate::sq::{Progress, SendQueue, local_cause};
+use crate::verdict::{DropReason, Verdict};
+use crate::wr::{MAX_MESSAGE, SendFlags};
+
+/// The sending half of UC: a request is complete when its last packet is on its way.
+#[derive(Debug)]
+pub(crate) struct UcRequester {
+    pub(crate) sq: SendQueue,
+    psn: Psn,
+}
+
+impl UcRequester {
+    pub(crate) fn new(capabilities: &QpCapabilities) -> Self {
+        Self { sq: SendQueue::new(capabilities), psn: Psn::new(0) }
+    }
+
+    pub(crate) fn start(&mut self, sq_psn: Psn) {
+        self.psn = sq_psn;
+    }
+
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.psn
+    }
+
+    /// Whether no request has been started and not finished.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sq.get(self.sq.head()).is_none_or(|wqe| wqe.progress == Progress::Posted)
+    }
+
+    pub(crate) fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+    ) -> Option<Transmit> {
+        let position = self.sq.head();
+        let psn = self.psn;
+        let starts = core.attr.state.starts_requests();
+        let wqe = self.sq.get_mut(position)?;
+        if wqe.progress == Progress::Posted {
+            if !starts {
+                return None;
+            }
+            wqe.progress = Progress::Started;
+            wqe.first_psn = psn;
+            wqe.psns = packets(wqe.len, core.mtu());
+        }
+        let wqe = *wqe;
+        let index = wqe.first_psn.distance_to(psn);
+        let segment = segment(0x20, &wqe, index, core.mtu())?;
+        let mut bth = core.bth(shared, segment.opcode, psn);
+        bth.solicited = segment.is_end && wqe.flags.contains(SendFlags::SOLICITED);
+        let path = core.attr.path?;
+        let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+        write_headers(&mut writer, &wqe, index, segment.is_end)?;
+        let target = writer.payload_slot(segment.len).ok()?;
+        if let Err(error) = self.sq.gather(&shared.keys, core.pd, position, segment.offset, target) {
+            self.sq.pop();
+            core.fail_send(shared, &wqe, WcStatus::LocalProtectionError, local_cause(error));
+            core.fail(Failure::SendQueue);
+            return None;
+        }
+        let transmit = seal(writer, &path, &slot.batch)?;
+        self.psn = psn.next();
+        if segment.is_end {
+            self.sq.pop();
+            core.complete_send(shared, &wqe);
+            if core.drain_pending {
+                core.drain_pending = false;
+                if core.attr.en_sqd_async_notify {
+                    shared.events.push_async(AsyncEvent::SqDrained(core.number));
+                }
+            }
+        }
+        Some(transmit)
+    }
+}
+
+/// The receiving half of UC: a gap costs the message it falls into.
+#[derive(Debug)]
+pub(crate) struct UcResponder {
+    epsn: Psn,
+    inbound: Inbound,
+    /// A receive whose message was abandoned; the next message takes it.
+    spare: Option<Receive>,
+    /// The rest of the present message is dropped.
+    skipping: bool,
+    established: bool,
+}
+
+impl UcResponder {
+    pub(crate) fn new() -> Self {
+        let epsn = Psn::new(0);
+        Self { epsn, inbound: Inbound::Idle, spare: None, skipping: false, established: false }
+    }
+
+    pub(crate) fn start(&mut self, rq_psn: Psn) {
+        *self = Self { epsn: rq_psn, ..Self::new() };
+    }
+
+    pub(crate) fn expected_psn(&self) -> Psn {
+        self.epsn
+    }
+
+    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+        self.inbound.take_receive().or_else(|| self.spare.take())
+    }
+
+    pub(crate) fn handle_request(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Verdict {
+        if !self.established && core.attr.state == QpState::Rtr {
+            self.established = true;
+            shared.events.push_async(AsyncEvent::CommunicationEstablished(core.number));
+        }
+        let psn = datagram.bth().psn;
+        let in_order = psn == self.epsn;
+        self.epsn = psn.next();
+        if !in_order {
+            count!(shared, core, out_of_sequence);
+            self.abandon();
+        }
+        let info = datagram.info();
+        let begins = matches!(info.position, Position::First | Position::Only);
+        let fits = match (&self.inbound, info.operation) {
+            (Inbound::Send(_), Operation::Send) | (Inbound::Write(_), Operation::Write) => !begins,
+            _ => begins,
+        };
+        if begins {
+            self.skipping = false;
+            self.set_aside();
+        } else if self.skipping || !fits {
+            self.abandon();
+            return Verdict::Dropped(DropReason::IncompleteMessage);
+        }
+        match self.execute(core, shared, datagram) {
+            Ok(()) => Verdict::Handled,
+            Err(reason) => {
+                self.abandon();
+                Verdict::Dropped(reason)
+            }
+        }
+    }
+
+    /// Gives the present message up and skips what is left of it.
+    fn abandon(&mut self) {
+        self.set_aside();
+        self.skipping = true;
+    }
+
+    fn set_aside(&mut self) {
+        if let Some(receive) = self.inbound.take_receive() {
+            self.spare = Some(receive);
+        }
+        self.inbound = Inbound::Idle;
+    }
+
+    fn receive(&mut self, core: &mut QpCore, shared: &mut Shared) -> Result<Receive, DropReason> {
+        if let Some(receive) = self.spare.take().or_else(|| core.take_receive(shared)) {
+            return Ok(receive);
+        }
+        count!(shared, core, out_of_buffer);
+        Err(DropReason::NoReceive)
+    }
+
+    fn execute(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), DropReason> {
+        check_length(datagram, core.mtu()).map_err(reason)?;
+        if datagram.info().operation == Operation::Send {
+            if matches!(self.inbound, Inbound::Idle) {
+                let receive = self.receive(core, shared)?;
+                self.inbound = Inbound::send(receive);
+            }
+            if let Some(ended) = self.inbound.place(core, shared, datagram).map_err(reason)? {
+                let wc = ended.completion(core, datagram);
+                core.complete_recv(shared, wc, datagram.bth().solicited);
+            }
+            return Ok(());
+        }
+        if !core.attr.access.contains(Access::REMOTE_WRITE) {
+            return Err(DropReason::Access);
+        }
+        if let Some(reth) = datagram.reth() {
+            if reth.dma_len > MAX_MESSAGE {
+                return Err(DropReason::BadLength);
+            }
+            self.inbound = Inbound::write(core, shared, &reth).map_err(reason)?;
+        }
+        self.inbound.check_place(core, datagram).map_err(reason)?;
+        let receive = match datagram.imm_dt() {
+            Some(_) => Some(self.receive(core, shared)?),
+            None => None,
+        };
+        let placed = self.inbound.place(core, shared, datagram);
+        match (placed, receive) {
+            (Ok(Some(ended)), Some(receive)) => {
+                let mut wc = ended.completion(core, datagram);
+                wc.wr_id = receive.wr_id;
+                core.complete_recv(shared, wc, datagram.bth().solicited);
+            }
+            (Ok(_), receive) => self.spare = receive.or_else(|| self.spare.take()),
+            (Err(error), receive) => {
+                self.spare = receive.or_else(|| self.spare.take());
+                return Err(reason(error));
+            }
+        }
+        if datagram.reth().is_some() {
+            count!(shared, core, rx_write_requests);
+        }
+        Ok(())
+    }
+}
+
+fn reason(error: PlaceError) -> DropReason {
+    match error {
+        PlaceError::Length => DropReason::BadLength,
+        PlaceError::TooLong => DropReason::ReceiveTooSmall,
+        PlaceError::Access | PlaceError::Local(_) => DropReason::Access,
+    }
+}

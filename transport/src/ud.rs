@@ -1,0 +1,200 @@
+//! Unreliable datagram: one packet a message, to anybody (IBTA 9.8.3).
+
+use core::net::IpAddr;
+
+use roce_packet::{
+    Datagram, DatagramWriter, Deth, Encapsulation, Gid, Grh, IP_PROTOCOL_UDP, Ipv4Header, Ipv6Header, Opcode,
+    Path, Psn,
+};
+
+use crate::completion::{Wc, WcFlags, WcOpcode, WcStatus};
+use crate::counters::count;
+use crate::io::{Identification, Received, Transmit, TxSlot};
+use crate::qp::{Failure, QpCapabilities, QpCore};
+use crate::segment::seal;
+use crate::shared::Shared;
+use crate::sq::{SendQueue, local_cause};
+use crate::verdict::{DropReason, Verdict};
+use crate::wr::{SendFlags, SendOp};
+
+/// Bytes before the message in every UD receive.
+pub const GRH_AREA: usize = 40;
+
+/// A Q_Key with this bit stands for the sender's own (IBTA 10.2.5).
+const PRIVILEGED_QKEY: u32 = 0x8000_0000;
+
+/// The sending half of UD.
+#[derive(Debug)]
+pub(crate) struct UdRequester {
+    pub(crate) sq: SendQueue,
+    psn: Psn,
+}
+
+impl UdRequester {
+    pub(crate) fn new(capabilities: &QpCapabilities) -> Self {
+        Self { sq: SendQueue::new(capabilities), psn: Psn::new(0) }
+    }
+
+    pub(crate) fn start(&mut self, sq_psn: Psn) {
+        self.psn = sq_psn;
+    }
+
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.psn
+    }
+
+    pub(crate) fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+    ) -> Option<Transmit> {
+        if !core.attr.state.starts_requests() {
+            return None;
+        }
+        let position = self.sq.head();
+        let wqe = *self.sq.get(position)?;
+        let to = wqe.destination?;
+        let opcode = match wqe.op {
+            SendOp::SendWithImm(_) => Opcode::UD_SEND_ONLY_WITH_IMM,
+            _ => Opcode::UD_SEND_ONLY,
+        };
+        let mut bth = core.bth(shared, opcode, self.psn);
+        bth.dest_qp = to.remote_qpn;
+        bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
+        let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+        let q_key = if to.remote_qkey & PRIVILEGED_QKEY != 0 { core.attr.qkey } else { to.remote_qkey };
+        writer.deth(&Deth { q_key, source_qp: core.number }).ok()?;
+        if let SendOp::SendWithImm(imm) = wqe.op {
+            writer.imm_dt(&imm).ok()?;
+        }
+        let target = writer.payload_slot(wqe.len as usize).ok()?;
+        if let Err(error) = self.sq.gather(&shared.keys, core.pd, position, 0, target) {
+            self.sq.pop();
+            core.fail_send(shared, &wqe, WcStatus::LocalProtectionError, local_cause(error));
+            core.fail(Failure::SendQueue);
+            return None;
+        }
+        let transmit = seal(writer, &to.path, &slot.batch)?;
+        self.psn = self.psn.next();
+        self.sq.pop();
+        core.complete_send(shared, &wqe);
+        Some(transmit)
+    }
+}
+
+/// The receiving half of UD. It expects no PSN and remembers nothing.
+#[derive(Debug)]
+pub(crate) struct UdResponder;
+
+impl UdResponder {
+    pub(crate) fn handle_request(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        received: &Received<'_>,
+        datagram: &Datagram<'_>,
+    ) -> Verdict {
+        let Some(deth) = datagram.deth() else { return Verdict::Dropped(DropReason::Malformed) };
+        if deth.q_key != core.attr.qkey {
+            return Verdict::Dropped(DropReason::BadQkey);
+        }
+        let needed = datagram.payload_len() + GRH_AREA;
+        match core.next_receive_capacity(shared) {
+            None => {
+                count!(shared, core, out_of_buffer);
+                return Verdict::Dropped(DropReason::NoReceive);
+            }
+            // An oversized message is dropped and takes no receive: the queue pair stays usable.
+            Some(capacity) if capacity < needed as u64 => {
+                return Verdict::Dropped(DropReason::ReceiveTooSmall);
+            }
+            Some(_) => {}
+        }
+        let Some(receive) = core.take_receive(shared) else { return Verdict::Dropped(DropReason::NoReceive) };
+        let area = grh_area(&received.path, &received.identification, datagram.len());
+        let placed = receive
+            .check(&shared.keys, core.pd)
+            .and_then(|()| receive.scatter(&shared.keys, core.pd, 0, (&area, &[])))
+            .and_then(|()| receive.scatter(&shared.keys, core.pd, GRH_AREA as u32, datagram.payload()));
+        if let Err(error) = placed {
+            let status = WcStatus::LocalProtectionError;
+            core.fail_recv(shared, receive.wr_id, status, local_cause(error));
+            return Verdict::Handled;
+        }
+        let mut wc = Wc {
+            wr_id: receive.wr_id,
+            opcode: WcOpcode::Recv,
+            byte_len: u32::try_from(needed).unwrap_or(u32::MAX),
+            qpn: core.number,
+            src_qp: deth.source_qp,
+            flags: WcFlags::GRH,
+            ..Wc::default()
+        };
+        if let Some(imm) = datagram.imm_dt() {
+            wc.imm = imm;
+            wc.flags |= WcFlags::WITH_IMM;
+        }
+        core.complete_recv(shared, wc, datagram.bth().solicited);
+        Verdict::Handled
+    }
+}
+
+/// The 40 bytes before a UD message: the IP header of the packet, right-aligned, as kernel drivers lay it
+/// out. A device that did not see the header has it made again from the path.
+fn grh_area(path: &Path, identification: &Identification, datagram_len: usize) -> [u8; GRH_AREA] {
+    let mut area = [0; GRH_AREA];
+    match (path.encapsulation, path.source, path.destination) {
+        (Encapsulation::RoceV2, IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let identification = match identification {
+                Identification::Known { identification, .. } => *identification,
+                Identification::Unknown { .. } => 0,
+            };
+            let total_len = u16::try_from(datagram_len + 28).unwrap_or(u16::MAX);
+            let header = Ipv4Header {
+                traffic_class: path.traffic_class,
+                total_length: total_len,
+                identification,
+                dont_fragment: true,
+                ttl: path.hop_limit,
+                protocol: IP_PROTOCOL_UDP,
+                source,
+                destination,
+            };
+            if let Some(half) = area.last_chunk_mut::<{ Ipv4Header::LEN }>() {
+                header.emit(half);
+            }
+        }
+        (Encapsulation::RoceV2, source, destination) => {
+            let header = Ipv6Header {
+                traffic_class: path.traffic_class,
+                flow_label: path.flow_label,
+                payload_length: u16::try_from(datagram_len + 8).unwrap_or(u16::MAX),
+                next_header: IP_PROTOCOL_UDP,
+                hop_limit: path.hop_limit,
+                source: mapped(source),
+                destination: mapped(destination),
+            };
+            header.emit(&mut area);
+        }
+        (Encapsulation::RoceV1, source, destination) => {
+            let header = Grh {
+                traffic_class: path.traffic_class,
+                flow_label: path.flow_label,
+                payload_length: u16::try_from(datagram_len).unwrap_or(u16::MAX),
+                hop_limit: path.hop_limit,
+                source: Gid::from(source),
+                destination: Gid::from(destination),
+            };
+            header.emit(&mut area);
+        }
+    }
+    area
+}
+
+fn mapped(address: IpAddr) -> core::net::Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
