@@ -1,0 +1,327 @@
+//! Reading a fault plan from text.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::plan::{Action, Chance, Delay, DelayTime, FaultPlan, Numbers, OpcodePattern, Rates, Rule};
+
+/// Why a text is no fault plan: the place, and what was expected there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("fault plan, item {item} `{text}`: {kind}")]
+pub struct FaultPlanError {
+    /// Which of the items between semicolons, from 1.
+    pub item: usize,
+    /// That item.
+    pub text: String,
+    /// What is wrong with it.
+    pub kind: FaultPlanErrorKind,
+}
+
+/// What is wrong with an item of a fault plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultPlanErrorKind {
+    /// No such name.
+    #[error("`{name}` is not known here; expected one of {expected}")]
+    UnknownName {
+        /// What was written.
+        name: String,
+        /// What could have been.
+        expected: &'static str,
+    },
+    /// A name without `=` and a value.
+    #[error("`{name}` has no value; expected {name}={expected}")]
+    MissingValue {
+        /// What was written.
+        name: String,
+        /// What kind of value it takes.
+        expected: &'static str,
+    },
+    /// A value that does not fit its name.
+    #[error("{name}=`{value}`: expected {expected}")]
+    BadValue {
+        /// What the value is for.
+        name: String,
+        /// What was written.
+        value: String,
+        /// What could have been.
+        expected: &'static str,
+    },
+    /// A name that was there before.
+    #[error("`{name}` is given twice")]
+    Repeated {
+        /// The name.
+        name: String,
+    },
+    /// A rule that does nothing.
+    #[error("the rule does nothing; expected action= and one of {ACTIONS}")]
+    MissingAction,
+}
+
+impl FromStr for FaultPlan {
+    type Err = FaultPlanError;
+
+    fn from_str(text: &str) -> Result<Self, FaultPlanError> {
+        let mut plan = Self::default();
+        if matches!(text.trim(), "" | "none") {
+            return Ok(plan);
+        }
+        let mut rate_names = Names::default();
+        for (index, item) in text.split(';').enumerate() {
+            let item = item.trim();
+            let read = match item.strip_prefix("rule:") {
+                Some(parts) => read_rule(parts).map(|rule| plan.rules.push(rule)),
+                None => read_rates(item, &mut plan.rates, &mut rate_names),
+            };
+            read.map_err(|kind| FaultPlanError { item: index + 1, text: item.to_owned(), kind })?;
+        }
+        Ok(plan)
+    }
+}
+
+fn read_rates(item: &str, rates: &mut Rates, seen: &mut Names) -> Result<(), FaultPlanErrorKind> {
+    for part in item.split(',') {
+        let pair = Pair::split(part);
+        seen.insert(pair.name)?;
+        match pair.name {
+            "drop" => rates.drop = pair.value(CHANCE, chance)?,
+            "dup" => rates.duplicate = pair.value(CHANCE, chance)?,
+            "reorder" => rates.reorder = pair.value(CHANCE, chance)?,
+            "corrupt" => rates.corrupt = pair.value(CHANCE, chance)?,
+            "ecn" => rates.mark = pair.value(CHANCE, chance)?,
+            "delay" => rates.delay = pair.value(DELAY, delay)?,
+            "reorder-behind" => rates.behind = pair.value(BEHIND, behind)?,
+            "reorder-hold" => rates.hold = pair.value(TIME, delay_time)?,
+            "force-ecn" => rates.force_mark = pair.value(SWITCH, switch)?,
+            _ => return Err(pair.unknown(RATE_NAMES)),
+        }
+    }
+    Ok(())
+}
+
+fn read_rule(parts: &str) -> Result<Rule, FaultPlanErrorKind> {
+    let mut seen = Names::default();
+    let mut action_given = false;
+    let mut rule = Rule::new(Action::Deliver);
+    for part in parts.split(',') {
+        let pair = Pair::split(part);
+        seen.insert(pair.name)?;
+        match pair.name {
+            "qp" => rule.qp = Some(pair.value(NUMBERS_24, numbers_24)?),
+            "rqp" => rule.relative_qp = Some(pair.value(COUNTS, counts)?),
+            "psn" => rule.psn = Some(pair.value(NUMBERS_24, numbers_24)?),
+            "rpsn" => rule.relative_psn = Some(pair.value(NUMBERS_24, numbers_24)?),
+            "opcode" => rule.opcode = Some(pair.value(OPCODE, OpcodePattern::new)?),
+            "pass" => rule.pass = Some(pair.value(COUNTS, counts)?),
+            "after" => rule.after_ns = Some(pair.value(DURATION, duration)?),
+            "until" => rule.until_ns = Some(pair.value(DURATION, duration)?),
+            "chance" => rule.chance = Some(pair.value(CHANCE, chance)?),
+            "times" => rule.times = Some(pair.value(NUMBER, number)?),
+            "action" => {
+                rule.action = pair.value(ACTIONS, action)?;
+                action_given = true;
+            }
+            _ => return Err(pair.unknown(RULE_NAMES)),
+        }
+    }
+    if action_given { Ok(rule) } else { Err(FaultPlanErrorKind::MissingAction) }
+}
+
+/// One `name=value`.
+struct Pair<'a> {
+    name: &'a str,
+    value: Option<&'a str>,
+}
+
+impl<'a> Pair<'a> {
+    fn split(part: &'a str) -> Self {
+        match part.split_once('=') {
+            Some((name, value)) => Self { name: name.trim(), value: Some(value.trim()) },
+            None => Self { name: part.trim(), value: None },
+        }
+    }
+
+    fn value<T>(
+        &self,
+        expected: &'static str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, FaultPlanErrorKind> {
+        let name = self.name.to_owned();
+        let Some(value) = self.value else { return Err(FaultPlanErrorKind::MissingValue { name, expected }) };
+        let value_text = || value.to_owned();
+        read(value).ok_or_else(|| FaultPlanErrorKind::BadValue { name, value: value_text(), expected })
+    }
+
+    fn unknown(&self, expected: &'static str) -> FaultPlanErrorKind {
+        FaultPlanErrorKind::UnknownName { name: self.name.to_owned(), expected }
+    }
+}
+
+/// The names that were there already.
+#[derive(Default)]
+struct Names(Vec<String>);
+
+impl Names {
+    fn insert(&mut self, name: &str) -> Result<(), FaultPlanErrorKind> {
+        if self.0.iter().any(|known| known == name) {
+            return Err(FaultPlanErrorKind::Repeated { name: name.to_owned() });
+        }
+        self.0.push(name.to_owned());
+        Ok(())
+    }
+}
+
+fn action(text: &str) -> Option<Action> {
+    let (name, argument) = match text.split_once(':') {
+        Some((name, argument)) => (name.trim(), Some(argument.trim())),
+        None => (text, None),
+    };
+    match (name, argument) {
+        ("deliver", None) => Some(Action::Deliver),
+        ("drop", None) => Some(Action::Drop),
+        ("dup", None) => Some(Action::Duplicate),
+        ("reorder", None) => Some(Action::Reorder(None)),
+        ("reorder", Some(argument)) => behind(argument).map(Some).map(Action::Reorder),
+        ("corrupt", None) => Some(Action::Corrupt(None)),
+        ("corrupt", Some(argument)) => number(argument).map(Some).map(Action::Corrupt),
+        ("ecn", None) => Some(Action::Mark { force: false }),
+        ("force-ecn", None) => Some(Action::Mark { force: true }),
+        ("delay", Some(argument)) => delay_time(argument).map(Action::Delay),
+        _ => None,
+    }
+}
+
+fn chance(text: &str) -> Option<Chance> {
+    let parts = fixed_point(text.strip_suffix('%')?, PERCENT_DECIMALS)?;
+    Chance::from_parts_per_billion(u32::try_from(parts).ok()?)
+}
+
+fn delay(text: &str) -> Option<Delay> {
+    match text.split_once('@') {
+        Some((time, share)) => Some(Delay { time: delay_time(time.trim())?, chance: chance(share.trim())? }),
+        None => Some(Delay { time: delay_time(text)?, chance: Chance::ALWAYS }),
+    }
+}
+
+fn delay_time(text: &str) -> Option<DelayTime> {
+    match text.split_once('-') {
+        Some((from, to)) => {
+            let (from_ns, to_ns) = (duration(from.trim())?, duration(to.trim())?);
+            (from_ns <= to_ns).then_some(DelayTime { from_ns, to_ns })
+        }
+        None => duration(text).map(DelayTime::exactly),
+    }
+}
+
+/// Nanoseconds.
+fn duration(text: &str) -> Option<u64> {
+    let (amount, decimals) = UNITS.iter().find_map(|(unit, decimals)| {
+        let amount = text.strip_suffix(unit)?;
+        // "5ms" ends in "s" as well, but "5m" is no number.
+        amount.ends_with(|last: char| last.is_ascii_digit()).then_some((amount, *decimals))
+    })?;
+    fixed_point(amount, decimals)
+}
+
+fn numbers_24(text: &str) -> Option<Numbers> {
+    numbers(text).filter(|numbers| numbers.last() <= roce_packet::Psn::MASK)
+}
+
+/// Numbers that count something from 1.
+fn counts(text: &str) -> Option<Numbers> {
+    numbers(text).filter(|numbers| !numbers.contains(0))
+}
+
+fn numbers(text: &str) -> Option<Numbers> {
+    match text.split_once('-') {
+        Some((first, last)) => Numbers::new(number(first.trim())?, number(last.trim())?),
+        None => number(text).map(Numbers::one),
+    }
+}
+
+fn behind(text: &str) -> Option<u16> {
+    let behind = u16::try_from(number(text)?).ok()?;
+    (1..=Rates::MAX_BEHIND).contains(&behind).then_some(behind)
+}
+
+pub(super) fn number(text: &str) -> Option<u32> {
+    let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
+    // `from_str_radix` alone would take "+1".
+    if !digits.starts_with(|first: char| first.is_digit(radix)) {
+        return None;
+    }
+    u32::from_str_radix(digits, radix).ok()
+}
+
+fn switch(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+/// A decimal number times 10^`decimals`, if that is an integer.
+fn fixed_point(text: &str, decimals: u32) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_digits(whole) || !is_digits(fraction) {
+        return None;
+    }
+    let fraction = fraction.trim_end_matches('0');
+    let missing = decimals.checked_sub(u32::try_from(fraction.len()).ok()?)?;
+    let fraction = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()? };
+    let scaled = whole.parse::<u64>().ok()?.checked_mul(10_u64.checked_pow(decimals)?)?;
+    scaled.checked_add(fraction.checked_mul(10_u64.checked_pow(missing)?)?)
+}
+
+/// Parts per billion written in percent.
+pub(super) struct Percent(pub(super) u32);
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, fraction) = (self.0 / 10_000_000, self.0 % 10_000_000);
+        if fraction == 0 {
+            return write!(f, "{whole}%");
+        }
+        let fraction = format!("{fraction:07}");
+        write!(f, "{whole}.{}%", fraction.trim_end_matches('0'))
+    }
+}
+
+/// Nanoseconds written in the largest unit that needs no decimals.
+pub(super) struct DurationText(pub(super) u64);
+
+impl fmt::Display for DurationText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (unit, decimals) in UNITS.iter().rev() {
+            let scale = 10_u64.pow(*decimals);
+            if self.0 != 0 && self.0.is_multiple_of(scale) {
+                return write!(f, "{}{unit}", self.0 / scale);
+            }
+        }
+        write!(f, "{}ns", self.0)
+    }
+}
+
+/// Units of time and the decimal places they have over nanoseconds, ascending.
+const UNITS: [(&str, u32); 4] = [("ns", 0), ("us", 3), ("ms", 6), ("s", 9)];
+/// Decimal places of a percentage that is given in parts per billion.
+const PERCENT_DECIMALS: u32 = 7;
+
+const RATE_NAMES: &str =
+    "drop, dup, reorder, corrupt, ecn, delay, reorder-behind, reorder-hold, force-ecn, rule:";
+const RULE_NAMES: &str = "qp, rqp, psn, rpsn, opcode, pass, after, until, chance, times, action";
+const ACTIONS: &str =
+    "drop, dup, reorder, reorder:NUMBER, corrupt, corrupt:BIT, ecn, force-ecn, delay:TIME, deliver";
+const CHANCE: &str = "a percentage with at most seven decimal places such as 0.5%";
+const TIME: &str = "a time such as 50us or 50us-70us; units are ns, us, ms, s";
+const DURATION: &str = "a time such as 50us; units are ns, us, ms, s";
+const DELAY: &str = "a time such as 50us, 50us-70us or 50us@10%; units are ns, us, ms, s";
+const BEHIND: &str = "a number from 1 to 1000";
+const SWITCH: &str = "on or off";
+const NUMBER: &str = "a number such as 5 or 0x11";
+const NUMBERS_24: &str = "a number from 0 to 16777215 such as 5 or 0x11, or a range such as 5-9";
+const COUNTS: &str = "a number from 1 such as 2, or a range such as 2-4";
+const OPCODE: &str =
+    "a name such as RC_SEND_ONLY, the beginning of names such as RC_SEND_*, or a number from 0 to 255";
