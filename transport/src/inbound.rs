@@ -122,7 +122,8 @@ impl Inbound {
         check_length(datagram, core.mtu())?;
         let Self::Write(write) = self else { return Err(PlaceError::Length) };
         let left = (write.total - write.received) as usize;
-        let fits = if is_end(datagram) { datagram.payload_len() == left } else { datagram.payload_len() < left };
+        let fits =
+            if is_end(datagram) { datagram.payload_len() == left } else { datagram.payload_len() < left };
         if fits { Ok(()) } else { Err(PlaceError::Length) }
     }
 
@@ -160,7 +161,13 @@ fn is_end(datagram: &Datagram<'_>) -> bool {
 }
 
 impl InboundSend {
-    fn place(&mut self, core: &QpCore, shared: &Shared, datagram: &Datagram<'_>, len: u32) -> Result<(), PlaceError> {
+    fn place(
+        &mut self,
+        core: &QpCore,
+        shared: &Shared,
+        datagram: &Datagram<'_>,
+        len: u32,
+    ) -> Result<(), PlaceError> {
         let end = u64::from(self.received) + u64::from(len);
         if end > self.receive.capacity || end > u64::from(crate::wr::MAX_MESSAGE) {
             return Err(PlaceError::TooLong);

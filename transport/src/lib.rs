@@ -65,8 +65,8 @@ pub use memory::{
     WordMemory,
 };
 pub use qp::{
-    AttrMask, CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr,
-    QpAttributes, QpCapabilities, QpInit, QpState, QpType, Transition, transition,
+    AttrMask, CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
+    QpCapabilities, QpInit, QpState, QpType, Transition, transition,
 };
 pub use time::Instant;
 pub use ud::GRH_AREA;

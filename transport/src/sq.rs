@@ -9,9 +9,7 @@ use crate::completion::{Cause, WcOpcode};
 use crate::ids::PdId;
 use crate::memory::{Access, KeyError, KeyTable};
 use crate::qp::QpCapabilities;
-use crate::wr::{
-    MAX_MESSAGE, Payload, PostError, SendFlags, SendOp, SendWr, Sge, UdDestination,
-};
+use crate::wr::{MAX_MESSAGE, Payload, PostError, SendFlags, SendOp, SendWr, Sge, UdDestination};
 
 /// How far a work request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,16 +133,8 @@ impl SendQueue {
         self.head
     }
 
-    pub(crate) fn tail(&self) -> u64 {
-        self.tail
-    }
-
     pub(crate) fn len(&self) -> usize {
         usize::try_from(self.tail - self.head).unwrap_or(usize::MAX)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.head == self.tail
     }
 
     fn slot(&self, position: u64) -> usize {
@@ -209,12 +199,16 @@ impl SendQueue {
         let len = match &wr.payload {
             Payload::Elements(elements) => {
                 if elements.len() > self.max_elements {
-                    return Err(PostError::TooManyElements { have: elements.len(), limit: self.max_elements });
+                    return Err(PostError::TooManyElements {
+                        have: elements.len(),
+                        limit: self.max_elements,
+                    });
                 }
                 elements.iter().map(|element| u64::from(element.length)).sum::<u64>()
             }
             Payload::Inline(bytes) => {
-                if matches!(wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) {
+                if matches!(wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+                {
                     return Err(PostError::CannotBeInline);
                 }
                 if bytes.len() > self.max_inline {
@@ -304,7 +298,8 @@ fn gather(keys: &KeyTable, pd: PdId, elements: &[Sge], offset: u32, out: &mut [u
     let mut out = out;
     for_pieces(elements, offset, out.len(), |addr, len, lkey| {
         let resolved = keys.resolve_local(lkey, pd, (addr, len as u64), Access::empty())?;
-        let (piece, rest) = core::mem::take(&mut out).split_at_mut_checked(len).ok_or(KeyError::OutOfRange)?;
+        let (piece, rest) =
+            core::mem::take(&mut out).split_at_mut_checked(len).ok_or(KeyError::OutOfRange)?;
         out = rest;
         Ok(keys.memory(&resolved)?.read(resolved.offset, piece)?)
     })

@@ -180,7 +180,12 @@ impl UcResponder {
         Err(DropReason::NoReceive)
     }
 
-    fn execute(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), DropReason> {
+    fn execute(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), DropReason> {
         check_length(datagram, core.mtu()).map_err(reason)?;
         if datagram.info().operation == Operation::Send {
             if matches!(self.inbound, Inbound::Idle) {

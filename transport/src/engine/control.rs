@@ -11,9 +11,7 @@ use super::{Engine, ProtectionDomain};
 use crate::completion::CompletionQueue;
 use crate::counters::Counters;
 use crate::ids::{CqId, LKey, PdId, RKey, SrqId};
-use crate::memory::{
-    Access, KeyError, Memory, RegionAttributes, RegisterError, WindowBinding, WindowType,
-};
+use crate::memory::{Access, KeyError, Memory, RegionAttributes, RegisterError, WindowBinding, WindowType};
 use crate::qp::{
     AttrMask, CreateQpError, Halves, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, Qp, QpAttr, QpAttributes,
     QpCore, QpInit, QpState, QpType, transition,
@@ -78,7 +76,9 @@ pub enum CqError {
         most: usize,
     },
     /// It overflowed and completions were lost. Its queue pairs are in the error state or on the way there.
-    #[error("the completion queue with {capacity} entries overflowed and lost completions; make it larger or poll it more often")]
+    #[error(
+        "the completion queue with {capacity} entries overflowed and lost completions; make it larger or poll it more often"
+    )]
     Overflowed {
         /// Its capacity.
         capacity: usize,
@@ -359,12 +359,7 @@ impl Engine {
     /// # Errors
     ///
     /// When the window or region is unknown, of another protection domain, or lacks a permission.
-    pub fn bind_window(
-        &mut self,
-        pd: PdId,
-        window: RKey,
-        binding: &WindowBinding,
-    ) -> Result<RKey, KeyError> {
+    pub fn bind_window(&mut self, pd: PdId, window: RKey, binding: &WindowBinding) -> Result<RKey, KeyError> {
         self.shared.keys.bind(window, None, pd, None, binding)
     }
 
@@ -682,10 +677,7 @@ fn check_operation(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
         QpType::Rc => true,
         QpType::Uc => matches!(
             wr.op,
-            SendOp::Send
-                | SendOp::SendWithImm(_)
-                | SendOp::Write { .. }
-                | SendOp::WriteWithImm { .. }
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::Write { .. } | SendOp::WriteWithImm { .. }
         ),
         QpType::Ud => matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)),
     };

@@ -188,6 +188,12 @@ impl Engine {
         Some(attr)
     }
 
+    /// The transport of a queue pair.
+    #[must_use]
+    pub fn qp_type(&self, qpn: Qpn) -> Option<crate::qp::QpType> {
+        self.qp(qpn).map(|qp| qp.core.qp_type)
+    }
+
     /// The numbers of all queue pairs.
     pub fn qp_numbers(&self) -> impl Iterator<Item = Qpn> + '_ {
         self.qps.iter().map(|(_, qp)| qp.core.number)
@@ -243,7 +249,9 @@ impl Engine {
         let Some(qp) = self.qps.get_mut(index) else { return };
         let Some(failure) = qp.core.failure.take() else { return };
         match failure {
-            Failure::SendQueue if qp.core.attr.state == QpState::Rts || qp.core.attr.state == QpState::Sqd => {
+            Failure::SendQueue
+                if qp.core.attr.state == QpState::Rts || qp.core.attr.state == QpState::Sqd =>
+            {
                 qp.core.attr.state = QpState::Sqe;
                 qp.flush_sends(&mut self.shared);
             }

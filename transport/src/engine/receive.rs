@@ -4,9 +4,7 @@
 //! the state, the partition key and the addresses match. A packet that fails is dropped and counted,
 //! and nothing else happens.
 
-use roce_packet::{
-    Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Qpn, Transport, icrc,
-};
+use roce_packet::{Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Qpn, Transport, icrc};
 
 use super::Engine;
 use crate::counters::count;
@@ -40,7 +38,12 @@ impl Engine {
     }
 
     #[inline]
-    fn dispatch(&mut self, received: &Received<'_>, datagram: &Datagram<'_>, integrity: Integrity) -> Verdict {
+    fn dispatch(
+        &mut self,
+        received: &Received<'_>,
+        datagram: &Datagram<'_>,
+        integrity: Integrity,
+    ) -> Verdict {
         let number = datagram.bth().dest_qp;
         if number == Qpn::MULTICAST {
             return self.deliver_multicast(received, datagram, integrity);
@@ -228,9 +231,15 @@ impl Qp {
                 count!(shared, core, rp_cnp_ignored);
                 Verdict::Handled
             }
-            (Halves::Rc(requester, _), Direction::Response) => requester.handle_response(core, shared, datagram),
-            (Halves::Rc(_, responder), Direction::Request) => responder.handle_request(core, shared, datagram),
-            (Halves::Uc(_, responder), Direction::Request) => responder.handle_request(core, shared, datagram),
+            (Halves::Rc(requester, _), Direction::Response) => {
+                requester.handle_response(core, shared, datagram)
+            }
+            (Halves::Rc(_, responder), Direction::Request) => {
+                responder.handle_request(core, shared, datagram)
+            }
+            (Halves::Uc(_, responder), Direction::Request) => {
+                responder.handle_request(core, shared, datagram)
+            }
             (Halves::Ud(_, responder), Direction::Request) => {
                 responder.handle_request(core, shared, received, datagram)
             }

@@ -72,7 +72,9 @@ impl Qp {
                     alternate(turn, requester, responder, &mut self.core, shared, slot)
                 }
                 // The peer is still told why.
-                QpState::Err if responder.has_last_words() => responder.transmit(&mut self.core, shared, slot),
+                QpState::Err if responder.has_last_words() => {
+                    responder.transmit(&mut self.core, shared, slot)
+                }
                 _ => None,
             },
             Halves::Uc(requester, _) if matches!(state, QpState::Rts | QpState::Sqd) => {

@@ -140,8 +140,14 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// `windows` counts the windows bound over the region.
-    Region { windows: u32 },
-    Window { window_type: WindowType, region: Option<u32>, owner: Option<Qpn> },
+    Region {
+        windows: u32,
+    },
+    Window {
+        window_type: WindowType,
+        region: Option<u32>,
+        owner: Option<Qpn>,
+    },
 }
 
 /// All keys of one engine.
@@ -426,7 +432,8 @@ impl KeyTable {
 
     /// Unbinds every type 2 window tied to a queue pair that goes away.
     pub(crate) fn release_owner(&mut self, qpn: Qpn) {
-        let owned = |entry: &Entry| matches!(entry.kind, Kind::Window { owner: Some(owner), .. } if owner == qpn);
+        let owned =
+            |entry: &Entry| matches!(entry.kind, Kind::Window { owner: Some(owner), .. } if owner == qpn);
         while let Some(position) = self.entries.iter().find(|(_, entry)| owned(entry)).map(|(at, _)| at) {
             self.unbind(position);
         }

@@ -7,8 +7,8 @@ use core::fmt;
 
 use bitflags::bitflags;
 
-pub(crate) use keys::{KeyTable, Resolved};
 pub use keys::{KeyError, RegionAttributes, RegisterError, WindowBinding, WindowType};
+pub(crate) use keys::{KeyTable, Resolved};
 pub use words::WordMemory;
 
 bitflags! {

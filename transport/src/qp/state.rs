@@ -173,21 +173,13 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
                 union(&[A::ACCESS_FLAGS, A::PKEY_INDEX]),
             ),
             QpType::Rc => (
-                union(&[
-                    A::AV,
-                    A::PATH_MTU,
-                    A::DEST_QPN,
-                    A::RQ_PSN,
-                    A::MAX_DEST_RD_ATOMIC,
-                    A::MIN_RNR_TIMER,
-                ]),
+                union(&[A::AV, A::PATH_MTU, A::DEST_QPN, A::RQ_PSN, A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]),
                 union(&[A::ACCESS_FLAGS, A::PKEY_INDEX]),
             ),
         },
-        (Rtr, Rts) if rc => (
-            union(&[A::SQ_PSN, A::MAX_QP_RD_ATOMIC, A::RETRY_CNT, A::RNR_RETRY, A::TIMEOUT]),
-            running,
-        ),
+        (Rtr, Rts) if rc => {
+            (union(&[A::SQ_PSN, A::MAX_QP_RD_ATOMIC, A::RETRY_CNT, A::RNR_RETRY, A::TIMEOUT]), running)
+        }
         (Rtr, Rts) => (A::SQ_PSN, running),
         (Rts, Rts) | (Sqd, Rts) => (A::empty(), running),
         (Sqe, Rts) if !rc => (A::empty(), running),

@@ -34,7 +34,8 @@ impl RcRequester {
         if self.una.distance_to(psn) >= self.in_flight() {
             return self.outside_window(core, shared, psn);
         }
-        let Some(aeth) = datagram.aeth().map(|aeth| aeth.syndrome).or_else(|| middle_syndrome(datagram)) else {
+        let Some(aeth) = datagram.aeth().map(|aeth| aeth.syndrome).or_else(|| middle_syndrome(datagram))
+        else {
             return Verdict::Dropped(DropReason::Malformed);
         };
         match (datagram.info().operation, aeth) {
@@ -303,6 +304,7 @@ fn check_read_response(
     if is_end != (psn == wqe.requested_to) {
         return Err(Cause::UnexpectedResponse);
     }
-    let expected = if index + 1 < packets(wqe.len, mtu) { mtu } else { wqe.len as usize - index as usize * mtu };
+    let expected =
+        if index + 1 < packets(wqe.len, mtu) { mtu } else { wqe.len as usize - index as usize * mtu };
     if datagram.payload_len() == expected { Ok(()) } else { Err(Cause::ResponseLength) }
 }

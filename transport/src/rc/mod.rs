@@ -1,10 +1,10 @@
 //! Reliable connection: a requester and a responder that never call each other (IBTA 9.7).
 
 mod completer;
+mod reply;
 mod requester;
 mod resources;
 mod responder;
-mod reply;
 
 pub(crate) use requester::RcRequester;
 pub(crate) use responder::RcResponder;

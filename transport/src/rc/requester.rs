@@ -12,7 +12,7 @@
 //!
 //! In undisturbed traffic `cursor` equals `unsent`; a retransmission moves it back to `una`.
 
-use roce_packet::{AtomicEth, DatagramWriter, FlushSelectivity, Feth, Opcode, Psn, Reth};
+use roce_packet::{AtomicEth, DatagramWriter, Feth, FlushSelectivity, Opcode, Psn, Reth};
 
 use crate::completion::{Cause, WcStatus};
 use crate::counters::count;
@@ -258,8 +258,7 @@ impl RcRequester {
     /// moving, and on the packet that fills it: otherwise only the timer would go on.
     fn wants_acknowledgement(&self, shared: &Shared) -> bool {
         let window = shared.config.max_outstanding_packets;
-        self.since_ack_request + 1 >= (window / 4).max(1)
-            || self.una.distance_to(self.cursor) + 1 >= window
+        self.since_ack_request + 1 >= (window / 4).max(1) || self.una.distance_to(self.cursor) + 1 >= window
     }
 
     fn send_read(

@@ -80,7 +80,8 @@ impl Resources {
     /// then the peer has more outstanding than it may.
     pub(super) fn has_room(&self) -> bool {
         self.limit > 0
-            && (self.ring.len() < self.limit || self.ring.front().is_some_and(|oldest| oldest.sending.is_none()))
+            && (self.ring.len() < self.limit
+                || self.ring.front().is_some_and(|oldest| oldest.sending.is_none()))
     }
 
     pub(super) fn push(&mut self, resource: Resource) {

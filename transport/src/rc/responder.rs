@@ -1,6 +1,8 @@
 //! The receiving half of RC: checks and executes requests (IBTA 9.7.4, 9.7.5.1).
 
-use roce_packet::{AtomicEth, Datagram, FlushSelectivity, Msn, NakCode, Operation, OpcodeInfo, Position, Psn, Reth};
+use roce_packet::{
+    AtomicEth, Datagram, FlushSelectivity, Msn, NakCode, OpcodeInfo, Operation, Position, Psn, Reth,
+};
 
 use super::reply::Reply;
 use super::resources::{Answer, Resource, Resources, Sending};
@@ -184,7 +186,12 @@ impl RcResponder {
 
     /// Executes the expected packet. Nothing has changed when this returns an error, except for
     /// payload of earlier packets of the same message.
-    fn execute(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+    fn execute(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), Refusal> {
         let info = datagram.info();
         let continues = matches!(info.position, Position::Middle | Position::Last);
         let fits = match (&self.inbound, info.operation) {
@@ -213,7 +220,12 @@ impl RcResponder {
         Ok(())
     }
 
-    fn execute_send(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+    fn execute_send(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), Refusal> {
         if matches!(self.inbound, Inbound::Idle) {
             // The length is checked first, so that a malformed packet takes no receive.
             crate::inbound::check_length(datagram, core.mtu())?;
@@ -235,7 +247,12 @@ impl RcResponder {
         Ok(())
     }
 
-    fn execute_write(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+    fn execute_write(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), Refusal> {
         if let Some(reth) = datagram.reth() {
             if reth.dma_len > MAX_MESSAGE {
                 return Err(Refusal::INVALID);
@@ -285,7 +302,12 @@ impl RcResponder {
         Ok(())
     }
 
-    fn execute_read(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+    fn execute_read(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), Refusal> {
         let reth = datagram.reth().ok_or(Refusal::INVALID)?;
         if !self.resources.has_room() || reth.dma_len > MAX_MESSAGE {
             return Err(Refusal::INVALID);
@@ -305,7 +327,12 @@ impl RcResponder {
         Ok(())
     }
 
-    fn execute_atomic(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+    fn execute_atomic(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), Refusal> {
         let eth: AtomicEth = datagram.atomic_eth().ok_or(Refusal::INVALID)?;
         if !eth.va.is_multiple_of(8) || !self.resources.has_room() {
             return Err(Refusal::INVALID);
@@ -356,8 +383,15 @@ impl RcResponder {
         Ok(())
     }
 
-    fn execute_flush(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Result<(), Refusal> {
-        let (Some(feth), Some(reth)) = (datagram.feth(), datagram.reth()) else { return Err(Refusal::INVALID) };
+    fn execute_flush(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), Refusal> {
+        let (Some(feth), Some(reth)) = (datagram.feth(), datagram.reth()) else {
+            return Err(Refusal::INVALID);
+        };
         let mut need = Access::empty();
         if feth.global_visibility {
             need |= Access::FLUSH_GLOBAL;

@@ -1,0 +1,593 @@
+//! Two engines and the link between them, in virtual time: the bench on which a protocol is tested.
+//!
+//! ```
+//! use roce_sim::pair::{Pair, Side};
+//! use roce_transport::{QpType, SendOp, SendWr, WcStatus};
+//!
+//! let mut pair = Pair::new(1);
+//! let (a, b) = pair.connect(QpType::Rc);
+//! let target = pair.host(Side::B).memory_range(0, 5);
+//! pair.host_mut(Side::A).write_memory(0, b"hello");
+//! let source = pair.host(Side::A).memory_range(0, 5);
+//! let op = SendOp::Write { remote_addr: target.addr, rkey: pair.host(Side::B).rkey() };
+//! pair.post_send(Side::A, a, &SendWr::new(7, op, &[source]))?;
+//! pair.drive();
+//! assert_eq!(pair.completions(Side::A)[0].status, WcStatus::Success);
+//! assert_eq!(pair.host(Side::B).read_memory(0, 5), b"hello");
+//! # let _ = b;
+//! # Ok::<(), roce_transport::PostError>(())
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use roce_packet::{Datagram, Encapsulation, Opcode, Path, PathMtu, Psn, Qpn, RnrTimer};
+use roce_transport::{
+    Access, CqId, Engine, EngineConfig, Event, Identification, Instant, Memory, PdId, PostError, QpAttr,
+    QpCapabilities, QpInit, QpState, QpType, Received, RecvWr, RegionAttributes, SendWr, Sge, Transmit,
+    TxSlot, Verdict, Wc, WordMemory,
+};
+
+use crate::fault::{self, FaultInjector};
+
+/// Where a host's memory begins in its address space.
+pub const MEMORY_BASE: u64 = 0x10_0000;
+/// Bytes of memory that a host has unless told otherwise.
+pub const MEMORY_LEN: usize = 1 << 20;
+
+/// One of the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// The first, by habit the requester.
+    A,
+    /// The second.
+    B,
+}
+
+impl Side {
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// An engine with one protection domain, one completion queue and one region.
+#[derive(Debug)]
+pub struct Host {
+    /// The engine itself, for whatever the shorthands do not cover.
+    pub engine: Engine,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Its completion queue, for both directions of all queue pairs.
+    pub cq: CqId,
+    /// Its region: all rights, from [`MEMORY_BASE`] on.
+    pub region: RegionAttributes,
+    memory: Arc<WordMemory>,
+    /// Every event so far.
+    pub events: Vec<Event>,
+}
+
+impl Host {
+    fn new(config: EngineConfig, address: IpAddr, memory_len: usize) -> Self {
+        let mut engine = Engine::new(config);
+        let pd = engine.allocate_pd().expect("a new engine has room for a protection domain");
+        let cq = engine.create_cq(1 << 14).expect("a new engine has room for a completion queue");
+        let memory = Arc::new(WordMemory::new(memory_len));
+        let access = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND;
+        let region = engine
+            .register(pd, MEMORY_BASE, memory.clone(), access)
+            .expect("a new engine has room for a region");
+        Self { engine, address, pd, cq, region, memory, events: Vec::new() }
+    }
+
+    /// The key of the region for the peer.
+    #[must_use]
+    pub fn rkey(&self) -> roce_transport::RKey {
+        self.region.rkey
+    }
+
+    /// A range of the region as an element of a work request.
+    #[must_use]
+    pub fn memory_range(&self, offset: usize, len: usize) -> Sge {
+        let length = u32::try_from(len).expect("test messages are below 4 GiB");
+        Sge { addr: MEMORY_BASE + offset as u64, length, lkey: self.region.lkey }
+    }
+
+    /// Copies bytes out of the region.
+    #[must_use]
+    pub fn read_memory(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(offset, &mut bytes).expect("inside the region");
+        bytes
+    }
+
+    /// Copies bytes into the region.
+    pub fn write_memory(&mut self, offset: usize, bytes: &[u8]) {
+        self.memory.write(offset, bytes).expect("inside the region");
+    }
+}
+
+/// What a script does with a packet on the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Let it through.
+    Pass,
+    /// Lose it.
+    Drop,
+    /// Deliver it twice.
+    Duplicate,
+    /// Flip this bit, counted from the first of the BTH.
+    FlipBit(usize),
+    /// Deliver it this much later than the link would.
+    Delay(u64),
+}
+
+/// A packet on the link, as a script sees it.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// When it left.
+    pub at: Instant,
+    /// Who sent it.
+    pub from: Side,
+    /// Its opcode.
+    pub opcode: Opcode,
+    /// Its PSN.
+    pub psn: Psn,
+    /// The queue pair it goes to.
+    pub dest_qp: Qpn,
+    /// How many packets that side sent before it.
+    pub index: usize,
+    /// BTH to ICRC.
+    pub bytes: Vec<u8>,
+    /// What the link did with it.
+    pub action: Action,
+}
+
+/// Decides about each packet.
+pub type Script = Box<dyn FnMut(&Sent) -> Action>;
+
+#[derive(Debug)]
+struct InFlight {
+    to: Side,
+    path: Path,
+    identification: u16,
+    bytes: Vec<u8>,
+}
+
+/// Two hosts and the link between them.
+pub struct Pair {
+    /// The time now.
+    pub now: Instant,
+    /// One-way delay of the link in nanoseconds.
+    pub link_delay_ns: u64,
+    /// Every packet that was put on the link, if [`Self::record`] is set.
+    pub sent: Vec<Sent>,
+    /// Whether [`Self::sent`] is filled.
+    pub record: bool,
+    hosts: [Host; 2],
+    in_flight: BTreeMap<(Instant, u64), InFlight>,
+    sequence: u64,
+    sent_by: [usize; 2],
+    script: Option<Script>,
+    faults: [Option<FaultInjector>; 2],
+    /// What the engines said of the packets they were given.
+    pub verdicts: Vec<(Side, Verdict)>,
+    slot: Vec<u8>,
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Pair")
+            .field("now", &self.now)
+            .field("hosts", &self.hosts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How the queue pairs of a pair are set up. `Settings::default()` suits most tests.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Path MTU.
+    pub mtu: PathMtu,
+    /// First PSN of A, and of B.
+    pub psns: [u32; 2],
+    /// Local ACK timeout exponent.
+    pub timeout: u8,
+    /// Retries after timeouts.
+    pub retry_cnt: u8,
+    /// Retries after RNR NAKs.
+    pub rnr_retry: u8,
+    /// RNR delay code.
+    pub min_rnr_timer: u8,
+    /// READs and atomics, both directions.
+    pub rd_atomic: u8,
+    /// What peers may do.
+    pub access: Access,
+    /// Queue sizes.
+    pub capabilities: QpCapabilities,
+    /// Q_Key of UD queue pairs.
+    pub qkey: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mtu: PathMtu::Mtu1024,
+            psns: [0x00_1000, 0x00_2000],
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            rd_atomic: 16,
+            access: Access::REMOTE,
+            capabilities: QpCapabilities {
+                max_send_wr: 256,
+                max_recv_wr: 256,
+                max_send_sge: 8,
+                max_recv_sge: 8,
+                max_inline: 256,
+            },
+            qkey: 0x1111_1111,
+        }
+    }
+}
+
+impl Pair {
+    /// Two hosts on 198.18.0.1 and 198.18.0.2, one microsecond apart.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self::with_config(EngineConfig::from_number(seed), MEMORY_LEN)
+    }
+
+    /// The same with other engine settings (both sides get them, with different seeds) and memory size.
+    #[must_use]
+    pub fn with_config(config: EngineConfig, memory_len: usize) -> Self {
+        let mut other = config.clone();
+        for byte in &mut other.seed {
+            *byte ^= 0x5a;
+        }
+        let host = |config, last| Host::new(config, IpAddr::V4(Ipv4Addr::new(198, 18, 0, last)), memory_len);
+        Self {
+            now: Instant::from_nanos(1_000_000),
+            link_delay_ns: 1_000,
+            sent: Vec::new(),
+            record: false,
+            hosts: [host(config, 1), host(other, 2)],
+            in_flight: BTreeMap::new(),
+            sequence: 0,
+            sent_by: [0; 2],
+            script: None,
+            faults: [None, None],
+            verdicts: Vec::new(),
+            slot: vec![0; 8192],
+        }
+    }
+
+    /// One of the hosts.
+    #[must_use]
+    pub fn host(&self, side: Side) -> &Host {
+        &self.hosts[side as usize]
+    }
+
+    /// One of the hosts, to change.
+    pub fn host_mut(&mut self, side: Side) -> &mut Host {
+        &mut self.hosts[side as usize]
+    }
+
+    /// Lets `script` decide about every packet from now on.
+    pub fn set_script(&mut self, script: impl FnMut(&Sent) -> Action + 'static) {
+        self.script = Some(Box::new(script));
+    }
+
+    /// Lets every packet through again.
+    pub fn clear_script(&mut self) {
+        self.script = None;
+    }
+
+    /// Puts a fault injector on what `from` sends.
+    pub fn set_faults(&mut self, from: Side, faults: Option<FaultInjector>) {
+        self.faults[from as usize] = faults;
+    }
+
+    /// The path from one side to the other.
+    #[must_use]
+    pub fn path(&self, from: Side) -> Path {
+        Path {
+            encapsulation: Encapsulation::RoceV2,
+            source: self.host(from).address,
+            destination: self.host(from.other()).address,
+            source_port: 0xc000,
+            traffic_class: 2,
+            hop_limit: 64,
+            flow_label: 0,
+            vlan: None,
+        }
+    }
+
+    /// Makes a queue pair in RESET on one side.
+    #[track_caller]
+    pub fn create_qp(&mut self, side: Side, qp_type: QpType, settings: &Settings) -> Qpn {
+        let host = self.host_mut(side);
+        let init = QpInit {
+            qp_type,
+            pd: host.pd,
+            send_cq: host.cq,
+            recv_cq: host.cq,
+            srq: None,
+            capabilities: settings.capabilities,
+            signal_all: false,
+        };
+        host.engine.create_qp(&init).expect("a queue pair can be made")
+    }
+
+    /// A connected pair of queue pairs in RTS (for UD: two that may talk to each other).
+    #[track_caller]
+    pub fn connect(&mut self, qp_type: QpType) -> (Qpn, Qpn) {
+        self.connect_with(qp_type, &Settings::default())
+    }
+
+    /// The same with other settings.
+    #[track_caller]
+    pub fn connect_with(&mut self, qp_type: QpType, settings: &Settings) -> (Qpn, Qpn) {
+        let a = self.create_qp(Side::A, qp_type, settings);
+        let b = self.create_qp(Side::B, qp_type, settings);
+        self.bring_up(Side::A, a, b, settings, QpState::Rts);
+        self.bring_up(Side::B, b, a, settings, QpState::Rts);
+        (a, b)
+    }
+
+    /// Takes a queue pair from RESET up to `state` (INIT, RTR or RTS).
+    #[track_caller]
+    pub fn bring_up(&mut self, side: Side, own: Qpn, peer: Qpn, settings: &Settings, state: QpState) {
+        let host = self.host(side);
+        let qp_type = host.engine.qp_type(own).expect("the queue pair exists");
+        let (path, now) = (self.path(side), self.now);
+        let host = self.host_mut(side);
+        for (step, attr) in bring_up_attributes(qp_type, side, path, peer, settings) {
+            host.engine.modify_qp(now, own, &attr).expect("the attributes are right");
+            if step == state {
+                return;
+            }
+        }
+    }
+
+    /// Posts a send request at the present time.
+    ///
+    /// # Errors
+    ///
+    /// What the engine says.
+    pub fn post_send(&mut self, side: Side, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let now = self.now;
+        self.host_mut(side).engine.post_send(now, qpn, wr)
+    }
+
+    /// Posts a receive into a range of the host's region.
+    ///
+    /// # Errors
+    ///
+    /// What the engine says.
+    pub fn post_recv(
+        &mut self,
+        side: Side,
+        qpn: Qpn,
+        wr_id: u64,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), PostError> {
+        let element = self.host(side).memory_range(offset, len);
+        self.host_mut(side).engine.post_recv(qpn, &RecvWr { wr_id, elements: &[element] })
+    }
+
+    /// Everything in the completion queue of one side.
+    pub fn completions(&mut self, side: Side) -> Vec<Wc> {
+        let mut all = Vec::new();
+        let mut some = [Wc::default(); 32];
+        let host = self.host_mut(side);
+        while let Ok(count @ 1..) = host.engine.poll_cq(host.cq, &mut some) {
+            all.extend_from_slice(&some[..count]);
+        }
+        all
+    }
+
+    /// Lets a packet of the test's own making arrive at `to` now, as if its peer had sent it.
+    pub fn inject(&mut self, to: Side, path: Path, bytes: &[u8]) -> Verdict {
+        let identification = Identification::Known { identification: 0, dont_fragment: true };
+        let received = Received { path, identification, head: bytes, tail: &[] };
+        let now = self.now;
+        let verdict = self.host_mut(to).engine.handle_datagram(now, &received);
+        self.verdicts.push((to, verdict));
+        self.collect(to);
+        verdict
+    }
+
+    /// Runs until nothing is left to do, at most one virtual minute.
+    #[track_caller]
+    pub fn drive(&mut self) {
+        let limit = self.now.plus_nanos(60_000_000_000);
+        assert!(self.drive_until(limit), "the pair is still busy after a virtual minute");
+    }
+
+    /// Runs until nothing is left to do (`true`) or the time is `limit` (`false`).
+    pub fn drive_until(&mut self, limit: Instant) -> bool {
+        loop {
+            self.collect(Side::A);
+            self.collect(Side::B);
+            match self.next_time() {
+                None => return true,
+                Some(next) if next > limit => {
+                    self.now = limit;
+                    return false;
+                }
+                Some(next) => self.advance_to(next),
+            }
+        }
+    }
+
+    /// When something happens next.
+    #[must_use]
+    pub fn next_time(&self) -> Option<Instant> {
+        let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
+        let timeouts = self.hosts.iter().filter_map(|host| host.engine.poll_timeout());
+        timeouts.chain(arrival).min()
+    }
+
+    /// Moves the time to `next` and lets arrive and expire what is due by then. Arrivals at the same time
+    /// at one host form a burst: their answers are collected afterwards.
+    fn advance_to(&mut self, next: Instant) {
+        self.now = self.now.max(next);
+        while let Some(entry) = self.in_flight.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let packet = entry.remove();
+            let known = Identification::Known { identification: packet.identification, dont_fragment: true };
+            let received =
+                Received { path: packet.path, identification: known, head: &packet.bytes, tail: &[] };
+            let now = self.now;
+            let verdict = self.hosts[packet.to as usize].engine.handle_datagram(now, &received);
+            self.verdicts.push((packet.to, verdict));
+        }
+        for host in &mut self.hosts {
+            host.engine.handle_timeout(self.now);
+        }
+    }
+
+    /// Takes everything out of an engine that it wants to send or tell.
+    pub fn collect(&mut self, from: Side) {
+        let mut buffer = std::mem::take(&mut self.slot);
+        loop {
+            let now = self.now;
+            let mut slot = TxSlot::new(&mut buffer);
+            let Some(transmit) = self.host_mut(from).engine.poll_transmit(now, &mut slot) else { break };
+            self.put_on_link(from, &transmit, &buffer[..transmit.len]);
+        }
+        self.slot = buffer;
+        let host = self.host_mut(from);
+        while let Some(event) = host.engine.poll_event() {
+            host.events.push(event);
+        }
+    }
+
+    fn put_on_link(&mut self, from: Side, transmit: &Transmit, bytes: &[u8]) {
+        let datagram = Datagram::parse(bytes, &[]).expect("the engine sends well-formed packets");
+        let bth = datagram.bth();
+        let mut sent = Sent {
+            at: self.now,
+            from,
+            opcode: bth.opcode,
+            psn: bth.psn,
+            dest_qp: bth.dest_qp,
+            index: self.sent_by[from as usize],
+            bytes: bytes.to_vec(),
+            action: Action::Pass,
+        };
+        self.sent_by[from as usize] += 1;
+        if let Some(script) = &mut self.script {
+            sent.action = script(&sent);
+        }
+        let packet = InFlight {
+            to: from.other(),
+            path: transmit.path,
+            identification: transmit.identification,
+            bytes: sent.bytes.clone(),
+        };
+        match sent.action {
+            Action::Pass => self.apply_faults(from, packet),
+            Action::Drop => {}
+            Action::Duplicate => {
+                let InFlight { to, path, identification, ref bytes } = packet;
+                let copy = InFlight { to, path, identification, bytes: bytes.clone() };
+                self.launch(packet, 0);
+                self.launch(copy, 0);
+            }
+            Action::FlipBit(bit) => {
+                let mut packet = packet;
+                packet.bytes[bit / 8] ^= 0x80 >> (bit % 8);
+                self.launch(packet, 0);
+            }
+            Action::Delay(nanos) => self.launch(packet, nanos),
+        }
+        if self.record {
+            self.sent.push(sent);
+        }
+    }
+
+    fn apply_faults(&mut self, from: Side, mut packet: InFlight) {
+        let Some(injector) = &mut self.faults[from as usize] else {
+            self.launch(packet, 0);
+            return;
+        };
+        let fault::Verdict::Deliver(delivery) = injector.inject(self.now, packet.path.ecn(), &packet.bytes)
+        else {
+            return;
+        };
+        if delivery.mark {
+            packet.path = packet.path.with_ecn(roce_packet::Ecn::CongestionExperienced);
+        }
+        // Held back behind so many others: on a link without a queue that is a matter of time.
+        let behind = delivery.reorder.map_or(0, |reorder| u64::from(reorder.behind) * 40);
+        let delay = delivery.delay_ns + behind;
+        if delivery.duplicate {
+            let InFlight { to, path, identification, ref bytes } = packet;
+            self.launch(InFlight { to, path, identification, bytes: bytes.clone() }, delay);
+        }
+        delivery.flips.apply(&mut packet.bytes);
+        self.launch(packet, delay);
+    }
+
+    fn launch(&mut self, packet: InFlight, extra_ns: u64) {
+        self.sequence += 1;
+        let at = self.now.plus_nanos(self.link_delay_ns + extra_ns);
+        self.in_flight.insert((at, self.sequence), packet);
+    }
+
+    /// Packets on the link.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+}
+
+/// The modify calls from RESET to INIT, RTR and RTS.
+#[must_use]
+pub fn bring_up_attributes(
+    qp_type: QpType,
+    side: Side,
+    path: Path,
+    peer: Qpn,
+    settings: &Settings,
+) -> [(QpState, QpAttr); 3] {
+    let [own_psn, peer_psn] = match side {
+        Side::A => settings.psns,
+        Side::B => [settings.psns[1], settings.psns[0]],
+    };
+    let mut init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to_state(QpState::Init) };
+    let mut rtr = QpAttr::to_state(QpState::Rtr);
+    let mut rts = QpAttr { sq_psn: Some(Psn::new(own_psn)), ..QpAttr::to_state(QpState::Rts) };
+    if qp_type == QpType::Ud {
+        init.qkey = Some(settings.qkey);
+        return [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)];
+    }
+    init.access = Some(settings.access);
+    rtr.path = Some(path);
+    rtr.path_mtu = Some(settings.mtu);
+    rtr.dest_qpn = Some(peer);
+    rtr.rq_psn = Some(Psn::new(peer_psn));
+    if qp_type == QpType::Rc {
+        rtr.max_dest_rd_atomic = Some(settings.rd_atomic);
+        rtr.min_rnr_timer = RnrTimer::new(settings.min_rnr_timer);
+        rts.timeout = Some(settings.timeout);
+        rts.retry_cnt = Some(settings.retry_cnt);
+        rts.rnr_retry = Some(settings.rnr_retry);
+        rts.max_rd_atomic = Some(settings.rd_atomic);
+    }
+    [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)]
+}
