@@ -308,3 +308,52 @@ impl From<&VlanView> for VlanHeader {
         Self { tag: view.tag(), ether_type: view.ether_type() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn addresses_as_text() {
+        let address = MacAddr([0xec, 0x0d, 0x9a, 0x68, 0x21, 0xa0]);
+        assert_eq!(address.to_string(), "ec:0d:9a:68:21:a0");
+        for text in ["ec:0d:9a:68:21:a0", "EC-0D-9A-68-21-A0"] {
+            assert_eq!(text.parse(), Ok(address));
+        }
+        for text in
+            ["", "ec:0d:9a:68:21", "ec:0d:9a:68:21:a0:", "ec:0d:9a:68:21:a", "ec:0d:9a:68:21:+1", "e:c"]
+        {
+            assert_eq!(text.parse::<MacAddr>(), Err(InvalidMacAddr), "{text}");
+        }
+    }
+
+    #[test]
+    fn kinds_of_addresses() {
+        assert!(MacAddr::BROADCAST.is_multicast());
+        assert!(MacAddr::MAC_CONTROL.is_multicast());
+        assert!(!MacAddr([2, 0, 0, 0, 0, 1]).is_multicast() && MacAddr([2, 0, 0, 0, 0, 1]).is_local());
+    }
+
+    #[test]
+    fn addresses_of_groups() {
+        let of = |text: &str| MacAddr::for_multicast(text.parse().unwrap()).map(|mac| mac.to_string());
+        assert_eq!(of("224.0.0.251").as_deref(), Some("01:00:5e:00:00:fb"));
+        // 23 of the 28 bits of an IPv4 group have room.
+        assert_eq!(of("239.129.2.3").as_deref(), Some("01:00:5e:01:02:03"));
+        assert_eq!(of("ff02::1:ff66:9551").as_deref(), Some("33:33:ff:66:95:51"));
+        assert_eq!(of("192.0.2.1"), None);
+        assert_eq!(of("fe80::1"), None);
+    }
+
+    #[test]
+    fn tags_as_bits() {
+        for bits in 0..=u16::MAX {
+            let tag = VlanTag::from_bits(bits);
+            assert!(tag.pcp < 8 && tag.vid < 4096);
+            assert_eq!(tag.to_bits(), bits);
+        }
+        assert_eq!(VlanTag { pcp: 0xff, dei: false, vid: 0xffff }.to_bits(), 0xefff);
+    }
+}

@@ -207,3 +207,107 @@ impl FromStr for SourcePortRule {
         Self::from_name(name).ok_or(UnknownSourcePortRule)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use super::*;
+
+    const INPUTS: FlowInputs =
+        FlowInputs { local: Qpn::new(20591), remote: Qpn::new(35255), flow_label: 0, connection: None };
+
+    /// Ports of ConnectX-5 queue pairs, the same in both directions.
+    #[test]
+    fn queue_pairs_of_hardware() {
+        let seen = [
+            (20591, 35255, 320_749, 58622),
+            (20608, 35272, 222_901, 59064),
+            (20398, 35062, 66_462, 50074),
+            (21556, 36220, 618_456, 61437),
+            (21557, 36221, 674_825, 52256),
+        ];
+        for (one, other, label, port) in seen {
+            let (one, other) = (Qpn::new(one), Qpn::new(other));
+            assert_eq!(qp_pair_flow_label(one, other), label);
+            assert_eq!(qp_pair_flow_label(other, one), label);
+            assert_eq!(flow_label_to_port(label), port);
+        }
+        // rxe, both ends with the same number.
+        assert_eq!(flow_label_to_port(qp_pair_flow_label(Qpn::new(0x13), Qpn::new(0x13))), 49513);
+    }
+
+    /// Labels of rdma_cm in a REQ of a ConnectX and one of rxe, with the ports on the wire.
+    #[test]
+    fn connections_of_rdma_cm() {
+        assert_eq!(rdma_cm_flow_label(45050, 27411), 0x5_ba59);
+        assert_eq!(flow_label_to_port(0x5_ba59), 0xfa4f);
+        assert_eq!(rdma_cm_flow_label(43840, 7174), 0x4_d8c6);
+        assert_eq!(flow_label_to_port(0x4_d8c6), 0xd8d5);
+        assert_eq!(rdma_cm_flow_label(u16::MAX, u16::MAX), (65_535 * 32) & 0xf_ffff);
+    }
+
+    #[test]
+    fn queue_pair_hash_of_rxe() {
+        assert_eq!(rxe_qpn_port(Qpn::GSI), 55410);
+        assert_eq!(rxe_qpn_port(Qpn::new(17)), 57236);
+        assert_eq!(rxe_qpn_port(Qpn::new(19)), 53368);
+    }
+
+    #[test]
+    fn fold_of_mlx4() {
+        assert_eq!(mlx4_port(Qpn::new(0x12_3456), Qpn::new(0)), 0xc000 | 0x3444);
+        assert_eq!(mlx4_port(Qpn::new(0x12_3456), Qpn::new(0x00_00ff)), 0xc000 | 0x34bb);
+        // Two equal numbers would cancel each other out.
+        assert_eq!(mlx4_port(Qpn::new(0x41), Qpn::new(0x41)), 0xc041);
+        assert_eq!(mlx4_port(Qpn::new(0x41), Qpn::new(0x42)), 0xc003);
+    }
+
+    #[test]
+    fn rule_by_rule() {
+        use SourcePortRule::*;
+        let with_label = FlowInputs { flow_label: 0x5_ba59, ..INPUTS };
+        let with_connection = FlowInputs { connection: Some((43840, 7174)), ..INPUTS };
+        let with_both = FlowInputs { flow_label: 0x5_ba59, ..with_connection };
+        let rows = [
+            (FlowLabel, [58622, 0xfa4f, 58622, 0xfa4f]),
+            (QpPair, [58622, 58622, 58622, 58622]),
+            (RdmaCm, [58622, 0xfa4f, 0xd8d5, 0xfa4f]),
+            (RxeQpn, [rxe_qpn_port(INPUTS.local); 4]),
+            (Mlx4, [0xc000 | (0x506f ^ 0x89b7); 4]),
+            (Mlx5Ud, [0xc000, 0xfa4f, 0xc000, 0xfa4f]),
+            (WinOf2, [58622, 0xfa4f, 0xc000 | (43840 ^ 7174), 0xc000 | (43840 ^ 7174)]),
+            (Constant(69), [69; 4]),
+        ];
+        for (rule, expected) in rows {
+            let ports = [INPUTS, with_label, with_connection, with_both].map(|inputs| rule.port(&inputs));
+            assert_eq!(ports, expected, "{rule}");
+        }
+    }
+
+    #[test]
+    fn all_stay_in_the_dynamic_range() {
+        for label in (0..=0xf_ffff).step_by(7) {
+            assert!(flow_label_to_port(label) >= LOWEST_SOURCE_PORT);
+        }
+        for number in (0..=0xff_ffff).step_by(251).chain([0xff_ffff]) {
+            let inputs =
+                FlowInputs { local: Qpn::new(number), connection: Some((number as u16, 1)), ..INPUTS };
+            for rule in SourcePortRule::ALL {
+                assert!(rule.port(&inputs) >= LOWEST_SOURCE_PORT || rule == SourcePortRule::Constant(0));
+            }
+        }
+    }
+
+    #[test]
+    fn names_go_both_ways() {
+        for rule in SourcePortRule::ALL.into_iter().chain([SourcePortRule::Constant(72)]) {
+            assert_eq!(rule.to_string().parse(), Ok(rule));
+            assert!(UnknownSourcePortRule.to_string().contains(rule.name()));
+        }
+        assert_eq!(SourcePortRule::from_name("qp-pair"), Some(SourcePortRule::QpPair));
+        for name in ["", "constant", "constant:", "constant:65536", "constant:-1", "QP-PAIR", "ecmp"] {
+            assert_eq!(SourcePortRule::from_name(name), None, "{name}");
+        }
+    }
+}

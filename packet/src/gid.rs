@@ -117,3 +117,57 @@ impl fmt::Display for Gid {
         self.to_ipv6().fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use super::*;
+
+    /// Seen in a capture of two machines with kernel RXE.
+    #[test]
+    fn link_local_of_a_mac() {
+        let mac: MacAddr = "4c:72:b9:66:95:51".parse().unwrap();
+        let gid = Gid::link_local(mac);
+        assert_eq!(gid.to_string(), "fe80::4e72:b9ff:fe66:9551");
+        assert_eq!(gid.link_local_mac(), Some(mac));
+        assert_eq!(gid.to_ip(), "fe80::4e72:b9ff:fe66:9551".parse::<IpAddr>().unwrap());
+        assert!(!gid.is_ipv4_mapped() && !gid.is_multicast());
+        // A locally given address has the bit set, and its GID has it clear.
+        let local = Gid::link_local(MacAddr([2, 0, 0, 0, 0, 1]));
+        assert_eq!(local.to_string(), "fe80::ff:fe00:1");
+        assert_eq!(local.link_local_mac(), Some(MacAddr([2, 0, 0, 0, 0, 1])));
+    }
+
+    #[test]
+    fn link_local_made_otherwise() {
+        for address in ["fe80::1", "fe80:1::4e72:b9ff:fe66:9551", "2001:db8::4e72:b9ff:fe66:9551", "::1"] {
+            let gid = Gid::from(address.parse::<Ipv6Addr>().unwrap());
+            assert_eq!(gid.link_local_mac(), None, "{address}");
+        }
+    }
+
+    /// Seen in frames of a ConnectX.
+    #[test]
+    fn ipv4_in_mapped_form() {
+        let address = Ipv4Addr::new(192, 170, 1, 2);
+        let gid = Gid::from(address);
+        assert_eq!(gid.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xc0, 0xaa, 0x01, 0x02]);
+        assert_eq!(gid.to_ipv4(), Some(address));
+        assert_eq!(IpAddr::from(gid), IpAddr::V4(address));
+        assert_eq!(Gid::from(IpAddr::V4(address)), gid);
+        assert_eq!(Gid::from(IpAddr::V6(address.to_ipv6_mapped())), gid);
+        assert_eq!(gid.to_string(), "::ffff:192.170.1.2");
+        // The older compatible form is an IPv6 address.
+        assert_eq!(Gid::from(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0xc0aa, 0x0102)).to_ipv4(), None);
+    }
+
+    #[test]
+    fn groups() {
+        let gid = |text: &str| Gid::from(text.parse::<IpAddr>().unwrap());
+        assert!(gid("224.0.0.251").is_multicast());
+        assert!(gid("ff02::1").is_multicast());
+        assert!(!gid("192.0.2.1").is_multicast());
+        assert!(!Gid::ZERO.is_multicast());
+    }
+}

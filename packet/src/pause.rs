@@ -221,3 +221,84 @@ struct WholePfc {
     body: PfcView,
     padding: [u8; 26],
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    const SOURCE: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+
+    /// The frame up to its padding.
+    fn bytes(opcode: [u8; 2], body: &[u8]) -> Vec<u8> {
+        let header = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x01, 2, 0, 0, 0, 0, 1, 0x88, 0x08];
+        [&header[..], &opcode, body].concat()
+    }
+
+    #[track_caller]
+    fn assert_both_ways(request: PauseRequest, bytes: &[u8]) {
+        let frame = PauseFrame { source: SOURCE, request };
+        let mut out = [0xa5; PauseFrame::LEN];
+        frame.emit(&mut out);
+        assert_eq!(out[..bytes.len()], *bytes);
+        assert!(out[bytes.len()..].iter().all(|byte| *byte == 0));
+        assert_eq!(PauseFrame::parse(&out), Ok(frame));
+        // Without padding it is as good, and one byte less is not.
+        assert_eq!(PauseFrame::parse(bytes), Ok(frame));
+        for len in 0..bytes.len() {
+            let error = PauseFrame::parse(&bytes[..len]).unwrap_err();
+            let layer = if len < 14 { Layer::Ethernet } else { Layer::Pause };
+            assert_eq!((error.layer, error.kind), (layer, ParseErrorKind::Truncated), "{len}");
+            assert_eq!(error.have, len - error.offset, "{len}");
+        }
+    }
+
+    #[test]
+    fn pause_for_all() {
+        assert_both_ways(PauseRequest::All(0xffff), &bytes([0, 1], &[0xff, 0xff]));
+        assert_both_ways(PauseRequest::All(0), &bytes([0, 1], &[0, 0]));
+    }
+
+    #[test]
+    fn pause_per_priority() {
+        let mut quanta = [None; PRIORITIES];
+        (quanta[3], quanta[6]) = (Some(0x1234), Some(0));
+        let mut body = [0; 18];
+        body[1] = 1 << 3 | 1 << 6;
+        (body[2 + 6], body[2 + 7]) = (0x12, 0x34);
+        assert_both_ways(PauseRequest::PerPriority(quanta), &bytes([1, 1], &body));
+    }
+
+    /// Quanta of priorities that are not enabled, and the reserved half of the vector, do not count.
+    #[test]
+    fn quanta_not_enabled() {
+        let mut body = [0xff; 18];
+        body[1] = 0x01;
+        let frame = PauseFrame::parse(&bytes([1, 1], &body)).unwrap();
+        let mut quanta = [None; PRIORITIES];
+        quanta[0] = Some(0xffff);
+        assert_eq!(frame.request, PauseRequest::PerPriority(quanta));
+    }
+
+    #[test]
+    fn other_frames() {
+        let error = PauseFrame::parse(&bytes([0, 2], &[0; 44])).unwrap_err();
+        assert_eq!((error.kind, error.offset, error.have), (ParseErrorKind::UnknownOpcode, 14, 2));
+        let mut arp = bytes([0, 1], &[0; 44]);
+        (arp[12], arp[13]) = (0x08, 0x06);
+        let error = PauseFrame::parse(&arp).unwrap_err();
+        assert_eq!((error.kind, error.offset, error.have), (ParseErrorKind::NotRoce, 12, 0x0806));
+    }
+
+    #[test]
+    fn quanta_in_time() {
+        // 512 bits take 5.12 ns at 100 Gb/s.
+        assert_eq!(pause_duration_ns(0, 100_000_000_000), 0);
+        assert_eq!(pause_duration_ns(1, 100_000_000_000), 6);
+        assert_eq!(pause_duration_ns(100, 100_000_000_000), 512);
+        assert_eq!(pause_duration_ns(MAX_QUANTA, 10_000_000_000), 3_355_392);
+        assert_eq!(pause_duration_ns(MAX_QUANTA, 1), 65_535 * 512 * 1_000_000_000);
+        assert_eq!(pause_duration_ns(1, 0), u64::MAX);
+    }
+}

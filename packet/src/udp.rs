@@ -148,3 +148,33 @@ impl UdpHeader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In ones' complement there are two zeros, and one of them is taken: 0 says that there is no checksum.
+    #[test]
+    fn a_computed_checksum_is_never_zero() {
+        let address = IpAddr::from([0, 0, 0, 0]);
+        let header = |source_port| UdpHeader { source_port, destination_port: 4791, length: 8, checksum: 0 };
+        // Pseudo header and header add up to 17 + 8 + 4791 + 8 and the source port.
+        let rest = 17 + 8 + 4791 + 8;
+        assert_eq!(header(0xffff - rest).compute_checksum(address, address, &[]), Some(0xffff));
+        assert_eq!(header(0xfffe - rest).compute_checksum(address, address, &[]), Some(1));
+        assert_eq!(header(0xffff - rest + 1).compute_checksum(address, address, &[]), Some(0xfffe));
+    }
+
+    /// What scapy put into a frame of its test data.
+    #[test]
+    fn checksum_of_a_known_frame() {
+        let header = UdpHeader { source_port: 49152, destination_port: 4791, length: 44, checksum: 0xaca2 };
+        let payload = [
+            0x24, 0x60, 0xff, 0xff, 0, 0, 0, 0xd3, 0, 0xcf, 0x17, 0x10, 0x46, 0x30, 0x81, 0x8b, 0xe2, 0x89,
+            0x35, 0xd9, 0x0e, 0x9a, 0x95, 0x50, 0x54, 0x01, 0xbe, 0x88, 0x5e, 0x50, 0, 0, 0x78, 0xf3, 0x53,
+            0xf3,
+        ];
+        let (source, destination) = ([192, 168, 0, 7].into(), [192, 168, 0, 7].into());
+        assert_eq!(header.compute_checksum(source, destination, &payload), Some(0xaca2));
+    }
+}

@@ -1,0 +1,530 @@
+//! Packets of real NICs and kernels: each one parses, its ICRC verifies, and it comes out again byte for byte.
+//!
+//! The frames lie outside the repository, in `../shared`. Where that is missing the tests here say so and pass;
+//! `ROCE_TEST_REQUIRE=all` makes them fail instead. `frames.rs` has a handful that are always there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use roce_packet::flow::{self, FlowInputs, SourcePortRule};
+use roce_packet::{
+    Bth, BthView, Cnp, CnpDeviations, Datagram, DatagramWriter, Encapsulation, Envelope, Frame, FrameHeaders,
+    Gid, Grh, MacAddr, NetworkHeader, Opcode, ParseErrorKind, Qpn, Transport,
+};
+use serde_json::Value;
+
+/// The folder with vectors and captures, or `None` (after saying so) if it is not here.
+#[track_caller]
+fn shared() -> Option<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    let required = std::env::var("ROCE_TEST_REQUIRE").is_ok_and(|value| value == "all");
+    assert!(!required, "ROCE_TEST_REQUIRE=all, but ../shared is not here");
+    println!("skipped: ../shared is not here");
+    None
+}
+
+fn json(folder: &std::path::Path, name: &str) -> Value {
+    let path = folder.join("vectors").join(name);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn number(value: &Value) -> usize {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number")) as usize
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).expect("hexadecimal") as u8;
+    text.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}
+
+/// A classic pcap file, little-endian, with its link type.
+struct Capture {
+    link_type: u32,
+    packets: Vec<Vec<u8>>,
+}
+
+fn read_capture(path: &std::path::Path) -> Capture {
+    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert_eq!(word(0), 0xa1b2_c3d4, "{}: not a little-endian pcap", path.display());
+    let mut packets = Vec::new();
+    let mut at = 24;
+    while at < bytes.len() {
+        let (captured, original) = (word(at + 8), word(at + 12));
+        assert_eq!(captured, original, "{}: a packet was cut when it was captured", path.display());
+        let end = at + 16 + captured as usize;
+        packets.push(bytes[at + 16..end].to_vec());
+        at = end;
+    }
+    Capture { link_type: word(20), packets }
+}
+
+const LINK_TYPE_ETHERNET: u32 = 1;
+const LINK_TYPE_ERF: u32 = 197;
+
+/// What was checked.
+#[derive(Default, Debug, PartialEq, Eq, Clone, Copy)]
+struct Tally {
+    ipv4: usize,
+    ipv6: usize,
+    v1: usize,
+    not_roce: usize,
+}
+
+impl Tally {
+    fn roce(&self) -> usize {
+        self.ipv4 + self.ipv6 + self.v1
+    }
+
+    fn add(&mut self, other: Self) {
+        self.ipv4 += other.ipv4;
+        self.ipv6 += other.ipv6;
+        self.v1 += other.v1;
+        self.not_roce += other.not_roce;
+    }
+}
+
+/// Parses a frame and puts it together again in every way there is.
+#[track_caller]
+fn check_frame(bytes: &[u8], name: &str) -> Tally {
+    let frame = match Frame::parse(bytes) {
+        Ok(frame) => frame,
+        Err(error) if error.kind == ParseErrorKind::NotRoce => {
+            return Tally { not_roce: 1, ..Tally::default() };
+        }
+        Err(error) => panic!("{name}: {error}"),
+    };
+    let datagram = frame.datagram().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let envelope = frame.envelope();
+
+    let check = frame.verify_icrc().unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert!(check.is_good(), "{name}: {check:x?}");
+    assert_eq!(datagram.icrc(), check.found, "{name}");
+    assert_eq!(datagram.compute_icrc(&envelope), check.computed, "{name}");
+    assert_eq!(datagram.len(), frame.transport.len(), "{name}");
+
+    let mut out = vec![0xa5; bytes.len() + 7];
+    assert_eq!(frame.emit(&mut out), Ok(bytes.len()), "{name}");
+    assert_eq!(out[..bytes.len()], *bytes, "{name}: Frame does not re-emit what it parsed");
+    assert!(out[bytes.len()..].iter().all(|byte| *byte == 0xa5), "{name}: wrote behind the frame");
+
+    // Reserved bits are written as zero. Those beside the congestion bits are the only ones that any frame
+    // here has set (Huawei's NIC), and the ICRC does not cover them.
+    let mut expected = frame.transport.to_vec();
+    expected[4] &= 0xc0;
+    let rewritten = rewrite(&datagram, &envelope);
+    assert_eq!(rewritten, expected, "{name}: DatagramWriter does not re-emit what was parsed");
+
+    check_split(&datagram, &envelope, frame.transport, name);
+    check_headers_from_path(&frame, name);
+    match frame.headers.network {
+        NetworkHeader::Ipv4 { ip, .. } => {
+            let unknown = envelope.with_identification(!ip.identification);
+            assert_eq!(datagram.recover_identification(&unknown), Some(ip.identification), "{name}");
+            Tally { ipv4: 1, ..Tally::default() }
+        }
+        NetworkHeader::Ipv6 { .. } => Tally { ipv6: 1, ..Tally::default() },
+        NetworkHeader::Grh(_) => Tally { v1: 1, ..Tally::default() },
+    }
+}
+
+/// Builds the datagram anew from the typed headers and the payload.
+fn rewrite(datagram: &Datagram<'_>, envelope: &Envelope) -> Vec<u8> {
+    let mut out = vec![0xa5; datagram.len()];
+    let mut writer = DatagramWriter::new(&mut out, datagram.bth()).unwrap();
+    macro_rules! copy {
+        ($($header:ident)*) => {
+            $(if let Some(header) = datagram.$header() { writer.$header(&header).unwrap(); })*
+        };
+    }
+    copy!(rdeth deth xrceth feth reth atomic_eth aeth atomic_ack_eth imm_dt ieth);
+    let (head, tail) = datagram.payload();
+    assert_eq!(tail, [0u8; 0]);
+    writer.payload_slot(head.len()).unwrap().copy_from_slice(head);
+    let len = writer.finish(envelope).unwrap();
+    assert_eq!(len, out.len());
+    out
+}
+
+/// The same datagram in two slices, as a device hands on a frame that it had to split.
+fn check_split(datagram: &Datagram<'_>, envelope: &Envelope, transport: &[u8], name: &str) {
+    let headers_len = datagram.info().header_len;
+    let ends = [headers_len, transport.len() - 5, transport.len() - 2, transport.len()];
+    for end in ends.into_iter().filter(|end| *end >= headers_len) {
+        let (head, tail) = transport.split_at(end);
+        let split =
+            Datagram::parse(head, tail).unwrap_or_else(|error| panic!("{name}: split at {end}: {error}"));
+        assert_eq!(split.icrc(), datagram.icrc(), "{name}: split at {end}");
+        assert_eq!(split.compute_icrc(envelope), datagram.icrc(), "{name}: split at {end}");
+        let (first, second) = split.payload();
+        assert_eq!([first, second].concat(), datagram.payload().0, "{name}: split at {end}");
+    }
+}
+
+/// The headers that the library would put in front of this datagram are those it has.
+fn check_headers_from_path(frame: &Frame<'_>, name: &str) {
+    let headers = &frame.headers;
+    let envelope = frame.envelope();
+    let mut rebuilt = FrameHeaders::new(
+        &frame.path(),
+        envelope.identification,
+        headers.destination,
+        headers.source,
+        frame.transport.len(),
+    )
+    .unwrap_or_else(|error| panic!("{name}: {error}"));
+    // The library sends no UDP checksum; others may.
+    if let (NetworkHeader::Ipv4 { udp, .. } | NetworkHeader::Ipv6 { udp, .. }, Some(found)) =
+        (&mut rebuilt.network, headers.network.udp())
+    {
+        udp.checksum = found.checksum;
+    }
+    assert_eq!(rebuilt, *headers, "{name}");
+    assert_eq!(rebuilt.envelope(), envelope, "{name}");
+}
+
+fn check_capture(folder: &std::path::Path, name: &str) -> Tally {
+    let capture = read_capture(&folder.join("pcaps").join(name));
+    assert_eq!(capture.link_type, LINK_TYPE_ETHERNET, "{name}");
+    let mut tally = Tally::default();
+    for (index, packet) in capture.packets.iter().enumerate() {
+        tally.add(check_frame(packet, &format!("{name} packet {}", index + 1)));
+    }
+    println!(
+        "{name}: {} packets checked ({} IPv4, {} IPv6, {} RoCE v1), {} others",
+        tally.roce(),
+        tally.ipv4,
+        tally.ipv6,
+        tally.v1,
+        tally.not_roce
+    );
+    tally
+}
+
+fn rxe_captures(folder: &std::path::Path) -> Vec<String> {
+    let mut names: Vec<_> = std::fs::read_dir(folder.join("pcaps/rxe"))
+        .expect("the folder of rxe captures")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))
+        .filter(|name| name.ends_with(".pcap"))
+        .map(|name| format!("rxe/{name}"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn vectors_of_known_icrc() {
+    let Some(folder) = shared() else { return };
+    let document = json(&folder, "icrc.json");
+    let vectors = document["vectors"].as_array().expect("a list of vectors");
+    let mut tally = Tally::default();
+    let mut with_reserved_bits = Vec::new();
+    for vector in vectors {
+        let name = vector["name"].as_str().expect("a name");
+        let bytes = hex(vector["frame_hex"].as_str().expect("the frame"));
+        tally.add(check_frame(&bytes, name));
+
+        let frame = Frame::parse(&bytes).unwrap();
+        let bth = *frame.datagram().unwrap().bth();
+        let (view, _) = BthView::from_prefix(frame.transport).unwrap();
+        if view.reserved6() != 0 {
+            with_reserved_bits.push(name);
+        }
+        let icrc = hex(vector["icrc_wire_hex"].as_str().expect("the ICRC"));
+        assert_eq!(frame.verify_icrc().unwrap().computed.to_le_bytes(), *icrc, "{name}");
+        assert_eq!(frame.headers.len_bytes(), number(&vector["bth_offset"]), "{name}");
+        assert_eq!(frame.headers.network_offset(), number(&vector["l3_offset"]), "{name}");
+        assert_eq!(frame.headers.udp_offset(), vector["udp_offset"].as_u64().map(|n| n as usize), "{name}");
+        assert_eq!(frame.headers.vlan.is_some(), vector["vlan"].as_bool().unwrap(), "{name}");
+        assert_eq!(format!("0x{:02x}", bth.opcode.0), vector["bth_opcode"].as_str().unwrap(), "{name}");
+        assert_eq!(usize::from(bth.pad_count), number(&vector["pad_count"]), "{name}");
+        let (is_v1, encapsulation) = (vector["encapsulation"] == "rocev1", frame.path().encapsulation);
+        assert_eq!(encapsulation == Encapsulation::RoceV1, is_v1, "{name}");
+    }
+    println!("icrc.json: {} frames checked", tally.roce());
+    assert_eq!(tally, Tally { ipv4: 29, ipv6: 3, v1: 2, not_roce: 0 });
+    println!("reserved bits beside FECN and BECN are set in {with_reserved_bits:?}");
+    assert!(with_reserved_bits.iter().all(|name| name.starts_with("huawei-")), "{with_reserved_bits:?}");
+}
+
+/// A bit that the ICRC covers changes it; a bit that routers may change does not.
+#[test]
+fn every_bit_of_the_vectors_is_covered_or_masked() {
+    let Some(folder) = shared() else { return };
+    let document = json(&folder, "icrc.json");
+    let (mut covered, mut masked) = (0, 0);
+    for vector in document["vectors"].as_array().expect("a list of vectors") {
+        let name = vector["name"].as_str().expect("a name");
+        let bytes = hex(vector["frame_hex"].as_str().expect("the frame"));
+        let headers = Frame::parse(&bytes).unwrap().headers;
+        let bth = headers.len_bytes();
+        let end = bth + Frame::parse(&bytes).unwrap().transport.len() - 4;
+        for bit in bth * 8..end * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 0x80 >> (bit % 8);
+            let frame = Frame::parse(&bytes).expect("the outer headers are as before");
+            let is_masked = bit / 8 == bth + 4;
+            assert_eq!(frame.verify_icrc().unwrap().is_good(), is_masked, "{name} bit {bit}");
+            if is_masked { masked += 1 } else { covered += 1 }
+        }
+        // In the headers below only what `Path` calls variable may change, so change just that.
+        let mut other = headers;
+        match &mut other.network {
+            NetworkHeader::Ipv4 { ip, udp } => {
+                (ip.traffic_class, ip.ttl, udp.checksum) = (!ip.traffic_class, !ip.ttl, !udp.checksum);
+            }
+            NetworkHeader::Ipv6 { ip, udp } => {
+                (ip.traffic_class, ip.hop_limit) = (!ip.traffic_class, !ip.hop_limit);
+                (ip.flow_label, udp.checksum) = (ip.flow_label ^ 0xf_ffff, !udp.checksum);
+            }
+            NetworkHeader::Grh(grh) => {
+                (grh.traffic_class, grh.hop_limit) = (!grh.traffic_class, !grh.hop_limit);
+                grh.flow_label ^= 0xf_ffff;
+            }
+        }
+        let mut bytes = bytes.clone();
+        other.emit(&mut bytes).unwrap();
+        assert!(Frame::parse(&bytes).unwrap().verify_icrc().unwrap().is_good(), "{name}: variable fields");
+    }
+    println!("icrc.json: {covered} covered bits, {masked} masked ones");
+    assert!(covered > 70_000 && masked == 34 * 8, "{covered} {masked}");
+}
+
+#[test]
+fn captures_of_hardware() {
+    let Some(folder) = shared() else { return };
+    assert_eq!(
+        check_capture(&folder, "mlx-cx5-rc-write-read-cas.pcap"),
+        Tally { ipv4: 196, ..Tally::default() }
+    );
+    assert_eq!(
+        check_capture(&folder, "mellanox-hexdump-frames.pcap"),
+        Tally { ipv4: 9, v1: 2, ..Tally::default() }
+    );
+}
+
+#[test]
+fn captures_of_kernel_rxe() {
+    let Some(folder) = shared() else { return };
+    assert_eq!(
+        check_capture(&folder, "rxe-ipv6-ud-pingpong.pcap"),
+        Tally { ipv6: 48, not_roce: 12, ..Tally::default() }
+    );
+    let names = rxe_captures(&folder);
+    let mut tally = Tally::default();
+    for name in &names {
+        tally.add(check_capture(&folder, name));
+    }
+    println!("rxe: {} files, {tally:?}", names.len());
+    // 1,464 is what the first 25 of these captures hold.
+    assert!(names.len() >= 25, "{} files", names.len());
+    assert!(tally.ipv4 >= 1464, "{tally:?}");
+    assert!(tally.ipv6 >= 60, "{tally:?}");
+}
+
+/// Native InfiniBand has a local route header (LRH) instead of Ethernet, and no UDP. Its datagrams are the
+/// same, and where there is a GRH so is the ICRC: an independent check of the masks of RoCE v1 and IPv6.
+/// Without a GRH the ICRC begins with the LRH itself (its virtual lane set to ones), which RoCE never does,
+/// so that one is computed here and not in the library.
+#[test]
+fn native_infiniband() {
+    let Some(folder) = shared() else { return };
+    let name = "ib-native-erf.pcap";
+    let capture = read_capture(&folder.join("pcaps").join(name));
+    assert_eq!(capture.link_type, LINK_TYPE_ERF);
+    let (mut with_grh, mut without) = (0, 0);
+    for (index, record) in capture.packets.iter().enumerate() {
+        let name = format!("{name} packet {}", index + 1);
+        let packet = infiniband_of_erf(record, &name);
+        let (lrh, rest) = packet.split_first_chunk::<8>().expect("an LRH");
+        match lrh[1] & 0b11 {
+            0b11 => {
+                let (grh, transport) = Grh::parse(rest).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let network = NetworkHeader::Grh(grh);
+                let (destination, source) = (MacAddr::ZERO, MacAddr::ZERO);
+                let headers = FrameHeaders { destination, source, vlan: None, network };
+                let mut frame = vec![0; headers.len_bytes()];
+                headers.emit(&mut frame).unwrap();
+                assert_eq!(frame[14..], rest[..Grh::LEN], "{name}: GRH");
+                frame.extend_from_slice(transport);
+                assert_eq!(check_frame(&frame, &name), Tally { v1: 1, ..Tally::default() });
+                with_grh += 1;
+            }
+            0b10 => {
+                let datagram = Datagram::parse(rest, &[]).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let mut masked = [lrh, datagram.covered().0].concat();
+                masked[0] |= 0xf0;
+                masked[8 + 4] = 0xff;
+                assert_eq!(crc32fast::hash(&masked), datagram.icrc(), "{name}");
+                without += 1;
+            }
+            other => panic!("{name}: link next header {other}"),
+        }
+    }
+    println!("{name}: {with_grh} packets with GRH and {without} without checked");
+    assert_eq!((with_grh, without), (6, 37));
+}
+
+/// LRH to ICRC of an ERF record (a format of Endace capture cards) of type InfiniBand.
+fn infiniband_of_erf<'a>(record: &'a [u8], name: &str) -> &'a [u8] {
+    const HEADER_LEN: usize = 16;
+    const TYPE_INFINIBAND: u8 = 21;
+    assert_eq!(record[8] & 0x7f, TYPE_INFINIBAND, "{name}");
+    let mut rest = &record[HEADER_LEN..];
+    // Bit 7 says that an extension header of 8 bytes follows, in the record header and in each of them.
+    let mut more = record[8] & 0x80 != 0;
+    while more {
+        more = rest[0] & 0x80 != 0;
+        rest = &rest[8..];
+    }
+    // The LRH counts from itself to the ICRC in words of four bytes; behind that is the variant CRC.
+    let words = usize::from(u16::from_be_bytes([rest[4], rest[5]]) & 0x07ff);
+    &rest[..words * 4]
+}
+
+#[test]
+fn source_port_vectors() {
+    let Some(folder) = shared() else { return };
+    let document = json(&folder, "udp_sport.json");
+    let vectors = document["vectors"].as_array().expect("a list of vectors");
+    let mut checked = BTreeMap::new();
+    for vector in vectors {
+        let formula = vector["formula"].as_str().expect("a formula");
+        let mut inputs =
+            FlowInputs { local: Qpn::new(0), remote: Qpn::new(0), flow_label: 0, connection: None };
+        let (rule, label) = match formula {
+            "qpn_pair" => {
+                inputs.local = Qpn::new(number(&vector["qpn_a"]) as u32);
+                inputs.remote = Qpn::new(number(&vector["qpn_b"]) as u32);
+                let label = flow::qp_pair_flow_label(inputs.local, inputs.remote);
+                assert_eq!(label, flow::qp_pair_flow_label(inputs.remote, inputs.local), "{vector}");
+                (SourcePortRule::QpPair, Some(label))
+            }
+            "rdma_cm_flow_label" => {
+                let source = number(&vector["cm_src_port"]) as u16;
+                let destination = number(&vector["cm_dst_port"]) as u16;
+                inputs.connection = Some((source, destination));
+                (SourcePortRule::RdmaCm, Some(flow::rdma_cm_flow_label(source, destination)))
+            }
+            "rxe_qpn_hash" => {
+                inputs.local = Qpn::new(number(&vector["qpn"]) as u32);
+                (SourcePortRule::RxeQpn, None)
+            }
+            other => panic!("no rule for {other}"),
+        };
+        assert_eq!(label.map(u64::from), vector["flow_label"].as_u64(), "{vector}");
+        let port = number(&vector["udp_sport"]);
+        assert_eq!(usize::from(rule.port(&inputs)), port, "{vector}");
+        if let Some(label) = label {
+            assert_eq!(usize::from(flow::flow_label_to_port(label)), port, "{vector}");
+            // As a NIC does it: the label is made at connection time and lies in the address vector.
+            inputs.flow_label = label;
+            assert_eq!(usize::from(SourcePortRule::FlowLabel.port(&inputs)), port, "{vector}");
+        }
+        *checked.entry(formula).or_insert(0) += 1;
+    }
+    println!("udp_sport.json: {checked:?}");
+    assert_eq!(checked, BTreeMap::from([("qpn_pair", 5), ("rdma_cm_flow_label", 2), ("rxe_qpn_hash", 3)]));
+}
+
+/// The rules against every RC packet of captures in which the pairs of QPs can be told: one QP at either end
+/// of a pair of addresses. Connections made by rdma_cm are left out, their ports come from elsewhere.
+#[test]
+fn source_ports_on_the_wire() {
+    let Some(folder) = shared() else { return };
+    let (mut directions, mut packets) = (0, 0);
+    for name in rxe_captures(&folder).iter().filter(|name| !name.contains("cm-")) {
+        let capture = read_capture(&folder.join("pcaps").join(name));
+        let mut flows: BTreeMap<(IpAddr, IpAddr), BTreeSet<(Qpn, u16)>> = BTreeMap::new();
+        for packet in &capture.packets {
+            let Ok(frame) = Frame::parse(packet) else { continue };
+            let (path, datagram) = (frame.path(), frame.datagram().expect("checked in another test"));
+            let seen = (datagram.bth().dest_qp, path.source_port);
+            if datagram.info().transport == Transport::Rc {
+                flows.entry((path.source, path.destination)).or_default().insert(seen);
+                packets += 1;
+            }
+        }
+        for ((source, destination), seen) in &flows {
+            let Some(back) = flows.get(&(*destination, *source)) else { continue };
+            let ([(remote, port)], [(local, _)]) =
+                (&seen.iter().collect::<Vec<_>>()[..], &back.iter().collect::<Vec<_>>()[..])
+            else {
+                continue;
+            };
+            let inputs = FlowInputs { local: *local, remote: *remote, flow_label: 0, connection: None };
+            assert_eq!(SourcePortRule::default().port(&inputs), *port, "{name} {source} to {destination}");
+            directions += 1;
+        }
+    }
+    println!("{directions} directions with {packets} RC packets follow the rule of the QP pair");
+    assert!(directions >= 30, "{directions}");
+}
+
+/// QP1 of rxe does not know its peer's label.
+#[test]
+fn source_port_of_connection_management_on_the_wire() {
+    let Some(folder) = shared() else { return };
+    let mut packets = 0;
+    for name in rxe_captures(&folder).iter().filter(|name| name.contains("cm-")) {
+        for packet in &read_capture(&folder.join("pcaps").join(name)).packets {
+            let Ok(frame) = Frame::parse(packet) else { continue };
+            let datagram = frame.datagram().expect("checked in another test");
+            if datagram.deth().is_some_and(|deth| deth.source_qp == Qpn::GSI) {
+                assert_eq!(frame.path().source_port, flow::rxe_qpn_port(Qpn::GSI), "{name}");
+                packets += 1;
+            }
+        }
+    }
+    println!("{packets} packets of QP1");
+    assert!(packets > 0);
+}
+
+/// Link-local addresses of kernels that make them from the Ethernet address.
+#[test]
+fn link_local_addresses_on_the_wire() {
+    let Some(folder) = shared() else { return };
+    let capture = read_capture(&folder.join("pcaps/rxe-ipv6-ud-pingpong.pcap"));
+    let mut seen = 0;
+    for packet in &capture.packets {
+        let Ok(frame) = Frame::parse(packet) else { continue };
+        let source = Gid::from_ip(frame.path().source);
+        if let Some(mac) = source.link_local_mac() {
+            assert_eq!(mac, frame.headers.source);
+            assert_eq!(Gid::link_local(mac), source);
+            seen += 1;
+        }
+    }
+    println!("{seen} link-local sources made from an Ethernet address");
+    assert!(seen > 0);
+}
+
+/// The one CNP of hardware and its software twin are what the library would send.
+#[test]
+fn congestion_notifications_in_the_vectors() {
+    let Some(folder) = shared() else { return };
+    let document = json(&folder, "icrc.json");
+    let mut seen = 0;
+    for vector in document["vectors"].as_array().expect("a list of vectors") {
+        let bytes = hex(vector["frame_hex"].as_str().expect("the frame"));
+        let frame = Frame::parse(&bytes).unwrap();
+        let datagram = frame.datagram().unwrap();
+        let parsed = Cnp::parse(&datagram);
+        if datagram.bth().opcode != Opcode::CNP {
+            assert!(parsed.is_err(), "{}", vector["name"]);
+            continue;
+        }
+        assert!(CnpDeviations::of(&datagram).is_empty(), "{}", vector["name"]);
+        let mut out = [0; Cnp::LEN];
+        parsed.unwrap().emit(&frame.envelope(), &mut out);
+        assert_eq!(out, frame.transport, "{}", vector["name"]);
+        seen += 1;
+    }
+    assert_eq!(seen, 2);
+    assert_eq!(Cnp::LEN, Bth::LEN + 20);
+}
