@@ -308,7 +308,8 @@ impl<'a> Frame<'a> {
     /// Reads a frame from its Ethernet header on.
     ///
     /// [`ParseErrorKind::NotRoce`](crate::ParseErrorKind::NotRoce) means that the frame is something else, and every other kind that it is, as
-    /// far as it can be read, a RoCE frame that is broken or cannot be handled.
+    /// far as it can be read, a RoCE frame that is broken or cannot be handled. A frame may have one 802.1Q
+    /// tag; what is in a frame with more is not looked at.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         Self::parse_on_port(bytes, ROCE_UDP_PORT)
     }
@@ -316,6 +317,19 @@ impl<'a> Frame<'a> {
     /// As [`Self::parse`], for RoCE v2 on another UDP port.
     pub fn parse_on_port(bytes: &'a [u8], port: u16) -> Result<Self, ParseError> {
         Dissection::on_port(bytes, port).into_frame()
+    }
+
+    /// As [`Self::parse_on_port`], for a frame that lies in two slices, as some devices deliver long ones. All
+    /// headers in front of the BTH must lie in the first, and [`Datagram::parse`] wants those behind it there
+    /// as well.
+    pub fn parse_split(head: &'a [u8], tail: &'a [u8], port: u16) -> Result<SplitFrame<'a>, ParseError> {
+        let frame_len = head.len().saturating_add(tail.len());
+        let dissection = Dissection::of_part(head, frame_len, port);
+        let (headers, head) = dissection.headers()?;
+        let tail_len = dissection.transport_len.saturating_sub(head.len());
+        // The walk has made sure that the two slices have as many bytes as the headers say.
+        let tail = tail.get(..tail_len).unwrap_or(tail);
+        Ok(SplitFrame { headers, head, tail })
     }
 
     /// Bytes of the whole frame.
@@ -370,6 +384,17 @@ impl<'a> Frame<'a> {
         trailer.copy_from_slice(self.trailer);
         Ok(need)
     }
+}
+
+/// A frame in two slices whose outer headers are sound and say that RoCE is inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SplitFrame<'a> {
+    /// Everything in front of the BTH.
+    pub headers: FrameHeaders,
+    /// BTH and what follows it in the first slice.
+    pub head: &'a [u8],
+    /// The rest up to the ICRC, in the second slice. Empty if the first has everything.
+    pub tail: &'a [u8],
 }
 
 /// The ICRC of a packet, computed and found.

@@ -63,7 +63,9 @@ pub use ethernet::{
 };
 pub use flow::SourcePortRule;
 pub use flush::{Feth, FethView, FlushSelectivity};
-pub use frame::{Dissection, Frame, FrameHeaders, FrameHeadersError, IcrcCheck, NetworkHeader, NetworkView};
+pub use frame::{
+    Dissection, Frame, FrameHeaders, FrameHeadersError, IcrcCheck, NetworkHeader, NetworkView, SplitFrame,
+};
 pub use gid::Gid;
 pub use grh::{Grh, GrhView};
 pub use immediate::{Ieth, IethView, ImmDt, ImmDtView};

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hex_literal::hex;
 use proptest::prelude::*;
 use roce_packet::{
-    BufferTooSmall, Cnp, CnpDeviations, DEFAULT_CNP_DSCP, DEFAULT_CNP_PCP, Dissection, Ecn, Encapsulation,
-    Frame, FrameHeaders, FrameHeadersError, Gid, Layer, MacAddr, NetworkHeader, Opcode, ParseError,
-    ParseErrorKind, Path, Qpn, VlanTag,
+    BufferTooSmall, Cnp, CnpDeviations, DEFAULT_CNP_DSCP, DEFAULT_CNP_PCP, Datagram, Dissection, Ecn,
+    Encapsulation, Frame, FrameHeaders, FrameHeadersError, Gid, Layer, MacAddr, NetworkHeader, Opcode,
+    ParseError, ParseErrorKind, Path, Qpn, ROCE_UDP_PORT, VlanTag,
 };
 
 /// Congestion notification of a ConnectX-4 Lx, from the test data of scapy (`test/contrib/roce.uts`).
@@ -192,6 +192,53 @@ mod sound_frames {
             let mut out = vec![0; 100];
             assert_eq!(frame.emit(&mut out), Ok(padded.len()));
             assert_eq!(out[..padded.len()], padded);
+        }
+    }
+
+    /// A device may cut a frame in two anywhere behind the headers.
+    #[test]
+    fn in_two_slices() {
+        for sample in SAMPLES {
+            let padded = [sample, &[9; 5]].concat();
+            for bytes in [sample, &padded] {
+                let whole = Frame::parse(bytes).unwrap();
+                for cut in 0..=bytes.len() {
+                    let (head, tail) = bytes.split_at(cut);
+                    let split = Frame::parse_split(head, tail, ROCE_UDP_PORT);
+                    if cut < whole.headers.len_bytes() {
+                        assert_eq!(split.unwrap_err().kind, ParseErrorKind::Truncated, "{cut}");
+                        continue;
+                    }
+                    let split = split.unwrap();
+                    assert_eq!(split.headers, whole.headers);
+                    assert_eq!([split.head, split.tail].concat(), whole.transport, "{cut}");
+                    if let Ok(datagram) = Datagram::parse(split.head, split.tail) {
+                        assert_eq!(datagram.compute_icrc(&split.headers.envelope()), datagram.icrc());
+                    }
+                }
+                // One byte less than the IP header says.
+                let (head, tail) = sample[..sample.len() - 1].split_at(60);
+                let error = Frame::parse_split(head, tail, ROCE_UDP_PORT).unwrap_err();
+                assert_eq!(error, Frame::parse(&sample[..sample.len() - 1]).unwrap_err());
+            }
+        }
+    }
+
+    /// A capture with a limit on its packets still shows what it has.
+    #[test]
+    fn cut_by_a_capture() {
+        for len in BTH..READ_REQUEST.len() {
+            let dissection = Dissection::of_part(&READ_REQUEST[..len], READ_REQUEST.len(), ROCE_UDP_PORT);
+            assert_eq!(dissection.error, None);
+            assert_eq!(dissection.transport, Some(&READ_REQUEST[BTH..len]));
+            assert_eq!(dissection.transport_len, READ_REQUEST.len() - BTH);
+            assert!(dissection.headers().is_ok());
+            let error = dissection.into_frame().unwrap_err();
+            assert_eq!(
+                (error.layer, error.kind, error.offset),
+                (Layer::Payload, ParseErrorKind::Truncated, BTH)
+            );
+            assert_eq!((error.need, error.have), (READ_REQUEST.len() - BTH, len - BTH));
         }
     }
 

@@ -43,11 +43,15 @@ pub struct Dissection<'a> {
     pub transport: Option<&'a [u8]>,
     /// Where the BTH begins; 0 when the walk did not get there.
     pub transport_offset: usize,
+    /// Bytes from BTH to ICRC as the headers have it: more than `transport` has if some are missing.
+    pub transport_len: usize,
     /// What the frame has behind `transport`.
     pub trailer: &'a [u8],
     /// The first thing that is wrong. [`ParseErrorKind::NotRoce`] wins over everything else: a damaged frame
     /// of another protocol is none of ours.
     pub error: Option<ParseError>,
+    /// Bytes that the frame has and the walk cannot see.
+    unseen: usize,
 }
 
 impl<'a> Dissection<'a> {
@@ -60,7 +64,14 @@ impl<'a> Dissection<'a> {
     /// As [`Self::new`], for RoCE v2 on another UDP port.
     #[must_use]
     pub fn on_port(bytes: &'a [u8], port: u16) -> Self {
-        let mut dissection = Self::default();
+        Self::of_part(bytes, bytes.len(), port)
+    }
+
+    /// As [`Self::on_port`], for a frame of `frame_len` bytes of which only the first are at hand: a capture cut
+    /// them off, or a device has them elsewhere. That these bytes are missing is not an error.
+    #[must_use]
+    pub fn of_part(bytes: &'a [u8], frame_len: usize, port: u16) -> Self {
+        let mut dissection = Self { unseen: frame_len.saturating_sub(bytes.len()), ..Self::default() };
         if let Err(error) = dissection.walk_ethernet(bytes, port) {
             dissection.note(error);
         }
@@ -79,8 +90,18 @@ impl<'a> Dissection<'a> {
         self.vlan.map(VlanView::tag)
     }
 
-    /// The frame, if nothing is wrong with it.
+    /// The frame, if nothing is wrong with it and no byte of its datagram is missing.
     pub fn into_frame(self) -> Result<Frame<'a>, ParseError> {
+        let (headers, transport) = self.headers()?;
+        if transport.len() < self.transport_len {
+            let (offset, need) = (self.transport_offset, self.transport_len);
+            return Err(ParseError::truncated(Layer::Payload, offset, need, transport.len()));
+        }
+        Ok(Frame { headers, transport, trailer: self.trailer })
+    }
+
+    /// The headers, if nothing is wrong with them, and as much of BTH to ICRC as there is.
+    pub fn headers(&self) -> Result<(FrameHeaders, &'a [u8]), ParseError> {
         if let Some(error) = self.error {
             return Err(error);
         }
@@ -96,7 +117,7 @@ impl<'a> Dissection<'a> {
             vlan: self.vlan_tag(),
             network,
         };
-        Ok(Frame { headers, transport, trailer: self.trailer })
+        Ok((headers, transport))
     }
 
     /// Layers 3 and 4 of a walk that noted no error.
@@ -113,6 +134,14 @@ impl<'a> Dissection<'a> {
     fn note(&mut self, error: ParseError) {
         if self.error.is_none() || error.kind == ParseErrorKind::NotRoce {
             self.error = Some(error);
+        }
+    }
+
+    /// Notes if a layer 3 packet of `need` bytes is not wholly in the frame.
+    fn note_missing(&mut self, layer: Layer, packet: &[u8], need: usize) {
+        let have = packet.len().saturating_add(self.unseen);
+        if have < need {
+            self.note(ParseError::truncated(layer, self.network_offset, need, have));
         }
     }
 
@@ -169,9 +198,7 @@ impl<'a> Dissection<'a> {
         let Some((_, rest)) = rest.split_at_checked(options_len) else {
             return Err(ParseError::truncated(Layer::Ipv4, base, header_len, packet.len()));
         };
-        if packet.len() < total_len {
-            self.note(ParseError::truncated(Layer::Ipv4, base, total_len, packet.len()));
-        }
+        self.note_missing(Layer::Ipv4, packet, total_len);
         let payload_len = total_len.saturating_sub(header_len);
         self.walk_udp(base + header_len, rest, payload_len, port)
     }
@@ -197,10 +224,7 @@ impl<'a> Dissection<'a> {
             });
         }
         let payload_len = usize::from(view.payload_length());
-        if rest.len() < payload_len {
-            let need = Ipv6Header::LEN + payload_len;
-            self.note(ParseError::truncated(Layer::Ipv6, base, need, packet.len()));
-        }
+        self.note_missing(Layer::Ipv6, packet, Ipv6Header::LEN + payload_len);
         self.walk_udp(base + Ipv6Header::LEN, rest, payload_len, port)
     }
 
@@ -210,10 +234,7 @@ impl<'a> Dissection<'a> {
         self.network = Some(NetworkView::Grh(view));
         Grh::check(view).map_err(|error| error.moved_by(base))?;
         let payload_len = usize::from(view.payload_length());
-        if rest.len() < payload_len {
-            let need = Grh::LEN + payload_len;
-            self.note(ParseError::truncated(Layer::Grh, base, need, packet.len()));
-        }
+        self.note_missing(Layer::Grh, packet, Grh::LEN + payload_len);
         self.finish(base + Grh::LEN, rest, payload_len);
         Ok(())
     }
@@ -254,6 +275,7 @@ impl<'a> Dissection<'a> {
     /// `rest` is what the frame has from the BTH on.
     fn finish(&mut self, base: usize, rest: &'a [u8], transport_len: usize) {
         self.transport_offset = base;
+        self.transport_len = transport_len;
         let (transport, trailer) = rest.split_at_checked(transport_len).unwrap_or((rest, &[]));
         self.transport = Some(transport);
         self.trailer = trailer;
