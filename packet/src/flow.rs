@@ -233,6 +233,10 @@ mod tests {
             assert_eq!(qp_pair_flow_label(other, one), label);
             assert_eq!(flow_label_to_port(label), port);
         }
+        // Numbers so large that every fold counts, after the formula.
+        let label = |one, other| qp_pair_flow_label(Qpn::new(one), Qpn::new(other));
+        assert_eq!(label(0xff_ffff, 0xff_ffff), 0xf_ff1e);
+        assert_eq!(label(0xab_cdef, 0x87_6543), 0x2_e834);
         // rxe, both ends with the same number.
         assert_eq!(flow_label_to_port(qp_pair_flow_label(Qpn::new(0x13), Qpn::new(0x13))), 49513);
     }
@@ -283,6 +287,9 @@ mod tests {
             let ports = [INPUTS, with_label, with_connection, with_both].map(|inputs| rule.port(&inputs));
             assert_eq!(ports, expected, "{rule}");
         }
+        // Only 20 bits are a label.
+        let inputs = FlowInputs { flow_label: 0xfff0_0000, ..INPUTS };
+        assert_eq!(FlowLabel.port(&inputs), 58622);
     }
 
     #[test]
