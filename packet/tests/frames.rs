@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hex_literal::hex;
 use proptest::prelude::*;
 use roce_packet::{
-    BufferTooSmall, Cnp, CnpDeviations, DEFAULT_CNP_DSCP, DEFAULT_CNP_PCP, Datagram, Dissection, Ecn,
-    Encapsulation, Frame, FrameHeaders, FrameHeadersError, Gid, Layer, MacAddr, NetworkHeader, Opcode,
-    ParseError, ParseErrorKind, Path, Qpn, ROCE_UDP_PORT, VlanTag,
+    Bth, BthView, BufferTooSmall, Cnp, CnpDeviations, DEFAULT_CNP_DSCP, DEFAULT_CNP_PCP, Datagram,
+    Dissection, Ecn, Encapsulation, Frame, FrameHeaders, FrameHeadersError, Gid, Layer, MacAddr,
+    NetworkHeader, Opcode, ParseError, ParseErrorKind, Path, Qpn, ROCE_UDP_PORT, VlanTag,
 };
 
 /// Congestion notification of a ConnectX-4 Lx, from the test data of scapy (`test/contrib/roce.uts`).
@@ -40,15 +40,21 @@ const UC_SEND: &[u8] = &hex!(
     "45010040047840004011b4d5c0a80007c0a80007" "c00012b7002caca2"
     "2460ffff000000d300cf1710" "4630818be28935d90e9a95505401be885e500000" "78f353f3"
 );
-/// ACK of a Mellanox NIC in VLAN 1; the headers of `mlx-vlan-rc-ack-1` are worked through in our notes on the
-/// ICRC, and only the Ethernet addresses are not those of the capture.
+/// ACK of a Mellanox NIC in VLAN 1, from liteeth (`test/test_rocev2.py`).
 const VLAN_ACK: &[u8] = &hex!(
-    "02000000000202000000000181000001" "0800"
+    "10e2d5000000b8599f077e2a81000001" "0800"
     "450200309d4e4000401119e4c0aa0102c0aa0132" "fa4f12b7001c0000"
     "1140ffff00deaded00cf7bf7" "00000002" "59caeaf7"
 );
+/// SEND Only with Immediate of a Huawei NIC, from a capture of `oferby/proxy`. It sets a reserved bit beside FECN
+/// and BECN.
+const SEND_WITH_IMMEDIATE: &[u8] = &hex!(
+    "183d5ebf4371183d5ebf51920800"
+    "450200340000400040112d5cc0a84606c0a84604" "004812b700200000"
+    "0540ffff1000004580000042" "00000000" "00000001" "3716801d"
+);
 
-const SAMPLES: [&[u8]; 6] = [CNP, READ_REQUEST, COMPARE_SWAP, V1_ACK, UC_SEND, VLAN_ACK];
+const SAMPLES: [&[u8]; 7] = [CNP, READ_REQUEST, COMPARE_SWAP, V1_ACK, UC_SEND, VLAN_ACK, SEND_WITH_IMMEDIATE];
 
 /// Where the layers of an untagged IPv4 frame begin.
 const IPV4: usize = 14;
@@ -157,6 +163,19 @@ mod sound_frames {
         assert_eq!(datagram.bth().opcode, Opcode::RC_RDMA_READ_REQUEST);
         assert_eq!(datagram.reth().unwrap().dma_len, 0x400);
         assert_eq!(datagram.recover_identification(&frame.envelope()), Some(0x76cb));
+    }
+
+    /// Reserved bits are taken as they come, stay in the frame, and are not written anew.
+    #[test]
+    fn with_a_reserved_bit() {
+        let frame = Frame::parse(SEND_WITH_IMMEDIATE).unwrap();
+        let datagram = frame.datagram().unwrap();
+        assert_eq!(BthView::from_prefix(frame.transport).unwrap().0.reserved6(), 0x10);
+        assert_eq!(datagram.imm_dt().unwrap().0, [0; 4]);
+        assert_eq!(datagram.payload(), (&[0, 0, 0, 1][..], &[][..]));
+        let mut bth = [0; Bth::LEN];
+        datagram.bth().emit(&mut bth);
+        assert_eq!(bth[..], patched(frame.transport, 4, &[0])[..Bth::LEN]);
     }
 
     #[test]
@@ -708,7 +727,7 @@ proptest! {
     /// Random bytes rarely get past the EtherType, so damage real frames.
     #[test]
     fn no_damage_panics(
-        which in 0..7usize,
+        which in 0..=SAMPLES.len(),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         len in any::<prop::sample::Index>(),
         cut: bool,
