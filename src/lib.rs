@@ -1,3 +1,5 @@
 //! Under construction.
 
+#[doc(hidden)]
+pub mod cli;
 pub mod observe;

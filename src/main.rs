@@ -1,1 +1,7 @@
-fn main() {}
+//! The command `roce`; see [`roce::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    roce::cli::main()
+}

@@ -131,6 +131,8 @@ pub struct CapturedPacket<'a> {
     pub link_type: LinkType,
     /// The number of the interface it was seen on, from 0 in each section of a pcapng file.
     pub interface: u32,
+    /// The name of that interface, where the file has one.
+    pub interface_name: Option<&'a str>,
     /// Which way it went.
     pub direction: Direction,
     /// The first comment that the file has on it.
@@ -225,15 +227,6 @@ impl CaptureReader {
         }
     }
 
-    /// The name of an interface of the current section, where the file has one.
-    #[must_use]
-    pub fn interface_name(&self, interface: u32) -> Option<&str> {
-        match &self.format {
-            Format::Classic(_) => None,
-            Format::Pcapng(pcapng) => pcapng.interface_name(interface),
-        }
-    }
-
     /// The next packet, or `None` at the end of the file. Nothing can be read after an error.
     pub fn next_packet(&mut self) -> Option<Result<CapturedPacket<'_>, CaptureError>> {
         if self.finished {
@@ -247,7 +240,11 @@ impl CaptureReader {
         match found {
             Ok(Some(record)) => {
                 self.packets = number;
-                Some(Ok(record.packet(number, &self.buffer)))
+                let interface_name = match &self.format {
+                    Format::Classic(_) => None,
+                    Format::Pcapng(pcapng) => pcapng.interface_name(record.interface),
+                };
+                Some(Ok(CapturedPacket { number, interface_name, ..record.packet(&self.buffer) }))
             }
             Ok(None) => {
                 self.finished = true;
@@ -311,13 +308,15 @@ struct Record {
 }
 
 impl Record {
-    fn packet(self, number: u64, buffer: &[u8]) -> CapturedPacket<'_> {
+    /// The packet, but for its number and the name of its interface.
+    fn packet(self, buffer: &[u8]) -> CapturedPacket<'_> {
         let comment = self.comment.and_then(|range| buffer.get(range));
         CapturedPacket {
-            number,
+            number: 0,
             time_ns: self.time_ns,
             link_type: self.link_type,
             interface: self.interface,
+            interface_name: None,
             direction: self.direction,
             comment: comment.and_then(|text| str::from_utf8(text).ok()),
             original_len: self.original_len,

@@ -36,17 +36,8 @@ impl fmt::Display for CaptureError {
     }
 }
 
-impl std::error::Error for CaptureError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.kind {
-            CaptureErrorKind::Open(error)
-            | CaptureErrorKind::Read(error)
-            | CaptureErrorKind::Create(error)
-            | CaptureErrorKind::Write(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+// The text has the cause in it, so there is no `source` to print it a second time.
+impl std::error::Error for CaptureError {}
 
 /// What is wrong with a capture file. Displayed together with what to do about it.
 #[derive(Debug)]
@@ -134,7 +125,8 @@ impl fmt::Display for CaptureErrorKind {
             }
             Self::Version { major, minor } => write!(
                 f,
-                "version {major}.{minor} of the format is not read; convert it with `editcap FILE OUT.pcapng`"
+                "version {major}.{minor} of the format is not read; convert it with `editcap FILE \
+                 OUT.pcapng`"
             ),
             Self::Truncated { need, have } => write!(
                 f,
@@ -143,18 +135,18 @@ impl fmt::Display for CaptureErrorKind {
             ),
             Self::PacketTooLong(len) => write!(
                 f,
-                "a packet of {len} bytes, more than the {MAX_PACKET} that are possible: the file is damaged \
-                 here; all packets before it were read"
+                "a packet of {len} bytes, more than the {MAX_PACKET} that are possible: the file is \
+                 damaged here; all packets before it were read"
             ),
             Self::BadBlock { block_type, reason } => write!(
                 f,
-                "in a block of type 0x{block_type:08x}, {reason}: the file is damaged here; all packets before \
-                 it were read"
+                "in a block of type 0x{block_type:08x}, {reason}: the file is damaged here; all packets \
+                 before it were read"
             ),
             Self::UnknownInterface { interface, known } => write!(
                 f,
-                "it belongs to interface {interface}, but the file has described {known} so far: the file is \
-                 damaged here, or was put together from parts; all packets before it were read"
+                "it belongs to interface {interface}, but the file has described {known} so far: the \
+                 file is damaged here, or was put together from parts; all packets before it were read"
             ),
             Self::NoSuchInterface { interface, known } => {
                 write!(f, "interface {interface} is to be written, but there are {known}, counted from 0")

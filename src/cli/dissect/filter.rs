@@ -1,0 +1,136 @@
+//! Which packets to print.
+
+use roce_packet::{Opcode, Psn};
+
+use super::Args;
+use super::fields;
+use super::walk::Walk;
+
+impl Args {
+    /// Whether every filter that was given lets the packet through.
+    pub(super) fn matches(&self, walk: &Walk<'_>) -> bool {
+        let unfiltered = self.qp.is_empty() && self.opcode.is_empty() && self.psn.is_none() && !self.bad_icrc;
+        let Some(packet) = walk.packet() else { return unfiltered };
+        let source_qp = walk.number(&fields::DETH, "infiniband.deth.srcqp");
+        let is_qp = |qp: &u32| packet.bth.dest_qp().get() == *qp || source_qp == Some(u64::from(*qp));
+        (self.qp.is_empty() || self.qp.iter().any(is_qp))
+            && (self.opcode.is_empty()
+                || self.opcode.iter().any(|pattern| pattern.matches(packet.bth.opcode())))
+            && self.psn.is_none_or(|range| range.contains(packet.bth.psn()))
+            && (!self.bad_icrc || packet.icrc.is_bad())
+    }
+}
+
+/// Numbers of up to 24 bits, decimal or hexadecimal with `0x`.
+pub(super) fn parse_number(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    match parsed {
+        Ok(number) if number <= Psn::MASK => Ok(number),
+        Ok(_) => Err(format!("the number has 24 bits, so it is at most {}", Psn::MASK)),
+        Err(_) => Err("expected a number such as 17 or 0x11".to_owned()),
+    }
+}
+
+/// Some opcodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OpcodePattern(Vec<Opcode>);
+
+impl OpcodePattern {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if text.starts_with(|first: char| first.is_ascii_digit()) {
+            return match parse_number(text).map(u8::try_from) {
+                Ok(Ok(value)) => Ok(Self(vec![Opcode(value)])),
+                _ => Err("an opcode is a number from 0 to 255".to_owned()),
+            };
+        }
+        let wanted = text.to_ascii_uppercase().replace(['-', ' '], "_");
+        let named = (0..=u8::MAX).map(Opcode).filter_map(|opcode| Some((opcode, opcode.name()?)));
+        let exact = named.clone().find(|(_, name)| *name == wanted || short_name(name) == wanted);
+        if let Some((opcode, _)) = exact {
+            return Ok(Self(vec![opcode]));
+        }
+        let begins = |name: &str| {
+            let operation = name.split_once('_').map_or(name, |(_, operation)| operation);
+            [name, operation]
+                .iter()
+                .any(|name| name.starts_with(&wanted) || short_name(name).starts_with(&wanted))
+        };
+        let opcodes: Vec<_> = named.filter(|(_, name)| begins(name)).map(|(opcode, _)| opcode).collect();
+        if wanted.is_empty() || opcodes.is_empty() {
+            return Err(
+                "no opcode has a name that begins so; try RC_SEND, WRITE, READ_RESPONSE, ACKNOWLEDGE, CNP \
+                        or a number"
+                    .to_owned(),
+            );
+        }
+        Ok(Self(opcodes))
+    }
+
+    fn matches(&self, opcode: Opcode) -> bool {
+        self.0.contains(&opcode)
+    }
+}
+
+/// The name of an opcode without the `RDMA_` that says nothing among RDMA people.
+pub(super) fn short_name(name: &str) -> String {
+    name.replacen("RDMA_", "", 1)
+}
+
+/// PSNs from one to another, both included, in the circle of 24 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PsnRange {
+    first: Psn,
+    last: Psn,
+}
+
+impl PsnRange {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once("..").unwrap_or((text, text));
+        let psn = |text: &str| parse_number(text.trim()).map(Psn::new);
+        Ok(Self { first: psn(first)?, last: psn(last.trim_start_matches('='))? })
+    }
+
+    fn contains(self, psn: Psn) -> bool {
+        self.first.distance_to(psn) <= self.first.distance_to(self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opcodes_are_found_by_name_beginning_and_number() {
+        let count = |text: &str| OpcodePattern::parse(text).map(|pattern| pattern.0.len());
+        assert_eq!(OpcodePattern::parse("0x11"), Ok(OpcodePattern(vec![Opcode::RC_ACKNOWLEDGE])));
+        assert_eq!(OpcodePattern::parse("4"), Ok(OpcodePattern(vec![Opcode::RC_SEND_ONLY])));
+        // A whole name is that opcode alone, although others begin with it.
+        assert_eq!(count("RC_SEND_ONLY"), Ok(1));
+        assert_eq!(count("rc-write-only"), Ok(1));
+        assert_eq!(count("RC_SEND"), Ok(8));
+        assert_eq!(count("RC_WRITE"), Ok(6));
+        assert_eq!(count("rc_rdma_write"), Ok(6));
+        assert_eq!(count("ACK"), Ok(3));
+        assert_eq!(count("UD"), Ok(2));
+        assert!(count("SENT").is_err());
+        assert!(count("256").is_err());
+        assert!(count("").is_err());
+    }
+
+    #[test]
+    fn ranges_of_psns_go_around_the_circle() {
+        let range = PsnRange::parse("16777214..2").unwrap();
+        let inside: Vec<_> =
+            [0, 1, 2, 3, 0xff_fffd, 0xff_fffe, 0xff_ffff].map(|psn| range.contains(Psn::new(psn))).into();
+        assert_eq!(inside, [true, true, true, false, false, true, true]);
+        assert!(PsnRange::parse("7").unwrap().contains(Psn::new(7)));
+        assert!(!PsnRange::parse("7").unwrap().contains(Psn::new(8)));
+        assert_eq!(PsnRange::parse("0x10..=0x20"), PsnRange::parse("16..32"));
+        for text in ["", "..", "5..", "a..b", "0..16777216", "-1"] {
+            assert!(PsnRange::parse(text).is_err(), "{text}");
+        }
+    }
+}

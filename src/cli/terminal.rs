@@ -1,0 +1,93 @@
+//! Where the output of a command goes, and whether in color.
+
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use clap::ValueEnum;
+
+/// When to write in color.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorChoice {
+    Auto,
+    Always,
+    Never,
+}
+
+/// A color, as the number of its escape sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Paint(&'static str);
+
+impl Paint {
+    pub(crate) const BOLD: Self = Self("1");
+    pub(crate) const DIM: Self = Self("2");
+    pub(crate) const RED: Self = Self("1;31");
+    pub(crate) const GREEN: Self = Self("32");
+    pub(crate) const REVERSE: Self = Self("7");
+    /// For things that only have to differ from their neighbors.
+    pub(crate) const CYCLE: [Self; 6] =
+        [Self("36"), Self("33"), Self("35"), Self("32"), Self("34"), Self("31")];
+}
+
+/// Whether colors are written at all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    pub(crate) color: bool,
+}
+
+impl Style {
+    /// `text` in a color, to be printed.
+    pub(crate) fn paint<T: fmt::Display>(self, paint: Paint, text: T) -> Painted<T> {
+        Painted { paint: self.color.then_some(paint), text }
+    }
+}
+
+/// See [`Style::paint`].
+#[derive(Debug)]
+pub(crate) struct Painted<T> {
+    paint: Option<Paint>,
+    text: T,
+}
+
+impl<T: fmt::Display> fmt::Display for Painted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.paint {
+            Some(Paint(code)) => write!(f, "\x1b[{code}m{}\x1b[0m", self.text),
+            None => write!(f, "{}", self.text),
+        }
+    }
+}
+
+/// Standard output, buffered.
+#[derive(Debug)]
+pub(crate) struct Output {
+    inner: BufWriter<StdoutLock<'static>>,
+    pub(crate) style: Style,
+    pub(crate) is_terminal: bool,
+}
+
+impl Output {
+    pub(crate) fn stdout(choice: ColorChoice) -> Self {
+        let stdout = io::stdout();
+        let is_terminal = stdout.is_terminal();
+        // https://no-color.org: set and not empty.
+        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            && std::env::var_os("TERM").is_none_or(|value| value != "dumb");
+        let color = match choice {
+            ColorChoice::Auto => is_terminal && wanted,
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+        };
+        let inner = BufWriter::with_capacity(1 << 16, stdout.lock());
+        Self { inner, style: Style { color }, is_terminal }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
