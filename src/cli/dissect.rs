@@ -32,6 +32,7 @@ use walk::{Framed, Walk};
 ///
 /// ICRC is `ok`, `BAD` (followed by the one found and the one computed, as they are on the wire), or `-`
 /// when it could not be checked, for example because the capture kept only the first bytes.
+/// On a narrow terminal, what does not fit goes below the opcode.
 /// A summary follows on standard error.
 ///
 /// The exit status is 0, or 1 when the file could not be read to its end or has no packets of a link type

@@ -62,7 +62,8 @@ impl<T: fmt::Display> fmt::Display for Painted<T> {
 pub(crate) struct Output {
     inner: BufWriter<StdoutLock<'static>>,
     pub(crate) style: Style,
-    pub(crate) is_terminal: bool,
+    /// How many columns the terminal has; `None` when the output goes elsewhere.
+    pub(crate) terminal_width: Option<usize>,
 }
 
 impl Output {
@@ -77,8 +78,12 @@ impl Output {
             ColorChoice::Always => true,
             ColorChoice::Never => false,
         };
+        let terminal_width = is_terminal.then(|| match rustix::termios::tcgetwinsize(&stdout) {
+            Ok(size) if size.ws_col > 0 => size.ws_col.into(),
+            _ => 100,
+        });
         let inner = BufWriter::with_capacity(1 << 16, stdout.lock());
-        Self { inner, style: Style { color }, is_terminal }
+        Self { inner, style: Style { color }, terminal_width }
     }
 }
 

@@ -4,9 +4,22 @@
 //! unprivileged UDP socket, a pair of queues in memory, a TAP and an AF_XDP ring are equals. Wrappers
 //! ([`fault`], [`pcap`]) are devices around a device.
 
+pub mod fault;
+mod interfaces;
+pub mod memory;
+mod open;
+pub mod pcap;
+pub mod udp;
+
+#[cfg(test)]
+mod testing;
+
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+
+pub use interfaces::{LocalAddress, local_addresses};
+pub use open::{Availability, Kind, OpenError, OpenOptions, kinds, open};
 
 use roce_packet::Path;
 use roce_transport::{Instant, Received, Transmit, TxSlot};

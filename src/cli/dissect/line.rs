@@ -46,7 +46,9 @@ const ICRC: usize = 9;
 const COLUMNS: usize = 10;
 
 const TITLES: [&str; COLUMNS] =
-    ["#", "time s", "source", "destination", "opcode", "QP", "PSN", "bytes", "flags", "ICRC"];
+    ["#", "s", "source", "destination", "opcode", "QP", "PSN", "len", "SMA", "CRC"];
+/// What follows each column. There are many of them, so one space has to do.
+const BEHIND: [&str; COLUMNS] = [" ", " ", " > ", " ", " ", " ", " ", " ", " ", " "];
 /// Numbers are easier to compare when their last digits stand below each other.
 const RIGHT_ALIGNED: [bool; COLUMNS] = [true, true, false, false, false, true, true, true, false, false];
 
@@ -85,7 +87,7 @@ impl Table {
         }
         let longest = rows.iter().map(|row| row.time_text(self.fraction_digits).len()).max();
         self.widths[TIME] = self.widths[TIME].max(longest.unwrap_or(0));
-        if output.is_terminal {
+        if output.terminal_width.is_some() {
             self.title(output)?;
         }
         rows.into_iter().try_for_each(|row| self.line(row, output))
@@ -96,8 +98,10 @@ impl Table {
         for (width, title) in self.widths.iter_mut().zip(TITLES) {
             *width = (*width).max(title.len());
         }
-        let text = self.columns(&TITLES.map(str::to_owned), COLUMNS);
-        writeln!(output, "{}", output.style.paint(Paint::BOLD, text.trim_end()))
+        let mut text = self.columns(&TITLES.map(str::to_owned), COLUMNS);
+        let room = output.terminal_width.unwrap_or(usize::MAX);
+        text.truncate(text.trim_end().len().min(room));
+        writeln!(output, "{}", output.style.paint(Paint::BOLD, text))
     }
 
     fn line(&mut self, mut row: Row, output: &mut Output) -> io::Result<()> {
@@ -109,7 +113,7 @@ impl Table {
         }
         // What is not RoCE has nothing for the columns in the middle.
         let mut text = self.columns(&row.cells, if row.in_columns { COLUMNS } else { QP });
-        text.push_str(&row.details);
+        self.add_details(&mut text, &row.details, output.terminal_width);
         let text = text.trim_end();
         match row.paint {
             Some(paint) => writeln!(output, "{}", output.style.paint(paint, text)),
@@ -117,15 +121,41 @@ impl Table {
         }
     }
 
+    /// Puts the details behind the columns; on a terminal that is too narrow, below the opcode.
+    fn add_details(&self, text: &mut String, details: &str, terminal_width: Option<usize>) {
+        let room = terminal_width.unwrap_or(usize::MAX);
+        let details = details.trim_end();
+        if text.chars().count() + details.chars().count() <= room {
+            text.push_str(details);
+            return;
+        }
+        let indent: usize =
+            self.widths.iter().zip(BEHIND).take(OPCODE).map(|(width, behind)| width + behind.len()).sum();
+        let mut column = room;
+        for word in details.split_whitespace() {
+            let len = word.chars().count();
+            if column + 1 + len > room {
+                let _ = write!(text, "\n{:indent$}{word}", "");
+                column = indent + len;
+            } else {
+                let _ = write!(text, " {word}");
+                column += 1 + len;
+            }
+        }
+    }
+
     /// The first cells in their columns.
     fn columns(&self, cells: &[String; COLUMNS], count: usize) -> String {
         let mut text = String::with_capacity(120);
-        for (index, (cell, width)) in cells.iter().zip(self.widths).enumerate().take(count) {
+        for (index, ((cell, width), behind)) in
+            cells.iter().zip(self.widths).zip(BEHIND).enumerate().take(count)
+        {
             let _ = match RIGHT_ALIGNED.get(index) {
                 Some(true) => write!(text, "{cell:>width$}"),
                 _ => write!(text, "{cell:<width$}"),
             };
-            text.push_str(if index == SOURCE && !cell.is_empty() { " > " } else { "  " });
+            // Without addresses nothing goes from here to there.
+            text.push_str(if index == SOURCE && cell.is_empty() { "   " } else { behind });
         }
         text
     }
@@ -218,7 +248,7 @@ impl Row {
             match part.header.name {
                 "AETH" if let Ok((aeth, _)) = Aeth::parse(bytes) => {
                     let text = fields::aeth_text(aeth.syndrome.to_byte());
-                    self.detail(format_args!("{text}, msn {}", aeth.msn.get()));
+                    self.detail(format_args!("{text} msn {}", aeth.msn.get()));
                 }
                 "RETH" if let Ok((reth, _)) = Reth::parse(bytes) => self
                     .detail(format_args!("va 0x{:x} rkey 0x{:x} len {}", reth.va, reth.rkey, reth.dma_len)),

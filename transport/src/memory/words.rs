@@ -44,6 +44,12 @@ impl WordMemory {
         bytes
     }
 
+    /// The words themselves. The last one has bytes beyond [`Memory::len`] when that is no multiple of 8.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        &self.words
+    }
+
     fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),

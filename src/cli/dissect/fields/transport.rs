@@ -414,12 +414,12 @@ pub(crate) static EXTENDED: [(HeaderSet, &Header); 10] = [
 pub(crate) fn aeth_text(syndrome: u8) -> String {
     match Syndrome::from_byte(syndrome) {
         Syndrome::Ack { credit_code } => match Syndrome::credits(credit_code) {
-            Some(1) => "ACK, 1 credit".to_owned(),
-            Some(credits) => format!("ACK, {credits} credits"),
+            Some(1) => "ACK 1 credit".to_owned(),
+            Some(credits) => format!("ACK {credits} credits"),
             None => "ACK".to_owned(),
         },
-        Syndrome::RnrNak { timer } => format!("RNR NAK, wait {}", rnr_time(timer.code())),
-        Syndrome::Nak(code) => format!("NAK, {}", nak_text(code)),
+        Syndrome::RnrNak { timer } => format!("RNR NAK wait {}", rnr_time(timer.code())),
+        Syndrome::Nak(code) => format!("NAK {}", nak_text(code)),
         Syndrome::Reserved(byte) => format!("reserved syndrome 0x{byte:02x}"),
     }
 }

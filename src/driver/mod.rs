@@ -1,0 +1,232 @@
+//! The loop that joins one engine to one device, and the only place that reads a clock.
+//!
+//! Progress is inline: posting a send transmits at once, polling a completion queue polls the device. A
+//! background thread ([`background`]) serves peers' one-sided requests and timers while the application does
+//! neither.
+
+pub(crate) mod background;
+pub(crate) mod clock;
+pub(crate) mod wake;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+
+use roce_packet::{Encapsulation, Path, Qpn, flow};
+use roce_transport::{AsyncEvent, CqId, Engine, Event, Instant, Verdict};
+
+use crate::device::Device;
+use clock::Clock;
+
+/// Bursts that one call handles before it returns, so that a flood cannot keep the caller for ever.
+const MAX_BURSTS: usize = 8;
+
+/// One engine, one device, one clock. Whoever holds the lock around it makes progress for everybody.
+pub(crate) struct Driver {
+    pub(crate) engine: Engine,
+    device: Box<dyn Device>,
+    clock: Clock,
+    /// Completion queues whose event is due, and events that belong to none.
+    pub(crate) notifications: VecDeque<CqId>,
+    pub(crate) async_events: VecDeque<AsyncEvent>,
+    /// The device took no more datagrams at the last try.
+    device_full: bool,
+    /// The first error of the device that will not go away by itself.
+    failure: Option<io::Error>,
+    pub(crate) statistics: DriverStatistics,
+}
+
+/// What the driver itself counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DriverStatistics {
+    /// Times that the device had no room for a datagram.
+    pub(crate) tx_device_full: u64,
+    /// Datagrams that the engine dropped.
+    pub(crate) dropped: u64,
+    /// Calls that found datagrams waiting, and those that found none.
+    pub(crate) busy_polls: u64,
+    pub(crate) idle_polls: u64,
+}
+
+/// What a path is asked for beyond its two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathOptions {
+    /// DSCP in the upper six bits, ECN in the lower two. The default, 2, is ECT(0) as RNICs send it.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label. 0 derives the source port from the queue pair numbers instead.
+    pub flow_label: u32,
+    /// The UDP source port, if it is not to be derived.
+    pub source_port: Option<u16>,
+}
+
+impl Default for PathOptions {
+    fn default() -> Self {
+        Self { traffic_class: 2, hop_limit: 64, flow_label: 0, source_port: None }
+    }
+}
+
+impl Driver {
+    pub(crate) fn new(engine: Engine, device: Box<dyn Device>) -> Self {
+        Self {
+            engine,
+            device,
+            clock: Clock::start(),
+            notifications: VecDeque::with_capacity(64),
+            async_events: VecDeque::with_capacity(64),
+            device_full: false,
+            failure: None,
+            statistics: DriverStatistics::default(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(crate) fn device(&self) -> &dyn Device {
+        self.device.as_ref()
+    }
+
+    pub(crate) fn device_mut(&mut self) -> &mut dyn Device {
+        self.device.as_mut()
+    }
+
+    /// Takes in what has arrived, lets deadlines take effect, sends what is to be sent. Returns whether
+    /// anything arrived.
+    pub(crate) fn progress(&mut self) -> bool {
+        let mut arrived = false;
+        for _ in 0..MAX_BURSTS {
+            let now = self.clock.now();
+            let burst = self.receive(now);
+            if self.engine.poll_timeout().is_some_and(|deadline| deadline <= now) {
+                self.engine.handle_timeout(now);
+            }
+            self.transmit(now);
+            arrived |= burst;
+            if !burst {
+                break;
+            }
+        }
+        if arrived {
+            self.statistics.busy_polls += 1;
+        } else {
+            self.statistics.idle_polls += 1;
+        }
+        arrived
+    }
+
+    fn receive(&mut self, now: Instant) -> bool {
+        let Self { engine, device, statistics, .. } = self;
+        let received = device.receive(now, &mut |received| {
+            if let Verdict::Dropped(_) = engine.handle_datagram(now, received) {
+                statistics.dropped += 1;
+            }
+        });
+        match received {
+            Ok(count) => count > 0,
+            Err(error) => {
+                self.fail(error);
+                false
+            }
+        }
+    }
+
+    /// Sends whatever the engine has to send, and collects what it has to tell.
+    pub(crate) fn transmit(&mut self, now: Instant) {
+        let mut flushed_in_vain = false;
+        loop {
+            let Some(mut slot) = self.device.slot() else {
+                self.statistics.tx_device_full += 1;
+                if flushed_in_vain {
+                    break;
+                }
+                flushed_in_vain = true;
+                self.flush(now);
+                continue;
+            };
+            let Some(transmit) = self.engine.poll_transmit(now, &mut slot) else { break };
+            self.device.commit(now, &transmit);
+            flushed_in_vain = false;
+        }
+        self.flush(now);
+        self.device_full = flushed_in_vain;
+        self.collect_events();
+    }
+
+    fn flush(&mut self, now: Instant) {
+        if let Err(error) = self.device.flush(now) {
+            self.fail(error);
+        }
+    }
+
+    pub(crate) fn collect_events(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            match event {
+                Event::Completion(cq) => self.notifications.push_back(cq),
+                Event::Async(event) => self.async_events.push_back(event),
+            }
+        }
+    }
+
+    fn fail(&mut self, error: io::Error) {
+        tracing::error!(%error, "the device failed");
+        self.failure.get_or_insert(error);
+    }
+
+    /// The device's first lasting error.
+    pub(crate) fn failure(&self) -> Option<&io::Error> {
+        self.failure.as_ref()
+    }
+
+    /// When somebody has to call [`progress`](Self::progress) although nothing arrives.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let retry = self.device_full.then(|| self.now().plus_nanos(20_000));
+        [self.engine.poll_timeout(), self.device.deadline(), retry].into_iter().flatten().min()
+    }
+
+    /// The address to send from to `destination`.
+    fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
+        self.device.addresses().iter().copied().find(|source| source.is_ipv4() == destination.is_ipv4())
+    }
+
+    /// The path to a peer. The device is asked for the UDP source port that the rules give: the flow
+    /// label's if there is one, else the one of the two queue pair numbers.
+    pub(crate) fn path_to(
+        &mut self,
+        destination: IpAddr,
+        own: Qpn,
+        peer: Qpn,
+        options: &PathOptions,
+    ) -> io::Result<Path> {
+        let Some(source) = self.source_for(destination) else {
+            return Err(io::Error::new(
+                io::ErrorKind::AddrNotAvailable,
+                format!(
+                    "this device has no {} address to reach {destination} from; open one with such an address",
+                    if destination.is_ipv4() { "IPv4" } else { "IPv6" }
+                ),
+            ));
+        };
+        let mut path = Path {
+            encapsulation: Encapsulation::RoceV2,
+            source,
+            destination,
+            source_port: 0,
+            traffic_class: options.traffic_class,
+            hop_limit: options.hop_limit,
+            flow_label: options.flow_label,
+            vlan: None,
+        };
+        let wanted = options.source_port.unwrap_or_else(|| {
+            let label = match options.flow_label {
+                0 => flow::qp_pair_flow_label(own, peer),
+                label => label,
+            };
+            flow::flow_label_to_port(label)
+        });
+        path.source_port = self.device.bind_source_port(&path, wanted)?;
+        Ok(path)
+    }
+}

@@ -1,0 +1,85 @@
+//! What verbs can fail with.
+
+use std::io;
+
+use roce_transport::{
+    CqError, CreateQpError, DestroyError, KeyError, ModifyQpError, PdError, PostError, RegisterError,
+    SrqError,
+};
+
+/// Why a verb did nothing. Each variant says what it was about; its source says what was wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// The device could not be opened.
+    #[error(transparent)]
+    Open(#[from] crate::device::OpenError),
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The device failed earlier and moves nothing any more.
+    #[error("the device failed: {0}; close this context and open it again")]
+    DeviceFailed(String),
+    /// A protection domain.
+    #[error("protection domain: {0}")]
+    Pd(#[from] PdError),
+    /// A memory region.
+    #[error("memory region: {0}")]
+    Register(#[from] RegisterError),
+    /// A memory key.
+    #[error("memory key: {0}")]
+    Key(KeyError),
+    /// A completion queue.
+    #[error("completion queue: {0}")]
+    Cq(#[from] CqError),
+    /// A shared receive queue.
+    #[error("shared receive queue: {0}")]
+    Srq(#[from] SrqError),
+    /// Making a queue pair.
+    #[error("queue pair: {0}")]
+    CreateQp(#[from] CreateQpError),
+    /// Changing a queue pair.
+    #[error("queue pair: {0}")]
+    ModifyQp(#[from] ModifyQpError),
+    /// Posting work.
+    #[error("work request: {0}")]
+    Post(#[from] PostError),
+    /// Posting a list of work requests; those before `position` were taken.
+    #[error("work request {position} of the list: {error}")]
+    PostList {
+        /// Index in the list.
+        position: usize,
+        /// What was wrong with it.
+        error: PostError,
+    },
+    /// Removing something.
+    #[error("{0}")]
+    Destroy(#[from] DestroyError),
+    /// Objects of two contexts or protection domains were mixed.
+    #[error("{0} belongs to another context")]
+    OtherContext(&'static str),
+    /// A path MTU that the device cannot carry.
+    #[error(
+        "path MTU {path_mtu} needs a link MTU of {needed}, the device has {link_mtu}; use a smaller path MTU or raise \
+         the link MTU"
+    )]
+    PathMtu {
+        /// Asked for, in bytes.
+        path_mtu: usize,
+        /// The IP packet that the largest request makes.
+        needed: usize,
+        /// What the link carries.
+        link_mtu: usize,
+    },
+}
+
+impl VerbsError {
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+}

@@ -1,0 +1,182 @@
+//! Memory that this process and its peers use at the same time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use roce_transport::{Memory, OutOfBounds, WordMemory};
+
+/// From this length on a copy goes in blocks.
+const BLOCK: usize = 64;
+
+/// Bytes that can be registered and read and written by everybody at once.
+///
+/// It never gives out a reference to its bytes. Every access is a copy made of accesses that the machine
+/// carries out atomically, at least byte by byte: races tear values but are not undefined behaviour.
+/// Aligned 8-byte words are never torn by the atomic operations.
+///
+/// # Why this is sound
+///
+/// The bytes live in a `WordMemory`, whose `AtomicU64` words may be changed through a shared reference.
+/// Small copies go through these atomics. Large ones are made by a few lines of assembly, which the
+/// language treats as a block of unknown but legal accesses; here it loads and stores like relaxed atomics of
+/// 16 bytes or fewer. No Rust reference to the bytes exists while that happens, other than
+/// to the atomics, which allow it.
+#[derive(Debug)]
+pub struct SharedMemory {
+    words: WordMemory,
+}
+
+impl SharedMemory {
+    /// `len` zero bytes.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        Self { words: WordMemory::new(len) }
+    }
+
+    /// A copy of `data`.
+    #[must_use]
+    pub fn from_bytes(data: &[u8]) -> Self {
+        Self { words: WordMemory::from_bytes(data) }
+    }
+
+    /// A copy of the whole content.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        let copied = self.read(0, &mut bytes);
+        debug_assert!(copied.is_ok(), "the copy is as long as the memory");
+        bytes
+    }
+
+    /// The first byte of a range that lies inside.
+    fn pointer(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.words.len() => {}
+            _ => return Err(OutOfBounds),
+        }
+        let words: &[AtomicU64] = self.words.words();
+        // SAFETY: the range was checked against the length above, so `offset` stays inside the words
+        // or one past their end.
+        Ok(unsafe { words.as_ptr().cast_mut().cast::<u8>().add(offset) })
+    }
+}
+
+impl Memory for SharedMemory {
+    fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    #[inline]
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        if !cfg!(target_arch = "x86_64") || out.len() < BLOCK {
+            return self.words.read(offset, out);
+        }
+        let source = self.pointer(offset, out.len())?;
+        let blocks = out.len() / BLOCK * BLOCK;
+        // SAFETY: `source` is valid for `out.len()` bytes of words that may be accessed concurrently, `out`
+        // is exclusively ours, and the two do not overlap because nobody has a reference into the words.
+        unsafe { copy_blocks(source, out.as_mut_ptr(), blocks) };
+        std::sync::atomic::fence(Ordering::Acquire);
+        self.words.read(offset + blocks, &mut out[blocks..])
+    }
+
+    #[inline]
+    fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
+        if !cfg!(target_arch = "x86_64") || data.len() < BLOCK {
+            return self.words.write(offset, data);
+        }
+        let target = self.pointer(offset, data.len())?;
+        let blocks = data.len() / BLOCK * BLOCK;
+        // SAFETY: `target` is valid for `data.len()` bytes of words that may be accessed concurrently,
+        // `data` is only read, and the two do not overlap because nobody has a reference into the words.
+        unsafe { copy_blocks(data.as_ptr(), target, blocks) };
+        self.words.write(offset + blocks, &data[blocks..])
+    }
+
+    fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, OutOfBounds> {
+        self.words.compare_swap(offset, compare, swap)
+    }
+
+    fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, OutOfBounds> {
+        self.words.fetch_add(offset, add)
+    }
+
+    fn store(&self, offset: usize, bytes: [u8; 8]) -> Result<(), OutOfBounds> {
+        self.words.store(offset, bytes)
+    }
+}
+
+/// Copies `len` bytes, a multiple of [`BLOCK`], with the machine's own loads and stores.
+///
+/// # Safety
+///
+/// Both ranges must be valid and must not overlap. Either may be accessed by others at the same time,
+/// if they use atomics or this function.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_blocks(source: *const u8, target: *mut u8, len: usize) {
+    if len == 0 {
+        return;
+    }
+    // SAFETY: the loop touches exactly `len` bytes of both ranges, in steps of 64, and nothing else;
+    // the registers that it changes are declared.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movups {a}, [{source} + {at}]",
+            "movups {b}, [{source} + {at} + 16]",
+            "movups {c}, [{source} + {at} + 32]",
+            "movups {d}, [{source} + {at} + 48]",
+            "movups [{target} + {at}], {a}",
+            "movups [{target} + {at} + 16], {b}",
+            "movups [{target} + {at} + 32], {c}",
+            "movups [{target} + {at} + 48], {d}",
+            "add {at}, 64",
+            "cmp {at}, {len}",
+            "jb 2b",
+            source = in(reg) source,
+            target = in(reg) target,
+            len = in(reg) len,
+            at = inout(reg) 0_usize => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Never called: other machines take the way through the atomics.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_blocks(_source: *const u8, _target: *mut u8, _len: usize) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_every_length_and_offset_are_exact() {
+        let len = 700;
+        for offset in [0, 1, 7, 8, 63, 64, 65] {
+            for count in [0, 1, 63, 64, 65, 127, 128, 200, 512, len - offset] {
+                let count = count.min(len - offset);
+                let memory = SharedMemory::from_bytes(&vec![0xee; len]);
+                let data: Vec<u8> = (0..count).map(|index| (index % 251) as u8).collect();
+                memory.write(offset, &data).unwrap();
+                let mut expected = vec![0xee; len];
+                expected[offset..offset + count].copy_from_slice(&data);
+                assert_eq!(memory.to_vec(), expected, "offset {offset} count {count}");
+                let mut back = vec![0; count];
+                memory.read(offset, &mut back).unwrap();
+                assert_eq!(back, data);
+            }
+        }
+    }
+
+    #[test]
+    fn outside_is_refused() {
+        let memory = SharedMemory::new(128);
+        assert!(memory.write(65, &[0; 64]).is_err());
+        assert!(memory.read(usize::MAX - 3, &mut [0; 64]).is_err());
+        assert!(memory.write(64, &[1; 64]).is_ok());
+    }
+}

@@ -1,0 +1,219 @@
+//! Protection domains, memory regions and memory windows.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use roce_transport::{
+    Access, LKey, Memory, OutOfBounds, PdId, RKey, RegionAttributes, Sge, WindowBinding, WindowType,
+};
+
+use super::{Context, QueuePair, QueuePairOptions, SharedMemory, SharedReceiveQueue, VerbsError};
+
+/// A protection domain: memory and queue pairs of different domains never meet.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain(Arc<PdInner>);
+
+#[derive(Debug)]
+struct PdInner {
+    context: Context,
+    id: PdId,
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        let removed = self.context.inner.lock().engine.deallocate_pd(self.id);
+        debug_assert!(removed.is_ok(), "members keep their protection domain alive: {removed:?}");
+    }
+}
+
+impl ProtectionDomain {
+    pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
+        let id = context.inner.lock().engine.allocate_pd()?;
+        Ok(Self(Arc::new(PdInner { context: context.clone(), id })))
+    }
+
+    pub(crate) fn id(&self) -> PdId {
+        self.0.id
+    }
+
+    /// The context it was made in.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// Registers `len` fresh zero bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the flags contradict each other, `len` is 0, or all keys are in use.
+    pub fn allocate(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
+        self.register(Arc::new(SharedMemory::new(len)), access)
+    }
+
+    /// Registers memory that exists already; the same memory may be registered several times. Its virtual
+    /// address is drawn at random: it tells peers nothing about this process.
+    ///
+    /// # Errors
+    ///
+    /// When the flags contradict each other, the memory is empty, or all keys are in use.
+    pub fn register(&self, memory: Arc<SharedMemory>, access: Access) -> Result<MemoryRegion, VerbsError> {
+        let inner = &self.0.context.inner;
+        // A page in the lower half of the address space, like an address of a process.
+        let addr = inner.random_u64() >> 18 << 12 & 0x7fff_ffff_f000;
+        let attributes = inner.lock().engine.register(self.0.id, addr, memory.clone(), access)?;
+        let region = RegionInner { pd: self.clone(), memory, attributes };
+        Ok(MemoryRegion(Arc::new(region)))
+    }
+
+    /// Makes an unbound memory window.
+    ///
+    /// # Errors
+    ///
+    /// When all keys are in use.
+    pub fn alloc_window(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
+        let rkey = self.0.context.inner.lock().engine.allocate_window(self.0.id, window_type)?;
+        Ok(MemoryWindow { pd: self.clone(), rkey: Mutex::new(rkey) })
+    }
+
+    /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    ///
+    /// When a size is out of range.
+    pub fn create_srq(&self, max_wr: usize, max_sge: usize) -> Result<SharedReceiveQueue, VerbsError> {
+        SharedReceiveQueue::new(self, max_wr, max_sge)
+    }
+
+    /// Makes a queue pair in state RESET.
+    ///
+    /// # Errors
+    ///
+    /// When a size is out of range, or a queue belongs to another context.
+    pub fn create_qp(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, VerbsError> {
+        QueuePair::new(self, options)
+    }
+}
+
+/// Registered memory. Dropping the last handle revokes the keys.
+#[derive(Clone, Debug)]
+pub struct MemoryRegion(Arc<RegionInner>);
+
+#[derive(Debug)]
+struct RegionInner {
+    pd: ProtectionDomain,
+    memory: Arc<SharedMemory>,
+    attributes: RegionAttributes,
+}
+
+impl Drop for RegionInner {
+    fn drop(&mut self) {
+        let mut driver = self.pd.0.context.inner.lock();
+        // Windows may still be bound over it: then the key stays until they go, and the memory with it.
+        let _ = driver.engine.deregister(self.attributes.lkey);
+    }
+}
+
+impl MemoryRegion {
+    /// The key for work requests of this side.
+    #[must_use]
+    pub fn lkey(&self) -> LKey {
+        self.0.attributes.lkey
+    }
+
+    /// The key for peers.
+    #[must_use]
+    pub fn rkey(&self) -> RKey {
+        self.0.attributes.rkey
+    }
+
+    /// The first virtual address; 0 for a zero-based region.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.0.attributes.addr
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.attributes.len
+    }
+
+    /// Never true: a region has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The memory itself.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<SharedMemory> {
+        &self.0.memory
+    }
+
+    /// Copies bytes out. A peer that writes meanwhile may have written some of them.
+    ///
+    /// # Errors
+    ///
+    /// When the range is not wholly inside; `out` is unchanged then.
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.0.memory.read(offset, out)
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    ///
+    /// When the range is not wholly inside; nothing is written then.
+    pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
+        self.0.memory.write(offset, data)
+    }
+
+    /// A part of the region as an element of a work request. A range outside it makes the request fail
+    /// with a protection error, as it does with libibverbs.
+    #[must_use]
+    pub fn element(&self, range: Range<usize>) -> Sge {
+        let length = u32::try_from(range.len()).unwrap_or(u32::MAX);
+        Sge { addr: self.addr().wrapping_add(range.start as u64), length, lkey: self.lkey() }
+    }
+}
+
+/// A memory window: a part of a region under a key of its own.
+#[derive(Debug)]
+pub struct MemoryWindow {
+    pd: ProtectionDomain,
+    rkey: Mutex<RKey>,
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        let rkey = self.rkey();
+        let _ = self.pd.0.context.inner.lock().engine.deallocate_window(rkey);
+    }
+}
+
+impl MemoryWindow {
+    /// The key that is valid now, once the window is bound.
+    #[must_use]
+    pub fn rkey(&self) -> RKey {
+        *self.rkey.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Binds a type 1 window and returns its new key; a length of 0 unbinds it.
+    ///
+    /// # Errors
+    ///
+    /// When the region lacks a permission or the window is of type 2.
+    pub fn bind(&self, binding: &WindowBinding) -> Result<RKey, VerbsError> {
+        let mut rkey = self.rkey.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut driver = self.pd.0.context.inner.lock();
+        *rkey = driver.engine.bind_window(self.pd.id(), *rkey, binding).map_err(VerbsError::Key)?;
+        Ok(*rkey)
+    }
+
+    /// Notes the key that a bind work request ([`roce_transport::SendOp::BindWindow`]) gave a type 2 window, so that
+    /// it can be freed.
+    pub fn note_bound(&self, new_rkey: RKey) {
+        *self.rkey.lock().unwrap_or_else(PoisonError::into_inner) = new_rkey;
+    }
+}

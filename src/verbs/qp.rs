@@ -1,0 +1,319 @@
+//! Queue pairs.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use roce_packet::{PathMtu, Psn, Qpn, RnrTimer};
+use roce_transport::{
+    Access, Counters, QpAttr, QpAttributes, QpCapabilities, QpInit, QpState, QpType, RecvWr, SendWr,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{CompletionQueue, PathOptions, ProtectionDomain, SharedReceiveQueue, VerbsError};
+
+/// What a queue pair is made from.
+#[derive(Clone, Debug)]
+pub struct QueuePairOptions<'a> {
+    /// Transport.
+    pub qp_type: QpType,
+    /// Where send requests complete.
+    pub send_cq: &'a CompletionQueue,
+    /// Where receives complete.
+    pub recv_cq: &'a CompletionQueue,
+    /// Take receives from here instead of from an own queue.
+    pub srq: Option<&'a SharedReceiveQueue>,
+    /// Sizes.
+    pub capabilities: QpCapabilities,
+    /// Whether every send request completes visibly, whatever its flags.
+    pub signal_all: bool,
+}
+
+impl<'a> QueuePairOptions<'a> {
+    /// The given transport, one completion queue for both directions, default sizes.
+    #[must_use]
+    pub fn new(qp_type: QpType, cq: &'a CompletionQueue) -> Self {
+        let capabilities = QpCapabilities::default();
+        Self { qp_type, send_cq: cq, recv_cq: cq, srq: None, capabilities, signal_all: false }
+    }
+}
+
+/// What a peer must know to connect: how it is exchanged is the application's business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// Address of the device.
+    pub address: IpAddr,
+    /// Queue pair number.
+    pub qpn: u32,
+    /// The first PSN that this side will send.
+    pub psn: u32,
+}
+
+/// How a connection is set up. The default suits most uses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConnectOptions {
+    /// Path MTU, the same at both ends.
+    pub path_mtu: PathMtu,
+    /// Traffic class, hop limit, source port.
+    pub path: PathOptions,
+    /// Local ACK timeout exponent: 4.096 µs × 2^timeout.
+    pub timeout: u8,
+    /// Retries after timeouts and sequence errors.
+    pub retry_cnt: u8,
+    /// Retries after RNR NAKs; 7 is for ever.
+    pub rnr_retry: u8,
+    /// The delay that RNR NAKs ask for, as a code of 0 to 31.
+    pub min_rnr_timer: u8,
+    /// READs and atomics outstanding as requester.
+    pub max_rd_atomic: u8,
+    /// READs and atomics kept as responder.
+    pub max_dest_rd_atomic: u8,
+    /// What the peer may do.
+    pub access: Access,
+    /// Q_Key (UD).
+    pub qkey: u32,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            path_mtu: PathMtu::Mtu1024,
+            path: PathOptions::default(),
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            access: Access::REMOTE,
+            qkey: 0x1111_1111,
+        }
+    }
+}
+
+/// A queue pair. Dropping the last handle destroys it in whatever state it is.
+#[derive(Clone, Debug)]
+pub struct QueuePair(Arc<QpInner>);
+
+#[derive(Debug)]
+struct QpInner {
+    pd: ProtectionDomain,
+    number: Qpn,
+    qp_type: QpType,
+    psn: Psn,
+    // Kept alive: the engine completes into them.
+    _send_cq: CompletionQueue,
+    _recv_cq: CompletionQueue,
+    _srq: Option<SharedReceiveQueue>,
+}
+
+impl Drop for QpInner {
+    fn drop(&mut self) {
+        let mut driver = self.pd.context().inner.lock();
+        // What it still owes its peer, an acknowledgement for example, goes out first.
+        let now = driver.now();
+        driver.transmit(now);
+        let destroyed = driver.engine.destroy_qp(self.number);
+        debug_assert!(destroyed.is_ok(), "nobody else destroys it: {destroyed:?}");
+    }
+}
+
+impl QueuePair {
+    pub(crate) fn new(pd: &ProtectionDomain, options: &QueuePairOptions<'_>) -> Result<Self, VerbsError> {
+        let inner = &pd.context().inner;
+        let same = |other: &super::Context| Arc::ptr_eq(&other.inner, inner);
+        if !same(options.send_cq.context()) || !same(options.recv_cq.context()) {
+            return Err(VerbsError::OtherContext("the completion queue"));
+        }
+        if options.srq.is_some_and(|srq| !same(srq.pd().context())) {
+            return Err(VerbsError::OtherContext("the shared receive queue"));
+        }
+        let init = QpInit {
+            qp_type: options.qp_type,
+            pd: pd.id(),
+            send_cq: options.send_cq.id(),
+            recv_cq: options.recv_cq.id(),
+            srq: options.srq.map(SharedReceiveQueue::id),
+            capabilities: options.capabilities,
+            signal_all: options.signal_all,
+        };
+        let number = inner.lock().engine.create_qp(&init)?;
+        Ok(Self(Arc::new(QpInner {
+            pd: pd.clone(),
+            number,
+            qp_type: options.qp_type,
+            psn: pd.context().random_psn(),
+            _send_cq: options.send_cq.clone(),
+            _recv_cq: options.recv_cq.clone(),
+            _srq: options.srq.cloned(),
+        })))
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> Qpn {
+        self.0.number
+    }
+
+    /// What the peer needs to connect to it.
+    ///
+    /// # Errors
+    ///
+    /// When the device has no address.
+    pub fn endpoint(&self) -> Result<Endpoint, VerbsError> {
+        let address = self.0.pd.context().address().ok_or(VerbsError::OtherContext("no address"))?;
+        Ok(Endpoint { address, qpn: self.0.number.get(), psn: self.0.psn.get() })
+    }
+
+    /// Changes attributes and state.
+    ///
+    /// # Errors
+    ///
+    /// When the transition does not exist, attributes are missing or out of place, or the path MTU is more
+    /// than the link carries.
+    pub fn modify(&self, attr: &QpAttr) -> Result<(), VerbsError> {
+        if let Some(mtu) = attr.path_mtu {
+            self.0.pd.context().check_path_mtu(mtu)?;
+        }
+        let inner = &self.0.pd.context().inner;
+        let mut driver = inner.lock();
+        let now = driver.now();
+        driver.engine.modify_qp(now, self.0.number, attr)?;
+        inner.transmit(&mut driver);
+        Ok(())
+    }
+
+    /// The attributes in force.
+    #[must_use]
+    pub fn query(&self) -> Option<QpAttributes> {
+        self.0.pd.context().inner.lock().engine.query_qp(self.0.number)
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn counters(&self) -> Option<Counters> {
+        self.0.pd.context().inner.lock().engine.qp_counters(self.0.number).copied()
+    }
+
+    /// Takes a connected queue pair from RESET to RTS towards `remote`.
+    ///
+    /// # Errors
+    ///
+    /// When the peer's address is of another family, or an option is out of range.
+    pub fn connect(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<(), VerbsError> {
+        let rc = self.0.qp_type == QpType::Rc;
+        self.modify(&QpAttr {
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(options.access),
+            ..QpAttr::to_state(QpState::Init)
+        })?;
+        let peer = Qpn::new(remote.qpn);
+        let path = self
+            .0
+            .pd
+            .context()
+            .inner
+            .lock()
+            .path_to(remote.address, self.0.number, peer, &options.path)
+            .map_err(VerbsError::io("making a path to the peer"))?;
+        self.modify(&QpAttr {
+            path: Some(path),
+            path_mtu: Some(options.path_mtu),
+            dest_qpn: Some(peer),
+            rq_psn: Some(Psn::new(remote.psn)),
+            max_dest_rd_atomic: rc.then_some(options.max_dest_rd_atomic),
+            min_rnr_timer: if rc { RnrTimer::new(options.min_rnr_timer & 31) } else { None },
+            ..QpAttr::to_state(QpState::Rtr)
+        })?;
+        self.modify(&QpAttr {
+            sq_psn: Some(self.0.psn),
+            timeout: rc.then_some(options.timeout),
+            retry_cnt: rc.then_some(options.retry_cnt),
+            rnr_retry: rc.then_some(options.rnr_retry),
+            max_rd_atomic: rc.then_some(options.max_rd_atomic),
+            ..QpAttr::to_state(QpState::Rts)
+        })
+    }
+
+    /// Takes a UD queue pair from RESET to RTS.
+    ///
+    /// # Errors
+    ///
+    /// When it is not a UD queue pair in RESET.
+    pub fn activate_datagram(&self, qkey: u32) -> Result<(), VerbsError> {
+        self.modify(&QpAttr {
+            pkey_index: Some(0),
+            port: Some(1),
+            qkey: Some(qkey),
+            ..QpAttr::to_state(QpState::Init)
+        })?;
+        self.modify(&QpAttr::to_state(QpState::Rtr))?;
+        self.modify(&QpAttr { sq_psn: Some(self.0.psn), ..QpAttr::to_state(QpState::Rts) })
+    }
+
+    /// Posts a send request and sends what can be sent.
+    ///
+    /// # Errors
+    ///
+    /// When the queue pair cannot take it; nothing is queued then.
+    #[inline]
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        let inner = &self.0.pd.context().inner;
+        let mut driver = inner.lock();
+        let now = driver.now();
+        driver.engine.post_send(now, self.0.number, wr)?;
+        driver.transmit(now);
+        inner.deliver_events(&mut driver);
+        Ok(())
+    }
+
+    /// Posts a chain of send requests, then sends what can be sent.
+    ///
+    /// # Errors
+    ///
+    /// The first request that was not taken; those before it are queued and sent.
+    pub fn post_send_list(&self, list: &[SendWr<'_>]) -> Result<(), VerbsError> {
+        let inner = &self.0.pd.context().inner;
+        let mut driver = inner.lock();
+        let now = driver.now();
+        let posted = driver.engine.post_send_list(now, self.0.number, list);
+        driver.transmit(now);
+        inner.deliver_events(&mut driver);
+        posted.map_err(|(position, error)| VerbsError::PostList { position, error })
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// When the queue pair cannot take it; nothing is queued then.
+    #[inline]
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        Ok(self.0.pd.context().inner.lock().engine.post_recv(self.0.number, wr)?)
+    }
+
+    /// Joins a multicast group with a UD queue pair.
+    ///
+    /// # Errors
+    ///
+    /// When the device carries no multicast.
+    pub fn attach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
+        let mut driver = self.0.pd.context().inner.lock();
+        driver
+            .device_mut()
+            .set_multicast(group, true)
+            .map_err(VerbsError::io("joining a multicast group"))?;
+        Ok(driver.engine.attach_multicast(self.0.number, group)?)
+    }
+
+    /// Leaves a multicast group.
+    ///
+    /// # Errors
+    ///
+    /// When the device carries no multicast.
+    pub fn detach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
+        let mut driver = self.0.pd.context().inner.lock();
+        driver.engine.detach_multicast(self.0.number, group)?;
+        driver.device_mut().set_multicast(group, false).map_err(VerbsError::io("leaving a multicast group"))
+    }
+}
