@@ -66,7 +66,6 @@ fn both_ends_are_written_to_one_file() {
             (1, Direction::Inbound, second),
         ]
     );
-    assert_eq!(reader.interface_name(1), Some("right"));
 }
 
 /// A socket does not show the Identification; the segments of a superpacket were sealed for 0, 1, 2 ….

@@ -126,8 +126,8 @@ mod tests {
         let mut count = 0;
         for len in 0..64 {
             // A length of 0 or far beyond the end must not be followed.
-            read_control(&vec![0; len], |..| count += 1);
-            read_control(&vec![0xff; len], |..| count += 1);
+            read_control(&vec![0; len], |_, _, _| count += 1);
+            read_control(&vec![0xff; len], |_, _, _| count += 1);
         }
         assert_eq!(count, 0);
         assert_eq!(number(&[7]), Some(7));

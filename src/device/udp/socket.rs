@@ -51,9 +51,9 @@ pub(super) fn open(spec: &UdpSpec) -> Result<Opened, OpenError> {
     let socket = new_socket(wanted).map_err(|error| fail("open a UDP socket", error))?;
     set_options(&socket, wanted).map_err(|error| fail("set up the UDP socket", error))?;
     let (receive_buffer_bytes, send_buffer_bytes) = set_buffers(&socket, spec.buffer_bytes);
+    socket.bind(&wanted.into()).map_err(|error| bind_error(spec, error))?;
     set_multicast_source(&socket, wanted)
         .map_err(|error| fail("choose an interface for multicast", error))?;
-    socket.bind(&wanted.into()).map_err(|error| bind_error(spec, error))?;
     let local = socket.local_addr().map_err(|error| fail("ask for the port", error))?;
     let local = local.as_socket().unwrap_or(wanted);
     let link_mtu = interface.as_ref().and_then(|interface| link_mtu(&socket, &interface.interface).ok());
@@ -217,7 +217,7 @@ fn bind_error(spec: &UdpSpec, error: io::Error) -> OpenError {
             let local = local_addresses().unwrap_or_default();
             OpenError::AddressNotLocal { spec: text, address, local }
         }
-        _ => OpenError::System { spec: text, step: "bind the UDP socket to its address", source: error },
+        _ => OpenError::System { spec: text, step: "use the address", source: error },
     }
 }
 
