@@ -129,8 +129,9 @@ pub struct CapturedPacket<'a> {
     pub time_ns: Option<u64>,
     /// What the first byte belongs to.
     pub link_type: LinkType,
-    /// The number of the interface it was seen on, from 0 in each section of a pcapng file.
-    pub interface: u32,
+    /// The number of the interface it was seen on, from 0 in each section of a pcapng file; classic files
+    /// have no interfaces.
+    pub interface: Option<u32>,
     /// The name of that interface, where the file has one.
     pub interface_name: Option<&'a str>,
     /// Which way it went.
@@ -242,7 +243,7 @@ impl CaptureReader {
                 self.packets = number;
                 let interface_name = match &self.format {
                     Format::Classic(_) => None,
-                    Format::Pcapng(pcapng) => pcapng.interface_name(record.interface),
+                    Format::Pcapng(pcapng) => pcapng.interface_name(record.interface.unwrap_or(0)),
                 };
                 Some(Ok(CapturedPacket { number, interface_name, ..record.packet(&self.buffer) }))
             }
@@ -300,7 +301,7 @@ impl Format {
 struct Record {
     time_ns: Option<u64>,
     link_type: LinkType,
-    interface: u32,
+    interface: Option<u32>,
     direction: Direction,
     comment: Option<Range<usize>>,
     original_len: u32,

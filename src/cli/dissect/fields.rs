@@ -189,34 +189,21 @@ impl Field {
         }
     }
 
-    /// The bits of a field that shares its bytes with others, as in `.1.. ....`; `None` for whole bytes.
-    /// Of long fields only the place is told.
+    /// The bits of a field that shares its byte with others, as in `.1.. ....`, or where they are if it
+    /// reaches over several; `None` for whole bytes.
     pub(crate) fn bit_pattern(&self, header: &[u8]) -> Option<String> {
         if self.start.is_multiple_of(8) && self.width.is_multiple_of(8) {
             return None;
         }
-        let range = self.byte_range();
-        let part = header.get(range.clone())?;
-        if range.len() > 2 {
-            let from = self.start % 8;
-            return Some(format!("bits {from} to {}", from + self.width - 1));
-        }
-        let mut pattern = String::with_capacity(20);
-        for (index, byte) in part.iter().enumerate() {
-            for bit in 0..8 {
-                if bit % 4 == 0 && (index, bit) != (0, 0) {
-                    pattern.push(' ');
-                }
-                let place = (range.start + index) * 8 + bit;
-                let inside = (self.start..self.start + self.width).contains(&place);
-                pattern.push(match (inside, byte << bit & 0x80) {
-                    (false, _) => '.',
-                    (true, 0) => '0',
-                    (true, _) => '1',
-                });
-            }
-        }
-        Some(pattern)
+        let (first, range) = (self.start % 8, self.byte_range());
+        let bits = first..first + self.width;
+        let &[byte] = header.get(range)? else { return Some(format!("bits {first}-{}", bits.end - 1)) };
+        let draw = |bit: usize| match (bits.contains(&bit), byte << bit & 0x80) {
+            (false, _) => '.',
+            (true, 0) => '0',
+            (true, _) => '1',
+        };
+        Some((0..4).map(draw).chain([' ']).chain((4..8).map(draw)).collect())
     }
 
     /// Sets the bits of the field in a header, as the ICRC does with those that may change.

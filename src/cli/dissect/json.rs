@@ -46,7 +46,9 @@ impl Shown<'_> {
         }
         map.serialize_entry("frame.len", &packet.original_len)?;
         map.serialize_entry("frame.cap_len", &packet.bytes.len())?;
-        map.serialize_entry("frame.interface_id", &packet.interface)?;
+        if let Some(interface) = packet.interface {
+            map.serialize_entry("frame.interface_id", &interface)?;
+        }
         if let Some(name) = packet.interface_name {
             map.serialize_entry("frame.interface_name", name)?;
         }

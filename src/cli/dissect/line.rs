@@ -185,10 +185,8 @@ impl Row {
                 row.paint = Some(Paint::DIM);
             }
         }
-        if let Some(error) = shown.error()
-            && row.paint.is_none()
-        {
-            row.details = format!("{}malformed: {error}", row.details);
+        if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (shown.error(), &walk.protocol) {
+            row.detail(format_args!("malformed: {error}"));
             row.paint = Some(Paint::RED);
         }
         if let Some(comment) = packet.comment {

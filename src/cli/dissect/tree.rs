@@ -88,7 +88,7 @@ fn part_fields(output: &mut Output, walk: &Walk<'_>, part: &Part, start: usize) 
 }
 
 /// ```text
-///         43  .1.. ....            M                          1
+///      43  .1.. ....   M                          1
 /// ```
 pub(in crate::cli) fn field_line(
     output: &mut dyn Write,
@@ -119,7 +119,7 @@ pub(in crate::cli) fn field_line(
         text = format!("{text:<12}  {note}");
     }
     let name = field.name;
-    writeln!(output, "  {place:>9}  {pattern:<19}  {name:<26} {}", text.trim_end())
+    writeln!(output, "  {place:>7}  {pattern:<10}  {name:<26} {}", text.trim_end())
 }
 
 /// The verdict on the ICRC in words.

@@ -157,7 +157,7 @@ fn part_in_full(explanation: &Explanation<'_>, part: &Part, output: &mut Output)
         let Some(value) = field.value(bytes) else { continue };
         field_line(output, field, &value, bytes, start)?;
         let masked = if field.variant { " Masked from the ICRC." } else { "" };
-        wrapped(output, "                 ", &format!("{}{masked}", field.meaning))?;
+        wrapped(output, "                       ", &format!("{}{masked}", field.meaning))?;
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ impl Classic {
             // 2^32 seconds and 2^32 units of at most 1,000 ns are far from overflow.
             time_ns: Some(seconds * 1_000_000_000 + fraction * self.nanoseconds_per_unit),
             link_type: self.link_type,
-            interface: 0,
+            interface: None,
             direction: Direction::Unknown,
             comment: None,
             original_len: self.order.u32(*original_len),

@@ -155,7 +155,7 @@ impl Pcapng {
         let mut record = Record {
             time_ns: Some(interface.nanoseconds(u64::from(time_high) << 32 | u64::from(time_low))),
             link_type: interface.link_type,
-            interface: number,
+            interface: Some(number),
             direction: Direction::Unknown,
             comment: None,
             original_len,
@@ -184,7 +184,7 @@ impl Pcapng {
         Ok(Record {
             time_ns: None,
             link_type: interface.link_type,
-            interface: 0,
+            interface: Some(0),
             direction: Direction::Unknown,
             comment: None,
             original_len,
@@ -203,7 +203,7 @@ impl Pcapng {
         Ok(Record {
             time_ns: Some(interface.nanoseconds(u64::from(time_high) << 32 | u64::from(time_low))),
             link_type: interface.link_type,
-            interface: number,
+            interface: Some(number),
             direction: Direction::Unknown,
             comment: None,
             original_len,

@@ -11,7 +11,7 @@ use super::*;
 struct Owned {
     time_ns: Option<u64>,
     link_type: u32,
-    interface: u32,
+    interface: Option<u32>,
     interface_name: Option<String>,
     direction: Direction,
     comment: Option<String>,
@@ -160,7 +160,7 @@ fn classic_files_of_both_byte_orders_and_resolutions_are_read() {
             assert_eq!(packets.len(), 2);
             assert_eq!(packets[0].time_ns, Some(expected));
             assert_eq!(packets[0].bytes, [1, 2, 3]);
-            assert_eq!((packets[0].link_type, packets[0].interface), (1, 0));
+            assert_eq!((packets[0].link_type, packets[0].interface), (1, None));
             assert_eq!((packets[1].bytes.len(), packets[1].original_len), (60, 100));
         }
     }
@@ -205,7 +205,7 @@ fn pcapng_of_both_byte_orders_is_read_with_names_comments_and_directions() {
         // Without the option times are microseconds, and an end mark need not be there.
         assert_eq!(packets[1].time_ns, Some(2_000_000_000));
         assert_eq!(packets[1].direction, Direction::Outbound);
-        assert_eq!((packets[1].interface, packets[1].link_type), (1, 101));
+        assert_eq!((packets[1].interface, packets[1].link_type), (Some(1), 101));
 
         assert_eq!(packets[0].interface_name.as_deref(), Some("left"));
         assert_eq!(packets[1].interface_name.as_deref(), Some("right"));
@@ -446,7 +446,7 @@ proptest! {
         let found = read_all(&file);
         prop_assert_eq!(found.len(), packets.len());
         for (found, (interface, time_ns, direction, comment, frame)) in found.iter().zip(&packets) {
-            prop_assert_eq!(found.interface, *interface);
+            prop_assert_eq!(found.interface, Some(*interface));
             prop_assert_eq!(found.time_ns, Some(*time_ns));
             prop_assert_eq!(found.direction, *direction);
             prop_assert_eq!(&found.comment, comment);

@@ -216,5 +216,5 @@ fn bits_are_drawn_where_they_are() {
     assert_eq!(field("infiniband.bth.m").bit_pattern(&bth).unwrap(), ".1.. ....");
     assert_eq!(field("infiniband.bth.padcnt").bit_pattern(&bth).unwrap(), "..11 ....");
     assert_eq!(field("infiniband.bth.psn").bit_pattern(&bth), None);
-    assert_eq!(VLAN.fields[2].bit_pattern(&[0x0f, 0x01]).unwrap(), ".... 1111 0000 0001");
+    assert_eq!(VLAN.fields[2].bit_pattern(&[0x0f, 0x01]).unwrap(), "bits 4-15");
 }
