@@ -15,7 +15,7 @@ use std::path::PathBuf;
 ///
 /// With `ROCE_TEST_REQUIRE=all` in the environment nothing may be left out, and the test fails instead.
 #[track_caller]
-pub fn skip_unless(condition: bool, reason: &str) -> bool {
+pub(crate) fn skip_unless(condition: bool, reason: &str) -> bool {
     if condition {
         return false;
     }
@@ -29,13 +29,13 @@ pub fn skip_unless(condition: bool, reason: &str) -> bool {
 }
 
 /// A file or folder of the collection of captures and vectors beside this repository, if it is there.
-pub fn shared(path: &str) -> Option<PathBuf> {
+pub(crate) fn shared(path: &str) -> Option<PathBuf> {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared")).join(path);
     path.exists().then_some(path)
 }
 
 /// Whether a program can be run.
-pub fn has_program(name: &str) -> bool {
+pub(crate) fn has_program(name: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
 }
