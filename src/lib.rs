@@ -9,7 +9,9 @@
 
 #[doc(hidden)]
 pub mod cli;
+pub mod cm;
 pub mod device;
 mod driver;
 pub mod observe;
+pub mod perf;
 pub mod verbs;

@@ -22,7 +22,7 @@ use line::Table;
 use summary::Summary;
 use walk::{Framed, Walk};
 
-/// List, filter and take apart the packets of a capture file.
+/// List, filter and take apart the packets of a capture file
 ///
 /// Reads pcap and pcapng with Ethernet, raw IP or Linux cooked packets, RoCE v1 and v2. The ICRC of every
 /// packet is checked. One line per packet:
@@ -49,11 +49,11 @@ pub(super) struct Args {
 
     /// Print one JSON object per line and packet
     ///
-    /// Fields have the names that tshark gives them (infiniband.bth.psn, ip.src, ...), and what tshark does
-    /// not know begins with roce. Numbers are JSON numbers, flags are booleans, 64-bit numbers are strings
-    /// of hexadecimal digits because JSON readers would round them. infiniband.invariant.crc and
-    /// roce.icrc_computed are numbers whose first digits are the first byte on the wire, as in tshark.
-    #[arg(long, conflicts_with = "tree")]
+    /// Fields have the names that tshark gives them, such as infiniband.bth.psn and ip.src; what tshark
+    /// does not know begins with "roce.". Numbers are JSON numbers and flags are booleans; 64-bit numbers
+    /// are strings of hexadecimal digits because JSON readers would round them. In the numbers
+    /// infiniband.invariant.crc and roce.icrc_computed the first byte on the wire comes first.
+    #[arg(long, conflicts_with = "tree", verbatim_doc_comment)]
     json: bool,
 
     /// Only packets to this queue pair, and datagrams from it; may be repeated

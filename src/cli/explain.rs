@@ -14,7 +14,7 @@ use roce_packet::{Opcode, ROCE_UDP_PORT};
 use super::dissect::walk::{Framed, Icrc, Part, Walk};
 use super::terminal::Output;
 
-/// Explain one packet: its bytes, every field with its meaning, and how its ICRC comes about.
+/// Explain one packet: its bytes, every field with its meaning, and how its ICRC comes about
 ///
 /// HEX are the bytes as hexadecimal digits, in any number of arguments. Spaces, line ends, colons and 0x
 /// between them do not matter, and the dumps of tshark -x, tcpdump -xx, xxd and hexdump -C are

@@ -3,8 +3,10 @@
 //! A subcommand `foo` is a file `foo.rs` here with its arguments (`Args`) and a function `run`, a variant
 //! of [`Command`] and an arm in [`Cli::run`].
 
+mod common;
 mod dissect;
 mod explain;
+mod measure;
 mod terminal;
 
 use std::io::{self, Write};
@@ -16,10 +18,11 @@ use terminal::{ColorChoice, Output};
 
 /// A RoCE v2 NIC made of software, and tools to see what is on the wire.
 #[derive(Debug, Parser)]
-#[command(name = "roce", version, max_term_width = 100)]
+#[command(name = "roce", version)]
 struct Cli {
-    /// When to write in color; `auto` is on a terminal, unless NO_COLOR is set.
-    #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, value_name = "WHEN")]
+    /// Write in color: auto (on a terminal unless NO_COLOR is set), always or never
+    #[arg(long, global = true, value_enum, hide_possible_values = true, value_name = "WHEN")]
+    #[arg(default_value_t = ColorChoice::Auto, hide_default_value = true)]
     color: ColorChoice,
 
     #[command(subcommand)]
@@ -28,6 +31,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Ping(measure::PingArgs),
+    Blast(measure::BlastArgs),
     Dissect(dissect::Args),
     Explain(explain::Args),
 }
@@ -36,6 +41,8 @@ impl Cli {
     fn run(self) -> anyhow::Result<ExitCode> {
         let mut output = Output::stdout(self.color);
         match self.command {
+            Command::Ping(args) => measure::ping(&args, &mut output),
+            Command::Blast(args) => measure::blast(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
         }

@@ -90,7 +90,8 @@ pub trait Device: Send {
         None
     }
 
-    /// A descriptor that becomes readable when something can be received.
+    /// A descriptor that becomes readable when something can be received. It stays the same as long as
+    /// the device lives, whatever is joined meanwhile.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Joins or leaves a multicast group, where the device has such a thing.

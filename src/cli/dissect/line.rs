@@ -186,7 +186,7 @@ impl Row {
             }
         }
         if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (shown.error(), &walk.protocol) {
-            row.detail(format_args!("malformed: {error}"));
+            row.details.insert_str(0, &format!("malformed: {error}  "));
             row.paint = Some(Paint::RED);
         }
         if let Some(comment) = packet.comment {
@@ -202,6 +202,9 @@ impl Row {
             Some(info) => short_name(info.name),
             None => format!("opcode {}", bth.opcode()),
         };
+        if packet.info.is_none() && shown.walk.error.is_none() {
+            self.detail(format_args!("manufacturer's own"));
+        }
         self.cells[QP] = format!("0x{:x}", bth.dest_qp().get());
         self.cells[PSN] = bth.psn().get().to_string();
         self.cells[LENGTH] = packet.payload_len.map(|len| len.to_string()).unwrap_or_default();

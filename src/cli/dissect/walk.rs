@@ -165,7 +165,7 @@ impl<'a> Walk<'a> {
         }
         let icrc = match &frame {
             Ok(frame) => {
-                walk.error = frame.datagram().err();
+                walk.error = frame.datagram().err().filter(|error| !is_manufacturers_own(error));
                 match frame.verify_icrc() {
                     Ok(check) => Icrc::Checked(check),
                     Err(_) => Icrc::Unchecked("too short"),
@@ -402,6 +402,12 @@ impl<'a> Walk<'a> {
         let end = at + header.len_bytes();
         self.push(&fields::ETHERNET_TRAILER, end, self.bytes.len().saturating_sub(end));
     }
+}
+
+/// Whether the opcode is one that the specification leaves to manufacturers: nothing is wrong with it, we
+/// only cannot tell what follows.
+fn is_manufacturers_own(error: &ParseError) -> bool {
+    error.kind == ParseErrorKind::UnknownOpcode && error.have >= 0xc0
 }
 
 /// The ICRC of a frame in which only the checksum of the IPv4 header is wrong. The ICRC does not cover the

@@ -37,6 +37,9 @@ pub(super) struct Receiver {
     headers: Vec<libc::mmsghdr>,
     /// How many headers the kernel has changed since they were prepared.
     used: usize,
+    /// How many messages to ask for. Asking for one more than there is costs a quarter microsecond, so
+    /// that one that comes alone is asked for alone.
+    ask: usize,
     pub(super) counters: Counters,
 }
 
@@ -86,7 +89,7 @@ impl Receiver {
             })
             .collect();
         let counters = Counters::default();
-        Self { data, stride, names, controls, _slices: slices, headers, used: count, counters }
+        Self { data, stride, names, controls, _slices: slices, headers, used: count, ask: 1, counters }
     }
 
     /// Receives one burst on `socket`, which is bound to `destination` and was opened with the options of
@@ -162,13 +165,15 @@ impl Receiver {
         }
         self.used = 0;
         self.counters.calls += 1;
-        let count = self.headers.len() as libc::c_uint;
+        let count = self.ask as libc::c_uint;
         let (socket, headers) = (socket.as_raw_fd(), self.headers.as_mut_ptr());
         // SAFETY: the headers point to buffers in `self` with the lengths given, and nothing else refers to
         // these during the call.
         let filled =
             unsafe { libc::recvmmsg(socket, headers, count, libc::MSG_DONTWAIT as _, std::ptr::null_mut()) };
         self.used = usize::try_from(filled).map_err(|_| io::Error::last_os_error())?;
+        let more = if self.used == self.ask { 4 * self.ask } else { self.used };
+        self.ask = more.clamp(1, self.headers.len());
         Ok(self.used)
     }
 }

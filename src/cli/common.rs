@@ -1,0 +1,127 @@
+//! What all subcommands that send have in common: device, capture, faults, seed.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use roce_packet::ROCE_UDP_PORT;
+use roce_sim::fault::{FaultInjector, FaultPlan};
+
+use crate::device::OpenOptions;
+use crate::device::pcap::CaptureFile;
+use crate::verbs::Context;
+
+/// The port of the TCP exchange that our own tools set up connections with.
+pub(super) const EXCHANGE_PORT: u16 = 18_520;
+
+/// Options of everything that sends.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct DeviceArgs {
+    /// Device to use, such as udp:192.0.2.1; `roce devices` lists them
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Option<String>,
+
+    /// Write every packet sent and received to this file (pcapng)
+    #[arg(long, value_name = "FILE")]
+    pub(super) pcap: Option<PathBuf>,
+
+    /// What to do to packets on their way out, such as drop=1%,reorder=2%,ecn=5%
+    #[arg(long, value_name = "PLAN", long_help = FAULT_HELP)]
+    pub(super) fault: Option<FaultPlan>,
+
+    /// Make queue pair numbers, keys, PSNs and faults repeatable
+    #[arg(long, value_name = "N")]
+    pub(super) seed: Option<u64>,
+
+    /// PSNs that a queue pair leaves unacknowledged at most [default: 256]
+    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..=8_388_607))]
+    pub(super) window: Option<u32>,
+}
+
+const FAULT_HELP: &str = "\
+What to do to packets on their way out.
+
+Rates, separated by commas: drop=1%, dup=0.5%, reorder=2%, corrupt=0.1%, ecn=5%, delay=50us or
+delay=10us-1ms@20%.
+Rules, separated by semicolons, apply to chosen packets only; the first that matches decides:
+  rule:qp=0x11,psn=5,pass=1,action=drop
+with qp, rqp (order of appearance), psn, rpsn (from the first one seen), opcode (name, prefix* or
+number), pass (which time this PSN is seen), chance, times, after, until; and action drop, dup,
+reorder, corrupt, ecn, force-ecn, delay:TIME or deliver.";
+
+impl DeviceArgs {
+    /// Opens the device: the one asked for, or `default`.
+    pub(super) fn open(&self, default: impl FnOnce() -> anyhow::Result<String>) -> anyhow::Result<Context> {
+        let spec = match &self.device {
+            Some(spec) => spec.clone(),
+            None => default()?,
+        };
+        let mut options = OpenOptions::default();
+        if let Some(plan) = &self.fault {
+            options.transmit_faults = Some(FaultInjector::new(plan.clone(), self.fault_seed()));
+        }
+        if let Some(path) = &self.pcap {
+            let files = CaptureFile::create(path, &[spec.as_str()])
+                .with_context(|| format!("making the capture {}", path.display()))?;
+            for file in files {
+                options.capture = Some(Box::new(file));
+            }
+        }
+        let builder = Context::builder().seed(self.seed).options(options).window(self.window);
+        Ok(builder.open(&spec)?)
+    }
+
+    fn fault_seed(&self) -> u64 {
+        self.seed.unwrap_or_else(|| fastrand::u64(..))
+    }
+}
+
+/// The address of a server as the user wrote it: a name or an address, with or without a port.
+pub(super) fn resolve(server: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    if let Ok(address) = server.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(address, port));
+    }
+    if let Ok(address) = server.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    let mut found = (server, port).to_socket_addrs().with_context(|| format!("looking up {server}"))?;
+    match found.next() {
+        Some(address) => Ok(address),
+        None => bail!("{server} has no address"),
+    }
+}
+
+/// The device of a client: the local address that leads to the server. On one machine the two need
+/// different addresses, and 127/8 has many.
+pub(super) fn device_towards(server: SocketAddr) -> anyhow::Result<String> {
+    let local = match server.ip() {
+        IpAddr::V4(address) if address.is_loopback() => {
+            let other = if address == Ipv4Addr::LOCALHOST { Ipv4Addr::new(127, 0, 0, 2) } else { Ipv4Addr::LOCALHOST };
+            IpAddr::V4(other)
+        }
+        IpAddr::V6(address) if address.is_loopback() => bail!(
+            "server and client cannot both use [::1], which has no second address; use 127.0.0.1 on the server, or give \
+             both a --device with a port of its own"
+        ),
+        address => {
+            let any: SocketAddr = if address.is_ipv4() {
+                (Ipv4Addr::UNSPECIFIED, 0).into()
+            } else {
+                (std::net::Ipv6Addr::UNSPECIFIED, 0).into()
+            };
+            // Connecting a UDP socket sends nothing; it makes the kernel choose the route.
+            let socket = UdpSocket::bind(any).context("opening a socket to look up the route")?;
+            socket.connect((address, ROCE_UDP_PORT)).with_context(|| format!("there is no route to {address}"))?;
+            socket.local_addr().context("asking for the local address of the route")?.ip()
+        }
+    };
+    Ok(device_on(local))
+}
+
+/// The default device on an address.
+pub(super) fn device_on(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => format!("udp:{address}"),
+        IpAddr::V6(address) => format!("udp:[{address}]"),
+    }
+}

@@ -1,0 +1,195 @@
+//! The out-of-band exchange of our own tools: one JSON value a line over TCP.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+
+/// The longest line that is read: whatever connects here is not trusted.
+const LONGEST_LINE: u64 = 1 << 20;
+/// How long the other side may take for one line.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why the exchange with the other side failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// Nobody answers there.
+    #[error("connecting to {peer}: {source}; is the server running there?")]
+    Connect {
+        /// Where.
+        peer: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The port cannot be listened on.
+    #[error("listening on {address}: {source}; choose another port")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("exchanging {what} with {peer}: {source}")]
+    Broken {
+        /// What was being exchanged.
+        what: &'static str,
+        /// With whom.
+        peer: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The other side closed the connection.
+    #[error("{peer} closed the connection before it sent {what}")]
+    Closed {
+        /// What was awaited.
+        what: &'static str,
+        /// From whom.
+        peer: String,
+    },
+    /// The other side sent something else.
+    #[error("{peer} sent something that is no {what}: {source}; do both sides run the same version?")]
+    Unexpected {
+        /// What was awaited.
+        what: &'static str,
+        /// From whom.
+        peer: String,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+/// A connection to the other side.
+#[derive(Debug)]
+pub struct Exchange {
+    reader: BufReader<TcpStream>,
+    peer: String,
+}
+
+impl Exchange {
+    /// Connects to a listening side.
+    ///
+    /// # Errors
+    ///
+    /// When nobody listens there.
+    pub fn connect(address: impl ToSocketAddrs + std::fmt::Debug) -> Result<Self, ExchangeError> {
+        let peer = format!("{address:?}");
+        let stream =
+            TcpStream::connect(address).map_err(|source| ExchangeError::Connect { peer, source })?;
+        Self::over(stream)
+    }
+
+    /// Waits for one connection on `address`.
+    ///
+    /// # Errors
+    ///
+    /// When the port is taken.
+    pub fn accept(address: SocketAddr) -> Result<Self, ExchangeError> {
+        let failed = |source| ExchangeError::Listen { address: address.to_string(), source };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        Self::accept_from(&listener)
+    }
+
+    /// Waits for one connection on a listener.
+    ///
+    /// # Errors
+    ///
+    /// When the listener breaks.
+    pub fn accept_from(listener: &TcpListener) -> Result<Self, ExchangeError> {
+        let address = listener.local_addr().map_or_else(|_| "the listener".into(), |address| address.to_string());
+        let (stream, _) = listener.accept().map_err(|source| ExchangeError::Listen { address, source })?;
+        Self::over(stream)
+    }
+
+    fn over(stream: TcpStream) -> Result<Self, ExchangeError> {
+        let peer = stream.peer_addr().map_or_else(|_| "the other side".into(), |address| address.to_string());
+        let set = stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
+        set.map_err(|source| ExchangeError::Broken { what: "anything", peer: peer.clone(), source })?;
+        Ok(Self { reader: BufReader::new(stream), peer })
+    }
+
+    /// Who is on the other side.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Sends one value.
+    ///
+    /// # Errors
+    ///
+    /// When the connection is broken.
+    pub fn send<T: Serialize>(&mut self, what: &'static str, value: &T) -> Result<(), ExchangeError> {
+        let broken = |source| ExchangeError::Broken { what, peer: self.peer.clone(), source };
+        let mut line = serde_json::to_vec(value).map_err(|error| broken(error.into()))?;
+        line.push(b'\n');
+        self.reader.get_mut().write_all(&line).map_err(broken)
+    }
+
+    /// Receives one value.
+    ///
+    /// # Errors
+    ///
+    /// When the connection is broken or closed, or the line holds something else.
+    pub fn receive<T: DeserializeOwned>(&mut self, what: &'static str) -> Result<T, ExchangeError> {
+        let peer = self.peer.clone();
+        let mut line = String::new();
+        let read = self.reader.by_ref().take(LONGEST_LINE).read_line(&mut line);
+        match read {
+            Ok(0) => Err(ExchangeError::Closed { what, peer }),
+            Ok(_) => serde_json::from_str(&line).map_err(|source| ExchangeError::Unexpected { what, peer, source }),
+            Err(source) => Err(ExchangeError::Broken { what, peer, source }),
+        }
+    }
+
+    /// Sends one value and receives one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`] and [`Self::receive`].
+    pub fn swap<T: Serialize, U: DeserializeOwned>(
+        &mut self,
+        what: &'static str,
+        value: &T,
+    ) -> Result<U, ExchangeError> {
+        self.send(what, value)?;
+        self.receive(what)
+    }
+
+    /// Waits until both sides are here.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::swap`].
+    pub fn barrier(&mut self) -> Result<(), ExchangeError> {
+        self.swap::<_, u32>("a barrier", &0).map(|_| ())
+    }
+
+    /// Whether the other side has sent or closed something, without waiting. A server that spins for
+    /// completions looks here from time to time.
+    ///
+    /// # Errors
+    ///
+    /// When the connection is broken.
+    pub fn has_input(&mut self) -> Result<bool, ExchangeError> {
+        if !self.reader.buffer().is_empty() {
+            return Ok(true);
+        }
+        let stream = self.reader.get_ref();
+        let peeked = stream.set_nonblocking(true).and_then(|()| {
+            let peeked = stream.peek(&mut [0]);
+            stream.set_nonblocking(false)?;
+            Ok(peeked)
+        });
+        match peeked {
+            Ok(Ok(_)) => Ok(true),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Ok(Err(source)) | Err(source) => {
+                Err(ExchangeError::Broken { what: "anything", peer: self.peer.clone(), source })
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Blast: many messages one way, a fixed number of them under way at once.
+
+use std::time::{Duration, Instant};
+
+use roce_packet::ImmDt;
+use roce_transport::{Payload, SendOp, SendWr, Sge, Wc};
+
+use super::session::{PerfError, Session};
+use super::work::{InlineBytes, content, send_wr};
+use super::{Completion, Op, Post, Row, Side};
+
+/// Completions that are fetched at once.
+const BATCH: usize = 64;
+
+/// The client: sends everything and waits until all of it is acknowledged.
+pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, PerfError> {
+    let plan = &session.plan;
+    let (buffers, iterations) = (plan.buffers as u64, plan.iterations);
+    let reading = plan.op == Op::Read;
+    if reading {
+        session.clear(buffers, size);
+    } else {
+        session.fill(buffers, size);
+    }
+    let mut sender = Sender {
+        inline: InlineBytes::new(plan.inline, buffers, size),
+        elements: (0..buffers).map(|slot| [session.element(slot, size)]).collect(),
+        posted: 0,
+        completed: 0,
+        size,
+    };
+    let measurement = session.measure();
+    let started = Instant::now();
+    let mut done = [Wc::default(); BATCH];
+    while sender.completed < iterations {
+        sender.post(session)?;
+        let count = session.completions(&session.send_cq, &mut done, "the peer to acknowledge messages")?;
+        for wc in &done[..count] {
+            if reading {
+                sender.check_read(session, wc)?;
+            }
+            // Requests complete in order, so a signaled one speaks for those before it.
+            sender.completed = wc.wr_id + 1;
+        }
+    }
+    let elapsed = started.elapsed();
+    let side = session.side(&measurement);
+    if reading {
+        sender.check_all_reads(session)?;
+    }
+    let elapsed_s = elapsed.as_secs_f64();
+    Ok(Row::new(size, iterations, elapsed_s, elapsed_s * 1e6 / iterations as f64, side))
+}
+
+/// The posting side of the client.
+struct Sender {
+    inline: Option<InlineBytes>,
+    elements: Vec<[Sge; 1]>,
+    posted: u64,
+    completed: u64,
+    size: usize,
+}
+
+impl Sender {
+    /// Posts as much as there are free buffers.
+    fn post(&mut self, session: &Session) -> Result<(), PerfError> {
+        let plan = &session.plan;
+        let buffers = plan.buffers as u64;
+        let end = plan.iterations.min(self.completed + buffers);
+        if self.posted >= end {
+            return Ok(());
+        }
+        for number in self.posted..end {
+            let slot = number % buffers;
+            match &mut self.inline {
+                Some(inline) => inline.stamp(slot, number),
+                None if plan.op != Op::Read => session.stamp(slot, number, self.size),
+                None => {}
+            }
+        }
+        let requests = (self.posted..end).map(|number| self.request(session, number));
+        match plan.post {
+            Post::Single => {
+                for request in requests {
+                    session.qp.post_send(&request)?;
+                }
+            }
+            Post::List => {
+                let list: Vec<SendWr<'_>> = requests.collect();
+                session.qp.post_send_list(&list)?;
+            }
+        }
+        self.posted = end;
+        Ok(())
+    }
+
+    fn request(&self, session: &Session, number: u64) -> SendWr<'_> {
+        let plan = &session.plan;
+        let slot = number % plan.buffers as u64;
+        let (remote_addr, rkey) = (session.remote(slot), session.remote_rkey);
+        let op = match plan.op {
+            Op::Send => SendOp::Send,
+            Op::Write => SendOp::Write { remote_addr, rkey },
+            Op::WriteImm => {
+                let imm = ImmDt((number as u32).to_be_bytes());
+                SendOp::WriteWithImm { remote_addr, rkey, imm }
+            }
+            Op::Read => SendOp::Read { remote_addr, rkey },
+        };
+        let payload = match &self.inline {
+            Some(inline) => inline.payload(slot),
+            None => Payload::Elements(&self.elements[slot as usize]),
+        };
+        let signaled = (number + 1).is_multiple_of(plan.signal_every()) || number + 1 == plan.iterations;
+        send_wr(number, op, payload, signaled)
+    }
+
+    /// Checks that a READ brought its buffer's number, and wipes it so that the next one must bring it
+    /// again.
+    fn check_read(&self, session: &Session, wc: &Wc) -> Result<(), PerfError> {
+        for number in self.completed..=wc.wr_id {
+            let slot = number % session.plan.buffers as u64;
+            session.check_stamp(slot, slot, self.size)?;
+            // The last round stays for the check of the whole content.
+            if number + (session.plan.buffers as u64) < session.plan.iterations {
+                session.stamp(slot, !slot, self.size);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_all_reads(&self, session: &Session) -> Result<(), PerfError> {
+        for slot in 0..(session.plan.buffers as u64).min(session.plan.iterations) {
+            session.check_content(slot, &content(slot, slot, self.size), slot)?;
+        }
+        Ok(())
+    }
+}
+
+/// Gets the server ready for a size, before the client starts.
+pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), PerfError> {
+    let receives = session.plan.receives() as u64;
+    match session.plan.op {
+        Op::Read => session.fill(session.plan.buffers as u64, size),
+        Op::Write => session.clear(session.plan.buffers as u64, size),
+        Op::WriteImm | Op::Send => {
+            if session.plan.op == Op::WriteImm {
+                session.clear(session.plan.buffers as u64, size);
+            }
+            let with_buffer = session.plan.op == Op::Send;
+            while session.receives_posted < receives {
+                let slot = session.receives_posted % receives;
+                session.post_receive(slot, session.receives_posted, with_buffer)?;
+                session.receives_posted += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The server: takes what comes, or stands by while the client reads and writes.
+pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, PerfError> {
+    let measurement = session.measure();
+    match session.plan.op {
+        Op::Send | Op::WriteImm => receive_all(session, size)?,
+        Op::Write | Op::Read => stand_by(session)?,
+    }
+    let side = session.side(&measurement);
+    let plan = &session.plan;
+    if matches!(plan.op, Op::Write | Op::WriteImm) {
+        let buffers = plan.buffers as u64;
+        for slot in 0..buffers.min(plan.iterations) {
+            // The last message that went into this buffer.
+            let number = (plan.iterations - 1 - slot) / buffers * buffers + slot;
+            session.check_content(slot, &content(slot, number, size), number)?;
+        }
+    }
+    Ok(side)
+}
+
+fn receive_all(session: &mut Session, size: usize) -> Result<(), PerfError> {
+    let (buffers, iterations) = (session.plan.buffers as u64, session.plan.iterations);
+    let receives = session.plan.receives() as u64;
+    let with_buffer = session.plan.op == Op::Send;
+    let first = session.receives_taken;
+    let mut done = [Wc::default(); BATCH];
+    let mut number = 0;
+    while number < iterations {
+        let count = session.completions(&session.recv_cq, &mut done, "a message from the peer")?;
+        for wc in &done[..count] {
+            if wc.wr_id != first + number || wc.byte_len as usize != size {
+                let (found, len) = (wc.wr_id.wrapping_sub(first), wc.byte_len);
+                return Err(PerfError::Order { expected: number, size, found, len });
+            }
+            let slot = wc.wr_id % receives;
+            if with_buffer {
+                session.check_stamp(slot, number, size)?;
+                // The last messages stay where they are, for the check of their whole content.
+                if number + receives >= iterations {
+                    session.check_content(slot, &content(number % buffers, number, size), number)?;
+                }
+            } else if u32::from_be_bytes(wc.imm.0) != number as u32 {
+                let found = u64::from(u32::from_be_bytes(wc.imm.0));
+                return Err(PerfError::Order { expected: number, size, found, len: wc.byte_len });
+            }
+            session.post_receive(slot, session.receives_posted, with_buffer)?;
+            session.receives_posted += 1;
+            session.receives_taken += 1;
+            number += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Serves a client that needs nothing but this side's memory, until it reports.
+pub(super) fn stand_by(session: &mut Session) -> Result<(), PerfError> {
+    let mut done = [Wc::default(); 1];
+    loop {
+        if session.exchange.has_input()? {
+            return Ok(());
+        }
+        if session.plan.completion == Completion::Event {
+            // The background thread serves the client.
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        for _ in 0..1024 {
+            session.recv_cq.poll(&mut done)?;
+        }
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,72 @@
+//! The two measurements of MacArthur and Russell, "A Performance Study to Guide RDMA Programming Decisions"
+//! (2012): `ping`, a message there and one back, and `blast`, many messages one way.
+//!
+//! One function runs each role; `roce ping`, `roce blast`, `roce demo` and the benches call them. Every message is
+//! checked: a stamp in its first bytes when it arrives, its whole content at the end of a size.
+
+mod blast;
+mod ping;
+mod plan;
+mod session;
+mod usage;
+mod work;
+
+pub use plan::{Completion, Op, Plan, PlanError, Post, Signal, Tool};
+pub use session::{PerfError, Session, run_client, serve};
+pub use usage::CpuUsage;
+
+use serde::{Deserialize, Serialize};
+
+/// What one side measured for one message size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    /// Processor time of this process and the time that passed.
+    pub cpu: CpuUsage,
+    /// Packets that this side sent again.
+    pub retransmitted_packets: u64,
+    /// Local ACK timeouts.
+    pub timeouts: u64,
+    /// RNR NAKs that this side received.
+    pub rnr_naks: u64,
+}
+
+/// The result for one message size.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// Bytes of a message.
+    pub size: usize,
+    /// Messages, or round trips.
+    pub iterations: u64,
+    /// From the first post to the last completion, in seconds.
+    pub elapsed_s: f64,
+    /// Payload bits per second, in units of 10^9.
+    pub gigabits_per_s: f64,
+    /// Messages per second.
+    pub messages_per_s: f64,
+    /// blast: elapsed / messages; ping: half a round trip. Microseconds.
+    pub one_way_us: f64,
+    /// ping: half round trips, microseconds: least, median, 99th percentile, most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percentiles_us: Option<[f64; 4]>,
+    /// The client.
+    pub client: Side,
+    /// The server.
+    pub server: Side,
+}
+
+impl Row {
+    fn new(size: usize, messages: u64, elapsed_s: f64, one_way_us: f64, client: Side) -> Self {
+        let bits = size as f64 * 8.0 * messages as f64;
+        Self {
+            size,
+            iterations: messages,
+            elapsed_s,
+            gigabits_per_s: bits / elapsed_s / 1e9,
+            messages_per_s: messages as f64 / elapsed_s,
+            one_way_us,
+            percentiles_us: None,
+            client,
+            server: Side::default(),
+        }
+    }
+}
