@@ -167,6 +167,11 @@ pub struct Pair {
     pub now: Instant,
     /// One-way delay of the link in nanoseconds.
     pub link_delay_ns: u64,
+    /// How long the link is taken by each packet. 0, the default, lets everything that is sent at one time
+    /// arrive at one time.
+    pub packet_time_ns: u64,
+    /// Sides whose device takes no packet at present ("would block"): their engines are not asked for any.
+    pub blocked: [bool; 2],
     /// Every packet that was put on the link, if [`Self::record`] is set.
     pub sent: Vec<Sent>,
     /// Whether [`Self::sent`] is filled.
@@ -175,6 +180,8 @@ pub struct Pair {
     in_flight: BTreeMap<(Instant, u64), InFlight>,
     sequence: u64,
     sent_by: [usize; 2],
+    /// When the link is free again, by sender.
+    free_at: [Instant; 2],
     script: Option<Script>,
     faults: [Option<FaultInjector>; 2],
     /// What the engines said of the packets they were given.
@@ -258,12 +265,15 @@ impl Pair {
         Self {
             now: Instant::from_nanos(1_000_000),
             link_delay_ns: 1_000,
+            packet_time_ns: 0,
+            blocked: [false; 2],
             sent: Vec::new(),
             record: false,
             hosts: [host(config, 1), host(other, 2)],
             in_flight: BTreeMap::new(),
             sequence: 0,
             sent_by: [0; 2],
+            free_at: [Instant::ZERO; 2],
             script: None,
             faults: [None, None],
             verdicts: Vec::new(),
@@ -463,7 +473,7 @@ impl Pair {
     /// Takes everything out of an engine that it wants to send or tell.
     pub fn collect(&mut self, from: Side) {
         let mut buffer = std::mem::take(&mut self.slot);
-        loop {
+        while !self.blocked[from as usize] {
             let now = self.now;
             let mut slot = TxSlot::new(&mut buffer);
             let Some(transmit) = self.host_mut(from).engine.poll_transmit(now, &mut slot) else { break };
@@ -545,8 +555,47 @@ impl Pair {
 
     fn launch(&mut self, packet: InFlight, extra_ns: u64) {
         self.sequence += 1;
-        let at = self.now.plus_nanos(self.link_delay_ns + extra_ns);
+        let free_at = &mut self.free_at[packet.to.other() as usize];
+        *free_at = self.now.max(*free_at).plus_nanos(self.packet_time_ns);
+        let at = free_at.plus_nanos(self.link_delay_ns + extra_ns);
         self.in_flight.insert((at, self.sequence), packet);
+    }
+
+    /// Lets the next thing happen, whatever it is; `false` when nothing is left to happen.
+    pub fn step(&mut self) -> bool {
+        self.collect(Side::A);
+        self.collect(Side::B);
+        let Some(next) = self.next_time() else { return false };
+        self.advance_to(next);
+        true
+    }
+
+    /// Checks that both engines account for every packet they were given: what a call said of it is what
+    /// the counters say, each packet once, and the same for each queue pair that lives.
+    #[track_caller]
+    pub fn check_accounting(&self) {
+        for side in [Side::A, Side::B] {
+            let engine = &self.host(side).engine;
+            let counters = engine.counters();
+            let said = |wanted: fn(&Verdict) -> bool| {
+                self.verdicts.iter().filter(|(at, verdict)| *at == side && wanted(verdict)).count() as u64
+            };
+            assert_eq!(
+                counters.rdma_rx_packets,
+                counters.rx_handled + counters.dropped(),
+                "{side:?}: every packet is handled or dropped, and only once: {counters:?}"
+            );
+            assert_eq!(counters.rx_handled, said(|verdict| *verdict == Verdict::Handled), "{side:?}: handled");
+            assert_eq!(
+                counters.dropped(),
+                said(|verdict| matches!(verdict, Verdict::Dropped(_))),
+                "{side:?}: dropped"
+            );
+            for qpn in engine.qp_numbers() {
+                let own = engine.qp_counters(qpn).expect("the queue pair was listed");
+                assert_eq!(own.rdma_rx_packets, own.rx_handled + own.dropped(), "{side:?} {qpn:?}: {own:?}");
+            }
+        }
     }
 
     /// Packets on the link.

@@ -529,6 +529,8 @@ impl Engine {
             QpState::Rtr if from == QpState::Init => qp.start_receiving(),
             QpState::Rts if from == QpState::Rtr => qp.start_sending(),
             QpState::Sqd if from == QpState::Rts => qp.start_draining(&mut self.shared),
+            // Whoever starts the queue again no longer waits for it to drain.
+            QpState::Rts => qp.core.drain_pending = false,
             _ => {}
         }
         qp.core.attr.state = to;
@@ -650,6 +652,9 @@ fn check_modify(qp_type: QpType, from: QpState, to: QpState, attr: &QpAttr) -> R
     let extra = given - rule.required - rule.optional - AttrMask::CUR_STATE;
     if !extra.is_empty() {
         return Err(ModifyQpError::NotAllowed { from, to, extra });
+    }
+    if attr.port == Some(0) {
+        return Err(ModifyQpError::OutOfRange { name: "port", have: 0, limit: 1 });
     }
     let limits = [
         ("pkey_index", attr.pkey_index.map(u32::from), 0),

@@ -229,7 +229,7 @@ pub enum ModifyQpError {
         extra: AttrMask,
     },
     /// A value outside its range.
-    #[error("{name} is {have}, the most is {limit}")]
+    #[error("{name} cannot be {have}, the largest legal value is {limit}")]
     OutOfRange {
         /// The attribute.
         name: &'static str,
