@@ -131,6 +131,15 @@ impl<'a> Datagram<'a> {
         icrc::compute(envelope, head, tail)
     }
 
+    /// The same with the headers below the BTH computed beforehand, which takes half the time or less if
+    /// the datagram is small.
+    #[inline]
+    #[must_use]
+    pub fn compute_icrc_from(&self, seed: &icrc::Seed, identification: u16) -> u32 {
+        let (head, tail) = self.covered();
+        seed.compute(identification, head, tail)
+    }
+
     /// The IPv4 Identification under which the ICRC is right; see [`icrc::recover_identification`].
     #[must_use]
     pub fn recover_identification(&self, envelope: &Envelope) -> Option<u16> {

@@ -159,10 +159,22 @@ impl<'a> DatagramWriter<'a> {
     /// Appends the ICRC and returns the bytes from BTH to ICRC inclusive.
     #[inline]
     pub fn finish(self, envelope: &Envelope) -> Result<usize, BufferTooSmall> {
+        self.seal(|covered| icrc::compute(envelope, covered, &[]))
+    }
+
+    /// The same with the headers below the BTH computed beforehand, which takes half the time or less if
+    /// the datagram is small.
+    #[inline]
+    pub fn finish_from(self, seed: &icrc::Seed, identification: u16) -> Result<usize, BufferTooSmall> {
+        self.seal(|covered| seed.compute(identification, covered, &[]))
+    }
+
+    #[inline]
+    fn seal(self, compute: impl FnOnce(&[u8]) -> u32) -> Result<usize, BufferTooSmall> {
         let (need, have) = (self.len_with_icrc(), self.out.len());
         let (covered, rest) = self.out.split_at_mut_checked(self.len).ok_or(BufferTooSmall { need, have })?;
         let icrc = rest.first_chunk_mut().ok_or(BufferTooSmall { need, have })?;
-        *icrc = icrc::compute(envelope, covered, &[]).to_le_bytes();
+        *icrc = compute(covered).to_le_bytes();
         Ok(need)
     }
 
