@@ -96,7 +96,11 @@ pub(super) fn resolve(server: &str, port: u16) -> anyhow::Result<SocketAddr> {
 pub(super) fn device_towards(server: SocketAddr) -> anyhow::Result<String> {
     let local = match server.ip() {
         IpAddr::V4(address) if address.is_loopback() => {
-            let other = if address == Ipv4Addr::LOCALHOST { Ipv4Addr::new(127, 0, 0, 2) } else { Ipv4Addr::LOCALHOST };
+            let other = if address == Ipv4Addr::LOCALHOST {
+                Ipv4Addr::new(127, 0, 0, 2)
+            } else {
+                Ipv4Addr::LOCALHOST
+            };
             IpAddr::V4(other)
         }
         IpAddr::V6(address) if address.is_loopback() => bail!(
@@ -111,7 +115,9 @@ pub(super) fn device_towards(server: SocketAddr) -> anyhow::Result<String> {
             };
             // Connecting a UDP socket sends nothing; it makes the kernel choose the route.
             let socket = UdpSocket::bind(any).context("opening a socket to look up the route")?;
-            socket.connect((address, ROCE_UDP_PORT)).with_context(|| format!("there is no route to {address}"))?;
+            socket
+                .connect((address, ROCE_UDP_PORT))
+                .with_context(|| format!("there is no route to {address}"))?;
             socket.local_addr().context("asking for the local address of the route")?.ip()
         }
     };

@@ -114,15 +114,19 @@ fn parse_size(text: &str) -> Result<usize, String> {
         Some(digits) => (digits.to_owned(), 1 << 20),
         None => (text.to_owned(), 1),
     };
-    let number: usize = digits.parse().map_err(|_| format!("{text} is no size; write bytes, or 64K, or 1M"))?;
+    let number: usize =
+        digits.parse().map_err(|_| format!("{text} is no size; write bytes, or 64K, or 1M"))?;
     number.checked_mul(factor).ok_or_else(|| format!("{text} is too large"))
 }
 
 fn parse_range(text: &str) -> Result<Sizes, String> {
-    let (first, last) = text.split_once("..").ok_or("write the first and the last size, such as 1..1048576")?;
+    let (first, last) =
+        text.split_once("..").ok_or("write the first and the last size, such as 1..1048576")?;
     let (first, last) = (parse_size(first)?, parse_size(last)?);
     if first == 0 || first > last {
-        return Err(format!("{first}..{last} holds no size; the first must be at least 1 and at most the last"));
+        return Err(format!(
+            "{first}..{last} holds no size; the first must be at least 1 and at most the last"
+        ));
     }
     let doubled = std::iter::successors(Some(first), |size| size.checked_mul(2));
     Ok(Sizes(doubled.take_while(|size| *size <= last).collect()))
@@ -142,7 +146,13 @@ pub(super) fn blast(args: &BlastArgs, output: &mut Output) -> anyhow::Result<Exi
 }
 
 impl MeasureArgs {
-    fn run(&self, tool: Tool, iterations: u64, buffers: usize, output: &mut Output) -> anyhow::Result<ExitCode> {
+    fn run(
+        &self,
+        tool: Tool,
+        iterations: u64,
+        buffers: usize,
+        output: &mut Output,
+    ) -> anyhow::Result<ExitCode> {
         match &self.server {
             None => self.serve(output),
             Some(server) => self.client(tool, iterations, buffers, server, output),
@@ -153,10 +163,17 @@ impl MeasureArgs {
         let context = self.device.open(|| Ok(device_on(IpAddr::V4(Ipv4Addr::LOCALHOST))))?;
         let address = context.address().context("the device has no address")?;
         let listener = TcpListener::bind(SocketAddr::new(address, self.port)).with_context(|| {
-            format!("listening on {address} port {}; is another server running? --port chooses another", self.port)
+            format!(
+                "listening on {address} port {}; is another server running? --port chooses another",
+                self.port
+            )
         })?;
         if !self.json {
-            writeln!(output, "waiting on {address}, TCP port {}; on the other side: roce … {address}", self.port)?;
+            writeln!(
+                output,
+                "waiting on {address}, TCP port {}; on the other side: roce … {address}",
+                self.port
+            )?;
             output.flush()?;
         }
         loop {
@@ -164,7 +181,13 @@ impl MeasureArgs {
             let peer = exchange.peer().to_owned();
             match perf::serve(&context, exchange) {
                 Ok(plan) if !self.json => {
-                    writeln!(output, "served {peer}: {:?} by {:?}, {} sizes", plan.tool, plan.op, plan.sizes.len())?;
+                    writeln!(
+                        output,
+                        "served {peer}: {:?} by {:?}, {} sizes",
+                        plan.tool,
+                        plan.op,
+                        plan.sizes.len()
+                    )?;
                 }
                 Ok(_) => {}
                 Err(error) if self.once => return Err(error.into()),
@@ -212,7 +235,9 @@ impl MeasureArgs {
         let server = resolve(server, self.port)?;
         let context = self.device.open(|| device_towards(server))?;
         let Some(mtu) = self.mtu.or_else(|| context.largest_path_mtu()) else {
-            bail!("the link of this device carries no path MTU, not even 256 bytes; raise its MTU to 400 or more");
+            bail!(
+                "the link of this device carries no path MTU, not even 256 bytes; raise its MTU to 400 or more"
+            );
         };
         let plan = self.plan(tool, iterations, buffers, mtu);
         let exchange = Exchange::connect(server)?;

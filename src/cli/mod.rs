@@ -1,9 +1,11 @@
 //! The command `roce`: one file per subcommand.
 //!
 //! A subcommand `foo` is a file `foo.rs` here with its arguments (`Args`) and a function `run`, a variant
-//! of [`Command`] and an arm in [`Cli::run`].
+//! of `Command` and an arm in `Cli::run`.
 
 mod common;
+mod demo;
+mod devices;
 mod dissect;
 mod explain;
 mod measure;
@@ -31,6 +33,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Args),
+    Devices(devices::Args),
     Ping(measure::PingArgs),
     Blast(measure::BlastArgs),
     Dissect(dissect::Args),
@@ -41,6 +45,8 @@ impl Cli {
     fn run(self) -> anyhow::Result<ExitCode> {
         let mut output = Output::stdout(self.color);
         match self.command {
+            Command::Demo(args) => demo::run(&args, &mut output),
+            Command::Devices(args) => devices::run(&args, &mut output),
             Command::Ping(args) => measure::ping(&args, &mut output),
             Command::Blast(args) => measure::blast(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),

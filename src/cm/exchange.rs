@@ -4,8 +4,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// The longest line that is read: whatever connects here is not trusted.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -77,8 +77,7 @@ impl Exchange {
     /// When nobody listens there.
     pub fn connect(address: impl ToSocketAddrs + std::fmt::Debug) -> Result<Self, ExchangeError> {
         let peer = format!("{address:?}");
-        let stream =
-            TcpStream::connect(address).map_err(|source| ExchangeError::Connect { peer, source })?;
+        let stream = TcpStream::connect(address).map_err(|source| ExchangeError::Connect { peer, source })?;
         Self::over(stream)
     }
 
@@ -99,7 +98,8 @@ impl Exchange {
     ///
     /// When the listener breaks.
     pub fn accept_from(listener: &TcpListener) -> Result<Self, ExchangeError> {
-        let address = listener.local_addr().map_or_else(|_| "the listener".into(), |address| address.to_string());
+        let address =
+            listener.local_addr().map_or_else(|_| "the listener".into(), |address| address.to_string());
         let (stream, _) = listener.accept().map_err(|source| ExchangeError::Listen { address, source })?;
         Self::over(stream)
     }
@@ -140,7 +140,9 @@ impl Exchange {
         let read = self.reader.by_ref().take(LONGEST_LINE).read_line(&mut line);
         match read {
             Ok(0) => Err(ExchangeError::Closed { what, peer }),
-            Ok(_) => serde_json::from_str(&line).map_err(|source| ExchangeError::Unexpected { what, peer, source }),
+            Ok(_) => {
+                serde_json::from_str(&line).map_err(|source| ExchangeError::Unexpected { what, peer, source })
+            }
             Err(source) => Err(ExchangeError::Broken { what, peer, source }),
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
@@ -19,6 +19,16 @@ pub struct LocalAddress {
     pub index: u32,
     /// Whether the interface leads back to this machine only.
     pub is_loopback: bool,
+}
+
+impl LocalAddress {
+    /// The largest IP packet of its interface in bytes, if the operating system tells.
+    #[must_use]
+    pub fn link_mtu(&self) -> Option<usize> {
+        let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+        let socket = UdpSocket::bind(any).ok()?;
+        link_mtu(&socket, &self.interface).ok()
+    }
 }
 
 impl fmt::Display for LocalAddress {

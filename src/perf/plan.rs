@@ -154,7 +154,10 @@ impl Plan {
             return wrong(format!("--buffers is {}; 1 to 16384 are possible", self.buffers));
         }
         if self.largest() > 1 << 30 {
-            return wrong(format!("a message of {} bytes; up to 1073741824 are possible here", self.largest()));
+            return wrong(format!(
+                "a message of {} bytes; up to 1073741824 are possible here",
+                self.largest()
+            ));
         }
         if self.inline && self.largest() > MAX_INLINE {
             return wrong(format!(
@@ -167,7 +170,8 @@ impl Plan {
         }
         if self.tool == Tool::Ping && self.op == Op::Read {
             return wrong(
-                "ping has no --op read alone: nobody would answer; --op write is a WRITE followed by a READ".into(),
+                "ping has no --op read alone: nobody would answer; --op write is a WRITE followed by a READ"
+                    .into(),
             );
         }
         let memory = self.stride().saturating_mul(self.receives());

@@ -10,8 +10,8 @@ use super::usage::Stopwatch;
 use super::{Completion, Plan, PlanError, Row, Side, Tool, blast, ping};
 use crate::cm::{Exchange, ExchangeError};
 use crate::verbs::{
-    CompletionQueue, ConnectOptions, Context, Endpoint, MemoryRegion, QueuePair, QueuePairOptions, VerbsError,
-    WaitError,
+    CompletionQueue, ConnectOptions, Context, Endpoint, MemoryRegion, QueuePair, QueuePairOptions,
+    VerbsError, WaitError,
 };
 
 /// How long nothing may happen before a measurement is given up.
@@ -52,7 +52,9 @@ pub enum PerfError {
         qpn: u32,
     },
     /// A message arrived with the wrong content.
-    #[error("message {message} of {size} bytes is wrong at byte {at}: expected {expected:#04x}, found {found:#04x}")]
+    #[error(
+        "message {message} of {size} bytes is wrong at byte {at}: expected {expected:#04x}, found {found:#04x}"
+    )]
     Content {
         /// Which message.
         message: u64,
@@ -230,7 +232,11 @@ fn spin(cq: &CompletionQueue, out: &mut [Wc], waiting_for: &'static str) -> Resu
     }
 }
 
-fn wait_for_event(cq: &CompletionQueue, out: &mut [Wc], waiting_for: &'static str) -> Result<usize, PerfError> {
+fn wait_for_event(
+    cq: &CompletionQueue,
+    out: &mut [Wc],
+    waiting_for: &'static str,
+) -> Result<usize, PerfError> {
     loop {
         let count = cq.poll(out)?;
         if count > 0 {
@@ -302,9 +308,11 @@ pub fn serve(context: &Context, mut exchange: Exchange) -> Result<Plan, PerfErro
     let refusal = match (plan.check(), path_mtu, context.largest_path_mtu()) {
         (Err(error), ..) => Some(error.to_string()),
         (_, None, _) => Some(format!("{} is no path MTU", plan.path_mtu)),
-        (_, Some(wanted), Some(most)) if wanted.bytes() > most.bytes() => {
-            Some(format!("path MTU {} is more than the {} that my link carries", wanted.bytes(), most.bytes()))
-        }
+        (_, Some(wanted), Some(most)) if wanted.bytes() > most.bytes() => Some(format!(
+            "path MTU {} is more than the {} that my link carries",
+            wanted.bytes(),
+            most.bytes()
+        )),
         _ => None,
     };
     exchange.send("the answer to the plan", &refusal)?;

@@ -111,10 +111,6 @@ impl CompletionChannel {
             None => wait_readable(&[own], timeout),
         }
     }
-
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
-    }
 }
 
 impl AsFd for CompletionChannel {

@@ -60,10 +60,10 @@ fn both_ends_are_written_to_one_file() {
     assert_eq!(
         found,
         [
-            (0, Direction::Outbound, first.clone()),
-            (0, Direction::Outbound, second.clone()),
-            (1, Direction::Inbound, first),
-            (1, Direction::Inbound, second),
+            (Some(0), Direction::Outbound, first.clone()),
+            (Some(0), Direction::Outbound, second.clone()),
+            (Some(1), Direction::Inbound, first),
+            (Some(1), Direction::Inbound, second),
         ]
     );
 }

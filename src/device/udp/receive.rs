@@ -171,10 +171,11 @@ impl Receiver {
         // these during the call.
         let filled =
             unsafe { libc::recvmmsg(socket, headers, count, libc::MSG_DONTWAIT as _, std::ptr::null_mut()) };
-        self.used = usize::try_from(filled).map_err(|_| io::Error::last_os_error())?;
+        let filled = usize::try_from(filled).map_err(|_| io::Error::last_os_error());
+        self.used = *filled.as_ref().unwrap_or(&0);
         let more = if self.used == self.ask { 4 * self.ask } else { self.used };
         self.ask = more.clamp(1, self.headers.len());
-        Ok(self.used)
+        filled
     }
 }
 
