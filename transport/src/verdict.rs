@@ -1,8 +1,6 @@
 //! What became of a received packet.
 
-use crate::counters::{Counters, count};
-use crate::qp::QpCore;
-use crate::shared::Shared;
+use crate::counters::Counters;
 
 /// The outcome of handling one packet. Everything a peer does wrong ends here and never as an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +26,8 @@ macro_rules! drop_reasons {
                 match self { $(Self::$variant => stringify!($counter),)+ }
             }
 
-            pub(crate) fn count(self, shared: &mut Shared, core: &mut QpCore) {
-                match self { $(Self::$variant => count!(shared, core, $counter),)+ }
-            }
-
-            pub(crate) fn count_for_device(self, counters: &mut Counters) {
+            /// Counts one packet, for the device or for a queue pair.
+            pub(crate) fn count(self, counters: &mut Counters) {
                 match self { $(Self::$variant => counters.$counter = counters.$counter.wrapping_add(1),)+ }
             }
         }

@@ -126,6 +126,9 @@ pub enum DestroyError {
     /// No such queue pair.
     #[error("there is no such queue pair")]
     UnknownQp,
+    /// Only UD queue pairs can be in multicast groups.
+    #[error("only UD queue pairs can join multicast groups")]
+    NotDatagram,
     /// No such key.
     #[error("{0}")]
     Key(KeyError),
@@ -543,9 +546,11 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When there is no such queue pair. Joining twice is one membership.
+    /// When there is no such queue pair, or it is not UD. Joining twice is one membership.
     pub fn attach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), DestroyError> {
-        self.qp(qpn).ok_or(DestroyError::UnknownQp)?;
+        if self.qp(qpn).ok_or(DestroyError::UnknownQp)?.core.qp_type != QpType::Ud {
+            return Err(DestroyError::NotDatagram);
+        }
         if !self.groups.contains(&(group, qpn)) {
             self.groups.push((group, qpn));
         }

@@ -25,14 +25,16 @@ impl Engine {
         counters.rdma_rx_bytes += len as u64;
         let verdict = match check(received) {
             Ok((datagram, integrity)) => self.dispatch(received, &datagram, integrity),
-            Err(reason) => {
-                reason.count_for_device(&mut self.shared.counters);
-                Verdict::Dropped(reason)
-            }
+            Err(reason) => Verdict::Dropped(reason),
         };
+        // Here and nowhere else the device counts what became of a packet: a multicast may reach several
+        // queue pairs and is still one packet.
         match verdict {
             Verdict::Handled => self.shared.counters.rx_handled += 1,
-            Verdict::Dropped(reason) => tracing::trace!(?reason, "packet dropped"),
+            Verdict::Dropped(reason) => {
+                tracing::trace!(?reason, "packet dropped");
+                reason.count(&mut self.shared.counters);
+            }
         }
         verdict
     }
@@ -52,7 +54,6 @@ impl Engine {
             if datagram.bth().opcode == Opcode::CNP {
                 self.shared.counters.rp_cnp_ignored += 1;
             }
-            DropReason::UnknownQpn.count_for_device(&mut self.shared.counters);
             return Verdict::Dropped(DropReason::UnknownQpn);
         };
         let verdict = self.deliver(index, received, datagram, integrity);
@@ -81,7 +82,7 @@ impl Engine {
             Err(reason) => Verdict::Dropped(reason),
         };
         match verdict {
-            Verdict::Dropped(reason) => reason.count(shared, &mut qp.core),
+            Verdict::Dropped(reason) => reason.count(&mut qp.core.counters),
             Verdict::Handled => qp.core.counters.rx_handled += 1,
         }
         verdict
@@ -108,10 +109,7 @@ impl Engine {
                 verdict = Some(outcome);
             }
         }
-        verdict.unwrap_or_else(|| {
-            DropReason::NoMulticastMember.count_for_device(&mut self.shared.counters);
-            Verdict::Dropped(DropReason::NoMulticastMember)
-        })
+        verdict.unwrap_or(Verdict::Dropped(DropReason::NoMulticastMember))
     }
 }
 
