@@ -192,9 +192,20 @@ impl UcResponder {
                 let receive = self.receive(core, shared)?;
                 self.inbound = Inbound::send(receive);
             }
-            if let Some(ended) = self.inbound.place(core, shared, datagram).map_err(reason)? {
-                let wc = ended.completion(core, datagram);
-                core.complete_recv(shared, wc, datagram.bth().solicited);
+            match self.inbound.place(core, shared, datagram) {
+                Ok(None) => {}
+                Ok(Some(ended)) => {
+                    let wc = ended.completion(core, datagram);
+                    core.complete_recv(shared, wc, datagram.bth().solicited);
+                }
+                // The fault is in the receive, so no other message can have it (IBTA 10.3.1).
+                Err(PlaceError::Local(cause)) => {
+                    if let Some(receive) = self.inbound.take_receive() {
+                        core.fail_recv(shared, receive.wr_id, WcStatus::LocalProtectionError, cause);
+                    }
+                    core.fail(Failure::Told);
+                }
+                Err(error) => return Err(reason(error)),
             }
             return Ok(());
         }

@@ -9,6 +9,7 @@ use roce_packet::{
 
 use crate::completion::{Wc, WcFlags, WcOpcode, WcStatus};
 use crate::counters::count;
+use crate::inbound::check_length;
 use crate::io::{Identification, Received, Transmit, TxSlot};
 use crate::qp::{Failure, QpCapabilities, QpCore};
 use crate::segment::seal;
@@ -99,6 +100,9 @@ impl UdResponder {
         if deth.q_key != core.attr.qkey {
             return Verdict::Dropped(DropReason::BadQkey);
         }
+        if check_length(datagram, core.mtu()).is_err() {
+            return Verdict::Dropped(DropReason::BadLength);
+        }
         let needed = datagram.payload_len() + GRH_AREA;
         match core.next_receive_capacity(shared) {
             None => {
@@ -120,6 +124,7 @@ impl UdResponder {
         if let Err(error) = placed {
             let status = WcStatus::LocalProtectionError;
             core.fail_recv(shared, receive.wr_id, status, local_cause(error));
+            core.fail(Failure::Told);
             return Verdict::Handled;
         }
         let mut wc = Wc {
@@ -146,16 +151,16 @@ fn grh_area(path: &Path, identification: &Identification, datagram_len: usize) -
     let mut area = [0; GRH_AREA];
     match (path.encapsulation, path.source, path.destination) {
         (Encapsulation::RoceV2, IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let identification = match identification {
-                Identification::Known { identification, .. } => *identification,
-                Identification::Unknown { .. } => 0,
+            let (identification, dont_fragment) = match *identification {
+                Identification::Known { identification, dont_fragment } => (identification, dont_fragment),
+                Identification::Unknown { .. } => (0, true),
             };
             let total_len = u16::try_from(datagram_len + 28).unwrap_or(u16::MAX);
             let header = Ipv4Header {
                 traffic_class: path.traffic_class,
                 total_length: total_len,
                 identification,
-                dont_fragment: true,
+                dont_fragment,
                 ttl: path.hop_limit,
                 protocol: IP_PROTOCOL_UDP,
                 source,
