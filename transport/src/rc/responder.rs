@@ -287,6 +287,8 @@ impl RcResponder {
                 if let Some(receive) = receive {
                     let (status, cause) = (WcStatus::LocalAccessError, Cause::RemoteAccessRefused);
                     core.fail_recv(shared, receive.wr_id, status, cause);
+                    // The completion tells it, so no event has to.
+                    core.fail(Failure::Told);
                 }
                 return Err(error.into());
             }
