@@ -410,9 +410,13 @@ impl Pair {
     /// Lets a packet of the test's own making arrive at `to` now, as if its peer had sent it.
     pub fn inject(&mut self, to: Side, path: Path, bytes: &[u8]) -> Verdict {
         let identification = Identification::Known { identification: 0, dont_fragment: true };
-        let received = Received { path, identification, head: bytes, tail: &[] };
+        self.deliver(to, &Received { path, identification, head: bytes, tail: &[] })
+    }
+
+    /// The same with everything that a device can say of a packet.
+    pub fn deliver(&mut self, to: Side, received: &Received<'_>) -> Verdict {
         let now = self.now;
-        let verdict = self.host_mut(to).engine.handle_datagram(now, &received);
+        let verdict = self.host_mut(to).engine.handle_datagram(now, received);
         self.verdicts.push((to, verdict));
         self.collect(to);
         verdict
@@ -585,7 +589,11 @@ impl Pair {
                 counters.rx_handled + counters.dropped(),
                 "{side:?}: every packet is handled or dropped, and only once: {counters:?}"
             );
-            assert_eq!(counters.rx_handled, said(|verdict| *verdict == Verdict::Handled), "{side:?}: handled");
+            assert_eq!(
+                counters.rx_handled,
+                said(|verdict| *verdict == Verdict::Handled),
+                "{side:?}: handled"
+            );
             assert_eq!(
                 counters.dropped(),
                 said(|verdict| matches!(verdict, Verdict::Dropped(_))),

@@ -6,8 +6,8 @@
 use std::ops::{Deref, DerefMut};
 
 use roce_packet::{
-    AtomicAckEth, AtomicEth, Bth, Datagram, DatagramWriter, Deth, Envelope, Feth, FlushSelectivity, Ieth, ImmDt,
-    Msn, Opcode, Path, Psn, Qpn, Rdeth, Reth, Syndrome, Xrceth,
+    AtomicAckEth, AtomicEth, Bth, Datagram, DatagramWriter, Deth, Envelope, Feth, FlushSelectivity, Ieth,
+    ImmDt, Msn, Opcode, Path, Psn, Qpn, Rdeth, Reth, Syndrome, Xrceth,
 };
 use roce_sim::pair::{MEMORY_BASE, Pair, Settings, Side};
 use roce_transport::{
@@ -174,7 +174,11 @@ impl Bench {
     /// What `from` sent after the first `before` packets of the record.
     #[track_caller]
     pub fn answers_since(&self, before: usize, from: Side) -> Vec<Answer> {
-        self.sent[before..].iter().filter(|sent| sent.from == from).map(|sent| Answer::of(&sent.bytes)).collect()
+        self.sent[before..]
+            .iter()
+            .filter(|sent| sent.from == from)
+            .map(|sent| Answer::of(&sent.bytes))
+            .collect()
     }
 
     /// Opcodes and PSNs that `from` sent so far.
@@ -317,9 +321,13 @@ impl Forge {
         self.part(Part::Xrceth(Xrceth { srq: 1 }))
     }
 
+    /// Global visibility of the range in the RETH.
     pub fn feth(self) -> Self {
-        let selectivity = FlushSelectivity::Range;
-        self.part(Part::Feth(Feth { global_visibility: true, persistence: false, selectivity }))
+        self.flush(true, FlushSelectivity::Range)
+    }
+
+    pub fn flush(self, global_visibility: bool, selectivity: FlushSelectivity) -> Self {
+        self.part(Part::Feth(Feth { global_visibility, persistence: false, selectivity }))
     }
 
     pub fn imm(self, bytes: [u8; 4]) -> Self {
@@ -343,13 +351,28 @@ impl Forge {
     /// BTH to ICRC.
     #[track_caller]
     pub fn build(&self) -> Vec<u8> {
+        self.build_with(0)
+    }
+
+    /// The same with an IPv4 Identification.
+    #[track_caller]
+    pub fn build_with(&self, identification: u16) -> Vec<u8> {
+        self.build_in(&Envelope::new(&self.path, identification))
+    }
+
+    #[track_caller]
+    pub fn build_in(&self, envelope: &Envelope) -> Vec<u8> {
         let mut buffer = vec![0; 16384];
-        let len = self.write_into(&mut buffer).expect("the buffer is large");
+        let len = self.write_into(&mut buffer, envelope).expect("the buffer is large");
         buffer.truncate(len);
         buffer
     }
 
-    fn write_into(&self, buffer: &mut [u8]) -> Result<usize, roce_packet::BufferTooSmall> {
+    fn write_into(
+        &self,
+        buffer: &mut [u8],
+        envelope: &Envelope,
+    ) -> Result<usize, roce_packet::BufferTooSmall> {
         let mut writer = DatagramWriter::new(buffer, &self.bth)?;
         for part in &self.parts {
             match part {
@@ -371,7 +394,7 @@ impl Forge {
             }
         }
         writer.payload_slot(self.payload.len())?.copy_from_slice(&self.payload);
-        writer.finish(&Envelope::new(&self.path, 0))
+        writer.finish(envelope)
     }
 }
 
