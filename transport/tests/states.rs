@@ -9,7 +9,8 @@ use roce_packet::{Opcode, Psn, Qpn, RnrTimer};
 use roce_sim::pair::{Pair, Settings, Side};
 use roce_transport::{
     Access, AsyncEvent, AttrMask, DropReason, EngineConfig, LKey, ModifyQpError, Payload, PostError, QpAttr,
-    QpState, QpType, RKey, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, Verdict, WcStatus, transition,
+    QpState, QpType, RKey, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, Verdict, WcStatus,
+    transition,
 };
 
 /// Small queues: some thousand queue pairs are made here.
@@ -559,8 +560,7 @@ fn posting_rules_in_every_state() {
             ];
             let mut flushed = Vec::new();
             for (rule, result, wr_id) in outcomes {
-                let expected =
-                    if rule == Refused { Err(PostError::WrongState(state)) } else { Ok(()) };
+                let expected = if rule == Refused { Err(PostError::WrongState(state)) } else { Ok(()) };
                 assert_eq!(result, expected, "{qp_type:?} {} {wr_id}", state.name());
                 if rule == Flushed {
                     flushed.push((wr_id, WcStatus::WrFlushError));
@@ -628,11 +628,10 @@ fn sqd_finishes_what_was_started_and_holds_the_rest() {
         take_one_packet(&mut bench);
         modify_a(&mut bench, &notify);
         bench.post(2, SendOp::Send, 0, 20);
-        assert_eq!(bench.take_events(Side::A), if qp_type == QpType::Rc {
-            vec![]
-        } else {
-            vec![AsyncEvent::SqDrained(bench.a)]
-        });
+        assert_eq!(
+            bench.take_events(Side::A),
+            if qp_type == QpType::Rc { vec![] } else { vec![AsyncEvent::SqDrained(bench.a)] }
+        );
         bench.drive();
         assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)], "{qp_type:?}");
         if qp_type == QpType::Rc {
@@ -682,10 +681,7 @@ fn no_drained_event_after_leaving_sqd() {
     bench.receive(1, 0, 64);
     bench.post(1, SendOp::Send, 0, 20);
     bench.collect(Side::A);
-    modify_a(
-        &mut bench,
-        &QpAttr { en_sqd_async_notify: Some(true), ..QpAttr::to_state(QpState::Sqd) },
-    );
+    modify_a(&mut bench, &QpAttr { en_sqd_async_notify: Some(true), ..QpAttr::to_state(QpState::Sqd) });
     modify_a(&mut bench, &QpAttr::to_state(QpState::Rts));
     bench.drive();
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
