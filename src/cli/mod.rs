@@ -11,10 +11,18 @@ mod explain;
 mod measure;
 mod terminal;
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, LineWriter, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::observe::EventStream;
 
 use terminal::{ColorChoice, Output};
 
@@ -26,6 +34,14 @@ struct Cli {
     #[arg(long, global = true, value_enum, hide_possible_values = true, value_name = "WHEN")]
     #[arg(default_value_t = ColorChoice::Auto, hide_default_value = true)]
     color: ColorChoice,
+
+    /// Write what the engine decides to this file, one JSON object a line
+    #[arg(long, global = true, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
+    /// How much --trace writes: error, warn, info, debug (every decision) or trace (every dropped packet)
+    #[arg(long, global = true, value_name = "LEVEL", default_value = "debug")]
+    trace_level: tracing::Level,
 
     #[command(subcommand)]
     command: Command,
@@ -44,6 +60,7 @@ enum Command {
 impl Cli {
     fn run(self) -> anyhow::Result<ExitCode> {
         let mut output = Output::stdout(self.color);
+        self.start_logging()?;
         match self.command {
             Command::Demo(args) => demo::run(&args, &mut output),
             Command::Devices(args) => devices::run(&args, &mut output),
@@ -52,6 +69,25 @@ impl Cli {
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
         }
+    }
+}
+
+impl Cli {
+    /// Errors and warnings go to standard error; ROCE_LOG asks for more, `--trace` for a file.
+    fn start_logging(&self) -> anyhow::Result<()> {
+        let filter = EnvFilter::try_from_env("ROCE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+        let messages = fmt::layer().with_writer(io::stderr).without_time().with_filter(filter);
+        let stream = match &self.trace {
+            Some(path) => {
+                let file = File::create(path).with_context(|| {
+                    format!("making {}; --trace needs a place to write to", path.display())
+                })?;
+                Some(EventStream::new(LineWriter::new(file), self.trace_level))
+            }
+            None => None,
+        };
+        tracing_subscriber::registry().with(messages).with(stream).try_init()?;
+        Ok(())
     }
 }
 

@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(other.interface, loopback.interface);
         assert_eq!(interface_of("203.0.113.77".parse().unwrap()), None);
 
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(link_mtu(&socket, &loopback.interface).unwrap() >= 1280);
         assert!(link_mtu(&socket, "no-such-link").is_err());
         assert!(link_mtu(&socket, "a name that is much too long").is_err());

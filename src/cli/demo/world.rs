@@ -105,10 +105,14 @@ pub(super) fn injector(plan: FaultPlan, seed: Option<u64>) -> FaultInjector {
     FaultInjector::new(plan, seed.unwrap_or_else(|| fastrand::u64(..)))
 }
 
-/// The bytes of a message: every seed gives others.
+/// The bytes of a message: every seed gives others, and no two lines are the same. They are text, so that
+/// whoever looks at the capture sees at once where the payload is.
 pub(super) fn pattern(len: usize, seed: u32) -> Vec<u8> {
-    let mut generator = fastrand::Rng::with_seed(u64::from(seed) << 8 | 1);
-    (0..len).map(|_| generator.u8(..)).collect()
+    let line =
+        |number: usize| format!("roce demo, message {seed:>8}, line {number:>6}, every byte is checked.\n");
+    let mut bytes: Vec<u8> = (0..len.div_ceil(64)).flat_map(|number| line(number).into_bytes()).collect();
+    bytes.truncate(len);
+    bytes
 }
 
 pub(super) struct World {
