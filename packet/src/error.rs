@@ -180,3 +180,42 @@ impl fmt::Display for BufferTooSmall {
 }
 
 impl core::error::Error for BufferTooSmall {}
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn messages_name_layer_place_and_numbers() {
+        let error =
+            |layer, kind, offset, need, have| ParseError { layer, kind, offset, need, have }.to_string();
+        use ParseErrorKind::{BadChecksum, BadLength, BadVersion, NotRoce, TrailingBytes, UnknownOpcode};
+        for (found, expected) in [
+            (
+                ParseError::truncated(Layer::Reth, 12, 16, 3).moved_by(42).to_string(),
+                "RETH at byte 54: too short, 16 bytes needed, 3 found",
+            ),
+            (
+                error(Layer::Payload, TrailingBytes, 16, 0, 4),
+                "payload at byte 16: too long, 0 bytes allowed, 4 found",
+            ),
+            (error(Layer::Bth, BadVersion, 1, 0, 3), "BTH at byte 1: wrong version, 0 expected, 3 found"),
+            (
+                error(Layer::Udp, BadLength, 38, 8, 7),
+                "UDP at byte 38: inconsistent length, 8 bytes needed, 7 found",
+            ),
+            (
+                error(Layer::Ipv4, BadChecksum, 24, 0xabcd, 0),
+                "IPv4 at byte 24: wrong checksum, 0xabcd computed, 0x0 found",
+            ),
+            (error(Layer::Bth, UnknownOpcode, 0, 0, 0xc0), "BTH at byte 0: unknown opcode 0xc0"),
+            (error(Layer::Ethernet, NotRoce, 12, 0, 0x0806), "Ethernet at byte 12: not RoCE 0x806"),
+        ] {
+            assert_eq!(found, expected);
+        }
+        let error = BufferTooSmall { need: 20, have: 19 };
+        assert_eq!(error.to_string(), "the buffer has 19 bytes, 20 are needed");
+    }
+}

@@ -11,7 +11,32 @@
 //! No call panics on anything that came from a wire: slicing goes through checked calls only, which
 //! the lints of this crate enforce.
 //!
-//! The `std` feature, off by default, makes the ICRC several times faster: it lets the CRC look up at
+//! A congestion notification that a NIC sent, taken apart:
+//!
+//! ```
+//! use hex_literal::hex;
+//! use roce_packet::{Frame, Opcode, Qpn};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let bytes = hex!(
+//!     "e41d2dab2bc27cfe90643b320800"
+//!     "45c2003c718c4000401191610a0011010a001201"
+//!     "000012b700280000"
+//!     "8100ffff4000011800000000"
+//!     "00000000000000000000000000000000"
+//!     "82fd002a"
+//! );
+//! let frame = Frame::parse(&bytes)?;
+//! let datagram = frame.datagram()?;
+//! assert_eq!(datagram.bth().opcode, Opcode::CNP);
+//! assert_eq!(datagram.bth().dest_qp, Qpn::new(0x118));
+//! assert_eq!(frame.path().dscp(), 48);
+//! assert!(frame.verify_icrc()?.is_good());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The `std` feature, off by default, makes the ICRC of large packets several times faster: it lets the CRC look up at
 //! run time which instructions the CPU has. The API is the same without it.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -27,6 +52,7 @@ mod aeth;
 mod atomic;
 mod bth;
 mod cnp;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod datagram;
 mod deth;
 mod envelope;
@@ -42,12 +68,14 @@ mod immediate;
 mod ipv4;
 mod ipv6;
 mod mtu;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod number;
 mod opcode;
 mod path;
 pub mod pause;
 mod reth;
 mod udp;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod writer;
 
 pub use aeth::{Aeth, AethView, NakCode, RnrTimer, Syndrome};
@@ -73,9 +101,7 @@ pub use ipv4::{Ipv4Header, Ipv4View};
 pub use ipv6::{Ipv6Header, Ipv6View};
 pub use mtu::PathMtu;
 pub use number::{Msn, Psn, Qpn};
-pub use opcode::{
-    Direction, HeaderSet, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Transport,
-};
+pub use opcode::{Direction, HeaderSet, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Transport};
 pub use path::{Ecn, Encapsulation, Path, ROCE_UDP_PORT};
 pub use pause::PauseFrame;
 pub use reth::{Reth, RethView};

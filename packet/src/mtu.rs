@@ -76,3 +76,23 @@ impl fmt::Display for PathMtu {
         fmt::Display::fmt(&self.bytes(), f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_codes() {
+        for (mtu, bytes, code) in
+            PathMtu::ALL.into_iter().zip([256, 512, 1024, 2048, 4096]).zip(1..).map(|((a, b), c)| (a, b, c))
+        {
+            assert_eq!((mtu.bytes(), mtu.code()), (bytes, code));
+            assert_eq!(PathMtu::from_bytes(bytes), Some(mtu));
+            assert_eq!(PathMtu::from_code(code), Some(mtu));
+        }
+        assert_eq!(PathMtu::from_code(0), None);
+        assert_eq!(PathMtu::from_code(6), None);
+        assert_eq!(PathMtu::from_bytes(1500), None);
+        assert!(PathMtu::Mtu256 < PathMtu::Mtu4096);
+    }
+}

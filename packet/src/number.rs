@@ -227,3 +227,96 @@ pub(crate) const fn to_be_24(value: u32) -> [u8; 3] {
     let [_, high, middle, low] = value.to_be_bytes();
     [high, middle, low]
 }
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_psn() -> impl Strategy<Value = Psn> {
+        any::<u32>().prop_map(Psn::new)
+    }
+
+    #[test]
+    fn higher_bits_are_dropped() {
+        assert_eq!(Psn::new(0xff12_3456).get(), 0x12_3456);
+        assert_eq!(Msn::new(0xff12_3456).get(), 0x12_3456);
+        assert_eq!(Qpn::new(0xff12_3456).get(), 0x12_3456);
+    }
+
+    #[test]
+    fn they_wrap() {
+        let last = Psn::new(Psn::MASK);
+        assert_eq!(last.next(), Psn::new(0));
+        assert_eq!(Psn::new(0).sub(1), last);
+        assert!(last.before(Psn::new(0)) && Psn::new(0).after(last));
+        assert_eq!(Msn::new(Psn::MASK).next(), Msn::new(0));
+    }
+
+    #[test]
+    fn the_window_ends_half_way_round() {
+        let (zero, half) = (Psn::new(0), Psn::new(HALF_WINDOW));
+        assert!(zero.before(half.sub(1)) && half.sub(1).after(zero));
+        // From here on the shorter way is the other one; right between, both are before.
+        assert!(zero.before(half) && half.before(zero));
+        assert!(!zero.after(half) && !half.after(zero));
+        assert!(half.next().before(zero) && zero.after(half.next()));
+    }
+
+    #[test]
+    fn they_print() {
+        assert_eq!(Psn::new(7).to_string(), "7");
+        assert_eq!(Msn::new(7).to_string(), "7");
+        assert_eq!(Qpn::GSI.to_string(), "0x000001");
+    }
+
+    proptest! {
+        #[test]
+        fn one_of_before_after_and_equal_holds(a in any_psn(), b in any_psn()) {
+            let count = usize::from(a == b) + usize::from(a.before(b)) + usize::from(a.after(b));
+            prop_assert_eq!(count, 1);
+        }
+
+        #[test]
+        fn before_is_the_opposite_of_after(a in any_psn(), ahead in 1..HALF_WINDOW) {
+            let b = a.add(ahead);
+            prop_assert!(a.before(b) && b.after(a));
+            prop_assert!(!b.before(a) && !a.after(b));
+        }
+
+        #[test]
+        fn order_is_transitive_within_the_window(
+            a in any_psn(),
+            first in 1..HALF_WINDOW / 2,
+            second in 1..HALF_WINDOW / 2,
+        ) {
+            let (b, c) = (a.add(first), a.add(first).add(second));
+            prop_assert!(a.before(b) && b.before(c) && a.before(c));
+        }
+
+        #[test]
+        fn order_does_not_depend_on_the_place(a in any_psn(), b in any_psn(), shift: u32) {
+            prop_assert_eq!(a.before(b), a.add(shift).before(b.add(shift)));
+            prop_assert_eq!(a.after(b), a.add(shift).after(b.add(shift)));
+        }
+
+        #[test]
+        fn distance_leads_there(a in any_psn(), b in any_psn(), count: u32) {
+            prop_assert_eq!(a.add(a.distance_to(b)), b);
+            prop_assert_eq!(a.add(count).sub(count), a);
+            prop_assert_eq!(a.distance_to(a.add(count)), count & Psn::MASK);
+        }
+
+        #[test]
+        fn three_bytes_are_enough(value: u32) {
+            let (psn, msn, qpn) = (Psn::new(value), Msn::new(value), Qpn::new(value));
+            prop_assert_eq!(Psn::from_be_bytes(psn.to_be_bytes()), psn);
+            prop_assert_eq!(Msn::from_be_bytes(msn.to_be_bytes()), msn);
+            prop_assert_eq!(Qpn::from_be_bytes(qpn.to_be_bytes()), qpn);
+            prop_assert_eq!(&psn.to_be_bytes()[..], &psn.get().to_be_bytes()[1..]);
+        }
+    }
+}

@@ -394,3 +394,66 @@ opcodes! {
     XRC_SEND_LAST_WITH_INVALIDATE = 0xb6: Send Last [XRCETH IETH] OneToMtu;
     XRC_SEND_ONLY_WITH_INVALIDATE = 0xb7: Send Only [XRCETH IETH] ZeroToMtu;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::format;
+
+    use super::*;
+
+    #[test]
+    fn they_print() {
+        assert_eq!(format!("{}", Opcode::RC_RDMA_READ_REQUEST), "RC_RDMA_READ_REQUEST");
+        assert_eq!(format!("{:?}", Opcode(0xff)), "Opcode(0xff)");
+    }
+
+    #[test]
+    fn names_agree_with_the_other_columns() {
+        for info in TABLE.iter().flatten() {
+            let name = info.name;
+            let prefix = match info.transport {
+                Transport::Rc => "RC_",
+                Transport::Uc => "UC_",
+                Transport::Rd => "RD_",
+                Transport::Ud => "UD_",
+                Transport::Cnp => "CNP",
+                Transport::Xrc => "XRC_",
+            };
+            let operation = match info.operation {
+                Operation::Send => "SEND_",
+                Operation::Write => "RDMA_WRITE_",
+                Operation::ReadRequest => "RDMA_READ_REQUEST",
+                Operation::ReadResponse => "RDMA_READ_RESPONSE_",
+                Operation::Acknowledge => "ACKNOWLEDGE",
+                Operation::AtomicAcknowledge => "ATOMIC_ACKNOWLEDGE",
+                Operation::CompareSwap => "COMPARE_SWAP",
+                Operation::FetchAdd => "FETCH_ADD",
+                Operation::Resync => "RESYNC",
+                Operation::Flush => "FLUSH",
+                Operation::AtomicWrite => "ATOMIC_WRITE",
+                Operation::Cnp => "",
+            };
+            let rest = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(operation));
+            let rest = rest.unwrap_or_else(|| panic!("{name} is in the wrong row"));
+            let position = match info.position {
+                Position::First => "FIRST",
+                Position::Middle => "MIDDLE",
+                Position::Last => "LAST",
+                Position::Only if operation.ends_with('_') => "ONLY",
+                Position::Only => "",
+            };
+            assert!(rest.starts_with(position), "{name}");
+            assert_eq!(info.has_immediate(), name.ends_with("_WITH_IMM"), "{name}");
+            assert_eq!(info.starts_message(), !name.contains("MIDDLE") && !name.contains("LAST"), "{name}");
+            assert_eq!(info.ends_message(), !name.contains("MIDDLE") && !name.contains("FIRST"), "{name}");
+        }
+    }
+
+    #[test]
+    fn offset_of_takes_one_header() {
+        let info = Opcode::RD_RDMA_WRITE_ONLY_WITH_IMM.info().unwrap();
+        assert_eq!(info.offset_of(HeaderSet::RETH), Some(24));
+        assert_eq!(info.offset_of(HeaderSet::AETH), None);
+        assert_eq!(info.offset_of(HeaderSet::empty()), None);
+    }
+}

@@ -125,3 +125,48 @@ impl Ecn {
         !matches!(self, Self::NotCapable)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: Path = Path {
+        encapsulation: Encapsulation::RoceV2,
+        source: IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 1)),
+        destination: IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 2)),
+        source_port: 0xc000,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 5,
+        vlan: None,
+    };
+
+    #[test]
+    fn the_way_back_swaps_only_addresses() {
+        let back = PATH.reply();
+        assert_eq!((back.source, back.destination), (PATH.destination, PATH.source));
+        assert_eq!(back.reply(), PATH);
+    }
+
+    #[test]
+    fn the_traffic_class_has_two_parts() {
+        for class in 0..=u8::MAX {
+            let path = Path { traffic_class: class, ..PATH };
+            assert_eq!(path.ecn().bits(), class & 3);
+            assert_eq!(path.dscp(), class >> 2);
+            assert_eq!(PATH.with_dscp(path.dscp()).with_ecn(path.ecn()), path);
+            assert_eq!(PATH.with_ecn(path.ecn()).with_dscp(path.dscp()), path);
+        }
+    }
+
+    //= rfc3168 section-5 type=test
+    #[test]
+    fn congestion_field() {
+        let fields = [Ecn::NotCapable, Ecn::Capable1, Ecn::Capable0, Ecn::CongestionExperienced];
+        for (bits, ecn) in (0..).zip(fields) {
+            assert_eq!(Ecn::from_bits(bits), ecn);
+            assert_eq!(ecn.bits(), bits);
+            assert_eq!(ecn.is_capable(), bits != 0);
+        }
+    }
+}
