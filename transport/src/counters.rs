@@ -138,6 +138,8 @@ counters! {
     drop_access,
     /// Dropped: part of a message whose beginning was lost (UC).
     drop_incomplete_message,
+    /// Dropped: doubled or overtaken on the way (UC).
+    drop_late_packet,
     /// Dropped: no queue pair of this engine joined the multicast group.
     drop_no_multicast_member,
 }

@@ -90,6 +90,11 @@ impl UcRequester {
     }
 }
 
+/// A packet so far behind the expected PSN, or less, was doubled or overtaken on the way: it is dropped, or a
+/// message could arrive twice or after a later one. Beyond that the sender is taken to have moved on by more
+/// than half of all PSNs while nothing arrived.
+const LATE_PACKETS: u32 = 1 << 16;
+
 /// The receiving half of UC: a gap costs the message it falls into.
 #[derive(Debug)]
 pub(crate) struct UcResponder {
@@ -131,6 +136,10 @@ impl UcResponder {
             shared.events.push_async(AsyncEvent::CommunicationEstablished(core.number));
         }
         let psn = datagram.bth().psn;
+        if psn.before(self.epsn) && psn.distance_to(self.epsn) <= LATE_PACKETS {
+            count!(shared, core, duplicate_request);
+            return Verdict::Dropped(DropReason::LatePacket);
+        }
         let in_order = psn == self.epsn;
         self.epsn = psn.next();
         if !in_order {

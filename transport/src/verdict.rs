@@ -79,6 +79,8 @@ drop_reasons! {
     Access => drop_access,
     /// Part of a message that began with a loss (UC).
     IncompleteMessage => drop_incomplete_message,
+    /// Doubled or overtaken on the way (UC).
+    LatePacket => drop_late_packet,
     /// Nobody here joined the multicast group.
     NoMulticastMember => drop_no_multicast_member,
 }
