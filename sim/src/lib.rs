@@ -5,5 +5,6 @@
 //! as the decisions of [`fault`], are written so that it can.
 #![forbid(unsafe_code)]
 
+pub mod adversary;
 pub mod fault;
 pub mod pair;

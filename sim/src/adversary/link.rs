@@ -1,0 +1,169 @@
+//! The link between the two engines: faults, delays and the order of arrivals.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use roce_packet::{Ecn, Path};
+use roce_transport::{Instant, Transmit};
+
+use super::plan::Plan;
+use super::random::Random;
+use crate::fault::{Delivery, FaultInjector, Verdict};
+use crate::pair::Side;
+
+/// A packet on its way.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) to: Side,
+    pub(super) path: Path,
+    pub(super) identification: u16,
+    pub(super) bytes: Vec<u8>,
+    /// Damaged where its ICRC covers it.
+    pub(super) damaged: bool,
+}
+
+/// What happened to a packet that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fate {
+    /// For the ladder.
+    pub(super) name: &'static str,
+    /// When the fault takes effect, if there was one: at the arrival of what comes late.
+    pub(super) disturbs: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    delay_ns: u64,
+    gap_ns: u64,
+    injectors: [FaultInjector; 2],
+    /// When the last packet of each direction left.
+    last: [Instant; 2],
+    random: Random,
+    /// How late a second copy may be.
+    latest_copy_ns: u64,
+    arrivals: BinaryHeap<Reverse<(Instant, u64, usize)>>,
+    packets: Vec<Option<InFlight>>,
+    free: Vec<usize>,
+    spare: Vec<Vec<u8>>,
+    sequence: u64,
+}
+
+impl Link {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let [a, b] = &plan.faults;
+        Self {
+            delay_ns: plan.link_delay_ns,
+            gap_ns: plan.gap_ns,
+            injectors: [
+                FaultInjector::new(a.clone(), plan.seed),
+                FaultInjector::new(b.clone(), plan.seed.wrapping_add(0x1234_5678)),
+            ],
+            last: [Instant::ZERO; 2],
+            random: Random::new(plan.seed ^ 0x5555),
+            latest_copy_ns: plan.timeout_ns(),
+            arrivals: BinaryHeap::new(),
+            packets: Vec::new(),
+            free: Vec::new(),
+            spare: Vec::new(),
+            sequence: 0,
+        }
+    }
+
+    /// Takes what `from` sends at `now`, with the faults of the plan if they are still on.
+    pub(super) fn send(
+        &mut self,
+        now: Instant,
+        from: Side,
+        transmit: &Transmit,
+        bytes: &[u8],
+        faults: bool,
+    ) -> Fate {
+        let leaves = now.max(self.last[from as usize].plus_nanos(self.gap_ns));
+        self.last[from as usize] = leaves;
+        let arrives = leaves.plus_nanos(self.delay_ns);
+        let verdict = if faults {
+            self.injectors[from as usize].inject(now, transmit.path.ecn(), bytes)
+        } else {
+            Verdict::UNTOUCHED
+        };
+        let Verdict::Deliver(delivery) = verdict else {
+            return Fate { name: "lost", disturbs: Some(arrives) };
+        };
+        self.deliver(arrives, from.other(), transmit, bytes, &delivery)
+    }
+
+    fn deliver(
+        &mut self,
+        arrives: Instant,
+        to: Side,
+        transmit: &Transmit,
+        bytes: &[u8],
+        delivery: &Delivery,
+    ) -> Fate {
+        let behind = delivery.reorder.map_or(0, |reorder| u64::from(reorder.behind) * (self.gap_ns + 20));
+        let at = arrives.plus_nanos(delivery.delay_ns + behind);
+        let mut path = transmit.path;
+        if delivery.mark {
+            path = path.with_ecn(Ecn::CongestionExperienced);
+        }
+        let mut packet = InFlight {
+            to,
+            path,
+            identification: transmit.identification,
+            bytes: self.spare.pop().unwrap_or_default(),
+            damaged: false,
+        };
+        packet.bytes.clear();
+        packet.bytes.extend_from_slice(bytes);
+        delivery.flips.apply(&mut packet.bytes);
+        // Routers may change byte 4 of the BTH, so no ICRC covers it.
+        packet.damaged = delivery.flips.bits().any(|bit| bit / 8 != 4 && (bit as usize) < 8 * bytes.len());
+        let damaged = packet.damaged;
+        let mut latest = at;
+        if delivery.duplicate {
+            latest = at.plus_nanos(self.random.below(self.latest_copy_ns as usize) as u64);
+            let mut bytes = self.spare.pop().unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(&packet.bytes);
+            self.launch(latest, InFlight { bytes, ..packet });
+        }
+        self.launch(at, packet);
+        let name = match (damaged, delivery.duplicate, at > arrives) {
+            (true, ..) => "damaged",
+            (_, true, _) => "doubled",
+            (.., true) => "late",
+            _ => "",
+        };
+        Fate { name, disturbs: (!name.is_empty()).then_some(latest) }
+    }
+
+    fn launch(&mut self, at: Instant, packet: InFlight) {
+        self.sequence += 1;
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.packets.push(None);
+            self.packets.len() - 1
+        });
+        self.packets[place] = Some(packet);
+        self.arrivals.push(Reverse((at, self.sequence, place)));
+    }
+
+    /// When the next packet arrives.
+    pub(super) fn next_arrival(&self) -> Option<Instant> {
+        self.arrivals.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// The next packet that has arrived by `now`.
+    pub(super) fn arrived(&mut self, now: Instant) -> Option<InFlight> {
+        if self.next_arrival()? > now {
+            return None;
+        }
+        let Reverse((_, _, place)) = self.arrivals.pop()?;
+        self.free.push(place);
+        self.packets[place].take()
+    }
+
+    /// Gives the buffer of a packet back.
+    pub(super) fn recycle(&mut self, packet: InFlight) {
+        self.spare.push(packet.bytes);
+    }
+}

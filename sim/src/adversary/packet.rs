@@ -1,0 +1,186 @@
+//! What can be said about each packet, and the record of them.
+
+use std::collections::VecDeque;
+
+use roce_packet::{Datagram, Direction, NakCode, Operation, Psn, Qpn, Syndrome};
+use roce_transport::{Instant, QpType, Wc};
+
+use super::link::Fate;
+use super::random::mix;
+use super::world::{Checked, World};
+use crate::pair::Side;
+
+/// Packets in a ladder.
+const LADDER: usize = 60;
+
+/// A hash of all that happened, and the last of it in words.
+#[derive(Debug)]
+pub(super) struct Trace {
+    pub(super) hash: u64,
+    /// Packets, posts and completions so far.
+    pub(super) events: u64,
+    ladder: VecDeque<Entry>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Packet { at: Instant, from: Side, qpn: Qpn, header: [u8; 20], len: usize, fate: &'static str },
+    Completion { at: Instant, side: Side, wc: Wc },
+    Note { at: Instant, text: &'static str },
+}
+
+impl Trace {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { hash: seed, events: 0, ladder: VecDeque::with_capacity(LADDER + 1) }
+    }
+
+    fn mix(&mut self, number: u64) {
+        self.hash = mix(self.hash.rotate_left(5) ^ number);
+    }
+
+    fn push(&mut self, entry: Entry) {
+        self.events += 1;
+        if self.ladder.len() >= LADDER {
+            self.ladder.pop_front();
+        }
+        self.ladder.push_back(entry);
+    }
+
+    /// The ICRC speaks for the rest of the packet.
+    fn packet(&mut self, at: Instant, from: Side, qpn: Qpn, bytes: &[u8], fate: &'static str) {
+        self.mix(at.as_nanos() ^ (from as u64) << 63);
+        let icrc = bytes.last_chunk::<4>().map_or(0, |icrc| u32::from_le_bytes(*icrc));
+        self.mix(u64::from(icrc) << 32 | bytes.len() as u64);
+        let mut header = [0; 20];
+        let len = header.len().min(bytes.len());
+        header[..len].copy_from_slice(&bytes[..len]);
+        self.push(Entry::Packet { at, from, qpn, header, len: bytes.len(), fate });
+    }
+
+    pub(super) fn completion(&mut self, at: Instant, side: Side, wc: &Wc) {
+        self.mix(at.as_nanos() ^ (side as u64) << 63);
+        self.mix(wc.wr_id ^ (wc.status as u64) << 56 ^ u64::from(wc.byte_len) << 20);
+        self.push(Entry::Completion { at, side, wc: *wc });
+    }
+
+    pub(super) fn note(&mut self, at: Instant, text: &'static str) {
+        self.push(Entry::Note { at, text });
+    }
+
+    pub(super) fn posted(&mut self) {
+        self.events += 1;
+    }
+
+    /// Arrows go from the sender to the receiver; A is on the left.
+    pub(super) fn ladder(&self) -> Vec<String> {
+        self.ladder.iter().map(Entry::line).collect()
+    }
+}
+
+impl Entry {
+    fn line(&self) -> String {
+        match self {
+            Self::Packet { at, from, qpn, header, len, fate } => {
+                let arrow = if *from == Side::A { "A --->  " } else { "  <--- B" };
+                let [opcode, _, _, _, _, _, _, _, flags, a, b, c, aeth @ ..] = header;
+                let psn = u32::from_be_bytes([0, *a, *b, *c]);
+                let name = roce_packet::Opcode(*opcode).name().unwrap_or("?");
+                let syndrome =
+                    if name.contains("ACK") { format!(" aeth {aeth:02x?}") } else { String::new() };
+                let ack_req = if flags & 0x80 != 0 { " ack?" } else { "" };
+                let qpn = qpn.get();
+                format!("{at} {arrow} qp {qpn:#x} psn {psn:#08x} {name}{ack_req}{syndrome} {len} B {fate}")
+            }
+            Self::Completion { at, side, wc } => format!(
+                "{at} {side:?} completes {} {} of qp {:#x}: {} {:?} {:?}",
+                if wc.wr_id >> 63 == 1 { "receive" } else { "request" },
+                wc.wr_id & 0xffff_ffff,
+                wc.qpn.get(),
+                wc.status.name(),
+                wc.opcode,
+                wc.cause
+            ),
+            Self::Note { at, text } => format!("{at} -- {text} --"),
+        }
+    }
+}
+
+impl World<'_> {
+    fn pair_of(&self, to: Side, qpn: Qpn) -> Option<usize> {
+        self.pairs.iter().position(|pair| pair.qpns[to as usize] == qpn)
+    }
+
+    /// Looks at a packet that `from` puts on the link.
+    pub(super) fn observe_sent(&mut self, from: Side, bytes: &[u8], fate: Fate) -> Checked {
+        let datagram =
+            Datagram::parse(bytes, &[]).map_err(|error| format!("sent a broken packet: {error}"))?;
+        let qpn = datagram.bth().dest_qp;
+        self.trace.packet(self.now, from, qpn, bytes, fate.name);
+        let pair = self.pair_of(from.other(), qpn).ok_or("a packet for nobody")?;
+        if let Some(at) = fate.disturbs {
+            self.pairs[pair].disturbed.push(at);
+            self.pairs[pair].doubled += u32::from(fate.name == "doubled");
+        }
+        if self.plan.pairs[pair].qp_type != QpType::Rc {
+            return Ok(());
+        }
+        match datagram.info().direction {
+            Direction::Request => self.check_request(2 * pair + from as usize, &datagram),
+            _ => self.check_response(2 * pair + from.other() as usize, &datagram),
+        }
+    }
+
+    /// The window, and the size of READ requests.
+    fn check_request(&self, flow: usize, datagram: &Datagram<'_>) -> Checked {
+        let psn = datagram.bth().psn;
+        let first = self.flows[flow].unacknowledged;
+        if !psn.before(first) && first.distance_to(psn) >= self.plan.window {
+            return Err(format!("PSN {psn:?} is outside the window of {} at {first:?}", self.plan.window));
+        }
+        let limit = self.plan.max_read_packets as usize * self.plan.mtu.bytes();
+        if let Some(reth) = datagram.reth().filter(|_| datagram.info().operation == Operation::ReadRequest)
+            && limit > 0
+            && reth.dma_len as usize > limit
+        {
+            return Err(format!("a READ of {} bytes is longer than a piece of {limit}", reth.dma_len));
+        }
+        Ok(())
+    }
+
+    /// Every request is legal, so no NAK may be final, and an RNR NAK needs an empty receive queue.
+    fn check_response(&self, flow: usize, datagram: &Datagram<'_>) -> Checked {
+        let flow = &self.flows[flow];
+        match datagram.aeth().map(|aeth| aeth.syndrome) {
+            Some(Syndrome::Nak(code)) if code != NakCode::PsnSequence => {
+                Err(format!("a legal request was refused: {code:?} at {:?}", datagram.bth().psn))
+            }
+            Some(Syndrome::RnrNak { .. }) if flow.receives_posted > flow.received => {
+                Err(format!("RNR NAK although {} receives are there", flow.receives_posted - flow.received))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Remembers what an undamaged packet tells its receiver.
+    pub(super) fn observe_arrived(&mut self, to: Side, bytes: &[u8]) {
+        let Ok(datagram) = Datagram::parse(bytes, &[]) else { return };
+        let bth = *datagram.bth();
+        let Some(pair) = self.pair_of(to, bth.dest_qp) else { return };
+        if datagram.info().direction != Direction::Response {
+            return;
+        }
+        let now = self.now;
+        let flow = &mut self.flows[2 * pair + to as usize];
+        let answered: Psn = match datagram.aeth().map(|aeth| aeth.syndrome) {
+            Some(Syndrome::RnrNak { .. }) => {
+                flow.rnr_naks.push(now);
+                bth.psn
+            }
+            Some(Syndrome::Nak(_)) => bth.psn,
+            _ => bth.psn.next(),
+        };
+        if answered.after(flow.unacknowledged) {
+            flow.unacknowledged = answered;
+        }
+    }
+}

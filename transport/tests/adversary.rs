@@ -1,0 +1,162 @@
+//! Thousands of runs of two engines over the worst of links, each derived from one number and checked byte
+//! by byte: see `roce_sim::adversary`.
+//!
+//! - `ROCE_SEEDS=1000000` runs so many seeds instead of the default;
+//! - `ROCE_SEED=123` runs one seed, and shows it with `-- --nocapture`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use roce_sim::adversary::{Plan, Report, run};
+
+/// Seeds that every test run covers.
+const SEEDS: u64 = 10_000;
+const THREADS: u64 = 2;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+/// The report of a seed, or what there is to say about it.
+fn attempt(seed: u64) -> Result<Report, String> {
+    match catch_unwind(AssertUnwindSafe(|| run(seed))) {
+        Ok(Ok(report)) => Ok(report),
+        Ok(Err(failure)) => Err(failure.to_string()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map_or("(see above)", String::as_str);
+            Err(format!("seed {seed}: panic: {text}"))
+        }
+    }
+}
+
+fn replay(seed: u64) -> String {
+    format!("replay with: ROCE_SEED={seed} cargo test -p roce-transport --test adversary -- --nocapture")
+}
+
+/// Counts of all runs, to see that they reach what they are meant to reach.
+#[derive(Debug, Default)]
+struct Totals {
+    packets: usize,
+    completed: usize,
+    failed: usize,
+    naks: u64,
+    implied_naks: u64,
+    timeouts: u64,
+    rnr_naks: u64,
+    duplicates: u64,
+    bad_icrcs: u64,
+    out_of_retries: u64,
+    out_of_rnr_retries: u64,
+}
+
+impl Totals {
+    fn add(&mut self, report: &Report) {
+        self.packets += report.packets;
+        self.completed += report.completed;
+        self.failed += report.failed;
+        for counters in &report.counters {
+            self.naks += counters.packet_seq_err;
+            self.implied_naks += counters.implied_nak_seq_err;
+            self.timeouts += counters.local_ack_timeout_err;
+            self.rnr_naks += counters.rnr_nak_retry_err;
+            self.duplicates += counters.duplicate_request;
+            self.bad_icrcs += counters.rx_icrc_encapsulated;
+            self.out_of_retries += counters.req_transport_retries_exceeded;
+            self.out_of_rnr_retries += counters.req_rnr_retries_exceeded;
+        }
+    }
+}
+
+/// Runs every `THREADS`-th seed from `first` on, until one fails anywhere.
+fn run_share(first: u64, seeds: u64, stop: &AtomicBool) -> Result<Totals, (u64, String)> {
+    let mut totals = Totals::default();
+    for seed in (first..seeds).step_by(THREADS as usize) {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let report = attempt(seed).map_err(|message| {
+            stop.store(true, Ordering::Relaxed);
+            (seed, message)
+        })?;
+        totals.add(&report);
+    }
+    Ok(totals)
+}
+
+#[test]
+fn no_seed_finds_anything() {
+    if let Some(seed) = number("ROCE_SEED") {
+        println!("{:#?}", Summary(&Plan::new(seed)));
+        match attempt(seed) {
+            Ok(report) => println!("seed {seed}: {report:#?}"),
+            Err(message) => panic!("{message}"),
+        }
+        return;
+    }
+    let seeds = number("ROCE_SEEDS").unwrap_or(SEEDS);
+    let stop = AtomicBool::new(false);
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let stop = &stop;
+        let threads: Vec<_> =
+            (0..THREADS).map(|first| scope.spawn(move || run_share(first, seeds, stop))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("panics were caught")).collect()
+    });
+    for outcome in outcomes {
+        match outcome {
+            Ok(totals) => println!("{totals:?}"),
+            Err((seed, message)) => panic!("{message}\n{}", replay(seed)),
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let mut different = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        let hashes = [(); 2].map(|()| match attempt(seed) {
+            Ok(report) => report.hash,
+            Err(message) => panic!("{message}\n{}", replay(seed)),
+        });
+        assert_eq!(hashes[0], hashes[1], "seed {seed}");
+        different.insert(hashes[0]);
+    }
+    assert_eq!(different.len(), 200, "different seeds give different runs");
+}
+
+/// A plan without the bytes of its memory.
+struct Summary<'a>(&'a Plan);
+
+impl std::fmt::Debug for Summary<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plan = self.0;
+        f.debug_struct("Plan")
+            .field("mode", &plan.mode)
+            .field("mtu", &plan.mtu)
+            .field("window", &plan.window)
+            .field("max_read_packets", &plan.max_read_packets)
+            .field("timeout", &plan.timeout)
+            .field("retry_cnt", &plan.retry_cnt)
+            .field("rnr_retry", &plan.rnr_retry)
+            .field("min_rnr_timer", &plan.min_rnr_timer)
+            .field("rd_atomic", &plan.rd_atomic)
+            .field("max_send_wr", &plan.max_send_wr)
+            .field("bursts", &plan.bursts)
+            .field("faults", &plan.faults.each_ref().map(ToString::to_string))
+            .field("pairs", &plan.pairs)
+            .field(
+                "flows",
+                &plan
+                    .flows
+                    .iter()
+                    .map(|flow| {
+                        let op = |op: &roce_sim::adversary::Op| {
+                            let fence = if op.fence { " fenced" } else { "" };
+                            format!("{:?} {} bytes{fence} after {} ns", op.kind, op.data.len(), op.wait_ns)
+                        };
+                        flow.ops.iter().map(op).collect::<Vec<_>>()
+                    })
+                    .collect::<Vec<_>>(),
+            )
+            .finish()
+    }
+}
