@@ -36,6 +36,8 @@ pub(super) struct Resource {
     pub(super) answer: Answer,
     /// What is still to be sent; `None` while nobody waits.
     pub(super) sending: Option<Sending>,
+    /// Whether the whole answer was sent at least once.
+    pub(super) answered: bool,
 }
 
 impl Resource {
@@ -77,11 +79,11 @@ impl Resources {
     }
 
     /// Whether one more request fits. The oldest one makes room unless its answer is still being sent:
-    /// then the peer has more outstanding than it may.
+    /// then the peer has more outstanding than it may. An answer that is being repeated does not count: a
+    /// peer that asks for something new has what it asked for twice.
     pub(super) fn has_room(&self) -> bool {
-        self.limit > 0
-            && (self.ring.len() < self.limit
-                || self.ring.front().is_some_and(|oldest| oldest.sending.is_none()))
+        let is_free = |oldest: &Resource| oldest.sending.is_none() || oldest.answered;
+        self.limit > 0 && (self.ring.len() < self.limit || self.ring.front().is_some_and(is_free))
     }
 
     pub(super) fn push(&mut self, resource: Resource) {
@@ -124,6 +126,7 @@ impl Resources {
     pub(super) fn finished(&mut self) {
         if let Some(resource) = self.ring.iter_mut().find(|resource| resource.sending.is_some()) {
             resource.sending = None;
+            resource.answered = true;
             self.waiting -= 1;
         }
     }

@@ -427,7 +427,14 @@ impl RcResponder {
     fn keep(&mut self, answer: Answer, psns: u32, sending: Sending) {
         self.msn = self.msn.next();
         let (first_psn, msn) = (self.epsn, self.msn);
-        self.resources.push(Resource { first_psn, psns, msn, answer, sending: Some(sending) });
+        self.resources.push(Resource {
+            first_psn,
+            psns,
+            msn,
+            answer,
+            sending: Some(sending),
+            answered: false,
+        });
         self.epsn = self.epsn.add(psns);
         if self.reply == Some(Reply::Ack) {
             self.reply = None;
