@@ -119,12 +119,16 @@ pub struct WindowBinding {
 pub(crate) struct Resolved {
     entry: u32,
     key: u32,
+    binding: u32,
     pub(crate) offset: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
     key: u32,
+    /// Counts the bindings of a window. A message that began under one does not go on under the next, which
+    /// may have the same key.
+    binding: u32,
     pd: PdId,
     /// First virtual address, and bytes.
     start: u64,
@@ -191,6 +195,7 @@ impl KeyTable {
         }
         let entry = Entry {
             key: 0,
+            binding: 0,
             pd,
             start,
             len: len as u64,
@@ -211,7 +216,7 @@ impl KeyTable {
     ) -> Result<RKey, RegisterError> {
         let kind = Kind::Window { window_type, region: None, owner: None };
         let access = Access::empty();
-        let entry = Entry { key: 0, pd, start: 0, len: 0, access, memory: None, base: 0, kind };
+        let entry = Entry { key: 0, binding: 0, pd, start: 0, len: 0, access, memory: None, base: 0, kind };
         self.insert(rng, entry).map(RKey)
     }
 
@@ -316,7 +321,7 @@ impl KeyTable {
     #[inline]
     pub(crate) fn memory(&self, resolved: &Resolved) -> Result<&dyn Memory, KeyError> {
         let entry = self.entries.get(resolved.entry as usize).ok_or(KeyError::Unknown)?;
-        if entry.key != resolved.key {
+        if entry.key != resolved.key || entry.binding != resolved.binding {
             return Err(KeyError::Unknown);
         }
         entry.memory.as_deref().ok_or(KeyError::Unbound)
@@ -451,6 +456,7 @@ impl KeyTable {
             *owner = None;
             let region = region.take();
             entry.memory = None;
+            entry.binding = entry.binding.wrapping_add(1);
             if let Some(region) = region {
                 self.count_windows(region as usize, -1);
             }
@@ -478,6 +484,6 @@ impl Entry {
         let inside = usize::try_from(inside).map_err(|_| KeyError::OutOfRange)?;
         let offset = self.base.checked_add(inside).ok_or(KeyError::OutOfRange)?;
         let entry = u32::try_from(position).map_err(|_| KeyError::Unknown)?;
-        Ok(Resolved { entry, key: self.key, offset })
+        Ok(Resolved { entry, key: self.key, binding: self.binding, offset })
     }
 }
