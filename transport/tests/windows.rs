@@ -1,0 +1,370 @@
+//! Memory windows and remote invalidation (section 7 of the protocol description).
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Answer, Bench, MTU, address, settings};
+use roce_packet::{Opcode, Psn, Qpn};
+use roce_sim::pair::{Settings, Side};
+use roce_transport::{
+    Access, DestroyError, KeyError, QpAttr, QpState, QpType, RKey, SendFlags, SendOp, SendWr, WcFlags,
+    WcStatus, WindowBinding, WindowType, WordMemory,
+};
+
+const START: u32 = 0x1000;
+const REMOTE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+
+fn window(bench: &mut Bench, window_type: WindowType) -> RKey {
+    let host = bench.host_mut(Side::B);
+    host.engine.allocate_window(host.pd, window_type).expect("there is room")
+}
+
+fn binding(bench: &Bench, offset: usize, len: usize, access: Access) -> WindowBinding {
+    WindowBinding { region: bench.host(Side::B).region.lkey, addr: address(offset), len, access }
+}
+
+fn bind1(bench: &mut Bench, window: RKey, binding: &WindowBinding) -> Result<RKey, KeyError> {
+    let host = bench.host_mut(Side::B);
+    host.engine.bind_window(host.pd, window, binding)
+}
+
+/// Binds a type 2 window by a work request of B's queue pair.
+#[track_caller]
+fn bind2(bench: &mut Bench, window: RKey, new_rkey: RKey, binding: WindowBinding) -> WcStatus {
+    let b = bench.b;
+    let op = SendOp::BindWindow { window, new_rkey, binding };
+    bench.post_send(Side::B, b, &SendWr::new(70, op, &[])).unwrap();
+    bench.collect(Side::B);
+    bench.ended(Side::B)[0].1
+}
+
+/// The syndrome with which B answers a WRITE of 8 bytes. A refusal fails B's queue pair.
+#[track_caller]
+fn probe(bench: &mut Bench, va: u64, rkey: RKey) -> u8 {
+    let psn = bench.expected(Side::B);
+    let packet = bench.forge(Side::B, Opcode::RC_RDMA_WRITE_ONLY, psn).reth(va, rkey, 8).payload(&[1; 8]);
+    bench.arrive(Side::B, &packet).1[0].syndrome.unwrap()
+}
+
+/// A new connected queue pair at B for the next probe.
+#[track_caller]
+fn fresh(bench: &mut Bench) {
+    bench.b = bench.create_qp(Side::B, QpType::Rc, &settings());
+    let (a, b) = (bench.a, bench.b);
+    bench.bring_up(Side::B, b, a, &settings(), QpState::Rts);
+}
+
+const OPEN: u8 = 0x1f;
+const CLOSED: u8 = 0x62;
+
+#[test]
+fn type_1_is_bound_by_verb_and_changes_its_key() {
+    let mut bench = Bench::rc();
+    let unbound = window(&mut bench, WindowType::Type1);
+    assert_eq!(probe(&mut bench, address(0), unbound), CLOSED);
+    let here = binding(&bench, 64, 16, REMOTE);
+    let first = bind1(&mut bench, unbound, &here).unwrap();
+    assert_ne!(first, unbound);
+    // Every queue pair of the protection domain may use it, inside its range.
+    for _ in 0..2 {
+        fresh(&mut bench);
+        assert_eq!(probe(&mut bench, address(64), first), OPEN);
+        assert_eq!(probe(&mut bench, address(72), first), OPEN);
+    }
+    for offset in [63, 73, 56, 80] {
+        fresh(&mut bench);
+        assert_eq!(probe(&mut bench, address(offset), first), CLOSED, "{offset}");
+    }
+    // Bound again, elsewhere: the old key is dead.
+    let there = binding(&bench, 512, 8, REMOTE);
+    let second = bind1(&mut bench, first, &there).unwrap();
+    fresh(&mut bench);
+    assert_eq!(probe(&mut bench, address(512), second), OPEN);
+    assert_eq!(probe(&mut bench, address(64), first), CLOSED);
+    assert_eq!(bind1(&mut bench, first, &there), Err(KeyError::Unknown));
+    // A length of 0 unbinds.
+    let nowhere = binding(&bench, 0, 0, REMOTE);
+    let third = bind1(&mut bench, second, &nowhere).unwrap();
+    for key in [second, third] {
+        fresh(&mut bench);
+        assert_eq!(probe(&mut bench, address(512), key), CLOSED);
+    }
+}
+
+#[test]
+fn window_rights_bound_what_peers_may_do() {
+    for right in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+        let mut bench = Bench::rc();
+        let unbound = window(&mut bench, WindowType::Type1);
+        let here = binding(&bench, 0, 64, right);
+        let key = bind1(&mut bench, unbound, &here).unwrap();
+        let rows = [
+            (Opcode::RC_RDMA_READ_REQUEST, Access::REMOTE_READ),
+            (Opcode::RC_RDMA_WRITE_ONLY, Access::REMOTE_WRITE),
+            (Opcode::RC_FETCH_ADD, Access::REMOTE_ATOMIC),
+        ];
+        for (opcode, needed) in rows {
+            fresh(&mut bench);
+            let forge = bench.forge(Side::B, opcode, Psn::new(START));
+            let packet = match opcode {
+                Opcode::RC_FETCH_ADD => forge.atomic(address(0), key, 1, 0),
+                Opcode::RC_RDMA_WRITE_ONLY => forge.reth(address(0), key, 8).payload(&[1; 8]),
+                _ => forge.reth(address(0), key, 8),
+            };
+            let expected = if needed == right { OPEN } else { CLOSED };
+            assert_eq!(bench.arrive(Side::B, &packet).1[0].syndrome, Some(expected), "{right:?} {opcode}");
+        }
+    }
+}
+
+/// A bind is refused for a region without MW_BIND, without LOCAL_WRITE below a window to write through, of
+/// another protection domain, and for a range that is not inside.
+#[test]
+fn binds_that_are_refused() {
+    let mut bench = Bench::rc();
+    let memory = Arc::new(WordMemory::new(4096));
+    let host = bench.host_mut(Side::B);
+    let (pd, engine) = (host.pd, &mut host.engine);
+    let mut region = |pd, access| engine.register(pd, 0x5000, memory.clone(), access).unwrap().lkey;
+    let no_bind = region(pd, Access::LOCAL_WRITE);
+    let read_only = region(pd, Access::MW_BIND);
+    let other = engine_pd(&mut bench);
+    let engine = &mut bench.host_mut(Side::B).engine;
+    let foreign = engine.register(other, 0x5000, memory, Access::LOCAL_WRITE | Access::MW_BIND).unwrap().lkey;
+    let own = bench.host(Side::B).region.lkey;
+    let end = address(1 << 21);
+    let rows = [
+        (no_bind, 0x5000, 8, Access::REMOTE_READ, KeyError::PermissionDenied),
+        (read_only, 0x5000, 8, Access::REMOTE_WRITE, KeyError::PermissionDenied),
+        (read_only, 0x5000, 8, Access::REMOTE_ATOMIC, KeyError::PermissionDenied),
+        (foreign, 0x5000, 8, Access::REMOTE_READ, KeyError::WrongProtectionDomain),
+        (roce_transport::LKey(1), 0x5000, 8, Access::REMOTE_READ, KeyError::Unknown),
+        (own, address(0) - 1, 8, Access::REMOTE_READ, KeyError::OutOfRange),
+        (own, end - 7, 8, Access::REMOTE_READ, KeyError::OutOfRange),
+        (own, end, 8, Access::REMOTE_READ, KeyError::OutOfRange),
+        (own, u64::MAX - 3, 8, Access::REMOTE_READ, KeyError::OutOfRange),
+        (own, u64::MAX, usize::MAX, Access::REMOTE_READ, KeyError::OutOfRange),
+        (own, address(0), usize::MAX, Access::REMOTE_READ, KeyError::OutOfRange),
+    ];
+    for (region, addr, len, access, expected) in rows {
+        let key = window(&mut bench, WindowType::Type1);
+        let binding = WindowBinding { region, addr, len, access };
+        assert_eq!(bind1(&mut bench, key, &binding), Err(expected), "{binding:?}");
+        // The window is as it was: its key stands and it can be bound.
+        let here = self::binding(&bench, 0, 8, REMOTE);
+        assert!(bind1(&mut bench, key, &here).is_ok());
+        // By work request the same is a bind error.
+        let key = window(&mut bench, WindowType::Type2);
+        fresh(&mut bench);
+        let status = bind2(&mut bench, key, key.next_variant(), binding);
+        assert_eq!(status, WcStatus::MemoryWindowBindError, "{binding:?}");
+        assert_eq!(bench.state(Side::B), QpState::Err);
+    }
+    // A window to read through needs nothing of the region but MW_BIND.
+    let key = window(&mut bench, WindowType::Type1);
+    let here = WindowBinding { region: read_only, addr: 0x5000, len: 8, access: Access::REMOTE_READ };
+    assert!(bind1(&mut bench, key, &here).is_ok());
+    // The verb is for type 1, the work request for type 2.
+    let key = window(&mut bench, WindowType::Type2);
+    assert_eq!(bind1(&mut bench, key, &here), Err(KeyError::PermissionDenied));
+    let key = window(&mut bench, WindowType::Type1);
+    fresh(&mut bench);
+    assert_eq!(bind2(&mut bench, key, key.next_variant(), here), WcStatus::MemoryWindowBindError);
+}
+
+fn engine_pd(bench: &mut Bench) -> roce_transport::PdId {
+    bench.host_mut(Side::B).engine.allocate_pd().unwrap()
+}
+
+#[test]
+fn type_2_belongs_to_one_queue_pair() {
+    let mut bench = Bench::rc();
+    let owner = bench.b;
+    let unbound = window(&mut bench, WindowType::Type2);
+    let key = unbound.next_variant();
+    let here = binding(&bench, 0, 64, REMOTE);
+    assert_eq!(bind2(&mut bench, unbound, key, here), WcStatus::Success);
+    assert_eq!(probe(&mut bench, address(0), key), OPEN);
+    fresh(&mut bench);
+    assert_eq!(probe(&mut bench, address(0), key), CLOSED, "another queue pair");
+    // Bound, it must be invalidated before it is bound again; only the variant may change.
+    bench.b = owner;
+    let stranger = RKey(key.0 ^ 0x0100_0000);
+    for (old, new) in [(key, key.next_variant()), (key, stranger)] {
+        fresh(&mut bench);
+        assert_eq!(bind2(&mut bench, old, new, here), WcStatus::MemoryWindowBindError);
+    }
+    // The owner's own request to invalidate closes it.
+    bench.b = owner;
+    let invalidate = SendOp::LocalInvalidate { rkey: key };
+    bench.post_send(Side::B, owner, &SendWr::new(71, invalidate, &[])).unwrap();
+    bench.collect(Side::B);
+    assert_eq!(bench.ended(Side::B), [(71, WcStatus::Success)]);
+    // And then it can be bound again, under another variant.
+    let there = binding(&bench, 512, 64, REMOTE);
+    assert_eq!(bind2(&mut bench, key, key.next_variant(), there), WcStatus::Success);
+    assert_eq!(probe(&mut bench, address(512), key.next_variant()), OPEN);
+    assert_eq!(probe(&mut bench, address(512), key), CLOSED);
+}
+
+#[test]
+fn local_invalidate_refuses_what_it_must() {
+    let mut bench = Bench::rc();
+    let owner = bench.b;
+    let here = binding(&bench, 0, 64, REMOTE);
+    let unbound = window(&mut bench, WindowType::Type2);
+    let type_1 = window(&mut bench, WindowType::Type1);
+    let type_1 = bind1(&mut bench, type_1, &here).unwrap();
+    let foreign = window(&mut bench, WindowType::Type2);
+    assert_eq!(bind2(&mut bench, foreign, foreign, here), WcStatus::Success);
+    let region = bench.host(Side::B).rkey();
+    for (what, rkey) in
+        [("unbound", unbound), ("type 1", type_1), ("of another", foreign), ("region", region)]
+    {
+        fresh(&mut bench);
+        let b = bench.b;
+        let wr = SendWr::new(71, SendOp::LocalInvalidate { rkey }, &[]).with_flags(SendFlags::empty());
+        bench.post_send(Side::B, b, &wr).unwrap();
+        bench.collect(Side::B);
+        assert_eq!(bench.ended(Side::B), [(71, WcStatus::LocalQpOperationError)], "{what}");
+        assert_eq!(bench.state(Side::B), QpState::Err);
+    }
+    bench.b = owner;
+    assert_eq!(probe(&mut bench, address(0), foreign), OPEN, "still bound");
+    fresh(&mut bench);
+    assert_eq!(probe(&mut bench, address(0), type_1), OPEN, "still bound");
+}
+
+/// ```text
+/// B  binds a window, A writes through it
+/// A  SEND with invalidate -> B   completion: WITH_INV and the key
+/// A  WRITE                ->     NAK 0x62
+/// ```
+#[test]
+fn send_with_invalidate_closes_a_type_2_window() {
+    for len in [0, 8, 3 * MTU] {
+        let mut bench = Bench::rc();
+        let unbound = window(&mut bench, WindowType::Type2);
+        let (key, here) = (unbound.next_variant(), binding(&bench, 0, 64, REMOTE));
+        assert_eq!(bind2(&mut bench, unbound, key, here), WcStatus::Success);
+        bench.receive(1, 4096, 4096);
+        let write = SendOp::Write { remote_addr: address(0), rkey: key };
+        bench.post(1, write, 0, 8);
+        bench.post(2, SendOp::SendWithInvalidate(key), 0, len);
+        bench.post(3, write, 0, 8);
+        bench.drive();
+        let statuses = [WcStatus::Success, WcStatus::Success, WcStatus::RemoteAccessError];
+        assert_eq!(bench.ended(Side::A).iter().map(|one| one.1).collect::<Vec<_>>(), statuses);
+        let wc = bench.completions(Side::B)[0];
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len as usize), (1, WcStatus::Success, len));
+        assert!(wc.flags.contains(WcFlags::WITH_INV));
+        assert_eq!(wc.invalidated, key);
+    }
+}
+
+/// A key that cannot be invalidated: the message arrives, the receive tells, the peer hears nothing.
+#[test]
+fn send_with_invalidate_of_bad_keys() {
+    let make = |bench: &mut Bench| {
+        let here = binding(bench, 0, 64, REMOTE);
+        let unbound = window(bench, WindowType::Type2);
+        let type_1 = window(bench, WindowType::Type1);
+        let type_1 = bind1(bench, type_1, &here).unwrap();
+        let foreign = window(bench, WindowType::Type2);
+        assert_eq!(bind2(bench, foreign, foreign, here), WcStatus::Success);
+        [RKey(0x0bad_0000), unbound, type_1, foreign, bench.host(Side::B).rkey()]
+    };
+    for index in 0..5 {
+        let mut bench = Bench::rc();
+        let keys = make(&mut bench);
+        let settings = Settings { timeout: 8, retry_cnt: 1, ..settings() };
+        (bench.a, bench.b) = bench.connect_with(QpType::Rc, &settings);
+        bench.receive(1, 4096, 64);
+        bench.receive(2, 4096, 64);
+        bench.post(1, SendOp::SendWithInvalidate(keys[index]), 0, 8);
+        bench.drive();
+        let expected = [(1, WcStatus::RemoteInvalidRequestError), (2, WcStatus::WrFlushError)];
+        assert_eq!(bench.ended(Side::B), expected, "key {index}");
+        assert_eq!(bench.state(Side::B), QpState::Err);
+        assert_eq!(bench.trace(Side::B), [], "no answer");
+        assert_eq!(bench.ended(Side::A), [(1, WcStatus::RetryExceededError)]);
+    }
+}
+
+#[test]
+fn regions_stay_while_windows_are_bound() {
+    let mut bench = Bench::rc();
+    let lkey = bench.host(Side::B).region.lkey;
+    let here = binding(&bench, 0, 64, REMOTE);
+    let type_1 = window(&mut bench, WindowType::Type1);
+    let type_1 = bind1(&mut bench, type_1, &here).unwrap();
+    let type_2 = window(&mut bench, WindowType::Type2);
+    assert_eq!(bind2(&mut bench, type_2, type_2.next_variant(), here), WcStatus::Success);
+    let deregister = |bench: &mut Bench| bench.host_mut(Side::B).engine.deregister(lkey);
+    assert_eq!(deregister(&mut bench), Err(DestroyError::WindowsBound { windows: 2 }));
+    assert_eq!(probe(&mut bench, address(0), type_1), OPEN, "a refusal changes nothing");
+    bench.host_mut(Side::B).engine.deallocate_window(type_1).unwrap();
+    assert_eq!(deregister(&mut bench), Err(DestroyError::WindowsBound { windows: 1 }));
+    // The queue pair takes its window with it.
+    let b = bench.b;
+    bench.host_mut(Side::B).engine.destroy_qp(b).unwrap();
+    assert_eq!(deregister(&mut bench), Ok(()));
+    let unknown = Err(DestroyError::Key(KeyError::Unknown));
+    assert_eq!(bench.host_mut(Side::B).engine.deallocate_window(type_1), unknown);
+}
+
+#[test]
+fn reset_of_the_owner_unbinds() {
+    let mut bench = Bench::rc();
+    let here = binding(&bench, 0, 64, REMOTE);
+    let key = window(&mut bench, WindowType::Type2);
+    assert_eq!(bind2(&mut bench, key, key, here), WcStatus::Success);
+    let (now, a, b) = (bench.now, bench.a, bench.b);
+    bench.host_mut(Side::B).engine.modify_qp(now, b, &QpAttr::to_state(QpState::Reset)).unwrap();
+    bench.bring_up(Side::B, b, a, &settings(), QpState::Rts);
+    assert_eq!(probe(&mut bench, address(0), key), CLOSED);
+}
+
+/// Peers count from the start of a zero-based window.
+#[test]
+fn zero_based_windows() {
+    let mut bench = Bench::rc();
+    let unbound = window(&mut bench, WindowType::Type1);
+    let here = binding(&bench, 512, 64, REMOTE | Access::ZERO_BASED);
+    let key = bind1(&mut bench, unbound, &here).unwrap();
+    for (va, expected) in [(0, OPEN), (56, OPEN), (57, CLOSED), (address(512), CLOSED)] {
+        fresh(&mut bench);
+        assert_eq!(probe(&mut bench, va, key), expected, "{va:#x}");
+    }
+    assert_eq!(bench.host(Side::B).read_memory(512, 8), [1; 8]);
+    assert_eq!(bench.host(Side::B).read_memory(0, 8), [0; 8]);
+}
+
+/// A WRITE that began through one binding does not go on through the next, even if the owner gives the next
+/// one the same key.
+///
+/// ```text
+/// A  WRITE First -> B   into [0, 1024)
+///                       B invalidates and binds [4096, 4104) under the same key
+/// A  WRITE Last  ->     NAK 0x62
+/// ```
+#[test]
+fn a_write_does_not_outlive_its_binding() {
+    let mut bench = Bench::rc();
+    let here = binding(&bench, 0, 1024, REMOTE);
+    let key = window(&mut bench, WindowType::Type2);
+    assert_eq!(bind2(&mut bench, key, key, here), WcStatus::Success);
+    let first = bench.forge(Side::B, Opcode::RC_RDMA_WRITE_FIRST, Psn::new(START));
+    let first = first.reth(address(0), key, 300).payload(&[1; MTU]);
+    assert_eq!(bench.arrive(Side::B, &first).1, [Answer::acknowledge(0x1f, START, 0)]);
+    let b: Qpn = bench.b;
+    bench.post_send(Side::B, b, &SendWr::new(71, SendOp::LocalInvalidate { rkey: key }, &[])).unwrap();
+    bench.collect(Side::B);
+    bench.ended(Side::B);
+    let there = binding(&bench, 4096, 8, REMOTE);
+    assert_eq!(bind2(&mut bench, key, key, there), WcStatus::Success);
+    let last = bench.forge(Side::B, Opcode::RC_RDMA_WRITE_LAST, Psn::new(START + 1)).payload(&[2; 44]);
+    assert_eq!(bench.arrive(Side::B, &last).1, [Answer::acknowledge(CLOSED, START + 1, 0)]);
+    assert_eq!(bench.host(Side::B).read_memory(MTU, 44), [0; 44]);
+}
