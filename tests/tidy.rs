@@ -1,0 +1,365 @@
+//! The rules of this repository that a compiler does not check, as a test.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of a file before its tests.
+const MOST_LINES_OF_A_FILE: usize = 600;
+/// Lines of a function outside tests, signature and braces included.
+const MOST_LINES_OF_A_FUNCTION: usize = 70;
+
+/// Files that may be longer, and why.
+const LONG_FILES: &[(&str, &str)] = &[
+    (
+        "transport/src/engine/control.rs",
+        "every verb with its error type, in the order in which an application meets them",
+    ),
+    ("sim/src/pair.rs", "one harness, read as a whole by whoever writes a test"),
+];
+
+/// Functions that may be longer, by file and name, and why.
+const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
+
+/// Where `unsafe` may stand: at the system calls, at the memory of the application, and in code that is
+/// not shipped.
+const UNSAFE_PLACES: &[&str] =
+    &["src/device/", "src/verbs/", "tests/", "benches/", "fuzz/", "packet/tests/", "packet/benches/"];
+
+/// Crates in which nothing that arrives may end the process.
+const NO_PANICS: &[&str] = &["packet/src/", "transport/src/"];
+const PANICS: &[&str] = &[".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("];
+
+/// Crates that own no clock, thread or runtime.
+const SANS_IO: &[&str] = &["packet/src/", "transport/src/", "sim/src/"];
+const CLOCKS_AND_THREADS: &[&str] = &[
+    "std::time::Instant",
+    "std::time::{",
+    "SystemTime",
+    "std::thread",
+    "thread::spawn",
+    "tokio",
+    "UdpSocket",
+];
+
+#[test]
+fn files_are_short() {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        let lines = before_tests(&file.text).lines().count();
+        let allowed = LONG_FILES.iter().any(|(name, _)| *name == file.name);
+        if lines > MOST_LINES_OF_A_FILE && !allowed && !file.is_test() {
+            wrong.push(format!("{} has {lines} lines before its tests", file.name));
+        }
+    }
+    report(&wrong, "split the file, or move its tests to a file of their own");
+}
+
+#[test]
+fn functions_are_short() {
+    let mut wrong = Vec::new();
+    for file in sources().iter().filter(|file| !file.is_test()) {
+        for (name, line, lines) in functions(before_tests(&file.text)) {
+            let allowed = LONG_FUNCTIONS.iter().any(|(at, known, _)| *at == file.name && *known == name);
+            if lines > MOST_LINES_OF_A_FUNCTION && !allowed {
+                wrong.push(format!("{}:{line}: fn {name} has {lines} lines", file.name));
+            }
+        }
+    }
+    report(&wrong, "split the function");
+}
+
+#[test]
+fn exceptions_are_still_needed() {
+    let sources = sources();
+    let text_of = |name: &str| sources.iter().find(|file| file.name == name).map(|file| file.text.as_str());
+    for (name, reason) in LONG_FILES {
+        let lines = text_of(name).map_or(0, |text| before_tests(text).lines().count());
+        assert!(lines > MOST_LINES_OF_A_FILE, "{name} is short now; its exception ({reason}) can go");
+    }
+    for (name, function, reason) in LONG_FUNCTIONS {
+        let found = text_of(name)
+            .into_iter()
+            .flat_map(functions)
+            .any(|(known, _, lines)| known == *function && lines > MOST_LINES_OF_A_FUNCTION);
+        assert!(found, "{name}: fn {function} is short now; its exception ({reason}) can go");
+    }
+}
+
+#[test]
+fn unsafe_stands_only_where_it_may() {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        if UNSAFE_PLACES.iter().any(|place| file.name.starts_with(place)) {
+            continue;
+        }
+        for (number, line) in code_lines(&file.text) {
+            let forbids = line.contains("forbid(unsafe_code)") || line.contains("deny(unsafe_code)");
+            if has_word(line, "unsafe") && !forbids {
+                wrong.push(format!("{}:{number}: {}", file.name, line.trim()));
+            }
+        }
+    }
+    report(&wrong, "unsafe code belongs to src/device and src/verbs");
+}
+
+#[test]
+fn nothing_that_arrives_can_end_the_process() {
+    check_words(NO_PANICS, PANICS, "return an error, or count the packet and drop it");
+}
+
+#[test]
+fn packet_transport_and_sim_own_no_clock_and_no_thread() {
+    check_words(SANS_IO, CLOCKS_AND_THREADS, "time, packets and randomness come from the caller");
+}
+
+#[test]
+fn every_dependency_is_explained() {
+    let text = read("docs/dependencies.md");
+    let mut wrong = Vec::new();
+    for manifest in
+        ["Cargo.toml", "packet/Cargo.toml", "transport/Cargo.toml", "sim/Cargo.toml", "fuzz/Cargo.toml"]
+    {
+        for name in dependencies(&read(manifest)) {
+            if !name.starts_with("roce") && !text.contains(&format!("`{name}`")) {
+                wrong.push(format!("{manifest}: {name} is not in docs/dependencies.md"));
+            }
+        }
+    }
+    report(&wrong, "say there what it is for, and why it and not another");
+}
+
+#[test]
+fn no_explained_dependency_is_gone() {
+    let manifests =
+        ["Cargo.toml", "packet/Cargo.toml", "transport/Cargo.toml", "sim/Cargo.toml", "fuzz/Cargo.toml"];
+    let used: BTreeSet<String> =
+        manifests.iter().flat_map(|manifest| dependencies(&read(manifest))).collect();
+    // The rows of the tables begin with the name.
+    let text = read("docs/dependencies.md");
+    let explained = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let gone: Vec<String> = explained
+        .filter(|(name, _)| !used.contains(*name))
+        .map(|(name, _)| format!("docs/dependencies.md explains {name}, which no Cargo.toml names"))
+        .collect();
+    report(&gone, "remove the row");
+}
+
+#[test]
+fn every_counter_is_explained() {
+    let text = read("docs/counters.md");
+    let wrong: Vec<String> = roce_transport::Counters::NAMES
+        .iter()
+        .filter(|name| !text.contains(&format!("| `{name}` |")))
+        .map(|name| format!("{name} has no row in docs/counters.md"))
+        .collect();
+    report(&wrong, "say there which side counts it, and when");
+}
+
+/// A Rust file of the repository.
+struct Source {
+    /// Its path from the root, with slashes.
+    name: String,
+    text: String,
+}
+
+impl Source {
+    /// Whether it holds nothing but tests.
+    fn is_test(&self) -> bool {
+        self.name.ends_with("tests.rs") || self.name.contains("/tests/") || self.name.starts_with("tests/")
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// All Rust files that are ours.
+fn sources() -> Vec<Source> {
+    let mut files = Vec::new();
+    let directories = ["src", "tests", "benches", "examples", "packet", "transport", "sim", "fuzz"];
+    for directory in directories {
+        collect(&root().join(directory), &mut files);
+    }
+    assert!(files.len() > 50, "the sources were not found");
+    files.sort();
+    let name = |path: &Path| {
+        let path = path.strip_prefix(root()).expect("inside the repository");
+        path.to_string_lossy().replace(std::path::MAIN_SEPARATOR, "/")
+    };
+    let source = |path: PathBuf| Source { name: name(&path), text: fs::read_to_string(&path).unwrap() };
+    files.into_iter().map(source).collect()
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !["target", "corpus", "artifacts", "seeds"].contains(&name.as_str()) {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// The text up to the module of unit tests.
+fn before_tests(text: &str) -> &str {
+    let mut from = 0;
+    while let Some(at) = text[from..].find("#[cfg(test)]") {
+        let rest = &text[from + at..];
+        let next = rest.lines().nth(1).unwrap_or_default();
+        // `mod tests;` in between is one line, and `extern crate std;` is no test.
+        if next.trim_start().starts_with("mod ") && next.trim_end().ends_with('{') {
+            return &text[..from + at];
+        }
+        from += at + 1;
+    }
+    text
+}
+
+/// Lines with their numbers, without comments, doc comments and tests. Strings stay: our words do not
+/// stand in any.
+fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = before_tests(text).lines().enumerate();
+    lines
+        .filter(|(_, line)| !line.trim_start().starts_with("//"))
+        .map(|(index, line)| (index + 1, line.split(" // ").next().unwrap_or(line)))
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    let is_part = |character: char| character.is_alphanumeric() || character == '_';
+    line.match_indices(word)
+        .any(|(at, _)| !line[..at].ends_with(is_part) && !line[at + word.len()..].starts_with(is_part))
+}
+
+/// Looks for words in the code of some directories.
+fn check_words(places: &[&str], words: &[&str], advice: &str) {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        if !places.iter().any(|place| file.name.starts_with(place)) || file.is_test() {
+            continue;
+        }
+        for (number, line) in code_lines(&file.text) {
+            if let Some(word) = words.iter().find(|word| line.contains(**word)) {
+                wrong.push(format!("{}:{number}: {word} in {}", file.name, line.trim()));
+            }
+        }
+    }
+    report(&wrong, advice);
+}
+
+/// Every function with a body: its name, its first line and how many lines it has. A function within
+/// another counts for both.
+fn functions(text: &str) -> Vec<(String, usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else { continue };
+        let (mut depth, mut opened) = (0_i32, false);
+        for (index, line) in lines.iter().enumerate().skip(start) {
+            for character in braces(line) {
+                match character {
+                    '{' => (depth, opened) = (depth + 1, true),
+                    '}' => depth -= 1,
+                    _ => {}
+                }
+            }
+            // A declaration without a body, in a trait.
+            let ends = !opened && line.trim_end().ends_with(';');
+            if ends || opened && depth <= 0 {
+                if opened {
+                    found.push((name.to_owned(), start + 1, index + 1 - start));
+                }
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// The name after `fn`, if a function begins on this line.
+fn function_name(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    if line.starts_with("//") || line.starts_with('*') {
+        return None;
+    }
+    let at = line.match_indices("fn ").map(|(at, _)| at).find(|at| {
+        let before = line[..*at].trim_end();
+        let words = ["", "pub", "const", "async", "unsafe", "extern \"C\""];
+        before.ends_with(')') && before.starts_with("pub(")
+            || words.iter().any(|word| before.ends_with(word) && (before.is_empty() || !word.is_empty()))
+    })?;
+    let name =
+        line[at + 3..].split(|character: char| !character.is_alphanumeric() && character != '_').next()?;
+    (!name.is_empty()).then_some(name)
+}
+
+/// The braces of a line that are code: not in a comment, a string or a character.
+fn braces(line: &str) -> Vec<char> {
+    let mut found = Vec::new();
+    let mut characters = line.chars().peekable();
+    let mut in_string = false;
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' if in_string => _ = characters.next(),
+            '"' => in_string = !in_string,
+            '/' if !in_string && characters.peek() == Some(&'/') => break,
+            '\'' if !in_string => {
+                // A character literal of a brace; lifetimes have no quote behind the next character.
+                let mut ahead = characters.clone();
+                let brace = ahead.next().is_some_and(|next| "{}\"".contains(next));
+                if brace && ahead.next() == Some('\'') {
+                    characters = ahead;
+                }
+            }
+            '{' | '}' if !in_string => found.push(character),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The names in every dependency table of a manifest.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut inside = false;
+    for line in manifest.lines().map(str::trim) {
+        if let Some(header) = line.strip_prefix('[') {
+            let header = header.trim_matches(['[', ']']);
+            // What the workspace lists is used only where a member names it.
+            inside = header.ends_with("dependencies") && !header.starts_with("workspace");
+            // `[dependencies.name]`
+            if let Some((table, name)) = header.rsplit_once('.')
+                && table.ends_with("dependencies")
+            {
+                names.insert(name.to_owned());
+            }
+        } else if inside
+            && !line.starts_with('#')
+            && let Some((name, _)) = line.split_once('=')
+        {
+            let name = name.trim().trim_matches('"');
+            names.insert(name.split('.').next().unwrap_or(name).to_owned());
+        }
+    }
+    names
+}
+
+/// Fails with everything that is wrong at once.
+#[track_caller]
+fn report(wrong: &[String], advice: &str) {
+    assert!(wrong.is_empty(), "{}\n{} places: {advice}", wrong.join("\n"), wrong.len());
+}
+
+#[test]
+fn the_line_counter_counts() {
+    let text = "fn a() {\n    let x = \"}\";\n    if true {}\n    let c = '{';\n}\n\npub(crate) const fn b(\n    x: u8,\n) -> u8 {\n    x\n}\ntrait T {\n    fn c();\n}\n";
+    let found = functions(text);
+    let expected = [("a".to_owned(), 1, 5), ("b".to_owned(), 7, 5)];
+    assert_eq!(found, expected);
+}
