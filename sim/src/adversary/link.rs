@@ -41,7 +41,9 @@ pub(super) struct Link {
     random: Random,
     /// How late a second copy may be.
     latest_copy_ns: u64,
-    arrivals: BinaryHeap<Reverse<(Instant, u64, usize)>>,
+    poll_ns: u64,
+    /// When each packet is looked at, when it arrived, its number and its place.
+    arrivals: BinaryHeap<Reverse<(Instant, Instant, u64, usize)>>,
     packets: Vec<Option<InFlight>>,
     free: Vec<usize>,
     spare: Vec<Vec<u8>>,
@@ -61,6 +63,7 @@ impl Link {
             last: [Instant::ZERO; 2],
             random: Random::new(plan.seed ^ 0x5555),
             latest_copy_ns: plan.timeout_ns(),
+            poll_ns: plan.poll_ns,
             arrivals: BinaryHeap::new(),
             packets: Vec::new(),
             free: Vec::new(),
@@ -144,10 +147,11 @@ impl Link {
             self.packets.len() - 1
         });
         self.packets[place] = Some(packet);
-        self.arrivals.push(Reverse((at, self.sequence, place)));
+        let seen = Instant::from_nanos(at.as_nanos().next_multiple_of(self.poll_ns));
+        self.arrivals.push(Reverse((seen, at, self.sequence, place)));
     }
 
-    /// When the next packet arrives.
+    /// When the next packet is looked at.
     pub(super) fn next_arrival(&self) -> Option<Instant> {
         self.arrivals.peek().map(|Reverse((at, ..))| *at)
     }
@@ -157,7 +161,7 @@ impl Link {
         if self.next_arrival()? > now {
             return None;
         }
-        let Reverse((_, _, place)) = self.arrivals.pop()?;
+        let Reverse((.., place)) = self.arrivals.pop()?;
         self.free.push(place);
         self.packets[place].take()
     }

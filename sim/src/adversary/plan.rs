@@ -62,6 +62,8 @@ pub struct Plan {
     pub batches: bool,
     /// Datagrams arrive in two slices, the first of this length.
     pub head_len: Option<usize>,
+    /// Arrivals are looked at only at multiples of this time, as a driver that polls does.
+    pub poll_ns: u64,
     /// Several arrivals are handled before anything is sent.
     pub bursts: bool,
     /// The queue pairs.
@@ -132,6 +134,8 @@ impl Plan {
             hidden_identification: !corrupts && random.percent(30),
             batches: random.percent(30),
             head_len: random.percent(25).then(|| random.range(80, 600)),
+            // A round trip must stay shorter than the timeout.
+            poll_ns: random.pick(&[1, 1, 1_000, (4096 << timeout) / 10]),
             bursts: random.percent(60),
             faults,
             pairs,

@@ -13,7 +13,7 @@ use super::Report;
 use super::link::Link;
 use super::packet::Trace;
 use super::plan::{Mode, Plan};
-use super::work::SHARED_WORDS;
+use super::work::{Flow, SHARED_WORDS};
 use crate::pair::Side;
 
 /// Something that a check has to say.
@@ -193,11 +193,18 @@ impl<'a> World<'a> {
         Ok(false)
     }
 
-    /// When everything must have ended: the promise, and what one RNR pause and the link itself take.
+    /// When everything must have ended: the promise, and what one RNR pause takes, and what the link itself
+    /// takes when every packet waits for an answer to the one before.
     fn bound(&self, stopped_at: Instant) -> Instant {
         let tries = u64::from(self.plan.retry_cnt) + 1;
         let pause = RnrTimer::new(self.plan.min_rnr_timer).unwrap_or_default().delay_ns();
-        stopped_at.plus_nanos(tries * 4 * self.plan.timeout_ns() + 2 * pause + 4_000_000)
+        let round_trip = 2 * (self.plan.link_delay_ns + self.plan.gap_ns + self.plan.poll_ns);
+        let packets = |flow: &Flow| -> usize {
+            flow.ops.iter().map(|op| Flow::packets(op.data.len(), self.plan.mtu.bytes()).count() + 1).sum()
+        };
+        let packets: usize = self.plan.flows.iter().map(packets).sum();
+        let link = round_trip * packets as u64;
+        stopped_at.plus_nanos(tries * 4 * self.plan.timeout_ns() + 2 * pause + link)
     }
 
     fn next_time(&self) -> Option<Instant> {
