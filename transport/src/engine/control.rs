@@ -430,6 +430,7 @@ impl Engine {
         self.qps.insert(Box::new(qp));
         // A queue pair waits in the ready queue at most once, so this makes room for good.
         self.ready.reserve(self.qps.len().saturating_sub(self.ready.len()));
+        self.timers.reserve(position + 1);
         self.count_users(init, 1);
         self.join_pd(init.pd);
         Ok(number)
