@@ -96,14 +96,15 @@ impl Resources {
         self.ring.push_back(resource);
     }
 
-    /// The record of the request that used `psn`.
+    /// The record of the request that used `psn` last. Where one has stayed since the numbers went round, a
+    /// newer one counts.
     pub(super) fn find(&mut self, psn: Psn) -> Option<&mut Resource> {
-        self.ring.iter_mut().find(|resource| resource.contains(psn))
+        self.ring.iter_mut().rev().find(|resource| resource.contains(psn))
     }
 
     /// Makes a resource send (again); called after [`Self::find`] on the same PSN.
     pub(super) fn send_again(&mut self, psn: Psn, sending: Sending) {
-        if let Some(resource) = self.ring.iter_mut().find(|resource| resource.contains(psn))
+        if let Some(resource) = self.ring.iter_mut().rev().find(|resource| resource.contains(psn))
             && resource.sending.replace(sending).is_none()
         {
             self.waiting += 1;
@@ -137,5 +138,31 @@ impl Resources {
             resource.sending = None;
         }
         self.waiting = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_from_before_the_numbers_went_round_is_not_the_one_that_is_repeated() {
+        let mut resources = Resources::default();
+        resources.set_limit(4);
+        for original in [1, 2] {
+            resources.push(Resource {
+                first_psn: Psn::new(7),
+                psns: 1,
+                msn: Msn::new(1),
+                answer: Answer::Atomic { original },
+                sending: None,
+                answered: true,
+            });
+        }
+        let found = resources.find(Psn::new(7)).map(|resource| resource.answer);
+        assert!(matches!(found, Some(Answer::Atomic { original: 2 })));
+        resources.send_again(Psn::new(7), Sending { psn: Psn::new(7), va: 0, left: 0, begun: false });
+        let next = resources.next().map(|resource| resource.answer);
+        assert!(matches!(next, Some(Answer::Atomic { original: 2 })));
     }
 }
