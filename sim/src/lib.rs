@@ -6,5 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod adversary;
+pub mod direct;
 pub mod fault;
 pub mod pair;

@@ -1,0 +1,170 @@
+//! Two engines that hand each other their datagrams directly: no link, no faults, no allocation.
+//!
+//! This is the shortest way between two engines, for what asks how fast they are or what they allocate.
+//! Datagrams go over in bursts, as with a device that hands in several at once.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use roce_packet::{Encapsulation, Path, Qpn};
+use roce_transport::{
+    Access, CqId, Engine, EngineConfig, Identification, Instant, Memory, PdId, QpInit, QpType, Received,
+    RegionAttributes, Sge, Transmit, TxSlot, Verdict, WordMemory,
+};
+
+use crate::pair::{MEMORY_BASE, Settings, Side, bring_up_attributes};
+
+/// Datagrams that go over before they are handled.
+pub const BURST: usize = 32;
+/// The largest datagram: 4096 bytes of payload and every header there is.
+const SLOT: usize = 4096 + 128;
+
+/// One of the two hosts: an engine with one region of all rights at [`MEMORY_BASE`].
+#[derive(Debug)]
+pub struct Host {
+    /// Its engine.
+    pub engine: Engine,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Where everything completes.
+    pub cq: CqId,
+    /// Its region.
+    pub region: RegionAttributes,
+    /// The bytes of the region.
+    pub memory: Arc<WordMemory>,
+}
+
+impl Host {
+    /// A range of the region as an element of a work request.
+    #[must_use]
+    pub fn element(&self, offset: usize, len: usize) -> Sge {
+        let length = u32::try_from(len).expect("messages are below 4 GiB");
+        Sge { addr: MEMORY_BASE + offset as u64, length, lkey: self.region.lkey }
+    }
+}
+
+/// Two hosts without anything between them.
+#[derive(Debug)]
+pub struct Direct {
+    /// The time now; it stands still unless it is moved.
+    pub now: Instant,
+    hosts: [Host; 2],
+    buffers: Vec<[u8; SLOT]>,
+    pending: Vec<Transmit>,
+}
+
+impl Direct {
+    /// Two hosts with `memory_len` bytes each.
+    #[must_use]
+    pub fn new(config: &EngineConfig, memory_len: usize) -> Self {
+        let host = || {
+            let mut engine = Engine::new(config.clone());
+            let pd = engine.allocate_pd().expect("a new engine has room");
+            let cq = engine.create_cq(1 << 12).expect("a new engine has room");
+            let memory = Arc::new(WordMemory::new(memory_len));
+            let access = Access::LOCAL_WRITE | Access::REMOTE;
+            let region = engine.register(pd, MEMORY_BASE, memory.clone(), access).expect("it has room");
+            Host { engine, pd, cq, region, memory }
+        };
+        Self {
+            now: Instant::from_nanos(1),
+            hosts: [host(), host()],
+            buffers: vec![[0; SLOT]; BURST],
+            pending: Vec::with_capacity(BURST),
+        }
+    }
+
+    /// One of the hosts.
+    #[must_use]
+    pub fn host(&self, side: Side) -> &Host {
+        &self.hosts[side as usize]
+    }
+
+    /// One of the hosts, to change.
+    pub fn host_mut(&mut self, side: Side) -> &mut Host {
+        &mut self.hosts[side as usize]
+    }
+
+    /// The path from one side to the other.
+    #[must_use]
+    pub fn path(from: Side) -> Path {
+        let address = |side: Side| IpAddr::V4(Ipv4Addr::new(198, 18, 0, side as u8 + 1));
+        Path {
+            encapsulation: Encapsulation::RoceV2,
+            source: address(from),
+            destination: address(from.other()),
+            source_port: 0xc000,
+            traffic_class: 2,
+            hop_limit: 64,
+            flow_label: 0,
+            vlan: None,
+        }
+    }
+
+    /// A connected pair of queue pairs in RTS (for UD: two that may talk to each other).
+    #[track_caller]
+    pub fn connect(&mut self, qp_type: QpType, settings: &Settings) -> [Qpn; 2] {
+        let qpns = [Side::A, Side::B].map(|side| {
+            let host = self.host_mut(side);
+            let (pd, send_cq, recv_cq) = (host.pd, host.cq, host.cq);
+            let capabilities = settings.capabilities;
+            let init = QpInit { qp_type, pd, send_cq, recv_cq, srq: None, capabilities, signal_all: false };
+            host.engine.create_qp(&init).expect("a queue pair can be made")
+        });
+        for side in [Side::A, Side::B] {
+            let (own, peer) = (qpns[side as usize], qpns[side.other() as usize]);
+            let steps = bring_up_attributes(qp_type, side, Self::path(side), peer, settings);
+            let now = self.now;
+            for (_, attr) in steps {
+                self.host_mut(side).engine.modify_qp(now, own, &attr).expect("the attributes are right");
+            }
+        }
+        qpns
+    }
+
+    /// Hands one burst over and returns how many datagrams it had.
+    pub fn hand_over(&mut self, from: Side) -> usize {
+        let now = self.now;
+        let [a, b] = &mut self.hosts;
+        let (sender, receiver) = if from == Side::A { (a, b) } else { (b, a) };
+        self.pending.clear();
+        for buffer in &mut self.buffers {
+            let Some(transmit) = sender.engine.poll_transmit(now, &mut TxSlot::new(buffer)) else { break };
+            self.pending.push(transmit);
+        }
+        for (transmit, buffer) in self.pending.iter().zip(&self.buffers) {
+            let identification =
+                Identification::Known { identification: transmit.identification, dont_fragment: true };
+            let head = buffer.get(..transmit.len).unwrap_or_default();
+            let received = Received { path: transmit.path, identification, head, tail: &[] };
+            let verdict = receiver.engine.handle_datagram(now, &received);
+            assert_eq!(verdict, Verdict::Handled, "nothing is lost or doubled here");
+        }
+        self.pending.len()
+    }
+
+    /// Hands datagrams over until neither side has any, and returns how many there were.
+    pub fn drive(&mut self) -> usize {
+        let mut sum = 0;
+        loop {
+            let count = self.hand_over(Side::A) + self.hand_over(Side::B);
+            if count == 0 {
+                return sum;
+            }
+            sum += count;
+        }
+    }
+
+    /// Reads a range of a host's memory.
+    #[must_use]
+    pub fn read(&self, side: Side, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.host(side).memory.read(offset, &mut bytes).expect("inside the region");
+        bytes
+    }
+
+    /// Writes into a host's memory.
+    pub fn write(&self, side: Side, offset: usize, bytes: &[u8]) {
+        self.host(side).memory.write(offset, bytes).expect("inside the region");
+    }
+}

@@ -1,0 +1,216 @@
+//! Once objects are made and queues have been used, no packet costs an allocation.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use roce_packet::{ImmDt, PathMtu};
+use roce_sim::direct::Direct;
+use roce_sim::pair::{Settings, Side};
+use roce_transport::{
+    EngineConfig, FlushPlacement, GRH_AREA, Instant, QpType, RecvWr, SendOp, SendWr, UdDestination, Wc,
+    WcStatus,
+};
+
+/// Counts what the present thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system allocator as it came; the counter is a plain cell of this thread
+// that needs no destructor and allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`, and `pointer` came from `System`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the contract of `realloc`, and `pointer` came from `System`.
+        unsafe { System.realloc(pointer, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const ROUNDS: u64 = 50;
+const LEN: usize = 3000;
+
+/// Two hosts with one connected pair of queue pairs.
+struct Bench {
+    direct: Direct,
+    qpns: [roce_packet::Qpn; 2],
+    completed: u64,
+}
+
+impl Bench {
+    fn new(qp_type: QpType) -> Self {
+        let mut direct = Direct::new(&EngineConfig::from_number(7), 1 << 16);
+        let settings = Settings { mtu: PathMtu::Mtu256, ..Settings::default() };
+        let qpns = direct.connect(qp_type, &settings);
+        Self { direct, qpns, completed: 0 }
+    }
+
+    /// Posts a request at A (and a receive at B), carries it out and takes the completions.
+    fn round(&mut self, wr: &SendWr<'_>) {
+        let element = self.direct.host(Side::B).element(0, LEN + GRH_AREA);
+        let receive = RecvWr { wr_id: 1, elements: &[element] };
+        let [a, b] = self.qpns;
+        // Full when the request takes no receive.
+        let _ = self.direct.host_mut(Side::B).engine.post_recv(b, &receive);
+        let now = self.direct.now;
+        self.direct.host_mut(Side::A).engine.post_send(now, a, wr).unwrap();
+        self.direct.drive();
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        let mut some = [Wc::default(); 8];
+        for side in [Side::A, Side::B] {
+            let host = self.direct.host_mut(side);
+            while let Ok(count @ 1..) = host.engine.poll_cq(host.cq, &mut some) {
+                assert!(some[..count].iter().all(|wc| wc.status == WcStatus::Success));
+                self.completed += count as u64;
+            }
+            while host.engine.poll_event().is_some() {}
+        }
+        // Past every deadline that was set, so that the timers take part.
+        self.direct.now = Instant::from_nanos(self.direct.now.as_nanos() + 100_000_000);
+        for side in [Side::A, Side::B] {
+            let now = self.direct.now;
+            self.direct.host_mut(side).engine.handle_timeout(now);
+        }
+    }
+}
+
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn the_counter_counts() {
+    assert!(allocations(|| drop(std::hint::black_box(Box::new(5)))) > 0);
+    assert_eq!(allocations(|| ()), 0);
+}
+
+#[track_caller]
+fn assert_steady(qp_type: QpType, ops: &[(SendOp, usize)]) {
+    let mut bench = Bench::new(qp_type);
+    let destination = UdDestination {
+        path: Direct::path(Side::A),
+        remote_qpn: bench.qpns[1],
+        remote_qkey: Settings::default().qkey,
+    };
+    let mut run = |rounds| {
+        for round in 0..rounds {
+            for (op, len) in ops {
+                // In two pieces, so that gathering and scattering take part.
+                let elements = [
+                    bench.direct.host(Side::A).element(8, *len / 2),
+                    bench.direct.host(Side::A).element(4096, len - len / 2),
+                ];
+                let mut wr = SendWr::new(round, *op, &elements);
+                wr.destination = (qp_type == QpType::Ud).then_some(destination);
+                bench.round(&wr);
+            }
+        }
+    };
+    run(ROUNDS);
+    assert_eq!(allocations(|| run(ROUNDS)), 0, "{qp_type:?} {ops:?}");
+    assert!(bench.completed >= 2 * ROUNDS * ops.len() as u64);
+    assert_eq!(bench.direct.host(Side::A).engine.counters().retransmitted_packets, 0);
+}
+
+/// Where the operations below go.
+fn target() -> (u64, roce_transport::RKey) {
+    let direct = Direct::new(&EngineConfig::from_number(7), 1 << 16);
+    let region = direct.host(Side::B).region;
+    (region.addr + 8192, region.rkey)
+}
+
+#[test]
+fn rc_send_and_write() {
+    let (remote_addr, rkey) = target();
+    let imm = ImmDt([1, 2, 3, 4]);
+    assert_steady(
+        QpType::Rc,
+        &[
+            (SendOp::Send, LEN),
+            (SendOp::SendWithImm(imm), 5),
+            (SendOp::Write { remote_addr, rkey }, LEN),
+            (SendOp::WriteWithImm { remote_addr, rkey, imm }, LEN),
+        ],
+    );
+}
+
+#[test]
+fn rc_read_atomics_and_flush() {
+    let (remote_addr, rkey) = target();
+    let placement = FlushPlacement::GLOBAL_VISIBILITY;
+    assert_steady(
+        QpType::Rc,
+        &[
+            (SendOp::Read { remote_addr, rkey }, LEN),
+            (SendOp::FetchAdd { remote_addr, rkey, add: 1 }, 8),
+            (SendOp::CompareSwap { remote_addr, rkey, compare: 0, swap: 1 }, 8),
+            (SendOp::AtomicWrite { remote_addr, rkey }, 8),
+            (SendOp::Flush { remote_addr, rkey, length: 64, placement, whole_region: false }, 0),
+        ],
+    );
+}
+
+#[test]
+fn uc_send_and_write() {
+    let (remote_addr, rkey) = target();
+    assert_steady(QpType::Uc, &[(SendOp::Send, LEN), (SendOp::Write { remote_addr, rkey }, LEN)]);
+}
+
+#[test]
+fn ud_send() {
+    assert_steady(QpType::Ud, &[(SendOp::Send, 200), (SendOp::SendWithImm(ImmDt([0; 4])), 200)]);
+}
+
+/// The receiver is slow: each message meets an RNR NAK first, whose pause is much shorter than the
+/// retransmission timer.
+#[test]
+fn rnr_pauses() {
+    let mut bench = Bench::new(QpType::Rc);
+    let [a, b] = bench.qpns;
+    let mut run = |rounds: u64| {
+        for round in 0..rounds {
+            let elements = [bench.direct.host(Side::A).element(0, 64)];
+            let now = bench.direct.now;
+            let wr = SendWr::new(round, SendOp::Send, &elements);
+            bench.direct.host_mut(Side::A).engine.post_send(now, a, &wr).unwrap();
+            bench.direct.drive();
+            let element = bench.direct.host(Side::B).element(0, 64);
+            let receive = RecvWr { wr_id: 1, elements: &[element] };
+            bench.direct.host_mut(Side::B).engine.post_recv(b, &receive).unwrap();
+            // The RNR pause of code 12 is 0.64 ms, the retransmission timer 67 ms.
+            bench.direct.now = bench.direct.now.plus_nanos(700_000);
+            let now = bench.direct.now;
+            bench.direct.host_mut(Side::A).engine.handle_timeout(now);
+            bench.direct.drive();
+            let mut some = [Wc::default(); 8];
+            for side in [Side::A, Side::B] {
+                let host = bench.direct.host_mut(side);
+                assert_eq!(host.engine.poll_cq(host.cq, &mut some), Ok(1));
+            }
+        }
+    };
+    run(20);
+    assert_eq!(allocations(|| run(1000)), 0);
+    assert_eq!(bench.direct.host(Side::A).engine.counters().rnr_nak_retry_err, 1020);
+}
