@@ -279,6 +279,16 @@ fn padding_is_zero_and_counted() {
 }
 
 #[test]
+fn without_payload_there_is_no_padding() {
+    let mut bytes = [0; 20];
+    let bth = Bth { pad_count: 2, ..Bth::new(Opcode::RC_ACKNOWLEDGE, Qpn::new(1), Psn::new(2)) };
+    let mut writer = DatagramWriter::new(&mut bytes, &bth).expect("enough room");
+    assert_eq!(writer.aeth(&AETH), Ok(()));
+    assert_eq!(writer.finish(&ENVELOPE), Ok(20));
+    assert_eq!(Datagram::parse(&bytes, &[]).expect("a datagram").bth().pad_count, 0);
+}
+
+#[test]
 fn a_writer_needs_exactly_its_length() {
     for info in known() {
         let payload = legal_payload(info, b"12345");
