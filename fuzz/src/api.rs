@@ -1,0 +1,34 @@
+//! Every call of the engine in any order, with ids of objects that are gone, while packets between its own
+//! queue pairs are lost, doubled and delayed.
+//!
+//! What must hold:
+//!
+//! - no panic, in no call and in no `Display` of an error;
+//! - memory is touched only while it is registered ([`crate::memory`] panics otherwise);
+//! - every work request completes at most once, on the queue pair that it was posted to, and those of one
+//!   queue pair and direction in the order in which they were posted;
+//! - received = handled + dropped; no queue holds more than it was made for; as many objects exist as were made
+//!   and not removed;
+//! - at the end everything can be removed, and the engine holds no memory any more.
+
+mod model;
+mod step;
+mod work;
+
+pub use step::{ACTIONS, Action, Step};
+
+use model::Rig;
+
+/// More steps than this teach nothing new and only make the fuzzer slow.
+const MOST_STEPS: usize = 256;
+
+/// See the module.
+pub fn run(data: &[u8]) {
+    let mut rig = Rig::new();
+    for record in data.chunks_exact(Step::LEN).take(MOST_STEPS) {
+        if let Ok(record) = record.try_into() {
+            rig.take(&Step::from_bytes(record));
+        }
+    }
+    rig.tear_down();
+}

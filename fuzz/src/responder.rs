@@ -1,0 +1,34 @@
+//! Live RC, UC and UD responders under a peer that sends what it likes.
+//!
+//! What must hold after every packet:
+//!
+//! - no panic, and the engine stops sending by itself;
+//! - memory changes only where it was granted: regions with remote write permission, bound windows, and the
+//!   elements of posted receives that have not completed ([`crate::memory`] panics otherwise, on reads too);
+//! - what changes is what the packet carried, at the address that it named;
+//! - a packet that was dropped, repeated or came too early changes nothing;
+//! - received = handled + dropped;
+//! - a queue pair only ever leaves its state for the error state, and then nothing is left posted;
+//! - receives complete in the order in which they were posted, each once, and never with more bytes than fit;
+//! - every packet that goes out is well-formed, has a right ICRC and goes to the peer.
+
+mod check;
+mod rig;
+mod step;
+
+pub use rig::{QUEUES, Queue, REGIONS, Rig};
+pub use step::{Action, FLAG_ACK_REQUEST, FLAG_OTHER_ADDRESS, FLAG_REVIVE, FLAG_SPLIT, Step};
+
+/// More steps than this teach nothing new and only make the fuzzer slow.
+const MOST_STEPS: usize = 256;
+
+/// See the module.
+pub fn run(data: &[u8]) {
+    let mut rig = Rig::new();
+    for record in data.chunks_exact(Step::LEN).take(MOST_STEPS) {
+        if let Ok(record) = record.try_into() {
+            rig.take(&Step::from_bytes(record));
+        }
+    }
+    crate::packet::check_identity(&rig.engine);
+}

@@ -1,0 +1,78 @@
+//! The committed seeds: what is in them, and where they lie.
+//!
+//! They are made from traffic between two engines over the link of `roce-sim`, from every capture in
+//! `pcaps/`, and from scripts of records. `make_seeds` writes them; a test here replays them, and another
+//! says when they no longer fit the code that makes them.
+
+mod captures;
+mod scripts;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A target: its name, and the function that it runs.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 6] = [
+    ("parse", crate::parse::run),
+    ("parse_repaired", crate::parse_repaired::run),
+    ("responder", crate::responder::run),
+    ("requester", crate::requester::run),
+    ("pcap", crate::pcap::run),
+    ("api", crate::api::run),
+];
+
+/// Files by target and name.
+pub type Seeds = BTreeMap<(&'static str, String), Vec<u8>>;
+
+/// All seeds.
+#[must_use]
+pub fn all() -> Seeds {
+    let mut seeds = Seeds::new();
+    captures::add(&mut seeds);
+    scripts::add(&mut seeds);
+    seeds
+}
+
+/// Where the seeds of a target lie in the repository.
+#[must_use]
+pub fn directory(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn every_seed_runs_through_its_target() {
+        for (target, run) in TARGETS {
+            let mut count = 0;
+            for entry in fs::read_dir(directory(target)).unwrap() {
+                let path = entry.unwrap().path();
+                eprintln!("{}", path.display());
+                run(&fs::read(&path).unwrap());
+                count += 1;
+            }
+            assert!(count > 0, "{target} has no seeds");
+        }
+    }
+
+    #[test]
+    fn the_seeds_in_the_repository_are_those_that_make_seeds_writes() {
+        for ((target, name), content) in all() {
+            let path = directory(target).join(&name);
+            let found = fs::read(&path).unwrap_or_default();
+            assert!(found == content, "{} is out of date: run make_seeds", path.display());
+        }
+    }
+
+    #[test]
+    fn the_seeds_are_small() {
+        let total: usize = all().values().map(Vec::len).sum();
+        assert!(total < 300 << 10, "{total} bytes");
+    }
+}
