@@ -398,6 +398,14 @@ impl Forge {
     }
 }
 
+/// Whether the packet with this index is among those that are hit, one in `one_in`: without a period, so that
+/// a retransmission is not hit again and again in the same place.
+pub fn unlucky(index: usize, seed: u64, one_in: u64) -> bool {
+    let mixed =
+        (index as u64 ^ seed << 32).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ mixed >> 31).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33 & 0xffff < 0x1_0000 / one_in
+}
+
 /// Whether two memories differ, and where first: a failed comparison of megabytes is not printed.
 #[track_caller]
 pub fn assert_same(found: &[u8], expected: &[u8], what: &str) {
