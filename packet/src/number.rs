@@ -273,6 +273,14 @@ mod tests {
         assert_eq!(Qpn::GSI.to_string(), "0x000001");
     }
 
+    #[test]
+    fn nothing_is_before_or_after_itself() {
+        for psn in [Psn::new(0), Psn::new(HALF_WINDOW), Psn::new(Psn::MASK)] {
+            assert!(!psn.before(psn) && !psn.after(psn));
+            assert_eq!(psn.distance_to(psn), 0);
+        }
+    }
+
     proptest! {
         #[test]
         fn one_of_before_after_and_equal_holds(a in any_psn(), b in any_psn()) {
