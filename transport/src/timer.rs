@@ -180,8 +180,7 @@ mod tests {
             }
             assert_eq!(queue.heap.len(), expected.len());
         }
-        let mut left: Vec<_> =
-            expected.into_iter().map(|(p, n)| (Instant::from_nanos(n), p)).collect();
+        let mut left: Vec<_> = expected.into_iter().map(|(p, n)| (Instant::from_nanos(n), p)).collect();
         left.sort_unstable();
         for entry in left {
             assert_eq!(queue.pop_due(Instant::FAR_FUTURE), Some(entry));
