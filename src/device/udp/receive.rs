@@ -182,8 +182,10 @@ impl Receiver {
 /// Takes a message apart into its datagrams.
 fn deliver(path: Path, bytes: &[u8], segment_len: usize, sink: &mut dyn FnMut(&Received<'_>)) -> usize {
     let segment_len = if segment_len == 0 { bytes.len().max(1) } else { segment_len };
+    // A datagram of no bytes is one too: it has to be counted like any other that is too short.
+    let empty = bytes.is_empty().then_some(bytes);
     let mut count = 0;
-    for (index, head) in bytes.chunks(segment_len).enumerate() {
+    for (index, head) in empty.into_iter().chain(bytes.chunks(segment_len)).enumerate() {
         let identification = match path.source {
             // A sender of superpackets numbers the segments.
             IpAddr::V4(_) => Identification::Unknown { hint: index as u16 },
