@@ -21,6 +21,8 @@ use std::os::fd::BorrowedFd;
 pub use interfaces::{LocalAddress, local_addresses};
 pub use open::{Availability, Kind, OpenError, OpenOptions, kinds, open};
 
+pub(crate) use open::wrap;
+
 use roce_packet::Path;
 use roce_transport::{Instant, Received, Transmit, TxSlot};
 

@@ -61,14 +61,19 @@ pub fn open(spec: &str, options: OpenOptions) -> Result<Box<dyn Device>, OpenErr
         }
         _ => return Err(OpenError::UnknownKind { spec: spec.to_owned(), kind: kind.to_owned() }),
     };
+    Ok(wrap(device, options))
+}
+
+/// Puts around a device what `options` ask for.
+pub(crate) fn wrap(device: Box<dyn Device>, options: OpenOptions) -> Box<dyn Device> {
     let device = match options.capture {
         Some(sink) => Box::new(PcapDevice::new(device, sink)),
         None => device,
     };
-    Ok(match (options.transmit_faults, options.receive_faults) {
+    match (options.transmit_faults, options.receive_faults) {
         (None, None) => device,
         (transmit, receive) => Box::new(FaultDevice::new(device, transmit, receive)),
-    })
+    }
 }
 
 /// Why a device could not be opened, and what to do about it.

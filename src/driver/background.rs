@@ -28,27 +28,55 @@ fn run(weak: &Weak<Inner>) {
             std::thread::sleep(BACK_OFF);
             continue;
         }
-        serve(&inner);
+        if inner.is_being_waited_for() {
+            stand_by(&inner);
+        } else {
+            serve(&inner);
+        }
+    }
+}
+
+/// Goes to bed, and says until when. Whoever makes an earlier deadline wakes this thread.
+fn lie_down(inner: &Arc<Inner>) -> Duration {
+    let driver = inner.lock();
+    let now = driver.now();
+    let sleep = driver.deadline().map_or(LONGEST_SLEEP, |deadline| deadline.since(now).min(LONGEST_SLEEP));
+    inner.lie_down(now.plus_nanos(sleep.as_nanos() as u64));
+    sleep
+}
+
+/// While threads of the application wait, they watch the device. They do not know of deadlines that came
+/// up after they had gone to sleep.
+fn stand_by(inner: &Arc<Inner>) {
+    let timeout = lie_down(inner);
+    let waited = wait_readable(&[inner.wake_descriptor()], Some(timeout));
+    inner.get_up();
+    report(waited);
+    let mut driver = inner.lock();
+    let now = driver.now();
+    if driver.deadline().is_some_and(|deadline| deadline <= now) {
+        driver.progress();
+        inner.deliver_events(&mut driver);
+    }
+}
+
+fn report(waited: std::io::Result<()>) {
+    if let Err(error) = waited {
+        tracing::error!(%error, "waiting for the device failed");
+        std::thread::sleep(LONGEST_SLEEP);
     }
 }
 
 /// Sleeps until there is something to do and does it, for as long as more keeps coming.
 fn serve(inner: &Arc<Inner>) {
-    let timeout = {
-        let driver = inner.lock();
-        let now = driver.now();
-        driver.deadline().map_or(LONGEST_SLEEP, |deadline| deadline.since(now).min(LONGEST_SLEEP))
-    };
+    let timeout = lie_down(inner);
     let waited = match inner.device_descriptor() {
         Some(device) => wait_readable(&[device, inner.wake_descriptor()], Some(timeout)),
         None => wait_readable(&[inner.wake_descriptor()], Some(timeout.min(BACK_OFF))),
     };
-    inner.clear_wake();
-    if let Err(error) = waited {
-        tracing::error!(%error, "waiting for the device failed");
-        std::thread::sleep(LONGEST_SLEEP);
-    }
-    if inner.is_being_polled() {
+    inner.get_up();
+    report(waited);
+    if inner.is_being_polled() || inner.is_being_waited_for() {
         return;
     }
     let spin_end = std::time::Instant::now() + inner.spin;
@@ -57,7 +85,7 @@ fn serve(inner: &Arc<Inner>) {
         if !arrived && std::time::Instant::now() >= spin_end {
             return;
         }
-        if inner.is_being_polled() || inner.stopped.load(Ordering::Acquire) {
+        if inner.is_being_polled() || inner.is_being_waited_for() || inner.stopped.load(Ordering::Acquire) {
             return;
         }
         if !arrived {

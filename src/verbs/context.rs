@@ -43,6 +43,9 @@ pub(crate) struct Inner {
     /// When the application last polled, and how many of its threads wait inside this library.
     last_poll: AtomicU64,
     waiters: AtomicUsize,
+    /// Until when the background thread sleeps if nothing arrives, in nanoseconds of the driver's clock; 0
+    /// while it is awake. Written and read under the driver's lock, but for going back to 0.
+    sleeps_until: AtomicU64,
     origin: Instant,
     random: Mutex<fastrand::Rng>,
 }
@@ -168,12 +171,13 @@ impl ContextBuilder {
         self.attach(device)
     }
 
-    /// Takes a device that is open already.
+    /// Takes a device that is open already, and puts the wrappers around it that were asked for.
     ///
     /// # Errors
     ///
     /// When the operating system refuses a descriptor or thread.
-    pub fn attach(self, device: Box<dyn Device>) -> Result<Context, VerbsError> {
+    pub fn attach(mut self, device: Box<dyn Device>) -> Result<Context, VerbsError> {
+        let device = crate::device::wrap(device, std::mem::take(&mut self.options));
         let capabilities = device.capabilities().clone();
         let addresses = device.addresses().to_vec();
         let device_descriptor = device
@@ -195,6 +199,7 @@ impl ContextBuilder {
             stopped: AtomicBool::new(false),
             last_poll: AtomicU64::new(0),
             waiters: AtomicUsize::new(0),
+            sleeps_until: AtomicU64::new(0),
             origin: Instant::now(),
             random: Mutex::new(random),
         });
@@ -353,8 +358,13 @@ impl Context {
     /// The next asynchronous event, if there is one.
     #[must_use]
     pub fn async_event(&self) -> Option<AsyncEvent> {
-        self.inner.async_wake.clear();
-        self.inner.lock().async_events.pop_front()
+        let mut driver = self.inner.lock();
+        let event = driver.async_events.pop_front();
+        // Under the lock, so that an event that comes now is not missed.
+        if driver.async_events.is_empty() {
+            self.inner.async_wake.clear();
+        }
+        event
     }
 
     /// A descriptor that is readable while asynchronous events wait.
@@ -431,6 +441,28 @@ impl Inner {
         if !driver.async_events.is_empty() {
             self.async_wake.signal();
         }
+        self.wake_for_deadline(driver);
+    }
+
+    /// Wakes the background thread if it would sleep past a deadline that has come up since it lay down,
+    /// such as the ACK timeout of what was posted just now.
+    #[inline]
+    fn wake_for_deadline(&self, driver: &Driver) {
+        let sleeps_until = self.sleeps_until.load(Ordering::Relaxed);
+        if sleeps_until != 0 && driver.deadline().is_some_and(|deadline| deadline.as_nanos() < sleeps_until) {
+            self.sleeps_until.store(0, Ordering::Relaxed);
+            self.wake.signal();
+        }
+    }
+
+    /// Notes how long the background thread is going to sleep; the caller holds the driver's lock.
+    pub(crate) fn lie_down(&self, until: roce_transport::Instant) {
+        self.sleeps_until.store(until.as_nanos(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get_up(&self) {
+        self.sleeps_until.store(0, Ordering::Relaxed);
+        self.wake.clear();
     }
 
     /// Notes that the application is polling, so that the background thread keeps out of its way.
@@ -439,11 +471,16 @@ impl Inner {
         self.last_poll.store(self.origin.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
+    /// Whether the application polled a moment ago.
     pub(crate) fn is_being_polled(&self) -> bool {
         let last = self.last_poll.load(Ordering::Relaxed);
         let now = self.origin.elapsed().as_nanos() as u64;
+        last != 0 && now.saturating_sub(last) < POLLED_RECENTLY.as_nanos() as u64
+    }
+
+    /// Whether a thread of the application waits inside this library. It watches the device.
+    pub(crate) fn is_being_waited_for(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) > 0
-            || last != 0 && now.saturating_sub(last) < POLLED_RECENTLY.as_nanos() as u64
     }
 
     /// Counts a thread that waits for events and makes progress meanwhile.
@@ -458,10 +495,6 @@ impl Inner {
 
     pub(crate) fn wake_descriptor(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
-    }
-
-    pub(crate) fn clear_wake(&self) {
-        self.wake.clear();
     }
 
     pub(crate) fn random_u64(&self) -> u64 {

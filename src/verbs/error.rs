@@ -63,6 +63,9 @@ pub enum VerbsError {
     /// Objects of two contexts or protection domains were mixed.
     #[error("{0} belongs to another context")]
     OtherContext(&'static str),
+    /// The device has no address that a peer could be told.
+    #[error("the device has no address; open one that has, such as udp:127.0.0.1")]
+    NoAddress,
     /// A path MTU that the device cannot carry.
     #[error(
         "path MTU {path_mtu} needs a link MTU of {needed}, the device has {link_mtu}; use a smaller path MTU or raise \

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use roce_transport::{
-    Access, LKey, Memory, OutOfBounds, PdId, RKey, RegionAttributes, Sge, WindowBinding, WindowType,
+    Access, Engine, LKey, Memory, OutOfBounds, PdId, RKey, RegionAttributes, Sge, WindowBinding, WindowType,
 };
 
 use super::{Context, QueuePair, QueuePairOptions, SharedMemory, SharedReceiveQueue, VerbsError};
@@ -17,11 +17,24 @@ pub struct ProtectionDomain(Arc<PdInner>);
 struct PdInner {
     context: Context,
     id: PdId,
+    /// Regions that nobody holds any more but that windows were bound over when they were dropped.
+    orphans: Mutex<Vec<LKey>>,
+}
+
+impl PdInner {
+    /// Removes the orphans whose windows have gone.
+    fn remove_orphans(&self, engine: &mut Engine) {
+        let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner);
+        orphans.retain(|lkey| engine.deregister(*lkey).is_err());
+    }
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        let removed = self.context.inner.lock().engine.deallocate_pd(self.id);
+        let engine = &mut self.context.inner.lock().engine;
+        // A peer may have invalidated the last window.
+        self.remove_orphans(engine);
+        let removed = engine.deallocate_pd(self.id);
         debug_assert!(removed.is_ok(), "members keep their protection domain alive: {removed:?}");
     }
 }
@@ -29,7 +42,7 @@ impl Drop for PdInner {
 impl ProtectionDomain {
     pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
         let id = context.inner.lock().engine.allocate_pd()?;
-        Ok(Self(Arc::new(PdInner { context: context.clone(), id })))
+        Ok(Self(Arc::new(PdInner { context: context.clone(), id, orphans: Mutex::default() })))
     }
 
     pub(crate) fn id(&self) -> PdId {
@@ -110,7 +123,10 @@ impl Drop for RegionInner {
     fn drop(&mut self) {
         let mut driver = self.pd.0.context.inner.lock();
         // Windows may still be bound over it: then the key stays until they go, and the memory with it.
-        let _ = driver.engine.deregister(self.attributes.lkey);
+        if driver.engine.deregister(self.attributes.lkey).is_err() {
+            let mut orphans = self.pd.0.orphans.lock().unwrap_or_else(PoisonError::into_inner);
+            orphans.push(self.attributes.lkey);
+        }
     }
 }
 
@@ -188,7 +204,14 @@ pub struct MemoryWindow {
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         let rkey = self.rkey();
-        let _ = self.pd.0.context.inner.lock().engine.deallocate_window(rkey);
+        let engine = &mut self.pd.0.context.inner.lock().engine;
+        if engine.deallocate_window(rkey).is_err() {
+            // A work request has bound it under another variant, which nobody noted here.
+            let mut variants = (0..=0xff).map(|variant| RKey(rkey.0 & !0xff | variant));
+            let removed = variants.any(|rkey| engine.deallocate_window(rkey).is_ok());
+            debug_assert!(removed, "the number of a window is its own until it goes");
+        }
+        self.pd.0.remove_orphans(engine);
     }
 }
 
@@ -208,6 +231,7 @@ impl MemoryWindow {
         let mut rkey = self.rkey.lock().unwrap_or_else(PoisonError::into_inner);
         let mut driver = self.pd.0.context.inner.lock();
         *rkey = driver.engine.bind_window(self.pd.id(), *rkey, binding).map_err(VerbsError::Key)?;
+        self.pd.0.remove_orphans(&mut driver.engine);
         Ok(*rkey)
     }
 

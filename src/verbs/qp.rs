@@ -160,7 +160,7 @@ impl QueuePair {
     ///
     /// When the device has no address.
     pub fn endpoint(&self) -> Result<Endpoint, VerbsError> {
-        let address = self.0.pd.context().address().ok_or(VerbsError::OtherContext("no address"))?;
+        let address = self.0.pd.context().address().ok_or(VerbsError::NoAddress)?;
         Ok(Endpoint { address, qpn: self.0.number.get(), psn: self.0.psn.get() })
     }
 
