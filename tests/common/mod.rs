@@ -1,8 +1,14 @@
 //! What the tests of the whole system share.
 #![allow(dead_code, reason = "every test file takes a part of it")]
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Whether the test that calls this has to be left out because `condition` does not hold. Prints which
 /// test and why, past the capturing of output:
@@ -38,4 +44,153 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
 pub(crate) fn has_program(name: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
+}
+
+/// A loopback address that nobody else uses: neither another test of this process nor another process.
+pub(crate) fn own_address() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | high & 63, low, NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A UDP port of `::1` that was free a moment ago, or `None` where there is no IPv6.
+pub(crate) fn free_v6_port() -> Option<u16> {
+    let socket = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).ok()?;
+    Some(socket.local_addr().ok()?.port())
+}
+
+/// Runs a test that fails when it has not ended after so many seconds. What hangs stays behind on its
+/// thread, which ends with the process.
+#[track_caller]
+pub(crate) fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
+    let (done, ended) = std::sync::mpsc::channel();
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    let body = std::thread::Builder::new().name(name).spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    let body = body.expect("starting a thread");
+    match ended.recv_timeout(Duration::from_secs(seconds)) {
+        // The panic of the test is the one to be shown.
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+            if let Err(panic) = body.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        Err(RecvTimeoutError::Timeout) => panic!("the test hangs: not over after {seconds} s"),
+    }
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) success: bool,
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) took: Duration,
+}
+
+/// A program that runs, and is killed when the test ends before it does.
+pub(crate) struct Running {
+    child: Child,
+    started: Instant,
+    described: String,
+    readers: [Option<JoinHandle<String>>; 2],
+    lines: Receiver<String>,
+}
+
+impl Running {
+    /// Starts a program; what it writes is collected.
+    #[track_caller]
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let described = format!("{command:?}");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("{described}: {error}"));
+        let (told, lines) = std::sync::mpsc::channel();
+        let stdout = collect(child.stdout.take().expect("a pipe"), Some(told));
+        let stderr = collect(child.stderr.take().expect("a pipe"), None);
+        let readers = [Some(stdout), Some(stderr)];
+        Self { child, started: Instant::now(), described, readers, lines }
+    }
+
+    /// Waits until it has written a line on standard output that contains `part`.
+    #[track_caller]
+    pub(crate) fn until_it_says(&mut self, part: &str) -> String {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.contains(part) => return line,
+                Ok(_) => {}
+                Err(error) => {
+                    let _ = self.child.kill();
+                    let stderr = self.readers[1].take().map(|reader| reader.join().unwrap());
+                    panic!("{} never said `{part}` ({error}): {stderr:?}", self.described);
+                }
+            }
+        }
+    }
+
+    /// Whether it has not ended by itself.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until it ends, for so many seconds.
+    #[track_caller]
+    pub(crate) fn finish(mut self, seconds: u64) -> Finished {
+        let end = self.started + Duration::from_secs(seconds);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("waiting for a program") {
+                break status;
+            }
+            if Instant::now() > end {
+                let _ = self.child.kill();
+                let told = self.readers.each_mut().map(|reader| reader.take().map(|it| it.join().unwrap()));
+                panic!("{} hangs: not over after {seconds} s; it wrote {told:?}", self.described);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let took = self.started.elapsed();
+        let [stdout, stderr] = self
+            .readers
+            .each_mut()
+            .map(|reader| reader.take().expect("joined once").join().expect("reading a pipe"));
+        assert!(!stderr.contains("panicked"), "{}: {stderr}", self.described);
+        Finished { success: status.success(), code: status.code(), stdout, stderr, took }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn collect(pipe: impl Read + Send + 'static, told: Option<Sender<String>>) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            text.push_str(&line);
+            text.push('\n');
+            if let Some(told) = &told {
+                let _ = told.send(line);
+            }
+        }
+        text
+    })
+}
+
+/// The command under test.
+pub(crate) fn roce() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+    command.env_remove("NO_COLOR").env_remove("ROCE_LOG");
+    command
+}
+
+/// Runs `roce` with these arguments, for 60 seconds at most.
+#[track_caller]
+pub(crate) fn run(args: &[&str]) -> Finished {
+    Running::start(roce().args(args)).finish(60)
 }

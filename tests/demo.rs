@@ -1,0 +1,217 @@
+//! `roce demo` as somebody runs it who has just built it: without root, in any folder.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use common::{Finished, Running, has_program, own_address, roce, run, skip_unless};
+use serde_json::Value;
+
+/// A run that several tests look at.
+struct Run {
+    _folder: tempfile::TempDir,
+    capture: PathBuf,
+    finished: Finished,
+}
+
+/// `roce demo`, as nobody if this test is run by root.
+fn ordinary_run() -> &'static Run {
+    static RUN: OnceLock<Run> = OnceLock::new();
+    RUN.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = as_ordinary_user(folder.path());
+        command.current_dir(folder.path()).arg("demo");
+        command.arg("--device").args([device(), device()]);
+        let finished = Running::start(&mut command).finish(60);
+        let capture = folder.path().join("demo.pcapng");
+        Run { _folder: folder, capture, finished }
+    })
+}
+
+fn device() -> String {
+    format!("udp:{}", own_address())
+}
+
+/// The command for a user without any privilege, who may write to `folder`.
+fn as_ordinary_user(folder: &Path) -> Command {
+    if !rustix::process::geteuid().is_root() {
+        return roce();
+    }
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    if skip_unless(has_program("setpriv"), "setpriv is not installed; the demo runs as root instead") {
+        return roce();
+    }
+    // Nobody may not look into the folder where root builds.
+    let program = folder.join("roce");
+    std::fs::copy(env!("CARGO_BIN_EXE_roce"), &program).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--bounding-set=-all",
+        "--no-new-privs",
+    ]);
+    command.arg(program);
+    command
+}
+
+#[test]
+fn an_ordinary_user_sees_every_operation_within_half_a_minute() {
+    let Finished { success, stdout, stderr, took, .. } = &ordinary_run().finished;
+    assert!(success, "{stdout}\n{stderr}");
+    assert_eq!(stderr, "");
+    assert!(*took < Duration::from_secs(30), "it took {took:?}");
+    assert!(stdout.contains("every byte was right"), "{stdout}");
+
+    let parts: Vec<&str> = stdout.trim().split("\n\n").collect();
+    let part = |number: &str| *parts.iter().find(|part| part.starts_with(number)).unwrap_or(&"");
+    let (clean, lossy) = (part("1. "), part("2. "));
+    let count = |text: &str, word: &str| text.lines().filter(|line| line.trim().starts_with(word)).count();
+    assert_eq!((count(clean, "ok"), count(clean, "lost")), (13, 0), "{clean}");
+    // Reliable operations are never lost; the unreliable ones may be.
+    assert_eq!(count(lossy, "ok") + count(lossy, "lost"), 13, "{lossy}");
+    for line in lossy.lines().filter(|line| line.contains(" RC ")) {
+        assert!(line.trim().starts_with("ok") && line.contains("20 of 20"), "{line}");
+    }
+    assert!(lossy.contains("packets sent again"), "{lossy}");
+    for (number, rows) in [("3. ", 2), ("4. ", 4)] {
+        let table = part(number);
+        let found = table.lines().filter(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));
+        // The heading begins with a digit as well.
+        assert_eq!(found.count(), rows + 1, "{table}");
+    }
+}
+
+#[test]
+fn every_icrc_in_the_capture_is_good_and_every_transport_is_in_it() {
+    let capture = ordinary_run().capture.to_str().unwrap();
+    let bad = run(&["dissect", "--bad-icrc", capture]);
+    assert!(bad.success, "{}", bad.stderr);
+    assert_eq!(bad.stdout, "", "packets with a bad ICRC");
+    assert!(bad.stderr.contains(" 0 bad, 0 not checked"), "{}", bad.stderr);
+    assert!(!bad.stderr.contains("malformed"), "{}", bad.stderr);
+
+    let all = run(&["dissect", capture]);
+    assert!(all.success);
+    for opcode in [
+        "RC_SEND_FIRST",
+        "RC_SEND_ONLY_WITH_IMM",
+        "RC_WRITE_FIRST",
+        "RC_WRITE_LAST_WITH_IMM",
+        "RC_READ_REQUEST",
+        "RC_READ_RESPONSE_MIDDLE",
+        "RC_COMPARE_SWAP",
+        "RC_FETCH_ADD",
+        "RC_ATOMIC_ACKNOWLEDGE",
+        "RC_ATOMIC_WRITE",
+        "RC_FLUSH",
+        "RC_ACKNOWLEDGE",
+        "UC_SEND_FIRST",
+        "UC_WRITE_LAST_WITH_IMM",
+        "UD_SEND_ONLY",
+        "UD_SEND_ONLY_WITH_IMM",
+    ] {
+        assert!(all.stdout.contains(opcode), "no {opcode} in the capture");
+    }
+}
+
+#[test]
+fn tshark_reads_every_packet_of_the_capture() {
+    if skip_unless(has_program("tshark"), "tshark is not installed") {
+        return;
+    }
+    let capture = &ordinary_run().capture;
+    let tshark = |filter: &str, fields: &[&str]| -> Vec<String> {
+        let mut command = Command::new("tshark");
+        command.arg("-r").arg(capture).args(["-Y", filter, "-T", "fields"]);
+        for field in fields {
+            command.args(["-e", field]);
+        }
+        let finished = Running::start(&mut command).finish(60);
+        assert!(finished.success, "{}", finished.stderr);
+        finished.stdout.lines().map(str::to_owned).collect()
+    };
+    let all = tshark("udp.port == 4791", &["frame.number", "frame.protocols", "infiniband.bth.opcode"]);
+    assert!(all.len() > 500, "only {} packets", all.len());
+    for line in &all {
+        assert!(line.contains(":infiniband"), "{line}");
+        assert!(line.split('\t').nth(2).is_some_and(|opcode| !opcode.is_empty()), "{line}");
+    }
+    let everything = tshark("frame", &["frame.number"]);
+    assert_eq!(everything.len(), all.len(), "something else than RoCE v2 is in the capture");
+    assert_eq!(tshark("_ws.malformed || _ws.short", &["frame.number", "infiniband.bth.opcode"]), [""; 0]);
+}
+
+/// The queue pair numbers, first PSNs and remote keys that a run used.
+fn numbers(capture: &Path) -> Vec<Value> {
+    let finished = run(&["dissect", "--json", capture.to_str().unwrap()]);
+    assert!(finished.success, "{}", finished.stderr);
+    let mut numbers: Vec<Value> = finished
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|packet| packet.get("infiniband.reth.r_key").is_some())
+        .map(|packet| {
+            let field = |name: &str| packet[name].clone();
+            [field("infiniband.bth.destqp"), field("infiniband.bth.psn"), field("infiniband.reth.r_key")]
+                .into()
+        })
+        .take(5)
+        .collect();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 5, "{numbers:?}");
+    numbers
+}
+
+#[test]
+fn a_seed_gives_the_same_numbers_again_and_json_tells_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let capture = |name: &str, seed: Option<&str>| {
+        let path = folder.path().join(name);
+        let mut command = roce();
+        command.args(["demo", "--json", "--pcap"]).arg(&path).args(["--device", &device(), &device()]);
+        if let Some(seed) = seed {
+            command.args(["--seed", seed]);
+        }
+        let finished = Running::start(&mut command).finish(60);
+        assert!(finished.success, "{}", finished.stderr);
+        let findings: Value = serde_json::from_str(&finished.stdout).expect("JSON and nothing else");
+        assert_eq!(findings["operations"].as_array().unwrap().len(), 13);
+        assert_eq!(findings["under_loss"].as_array().unwrap().len(), 13);
+        assert!(findings["retransmitted_packets"].as_u64() > Some(0), "{findings}");
+        assert_eq!(findings["ping"].as_array().unwrap().len(), 2);
+        assert_eq!(findings["blast"].as_array().unwrap().len(), 4);
+        numbers(&path)
+    };
+    let first = capture("first.pcapng", Some("77"));
+    assert_eq!(first, capture("second.pcapng", Some("77")));
+    assert_ne!(first, capture("third.pcapng", None));
+}
+
+#[test]
+fn what_cannot_work_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("missing").join("demo.pcapng");
+    let finished = run(&["demo", "--pcap", nowhere.to_str().unwrap(), "--device", &device(), &device()]);
+    assert_eq!(finished.code, Some(1));
+    assert!(finished.stderr.contains("missing"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("--pcap chooses another place"), "{}", finished.stderr);
+
+    let pcap = folder.path().join("demo.pcapng");
+    let taken = own_address();
+    let _owner = std::net::UdpSocket::bind((taken, 4791)).unwrap();
+    for (near, far) in [(format!("udp:{taken}"), device()), (device(), format!("udp:{taken}"))] {
+        let finished = run(&["demo", "--pcap", pcap.to_str().unwrap(), "--device", &near, &far]);
+        assert_eq!(finished.code, Some(1), "{}", finished.stdout);
+        assert!(
+            finished.stderr.contains(&format!("UDP port 4791 of {taken} is taken")),
+            "{}",
+            finished.stderr
+        );
+    }
+}

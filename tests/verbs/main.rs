@@ -1,0 +1,14 @@
+//! The verbs as an application sees them: two contexts in one process, over real sockets and in memory.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod concurrency;
+mod errors;
+mod events;
+mod faults;
+mod lifetimes;
+mod operations;
+mod shared_receives;
+mod windows;
+mod world;
