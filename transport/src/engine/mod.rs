@@ -1,6 +1,8 @@
 //! The engine: all queue pairs of one device, and the five kinds of call that drive them.
 
-mod control;
+mod objects;
+mod posting;
+mod queue_pairs;
 mod receive;
 mod transmit;
 
@@ -14,7 +16,7 @@ use rand_core::{Rng, SeedableRng};
 use roce_packet::Qpn;
 use slab::Slab;
 
-pub use control::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
+pub use objects::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
 
 use crate::completion::{Notify, Wc};
 use crate::config::EngineConfig;
@@ -309,7 +311,7 @@ impl Qp {
         }
     }
 
-    fn flush_receives(&mut self, shared: &mut Shared) {
+    pub(crate) fn flush_receives(&mut self, shared: &mut Shared) {
         use crate::completion::{Cause, WcStatus};
         let in_use = self.halves.take_receive();
         let (status, cause) = (WcStatus::WrFlushError, Cause::Flushed);

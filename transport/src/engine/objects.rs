@@ -1,0 +1,374 @@
+//! The verbs for what queue pairs are made of: protection domains, completion queues, shared receive queues,
+//! memory.
+
+use alloc::sync::Arc;
+
+use super::{Engine, ProtectionDomain};
+use crate::completion::CompletionQueue;
+use crate::ids::{CqId, LKey, PdId, RKey, SrqId};
+use crate::memory::{Access, KeyError, Memory, RegionAttributes, RegisterError, WindowBinding, WindowType};
+use crate::qp::MAX_QP_WR;
+use crate::rq::{ReceiveQueue, SharedReceiveQueue};
+use crate::wr::MAX_SGE;
+
+/// What can go wrong with a protection domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PdError {
+    /// It does not exist.
+    #[error("there is no such protection domain")]
+    Unknown,
+    /// Something still belongs to it.
+    #[error("{members} objects still belong to the protection domain; remove them first")]
+    InUse {
+        /// How many.
+        members: usize,
+    },
+    /// The configured number is in use.
+    #[error("all {limit} protection domains are in use")]
+    TooMany {
+        /// The configured limit.
+        limit: usize,
+    },
+}
+
+/// What can go wrong with a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CqError {
+    /// It does not exist.
+    #[error("there is no such completion queue")]
+    Unknown,
+    /// Queue pairs still complete into it.
+    #[error("{users} queue pair halves still complete into this completion queue; destroy them first")]
+    InUse {
+        /// How many halves of queue pairs.
+        users: usize,
+    },
+    /// The configured number is in use.
+    #[error("all {limit} completion queues are in use")]
+    TooMany {
+        /// The configured limit.
+        limit: usize,
+    },
+    /// A capacity of 0, above the limit, or below what the queue holds now.
+    #[error("a completion queue cannot have {have} entries here; {least} to {most} are possible")]
+    Capacity {
+        /// Asked for.
+        have: usize,
+        /// Smallest possible now.
+        least: usize,
+        /// Largest possible.
+        most: usize,
+    },
+    /// It overflowed and completions were lost. Its queue pairs are in the error state or on the way there.
+    #[error(
+        "the completion queue with {capacity} entries overflowed and lost completions; make it larger or poll it more often"
+    )]
+    Overflowed {
+        /// Its capacity.
+        capacity: usize,
+    },
+}
+
+/// What can go wrong with a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SrqError {
+    /// It does not exist.
+    #[error("there is no such shared receive queue")]
+    Unknown,
+    /// The protection domain does not exist.
+    #[error("there is no such protection domain")]
+    UnknownProtectionDomain,
+    /// Queue pairs still take from it.
+    #[error("{users} queue pairs still take from this shared receive queue; destroy them first")]
+    InUse {
+        /// How many.
+        users: usize,
+    },
+    /// The configured number is in use.
+    #[error("all {limit} shared receive queues are in use")]
+    TooMany {
+        /// The configured limit.
+        limit: usize,
+    },
+    /// A size out of range.
+    #[error("{name} is {have}, the most is {limit}")]
+    OutOfRange {
+        /// The field.
+        name: &'static str,
+        /// Asked for.
+        have: usize,
+        /// Possible.
+        limit: usize,
+    },
+}
+
+/// What can go wrong when something is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DestroyError {
+    /// No such queue pair.
+    #[error("there is no such queue pair")]
+    UnknownQp,
+    /// Only UD queue pairs can be in multicast groups.
+    #[error("only UD queue pairs can join multicast groups")]
+    NotDatagram,
+    /// No such key.
+    #[error("{0}")]
+    Key(KeyError),
+    /// Windows are bound over the region.
+    #[error("{windows} memory windows are bound over the region; unbind or invalidate them first")]
+    WindowsBound {
+        /// How many.
+        windows: u32,
+    },
+}
+
+/// What a shared receive queue is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttributes {
+    /// Capacity in work requests.
+    pub max_wr: usize,
+    /// The armed limit, 0 for none.
+    pub limit: usize,
+    /// Receives posted and not taken.
+    pub posted: usize,
+}
+
+/// Protection domains, completion queues and shared receive queues.
+impl Engine {
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// When the configured number is in use.
+    pub fn allocate_pd(&mut self) -> Result<PdId, PdError> {
+        let limit = self.shared.config.max_pd;
+        if self.pds.len() >= limit {
+            return Err(PdError::TooMany { limit });
+        }
+        Ok(PdId::from_index(self.pds.insert(ProtectionDomain::default())))
+    }
+
+    /// Removes a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// While anything belongs to it.
+    pub fn deallocate_pd(&mut self, pd: PdId) -> Result<(), PdError> {
+        match self.pds.get(pd.index()).ok_or(PdError::Unknown)?.members {
+            0 => {
+                self.pds.remove(pd.index());
+                Ok(())
+            }
+            members => Err(PdError::InUse { members }),
+        }
+    }
+
+    pub(super) fn join_pd(&mut self, pd: PdId) {
+        if let Some(domain) = self.pds.get_mut(pd.index()) {
+            domain.members += 1;
+        }
+    }
+
+    pub(super) fn leave_pd(&mut self, pd: PdId) {
+        if let Some(domain) = self.pds.get_mut(pd.index()) {
+            domain.members = domain.members.saturating_sub(1);
+        }
+    }
+
+    /// Makes a completion queue of `capacity` entries.
+    ///
+    /// # Errors
+    ///
+    /// When the capacity or the number of queues is out of range.
+    pub fn create_cq(&mut self, capacity: usize) -> Result<CqId, CqError> {
+        let limit = self.shared.config.max_cq;
+        if self.shared.cqs.len() >= limit {
+            return Err(CqError::TooMany { limit });
+        }
+        let most = self.shared.config.max_cqe;
+        if !(1..=most).contains(&capacity) {
+            return Err(CqError::Capacity { have: capacity, least: 1, most });
+        }
+        Ok(CqId::from_index(self.shared.cqs.insert(CompletionQueue::new(capacity))))
+    }
+
+    /// Gives a completion queue another capacity; what it holds stays.
+    ///
+    /// # Errors
+    ///
+    /// When it holds more than would fit.
+    pub fn resize_cq(&mut self, cq: CqId, capacity: usize) -> Result<(), CqError> {
+        let most = self.shared.config.max_cqe;
+        let queue = self.shared.cqs.get_mut(cq.index()).ok_or(CqError::Unknown)?;
+        if capacity == 0 || capacity > most || !queue.resize(capacity) {
+            return Err(CqError::Capacity { have: capacity, least: queue.len().max(1), most });
+        }
+        Ok(())
+    }
+
+    /// Removes a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// While queue pairs complete into it.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), CqError> {
+        match self.shared.cqs.get(cq.index()).ok_or(CqError::Unknown)?.users {
+            0 => {
+                self.shared.cqs.remove(cq.index());
+                Ok(())
+            }
+            users => Err(CqError::InUse { users }),
+        }
+    }
+
+    /// Makes a shared receive queue for `max_wr` receives of up to `max_sge` elements.
+    ///
+    /// # Errors
+    ///
+    /// When a size is out of range or the protection domain does not exist.
+    pub fn create_srq(&mut self, pd: PdId, max_wr: usize, max_sge: usize) -> Result<SrqId, SrqError> {
+        if !self.pds.contains(pd.index()) {
+            return Err(SrqError::UnknownProtectionDomain);
+        }
+        let limit = self.shared.config.max_srq;
+        if self.shared.srqs.len() >= limit {
+            return Err(SrqError::TooMany { limit });
+        }
+        for (name, have, limit) in [("max_wr", max_wr, MAX_QP_WR), ("max_sge", max_sge, MAX_SGE)] {
+            if have > limit {
+                return Err(SrqError::OutOfRange { name, have, limit });
+            }
+        }
+        let queue = ReceiveQueue::new(max_wr, max_sge);
+        let position = self.shared.srqs.insert(SharedReceiveQueue { pd, queue, limit: 0, users: 0 });
+        self.join_pd(pd);
+        Ok(SrqId::from_index(position))
+    }
+
+    /// Arms the limit: one event when fewer than `limit` receives are left; 0 disarms.
+    ///
+    /// # Errors
+    ///
+    /// When the limit is above the capacity.
+    pub fn arm_srq_limit(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError> {
+        let queue = self.shared.srqs.get_mut(srq.index()).ok_or(SrqError::Unknown)?;
+        let capacity = queue.queue.capacity();
+        if limit > capacity {
+            return Err(SrqError::OutOfRange { name: "limit", have: limit, limit: capacity });
+        }
+        queue.limit = limit;
+        Ok(())
+    }
+
+    /// Removes a shared receive queue with whatever is posted in it.
+    ///
+    /// # Errors
+    ///
+    /// While queue pairs take from it.
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), SrqError> {
+        match self.shared.srqs.get(srq.index()).ok_or(SrqError::Unknown)?.users {
+            0 => {
+                let removed = self.shared.srqs.remove(srq.index());
+                self.leave_pd(removed.pd);
+                Ok(())
+            }
+            users => Err(SrqError::InUse { users }),
+        }
+    }
+}
+
+/// Memory.
+impl Engine {
+    /// Registers memory. `addr` is the virtual address of its first byte in work requests and RETHs.
+    ///
+    /// # Errors
+    ///
+    /// When the access flags contradict each other, or the address range or the number of keys is out of
+    /// range.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        addr: u64,
+        memory: Arc<dyn Memory>,
+        access: Access,
+    ) -> Result<RegionAttributes, RegisterError> {
+        if !self.pds.contains(pd.index()) {
+            return Err(RegisterError::UnknownProtectionDomain);
+        }
+        let region = self.shared.keys.register(&mut self.rng, pd, addr, memory, access)?;
+        self.join_pd(pd);
+        Ok(region)
+    }
+
+    /// Revokes a region. Work requests that still use it fail with a protection error; the memory is
+    /// not touched any more once this returns.
+    ///
+    /// # Errors
+    ///
+    /// When the key is unknown or windows are bound over the region.
+    pub fn deregister(&mut self, lkey: LKey) -> Result<(), DestroyError> {
+        let windows = self.shared.keys.windows_over(lkey).map_err(DestroyError::Key)?;
+        if windows > 0 {
+            return Err(DestroyError::WindowsBound { windows });
+        }
+        let pd = self.shared.keys.remove(lkey.0).map_err(DestroyError::Key)?;
+        self.leave_pd(pd);
+        Ok(())
+    }
+
+    /// The attributes of a region.
+    ///
+    /// # Errors
+    ///
+    /// When the key is unknown or names a window.
+    pub fn query_region(&self, lkey: LKey) -> Result<RegionAttributes, KeyError> {
+        self.shared.keys.region(lkey).map(|(_, region)| region)
+    }
+
+    /// Makes an unbound memory window.
+    ///
+    /// # Errors
+    ///
+    /// When the protection domain does not exist or all keys are in use.
+    pub fn allocate_window(&mut self, pd: PdId, window_type: WindowType) -> Result<RKey, RegisterError> {
+        if !self.pds.contains(pd.index()) {
+            return Err(RegisterError::UnknownProtectionDomain);
+        }
+        let key = self.shared.keys.allocate_window(&mut self.rng, pd, window_type)?;
+        self.join_pd(pd);
+        Ok(key)
+    }
+
+    /// Binds a type 1 window and returns its new key; the old one is dead. A length of 0 unbinds it.
+    ///
+    /// # Errors
+    ///
+    /// When the window or region is unknown, of another protection domain, or lacks a permission.
+    pub fn bind_window(&mut self, pd: PdId, window: RKey, binding: &WindowBinding) -> Result<RKey, KeyError> {
+        self.shared.keys.bind(window, None, pd, None, binding)
+    }
+
+    /// Removes a window, bound or not.
+    ///
+    /// # Errors
+    ///
+    /// When the key is unknown or names a region.
+    pub fn deallocate_window(&mut self, window: RKey) -> Result<(), DestroyError> {
+        if self.shared.keys.region(LKey(window.0)).is_ok() {
+            return Err(DestroyError::Key(KeyError::PermissionDenied));
+        }
+        let pd = self.shared.keys.remove(window.0).map_err(DestroyError::Key)?;
+        self.leave_pd(pd);
+        Ok(())
+    }
+
+    /// Keys in use.
+    #[must_use]
+    pub fn keys_in_use(&self) -> usize {
+        self.shared.keys.len()
+    }
+}

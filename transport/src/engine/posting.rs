@@ -1,0 +1,120 @@
+//! The verbs that post work.
+
+use super::Engine;
+use crate::ids::SrqId;
+use crate::qp::{QpCore, QpState, QpType};
+use crate::sq::awaits_response;
+use crate::time::Instant;
+use crate::wr::{Payload, PostError, RecvWr, SendOp, SendWr};
+use roce_packet::Qpn;
+
+/// Work requests.
+impl Engine {
+    /// Queues a send request. It is sent at the next [`poll_transmit`](Self::poll_transmit).
+    ///
+    /// # Errors
+    ///
+    /// When the queue pair cannot take it; nothing is queued then.
+    #[inline]
+    pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.set_now(now);
+        let index = self.numbers.get(qpn.get()).ok_or(PostError::UnknownQp)?;
+        let qp = self.qps.get_mut(index).ok_or(PostError::UnknownQp)?;
+        let state = qp.core.attr.state;
+        if !state.accepts_send() {
+            return Err(PostError::WrongState(state));
+        }
+        check_operation(&qp.core, wr)?;
+        qp.halves.sq_mut().push(wr)?;
+        if matches!(state, QpState::Err | QpState::Sqe) {
+            qp.flush_sends(&mut self.shared);
+        }
+        self.schedule(index);
+        Ok(())
+    }
+
+    /// Queues a list of send requests, in order.
+    ///
+    /// # Errors
+    ///
+    /// The position of the first request that was not taken and the reason; those before it are queued.
+    pub fn post_send_list(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        list: &[SendWr<'_>],
+    ) -> Result<(), (usize, PostError)> {
+        for (position, wr) in list.iter().enumerate() {
+            self.post_send(now, qpn, wr).map_err(|error| (position, error))?;
+        }
+        Ok(())
+    }
+
+    /// Queues a receive.
+    ///
+    /// # Errors
+    ///
+    /// When the queue pair cannot take it; nothing is queued then.
+    #[inline]
+    pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let index = self.numbers.get(qpn.get()).ok_or(PostError::UnknownQp)?;
+        let qp = self.qps.get_mut(index).ok_or(PostError::UnknownQp)?;
+        if qp.core.srq.is_some() {
+            return Err(PostError::UsesSrq);
+        }
+        let state = qp.core.attr.state;
+        if !state.accepts_recv() {
+            return Err(PostError::WrongState(state));
+        }
+        qp.core.rq.push(wr)?;
+        if state == QpState::Err {
+            qp.flush_receives(&mut self.shared);
+        }
+        Ok(())
+    }
+
+    /// Queues a receive in a shared receive queue.
+    ///
+    /// # Errors
+    ///
+    /// When the queue cannot take it; nothing is queued then.
+    pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.shared.srqs.get_mut(srq.index()).ok_or(PostError::UnknownSrq)?.queue.push(wr)
+    }
+}
+
+/// Whether the transport has the operation, and whether the queue pair can carry it out (IBTA table 34).
+fn check_operation(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
+    if (core.qp_type == QpType::Ud) != wr.destination.is_some() {
+        return Err(PostError::Destination);
+    }
+    let supported = match core.qp_type {
+        QpType::Rc => true,
+        QpType::Uc => matches!(
+            wr.op,
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::Write { .. } | SendOp::WriteWithImm { .. }
+        ),
+        QpType::Ud => matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)),
+    };
+    if !supported {
+        return Err(PostError::UnsupportedOperation);
+    }
+    if awaits_response(&wr.op) && core.attr.max_rd_atomic == 0 && core.attr.state != QpState::Err {
+        return Err(PostError::NoReadAtomicResources);
+    }
+    if core.qp_type == QpType::Ud {
+        let have = payload_len(wr);
+        let limit = core.mtu() as u64;
+        if have > limit {
+            return Err(PostError::MessageTooLong { have, limit });
+        }
+    }
+    Ok(())
+}
+
+fn payload_len(wr: &SendWr<'_>) -> u64 {
+    match wr.payload {
+        Payload::Elements(elements) => elements.iter().map(|element| u64::from(element.length)).sum(),
+        Payload::Inline(bytes) => bytes.len() as u64,
+    }
+}

@@ -1,0 +1,326 @@
+//! The verbs for queue pairs: making, changing, removing them.
+
+use alloc::boxed::Box;
+use core::net::IpAddr;
+
+use rand_core::Rng;
+use roce_packet::{PathMtu, Qpn};
+
+use super::{DestroyError, Engine};
+use crate::counters::Counters;
+use crate::qp::{
+    AttrMask, CreateQpError, Halves, MAX_RD_ATOMIC, ModifyQpError, Qp, QpAttr, QpAttributes, QpCore, QpInit,
+    QpState, QpType, transition,
+};
+use crate::rc::{RcRequester, RcResponder};
+use crate::rq::ReceiveQueue;
+use crate::time::Instant;
+use crate::timer::Deadlines;
+use crate::uc::{UcRequester, UcResponder};
+use crate::ud::{UdRequester, UdResponder};
+
+/// Queue pairs.
+impl Engine {
+    /// Makes a queue pair in state RESET and returns its number.
+    ///
+    /// # Errors
+    ///
+    /// When something it refers to does not exist, a size is out of range, or all numbers are in use.
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, CreateQpError> {
+        self.check_init(init)?;
+        let position = self.qps.vacant_key();
+        let number = self.draw_number(position)?;
+        let capabilities = &init.capabilities;
+        let halves = match init.qp_type {
+            QpType::Rc => Halves::Rc(RcRequester::new(capabilities), RcResponder::new()),
+            QpType::Uc => Halves::Uc(UcRequester::new(capabilities), UcResponder::new()),
+            QpType::Ud => Halves::Ud(UdRequester::new(capabilities), UdResponder),
+        };
+        let depth = if init.srq.is_some() { 0 } else { capabilities.max_recv_wr };
+        let path_mtu = match init.qp_type {
+            QpType::Ud => self.shared.config.port_mtu,
+            _ => PathMtu::Mtu1024,
+        };
+        let core = QpCore {
+            number,
+            qp_type: init.qp_type,
+            pd: init.pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            rq: ReceiveQueue::new(depth, capabilities.max_recv_sge),
+            signal_all: init.signal_all,
+            capabilities: *capabilities,
+            attr: QpAttributes::new(path_mtu),
+            counters: Counters::default(),
+            deadlines: Deadlines::default(),
+            failure: None,
+            drain_pending: false,
+            exact_icrcs: 0,
+        };
+        let qp = Qp { core, halves, requester_turn: false, scheduled: false, queued_deadline: None };
+        self.qps.insert(Box::new(qp));
+        // A queue pair waits in the ready queue at most once, so this makes room for good.
+        self.ready.reserve(self.qps.len().saturating_sub(self.ready.len()));
+        self.timers.reserve(position + 1);
+        self.count_users(init, 1);
+        self.join_pd(init.pd);
+        Ok(number)
+    }
+
+    fn check_init(&self, init: &QpInit) -> Result<(), CreateQpError> {
+        if !self.pds.contains(init.pd.index()) {
+            return Err(CreateQpError::UnknownProtectionDomain);
+        }
+        let cqs = &self.shared.cqs;
+        if !cqs.contains(init.send_cq.index()) || !cqs.contains(init.recv_cq.index()) {
+            return Err(CreateQpError::UnknownCq);
+        }
+        if let Some(srq) = init.srq {
+            let srq = self.shared.srqs.get(srq.index()).ok_or(CreateQpError::UnknownSrq)?;
+            if srq.pd != init.pd {
+                return Err(CreateQpError::SrqOfOtherDomain);
+            }
+        }
+        init.capabilities.check()
+    }
+
+    /// A number nobody can guess: 8 bits of process slot, 16 random bits (0 and 1 are reserved).
+    fn draw_number(&mut self, position: usize) -> Result<Qpn, CreateQpError> {
+        let limit = self.shared.config.max_qp.min(65_000);
+        if self.qps.len() >= limit {
+            return Err(CreateQpError::TooManyQps { limit });
+        }
+        let slot = u32::from(self.shared.config.process_slot) << 16;
+        // The limit keeps some numbers free, so a draw succeeds sooner or later.
+        loop {
+            let number = slot | self.rng.next_u32() & 0xffff;
+            let reserved = number < 2 || number == Qpn::MULTICAST.get();
+            if !reserved && self.numbers.insert(number, position) {
+                return Ok(Qpn::new(number));
+            }
+        }
+    }
+
+    fn count_users(&mut self, init: &QpInit, change: isize) {
+        for cq in [init.send_cq, init.recv_cq] {
+            if let Some(queue) = self.shared.cqs.get_mut(cq.index()) {
+                queue.users = queue.users.saturating_add_signed(change);
+            }
+        }
+        if let Some(srq) = init.srq.and_then(|srq| self.shared.srqs.get_mut(srq.index())) {
+            srq.users = srq.users.saturating_add_signed(change);
+        }
+    }
+
+    /// Removes a queue pair in any state. Completions that it produced stay in their queues.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such queue pair.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
+        let index = self.numbers.remove(qpn.get()).ok_or(DestroyError::UnknownQp)?;
+        let qp = self.qps.remove(index);
+        self.ready.retain(|waiting| *waiting != index);
+        self.groups.retain(|(_, member)| *member != qpn);
+        self.shared.keys.release_owner(qpn);
+        let core = &qp.core;
+        let init = QpInit {
+            qp_type: core.qp_type,
+            pd: core.pd,
+            send_cq: core.send_cq,
+            recv_cq: core.recv_cq,
+            srq: core.srq,
+            capabilities: core.capabilities,
+            signal_all: core.signal_all,
+        };
+        self.count_users(&init, -1);
+        self.leave_pd(core.pd);
+        Ok(())
+    }
+
+    /// Changes attributes and state, or nothing at all.
+    ///
+    /// # Errors
+    ///
+    /// When the transition does not exist, attributes are missing or out of place, or a value is out of
+    /// range.
+    pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        self.set_now(now);
+        let index = self.numbers.get(qpn.get()).ok_or(ModifyQpError::UnknownQp)?;
+        let qp = self.qps.get_mut(index).ok_or(ModifyQpError::UnknownQp)?;
+        let from = qp.core.attr.state;
+        let to = attr.state.unwrap_or(from);
+        check_modify(qp.core.qp_type, from, to, attr)?;
+        qp.apply(attr);
+        match to {
+            QpState::Reset => {
+                qp.reset();
+                let (send_cq, recv_cq) = (qp.core.send_cq, qp.core.recv_cq);
+                self.shared.discard_completions(send_cq, qpn);
+                self.shared.discard_completions(recv_cq, qpn);
+                self.shared.keys.release_owner(qpn);
+            }
+            QpState::Err => qp.enter_error(&mut self.shared),
+            QpState::Rtr if from == QpState::Init => qp.start_receiving(),
+            QpState::Rts if from == QpState::Rtr => qp.start_sending(),
+            QpState::Sqd if from == QpState::Rts => qp.start_draining(&mut self.shared),
+            // Whoever starts the queue again no longer waits for it to drain.
+            QpState::Rts => qp.core.drain_pending = false,
+            _ => {}
+        }
+        qp.core.attr.state = to;
+        tracing::debug!(qpn = qpn.get(), from = from.name(), to = to.name(), "state");
+        self.settle(index);
+        Ok(())
+    }
+
+    /// Lets a UD queue pair receive what is sent to a multicast group.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such queue pair, or it is not UD. Joining twice is one membership.
+    pub fn attach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), DestroyError> {
+        if self.qp(qpn).ok_or(DestroyError::UnknownQp)?.core.qp_type != QpType::Ud {
+            return Err(DestroyError::NotDatagram);
+        }
+        if !self.groups.contains(&(group, qpn)) {
+            self.groups.push((group, qpn));
+        }
+        Ok(())
+    }
+
+    /// Ends a membership.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such queue pair.
+    pub fn detach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), DestroyError> {
+        self.qp(qpn).ok_or(DestroyError::UnknownQp)?;
+        self.groups.retain(|member| *member != (group, qpn));
+        Ok(())
+    }
+}
+
+fn check_modify(qp_type: QpType, from: QpState, to: QpState, attr: &QpAttr) -> Result<(), ModifyQpError> {
+    if let Some(believed) = attr.cur_state.filter(|believed| *believed != from) {
+        return Err(ModifyQpError::CurrentState { actual: from, believed });
+    }
+    let rule = transition(qp_type, from, to).ok_or(ModifyQpError::Transition { qp_type, from, to })?;
+    let given = attr.mask();
+    let missing = rule.required - given;
+    if !missing.is_empty() {
+        return Err(ModifyQpError::Missing { from, to, missing });
+    }
+    let extra = given - rule.required - rule.optional - AttrMask::CUR_STATE;
+    if !extra.is_empty() {
+        return Err(ModifyQpError::NotAllowed { from, to, extra });
+    }
+    if attr.port == Some(0) {
+        return Err(ModifyQpError::OutOfRange { name: "port", have: 0, limit: 1 });
+    }
+    let limits = [
+        ("pkey_index", attr.pkey_index.map(u32::from), 0),
+        ("port", attr.port.map(u32::from), 1),
+        ("timeout", attr.timeout.map(u32::from), 31),
+        ("retry_cnt", attr.retry_cnt.map(u32::from), 7),
+        ("rnr_retry", attr.rnr_retry.map(u32::from), 7),
+        ("max_rd_atomic", attr.max_rd_atomic.map(u32::from), u32::from(MAX_RD_ATOMIC)),
+        ("max_dest_rd_atomic", attr.max_dest_rd_atomic.map(u32::from), u32::from(MAX_RD_ATOMIC)),
+    ];
+    for (name, value, limit) in limits {
+        if let Some(have) = value.filter(|have| *have > limit) {
+            return Err(ModifyQpError::OutOfRange { name, have, limit });
+        }
+    }
+    Ok(())
+}
+
+impl Qp {
+    fn apply(&mut self, attr: &QpAttr) {
+        fn set<T: Copy>(target: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *target = value;
+            }
+        }
+        let own = &mut self.core.attr;
+        set(&mut own.en_sqd_async_notify, attr.en_sqd_async_notify);
+        set(&mut own.access, attr.access);
+        set(&mut own.qkey, attr.qkey);
+        set(&mut own.path_mtu, attr.path_mtu);
+        set(&mut own.timeout, attr.timeout);
+        set(&mut own.retry_cnt, attr.retry_cnt);
+        set(&mut own.rnr_retry, attr.rnr_retry);
+        set(&mut own.rq_psn, attr.rq_psn);
+        set(&mut own.sq_psn, attr.sq_psn);
+        set(&mut own.max_rd_atomic, attr.max_rd_atomic);
+        set(&mut own.max_dest_rd_atomic, attr.max_dest_rd_atomic);
+        set(&mut own.min_rnr_timer, attr.min_rnr_timer);
+        set(&mut own.dest_qpn, attr.dest_qpn);
+        if attr.path.is_some() {
+            own.path = attr.path;
+        }
+        if let Halves::Rc(_, responder) = &mut self.halves
+            && let Some(limit) = attr.max_dest_rd_atomic
+        {
+            responder.set_resources(limit);
+        }
+    }
+
+    /// Forgets everything without completions (IBTA 10.3.1).
+    fn reset(&mut self) {
+        match &mut self.halves {
+            Halves::Rc(requester, responder) => {
+                requester.reset();
+                responder.reset();
+            }
+            Halves::Uc(requester, responder) => {
+                requester.sq.clear();
+                responder.start(roce_packet::Psn::new(0));
+            }
+            Halves::Ud(requester, _) => requester.sq.clear(),
+        }
+        let core = &mut self.core;
+        core.rq.clear();
+        core.deadlines.clear();
+        core.failure = None;
+        core.drain_pending = false;
+        core.exact_icrcs = 0;
+        let path_mtu = core.attr.path_mtu;
+        core.attr = QpAttributes::new(path_mtu);
+    }
+
+    fn start_receiving(&mut self) {
+        let psn = self.core.attr.rq_psn;
+        match &mut self.halves {
+            Halves::Rc(_, responder) => responder.start(psn),
+            Halves::Uc(_, responder) => responder.start(psn),
+            Halves::Ud(..) => {}
+        }
+    }
+
+    fn start_sending(&mut self) {
+        let psn = self.core.attr.sq_psn;
+        match &mut self.halves {
+            Halves::Rc(requester, _) => {
+                requester.start(psn);
+                requester.reload_retries(&self.core);
+            }
+            Halves::Uc(requester, _) => requester.start(psn),
+            Halves::Ud(requester, _) => requester.start(psn),
+        }
+    }
+
+    /// Going to SQD: what was started is finished, and then an event tells it, if it is wanted.
+    fn start_draining(&mut self, shared: &mut crate::shared::Shared) {
+        let drained = match &self.halves {
+            Halves::Rc(requester, _) => requester.is_drained(),
+            Halves::Uc(requester, _) => requester.is_drained(),
+            Halves::Ud(..) => true,
+        };
+        self.core.drain_pending = !drained;
+        if drained && self.core.attr.en_sqd_async_notify {
+            shared.events.push_async(crate::event::AsyncEvent::SqDrained(self.core.number));
+        }
+    }
+}
