@@ -18,101 +18,22 @@
 //! # Ok::<(), roce_transport::PostError>(())
 //! ```
 
+mod host;
+mod settings;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
-use roce_packet::{Datagram, Encapsulation, Opcode, Path, PathMtu, Psn, Qpn, RnrTimer};
+use roce_packet::{Datagram, Encapsulation, Opcode, Path, Psn, Qpn};
 use roce_transport::{
-    Access, CqId, Engine, EngineConfig, Event, Identification, Instant, Memory, PdId, PostError, QpAttr,
-    QpCapabilities, QpInit, QpState, QpType, Received, RecvWr, RegionAttributes, SendWr, Sge, Transmit,
-    TxSlot, Verdict, Wc, WordMemory,
+    EngineConfig, Identification, Instant, PostError, QpInit, QpState, QpType, Received, RecvWr, SendWr,
+    Transmit, TxSlot, Verdict, Wc,
 };
 
 use crate::fault::{self, FaultInjector};
 
-/// Where a host's memory begins in its address space.
-pub const MEMORY_BASE: u64 = 0x10_0000;
-/// Bytes of memory that a host has unless told otherwise.
-pub const MEMORY_LEN: usize = 1 << 20;
-
-/// One of the two hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Side {
-    /// The first, by habit the requester.
-    A,
-    /// The second.
-    B,
-}
-
-impl Side {
-    /// The other one.
-    #[must_use]
-    pub const fn other(self) -> Self {
-        match self {
-            Self::A => Self::B,
-            Self::B => Self::A,
-        }
-    }
-}
-
-/// An engine with one protection domain, one completion queue and one region.
-#[derive(Debug)]
-pub struct Host {
-    /// The engine itself, for whatever the shorthands do not cover.
-    pub engine: Engine,
-    /// Its address.
-    pub address: IpAddr,
-    /// Its protection domain.
-    pub pd: PdId,
-    /// Its completion queue, for both directions of all queue pairs.
-    pub cq: CqId,
-    /// Its region: all rights, from [`MEMORY_BASE`] on.
-    pub region: RegionAttributes,
-    memory: Arc<WordMemory>,
-    /// Every event so far.
-    pub events: Vec<Event>,
-}
-
-impl Host {
-    fn new(config: EngineConfig, address: IpAddr, memory_len: usize) -> Self {
-        let mut engine = Engine::new(config);
-        let pd = engine.allocate_pd().expect("a new engine has room for a protection domain");
-        let cq = engine.create_cq(1 << 14).expect("a new engine has room for a completion queue");
-        let memory = Arc::new(WordMemory::new(memory_len));
-        let access = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND;
-        let region = engine
-            .register(pd, MEMORY_BASE, memory.clone(), access)
-            .expect("a new engine has room for a region");
-        Self { engine, address, pd, cq, region, memory, events: Vec::new() }
-    }
-
-    /// The key of the region for the peer.
-    #[must_use]
-    pub fn rkey(&self) -> roce_transport::RKey {
-        self.region.rkey
-    }
-
-    /// A range of the region as an element of a work request.
-    #[must_use]
-    pub fn memory_range(&self, offset: usize, len: usize) -> Sge {
-        let length = u32::try_from(len).expect("test messages are below 4 GiB");
-        Sge { addr: MEMORY_BASE + offset as u64, length, lkey: self.region.lkey }
-    }
-
-    /// Copies bytes out of the region.
-    #[must_use]
-    pub fn read_memory(&self, offset: usize, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.memory.read(offset, &mut bytes).expect("inside the region");
-        bytes
-    }
-
-    /// Copies bytes into the region.
-    pub fn write_memory(&mut self, offset: usize, bytes: &[u8]) {
-        self.memory.write(offset, bytes).expect("inside the region");
-    }
-}
+pub use host::{Host, MEMORY_BASE, MEMORY_LEN, Side};
+pub use settings::{Settings, bring_up_attributes};
 
 /// What a script does with a packet on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,55 +119,6 @@ impl std::fmt::Debug for Pair {
             .finish_non_exhaustive()
     }
 }
-
-/// How the queue pairs of a pair are set up. `Settings::default()` suits most tests.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Path MTU.
-    pub mtu: PathMtu,
-    /// First PSN of A, and of B.
-    pub psns: [u32; 2],
-    /// Local ACK timeout exponent.
-    pub timeout: u8,
-    /// Retries after timeouts.
-    pub retry_cnt: u8,
-    /// Retries after RNR NAKs.
-    pub rnr_retry: u8,
-    /// RNR delay code.
-    pub min_rnr_timer: u8,
-    /// READs and atomics, both directions.
-    pub rd_atomic: u8,
-    /// What peers may do.
-    pub access: Access,
-    /// Queue sizes.
-    pub capabilities: QpCapabilities,
-    /// Q_Key of UD queue pairs.
-    pub qkey: u32,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            mtu: PathMtu::Mtu1024,
-            psns: [0x00_1000, 0x00_2000],
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            min_rnr_timer: 12,
-            rd_atomic: 16,
-            access: Access::REMOTE,
-            capabilities: QpCapabilities {
-                max_send_wr: 256,
-                max_recv_wr: 256,
-                max_send_sge: 8,
-                max_recv_sge: 8,
-                max_inline: 256,
-            },
-            qkey: 0x1111_1111,
-        }
-    }
-}
-
 impl Pair {
     /// Two hosts on 198.18.0.1 and 198.18.0.2, one microsecond apart.
     #[must_use]
@@ -611,40 +483,4 @@ impl Pair {
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
-}
-
-/// The modify calls from RESET to INIT, RTR and RTS.
-#[must_use]
-pub fn bring_up_attributes(
-    qp_type: QpType,
-    side: Side,
-    path: Path,
-    peer: Qpn,
-    settings: &Settings,
-) -> [(QpState, QpAttr); 3] {
-    let [own_psn, peer_psn] = match side {
-        Side::A => settings.psns,
-        Side::B => [settings.psns[1], settings.psns[0]],
-    };
-    let mut init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to_state(QpState::Init) };
-    let mut rtr = QpAttr::to_state(QpState::Rtr);
-    let mut rts = QpAttr { sq_psn: Some(Psn::new(own_psn)), ..QpAttr::to_state(QpState::Rts) };
-    if qp_type == QpType::Ud {
-        init.qkey = Some(settings.qkey);
-        return [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)];
-    }
-    init.access = Some(settings.access);
-    rtr.path = Some(path);
-    rtr.path_mtu = Some(settings.mtu);
-    rtr.dest_qpn = Some(peer);
-    rtr.rq_psn = Some(Psn::new(peer_psn));
-    if qp_type == QpType::Rc {
-        rtr.max_dest_rd_atomic = Some(settings.rd_atomic);
-        rtr.min_rnr_timer = RnrTimer::new(settings.min_rnr_timer);
-        rts.timeout = Some(settings.timeout);
-        rts.retry_cnt = Some(settings.retry_cnt);
-        rts.rnr_retry = Some(settings.rnr_retry);
-        rts.max_rd_atomic = Some(settings.rd_atomic);
-    }
-    [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)]
 }

@@ -1,0 +1,91 @@
+//! One end of a pair: an engine with everything that a test needs around it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use roce_transport::{
+    Access, CqId, Engine, EngineConfig, Event, Memory, PdId, RegionAttributes, Sge, WordMemory,
+};
+
+/// Where a host's memory begins in its address space.
+pub const MEMORY_BASE: u64 = 0x10_0000;
+/// Bytes of memory that a host has unless told otherwise.
+pub const MEMORY_LEN: usize = 1 << 20;
+
+/// One of the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// The first, by habit the requester.
+    A,
+    /// The second.
+    B,
+}
+
+impl Side {
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// An engine with one protection domain, one completion queue and one region.
+#[derive(Debug)]
+pub struct Host {
+    /// The engine itself, for whatever the shorthands do not cover.
+    pub engine: Engine,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Its completion queue, for both directions of all queue pairs.
+    pub cq: CqId,
+    /// Its region: all rights, from [`MEMORY_BASE`] on.
+    pub region: RegionAttributes,
+    memory: Arc<WordMemory>,
+    /// Every event so far.
+    pub events: Vec<Event>,
+}
+
+impl Host {
+    pub(super) fn new(config: EngineConfig, address: IpAddr, memory_len: usize) -> Self {
+        let mut engine = Engine::new(config);
+        let pd = engine.allocate_pd().expect("a new engine has room for a protection domain");
+        let cq = engine.create_cq(1 << 14).expect("a new engine has room for a completion queue");
+        let memory = Arc::new(WordMemory::new(memory_len));
+        let access = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND;
+        let region = engine
+            .register(pd, MEMORY_BASE, memory.clone(), access)
+            .expect("a new engine has room for a region");
+        Self { engine, address, pd, cq, region, memory, events: Vec::new() }
+    }
+
+    /// The key of the region for the peer.
+    #[must_use]
+    pub fn rkey(&self) -> roce_transport::RKey {
+        self.region.rkey
+    }
+
+    /// A range of the region as an element of a work request.
+    #[must_use]
+    pub fn memory_range(&self, offset: usize, len: usize) -> Sge {
+        let length = u32::try_from(len).expect("test messages are below 4 GiB");
+        Sge { addr: MEMORY_BASE + offset as u64, length, lkey: self.region.lkey }
+    }
+
+    /// Copies bytes out of the region.
+    #[must_use]
+    pub fn read_memory(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(offset, &mut bytes).expect("inside the region");
+        bytes
+    }
+
+    /// Copies bytes into the region.
+    pub fn write_memory(&mut self, offset: usize, bytes: &[u8]) {
+        self.memory.write(offset, bytes).expect("inside the region");
+    }
+}
