@@ -159,14 +159,14 @@ impl Plan {
                 self.largest()
             ));
         }
+        if self.inline && self.op == Op::Read {
+            return wrong("--inline with --op read: a READ has no bytes of its own to put inline".into());
+        }
         if self.inline && self.largest() > MAX_INLINE {
             return wrong(format!(
                 "--inline with a message of {} bytes; at most {MAX_INLINE} bytes can be inline",
                 self.largest()
             ));
-        }
-        if self.inline && self.op == Op::Read {
-            return wrong("--inline with --op read: a READ has no bytes of its own to put inline".into());
         }
         if self.tool == Tool::Ping && self.op == Op::Read {
             return wrong(
