@@ -1,0 +1,425 @@
+//! `roce ping`, `roce blast` and `roce devices` as their users run them: two processes.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use common::{Finished, Running, free_v6_port, own_address, roce, run, skip_unless};
+use serde_json::Value;
+
+/// A server that is waiting.
+struct Server {
+    address: Ipv4Addr,
+    running: Running,
+}
+
+impl Server {
+    #[track_caller]
+    fn start(tool: &str, more: &[&str]) -> Self {
+        Self::on(own_address(), tool, more)
+    }
+
+    #[track_caller]
+    fn on(address: Ipv4Addr, tool: &str, more: &[&str]) -> Self {
+        let mut command = roce();
+        command.args([tool, "--device", &format!("udp:{address}")]).args(more);
+        let mut running = Running::start(&mut command);
+        let line = running.until_it_says("waiting on");
+        assert!(line.contains(&format!("{address}, TCP port")), "{line}");
+        Self { address, running }
+    }
+
+    /// Runs a client to its end.
+    #[track_caller]
+    fn client(&self, tool: &str, more: &[&str]) -> Finished {
+        self.client_start(tool, more).finish(60)
+    }
+
+    #[track_caller]
+    fn client_start(&self, tool: &str, more: &[&str]) -> Running {
+        let (server, device) = (self.address.to_string(), format!("udp:{}", own_address()));
+        Running::start(roce().args([tool, &server, "--device", &device]).args(more))
+    }
+
+    /// The rows that a client found.
+    #[track_caller]
+    fn rows(&self, tool: &str, more: &[&str]) -> Vec<Value> {
+        let finished = self.client(tool, &[&["--json"], more].concat());
+        assert!(finished.success, "{tool} {more:?}: {}", finished.stderr);
+        check_document(&finished.stdout)
+    }
+}
+
+const ROW: [&str; 8] =
+    ["size", "iterations", "elapsed_s", "gigabits_per_s", "messages_per_s", "one_way_us", "client", "server"];
+const SIDE: [&str; 4] = ["cpu", "retransmitted_packets", "timeouts", "rnr_naks"];
+
+/// Checks what `--json` printed and returns its rows.
+#[track_caller]
+fn check_document(text: &str) -> Vec<Value> {
+    let document: Value = serde_json::from_str(text).expect("JSON and nothing else");
+    assert_eq!(document["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(document["device"], "udp");
+    let sizes = document["plan"]["sizes"].as_array().expect("sizes").clone();
+    let rows = document["rows"].as_array().expect("rows").clone();
+    assert_eq!(rows.len(), sizes.len());
+    for (row, size) in rows.iter().zip(sizes) {
+        for key in ROW {
+            assert!(!row[key].is_null(), "no {key} in {row}");
+        }
+        for side in ["client", "server"] {
+            for key in SIDE {
+                assert!(!row[side][key].is_null(), "no {side}.{key} in {row}");
+            }
+        }
+        assert_eq!(row["size"], size);
+        assert_eq!(row["iterations"], document["plan"]["iterations"]);
+        let number = |key: &str| row[key].as_f64().unwrap();
+        assert!(number("elapsed_s") > 0.0 && number("messages_per_s") > 0.0, "{row}");
+        // The three say the same.
+        let bits = number("messages_per_s") * number("size") * 8.0;
+        assert!((bits / 1e9 - number("gigabits_per_s")).abs() <= 1e-6 * bits / 1e9, "{row}");
+        let percentiles = row.get("percentiles_us").map(|values| {
+            values.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(percentiles.is_some(), document["plan"]["tool"] == "ping");
+        if let Some(values) = percentiles {
+            assert!(values.len() == 4 && values.is_sorted() && values[0] > 0.0, "{values:?}");
+            assert!(values[0] <= number("one_way_us") && number("one_way_us") <= values[3], "{row}");
+        } else {
+            let one_way = number("elapsed_s") * 1e6 / number("iterations");
+            assert!((one_way - number("one_way_us")).abs() < 1e-6 * one_way, "{row}");
+        }
+    }
+    rows
+}
+
+#[test]
+fn ping_by_every_operation_in_every_way() {
+    let server = Server::start("ping", &[]);
+    for op in ["send", "write", "write-imm"] {
+        for more in [
+            &[][..],
+            &["--inline", "--size", "64"],
+            &["--completion", "event"],
+            &["--post", "single"],
+            &["--signal", "periodic", "--buffers", "8"],
+            &["--sizes", "1..300", "--mtu", "256"],
+        ] {
+            let rows = server.rows("ping", &[&["--op", op, "-n", "60"], more].concat());
+            assert_eq!(rows.len(), if more.contains(&"--sizes") { 9 } else { 1 });
+        }
+    }
+}
+
+#[test]
+fn blast_by_every_operation_in_every_way() {
+    let server = Server::start("blast", &[]);
+    for op in ["send", "write", "write-imm", "read"] {
+        for more in [
+            &[][..],
+            &["--inline", "--size", "512"],
+            &["--completion", "event", "--size", "3000"],
+            &["--post", "single", "--size", "1"],
+            &["--signal", "periodic", "--buffers", "7", "--size", "5K"],
+            &["--sizes", "1..5000", "--mtu", "512"],
+            &["--buffers", "1", "--size", "100"],
+            &["--size", "0"],
+            &["--size", "1M", "--size", "17"],
+        ] {
+            if op == "read" && more.contains(&"--inline") {
+                continue;
+            }
+            let rows = server.rows("blast", &[&["--op", op, "-n", "50"], more].concat());
+            let expected = if more.contains(&"--sizes") { 13 } else { more.len().max(2) / 2 };
+            assert!(rows.len() == expected || !more.contains(&"--size") || more.len() > 2, "{rows:?}");
+        }
+    }
+}
+
+#[test]
+fn the_tables_for_people_have_a_line_for_each_size() {
+    for (tool, line) in [("ping", "ping by send"), ("blast", "blast by send")] {
+        let server = Server::start(tool, &["--once"]);
+        let finished = server.client(tool, &["--sizes", "64..256", "-n", "50"]);
+        assert!(finished.success, "{}", finished.stderr);
+        assert!(finished.stdout.starts_with(line), "{}", finished.stdout);
+        let sizes: Vec<&str> =
+            finished.stdout.lines().skip(3).filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(sizes, ["64", "128", "256"], "{}", finished.stdout);
+        let served = server.running.finish(60);
+        assert!(served.success && served.stdout.contains("served"), "{served:?}");
+    }
+}
+
+#[test]
+fn over_ipv6() {
+    let (Some(a), Some(b)) = (free_v6_port(), free_v6_port()) else {
+        skip_unless(false, "there is no ::1");
+        return;
+    };
+    let tcp = TcpListener::bind("[::1]:0").unwrap().local_addr().unwrap().port().to_string();
+    let device = |own, peer| format!("udp:[::1],port={own},peer_port={peer}");
+    let mut server =
+        Running::start(roce().args(["blast", "--once", "--port", &tcp, "--device", &device(a, b)]));
+    server.until_it_says("waiting on ::1");
+    let client = ["blast", "::1", "--port", &tcp, "--device", &device(b, a), "-n", "100", "--json"];
+    let finished = run(&client);
+    assert!(finished.success, "{}", finished.stderr);
+    check_document(&finished.stdout);
+    assert!(server.finish(60).success);
+}
+
+#[test]
+fn under_loss_everything_arrives_and_the_capture_shows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for (tool, op) in [("blast", "write"), ("blast", "read"), ("blast", "send"), ("ping", "send")] {
+        let capture = folder.path().join(format!("{tool}-{op}.pcapng"));
+        let capture = capture.to_str().unwrap();
+        let server = Server::start(tool, &["--fault", "drop=1%"]);
+        let more = ["--op", op, "-n", "300", "--size", "4000", "--mtu", "1024", "--pcap", capture];
+        let rows =
+            server.rows(tool, &[&["--fault", "drop=1%,reorder=1%", "--seed", "7"][..], &more].concat());
+        let resent = |side: &str| rows[0][side]["retransmitted_packets"].as_u64().unwrap();
+        assert!(resent("client") + resent("server") > 0, "{tool} {op}: {rows:?}");
+        let bad = run(&["dissect", "--bad-icrc", capture]);
+        assert!(bad.success && bad.stdout.is_empty(), "{bad:?}");
+        let packets: usize = bad.stderr.split(' ').next().unwrap().parse().unwrap();
+        assert!(packets > 300, "{}", bad.stderr);
+        assert!(bad.stderr.contains(" 0 bad"), "{}", bad.stderr);
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_queue_pair_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start("blast", &[]);
+    let first_packet = |name: &str, seed: &[&str]| -> Value {
+        let capture = folder.path().join(name);
+        let capture = capture.to_str().unwrap();
+        server.rows("blast", &[&["-n", "4", "--op", "write", "--pcap", capture][..], seed].concat());
+        let answers = run(&["dissect", "--json", "--opcode", "ACKNOWLEDGE", "--limit", "1", capture]);
+        let packet: Value = serde_json::from_str(answers.stdout.lines().next().unwrap()).unwrap();
+        [packet["infiniband.bth.destqp"].clone(), packet["infiniband.bth.psn"].clone()].into()
+    };
+    let qp = |value: &Value| value[0].clone();
+    let first = first_packet("a.pcapng", &["--seed", "5"]);
+    assert_eq!(qp(&first), qp(&first_packet("b.pcapng", &["--seed", "5"])));
+    assert_ne!(qp(&first), qp(&first_packet("c.pcapng", &["--seed", "6"])));
+}
+
+/// Fails with this exit status and says all of these.
+#[track_caller]
+fn refused(args: &[&str], parts: &[&str]) {
+    let finished = run(args);
+    assert!(matches!(finished.code, Some(1 | 2)), "{args:?}: {:?} {}", finished.code, finished.stdout);
+    for part in parts {
+        assert!(finished.stderr.contains(part), "{args:?}: `{part}` is missing: {}", finished.stderr);
+    }
+    assert_eq!(finished.stdout, "", "{args:?}");
+    assert!(finished.took < Duration::from_secs(20), "{args:?} took {:?}", finished.took);
+}
+
+#[test]
+fn impossible_options_are_named() {
+    let table: &[(&str, &[&str], &[&str])] = &[
+        ("ping", &["--op", "read"], &["ping has no --op read alone", "--op write is"]),
+        ("blast", &["--op", "fly"], &["'fly'", "--op", "write-imm"]),
+        ("blast", &["--inline", "--op", "read"], &["--inline with --op read"]),
+        ("blast", &["--inline", "--size", "513"], &["--inline with a message of 513", "at most 512"]),
+        ("blast", &["--inline"], &["--inline with a message of 65536"]),
+        ("ping", &["--inline", "--sizes", "1..1K"], &["--inline with a message of 1024"]),
+        ("blast", &["--size", "2000M"], &["2097152000 bytes", "1073741824"]),
+        ("blast", &["--size", "99999999999999999999"], &["--size", "99999999999999999999"]),
+        ("blast", &["--size", "18446744073709551615K"], &["--size", "too large"]),
+        ("blast", &["--size", "1G"], &["--size", "1G is no size", "64K, or 1M"]),
+        ("blast", &["--size", "-1"], &["-1"]),
+        ("blast", &["--size", "K"], &["K is no size"]),
+        ("blast", &["--size", "1", "--sizes", "1..2"], &["--size", "--sizes", "cannot be used"]),
+        ("blast", &["--sizes", "0..8"], &["--sizes", "at least 1"]),
+        ("blast", &["--sizes", "9..8"], &["9..8 holds no size"]),
+        ("blast", &["--sizes", "9"], &["--sizes", "such as 1..1048576"]),
+        ("blast", &["--sizes", "1..x"], &["x is no size"]),
+        ("blast", &["-n", "0"], &["--iterations is 0"]),
+        ("ping", &["-n", "many"], &["many", "--iterations"]),
+        ("blast", &["--buffers", "0"], &["--buffers is 0", "1 to 16384"]),
+        ("blast", &["--buffers", "20000"], &["--buffers is 20000"]),
+        ("blast", &["--buffers", "10000", "--size", "1M"], &["limit is 4294967296", "fewer --buffers"]),
+        ("blast", &["--mtu", "1500"], &["--mtu", "1500", "1024, 2048 or 4096"]),
+        ("blast", &["--timeout", "0"], &["--timeout", "1..=31"]),
+        ("blast", &["--timeout", "32"], &["--timeout", "1..=31"]),
+        ("blast", &["--window", "0"], &["--window"]),
+        ("blast", &["--window", "8388608"], &["--window", "8388607"]),
+        ("blast", &["--port", "65536"], &["--port", "65536"]),
+        ("blast", &["--completion", "hope"], &["--completion", "poll, event"]),
+        ("blast", &["--post", "x"], &["--post", "single, list"]),
+        ("blast", &["--signal", "x"], &["--signal", "full, periodic"]),
+        ("blast", &["--fault", "drop=lots"], &["--fault", "drop=lots"]),
+        ("blast", &["--fault", "explode=1%"], &["--fault", "explode"]),
+        ("blast", &["--seed", "x"], &["--seed"]),
+        ("blast", &["--nonsense"], &["--nonsense"]),
+    ];
+    for (tool, options, parts) in table {
+        // Nobody is there, and nobody is asked.
+        refused(&[&[*tool, "127.0.0.1"], *options].concat(), parts);
+    }
+}
+
+#[test]
+fn wrong_devices_are_named() {
+    let taken = own_address();
+    let _owner = UdpSocket::bind((taken, 4791)).unwrap();
+    let taken = format!("udp:{taken}");
+    for (spec, parts) in [
+        ("udp:203.0.113.77", &["203.0.113.77", "it has 127.0.0.1"][..]),
+        ("udp:0.0.0.0", &["stands for every address", "choose one"]),
+        ("udp:localhost", &["`localhost`", "expected an address"]),
+        ("udp:127.0.0.1,mtu=9000", &["`mtu=9000`", "expected port=NUMBER"]),
+        ("udp:127.0.0.1,port=99999", &["`port=99999`", "0 to 65535"]),
+        ("xdp:eth0", &["not in this version", "use udp:ADDRESS"]),
+        ("tap:roce0", &["not in this version"]),
+        ("memory", &["exist only as a pair", "udp:127.0.0.2"]),
+        ("", &["there is no kind ``", "roce devices"]),
+        (&taken, &["UDP port 4791", "is taken", "use another address"]),
+    ] {
+        refused(&["blast", "127.0.0.1", "--device", spec], parts);
+        refused(&["ping", "--device", spec], parts);
+    }
+    let nowhere = "/nonexistent/folder/x.pcapng";
+    let device = format!("udp:{}", own_address());
+    refused(
+        &["blast", "127.0.0.1", "--device", &device, "--pcap", nowhere],
+        &["making the capture", nowhere],
+    );
+}
+
+#[test]
+fn a_server_that_is_absent_and_one_too_many() {
+    let device = format!("udp:{}", own_address());
+    let nobody = own_address().to_string();
+    let said = [nobody.as_str(), "refused", "is the server running there?"];
+    refused(&["blast", &nobody, "--device", &device], &said);
+    refused(&["blast", "no-such-host.invalid", "--device", &device], &["looking up no-such-host.invalid"]);
+    refused(&["blast", "::1"], &["cannot both use [::1]", "127.0.0.1"]);
+
+    let server = Server::start("blast", &[]);
+    let spec = format!("udp:{}", server.address);
+    refused(&["blast", "--device", &spec], &["UDP port 4791", "is taken"]);
+    // The same TCP port, on another UDP port.
+    refused(
+        &["blast", "--device", &format!("{spec},port=14791")],
+        &[&format!("listening on {} port 18520", server.address), "--port chooses another"],
+    );
+    // It was not disturbed.
+    server.rows("blast", &["-n", "10"]);
+}
+
+#[test]
+fn a_client_that_asks_for_too_much_hears_why() {
+    let mut server = Server::start("blast", &[]);
+    let mut stream = TcpStream::connect((server.address, 18_520)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let plan = serde_json::json!({
+        "tool": "blast", "op": "send", "sizes": [8], "iterations": 1, "buffers": 1_000_000_000_u64, "inline": false,
+        "completion": "poll", "post": "list", "signal": "full", "path_mtu": 1024, "timeout": 12,
+    });
+    writeln!(stream, "{plan}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("--buffers is 1000000000"), "{answer}");
+    assert!(server.running.is_alive());
+    server.running.until_it_says("asked for something impossible");
+    server.rows("blast", &["-n", "10"]);
+}
+
+#[test]
+fn strangers_at_the_tcp_port_do_not_end_the_server() {
+    let mut server = Server::start("ping", &[]);
+    let connect = || TcpStream::connect((server.address, 18_520)).unwrap();
+    let endless = vec![b'x'; 3 << 20];
+    for (name, bytes) in [
+        ("nothing", &b""[..]),
+        ("an empty line", b"\n"),
+        ("another protocol", b"GET / HTTP/1.1\r\n\r\n"),
+        ("no text", b"\xff\xfe\x00\x80\n"),
+        ("another version", b"{\"tool\":\"ping\",\"op\":\"send\",\"flavour\":7}\n"),
+        ("JSON of another kind", b"[1,2,3]\n"),
+        ("half a line", b"{\"tool\":"),
+        ("a line without an end", &endless),
+    ] {
+        let mut stream = connect();
+        // It may hang up before it has read all of this.
+        let _ = stream.write_all(bytes);
+        drop(stream);
+        assert!(server.running.is_alive(), "{name} ended the server");
+    }
+    // One that goes away after the plan, in the middle of a measurement, and one that is killed.
+    let mut client = server.client_start("ping", &["-n", "100000000", "--json"]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(client.is_alive());
+    drop(client);
+    let rows = server.rows("ping", &["-n", "10"]);
+    assert_eq!(rows.len(), 1);
+    assert!(server.running.is_alive());
+}
+
+#[test]
+fn a_client_whose_server_dies_ends_too() {
+    for tool in ["ping", "blast"] {
+        let server = Server::start(tool, &[]);
+        let mut client = server.client_start(tool, &["-n", "1000000000", "--json"]);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(client.is_alive());
+        drop(server);
+        let finished = client.finish(45);
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        assert_ne!(finished.stderr, "");
+    }
+}
+
+#[test]
+fn devices_lists_what_there_is() {
+    let plain = run(&["devices"]);
+    assert!(plain.success, "{}", plain.stderr);
+    let verbose = run(&["devices", "-v"]);
+    for part in ["udp", "memory", "xdp", "not in this version", "hca_id:", "PORT_ACTIVE", "active_mtu:"] {
+        assert!(plain.stdout.contains(part), "{part}: {}", plain.stdout);
+        assert!(verbose.stdout.contains(part), "{part}: {}", verbose.stdout);
+    }
+    for part in ["max_qp:", "max_mr_size:", "GID[  0]:", "::ffff:127.0.0.1", "RoCE v2", "netdev:"] {
+        assert!(verbose.stdout.contains(part), "{part}: {}", verbose.stdout);
+        assert!(!plain.stdout.contains(part), "{part}: {}", plain.stdout);
+    }
+    for args in [&["devices", "--json"][..], &["devices", "--json", "-v"]] {
+        let finished = run(args);
+        let document: Value = serde_json::from_str(&finished.stdout).unwrap();
+        let kinds = document["kinds"].as_array().unwrap();
+        assert_eq!(kinds.len(), 5);
+        let udp = &kinds[0];
+        assert_eq!((&udp["kind"], &udp["usable"]), (&"udp".into(), &true.into()));
+        for device in udp["devices"].as_array().unwrap() {
+            let id = device["hca_id"].as_str().unwrap();
+            let address = id.strip_prefix("udp:").unwrap().trim_matches(['[', ']']);
+            address.parse::<IpAddr>().unwrap();
+            assert_eq!(device["limits"].is_object(), args.contains(&"-v"));
+        }
+    }
+}
+
+#[test]
+fn what_is_printed_without_arguments_and_by_help_is_help() {
+    let help = run(&["--help"]);
+    assert!(help.success);
+    for command in ["demo", "devices", "ping", "blast", "dissect", "explain"] {
+        assert!(help.stdout.contains(command), "{}", help.stdout);
+        let finished = run(&[command, "--help"]);
+        assert!(finished.success && finished.stdout.contains("Usage:"), "{finished:?}");
+    }
+    let nothing = run(&[]);
+    assert_eq!(nothing.code, Some(2));
+    assert!(nothing.stderr.contains("Usage:"), "{}", nothing.stderr);
+    let wrong = run(&["bang"]);
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("bang"), "{wrong:?}");
+}
