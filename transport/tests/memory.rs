@@ -265,6 +265,20 @@ fn boundary_grid_of_atomics() {
     });
 }
 
+/// An address may be aligned where the memory behind it is not. Such an atomic cannot be done, and nothing is.
+#[test]
+fn atomics_on_memory_that_is_not_aligned() {
+    for shift in 1..8 {
+        let mut bench = Bench::empty();
+        let memory = Arc::new(WordMemory::from_bytes(&pattern(64)));
+        let region = register(&mut bench, 0x5000 + shift, &memory, ALL);
+        responder(&mut bench);
+        let packet = request(&bench, Opcode::RC_FETCH_ADD).atomic(0x5010, region.rkey, 1, 0);
+        assert_eq!(bench.arrive(Side::B, &packet).1, [Answer::acknowledge(NAK_ACCESS, START, 0)]);
+        assert_eq!(memory.to_vec(), pattern(64));
+    }
+}
+
 #[test]
 fn zero_length_requests_skip_the_key() {
     let bad = RKey(0x0bad_0000);
