@@ -81,6 +81,21 @@ fn rnr_retry_7_never_gives_up() {
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
 }
 
+/// An RNR NAK that the network doubles is one RNR NAK: it uses up one retry and begins one pause.
+#[test]
+fn a_doubled_rnr_nak_counts_once() {
+    let mut bench = Bench::new(QpType::Rc, &Settings { rnr_retry: 1, ..settings() });
+    bench.set_script(|sent| if sent.from == Side::B { Action::Duplicate } else { Action::Pass });
+    bench.post(1, SendOp::Send, 0, 8);
+    let soon = bench.now.plus_nanos(5_000);
+    bench.drive_until(soon);
+    bench.receive(1, 0, 64);
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
+    assert_eq!(bench.counter(Side::A, "rnr_nak_retry_err"), 1);
+    assert_eq!(times(&bench, Side::A, Opcode::RC_SEND_ONLY).len(), 2);
+}
+
 /// A peer that is gone: `retry_cnt` + 1 transmissions, then an error, not before (retry_cnt + 1) T and not
 /// after four times that.
 #[test]
