@@ -131,8 +131,7 @@ impl<'a> Datagram<'a> {
         icrc::compute(envelope, head, tail)
     }
 
-    /// The same with the headers below the BTH computed beforehand, which takes half the time or less if
-    /// the datagram is small.
+    /// The same with what the headers below the BTH contribute computed beforehand.
     #[inline]
     #[must_use]
     pub fn compute_icrc_from(&self, seed: &icrc::Seed, identification: u16) -> u32 {

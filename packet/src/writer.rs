@@ -162,8 +162,7 @@ impl<'a> DatagramWriter<'a> {
         self.seal(|covered| icrc::compute(envelope, covered, &[]))
     }
 
-    /// The same with the headers below the BTH computed beforehand, which takes half the time or less if
-    /// the datagram is small.
+    /// The same with what the headers below the BTH contribute computed beforehand.
     #[inline]
     pub fn finish_from(self, seed: &icrc::Seed, identification: u16) -> Result<usize, BufferTooSmall> {
         self.seal(|covered| seed.compute(identification, covered, &[]))
