@@ -48,7 +48,9 @@ fn blast(op: Op, size: usize, rounds: u64) -> Duration {
 fn benches(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("blast over udp on loopback");
     group.sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(2));
-    for (op, size) in [(Op::Write, 64), (Op::Write, 4096), (Op::Write, 65_536), (Op::Send, 65_536), (Op::Read, 65_536)] {
+    for (op, size) in
+        [(Op::Write, 64), (Op::Write, 4096), (Op::Write, 65_536), (Op::Send, 65_536), (Op::Read, 65_536)]
+    {
         let count = messages(size);
         group.throughput(Throughput::Bytes(size as u64 * count));
         group.bench_function(BenchmarkId::new(format!("{op:?}"), size), |bencher| {
