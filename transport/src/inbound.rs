@@ -23,7 +23,7 @@ pub(crate) enum PlaceError {
     Local(Cause),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Inbound {
     /// Between messages.
     Idle,
@@ -31,7 +31,7 @@ pub(crate) enum Inbound {
     Write(InboundWrite),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct InboundSend {
     receive: Receive,
     received: u32,
@@ -107,19 +107,14 @@ impl Inbound {
     }
 
     pub(crate) fn take_receive(&mut self) -> Option<Receive> {
-        match core::mem::replace(self, Self::Idle) {
-            Self::Send(send) => Some(send.receive),
-            other => {
-                *self = other;
-                None
-            }
-        }
+        let Self::Send(InboundSend { receive, .. }) = *self else { return None };
+        *self = Self::Idle;
+        Some(receive)
     }
 
     /// Checks that the payload of a WRITE packet fits what the RETH announced: the end of the message
     /// brings exactly what is missing, any other packet leaves something.
-    pub(crate) fn check_place(&self, core: &QpCore, datagram: &Datagram<'_>) -> Result<(), PlaceError> {
-        check_length(datagram, core.mtu())?;
+    pub(crate) fn check_place(&self, datagram: &Datagram<'_>) -> Result<(), PlaceError> {
         let Self::Write(write) = self else { return Err(PlaceError::Length) };
         let left = (write.total - write.received) as usize;
         let fits =
@@ -127,7 +122,7 @@ impl Inbound {
         if fits { Ok(()) } else { Err(PlaceError::Length) }
     }
 
-    /// Puts the payload where it belongs. At the end of the message the state is idle again and the
+    /// Puts the payload, whose length was checked, where it belongs. At the end of the message the state is idle again and the
     /// result says what arrived.
     pub(crate) fn place(
         &mut self,
@@ -135,7 +130,6 @@ impl Inbound {
         shared: &Shared,
         datagram: &Datagram<'_>,
     ) -> Result<Option<Ended>, PlaceError> {
-        check_length(datagram, core.mtu())?;
         let len = u32::try_from(datagram.payload_len()).map_err(|_| PlaceError::Length)?;
         let ended = match self {
             Self::Idle => return Err(PlaceError::Length),
@@ -173,11 +167,11 @@ impl InboundSend {
             return Err(PlaceError::TooLong);
         }
         if self.received == 0 {
-            self.receive
+            core.landing
                 .check(&shared.keys, core.pd)
                 .map_err(|error| PlaceError::Local(local_cause(error)))?;
         }
-        self.receive
+        core.landing
             .scatter(&shared.keys, core.pd, self.received, datagram.payload())
             .map_err(|error| PlaceError::Local(local_cause(error)))?;
         self.received += len;

@@ -3,23 +3,43 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
-use arrayvec::ArrayVec;
-
 use crate::ids::PdId;
 use crate::memory::{Access, KeyError, KeyTable};
 use crate::sq::scatter;
-use crate::wr::{MAX_SGE, PostError, RecvWr, Sge};
+use crate::wr::{PostError, RecvWr, Sge};
 
-/// A receive taken from its queue, ready for a message.
-#[derive(Clone, Debug)]
+/// A receive taken from its queue, ready for a message. Its elements are in a [`Landing`].
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Receive {
     pub(crate) wr_id: u64,
-    elements: ArrayVec<Sge, MAX_SGE>,
     /// Bytes that fit.
     pub(crate) capacity: u64,
 }
 
-impl Receive {
+/// The elements of the one receive that a queue pair has in use.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    elements: Box<[Sge]>,
+    len: usize,
+}
+
+impl Landing {
+    /// Room for receives of up to `max_elements` elements.
+    pub(crate) fn new(max_elements: usize) -> Self {
+        Self { elements: vec![Sge::default(); max_elements].into_boxed_slice(), len: 0 }
+    }
+
+    fn elements(&self) -> &[Sge] {
+        self.elements.get(..self.len).unwrap_or_default()
+    }
+
+    fn set(&mut self, elements: &[Sge]) {
+        self.len = elements.len();
+        for (own, element) in self.elements.iter_mut().zip(elements) {
+            *own = *element;
+        }
+    }
+
     /// Copies one or two pieces of a message into the buffer from `offset` on.
     pub(crate) fn scatter(
         &self,
@@ -28,14 +48,14 @@ impl Receive {
         offset: u32,
         data: (&[u8], &[u8]),
     ) -> Result<(), KeyError> {
-        scatter(keys, pd, &self.elements, offset, data.0)?;
+        scatter(keys, pd, self.elements(), offset, data.0)?;
         let further = u32::try_from(data.0.len()).unwrap_or(u32::MAX);
-        scatter(keys, pd, &self.elements, offset.saturating_add(further), data.1)
+        scatter(keys, pd, self.elements(), offset.saturating_add(further), data.1)
     }
 
     /// Checks every element's key, so that a message is refused before its first byte is written.
     pub(crate) fn check(&self, keys: &KeyTable, pd: PdId) -> Result<(), KeyError> {
-        for element in self.elements.iter().filter(|element| element.length > 0) {
+        for element in self.elements().iter().filter(|element| element.length > 0) {
             let range = (element.addr, u64::from(element.length));
             keys.resolve_local(element.lkey, pd, range, Access::LOCAL_WRITE)?;
         }
@@ -116,7 +136,8 @@ impl ReceiveQueue {
         Some(stored.iter().map(|element| u64::from(element.length)).sum())
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Receive> {
+    /// Takes the next receive out and puts its elements into `landing`.
+    pub(crate) fn pop(&mut self, landing: &mut Landing) -> Option<Receive> {
         if self.len == 0 {
             return None;
         }
@@ -124,12 +145,21 @@ impl ReceiveQueue {
         let start = slot * self.max_elements;
         let count = usize::from(*self.lens.get(slot)?);
         let stored = self.elements.get(start..start + count)?;
-        let elements: ArrayVec<Sge, MAX_SGE> = stored.iter().copied().collect();
-        let capacity = elements.iter().map(|element| u64::from(element.length)).sum();
-        let wr_id = *self.wr_ids.get(slot)?;
+        landing.set(stored);
+        let capacity = stored.iter().map(|element| u64::from(element.length)).sum();
+        let wr_id = self.skip()?;
+        Some(Receive { wr_id, capacity })
+    }
+
+    /// Takes the next receive out, of which only the identifier matters.
+    pub(crate) fn skip(&mut self) -> Option<u64> {
+        if self.len == 0 {
+            return None;
+        }
+        let wr_id = *self.wr_ids.get(self.slot(0))?;
         self.head = self.slot(1);
         self.len -= 1;
-        Some(Receive { wr_id, elements, capacity })
+        Some(wr_id)
     }
 }
 
@@ -146,8 +176,8 @@ pub(crate) struct SharedReceiveQueue {
 
 impl SharedReceiveQueue {
     /// Takes a receive; the flag says that the limit event is due.
-    pub(crate) fn take(&mut self) -> Option<(Receive, bool)> {
-        let receive = self.queue.pop()?;
+    pub(crate) fn take(&mut self, landing: &mut Landing) -> Option<(Receive, bool)> {
+        let receive = self.queue.pop(landing)?;
         let below = self.limit > 0 && self.queue.len() < self.limit;
         if below {
             self.limit = 0;

@@ -30,7 +30,6 @@ pub(crate) struct Wqe {
     pub(crate) flags: SendFlags,
     /// Bytes of the message.
     pub(crate) len: u32,
-    pub(crate) destination: Option<UdDestination>,
     pub(crate) progress: Progress,
     /// The PSN of the first packet, and how many PSNs the message takes. Meaningful once started.
     pub(crate) first_psn: Psn,
@@ -47,7 +46,6 @@ impl Wqe {
         op: SendOp::Send,
         flags: SendFlags::empty(),
         len: 0,
-        destination: None,
         progress: Progress::Posted,
         first_psn: Psn::new(0),
         psns: 0,
@@ -104,9 +102,14 @@ pub(crate) fn awaits_response(op: &SendOp) -> bool {
 /// The ring. Positions are counted from the first request ever posted and never wrap.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
+    /// As many as the next power of two, so that a position finds its slot without a division.
     wqes: Box<[Wqe]>,
+    /// How many of them may be in use.
+    depth: usize,
     elements: Box<[Sge]>,
     inline: Box<[u8]>,
+    /// Only where there are some: UD.
+    destinations: Box<[Option<UdDestination>]>,
     max_elements: usize,
     max_inline: usize,
     /// The oldest request that has not completed, and one past the newest.
@@ -116,12 +119,14 @@ pub(crate) struct SendQueue {
 
 impl SendQueue {
     pub(crate) fn new(capabilities: &QpCapabilities) -> Self {
-        let depth = capabilities.max_send_wr;
+        let slots = capabilities.max_send_wr.next_power_of_two();
         let (max_elements, max_inline) = (capabilities.max_send_sge, capabilities.max_inline);
         Self {
-            wqes: vec![Wqe::EMPTY; depth].into_boxed_slice(),
-            elements: vec![Sge::default(); depth * max_elements].into_boxed_slice(),
-            inline: vec![0; depth * max_inline].into_boxed_slice(),
+            wqes: vec![Wqe::EMPTY; slots].into_boxed_slice(),
+            depth: capabilities.max_send_wr,
+            elements: vec![Sge::default(); slots * max_elements].into_boxed_slice(),
+            inline: vec![0; slots * max_inline].into_boxed_slice(),
+            destinations: Box::default(),
             max_elements,
             max_inline,
             head: 0,
@@ -129,18 +134,29 @@ impl SendQueue {
         }
     }
 
+    /// The same with a destination for each request.
+    pub(crate) fn with_destinations(capabilities: &QpCapabilities) -> Self {
+        let queue = Self::new(capabilities);
+        Self { destinations: vec![None; queue.wqes.len()].into_boxed_slice(), ..queue }
+    }
+
+    #[inline]
     pub(crate) fn head(&self) -> u64 {
         self.head
+    }
+
+    /// Where the request at `position` goes.
+    pub(crate) fn destination(&self, position: u64) -> Option<UdDestination> {
+        *self.destinations.get(self.slot(position))?
     }
 
     pub(crate) fn len(&self) -> usize {
         usize::try_from(self.tail - self.head).unwrap_or(usize::MAX)
     }
 
+    #[inline]
     fn slot(&self, position: u64) -> usize {
-        // The remainder is below the ring's length, which is a usize; an empty ring holds nothing.
-        let depth = (self.wqes.len() as u64).max(1);
-        (position % depth) as usize
+        position as usize & (self.wqes.len() - 1)
     }
 
     #[inline]
@@ -167,29 +183,31 @@ impl SendQueue {
         Some(wqe)
     }
 
+    /// Drops the oldest request.
+    #[inline]
+    pub(crate) fn skip(&mut self) {
+        if self.head < self.tail {
+            self.head += 1;
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.head = self.tail;
     }
 
     /// Checks a request against everything that does not change later and queues it.
     pub(crate) fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        if self.len() >= self.wqes.len() {
-            return Err(PostError::QueueFull { capacity: self.wqes.len() });
+        if self.len() >= self.depth {
+            return Err(PostError::QueueFull { capacity: self.depth });
         }
         let len = self.check_payload(wr)?;
         let slot = self.slot(self.tail);
         let (elements, inline) = self.store_payload(slot, &wr.payload);
+        if let Some(destination) = self.destinations.get_mut(slot) {
+            *destination = wr.destination;
+        }
         if let Some(wqe) = self.wqes.get_mut(slot) {
-            *wqe = Wqe {
-                wr_id: wr.wr_id,
-                op: wr.op,
-                flags: wr.flags,
-                len,
-                destination: wr.destination,
-                elements,
-                inline,
-                ..Wqe::EMPTY
-            };
+            *wqe = Wqe { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, len, elements, inline, ..Wqe::EMPTY };
             self.tail += 1;
         }
         Ok(())

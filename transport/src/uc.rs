@@ -227,7 +227,7 @@ impl UcResponder {
             }
             self.inbound = Inbound::write(core, shared, &reth).map_err(reason)?;
         }
-        self.inbound.check_place(core, datagram).map_err(reason)?;
+        self.inbound.check_place(datagram).map_err(reason)?;
         let receive = match datagram.imm_dt() {
             Some(_) => Some(self.receive(core, shared)?),
             None => None,

@@ -33,7 +33,7 @@ pub(crate) struct UdRequester {
 
 impl UdRequester {
     pub(crate) fn new(capabilities: &QpCapabilities) -> Self {
-        Self { sq: SendQueue::new(capabilities), psn: Psn::new(0) }
+        Self { sq: SendQueue::with_destinations(capabilities), psn: Psn::new(0) }
     }
 
     pub(crate) fn start(&mut self, sq_psn: Psn) {
@@ -55,7 +55,7 @@ impl UdRequester {
         }
         let position = self.sq.head();
         let wqe = *self.sq.get(position)?;
-        let to = wqe.destination?;
+        let to = self.sq.destination(position)?;
         let opcode = match wqe.op {
             SendOp::SendWithImm(_) => Opcode::UD_SEND_ONLY_WITH_IMM,
             _ => Opcode::UD_SEND_ONLY,
@@ -117,10 +117,11 @@ impl UdResponder {
         }
         let Some(receive) = core.take_receive(shared) else { return Verdict::Dropped(DropReason::NoReceive) };
         let area = grh_area(&received.path, &received.identification, datagram.len());
-        let placed = receive
+        let landing = &core.landing;
+        let placed = landing
             .check(&shared.keys, core.pd)
-            .and_then(|()| receive.scatter(&shared.keys, core.pd, 0, (&area, &[])))
-            .and_then(|()| receive.scatter(&shared.keys, core.pd, GRH_AREA as u32, datagram.payload()));
+            .and_then(|()| landing.scatter(&shared.keys, core.pd, 0, (&area, &[])))
+            .and_then(|()| landing.scatter(&shared.keys, core.pd, GRH_AREA as u32, datagram.payload()));
         if let Err(error) = placed {
             let status = WcStatus::LocalProtectionError;
             core.fail_recv(shared, receive.wr_id, status, local_cause(error));

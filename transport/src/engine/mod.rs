@@ -227,23 +227,28 @@ impl Engine {
     /// and sees to its deadlines.
     #[inline]
     fn settle(&mut self, index: usize) {
-        if self.qps.get(index).is_some_and(|qp| qp.core.failure.is_some()) {
+        let Some(mut qp) = self.qps.get_mut(index) else { return };
+        if qp.core.failure.is_some() {
             self.carry_out_failure(index);
+            let Some(again) = self.qps.get_mut(index) else { return };
+            qp = again;
         }
-        self.schedule(index);
-        self.queue_deadline(index);
+        if !qp.scheduled {
+            qp.scheduled = true;
+            self.ready.push_back(index);
+        }
+        Self::queue_deadline(&mut self.timers, index, qp);
     }
 
     /// Makes sure that the timer queue holds an entry at or before the next deadline.
     #[inline]
-    fn queue_deadline(&mut self, index: usize) {
-        let Some(qp) = self.qps.get_mut(index) else { return };
+    fn queue_deadline(timers: &mut TimerQueue, index: usize, qp: &mut Qp) {
         let Some(deadline) = qp.core.deadlines.next() else { return };
         if qp.queued_deadline.is_none_or(|queued| deadline < queued)
             && let Ok(position) = u32::try_from(index)
         {
             qp.queued_deadline = Some(deadline);
-            self.timers.push(deadline, position);
+            timers.push(deadline, position);
         }
     }
 
@@ -318,8 +323,8 @@ impl Qp {
         if let Some(receive) = in_use {
             self.core.fail_recv(shared, receive.wr_id, status, cause);
         }
-        while let Some(receive) = self.core.rq.pop() {
-            self.core.fail_recv(shared, receive.wr_id, status, cause);
+        while let Some(wr_id) = self.core.rq.skip() {
+            self.core.fail_recv(shared, wr_id, status, cause);
         }
     }
 }

@@ -13,11 +13,12 @@ use crate::qp::{
     QpState, QpType, transition,
 };
 use crate::rc::{RcRequester, RcResponder};
-use crate::rq::ReceiveQueue;
+use crate::rq::{Landing, ReceiveQueue};
 use crate::time::Instant;
 use crate::timer::Deadlines;
 use crate::uc::{UcRequester, UcResponder};
 use crate::ud::{UdRequester, UdResponder};
+use crate::wr::MAX_SGE;
 
 /// Queue pairs.
 impl Engine {
@@ -49,6 +50,7 @@ impl Engine {
             recv_cq: init.recv_cq,
             srq: init.srq,
             rq: ReceiveQueue::new(depth, capabilities.max_recv_sge),
+            landing: Landing::new(if init.srq.is_some() { MAX_SGE } else { capabilities.max_recv_sge }),
             signal_all: init.signal_all,
             capabilities: *capabilities,
             attr: QpAttributes::new(path_mtu),

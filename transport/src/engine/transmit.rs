@@ -25,7 +25,7 @@ impl Engine {
                 continue;
             };
             if let Some(transmit) = qp.transmit(&mut self.shared, slot) {
-                self.queue_deadline(index);
+                Self::queue_deadline(&mut self.timers, index, qp);
                 self.take_turn(index);
                 return Some(transmit);
             }
@@ -36,7 +36,7 @@ impl Engine {
                 if qp.core.failure.is_some() {
                     self.settle(index);
                 } else {
-                    self.queue_deadline(index);
+                    Self::queue_deadline(&mut self.timers, index, qp);
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::counters::{Counters, count};
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId};
 use crate::rc::{RcRequester, RcResponder};
-use crate::rq::{Receive, ReceiveQueue};
+use crate::rq::{Landing, Receive, ReceiveQueue};
 use crate::shared::Shared;
 use crate::sq::{SendQueue, Wqe};
 use crate::timer::Deadlines;
@@ -82,6 +82,8 @@ pub(crate) struct QpCore {
     pub(crate) recv_cq: CqId,
     pub(crate) srq: Option<SrqId>,
     pub(crate) rq: ReceiveQueue,
+    /// Where the receive in use lands: there is one at a time.
+    pub(crate) landing: Landing,
     pub(crate) signal_all: bool,
     pub(crate) capabilities: QpCapabilities,
     pub(crate) attr: QpAttributes,
@@ -195,8 +197,8 @@ impl QpCore {
 
     /// Takes the next receive, from the own queue or the shared one.
     pub(crate) fn take_receive(&mut self, shared: &mut Shared) -> Option<Receive> {
-        let Some(srq) = self.srq else { return self.rq.pop() };
-        let (receive, below_limit) = shared.srqs.get_mut(srq.index())?.take()?;
+        let Some(srq) = self.srq else { return self.rq.pop(&mut self.landing) };
+        let (receive, below_limit) = shared.srqs.get_mut(srq.index())?.take(&mut self.landing)?;
         if below_limit {
             shared.events.push_async(AsyncEvent::SrqLimitReached(srq));
         }

@@ -144,7 +144,7 @@ impl RcRequester {
 
     /// Looks at the request under the cursor: starts it if that is allowed now.
     fn prepare(&mut self, core: &mut QpCore, shared: &mut Shared) -> Next {
-        let Some(wqe) = self.sq.get(self.cursor_wqe).copied() else { return Next::Blocked };
+        let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Next::Blocked };
         match wqe.progress {
             Progress::Done => {
                 // Executed before a go-back passed over it again.
@@ -157,16 +157,18 @@ impl RcRequester {
                     return Next::Blocked;
                 }
                 if wqe.is_local() {
+                    let wqe = *wqe;
                     return self.execute_local(core, shared, &wqe);
                 }
             }
             Progress::Started => {}
         }
-        let needed = if wqe.progress == Progress::Posted { packets_of(&wqe, core.mtu()) } else { wqe.psns };
-        if !self.window_allows(core, shared, &wqe, needed) {
+        let is_posted = wqe.progress == Progress::Posted;
+        let needed = if is_posted { packets_of(wqe, core.mtu()) } else { wqe.psns };
+        if !self.window_allows(core, shared, wqe, needed) {
             return Next::Blocked;
         }
-        if wqe.progress == Progress::Posted {
+        if is_posted {
             let cursor = self.cursor;
             if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
                 wqe.progress = Progress::Started;
@@ -401,10 +403,9 @@ impl RcRequester {
 
     /// Completes every finished request at the head of the queue, in order.
     pub(super) fn retire(&mut self, core: &mut QpCore, shared: &mut Shared) {
-        while self.sq.get(self.sq.head()).is_some_and(|wqe| wqe.progress == Progress::Done) {
-            if let Some(wqe) = self.sq.pop() {
-                core.complete_send(shared, &wqe);
-            }
+        while let Some(wqe) = self.sq.get(self.sq.head()).filter(|wqe| wqe.progress == Progress::Done) {
+            core.complete_send(shared, wqe);
+            self.sq.skip();
         }
         self.cursor_wqe = self.cursor_wqe.max(self.sq.head());
         if core.drain_pending && self.is_drained() {

@@ -10,7 +10,7 @@ use crate::completion::{Cause, WcStatus};
 use crate::counters::count;
 use crate::event::AsyncEvent;
 use crate::ids::RKey;
-use crate::inbound::{Inbound, PlaceError};
+use crate::inbound::{Inbound, PlaceError, check_length};
 use crate::memory::Access;
 use crate::qp::{Failure, QpCore, QpState};
 use crate::rq::Receive;
@@ -226,9 +226,9 @@ impl RcResponder {
         shared: &mut Shared,
         datagram: &Datagram<'_>,
     ) -> Result<(), Refusal> {
+        // First, so that a malformed packet takes no receive.
+        check_length(datagram, core.mtu())?;
         if matches!(self.inbound, Inbound::Idle) {
-            // The length is checked first, so that a malformed packet takes no receive.
-            crate::inbound::check_length(datagram, core.mtu())?;
             let receive = core.take_receive(shared).ok_or(Refusal::Rnr)?;
             self.inbound = Inbound::send(receive);
         }
@@ -253,23 +253,24 @@ impl RcResponder {
         shared: &mut Shared,
         datagram: &Datagram<'_>,
     ) -> Result<(), Refusal> {
-        if let Some(reth) = datagram.reth() {
+        check_length(datagram, core.mtu())?;
+        let reth = datagram.reth();
+        if let Some(reth) = &reth {
             if reth.dma_len > MAX_MESSAGE {
                 return Err(Refusal::INVALID);
             }
-            crate::inbound::check_length(datagram, core.mtu())?;
-            let inbound = Inbound::write(core, shared, &reth)?;
-            inbound.check_place(core, datagram)?;
+            let inbound = Inbound::write(core, shared, reth)?;
+            inbound.check_place(datagram)?;
             self.inbound = inbound;
         } else {
-            self.inbound.check_place(core, datagram)?;
+            self.inbound.check_place(datagram)?;
         }
         // Immediate data needs a receive, and the packet is not executed without one.
         let receive = match datagram.imm_dt() {
             Some(_) => match core.take_receive(shared) {
                 Some(receive) => Some(receive),
                 None => {
-                    if datagram.reth().is_some() {
+                    if reth.is_some() {
                         self.inbound = Inbound::Idle;
                     }
                     return Err(Refusal::Rnr);
@@ -277,7 +278,7 @@ impl RcResponder {
             },
             None => None,
         };
-        if datagram.reth().is_some() {
+        if reth.is_some() {
             count!(shared, core, rx_write_requests);
         }
         let placed = self.inbound.place(core, shared, datagram);
