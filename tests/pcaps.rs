@@ -208,6 +208,8 @@ fn tshark_finds_nothing_wrong() {
     }
     for name in names() {
         let mut command = Command::new("tshark");
+        // It guesses that an empty SEND is RPC over RDMA, and then that it is broken.
+        command.args(["--disable-protocol", "rpcordma"]);
         command.arg("-r").arg(folder().join(&name)).args(["-T", "fields", "-e", "frame.protocols"]);
         command.args(["-e", "_ws.malformed", "-e", "_ws.short"]);
         let finished = Running::start(&mut command).finish(60);
