@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Finished, Running, has_program, own_address, roce, run, skip_unless};
+use common::{Finished, Running, has_program, own_address, roce, run, skip_unless, tshark};
 use serde_json::Value;
 
 /// A run that several tests look at.
@@ -126,10 +126,8 @@ fn tshark_reads_every_packet_of_the_capture() {
         return;
     }
     let capture = &ordinary_run().capture;
-    let tshark = |filter: &str, fields: &[&str]| -> Vec<String> {
-        let mut command = Command::new("tshark");
-        // It guesses from the content of some SENDs that they are RPC over RDMA, and then that they are broken.
-        command.args(["--disable-protocol", "rpcordma"]);
+    let table = |filter: &str, fields: &[&str]| -> Vec<String> {
+        let mut command = tshark();
         command.arg("-r").arg(capture).args(["-Y", filter, "-T", "fields"]);
         for field in fields {
             command.args(["-e", field]);
@@ -138,15 +136,15 @@ fn tshark_reads_every_packet_of_the_capture() {
         assert!(finished.success, "{}", finished.stderr);
         finished.stdout.lines().map(str::to_owned).collect()
     };
-    let all = tshark("udp.port == 4791", &["frame.number", "frame.protocols", "infiniband.bth.opcode"]);
+    let all = table("udp.port == 4791", &["frame.number", "frame.protocols", "infiniband.bth.opcode"]);
     assert!(all.len() > 500, "only {} packets", all.len());
     for line in &all {
         assert!(line.contains(":infiniband"), "{line}");
         assert!(line.split('\t').nth(2).is_some_and(|opcode| !opcode.is_empty()), "{line}");
     }
-    let everything = tshark("frame", &["frame.number"]);
+    let everything = table("frame", &["frame.number"]);
     assert_eq!(everything.len(), all.len(), "something else than RoCE v2 is in the capture");
-    assert_eq!(tshark("_ws.malformed || _ws.short", &["frame.number", "infiniband.bth.opcode"]), [""; 0]);
+    assert_eq!(table("_ws.malformed || _ws.short", &["frame.number", "infiniband.bth.opcode"]), [""; 0]);
 }
 
 /// The queue pair numbers, first PSNs and remote keys that a run used.

@@ -4,9 +4,8 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use common::{Running, has_program, run, skip_unless};
+use common::{Running, has_program, run, skip_unless, tshark};
 use roce::observe::pcap_file::CaptureReader;
 use roce_packet::{
     Datagram, DatagramWriter, Encapsulation, Frame, NakCode, Opcode, ParseErrorKind, PauseFrame, Syndrome,
@@ -207,9 +206,7 @@ fn tshark_finds_nothing_wrong() {
         return;
     }
     for name in names() {
-        let mut command = Command::new("tshark");
-        // It guesses that an empty SEND is RPC over RDMA, and then that it is broken.
-        command.args(["--disable-protocol", "rpcordma"]);
+        let mut command = tshark();
         command.arg("-r").arg(folder().join(&name)).args(["-T", "fields", "-e", "frame.protocols"]);
         command.args(["-e", "_ws.malformed", "-e", "_ws.short"]);
         let finished = Running::start(&mut command).finish(60);

@@ -194,3 +194,13 @@ pub(crate) fn roce() -> Command {
 pub(crate) fn run(args: &[&str]) -> Finished {
     Running::start(roce().args(args)).finish(60)
 }
+
+/// `tshark` that does not guess from their content what SENDs carry: an empty one is, to it, a broken packet
+/// of RPC over RDMA.
+pub(crate) fn tshark() -> Command {
+    let mut command = Command::new("tshark");
+    for guess in ["rpcordma", "infiniband.eoib", "smc", "iser", "nvme-rdma", "lnet", "smb_direct"] {
+        command.args(["--disable-protocol", guess]);
+    }
+    command
+}
