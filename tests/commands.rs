@@ -423,3 +423,14 @@ fn what_is_printed_without_arguments_and_by_help_is_help() {
     let wrong = run(&["bang"]);
     assert!(wrong.code == Some(2) && wrong.stderr.contains("bang"), "{wrong:?}");
 }
+
+#[test]
+fn somebody_who_connects_and_says_nothing_does_not_keep_others_out_for_long() {
+    let mut server = Server::start("blast", &[]);
+    let silent = TcpStream::connect((server.address, 18_520)).unwrap();
+    let finished = server.client("blast", &["-n", "10", "--json"]);
+    assert!(finished.success, "{}", finished.stderr);
+    assert!(finished.took < Duration::from_secs(15), "it took {:?}", finished.took);
+    assert!(server.running.is_alive());
+    drop(silent);
+}

@@ -11,6 +11,8 @@ use serde::de::DeserializeOwned;
 const LONGEST_LINE: u64 = 1 << 20;
 /// How long the other side may take for one line.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The same for the first line of a connection.
+const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(3);
 
 /// Why the exchange with the other side failed.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +43,16 @@ pub enum ExchangeError {
         peer: String,
         /// Why.
         source: io::Error,
+    },
+    /// Nothing came for a long time.
+    #[error("{peer} has not sent {what} within {} s; is it busy with another client?", .patience.as_secs())]
+    Silent {
+        /// What was awaited.
+        what: &'static str,
+        /// From whom.
+        peer: String,
+        /// For how long.
+        patience: Duration,
     },
     /// The other side closed the connection.
     #[error("{peer} closed the connection before it sent {what}")]
@@ -135,6 +147,32 @@ impl Exchange {
     ///
     /// When the connection is broken or closed, or the line holds something else.
     pub fn receive<T: DeserializeOwned>(&mut self, what: &'static str) -> Result<T, ExchangeError> {
+        self.receive_line(what, PATIENCE)
+    }
+
+    /// Receives the first value of a connection. Whoever is slow with that one is a stranger, as a rule, and
+    /// must not keep others waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    pub fn receive_first<T: DeserializeOwned>(&mut self, what: &'static str) -> Result<T, ExchangeError> {
+        self.set_patience(what, PATIENCE_WITH_STRANGERS)?;
+        let first = self.receive_line(what, PATIENCE_WITH_STRANGERS)?;
+        self.set_patience(what, PATIENCE)?;
+        Ok(first)
+    }
+
+    fn set_patience(&self, what: &'static str, patience: Duration) -> Result<(), ExchangeError> {
+        let set = self.reader.get_ref().set_read_timeout(Some(patience));
+        set.map_err(|source| ExchangeError::Broken { what, peer: self.peer.clone(), source })
+    }
+
+    fn receive_line<T: DeserializeOwned>(
+        &mut self,
+        what: &'static str,
+        patience: Duration,
+    ) -> Result<T, ExchangeError> {
         let peer = self.peer.clone();
         let mut line = String::new();
         let read = self.reader.by_ref().take(LONGEST_LINE).read_line(&mut line);
@@ -142,6 +180,9 @@ impl Exchange {
             Ok(0) => Err(ExchangeError::Closed { what, peer }),
             Ok(_) => {
                 serde_json::from_str(&line).map_err(|source| ExchangeError::Unexpected { what, peer, source })
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(ExchangeError::Silent { what, peer, patience })
             }
             Err(source) => Err(ExchangeError::Broken { what, peer, source }),
         }

@@ -303,7 +303,7 @@ pub fn run_client(
 ///
 /// As [`run_client`].
 pub fn serve(context: &Context, mut exchange: Exchange) -> Result<Plan, PerfError> {
-    let plan: Plan = exchange.receive("the plan")?;
+    let plan: Plan = exchange.receive_first("the plan")?;
     let path_mtu = PathMtu::from_bytes(plan.path_mtu);
     let refusal = match (plan.check(), path_mtu, context.largest_path_mtu()) {
         (Err(error), ..) => Some(error.to_string()),
