@@ -269,8 +269,11 @@ fn rc_refused(file: &FilePath) -> Outcome {
     Ok(())
 }
 
+/// Time, direction and bytes of each frame.
+type Frames = Vec<(u64, Direction, Vec<u8>)>;
+
 /// The frames of [`rc_operations`] with their times.
-fn operation_frames(beside: &FilePath) -> Result<Vec<(u64, Direction, Vec<u8>)>, Box<dyn Error>> {
+fn operation_frames(beside: &FilePath) -> Result<Frames, Box<dyn Error>> {
     let scratch = beside.with_extension("scratch");
     rc_operations(&scratch, V4)?;
     let mut reader = CaptureReader::open(&scratch)?;

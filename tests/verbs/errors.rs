@@ -64,12 +64,14 @@ fn a_wrong_remote_key_or_range_is_refused_by_the_peer() {
     });
 }
 
+type MakeElement = fn(&Side, &MemoryRegion) -> Sge;
+
 #[test]
 fn a_wrong_local_key_or_range_fails_before_anything_is_sent() {
     within(60, || {
         let stranger = open();
         let foreign = stranger.alloc_pd().unwrap().allocate(4096, Access::LOCAL_WRITE).unwrap();
-        let cases: [(&str, fn(&Side, &MemoryRegion) -> Sge, Cause); 4] = [
+        let cases: [(&str, MakeElement, Cause); 4] = [
             ("outside", |near, _| near.region.element(MEMORY - 4..MEMORY + 4), Cause::LocalKeyRange),
             ("a key of another context", |_, foreign| foreign.element(0..8), Cause::LocalKeyUnknown),
             (
