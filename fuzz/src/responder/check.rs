@@ -5,7 +5,7 @@ use roce_packet::{
     Bth, Datagram, Direction, Feth, FlushSelectivity, ImmDt, Opcode, OpcodeInfo, Operation, PayloadRule,
     Position, Psn, Qpn, Reth,
 };
-use roce_transport::{DropReason, QpState, Verdict, Wc, WcStatus};
+use roce_transport::{DropReason, QpState, RKey, Verdict, Wc, WcStatus};
 
 use super::rig::{MTU, PEER_QPN, QKEY, Queue, REGIONS, Rig};
 use super::step::{
@@ -23,6 +23,8 @@ struct Arriving {
     info: &'static OpcodeInfo,
     psn: Psn,
     va: u64,
+    /// Whether the key that it names is one that exists.
+    key_exists: bool,
     payload: Vec<u8>,
     bytes: Vec<u8>,
 }
@@ -98,7 +100,13 @@ impl Rig {
             bytes.truncate(keep);
         }
         let payload = Datagram::parse(&bytes, &[]).map_or(payload, |datagram| datagram.payload().0.to_vec());
-        Arriving { info, psn, va, payload, bytes }
+        let key_exists = self.key_exists(RKey(fields.reth.rkey));
+        Arriving { info, psn, va, key_exists, payload, bytes }
+    }
+
+    fn key_exists(&self, key: RKey) -> bool {
+        let mut living = self.regions.iter().filter(|region| region.alive);
+        key == self.window || living.any(|region| region.attributes.rkey == key)
     }
 
     fn fields(&self, step: &Step, info: &OpcodeInfo, len: usize) -> (u64, Fields) {
@@ -172,6 +180,7 @@ impl Rig {
 
     /// The bytes went where the header said.
     fn check_place(&self, packet: &Arriving, changes: &[Change]) {
+        assert!(packet.key_exists, "{} under a key that does not exist", packet.info.name);
         let first = changes.first().expect("the caller saw one");
         let at = REGIONS.iter().position(|region| region.name() == first.region).expect("one of ours");
         let start = self.regions[at].attributes.addr;
