@@ -60,7 +60,7 @@ fn stand_by(inner: &Arc<Inner>) {
     }
 }
 
-fn report(waited: std::io::Result<()>) {
+fn report(waited: std::io::Result<bool>) {
     if let Err(error) = waited {
         tracing::error!(%error, "waiting for the device failed");
         std::thread::sleep(LONGEST_SLEEP);

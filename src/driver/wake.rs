@@ -36,8 +36,8 @@ impl AsFd for Wake {
     }
 }
 
-/// Sleeps until one of the descriptors is readable or the time is over.
-pub(crate) fn wait_readable(descriptors: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+/// Sleeps until one of the descriptors is readable or the time is over; returns whether one was.
+pub(crate) fn wait_readable(descriptors: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
     let mut polled = [const { None }; 4];
     for (slot, descriptor) in polled.iter_mut().zip(descriptors) {
         *slot = Some(PollFd::from_borrowed_fd(*descriptor, PollFlags::IN));
@@ -45,7 +45,8 @@ pub(crate) fn wait_readable(descriptors: &[BorrowedFd<'_>], timeout: Option<Dura
     let mut polled: Vec<PollFd<'_>> = polled.into_iter().flatten().collect();
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(&mut polled, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

@@ -96,7 +96,7 @@ impl CompletionChannel {
     }
 
     /// Sleeps until the device or another thread has something, or a deadline of the protocol comes.
-    fn sleep(&self, remaining: Option<Duration>) -> std::io::Result<()> {
+    fn sleep(&self, remaining: Option<Duration>) -> std::io::Result<bool> {
         let inner = &self.context.inner;
         let deadline = {
             let driver = inner.lock();
@@ -233,12 +233,14 @@ impl CompletionQueue {
                 std::hint::spin_loop();
                 continue;
             }
-            self.sleep(end.map(|end| end - now)).map_err(WaitError::Io)?;
-            spin_end = Instant::now() + inner.spin;
+            // Where something arrived, more may follow soon.
+            if self.sleep(end.map(|end| end - now)).map_err(WaitError::Io)? {
+                spin_end = Instant::now() + inner.spin;
+            }
         }
     }
 
-    fn sleep(&self, remaining: Option<Duration>) -> std::io::Result<()> {
+    fn sleep(&self, remaining: Option<Duration>) -> std::io::Result<bool> {
         let inner = &self.0.context.inner;
         let deadline = {
             let driver = inner.lock();

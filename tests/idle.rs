@@ -1,0 +1,58 @@
+//! What a process costs that has nothing to do, and what is left of a context that is gone. Alone in its
+//! process, because it measures all of it.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{own_address, within};
+use roce::verbs::{Context, Notify, Wc};
+use rustix::time::{ClockId, clock_gettime};
+
+const IDLE: Duration = Duration::from_millis(500);
+
+fn process_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Processor time of all threads while this does nothing for [`IDLE`].
+fn used(nothing: impl FnOnce()) -> Duration {
+    let (before, started) = (process_time(), Instant::now());
+    nothing();
+    assert!(started.elapsed() >= IDLE);
+    process_time() - before
+}
+
+/// Threads of this process that make progress for contexts.
+fn background_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+    names.filter(|name| name.trim() == "roce-progress").count()
+}
+
+#[test]
+fn waiting_costs_little_and_a_context_leaves_nothing_behind() {
+    within(60, || {
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = descriptors();
+        let spec = format!("udp:{}", own_address());
+        for _ in 0..3 {
+            let context = Context::open(&spec).unwrap();
+            let channel = context.create_channel().unwrap();
+            let cq = context.create_cq(8, Some(&channel)).unwrap();
+            cq.request_notification(Notify::Next).unwrap();
+            for (name, used) in [
+                ("sleeping elsewhere", used(|| std::thread::sleep(IDLE))),
+                ("waiting for a completion", used(|| drop(cq.wait(&mut [Wc::default()], Some(IDLE))))),
+                ("waiting for a channel", used(|| drop(channel.wait(Some(IDLE))))),
+            ] {
+                println!("{name}: {used:?}");
+                assert_eq!(background_threads(), 1);
+                assert!(used < IDLE / 20, "{name}: {used:?} of processor time in {IDLE:?}");
+            }
+        }
+        assert_eq!(background_threads(), 0);
+        assert_eq!(descriptors(), before);
+    });
+}
