@@ -11,8 +11,8 @@ pub struct EngineConfig {
     pub process_slot: u8,
     /// BTH MigReq on packets sent. Peers such as ConnectX take a slow path when it is 0.
     pub mig_req: bool,
-    /// The most PSNs that a requester leaves unacknowledged, 1 to 2^23 - 1 (IBTA 9.7.2). It bounds what
-    /// is lost in a socket buffer when the peer is slow.
+    /// The most PSNs that a requester leaves unacknowledged, 1 to 2^23 - 1 (IBTA 9.7.2); the
+    /// nearest of these is taken. It bounds what is lost in a socket buffer when the peer is slow.
     pub max_outstanding_packets: u32,
     /// A READ is asked for in pieces of at most so many response packets, so that responses cannot
     /// overrun this end; 0 asks for every READ at once.

@@ -2,7 +2,7 @@
 
 use roce_packet::PathMtu;
 use roce_sim::pair::{Action, Pair, Settings, Side};
-use roce_transport::{DropReason, QpType, SendOp, SendWr, Verdict};
+use roce_transport::{DropReason, EngineConfig, MAX_MESSAGE, QpType, SendOp, SendWr, Verdict, WcStatus};
 
 /// ```text
 /// A  SEND ONLY 0 ---> B   receives it
@@ -34,4 +34,37 @@ fn a_uc_message_doubled_or_overtaken_on_the_way_is_not_delivered_again_or_late()
     let late = pair.verdicts.iter().filter(|(_, v)| *v == Verdict::Dropped(DropReason::LatePacket));
     assert_eq!(late.count(), 2);
     assert_eq!(pair.host(Side::B).engine.counters().drop_late_packet, 2);
+}
+
+/// 2^31 bytes are 2^23 packets of 256 bytes: half of all PSNs, and then old and new look the same.
+#[test]
+fn the_longest_read_does_not_take_half_of_all_psns_at_once() {
+    let mut config = EngineConfig::from_number(1);
+    config.max_read_packets = 0;
+    let mut pair = Pair::with_config(config, 1 << 16);
+    let settings = Settings { mtu: PathMtu::Mtu256, ..Settings::default() };
+    let (a, _) = pair.connect_with(QpType::Rc, &settings);
+    let (remote, rkey) = (pair.host(Side::B).memory_range(0, 0).addr, pair.host(Side::B).rkey());
+    let element = pair.host(Side::A).memory_range(0, MAX_MESSAGE as usize);
+    let op = SendOp::Read { remote_addr: remote, rkey };
+    pair.post_send(Side::A, a, &SendWr::new(1, op, &[element])).unwrap();
+    let first = pair.host(Side::A).engine.next_psn(a).unwrap();
+    pair.collect(Side::A);
+    let next = pair.host(Side::A).engine.next_psn(a).unwrap();
+    assert_eq!(first.distance_to(next), 1 << 22);
+}
+
+#[test]
+fn a_window_of_no_packets_is_one_of_one_packet() {
+    let mut config = EngineConfig::from_number(1);
+    config.max_outstanding_packets = 0;
+    let mut pair = Pair::with_config(config, 1 << 16);
+    let (a, _) = pair.connect(QpType::Rc);
+    let (remote, rkey) = (pair.host(Side::B).memory_range(0, 5000).addr, pair.host(Side::B).rkey());
+    let element = pair.host(Side::A).memory_range(0, 5000);
+    let op = SendOp::Write { remote_addr: remote, rkey };
+    pair.post_send(Side::A, a, &SendWr::new(1, op, &[element])).unwrap();
+    pair.drive();
+    let statuses: Vec<WcStatus> = pair.completions(Side::A).iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses, [WcStatus::Success]);
 }

@@ -70,7 +70,8 @@ struct ProtectionDomain {
 impl Engine {
     /// An engine without any objects.
     #[must_use]
-    pub fn new(config: EngineConfig) -> Self {
+    pub fn new(mut config: EngineConfig) -> Self {
+        config.max_outstanding_packets = config.max_outstanding_packets.clamp(1, (1 << 23) - 1);
         let mut rng = ChaCha12Rng::from_seed(config.seed);
         let first_variant = rng.next_u32().to_le_bytes()[0];
         Self {

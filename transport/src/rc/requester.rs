@@ -195,10 +195,7 @@ impl RcRequester {
             // is outstanding, and a response can be checked against it.
             return false;
         }
-        let piece = match shared.config.max_read_packets {
-            0 => psns,
-            limit => psns.min(limit),
-        };
+        let piece = read_piece(shared, psns);
         used == 0 || used + piece <= window
     }
 
@@ -277,14 +274,7 @@ impl RcRequester {
         // A piece that was asked for before is asked for again up to the same end, so that late
         // responses to the first request still fit.
         let repeated = self.cursor.distance_to(wqe.requested_to.next());
-        let piece = if repeated > 0 && repeated <= left {
-            repeated
-        } else {
-            match shared.config.max_read_packets {
-                0 => left,
-                limit => left.min(limit),
-            }
-        };
+        let piece = if repeated > 0 && repeated <= left { repeated } else { read_piece(shared, left) };
         let offset = index * mtu as u32;
         let end = if piece == left { wqe.len } else { offset + piece * mtu as u32 };
         let mut bth = core.bth(shared, Opcode::RC_RDMA_READ_REQUEST, self.cursor);
@@ -438,6 +428,16 @@ impl RcRequester {
             core.fail_send(shared, &wqe, status, cause);
         }
         core.fail(Failure::Told);
+    }
+}
+
+/// How many packets of a READ with `left` packets are asked for at once. Half of all PSNs or more must never
+/// be outstanding, because nobody could tell the older from the newer (IBTA 9.7.2).
+fn read_piece(shared: &Shared, left: u32) -> u32 {
+    const MOST: u32 = 1 << 22;
+    match shared.config.max_read_packets {
+        0 => left.min(MOST),
+        limit => left.min(limit).min(MOST),
     }
 }
 
