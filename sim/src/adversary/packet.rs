@@ -148,17 +148,38 @@ impl World<'_> {
     }
 
     /// Every request is legal, so no NAK may be final, and an RNR NAK needs an empty receive queue.
-    fn check_response(&self, flow: usize, datagram: &Datagram<'_>) -> Checked {
-        let flow = &self.flows[flow];
+    fn check_response(&mut self, flow: usize, datagram: &Datagram<'_>) -> Checked {
+        let flow = &mut self.flows[flow];
+        let psn = datagram.bth().psn;
         match datagram.aeth().map(|aeth| aeth.syndrome) {
             Some(Syndrome::Nak(code)) if code != NakCode::PsnSequence => {
-                Err(format!("a legal request was refused: {code:?} at {:?}", datagram.bth().psn))
+                Err(format!("a legal request was refused: {code:?} at {psn:?}"))
             }
             Some(Syndrome::RnrNak { .. }) if flow.receives_posted > flow.received => {
                 Err(format!("RNR NAK although {} receives are there", flow.receives_posted - flow.received))
             }
+            Some(Syndrome::Nak(_) | Syndrome::RnrNak { .. }) => {
+                flow.last_nak = Some(psn);
+                Ok(())
+            }
             _ => Ok(()),
         }
+    }
+
+    /// A packet ahead of the expected one may be dropped without an answer only if a NAK named that one.
+    pub(super) fn check_silence(&self, to: Side, bytes: &[u8]) -> Checked {
+        let Ok(datagram) = Datagram::parse(bytes, &[]) else { return Ok(()) };
+        let qpn = datagram.bth().dest_qp;
+        let (Some(pair), Some(attr)) = (self.pair_of(to, qpn), self.ends[to as usize].engine.query_qp(qpn))
+        else {
+            return Ok(());
+        };
+        let last = self.flows[2 * pair + to.other() as usize].last_nak;
+        // In a burst the NAK may not have left yet.
+        if !self.plan.bursts && last != Some(attr.rq_psn) {
+            return Err(format!("{:?} is missing, and the last NAK was for {last:?}", attr.rq_psn));
+        }
+        Ok(())
     }
 
     /// Remembers what an undamaged packet tells its receiver.

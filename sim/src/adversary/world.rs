@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use roce_packet::{Encapsulation, Path, Psn, Qpn, RnrTimer};
 use roce_transport::{
-    Access, Batch, CqId, Engine, EngineConfig, Identification, Instant, Memory, PdId, Received,
+    Access, Batch, CqId, DropReason, Engine, EngineConfig, Identification, Instant, Memory, PdId, Received,
     RegionAttributes, TxSlot, Verdict, Wc, WcStatus, WordMemory,
 };
 
@@ -70,6 +70,8 @@ pub(super) struct FlowState {
     pub(super) last_progress: Instant,
     /// No acknowledgement for this PSN or a later one has arrived.
     pub(super) unacknowledged: Psn,
+    /// The PSN that the responder named in its last NAK for a gap or an RNR.
+    pub(super) last_nak: Option<Psn>,
     /// When RNR NAKs arrived.
     pub(super) rnr_naks: Vec<Instant>,
 }
@@ -151,6 +153,7 @@ impl<'a> World<'a> {
             copies: vec![0; plan.ops.len()],
             last_progress: self.now,
             unacknowledged: self.plan.pairs[pair].psns[from as usize],
+            last_nak: None,
             rnr_naks: Vec::new(),
         }
     }
@@ -275,6 +278,9 @@ impl<'a> World<'a> {
             let verdict = self.ends[packet.to as usize].engine.handle_datagram(self.now, &received);
             if packet.damaged && verdict == Verdict::Handled {
                 return Err(format!("a damaged packet was worked on: {:02x?}", packet.bytes));
+            }
+            if verdict == Verdict::Dropped(DropReason::OutOfSequence) {
+                self.check_silence(packet.to, &packet.bytes)?;
             }
             if !packet.damaged {
                 self.observe_arrived(packet.to, &packet.bytes);
