@@ -105,6 +105,18 @@ impl Entry {
     }
 }
 
+/// A pause that an RNR NAK asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pause {
+    /// What needs a receive.
+    refused: Psn,
+    until: Instant,
+    /// The how-manieth it is since any other answer came.
+    count: u32,
+    /// The requester may have had reason to take the NAK for something else.
+    is_doubtful: bool,
+}
+
 impl World<'_> {
     fn pair_of(&self, to: Side, qpn: Qpn) -> Option<usize> {
         self.pairs.iter().position(|pair| pair.qpns[to as usize] == qpn)
@@ -125,7 +137,10 @@ impl World<'_> {
             return Ok(());
         }
         match datagram.info().direction {
-            Direction::Request => self.check_request(2 * pair + from as usize, &datagram),
+            Direction::Request => {
+                self.check_pause(2 * pair + from as usize, datagram.bth().psn)?;
+                self.check_request(2 * pair + from as usize, &datagram)
+            }
             _ => self.check_response(2 * pair + from.other() as usize, &datagram),
         }
     }
@@ -143,6 +158,26 @@ impl World<'_> {
             && reth.dma_len as usize > limit
         {
             return Err(format!("a READ of {} bytes is longer than a piece of {limit}", reth.dma_len));
+        }
+        Ok(())
+    }
+
+    /// What an RNR NAK refused may be sent again after the pause, and not more often than `rnr_retry` says.
+    fn check_pause(&mut self, flow: usize, psn: Psn) -> Checked {
+        let (now, limit) = (self.now, u32::from(self.plan.rnr_retry));
+        let flow = &mut self.flows[flow];
+        let Some(pause) = &mut flow.pause else { return Ok(()) };
+        let Pause { until, count, .. } = *pause;
+        // It goes back further when an earlier answer is missing.
+        pause.is_doubtful |= psn.before(pause.refused);
+        if pause.is_doubtful {
+            return Ok(());
+        }
+        if now < until {
+            return Err(format!("PSN {psn:?} is sent in the RNR pause until {until}"));
+        }
+        if limit < 7 && count > limit {
+            return Err(format!("PSN {psn:?} is sent again after {count} RNR NAKs"));
         }
         Ok(())
     }
@@ -192,14 +227,37 @@ impl World<'_> {
         }
         let now = self.now;
         let flow = &mut self.flows[2 * pair + to as usize];
-        let answered: Psn = match datagram.aeth().map(|aeth| aeth.syndrome) {
-            Some(Syndrome::RnrNak { .. }) => {
+        let syndrome = datagram.aeth().map(|aeth| aeth.syndrome);
+        let is_rnr = matches!(syndrome, Some(Syndrome::RnrNak { .. }));
+        let answered: Psn = match syndrome {
+            Some(Syndrome::RnrNak { timer }) => {
                 flow.rnr_naks.push(now);
+                let before = flow.pause.filter(|pause| pause.refused == bth.psn);
+                // Arrivals come before the timers of the same moment.
+                let is_waiting = before.is_some_and(|pause| now <= pause.until);
+                if !is_waiting && !bth.psn.before(flow.unacknowledged) {
+                    flow.pause = Some(Pause {
+                        refused: bth.psn,
+                        until: now.plus_nanos(timer.delay_ns()),
+                        count: before.map_or(0, |pause| pause.count) + 1,
+                        is_doubtful: before.is_some_and(|pause| pause.is_doubtful),
+                    });
+                }
                 bth.psn
             }
             Some(Syndrome::Nak(_)) => bth.psn,
             _ => bth.psn.next(),
         };
+        let is_data =
+            matches!(datagram.info().operation, Operation::ReadResponse | Operation::AtomicAcknowledge);
+        if let Some(pause) = &mut flow.pause
+            && !is_rnr
+        {
+            pause.count = 0;
+            // It may have been overtaken by the RNR NAK, which then only told that it was missing.
+            pause.is_doubtful |= is_data;
+        }
+        flow.pause = flow.pause.filter(|pause| is_rnr || !answered.after(pause.refused));
         if answered.after(flow.unacknowledged) {
             flow.unacknowledged = answered;
         }

@@ -11,7 +11,7 @@ use roce_transport::{
 
 use super::Report;
 use super::link::Link;
-use super::packet::Trace;
+use super::packet::{Pause, Trace};
 use super::plan::{Mode, Plan};
 use super::work::{Flow, SHARED_WORDS};
 use crate::pair::Side;
@@ -72,6 +72,8 @@ pub(super) struct FlowState {
     pub(super) unacknowledged: Psn,
     /// The PSN that the responder named in its last NAK for a gap or an RNR.
     pub(super) last_nak: Option<Psn>,
+    /// The pause that the last RNR NAK asked for.
+    pub(super) pause: Option<Pause>,
     /// When RNR NAKs arrived.
     pub(super) rnr_naks: Vec<Instant>,
 }
@@ -154,6 +156,7 @@ impl<'a> World<'a> {
             last_progress: self.now,
             unacknowledged: self.plan.pairs[pair].psns[from as usize],
             last_nak: None,
+            pause: None,
             rnr_naks: Vec::new(),
         }
     }
