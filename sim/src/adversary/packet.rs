@@ -170,7 +170,8 @@ impl World<'_> {
         let Pause { until, count, .. } = *pause;
         // It goes back further when an earlier answer is missing.
         pause.is_doubtful |= psn.before(pause.refused);
-        if pause.is_doubtful {
+        // With an answer missing the NAK may have been dropped, and what is new goes on.
+        if pause.is_doubtful || psn != pause.refused {
             return Ok(());
         }
         if now < until {
