@@ -12,6 +12,7 @@ pub mod cli;
 pub mod cm;
 pub mod device;
 mod driver;
+mod host;
 pub mod observe;
 pub mod perf;
 pub mod verbs;

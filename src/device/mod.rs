@@ -5,6 +5,7 @@
 //! ([`fault`], [`pcap`]) are devices around a device.
 
 pub mod fault;
+pub(crate) mod framed;
 mod interfaces;
 pub mod memory;
 mod open;

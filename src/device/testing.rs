@@ -1,13 +1,51 @@
 //! What the tests of all devices need.
 
+#[path = "../../tests/common/skip.rs"]
+mod skip;
+
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::process::Command;
 
 use roce_packet::{Bth, Encapsulation, Envelope, Opcode, Path, Psn, Qpn, icrc};
 use roce_transport::{Identification, Instant, Transmit};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Device;
+
+pub(super) use skip::skip_unless;
+
+/// Runs a test on a thread that is alone in a network namespace, after `ip` was called there with each of these
+/// lines. The namespace ends with the thread and the last socket in it, however the test ends. Returns whether the
+/// test ran: it needs `ip` and the right to make a namespace.
+#[track_caller]
+pub(super) fn in_own_network(lines: &[&str], test: impl FnOnce() + Send + 'static) -> bool {
+    // Child processes live in the namespace of the thread that starts them.
+    let has_ip = Command::new("ip").arg("-V").output().is_ok_and(|output| output.status.success());
+    if skip_unless(has_ip, "`ip` is not installed; it is in iproute2") {
+        return false;
+    }
+    let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    let body = std::thread::Builder::new().name(name).spawn(move || {
+        // SAFETY: only the network of this thread changes, and nothing was opened on it yet. Descriptors and
+        // memory stay shared with the other threads.
+        let made = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+        if skip_unless(made, "a network namespace takes root (CAP_SYS_ADMIN)") {
+            return false;
+        }
+        for line in &lines {
+            let output = Command::new("ip").args(line.split(' ')).output().expect("running ip");
+            assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        test();
+        true
+    });
+    match body.expect("starting a thread").join() {
+        Ok(ran) => ran,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
 
 /// A datagram that was received.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use roce_transport::Identification;
 
 use super::*;
 use crate::device::testing::{
-    Arrived, counter, datagram, is_sealed_for, path, put, readable, receive_all, send, send_batch,
+    Arrived, counter, datagram, in_own_network, is_sealed_for, path, put, readable, receive_all, send,
+    send_batch, skip_unless,
 };
 
 /// A device on a port that nobody else has.
@@ -71,8 +72,7 @@ fn datagrams_arrive_over_ipv4() {
 
 #[test]
 fn datagrams_arrive_over_ipv6() {
-    if !has_ipv6() {
-        eprintln!("skipped: no IPv6 on this machine");
+    if skip_unless(has_ipv6(), "no IPv6 on this machine") {
         return;
     }
     let (mut a, mut b) = pair("udp:[::1]", "udp:::1");
@@ -91,8 +91,7 @@ fn datagrams_arrive_over_ipv6() {
 #[test]
 fn superpackets_arrive_whole_with_the_right_hints() {
     let (mut a, mut b) = ipv4_pair();
-    if !a.report().gso || !b.report().gro {
-        eprintln!("skipped: no segmentation offload on this kernel");
+    if skip_unless(a.report().gso && b.report().gro, "no segmentation offload on this kernel") {
         return;
     }
     let there = between(&a, &b);
@@ -274,8 +273,7 @@ fn a_wrong_icrc_stays_wrong() {
 #[test]
 fn segmentation_that_is_refused_is_given_up() {
     let (mut a, mut b) = ipv4_pair();
-    if !a.report().gso {
-        eprintln!("skipped: no segmentation offload on this kernel");
+    if skip_unless(a.report().gso, "no segmentation offload on this kernel") {
         return;
     }
     let there = between(&a, &b);
@@ -301,33 +299,29 @@ fn segmentation_that_is_refused_is_given_up() {
     assert_eq!(expect(&mut b, 3).len(), 3);
 }
 
+/// A link of 1500 bytes, in a network of its own: what is longer is dropped, what was sent with it arrives.
 #[test]
 fn what_is_longer_than_the_link_is_dropped_alone() {
-    let Some(outer) = crate::device::local_addresses().unwrap().into_iter().find(|local| {
-        let usable = local.address.is_ipv4() && !local.is_loopback;
-        usable && UdpSocket::bind((local.address, 0)).is_ok()
-    }) else {
-        eprintln!("skipped: no interface but loopback");
-        return;
-    };
-    let mut a = device(&format!("udp:{}", outer.address));
-    let len = a.report().link_mtu;
-    if len > 4000 {
-        eprintln!("skipped: the link carries everything");
-        return;
-    }
-    // To the link, not to the loopback interface; the port of discarding, on the network's own address.
-    a.set_peer_port(9);
-    let mut octets = match outer.address {
-        IpAddr::V4(address) => address.octets(),
-        IpAddr::V6(_) => unreachable!("filtered above"),
-    };
-    octets[3] ^= 1;
-    let there = Path { source_port: a.port(), ..path(outer.address, IpAddr::from(octets)) };
-    send_batch(&mut a, &there, 3, len.next_multiple_of(4));
-    assert_eq!(counter(&a, "udp_tx_too_long"), 3);
-    assert_eq!(a.capabilities().max_segments, MAX_SEGMENTS, "it is not segmentation that failed");
-    assert!(a.capabilities().max_datagram < len);
+    in_own_network(&["link set lo mtu 1500 up"], || {
+        let (mut a, mut b) = ipv4_pair();
+        assert_eq!(a.report().link_mtu, 1500);
+        let there = between(&a, &b);
+        // Another hop limit, so that no superpacket holds both kinds.
+        let aside = Path { hop_limit: 9, ..there };
+        put(&mut a, Instant::ZERO, &aside, &datagram(&aside, 7, 1024));
+        // Without room for the headers that are around it.
+        send_batch(&mut a, &there, 3, 1500);
+        assert_eq!(counter(&a, "udp_tx_too_long"), 3);
+        assert_eq!(counter(&a, "udp_tx_refused"), 0);
+        let most = if a.report().gso { MAX_SEGMENTS } else { 1 };
+        assert_eq!(a.capabilities().max_segments, most, "it is not segmentation that failed");
+        assert_eq!(a.capabilities().max_datagram, 1500 - IPV4_AND_UDP);
+        // The longest that fits: 1500 with BTH, ICRC and the headers around them.
+        send_batch(&mut a, &there, 3, 1500 - IPV4_AND_UDP - 16);
+        let arrived = expect(&mut b, 4);
+        assert_eq!(arrived[0].path.hop_limit, 9);
+        assert!(arrived[1..].iter().all(|arrived| arrived.bytes.len() == 1500 - IPV4_AND_UDP));
+    });
 }
 
 #[test]
@@ -405,50 +399,50 @@ fn expect_readable(device: &UdpDevice) {
 
 #[test]
 fn multicast_reaches_those_that_joined() {
-    let mut addresses = vec![("127.0.0.1".to_owned(), "239.255.77.1")];
-    if has_ipv6() {
-        addresses.push(("[::1]".to_owned(), "ff11::7701"));
-    }
-    // The loopback interface usually has no route for IPv6 multicast. Real links are left alone.
-    for local in crate::device::local_addresses().unwrap() {
-        if local.address.is_ipv6() && local.interface.starts_with("roce-test") {
-            addresses.push((format!("[{}]", local.address), "ff12::7701"));
-        }
-    }
-    for (address, group) in addresses {
-        let (mut a, mut b) = (device(&format!("udp:{address}")), device(&format!("udp:{address}")));
-        let group: IpAddr = group.parse().unwrap();
-        a.set_peer_port(b.port());
-        let there = Path { destination: group, ..between(&a, &b) };
-        let sent = datagram(&there, 1, 64);
-        send(&mut a, &there, &[&sent]);
-        assert_eq!(receive_all(&mut b).len(), 0);
+    // The loopback interface has neither the flag nor the route, and real links are left alone.
+    let lines = [
+        "link set lo up",
+        "link add roce-test0 type veth peer name roce-test1",
+        "address add 198.18.0.1/24 dev roce-test0",
+        "address add 2001:db8::1/64 dev roce-test0 nodad",
+        "link set roce-test0 up",
+        "link set roce-test1 up",
+    ];
+    in_own_network(&lines, || {
+        multicast_on("127.0.0.1", "239.255.77.1");
+        multicast_on("198.18.0.1", "239.255.77.1");
+        multicast_on("[2001:db8::1]", "ff15::7701");
+    });
+}
 
-        if let Err(error) = b.set_multicast(group, true) {
-            eprintln!("skipped: no multicast on {address}: {error}");
-            continue;
-        }
-        b.set_multicast(group, true).expect("joining twice is joining once");
-        send(&mut a, &there, &[&sent]);
-        if counter(&a, "udp_tx_refused") > 0 {
-            eprintln!("skipped: no route for multicast on {address}");
-            continue;
-        }
-        expect_readable(&b);
-        let arrived = expect(&mut b, 1);
-        assert_eq!(arrived[0].path, there);
-        assert_eq!(arrived[0].bytes, sent);
-        // Its own address still works.
-        let direct = between(&a, &b);
-        send(&mut a, &direct, &[&datagram(&direct, 2, 64)]);
-        assert_eq!(expect(&mut b, 1)[0].path, direct);
+#[track_caller]
+fn multicast_on(address: &str, group: &str) {
+    let (mut a, mut b) = (device(&format!("udp:{address}")), device(&format!("udp:{address}")));
+    let group: IpAddr = group.parse().unwrap();
+    a.set_peer_port(b.port());
+    let there = Path { destination: group, ..between(&a, &b) };
+    let sent = datagram(&there, 1, 64);
+    send(&mut a, &there, &[&sent]);
+    assert_eq!(receive_all(&mut b).len(), 0);
 
-        b.set_multicast(group, false).unwrap();
-        send(&mut a, &there, &[&sent]);
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        assert_eq!(receive_all(&mut b).len(), 0);
-        assert!(b.set_multicast("127.0.0.1".parse().unwrap(), true).is_err());
-    }
+    b.set_multicast(group, true).unwrap();
+    b.set_multicast(group, true).expect("joining twice is joining once");
+    send(&mut a, &there, &[&sent]);
+    assert_eq!(counter(&a, "udp_tx_refused"), 0, "there is a route for multicast on {address}");
+    expect_readable(&b);
+    let arrived = expect(&mut b, 1);
+    assert_eq!(arrived[0].path, there);
+    assert_eq!(arrived[0].bytes, sent);
+    // Its own address still works.
+    let direct = between(&a, &b);
+    send(&mut a, &direct, &[&datagram(&direct, 2, 64)]);
+    assert_eq!(expect(&mut b, 1)[0].path, direct);
+
+    b.set_multicast(group, false).unwrap();
+    send(&mut a, &there, &[&sent]);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    assert_eq!(receive_all(&mut b).len(), 0);
+    assert!(b.set_multicast("127.0.0.1".parse().unwrap(), true).is_err());
 }
 
 #[test]

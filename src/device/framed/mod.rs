@@ -1,0 +1,3 @@
+//! Devices that carry whole Ethernet frames.
+
+pub(crate) mod port;

@@ -1,0 +1,114 @@
+//! What a framed device stands on: something that moves whole Ethernet frames.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use roce_packet::{MacAddr, VlanTag};
+use roce_transport::Instant;
+
+/// What a port is and what it can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortRecord {
+    /// The kind of device, as `--device` names it.
+    pub(crate) kind: &'static str,
+    /// The interface.
+    pub(crate) interface: String,
+    /// Source address of every frame.
+    pub(crate) mac: MacAddr,
+    /// The largest IP packet, in bytes: the MTU of the interface.
+    pub(crate) link_mtu: usize,
+    /// The most datagrams that one frame can carry, for the kernel to split; 1 without segmentation offload.
+    pub(crate) max_segments: u16,
+    /// The rate of the link in bits a second, if it has one. Pause times are counted in its bit times.
+    pub(crate) bits_per_second: Option<u64>,
+}
+
+/// A frame that was written into a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outgoing {
+    /// Bytes, from the destination address to the last datagram's ICRC, without frame check sequence.
+    pub(crate) len: usize,
+    /// Several datagrams, for the kernel to split. Never given to a port whose
+    /// [`max_segments`](PortRecord::max_segments) is 1.
+    pub(crate) split: Option<Split>,
+}
+
+/// How the kernel shall make frames out of one (UDP segmentation offload). The UDP checksum field holds the
+/// sum of the pseudo header, as checksum offload wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Split {
+    /// Bytes of each datagram but the last.
+    pub(crate) segment_len: u16,
+    /// Where the UDP header begins.
+    pub(crate) udp_offset: u16,
+    /// Where the first datagram begins.
+    pub(crate) headers_len: u16,
+    /// Whether layer 3 is IPv4.
+    pub(crate) is_ipv4: bool,
+}
+
+/// A frame as it was received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming<'a> {
+    /// The first bytes; all headers lie here.
+    pub(crate) head: &'a [u8],
+    /// The rest; empty for most ports.
+    pub(crate) tail: &'a [u8],
+    /// If it stands for several frames: bytes of UDP payload in each but the last.
+    pub(crate) segment_len: Option<u16>,
+    /// A tag that was taken out of the frame on the way.
+    pub(crate) vlan: Option<VlanTag>,
+}
+
+/// Moves frames. Never blocks, but in [`flush`](Self::flush) as long as a system call takes.
+///
+/// Transmit: [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, [`flush`](Self::flush). A slot that
+/// is not committed is forgotten, and the next call lends it again.
+pub(crate) trait FramePort: Send {
+    /// What this port is.
+    fn record(&self) -> &PortRecord;
+
+    /// Room for one frame, all in one piece: at least [`frame_room`] bytes. `None` when the port is full until
+    /// [`flush`](Self::flush) makes progress.
+    fn slot(&mut self) -> Option<&mut [u8]>;
+
+    /// Takes what was written into the slot lent last.
+    fn commit(&mut self, frame: Outgoing);
+
+    /// Hands everything committed to the wire. What the kernel would not take now stays and is tried again at
+    /// the next call.
+    ///
+    /// # Errors
+    ///
+    /// Only for errors that will not go away by themselves.
+    fn flush(&mut self, now: Instant) -> io::Result<()>;
+
+    /// Receives one burst and returns how many frames there were. Frames that the port itself sent do not
+    /// come back.
+    ///
+    /// # Errors
+    ///
+    /// Only for errors that will not go away by themselves.
+    fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize>;
+
+    /// When [`flush`](Self::flush) must be called again although nothing new was committed.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// A descriptor that becomes readable when something can be received; the same as long as the port lives.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+
+    /// Name and value of each counter of this port. Names begin with the kind.
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64));
+}
+
+/// Bytes of a slot of a port with this link MTU and so many segments.
+pub(crate) const fn frame_room(link_mtu: usize, max_segments: u16) -> usize {
+    if max_segments > 1 { MAX_HEADERS + LONGEST_SUPERPACKET } else { MAX_HEADERS + link_mtu }
+}
+
+/// Ethernet and one tag.
+const MAX_HEADERS: usize = 14 + 4;
+/// What the length field of IPv4 can say.
+pub(crate) const LONGEST_SUPERPACKET: usize = 65_535;
