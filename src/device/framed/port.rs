@@ -1,9 +1,10 @@
 //! What a framed device stands on: something that moves whole Ethernet frames.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use roce_packet::{MacAddr, VlanTag};
+use roce_packet::{FrameHeaders, MacAddr, VlanTag};
 use roce_transport::Instant;
 
 /// What a port is and what it can do.
@@ -24,10 +25,12 @@ pub(crate) struct PortRecord {
 }
 
 /// A frame that was written into a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outgoing {
-    /// Bytes, from the destination address to the last datagram's ICRC, without frame check sequence.
-    pub(crate) len: usize,
+    /// Where in the slot it lies, from the destination address to the last datagram's ICRC, without frame check
+    /// sequence. Does not begin at 0: the datagram is written first, always at the same place, and the headers
+    /// then go right in front of it, which may be IPv4 or IPv6 and with or without a tag.
+    pub(crate) bytes: Range<usize>,
     /// Several datagrams, for the kernel to split. Never given to a port whose
     /// [`max_segments`](PortRecord::max_segments) is 1.
     pub(crate) split: Option<Split>,
@@ -39,9 +42,9 @@ pub(crate) struct Outgoing {
 pub(crate) struct Split {
     /// Bytes of each datagram but the last.
     pub(crate) segment_len: u16,
-    /// Where the UDP header begins.
+    /// Where the UDP header begins, from the start of the frame.
     pub(crate) udp_offset: u16,
-    /// Where the first datagram begins.
+    /// Where the first datagram begins, from the start of the frame.
     pub(crate) headers_len: u16,
     /// Whether layer 3 is IPv4.
     pub(crate) is_ipv4: bool,
@@ -62,13 +65,14 @@ pub(crate) struct Incoming<'a> {
 
 /// Moves frames. Never blocks, but in [`flush`](Self::flush) as long as a system call takes.
 ///
-/// Transmit: [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, [`flush`](Self::flush). A slot that
-/// is not committed is forgotten, and the next call lends it again.
+/// Transmit: [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, [`flush`](Self::flush). As long as a
+/// slot is not committed, the next call lends the same one again, with what was written into it.
 pub(crate) trait FramePort: Send {
     /// What this port is.
     fn record(&self) -> &PortRecord;
 
-    /// Room for one frame, all in one piece: at least [`frame_room`] bytes. `None` when the port is full until
+    /// Room for one frame, all in one piece: [`FRAME_ROOM`] bytes, or [`SUPERFRAME_ROOM`] where
+    /// [`max_segments`](PortRecord::max_segments) is above 1. `None` when the port is full until
     /// [`flush`](Self::flush) makes progress.
     fn slot(&mut self) -> Option<&mut [u8]>;
 
@@ -103,12 +107,14 @@ pub(crate) trait FramePort: Send {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64));
 }
 
-/// Bytes of a slot of a port with this link MTU and so many segments.
-pub(crate) const fn frame_room(link_mtu: usize, max_segments: u16) -> usize {
-    if max_segments > 1 { MAX_HEADERS + LONGEST_SUPERPACKET } else { MAX_HEADERS + link_mtu }
-}
-
-/// Ethernet and one tag.
-const MAX_HEADERS: usize = 14 + 4;
-/// What the length field of IPv4 can say.
-pub(crate) const LONGEST_SUPERPACKET: usize = 65_535;
+/// Where in a slot the first datagram begins: behind the longest headers, tagged IPv6 and UDP.
+pub(crate) const HEADROOM: usize = FrameHeaders::MAX_LEN;
+/// The longest datagram: path MTU 4096 with all headers that any opcode has, rounded up.
+pub(crate) const MAX_DATAGRAM: usize = 4160;
+/// Bytes of a slot for one datagram.
+pub(crate) const FRAME_ROOM: usize = HEADROOM + MAX_DATAGRAM;
+/// Bytes of a slot for as many datagrams as one UDP header can count, and one more behind them that turns
+/// out not to belong to them.
+pub(crate) const SUPERFRAME_ROOM: usize = HEADROOM + LONGEST_SUPERPACKET + MAX_DATAGRAM;
+/// The longest UDP payload on IPv4.
+pub(crate) const LONGEST_SUPERPACKET: usize = 65_507;
