@@ -3,21 +3,23 @@
 //! Those lie outside the repository, in `../shared`. Where that is missing the tests here say so and
 //! pass; `ROCE_TEST_REQUIRE=all` makes them fail instead.
 
+#[path = "../../tests/common/skip.rs"]
+mod skip;
+
 use std::path::PathBuf;
 
 use roce_packet::{Bth, Direction, HeaderSet, NakCode, Opcode, OpcodeInfo, PayloadRule, RnrTimer, Syndrome};
 use serde_json::Value;
+use skip::skip_unless;
 
 /// One file of vectors, or `None` (after saying so) if it is not here.
 #[track_caller]
 fn vectors(name: &str) -> Option<Value> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors").join(name);
-    let Ok(text) = std::fs::read_to_string(&path) else {
-        let required = std::env::var("ROCE_TEST_REQUIRE").is_ok_and(|value| value == "all");
-        assert!(!required, "ROCE_TEST_REQUIRE=all, but {} is not here", path.display());
-        println!("skipped: {} is not here", path.display());
+    if skip_unless(path.is_file(), "no vectors at ../shared/vectors") {
         return None;
-    };
+    }
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 

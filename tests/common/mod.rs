@@ -1,7 +1,9 @@
 //! What the tests of the whole system share.
 #![allow(dead_code, reason = "every test file takes a part of it")]
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+mod skip;
+
+use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,29 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Whether the test that calls this has to be left out because `condition` does not hold. Prints which
-/// test and why, past the capturing of output:
-///
-/// ```ignore
-/// if skip_unless(tshark_is_there(), "tshark is not installed") {
-///     return;
-/// }
-/// ```
-///
-/// With `ROCE_TEST_REQUIRE=all` in the environment nothing may be left out, and the test fails instead.
-#[track_caller]
-pub(crate) fn skip_unless(condition: bool, reason: &str) -> bool {
-    if condition {
-        return false;
-    }
-    let thread = std::thread::current();
-    let name = thread.name().unwrap_or("a test");
-    let all = std::env::var("ROCE_TEST_REQUIRE").is_ok_and(|value| value == "all");
-    assert!(!all, "{name} must not be skipped (ROCE_TEST_REQUIRE=all): {reason}");
-    // Not `eprintln`: the test harness would keep it to itself.
-    let _ = writeln!(io::stderr(), "SKIPPED {name}: {reason}");
-    true
-}
+pub(crate) use skip::skip_unless;
 
 /// A file or folder of the collection of captures and vectors beside this repository, if it is there.
 pub(crate) fn shared(path: &str) -> Option<PathBuf> {
