@@ -26,8 +26,9 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Checks transport version, opcode, length, padding, and the payload length as far as that does not
-    /// depend on the path MTU: where the MTU is required, anything but zero passes.
+    /// Checks transport version, opcode, length and padding, and the payload length where the opcode alone
+    /// fixes it. Lengths that depend on the path MTU are for the receiver to judge, since RC answers them with a
+    /// NAK and does not drop them (IBTA 9.7.4.1.6): a First, Middle or Last without payload passes here.
     ///
     /// ```
     /// use roce_packet::{Datagram, ParseErrorKind};
@@ -54,8 +55,7 @@ impl<'a> Datagram<'a> {
             return Err(truncated(&bth, info, head.len(), len));
         };
         let fits = match info.payload {
-            PayloadRule::ZeroToMtu => true,
-            PayloadRule::OneToMtu | PayloadRule::FullMtu => payload_len != 0,
+            PayloadRule::ZeroToMtu | PayloadRule::OneToMtu | PayloadRule::FullMtu => true,
             PayloadRule::None => payload_len == 0,
             PayloadRule::Exactly(len) => payload_len == len,
         };
@@ -264,8 +264,9 @@ fn bad_payload(info: &OpcodeInfo, payload_len: usize, len: usize) -> ParseError 
         _ if !len.is_multiple_of(4) => (ParseErrorKind::BadLength, len.next_multiple_of(4), len),
         PayloadRule::None => (ParseErrorKind::TrailingBytes, 0, payload_len),
         PayloadRule::Exactly(need) => (ParseErrorKind::BadLength, need, payload_len),
+        // Only reached for lengths that are no multiple of four.
         PayloadRule::FullMtu | PayloadRule::OneToMtu | PayloadRule::ZeroToMtu => {
-            (ParseErrorKind::BadLength, 1, payload_len)
+            (ParseErrorKind::BadLength, len.next_multiple_of(4), len)
         }
     };
     ParseError { layer: Layer::Payload, kind, offset: info.header_len, need, have }

@@ -215,6 +215,60 @@ fn nak_invalid_request_for_every_bad_length() {
     refuse(ready, cases);
 }
 
+/// A First or Middle has one path MTU, a Last at least a byte. Without any payload they are as wrong as with too
+/// little, and RC says so.
+#[test]
+fn nak_invalid_request_for_first_middle_and_last_without_payload() {
+    let bench = ready();
+    let rkey = bench.host(Side::B).rkey();
+    let p = packets(&bench);
+    let in_use = WcStatus::RemoteInvalidRequestError;
+    let at = |opcode| bench.forge(Side::B, opcode, Psn::new(0));
+    let inside_send = [
+        at(Opcode::RC_SEND_MIDDLE),
+        at(Opcode::RC_SEND_LAST),
+        at(Opcode::RC_SEND_LAST_WITH_IMM).imm([0; 4]),
+        at(Opcode::RC_SEND_LAST_WITH_INVALIDATE).ieth(rkey),
+    ];
+    let inside_write = [
+        at(Opcode::RC_RDMA_WRITE_MIDDLE),
+        at(Opcode::RC_RDMA_WRITE_LAST),
+        at(Opcode::RC_RDMA_WRITE_LAST_WITH_IMM).imm([0; 4]),
+    ];
+    // Two full packets, so that a Last has nothing left to bring, and is wrong even so.
+    let whole = at(Opcode::RC_RDMA_WRITE_FIRST).reth(address(0), rkey, 512).payload(&[5; MTU]);
+    let mut cases = vec![
+        case("empty SEND First", &[], &at(Opcode::RC_SEND_FIRST), INVALID),
+        case("empty WRITE First", &[], &at(Opcode::RC_RDMA_WRITE_FIRST).reth(address(0), rkey, 600), INVALID),
+        case(
+            "empty WRITE First of nothing",
+            &[],
+            &at(Opcode::RC_RDMA_WRITE_FIRST).reth(address(0), rkey, 0),
+            INVALID,
+        ),
+    ];
+    for packet in &inside_send {
+        cases.push(case("empty inside a SEND", &[&p.send_first], packet, INVALID).with_receive(in_use));
+    }
+    for packet in &inside_write {
+        cases.push(case("empty inside a WRITE", &[&p.write_first], packet, INVALID));
+        cases.push(case("empty near the end of a WRITE", &[&whole], packet, INVALID));
+    }
+    refuse(ready, cases);
+    // As a duplicate it is not looked at: it is acknowledged and not executed.
+    let mut bench = ready();
+    let mut only = p.send_only.clone();
+    only.bth.psn = Psn::new(START);
+    bench.arrive(Side::B, &only);
+    for packet in inside_send.iter().chain(&inside_write) {
+        let mut packet = packet.clone();
+        packet.bth.psn = Psn::new(START);
+        let (verdict, answers) = bench.arrive(Side::B, &packet);
+        assert_eq!((verdict, answers), (Verdict::Handled, vec![Answer::acknowledge(0x1f, START, 1)]));
+    }
+    assert_eq!(bench.state(Side::B), QpState::Rts);
+}
+
 #[test]
 fn nak_invalid_request_for_alignment_and_reserved_flush() {
     let bench = ready();

@@ -161,6 +161,47 @@ fn uc_drops_silently_and_stays_usable() {
     }
 }
 
+/// Where RC answers an empty First, Middle or Last with a NAK, UC is silent; the message is lost, the receive is not.
+#[test]
+fn uc_drops_first_middle_and_last_without_payload() {
+    let rkey = uc().host(Side::B).rkey();
+    let rows = [
+        (None, Opcode::UC_SEND_FIRST),
+        (Some(Opcode::UC_SEND_FIRST), Opcode::UC_SEND_MIDDLE),
+        (Some(Opcode::UC_SEND_FIRST), Opcode::UC_SEND_LAST),
+        (Some(Opcode::UC_SEND_FIRST), Opcode::UC_SEND_LAST_WITH_IMM),
+        (None, Opcode::UC_RDMA_WRITE_FIRST),
+        (Some(Opcode::UC_RDMA_WRITE_FIRST), Opcode::UC_RDMA_WRITE_MIDDLE),
+        (Some(Opcode::UC_RDMA_WRITE_FIRST), Opcode::UC_RDMA_WRITE_LAST),
+        (Some(Opcode::UC_RDMA_WRITE_FIRST), Opcode::UC_RDMA_WRITE_LAST_WITH_IMM),
+    ];
+    for (first, empty) in rows {
+        let mut bench = uc();
+        bench.receive(1, 8192, 1024);
+        let mut offset = 0;
+        for (opcode, payload) in
+            first.map(|opcode| (opcode, &[1; MTU][..])).into_iter().chain([(empty, &[][..])])
+        {
+            let mut packet = uc_packet(&bench, opcode, offset, payload);
+            if opcode == Opcode::UC_RDMA_WRITE_FIRST {
+                packet = packet.reth(address(0), rkey, 600);
+            }
+            if opcode.info().unwrap().has_immediate() {
+                packet = packet.imm([0; 4]);
+            }
+            let expected = if opcode == empty { dropped(DropReason::BadLength) } else { Verdict::Handled };
+            assert_eq!(arrive(&mut bench, &packet), expected, "{empty}");
+            offset += 1;
+        }
+        assert_eq!(bench.counter(Side::B, "drop_bad_length"), 1, "{empty}");
+        assert_eq!(bench.state(Side::B), QpState::Rts, "{empty}");
+        assert_eq!(bench.ended(Side::B), [], "{empty}");
+        let good = uc_packet(&bench, Opcode::UC_SEND_ONLY, offset, b"good");
+        assert_eq!(arrive(&mut bench, &good), Verdict::Handled, "{empty}");
+        assert_eq!(bench.ended(Side::B), [(1, WcStatus::Success)], "{empty}");
+    }
+}
+
 #[test]
 fn uc_write_needs_the_right_of_the_queue_pair() {
     let access = Access::REMOTE_READ;
