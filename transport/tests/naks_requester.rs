@@ -171,6 +171,9 @@ fn bad_responses_fail_the_request_they_claim_to_answer() {
         ("Only that is too short", "short read", |b| answer(b, Opcode(0x10), 0).aeth(0, 1).payload(&[1; 9])),
         ("Only that is too long", "short read", |b| answer(b, Opcode(0x10), 0).aeth(0, 1).payload(&[1; 11])),
         ("empty Only", "short read", |b| answer(b, Opcode(0x10), 0).aeth(0, 1)),
+        ("empty First", "read", |b| answer(b, Opcode(0x0d), 0).aeth(0, 1)),
+        ("empty Middle", "read", |b| answer(b, Opcode(0x0e), 0)),
+        ("empty Last", "short read", |b| answer(b, Opcode(0x0f), 0).aeth(0, 1)),
         ("READ response with a NAK syndrome", "short read", |b| {
             answer(b, Opcode(0x10), 0).aeth(0x61, 1).payload(&[1; 10])
         }),
@@ -191,7 +194,7 @@ fn bad_responses_fail_the_request_they_claim_to_answer() {
         assert_eq!(bench.host(Side::A).read_memory(4096, 1024), [0; 1024], "{what}: no byte lands");
     }
     // The last packet of a READ, too short and too long, after two good ones.
-    for len in [9, 11, MTU] {
+    for len in [0, 9, 11, MTU] {
         let mut bench = mute();
         let read = bench.read(0);
         bench.post(1, read, 4096, 2 * MTU + 10);
@@ -249,6 +252,49 @@ fn partial_and_cumulative_acknowledgements() {
     acknowledged(1, &[]);
     acknowledged(7, &[(1, SUCCESS), (2, SUCCESS)]);
     acknowledged(8, &[(3, SUCCESS)]);
+}
+
+/// A late answer that moves the queue on is no dropped packet, even if it then meets something that is being sent
+/// again already: everything was sent, the timer took all of it back, and then an answer to the first pass comes.
+///
+/// ```text
+/// A  WRITE 0, READ 1, WRITE 2 ->  (lost or late)
+///    timeout: back to 0
+///    <- ACK 2                     WRITE 0 is done, READ 1 is not: it goes out again anyway
+/// ```
+#[test]
+fn late_ack_that_makes_progress_before_an_unanswered_read_is_handled() {
+    // (syndrome, PSN of the late answer, third request, what is dropped if it comes again)
+    let rows = [
+        (0x1f, 2, DropReason::ResponseGap),
+        (0x60, 2, DropReason::ResponseGap),
+        (0x20, 2, DropReason::ResponseGap),
+        (0x62, 2, DropReason::ResponseGap),
+        // A sequence NAK for the very packet that is sent again: what was before it is news.
+        (0x60, 1, DropReason::StaleResponse),
+    ];
+    for (syndrome, offset, reason) in rows {
+        let mut bench = mute();
+        let (write, read) = (bench.write(0), bench.read(0));
+        bench.post(1, write, 0, 8);
+        bench.post(2, if offset == 2 { read } else { write }, 64, 8);
+        bench.post(3, write, 0, 8);
+        bench.collect(Side::A);
+        // The timer has run out, but the link is busy and nothing of the second pass has left yet.
+        bench.blocked = [true, false];
+        let engine = &mut bench.host_mut(Side::A).engine;
+        let timeout = engine.poll_timeout().expect("an acknowledgement is awaited");
+        engine.handle_timeout(timeout);
+        bench.now = timeout;
+        let what = format!("syndrome {syndrome:#x} at {offset}");
+        let packet = acknowledge(&bench, syndrome, offset);
+        assert_eq!(bench.arrive(Side::A, &packet).0, Verdict::Handled, "{what}");
+        assert_eq!(bench.state(Side::A), QpState::Rts, "{what}");
+        // The second time it moves nothing.
+        assert_eq!(bench.arrive(Side::A, &packet).0, Verdict::Dropped(reason), "{what}");
+        assert_eq!(bench.counter(Side::A, reason.counter()), 1, "{what}");
+        assert_eq!(bench.ended(Side::A), [(1, SUCCESS)], "{what}");
+    }
 }
 
 /// Local errors of the requester. The request fails in its turn, what is before it is finished.

@@ -13,13 +13,21 @@ use crate::timer::Timer;
 use crate::verdict::{DropReason, Verdict};
 use crate::wr::SendOp;
 
-/// What a cumulative acknowledgement met on its way.
-#[derive(PartialEq, Eq)]
-enum Advance {
-    /// Everything up to the PSN is answered.
-    Through,
-    /// A READ or atomic in between has not been answered: its response was lost.
-    ResponseMissing,
+/// What a cumulative acknowledgement did and met on its way.
+#[derive(Clone, Copy)]
+struct Advance {
+    /// Something that was unanswered is answered now, so the packet was not in vain whatever follows.
+    moved: bool,
+    /// A READ or atomic in between has not been answered: its response was lost. Otherwise everything up to
+    /// the PSN is answered.
+    response_missing: bool,
+}
+
+impl Advance {
+    /// The truth about a packet that could do no more than this.
+    const fn verdict(self, reason: DropReason) -> Verdict {
+        if self.moved { Verdict::Handled } else { Verdict::Dropped(reason) }
+    }
 }
 
 impl RcRequester {
@@ -67,10 +75,10 @@ impl RcRequester {
     /// acknowledgement.
     fn advance(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Advance {
         if psn.before(self.una) {
-            return Advance::Through;
+            return Advance { moved: false, response_missing: false };
         }
         let before = self.una;
-        let mut outcome = Advance::Through;
+        let mut response_missing = false;
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get_mut(position) {
             position += 1;
@@ -83,7 +91,7 @@ impl RcRequester {
                 break;
             }
             if wqe.awaits_response() {
-                outcome = Advance::ResponseMissing;
+                response_missing = true;
                 break;
             }
             let last = wqe.last_psn();
@@ -94,10 +102,11 @@ impl RcRequester {
             wqe.progress = Progress::Done;
             self.una = last.next();
         }
-        if self.una != before {
+        let moved = self.una != before;
+        if moved {
             self.progressed(core, shared);
         }
-        outcome
+        Advance { moved, response_missing }
     }
 
     /// `una` moved: reloads the retry counts, restarts the timer, completes what is finished.
@@ -119,17 +128,15 @@ impl RcRequester {
     }
 
     fn on_ack(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
-        match self.advance(core, shared, psn) {
-            Advance::Through => Verdict::Handled,
-            Advance::ResponseMissing => self.on_lost_response(core, shared),
-        }
+        let advance = self.advance(core, shared, psn);
+        if advance.response_missing { self.on_lost_response(core, shared, advance) } else { Verdict::Handled }
     }
 
     /// A later answer arrived while a READ or atomic is unanswered: an implied NAK (IBTA 9.7.5.2.9).
-    fn on_lost_response(&mut self, core: &mut QpCore, shared: &mut Shared) -> Verdict {
+    fn on_lost_response(&mut self, core: &mut QpCore, shared: &mut Shared, advance: Advance) -> Verdict {
         if self.recovering == Some(self.una) || self.cursor == self.una {
             // The request is being sent again already; what arrives meanwhile was under way before.
-            return Verdict::Dropped(DropReason::ResponseGap);
+            return advance.verdict(DropReason::ResponseGap);
         }
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
             count!(shared, core, implied_nak_seq_err);
@@ -140,21 +147,35 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// A NAK speaks for everything before its PSN. `Some` says that there was a response missing.
-    fn advance_before(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Option<Verdict> {
-        match self.advance(core, shared, psn.sub(1)) {
-            Advance::Through => None,
-            Advance::ResponseMissing => Some(self.on_lost_response(core, shared)),
+    /// A NAK speaks for everything before its PSN.
+    ///
+    /// # Errors
+    ///
+    /// A response is missing in between; what became of the packet.
+    fn advance_before(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        psn: Psn,
+    ) -> Result<Advance, Verdict> {
+        let advance = self.advance(core, shared, psn.sub(1));
+        if advance.response_missing {
+            return Err(self.on_lost_response(core, shared, advance));
         }
+        Ok(advance)
     }
 
     fn on_sequence_nak(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
-        if let Some(verdict) = self.advance_before(core, shared, psn) {
-            return verdict;
-        }
+        let advance = match self.advance_before(core, shared, psn) {
+            Ok(advance) => advance,
+            Err(verdict) => return verdict,
+        };
         if self.recovering == Some(psn) || self.cursor == psn {
-            count!(shared, core, stale_responses);
-            return Verdict::Dropped(DropReason::StaleResponse);
+            // Sent again already. What it says of the packets before may still have been news.
+            if !advance.moved {
+                count!(shared, core, stale_responses);
+            }
+            return advance.verdict(DropReason::StaleResponse);
         }
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
             count!(shared, core, packet_seq_err);
@@ -166,7 +187,7 @@ impl RcRequester {
     }
 
     fn on_rnr(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, timer: RnrTimer) -> Verdict {
-        if let Some(verdict) = self.advance_before(core, shared, psn) {
+        if let Err(verdict) = self.advance_before(core, shared, psn) {
             return verdict;
         }
         if self.rnr_waiting {
@@ -192,7 +213,7 @@ impl RcRequester {
     }
 
     fn on_fatal_nak(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, code: NakCode) -> Verdict {
-        if let Some(verdict) = self.advance_before(core, shared, psn) {
+        if let Err(verdict) = self.advance_before(core, shared, psn) {
             return verdict;
         }
         let (status, cause) = match code {
@@ -227,7 +248,7 @@ impl RcRequester {
     /// The answer to a READ, an atomic, an ATOMIC WRITE or a FLUSH.
     fn on_response(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Verdict {
         let psn = datagram.bth().psn;
-        if let Some(verdict) = self.advance_before(core, shared, psn) {
+        if let Err(verdict) = self.advance_before(core, shared, psn) {
             return verdict;
         }
         let position = self.sq.head();
