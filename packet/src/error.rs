@@ -31,6 +31,12 @@ pub enum Layer {
     Cnp,
     /// An IEEE 802.3x or priority flow control frame.
     Pause,
+    /// The header of a management datagram.
+    Mad,
+    /// A message of connection management.
+    Cm,
+    /// The header of rdma_cm in private data.
+    IpCm,
 }
 
 impl Layer {
@@ -59,6 +65,9 @@ impl Layer {
             Self::Icrc => "ICRC",
             Self::Cnp => "CNP",
             Self::Pause => "pause",
+            Self::Mad => "MAD",
+            Self::Cm => "CM message",
+            Self::IpCm => "IP CM header",
         }
     }
 }

@@ -67,6 +67,8 @@ pub mod icrc;
 mod immediate;
 mod ipv4;
 mod ipv6;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+pub mod mad;
 mod mtu;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod number;

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use roce_packet::flow::{self, FlowInputs, SourcePortRule};
 use roce_packet::{
@@ -14,58 +13,9 @@ use roce_packet::{
 };
 use serde_json::Value;
 
-/// The folder with vectors and captures, or `None` (after saying so) if it is not here.
-#[track_caller]
-fn shared() -> Option<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    let required = std::env::var("ROCE_TEST_REQUIRE").is_ok_and(|value| value == "all");
-    assert!(!required, "ROCE_TEST_REQUIRE=all, but ../shared is not here");
-    println!("skipped: ../shared is not here");
-    None
-}
+mod shared;
 
-fn json(folder: &std::path::Path, name: &str) -> Value {
-    let path = folder.join("vectors").join(name);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn number(value: &Value) -> usize {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number")) as usize
-}
-
-fn hex(text: &str) -> Vec<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).expect("hexadecimal") as u8;
-    text.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
-}
-
-/// A classic pcap file, little-endian, with its link type.
-struct Capture {
-    link_type: u32,
-    packets: Vec<Vec<u8>>,
-}
-
-fn read_capture(path: &std::path::Path) -> Capture {
-    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    assert_eq!(word(0), 0xa1b2_c3d4, "{}: not a little-endian pcap", path.display());
-    let mut packets = Vec::new();
-    let mut at = 24;
-    while at < bytes.len() {
-        let (captured, original) = (word(at + 8), word(at + 12));
-        assert_eq!(captured, original, "{}: a packet was cut when it was captured", path.display());
-        let end = at + 16 + captured as usize;
-        packets.push(bytes[at + 16..end].to_vec());
-        at = end;
-    }
-    Capture { link_type: word(20), packets }
-}
-
-const LINK_TYPE_ETHERNET: u32 = 1;
-const LINK_TYPE_ERF: u32 = 197;
+use shared::{LINK_TYPE_ERF, LINK_TYPE_ETHERNET, hex, infiniband_of_erf, json, number, read_capture, shared};
 
 /// What was checked.
 #[derive(Default, Debug, PartialEq, Eq, Clone, Copy)]
@@ -368,23 +318,6 @@ fn native_infiniband() {
     }
     println!("{name}: {with_grh} packets with GRH and {without} without checked");
     assert_eq!((with_grh, without), (6, 37));
-}
-
-/// LRH to ICRC of an ERF record (a format of Endace capture cards) of type InfiniBand.
-fn infiniband_of_erf<'a>(record: &'a [u8], name: &str) -> &'a [u8] {
-    const HEADER_LEN: usize = 16;
-    const TYPE_INFINIBAND: u8 = 21;
-    assert_eq!(record[8] & 0x7f, TYPE_INFINIBAND, "{name}");
-    let mut rest = &record[HEADER_LEN..];
-    // Bit 7 says that an extension header of 8 bytes follows, in the record header and in each of them.
-    let mut more = record[8] & 0x80 != 0;
-    while more {
-        more = rest[0] & 0x80 != 0;
-        rest = &rest[8..];
-    }
-    // The LRH counts from itself to the ICRC in words of four bytes; behind that is the variant CRC.
-    let words = usize::from(u16::from_be_bytes([rest[4], rest[5]]) & 0x07ff);
-    &rest[..words * 4]
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! The two messages that end a connection (IBTA 12.6.10, 12.6.11).
+
+use zerocopy::network_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{CM_LEN, CommId};
+use crate::number::Qpn;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct DreqLayout {
+    local_comm_id: U32,
+    remote_comm_id: U32,
+    remote_qpn: [u8; 3],
+    reserved: u8,
+    private_data: [u8; CmDreq::PRIVATE_DATA],
+}
+
+const _: () = assert!(size_of::<DreqLayout>() == CM_LEN);
+
+/// DREQ: asks to end a connection; either side may. IBTA 12.6.10.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmDreq {
+    /// What the sender calls the connection.
+    pub local_comm_id: CommId,
+    /// What the receiver calls it.
+    pub remote_comm_id: CommId,
+    /// The receiver's queue pair.
+    pub remote_qpn: Qpn,
+    /// Bytes of the application.
+    pub private_data: [u8; Self::PRIVATE_DATA],
+}
+
+impl CmDreq {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 220;
+
+    pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
+        let layout: &DreqLayout = zerocopy::transmute_ref!(content);
+        Self {
+            local_comm_id: CommId(layout.local_comm_id.get()),
+            remote_comm_id: CommId(layout.remote_comm_id.get()),
+            remote_qpn: Qpn::from_be_bytes(layout.remote_qpn),
+            private_data: layout.private_data,
+        }
+    }
+
+    pub(super) fn write(&self) -> [u8; CM_LEN] {
+        zerocopy::transmute!(DreqLayout {
+            local_comm_id: U32::new(self.local_comm_id.0),
+            remote_comm_id: U32::new(self.remote_comm_id.0),
+            remote_qpn: self.remote_qpn.to_be_bytes(),
+            reserved: 0,
+            private_data: self.private_data,
+        })
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct DrepLayout {
+    local_comm_id: U32,
+    remote_comm_id: U32,
+    private_data: [u8; CmDrep::PRIVATE_DATA],
+}
+
+const _: () = assert!(size_of::<DrepLayout>() == CM_LEN);
+
+/// DREP: confirms that a connection has ended. IBTA 12.6.11.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmDrep {
+    /// What the sender calls the connection.
+    pub local_comm_id: CommId,
+    /// What the receiver calls it.
+    pub remote_comm_id: CommId,
+    /// Bytes of the application.
+    pub private_data: [u8; Self::PRIVATE_DATA],
+}
+
+impl CmDrep {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 224;
+
+    pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
+        let layout: &DrepLayout = zerocopy::transmute_ref!(content);
+        Self {
+            local_comm_id: CommId(layout.local_comm_id.get()),
+            remote_comm_id: CommId(layout.remote_comm_id.get()),
+            private_data: layout.private_data,
+        }
+    }
+
+    pub(super) fn write(&self) -> [u8; CM_LEN] {
+        zerocopy::transmute!(DrepLayout {
+            local_comm_id: U32::new(self.local_comm_id.0),
+            remote_comm_id: U32::new(self.remote_comm_id.0),
+            private_data: self.private_data,
+        })
+    }
+}

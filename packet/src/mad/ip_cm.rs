@@ -1,0 +1,214 @@
+//! What rdma_cm adds: port numbers in service IDs, and a header with IP addresses (Annex A11).
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Layer, ParseError, ParseErrorKind};
+
+/// What a listener is known by, 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceId(pub u64);
+
+impl ServiceId {
+    /// The service ID that rdma_cm gives a port: the port space above the 16 bits of the port.
+    #[must_use]
+    pub const fn of_port(space: PortSpace, port: u16) -> Self {
+        Self((space.number() as u64) << 16 | port as u64)
+    }
+
+    /// The port space and the port, if rdma_cm made the ID.
+    #[must_use]
+    pub const fn port(self) -> Option<(PortSpace, u16)> {
+        if self.0 >> 32 != 0 {
+            return None;
+        }
+        match PortSpace::from_number((self.0 >> 16) as u16) {
+            Some(space) => Some((space, self.0 as u16)),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Display for ServiceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port() {
+            Some((space, port)) => write!(f, "{} port {port}", space.name()),
+            None => write!(f, "0x{:016x}", self.0),
+        }
+    }
+}
+
+/// A port space of rdma_cm: equal ports of two spaces are different services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PortSpace {
+    /// `RDMA_PS_TCP`: connections.
+    Tcp,
+    /// `RDMA_PS_UDP`: datagrams.
+    Udp,
+    /// `RDMA_PS_IPOIB`: datagrams with the Q_Key of IP over InfiniBand.
+    Ipoib,
+    /// `RDMA_PS_IB`: any.
+    Ib,
+}
+
+impl PortSpace {
+    /// All four.
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Ipoib, Self::Ib];
+
+    /// The number in service IDs.
+    #[must_use]
+    pub const fn number(self) -> u16 {
+        match self {
+            Self::Ipoib => 0x0002,
+            Self::Tcp => 0x0106,
+            Self::Udp => 0x0111,
+            Self::Ib => 0x013f,
+        }
+    }
+
+    /// The space with this number.
+    #[must_use]
+    pub const fn from_number(number: u16) -> Option<Self> {
+        Some(match number {
+            0x0002 => Self::Ipoib,
+            0x0106 => Self::Tcp,
+            0x0111 => Self::Udp,
+            0x013f => Self::Ib,
+            _ => return None,
+        })
+    }
+
+    /// The name of librdmacm.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipoib => "RDMA_PS_IPOIB",
+            Self::Tcp => "RDMA_PS_TCP",
+            Self::Udp => "RDMA_PS_UDP",
+            Self::Ib => "RDMA_PS_IB",
+        }
+    }
+}
+
+/// The header of rdma_cm as it lies in private data.
+///
+/// ```text
+///  0         1            2             4                20                    36
+/// +---------+------------+-------------+----------------+---------------------+
+/// | version | IP version | source port | source address | destination address |
+/// +---------+------------+-------------+----------------+---------------------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct IpCmView {
+    version: u8,
+    ip_version: u8,
+    source_port: U16,
+    source: [u8; 16],
+    destination: [u8; 16],
+}
+
+const _: () = assert!(size_of::<IpCmView>() == IpCm::LEN);
+
+impl IpCmView {
+    /// The view of the first [`IpCm::LEN`] bytes, and what is left.
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::IpCm, 0, IpCm::LEN, bytes.len()))
+    }
+
+    /// Version of the header: major in the upper four bits, minor in the lower; 0.
+    #[must_use]
+    pub const fn version(&self) -> u8 {
+        self.version
+    }
+
+    /// 4 or 6.
+    #[must_use]
+    pub const fn ip_version(&self) -> u8 {
+        self.ip_version >> 4
+    }
+
+    /// The four reserved bits below the IP version.
+    #[must_use]
+    pub const fn reserved(&self) -> u8 {
+        self.ip_version & 0x0f
+    }
+
+    /// The port of whoever connects.
+    #[must_use]
+    pub const fn source_port(&self) -> u16 {
+        self.source_port.get()
+    }
+
+    /// The address of whoever connects; an IPv4 one stands in the last four bytes.
+    #[must_use]
+    pub const fn source(&self) -> [u8; 16] {
+        self.source
+    }
+
+    /// The address of the listener.
+    #[must_use]
+    pub const fn destination(&self) -> [u8; 16] {
+        self.destination
+    }
+}
+
+/// The header with which rdma_cm begins the private data of REQ and SIDR_REQ: who connects. Annex A11.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IpCm {
+    /// The port of whoever connects.
+    pub source_port: u16,
+    /// The address of whoever connects.
+    pub source: IpAddr,
+    /// The address of the listener, of the same family. A mixed pair is written as two IPv6 addresses.
+    pub destination: IpAddr,
+}
+
+impl IpCm {
+    /// Bytes on the wire.
+    pub const LEN: usize = 36;
+
+    /// Reads the header and returns what follows it, which is the application's.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = IpCmView::from_prefix(bytes)?;
+        let refuse = |kind, offset, need, have: u8| {
+            Err(ParseError { layer: Layer::IpCm, kind, offset, need, have: have.into() })
+        };
+        if view.version != 0 {
+            return refuse(ParseErrorKind::BadVersion, 0, 0, view.version);
+        }
+        let address: fn([u8; 16]) -> IpAddr = match view.ip_version() {
+            4 => |[.., a, b, c, d]| Ipv4Addr::new(a, b, c, d).into(),
+            6 => |bytes| Ipv6Addr::from_octets(bytes).into(),
+            other => return refuse(ParseErrorKind::ReservedValue, 1, 0, other),
+        };
+        let (source, destination) = (address(view.source), address(view.destination));
+        Ok((Self { source_port: view.source_port(), source, destination }, rest))
+    }
+
+    /// Writes the header, reserved bits as 0.
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        let (ip_version, source, destination) = match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => (0x40, padded(source), padded(destination)),
+            (source, destination) => (0x60, sixteen(source), sixteen(destination)),
+        };
+        let source_port = U16::new(self.source_port);
+        *out = zerocopy::transmute!(IpCmView { version: 0, ip_version, source_port, source, destination });
+    }
+}
+
+fn padded(address: Ipv4Addr) -> [u8; 16] {
+    let [a, b, c, d] = address.octets();
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d]
+}
+
+fn sixteen(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}

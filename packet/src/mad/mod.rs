@@ -1,0 +1,439 @@
+//! Management datagrams and the messages of connection management (IBTA 12.6 to 12.11, 13.4).
+//!
+//! A management datagram (MAD) is 256 bytes in one UD packet for queue pair 1: a header of 24 bytes and the
+//! message of its class. Of the classes only connection management, 0x07 in version 2, is here.
+//!
+//! The messages hold every value that the wire can carry, with the reserved bits left out: a listener has to
+//! read a request that it is going to refuse. So they have no public views; [`MadView`] is the one of the header.
+
+mod disconnect;
+mod ip_cm;
+mod reject;
+mod reply;
+mod request;
+mod sidr;
+
+use core::fmt;
+
+use zerocopy::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub use disconnect::{CmDrep, CmDreq};
+pub use ip_cm::{IpCm, IpCmView, PortSpace, ServiceId};
+pub use reject::{CmMessageKind, CmMra, CmRej, RejReason};
+pub use reply::{CmRep, CmRtu};
+pub use request::{CmPath, CmReq, TransportService};
+pub use sidr::{CmSidrRep, CmSidrReq, SidrStatus};
+
+use crate::error::{Layer, ParseError, ParseErrorKind};
+
+/// Bytes of every management datagram.
+pub const MAD_LEN: usize = 256;
+
+/// The Q_Key of queue pair 1 (IBTA 10.2.5).
+pub const GSI_Q_KEY: u32 = 0x8001_0000;
+
+/// The management class of connection management.
+pub const CM_CLASS: u8 = 0x07;
+/// The version of that class that carries rdma_cm.
+pub const CM_CLASS_VERSION: u8 = 2;
+
+/// Bytes behind the header.
+const CM_LEN: usize = MAD_LEN - MadHeader::LEN;
+/// The only method of connection management.
+const METHOD_SEND: u8 = 0x03;
+const BASE_VERSION: u8 = 1;
+
+/// The header of a management datagram as it lies in a packet.
+///
+/// ```text
+///  0      1       2         3        4        6          8                16          18         20         24
+/// +------+-------+---------+--------+--------+----------+----------------+-----------+----------+----------+
+/// | base | class | class   | method | status | class    | transaction ID | attribute | reserved | modifier |
+/// | vers.|       | version |        |        | specific |                | ID        |          |          |
+/// +------+-------+---------+--------+--------+----------+----------------+-----------+----------+----------+
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct MadView {
+    base_version: u8,
+    class: u8,
+    class_version: u8,
+    method: u8,
+    status: U16,
+    class_specific: U16,
+    transaction_id: U64,
+    attribute_id: U16,
+    reserved: U16,
+    attribute_modifier: U32,
+}
+
+const _: () = assert!(size_of::<MadView>() == MadHeader::LEN);
+
+impl MadView {
+    /// The view of the first [`MadHeader::LEN`] bytes, and what is left.
+    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
+        Self::ref_from_prefix(bytes)
+            .map_err(|_| ParseError::truncated(Layer::Mad, 0, MadHeader::LEN, bytes.len()))
+    }
+
+    /// The version of this header; 1.
+    #[must_use]
+    pub const fn base_version(&self) -> u8 {
+        self.base_version
+    }
+
+    /// What kind of management it is.
+    #[must_use]
+    pub const fn class(&self) -> u8 {
+        self.class
+    }
+
+    /// The version of the class.
+    #[must_use]
+    pub const fn class_version(&self) -> u8 {
+        self.class_version
+    }
+
+    /// What is done; the top bit marks a response.
+    #[must_use]
+    pub const fn method(&self) -> u8 {
+        self.method
+    }
+
+    /// How a request went, in responses of some classes.
+    #[must_use]
+    pub const fn status(&self) -> u16 {
+        self.status.get()
+    }
+
+    /// Two bytes of the class.
+    #[must_use]
+    pub const fn class_specific(&self) -> u16 {
+        self.class_specific.get()
+    }
+
+    /// What joins a request and its answer.
+    #[must_use]
+    pub const fn transaction_id(&self) -> u64 {
+        self.transaction_id.get()
+    }
+
+    /// Which message it is.
+    #[must_use]
+    pub const fn attribute_id(&self) -> u16 {
+        self.attribute_id.get()
+    }
+
+    /// The reserved bytes.
+    #[must_use]
+    pub const fn reserved(&self) -> u16 {
+        self.reserved.get()
+    }
+
+    /// Further data of the attribute.
+    #[must_use]
+    pub const fn attribute_modifier(&self) -> u32 {
+        self.attribute_modifier.get()
+    }
+}
+
+/// The header of a management datagram of any class. IBTA 13.4.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MadHeader {
+    /// What kind of management it is; [`CM_CLASS`] for connection management.
+    pub class: u8,
+    /// The version of the class.
+    pub class_version: u8,
+    /// What is done; the top bit marks a response.
+    pub method: u8,
+    /// How a request went, in responses of some classes; else 0.
+    pub status: u16,
+    /// Two bytes of the class; 0 in connection management.
+    pub class_specific: u16,
+    /// What joins a request and its answer.
+    pub transaction_id: u64,
+    /// Which message it is.
+    pub attribute_id: u16,
+    /// Further data of the attribute; 0, but for kernels that carry options of theirs here.
+    pub attribute_modifier: u32,
+}
+
+impl MadHeader {
+    /// Bytes on the wire.
+    pub const LEN: usize = 24;
+
+    /// Reads the header and returns what follows it. Refuses any base version but 1.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (view, rest) = MadView::from_prefix(bytes)?;
+        if view.base_version != BASE_VERSION {
+            return Err(bad_version(0, BASE_VERSION, view.base_version));
+        }
+        let header = Self {
+            class: view.class,
+            class_version: view.class_version,
+            method: view.method,
+            status: view.status(),
+            class_specific: view.class_specific(),
+            transaction_id: view.transaction_id(),
+            attribute_id: view.attribute_id(),
+            attribute_modifier: view.attribute_modifier(),
+        };
+        Ok((header, rest))
+    }
+
+    /// Writes the header, reserved bits as 0.
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = zerocopy::transmute!(MadView {
+            base_version: BASE_VERSION,
+            class: self.class,
+            class_version: self.class_version,
+            method: self.method,
+            status: U16::new(self.status),
+            class_specific: U16::new(self.class_specific),
+            transaction_id: U64::new(self.transaction_id),
+            attribute_id: U16::new(self.attribute_id),
+            reserved: U16::ZERO,
+            attribute_modifier: U32::new(self.attribute_modifier),
+        });
+    }
+}
+
+fn bad_version(offset: usize, need: u8, have: u8) -> ParseError {
+    let kind = ParseErrorKind::BadVersion;
+    ParseError { layer: Layer::Mad, kind, offset, need: need.into(), have: have.into() }
+}
+
+/// What one end calls a connection, 32 bits. Each end has its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommId(pub u32);
+
+impl fmt::Display for CommId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:08x}", self.0)
+    }
+}
+
+/// A time as its five-bit code `t`: 4.096 µs × 2^t, from 4 µs to 2.4 hours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CmTimeout(u8);
+
+impl CmTimeout {
+    /// The longest, 31.
+    pub const MAX: Self = Self(31);
+
+    /// The time with this code, of which the low five bits count.
+    #[must_use]
+    pub const fn new(code: u8) -> Self {
+        Self(code & 0x1f)
+    }
+
+    /// The code, 0 to 31.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The time in nanoseconds.
+    #[must_use]
+    pub const fn nanos(self) -> u64 {
+        4096 << (self.0 & 0x1f)
+    }
+}
+
+/// One message of connection management.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "all are parts of one 232-byte message; nothing keeps many of them"
+)]
+pub enum CmMessage {
+    /// Asks for a connection.
+    Req(CmReq),
+    /// Asks for patience.
+    Mra(CmMra),
+    /// Refuses.
+    Rej(CmRej),
+    /// Accepts a connection.
+    Rep(CmRep),
+    /// Ends the handshake.
+    Rtu(CmRtu),
+    /// Asks to end a connection.
+    Dreq(CmDreq),
+    /// Confirms the end.
+    Drep(CmDrep),
+    /// Asks which queue pair serves datagrams.
+    SidrReq(CmSidrReq),
+    /// Tells which queue pair serves datagrams.
+    SidrRep(CmSidrRep),
+}
+
+impl CmMessage {
+    /// The attribute ID, 0x10 to 0x18.
+    #[must_use]
+    pub const fn attribute_id(&self) -> u16 {
+        match self {
+            Self::Req(_) => 0x10,
+            Self::Mra(_) => 0x11,
+            Self::Rej(_) => 0x12,
+            Self::Rep(_) => 0x13,
+            Self::Rtu(_) => 0x14,
+            Self::Dreq(_) => 0x15,
+            Self::Drep(_) => 0x16,
+            Self::SidrReq(_) => 0x17,
+            Self::SidrRep(_) => 0x18,
+        }
+    }
+
+    /// The name as the specification writes it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Req(_) => "REQ",
+            Self::Mra(_) => "MRA",
+            Self::Rej(_) => "REJ",
+            Self::Rep(_) => "REP",
+            Self::Rtu(_) => "RTU",
+            Self::Dreq(_) => "DREQ",
+            Self::Drep(_) => "DREP",
+            Self::SidrReq(_) => "SIDR_REQ",
+            Self::SidrRep(_) => "SIDR_REP",
+        }
+    }
+
+    fn parse(attribute_id: u16, content: &[u8; CM_LEN]) -> Option<Self> {
+        Some(match attribute_id {
+            0x10 => Self::Req(CmReq::read(content)),
+            0x11 => Self::Mra(CmMra::read(content)),
+            0x12 => Self::Rej(CmRej::read(content)),
+            0x13 => Self::Rep(CmRep::read(content)),
+            0x14 => Self::Rtu(CmRtu::read(content)),
+            0x15 => Self::Dreq(CmDreq::read(content)),
+            0x16 => Self::Drep(CmDrep::read(content)),
+            0x17 => Self::SidrReq(CmSidrReq::read(content)),
+            0x18 => Self::SidrRep(CmSidrRep::read(content)),
+            _ => return None,
+        })
+    }
+
+    fn content(&self) -> [u8; CM_LEN] {
+        match self {
+            Self::Req(message) => message.write(),
+            Self::Mra(message) => message.write(),
+            Self::Rej(message) => message.write(),
+            Self::Rep(message) => message.write(),
+            Self::Rtu(message) => message.write(),
+            Self::Dreq(message) => message.write(),
+            Self::Drep(message) => message.write(),
+            Self::SidrReq(message) => message.write(),
+            Self::SidrRep(message) => message.write(),
+        }
+    }
+}
+
+/// A whole management datagram of connection management.
+///
+/// ```
+/// use roce_packet::mad::{CmDreq, CmMad, CmMessage, CommId, MAD_LEN};
+/// use roce_packet::Qpn;
+///
+/// let dreq = CmDreq {
+///     local_comm_id: CommId(7),
+///     remote_comm_id: CommId(9),
+///     remote_qpn: Qpn::new(0x123456),
+///     private_data: [0; CmDreq::PRIVATE_DATA],
+/// };
+/// let mut bytes = [0; MAD_LEN];
+/// CmMad::new(42, CmMessage::Dreq(dreq)).emit(&mut bytes);
+/// let mad = CmMad::parse(&bytes)?;
+/// assert_eq!((mad.transaction_id, mad.message), (42, CmMessage::Dreq(dreq)));
+/// # Ok::<(), roce_packet::ParseError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmMad {
+    /// Chosen by the sender of a REQ, a DREQ or a SIDR_REQ; its answers repeat it.
+    pub transaction_id: u64,
+    /// Header field that connection management leaves 0.
+    pub status: u16,
+    /// Header field that connection management leaves 0.
+    pub class_specific: u16,
+    /// Header field that connection management leaves 0; some kernels carry options of theirs in it.
+    pub attribute_modifier: u32,
+    /// The message.
+    pub message: CmMessage,
+}
+
+impl CmMad {
+    /// A datagram whose unused header fields are 0.
+    #[must_use]
+    pub const fn new(transaction_id: u64, message: CmMessage) -> Self {
+        Self { transaction_id, status: 0, class_specific: 0, attribute_modifier: 0, message }
+    }
+
+    /// Reads a whole datagram, which has exactly [`MAD_LEN`] bytes. Refuses other classes, versions, methods and
+    /// the attributes of alternate paths (LAP, APR).
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        let (header, rest) = MadHeader::parse(bytes)?;
+        let unsupported = |offset, have: u16| ParseError {
+            layer: Layer::Mad,
+            kind: ParseErrorKind::Unsupported,
+            offset,
+            need: 0,
+            have: have.into(),
+        };
+        if header.class != CM_CLASS {
+            return Err(unsupported(1, header.class.into()));
+        }
+        if header.class_version != CM_CLASS_VERSION {
+            return Err(bad_version(2, CM_CLASS_VERSION, header.class_version));
+        }
+        if header.method != METHOD_SEND {
+            return Err(unsupported(3, header.method.into()));
+        }
+        let Some((content, behind)) = rest.split_first_chunk() else {
+            return Err(ParseError::truncated(Layer::Cm, MadHeader::LEN, CM_LEN, rest.len()));
+        };
+        if !behind.is_empty() {
+            let (kind, have) = (ParseErrorKind::TrailingBytes, bytes.len());
+            return Err(ParseError { layer: Layer::Mad, kind, offset: MAD_LEN, need: MAD_LEN, have });
+        }
+        let Some(message) = CmMessage::parse(header.attribute_id, content) else {
+            return Err(unsupported(16, header.attribute_id));
+        };
+        Ok(Self {
+            transaction_id: header.transaction_id,
+            status: header.status,
+            class_specific: header.class_specific,
+            attribute_modifier: header.attribute_modifier,
+            message,
+        })
+    }
+
+    /// Writes the datagram, reserved bits as 0.
+    pub fn emit(&self, out: &mut [u8; MAD_LEN]) {
+        let header = MadHeader {
+            class: CM_CLASS,
+            class_version: CM_CLASS_VERSION,
+            method: METHOD_SEND,
+            status: self.status,
+            class_specific: self.class_specific,
+            transaction_id: self.transaction_id,
+            attribute_id: self.message.attribute_id(),
+            attribute_modifier: self.attribute_modifier,
+        };
+        if let Some((head, content)) = out.split_first_chunk_mut() {
+            header.emit(head);
+            content.copy_from_slice(&self.message.content());
+        }
+    }
+}
+
+/// Private data of `N` bytes that begins with `data`. What does not fit is left out; the rest is zero.
+#[must_use]
+pub fn private_data<const N: usize>(data: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    for (to, from) in out.iter_mut().zip(data) {
+        *to = *from;
+    }
+    out
+}

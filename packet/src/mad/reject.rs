@@ -1,0 +1,275 @@
+//! "No" and "wait": rejections with their reasons, and receipts (IBTA 12.6.6, 12.6.7).
+
+use core::fmt;
+
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{CM_LEN, CmTimeout, CommId};
+
+/// Which message a rejection or a receipt is about, two bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CmMessageKind {
+    /// 0: the REQ.
+    Req,
+    /// 1: the REP.
+    Rep,
+    /// 2: in a rejection no particular message, in a receipt a LAP.
+    Other,
+    /// 3: reserved.
+    Reserved,
+}
+
+impl CmMessageKind {
+    /// Reads the low two bits.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 0b11 {
+            0 => Self::Req,
+            1 => Self::Rep,
+            2 => Self::Other,
+            _ => Self::Reserved,
+        }
+    }
+
+    /// The two bits.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Req => 0,
+            Self::Rep => 1,
+            Self::Other => 2,
+            Self::Reserved => 3,
+        }
+    }
+}
+
+/// Why a connection is refused: the number of IBTA 12.6.7.2.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RejReason(pub u16);
+
+macro_rules! reasons {
+    ($($(#[$meta:meta])* $name:ident = $number:literal, $text:literal;)*) => {
+        impl RejReason {
+            $($(#[$meta])* pub const $name: Self = Self($number);)*
+
+            /// Every reason that has a name, in the order of the numbers.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// What it means in a few words, or `None` for a reserved number.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($number => Some($text),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// No queue pair is left.
+    NO_QP = 1, "no queue pair available";
+    /// No end-to-end context is left (reliable datagrams).
+    NO_EEC = 2, "no end-to-end context available";
+    /// Something else is used up.
+    NO_RESOURCES = 3, "no resources available";
+    /// The sender waited for an answer in vain.
+    TIMEOUT = 4, "timeout";
+    /// The request is not supported.
+    UNSUPPORTED = 5, "unsupported request";
+    /// The receiver knows no such connection.
+    INVALID_COMM_ID = 6, "invalid communication ID";
+    /// The pair of IDs belongs together no longer.
+    INVALID_COMM_INSTANCE = 7, "invalid communication instance";
+    /// Nobody listens.
+    INVALID_SERVICE_ID = 8, "invalid service ID: nobody listens";
+    /// The listener does not take this transport.
+    INVALID_TRANSPORT_TYPE = 9, "invalid transport type";
+    /// The queue pair of the request is still connected as far as the sender knows.
+    STALE_CONNECTION = 10, "stale connection";
+    /// Of reliable datagrams.
+    RDC_DOES_NOT_EXIST = 11, "RDC does not exist";
+    /// The GIDs of the path are not those of its ends.
+    INVALID_GID = 12, "invalid primary GID";
+    /// A LID of the path.
+    INVALID_LID = 13, "invalid primary LID";
+    /// The service level of the path.
+    INVALID_SL = 14, "invalid primary SL";
+    /// The traffic class of the path.
+    INVALID_TRAFFIC_CLASS = 15, "invalid primary traffic class";
+    /// The hop limit of the path.
+    INVALID_HOP_LIMIT = 16, "invalid primary hop limit";
+    /// The packet rate of the path.
+    INVALID_PACKET_RATE = 17, "primary packet rate too high";
+    /// The GIDs of the alternate path.
+    INVALID_ALTERNATE_GID = 18, "invalid alternate GID";
+    /// A LID of the alternate path.
+    INVALID_ALTERNATE_LID = 19, "invalid alternate LID";
+    /// The service level of the alternate path.
+    INVALID_ALTERNATE_SL = 20, "invalid alternate SL";
+    /// The traffic class of the alternate path.
+    INVALID_ALTERNATE_TRAFFIC_CLASS = 21, "invalid alternate traffic class";
+    /// The hop limit of the alternate path.
+    INVALID_ALTERNATE_HOP_LIMIT = 22, "invalid alternate hop limit";
+    /// The packet rate of the alternate path.
+    INVALID_ALTERNATE_PACKET_RATE = 23, "alternate packet rate too high";
+    /// Ask another port and another manager.
+    PORT_AND_CM_REDIRECTION = 24, "port and CM redirection";
+    /// Ask another port.
+    PORT_REDIRECTION = 25, "port redirection";
+    /// The path MTU is too large.
+    INVALID_PATH_MTU = 26, "path MTU unacceptable";
+    /// Too few READs and atomics can be held.
+    INSUFFICIENT_RESPONDER_RESOURCES = 27, "insufficient responder resources";
+    /// The application said no.
+    CONSUMER = 28, "the application refused";
+    /// The RNR retry count.
+    INVALID_RNR_RETRY = 29, "RNR retry count unacceptable";
+    /// The sender's ID is in use.
+    DUPLICATE_LOCAL_COMM_ID = 30, "duplicate local communication ID";
+    /// The version of connection management.
+    INVALID_CLASS_VERSION = 31, "class version not supported";
+    /// The flow label of the path.
+    INVALID_FLOW_LABEL = 32, "invalid primary flow label";
+    /// The flow label of the alternate path.
+    INVALID_ALTERNATE_FLOW_LABEL = 33, "invalid alternate flow label";
+    /// An option of the manufacturer.
+    VENDOR_OPTION = 35, "vendor option not supported";
+}
+
+impl fmt::Display for RejReason {
+    /// Number and name: `8 (invalid service ID: nobody listens)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.0, self.name().unwrap_or("reserved"))
+    }
+}
+
+impl fmt::Debug for RejReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RejReason({self})")
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RejLayout {
+    local_comm_id: U32,
+    remote_comm_id: U32,
+    /// Message rejected (2), reserved (6).
+    rejected: u8,
+    /// Length of the additional information (7), reserved (1).
+    info_length: u8,
+    reason: U16,
+    info: [u8; CmRej::INFO],
+    private_data: [u8; CmRej::PRIVATE_DATA],
+}
+
+const _: () = assert!(size_of::<RejLayout>() == CM_LEN);
+
+/// REJ: refuses a connection, or gives up on one that was being made. IBTA 12.6.7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmRej {
+    /// What the sender calls the connection; 0 if it never had a name for it.
+    pub local_comm_id: CommId,
+    /// What the receiver calls it; 0 if the sender does not know.
+    pub remote_comm_id: CommId,
+    /// Which message is refused.
+    pub rejected: CmMessageKind,
+    /// Seven bits: how many bytes of the additional information count.
+    pub info_length: u8,
+    /// Why.
+    pub reason: RejReason,
+    /// Depends on the reason, for example the value that would do.
+    pub info: [u8; Self::INFO],
+    /// Bytes of the application.
+    pub private_data: [u8; Self::PRIVATE_DATA],
+}
+
+impl CmRej {
+    /// Bytes of additional information.
+    pub const INFO: usize = 72;
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 148;
+
+    pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
+        let layout: &RejLayout = zerocopy::transmute_ref!(content);
+        Self {
+            local_comm_id: CommId(layout.local_comm_id.get()),
+            remote_comm_id: CommId(layout.remote_comm_id.get()),
+            rejected: CmMessageKind::from_bits(layout.rejected >> 6),
+            info_length: layout.info_length >> 1,
+            reason: RejReason(layout.reason.get()),
+            info: layout.info,
+            private_data: layout.private_data,
+        }
+    }
+
+    pub(super) fn write(&self) -> [u8; CM_LEN] {
+        zerocopy::transmute!(RejLayout {
+            local_comm_id: U32::new(self.local_comm_id.0),
+            remote_comm_id: U32::new(self.remote_comm_id.0),
+            rejected: self.rejected.bits() << 6,
+            info_length: self.info_length << 1,
+            reason: U16::new(self.reason.0),
+            info: self.info,
+            private_data: self.private_data,
+        })
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct MraLayout {
+    local_comm_id: U32,
+    remote_comm_id: U32,
+    /// Message received (2), reserved (6).
+    received: u8,
+    /// Service timeout (5), reserved (3).
+    service_timeout: u8,
+    private_data: [u8; CmMra::PRIVATE_DATA],
+}
+
+const _: () = assert!(size_of::<MraLayout>() == CM_LEN);
+
+/// MRA: a message arrived, and the answer takes longer. IBTA 12.6.6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmMra {
+    /// What the sender calls the connection.
+    pub local_comm_id: CommId,
+    /// What the receiver calls it.
+    pub remote_comm_id: CommId,
+    /// Which message arrived.
+    pub received: CmMessageKind,
+    /// Within this time the answer will come.
+    pub service_timeout: CmTimeout,
+    /// Bytes of the application.
+    pub private_data: [u8; Self::PRIVATE_DATA],
+}
+
+impl CmMra {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 222;
+
+    pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
+        let layout: &MraLayout = zerocopy::transmute_ref!(content);
+        Self {
+            local_comm_id: CommId(layout.local_comm_id.get()),
+            remote_comm_id: CommId(layout.remote_comm_id.get()),
+            received: CmMessageKind::from_bits(layout.received >> 6),
+            service_timeout: CmTimeout::new(layout.service_timeout >> 3),
+            private_data: layout.private_data,
+        }
+    }
+
+    pub(super) fn write(&self) -> [u8; CM_LEN] {
+        zerocopy::transmute!(MraLayout {
+            local_comm_id: U32::new(self.local_comm_id.0),
+            remote_comm_id: U32::new(self.remote_comm_id.0),
+            received: self.received.bits() << 6,
+            service_timeout: self.service_timeout.code() << 3,
+            private_data: self.private_data,
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! The second and the third message of the handshake (IBTA 12.6.8, 12.6.9).
+
+use zerocopy::network_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{CM_LEN, CmTimeout, CommId};
+use crate::number::{Psn, Qpn, from_be_24, to_be_24};
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RepLayout {
+    local_comm_id: U32,
+    remote_comm_id: U32,
+    local_q_key: U32,
+    local_qpn: [u8; 3],
+    vendor_id_high: u8,
+    local_eecn: [u8; 3],
+    vendor_id_middle: u8,
+    starting_psn: [u8; 3],
+    vendor_id_low: u8,
+    responder_resources: u8,
+    initiator_depth: u8,
+    /// Target ACK delay (5), failover accepted (2), end-to-end flow control (1).
+    delay_failover_flow: u8,
+    /// RNR retry count (3), SRQ (1), reserved (4).
+    rnr_srq: u8,
+    local_ca_guid: U64,
+    private_data: [u8; CmRep::PRIVATE_DATA],
+}
+
+const _: () = assert!(size_of::<RepLayout>() == CM_LEN);
+
+/// REP: accepts a connection and tells what the requester must know of this end. IBTA 12.6.8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmRep {
+    /// What the sender calls the connection.
+    pub local_comm_id: CommId,
+    /// What the receiver calls it.
+    pub remote_comm_id: CommId,
+    /// Unused in connections; 0.
+    pub local_q_key: u32,
+    /// The sender's queue pair.
+    pub local_qpn: Qpn,
+    /// Manufacturer of the sender's adapter, 24 bits.
+    pub vendor_id: u32,
+    /// Of reliable datagrams, 24 bits; 0.
+    pub local_eecn: u32,
+    /// PSN of the first packet that the sender will send.
+    pub starting_psn: Psn,
+    /// READs and atomics of the peer that the sender will hold.
+    pub responder_resources: u8,
+    /// READs and atomics that the sender will have under way at most.
+    pub initiator_depth: u8,
+    /// How long the sender may take to acknowledge.
+    pub target_ack_delay: CmTimeout,
+    /// Two bits: what became of the alternate path; 0 accepted, 1 not supported, 2 refused.
+    pub failover_accepted: u8,
+    /// The sender heeds credits.
+    pub flow_control: bool,
+    /// Three bits: how often the receiver is to retry after "not ready"; 7 is for ever.
+    pub rnr_retry_count: u8,
+    /// The sender receives from a shared queue.
+    pub srq: bool,
+    /// World-wide number of the sender's adapter.
+    pub local_ca_guid: u64,
+    /// Bytes of the application.
+    pub private_data: [u8; Self::PRIVATE_DATA],
+}
+
+impl CmRep {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 196;
+
+    pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
+        let layout: &RepLayout = zerocopy::transmute_ref!(content);
+        let vendor_id = [layout.vendor_id_high, layout.vendor_id_middle, layout.vendor_id_low];
+        Self {
+            local_comm_id: CommId(layout.local_comm_id.get()),
+            remote_comm_id: CommId(layout.remote_comm_id.get()),
+            local_q_key: layout.local_q_key.get(),
+            local_qpn: Qpn::from_be_bytes(layout.local_qpn),
+            vendor_id: from_be_24(vendor_id),
+            local_eecn: from_be_24(layout.local_eecn),
+            starting_psn: Psn::from_be_bytes(layout.starting_psn),
+            responder_resources: layout.responder_resources,
+            initiator_depth: layout.initiator_depth,
+            target_ack_delay: CmTimeout::new(layout.delay_failover_flow >> 3),
+            failover_accepted: layout.delay_failover_flow >> 1 & 0b11,
+            flow_control: layout.delay_failover_flow & 1 != 0,
+            rnr_retry_count: layout.rnr_srq >> 5,
+            srq: layout.rnr_srq & 0x10 != 0,
+            local_ca_guid: layout.local_ca_guid.get(),
+            private_data: layout.private_data,
+        }
+    }
+
+    pub(super) fn write(&self) -> [u8; CM_LEN] {
+        let [vendor_id_high, vendor_id_middle, vendor_id_low] = to_be_24(self.vendor_id);
+        zerocopy::transmute!(RepLayout {
+            local_comm_id: U32::new(self.local_comm_id.0),
+            remote_comm_id: U32::new(self.remote_comm_id.0),
+            local_q_key: U32::new(self.local_q_key),
+            local_qpn: self.local_qpn.to_be_bytes(),
+            vendor_id_high,
+            local_eecn: to_be_24(self.local_eecn),
+            vendor_id_middle,
+            starting_psn: self.starting_psn.to_be_bytes(),
+            vendor_id_low,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            delay_failover_flow: self.target_ack_delay.code() << 3
+                | (self.failover_accepted & 0b11) << 1
+                | u8::from(self.flow_control),
+            rnr_srq: self.rnr_retry_count << 5 | u8::from(self.srq) << 4,
+            local_ca_guid: U64::new(self.local_ca_guid),
+            private_data: self.private_data,
+        })
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RtuLayout {
+    local_comm_id: U32,
+    remote_comm_id: U32,
+    private_data: [u8; CmRtu::PRIVATE_DATA],
+}
+
+const _: () = assert!(size_of::<RtuLayout>() == CM_LEN);
+
+/// RTU: the requester is ready to use the connection. IBTA 12.6.9.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmRtu {
+    /// What the sender calls the connection.
+    pub local_comm_id: CommId,
+    /// What the receiver calls it.
+    pub remote_comm_id: CommId,
+    /// Bytes of the application.
+    pub private_data: [u8; Self::PRIVATE_DATA],
+}
+
+impl CmRtu {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 224;
+
+    pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
+        let layout: &RtuLayout = zerocopy::transmute_ref!(content);
+        Self {
+            local_comm_id: CommId(layout.local_comm_id.get()),
+            remote_comm_id: CommId(layout.remote_comm_id.get()),
+            private_data: layout.private_data,
+        }
+    }
+
+    pub(super) fn write(&self) -> [u8; CM_LEN] {
+        zerocopy::transmute!(RtuLayout {
+            local_comm_id: U32::new(self.local_comm_id.0),
+            remote_comm_id: U32::new(self.remote_comm_id.0),
+            private_data: self.private_data,
+        })
+    }
+}

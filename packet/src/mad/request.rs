@@ -1,0 +1,291 @@
+//! The request for a connection (IBTA 12.6.5).
+
+use zerocopy::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{CM_LEN, CmTimeout, CommId, ServiceId};
+use crate::gid::Gid;
+use crate::mtu::PathMtu;
+use crate::number::{Psn, Qpn, from_be_24, to_be_24};
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Layout {
+    local_comm_id: U32,
+    reserved: u8,
+    vendor_id: [u8; 3],
+    service_id: U64,
+    local_ca_guid: U64,
+    reserved2: U32,
+    local_q_key: U32,
+    local_qpn: [u8; 3],
+    responder_resources: u8,
+    local_eecn: [u8; 3],
+    initiator_depth: u8,
+    remote_eecn: [u8; 3],
+    /// Remote CM response timeout (5), transport service (2), end-to-end flow control (1).
+    timeout_service_flow: u8,
+    starting_psn: [u8; 3],
+    /// Local CM response timeout (5), retry count (3).
+    timeout_retry: u8,
+    p_key: U16,
+    /// Path MTU (4), RDC exists (1), RNR retry count (3).
+    mtu_rdc_rnr: u8,
+    /// Max CM retries (4), SRQ (1), extended transport (3).
+    retries_srq_extended: u8,
+    primary: PathLayout,
+    alternate: PathLayout,
+    private_data: [u8; CmReq::PRIVATE_DATA],
+}
+
+const _: () = assert!(size_of::<Layout>() == CM_LEN);
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct PathLayout {
+    local_lid: U16,
+    remote_lid: U16,
+    local_gid: [u8; 16],
+    remote_gid: [u8; 16],
+    /// Flow label (20), reserved (6), packet rate (6).
+    label_rate: U32,
+    traffic_class: u8,
+    hop_limit: u8,
+    /// Service level (4), subnet local (1), reserved (3).
+    sl_local: u8,
+    /// Local ACK timeout (5), reserved (3).
+    ack_timeout: u8,
+}
+
+const _: () = assert!(size_of::<PathLayout>() == 44);
+
+/// What service a connection is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TransportService {
+    /// 0: reliable connection.
+    Rc,
+    /// 1: unreliable connection.
+    Uc,
+    /// 2: reliable datagram.
+    Rd,
+    /// 3: what [`CmReq::extended_transport`] says, for example XRC.
+    Extended,
+}
+
+impl TransportService {
+    /// Reads the low two bits.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 0b11 {
+            0 => Self::Rc,
+            1 => Self::Uc,
+            2 => Self::Rd,
+            _ => Self::Extended,
+        }
+    }
+
+    /// The two bits.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Rc => 0,
+            Self::Uc => 1,
+            Self::Rd => 2,
+            Self::Extended => 3,
+        }
+    }
+}
+
+/// A path in a REQ, as its sender sees it: *local* is the sender's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CmPath {
+    /// InfiniBand address of the sender; 0xffff in RoCE.
+    pub local_lid: u16,
+    /// InfiniBand address of the receiver; 0xffff in RoCE.
+    pub remote_lid: u16,
+    /// The sender's end.
+    pub local_gid: Gid,
+    /// The receiver's end.
+    pub remote_gid: Gid,
+    /// 20 bits; both ends make the UDP source port of the connection from it.
+    pub flow_label: u32,
+    /// Six bits; InfiniBand's code of the speed, 0 in RoCE.
+    pub packet_rate: u8,
+    /// DSCP and ECN of the connection.
+    pub traffic_class: u8,
+    /// TTL of the connection.
+    pub hop_limit: u8,
+    /// Service level, four bits; becomes the VLAN priority.
+    pub sl: u8,
+    /// No router is on the path.
+    pub subnet_local: bool,
+    /// After this time a packet of the connection counts as lost.
+    pub local_ack_timeout: CmTimeout,
+}
+
+impl CmPath {
+    fn read(layout: &PathLayout) -> Self {
+        let label_rate = layout.label_rate.get();
+        Self {
+            local_lid: layout.local_lid.get(),
+            remote_lid: layout.remote_lid.get(),
+            local_gid: Gid(layout.local_gid),
+            remote_gid: Gid(layout.remote_gid),
+            flow_label: label_rate >> 12,
+            packet_rate: (label_rate & 0x3f) as u8,
+            traffic_class: layout.traffic_class,
+            hop_limit: layout.hop_limit,
+            sl: layout.sl_local >> 4,
+            subnet_local: layout.sl_local & 0x08 != 0,
+            local_ack_timeout: CmTimeout::new(layout.ack_timeout >> 3),
+        }
+    }
+
+    fn write(&self) -> PathLayout {
+        PathLayout {
+            local_lid: U16::new(self.local_lid),
+            remote_lid: U16::new(self.remote_lid),
+            local_gid: self.local_gid.0,
+            remote_gid: self.remote_gid.0,
+            label_rate: U32::new(self.flow_label << 12 | u32::from(self.packet_rate & 0x3f)),
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            sl_local: self.sl << 4 | u8::from(self.subnet_local) << 3,
+            ack_timeout: self.local_ack_timeout.code() << 3,
+        }
+    }
+}
+
+/// REQ: asks a listener for a connection. IBTA 12.6.5.
+///
+/// Where a field has fewer bits than its type, only those are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmReq {
+    /// What the sender calls the connection.
+    pub local_comm_id: CommId,
+    /// Manufacturer of the sender's adapter, 24 bits.
+    pub vendor_id: u32,
+    /// What the listener is known by.
+    pub service_id: ServiceId,
+    /// World-wide number of the sender's adapter.
+    pub local_ca_guid: u64,
+    /// Unused in connections; 0.
+    pub local_q_key: u32,
+    /// The sender's queue pair.
+    pub local_qpn: Qpn,
+    /// READs and atomics of the peer that the sender can hold.
+    pub responder_resources: u8,
+    /// Of reliable datagrams, 24 bits; 0.
+    pub local_eecn: u32,
+    /// READs and atomics that the sender would like to have under way.
+    pub initiator_depth: u8,
+    /// Of reliable datagrams, 24 bits; 0.
+    pub remote_eecn: u32,
+    /// Within this time the receiver is to answer.
+    pub remote_cm_response_timeout: CmTimeout,
+    /// The service.
+    pub transport: TransportService,
+    /// The sender heeds credits.
+    pub flow_control: bool,
+    /// PSN of the first packet that the sender will send.
+    pub starting_psn: Psn,
+    /// Within this time the sender will answer.
+    pub local_cm_response_timeout: CmTimeout,
+    /// Three bits: how often the receiver is to send a lost packet again.
+    pub retry_count: u8,
+    /// Partition.
+    pub p_key: u16,
+    /// Four bits: code of the path MTU; see [`Self::path_mtu`].
+    pub path_mtu_code: u8,
+    /// Of reliable datagrams.
+    pub rdc_exists: bool,
+    /// Three bits: how often the receiver is to retry after "not ready"; 7 is for ever.
+    pub rnr_retry_count: u8,
+    /// Four bits: how often messages of this exchange are repeated at most.
+    pub max_cm_retries: u8,
+    /// The sender receives from a shared queue.
+    pub srq: bool,
+    /// Three bits; 1 is XRC.
+    pub extended_transport: u8,
+    /// The path.
+    pub primary: CmPath,
+    /// A path to migrate to; all 0 if there is none.
+    pub alternate: CmPath,
+    /// Bytes of the application, and before them the header of rdma_cm ([`super::IpCm`]).
+    pub private_data: [u8; Self::PRIVATE_DATA],
+}
+
+impl CmReq {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 92;
+
+    /// The path MTU, unless its code is reserved.
+    #[must_use]
+    pub const fn path_mtu(&self) -> Option<PathMtu> {
+        PathMtu::from_code(self.path_mtu_code & 0xf)
+    }
+
+    pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
+        let layout: &Layout = zerocopy::transmute_ref!(content);
+        Self {
+            local_comm_id: CommId(layout.local_comm_id.get()),
+            vendor_id: from_be_24(layout.vendor_id),
+            service_id: ServiceId(layout.service_id.get()),
+            local_ca_guid: layout.local_ca_guid.get(),
+            local_q_key: layout.local_q_key.get(),
+            local_qpn: Qpn::from_be_bytes(layout.local_qpn),
+            responder_resources: layout.responder_resources,
+            local_eecn: from_be_24(layout.local_eecn),
+            initiator_depth: layout.initiator_depth,
+            remote_eecn: from_be_24(layout.remote_eecn),
+            remote_cm_response_timeout: CmTimeout::new(layout.timeout_service_flow >> 3),
+            transport: TransportService::from_bits(layout.timeout_service_flow >> 1),
+            flow_control: layout.timeout_service_flow & 1 != 0,
+            starting_psn: Psn::from_be_bytes(layout.starting_psn),
+            local_cm_response_timeout: CmTimeout::new(layout.timeout_retry >> 3),
+            retry_count: layout.timeout_retry & 0x07,
+            p_key: layout.p_key.get(),
+            path_mtu_code: layout.mtu_rdc_rnr >> 4,
+            rdc_exists: layout.mtu_rdc_rnr & 0x08 != 0,
+            rnr_retry_count: layout.mtu_rdc_rnr & 0x07,
+            max_cm_retries: layout.retries_srq_extended >> 4,
+            srq: layout.retries_srq_extended & 0x08 != 0,
+            extended_transport: layout.retries_srq_extended & 0x07,
+            primary: CmPath::read(&layout.primary),
+            alternate: CmPath::read(&layout.alternate),
+            private_data: layout.private_data,
+        }
+    }
+
+    pub(super) fn write(&self) -> [u8; CM_LEN] {
+        zerocopy::transmute!(Layout {
+            local_comm_id: U32::new(self.local_comm_id.0),
+            reserved: 0,
+            vendor_id: to_be_24(self.vendor_id),
+            service_id: U64::new(self.service_id.0),
+            local_ca_guid: U64::new(self.local_ca_guid),
+            reserved2: U32::ZERO,
+            local_q_key: U32::new(self.local_q_key),
+            local_qpn: self.local_qpn.to_be_bytes(),
+            responder_resources: self.responder_resources,
+            local_eecn: to_be_24(self.local_eecn),
+            initiator_depth: self.initiator_depth,
+            remote_eecn: to_be_24(self.remote_eecn),
+            timeout_service_flow: self.remote_cm_response_timeout.code() << 3
+                | self.transport.bits() << 1
+                | u8::from(self.flow_control),
+            starting_psn: self.starting_psn.to_be_bytes(),
+            timeout_retry: self.local_cm_response_timeout.code() << 3 | self.retry_count & 0x07,
+            p_key: U16::new(self.p_key),
+            mtu_rdc_rnr: self.path_mtu_code << 4
+                | u8::from(self.rdc_exists) << 3
+                | self.rnr_retry_count & 0x07,
+            retries_srq_extended: self.max_cm_retries << 4
+                | u8::from(self.srq) << 3
+                | self.extended_transport & 0x07,
+            primary: self.primary.write(),
+            alternate: self.alternate.write(),
+            private_data: self.private_data,
+        })
+    }
+}

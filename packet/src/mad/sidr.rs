@@ -1,0 +1,164 @@
+//! Service ID resolution: how a sender of datagrams finds a queue pair (IBTA 12.11).
+
+use zerocopy::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{CM_LEN, CommId, ServiceId};
+use crate::number::Qpn;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct SidrReqLayout {
+    request_id: U32,
+    p_key: U16,
+    reserved: U16,
+    service_id: U64,
+    private_data: [u8; CmSidrReq::PRIVATE_DATA],
+}
+
+const _: () = assert!(size_of::<SidrReqLayout>() == CM_LEN);
+
+/// SIDR_REQ: asks which queue pair answers datagrams for a service. IBTA 12.11.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmSidrReq {
+    /// What the sender calls its question.
+    pub request_id: CommId,
+    /// Partition.
+    pub p_key: u16,
+    /// The service.
+    pub service_id: ServiceId,
+    /// Bytes of the application, and before them the header of rdma_cm ([`super::IpCm`]).
+    pub private_data: [u8; Self::PRIVATE_DATA],
+}
+
+impl CmSidrReq {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 216;
+
+    pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
+        let layout: &SidrReqLayout = zerocopy::transmute_ref!(content);
+        Self {
+            request_id: CommId(layout.request_id.get()),
+            p_key: layout.p_key.get(),
+            service_id: ServiceId(layout.service_id.get()),
+            private_data: layout.private_data,
+        }
+    }
+
+    pub(super) fn write(&self) -> [u8; CM_LEN] {
+        zerocopy::transmute!(SidrReqLayout {
+            request_id: U32::new(self.request_id.0),
+            p_key: U16::new(self.p_key),
+            reserved: U16::ZERO,
+            service_id: U64::new(self.service_id.0),
+            private_data: self.private_data,
+        })
+    }
+}
+
+/// How a question for a service was answered (IBTA 12.11.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SidrStatus(pub u8);
+
+impl SidrStatus {
+    /// There it is.
+    pub const VALID: Self = Self(0);
+    /// Nobody offers the service.
+    pub const UNSUPPORTED: Self = Self(1);
+    /// The application said no.
+    pub const REJECTED: Self = Self(2);
+    /// No queue pair is left.
+    pub const NO_QP: Self = Self(3);
+    /// Ask elsewhere.
+    pub const REDIRECT: Self = Self(4);
+    /// The version of connection management is not supported.
+    pub const UNSUPPORTED_VERSION: Self = Self(5);
+
+    /// What it means in a few words, or `None` for a reserved number.
+    #[must_use]
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::VALID => "valid",
+            Self::UNSUPPORTED => "service ID not supported",
+            Self::REJECTED => "the application refused",
+            Self::NO_QP => "no queue pair available",
+            Self::REDIRECT => "ask elsewhere",
+            Self::UNSUPPORTED_VERSION => "class version not supported",
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct SidrRepLayout {
+    request_id: U32,
+    status: u8,
+    info_length: u8,
+    reserved: U16,
+    qpn: [u8; 3],
+    reserved2: u8,
+    service_id: U64,
+    q_key: U32,
+    info: [u8; CmSidrRep::INFO],
+    private_data: [u8; CmSidrRep::PRIVATE_DATA],
+}
+
+const _: () = assert!(size_of::<SidrRepLayout>() == CM_LEN);
+
+/// SIDR_REP: tells which queue pair and Q_Key datagrams for a service need. IBTA 12.11.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmSidrRep {
+    /// The number of the question.
+    pub request_id: CommId,
+    /// Whether the service is there.
+    pub status: SidrStatus,
+    /// How many bytes of the additional information count.
+    pub info_length: u8,
+    /// Where datagrams go.
+    pub qpn: Qpn,
+    /// The service.
+    pub service_id: ServiceId,
+    /// The key that datagrams must carry.
+    pub q_key: u32,
+    /// Depends on the status.
+    pub info: [u8; Self::INFO],
+    /// Bytes of the application.
+    pub private_data: [u8; Self::PRIVATE_DATA],
+}
+
+impl CmSidrRep {
+    /// Bytes of additional information.
+    pub const INFO: usize = 72;
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 136;
+
+    pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
+        let layout: &SidrRepLayout = zerocopy::transmute_ref!(content);
+        Self {
+            request_id: CommId(layout.request_id.get()),
+            status: SidrStatus(layout.status),
+            info_length: layout.info_length,
+            qpn: Qpn::from_be_bytes(layout.qpn),
+            service_id: ServiceId(layout.service_id.get()),
+            q_key: layout.q_key.get(),
+            info: layout.info,
+            private_data: layout.private_data,
+        }
+    }
+
+    pub(super) fn write(&self) -> [u8; CM_LEN] {
+        zerocopy::transmute!(SidrRepLayout {
+            request_id: U32::new(self.request_id.0),
+            status: self.status.0,
+            info_length: self.info_length,
+            reserved: U16::ZERO,
+            qpn: self.qpn.to_be_bytes(),
+            reserved2: 0,
+            service_id: U64::new(self.service_id.0),
+            q_key: U32::new(self.q_key),
+            info: self.info,
+            private_data: self.private_data,
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! What stands outside the repository, in `../shared`: vectors, and captures of real NICs and kernels.
+
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use skip::skip_unless;
+
+/// The folder with vectors and captures, or `None` (after saying so) if it is not here.
+#[track_caller]
+pub(crate) fn shared() -> Option<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+    (!skip_unless(folder.is_dir(), "no captures and vectors at ../shared")).then_some(folder)
+}
+
+pub(crate) fn json(folder: &std::path::Path, name: &str) -> Value {
+    let path = folder.join("vectors").join(name);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+pub(crate) fn number(value: &Value) -> usize {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number")) as usize
+}
+
+pub(crate) fn hex(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).expect("hexadecimal") as u8;
+    text.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}
+
+/// A classic pcap file, little-endian, with its link type.
+pub(crate) struct Capture {
+    pub(crate) link_type: u32,
+    pub(crate) packets: Vec<Vec<u8>>,
+}
+
+pub(crate) fn read_capture(path: &std::path::Path) -> Capture {
+    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert_eq!(word(0), 0xa1b2_c3d4, "{}: not a little-endian pcap", path.display());
+    let mut packets = Vec::new();
+    let mut at = 24;
+    while at < bytes.len() {
+        let (captured, original) = (word(at + 8), word(at + 12));
+        assert_eq!(captured, original, "{}: a packet was cut when it was captured", path.display());
+        let end = at + 16 + captured as usize;
+        packets.push(bytes[at + 16..end].to_vec());
+        at = end;
+    }
+    Capture { link_type: word(20), packets }
+}
+
+pub(crate) const LINK_TYPE_ETHERNET: u32 = 1;
+pub(crate) const LINK_TYPE_ERF: u32 = 197;
+
+/// LRH to ICRC of an ERF record (a format of Endace capture cards) of type InfiniBand.
+pub(crate) fn infiniband_of_erf<'a>(record: &'a [u8], name: &str) -> &'a [u8] {
+    const HEADER_LEN: usize = 16;
+    const TYPE_INFINIBAND: u8 = 21;
+    assert_eq!(record[8] & 0x7f, TYPE_INFINIBAND, "{name}");
+    let mut rest = &record[HEADER_LEN..];
+    // Bit 7 says that an extension header of 8 bytes follows, in the record header and in each of them.
+    let mut more = record[8] & 0x80 != 0;
+    while more {
+        more = rest[0] & 0x80 != 0;
+        rest = &rest[8..];
+    }
+    // The LRH counts from itself to the ICRC in words of four bytes; behind that is the variant CRC.
+    let words = usize::from(u16::from_be_bytes([rest[4], rest[5]]) & 0x07ff);
+    &rest[..words * 4]
+}
