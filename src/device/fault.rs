@@ -13,7 +13,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-use roce_packet::{Ecn, Path};
+use roce_packet::{Ecn, Path, VlanTag};
 use roce_sim::fault::{Delivery, FaultInjector, Verdict};
 use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 
@@ -103,6 +103,10 @@ impl Device for FaultDevice {
 
     fn addresses(&self) -> &[IpAddr] {
         self.inner.addresses()
+    }
+
+    fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {
+        self.inner.vlan(traffic_class)
     }
 
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {

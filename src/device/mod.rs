@@ -24,7 +24,7 @@ pub use open::{Availability, Kind, OpenError, OpenOptions, kinds, open};
 
 pub(crate) use open::wrap;
 
-use roce_packet::Path;
+use roce_packet::{Path, VlanTag};
 use roce_transport::{Instant, Received, Transmit, TxSlot};
 
 /// What a device can do and what it does to a datagram on the way.
@@ -63,6 +63,12 @@ pub trait Device: Send {
     ///
     /// When the socket for another port cannot be opened and there is no fallback.
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16>;
+
+    /// The 802.1Q tag of frames with this traffic class, where the device carries Ethernet and uses one.
+    fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {
+        let _ = traffic_class;
+        None
+    }
 
     /// Room for one more datagram, or `None` when the device is full until [`flush`](Self::flush)
     /// makes progress.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, icrc};
+use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, VlanTag, icrc};
 use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device};
@@ -152,6 +152,10 @@ impl Device for PcapDevice {
 
     fn addresses(&self) -> &[IpAddr] {
         self.inner.addresses()
+    }
+
+    fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {
+        self.inner.vlan(traffic_class)
     }
 
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {

@@ -1,0 +1,73 @@
+//! Pause and priority flow control as they arrive (IEEE 802.3 annex 31B, 802.1Qbb).
+
+use roce_packet::PauseFrame;
+use roce_packet::pause::{PRIORITIES, PauseRequest, pause_duration_ns};
+use roce_transport::Instant;
+
+/// For links that do not know their rate: long pauses rather than lost frames.
+const ASSUMED_BITS_PER_SECOND: u64 = 10_000_000_000;
+
+/// Which priorities pause until when.
+pub(super) struct Pauses {
+    until: [Option<Instant>; PRIORITIES],
+    bits_per_second: u64,
+    pub(super) global_frames: u64,
+    pub(super) frames: [u64; PRIORITIES],
+    /// Nanoseconds that were asked for.
+    pub(super) duration_ns: [u64; PRIORITIES],
+}
+
+impl Pauses {
+    pub(super) fn new(bits_per_second: Option<u64>) -> Self {
+        Self {
+            until: [None; PRIORITIES],
+            bits_per_second: bits_per_second.unwrap_or(ASSUMED_BITS_PER_SECOND),
+            global_frames: 0,
+            frames: [0; PRIORITIES],
+            duration_ns: [0; PRIORITIES],
+        }
+    }
+
+    pub(super) fn handle(&mut self, now: Instant, frame: &PauseFrame) {
+        let quanta = match frame.request {
+            PauseRequest::All(quanta) => {
+                self.global_frames += 1;
+                [Some(quanta); PRIORITIES]
+            }
+            PauseRequest::PerPriority(quanta) => {
+                for (count, _) in self.frames.iter_mut().zip(&quanta).filter(|(_, quanta)| quanta.is_some()) {
+                    *count += 1;
+                }
+                quanta
+            }
+        };
+        for ((until, duration), quanta) in self.until.iter_mut().zip(&mut self.duration_ns).zip(quanta) {
+            match quanta {
+                None => {}
+                Some(0) => *until = None,
+                Some(quanta) => {
+                    let pause = pause_duration_ns(quanta, self.bits_per_second);
+                    *duration += pause;
+                    *until = Some(now.plus_nanos(pause));
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_paused(&mut self, now: Instant, priority: u8) -> bool {
+        let Some(until) = self.until.get_mut(usize::from(priority)) else { return false };
+        match *until {
+            Some(end) if now < end => true,
+            Some(_) => {
+                *until = None;
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// When the next pause ends.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        self.until.iter().flatten().min().copied()
+    }
+}

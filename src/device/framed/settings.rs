@@ -1,0 +1,80 @@
+//! What a person chooses about the frames of a device: the 802.1Q tag.
+
+use roce_packet::{Path, VlanTag};
+
+/// The largest VLAN number; 4095 is reserved (IEEE 802.1Q 9.6).
+const MAX_VID: u16 = 4094;
+
+/// The tag of frames, or none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameSettings {
+    /// The VLAN, 1 to 4094. Only its frames are received then. Without it, frames go without a tag, and
+    /// frames without a tag or with VLAN 0 are received.
+    pub vlan: Option<u16>,
+    /// The priority (PCP) of every frame, 0 to 7. Without it, it is the upper three bits of the DSCP, as with
+    /// RNICs that trust the DSCP. With a priority and without a VLAN, frames have a tag with VLAN 0.
+    pub priority: Option<u8>,
+}
+
+impl FrameSettings {
+    /// Takes in `vlan=` or `prio=` of a specification. `None` if `key` is neither of them; the error says what
+    /// was expected.
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> Option<Result<(), &'static str>> {
+        match key {
+            "vlan" => Some(match value.parse() {
+                Ok(vid @ 1..=MAX_VID) => {
+                    self.vlan = Some(vid);
+                    Ok(())
+                }
+                _ => Err("vlan=NUMBER from 1 to 4094"),
+            }),
+            "prio" => Some(match value.parse() {
+                Ok(priority @ 0..=7) => {
+                    self.priority = Some(priority);
+                    Ok(())
+                }
+                _ => Err("prio=NUMBER from 0 to 7"),
+            }),
+            _ => None,
+        }
+    }
+
+    /// The tag for frames with this traffic class.
+    pub(super) const fn tag(&self, traffic_class: u8) -> Option<VlanTag> {
+        let pcp = match self.priority {
+            Some(priority) => priority,
+            None => traffic_class >> 5,
+        };
+        match (self.vlan, self.priority) {
+            (None, None) => None,
+            (Some(vid), _) => Some(VlanTag { pcp, dei: false, vid }),
+            (None, Some(_)) => Some(VlanTag { pcp, dei: false, vid: 0 }),
+        }
+    }
+
+    /// Whether a frame with this tag is for us.
+    pub(super) fn accepts(&self, tag: Option<VlanTag>) -> bool {
+        tag.map_or(0, |tag| tag.vid) == self.vlan.unwrap_or(0)
+    }
+}
+
+impl std::fmt::Display for FrameSettings {
+    /// As in a specification, each part with a comma in front.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(vlan) = self.vlan {
+            write!(f, ",vlan={vlan}")?;
+        }
+        if let Some(priority) = self.priority {
+            write!(f, ",prio={priority}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The priority that flow control counts a frame to: that of its tag, else that of its DSCP.
+pub(super) const fn priority_of(path: &Path) -> u8 {
+    match path.vlan {
+        Some(tag) => tag.pcp & 7,
+        None => path.traffic_class >> 5,
+    }
+}
