@@ -6,17 +6,18 @@
 
 pub(crate) mod background;
 pub(crate) mod clock;
+pub(crate) mod path;
 pub(crate) mod wake;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
 
-use roce_packet::{Encapsulation, Path, Qpn, flow};
 use roce_transport::{AsyncEvent, CqId, Engine, Event, Instant, Verdict};
 
 use crate::device::Device;
 use clock::Clock;
+
+pub use path::{GidEntry, PathOptions};
 
 /// Bursts that one call handles before it returns, so that a flood cannot keep the caller for ever.
 const MAX_BURSTS: usize = 8;
@@ -46,25 +47,6 @@ pub(crate) struct DriverStatistics {
     /// Calls that found datagrams waiting, and those that found none.
     pub(crate) busy_polls: u64,
     pub(crate) idle_polls: u64,
-}
-
-/// What a path is asked for beyond its two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathOptions {
-    /// DSCP in the upper six bits, ECN in the lower two. The default, 2, is ECT(0) as RNICs send it.
-    pub traffic_class: u8,
-    /// IPv4 TTL or IPv6 hop limit.
-    pub hop_limit: u8,
-    /// IPv6 flow label. 0 derives the source port from the queue pair numbers instead.
-    pub flow_label: u32,
-    /// The UDP source port, if it is not to be derived.
-    pub source_port: Option<u16>,
-}
-
-impl Default for PathOptions {
-    fn default() -> Self {
-        Self { traffic_class: 2, hop_limit: 64, flow_label: 0, source_port: None }
-    }
 }
 
 impl Driver {
@@ -184,49 +166,5 @@ impl Driver {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let retry = self.device_full.then(|| self.now().plus_nanos(20_000));
         [self.engine.poll_timeout(), self.device.deadline(), retry].into_iter().flatten().min()
-    }
-
-    /// The address to send from to `destination`.
-    fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
-        self.device.addresses().iter().copied().find(|source| source.is_ipv4() == destination.is_ipv4())
-    }
-
-    /// The path to a peer. The device is asked for the UDP source port that the rules give: the flow
-    /// label's if there is one, else the one of the two queue pair numbers.
-    pub(crate) fn path_to(
-        &mut self,
-        destination: IpAddr,
-        own: Qpn,
-        peer: Qpn,
-        options: &PathOptions,
-    ) -> io::Result<Path> {
-        let Some(source) = self.source_for(destination) else {
-            return Err(io::Error::new(
-                io::ErrorKind::AddrNotAvailable,
-                format!(
-                    "this device has no {} address to reach {destination} from; open one with such an address",
-                    if destination.is_ipv4() { "IPv4" } else { "IPv6" }
-                ),
-            ));
-        };
-        let mut path = Path {
-            encapsulation: Encapsulation::RoceV2,
-            source,
-            destination,
-            source_port: 0,
-            traffic_class: options.traffic_class,
-            hop_limit: options.hop_limit,
-            flow_label: options.flow_label,
-            vlan: None,
-        };
-        let wanted = options.source_port.unwrap_or_else(|| {
-            let label = match options.flow_label {
-                0 => flow::qp_pair_flow_label(own, peer),
-                label => label,
-            };
-            flow::flow_label_to_port(label)
-        });
-        path.source_port = self.device.bind_source_port(&path, wanted)?;
-        Ok(path)
     }
 }

@@ -13,8 +13,9 @@ use roce_transport::{AsyncEvent, Counters, Engine, EngineConfig, UdDestination};
 use super::cq::ChannelRegistry;
 use super::{CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
 use crate::device::{Capabilities, Device, OpenOptions};
+use crate::driver::path::gid_table;
 use crate::driver::wake::Wake;
-use crate::driver::{Driver, PathOptions, background};
+use crate::driver::{Driver, GidEntry, PathOptions, background};
 
 /// While the application polled so recently, the background thread stays away.
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
@@ -280,6 +281,12 @@ impl Context {
         let active_mtu = self.largest_path_mtu();
         let limits = self.inner.lock().engine.config().clone();
         DeviceAttributes { capabilities, addresses: self.inner.addresses.clone(), active_mtu, limits }
+    }
+
+    /// The GID table: which addresses there are to send from, and with which headers.
+    #[must_use]
+    pub fn gid_table(&self) -> Vec<GidEntry> {
+        gid_table(&self.inner.addresses, self.inner.capabilities.carries_ethernet)
     }
 
     /// The address that this device sends from.

@@ -49,7 +49,7 @@ pub use pd::{MemoryRegion, MemoryWindow, ProtectionDomain};
 pub use qp::{ConnectOptions, Endpoint, QueuePair, QueuePairOptions};
 pub use srq::SharedReceiveQueue;
 
-pub use crate::driver::PathOptions;
+pub use crate::driver::{GidEntry, PathOptions};
 pub use roce_packet::{ImmDt, Path, PathMtu, Psn, Qpn, RnrTimer};
 pub use roce_transport::{
     Access, AsyncEvent, Cause, Counters, FlushPlacement, LKey, Notify, Payload, QpAttr, QpAttributes,

@@ -1,0 +1,182 @@
+//! Paths to peers: which of our GIDs, which header, which source port.
+
+use std::io;
+use std::net::IpAddr;
+
+use roce_packet::{Encapsulation, Gid, Path, Qpn, flow};
+
+use super::Driver;
+
+/// A line of the GID table, as `show_gids` prints it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The index that [`PathOptions::sgid_index`] takes.
+    pub index: usize,
+    /// The GID.
+    pub gid: Gid,
+    /// Which headers go with it: RoCE v1 or v2.
+    pub gid_type: Encapsulation,
+}
+
+impl GidEntry {
+    /// The address in the GID.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.gid.to_ip()
+    }
+}
+
+/// The GID table of a device: RoCE v2 for every address, then, where frames are Ethernet, RoCE v1 for every
+/// address.
+pub(crate) fn gid_table(addresses: &[IpAddr], carries_ethernet: bool) -> Vec<GidEntry> {
+    let types = if carries_ethernet {
+        &[Encapsulation::RoceV2, Encapsulation::RoceV1][..]
+    } else {
+        &[Encapsulation::RoceV2]
+    };
+    let entries = types.iter().flat_map(|gid_type| addresses.iter().map(|address| (*gid_type, *address)));
+    entries
+        .enumerate()
+        .map(|(index, (gid_type, address))| GidEntry { index, gid: Gid::from_ip(address), gid_type })
+        .collect()
+}
+
+/// What a path is asked for beyond its two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathOptions {
+    /// Index into the GID table of the GID to send from; it also chooses between RoCE v1 and v2. Without it, the
+    /// first address of the same kind as the destination is used, with RoCE v2.
+    pub sgid_index: Option<usize>,
+    /// DSCP in the upper six bits, ECN in the lower two. The default, 2, is ECT(0) as RNICs send it.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label. 0 derives the source port from the queue pair numbers instead.
+    pub flow_label: u32,
+    /// The UDP source port, if it is not to be derived.
+    pub source_port: Option<u16>,
+}
+
+impl Default for PathOptions {
+    fn default() -> Self {
+        Self { sgid_index: None, traffic_class: 2, hop_limit: 64, flow_label: 0, source_port: None }
+    }
+}
+
+/// How near to each other two addresses are: of one IP version, and link-local to link-local.
+fn fits(source: IpAddr, destination: IpAddr) -> bool {
+    match (source, destination) {
+        (IpAddr::V4(_), IpAddr::V4(_)) => true,
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            source.is_unicast_link_local() == destination.is_unicast_link_local()
+        }
+        _ => false,
+    }
+}
+
+/// The GID to send from to `destination`.
+fn choose(addresses: &[IpAddr], destination: IpAddr) -> Option<IpAddr> {
+    let same_version = |source: &IpAddr| source.is_ipv4() == destination.is_ipv4();
+    let best = addresses.iter().find(|source| fits(**source, destination));
+    best.or_else(|| addresses.iter().find(|source| same_version(source))).copied()
+}
+
+impl Driver {
+    /// The address and the encapsulation to send with to `destination`.
+    fn source_for(
+        &self,
+        destination: IpAddr,
+        sgid_index: Option<usize>,
+    ) -> io::Result<(IpAddr, Encapsulation)> {
+        let unavailable = |text| io::Error::new(io::ErrorKind::AddrNotAvailable, text);
+        let addresses = self.device().addresses();
+        let Some(index) = sgid_index else {
+            let Some(source) = choose(addresses, destination) else {
+                return Err(unavailable(format!(
+                    "this device has no {} address to reach {destination} from; open one with such an address",
+                    if destination.is_ipv4() { "IPv4" } else { "IPv6" }
+                )));
+            };
+            return Ok((source, Encapsulation::RoceV2));
+        };
+        let table = gid_table(addresses, self.device().capabilities().carries_ethernet);
+        let Some(entry) = table.get(index) else {
+            return Err(unavailable(format!(
+                "the GID table of this device has {} entries, so there is no index {index}; `roce devices -v` \
+                 shows GID tables",
+                table.len()
+            )));
+        };
+        if entry.gid_type == Encapsulation::RoceV2 && entry.address().is_ipv4() != destination.is_ipv4() {
+            return Err(unavailable(format!(
+                "GID {index} is {}, which cannot reach {destination}: the one is IPv4 and the other IPv6",
+                entry.address()
+            )));
+        }
+        Ok((entry.address(), entry.gid_type))
+    }
+
+    /// The path to a peer. The device is asked for the UDP source port that the rules give: the flow
+    /// label's if there is one, else the one of the two queue pair numbers.
+    pub(crate) fn path_to(
+        &mut self,
+        destination: IpAddr,
+        own: Qpn,
+        peer: Qpn,
+        options: &PathOptions,
+    ) -> io::Result<Path> {
+        let (source, encapsulation) = self.source_for(destination, options.sgid_index)?;
+        let mut path = Path {
+            encapsulation,
+            source,
+            destination,
+            source_port: 0,
+            traffic_class: options.traffic_class,
+            hop_limit: options.hop_limit,
+            flow_label: options.flow_label,
+            vlan: self.device().vlan(options.traffic_class),
+        };
+        let wanted = options.source_port.unwrap_or_else(|| {
+            let label = match options.flow_label {
+                0 => flow::qp_pair_flow_label(own, peer),
+                label => label,
+            };
+            flow::flow_label_to_port(label)
+        });
+        let port = self.device_mut().bind_source_port(&path, wanted)?;
+        if encapsulation == Encapsulation::RoceV2 {
+            path.source_port = port;
+        }
+        Ok(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_is_as_near_as_the_destination() {
+        let addresses: Vec<IpAddr> =
+            ["fe80::1", "2001:db8::1", "198.18.0.1"].map(|text| text.parse().unwrap()).to_vec();
+        for (destination, source) in
+            [("2001:db8::2", Some(1)), ("fe80::2", Some(0)), ("198.18.0.2", Some(2)), ("ff02::1:2", Some(1))]
+        {
+            let chosen = choose(&addresses, destination.parse().unwrap());
+            assert_eq!(chosen, source.map(|index: usize| addresses[index]), "{destination}");
+        }
+        assert_eq!(choose(&addresses[2..], "fe80::2".parse().unwrap()), None);
+        assert_eq!(choose(&addresses[..1], "2001:db8::2".parse().unwrap()), Some(addresses[0]));
+    }
+
+    #[test]
+    fn ethernet_has_both_types_of_gids() {
+        let addresses = ["198.18.0.1", "2001:db8::1"].map(|text| text.parse().unwrap());
+        let table = gid_table(&addresses, true);
+        assert_eq!(table.len(), 4);
+        assert!(table.iter().enumerate().all(|(index, entry)| entry.index == index));
+        assert_eq!(table[2].gid_type, Encapsulation::RoceV1);
+        assert_eq!(table[2].address(), addresses[0]);
+        assert_eq!(gid_table(&addresses, false).len(), 2);
+    }
+}
