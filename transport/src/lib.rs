@@ -30,6 +30,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod cm;
 mod completion;
 mod config;
 mod counters;

@@ -1,0 +1,216 @@
+//! The record of one connection or question.
+
+use roce_packet::mad::{
+    CmDreq, CmMad, CmMessage, CmMessageKind, CmMra, CmRej, CmTimeout, CommId, MAD_LEN, RejReason, ServiceId,
+    private_data,
+};
+use roce_packet::{Path, Qpn};
+
+use super::{CmOffer, CmQpParameters, CmState, CmTiming};
+use crate::time::Instant;
+
+/// Where messages of a connection go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Route {
+    /// From here to there.
+    pub(super) path: Path,
+    pub(super) qpn: Qpn,
+}
+
+/// How messages are repeated, with the limits applied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Repetition {
+    pub(super) interval_ns: u64,
+    pub(super) retries: u8,
+    /// There and back.
+    pub(super) round_trip_ns: u64,
+    /// How long a packet may be under way.
+    pub(super) lifetime: CmTimeout,
+}
+
+/// No repetition comes sooner, whatever a peer asks for.
+const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
+
+impl Repetition {
+    pub(super) fn new(timing: &CmTiming, longest: CmTimeout) -> Self {
+        Self {
+            interval_ns: timing.interval_ns().clamp(SHORTEST_INTERVAL_NS, longest.nanos()),
+            retries: timing.max_retries.min(15),
+            round_trip_ns: (2 * timing.packet_lifetime.nanos()).min(longest.nanos()),
+            lifetime: timing.packet_lifetime,
+        }
+    }
+
+    /// After this time the peer has given up.
+    pub(super) fn all_ns(&self) -> u64 {
+        self.interval_ns.saturating_mul(u64::from(self.retries) + 1)
+    }
+}
+
+/// What both ends agree on, as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// This end; of the passive side nothing before it accepts.
+    pub(super) own: CmOffer,
+    /// For the queue pair. Complete once the peer's offer is known.
+    pub(super) parameters: CmQpParameters,
+    /// What the peer's REQ offered (passive side).
+    pub(super) peer_resources: u8,
+    pub(super) peer_depth: u8,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: CommId,
+    pub(super) state: CmState,
+    /// This end sent the REQ.
+    pub(super) active: bool,
+    /// The application has let go: no events.
+    pub(super) silent: bool,
+    /// What the peer calls it.
+    pub(super) remote: Option<CommId>,
+    pub(super) route: Route,
+    /// Of the exchange that made the connection.
+    pub(super) transaction_id: u64,
+    pub(super) service_id: ServiceId,
+    /// Waits for the application and counts against the listener's backlog.
+    pub(super) pending: bool,
+    pub(super) terms: Option<Terms>,
+    pub(super) repetition: Repetition,
+    pub(super) retries_left: u8,
+    pub(super) deadline: Option<Instant>,
+    /// The last message of its own: repeated by the timer, or for a duplicate.
+    pub(super) last: Option<CmMad>,
+}
+
+impl Connection {
+    pub(super) fn new(id: CommId, route: Route, service_id: ServiceId, repetition: Repetition) -> Self {
+        Self {
+            id,
+            state: CmState::Idle,
+            active: true,
+            silent: false,
+            remote: None,
+            route,
+            transaction_id: 0,
+            service_id,
+            pending: false,
+            terms: None,
+            repetition,
+            retries_left: 0,
+            deadline: None,
+            last: None,
+        }
+    }
+
+    /// The queue pair of the peer, as long as the connection holds it.
+    pub(super) fn peer_qpn(&self) -> Option<Qpn> {
+        let known = self.remote.is_some() && !self.state.lingers();
+        self.terms.as_ref().filter(|_| known).map(|terms| terms.parameters.dest_qpn)
+    }
+
+    /// How long late packets may be on their way after the end: the local ACK timeout.
+    pub(super) fn timewait_ns(&self) -> u64 {
+        self.terms.as_ref().map_or(self.repetition.round_trip_ns, |terms| terms.parameters.timeout.nanos())
+    }
+
+    pub(super) fn remote_id(&self) -> CommId {
+        self.remote.unwrap_or_default()
+    }
+
+    pub(super) fn rej(&self, rejected: CmMessageKind, reason: RejReason, data: &[u8]) -> CmMad {
+        let rej = CmRej {
+            local_comm_id: self.id,
+            remote_comm_id: self.remote_id(),
+            rejected,
+            info_length: 0,
+            reason,
+            info: [0; CmRej::INFO],
+            private_data: private_data(data),
+        };
+        CmMad::new(self.transaction_id, CmMessage::Rej(rej))
+    }
+
+    /// The REJ of whoever waited in vain. The peer may not have told its ID yet, so it is told by which adapter
+    /// and ID to find the connection (IBTA 12.6.7.2, reason 4).
+    pub(super) fn rej_timeout(&self, rejected: CmMessageKind, ca_guid: u64) -> CmMad {
+        let mut mad = self.rej(rejected, RejReason::TIMEOUT, &[]);
+        if let CmMessage::Rej(rej) = &mut mad.message {
+            rej.info = private_data(&ca_guid.to_be_bytes());
+            rej.info_length = 8;
+        }
+        mad
+    }
+
+    pub(super) fn mra(&self, received: CmMessageKind, service_timeout: CmTimeout) -> CmMad {
+        let mra = CmMra {
+            local_comm_id: self.id,
+            remote_comm_id: self.remote_id(),
+            received,
+            service_timeout,
+            private_data: [0; CmMra::PRIVATE_DATA],
+        };
+        CmMad::new(self.transaction_id, CmMessage::Mra(mra))
+    }
+
+    pub(super) fn dreq(&self, transaction_id: u64, data: &[u8]) -> CmMad {
+        let remote_qpn = self.terms.as_ref().map_or(Qpn::default(), |terms| terms.parameters.dest_qpn);
+        let dreq = CmDreq {
+            local_comm_id: self.id,
+            remote_comm_id: self.remote_id(),
+            remote_qpn,
+            private_data: private_data(data),
+        };
+        CmMad::new(transaction_id, CmMessage::Dreq(dreq))
+    }
+}
+
+/// The bytes of a datagram.
+pub(super) fn bytes_of(mad: &CmMad) -> [u8; MAD_LEN] {
+    let mut bytes = [0; MAD_LEN];
+    mad.emit(&mut bytes);
+    bytes
+}
+
+/// The local ACK timeout for a path on which a packet may be under way for `lifetime`, to a peer that may take
+/// `ack_delay` to acknowledge (IBTA 12.7.34): there, the delay, and back, rounded up to a code.
+pub(super) fn local_ack_timeout(lifetime: CmTimeout, ack_delay: CmTimeout) -> CmTimeout {
+    let (there_and_back, delay) = (lifetime.code() + 1, ack_delay.code());
+    let code = if there_and_back >= delay {
+        there_and_back + u8::from(delay >= there_and_back.saturating_sub(1))
+    } else {
+        delay + u8::from(there_and_back >= delay.saturating_sub(1))
+    };
+    CmTimeout::new(code.min(31))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ConnectX and kernel RXE announce these for a lifetime of 16.
+    #[test]
+    fn ack_timeouts_of_real_nics() {
+        let timeout =
+            |lifetime, delay| local_ack_timeout(CmTimeout::new(lifetime), CmTimeout::new(delay)).code();
+        assert_eq!(timeout(16, 16), 18);
+        assert_eq!(timeout(16, 15), 17);
+        assert_eq!(timeout(4, 20), 20);
+        assert_eq!(timeout(18, 20), 21);
+        assert_eq!(timeout(31, 31), 31);
+    }
+
+    #[test]
+    fn limits_of_repetition() {
+        let timing = |response, lifetime, max_retries| CmTiming {
+            response_timeout: CmTimeout::new(response),
+            packet_lifetime: CmTimeout::new(lifetime),
+            max_retries,
+        };
+        let longest = CmTimeout::new(24);
+        assert_eq!(Repetition::new(&timing(0, 0, 3), longest).interval_ns, SHORTEST_INTERVAL_NS);
+        let endless = Repetition::new(&timing(31, 31, 255), longest);
+        assert_eq!((endless.interval_ns, endless.retries), (longest.nanos(), 15));
+        assert_eq!(endless.all_ns(), 16 * longest.nanos());
+    }
+}

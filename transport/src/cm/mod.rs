@@ -1,0 +1,316 @@
+//! Connection management: who may talk to whom, and with which numbers (IBTA 12, Annex A11).
+//!
+//! A [`ConnectionManager`] speaks the messages of connection management for one device. Like the engine it owns no
+//! clock, socket or randomness, and it does not touch queue pairs: its events carry what a queue pair needs, and
+//! whoever drives it brings the datagrams of queue pair 1.
+//!
+//! ```text
+//!   active                                    passive
+//!   connect    ──────── REQ ───────▶  ConnectRequest
+//!   ConnectResponse ◀── REP ────────  accept            (or REJ: reject)
+//!   ready      ──────── RTU ───────▶  Established
+//!   ...                                        ...
+//!   disconnect ──────── DREQ ──────▶  Disconnected
+//!   Disconnected ◀───── DREP ───────
+//!   TimewaitExit                      TimewaitExit
+//! ```
+//!
+//! Every message that wants an answer is repeated until there is one, and every duplicate is answered again, so
+//! any of them may be lost. The table [`TRANSITIONS`] has all that can happen.
+//!
+//! Two things differ from the kernel's manager: a DREQ is answered at once, without asking the application, and a
+//! refusal is remembered for a while, so that a repeated REQ is not a new request.
+
+mod application;
+mod connection;
+mod counters;
+mod datagrams;
+mod parameters;
+mod receive;
+mod state;
+mod timers;
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use core::net::IpAddr;
+
+use rand_chacha::ChaCha12Rng;
+use rand_core::{Rng, SeedableRng};
+use roce_packet::Qpn;
+use roce_packet::mad::{CmMad, CommId, ServiceId};
+
+pub use counters::CmCounters;
+pub use parameters::{
+    CmConfig, CmConnect, CmConnectRequest, CmError, CmEvent, CmListen, CmOffer, CmQpParameters, CmResolve,
+    CmSidrRequest, CmTiming, CmTransmit,
+};
+pub use state::{CmInput, CmState, TRANSITIONS};
+
+use crate::time::Instant;
+use connection::{Connection, Route, bytes_of};
+
+/// The connections of one device. See the [module](self) for what it does.
+///
+/// The contract is the engine's: make one input ([`handle_mad`](Self::handle_mad),
+/// [`handle_timeout`](Self::handle_timeout), or a call such as [`connect`](Self::connect)), then drain
+/// [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event), then read
+/// [`poll_timeout`](Self::poll_timeout). No call panics, whatever a peer sends, and all tables are bounded by
+/// [`CmConfig`].
+#[derive(Debug)]
+pub struct ConnectionManager {
+    config: CmConfig,
+    now: Instant,
+    rng: ChaCha12Rng,
+    listeners: BTreeMap<ServiceId, Listener>,
+    connections: BTreeMap<CommId, Box<Connection>>,
+    /// By what the peer calls it, and by the peer's queue pair while the connection holds that.
+    by_remote: BTreeMap<(IpAddr, CommId), CommId>,
+    by_peer_qpn: BTreeMap<(IpAddr, Qpn), CommId>,
+    /// Questions for a service have numbers of their own.
+    sidr_by_remote: BTreeMap<(IpAddr, CommId), CommId>,
+    deadlines: BTreeSet<(Instant, CommId)>,
+    /// Records that only linger, oldest first, as far as they are still there.
+    lingering: VecDeque<CommId>,
+    /// Requests that wait for the application.
+    pending: usize,
+    transmits: VecDeque<CmTransmit>,
+    events: VecDeque<CmEvent>,
+    counters: CmCounters,
+}
+
+#[derive(Debug)]
+struct Listener {
+    listen: CmListen,
+    pending: usize,
+}
+
+impl ConnectionManager {
+    /// A manager without connections and listeners.
+    #[must_use]
+    pub fn new(config: CmConfig) -> Self {
+        Self {
+            rng: ChaCha12Rng::from_seed(config.seed),
+            config,
+            now: Instant::ZERO,
+            listeners: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            by_remote: BTreeMap::new(),
+            by_peer_qpn: BTreeMap::new(),
+            sidr_by_remote: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            lingering: VecDeque::new(),
+            pending: 0,
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: CmCounters::default(),
+        }
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &CmConfig {
+        &self.config
+    }
+
+    /// The next datagram to send from queue pair 1.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<CmTransmit> {
+        self.set_now(now);
+        self.transmits.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub fn counters(&self) -> &CmCounters {
+        &self.counters
+    }
+
+    /// Where a connection stands; [`CmState::Closed`] if there is none.
+    #[must_use]
+    pub fn state(&self, id: CommId) -> CmState {
+        self.connections.get(&id).map_or(CmState::Closed, |connection| connection.state)
+    }
+
+    /// Records in use, those that only linger included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Whether there is no record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    fn set_now(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    /// An ID that is not in use and that nobody can guess. 0 stands for "unknown" in rejections.
+    fn draw_id(&mut self) -> Result<CommId, CmError> {
+        let limit = self.config.max_connections.min(1 << 20);
+        if self.connections.len() >= limit {
+            return Err(CmError::TooManyConnections { limit });
+        }
+        loop {
+            let id = CommId(self.rng.next_u32());
+            if id.0 != 0 && !self.connections.contains_key(&id) {
+                return Ok(id);
+            }
+        }
+    }
+
+    fn draw_transaction_id(&mut self, id: CommId) -> u64 {
+        u64::from(self.rng.next_u32()) << 32 | u64::from(id.0)
+    }
+
+    /// Moves a connection along the table. `None`: the input changes nothing here.
+    fn advance(&mut self, connection: &mut Connection, input: CmInput) -> Option<CmState> {
+        let Some(to) = connection.state.after(input) else {
+            self.counters.unexpected += 1;
+            return None;
+        };
+        tracing::debug!(id = connection.id.0, from = ?connection.state, ?input, ?to, "connection");
+        let held = connection.peer_qpn();
+        connection.state = to;
+        if let Some(qpn) = held
+            && connection.peer_qpn().is_none()
+        {
+            self.forget_peer_qpn(connection, qpn);
+        }
+        let waits = matches!(to, CmState::ReqReceived | CmState::MraReqSent | CmState::SidrReqReceived);
+        if connection.pending && !waits {
+            self.leave_backlog(connection);
+        }
+        Some(to)
+    }
+
+    fn leave_backlog(&mut self, connection: &mut Connection) {
+        connection.pending = false;
+        self.pending = self.pending.saturating_sub(1);
+        if let Some(listener) = self.listeners.get_mut(&connection.service_id) {
+            listener.pending = listener.pending.saturating_sub(1);
+        }
+    }
+
+    fn forget_peer_qpn(&mut self, connection: &Connection, qpn: Qpn) {
+        let key = (connection.route.path.destination, qpn);
+        if self.by_peer_qpn.get(&key) == Some(&connection.id) {
+            self.by_peer_qpn.remove(&key);
+        }
+    }
+
+    /// Takes a record out to work on it. Either [`put`](Self::put) or [`close`](Self::close) it afterwards.
+    fn take(&mut self, id: CommId) -> Result<Box<Connection>, CmError> {
+        self.connections.remove(&id).ok_or(CmError::Unknown(id))
+    }
+
+    fn put(&mut self, connection: Box<Connection>) {
+        self.connections.insert(connection.id, connection);
+    }
+
+    /// Removes every trace of a record that was taken out.
+    fn close(&mut self, mut connection: Box<Connection>) {
+        self.set_deadline(&mut connection, None);
+        if connection.pending {
+            self.leave_backlog(&mut connection);
+        }
+        if let Some(terms) = &connection.terms {
+            self.forget_peer_qpn(&connection, terms.parameters.dest_qpn);
+        }
+        if let Some(remote) = connection.remote {
+            let key = (connection.route.path.destination, remote);
+            for map in [&mut self.by_remote, &mut self.sidr_by_remote] {
+                if map.get(&key) == Some(&connection.id) {
+                    map.remove(&key);
+                }
+            }
+        }
+    }
+
+    fn set_deadline(&mut self, connection: &mut Connection, deadline: Option<Instant>) {
+        if let Some(old) = connection.deadline.take() {
+            self.deadlines.remove(&(old, connection.id));
+        }
+        if let Some(new) = deadline {
+            self.deadlines.insert((new, connection.id));
+            connection.deadline = Some(new);
+        }
+    }
+
+    fn wake_after(&mut self, connection: &mut Connection, nanos: u64) {
+        let deadline = self.now.plus_nanos(nanos);
+        self.set_deadline(connection, Some(deadline));
+    }
+
+    /// Sends a message that is repeated until its answer comes.
+    fn send_repeatedly(&mut self, connection: &mut Connection, mad: CmMad) {
+        connection.retries_left = connection.repetition.retries;
+        connection.last = Some(mad);
+        self.send(&connection.route.clone(), &mad);
+        self.wake_after(connection, connection.repetition.interval_ns);
+    }
+
+    /// Sends the last message once more.
+    fn send_again(&mut self, connection: &Connection) {
+        if let Some(mad) = &connection.last {
+            self.counters.repeated += 1;
+            self.send(&connection.route, mad);
+        }
+    }
+
+    fn send(&mut self, route: &Route, mad: &CmMad) {
+        if self.transmits.len() >= self.config.max_queued {
+            self.counters.dropped_queue_full += 1;
+            return;
+        }
+        self.counters.sent += 1;
+        let mad = Box::new(bytes_of(mad));
+        self.transmits.push_back(CmTransmit { path: route.path, remote_qpn: route.qpn, mad });
+    }
+
+    fn tell(&mut self, connection: &Connection, event: CmEvent) {
+        if !connection.silent {
+            self.events.push_back(event);
+        }
+    }
+
+    /// Keeps a record for late packets. If there are too many of them the oldest goes.
+    fn linger(&mut self, mut connection: Box<Connection>, nanos: u64) {
+        let nanos = nanos.min(self.config.longest_wait.nanos());
+        self.wake_after(&mut connection, nanos);
+        self.lingering.push_back(connection.id);
+        self.put(connection);
+        while self.lingering.len() > self.config.max_lingering {
+            let Some(oldest) = self.lingering.pop_front() else { break };
+            if self.state(oldest).lingers()
+                && let Ok(connection) = self.take(oldest)
+            {
+                let state = connection.state;
+                self.finish_lingering(connection, state);
+            }
+        }
+    }
+
+    /// The end of a record that lingered in `state`.
+    fn finish_lingering(&mut self, connection: Box<Connection>, state: CmState) {
+        if state == CmState::Timewait {
+            self.tell(&connection, CmEvent::TimewaitExit { id: connection.id });
+        }
+        self.close(connection);
+        while self.lingering.front().is_some_and(|id| !self.connections.contains_key(id)) {
+            self.lingering.pop_front();
+        }
+    }
+}

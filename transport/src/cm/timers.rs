@@ -1,0 +1,74 @@
+//! What happens when nothing arrives.
+
+use alloc::boxed::Box;
+
+use roce_packet::mad::CmMessageKind;
+
+use super::connection::Connection;
+use super::{CmEvent, CmInput, CmState, ConnectionManager};
+use crate::time::Instant;
+
+impl ConnectionManager {
+    /// Lets every deadline that has passed take effect. Early calls do nothing.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.set_now(now);
+        while let Some((deadline, id)) = self.deadlines.first().copied()
+            && deadline <= self.now
+        {
+            self.deadlines.pop_first();
+            if let Ok(mut connection) = self.take(id) {
+                connection.deadline = None;
+                self.on_deadline(connection);
+            }
+        }
+    }
+
+    fn on_deadline(&mut self, mut connection: Box<Connection>) {
+        if connection.state.repeats() && connection.retries_left > 0 {
+            connection.retries_left -= 1;
+            self.send_again(&connection);
+            let interval = connection.repetition.interval_ns;
+            self.wake_after(&mut connection, interval);
+            self.put(connection);
+            return;
+        }
+        let from = connection.state;
+        if self.advance(&mut connection, CmInput::Expire).is_none() {
+            self.put(connection);
+            return;
+        }
+        match from {
+            state if state.lingers() => self.finish_lingering(connection, state),
+            CmState::DreqSent => {
+                self.counters.timed_out += 1;
+                self.end(connection);
+            }
+            _ => {
+                self.counters.timed_out += 1;
+                self.give_up(connection, from);
+            }
+        }
+    }
+
+    /// The peer does not answer: it is told so, and the application too.
+    fn give_up(&mut self, connection: Box<Connection>, from: CmState) {
+        let rejected = match from {
+            CmState::ReqSent | CmState::MraReqReceived => Some(CmMessageKind::Req),
+            CmState::RepSent | CmState::MraRepReceived => Some(CmMessageKind::Rep),
+            _ => None,
+        };
+        if let Some(rejected) = rejected {
+            let rej = connection.rej_timeout(rejected, self.config.ca_guid);
+            self.send(&connection.route, &rej);
+        }
+        self.tell(&connection, CmEvent::Unreachable { id: connection.id, state: from });
+        self.close(connection);
+    }
+
+    /// The connection is over: late packets have to be waited for.
+    pub(super) fn end(&mut self, connection: Box<Connection>) {
+        self.tell(&connection, CmEvent::Disconnected { id: connection.id });
+        let nanos = connection.timewait_ns();
+        self.linger(connection, nanos);
+    }
+}

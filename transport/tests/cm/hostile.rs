@@ -1,0 +1,147 @@
+//! Peers that mean no good: nothing panics, and no table grows beyond its limit.
+
+use roce_packet::Qpn;
+use roce_packet::mad::{CmMad, CmMessage, CmTimeout, CommId, MAD_LEN, RejReason};
+use roce_transport::Instant;
+use roce_transport::cm::{CmConfig, CmEvent, CmListen, ConnectionManager};
+
+use crate::random::Dice;
+use crate::world::{ACTIVE, PASSIVE, SERVICE, World, bytes, offer, path, question, request};
+
+/// A REQ of a peer that never existed.
+fn req(local_comm_id: u32, qpn: u32) -> CmMad {
+    let mut peer = crate::world::manager(3);
+    peer.connect(Instant::ZERO, &request(qpn)).unwrap();
+    let mut mad = CmMad::parse(&peer.poll_transmit(Instant::ZERO).unwrap().mad[..]).unwrap();
+    if let CmMessage::Req(req) = &mut mad.message {
+        req.local_comm_id = CommId(local_comm_id);
+    }
+    mad
+}
+
+fn drain(manager: &mut ConnectionManager, now: Instant) {
+    while manager.poll_transmit(now).is_some() {}
+    while manager.poll_event().is_some() {}
+}
+
+#[test]
+fn a_flood_of_requests_fills_no_memory() {
+    let mut config = CmConfig::new([1; 32], 1);
+    config.max_pending = 100;
+    let mut manager = ConnectionManager::new(config);
+    manager.listen(SERVICE, CmListen { backlog: 1_000, ip_cm: true }).unwrap();
+    let now = Instant::from_nanos(1);
+    for id in 1..20_000 {
+        manager.handle_mad(now, &path(ACTIVE), Qpn::GSI, &bytes(&req(id, id)));
+        drain(&mut manager, now);
+        assert!(manager.len() <= 100);
+    }
+    assert_eq!(manager.counters().refused_full, 19_999 - 100);
+    // Whoever never answers is forgotten.
+    let late = now.plus_nanos(CmTimeout::MAX.nanos());
+    manager.handle_timeout(late);
+    drain(&mut manager, late);
+    assert!(manager.is_empty());
+    assert_eq!(manager.poll_timeout(), None);
+}
+
+/// Those who are refused again and again leave records, and the oldest go first.
+#[test]
+fn refused_requests_fill_no_memory() {
+    let mut config = CmConfig::new([1; 32], 1);
+    config.max_lingering = 50;
+    let mut manager = ConnectionManager::new(config);
+    manager.listen(SERVICE, CmListen { backlog: 10, ip_cm: true }).unwrap();
+    let now = Instant::from_nanos(1);
+    for number in 1..2_000 {
+        manager.handle_mad(now, &path(ACTIVE), Qpn::GSI, &bytes(&req(number, number)));
+        let Some(CmEvent::ConnectRequest(request)) = manager.poll_event() else { panic!("not asked") };
+        manager.reject(now, request.id, RejReason::CONSUMER, b"").unwrap();
+        drain(&mut manager, now);
+        assert!(manager.len() <= 50);
+    }
+}
+
+#[test]
+fn answers_that_nobody_fetches_fill_no_memory() {
+    let mut config = CmConfig::new([1; 32], 1);
+    config.max_queued = 10;
+    let mut manager = ConnectionManager::new(config);
+    for number in 1..100 {
+        manager.handle_mad(Instant::ZERO, &path(ACTIVE), Qpn::GSI, &bytes(&req(number, number)));
+    }
+    assert_eq!(manager.counters().dropped_queue_full, 89);
+    assert_eq!(std::iter::from_fn(|| manager.poll_transmit(Instant::ZERO)).count(), 10);
+}
+
+#[test]
+fn too_many_connections_of_its_own() {
+    let mut config = CmConfig::new([1; 32], 1);
+    config.max_connections = 3;
+    let mut manager = ConnectionManager::new(config);
+    for _ in 0..3 {
+        manager.connect(Instant::ZERO, &request(0x11)).unwrap();
+    }
+    assert!(manager.connect(Instant::ZERO, &request(0x11)).is_err());
+    assert!(manager.resolve(Instant::ZERO, &question()).is_err());
+}
+
+/// Times that a peer asks for are cut: no record stays for hours.
+#[test]
+fn times_of_hours() {
+    let mut world = World::new();
+    let mut mad = req(7, 7);
+    if let CmMessage::Req(req) = &mut mad.message {
+        req.local_cm_response_timeout = CmTimeout::MAX;
+        req.primary.local_ack_timeout = CmTimeout::MAX;
+        req.max_cm_retries = 15;
+    }
+    world.sides[PASSIVE].handle_mad(world.now, &path(ACTIVE), Qpn::GSI, &bytes(&mad));
+    let id = world.asked();
+    world.sides[PASSIVE].accept(world.now, id, &offer(0x22), b"").unwrap();
+    let begin = world.now;
+    while !world.sides[PASSIVE].is_empty() {
+        let deadline = world.sides[PASSIVE].poll_timeout().unwrap();
+        world.sides[PASSIVE].handle_timeout(deadline);
+        drain(&mut world.sides[PASSIVE], deadline);
+        world.now = deadline;
+    }
+    assert!(world.now.since(begin).as_secs() < 20 * 60);
+}
+
+/// Bytes of chance, and messages of chance with the names of real connections in them.
+#[test]
+fn garbage() {
+    let mut dice = Dice::new(0x6a2b);
+    let mut world = World::new();
+    let ids = world.connect();
+    let waiting = world.sides[ACTIVE].connect(world.now, &request(0x33)).unwrap();
+    world.asked();
+    for round in 0..50_000_u64 {
+        let mut mad = [0; MAD_LEN];
+        mad.iter_mut().for_each(|byte| *byte = dice.next() as u8);
+        if round % 8 != 0 {
+            mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+            mad[16..18].copy_from_slice(&(0x10 + dice.below(9) as u16).to_be_bytes());
+            if round % 2 == 0 {
+                let own = [ids.0, ids.1, waiting][dice.below(3) as usize];
+                mad[28..32].copy_from_slice(&own.0.to_be_bytes());
+            }
+            if round % 3 == 0 {
+                mad[24..28].copy_from_slice(&[ids.0, ids.1][dice.below(2) as usize].0.to_be_bytes());
+            }
+        }
+        let len = if round % 16 == 0 { dice.below(300) as usize } else { MAD_LEN };
+        let side = dice.below(2) as usize;
+        let cut = mad.get(..len).unwrap_or(&mad);
+        world.sides[side].handle_mad(world.now, &path(1 - side), Qpn::new(dice.next() as u32), cut);
+        if round % 64 == 0 {
+            world.now = world.now.plus_nanos(dice.below(1 << 30));
+            world.sides[side].handle_timeout(world.now);
+        }
+        for side in &mut world.sides {
+            drain(side, world.now);
+            assert!(side.len() < 2_000);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Every message lost, repeated, and late.
+
+use std::time::Duration;
+
+use roce_packet::Qpn;
+use roce_packet::mad::{CmMad, RejReason, SidrStatus};
+use roce_transport::cm::{CmEvent, CmState};
+
+use crate::world::{ACTIVE, Fate, PASSIVE, TIMING, World, offer, question, request};
+
+const HANDSHAKE: [&str; 5] = ["REQ", "REP", "RTU", "DREQ", "DREP"];
+
+/// A wire with a plan for the first messages of one kind.
+fn treat(name: &'static str, count: usize, fate: Fate) -> impl FnMut(usize, &CmMad) -> Fate {
+    let mut left = count;
+    move |_, mad| {
+        if mad.message.name() == name && left > 0 {
+            left -= 1;
+            fate
+        } else {
+            Fate::Deliver
+        }
+    }
+}
+
+/// ```text
+///   active    passive
+///     REQ ──x
+///     REQ ─────▶  (again, after the interval)
+/// ```
+#[test]
+fn each_message_lost_once_and_often() {
+    for name in HANDSHAKE {
+        for count in [1, 2, 7] {
+            let mut world = World::with_fate(treat(name, count, Fate::Drop));
+            let ids = world.connect();
+            world.sides[ACTIVE].disconnect(world.now, ids.0, b"").unwrap();
+            world.expect_the_end(ids);
+            // RTU and DREP are repeated when the message before them is.
+            let by = usize::from(matches!(name, "REP" | "DREP"));
+            assert_eq!(world.sent(by, name), count + 1, "{name} lost {count} times: {:?}", world.log);
+        }
+    }
+}
+
+#[test]
+fn each_message_twice() {
+    for name in HANDSHAKE {
+        let mut world = World::with_fate(treat(name, usize::MAX, Fate::Twice));
+        let ids = world.connect();
+        world.run_for(Duration::from_millis(10));
+        world.sides[PASSIVE].disconnect(world.now, ids.1, b"").unwrap();
+        world.expect_the_end(ids);
+    }
+}
+
+/// So late that it was repeated already, and whatever followed it overtakes it.
+#[test]
+fn each_message_late() {
+    for name in HANDSHAKE {
+        let mut world = World::with_fate(treat(name, 1, Fate::Late));
+        let ids = world.connect();
+        world.run_for(Duration::from_millis(200));
+        world.sides[ACTIVE].disconnect(world.now, ids.0, b"").unwrap();
+        world.expect_the_end(ids);
+    }
+}
+
+/// A request that was refused is refused again, and the application is not asked twice.
+#[test]
+fn a_lost_rejection() {
+    let mut world = World::with_fate(treat("REJ", 1, Fate::Drop));
+    let active = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+    let passive = world.asked();
+    world.sides[PASSIVE].reject(world.now, passive, RejReason::CONSUMER, b"no").unwrap();
+    world.expect_rejected(ACTIVE, active, RejReason::CONSUMER);
+    assert_eq!((world.sent(ACTIVE, "REQ"), world.sent(PASSIVE, "REJ")), (2, 2));
+    world.expect_nothing_left();
+}
+
+#[test]
+fn a_lost_rejection_of_a_rep() {
+    let mut world = World::with_fate(treat("REJ", 1, Fate::Drop));
+    let active = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+    let passive = world.asked();
+    world.sides[PASSIVE].accept(world.now, passive, &offer(0x22), b"").unwrap();
+    world.event(ACTIVE);
+    world.sides[ACTIVE].reject(world.now, active, RejReason::CONSUMER, b"").unwrap();
+    world.expect_rejected(PASSIVE, passive, RejReason::CONSUMER);
+    world.expect_nothing_left();
+}
+
+/// A lost MRA costs one more repetition.
+#[test]
+fn a_lost_mra() {
+    let mut world = World::with_fate(treat("MRA", 1, Fate::Drop));
+    let active = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+    let passive = world.asked();
+    world.run_for(Duration::from_secs(1));
+    assert_eq!((world.sent(ACTIVE, "REQ"), world.sent(PASSIVE, "MRA")), (3, 2));
+    world.sides[PASSIVE].accept(world.now, passive, &offer(0x22), b"welcome").unwrap();
+    world.finish_connecting(active, passive);
+}
+
+/// Nobody answers: given up after all repetitions, in the time that the formula gives.
+#[test]
+fn a_silent_peer() {
+    let mut world = World::with_fate(|_, _| Fate::Drop);
+    let begin = world.now;
+    let id = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+    let event = world.event(ACTIVE);
+    assert_eq!(event, CmEvent::Unreachable { id, state: CmState::ReqSent });
+    let retries = u64::from(TIMING.max_retries);
+    assert_eq!(world.sent(ACTIVE, "REQ") as u64, 1 + retries);
+    let took = world.now.since(begin).as_nanos() as u64;
+    assert_eq!(took, (1 + retries) * TIMING.interval_ns());
+    assert_eq!(world.sent(ACTIVE, "REJ"), 1);
+    world.expect_nothing_left();
+
+    let mut world = World::with_fate(|_, _| Fate::Drop);
+    let id = world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
+    assert_eq!(world.event(ACTIVE), CmEvent::Unreachable { id, state: CmState::SidrReqSent });
+    world.expect_nothing_left();
+}
+
+/// The peer vanishes in the middle of things.
+#[test]
+fn a_peer_that_vanishes() {
+    // After its REQ.
+    let mut world = World::new();
+    world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+    let passive = world.asked();
+    world.sides[ACTIVE] = crate::world::manager(9);
+    world.sides[PASSIVE].accept(world.now, passive, &offer(0x22), b"").unwrap();
+    // Who came back says that it knows nothing.
+    world.expect_rejected(PASSIVE, passive, RejReason::INVALID_COMM_ID);
+    world.expect_nothing_left();
+
+    // After its REQ, for good, before and after the answer.
+    for accept in [false, true] {
+        let mut world = World::new();
+        world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+        let passive = world.asked();
+        world.sides[ACTIVE] = crate::world::manager(9);
+        world.set_fate(|_, _| Fate::Drop);
+        let mut state = CmState::ReqReceived;
+        if accept {
+            world.sides[PASSIVE].accept(world.now, passive, &offer(0x22), b"").unwrap();
+            state = CmState::RepSent;
+        }
+        assert_eq!(world.event(PASSIVE), CmEvent::Unreachable { id: passive, state });
+        world.expect_nothing_left();
+    }
+
+    // From an established connection: the end comes all the same.
+    let mut world = World::new();
+    let ids = world.connect();
+    world.sides[ACTIVE] = crate::world::manager(9);
+    world.set_fate(|_, _| Fate::Drop);
+    world.sides[PASSIVE].disconnect(world.now, ids.1, b"").unwrap();
+    assert_eq!(world.event(PASSIVE), CmEvent::Disconnected { id: ids.1 });
+    assert_eq!(world.sent(PASSIVE, "DREQ"), 1 + usize::from(TIMING.max_retries));
+    assert_eq!(world.event(PASSIVE), CmEvent::TimewaitExit { id: ids.1 });
+    world.expect_nothing_left();
+}
+
+/// The RTU never arrives, and the DREQ stands for both.
+#[test]
+fn disconnected_before_the_rtu() {
+    let mut world = World::with_fate(treat("RTU", usize::MAX, Fate::Drop));
+    let active = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+    let passive = world.asked();
+    world.sides[PASSIVE].accept(world.now, passive, &offer(0x22), b"").unwrap();
+    world.event(ACTIVE);
+    world.sides[ACTIVE].ready(world.now, active, b"").unwrap();
+    world.event(ACTIVE);
+    world.sides[ACTIVE].disconnect(world.now, active, b"").unwrap();
+    world.expect_the_end((active, passive));
+}
+
+/// The passive side gives up while the active one believes in the connection.
+#[test]
+fn an_rtu_that_never_arrives() {
+    let mut world = World::with_fate(treat("RTU", usize::MAX, Fate::Drop));
+    let active = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+    let passive = world.asked();
+    world.sides[PASSIVE].accept(world.now, passive, &offer(0x22), b"").unwrap();
+    world.event(ACTIVE);
+    world.sides[ACTIVE].ready(world.now, active, b"").unwrap();
+    world.event(ACTIVE);
+    assert_eq!(world.event(PASSIVE), CmEvent::Unreachable { id: passive, state: CmState::RepSent });
+    assert_eq!(world.event(ACTIVE), CmEvent::Disconnected { id: active });
+    assert_eq!(world.event(ACTIVE), CmEvent::TimewaitExit { id: active });
+    world.expect_nothing_left();
+}
+
+#[test]
+fn lost_questions_and_answers() {
+    for name in ["SIDR_REQ", "SIDR_REP"] {
+        for fate in [Fate::Drop, Fate::Twice, Fate::Late] {
+            let mut world = World::with_fate(treat(name, 2, fate));
+            let id = world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
+            let CmEvent::SidrRequest(asked) = world.event(PASSIVE) else { panic!("not asked") };
+            let there = (Qpn::new(7), 8);
+            world.sides[PASSIVE].answer(world.now, asked.id, SidrStatus::VALID, there, b"").unwrap();
+            let event = world.event(ACTIVE);
+            assert!(matches!(event, CmEvent::Resolved { .. }), "{name} {fate:?}: {event:?}");
+            assert_eq!(event.id(), id);
+            world.expect_nothing_left();
+        }
+    }
+}

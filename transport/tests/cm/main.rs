@@ -1,0 +1,8 @@
+//! Connection management: two managers in virtual time, on a wire that does what a test wants.
+
+mod hostile;
+mod losses;
+mod random;
+mod scenarios;
+mod table;
+mod world;
