@@ -292,6 +292,103 @@ fn send_with_invalidate_of_bad_keys() {
     }
 }
 
+/// The columns "Bind MW" and "Local Invalidate" of the table in section 5.9, and its row "Bind MW": with the fence
+/// flag a binding and an invalidation wait for earlier READs and atomics, and for nothing else. B asks here, and A,
+/// through the window, sees what B has done.
+///
+/// ```text
+/// B  READ ->                        (on its way)
+/// B  binds, fenced                  not yet: a WRITE of A through the window is refused
+///    <- response A                  now
+/// ```
+#[test]
+fn fences_of_bind_and_local_invalidate() {
+    let first_of = |bench: &Bench, name: &str, spare: RKey| {
+        let (remote_addr, rkey) = (address(0), bench.host(Side::A).rkey());
+        match name {
+            "SEND" => SendOp::Send,
+            "WRITE" => SendOp::Write { remote_addr, rkey },
+            "READ" => SendOp::Read { remote_addr, rkey },
+            "FETCH ADD" => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
+            "COMPARE SWAP" => SendOp::CompareSwap { remote_addr, rkey, compare: 0, swap: 1 },
+            _ => {
+                SendOp::BindWindow { window: spare, new_rkey: spare, binding: binding(bench, 64, 8, REMOTE) }
+            }
+        }
+    };
+    for name in ["SEND", "WRITE", "READ", "FETCH ADD", "COMPARE SWAP", "Bind MW"] {
+        for invalidates in [false, true] {
+            for fenced in [false, true] {
+                for at_the_end in [false, true] {
+                    let what = format!("{name}, invalidates: {invalidates}, fenced: {fenced}");
+                    let mut bench = Bench::rc();
+                    let (unbound, spare) =
+                        (window(&mut bench, WindowType::Type2), window(&mut bench, WindowType::Type2));
+                    let (key, here) = (unbound.next_variant(), binding(&bench, 0, 64, REMOTE));
+                    if invalidates {
+                        assert_eq!(bind2(&mut bench, unbound, key, here), WcStatus::Success);
+                    }
+                    let (a, b) = (bench.a, bench.b);
+                    bench.post_recv(Side::A, a, 1, 8192, 64).unwrap();
+                    let element = bench.host(Side::B).memory_range(4096, 8);
+                    let op = first_of(&bench, name, spare);
+                    let elements = if name == "Bind MW" { &[][..] } else { &[element] };
+                    bench.post_send(Side::B, b, &SendWr::new(1, op, elements)).unwrap();
+                    let second = if invalidates {
+                        SendOp::LocalInvalidate { rkey: key }
+                    } else {
+                        SendOp::BindWindow { window: unbound, new_rkey: key, binding: here }
+                    };
+                    let mut flags = SendFlags::SIGNALED;
+                    flags.set(SendFlags::FENCE, fenced);
+                    bench.post_send(Side::B, b, &SendWr::new(2, second, &[]).with_flags(flags)).unwrap();
+                    bench.collect(Side::B);
+                    let mut done = !(fenced && ["READ", "FETCH ADD", "COMPARE SWAP"].contains(&name));
+                    if at_the_end {
+                        bench.drive();
+                        let success = WcStatus::Success;
+                        assert_eq!(bench.ended(Side::B), [(1, success), (2, success)], "{what}");
+                        done = true;
+                    }
+                    let expected = if done == invalidates { CLOSED } else { OPEN };
+                    assert_eq!(probe(&mut bench, address(0), key), expected, "{what}, end: {at_the_end}");
+                }
+            }
+        }
+    }
+}
+
+/// The row "Bind MW" towards the wire: nothing waits for a binding, with a fence or without, and what comes after
+/// it finds it done.
+#[test]
+fn nothing_waits_for_a_binding() {
+    for fenced in [false, true] {
+        let mut bench = Bench::rc();
+        let unbound = window(&mut bench, WindowType::Type2);
+        let (key, here) = (unbound.next_variant(), binding(&bench, 0, 64, REMOTE));
+        let (a, b) = (bench.a, bench.b);
+        bench.post_recv(Side::A, a, 1, 8192, 64).unwrap();
+        let (remote_addr, rkey) = (address(0), bench.host(Side::A).rkey());
+        let element = bench.host(Side::B).memory_range(4096, 8);
+        let mut flags = SendFlags::SIGNALED;
+        flags.set(SendFlags::FENCE, fenced);
+        let bind = SendOp::BindWindow { window: unbound, new_rkey: key, binding: here };
+        bench.post_send(Side::B, b, &SendWr::new(0, bind, &[])).unwrap();
+        let write = SendOp::Write { remote_addr, rkey };
+        let kinds = [SendOp::Send, write, SendOp::FetchAdd { remote_addr, rkey, add: 1 }];
+        for (wr_id, op) in (1..).zip(kinds) {
+            bench.post_send(Side::B, b, &SendWr::new(wr_id, op, &[element]).with_flags(flags)).unwrap();
+        }
+        bench.collect(Side::B);
+        let sent: Vec<u8> = bench.trace(Side::B).iter().map(|(opcode, _)| opcode.0).collect();
+        assert_eq!(sent, [0x04, 0x0a, 0x14], "fenced: {fenced}");
+        assert_eq!(probe(&mut bench, address(0), key), OPEN);
+        bench.drive();
+        let success = WcStatus::Success;
+        assert_eq!(bench.ended(Side::B), [(0, success), (1, success), (2, success), (3, success)]);
+    }
+}
+
 #[test]
 fn regions_stay_while_windows_are_bound() {
     let mut bench = Bench::rc();
