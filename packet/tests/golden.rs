@@ -11,7 +11,6 @@ use roce_packet::{
     Bth, BthView, Cnp, CnpDeviations, Datagram, DatagramWriter, Encapsulation, Envelope, Frame, FrameHeaders,
     Gid, Grh, MacAddr, NetworkHeader, Opcode, ParseErrorKind, Qpn, Transport,
 };
-use serde_json::Value;
 
 mod shared;
 
