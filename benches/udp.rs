@@ -1,11 +1,15 @@
 //! Can an unprivileged UDP socket carry 20 Gb/s of RC WRITEs, with every byte checked?
 //!
-//! Two contexts on 127.0.0.1 and 127.0.0.2, each with a device, an engine and a thread of its own, as two processes
+//! Two contexts on addresses of 127.64.0.0/10 that are this process's own, each with a device, an engine and a thread of its own, as two processes
 //! would have them. The aim is for 64 KiB messages at path MTU 4096.
+
+#[path = "../tests/common/address.rs"]
+mod address;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
+use address::own_address;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use roce::cm::Exchange;
 use roce::perf::{self, Completion, Op, Plan, Post, Signal, Tool};
@@ -17,15 +21,15 @@ fn messages(size: usize) -> u64 {
 }
 
 /// Runs one measurement and returns how long the messages took.
-fn blast(op: Op, size: usize, rounds: u64) -> Duration {
+fn blast([near, far]: [Ipv4Addr; 2], op: Op, size: usize, rounds: u64) -> Duration {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a TCP port on loopback");
     let address = listener.local_addr().expect("its address");
     let server = std::thread::spawn(move || {
-        let context = Context::open("udp:127.0.0.2").expect("UDP port 4791 on 127.0.0.2");
+        let context = Context::open(&format!("udp:{far}")).expect("a UDP port on an address of our own");
         let exchange = Exchange::accept_from(&listener).expect("the client connects");
         perf::serve(&context, exchange).expect("every message arrives right");
     });
-    let context = Context::open("udp:127.0.0.1").expect("UDP port 4791 on 127.0.0.1");
+    let context = Context::open(&format!("udp:{near}")).expect("a UDP port on an address of our own");
     let plan = Plan {
         tool: Tool::Blast,
         op,
@@ -46,6 +50,7 @@ fn blast(op: Op, size: usize, rounds: u64) -> Duration {
 }
 
 fn benches(criterion: &mut Criterion) {
+    let addresses = [own_address(), own_address()];
     let mut group = criterion.benchmark_group("blast over udp on loopback");
     group.sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(2));
     for (op, size) in
@@ -54,7 +59,7 @@ fn benches(criterion: &mut Criterion) {
         let count = messages(size);
         group.throughput(Throughput::Bytes(size as u64 * count));
         group.bench_function(BenchmarkId::new(format!("{op:?}"), size), |bencher| {
-            bencher.iter_custom(|rounds| (0..rounds).map(|_| blast(op, size, count)).sum());
+            bencher.iter_custom(|rounds| (0..rounds).map(|_| blast(addresses, op, size, count)).sum());
         });
     }
     group.finish();

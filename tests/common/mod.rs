@@ -1,17 +1,18 @@
 //! What the tests of the whole system share.
 #![allow(dead_code, reason = "every test file takes a part of it")]
 
+mod address;
 mod skip;
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub(crate) use address::own_address;
 pub(crate) use skip::skip_unless;
 
 /// A file or folder of the collection of captures and vectors beside this repository, if it is there.
@@ -24,13 +25,6 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
 pub(crate) fn has_program(name: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
-}
-
-/// A loopback address that nobody else uses: neither another test of this process nor another process.
-pub(crate) fn own_address() -> Ipv4Addr {
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    let [.., high, low] = std::process::id().to_be_bytes();
-    Ipv4Addr::new(127, 64 | high & 63, low, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A UDP port of `::1` that was free a moment ago, or `None` where there is no IPv6.
