@@ -1,8 +1,10 @@
 //! What can be seen from outside: counters, the stream of trace events, capture files.
 
+mod advice;
 mod counters;
 mod events;
 pub mod pcap_file;
 
+pub use advice::advice;
 pub use counters::Snapshot;
 pub use events::EventStream;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::usage::Stopwatch;
 use super::{Completion, Plan, PlanError, Row, Side, Tool, blast, ping};
 use crate::cm::{Exchange, ExchangeError};
+use crate::observe::advice;
 use crate::verbs::{
     CompletionQueue, ConnectOptions, Context, Endpoint, MemoryRegion, QueuePair, QueuePairOptions,
     VerbsError, WaitError,
@@ -31,7 +32,11 @@ pub enum PerfError {
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// Nothing happened for a long time.
-    #[error("no completion within {} s: {waiting_for}", PATIENCE.as_secs())]
+    #[error(
+        "no completion within {} s: {waiting_for}; see whether the other side still runs, and use --pcap on both sides \
+         to find out how far packets get",
+        PATIENCE.as_secs()
+    )]
     Stalled {
         /// What was awaited.
         waiting_for: &'static str,
@@ -40,7 +45,11 @@ pub enum PerfError {
     #[error(transparent)]
     Wait(WaitError),
     /// A work request failed.
-    #[error("work request {wr_id} failed with {} ({cause:?}) on queue pair {qpn}", .status.name())]
+    #[error(
+        "work request {wr_id} failed with {} ({cause:?}) on queue pair {qpn}: {}",
+        .status.name(),
+        advice(*.status, *.cause)
+    )]
     Completion {
         /// Its number.
         wr_id: u64,
@@ -53,7 +62,8 @@ pub enum PerfError {
     },
     /// A message arrived with the wrong content.
     #[error(
-        "message {message} of {size} bytes is wrong at byte {at}: expected {expected:#04x}, found {found:#04x}"
+        "message {message} of {size} bytes is wrong at byte {at}: expected {expected:#04x}, found {found:#04x}; no damage \
+         on the way does that, so record it with --pcap and report it"
     )]
     Content {
         /// Which message.
@@ -68,7 +78,10 @@ pub enum PerfError {
         found: u8,
     },
     /// A message arrived with the wrong length or out of order.
-    #[error("expected message {expected} with {size} bytes, got number {found} with {len} bytes")]
+    #[error(
+        "expected message {expected} with {size} bytes, got number {found} with {len} bytes; no loss on the way does \
+         that, so record it with --pcap and report it"
+    )]
     Order {
         /// The message that was next.
         expected: u64,
@@ -80,7 +93,7 @@ pub enum PerfError {
         len: u32,
     },
     /// The histogram of round trips could not be made.
-    #[error("histogram of round trips: {0}")]
+    #[error("histogram of round trips: {0}; measure fewer iterations at once")]
     Histogram(String),
     /// The other side gave up.
     #[error("the other side failed: {0}")]
@@ -190,9 +203,26 @@ impl Session {
             Completion::Event => wait_for_event(cq, out, waiting_for)?,
         };
         for wc in out.iter().take(count) {
-            check_completion(wc)?;
+            check_completion(&self.reason_of(wc))?;
         }
         Ok(count)
+    }
+
+    /// Why a completion failed: a flushed one is only the consequence of another, which may lie in the other queue.
+    fn reason_of(&self, failed: &Wc) -> Wc {
+        if failed.status != WcStatus::WrFlushError {
+            return *failed;
+        }
+        let mut others = [Wc::default(); 64];
+        for cq in [&self.send_cq, &self.recv_cq] {
+            while let Ok(count @ 1..) = cq.poll(&mut others) {
+                let is_reason = |wc: &&Wc| !matches!(wc.status, WcStatus::Success | WcStatus::WrFlushError);
+                if let Some(reason) = others.iter().take(count).find(is_reason) {
+                    return *reason;
+                }
+            }
+        }
+        *failed
     }
 }
 
@@ -256,6 +286,11 @@ fn wait_for_event(
     }
 }
 
+/// All that one side of a measurement does happens in here.
+fn session_span(side: &'static str, plan: &Plan, exchange: &Exchange) -> tracing::Span {
+    tracing::info_span!("session", side, tool = ?plan.tool, op = ?plan.op, peer = exchange.peer())
+}
+
 /// Runs the client of a measurement: `progress` hears of every row as it is finished.
 ///
 /// # Errors
@@ -267,6 +302,7 @@ pub fn run_client(
     plan: &Plan,
     progress: &mut dyn FnMut(&Row),
 ) -> Result<Vec<Row>, PerfError> {
+    let _session = session_span("client", plan, &exchange).entered();
     plan.check()?;
     exchange.send("the plan", plan)?;
     if let Some(refusal) = exchange.receive::<Option<String>>("the answer to the plan")? {
@@ -275,6 +311,7 @@ pub fn run_client(
     let mut session = Session::new(context, exchange, plan.clone())?;
     let mut rows = Vec::new();
     for &size in &plan.sizes {
+        let _size = tracing::debug_span!("size", bytes = size).entered();
         session.exchange.barrier()?;
         let measured = match plan.tool {
             Tool::Ping => ping::client(&mut session, size),
@@ -304,12 +341,13 @@ pub fn run_client(
 /// As [`run_client`].
 pub fn serve(context: &Context, mut exchange: Exchange) -> Result<Plan, PerfError> {
     let plan: Plan = exchange.receive_first("the plan")?;
+    let _session = session_span("server", &plan, &exchange).entered();
     let path_mtu = PathMtu::from_bytes(plan.path_mtu);
     let refusal = match (plan.check(), path_mtu, context.largest_path_mtu()) {
         (Err(error), ..) => Some(error.to_string()),
-        (_, None, _) => Some(format!("{} is no path MTU", plan.path_mtu)),
+        (_, None, _) => Some(format!("{} is no path MTU; use 256, 512, 1024, 2048 or 4096", plan.path_mtu)),
         (_, Some(wanted), Some(most)) if wanted.bytes() > most.bytes() => Some(format!(
-            "path MTU {} is more than the {} that my link carries",
+            "path MTU {} is more than my link carries; use --mtu {} or less",
             wanted.bytes(),
             most.bytes()
         )),
@@ -321,6 +359,7 @@ pub fn serve(context: &Context, mut exchange: Exchange) -> Result<Plan, PerfErro
     }
     let mut session = Session::new(context, exchange, plan)?;
     for size in session.plan.sizes.clone() {
+        let _size = tracing::debug_span!("size", bytes = size).entered();
         match session.plan.tool {
             Tool::Ping => ping::prepare_server(&mut session, size),
             Tool::Blast => blast::prepare_server(&mut session, size),

@@ -63,6 +63,34 @@ pub enum WcStatus {
 }
 
 impl WcStatus {
+    /// All of them, by number.
+    pub const ALL: [Self; 24] = [
+        Self::Success,
+        Self::LocalLengthError,
+        Self::LocalQpOperationError,
+        Self::LocalEecOperationError,
+        Self::LocalProtectionError,
+        Self::WrFlushError,
+        Self::MemoryWindowBindError,
+        Self::BadResponseError,
+        Self::LocalAccessError,
+        Self::RemoteInvalidRequestError,
+        Self::RemoteAccessError,
+        Self::RemoteOperationError,
+        Self::RetryExceededError,
+        Self::RnrRetryExceededError,
+        Self::LocalRddViolationError,
+        Self::RemoteInvalidRdRequestError,
+        Self::RemoteAbortedError,
+        Self::InvalidEecNumberError,
+        Self::InvalidEecStateError,
+        Self::FatalError,
+        Self::ResponseTimeoutError,
+        Self::GeneralError,
+        Self::TagMatchingError,
+        Self::TagMatchingRendezvousIncomplete,
+    ];
+
     /// The name that libibverbs gives the number, without its prefix.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -145,6 +173,34 @@ pub enum Cause {
     LocalInvalidate = 20,
     /// The completion queue overflowed.
     CompletionQueueOverflow = 21,
+}
+
+impl Cause {
+    /// All of them, by number.
+    pub const ALL: [Self; 22] = [
+        Self::None,
+        Self::Flushed,
+        Self::AckTimeout,
+        Self::SequenceRetries,
+        Self::RnrRetries,
+        Self::NakInvalidRequest,
+        Self::NakRemoteAccess,
+        Self::NakRemoteOperational,
+        Self::NakUnknown,
+        Self::UnexpectedResponse,
+        Self::ResponseLength,
+        Self::LocalKeyUnknown,
+        Self::LocalKeyWrongDomain,
+        Self::LocalKeyPermission,
+        Self::LocalKeyRange,
+        Self::MessageTooLong,
+        Self::RemoteInvalidate,
+        Self::RemoteAccessRefused,
+        Self::RemoteRequestInvalid,
+        Self::WindowBind,
+        Self::LocalInvalidate,
+        Self::CompletionQueueOverflow,
+    ];
 }
 
 /// What a completion is about.
@@ -334,5 +390,51 @@ impl CompletionQueue {
 
     fn wrap(&self, position: usize) -> usize {
         if position >= self.ring.len() { position - self.ring.len() } else { position }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lists_are_complete_and_in_order() {
+        for (number, status) in WcStatus::ALL.into_iter().enumerate() {
+            assert_eq!(status as usize, number, "{status:?}");
+        }
+        let names: Vec<_> = WcStatus::ALL.into_iter().map(WcStatus::name).collect();
+        let expected = "SUCCESS LOC_LEN_ERR LOC_QP_OP_ERR LOC_EEC_OP_ERR LOC_PROT_ERR WR_FLUSH_ERR MW_BIND_ERR \
+                        BAD_RESP_ERR LOC_ACCESS_ERR REM_INV_REQ_ERR REM_ACCESS_ERR REM_OP_ERR RETRY_EXC_ERR \
+                        RNR_RETRY_EXC_ERR LOC_RDD_VIOL_ERR REM_INV_RD_REQ_ERR REM_ABORT_ERR INV_EECN_ERR \
+                        INV_EEC_STATE_ERR FATAL_ERR RESP_TIMEOUT_ERR GENERAL_ERR TM_ERR TM_RNDV_INCOMPLETE";
+        assert_eq!(names, expected.split(' ').collect::<Vec<_>>());
+        for (number, cause) in Cause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, number, "{cause:?}");
+            // Whoever adds a cause has to come here, and then to the list.
+            match cause {
+                Cause::None
+                | Cause::Flushed
+                | Cause::AckTimeout
+                | Cause::SequenceRetries
+                | Cause::RnrRetries
+                | Cause::NakInvalidRequest
+                | Cause::NakRemoteAccess
+                | Cause::NakRemoteOperational
+                | Cause::NakUnknown
+                | Cause::UnexpectedResponse
+                | Cause::ResponseLength
+                | Cause::LocalKeyUnknown
+                | Cause::LocalKeyWrongDomain
+                | Cause::LocalKeyPermission
+                | Cause::LocalKeyRange
+                | Cause::MessageTooLong
+                | Cause::RemoteInvalidate
+                | Cause::RemoteAccessRefused
+                | Cause::RemoteRequestInvalid
+                | Cause::WindowBind
+                | Cause::LocalInvalidate
+                | Cause::CompletionQueueOverflow => {}
+            }
+        }
     }
 }

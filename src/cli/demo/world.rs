@@ -9,6 +9,7 @@ use roce_sim::fault::{FaultInjector, FaultPlan};
 use roce_transport::{Access, QpCapabilities, QpType, RKey, RecvWr, UdDestination, Wc, WcStatus};
 use serde::{Deserialize, Serialize};
 
+use crate::observe::advice;
 use crate::verbs::{
     CompletionQueue, ConnectOptions, Context, Endpoint, MemoryRegion, PathOptions, ProtectionDomain,
     QueuePair, QueuePairOptions, WaitError,
@@ -225,7 +226,10 @@ impl World {
 
     /// The completion of the next send; anything but success is an error.
     pub(super) fn sent(&self) -> anyhow::Result<Wc> {
-        self.wait(&self.send_cq, Duration::from_secs(20))?.context("the request did not complete within 20 s")
+        self.wait(&self.send_cq, Duration::from_secs(20))?.context(
+            "the request did not complete within 20 s; see whether the machine is overloaded, and try --seed with \
+             another number",
+        )
     }
 
     /// The completion of a receive, or `None` when nothing came in time.
@@ -242,7 +246,8 @@ impl World {
         }
         let [wc] = done;
         if wc.status != WcStatus::Success {
-            bail!("a work request failed with {} ({:?})", wc.status.name(), wc.cause);
+            let advice = advice(wc.status, wc.cause);
+            bail!("a work request failed with {} ({:?}): {advice}", wc.status.name(), wc.cause);
         }
         Ok(Some(wc))
     }

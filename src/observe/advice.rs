@@ -1,0 +1,181 @@
+//! What to do about a work request that failed: one sentence for each way to fail.
+
+use roce_transport::{Cause, WcStatus};
+
+/// What to do next when a work request ended with this status for this cause: for the end of an error message, so
+/// without a capital letter and a full stop.
+///
+/// ```
+/// use roce::observe::advice;
+/// use roce::verbs::{Cause, WcStatus};
+///
+/// let advice = advice(WcStatus::RetryExceededError, Cause::AckTimeout);
+/// assert!(advice.contains("UDP port 4791"));
+/// ```
+#[must_use]
+pub const fn advice(status: WcStatus, cause: Cause) -> &'static str {
+    match (towards_the_peer(cause), on_this_side(cause)) {
+        (Some(advice), _) | (None, Some(advice)) => advice,
+        // The engine gives every failure a cause; what comes from elsewhere may have none.
+        (None, None) => by_status(status),
+    }
+}
+
+/// Causes that lie with the peer or on the way to it.
+const fn towards_the_peer(cause: Cause) -> Option<&'static str> {
+    Some(match cause {
+        Cause::Flushed => {
+            "nothing is wrong with this request: look for the first one that failed on the same queue pair"
+        }
+        Cause::AckTimeout => {
+            "the peer never answered: check that it still runs, that both sides use each other's addresses, and that \
+             UDP port 4791 is open in both directions; --pcap on both sides shows how far packets get"
+        }
+        Cause::SequenceRetries => {
+            "too many packets were lost one after the other: look for drops in the counters of both sides, give the \
+             sockets larger buffers (net.core.rmem_max), or send less at once"
+        }
+        Cause::RnrRetries => {
+            "the peer had no receive posted for too long: post more of them there before this side sends, or set \
+             rnr_retry to 7, which waits for ever"
+        }
+        Cause::NakInvalidRequest => {
+            "the peer takes the request for illegal: check that its receive is long enough, that its queue pair allows \
+             the operation, and that both sides agree on path MTU and outstanding READs"
+        }
+        Cause::NakRemoteAccess => {
+            "check the remote address, length and rkey, and that the peer registered this memory with the right that \
+             the operation needs"
+        }
+        Cause::NakRemoteOperational => {
+            "the receive that the peer had posted is faulty: look there for LOC_PROT_ERR and correct its lkey or range"
+        }
+        Cause::NakUnknown => {
+            "the peer speaks of an error that this transport does not have: record it with --pcap and look at the NAK \
+             with `roce dissect`"
+        }
+        Cause::UnexpectedResponse => {
+            "what answered does not keep to the protocol: record it with --pcap and look at the last response with \
+             `roce dissect`"
+        }
+        Cause::ResponseLength => {
+            "check that both sides use the same path MTU; if they do, record it with --pcap and look at the last READ \
+             response with `roce dissect`"
+        }
+        _ => return None,
+    })
+}
+
+/// Causes that lie in what this side posted or registered.
+const fn on_this_side(cause: Cause) -> Option<&'static str> {
+    Some(match cause {
+        Cause::LocalKeyUnknown => {
+            "use the lkey of a region that is still registered, and keep it so until the request is complete"
+        }
+        Cause::LocalKeyWrongDomain => "register the memory in the protection domain of the queue pair",
+        Cause::LocalKeyPermission => {
+            "register the memory with LOCAL_WRITE, since receives, READs and atomics write to it"
+        }
+        Cause::LocalKeyRange => "keep the address and length of every element inside its region",
+        Cause::MessageTooLong => {
+            "post receives that are as long as the longest message of the peer, for UD 40 bytes longer"
+        }
+        Cause::RemoteInvalidate => {
+            "let the peer name only keys of type 2 windows that are bound on this queue pair and still open"
+        }
+        Cause::RemoteAccessRefused => {
+            "the peer was still writing to memory that was revoked: keep it registered until the peer has finished"
+        }
+        Cause::RemoteRequestInvalid => {
+            "the peer broke the rules in the middle of a message: check that both sides use the same path MTU, and \
+             look at its packets with --pcap and `roce dissect`"
+        }
+        Cause::WindowBind => {
+            "check that the region was registered with MW_BIND, that the range lies inside it, and that the window \
+             belongs to the same protection domain and queue pair"
+        }
+        Cause::LocalInvalidate => {
+            "invalidate only keys that exist, in the protection domain of the queue pair, and close the windows over a \
+             region first"
+        }
+        Cause::CompletionQueueOverflow => {
+            "make the completion queue as long as everything that can complete into it, or poll it more often"
+        }
+        _ => return None,
+    })
+}
+
+/// The same where nothing is known but the status.
+const fn by_status(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::Success => "nothing failed",
+        WcStatus::LocalLengthError => "make buffers on the receiving side as long as the messages",
+        WcStatus::LocalProtectionError => "check lkey, range and rights of the local memory",
+        WcStatus::LocalQpOperationError => "check the work request: operation, flags and number of elements",
+        WcStatus::WrFlushError => "look for the first request that failed on the same queue pair",
+        WcStatus::MemoryWindowBindError => "check the window, its region and the range of the binding",
+        WcStatus::BadResponseError => {
+            "record the answer of the peer with --pcap and look at it with `roce dissect`"
+        }
+        WcStatus::LocalAccessError => {
+            "keep memory registered, with the right that peers need, while they use it"
+        }
+        WcStatus::RemoteInvalidRequestError => "look on the peer's side for what it did not like",
+        WcStatus::RemoteAccessError => "check the remote address, length, rkey and rights",
+        WcStatus::RemoteOperationError => "look on the peer's side for the receive that failed",
+        WcStatus::RetryExceededError | WcStatus::ResponseTimeoutError => {
+            "check that the peer runs and that packets pass in both directions"
+        }
+        WcStatus::RnrRetryExceededError => "post receives on the peer's side before this side sends",
+        WcStatus::RemoteAbortedError => "look on the peer's side for the reason why it gave up",
+        WcStatus::LocalEecOperationError
+        | WcStatus::LocalRddViolationError
+        | WcStatus::RemoteInvalidRdRequestError
+        | WcStatus::InvalidEecNumberError
+        | WcStatus::InvalidEecStateError
+        | WcStatus::TagMatchingError
+        | WcStatus::TagMatchingRendezvousIncomplete => {
+            "nothing here uses what this status belongs to: report it with a trace (--trace FILE)"
+        }
+        WcStatus::FatalError | WcStatus::GeneralError => {
+            "open the device again; if that does not help, report it with a trace (--trace FILE)"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// One sentence for the end of a message.
+    #[track_caller]
+    fn check(text: &str, what: &str) {
+        assert!(text.len() > 10 && text.len() < 260, "{what}: {text}");
+        assert!(
+            !text.ends_with(['.', ' ']) && !text.contains(". "),
+            "{what}: more than one sentence: {text}"
+        );
+        assert!(!text.contains("  ") && !text.contains('\n'), "{what}: {text}");
+        assert!(text.starts_with(|first: char| first.is_lowercase()), "{what}: {text}");
+    }
+
+    #[test]
+    fn every_cause_and_every_status_has_advice() {
+        let failed = WcStatus::GeneralError;
+        let mut seen = BTreeSet::new();
+        for cause in Cause::ALL.into_iter().filter(|cause| *cause != Cause::None) {
+            let text = advice(failed, cause);
+            check(text, &format!("{cause:?}"));
+            assert_ne!(text, by_status(failed), "{cause:?} has advice of its own");
+            assert!(seen.insert(text), "{cause:?} has the advice of another cause: {text}");
+        }
+        for status in WcStatus::ALL {
+            let text = advice(status, Cause::None);
+            check(text, status.name());
+            assert_eq!(text, by_status(status));
+            assert_eq!(text == "nothing failed", status == WcStatus::Success);
+        }
+    }
+}
