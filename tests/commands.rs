@@ -279,7 +279,7 @@ fn wrong_devices_are_named() {
         ("udp:127.0.0.1,mtu=9000", &["`mtu=9000`", "expected port=NUMBER"]),
         ("udp:127.0.0.1,port=99999", &["`port=99999`", "0 to 65535"]),
         ("xdp:eth0", &["not in this version", "use udp:ADDRESS"]),
-        ("tap:roce0", &["not in this version"]),
+        ("tap:roce0", &["expected an address behind the name", "ip=198.18.0.2/24"]),
         ("memory", &["exist only as a pair", "udp:127.0.0.2"]),
         ("", &["there is no kind ``", "roce devices"]),
         (&taken, &["UDP port 4791", "is taken", "use another address"]),
@@ -375,8 +375,36 @@ fn a_client_whose_server_dies_ends_too() {
         drop(server);
         let finished = client.finish(45);
         assert_eq!(finished.code, Some(1), "{finished:?}");
-        assert_ne!(finished.stderr, "");
+        // The message says how it ended and then what to do next, whichever was noticed first: that nobody
+        // acknowledges, that no answer comes to what was acknowledged, or the end of the TCP connection.
+        let advised = [
+            ("RETRY_EXC_ERR (AckTimeout)", "UDP port 4791"),
+            ("no completion within 30 s", "see whether the other side still runs"),
+            ("127.", "look there for"),
+        ];
+        let says = |(what, advice): &(&str, &str)| {
+            finished.stderr.split_once(what).is_some_and(|(_, rest)| rest.contains(advice))
+        };
+        assert!(advised.iter().any(says), "{}", finished.stderr);
     }
+}
+
+/// ROCE_LOG shows what happens with the spans that it happens in, and each span as it ends, with its times.
+#[test]
+fn a_log_with_spans_is_written_when_it_is_asked_for() {
+    let server = Server::start("ping", &["--once"]);
+    let (to, device) = (server.address.to_string(), format!("udp:{}", own_address()));
+    let args = ["ping", &to, "--device", &device, "-n", "10"];
+    let finished = Running::start(roce().env("ROCE_LOG", "debug").args(args)).finish(60);
+    assert!(finished.success, "{}", finished.stderr);
+    for part in ["session{side=\"client\"", "exchange{", "queue_pair{", "modify{to=\"RTS\"}", "time.busy="] {
+        assert!(finished.stderr.contains(part), "`{part}` is missing: {}", finished.stderr);
+    }
+    assert!(!finished.stderr.contains('\x1b'), "colors are for terminals: {}", finished.stderr);
+    assert!(!finished.stdout.contains("queue_pair"), "{}", finished.stdout);
+    let wrong = Running::start(roce().env("ROCE_LOG", "roce=loud").arg("devices")).finish(60);
+    assert_eq!(wrong.code, Some(1), "{wrong:?}");
+    assert!(wrong.stderr.contains("ROCE_LOG=roce=loud is no filter; write a level"), "{}", wrong.stderr);
 }
 
 #[test]

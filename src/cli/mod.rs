@@ -12,12 +12,14 @@ mod measure;
 mod terminal;
 
 use std::fs::File;
-use std::io::{self, LineWriter, Write};
+use std::io::{self, IsTerminal as _, LineWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt};
@@ -73,10 +75,20 @@ impl Cli {
 }
 
 impl Cli {
-    /// Errors and warnings go to standard error; ROCE_LOG asks for more, `--trace` for a file.
+    /// Errors and warnings go to standard error; ROCE_LOG asks for more, with the time and with the spans as they
+    /// end, and `--trace` for a file.
     fn start_logging(&self) -> anyhow::Result<()> {
-        let filter = EnvFilter::try_from_env("ROCE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-        let messages = fmt::layer().with_writer(io::stderr).without_time().with_filter(filter);
+        let ansi = self.color.colors(io::stderr().is_terminal());
+        let messages = fmt::layer().with_writer(io::stderr).with_ansi(ansi);
+        let messages = match std::env::var("ROCE_LOG") {
+            Ok(wish) => {
+                let filter = EnvFilter::try_new(&wish).with_context(|| {
+                    format!("ROCE_LOG={wish} is no filter; write a level, such as debug, or roce=trace")
+                })?;
+                messages.with_timer(uptime()).with_span_events(FmtSpan::CLOSE).with_filter(filter).boxed()
+            }
+            Err(_) => messages.without_time().with_filter(EnvFilter::new("warn")).boxed(),
+        };
         let stream = match &self.trace {
             Some(path) => {
                 let file = File::create(path).with_context(|| {

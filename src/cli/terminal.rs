@@ -66,18 +66,27 @@ pub(crate) struct Output {
     pub(crate) terminal_width: Option<usize>,
 }
 
+impl ColorChoice {
+    /// Whether to write in color to something that is a terminal or not.
+    pub(crate) fn colors(self, is_terminal: bool) -> bool {
+        // https://no-color.org: set and not empty.
+        let wanted = || {
+            std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+                && std::env::var_os("TERM").is_none_or(|value| value != "dumb")
+        };
+        match self {
+            Self::Auto => is_terminal && wanted(),
+            Self::Always => true,
+            Self::Never => false,
+        }
+    }
+}
+
 impl Output {
     pub(crate) fn stdout(choice: ColorChoice) -> Self {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
-        // https://no-color.org: set and not empty.
-        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-            && std::env::var_os("TERM").is_none_or(|value| value != "dumb");
-        let color = match choice {
-            ColorChoice::Auto => is_terminal && wanted,
-            ColorChoice::Always => true,
-            ColorChoice::Never => false,
-        };
+        let color = choice.colors(is_terminal);
         let terminal_width = is_terminal.then(|| match rustix::termios::tcgetwinsize(&stdout) {
             Ok(size) if size.ws_col > 0 => size.ws_col.into(),
             _ => 100,

@@ -35,7 +35,7 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// The connection broke.
-    #[error("exchanging {what} with {peer}: {source}")]
+    #[error("exchanging {what} with {peer}: {source}; look there for why it ended")]
     Broken {
         /// What was being exchanged.
         what: &'static str,
@@ -55,7 +55,7 @@ pub enum ExchangeError {
         patience: Duration,
     },
     /// The other side closed the connection.
-    #[error("{peer} closed the connection before it sent {what}")]
+    #[error("{peer} closed the connection before it sent {what}; look there for the reason")]
     Closed {
         /// What was awaited.
         what: &'static str,
@@ -79,6 +79,8 @@ pub enum ExchangeError {
 pub struct Exchange {
     reader: BufReader<TcpStream>,
     peer: String,
+    /// As long as the connection.
+    span: tracing::Span,
 }
 
 impl Exchange {
@@ -89,6 +91,7 @@ impl Exchange {
     /// When nobody listens there.
     pub fn connect(address: impl ToSocketAddrs + std::fmt::Debug) -> Result<Self, ExchangeError> {
         let peer = format!("{address:?}");
+        let _connect = tracing::debug_span!("connect", peer).entered();
         let stream = TcpStream::connect(address).map_err(|source| ExchangeError::Connect { peer, source })?;
         Self::over(stream)
     }
@@ -120,7 +123,9 @@ impl Exchange {
         let peer = stream.peer_addr().map_or_else(|_| "the other side".into(), |address| address.to_string());
         let set = stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
         set.map_err(|source| ExchangeError::Broken { what: "anything", peer: peer.clone(), source })?;
-        Ok(Self { reader: BufReader::new(stream), peer })
+        // Not within the span of connecting, which ends here.
+        let span = tracing::debug_span!(parent: None, "exchange", peer);
+        Ok(Self { reader: BufReader::new(stream), peer, span })
     }
 
     /// Who is on the other side.
@@ -135,6 +140,7 @@ impl Exchange {
     ///
     /// When the connection is broken.
     pub fn send<T: Serialize>(&mut self, what: &'static str, value: &T) -> Result<(), ExchangeError> {
+        let _send = tracing::trace_span!(parent: &self.span, "send", what).entered();
         let broken = |source| ExchangeError::Broken { what, peer: self.peer.clone(), source };
         let mut line = serde_json::to_vec(value).map_err(|error| broken(error.into()))?;
         line.push(b'\n');
@@ -173,6 +179,7 @@ impl Exchange {
         what: &'static str,
         patience: Duration,
     ) -> Result<T, ExchangeError> {
+        let _receive = tracing::trace_span!(parent: &self.span, "receive", what).entered();
         let peer = self.peer.clone();
         let mut line = String::new();
         let read = self.reader.by_ref().take(LONGEST_LINE).read_line(&mut line);

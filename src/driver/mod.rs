@@ -78,7 +78,8 @@ impl Driver {
     /// Takes in what has arrived, lets deadlines take effect, sends what is to be sent. Returns whether
     /// anything arrived.
     pub(crate) fn progress(&mut self) -> bool {
-        let mut arrived = false;
+        let span = tracing::trace_span!("progress", datagrams = tracing::field::Empty).entered();
+        let mut arrived = 0;
         for _ in 0..MAX_BURSTS {
             let now = self.clock.now();
             let burst = self.receive(now);
@@ -86,20 +87,24 @@ impl Driver {
                 self.engine.handle_timeout(now);
             }
             self.transmit(now);
-            arrived |= burst;
-            if !burst {
+            arrived += burst;
+            if burst == 0 {
                 break;
             }
         }
-        if arrived {
+        if !span.is_disabled() {
+            span.record("datagrams", arrived);
+        }
+        if arrived > 0 {
             self.statistics.busy_polls += 1;
         } else {
             self.statistics.idle_polls += 1;
         }
-        arrived
+        arrived > 0
     }
 
-    fn receive(&mut self, now: Instant) -> bool {
+    /// Takes in one burst; returns how many datagrams it had.
+    fn receive(&mut self, now: Instant) -> usize {
         let Self { engine, device, statistics, .. } = self;
         let received = device.receive(now, &mut |received| {
             if let Verdict::Dropped(_) = engine.handle_datagram(now, received) {
@@ -107,10 +112,10 @@ impl Driver {
             }
         });
         match received {
-            Ok(count) => count > 0,
+            Ok(count) => count,
             Err(error) => {
                 self.fail(error);
-                false
+                0
             }
         }
     }

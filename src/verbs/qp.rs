@@ -100,6 +100,8 @@ struct QpInner {
     number: Qpn,
     qp_type: QpType,
     psn: Psn,
+    /// As long as the queue pair.
+    span: tracing::Span,
     // Kept alive: the engine completes into them.
     _send_cq: CompletionQueue,
     _recv_cq: CompletionQueue,
@@ -108,6 +110,7 @@ struct QpInner {
 
 impl Drop for QpInner {
     fn drop(&mut self) {
+        let _destroy = tracing::debug_span!(parent: &self.span, "destroy").entered();
         let mut driver = self.pd.context().inner.lock();
         // What it still owes its peer, an acknowledgement for example, goes out first.
         let now = driver.now();
@@ -136,12 +139,16 @@ impl QueuePair {
             capabilities: options.capabilities,
             signal_all: options.signal_all,
         };
-        let number = inner.lock().engine.create_qp(&init)?;
+        let span =
+            tracing::debug_span!("queue_pair", qpn = tracing::field::Empty, transport = ?options.qp_type);
+        let number = span.in_scope(|| inner.lock().engine.create_qp(&init))?;
+        span.record("qpn", number.get());
         Ok(Self(Arc::new(QpInner {
             pd: pd.clone(),
             number,
             qp_type: options.qp_type,
             psn: pd.context().random_psn(),
+            span,
             _send_cq: options.send_cq.clone(),
             _recv_cq: options.recv_cq.clone(),
             _srq: options.srq.cloned(),
@@ -171,6 +178,8 @@ impl QueuePair {
     /// When the transition does not exist, attributes are missing or out of place, or the path MTU is more
     /// than the link carries.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), VerbsError> {
+        let to = attr.state.map(QpState::name);
+        let _modify = tracing::debug_span!(parent: &self.0.span, "modify", to).entered();
         if let Some(mtu) = attr.path_mtu {
             self.0.pd.context().check_path_mtu(mtu)?;
         }

@@ -1,5 +1,5 @@
 //! What the tests of the whole system share.
-#![allow(dead_code, reason = "every test file takes a part of it")]
+#![allow(dead_code, unused_imports, reason = "every test file takes a part of it")]
 
 mod address;
 mod skip;

@@ -294,7 +294,9 @@ impl Qp {
             self.flush_sends(shared);
             return;
         }
-        tracing::debug!(qpn = self.core.number.get(), from = self.core.attr.state.name(), "to ERR");
+        let (qpn, from) = (self.core.number.get(), self.core.attr.state.name());
+        let _error = tracing::debug_span!("error", qpn, from).entered();
+        tracing::debug!(qpn, from, "to ERR");
         self.core.attr.state = QpState::Err;
         self.core.deadlines.clear();
         self.core.drain_pending = false;
