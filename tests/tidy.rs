@@ -159,6 +159,153 @@ fn every_counter_is_explained() {
     report(&wrong, "say there which side counts it, and when");
 }
 
+#[test]
+fn what_the_documents_name_exists() {
+    let files = sources();
+    let mut wrong = Vec::new();
+    for (document, columns) in NAMING_DOCUMENTS {
+        let text = read(document);
+        let names = names_in(&text, columns);
+        assert!(names.len() > 50, "{document}: only {} names were found", names.len());
+        for (line, name) in names {
+            if !names_something(&name, &files) {
+                wrong.push(format!("{document}:{line}: there is no {name}"));
+            }
+        }
+    }
+    report(&wrong, "correct the name, or write the test that it promises");
+}
+
+/// Documents that say where something is done and which test would notice if it were not, with those columns of
+/// their tables, counted from the last, in which everything in backquotes has to exist.
+const NAMING_DOCUMENTS: &[(&str, &[usize])] =
+    &[("docs/conformance.md", &[0, 1]), ("docs/mutations.md", &[0, 2])];
+
+/// What stands in backquotes: in these columns of tables of four, and elsewhere if it looks like a path or a test.
+/// A word in the same column as a file, behind it, is something in that file.
+fn names_in(text: &str, columns: &[usize]) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').collect();
+        let is_row = line.starts_with('|') && cells.len() == 4;
+        for (place, cell) in cells.iter().enumerate() {
+            let strict = is_row && columns.contains(&(cells.len() - 1 - place));
+            let mut file = None;
+            for name in cell.split('`').skip(1).step_by(2) {
+                let is_file = name.ends_with(".rs") || name.ends_with('/');
+                match file {
+                    _ if is_file => {
+                        file = Some(name);
+                        found.push((index + 1, name.to_owned()));
+                    }
+                    Some(file) if strict && !name.contains("::") => {
+                        found.push((index + 1, format!("{file} {name}")));
+                    }
+                    _ if strict || name.contains("::") => found.push((index + 1, name.to_owned())),
+                    _ => {}
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Whether there is such a file or folder (`path.rs`, `path/`), something in a file (`path.rs name`), a test
+/// (`file::test`, `file::begins_*`, or its name alone), a file of tests (its name alone), or an item of a crate
+/// (`roce_packet::Name`). Paths begin at the root or in `transport/src`, files of tests in `transport/tests` too.
+fn names_something(name: &str, files: &[Source]) -> bool {
+    let find = |path: &str| {
+        let begins = ["", "transport/src/", "transport/tests/"];
+        begins.iter().find_map(|begin| files.iter().find(|file| file.name == format!("{begin}{path}")))
+    };
+    if let Some((path, item)) = name.split_once(' ') {
+        let is_defined = |file: &Source| {
+            ["(", "<"].map(|end| format!("fn {item}{end}")).iter().any(|at| file.text.contains(at))
+        };
+        return find(path).is_some_and(is_defined);
+    }
+    if let Some(folder) = name.strip_suffix('/') {
+        return ["", "transport/src/"].iter().any(|begin| root().join(begin).join(folder).is_dir());
+    }
+    if name.ends_with(".rs") {
+        return find(name).is_some();
+    }
+    let Some((place, item)) = name.rsplit_once("::") else {
+        let has_test = |file: &Source| tests_of(&file.text).any(|test| test == name);
+        return find(&format!("{name}.rs")).is_some() || files.iter().any(has_test);
+    };
+    if let Some(package) = place.strip_prefix("roce_") {
+        let folder = format!("{package}/src/");
+        let inside = |file: &Source| file.name.starts_with(&folder);
+        return files.iter().filter(|file| inside(file)).any(|file| has_word(&file.text, item));
+    }
+    let Some(file) = find(&format!("{place}.rs")) else { return false };
+    match item.strip_suffix('*') {
+        Some(begin) => tests_of(&file.text).any(|test| test.starts_with(begin)),
+        None => tests_of(&file.text).any(|test| test == item),
+    }
+}
+
+/// The names of the tests in a file.
+fn tests_of(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_test = false;
+    text.lines().map(str::trim_start).filter_map(move |line| {
+        if line.starts_with("#[test]") {
+            is_test = true;
+        }
+        let name = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))?;
+        let end = name.find(|character: char| !character.is_alphanumeric() && character != '_')?;
+        std::mem::take(&mut is_test).then_some(&name[..end])
+    })
+}
+
+#[test]
+fn names_that_do_not_exist_are_noticed() {
+    let text = "Prose with `word` and `naks::no_such_test`.\n\
+                | rule | number | done in | tested by |\n\
+                |---|---|---|---|\n\
+                | `retry_cnt` | – | `rc/reply.rs` | `naks::shared_receive_queue_stays_filled`, `nothing` |\n";
+    let names = names_in(text, &[0, 1]);
+    let expected =
+        ["naks::no_such_test", "rc/reply.rs", "naks::shared_receive_queue_stays_filled", "nothing"];
+    assert_eq!(names.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>(), expected);
+    assert_eq!(names.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [1, 4, 4, 4]);
+    let mutation = "| what | `rc/reply.rs` `transmit` | seed 1 | |";
+    let names: Vec<String> = names_in(mutation, &[0, 2]).into_iter().map(|(_, name)| name).collect();
+    assert_eq!(names, ["rc/reply.rs", "rc/reply.rs transmit"]);
+
+    let files = sources();
+    for good in [
+        "rc/reply.rs",
+        "tests/tidy.rs",
+        "src/verbs/",
+        "rc/reply.rs transmit",
+        "naks",
+        "naks::shared_receive_queue_stays_filled",
+        "memory::boundary_grid_of_*",
+        "files_are_short",
+        "tests/tidy::files_are_short",
+        "packet/src/mtu::sizes_and_codes",
+        "roce_packet::RnrTimer",
+    ] {
+        assert!(names_something(good, &files), "{good}");
+    }
+    for bad in [
+        "rc/replies.rs",
+        "src/verb/",
+        "rc/reply.rs transmitted",
+        "nak",
+        "naks::shared_receive_queue",
+        // No test, but a helper of one.
+        "naks::refuse",
+        "memory::boundary_lattice_*",
+        "files_are_long",
+        "roce_packet::RnrTimers",
+    ] {
+        assert!(!names_something(bad, &files), "{bad}");
+    }
+}
+
 /// A Rust file of the repository.
 struct Source {
     /// Its path from the root, with slashes.
