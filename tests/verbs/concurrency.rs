@@ -148,7 +148,11 @@ fn objects_come_and_go_beside_running_traffic() {
             });
             for round in 0..30_u64 {
                 let (a, b) = (near.context.clone(), far.context.clone());
-                let options = ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() };
+                // A peer that has gone is given up soon. One that is there may be slow on a busy machine.
+                let options = match round % 4 {
+                    3 => ConnectOptions::default(),
+                    _ => ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() },
+                };
                 let (a, b) = connect((a, b), QpType::Rc, &options);
                 for number in 0..20 {
                     a.post(number, b.write_op(0), &[a.region.element(0..60_000)]);
