@@ -7,13 +7,20 @@
 pub mod fault;
 pub(crate) mod framed;
 mod interfaces;
+pub(crate) mod link;
 pub mod memory;
 mod open;
 pub mod pcap;
+pub mod raw;
 pub mod udp;
+pub mod xdp;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod namespaces;
+#[cfg(test)]
+mod ports;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::io;
 use std::net::IpAddr;

@@ -156,6 +156,38 @@ pub enum OpenError {
         /// The port.
         port: u16,
     },
+    /// No interface has this name.
+    #[error("device `{spec}`: there is no interface `{interface}`; this machine has {known}")]
+    NoInterface {
+        /// What was asked for.
+        spec: String,
+        /// The name.
+        interface: String,
+        /// Those that could be used.
+        known: String,
+    },
+    /// The interface, the kernel or somebody else on the interface does not allow it.
+    #[error("device `{spec}`: {problem}")]
+    Unsuitable {
+        /// What was asked for.
+        spec: String,
+        /// What is in the way, and what to do about it.
+        problem: String,
+    },
+    /// This user may not do that.
+    #[error(
+        "device `{spec}`: cannot {step}: {source}; it takes {privilege}. Without any privilege there is udp:ADDRESS"
+    )]
+    Privilege {
+        /// What was asked for.
+        spec: String,
+        /// What was refused.
+        step: &'static str,
+        /// Who may do it.
+        privilege: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// The operating system refused something.
     #[error("device `{spec}`: cannot {step}: {source}")]
     System {

@@ -13,13 +13,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Device;
 
-pub(super) use skip::skip_unless;
+pub(crate) use skip::skip_unless;
 
 /// Runs a test on a thread that is alone in a network namespace, after `ip` was called there with each of these
 /// lines. The namespace ends with the thread and the last socket in it, however the test ends. Returns whether the
 /// test ran: it needs `ip` and the right to make a namespace.
 #[track_caller]
-pub(super) fn in_own_network(lines: &[&str], test: impl FnOnce() + Send + 'static) -> bool {
+pub(crate) fn in_own_network(lines: &[&str], test: impl FnOnce() + Send + 'static) -> bool {
     // Child processes live in the namespace of the thread that starts them.
     let has_ip = Command::new("ip").arg("-V").output().is_ok_and(|output| output.status.success());
     if skip_unless(has_ip, "`ip` is not installed; it is in iproute2") {

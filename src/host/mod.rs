@@ -4,6 +4,8 @@
 //! Packet sockets and AF_XDP share the addresses of an interface with the kernel, which answers ARP and
 //! keeps the neighbour table; a TAP is a host of its own.
 
+pub(crate) mod kernel;
+
 use std::fmt;
 use std::io;
 use std::net::IpAddr;

@@ -6,35 +6,35 @@ use std::ptr;
 /// Room for control messages, aligned as the kernel wants it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
-pub(super) struct ControlBuffer<const LEN: usize>([u8; LEN]);
+pub(in crate::device) struct ControlBuffer<const LEN: usize>([u8; LEN]);
 
 impl<const LEN: usize> ControlBuffer<LEN> {
-    pub(super) const EMPTY: Self = Self([0; LEN]);
+    pub(in crate::device) const EMPTY: Self = Self([0; LEN]);
 
     /// The bytes that a message header points to.
-    pub(super) const fn bytes_mut(&mut self) -> &mut [u8; LEN] {
+    pub(in crate::device) const fn bytes_mut(&mut self) -> &mut [u8; LEN] {
         &mut self.0
     }
 
-    pub(super) const fn bytes(&self) -> &[u8; LEN] {
+    pub(in crate::device) const fn bytes(&self) -> &[u8; LEN] {
         &self.0
     }
 }
 
 /// Puts control messages one behind the other.
-pub(super) struct ControlWriter<'a> {
+pub(in crate::device) struct ControlWriter<'a> {
     bytes: &'a mut [u8],
     len: usize,
 }
 
 impl<'a> ControlWriter<'a> {
-    pub(super) const fn new(bytes: &'a mut [u8]) -> Self {
+    pub(in crate::device) const fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, len: 0 }
     }
 
     /// Appends one message. There must be room for it: which messages can come together is known when the
     /// buffer is laid out.
-    pub(super) fn push<const LEN: usize>(&mut self, level: i32, kind: i32, value: [u8; LEN]) {
+    pub(in crate::device) fn push<const LEN: usize>(&mut self, level: i32, kind: i32, value: [u8; LEN]) {
         const { assert!(LEN <= size_of::<u64>()) };
         let (header_end, end) = (self.len + DATA_OFFSET, self.len + space(LEN));
         assert!(end <= self.bytes.len(), "the control buffer is laid out too small");
@@ -51,13 +51,13 @@ impl<'a> ControlWriter<'a> {
     }
 
     /// Bytes written.
-    pub(super) const fn len(&self) -> usize {
+    pub(in crate::device) const fn len(&self) -> usize {
         self.len
     }
 }
 
 /// Calls `visit` with level, type and value of each message that the kernel wrote.
-pub(super) fn read_control(mut bytes: &[u8], mut visit: impl FnMut(i32, i32, &[u8])) {
+pub(in crate::device) fn read_control(mut bytes: &[u8], mut visit: impl FnMut(i32, i32, &[u8])) {
     while bytes.len() >= DATA_OFFSET {
         // SAFETY: there are at least as many bytes as a header has, it consists of integers only, and no
         // alignment is asked for.
@@ -72,7 +72,7 @@ pub(super) fn read_control(mut bytes: &[u8], mut visit: impl FnMut(i32, i32, &[u
 }
 
 /// The number in a message: one byte (the type of service) or an `int` (everything else).
-pub(super) fn number(value: &[u8]) -> Option<u32> {
+pub(in crate::device) fn number(value: &[u8]) -> Option<u32> {
     match value {
         [byte] => Some((*byte).into()),
         _ => value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)),
@@ -80,7 +80,7 @@ pub(super) fn number(value: &[u8]) -> Option<u32> {
 }
 
 /// Bytes that a message with a value of `len` bytes takes.
-pub(super) const fn space(len: usize) -> usize {
+pub(in crate::device) const fn space(len: usize) -> usize {
     DATA_OFFSET + aligned(len)
 }
 

@@ -11,7 +11,7 @@
 //! Path MTU discovery of the kernel applies: what is larger than a link on the way takes is dropped and
 //! counted as `udp_tx_too_long`.
 
-mod cmsg;
+pub(super) mod cmsg;
 mod receive;
 mod socket;
 mod spec;

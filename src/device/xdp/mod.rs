@@ -1,0 +1,361 @@
+//! RoCE over an AF_XDP socket, beside the kernel on one queue of one of its interfaces.
+//!
+//! Frames lie in memory that this process and the kernel share; rings say which are full and which are empty. A
+//! small program in the kernel sends RoCE here and everything else on its usual way. It leaves with the
+//! process, however that ends.
+//!
+//! Needs no C library: rings, memory and the program are in `rings`, `umem` and `program`. It takes the
+//! privileges of an administrator, and kernel 6.6 or later for frames longer than 3840 bytes, thus for path MTU 4096.
+//!
+//! # What to know about interfaces
+//!
+//! * Only one queue is read. Where an interface has several, bring RoCE to this one, see the warning that is logged.
+//! * A kernel at the other end of a virtual cable sends superpackets, which it would split only for a real one. In
+//!   native mode the kernel splits them on the way; in generic mode they arrive whole, and nothing says where
+//!   they are to be split. Longer ones than the MTU are dropped and counted as `xdp_rx_superpackets`; `ethtool -K
+//!   INTERFACE tx off gso off` at the other end avoids them.
+//! * A tag that the interface takes out of frames (`rxvlan`) is lost; `ethtool -K INTERFACE rxvlan off` keeps it.
+
+mod bpf;
+mod program;
+mod rings;
+mod socket;
+mod spec;
+mod umem;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use roce_transport::Instant;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::xdp::{XdpDesc, XdpDescOptions};
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::framed::port::{FramePort, Incoming, Outgoing, PortRecord};
+use super::link::Link;
+use super::{Availability, OpenError, raw};
+use crate::host::kernel::KernelHost;
+use socket::{Opened, Report, Rings};
+use umem::{CHUNK_LEN, TX_SLOTS, Umem};
+
+pub use spec::{XdpMode, XdpSpec};
+
+/// An AF_XDP socket. Dropped in this order, see [`Opened`].
+pub(crate) struct XdpPort {
+    _link: OwnedFd,
+    rings: Rings,
+    umem: Umem,
+    socket: OwnedFd,
+    record: PortRecord,
+    report: Report,
+    /// Slots that the kernel is done with.
+    free: Vec<u32>,
+    /// For each slot, how many of its chunks the kernel has not given back.
+    outstanding: Vec<u8>,
+    /// The slot lent last.
+    lent: Option<u32>,
+    /// What lies behind the second chunk of a frame, put together.
+    scratch: Vec<u8>,
+    retry_at: Option<Instant>,
+    counters: Counters,
+}
+
+/// What was sent and received, and why what was not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    tx_frames: u64,
+    tx_bytes: u64,
+    tx_calls: u64,
+    tx_blocked: u64,
+    tx_refused: u64,
+    rx_frames: u64,
+    rx_bytes: u64,
+    rx_fragmented: u64,
+    rx_superpackets: u64,
+    rx_wakeups: u64,
+}
+
+/// Opens a socket on a queue of an interface that shares its addresses with the kernel.
+pub(crate) fn open(spec: &XdpSpec) -> Result<(XdpPort, KernelHost), OpenError> {
+    let text = spec.to_string();
+    let link = Link::find(&text, &spec.interface)?;
+    // First, so that the privilege is what is complained about if it is missing.
+    let socket = socket::create().map_err(|source| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => OpenError::Privilege {
+            spec: text.clone(),
+            step: "open an AF_XDP socket",
+            privilege: socket::SOCKET_PRIVILEGE,
+            source,
+        },
+        Some(libc::EAFNOSUPPORT) => OpenError::Unsuitable {
+            spec: text.clone(),
+            problem: format!(
+                "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS); use raw:{}",
+                spec.interface
+            ),
+        },
+        _ => OpenError::System { spec: text.clone(), step: "open an AF_XDP socket", source },
+    })?;
+    let host = KernelHost::open(&text, &link)?;
+    let opened = socket::set_up(spec, &link, socket)?;
+    Ok((XdpPort::new(opened, &link), host))
+}
+
+/// Whether AF_XDP sockets can be opened here, and on which addresses. Opens one and a map for it, on no interface.
+pub(crate) fn availability() -> Availability {
+    match socket::create().and_then(|_| bpf::create_socket_map(1)) {
+        Ok(_) => raw::usable_addresses(),
+        Err(error) => Availability::Lacks(match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => socket::PROGRAM_PRIVILEGE.to_owned(),
+            Some(libc::EAFNOSUPPORT) => "a kernel with AF_XDP (CONFIG_XDP_SOCKETS)".to_owned(),
+            _ => format!("AF_XDP sockets: {error}"),
+        }),
+    }
+}
+
+impl XdpPort {
+    fn new(opened: Opened, link: &Link) -> Self {
+        let record = PortRecord {
+            kind: "xdp",
+            interface: link.name.clone(),
+            mac: link.mac,
+            link_mtu: link.mtu,
+            max_segments: 1,
+            bits_per_second: link.bits_per_second,
+        };
+        let report = opened.report;
+        tracing::debug!(?record, ?report, "opened an AF_XDP socket");
+        Self {
+            _link: opened.link,
+            rings: opened.rings,
+            umem: opened.umem,
+            socket: opened.socket,
+            record,
+            report,
+            free: (0..TX_SLOTS).rev().collect(),
+            outstanding: vec![0; TX_SLOTS as usize],
+            lent: None,
+            scratch: Vec::new(),
+            retry_at: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes back the slots that the kernel is done with.
+    fn reap(&mut self) {
+        let available = self.rings.completion.available();
+        if available == 0 {
+            return;
+        }
+        for index in 0..available {
+            let Some(slot) = Umem::slot_of(self.rings.completion.peek(index)) else { continue };
+            let outstanding = &mut self.outstanding[slot as usize];
+            *outstanding = outstanding.saturating_sub(1);
+            if *outstanding == 0 {
+                self.free.push(slot);
+            }
+        }
+        self.rings.completion.release(available);
+    }
+
+    /// How many of the next descriptors belong to one frame; `None` if its last one is not there yet.
+    fn frame_at(&self, begin: u32, available: u32) -> Option<u32> {
+        let is_last =
+            |index: &u32| !self.rings.rx.peek(*index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
+        (begin..available).find(is_last).map(|last| last - begin + 1)
+    }
+
+    /// Gives the frame in these descriptors to `sink`; whether it did.
+    fn deliver(&mut self, begin: u32, count: u32, sink: &mut dyn FnMut(&Incoming<'_>)) -> bool {
+        let piece = |index: u32| {
+            let XdpDesc { addr, len, .. } = self.rings.rx.peek(begin + index);
+            // SAFETY: the kernel has put it into the ring, and it goes back in `receive`, after this.
+            unsafe { self.umem.received(addr, len) }.unwrap_or_default()
+        };
+        let head = piece(0);
+        let tail = match count {
+            1 => &[],
+            2 => piece(1),
+            _ => {
+                self.scratch.clear();
+                for index in 1..count {
+                    let XdpDesc { addr, len, .. } = self.rings.rx.peek(begin + index);
+                    // SAFETY: as above.
+                    self.scratch.extend(unsafe { self.umem.received(addr, len) }.unwrap_or_default());
+                }
+                self.scratch.as_slice()
+            }
+        };
+        let len = head.len() + tail.len();
+        if len > self.record.link_mtu + ETHERNET_AND_TAGS {
+            if self.counters.rx_superpackets == 0 {
+                tracing::warn!(
+                    interface = self.record.interface,
+                    len,
+                    "frames longer than the link arrive: `ethtool -K INTERFACE tx off gso off` at the sending end \
+                     of the cable makes its kernel split them"
+                );
+            }
+            self.counters.rx_superpackets += 1;
+            return false;
+        }
+        self.counters.rx_bytes += len as u64;
+        self.counters.rx_fragmented += u64::from(count > 1);
+        sink(&Incoming { head, tail, segment_len: None, vlan: None });
+        true
+    }
+
+    /// One system call that makes the kernel send; whether it may go on at once.
+    fn kick(&mut self) -> io::Result<bool> {
+        self.counters.tx_calls += 1;
+        match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
+            Ok(_) => Ok(true),
+            // EAGAIN: it has sent as many as it does in one call, or has no room. EBUSY and ENOBUFS: a frame was
+            // lost in the queue of the interface, as any may be.
+            Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(true),
+            Err(Errno::NETDOWN) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl FramePort for XdpPort {
+    fn record(&self) -> &PortRecord {
+        &self.record
+    }
+
+    fn slot(&mut self) -> Option<&mut [u8]> {
+        if self.lent.is_none() {
+            if self.free.is_empty() {
+                self.reap();
+            }
+            self.lent = self.free.pop();
+        }
+        let slot = self.lent?;
+        // SAFETY: it was in the list of those that the kernel is done with.
+        unsafe { self.umem.slot(slot) }
+    }
+
+    fn commit(&mut self, frame: Outgoing) {
+        let Some(slot) = self.lent.take() else {
+            self.counters.tx_refused += 1;
+            return;
+        };
+        let (start, end) = (frame.bytes.start, frame.bytes.end);
+        if end > umem::SLOT_LEN || end.saturating_sub(start) < ETHERNET || frame.split.is_some() {
+            self.counters.tx_refused += 1;
+            self.free.push(slot);
+            return;
+        }
+        let (mut at, mut count) = (start, 0);
+        while at < end {
+            let next = end.min((at / CHUNK_LEN + 1) * CHUNK_LEN);
+            let mut options = XdpDescOptions::empty();
+            options.set(XdpDescOptions::XDP_PKT_CONTD, next < end);
+            let addr = Umem::slot_address(slot) + at as u64;
+            let has_room = self.rings.tx.push(XdpDesc { addr, len: (next - at) as u32, options });
+            debug_assert!(has_room, "the ring has a place for every chunk");
+            (at, count) = (next, count + 1);
+        }
+        self.outstanding[slot as usize] = count;
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += (end - start) as u64;
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.retry_at = None;
+        self.rings.tx.submit();
+        let mut unread = self.rings.tx.unread();
+        while unread > 0 && self.rings.tx.needs_wakeup() {
+            let is_up = self.kick()?;
+            self.reap();
+            let before = mem::replace(&mut unread, self.rings.tx.unread());
+            if unread == before {
+                self.counters.tx_blocked += 1;
+                self.retry_at = Some(now.plus_nanos(if is_up { RETRY_NS } else { DOWN_NS }));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
+        let available = self.rings.rx.available().min(MAX_BURST);
+        let (mut begin, mut delivered) = (0, 0);
+        while let Some(count) = self.frame_at(begin, available) {
+            delivered += usize::from(self.deliver(begin, count, sink));
+            begin += count;
+        }
+        if begin > 0 {
+            for index in 0..begin {
+                if let Some(chunk) = Umem::rx_chunk_of(self.rings.rx.peek(index).addr) {
+                    let has_room = self.rings.fill.push(chunk);
+                    debug_assert!(has_room, "the ring has a place for every chunk");
+                }
+            }
+            self.rings.rx.release(begin);
+            self.rings.fill.submit();
+            self.counters.rx_frames += delivered as u64;
+        }
+        // A driver that ran out of chunks stops until it is told that there are some again.
+        if self.report.is_native && self.rings.fill.needs_wakeup() {
+            self.counters.rx_wakeups += 1;
+            let _ = rustix::net::recv(&self.socket, &mut [0_u8; 0], RecvFlags::DONTWAIT);
+        }
+        Ok(delivered)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let it = &self.counters;
+        visit("xdp_native", self.report.is_native.into());
+        visit("xdp_zero_copy", self.report.is_zero_copy.into());
+        visit("xdp_tx_frames", it.tx_frames);
+        visit("xdp_tx_bytes", it.tx_bytes);
+        visit("xdp_tx_calls", it.tx_calls);
+        visit("xdp_tx_blocked", it.tx_blocked);
+        visit("xdp_tx_refused", it.tx_refused);
+        visit("xdp_rx_frames", it.rx_frames);
+        visit("xdp_rx_bytes", it.rx_bytes);
+        visit("xdp_rx_fragmented", it.rx_fragmented);
+        visit("xdp_rx_superpackets", it.rx_superpackets);
+        visit("xdp_rx_wakeups", it.rx_wakeups);
+        let Ok(kernel) = sockopt::xdp_statistics(&self.socket) else { return };
+        visit("xdp_rx_dropped", kernel.rx_dropped);
+        visit("xdp_rx_invalid", kernel.rx_invalid_descs);
+        visit("xdp_tx_invalid", kernel.tx_invalid_descs);
+        visit("xdp_rx_ring_full", kernel.rx_ring_full.unwrap_or(0));
+        visit("xdp_rx_fill_empty", kernel.rx_fill_ring_empty_descs.unwrap_or(0));
+    }
+}
+
+impl std::fmt::Debug for XdpPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("XdpPort")
+            .field("record", &self.record)
+            .field("report", &self.report)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Descriptors in a burst.
+const MAX_BURST: u32 = 256;
+const ETHERNET: usize = 14;
+/// The longest header in front of an IP packet: two tags.
+const ETHERNET_AND_TAGS: usize = 14 + 8;
+/// How long the kernel may take to make room.
+const RETRY_NS: u64 = 50_000;
+/// How often to look whether the interface is up again.
+const DOWN_NS: u64 = 10_000_000;

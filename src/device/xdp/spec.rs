@@ -1,0 +1,132 @@
+//! How an AF_XDP socket is named.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::device::OpenError;
+use crate::device::framed::FrameSettings;
+use crate::device::link::interface_name;
+
+/// Which queue of which interface to use, read from text such as `xdp:eth0` or `xdp:eth0,queue=3,mode=native`.
+///
+/// ```text
+/// "xdp:" interface *( "," option )
+/// option = "queue=" NUMBER   the receive queue; 0 if not given
+///        | "mode=" ( "native" | "generic" | "auto" )   where the program runs; auto if not given
+///        | "vlan=" NUMBER    the VLAN of all frames, 1 to 4094; without it they have no tag
+///        | "prio=" NUMBER    the priority in their tag, 0 to 7; without it, that of their DSCP
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpSpec {
+    /// The interface.
+    pub interface: String,
+    /// Its receive queue.
+    pub queue: u32,
+    /// Where the program runs.
+    pub mode: XdpMode,
+    /// The tag of frames.
+    pub settings: FrameSettings,
+}
+
+/// Where the program runs that picks out RoCE.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver, before the kernel has made a packet of a frame.
+    Native,
+    /// Behind the driver; works with every interface.
+    Generic,
+    /// In the driver if it can, but behind it on virtual cables (veth), where that is faster.
+    #[default]
+    Auto,
+}
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+            Self::Auto => "auto",
+        })
+    }
+}
+
+impl fmt::Display for XdpSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "xdp:{}", self.interface)?;
+        if self.queue != 0 {
+            write!(f, ",queue={}", self.queue)?;
+        }
+        if self.mode != XdpMode::Auto {
+            write!(f, ",mode={}", self.mode)?;
+        }
+        write!(f, "{}", self.settings)
+    }
+}
+
+impl FromStr for XdpSpec {
+    type Err = OpenError;
+
+    fn from_str(text: &str) -> Result<Self, OpenError> {
+        let bad = |item: &str, expected| OpenError::BadSpec {
+            spec: text.to_owned(),
+            item: item.to_owned(),
+            expected,
+        };
+        let rest = text.strip_prefix("xdp").unwrap_or(text);
+        let mut items = rest.strip_prefix(':').unwrap_or(rest).split(',').map(str::trim);
+        let name = items.next().unwrap_or_default();
+        let interface = interface_name(name).ok_or_else(|| bad(name, INTERFACE))?.to_owned();
+        let (mut queue, mut mode, mut settings) = (0, XdpMode::Auto, FrameSettings::default());
+        for item in items {
+            let (name, value) = item.split_once('=').ok_or_else(|| bad(item, OPTIONS))?;
+            match (name, value) {
+                ("queue", _) => queue = value.parse().map_err(|_| bad(item, "the number of a queue"))?,
+                ("mode", "native") => mode = XdpMode::Native,
+                ("mode", "generic") => mode = XdpMode::Generic,
+                ("mode", "auto") => mode = XdpMode::Auto,
+                ("mode", _) => return Err(bad(item, "mode=native, mode=generic or mode=auto")),
+                _ => {
+                    let result = settings.set(name, value).ok_or_else(|| bad(item, OPTIONS))?;
+                    result.map_err(|expected| bad(item, expected))?;
+                }
+            }
+        }
+        Ok(Self { interface, queue, mode, settings })
+    }
+}
+
+const INTERFACE: &str = "the name of an Ethernet interface such as eth0";
+const OPTIONS: &str = "queue=NUMBER, mode=native|generic|auto, vlan=NUMBER or prio=NUMBER";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for (text, canonical) in [
+            ("xdp:eth0", "xdp:eth0"),
+            ("xdp:eth0,queue=0,mode=auto", "xdp:eth0"),
+            ("xdp:eth0, mode=generic,queue=3", "xdp:eth0,queue=3,mode=generic"),
+            ("xdp:eth0,prio=3,mode=native,vlan=100", "xdp:eth0,mode=native,vlan=100,prio=3"),
+        ] {
+            let spec: XdpSpec = text.parse().unwrap();
+            assert_eq!(spec.to_string(), canonical);
+            assert_eq!(canonical.parse::<XdpSpec>().unwrap(), spec);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (text, part) in [
+            ("xdp", "the name of an Ethernet interface"),
+            ("xdp:eth0,queue=-1", "`queue=-1`: expected the number of a queue"),
+            ("xdp:eth0,mode=fast", "mode=native, mode=generic or mode=auto"),
+            ("xdp:eth0,vlan=0", "from 1 to 4094"),
+            ("xdp:eth0,port=1", "`port=1`: expected queue=NUMBER"),
+        ] {
+            let error = text.parse::<XdpSpec>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}
