@@ -1,7 +1,7 @@
 //! `roce ping` and `roce blast`: one set of options, two measurements.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::common::{DeviceArgs, EXCHANGE_PORT, device_on, device_towards, resolve};
 use super::terminal::{Output, Paint};
-use crate::cm::Exchange;
+use crate::cm::{Exchange, TcpListening};
 use crate::perf::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
 use crate::verbs::Context;
 
@@ -132,7 +132,7 @@ fn parse_range(text: &str) -> Result<Sizes, String> {
     Ok(Sizes(doubled.take_while(|size| *size <= last).collect()))
 }
 
-fn parse_mtu(text: &str) -> Result<PathMtu, String> {
+pub(super) fn parse_mtu(text: &str) -> Result<PathMtu, String> {
     let bytes = text.parse().ok();
     bytes.and_then(PathMtu::from_bytes).ok_or_else(|| "write 256, 512, 1024, 2048 or 4096".into())
 }
@@ -162,7 +162,7 @@ impl MeasureArgs {
     fn serve(&self, output: &mut Output) -> anyhow::Result<ExitCode> {
         let context = self.device.open(|| Ok(device_on(IpAddr::V4(Ipv4Addr::LOCALHOST))))?;
         let address = context.address().context("the device has no address")?;
-        let listener = TcpListener::bind(SocketAddr::new(address, self.port)).with_context(|| {
+        let listener = TcpListening::bind(&context, self.port).with_context(|| {
             format!(
                 "listening on {address} port {}; is another server running? --port chooses another",
                 self.port
@@ -177,7 +177,7 @@ impl MeasureArgs {
             output.flush()?;
         }
         loop {
-            let exchange = Exchange::accept_from(&listener)?;
+            let exchange = Exchange::accept_on(&listener)?;
             let peer = exchange.peer().to_owned();
             match perf::serve(&context, exchange) {
                 Ok(plan) if !self.json => {
@@ -240,7 +240,7 @@ impl MeasureArgs {
             );
         };
         let plan = self.plan(tool, iterations, buffers, mtu);
-        let exchange = Exchange::connect(server)?;
+        let exchange = Exchange::connect_from(&context, server)?;
         let json = self.json;
         if !json {
             heading(output, &context, &plan)?;

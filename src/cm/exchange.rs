@@ -7,6 +7,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::{Tcp, TcpListening};
+use crate::verbs::Context;
+
 /// The longest line that is read: whatever connects here is not trusted.
 const LONGEST_LINE: u64 = 1 << 20;
 /// How long the other side may take for one line.
@@ -77,7 +80,7 @@ pub enum ExchangeError {
 /// A connection to the other side.
 #[derive(Debug)]
 pub struct Exchange {
-    reader: BufReader<TcpStream>,
+    reader: BufReader<Tcp>,
     peer: String,
     /// As long as the connection.
     span: tracing::Span,
@@ -92,8 +95,19 @@ impl Exchange {
     pub fn connect(address: impl ToSocketAddrs + std::fmt::Debug) -> Result<Self, ExchangeError> {
         let peer = format!("{address:?}");
         let _connect = tracing::debug_span!("connect", peer).entered();
-        let stream = TcpStream::connect(address).map_err(|source| ExchangeError::Connect { peer, source })?;
-        Self::over(stream)
+        let stream = TcpStream::connect(address).and_then(Tcp::try_from);
+        Self::over(stream.map_err(|source| ExchangeError::Connect { peer, source })?)
+    }
+
+    /// Connects to a listening side from the address of a device.
+    ///
+    /// # Errors
+    ///
+    /// When nobody listens there.
+    pub fn connect_from(context: &Context, peer: SocketAddr) -> Result<Self, ExchangeError> {
+        let _connect = tracing::debug_span!("connect", %peer).entered();
+        let connected = Tcp::connect(context, peer);
+        Self::over(connected.map_err(|source| ExchangeError::Connect { peer: peer.to_string(), source })?)
     }
 
     /// Waits for one connection on `address`.
@@ -115,13 +129,23 @@ impl Exchange {
     pub fn accept_from(listener: &TcpListener) -> Result<Self, ExchangeError> {
         let address =
             listener.local_addr().map_or_else(|_| "the listener".into(), |address| address.to_string());
-        let (stream, _) = listener.accept().map_err(|source| ExchangeError::Listen { address, source })?;
-        Self::over(stream)
+        let accepted = listener.accept().and_then(|(stream, _)| Tcp::try_from(stream));
+        Self::over(accepted.map_err(|source| ExchangeError::Listen { address, source })?)
     }
 
-    fn over(stream: TcpStream) -> Result<Self, ExchangeError> {
-        let peer = stream.peer_addr().map_or_else(|_| "the other side".into(), |address| address.to_string());
-        let set = stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
+    /// Waits for one connection to a device.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn accept_on(listening: &TcpListening) -> Result<Self, ExchangeError> {
+        let address = listening.local_addr().to_string();
+        Self::over(listening.accept().map_err(|source| ExchangeError::Listen { address, source })?)
+    }
+
+    fn over(mut stream: Tcp) -> Result<Self, ExchangeError> {
+        let peer = stream.peer_addr().to_string();
+        let set = stream.set_read_timeout(Some(PATIENCE));
         set.map_err(|source| ExchangeError::Broken { what: "anything", peer: peer.clone(), source })?;
         // Not within the span of connecting, which ends here.
         let span = tracing::debug_span!(parent: None, "exchange", peer);
@@ -169,8 +193,8 @@ impl Exchange {
         Ok(first)
     }
 
-    fn set_patience(&self, what: &'static str, patience: Duration) -> Result<(), ExchangeError> {
-        let set = self.reader.get_ref().set_read_timeout(Some(patience));
+    fn set_patience(&mut self, what: &'static str, patience: Duration) -> Result<(), ExchangeError> {
+        let set = self.reader.get_mut().set_read_timeout(Some(patience));
         set.map_err(|source| ExchangeError::Broken { what, peer: self.peer.clone(), source })
     }
 
@@ -228,18 +252,11 @@ impl Exchange {
         if !self.reader.buffer().is_empty() {
             return Ok(true);
         }
-        let stream = self.reader.get_ref();
-        let peeked = stream.set_nonblocking(true).and_then(|()| {
-            let peeked = stream.peek(&mut [0]);
-            stream.set_nonblocking(false)?;
-            Ok(peeked)
-        });
-        match peeked {
-            Ok(Ok(_)) => Ok(true),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Ok(Err(source)) | Err(source) => {
-                Err(ExchangeError::Broken { what: "anything", peer: self.peer.clone(), source })
-            }
-        }
+        let has_input = self.reader.get_mut().has_input();
+        has_input.map_err(|source| ExchangeError::Broken {
+            what: "anything",
+            peer: self.peer.clone(),
+            source,
+        })
     }
 }

@@ -17,7 +17,7 @@ use roce_packet::{Ecn, Path, VlanTag};
 use roce_sim::fault::{Delivery, FaultInjector, Verdict};
 use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 
-use super::{Capabilities, Device};
+use super::{Capabilities, Device, HostTcp};
 use held::Held;
 
 /// A device around a device, with faults.
@@ -183,6 +183,10 @@ impl Device for FaultDevice {
 
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
         self.inner.set_multicast(group, join)
+    }
+
+    fn host_tcp(&mut self) -> Option<&mut dyn HostTcp> {
+        self.inner.host_tcp()
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {

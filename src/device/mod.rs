@@ -12,6 +12,7 @@ pub mod memory;
 mod open;
 pub mod pcap;
 pub mod raw;
+pub mod tap;
 pub mod udp;
 pub mod xdp;
 
@@ -26,10 +27,13 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
+pub use framed::FrameSettings;
 pub use interfaces::{LocalAddress, local_addresses};
 pub use open::{Availability, Kind, OpenError, OpenOptions, kinds, open};
 
 pub(crate) use open::wrap;
+
+pub use crate::host::{HostTcp, TcpId};
 
 use roce_packet::{Path, VlanTag};
 use roce_transport::{Instant, Received, Transmit, TxSlot};
@@ -118,6 +122,12 @@ pub trait Device: Send {
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
         let _ = (group, join);
         Err(io::Error::new(io::ErrorKind::Unsupported, "this device carries no multicast"))
+    }
+
+    /// TCP from this device's address, where the kernel does not have that address; `None` where the kernel's
+    /// own TCP does. Programs use [`cm::Tcp`](crate::cm::Tcp), which knows both.
+    fn host_tcp(&mut self) -> Option<&mut dyn HostTcp> {
+        None
     }
 
     /// Counters of this device and what it wraps: name and value.

@@ -9,8 +9,10 @@ use roce_sim::fault::FaultInjector;
 
 use super::Device;
 use super::fault::FaultDevice;
+use super::framed::FramedDevice;
 use super::interfaces::{LocalAddress, local_addresses};
 use super::pcap::{FrameSink, PcapDevice};
+use super::tap::{self, TapSpec};
 use super::udp::{UdpDevice, UdpSpec, bind_problem};
 
 /// What to put around a device.
@@ -38,7 +40,7 @@ impl fmt::Debug for OpenOptions {
 /// Opens the device that `spec` names, for example `udp:192.0.2.1`, and wraps it as `options` say.
 ///
 /// The kinds are those of [`kinds`]; the syntax of each is in the documentation of its specification, such
-/// as [`UdpSpec`].
+/// as [`UdpSpec`] and [`TapSpec`].
 ///
 /// ```
 /// use roce::device::{self, OpenOptions};
@@ -56,7 +58,12 @@ pub fn open(spec: &str, options: OpenOptions) -> Result<Box<dyn Device>, OpenErr
     let device: Box<dyn Device> = match kind {
         "udp" => Box::new(UdpDevice::open(&spec.parse::<UdpSpec>()?)?),
         "memory" => return Err(OpenError::MemoryIsAPair { spec: spec.to_owned() }),
-        "tap" | "xdp" | "raw" => {
+        "tap" => {
+            let spec: TapSpec = spec.parse()?;
+            let (port, host) = tap::open(&spec)?;
+            Box::new(FramedDevice::new(Box::new(port), Box::new(host), spec.frames))
+        }
+        "xdp" | "raw" => {
             return Err(OpenError::NotInThisVersion { spec: spec.to_owned(), kind: kind.to_owned() });
         }
         _ => return Err(OpenError::UnknownKind { spec: spec.to_owned(), kind: kind.to_owned() }),
@@ -255,7 +262,12 @@ pub fn kinds() -> Vec<Kind> {
             example: "roce::device::memory::MemoryDevice::pair".to_owned(),
             availability: Availability::Usable(Vec::new()),
         },
-        later("tap", "a virtual Ethernet interface", "tap:roce0"),
+        Kind {
+            name: "tap",
+            summary: "a virtual Ethernet interface, and a host of its own behind it",
+            example: "tap:roce0,ip=198.18.0.2/24".to_owned(),
+            availability: tap::availability(),
+        },
         later("xdp", "AF_XDP rings on an interface", "xdp:eth0"),
         later("raw", "a packet socket on an interface", "raw:eth0"),
     ]
@@ -313,6 +325,7 @@ mod tests {
             ("upd:127.0.0.1", ["there is no kind `upd`", "roce devices"]),
             ("xdp:eth0", ["xdp devices are not in this version", "use udp:ADDRESS"]),
             ("memory", ["MemoryDevice::pair", "udp:127.0.0.2"]),
+            ("tap:roce0", ["expected an address behind the name", "tap:roce0,ip=198.18.0.2/24"]),
             ("udp", ["device `udp`", "expected an address"]),
             ("udp:somewhere", ["`somewhere`", "expected an address"]),
             ("udp:127.0.0.1,mtu=5", ["`mtu=5`", "expected port=NUMBER"]),

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, VlanTag, icrc};
 use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
 
-use super::{Capabilities, Device};
+use super::{Capabilities, Device, HostTcp};
 use crate::observe::pcap_file::{CaptureError, Direction, PcapWriter};
 
 /// Takes the frames of a capture.
@@ -198,6 +198,10 @@ impl Device for PcapDevice {
 
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
         self.inner.set_multicast(group, join)
+    }
+
+    fn host_tcp(&mut self) -> Option<&mut dyn HostTcp> {
+        self.inner.host_tcp()
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {

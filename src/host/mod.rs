@@ -5,6 +5,8 @@
 //! keeps the neighbour table; a TAP is a host of its own.
 
 pub(crate) mod kernel;
+pub(crate) mod own;
+mod tcp;
 
 use std::fmt;
 use std::io;
@@ -14,6 +16,8 @@ use roce_packet::MacAddr;
 use roce_transport::Instant;
 
 use crate::device::framed::port::Incoming;
+
+pub use tcp::{HostTcp, TcpId};
 
 /// Where frames for an IP address go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +84,11 @@ pub(crate) trait Host: Send {
     ///
     /// The system refuses.
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()>;
+
+    /// TCP of this host; `None` if it is the kernel's.
+    fn tcp(&mut self) -> Option<&mut dyn HostTcp> {
+        None
+    }
 
     /// Name and value of each counter.
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {

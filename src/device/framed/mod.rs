@@ -26,7 +26,7 @@ use std::os::fd::BorrowedFd;
 use roce_packet::{Gid, MacAddr, Path, VlanTag};
 use roce_transport::{Instant, Received, Transmit, TxSlot};
 
-use super::{Capabilities, Device};
+use super::{Capabilities, Device, HostTcp};
 use crate::host::{Host, Resolution};
 use held::{Held, HeldDatagram};
 use pauses::Pauses;
@@ -192,6 +192,10 @@ impl Device for FramedDevice {
             self.groups.push(group);
         }
         Ok(())
+    }
+
+    fn host_tcp(&mut self) -> Option<&mut dyn HostTcp> {
+        self.host.tcp()
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {

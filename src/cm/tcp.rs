@@ -1,0 +1,306 @@
+//! TCP from the address of a device. Where the kernel has that address, it is the kernel's TCP; a TAP, whose
+//! address the kernel does not know, brings its own ([`HostTcp`]).
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant as StdInstant};
+
+use roce_transport::Instant;
+
+use crate::device::{HostTcp, TcpId};
+use crate::driver::wake::wait_readable;
+use crate::verbs::Context;
+
+/// How long connecting may take on a TCP of our own.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+/// How long dropping a connection waits for the peer to have taken everything.
+const LINGER: Duration = Duration::from_secs(1);
+/// Another thread may take in what this one waits for, without it being seen on the device's descriptor.
+const LONGEST_SLEEP: Duration = Duration::from_millis(10);
+
+/// A TCP connection. Dropping it closes it, after what was written has been sent.
+#[derive(Debug)]
+pub struct Tcp {
+    way: Way,
+    peer: SocketAddr,
+}
+
+#[derive(Debug)]
+enum Way {
+    Kernel(TcpStream),
+    Own(Connection),
+}
+
+/// A connection through the device.
+#[derive(Debug)]
+struct Connection {
+    context: Context,
+    id: TcpId,
+    read_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
+}
+
+impl Tcp {
+    /// Connects to `peer`, on devices with a TCP of their own from the address of the device.
+    ///
+    /// # Errors
+    ///
+    /// Nobody answers, or nobody listens there, or the device has no address of that family.
+    pub fn connect(context: &Context, peer: SocketAddr) -> io::Result<Self> {
+        if !has_own_tcp(context) {
+            return Self::try_from(TcpStream::connect(peer)?);
+        }
+        let id = until(context, None, |tcp, now| tcp.connect(now, peer))?;
+        let connection = Connection::new(context, id);
+        until(context, Some(CONNECT_PATIENCE), |tcp, now| tcp.check_connected(now, id))?;
+        Ok(Self { way: Way::Own(connection), peer })
+    }
+
+    /// Who is on the other side.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// How long [`Read::read`] waits before it fails with `WouldBlock` or `TimedOut`; `None` for ever.
+    ///
+    /// # Errors
+    ///
+    /// The time is zero.
+    pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        match &mut self.way {
+            Way::Kernel(stream) => stream.set_read_timeout(timeout),
+            Way::Own(connection) => {
+                connection.read_timeout = not_zero(timeout)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// How long [`Write::write`] waits before it fails with `WouldBlock` or `TimedOut`; `None` for ever.
+    ///
+    /// # Errors
+    ///
+    /// The time is zero.
+    pub fn set_write_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        match &mut self.way {
+            Way::Kernel(stream) => stream.set_write_timeout(timeout),
+            Way::Own(connection) => {
+                connection.write_timeout = not_zero(timeout)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether [`Read::read`] would return at once, with bytes or because the connection has ended.
+    ///
+    /// # Errors
+    ///
+    /// The connection broke.
+    pub fn has_input(&mut self) -> io::Result<bool> {
+        match &mut self.way {
+            Way::Kernel(stream) => {
+                stream.set_nonblocking(true)?;
+                let peeked = stream.peek(&mut [0]);
+                stream.set_nonblocking(false)?;
+                match peeked {
+                    Ok(_) => Ok(true),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+                    Err(error) => Err(error),
+                }
+            }
+            Way::Own(Connection { context, id, .. }) => {
+                let (_, is_readable) = attempt(context, |tcp, _| Ok(tcp.is_readable(*id)));
+                is_readable
+            }
+        }
+    }
+}
+
+impl TryFrom<TcpStream> for Tcp {
+    type Error = io::Error;
+
+    /// Takes a connection of the kernel.
+    fn try_from(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let peer = stream.peer_addr()?;
+        Ok(Self { way: Way::Kernel(stream), peer })
+    }
+}
+
+impl Read for Tcp {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.way {
+            Way::Kernel(stream) => stream.read(buffer),
+            Way::Own(Connection { context, id, read_timeout, .. }) => {
+                until(context, *read_timeout, |tcp, _| tcp.read(*id, buffer))
+            }
+        }
+    }
+}
+
+impl Write for Tcp {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.way {
+            Way::Kernel(stream) => stream.write(bytes),
+            Way::Own(Connection { context, id, write_timeout, .. }) => {
+                until(context, *write_timeout, |tcp, _| tcp.write(*id, bytes))
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Connection {
+    fn new(context: &Context, id: TcpId) -> Self {
+        Self { context: context.clone(), id, read_timeout: None, write_timeout: None }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let Self { context, id, .. } = self;
+        if !std::thread::panicking() {
+            // The process may end with the device, and nobody sends again then. A peer that does not take it in
+            // time does not get it.
+            let _ = until(context, Some(LINGER), |tcp, _| match tcp.unacknowledged(*id) {
+                0 => Ok(()),
+                _ => Err(io::ErrorKind::WouldBlock.into()),
+            });
+        }
+        // Fails only without a TCP of its own, which the device has had.
+        let _ = attempt(context, |tcp, _| {
+            tcp.close(*id);
+            Ok(())
+        });
+    }
+}
+
+/// Listens for TCP connections on the address of a device.
+#[derive(Debug)]
+pub struct TcpListening {
+    way: Listening,
+    address: SocketAddr,
+}
+
+#[derive(Debug)]
+enum Listening {
+    Kernel(TcpListener),
+    Own { context: Context, id: TcpId },
+}
+
+impl TcpListening {
+    /// Listens on `port` of the first address of a device, or with 0 on a port that is free. A TCP of the device
+    /// itself listens on all of its addresses.
+    ///
+    /// # Errors
+    ///
+    /// The port is taken, or the device has no address.
+    pub fn bind(context: &Context, port: u16) -> io::Result<Self> {
+        let address = context.address().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        if !has_own_tcp(context) {
+            let listener = TcpListener::bind(SocketAddr::new(address, port))?;
+            let address = listener.local_addr()?;
+            return Ok(Self { way: Listening::Kernel(listener), address });
+        }
+        let (id, port) = until(context, None, |tcp, _| tcp.listen(port))?;
+        let way = Listening::Own { context: context.clone(), id };
+        Ok(Self { way, address: SocketAddr::new(address, port) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    ///
+    /// The device failed, or there are too many sockets.
+    pub fn accept(&self) -> io::Result<Tcp> {
+        match &self.way {
+            Listening::Kernel(listener) => Tcp::try_from(listener.accept()?.0),
+            Listening::Own { context, id } => {
+                let (id, peer) = until(context, None, |tcp, _| tcp.accept(*id))?;
+                Ok(Tcp { way: Way::Own(Connection::new(context, id)), peer })
+            }
+        }
+    }
+}
+
+impl Drop for TcpListening {
+    fn drop(&mut self) {
+        if let Listening::Own { context, id } = &self.way {
+            // As for a connection.
+            let _ = attempt(context, |tcp, _| {
+                tcp.close(*id);
+                Ok(())
+            });
+        }
+    }
+}
+
+fn not_zero(timeout: Option<Duration>) -> io::Result<Option<Duration>> {
+    if timeout == Some(Duration::ZERO) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a timeout of zero"));
+    }
+    Ok(timeout)
+}
+
+fn has_own_tcp(context: &Context) -> bool {
+    context.inner.lock().device_mut().host_tcp().is_some()
+}
+
+/// Makes progress, does something, and sends what came of it. Says as well when the device needs another look.
+fn attempt<T>(
+    context: &Context,
+    something: impl FnOnce(&mut dyn HostTcp, Instant) -> io::Result<T>,
+) -> (Option<Duration>, io::Result<T>) {
+    let inner = &context.inner;
+    let mut driver = inner.lock();
+    driver.progress();
+    let now = driver.now();
+    let result = match driver.device_mut().host_tcp() {
+        Some(tcp) => something(tcp, now),
+        None => Err(io::Error::new(io::ErrorKind::Unsupported, "this device has no TCP of its own")),
+    };
+    inner.transmit(&mut driver);
+    let result = match (result, driver.failure()) {
+        (Err(error), Some(failure)) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(io::Error::new(failure.kind(), failure.to_string()))
+        }
+        (result, _) => result,
+    };
+    (driver.deadline().map(|deadline| deadline.since(now)), result)
+}
+
+/// Tries until it does not fail with `WouldBlock` any more, or the time is over.
+fn until<T>(
+    context: &Context,
+    timeout: Option<Duration>,
+    mut something: impl FnMut(&mut dyn HostTcp, Instant) -> io::Result<T>,
+) -> io::Result<T> {
+    let end = timeout.map(|timeout| StdInstant::now() + timeout);
+    let _waiting = context.inner.enter_wait();
+    loop {
+        let (deadline, result) = attempt(context, &mut something);
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => return result,
+        }
+        let left = end.map(|end| end.saturating_duration_since(StdInstant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let sleep = [deadline, left].into_iter().flatten().fold(LONGEST_SLEEP, Duration::min);
+        match context.inner.device_descriptor() {
+            Some(device) => wait_readable(&[device], Some(sleep)).map(|_| ())?,
+            None => std::thread::sleep(sleep),
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! TAPs in network namespaces of their own: against the kernel, and against each other on a bridge.
+
+use std::io::{Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant as StdInstant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::*;
+use crate::cm::{Exchange, Tcp, TcpListening};
+use crate::device::framed::FramedDevice;
+use crate::device::framed::port::Split;
+use crate::device::namespaces::Namespace;
+use crate::perf::{self, Completion, Op, Plan, Post, Signal, Tool};
+use crate::verbs::Context;
+
+const KERNEL: &str = "198.18.0.1";
+const OURS: &str = "198.18.0.2";
+
+/// Nothing here takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A namespace where TAPs can be made.
+#[track_caller]
+fn namespace() -> Option<Namespace> {
+    let namespace = Namespace::new()?;
+    let has_driver = std::path::Path::new(DRIVER).exists();
+    if crate::device::testing::skip_unless(has_driver, "there is no /dev/net/tun; `modprobe tun` makes it") {
+        return None;
+    }
+    Some(namespace)
+}
+
+#[track_caller]
+fn ports(namespace: &Namespace, spec: &str) -> (TapPort, OwnHost) {
+    let spec: TapSpec = spec.parse().unwrap();
+    namespace.run(move || open(&spec)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[track_caller]
+fn refusal(namespace: &Namespace, spec: &str) -> String {
+    let spec: TapSpec = spec.parse().unwrap();
+    match namespace.run(move || open(&spec)) {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[track_caller]
+fn context(namespace: &Namespace, spec: &str) -> Context {
+    let (port, host) = ports(namespace, spec);
+    let settings = spec.parse::<TapSpec>().unwrap().frames;
+    Context::builder().attach(Box::new(FramedDevice::new(Box::new(port), Box::new(host), settings))).unwrap()
+}
+
+/// The kernel takes its address of the TAP into use.
+fn address_the_kernel(namespace: &Namespace) {
+    namespace.ip(&["address add 198.18.0.1/24 dev roce0", "address add 2001:db8::1/64 dev roce0 nodad"]);
+}
+
+fn device_counter(context: &Context, name: &str) -> u64 {
+    let mut found = 0;
+    context.visit_counters(&mut |known, value| {
+        if known == name {
+            found = value;
+        }
+    });
+    found
+}
+
+/// Sends an echo request of the kernel with so many bytes and returns whether the answer came.
+fn kernel_pings(namespace: &Namespace, to: IpAddr, len: usize) -> bool {
+    namespace.run(move || {
+        let (domain, protocol, request, reply) = match to {
+            IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8_u8, 0_u8),
+            IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, 128, 129),
+        };
+        let socket = Socket::new(domain, Type::RAW, Some(protocol)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut message = vec![0x5a; 8 + len];
+        message[..8].copy_from_slice(&[request, 0, 0, 0, 0x12, 0x34, 0, 1]);
+        if to.is_ipv4() {
+            // The kernel fills in that of ICMPv6.
+            let sum = !smoltcp::wire::checksum::data(&message);
+            message[2..4].copy_from_slice(&sum.to_be_bytes());
+        }
+        let end = StdInstant::now() + PATIENCE;
+        while StdInstant::now() < end {
+            socket.send_to(&message, &SocketAddr::new(to, 0).into()).unwrap();
+            let mut buffer = vec![MaybeUninit::new(0); 10_000];
+            while let Ok(received) = socket.recv(&mut buffer) {
+                // SAFETY: `recv` has written that many bytes.
+                let bytes: Vec<u8> =
+                    buffer[..received].iter().map(|byte| unsafe { byte.assume_init() }).collect();
+                let icmp = if to.is_ipv4() { &bytes[20..] } else { &bytes[..] };
+                if icmp[0] == reply && icmp[4..] == message[4..] {
+                    return true;
+                }
+            }
+        }
+        false
+    })
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|place| (place * 31 + place / 251 + seed) as u8).collect()
+}
+
+/// Writes and reads a megabyte each, both ends at once, and looks at every byte.
+fn swap_a_megabyte(stream: &mut (impl Read + Write), own: usize, other: usize) {
+    const LEN: usize = 1 << 20;
+    const STEP: usize = 32 << 10;
+    let sent = pattern(LEN, own);
+    let mut received = vec![0; LEN];
+    for place in (0..LEN).step_by(STEP) {
+        stream.write_all(&sent[place..place + STEP]).unwrap();
+        stream.read_exact(&mut received[place..place + STEP]).unwrap();
+    }
+    assert!(received == pattern(LEN, other), "the content is right");
+}
+
+#[test]
+fn the_kernel_pings_us() {
+    let Some(namespace) = namespace() else { return };
+    let context = context(&namespace, "tap:roce0,ip=198.18.0.2/24,ip6=2001:db8::2/64");
+    assert_eq!(context.address(), Some(OURS.parse().unwrap()));
+    address_the_kernel(&namespace);
+    for len in [0, 1, 56, 1400] {
+        assert!(kernel_pings(&namespace, OURS.parse().unwrap(), len), "{len} bytes");
+        assert!(kernel_pings(&namespace, "2001:db8::2".parse().unwrap(), len), "{len} bytes");
+    }
+    assert!(device_counter(&context, "frame_rx_host") >= 8);
+}
+
+#[test]
+fn a_link_with_room_for_path_mtu_4096() {
+    let Some(namespace) = namespace() else { return };
+    let context = context(&namespace, "tap:roce0,ip=198.18.0.2/24,ip6=2001:db8::2/64,mtu=4200");
+    assert_eq!(context.query().capabilities.link_mtu, 4200);
+    assert_eq!(context.largest_path_mtu().map(|mtu| mtu.bytes()), Some(4096));
+    address_the_kernel(&namespace);
+    // Longer than a packet of ours may be, but for its header.
+    assert!(kernel_pings(&namespace, OURS.parse().unwrap(), 4096 - 28));
+}
+
+#[test]
+fn tcp_from_the_kernel_to_us_and_from_us_to_the_kernel() {
+    let Some(namespace) = namespace() else { return };
+    let context = context(&namespace, "tap:roce0,ip=198.18.0.2/24,ip6=2001:db8::2/64");
+    address_the_kernel(&namespace);
+    for (ours, kernel) in [(OURS, KERNEL), ("2001:db8::2", "2001:db8::1")] {
+        let (ours, kernel): (IpAddr, IpAddr) = (ours.parse().unwrap(), kernel.parse().unwrap());
+        std::thread::scope(|scope| {
+            let listening = TcpListening::bind(&context, 7471).unwrap();
+            assert_eq!(listening.local_addr().port(), 7471);
+            scope.spawn(move || {
+                let mut stream = listening.accept().unwrap();
+                assert_eq!(stream.peer_addr().ip(), kernel);
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                swap_a_megabyte(&mut stream, 1, 2);
+            });
+            namespace.run(move || {
+                let mut stream = TcpStream::connect((ours, 7471)).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                swap_a_megabyte(&mut stream, 2, 1);
+                assert_eq!(stream.read(&mut [0; 9]).unwrap(), 0, "closed when dropped");
+            });
+        });
+
+        let listener = namespace.run(move || TcpListener::bind((kernel, 7472))).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut stream, peer) = listener.accept().unwrap();
+                assert_eq!(peer.ip(), ours);
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                swap_a_megabyte(&mut stream, 3, 4);
+            });
+            let mut stream = Tcp::connect(&context, SocketAddr::new(kernel, 7472)).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            assert!(!stream.has_input().unwrap());
+            swap_a_megabyte(&mut stream, 4, 3);
+        });
+    }
+}
+
+#[test]
+fn tcp_that_cannot_be_says_why_and_a_silent_peer_runs_into_the_timeout() {
+    let Some(namespace) = namespace() else { return };
+    let context = context(&namespace, "tap:roce0,ip=198.18.0.2/24");
+    address_the_kernel(&namespace);
+    let kernel: IpAddr = KERNEL.parse().unwrap();
+    let error = Tcp::connect(&context, SocketAddr::new(kernel, 9)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    let nobody = SocketAddr::new("198.18.0.77".parse().unwrap(), 9);
+    let error = Tcp::connect(&context, nobody).unwrap_err();
+    assert!(error.to_string().contains("198.18.0.77 does not answer"), "{error}");
+    let elsewhere = SocketAddr::new("203.0.113.1".parse().unwrap(), 9);
+    assert_eq!(Tcp::connect(&context, elsewhere).unwrap_err().kind(), io::ErrorKind::NetworkUnreachable);
+
+    let listener = namespace.run(move || TcpListener::bind((kernel, 7473))).unwrap();
+    let mut stream = Tcp::connect(&context, SocketAddr::new(kernel, 7473)).unwrap();
+    let _silent = listener.accept().unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let started = StdInstant::now();
+    assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert!(started.elapsed() >= Duration::from_millis(50));
+    assert!(stream.set_read_timeout(Some(Duration::ZERO)).is_err());
+
+    let _first = TcpListening::bind(&context, 7474).unwrap();
+    assert_eq!(TcpListening::bind(&context, 7474).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+}
+
+/// Two TAPs and a bridge between them, which the kernel owns.
+fn bridged(namespace: &Namespace, more: &str) -> [Context; 2] {
+    namespace.ip(&["link add br0 type bridge mcast_snooping 0", "link set br0 up"]);
+    let open = |number: u8| {
+        let spec = format!("tap:roce{number},ip=198.18.0.{number}/24,ip6=2001:db8::{number}/64{more}");
+        let context = context(namespace, &spec);
+        namespace.ip(&[&format!("link set roce{number} master br0")]);
+        context
+    };
+    [open(2), open(3)]
+}
+
+/// Runs one measurement between two contexts, endpoints exchanged over their own TCP.
+fn measure([near, far]: &[Context; 2], plan: &Plan) {
+    let listening = TcpListening::bind(far, 7471).unwrap();
+    let address = listening.local_addr();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let exchange = Exchange::accept_on(&listening).unwrap();
+            perf::serve(far, exchange).unwrap();
+        });
+        let exchange = Exchange::connect_from(near, address).unwrap();
+        let rows = perf::run_client(near, exchange, plan, &mut |_| {}).unwrap();
+        assert_eq!(rows.len(), plan.sizes.len());
+    });
+}
+
+fn plan(tool: Tool, op: Op, path_mtu: usize) -> Plan {
+    Plan {
+        tool,
+        op,
+        sizes: vec![1, 1000, 65_536],
+        iterations: 200,
+        buffers: 8,
+        inline: false,
+        completion: Completion::Event,
+        post: Post::List,
+        signal: Signal::Full,
+        path_mtu,
+        timeout: 14,
+    }
+}
+
+#[test]
+fn two_taps_on_a_bridge_exchange_messages() {
+    let Some(namespace) = namespace() else { return };
+    let contexts = bridged(&namespace, "");
+    measure(&contexts, &plan(Tool::Ping, Op::Send, 1024));
+    measure(&contexts, &plan(Tool::Blast, Op::Write, 1024));
+    measure(&contexts, &plan(Tool::Blast, Op::Read, 1024));
+    for context in &contexts {
+        assert_eq!(device_counter(context, "tap_tx_refused"), 0);
+        assert_eq!(device_counter(context, "tap_rx_malformed"), 0);
+        assert_eq!(device_counter(context, "host_address_conflicts"), 0);
+    }
+}
+
+#[test]
+fn two_taps_exchange_messages_of_path_mtu_4096_in_a_vlan() {
+    let Some(namespace) = namespace() else { return };
+    let contexts = bridged(&namespace, ",mtu=4200,vlan=7,prio=3");
+    namespace.ip(&["link set br0 mtu 4200"]);
+    measure(&contexts, &plan(Tool::Blast, Op::Send, 4096));
+}
+
+#[test]
+fn another_host_with_the_same_address_is_noticed() {
+    let Some(namespace) = namespace() else { return };
+    let context = context(&namespace, "tap:roce0,ip=198.18.0.1/24,mac=02:00:00:00:00:77");
+    address_the_kernel(&namespace);
+    // The kernel speaks with its address.
+    let end = StdInstant::now() + PATIENCE;
+    while device_counter(&context, "host_address_conflicts") == 0 {
+        assert!(StdInstant::now() < end, "not noticed");
+        let spoken = namespace.run(|| {
+            TcpStream::connect_timeout(
+                &SocketAddr::new(Ipv4Addr::new(198, 18, 0, 50).into(), 9),
+                Duration::from_millis(100),
+            )
+        });
+        assert!(spoken.is_err());
+    }
+}
+
+#[test]
+fn superframes_stay_whole_between_taps() {
+    let Some(namespace) = namespace() else { return };
+    namespace.ip(&["link add br0 type bridge mcast_snooping 0", "link set br0 up"]);
+    let (mut near, _) = ports(&namespace, "tap:roce2,ip=198.18.0.2/24");
+    let (mut far, _) = ports(&namespace, "tap:roce3,ip=198.18.0.3/24");
+    namespace.ip(&["link set roce2 master br0", "link set roce3 master br0"]);
+    if near.record.max_segments == 1 {
+        // A kernel before 6.2; nothing is split on it.
+        return;
+    }
+    let (segment_len, segments) = (1000, 5);
+    let frame = superframe(near.record.mac, far.record.mac, segment_len, segments);
+    let split = Split { segment_len: segment_len as u16, udp_offset: 34, headers_len: 42, is_ipv4: true };
+    let slot = near.slot().unwrap();
+    slot[100..100 + frame.len()].copy_from_slice(&frame);
+    near.commit(Outgoing { bytes: 100..100 + frame.len(), split: Some(split) });
+    near.flush(Instant::ZERO).unwrap();
+    assert_eq!((near.counters.tx_refused, near.counters.tx_dropped), (0, 0));
+    let end = StdInstant::now() + PATIENCE;
+    let mut found = None;
+    while found.is_none() && StdInstant::now() < end {
+        far.receive(&mut |arrived| {
+            if arrived.head.get(..6) == Some(&frame[..6]) {
+                found = Some((arrived.segment_len, arrived.head[42..].to_vec()));
+            }
+        })
+        .unwrap();
+    }
+    let (arrived_len, payload) = found.expect("it arrives");
+    assert_eq!(arrived_len, Some(1000));
+    assert!(payload == frame[42..], "the content is right");
+}
+
+/// Datagrams of IPv4 and UDP behind one header, as the framed device writes it.
+fn superframe(
+    source: roce_packet::MacAddr,
+    destination: roce_packet::MacAddr,
+    len: usize,
+    count: usize,
+) -> Vec<u8> {
+    let payload = pattern(len * count, 9);
+    let udp_len = (8 + payload.len()) as u16;
+    let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 198, 18, 0, 2, 198, 18, 0, 3];
+    ip[2..4].copy_from_slice(&(20 + udp_len).to_be_bytes());
+    let sum = !smoltcp::wire::checksum::data(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let addresses = smoltcp::wire::checksum::data(&ip[12..20]);
+    let pseudo = smoltcp::wire::checksum::combine(&[addresses, 17, udp_len]);
+    let mut udp = vec![0x12, 0xb7, 0x12, 0xb7, 0, 0, 0, 0];
+    udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
+    udp[6..8].copy_from_slice(&pseudo.to_be_bytes());
+    [&destination.0[..], &source.0, &[8, 0], &ip, &udp, &payload].concat()
+}
+
+#[test]
+fn an_interface_that_we_made_goes_with_us_and_one_that_was_there_stays() {
+    let Some(namespace) = namespace() else { return };
+    let exists = |namespace: &Namespace| {
+        namespace.run(|| std::process::Command::new("ip").args(["link", "show", "roce0"]).output()).unwrap()
+    };
+    for _ in 0..2 {
+        let context = context(&namespace, "tap:roce0,ip=198.18.0.2/24");
+        address_the_kernel(&namespace);
+        assert!(kernel_pings(&namespace, OURS.parse().unwrap(), 56), "also after a restart");
+        drop(context);
+        assert!(!exists(&namespace).status.success(), "it is gone");
+    }
+
+    namespace.ip(&["tuntap add dev roce0 mode tap", "link set roce0 mtu 2000 up"]);
+    address_the_kernel(&namespace);
+    for _ in 0..2 {
+        let context = context(&namespace, "tap:roce0,ip=198.18.0.2/24");
+        assert_eq!(context.query().capabilities.link_mtu, 2000);
+        assert!(kernel_pings(&namespace, OURS.parse().unwrap(), 1900));
+        let taken = refusal(&namespace, "tap:roce0,ip=198.18.0.3/24");
+        assert!(taken.contains("another process has the TAP interface roce0 open"), "{taken}");
+        drop(context);
+        assert!(exists(&namespace).status.success(), "it stays");
+    }
+    let wrong = refusal(&namespace, "tap:roce0,ip=198.18.0.3/24,mtu=9000");
+    assert!(wrong.contains("has MTU 2000") && wrong.contains("ip link set dev roce0 mtu 9000"), "{wrong}");
+    let no_tap = refusal(&namespace, "tap:lo,ip=198.18.0.3/24");
+    assert!(no_tap.contains("lo is there and is no TAP"), "{no_tap}");
+}
+
+#[test]
+fn a_link_that_is_down_loses_frames_and_one_that_is_deleted_is_an_error() {
+    let Some(namespace) = namespace() else { return };
+    let (mut port, _) = ports(&namespace, "tap:roce0,ip=198.18.0.2/24");
+    let send = |port: &mut TapPort| {
+        port.slot().expect("room")[..60].fill(0xff);
+        port.commit(Outgoing { bytes: 0..60, split: None });
+        port.flush(Instant::ZERO)
+    };
+    namespace.ip(&["link set roce0 down"]);
+    send(&mut port).unwrap();
+    assert_eq!(port.counters.tx_dropped, 1);
+    namespace.ip(&["link set roce0 up"]);
+    send(&mut port).unwrap();
+    assert_eq!(port.counters.tx_dropped, 1);
+    namespace.ip(&["link delete roce0"]);
+    let error = send(&mut port).unwrap_err().to_string();
+    assert!(error.contains("roce0 has been deleted"), "{error}");
+    let error = port.receive(&mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("roce0 has been deleted"), "{error}");
+}
+
+#[test]
+fn whether_taps_can_be_made_is_known_without_making_one() {
+    let Some(namespace) = namespace() else { return };
+    let before = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
+    assert_eq!(namespace.run(availability), Availability::Usable(Vec::new()));
+    let after = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
+    assert_eq!(before.lines().count(), after.lines().count());
+    // Without the right, that is what is lacking.
+    let lacking = namespace.run(|| {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let all = capabilities(None).unwrap();
+        let mut none = all;
+        none.effective.remove(CapabilitySet::NET_ADMIN);
+        set_capabilities(None, none).unwrap();
+        let lacking = availability();
+        let refused = open(&"tap:roce0,ip=198.18.0.2/24".parse().unwrap()).map(|_| ()).unwrap_err();
+        set_capabilities(None, all).unwrap();
+        (lacking, refused.to_string())
+    });
+    let Availability::Lacks(reason) = &lacking.0 else { panic!("{lacking:?}") };
+    assert!(reason.contains("CAP_NET_ADMIN"), "{reason}");
+    assert!(
+        lacking.1.contains("it takes CAP_NET_ADMIN") && lacking.1.contains("unshare -Urn"),
+        "{}",
+        lacking.1
+    );
+}

@@ -1,0 +1,202 @@
+//! What a host says about itself on the link: ARP, neighbour discovery, and membership of multicast groups.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use roce_packet::{EtherType, EthernetHeader, MacAddr};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet,
+    Ipv6Repr, NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, checksum,
+};
+
+/// Room for the longest message.
+pub(super) const LONGEST: usize = 128;
+/// Every IPv6 host of the link.
+pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// Where MLDv2 reports go (RFC 3810 5.2.14).
+const ALL_MLDV2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
+/// Where IGMP leaves go (RFC 2236 section 3).
+const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
+/// IGMP message types (RFC 2236 2.1).
+const IGMP_REPORT: u8 = 0x16;
+const IGMP_LEAVE: u8 = 0x17;
+/// Type of an MLDv2 report (RFC 3810 5.2), and the records that say "all sources" and "none" for a change, and
+/// "all sources" in answer to a query (5.2.12).
+const MLDV2_REPORT: u8 = 143;
+const MODE_IS_EXCLUDE: u8 = 2;
+const CHANGE_TO_INCLUDE: u8 = 3;
+const CHANGE_TO_EXCLUDE: u8 = 4;
+/// Neighbour discovery crosses no router (RFC 4861 7.1).
+pub(super) const NDP_HOP_LIMIT: u8 = 255;
+
+/// Something to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// Who has `target`? From nobody (0.0.0.0), it only looks whether somebody does (RFC 5227 2.1.1); from the
+    /// target itself, it is an announcement.
+    ArpRequest { source: Ipv4Addr, target: Ipv4Addr, to: MacAddr },
+    /// I have `source`.
+    ArpReply { source: Ipv4Addr, target: Ipv4Addr, to: MacAddr },
+    /// Who has `target`? From nobody (`::`), it only looks whether somebody does (RFC 4862 5.4.2).
+    Solicitation { source: Ipv6Addr, target: Ipv6Addr, to: Option<MacAddr> },
+    /// I have `source`. To `None`, it tells everybody.
+    Advertisement { source: Ipv6Addr, to: Option<(Ipv6Addr, MacAddr)> },
+    /// I am, or am no longer, in this group.
+    Membership { source: IpAddr, group: IpAddr, change: Change },
+}
+
+/// What is said of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Joined,
+    Left,
+    /// Nothing new: somebody asked.
+    Member,
+}
+
+impl Message {
+    /// Writes the frame and returns its length; `None` if it does not fit or makes no sense.
+    pub(super) fn emit(&self, mac: MacAddr, buffer: &mut [u8]) -> Option<usize> {
+        let (header, body) = buffer.get_mut(..LONGEST)?.split_first_chunk_mut()?;
+        let (destination, ether_type, len) = match *self {
+            Self::ArpRequest { source, target, to } => {
+                let len = emit_arp(ArpOperation::Request, mac, source, MacAddr::ZERO, target, body);
+                (to, EtherType::ARP, len)
+            }
+            Self::ArpReply { source, target, to } => {
+                (to, EtherType::ARP, emit_arp(ArpOperation::Reply, mac, source, to, target, body))
+            }
+            Self::Solicitation { source, target, to } => {
+                // A question that nobody asks names no address to answer to (RFC 4861 4.3).
+                let lladdr = (!source.is_unspecified()).then(|| raw(mac));
+                let group = solicited_node(target);
+                let destination = if to.is_some() { target } else { group };
+                let repr = NdiscRepr::NeighborSolicit { target_addr: target, lladdr };
+                let to = to.or_else(|| MacAddr::for_multicast(group.into()))?;
+                (to, EtherType::IPV6, emit_ndp(source, destination, repr, body))
+            }
+            Self::Advertisement { source, to } => {
+                let solicited = match to {
+                    Some(_) => NdiscNeighborFlags::SOLICITED,
+                    None => NdiscNeighborFlags::empty(),
+                };
+                let (destination, to) =
+                    to.or_else(|| Some((ALL_NODES, MacAddr::for_multicast(ALL_NODES.into())?)))?;
+                let flags = solicited | NdiscNeighborFlags::OVERRIDE;
+                let lladdr = Some(raw(mac));
+                let repr = NdiscRepr::NeighborAdvert { flags, target_addr: source, lladdr };
+                (to, EtherType::IPV6, emit_ndp(source, destination, repr, body))
+            }
+            Self::Membership { source: IpAddr::V4(source), group: IpAddr::V4(group), change } => {
+                let (destination, kind) = match change {
+                    Change::Left => (ALL_ROUTERS, IGMP_LEAVE),
+                    Change::Joined | Change::Member => (group, IGMP_REPORT),
+                };
+                let len = emit_igmp(source, destination, kind, group, body);
+                (MacAddr::for_multicast(destination.into())?, EtherType::IPV4, len)
+            }
+            Self::Membership { source: IpAddr::V6(source), group: IpAddr::V6(group), change } => {
+                let to = MacAddr::for_multicast(ALL_MLDV2_ROUTERS.into())?;
+                (to, EtherType::IPV6, emit_mld(source, group, change, body))
+            }
+            Self::Membership { .. } => return None,
+        };
+        EthernetHeader { destination, source: mac, ether_type }.emit(header);
+        Some(EthernetHeader::LEN + len)
+    }
+}
+
+/// The group in which the owner of an address listens for solicitations (RFC 4291 2.7.1).
+pub(super) const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = address.octets();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | a as u16, (b as u16) << 8 | c as u16)
+}
+
+fn raw(mac: MacAddr) -> RawHardwareAddress {
+    RawHardwareAddress::from_bytes(&mac.0)
+}
+
+fn emit_arp(
+    operation: ArpOperation,
+    mac: MacAddr,
+    source: Ipv4Addr,
+    target_mac: MacAddr,
+    target: Ipv4Addr,
+    body: &mut [u8],
+) -> usize {
+    let repr = ArpRepr::EthernetIpv4 {
+        operation,
+        source_hardware_addr: EthernetAddress(mac.0),
+        source_protocol_addr: source,
+        target_hardware_addr: EthernetAddress(target_mac.0),
+        target_protocol_addr: target,
+    };
+    repr.emit(&mut ArpPacket::new_unchecked(body));
+    repr.buffer_len()
+}
+
+fn emit_ndp(source: Ipv6Addr, destination: Ipv6Addr, repr: NdiscRepr<'_>, body: &mut [u8]) -> usize {
+    let icmp = Icmpv6Repr::Ndisc(repr);
+    let ip = Ipv6Repr {
+        src_addr: source,
+        dst_addr: destination,
+        next_header: IpProtocol::Icmpv6,
+        payload_len: icmp.buffer_len(),
+        hop_limit: NDP_HOP_LIMIT,
+    };
+    ip.emit(&mut Ipv6Packet::new_unchecked(&mut *body));
+    let payload = &mut body[ip.buffer_len()..][..icmp.buffer_len()];
+    let mut packet = Icmpv6Packet::new_unchecked(payload);
+    icmp.emit(&source, &destination, &mut packet, &ChecksumCapabilities::default());
+    ip.buffer_len() + icmp.buffer_len()
+}
+
+/// An IGMPv2 message, which IGMPv3 routers take as well. smoltcp writes no IP options, but a router looks only
+/// at messages with the router alert option (RFC 2236 section 2).
+fn emit_igmp(source: Ipv4Addr, destination: Ipv4Addr, kind: u8, group: Ipv4Addr, body: &mut [u8]) -> usize {
+    const HEADER: usize = 24;
+    const LEN: usize = HEADER + 8;
+    let packet = &mut body[..LEN];
+    // Version and header length, traffic class of network control; DF; TTL 1, protocol 2; router alert.
+    packet[..12].copy_from_slice(&[0x46, 0xc0, 0, LEN as u8, 0, 0, 0x40, 0, 1, 2, 0, 0]);
+    packet[12..16].copy_from_slice(&source.octets());
+    packet[16..20].copy_from_slice(&destination.octets());
+    packet[20..24].copy_from_slice(&[0x94, 4, 0, 0]);
+    packet[24..28].copy_from_slice(&[kind, 0, 0, 0]);
+    packet[28..].copy_from_slice(&group.octets());
+    let sum = !checksum::data(&packet[..HEADER]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    let sum = !checksum::data(&packet[HEADER..]);
+    packet[26..28].copy_from_slice(&sum.to_be_bytes());
+    LEN
+}
+
+/// An MLDv2 report of one group (RFC 3810 5.2). smoltcp joins with the record that means leaving.
+fn emit_mld(source: Ipv6Addr, group: Ipv6Addr, change: Change, body: &mut [u8]) -> usize {
+    const HEADER: usize = 40;
+    const OPTIONS: usize = 8;
+    const REPORT: usize = 8 + 20;
+    let record = match change {
+        Change::Joined => CHANGE_TO_EXCLUDE,
+        Change::Left => CHANGE_TO_INCLUDE,
+        Change::Member => MODE_IS_EXCLUDE,
+    };
+    let ip = Ipv6Repr {
+        src_addr: source,
+        dst_addr: ALL_MLDV2_ROUTERS,
+        next_header: IpProtocol::HopByHop,
+        payload_len: OPTIONS + REPORT,
+        hop_limit: 1,
+    };
+    ip.emit(&mut Ipv6Packet::new_unchecked(&mut *body));
+    // Then ICMPv6; 8 bytes; router alert for MLD (RFC 2711 2.1); padding.
+    body[HEADER..][..OPTIONS].copy_from_slice(&[58, 0, 5, 2, 0, 0, 1, 0]);
+    let report = &mut body[HEADER + OPTIONS..][..REPORT];
+    report[..8].copy_from_slice(&[MLDV2_REPORT, 0, 0, 0, 0, 0, 0, 1]);
+    report[8..12].copy_from_slice(&[record, 0, 0, 0]);
+    report[12..].copy_from_slice(&group.octets());
+    let pseudo = checksum::pseudo_header_v6(&source, &ALL_MLDV2_ROUTERS, IpProtocol::Icmpv6, REPORT as u32);
+    let sum = !checksum::combine(&[pseudo, checksum::data(report)]);
+    report[2..4].copy_from_slice(&sum.to_be_bytes());
+    HEADER + OPTIONS + REPORT
+}

@@ -1,0 +1,248 @@
+//! The neighbour table: who has which Ethernet address. One table and one set of rules for ARP and neighbour
+//! discovery, those of RFC 4861 7.3.
+//!
+//! It owns no clock and sends nothing: whom to ask comes out of [`Neighbours::poll_ask`].
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use roce_packet::MacAddr;
+use roce_transport::Instant;
+
+use crate::host::{Resolution, Unreachable};
+
+/// The most neighbours that are remembered.
+pub(super) const CAPACITY: usize = 1024;
+/// How long an answer counts (`REACHABLE_TIME`, RFC 4861 10).
+pub(super) const REACHABLE: Duration = Duration::from_secs(30);
+/// How long to wait for an answer (`RETRANS_TIMER`).
+pub(super) const ASK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often to ask, both those who answered before and everybody (`MAX_UNICAST_SOLICIT`,
+/// `MAX_MULTICAST_SOLICIT`).
+pub(super) const ASK_TIMES: u8 = 3;
+/// How long nobody is asked again after nobody answered.
+pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
+
+/// A question to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ask {
+    /// Whose Ethernet address is wanted.
+    pub(super) whom: IpAddr,
+    /// The address it had so far, to ask it alone; `None` to ask everybody.
+    pub(super) at: Option<MacAddr>,
+}
+
+/// Why an address is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Evidence {
+    /// It answered us. `replaces` is whether it wants to take the place of another address (the override flag of
+    /// neighbour discovery; always so in ARP).
+    Answer { replaces: bool },
+    /// It asked us for something, so that we will have to answer soon.
+    Question,
+    /// It told everybody.
+    Announcement { replaces: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Everybody has been asked `asked` times; the next time, or giving up, is at `next`.
+    Asking { asked: u8, next: Instant },
+    /// It answered, which counts until then.
+    Reachable { mac: MacAddr, until: Instant },
+    /// It had this address once.
+    Stale { mac: MacAddr },
+    /// The same, in use, and it has been asked itself.
+    Probing { mac: MacAddr, asked: u8, next: Instant },
+    /// Nobody answered.
+    Failed { until: Instant },
+}
+
+impl State {
+    const fn mac(&self) -> Option<MacAddr> {
+        match *self {
+            Self::Reachable { mac, .. } | Self::Stale { mac } | Self::Probing { mac, .. } => Some(mac),
+            Self::Asking { .. } | Self::Failed { .. } => None,
+        }
+    }
+
+    const fn next(&self) -> Option<Instant> {
+        match *self {
+            Self::Asking { next, .. } | Self::Probing { next, .. } => Some(next),
+            Self::Reachable { .. } | Self::Stale { .. } | Self::Failed { .. } => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    state: State,
+    /// When somebody here last wanted to send there; `None` if nobody ever did.
+    used: Option<Instant>,
+    /// When it was last heard of.
+    heard: Instant,
+}
+
+/// The table. Its size has a limit: what strangers make us learn takes only places that nobody here needs.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours {
+    // A `HashMap` with its random keys, because strangers choose what goes in. Its order decides nothing.
+    entries: HashMap<IpAddr, Entry>,
+    asks: VecDeque<Ask>,
+    /// The earliest `next` of all entries, or earlier.
+    due: Option<Instant>,
+    /// Times that a neighbour turned up with another Ethernet address.
+    pub(super) moved: u64,
+    /// Strangers that there was no place for.
+    pub(super) refused: u64,
+}
+
+impl Neighbours {
+    /// Where frames for `next_hop` go. Asks if that is not known.
+    pub(super) fn resolve(&mut self, now: Instant, next_hop: IpAddr) -> Resolution {
+        if !self.entries.contains_key(&next_hop) {
+            self.make_room(None);
+            let state = State::Failed { until: now };
+            self.entries.insert(next_hop, Entry { state, used: None, heard: now });
+        }
+        let Some(entry) = self.entries.get_mut(&next_hop) else { return Resolution::Pending };
+        entry.used = Some(now);
+        match entry.state {
+            State::Reachable { mac, until } if now < until => return Resolution::Known(mac),
+            State::Probing { mac, .. } => return Resolution::Known(mac),
+            State::Asking { .. } => return Resolution::Pending,
+            State::Failed { until } if now < until => {
+                return Resolution::Failed(Unreachable::NoAnswer { next_hop });
+            }
+            State::Reachable { mac, .. } | State::Stale { mac } => {
+                entry.state = State::Probing { mac, asked: 0, next: now };
+            }
+            State::Failed { .. } => entry.state = State::Asking { asked: 0, next: now },
+        }
+        let answer = entry.state.mac().map_or(Resolution::Pending, Resolution::Known);
+        self.advance(now);
+        answer
+    }
+
+    /// Until when the last answer of [`resolve`](Self::resolve) for an address needs no second look.
+    pub(super) fn settled_until(&self, next_hop: IpAddr) -> Option<Instant> {
+        match self.entries.get(&next_hop)?.state {
+            State::Reachable { until, .. } => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Whether nobody answered for this address the last time.
+    pub(super) fn has_failed(&self, next_hop: IpAddr) -> bool {
+        matches!(self.entries.get(&next_hop), Some(Entry { state: State::Failed { .. }, .. }))
+    }
+
+    /// Takes in that `who` has the Ethernet address `mac`.
+    pub(super) fn learn(&mut self, now: Instant, who: IpAddr, mac: MacAddr, evidence: Evidence) {
+        let Some(entry) = self.entries.get_mut(&who) else {
+            // Answers to what was never asked, and announcements, are nobody's business here (RFC 4861 7.2.5).
+            if evidence != Evidence::Question {
+                return;
+            }
+            if self.make_room(Some(now)) {
+                self.entries.insert(who, Entry { state: State::Stale { mac }, used: None, heard: now });
+            } else {
+                self.refused += 1;
+            }
+            return;
+        };
+        entry.heard = now;
+        let was_asked = entry.state.next().is_some();
+        let known = entry.state.mac();
+        let replaces = match evidence {
+            Evidence::Answer { replaces } | Evidence::Announcement { replaces } => replaces,
+            Evidence::Question => true,
+        };
+        if known.is_some_and(|known| known != mac) {
+            if !replaces {
+                // RFC 4861 7.2.5: doubt, but keep the old address.
+                if let State::Reachable { mac, .. } = entry.state {
+                    entry.state = State::Stale { mac };
+                }
+                return;
+            }
+            self.moved += 1;
+        }
+        entry.state = match (evidence, entry.state) {
+            (Evidence::Answer { .. }, _) => State::Reachable { mac, until: now + REACHABLE },
+            // Only an answer to us shows that frames arrive both ways. What is certain already stays so.
+            (_, state) if known == Some(mac) => state,
+            _ => State::Stale { mac },
+        };
+        if was_asked {
+            self.due = self.entries.values().filter_map(|entry| entry.state.next()).min();
+        }
+    }
+
+    /// The next question to be sent.
+    pub(super) fn poll_ask(&mut self, now: Instant) -> Option<Ask> {
+        if self.due.is_some_and(|due| due <= now) {
+            self.advance(now);
+        }
+        self.asks.pop_front()
+    }
+
+    /// When [`poll_ask`](Self::poll_ask) has to be called.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.asks.is_empty() { self.due } else { Some(Instant::ZERO) }
+    }
+
+    /// How many neighbours there are.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Asks whom it is time to ask, and gives up where it is time to give up.
+    fn advance(&mut self, now: Instant) {
+        let Self { entries, asks, due, .. } = self;
+        *due = None;
+        for (&whom, entry) in entries.iter_mut() {
+            if entry.state.next().is_some_and(|next| next <= now) {
+                let next = now + ASK_INTERVAL;
+                entry.state = match entry.state {
+                    State::Asking { asked, .. } if asked < ASK_TIMES => {
+                        asks.push_back(Ask { whom, at: None });
+                        State::Asking { asked: asked + 1, next }
+                    }
+                    State::Asking { .. } => State::Failed { until: now + GIVE_UP },
+                    State::Probing { mac, asked, .. } if asked < ASK_TIMES => {
+                        asks.push_back(Ask { whom, at: Some(mac) });
+                        State::Probing { mac, asked: asked + 1, next }
+                    }
+                    // Perhaps it has another address now.
+                    State::Probing { .. } => {
+                        asks.push_back(Ask { whom, at: None });
+                        State::Asking { asked: 1, next }
+                    }
+                    state => state,
+                };
+            }
+            *due = [*due, entry.state.next()].into_iter().flatten().min();
+        }
+    }
+
+    /// Makes a place free if there is none. For a stranger, who comes at a certain time, only one that nobody
+    /// here has used lately. Returns whether there is one.
+    fn make_room(&mut self, stranger: Option<Instant>) -> bool {
+        if self.entries.len() < CAPACITY {
+            return true;
+        }
+        let free = |entry: &Entry| match (stranger, entry.used) {
+            (None, _) | (_, None) => true,
+            (Some(now), Some(used)) => now.since(used) > REACHABLE && entry.state.next().is_none(),
+        };
+        // What was never used goes first, then what was not used for the longest time.
+        let candidates = self.entries.iter().filter(|(_, entry)| free(entry));
+        let victim = candidates.min_by_key(|(_, entry)| (entry.used, entry.heard)).map(|(who, _)| *who);
+        victim.is_some_and(|who| self.entries.remove(&who).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests;
