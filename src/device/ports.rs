@@ -6,8 +6,10 @@ use roce_packet::{FrameHeaders, MacAddr, VlanTag};
 use roce_transport::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::Device;
+use super::framed::FramedDevice;
 use super::framed::port::{FramePort, HEADROOM, Outgoing, Split};
-use super::testing::{datagram, path};
+use super::testing::{counter, datagram, path, put as put_datagram, send_batch};
 
 pub(super) const NEAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub(super) const FAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -174,6 +176,50 @@ pub(super) fn check_kinds(near: &mut dyn FramePort, far: &mut dyn FramePort) {
         frames.push(other);
     }
     check_way(near, far, &frames);
+}
+
+/// Datagrams between two devices that have never met: over IPv4, IPv6 and link-local addresses, one at a time and many
+/// at once.
+pub(super) fn check_devices(near: &mut FramedDevice, far: &mut FramedDevice) {
+    let began = Clock::now();
+    let now = || Instant::from_nanos(1 + began.elapsed().as_nanos() as u64);
+    let ends = [
+        ("198.18.0.1", "198.18.0.2"),
+        ("2001:db8::1", "2001:db8::2"),
+        ("fe80::ff:fe00:1", "fe80::ff:fe00:2"),
+    ];
+    for (source, destination) in ends {
+        let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
+        assert!(near.addresses().contains(&source) && far.addresses().contains(&destination));
+        let mut path = path(source, destination);
+        path.vlan = near.vlan(0);
+        let mut sent: Vec<Vec<u8>> = (0..10).map(|psn| datagram(&path, psn, 1024)).collect();
+        for bytes in &sent {
+            put_datagram(near, now(), &path, bytes);
+        }
+        let mut arrived = Vec::new();
+        let mut round = |near: &mut FramedDevice, arrived: &mut Vec<Vec<u8>>| {
+            near.flush(now()).expect("flush");
+            let count = far.receive(now(), &mut |received| {
+                assert_eq!((received.path.source, received.path.destination), (source, destination));
+                arrived.push([received.head, received.tail].concat());
+            });
+            count.expect("receive")
+        };
+        let end = Clock::now() + Duration::from_secs(10);
+        while arrived.len() < sent.len() {
+            round(near, &mut arrived);
+            assert!(Clock::now() < end, "{destination}: {} datagrams of {}", arrived.len(), sent.len());
+        }
+        // What the engine does: as long as it may, one behind the other.
+        sent.extend(send_batch(near, &path, 40, 1024));
+        while arrived.len() < sent.len() {
+            round(near, &mut arrived);
+            assert!(Clock::now() < end, "{destination}: {} datagrams of {}", arrived.len(), sent.len());
+        }
+        assert!(arrived == sent, "{destination}");
+    }
+    assert_eq!(counter(near, "frame_tx_unreachable") + counter(near, "frame_tx_unresolved"), 0);
 }
 
 /// Frames, and whether a port takes them or leaves them to the kernel.

@@ -9,11 +9,12 @@ use roce_packet::FrameHeaders;
 use socket2::{Domain, Protocol, Type};
 
 use super::*;
+use crate::device::framed::FramedDevice;
 use crate::device::framed::port::Split;
 use crate::device::namespaces::{Cable, Namespace};
 use crate::device::ports::{
-    Arrived, FAR, NEAR, PLAIN, Shape, check_kinds, check_lengths, check_way, frame, put, receive, send,
-    what_is_taken,
+    Arrived, FAR, NEAR, PLAIN, Shape, check_devices, check_kinds, check_lengths, check_way, frame, put,
+    receive, send, what_is_taken,
 };
 use crate::device::testing::{path, skip_unless};
 use crate::host::{Host, Resolution};
@@ -150,7 +151,6 @@ fn the_kernel_makes_good_datagrams_of_a_superframe() {
     let Some(cable) = Cable::new(4200) else { return };
     let (mut near, _host) = open_in(&cable.near, "raw:v0");
     // The receiving kernel checks the checksum of each.
-    cable.far.run(|| Command::new("ip").args(["link", "set", "v1", "gro_max_size", "1"]).output()).ok();
     for (is_ipv4, address) in [(true, "198.18.0.2:4791"), (false, "[2001:db8::2]:4791")] {
         let socket = cable.far.run(move || UdpSocket::bind(address)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -274,6 +274,23 @@ fn errors_say_what_to_do_next() {
     assert!(refusal("raw:lo").contains("use udp:127.0.0.1"));
     let _first = open_in(&cable.near, "raw:v0");
     assert!(refusal("raw:v0").contains("UDP port 4791 of 198.18.0.1 is taken"));
+}
+
+#[test]
+fn whole_devices_talk() {
+    for options in ["", ",vlan=77,prio=5"] {
+        let Some(cable) = Cable::new(4200) else { return };
+        let mut devices = [(&cable.near, "v0"), (&cable.far, "v1")].map(|(namespace, name)| {
+            let spec: RawSpec = format!("raw:{name}{options}").parse().unwrap();
+            let settings = spec.settings;
+            let (port, host) = namespace.run(move || open(&spec)).unwrap();
+            FramedDevice::new(Box::new(port), Box::new(host), settings)
+        });
+        let [near, far] = &mut devices;
+        check_devices(near, far);
+        let superframes = crate::device::testing::counter(far, "raw_rx_superframes");
+        assert_eq!(superframes > 0, options.is_empty(), "{superframes} superframes");
+    }
 }
 
 /// In a process that this test starts as an ordinary user: a packet socket in its own network.

@@ -5,10 +5,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant as Clock};
 
 use super::*;
+use crate::device::framed::FramedDevice;
 use crate::device::namespaces::{Cable, Namespace};
 use crate::device::ports::{
-    PLAIN, Shape, check_kinds, check_lengths, check_way, frame, put, receive, receive_now, send,
-    what_is_taken,
+    PLAIN, Shape, check_devices, check_kinds, check_lengths, check_way, frame, put, receive, receive_now,
+    send, what_is_taken,
 };
 use crate::device::raw::tests::check_other_traffic;
 use crate::device::testing::skip_unless;
@@ -204,6 +205,25 @@ fn the_rest_of_the_traffic_goes_on() {
     for mode in MODES {
         let Some(rig) = rig(1500, mode) else { return };
         check_other_traffic(&rig.cable);
+    }
+}
+
+#[test]
+fn whole_devices_talk() {
+    for options in ["", ",mode=native", ",vlan=77,prio=5"] {
+        if !has_privilege() {
+            return;
+        }
+        let Some(cable) = Cable::new(4200) else { return };
+        let mut devices = [(&cable.near, "v0"), (&cable.far, "v1")].map(|(namespace, name)| {
+            let spec: XdpSpec = format!("xdp:{name}{options}").parse().unwrap();
+            let settings = spec.settings;
+            let (port, host) = namespace.run(move || open(&spec)).unwrap();
+            FramedDevice::new(Box::new(port), Box::new(host), settings)
+        });
+        let [near, far] = &mut devices;
+        check_devices(near, far);
+        check_devices(near, far);
     }
 }
 
