@@ -235,7 +235,7 @@ const fn family_of(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Whether an error only says that there is no such thing.
+/// Whether an error only says that there is no such thing. `EINVAL` is what a blackhole route gives.
 fn is_absence(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
