@@ -15,4 +15,5 @@ mod driver;
 mod host;
 pub mod observe;
 pub mod perf;
+pub mod pingpong;
 pub mod verbs;

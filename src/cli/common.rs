@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use roce_packet::ROCE_UDP_PORT;
+use roce_packet::{PathMtu, ROCE_UDP_PORT};
 use roce_sim::fault::{FaultInjector, FaultPlan};
 
 use crate::device::OpenOptions;
@@ -130,4 +130,10 @@ pub(super) fn device_on(address: IpAddr) -> String {
         IpAddr::V4(address) => format!("udp:{address}"),
         IpAddr::V6(address) => format!("udp:[{address}]"),
     }
+}
+
+/// A path MTU as users write it.
+pub(super) fn parse_mtu(text: &str) -> Result<PathMtu, String> {
+    let bytes = text.parse().ok();
+    bytes.and_then(PathMtu::from_bytes).ok_or_else(|| "write 256, 512, 1024, 2048 or 4096".into())
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use roce_packet::PathMtu;
 use serde::Serialize;
 
-use super::common::{DeviceArgs, EXCHANGE_PORT, device_on, device_towards, resolve};
+use super::common::{DeviceArgs, EXCHANGE_PORT, device_on, device_towards, parse_mtu, resolve};
 use super::terminal::{Output, Paint};
 use crate::cm::{Exchange, TcpListening};
 use crate::perf::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
@@ -130,11 +130,6 @@ fn parse_range(text: &str) -> Result<Sizes, String> {
     }
     let doubled = std::iter::successors(Some(first), |size| size.checked_mul(2));
     Ok(Sizes(doubled.take_while(|size| *size <= last).collect()))
-}
-
-pub(super) fn parse_mtu(text: &str) -> Result<PathMtu, String> {
-    let bytes = text.parse().ok();
-    bytes.and_then(PathMtu::from_bytes).ok_or_else(|| "write 256, 512, 1024, 2048 or 4096".into())
 }
 
 pub(super) fn ping(args: &PingArgs, output: &mut Output) -> anyhow::Result<ExitCode> {

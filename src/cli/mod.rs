@@ -9,6 +9,7 @@ mod devices;
 mod dissect;
 mod explain;
 mod measure;
+mod pingpong;
 mod terminal;
 
 use std::fs::File;
@@ -55,6 +56,7 @@ enum Command {
     Devices(devices::Args),
     Ping(measure::PingArgs),
     Blast(measure::BlastArgs),
+    Pingpong(pingpong::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
 }
@@ -68,6 +70,7 @@ impl Cli {
             Command::Devices(args) => devices::run(&args, &mut output),
             Command::Ping(args) => measure::ping(&args, &mut output),
             Command::Blast(args) => measure::blast(&args, &mut output),
+            Command::Pingpong(args) => pingpong::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
         }

@@ -1,0 +1,158 @@
+//! `roce pingpong`: talks to the pingpong programs of libibverbs.
+
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use roce_packet::PathMtu;
+use serde_json::json;
+
+use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
+use super::terminal::Output;
+use crate::pingpong::{Kind, Outcome, PORT, Plan, Role, Session};
+
+/// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong or ibv_srq_pingpong
+///
+/// Without SERVER this side waits for the other. The options are those of the original programs, which must run
+/// on the other side with the same size, path MTU and number of iterations and with -g, or another `roce pingpong`.
+/// The content of every message is checked.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Which of the programs runs on the other side
+    #[arg(value_enum)]
+    kind: Kind,
+
+    /// Address or name of the server; without it this side is the server
+    server: Option<String>,
+
+    /// TCP port of the exchange before the first message
+    #[arg(long, short, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+
+    /// Bytes of a message [default: 4096; ud: 1024]
+    #[arg(long, short, value_name = "BYTES")]
+    size: Option<usize>,
+
+    /// Path MTU: 256, 512, 1024, 2048 or 4096
+    #[arg(long, short, value_name = "BYTES", value_parser = parse_mtu, default_value = "1024")]
+    mtu: PathMtu,
+
+    /// Receives posted at a time
+    #[arg(long, short, value_name = "N", default_value_t = 500)]
+    rx_depth: usize,
+
+    /// Messages each way
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1000)]
+    iters: u64,
+
+    /// srq: queue pairs, 1 to 16
+    #[arg(long, short = 'q', value_name = "N", default_value_t = 16)]
+    num_qp: usize,
+
+    /// Sleep on completion events instead of polling
+    #[arg(long, short)]
+    events: bool,
+
+    /// Index of the GID to send from; without it the first that fits
+    #[arg(long, short, value_name = "INDEX")]
+    gid_idx: Option<usize>,
+
+    /// Give up when nothing came for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    patience: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+impl Args {
+    fn plan(&self) -> Plan {
+        let default_size = if self.kind == Kind::Ud { 1024 } else { 4096 };
+        Plan {
+            kind: self.kind,
+            size: self.size.unwrap_or(default_size),
+            iterations: self.iters,
+            mtu: self.mtu,
+            rx_depth: self.rx_depth,
+            num_qp: self.num_qp,
+            gid_index: self.gid_idx,
+            events: self.events,
+            patience: Duration::from_secs(self.patience.max(1)),
+        }
+    }
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let (role, mut session, mut peer) = match &args.server {
+        Some(server) => {
+            let server = resolve(server, args.port)?;
+            let context = args.device.open(|| device_towards(server))?;
+            let session = Session::new(&context, &args.plan(), Role::Client)?;
+            let peer = connect(server).with_context(|| {
+                format!("connecting to {server}; does {} run there?", args.kind.program())
+            })?;
+            (Role::Client, session, peer)
+        }
+        None => {
+            let address = std::net::Ipv4Addr::LOCALHOST.into();
+            let context = args.device.open(|| Ok(device_on(address)))?;
+            let session = Session::new(&context, &args.plan(), Role::Server)?;
+            let at = SocketAddr::new(context.address().unwrap_or(address), args.port);
+            let listener = TcpListener::bind(at)
+                .with_context(|| format!("listening on {at}; choose another port with -p"))?;
+            (Role::Server, session, listener.accept().context("waiting for the client")?.0)
+        }
+    };
+    peer.set_nodelay(true)?;
+    peer.set_read_timeout(Some(Duration::from_secs(args.patience.max(1))))?;
+    let is_json = args.json;
+    session.connect(&mut peer, &mut |line| if is_json { Ok(()) } else { writeln!(output, "{line}") })?;
+    output.flush()?;
+    let outcome = session.run()?;
+    print(args, role, &outcome, output)?;
+    output.flush()?;
+    session.linger();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Connects; a server that was started together with us may take a moment until it listens.
+fn connect(server: SocketAddr) -> std::io::Result<TcpStream> {
+    let end = Instant::now() + Duration::from_secs(3);
+    loop {
+        match TcpStream::connect(server) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn print(args: &Args, role: Role, outcome: &Outcome, output: &mut Output) -> anyhow::Result<()> {
+    let Outcome { bytes, iterations, elapsed_s, events, retransmitted_packets } = *outcome;
+    let microseconds = elapsed_s * 1e6;
+    let megabits = bytes as f64 * 8.0 / microseconds;
+    let each = microseconds / iterations as f64;
+    if args.json {
+        let document = json!({
+            "program": args.kind.program(), "role": if role == Role::Client { "client" } else { "server" },
+            "bytes": bytes, "iterations": iterations, "elapsed_s": elapsed_s, "megabits_per_s": megabits,
+            "us_per_iteration": each, "events": events, "retransmitted_packets": retransmitted_packets,
+        });
+        serde_json::to_writer_pretty(&mut *output, &document)?;
+        writeln!(output)?;
+        return Ok(());
+    }
+    writeln!(output, "{bytes} bytes in {elapsed_s:.2} seconds = {megabits:.2} Mbit/sec")?;
+    writeln!(output, "{iterations} iters in {elapsed_s:.2} seconds = {each:.2} usec/iter")?;
+    if retransmitted_packets > 0 {
+        writeln!(output, "{retransmitted_packets} packets were sent again")?;
+    }
+    Ok(())
+}

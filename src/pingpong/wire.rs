@@ -1,0 +1,136 @@
+//! What `ibv_rc_pingpong` and its siblings tell each other over TCP before they begin.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+
+use roce_packet::{Gid, Psn, Qpn};
+
+/// Bytes of one destination on the wire: four numbers in hexadecimal, three colons, a NUL.
+const LEN: usize = 52;
+/// What the client says last, with its NUL.
+const DONE: &[u8; 5] = b"done\0";
+
+/// One queue pair: where the other side finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Destination {
+    pub(super) qpn: Qpn,
+    pub(super) psn: Psn,
+    pub(super) gid: Gid,
+}
+
+impl Destination {
+    /// What stands where `ibv_srq_pingpong` has room for more queue pairs than it uses.
+    pub(super) const NONE: Self = Self { qpn: Qpn::new(0), psn: Psn::new(0), gid: Gid::ZERO };
+
+    fn to_wire(self) -> [u8; LEN] {
+        let mut wire = [0; LEN];
+        let gid: String = self.gid.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = format!("0000:{:06x}:{:06x}:{gid}", self.qpn.get(), self.psn.get());
+        for (place, byte) in wire.iter_mut().zip(text.bytes()) {
+            *place = byte;
+        }
+        wire
+    }
+
+    fn from_wire(wire: &[u8; LEN]) -> Option<Self> {
+        let text = std::str::from_utf8(wire.strip_suffix(&[0])?).ok()?;
+        let mut parts = text.split(':');
+        let _lid = u16::from_str_radix(parts.next()?, 16).ok()?;
+        let qpn = u32::from_str_radix(parts.next()?, 16).ok()?;
+        let psn = u32::from_str_radix(parts.next()?, 16).ok()?;
+        let gid = parts.next().filter(|gid| gid.len() == 32)?;
+        if parts.next().is_some() || qpn >> 24 != 0 || psn >> 24 != 0 {
+            return None;
+        }
+        let gid = u128::from_str_radix(gid, 16).ok()?;
+        Some(Self { qpn: Qpn::new(qpn), psn: Psn::new(psn), gid: Gid(gid.to_be_bytes()) })
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "LID 0x0000, QPN {:#08x}, PSN {:#08x}, GID {}",
+            self.qpn.get(),
+            self.psn.get(),
+            self.gid.to_ipv6()
+        )
+    }
+}
+
+/// Sends all destinations of this side.
+pub(super) fn send(peer: &mut impl Write, destinations: &[Destination]) -> io::Result<()> {
+    let bytes: Vec<u8> = destinations.iter().flat_map(|destination| destination.to_wire()).collect();
+    peer.write_all(&bytes)?;
+    peer.flush()
+}
+
+/// Receives so many destinations.
+pub(super) fn receive(peer: &mut impl Read, count: usize) -> io::Result<Vec<Destination>> {
+    let one = |_| {
+        let mut wire = [0; LEN];
+        peer.read_exact(&mut wire)?;
+        Destination::from_wire(&wire).ok_or_else(|| {
+            let text = String::from_utf8_lossy(&wire).into_owned();
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{text:?} is no LID:QPN:PSN:GID of a pingpong program"),
+            )
+        })
+    };
+    (0..count).map(one).collect()
+}
+
+pub(super) fn send_done(peer: &mut impl Write) -> io::Result<()> {
+    peer.write_all(DONE)?;
+    peer.flush()
+}
+
+pub(super) fn receive_done(peer: &mut impl Read) -> io::Result<()> {
+    let mut wire = [0; DONE.len()];
+    peer.read_exact(&mut wire)?;
+    if wire == *DONE {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidData, "expected the word done"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_destination_is_written_as_the_original_programs_do() {
+        let destination = Destination {
+            qpn: Qpn::new(0x11),
+            psn: Psn::new(0x5a4f2c),
+            gid: Gid::from_ipv4(std::net::Ipv4Addr::new(192, 168, 1, 1)),
+        };
+        let wire = destination.to_wire();
+        assert_eq!(&wire[..51], b"0000:000011:5a4f2c:00000000000000000000ffffc0a80101");
+        assert_eq!(wire[51], 0);
+        assert_eq!(Destination::from_wire(&wire), Some(destination));
+        let text = "LID 0x0000, QPN 0x000011, PSN 0x5a4f2c, GID ::ffff:192.168.1.1";
+        assert_eq!(destination.to_string(), text);
+    }
+
+    #[test]
+    fn what_is_none_is_refused_and_never_panics() {
+        let good = Destination::NONE.to_wire();
+        assert!(Destination::from_wire(&good).is_some());
+        for place in 0..LEN {
+            for byte in [0, b':', b'g', b' ', 0xff] {
+                let mut bad = good;
+                bad[place] = byte;
+                let parsed = Destination::from_wire(&bad);
+                assert!(parsed.is_none() || bad == good, "{place} {byte}");
+            }
+        }
+        let error = receive(&mut &b"GET / HTTP/1.1\r\nHost: somewhere that is no RoCE host\r\n\r\n"[..], 1)
+            .unwrap_err();
+        assert!(error.to_string().contains("pingpong"), "{error}");
+        assert!(receive_done(&mut &b"gone\0"[..]).is_err());
+    }
+}

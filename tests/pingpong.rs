@@ -1,0 +1,74 @@
+//! `roce pingpong` with itself, in two processes; the original programs are on the other side in the interop
+//! suite.
+
+mod common;
+
+use common::{Running, own_address, roce};
+use serde_json::Value;
+
+/// Runs both sides on addresses of their own; returns what each printed.
+fn pair(kind: &str, options: &[&str]) -> [common::Finished; 2] {
+    let (server, client) = (own_address(), own_address());
+    let device = |address| format!("udp:{address}");
+    let mut server_command = roce();
+    server_command.args(["pingpong", kind, "--device", &device(server)]).args(options);
+    let server_process = Running::start(&mut server_command);
+    let mut client_command = roce();
+    let (device, server) = (device(client), server.to_string());
+    client_command.args(["pingpong", kind, &server, "--device", &device]).args(options);
+    let client = Running::start(&mut client_command).finish(60);
+    [server_process.finish(60), client]
+}
+
+#[test]
+fn all_four_programs_with_events_and_without() {
+    for kind in ["rc", "uc", "ud", "srq"] {
+        for options in [&["-n", "300"][..], &["-n", "200", "-e", "--json"]] {
+            for finished in pair(kind, options) {
+                assert!(finished.success, "{kind}: {finished:?}");
+                if options.contains(&"--json") {
+                    let document: Value = serde_json::from_str(&finished.stdout).unwrap();
+                    assert_eq!(document["iterations"], 200);
+                    assert_eq!(document["program"], format!("ibv_{kind}_pingpong"));
+                } else {
+                    assert!(finished.stdout.contains("  remote address: LID 0x0000, QPN 0x"), "{finished:?}");
+                    assert!(finished.stdout.contains("300 iters in "), "{finished:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rc_and_srq_survive_loss_and_say_how_much_was_sent_again() {
+    for kind in ["rc", "srq"] {
+        let outputs = pair(kind, &["-n", "400", "-s", "20000", "--fault", "drop=2%", "--seed", "7"]);
+        assert!(outputs.iter().all(|finished| finished.success), "{outputs:?}");
+        assert!(
+            outputs.iter().any(|finished| finished.stdout.contains("packets were sent again")),
+            "{outputs:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_datagram_is_explained() {
+    let outputs = pair("ud", &["-n", "1000", "--fault", "drop=20%", "--seed", "7", "--patience", "2"]);
+    assert!(outputs.iter().any(|finished| finished.stderr.contains("without retransmission")), "{outputs:?}");
+}
+
+#[test]
+fn impossible_plans_are_refused_in_words() {
+    for (options, part) in [
+        (&["ud", "-s", "2000"][..], "do not fit into one UD message with path MTU 1024"),
+        (&["rc", "-s", "0"], "choose 1 byte to 1 GiB"),
+        (&["srq", "-q", "17"], "choose 1 to 16"),
+        (&["srq", "-r", "3"], "at least one for each queue pair"),
+        (&["rc", "-n", "0"], "at least one (-n)"),
+        (&["rc", "-g", "9"], "no GID 9"),
+    ] {
+        let address = format!("udp:{}", own_address());
+        let finished = common::run(&[&["pingpong", "--device", &address], options].concat());
+        assert!(!finished.success && finished.stderr.contains(part), "{options:?}: {finished:?}");
+    }
+}
