@@ -13,6 +13,7 @@ pub mod cm;
 pub mod device;
 mod driver;
 mod host;
+pub mod limit;
 pub mod observe;
 pub mod perf;
 pub mod pingpong;

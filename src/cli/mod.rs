@@ -8,6 +8,7 @@ mod demo;
 mod devices;
 mod dissect;
 mod explain;
+mod limit;
 mod measure;
 mod pingpong;
 mod terminal;
@@ -57,6 +58,7 @@ enum Command {
     Ping(measure::PingArgs),
     Blast(measure::BlastArgs),
     Pingpong(pingpong::Args),
+    Limit(limit::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
 }
@@ -71,6 +73,7 @@ impl Cli {
             Command::Ping(args) => measure::ping(&args, &mut output),
             Command::Blast(args) => measure::blast(&args, &mut output),
             Command::Pingpong(args) => pingpong::run(&args, &mut output),
+            Command::Limit(args) => limit::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
         }
