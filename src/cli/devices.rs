@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 fn addresses(kind: &Kind) -> &[LocalAddress] {
     match &kind.availability {
         Availability::Usable(addresses) => addresses,
-        Availability::Lacks(_) | Availability::NotInThisVersion => &[],
+        Availability::Lacks(_) => &[],
     }
 }
 
@@ -53,7 +53,6 @@ fn print_kind(output: &mut Output, kind: &Kind) -> std::io::Result<()> {
     let status = match &kind.availability {
         Availability::Usable(_) => output.style.paint(Paint::GREEN, "usable").to_string(),
         Availability::Lacks(what) => output.style.paint(Paint::RED, format!("lacks: {what}")).to_string(),
-        Availability::NotInThisVersion => output.style.paint(Paint::DIM, "not in this version").to_string(),
     };
     writeln!(output, "{name} {:<55} {status}", kind.summary)
 }
@@ -177,7 +176,6 @@ fn document(kinds: &[Kind], verbose: bool) -> Value {
             let (usable, lacks) = match &kind.availability {
                 Availability::Usable(_) => (true, None),
                 Availability::Lacks(what) => (false, Some(what.clone())),
-                Availability::NotInThisVersion => (false, Some("not in this version".to_owned())),
             };
             json!({
                 "kind": kind.name, "summary": kind.summary, "example": kind.example, "usable": usable, "lacks": lacks,

@@ -145,7 +145,7 @@ fn client(args: &Args, server: &str, output: &mut Output) -> anyhow::Result<Exit
 fn print(output: &mut Output, outcome: &Outcome) -> anyhow::Result<()> {
     let [near, far] = &outcome.kinds;
     let title = format!("{near} to {far}, no protocol");
-    writeln!(output, "{}", output.style.paint(Paint::BOLD, title).to_string())?;
+    writeln!(output, "{}", output.style.paint(Paint::BOLD, title))?;
     writeln!(output, "{:>8} {:>10} {:>10} {:>12} {:>8}", "payload", "frame", "Gb/s", "frames/s", "lost")?;
     for row in &outcome.rows {
         let lost = row.sent.saturating_sub(row.arrived);

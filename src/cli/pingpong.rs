@@ -1,7 +1,7 @@
 //! `roce pingpong`: talks to the pingpong programs of libibverbs.
 
 use std::io::{ErrorKind, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,9 @@ use serde_json::json;
 
 use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
 use super::terminal::Output;
+use crate::cm::{Tcp, TcpListening};
 use crate::pingpong::{Kind, Outcome, PORT, Plan, Role, Session};
+use crate::verbs::Context;
 
 /// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong or ibv_srq_pingpong
 ///
@@ -94,22 +96,21 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             let server = resolve(server, args.port)?;
             let context = args.device.open(|| device_towards(server))?;
             let session = Session::new(&context, &args.plan(), Role::Client)?;
-            let peer = connect(server).with_context(|| {
+            let peer = connect(&context, server).with_context(|| {
                 format!("connecting to {server}; does {} run there?", args.kind.program())
             })?;
             (Role::Client, session, peer)
         }
         None => {
-            let address = std::net::Ipv4Addr::LOCALHOST.into();
+            let address = Ipv4Addr::LOCALHOST.into();
             let context = args.device.open(|| Ok(device_on(address)))?;
             let session = Session::new(&context, &args.plan(), Role::Server)?;
-            let at = SocketAddr::new(context.address().unwrap_or(address), args.port);
-            let listener = TcpListener::bind(at)
-                .with_context(|| format!("listening on {at}; choose another port with -p"))?;
-            (Role::Server, session, listener.accept().context("waiting for the client")?.0)
+            let listening = TcpListening::bind(&context, args.port).with_context(|| {
+                format!("listening on TCP port {}; choose another one with -p", args.port)
+            })?;
+            (Role::Server, session, listening.accept().context("waiting for the client")?)
         }
     };
-    peer.set_nodelay(true)?;
     peer.set_read_timeout(Some(Duration::from_secs(args.patience.max(1))))?;
     let is_json = args.json;
     session.connect(&mut peer, &mut |line| if is_json { Ok(()) } else { writeln!(output, "{line}") })?;
@@ -122,10 +123,10 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 }
 
 /// Connects; a server that was started together with us may take a moment until it listens.
-fn connect(server: SocketAddr) -> std::io::Result<TcpStream> {
+fn connect(context: &Context, server: SocketAddr) -> std::io::Result<Tcp> {
     let end = Instant::now() + Duration::from_secs(3);
     loop {
-        match TcpStream::connect(server) {
+        match Tcp::connect(context, server) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(20));
             }

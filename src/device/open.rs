@@ -12,8 +12,10 @@ use super::fault::FaultDevice;
 use super::framed::FramedDevice;
 use super::interfaces::{LocalAddress, local_addresses};
 use super::pcap::{FrameSink, PcapDevice};
+use super::raw::{self, RawSpec};
 use super::tap::{self, TapSpec};
 use super::udp::{UdpDevice, UdpSpec, bind_problem};
+use super::xdp::{self, XdpSpec};
 
 /// What to put around a device.
 #[derive(Default)]
@@ -40,7 +42,7 @@ impl fmt::Debug for OpenOptions {
 /// Opens the device that `spec` names, for example `udp:192.0.2.1`, and wraps it as `options` say.
 ///
 /// The kinds are those of [`kinds`]; the syntax of each is in the documentation of its specification, such
-/// as [`UdpSpec`] and [`TapSpec`].
+/// as [`UdpSpec`], [`TapSpec`], [`XdpSpec`] and [`RawSpec`].
 ///
 /// ```
 /// use roce::device::{self, OpenOptions};
@@ -63,8 +65,15 @@ pub fn open(spec: &str, options: OpenOptions) -> Result<Box<dyn Device>, OpenErr
             let (port, host) = tap::open(&spec)?;
             Box::new(FramedDevice::new(Box::new(port), Box::new(host), spec.frames))
         }
-        "xdp" | "raw" => {
-            return Err(OpenError::NotInThisVersion { spec: spec.to_owned(), kind: kind.to_owned() });
+        "xdp" => {
+            let spec: XdpSpec = spec.parse()?;
+            let (port, host) = xdp::open(&spec)?;
+            Box::new(FramedDevice::new(Box::new(port), Box::new(host), spec.settings))
+        }
+        "raw" => {
+            let spec: RawSpec = spec.parse()?;
+            let (port, host) = raw::open(&spec)?;
+            Box::new(FramedDevice::new(Box::new(port), Box::new(host), spec.settings))
         }
         _ => return Err(OpenError::UnknownKind { spec: spec.to_owned(), kind: kind.to_owned() }),
     };
@@ -96,14 +105,6 @@ pub enum OpenError {
         /// What was asked for.
         spec: String,
         /// The unknown word.
-        kind: String,
-    },
-    /// The kind is planned.
-    #[error("device `{spec}`: {kind} devices are not in this version; use udp:ADDRESS instead")]
-    NotInThisVersion {
-        /// What was asked for.
-        spec: String,
-        /// The kind.
         kind: String,
     },
     /// A single memory device would have nobody to talk to.
@@ -227,27 +228,20 @@ pub enum Availability {
     Usable(Vec<LocalAddress>),
     /// No; what is missing, as a sentence without a full stop.
     Lacks(String),
-    /// Nobody has written it yet.
-    NotInThisVersion,
 }
 
 /// All kinds of devices. Opens and closes sockets to find out what works, and sends nothing.
 #[must_use]
 pub fn kinds() -> Vec<Kind> {
-    let later = |name, summary, example: &str| Kind {
-        name,
-        summary,
-        example: example.to_owned(),
-        availability: Availability::NotInThisVersion,
-    };
     let udp = udp_availability();
     let address = match &udp {
         // One that others can reach, if there is one.
         Availability::Usable(addresses) => {
             addresses.iter().find(|local| !local.is_loopback).or(addresses.first())
         }
-        Availability::Lacks(_) | Availability::NotInThisVersion => None,
+        Availability::Lacks(_) => None,
     };
+    let interface = address.map_or_else(|| "eth0".to_owned(), |local| local.interface.clone());
     let address = address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |local| local.address);
     vec![
         Kind {
@@ -268,8 +262,18 @@ pub fn kinds() -> Vec<Kind> {
             example: "tap:roce0,ip=198.18.0.2/24".to_owned(),
             availability: tap::availability(),
         },
-        later("xdp", "AF_XDP rings on an interface", "xdp:eth0"),
-        later("raw", "a packet socket on an interface", "raw:eth0"),
+        Kind {
+            name: "xdp",
+            summary: "AF_XDP rings beside the kernel on an interface",
+            example: format!("xdp:{interface}"),
+            availability: xdp::availability(),
+        },
+        Kind {
+            name: "raw",
+            summary: "a packet socket beside the kernel on an interface",
+            example: format!("raw:{interface}"),
+            availability: raw::availability(),
+        },
     ]
 }
 
@@ -323,7 +327,9 @@ mod tests {
         for (spec, parts) in [
             ("", ["there is no kind ``", "udp:127.0.0.1"]),
             ("upd:127.0.0.1", ["there is no kind `upd`", "roce devices"]),
-            ("xdp:eth0", ["xdp devices are not in this version", "use udp:ADDRESS"]),
+            ("xdp:nosuch0", ["there is no interface `nosuch0`", "this machine has"]),
+            ("raw:nosuch0", ["there is no interface `nosuch0`", "this machine has"]),
+            ("raw:lo,vlan=0", ["`vlan=0`", "from 1 to 4094"]),
             ("memory", ["MemoryDevice::pair", "udp:127.0.0.2"]),
             ("tap:roce0", ["expected an address behind the name", "tap:roce0,ip=198.18.0.2/24"]),
             ("udp", ["device `udp`", "expected an address"]),
@@ -355,7 +361,5 @@ mod tests {
         let kinds = kinds();
         let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();
         assert_eq!(names, ["udp", "memory", "tap", "xdp", "raw"]);
-        let later = |name: &str| kinds.iter().find(|kind| kind.name == name).map(|kind| &kind.availability);
-        assert_eq!(later("xdp"), Some(&Availability::NotInThisVersion));
     }
 }

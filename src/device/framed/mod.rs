@@ -165,7 +165,10 @@ impl Device for FramedDevice {
         self.close(now);
         self.release_held(now);
         self.send_for_host(now);
-        self.port.flush(now)
+        let flushed = self.port.flush(now);
+        // A port notices only then that the system splits nothing.
+        self.max_segments = self.port.record().max_segments;
+        flushed
     }
 
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {

@@ -60,7 +60,8 @@ fn only(host: &mut OwnHost, now: Instant) -> Vec<u8> {
 
 fn give(host: &mut OwnHost, now: Instant, frame: &[u8]) {
     // In two pieces from time to time, as AF_XDP gives them.
-    let (head, tail) = if frame.len() % 2 == 0 { (frame, &[][..]) } else { frame.split_at(frame.len() - 1) };
+    let (head, tail) =
+        if frame.len().is_multiple_of(2) { (frame, &[][..]) } else { frame.split_at(frame.len() - 1) };
     host.handle_frame(now, &Incoming { head, tail, segment_len: None, vlan: None });
 }
 
