@@ -277,6 +277,44 @@ fn two_taps_exchange_messages_of_path_mtu_4096_in_a_vlan() {
 }
 
 #[test]
+fn a_tap_and_a_udp_socket_of_the_kernel_exchange_messages() {
+    let Some(namespace) = namespace() else { return };
+    let tap = context(&namespace, "tap:roce0,ip=198.18.0.2/24,mtu=4200");
+    address_the_kernel(&namespace);
+    let udp = namespace.run(|| Context::open("udp:198.18.0.1")).unwrap();
+    for (number, op) in [Op::Send, Op::Write, Op::Read].into_iter().enumerate() {
+        let (port, plan) = (7471 + number as u16, plan(Tool::Blast, op, 4096));
+        // What belongs to the UDP device happens in the namespace: it opens sockets when queue pairs connect.
+        let server = udp.clone();
+        let listening = namespace.run(move || TcpListening::bind(&server, port)).unwrap();
+        let address = listening.local_addr();
+        std::thread::scope(|scope| {
+            let server = udp.clone();
+            let namespace = &namespace;
+            scope.spawn(move || {
+                namespace
+                    .run(move || perf::serve(&server, Exchange::accept_on(&listening).unwrap()).unwrap());
+            });
+            let exchange = Exchange::connect_from(&tap, address).unwrap();
+            perf::run_client(&tap, exchange, &plan, &mut |_| {}).unwrap();
+        });
+
+        let listening = TcpListening::bind(&tap, port).unwrap();
+        let address = listening.local_addr();
+        std::thread::scope(|scope| {
+            let tap = &tap;
+            scope.spawn(move || perf::serve(tap, Exchange::accept_on(&listening).unwrap()).unwrap());
+            let client = udp.clone();
+            namespace.run(move || {
+                let exchange = Exchange::connect_from(&client, address).unwrap();
+                perf::run_client(&client, exchange, &plan, &mut |_| {}).unwrap();
+            });
+        });
+    }
+    assert_eq!(device_counter(&tap, "tap_tx_refused"), 0);
+}
+
+#[test]
 fn another_host_with_the_same_address_is_noticed() {
     let Some(namespace) = namespace() else { return };
     let context = context(&namespace, "tap:roce0,ip=198.18.0.1/24,mac=02:00:00:00:00:77");

@@ -127,7 +127,7 @@ impl OwnHost {
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
         if packet.next_header() == IpProtocol::HopByHop {
             // The only thing that comes with options here.
-            return self.hear_mld(now, source, packet.hop_limit(), packet.payload());
+            return self.hear_mld(now, &packet);
         }
         if packet.next_header() == IpProtocol::Icmpv6 {
             let icmp = Icmpv6Packet::new_checked(packet.payload()).ok()?;
@@ -213,8 +213,9 @@ impl OwnHost {
     }
 
     /// Behind the options: an MLD query, or nothing of interest.
-    fn hear_mld(&mut self, now: Instant, source: Ipv6Addr, hop_limit: u8, payload: &[u8]) -> Option<bool> {
-        let (options, message) = payload.split_at_checked(MLD_OPTIONS)?;
+    fn hear_mld(&mut self, now: Instant, packet: &Ipv6Packet<&[u8]>) -> Option<bool> {
+        let (source, destination) = (packet.src_addr(), packet.dst_addr());
+        let (options, message) = packet.payload().split_at_checked(MLD_OPTIONS)?;
         if options[0] != u8::from(IpProtocol::Icmpv6)
             || options[1] != 0
             || message.first() != Some(&MLD_QUERY)
@@ -222,8 +223,11 @@ impl OwnHost {
             return Some(false);
         }
         // RFC 3810 6.2: from the link, and only from there.
-        if hop_limit != 1 || !source.is_unicast_link_local() {
+        if packet.hop_limit() != 1 || !source.is_unicast_link_local() {
             return Some(false);
+        }
+        if !Icmpv6Packet::new_checked(message).ok()?.verify_checksum(&source, &destination) {
+            return None;
         }
         let group: [u8; 16] = message.get(8..24)?.try_into().ok()?;
         let code = u16::from_be_bytes([*message.get(4)?, *message.get(5)?]);

@@ -23,6 +23,9 @@ const MOST_SOCKETS: usize = 256;
 /// How long a peer may be silent, and how often one that says nothing is asked whether it is there.
 const SILENCE: StackDuration = StackDuration::from_secs(30);
 const KEEP_ALIVE: StackDuration = StackDuration::from_secs(10);
+/// The same until a connection is accepted, so that those who only begin one do not hold its place for long.
+const SILENCE_OF_STRANGERS: StackDuration = StackDuration::from_secs(5);
+const KEEP_STRANGERS_ALIVE: StackDuration = StackDuration::from_secs(2);
 /// Ports for those who do not choose one (RFC 6335 section 6).
 const FIRST_EPHEMERAL: u16 = 49_152;
 
@@ -111,8 +114,7 @@ impl Sockets {
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
-        socket.set_timeout(Some(SILENCE));
-        socket.set_keep_alive(Some(KEEP_ALIVE));
+        set_patience(&mut socket, SILENCE, KEEP_ALIVE);
         Ok(self.set.add(socket))
     }
 
@@ -150,6 +152,11 @@ impl Sockets {
     }
 }
 
+fn set_patience(socket: &mut Socket<'static>, silence: StackDuration, keep_alive: StackDuration) {
+    socket.set_timeout(Some(silence));
+    socket.set_keep_alive(Some(keep_alive));
+}
+
 impl HostTcp for OwnHost {
     fn listen(&mut self, port: u16) -> io::Result<(TcpId, u16)> {
         let sockets = &mut self.stack.sockets;
@@ -160,7 +167,10 @@ impl HostTcp for OwnHost {
         let mut backlog = Vec::new();
         for _ in 0..BACKLOG {
             match sockets.make_socket() {
-                Ok(handle) => backlog.push(handle),
+                Ok(handle) => {
+                    set_patience(sockets.set.get_mut(handle), SILENCE_OF_STRANGERS, KEEP_STRANGERS_ALIVE);
+                    backlog.push(handle);
+                }
                 Err(error) => {
                     for handle in backlog {
                         sockets.set.remove(handle);
@@ -189,6 +199,8 @@ impl HostTcp for OwnHost {
         let Some((index, handle, peer)) = ready else { return Err(io::ErrorKind::WouldBlock.into()) };
         // The one that takes its place goes to the end, so that those who came first are accepted first.
         let fresh = sockets.make_socket()?;
+        set_patience(sockets.set.get_mut(fresh), SILENCE_OF_STRANGERS, KEEP_STRANGERS_ALIVE);
+        set_patience(sockets.set.get_mut(handle), SILENCE, KEEP_ALIVE);
         let backlog = &mut sockets.listeners[place].backlog;
         backlog.remove(index);
         backlog.push(fresh);

@@ -219,3 +219,60 @@ fn an_idle_connection_stays() {
     }
     assert_eq!(transfer(&mut pair, near, far, b"still there"), b"still there");
 }
+
+#[test]
+fn who_begins_connections_and_never_ends_them_blocks_a_port_for_seconds_only() {
+    let mut pair = Pair::new();
+    let (listening, _) = pair.far.listen(80).unwrap();
+    pair.carry();
+    let to = SocketAddr::new(FAR.into(), 80);
+    // The answers get lost: eight connections begin.
+    for _ in 0..8 {
+        pair.near.connect(pair.now, to).unwrap();
+    }
+    for frame in sent(&mut pair.near, pair.now) {
+        give(&mut pair.far, pair.now, &frame);
+    }
+    for _ in 0..2 {
+        for frame in sent(&mut pair.far, pair.now) {
+            // ARP passes.
+            if frame[12..14] == [8, 6] {
+                give(&mut pair.near, pair.now, &frame);
+            }
+        }
+        for frame in sent(&mut pair.near, pair.now) {
+            give(&mut pair.far, pair.now, &frame);
+        }
+    }
+    let begun = pair.now;
+    // They are never heard of again; here is somebody else.
+    pair.near = OwnHost::new(&HostConfig {
+        mac: MacAddr([2, 0, 0, 0, 0, 5]),
+        addresses: vec![(Ipv4Addr::new(198, 18, 0, 5).into(), 24)],
+        ..config()
+    });
+    let late = pair.near.connect(pair.now, to).unwrap();
+    pair.step();
+    let refused = pair.near.check_connected(pair.now, late).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "all places are taken");
+    while pair.now.since(begun) < Duration::from_secs(6) {
+        pair.step();
+    }
+    let later = pair.near.connect(pair.now, to).unwrap();
+    pair.step();
+    pair.near.check_connected(pair.now, later).unwrap();
+    pair.far.accept(listening).unwrap();
+}
+
+#[test]
+fn who_has_connected_may_wait_long_to_be_accepted() {
+    let mut pair = Pair::new();
+    let (listening, _) = pair.far.listen(80).unwrap();
+    let client = pair.near.connect(pair.now, SocketAddr::new(FAR.into(), 80)).unwrap();
+    let started = pair.now;
+    while pair.now.since(started) < Duration::from_secs(60) {
+        pair.step();
+    }
+    let (accepted, _) = pair.far.accept(listening).unwrap();
+    assert_eq!(transfer(&mut pair, client, accepted, b"patience"), b"patience");
+}
