@@ -117,7 +117,8 @@ impl ConnectionManager {
                 responder_resources: parameters.map_or(0, |agreed| agreed.max_dest_rd_atomic),
                 initiator_depth: parameters.map_or(0, |agreed| agreed.max_rd_atomic),
                 target_ack_delay: manager.config.ack_delay,
-                failover_accepted: 1,
+                // Only an alternate path could be refused.
+                failover_accepted: 0,
                 flow_control: false,
                 rnr_retry_count: own.rnr_retry_count & 7,
                 srq: own.srq,

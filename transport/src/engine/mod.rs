@@ -59,6 +59,8 @@ pub struct Engine {
     /// Queue pairs that joined multicast groups.
     groups: Vec<(IpAddr, Qpn)>,
     rng: ChaCha12Rng,
+    /// Numbers of the queue pairs removed last, oldest first.
+    retired: VecDeque<u32>,
 }
 
 /// What lives in a protection domain, counted so that it is not removed under its members.
@@ -92,6 +94,7 @@ impl Engine {
             timers: TimerQueue::default(),
             groups: Vec::new(),
             rng,
+            retired: VecDeque::new(),
         }
     }
 

@@ -20,6 +20,11 @@ use crate::uc::{UcRequester, UcResponder};
 use crate::ud::{UdRequester, UdResponder};
 use crate::wr::MAX_SGE;
 
+/// Numbers of queue pairs that were removed last and are not given out again.
+const RETIRED: usize = 2_048;
+/// With so many queue pairs any free number will do.
+const MANY_QPS: usize = 32_768;
+
 /// Queue pairs.
 impl Engine {
     /// Makes a queue pair in state RESET and returns its number.
@@ -31,6 +36,26 @@ impl Engine {
         self.check_init(init)?;
         let position = self.qps.vacant_key();
         let number = self.draw_number(position)?;
+        self.insert_qp(init, position, number);
+        Ok(number)
+    }
+
+    /// Makes the UD queue pair 1, where connection management arrives (IBTA 10.2.5). Only it can have that number.
+    ///
+    /// # Errors
+    ///
+    /// When there is one already, it is not UD, something it refers to does not exist, or a size is out of range.
+    pub fn create_gsi_qp(&mut self, init: &QpInit) -> Result<Qpn, CreateQpError> {
+        self.check_init(init)?;
+        let position = self.qps.vacant_key();
+        if init.qp_type != QpType::Ud || !self.numbers.insert(Qpn::GSI.get(), position) {
+            return Err(CreateQpError::Gsi);
+        }
+        self.insert_qp(init, position, Qpn::GSI);
+        Ok(Qpn::GSI)
+    }
+
+    fn insert_qp(&mut self, init: &QpInit, position: usize, number: Qpn) {
         let capabilities = &init.capabilities;
         let halves = match init.qp_type {
             QpType::Rc => Halves::Rc(RcRequester::new(capabilities), RcResponder::new()),
@@ -67,7 +92,6 @@ impl Engine {
         self.timers.reserve(position + 1);
         self.count_users(init, 1);
         self.join_pd(init.pd);
-        Ok(number)
     }
 
     fn check_init(&self, init: &QpInit) -> Result<(), CreateQpError> {
@@ -94,11 +118,14 @@ impl Engine {
             return Err(CreateQpError::TooManyQps { limit });
         }
         let slot = u32::from(self.shared.config.process_slot) << 16;
-        // The limit keeps some numbers free, so a draw succeeds sooner or later.
+        // A peer may keep a number in time-wait for a while, so it is not used again at once.
+        let avoid_retired = self.qps.len() < MANY_QPS;
+        // The limits keep some numbers free, so a draw succeeds sooner or later.
         loop {
             let number = slot | self.rng.next_u32() & 0xffff;
             let reserved = number < 2 || number == Qpn::MULTICAST.get();
-            if !reserved && self.numbers.insert(number, position) {
+            let retired = avoid_retired && self.retired.contains(&number);
+            if !reserved && !retired && self.numbers.insert(number, position) {
                 return Ok(Qpn::new(number));
             }
         }
@@ -123,6 +150,10 @@ impl Engine {
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
         let index = self.numbers.remove(qpn.get()).ok_or(DestroyError::UnknownQp)?;
         let qp = self.qps.remove(index);
+        if self.retired.len() == RETIRED {
+            self.retired.pop_front();
+        }
+        self.retired.push_back(qpn.get());
         self.ready.retain(|waiting| *waiting != index);
         self.groups.retain(|(_, member)| *member != qpn);
         self.shared.keys.release_owner(qpn);

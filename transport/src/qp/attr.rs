@@ -100,6 +100,9 @@ pub enum CreateQpError {
         /// Possible.
         limit: usize,
     },
+    /// Queue pair 1 exists already, or was to be something else than UD.
+    #[error("queue pair 1 exists once and is UD")]
+    Gsi,
     /// The configured number of queue pairs is in use.
     #[error("all {limit} queue pairs are in use; destroy one or raise the limit")]
     TooManyQps {

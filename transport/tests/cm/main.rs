@@ -1,5 +1,6 @@
 //! Connection management: two managers in virtual time, on a wire that does what a test wants.
 
+mod gsi;
 mod hostile;
 mod losses;
 mod random;
