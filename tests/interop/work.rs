@@ -277,7 +277,11 @@ fn flush(scene: &mut Scene<'_>) -> Result<usize> {
 /// order and there once, and most must arrive. Returns the number of messages that did.
 pub(crate) fn run_unreliable(operation: Operation, scene: &mut Scene<'_>) -> Result<usize> {
     const COUNT: usize = 60;
-    let packets = if header(operation) > 0 || operation == Operation::UcWrite { 1 } else { 3 };
+    let is_write = matches!(operation, Operation::UcWrite | Operation::UcWriteImm);
+    // Without a completion for each only whole packets can be told from halves. And a kernel that misses the end
+    // of a UC WRITE takes no message any more on that queue pair (6.1 and 6.12; a SEND they get over).
+    let single = header(operation) > 0 || operation == Operation::UcWrite;
+    let packets = if single || is_write && scene.starter.name() == "we" { 1 } else { 3 };
     let slots = slots(&[packets * scene.mtu; COUNT], header(operation));
     for (index, slot) in slots.iter().enumerate() {
         scene.starter.fill(SOURCE + slot.offset, slot.len, index as u64)?;
