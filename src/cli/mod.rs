@@ -11,6 +11,7 @@ mod explain;
 mod limit;
 mod measure;
 mod pingpong;
+mod rping;
 mod terminal;
 
 use std::fs::File;
@@ -59,6 +60,7 @@ enum Command {
     Blast(measure::BlastArgs),
     Pingpong(pingpong::Args),
     Limit(limit::Args),
+    Rping(rping::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
 }
@@ -74,6 +76,7 @@ impl Cli {
             Command::Blast(args) => measure::blast(&args, &mut output),
             Command::Pingpong(args) => pingpong::run(&args, &mut output),
             Command::Limit(args) => limit::run(&args, &mut output),
+            Command::Rping(args) => rping::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
         }

@@ -1,7 +1,12 @@
-//! How two ends find each other: so far an exchange of lines over TCP.
+//! How two ends find each other: an exchange of lines over TCP, or connection management over queue pair 1.
 
 mod exchange;
+mod rping;
+pub(crate) mod service;
 mod tcp;
 
 pub use exchange::{Exchange, ExchangeError};
+pub use rping::{
+    MAX_PING, MIN_PING, RPING_PORT, RpingError, RpingPlan, client as rping_client, serve as rping_serve,
+};
 pub use tcp::{Tcp, TcpListening};

@@ -14,6 +14,7 @@ use std::io;
 
 use roce_transport::{AsyncEvent, CqId, Engine, Event, Instant, Verdict};
 
+use crate::cm::service::CmService;
 use crate::device::Device;
 use clock::Clock;
 
@@ -35,6 +36,8 @@ pub(crate) struct Driver {
     /// The first error of the device that will not go away by itself.
     failure: Option<io::Error>,
     pub(crate) statistics: DriverStatistics,
+    /// Connection management, once somebody has used it.
+    cm: Option<Box<CmService>>,
 }
 
 /// What the driver itself counts.
@@ -60,6 +63,36 @@ impl Driver {
             device_full: false,
             failure: None,
             statistics: DriverStatistics::default(),
+            cm: None,
+        }
+    }
+
+    /// Connection management; the first use makes queue pair 1. Whatever is asked of it is carried out and sent.
+    pub(crate) fn with_cm<T>(
+        &mut self,
+        work: impl FnOnce(&mut CmService, Instant, &mut Self) -> T,
+    ) -> io::Result<T> {
+        let mut cm = match self.cm.take() {
+            Some(cm) => cm,
+            None => Box::new(CmService::new(self)?),
+        };
+        let now = self.now();
+        let outcome = work(&mut cm, now, self);
+        cm.settle(now, self);
+        self.cm = Some(cm);
+        self.transmit(now);
+        Ok(outcome)
+    }
+
+    /// Connection management, if somebody has used it.
+    pub(crate) fn cm(&mut self) -> Option<&mut CmService> {
+        self.cm.as_deref_mut()
+    }
+
+    fn serve_cm(&mut self, now: Instant) {
+        if let Some(mut cm) = self.cm.take() {
+            cm.serve(now, self);
+            self.cm = Some(cm);
         }
     }
 
@@ -86,6 +119,7 @@ impl Driver {
             if self.engine.poll_timeout().is_some_and(|deadline| deadline <= now) {
                 self.engine.handle_timeout(now);
             }
+            self.serve_cm(now);
             self.transmit(now);
             arrived += burst;
             if burst == 0 {
@@ -122,6 +156,12 @@ impl Driver {
 
     /// Sends whatever the engine has to send, and collects what it has to tell.
     pub(crate) fn transmit(&mut self, now: Instant) {
+        self.send_all(now);
+        self.collect_events();
+    }
+
+    /// Sends whatever the engine has to send.
+    pub(crate) fn send_all(&mut self, now: Instant) {
         let mut flushed_in_vain = false;
         loop {
             let Some(mut slot) = self.device.slot() else {
@@ -139,7 +179,6 @@ impl Driver {
         }
         self.flush(now);
         self.device_full = flushed_in_vain;
-        self.collect_events();
     }
 
     fn flush(&mut self, now: Instant) {
@@ -170,6 +209,7 @@ impl Driver {
     /// When somebody has to call [`progress`](Self::progress) although nothing arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let retry = self.device_full.then(|| self.now().plus_nanos(20_000));
-        [self.engine.poll_timeout(), self.device.deadline(), retry].into_iter().flatten().min()
+        let cm = self.cm.as_ref().and_then(|cm| cm.manager.poll_timeout());
+        [self.engine.poll_timeout(), self.device.deadline(), retry, cm].into_iter().flatten().min()
     }
 }

@@ -388,8 +388,11 @@ impl Context {
 
     /// All counters by name: the engine's, the driver's and the device's.
     pub fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let driver = self.inner.lock();
+        let mut driver = self.inner.lock();
         driver.engine.counters().visit(visit);
+        if let Some(cm) = driver.cm() {
+            cm.visit_counters(visit);
+        }
         visit("tx_device_full", driver.statistics.tx_device_full);
         visit("busy_polls", driver.statistics.busy_polls);
         visit("idle_polls", driver.statistics.idle_polls);

@@ -13,6 +13,10 @@
 //! | `ibv_post_send`, `ibv_post_recv` | [`QueuePair::post_send`], [`QueuePair::post_recv`] |
 //! | `ibv_create_ah` | [`Context::create_address_handle`] |
 //! | `ibv_get_async_event` | [`Context::async_event`] |
+//! | `rdma_bind_addr`, `rdma_listen` | [`Context::listen`] |
+//! | `rdma_get_request`, `rdma_accept`, `rdma_reject` | [`CmListener::accept`], [`ConnectRequest::accept`], [`ConnectRequest::reject`] |
+//! | `rdma_resolve_addr`, `rdma_connect` | [`Context::connect`], [`Context::start_connect`], [`Context::resolve`] |
+//! | `rdma_get_cm_event`, `rdma_disconnect` | [`Connection::next_event`], [`Connection::disconnect`] |
 //!
 //! Every object keeps what it depends on alive, and is destroyed when its last handle is dropped.
 //!
@@ -32,6 +36,7 @@
 //! all bytes that the completed operation wrote. See [`SharedMemory`].
 
 mod asynchronous;
+mod cm;
 pub(crate) mod context;
 mod cq;
 mod error;
@@ -41,6 +46,10 @@ mod qp;
 mod srq;
 
 pub use asynchronous::AsyncCompletionQueue;
+pub use cm::{
+    CmListener, ConnectRequest, Connection, ConnectionError, ConnectionEvent, ConnectionParameters,
+    DatagramRequest, DatagramService,
+};
 pub use context::{Context, ContextBuilder, DeviceAttributes};
 pub use cq::{CompletionChannel, CompletionQueue, WaitError};
 pub use error::VerbsError;
@@ -50,7 +59,9 @@ pub use qp::{ConnectOptions, Endpoint, QueuePair, QueuePairOptions};
 pub use srq::SharedReceiveQueue;
 
 pub use crate::driver::{GidEntry, PathOptions};
+pub use roce_packet::mad::{CmTimeout, PortSpace, RejReason, SidrStatus};
 pub use roce_packet::{ImmDt, Path, PathMtu, Psn, Qpn, RnrTimer};
+pub use roce_transport::cm::{CmError, CmTiming};
 pub use roce_transport::{
     Access, AsyncEvent, Cause, Counters, FlushPlacement, LKey, Notify, Payload, QpAttr, QpAttributes,
     QpCapabilities, QpState, QpType, RKey, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, Wc,

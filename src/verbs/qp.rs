@@ -155,6 +155,22 @@ impl QueuePair {
         })))
     }
 
+    pub(crate) fn context(&self) -> &super::Context {
+        self.0.pd.context()
+    }
+
+    pub(crate) fn first_psn(&self) -> Psn {
+        self.0.psn
+    }
+
+    pub(crate) fn qp_type(&self) -> QpType {
+        self.0.qp_type
+    }
+
+    pub(crate) fn uses_srq(&self) -> bool {
+        self.0._srq.is_some()
+    }
+
     /// Its number.
     #[must_use]
     pub fn number(&self) -> Qpn {

@@ -3,12 +3,14 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cm;
 mod concurrency;
 mod errors;
 mod events;
 mod faults;
 mod lifetimes;
 mod operations;
+mod rping;
 mod shared_receives;
 mod windows;
 mod world;

@@ -1,0 +1,472 @@
+//! The rdma_cm service of one device: queue pair 1, the connection manager behind it, and the queue pairs that it
+//! moves.
+//!
+//! It lives inside the driver and is served whenever the driver makes progress: datagrams of queue pair 1 go to the
+//! manager, what the manager sends is posted on queue pair 1, and its events either move a queue pair at once or wait
+//! for the application.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::task::Waker;
+
+use roce_packet::mad::{CommId, GSI_Q_KEY, MAD_LEN, RejReason, ServiceId, SidrStatus};
+use roce_packet::{
+    Ecn, Encapsulation, Gid, Grh, IP_PROTOCOL_UDP, Ipv4Header, Ipv6Header, Path, Qpn, RnrTimer, flow,
+};
+use roce_transport::cm::{
+    CmConfig, CmConnectRequest, CmEvent, CmQpParameters, CmSidrRequest, CmState, CmTransmit,
+    ConnectionManager,
+};
+use roce_transport::{
+    Access, CqId, GRH_AREA, Instant, LKey, Memory, ModifyQpError, QpAttr, QpCapabilities, QpInit, QpState,
+    QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, Wc, WcOpcode, WcStatus, WordMemory,
+};
+
+use crate::driver::Driver;
+
+/// Datagrams that queue pair 1 can take in before it is served.
+const RECEIVES: usize = 512;
+/// Datagrams that queue pair 1 can have under way to the device.
+const SENDS: usize = 512;
+/// Bytes of one receive: the IP header, then the datagram.
+const SLOT: usize = GRH_AREA + MAD_LEN;
+/// Requests that wait for one listener.
+pub(crate) const BACKLOG: usize = 256;
+const HOP_LIMIT: u8 = 64;
+
+/// What a connection's queue pair gets besides what the ends agree on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Preparation {
+    pub(crate) qpn: Qpn,
+    pub(crate) min_rnr_timer: RnrTimer,
+}
+
+/// What an application is told of its connection, in the order in which it happened.
+#[derive(Clone, Debug)]
+pub(crate) enum Told {
+    Manager(CmEvent),
+    /// The peer accepted, but the queue pair could not be made ready; the peer was refused.
+    QueuePair(ModifyQpError),
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    preparation: Option<Preparation>,
+    /// Private data of the REP, until the connection is established.
+    reply: Option<Vec<u8>>,
+    told: VecDeque<Told>,
+    waker: Option<Waker>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    requests: VecDeque<CmConnectRequest>,
+    questions: VecDeque<CmSidrRequest>,
+    wakers: Vec<Waker>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct CmService {
+    pub(crate) manager: ConnectionManager,
+    cq: CqId,
+    memory: Arc<WordMemory>,
+    lkey: LKey,
+    entries: HashMap<CommId, Entry>,
+    listeners: HashMap<ServiceId, Waiting>,
+    /// Accepted connections whose RTU is still to come.
+    awaited: Vec<(Qpn, CommId)>,
+    done: Vec<Wc>,
+    /// Datagrams that queue pair 1 could not take; their repetition will.
+    not_posted: u64,
+}
+
+impl CmService {
+    /// Makes queue pair 1 and brings it to RTS.
+    pub(crate) fn new(driver: &mut Driver) -> io::Result<Self> {
+        let engine = &mut driver.engine;
+        let pd = engine.allocate_pd().map_err(io::Error::other)?;
+        let cq = engine.create_cq(RECEIVES + SENDS).map_err(io::Error::other)?;
+        let memory = Arc::new(WordMemory::new(RECEIVES * SLOT));
+        let region = engine.register(pd, 0, memory.clone(), Access::LOCAL_WRITE).map_err(io::Error::other)?;
+        let capabilities = QpCapabilities {
+            max_send_wr: SENDS,
+            max_recv_wr: RECEIVES,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: MAD_LEN,
+        };
+        let init = QpInit {
+            qp_type: QpType::Ud,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            capabilities,
+            signal_all: false,
+        };
+        engine.create_gsi_qp(&init).map_err(io::Error::other)?;
+        // Other numbers than those of queue pairs and keys, from the same secret.
+        let seed = engine.config().seed.map(|byte| byte ^ 0xc3);
+        let mut guid = [0; 8];
+        guid.copy_from_slice(&seed[..8]);
+        // Locally administered, and not a group.
+        guid[0] = guid[0] & 0xfc | 0x02;
+        let mut service = Self {
+            manager: ConnectionManager::new(CmConfig::new(seed, u64::from_be_bytes(guid))),
+            cq,
+            memory,
+            lkey: region.lkey,
+            entries: HashMap::new(),
+            listeners: HashMap::new(),
+            awaited: Vec::new(),
+            done: vec![Wc::default(); 32],
+            not_posted: 0,
+        };
+        service.open(driver).map_err(io::Error::other)?;
+        Ok(service)
+    }
+
+    fn open(&mut self, driver: &mut Driver) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let now = driver.now();
+        let steps = [
+            QpAttr {
+                pkey_index: Some(0),
+                port: Some(1),
+                qkey: Some(GSI_Q_KEY),
+                ..QpAttr::to_state(QpState::Init)
+            },
+            QpAttr::to_state(QpState::Rtr),
+            QpAttr { sq_psn: Some(Default::default()), ..QpAttr::to_state(QpState::Rts) },
+        ];
+        for step in &steps {
+            driver.engine.modify_qp(now, Qpn::GSI, step)?;
+        }
+        for slot in 0..RECEIVES {
+            self.post_receive(driver, slot)?;
+        }
+        Ok(())
+    }
+
+    fn post_receive(&self, driver: &mut Driver, slot: usize) -> Result<(), roce_transport::PostError> {
+        let element = Sge { addr: (slot * SLOT) as u64, length: SLOT as u32, lkey: self.lkey };
+        driver.engine.post_recv(Qpn::GSI, &RecvWr { wr_id: slot as u64, elements: &[element] })
+    }
+
+    /// Takes in what queue pair 1 received, lets deadlines take effect, posts what is to be sent.
+    pub(crate) fn serve(&mut self, now: Instant, driver: &mut Driver) {
+        self.receive(now, driver);
+        self.notice_first_packets(now, driver);
+        if self.manager.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.manager.handle_timeout(now);
+        }
+        self.settle(now, driver);
+    }
+
+    /// A packet that a queue pair took from its peer says as much as the RTU. The event of IBTA for this is raised in
+    /// RTR only, and an accepted queue pair is in RTS already.
+    fn notice_first_packets(&mut self, now: Instant, driver: &Driver) {
+        let manager = &mut self.manager;
+        self.awaited.retain(|(qpn, id)| {
+            if !matches!(manager.state(*id), CmState::RepSent | CmState::MraRepReceived) {
+                return false;
+            }
+            let heard = driver.engine.qp_counters(*qpn).is_some_and(|counters| counters.rx_handled > 0);
+            !heard || manager.notify_first_packet(now, *id).is_err()
+        });
+    }
+
+    /// Passes on what the manager has to tell and to send: to be called after every call of the manager.
+    pub(crate) fn settle(&mut self, now: Instant, driver: &mut Driver) {
+        while let Some(event) = self.manager.poll_event() {
+            self.handle_event(now, driver, event);
+        }
+        while let Some(transmit) = self.manager.poll_transmit(now) {
+            self.post(now, driver, &transmit);
+        }
+    }
+
+    fn receive(&mut self, now: Instant, driver: &mut Driver) {
+        let mut done = std::mem::take(&mut self.done);
+        loop {
+            let count = driver.engine.poll_cq(self.cq, &mut done).unwrap_or(0);
+            // Its sends complete in silence unless they fail, and then their repetition makes up for it.
+            for wc in done[..count].iter().filter(|wc| wc.opcode == WcOpcode::Recv) {
+                let slot = wc.wr_id as usize;
+                if wc.status == WcStatus::Success {
+                    self.take_datagram(now, slot, wc);
+                }
+                if let Err(error) = self.post_receive(driver, slot) {
+                    tracing::error!(%error, "queue pair 1 takes no receive");
+                }
+            }
+            if count < done.len() {
+                break;
+            }
+        }
+        self.done = done;
+    }
+
+    fn take_datagram(&mut self, now: Instant, slot: usize, wc: &Wc) {
+        let mut bytes = [0; SLOT];
+        if self.memory.read(slot * SLOT, &mut bytes).is_err() {
+            return;
+        }
+        let received = bytes.get(..wc.byte_len as usize).unwrap_or(&bytes);
+        let Some((area, mad)) = received.split_at_checked(GRH_AREA) else { return };
+        if let Some(path) = path_of(area) {
+            self.manager.handle_mad(now, &path, wc.src_qp, mad);
+        }
+    }
+
+    fn post(&mut self, now: Instant, driver: &mut Driver, transmit: &CmTransmit) {
+        let mut path = Path { hop_limit: HOP_LIMIT, ..transmit.path.with_ecn(Ecn::Capable0) };
+        let device = driver.device_mut();
+        path.vlan = device.vlan(path.traffic_class);
+        // All of connection management comes from one port, as kernels do it for queue pair 1.
+        match device.bind_source_port(&path, flow::rxe_qpn_port(Qpn::GSI)) {
+            Ok(port) => path.source_port = port,
+            Err(error) => {
+                tracing::debug!(%error, "no way to send a message of connection management");
+                self.not_posted += 1;
+                return;
+            }
+        }
+        let to = UdDestination { path, remote_qpn: transmit.remote_qpn, remote_qkey: GSI_Q_KEY };
+        let wr = SendWr::inline(0, SendOp::Send, &transmit.mad[..]).with_flags(SendFlags::empty()).to(to);
+        if let Err(error) = driver.engine.post_send(now, Qpn::GSI, &wr) {
+            tracing::debug!(%error, "queue pair 1 takes no more");
+            self.not_posted += 1;
+        }
+    }
+
+    fn handle_event(&mut self, now: Instant, driver: &mut Driver, event: CmEvent) {
+        tracing::debug!(id = event.id().0, event = event.name(), "connection event");
+        match event {
+            CmEvent::ConnectRequest(request) => match self.listeners.get_mut(&request.service_id) {
+                Some(waiting) => {
+                    waiting.requests.push_back(*request);
+                    waiting.wakers.drain(..).for_each(Waker::wake);
+                }
+                // The listener was closed while the request was on its way here.
+                None => self.manager.release(now, request.id),
+            },
+            CmEvent::SidrRequest(request) => match self.listeners.get_mut(&request.request.service_id) {
+                Some(waiting) => {
+                    waiting.questions.push_back(*request);
+                    waiting.wakers.drain(..).for_each(Waker::wake);
+                }
+                None => self.manager.release(now, request.id),
+            },
+            CmEvent::ConnectResponse { id, parameters, private_data } => {
+                self.make_ready(now, driver, id, &parameters, &private_data[..]);
+            }
+            event => {
+                if let CmEvent::Disconnected { id }
+                | CmEvent::Unreachable { id, .. }
+                | CmEvent::Rejected { id, .. } = &event
+                {
+                    self.fail_queue_pair(now, driver, *id);
+                }
+                self.tell(event.id(), Told::Manager(event));
+            }
+        }
+    }
+
+    /// Active side: the peer accepted, so the queue pair can be brought up and the peer be told.
+    fn make_ready(
+        &mut self,
+        now: Instant,
+        driver: &mut Driver,
+        id: CommId,
+        parameters: &CmQpParameters,
+        reply: &[u8],
+    ) {
+        let Some(entry) = self.entries.get_mut(&id) else { return self.manager.release(now, id) };
+        entry.reply = Some(reply.to_vec());
+        let Some(preparation) = entry.preparation else { return self.manager.release(now, id) };
+        match bring_up(now, driver, &preparation, parameters) {
+            Ok(()) => {
+                // The peer may have gone meanwhile, which is the next event.
+                let _ = self.manager.ready(now, id, &[]);
+            }
+            Err(error) => {
+                let _ = self.manager.reject(now, id, RejReason::NO_RESOURCES, &[]);
+                self.tell(id, Told::QueuePair(error));
+            }
+        }
+    }
+
+    /// The connection is over: what was posted on its queue pair completes as flushed.
+    fn fail_queue_pair(&mut self, now: Instant, driver: &mut Driver, id: CommId) {
+        let Some(preparation) = self.entries.get(&id).and_then(|entry| entry.preparation) else { return };
+        to_error(now, driver, preparation.qpn);
+    }
+
+    fn tell(&mut self, id: CommId, told: Told) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.told.push_back(told);
+            if let Some(waker) = entry.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// A connection or question that the application holds from now on.
+    pub(crate) fn adopt(&mut self, id: CommId, preparation: Option<Preparation>) {
+        self.entries.insert(id, Entry { preparation, ..Entry::default() });
+    }
+
+    /// The application holds a connection no more.
+    pub(crate) fn abandon(&mut self, now: Instant, id: CommId) {
+        self.entries.remove(&id);
+        self.manager.release(now, id);
+    }
+
+    /// The next thing to tell of a connection.
+    pub(crate) fn next_told(&mut self, id: CommId) -> Option<Told> {
+        self.entries.get_mut(&id)?.told.pop_front()
+    }
+
+    /// The private data of the REP, once.
+    pub(crate) fn take_reply(&mut self, id: CommId) -> Vec<u8> {
+        self.entries.get_mut(&id).and_then(|entry| entry.reply.take()).unwrap_or_default()
+    }
+
+    pub(crate) fn wake_for(&mut self, id: CommId, waker: &Waker) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.waker = Some(waker.clone());
+        }
+    }
+
+    pub(crate) fn open_listener(&mut self, service_id: ServiceId) {
+        self.listeners.insert(service_id, Waiting::default());
+    }
+
+    /// Takes no more requests; those that nobody took are refused.
+    pub(crate) fn close_listener(&mut self, now: Instant, service_id: ServiceId) {
+        let Some(waiting) = self.listeners.remove(&service_id) else { return };
+        // The manager has a listener for every one here.
+        let _ = self.manager.unlisten(service_id);
+        for request in waiting.requests {
+            let _ = self.manager.reject(now, request.id, RejReason::INVALID_SERVICE_ID, &[]);
+        }
+        for question in waiting.questions {
+            let nothing = (Qpn::default(), 0);
+            let _ = self.manager.answer(now, question.id, SidrStatus::UNSUPPORTED, nothing, &[]);
+        }
+    }
+
+    /// The next request that the peer still wants answered.
+    pub(crate) fn next_request(&mut self, service_id: ServiceId) -> Option<CmConnectRequest> {
+        let waiting = self.listeners.get_mut(&service_id)?;
+        let manager = &self.manager;
+        std::iter::from_fn(|| waiting.requests.pop_front())
+            .find(|request| manager.state(request.id) != CmState::Closed)
+    }
+
+    pub(crate) fn next_question(&mut self, service_id: ServiceId) -> Option<CmSidrRequest> {
+        let waiting = self.listeners.get_mut(&service_id)?;
+        let manager = &self.manager;
+        std::iter::from_fn(|| waiting.questions.pop_front())
+            .find(|question| manager.state(question.id) != CmState::Closed)
+    }
+
+    pub(crate) fn wake_for_requests(&mut self, service_id: ServiceId, waker: &Waker) {
+        if let Some(waiting) = self.listeners.get_mut(&service_id)
+            && !waiting.wakers.iter().any(|known| known.will_wake(waker))
+        {
+            waiting.wakers.push(waker.clone());
+        }
+    }
+
+    /// An accepted connection: its RTU is to come.
+    pub(crate) fn await_rtu(&mut self, qpn: Qpn, id: CommId) {
+        self.awaited.push((qpn, id));
+    }
+
+    pub(crate) fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        self.manager.counters().visit(visit);
+        visit("cm_connections", self.manager.len() as u64);
+        visit("cm_not_posted", self.not_posted);
+    }
+}
+
+/// Brings a queue pair from INIT to RTS. It stays where it was when the first step is refused.
+pub(crate) fn bring_up(
+    now: Instant,
+    driver: &mut Driver,
+    preparation: &Preparation,
+    parameters: &CmQpParameters,
+) -> Result<(), ModifyQpError> {
+    let rc = driver.engine.qp_type(preparation.qpn) == Some(QpType::Rc);
+    let mut path = parameters.path;
+    let device = driver.device_mut();
+    path.vlan = device.vlan(path.traffic_class);
+    match device.bind_source_port(&path, path.source_port) {
+        Ok(port) => path.source_port = port,
+        Err(error) => tracing::debug!(%error, port = path.source_port, "the source port cannot be had"),
+    }
+    driver.engine.modify_qp(
+        now,
+        preparation.qpn,
+        &QpAttr {
+            path: Some(path),
+            path_mtu: Some(parameters.path_mtu),
+            dest_qpn: Some(parameters.dest_qpn),
+            rq_psn: Some(parameters.rq_psn),
+            max_dest_rd_atomic: rc.then_some(parameters.max_dest_rd_atomic),
+            min_rnr_timer: rc.then_some(preparation.min_rnr_timer),
+            ..QpAttr::to_state(QpState::Rtr)
+        },
+    )?;
+    driver.engine.modify_qp(
+        now,
+        preparation.qpn,
+        &QpAttr {
+            sq_psn: Some(parameters.sq_psn),
+            timeout: rc.then(|| parameters.timeout.code()),
+            retry_cnt: rc.then_some(parameters.retry_cnt),
+            rnr_retry: rc.then_some(parameters.rnr_retry),
+            max_rd_atomic: rc.then_some(parameters.max_rd_atomic),
+            ..QpAttr::to_state(QpState::Rts)
+        },
+    )
+}
+
+/// Moves a queue pair to ERR after what it still owes its peer has been sent.
+pub(crate) fn to_error(now: Instant, driver: &mut Driver, qpn: Qpn) {
+    driver.send_all(now);
+    // The application may have destroyed it.
+    let _ = driver.engine.modify_qp(now, qpn, &QpAttr::to_state(QpState::Err));
+}
+
+/// The path in the 40 bytes before a datagram, as its sender wrote it.
+fn path_of(area: &[u8]) -> Option<Path> {
+    let path = |encapsulation, source, destination, traffic_class, hop_limit| Path {
+        encapsulation,
+        source,
+        destination,
+        source_port: 0,
+        traffic_class,
+        hop_limit,
+        flow_label: 0,
+        vlan: None,
+    };
+    if area.first().is_some_and(|byte| byte >> 4 == 6) {
+        let (ip, _) = Ipv6Header::parse(area).ok()?;
+        let version_2 = (Encapsulation::RoceV2, ip.source.into(), ip.destination.into());
+        let (encapsulation, source, destination) = match ip.next_header {
+            IP_PROTOCOL_UDP => version_2,
+            _ => {
+                let (grh, _) = Grh::parse(area).ok()?;
+                (Encapsulation::RoceV1, Gid::to_ip(grh.source), Gid::to_ip(grh.destination))
+            }
+        };
+        return Some(path(encapsulation, source, destination, ip.traffic_class, ip.hop_limit));
+    }
+    let (ip, _) = Ipv4Header::parse(area.get(GRH_AREA - Ipv4Header::LEN..)?).ok()?;
+    let (source, destination) = (ip.source.into(), ip.destination.into());
+    Some(path(Encapsulation::RoceV2, source, destination, ip.traffic_class, ip.ttl))
+}

@@ -1,0 +1,430 @@
+//! Connections after librdmacm: listen, connect, accept, reject, disconnect, and services for datagrams.
+
+mod connection;
+mod requests;
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use roce_packet::mad::{IpCm, PortSpace, RejReason, ServiceId, SidrStatus, TransportService};
+use roce_packet::{PathMtu, Qpn, RnrTimer, flow};
+use roce_transport::cm::{CmConnect, CmError, CmEvent, CmListen, CmOffer, CmResolve, CmTiming};
+use roce_transport::{Access, ModifyQpError, QpAttr, QpState, QpType, UdDestination};
+
+use super::{Context, PathOptions, QueuePair, VerbsError};
+use crate::cm::service::{BACKLOG, CmService, Preparation, Told};
+use crate::driver::Driver;
+use crate::driver::wake::wait_readable;
+
+pub use connection::Connection;
+pub use requests::{CmListener, ConnectRequest, DatagramRequest};
+
+/// What a connection is asked for or accepted with: `rdma_conn_param`, and what librdmacm takes from the kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConnectionParameters {
+    /// Bytes for the peer's application: 56 when connecting, 196 when accepting.
+    pub private_data: Vec<u8>,
+    /// READs and atomics of the peer to hold at once.
+    pub responder_resources: u8,
+    /// READs and atomics to have under way at once.
+    pub initiator_depth: u8,
+    /// How often a lost packet is sent again, 0 to 7. Only whoever connects decides.
+    pub retry_count: u8,
+    /// How often the peer is to retry after "not ready"; 7 is for ever.
+    pub rnr_retry_count: u8,
+    /// The delay that RNR NAKs ask for, as a code of 0 to 31.
+    pub min_rnr_timer: u8,
+    /// Path MTU. Only whoever connects decides.
+    pub path_mtu: PathMtu,
+    /// What the peer may do.
+    pub access: Access,
+    /// Traffic class, hop limit, GID. Only whoever connects decides.
+    pub path: PathOptions,
+    /// Repetition of messages. Only whoever connects decides.
+    pub timing: CmTiming,
+    /// The port space of the listener. Only whoever connects decides.
+    pub port_space: PortSpace,
+}
+
+impl Default for ConnectionParameters {
+    fn default() -> Self {
+        Self {
+            private_data: Vec::new(),
+            responder_resources: 16,
+            initiator_depth: 16,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            min_rnr_timer: 12,
+            path_mtu: PathMtu::Mtu1024,
+            access: Access::REMOTE,
+            path: PathOptions::default(),
+            timing: CmTiming::default(),
+            port_space: PortSpace::Tcp,
+        }
+    }
+}
+
+impl ConnectionParameters {
+    fn offer(&self, qp: &QueuePair) -> CmOffer {
+        CmOffer {
+            qpn: qp.number(),
+            starting_psn: qp.first_psn(),
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            rnr_retry_count: self.rnr_retry_count,
+            srq: qp.uses_srq(),
+        }
+    }
+
+    fn preparation(&self, qp: &QueuePair) -> Preparation {
+        let min_rnr_timer = RnrTimer::new(self.min_rnr_timer & 31).unwrap_or_default();
+        Preparation { qpn: qp.number(), min_rnr_timer }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionError {
+    /// The connection manager refused the call.
+    #[error(transparent)]
+    Manager(#[from] CmError),
+    /// A verb failed.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// The peer refused.
+    #[error("the peer refused the connection, reason {reason}")]
+    Rejected {
+        /// Why.
+        reason: RejReason,
+        /// What the peer's application said.
+        private_data: Vec<u8>,
+    },
+    /// The service is not there.
+    #[error("the peer has no such service, status {} ({})", .status.0, .status.name().unwrap_or("reserved"))]
+    Unresolved {
+        /// Why.
+        status: SidrStatus,
+    },
+    /// The peer does not answer.
+    #[error("the peer does not answer; is it running, and does UDP port 4791 reach it?")]
+    Unreachable,
+    /// The connection ended before it was used.
+    #[error("the connection is over")]
+    Disconnected,
+    /// The time was over.
+    #[error("nothing happened within the time given")]
+    TimedOut,
+    /// The queue pair has to be in RESET or INIT.
+    #[error("the queue pair is in state {}; connection management takes it from RESET or INIT", .0.name())]
+    QueuePairState(QpState),
+    /// The queue pair is of the wrong transport.
+    #[error("a {0:?} queue pair cannot be used here: connections take RC and UC, services for datagrams UD")]
+    QueuePairType(QpType),
+}
+
+impl From<ModifyQpError> for ConnectionError {
+    fn from(error: ModifyQpError) -> Self {
+        Self::Verbs(error.into())
+    }
+}
+
+/// What became of a connection, in the words of librdmacm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectionEvent {
+    /// Both ends may send. The connecting side gets the private data of the accepting one.
+    Established {
+        /// 196 bytes, as the peer padded them; empty at the accepting side.
+        private_data: Vec<u8>,
+    },
+    /// The peer refused, or gave up.
+    Rejected {
+        /// Why.
+        reason: RejReason,
+        /// 148 bytes, as the peer padded them.
+        private_data: Vec<u8>,
+    },
+    /// The peer does not answer.
+    Unreachable,
+    /// The peer accepted, but the own queue pair could not be brought up; the peer has been refused.
+    ConnectError {
+        /// What the queue pair said.
+        error: ModifyQpError,
+    },
+    /// The connection is over; the queue pair is in ERR.
+    Disconnected,
+    /// No packet of the connection is on its way any more.
+    TimewaitExit,
+}
+
+impl ConnectionEvent {
+    fn from_told(told: Told, reply: impl FnOnce() -> Vec<u8>) -> Option<Self> {
+        Some(match told {
+            Told::QueuePair(error) => Self::ConnectError { error },
+            Told::Manager(event) => match event {
+                CmEvent::Established { .. } => Self::Established { private_data: reply() },
+                CmEvent::Rejected { reason, private_data, .. } => {
+                    Self::Rejected { reason, private_data: private_data.to_vec() }
+                }
+                CmEvent::Unreachable { .. } => Self::Unreachable,
+                CmEvent::Disconnected { .. } => Self::Disconnected,
+                CmEvent::TimewaitExit { .. } => Self::TimewaitExit,
+                _ => return None,
+            },
+        })
+    }
+
+    /// The private data of an established connection, or why there is none.
+    fn established(self) -> Result<Vec<u8>, ConnectionError> {
+        match self {
+            Self::Established { private_data } => Ok(private_data),
+            Self::Rejected { reason, private_data } => {
+                Err(ConnectionError::Rejected { reason, private_data })
+            }
+            Self::Unreachable => Err(ConnectionError::Unreachable),
+            Self::ConnectError { error } => Err(error.into()),
+            Self::Disconnected | Self::TimewaitExit => Err(ConnectionError::Disconnected),
+        }
+    }
+}
+
+/// Asks again and again, with progress in between, until there is an answer or the time is over.
+fn wait_for<T>(
+    context: &Context,
+    timeout: Option<Duration>,
+    mut look: impl FnMut(&mut CmService) -> Option<T>,
+) -> Result<T, ConnectionError> {
+    let inner = &context.inner;
+    let end = timeout.map(|timeout| Instant::now() + timeout);
+    let _waiting = inner.enter_wait();
+    let mut spin_end = Instant::now() + inner.spin;
+    loop {
+        let (found, deadline) = {
+            let mut driver = inner.lock();
+            let found = driver.cm().and_then(&mut look);
+            let now = driver.now();
+            (found, driver.deadline().map(|deadline| deadline.since(now)))
+        };
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        if inner.lock_and_progress() {
+            spin_end = Instant::now() + inner.spin;
+            continue;
+        }
+        context.check_device()?;
+        let now = Instant::now();
+        if end.is_some_and(|end| now >= end) {
+            return Err(ConnectionError::TimedOut);
+        }
+        if now < spin_end {
+            std::hint::spin_loop();
+            continue;
+        }
+        // Another thread may take in what this one waits for: look again after a while in any case.
+        let longest = Some(Duration::from_millis(1));
+        let remaining = end.map(|end| end - now);
+        let timeout = [remaining, deadline, longest].into_iter().flatten().min();
+        let slept = match inner.device_descriptor() {
+            Some(device) => wait_readable(&[device], timeout),
+            None => wait_readable(&[], timeout),
+        };
+        slept.map_err(VerbsError::io("waiting for the device"))?;
+    }
+}
+
+/// Does something with connection management and passes on what came of it.
+fn with_cm<T>(
+    context: &Context,
+    work: impl FnOnce(&mut CmService, roce_transport::Instant, &mut Driver) -> Result<T, ConnectionError>,
+) -> Result<T, ConnectionError> {
+    let mut driver = context.inner.lock();
+    let outcome = driver.with_cm(work).map_err(VerbsError::io("starting connection management"))?;
+    context.inner.deliver_events(&mut driver);
+    outcome
+}
+
+/// A queue pair of the right kind in RESET goes to INIT; one in INIT stays there.
+fn initialise(context: &Context, qp: &QueuePair, access: Access) -> Result<(), ConnectionError> {
+    if !std::sync::Arc::ptr_eq(&qp.context().inner, &context.inner) {
+        return Err(VerbsError::OtherContext("the queue pair").into());
+    }
+    if qp.qp_type() == QpType::Ud {
+        return Err(ConnectionError::QueuePairType(QpType::Ud));
+    }
+    match qp.query().map_or(QpState::Reset, |attributes| attributes.state) {
+        QpState::Reset => Ok(qp.modify(&QpAttr {
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(access),
+            ..QpAttr::to_state(QpState::Init)
+        })?),
+        QpState::Init => Ok(()),
+        other => Err(ConnectionError::QueuePairState(other)),
+    }
+}
+
+impl Context {
+    /// Takes connection requests (or questions, for the port spaces of datagrams) for a port from now on. Port 0
+    /// chooses a free one. The first use of connection management makes queue pair 1 of this device.
+    ///
+    /// # Errors
+    ///
+    /// When the port has a listener already.
+    pub fn listen(&self, port_space: PortSpace, port: u16) -> Result<CmListener, ConnectionError> {
+        let ports = match port {
+            0 => 32_768..=u16::MAX,
+            port => port..=port,
+        };
+        let port = with_cm(self, |cm, _, _| {
+            let listen = CmListen { backlog: BACKLOG, ip_cm: true };
+            let mut outcome = Err(CmError::InUse(ServiceId::of_port(port_space, port)));
+            for port in ports {
+                let service_id = ServiceId::of_port(port_space, port);
+                outcome = cm.manager.listen(service_id, listen).map(|()| port);
+                if outcome.is_ok() {
+                    cm.open_listener(service_id);
+                    break;
+                }
+            }
+            Ok(outcome?)
+        })?;
+        Ok(CmListener { context: self.clone(), port_space, port })
+    }
+
+    /// Connects a queue pair to whoever listens there, and waits until both ends may send.
+    ///
+    /// # Errors
+    ///
+    /// When the peer refuses or does not answer, or the queue pair is not one in RESET or INIT of RC or UC.
+    pub fn connect(
+        &self,
+        peer: IpAddr,
+        port: u16,
+        qp: &QueuePair,
+        parameters: &ConnectionParameters,
+    ) -> Result<Connection, ConnectionError> {
+        let mut connection = self.start_connect(peer, port, qp, parameters)?;
+        connection.established(None)?;
+        Ok(connection)
+    }
+
+    /// The same for tasks; needs the context's background thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub async fn connect_async(
+        &self,
+        peer: IpAddr,
+        port: u16,
+        qp: &QueuePair,
+        parameters: &ConnectionParameters,
+    ) -> Result<Connection, ConnectionError> {
+        let mut connection = self.start_connect(peer, port, qp, parameters)?;
+        connection.established_async().await?;
+        Ok(connection)
+    }
+
+    /// Asks for a connection without waiting: its events tell what becomes of it.
+    ///
+    /// # Errors
+    ///
+    /// When the queue pair is not one in RESET or INIT of RC or UC, or the peer cannot be reached from here.
+    pub fn start_connect(
+        &self,
+        peer: IpAddr,
+        port: u16,
+        qp: &QueuePair,
+        parameters: &ConnectionParameters,
+    ) -> Result<Connection, ConnectionError> {
+        self.check_path_mtu(parameters.path_mtu)?;
+        initialise(self, qp, parameters.access)?;
+        let source_port = self.ephemeral_port();
+        let transport = if qp.qp_type() == QpType::Uc { TransportService::Uc } else { TransportService::Rc };
+        let id = with_cm(self, |cm, now, driver| {
+            let path = driver
+                .path_to(peer, Qpn::GSI, Qpn::GSI, &parameters.path)
+                .map_err(VerbsError::io("making a path to the peer"))?;
+            let id = cm.manager.connect(
+                now,
+                &CmConnect {
+                    path,
+                    service_id: ServiceId::of_port(parameters.port_space, port),
+                    transport,
+                    offer: parameters.offer(qp),
+                    path_mtu: parameters.path_mtu,
+                    flow_label: flow::rdma_cm_flow_label(source_port, port),
+                    retry_count: parameters.retry_count,
+                    timing: parameters.timing,
+                    ip_cm: Some(IpCm { source_port, source: path.source, destination: path.destination }),
+                    private_data: &parameters.private_data,
+                },
+            )?;
+            cm.adopt(id, Some(parameters.preparation(qp)));
+            Ok(id)
+        })?;
+        Ok(Connection::new(self, id, qp))
+    }
+
+    /// Asks which queue pair of a peer answers datagrams for a port, and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// When the peer refuses, does not answer, or cannot be reached from here.
+    pub fn resolve(
+        &self,
+        peer: IpAddr,
+        port: u16,
+        parameters: &ConnectionParameters,
+        timeout: Option<Duration>,
+    ) -> Result<DatagramService, ConnectionError> {
+        let source_port = self.ephemeral_port();
+        let id = with_cm(self, |cm, now, driver| {
+            let path = driver
+                .path_to(peer, Qpn::GSI, Qpn::GSI, &parameters.path)
+                .map_err(VerbsError::io("making a path to the peer"))?;
+            let service_id = ServiceId::of_port(parameters.port_space, port);
+            let ip_cm = IpCm { source_port, source: path.source, destination: path.destination };
+            let question = CmResolve {
+                path,
+                service_id,
+                timing: parameters.timing,
+                ip_cm: Some(ip_cm),
+                private_data: &parameters.private_data,
+            };
+            let id = cm.manager.resolve(now, &question)?;
+            cm.adopt(id, None);
+            Ok(id)
+        })?;
+        let told = wait_for(self, timeout, |cm| cm.next_told(id));
+        with_cm(self, |cm, now, _| {
+            cm.abandon(now, id);
+            Ok(())
+        })?;
+        let (qpn, q_key, private_data) = match told? {
+            Told::Manager(CmEvent::Resolved { qpn, q_key, private_data, .. }) => (qpn, q_key, private_data),
+            Told::Manager(CmEvent::Unresolved { status, .. }) => {
+                return Err(ConnectionError::Unresolved { status });
+            }
+            _ => return Err(ConnectionError::Unreachable),
+        };
+        let destination = self.create_address_handle(peer, qpn, q_key, &parameters.path)?;
+        Ok(DatagramService { destination, private_data: private_data.to_vec() })
+    }
+
+    /// A port as operating systems give it to whoever connects.
+    fn ephemeral_port(&self) -> u16 {
+        0xc000 | self.inner.random_u64() as u16
+    }
+}
+
+/// A service for datagrams that was found.
+#[derive(Clone, Debug)]
+pub struct DatagramService {
+    /// Where datagrams go.
+    pub destination: UdDestination,
+    /// What the peer's application said: 136 bytes, as the peer padded them.
+    pub private_data: Vec<u8>,
+}

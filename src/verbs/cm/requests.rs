@@ -1,0 +1,266 @@
+//! The listening side: requests for connections, and questions for services.
+
+use std::net::IpAddr;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use roce_packet::Qpn;
+use roce_packet::mad::{PortSpace, RejReason, ServiceId, SidrStatus, TransportService};
+use roce_transport::QpType;
+use roce_transport::cm::{CmConnectRequest, CmSidrRequest};
+
+use super::{
+    Connection, ConnectionError, ConnectionParameters, Context, QueuePair, initialise, wait_for, with_cm,
+};
+use crate::cm::service::{CmService, bring_up};
+
+/// A port at which peers ask for connections. Dropping it refuses those that nobody took.
+#[derive(Debug)]
+pub struct CmListener {
+    pub(super) context: Context,
+    pub(super) port_space: PortSpace,
+    pub(super) port: u16,
+}
+
+impl Drop for CmListener {
+    fn drop(&mut self) {
+        let service_id = self.service_id();
+        let closed = with_cm(&self.context, |cm, now, _| {
+            cm.close_listener(now, service_id);
+            Ok(())
+        });
+        debug_assert!(closed.is_ok(), "connection management is there: {closed:?}");
+    }
+}
+
+impl CmListener {
+    /// The port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn service_id(&self) -> ServiceId {
+        ServiceId::of_port(self.port_space, self.port)
+    }
+
+    /// Waits for the next request for a connection.
+    ///
+    /// # Errors
+    ///
+    /// When the time is over or the device failed.
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<ConnectRequest, ConnectionError> {
+        let service_id = self.service_id();
+        let request = wait_for(&self.context, timeout, |cm| cm.next_request(service_id))?;
+        Ok(ConnectRequest { context: self.context.clone(), request, open: true })
+    }
+
+    /// The same for tasks; needs the context's background thread.
+    ///
+    /// # Errors
+    ///
+    /// Never; a device that fails raises no requests.
+    pub async fn accept_async(&self) -> Result<ConnectRequest, ConnectionError> {
+        let service_id = self.service_id();
+        let request =
+            std::future::poll_fn(|task| self.poll_listener(task, |cm| cm.next_request(service_id))).await;
+        Ok(ConnectRequest { context: self.context.clone(), request, open: true })
+    }
+
+    /// Waits for the next question for a queue pair that takes datagrams.
+    ///
+    /// # Errors
+    ///
+    /// When the time is over or the device failed.
+    pub fn accept_datagrams(&self, timeout: Option<Duration>) -> Result<DatagramRequest, ConnectionError> {
+        let service_id = self.service_id();
+        let request = wait_for(&self.context, timeout, |cm| cm.next_question(service_id))?;
+        Ok(DatagramRequest { context: self.context.clone(), request, open: true })
+    }
+
+    fn poll_listener<T>(
+        &self,
+        task: &TaskContext<'_>,
+        look: impl FnOnce(&mut CmService) -> Option<T>,
+    ) -> Poll<T> {
+        let mut driver = self.context.inner.lock();
+        let Some(cm) = driver.cm() else { return Poll::Pending };
+        let found = look(cm);
+        if found.is_none() {
+            cm.wake_for_requests(self.service_id(), task.waker());
+        }
+        found.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// A peer that wants a connection. Dropping it refuses.
+#[derive(Debug)]
+pub struct ConnectRequest {
+    context: Context,
+    request: CmConnectRequest,
+    open: bool,
+}
+
+impl Drop for ConnectRequest {
+    fn drop(&mut self) {
+        if self.open {
+            // It may be gone already.
+            let _ = self.refuse(RejReason::CONSUMER, &[]);
+        }
+    }
+}
+
+impl ConnectRequest {
+    /// The peer's address and the port that it says to connect from.
+    #[must_use]
+    pub fn peer(&self) -> (IpAddr, u16) {
+        (self.request.path.destination, self.request.ip_cm.map_or(0, |header| header.source_port))
+    }
+
+    /// What the peer's application said: 56 bytes, as the peer padded them.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        self.request.private_data()
+    }
+
+    /// Which queue pair the peer wants to be connected with.
+    #[must_use]
+    pub fn qp_type(&self) -> QpType {
+        match self.request.request.transport {
+            TransportService::Uc => QpType::Uc,
+            _ => QpType::Rc,
+        }
+    }
+
+    /// What the peer offers: everything else in its REQ.
+    #[must_use]
+    pub fn request(&self) -> &roce_packet::mad::CmReq {
+        &self.request.request
+    }
+
+    /// Accepts: brings the queue pair to RTS and tells the peer. The event ESTABLISHED follows.
+    ///
+    /// # Errors
+    ///
+    /// When the peer has given up, or the queue pair is not one in RESET or INIT of the right transport; the
+    /// peer is refused then.
+    pub fn accept(
+        mut self,
+        qp: &QueuePair,
+        parameters: &ConnectionParameters,
+    ) -> Result<Connection, ConnectionError> {
+        if qp.qp_type() != self.qp_type() {
+            return Err(ConnectionError::QueuePairType(qp.qp_type()));
+        }
+        if let Some(mtu) = self.request.request.path_mtu()
+            && let Err(error) = self.context.check_path_mtu(mtu)
+        {
+            self.refuse(RejReason::INVALID_PATH_MTU, &[])?;
+            return Err(error.into());
+        }
+        initialise(&self.context, qp, parameters.access)?;
+        let (id, offer) = (self.request.id, parameters.offer(qp));
+        let preparation = parameters.preparation(qp);
+        with_cm(&self.context, |cm, now, driver| {
+            let agreed = cm.manager.preview(id, &offer)?;
+            // Ready before the peer is told: its first packet may come at once.
+            bring_up(now, driver, &preparation, &agreed)?;
+            cm.adopt(id, Some(preparation));
+            match cm.manager.accept(now, id, &offer, &parameters.private_data) {
+                Ok(_) => {
+                    cm.await_rtu(preparation.qpn, id);
+                    Ok(())
+                }
+                Err(error) => {
+                    cm.abandon(now, id);
+                    Err(error.into())
+                }
+            }
+        })?;
+        self.open = false;
+        Ok(Connection::new(&self.context, id, qp))
+    }
+
+    /// Refuses, with up to 148 bytes for the peer's application.
+    ///
+    /// # Errors
+    ///
+    /// When the peer has given up already or the data are too long.
+    pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectionError> {
+        self.refuse(RejReason::CONSUMER, private_data)
+    }
+
+    /// Refuses for another reason than the application's.
+    ///
+    /// # Errors
+    ///
+    /// As [`reject`](Self::reject).
+    pub fn reject_with(mut self, reason: RejReason, private_data: &[u8]) -> Result<(), ConnectionError> {
+        self.refuse(reason, private_data)
+    }
+
+    fn refuse(&mut self, reason: RejReason, private_data: &[u8]) -> Result<(), ConnectionError> {
+        self.open = false;
+        let id = self.request.id;
+        with_cm(&self.context, |cm, now, _| Ok(cm.manager.reject(now, id, reason, private_data)?))
+    }
+}
+
+/// A peer that asks which queue pair takes its datagrams. Dropping it refuses.
+#[derive(Debug)]
+pub struct DatagramRequest {
+    context: Context,
+    request: CmSidrRequest,
+    open: bool,
+}
+
+impl Drop for DatagramRequest {
+    fn drop(&mut self) {
+        if self.open {
+            // It may be gone already.
+            let _ = self.reply(SidrStatus::REJECTED, (Qpn::default(), 0), &[]);
+        }
+    }
+}
+
+impl DatagramRequest {
+    /// The peer's address and the port that it says to ask from.
+    #[must_use]
+    pub fn peer(&self) -> (IpAddr, u16) {
+        (self.request.path.destination, self.request.ip_cm.map_or(0, |header| header.source_port))
+    }
+
+    /// What the peer's application said: 180 bytes, as the peer padded them.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        self.request.private_data()
+    }
+
+    /// Answers with a UD queue pair that is ready to receive, and its Q_Key.
+    ///
+    /// # Errors
+    ///
+    /// When the peer has given up, the queue pair is not UD, or there are more than 136 bytes of private data.
+    pub fn accept(mut self, qp: &QueuePair, private_data: &[u8]) -> Result<(), ConnectionError> {
+        if qp.qp_type() != QpType::Ud {
+            return Err(ConnectionError::QueuePairType(qp.qp_type()));
+        }
+        let q_key = qp.query().map_or(0, |attributes| attributes.qkey);
+        self.reply(SidrStatus::VALID, (qp.number(), q_key), private_data)
+    }
+
+    /// Refuses.
+    ///
+    /// # Errors
+    ///
+    /// When the peer has given up already or there are more than 136 bytes of private data.
+    pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectionError> {
+        self.reply(SidrStatus::REJECTED, (Qpn::default(), 0), private_data)
+    }
+
+    fn reply(&mut self, status: SidrStatus, there: (Qpn, u32), data: &[u8]) -> Result<(), ConnectionError> {
+        self.open = false;
+        let id = self.request.id;
+        with_cm(&self.context, |cm, now, _| Ok(cm.manager.answer(now, id, status, there, data)?))
+    }
+}
