@@ -105,8 +105,8 @@ pub enum LimitError {
     Plan(String),
     /// Nothing arrives.
     #[error(
-        "none of {sent} frames came back as a credit within {} s; see whether frames get through at all: `roce doctor`, or \
-         tcpdump on both sides",
+        "none of {sent} frames came back as a credit within {} s; see with tcpdump on both sides \
+         whether frames get through at all",
         run::PATIENCE.as_secs()
     )]
     Silence {
