@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use common::{Running, has_program, run, skip_unless, tshark};
 use roce::observe::pcap_file::CaptureReader;
 use roce_packet::{
-    Datagram, DatagramWriter, Encapsulation, Frame, NakCode, Opcode, ParseErrorKind, PauseFrame, Syndrome,
-    Transport,
+    Datagram, DatagramWriter, Encapsulation, Frame, NakCode, Opcode, ParseErrorKind, PauseFrame, Qpn,
+    Syndrome, Transport, flow,
 };
 
 /// No capture is larger than this.
@@ -188,6 +188,46 @@ fn loss_is_answered_and_repaired() {
         })
         .count();
     assert!(requests >= 2, "the READ is asked for again from the lost response on");
+}
+
+/// Source port, destination queue pair and opcode of the frames that the kernel's Soft-RoCE sent.
+fn of_soft_roce(name: &str) -> Vec<(u16, Qpn, Opcode)> {
+    let kernel: std::net::IpAddr = "2001:db8::2".parse().unwrap();
+    let frames = of(name);
+    let frames = frames.iter().map(|bytes| Frame::parse(bytes).unwrap());
+    let sent = frames.filter(|frame| frame.path().source == kernel);
+    sent.map(|frame| {
+        let bth = *frame.datagram().unwrap().bth();
+        (frame.path().source_port, bth.dest_qp, bth.opcode)
+    })
+    .collect()
+}
+
+#[test]
+fn soft_roce_asks_as_we_expect_and_takes_our_answers() {
+    for (name, opcode, answer) in [
+        ("rxe-fetch-add", Opcode::RC_FETCH_ADD, Opcode::RC_ATOMIC_ACKNOWLEDGE),
+        ("rxe-atomic-write", Opcode::RC_ATOMIC_WRITE, Opcode::RC_RDMA_READ_RESPONSE_ONLY),
+    ] {
+        let asked = of_soft_roce(name);
+        assert_eq!(asked.len(), 46, "{name}");
+        let answers: Vec<_> = of(name)
+            .iter()
+            .map(|bytes| *Frame::parse(bytes).unwrap().datagram().unwrap().bth())
+            .filter(|bth| bth.opcode == answer)
+            .collect();
+        // Nothing was repeated, so one answer each.
+        assert_eq!(answers.len(), 46, "{name}");
+        let theirs = answers[0].dest_qp;
+        for (port, ours, asked) in asked {
+            assert_eq!(asked, opcode, "{name}");
+            let expected = flow::flow_label_to_port(flow::qp_pair_flow_label(theirs, ours));
+            assert_eq!(port, expected, "{name}: the source port of {theirs:?} to {ours:?}");
+        }
+    }
+    let sent = of_soft_roce("rxe-ud");
+    assert_eq!(sent.len(), 18);
+    assert!(sent.iter().all(|(_, _, opcode)| *opcode == Opcode::UD_SEND_ONLY_WITH_IMM));
 }
 
 #[test]
