@@ -49,6 +49,11 @@ impl Mapping {
         self.start.cast()
     }
 
+    #[cfg(test)]
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
     /// The place of a `T` in it, if it lies inside.
     fn place_of<T>(&self, offset: u64, count: usize) -> io::Result<NonNull<T>> {
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::InvalidData)?;
