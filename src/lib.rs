@@ -16,5 +16,6 @@ mod host;
 pub mod limit;
 pub mod observe;
 pub mod perf;
+pub mod perftest;
 pub mod pingpong;
 pub mod verbs;

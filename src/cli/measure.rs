@@ -108,7 +108,7 @@ struct MeasureArgs {
 #[derive(Clone, Debug)]
 struct Sizes(Vec<usize>);
 
-fn parse_size(text: &str) -> Result<usize, String> {
+pub(super) fn parse_size(text: &str) -> Result<usize, String> {
     let (digits, factor) = match text.to_ascii_uppercase().strip_suffix(['K', 'M']) {
         Some(digits) if text.to_ascii_uppercase().ends_with('K') => (digits.to_owned(), 1 << 10),
         Some(digits) => (digits.to_owned(), 1 << 20),

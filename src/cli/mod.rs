@@ -10,6 +10,7 @@ mod dissect;
 mod explain;
 mod limit;
 mod measure;
+mod perf;
 mod pingpong;
 mod rping;
 mod terminal;
@@ -61,6 +62,7 @@ enum Command {
     Pingpong(pingpong::Args),
     Limit(limit::Args),
     Rping(rping::Args),
+    Perf(perf::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
 }
@@ -77,6 +79,7 @@ impl Cli {
             Command::Pingpong(args) => pingpong::run(&args, &mut output),
             Command::Limit(args) => limit::run(&args, &mut output),
             Command::Rping(args) => rping::run(&args, &mut output),
+            Command::Perf(args) => perf::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
         }

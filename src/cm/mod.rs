@@ -1,6 +1,7 @@
 //! How two ends find each other: an exchange of lines over TCP, or connection management over queue pair 1.
 
 mod exchange;
+pub mod perftest;
 mod rping;
 pub(crate) mod service;
 mod tcp;

@@ -13,6 +13,7 @@ mod killed;
 mod many;
 mod matrix;
 mod peer;
+mod programs;
 mod setting;
 mod work;
 
@@ -66,4 +67,11 @@ fn a_peer_that_is_killed() {
 fn flush_of_the_kernel() {
     let Some(setting) = Setting::read() else { return };
     special(&setting, "FLUSH", || flush::run(&setting));
+}
+
+#[test]
+#[ignore = "needs a guest with kernel Soft-RoCE: run tests/interop/run"]
+fn perftest_in_both_roles() {
+    let Some(setting) = Setting::read() else { return };
+    special(&setting, "perftest", || programs::run(&setting));
 }

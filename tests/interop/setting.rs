@@ -29,6 +29,8 @@ pub(crate) struct Setting {
     ours: [IpAddr; 2],
     theirs: [IpAddr; 2],
     peer_port: u16,
+    /// Name of the guest, as the script `guest` knows it.
+    pub(crate) guest: String,
     /// Per cent of datagrams that are lost, as text; `0` for none.
     pub(crate) loss: String,
     results: PathBuf,
@@ -48,6 +50,12 @@ where
     let [v4, v6] = ["V4", "V6"].map(|family| format!("ROCE_INTEROP_{name}_{family}"));
     let read = |name: &str| variable(name)?.parse::<T>().with_context(|| name.to_owned());
     Ok([read(&v4)?, read(&v6)?])
+}
+
+/// The guest whose process has its number in this file.
+fn name_of(pid_file: &str) -> Result<String> {
+    let folder = Path::new(pid_file).parent().and_then(Path::file_name);
+    Ok(folder.context("ROCE_INTEROP_GUEST names no guest")?.to_string_lossy().into_owned())
 }
 
 fn columns(case: &Case) -> String {
@@ -87,10 +95,16 @@ impl Setting {
             ours: pair("OURS")?,
             theirs: pair("THEIRS")?,
             peer_port: variable("ROCE_INTEROP_PORT")?.parse()?,
+            guest: name_of(&variable("ROCE_INTEROP_GUEST")?)?,
             loss: std::env::var("ROCE_INTEROP_LOSS").unwrap_or_else(|_| "0".to_owned()),
             results: variable("ROCE_INTEROP_RESULTS")?.into(),
             captures: std::env::var_os("ROCE_INTEROP_CAPTURES").map(PathBuf::from),
         })
+    }
+
+    /// Our device for addresses of this kind.
+    pub(crate) fn spec(&self, family: Family) -> &str {
+        &self.specs[family as usize]
     }
 
     pub(crate) fn is_lossy(&self) -> bool {
@@ -132,7 +146,7 @@ impl Setting {
     }
 
     fn open_wrapped(&self, family: Family, wrappers: Wrappers) -> Result<Context> {
-        let spec = &self.specs[family as usize];
+        let spec = self.spec(family);
         Context::builder().options(wrappers).open(spec).with_context(|| format!("opening {spec}"))
     }
 

@@ -1,0 +1,383 @@
+//! What the perftest programs (`ib_write_bw` and its siblings) tell each other over TCP.
+//!
+//! Everything is exchanged in blocks of a fixed size: the client writes and then reads, the server reads and
+//! then writes. Which blocks there are depends on the test and has changed between releases, so every block is
+//! logged with its name and bytes (`ROCE_LOG=roce::cm::perftest=debug`). Source: the behaviour of releases 6.06
+//! and 6.24 of the programs.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+use roce_packet::{Gid, PathMtu, Psn, Qpn};
+use tracing::debug;
+
+/// The release that we announce: since 6.28 the programs want to exchange a structure of a C compiler.
+const VERSION: &[u8] = b"6.20";
+/// What follows the NUL of the version: the programs stop reading there, and pad with zeros.
+const OURSELVES: &[u8] = b"roce 1";
+/// Bytes of the version block.
+const VERSION_LEN: usize = 16;
+/// The oldest release that speaks this exchange.
+const OLDEST: f64 = 5.70;
+/// From this release on, iterations have 64 bits.
+const WIDE_ITERATIONS: f64 = 5.33;
+/// Bytes of a block of keys with a GID.
+const KEYS_LEN: usize = 108;
+/// Bytes of a block of keys without one.
+const KEYS_LEN_WITHOUT_GID: usize = 59;
+
+/// Which side: who writes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Connects, and writes first.
+    Client,
+    /// Listens.
+    Server,
+}
+
+/// Where the other side finds one queue pair and its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// READs and atomics that it answers at once.
+    pub out_reads: u32,
+    /// Its number.
+    pub qpn: Qpn,
+    /// The first PSN that it sends.
+    pub psn: Psn,
+    /// Key of its memory.
+    pub rkey: u32,
+    /// First address of its memory.
+    pub vaddr: u64,
+    /// Where it is.
+    pub gid: Gid,
+}
+
+impl Keys {
+    fn to_wire(self) -> [u8; KEYS_LEN] {
+        let gid: Vec<String> = self.gid.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (qpn, psn) = (self.qpn.get(), self.psn.get());
+        let text = format!(
+            "{:04x}:{:04x}:{qpn:06x}:{psn:06x}:{:08x}:{:016x}:{}:{:08x}:",
+            0,
+            self.out_reads,
+            self.rkey,
+            self.vaddr,
+            gid.join(":"),
+            0
+        );
+        let mut wire = [0; KEYS_LEN];
+        for (place, byte) in wire.iter_mut().zip(text.bytes()) {
+            *place = byte;
+        }
+        wire
+    }
+
+    fn from_wire(wire: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(wire.split(|byte| *byte == 0).next()?).ok()?;
+        let mut parts = text.split(':').map(|part| u64::from_str_radix(part, 16).ok());
+        let mut next = |bits: u32| parts.next().flatten().filter(|value| bits == 64 || value >> bits == 0);
+        let _lid = next(16)?;
+        let out_reads = next(32)? as u32;
+        let (qpn, psn) = (next(24)? as u32, next(24)? as u32);
+        let rkey = next(32)? as u32;
+        let vaddr = next(64)?;
+        let mut gid = [0; 16];
+        for byte in &mut gid {
+            *byte = next(8)? as u8;
+        }
+        Some(Self { out_reads, qpn: Qpn::new(qpn), psn: Psn::new(psn), rkey, vaddr, gid: Gid(gid) })
+    }
+}
+
+/// What one side measured, as it tells the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Bytes of a message.
+    pub size: u64,
+    /// Messages, all queue pairs together.
+    pub iterations: u64,
+    /// Peak bandwidth, in the unit of the table.
+    pub peak: f64,
+    /// Average bandwidth, in the unit of the table.
+    pub average: f64,
+    /// Millions of messages per second.
+    pub rate: f64,
+}
+
+/// What both sides agree on before they make queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Agreement {
+    /// Bytes that small messages are spread over, one after the other.
+    pub cycle: usize,
+    /// Messages begin at multiples of this many bytes.
+    pub cache_line: usize,
+    /// The smaller of the two path MTUs.
+    pub mtu: PathMtu,
+    /// The release that the other side announced.
+    pub version: f64,
+    /// Whether the other side is one of us, so that contents can be checked.
+    pub is_ours: bool,
+}
+
+/// A connection over which blocks are exchanged.
+#[derive(Debug)]
+pub struct Link<S> {
+    stream: S,
+    role: Role,
+    patience: Duration,
+    version: f64,
+    blocks: u32,
+}
+
+impl<S: Read + Write> Link<S> {
+    /// Takes a connection. Reads of `stream` may time out early and often: nothing is given up before nothing
+    /// has come for `patience`.
+    pub fn new(stream: S, role: Role, patience: Duration) -> Self {
+        Self { stream, role, patience, version: OLDEST, blocks: 0 }
+    }
+
+    /// Which side this is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Exchanges one block. While nothing comes `alive` is asked whether there are other signs of life.
+    ///
+    /// # Errors
+    ///
+    /// The connection is closed or broken, or nothing comes for too long.
+    pub fn swap<const N: usize>(
+        &mut self,
+        what: &str,
+        ours: &[u8; N],
+        alive: &mut dyn FnMut() -> bool,
+    ) -> io::Result<[u8; N]> {
+        let mut theirs = [0; N];
+        if self.role == Role::Client {
+            self.write(ours)?;
+            self.read(&mut theirs, alive)?;
+        } else {
+            self.read(&mut theirs, alive)?;
+            self.write(ours)?;
+        }
+        self.blocks += 1;
+        let block = self.blocks;
+        debug!(block, what, sent = %ours.escape_ascii(), received = %theirs.escape_ascii());
+        Ok(theirs)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // In one piece: the programs read once and take what they get.
+        self.stream.write_all(bytes)?;
+        self.stream.flush()
+    }
+
+    fn read(&mut self, mut room: &mut [u8], alive: &mut dyn FnMut() -> bool) -> io::Result<()> {
+        let mut last = Instant::now();
+        while !room.is_empty() {
+            match self.stream.read(room) {
+                Ok(0) => {
+                    return Err(io::Error::new(ErrorKind::UnexpectedEof, "it closed the connection"));
+                }
+                Ok(count) => {
+                    room = room.get_mut(count..).unwrap_or_default();
+                    last = Instant::now();
+                }
+                Err(error) if is_early(&error) => {
+                    if alive() {
+                        last = Instant::now();
+                    } else if last.elapsed() > self.patience {
+                        let text = format!("nothing came for {} s", self.patience.as_secs());
+                        return Err(io::Error::new(ErrorKind::TimedOut, text));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Exchanges releases, geometry and path MTU.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::swap`]; or the other side announces something else, or too old a release.
+    pub fn agree(&mut self, mtu: PathMtu) -> io::Result<Agreement> {
+        let dead = &mut || false;
+        let mut ours = [0; VERSION_LEN];
+        ours[..VERSION.len()].copy_from_slice(VERSION);
+        ours[VERSION.len() + 1..][..OURSELVES.len()].copy_from_slice(OURSELVES);
+        let theirs = self.swap("version", &ours, dead)?;
+        let (version, rest) = theirs.split_at(theirs.iter().position(|byte| *byte == 0).unwrap_or(0));
+        let version = std::str::from_utf8(version).ok().and_then(|text| text.parse::<f64>().ok());
+        let Some(version) = version.filter(|version| version.is_finite()) else {
+            return Err(invalid(format!("\"{}\" is no release of perftest", theirs.escape_ascii())));
+        };
+        if version < OLDEST {
+            return Err(invalid(format!("release {version} of perftest is too old; install 5.70 or newer")));
+        }
+        self.version = version;
+        let is_ours = rest.get(1..).is_some_and(|rest| rest.starts_with(OURSELVES));
+        let cycle = self.larger("cycle buffer", 4096)?;
+        let cache_line = self.larger("cache line", 64)?;
+        let code = self.swap("path MTU", &[b'0' + mtu.code(), 0], dead)?;
+        // What is no code leaves ours, as it does there.
+        let theirs = PathMtu::from_code(code[0].wrapping_sub(b'0')).unwrap_or(mtu);
+        let mtu = if theirs.bytes() < mtu.bytes() { theirs } else { mtu };
+        Ok(Agreement { cycle, cache_line, mtu, version, is_ours })
+    }
+
+    fn larger(&mut self, what: &str, ours: u32) -> io::Result<usize> {
+        let theirs = u32::from_be_bytes(self.swap(what, &ours.to_be_bytes(), &mut || false)?);
+        let most = 1 << 20;
+        if theirs > most || !theirs.is_power_of_two() {
+            return Err(invalid(format!("{theirs} is no {what}: a power of two up to {most} is expected")));
+        }
+        Ok(theirs.max(ours) as usize)
+    }
+
+    /// Exchanges the keys of one queue pair.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::swap`]; or the other side sends something else, or no GID.
+    pub fn keys(&mut self, what: &str, ours: Keys, alive: &mut dyn FnMut() -> bool) -> io::Result<Keys> {
+        let theirs = match self.swap(what, &ours.to_wire(), alive) {
+            Err(error) if error.kind() == ErrorKind::TimedOut && what == FIRST_KEYS => {
+                let text = format!(
+                    "{error}; a program without a GID sends only {KEYS_LEN_WITHOUT_GID} bytes: start it with -x INDEX"
+                );
+                return Err(io::Error::new(ErrorKind::TimedOut, text));
+            }
+            other => other?,
+        };
+        Keys::from_wire(&theirs)
+            .ok_or_else(|| invalid(format!("\"{}\" holds no keys of perftest", theirs.escape_ascii())))
+    }
+
+    /// Exchanges reports.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::swap`].
+    pub fn report(&mut self, ours: &Report) -> io::Result<Report> {
+        let dead = &mut || false;
+        let size = u64::from_be_bytes(self.swap("size", &ours.size.to_be_bytes(), dead)?);
+        let iterations = if self.version >= WIDE_ITERATIONS {
+            u64::from_be_bytes(self.swap("iterations", &ours.iterations.to_be_bytes(), dead)?)
+        } else {
+            let iterations = u32::try_from(ours.iterations).unwrap_or(u32::MAX);
+            u32::from_be_bytes(self.swap("iterations", &iterations.to_be_bytes(), dead)?).into()
+        };
+        let mut number = |what, ours: f64| self.swap(what, &ours.to_be_bytes(), dead).map(f64::from_be_bytes);
+        let (peak, average) = (number("peak", ours.peak)?, number("average", ours.average)?);
+        Ok(Report { size, iterations, peak, average, rate: number("message rate", ours.rate)? })
+    }
+}
+
+/// What [`Link::keys`] is called with the first time.
+pub const FIRST_KEYS: &str = "keys";
+
+fn is_early(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream that gives what was recorded, and keeps what is written.
+    struct Recorded<'a>(&'a [u8], Vec<u8>);
+
+    impl Read for Recorded<'_> {
+        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+            self.0.read(room)
+        }
+    }
+
+    impl Write for Recorded<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn link(bytes: &[u8]) -> Link<Recorded<'_>> {
+        Link::new(Recorded(bytes, Vec::new()), Role::Client, Duration::from_millis(20))
+    }
+
+    fn keys() -> Keys {
+        let gid = Gid::from_ipv4(std::net::Ipv4Addr::new(198, 18, 0, 2));
+        let (qpn, psn) = (Qpn::new(0x11), Psn::new(0xabcdef));
+        Keys { out_reads: 16, qpn, psn, rkey: 0x1234, vaddr: 0x7f01_2345_6000, gid }
+    }
+
+    #[test]
+    fn keys_are_written_as_the_programs_do() {
+        let wire = keys().to_wire();
+        assert_eq!(
+            &wire[..107],
+            b"0000:0010:000011:abcdef:00001234:00007f0123456000:\
+              00:00:00:00:00:00:00:00:00:00:ff:ff:c6:12:00:02:00000000:"
+        );
+        assert_eq!(wire[107], 0);
+        assert_eq!(Keys::from_wire(&wire), Some(keys()));
+    }
+
+    #[test]
+    fn what_holds_no_keys_is_refused_and_never_panics() {
+        let good = keys().to_wire();
+        for place in 0..98 {
+            for byte in [0, b':', b'g', b'-', b'+', 0xff] {
+                let mut bad = good;
+                bad[place] = byte;
+                assert!(Keys::from_wire(&bad).is_none() || bad == good || byte == b'+', "{place} {byte}");
+            }
+        }
+    }
+
+    const GREETING: &[u8] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\x00\x00\x10\x00\x00\x00\x00\x804\0";
+
+    #[test]
+    fn the_larger_geometry_and_the_smaller_mtu_win() {
+        let mut original = link(GREETING);
+        let agreement = original.agree(PathMtu::Mtu4096).unwrap();
+        let expected = (4096, 128, PathMtu::Mtu2048, false);
+        assert_eq!((agreement.cycle, agreement.cache_line, agreement.mtu, agreement.is_ours), expected);
+        assert_eq!(original.stream.1, b"6.20\0roce 1\0\0\0\0\0\x00\x00\x10\x00\x00\x00\x00\x405\0");
+        let ours = original.stream.1.clone();
+        let agreement = link(&ours).agree(PathMtu::Mtu1024).unwrap();
+        assert!(agreement.is_ours && agreement.mtu == PathMtu::Mtu1024, "{agreement:?}");
+    }
+
+    #[test]
+    fn strangers_and_old_releases_are_refused_in_words() {
+        for (bytes, part) in [
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], "no release of perftest"),
+            (b"5.10\0\0\0\0\0\0\0\0\0\0\0\0", "too old"),
+            (b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\x00\x00\x00\x00", "no cycle buffer"),
+            (b"6.06", "closed the connection"),
+            (b"nan\0\0\0\0\0\0\0\0\0\0\0\0\0", "no release"),
+        ] {
+            let error = link(bytes).agree(PathMtu::Mtu1024).unwrap_err();
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn reports_go_field_by_field_in_network_byte_order() {
+        let report = Report { size: 65_536, iterations: 5000, peak: 1.5, average: 1.25, rate: 0.5 };
+        let mut first = link(&[0; 40]);
+        first.report(&report).unwrap();
+        let written = first.stream.1;
+        assert_eq!(written.len(), 40);
+        assert_eq!(written[16..24], 1.5_f64.to_be_bytes());
+    }
+}

@@ -1,0 +1,128 @@
+//! The side that SENDs arrive at.
+
+use roce_transport::{RecvWr, Wc};
+
+use super::PerftestError;
+use super::buffers::{GRH, Geometry};
+use super::content::{Learned, STAMP};
+use super::sender::WorkId;
+use super::session::End;
+
+/// How far one queue pair is.
+#[derive(Debug)]
+struct Taken {
+    posted: u64,
+    taken: u64,
+    /// The number that the next message of ours has at least.
+    next: u64,
+    learned: Learned,
+}
+
+#[derive(Debug)]
+pub(super) struct Receiver {
+    geometry: Geometry,
+    lanes: Vec<Taken>,
+    limit: Option<u64>,
+}
+
+impl Receiver {
+    /// Posts the receives.
+    pub(super) fn new(end: &End, geometry: Geometry) -> Result<Self, PerftestError> {
+        let lane = |_| Taken { posted: 0, taken: 0, next: 0, learned: Learned::new(geometry.slots) };
+        let lanes = (0..end.plan.num_qp).map(lane).collect();
+        let mut receiver = Self { geometry, lanes, limit: end.plan.iterations() };
+        let slots = end.buffers.landing_slots(geometry.size).min(end.plan.rx_depth);
+        for qp in 0..end.plan.num_qp {
+            for _ in 0..slots {
+                receiver.post(end, qp)?;
+            }
+        }
+        Ok(receiver)
+    }
+
+    fn post(&mut self, end: &End, qp: usize) -> Result<(), PerftestError> {
+        let lane = &mut self.lanes[qp];
+        if self.limit.is_some_and(|limit| lane.posted >= limit) {
+            return Ok(());
+        }
+        let element = end.buffers.landing(qp, self.geometry.size, lane.posted);
+        let wr_id = WorkId { qp, number: lane.posted, is_receive: true }.to_wr_id();
+        end.lanes[qp].qp.post_recv(&RecvWr { wr_id, elements: &[element] })?;
+        lane.posted += 1;
+        Ok(())
+    }
+
+    pub(super) fn received(&self) -> Vec<u64> {
+        self.lanes.iter().map(|lane| lane.taken).collect()
+    }
+
+    pub(super) fn taken(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.taken).sum()
+    }
+
+    pub(super) fn expected(&self) -> u64 {
+        self.lanes.iter().map(|lane| self.limit.unwrap_or(lane.taken)).sum()
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.limit.is_some_and(|limit| self.lanes.iter().all(|lane| lane.taken >= limit))
+    }
+
+    /// Takes a message: checks it, and posts its buffer again.
+    pub(super) fn take(&mut self, end: &End, id: WorkId, wc: &Wc) -> Result<(), PerftestError> {
+        let Some(lane) = self.lanes.get_mut(id.qp) else { return Ok(()) };
+        let skip = if end.plan.connection == super::Connection::Ud { GRH } else { 0 };
+        let (size, message) = (self.geometry.size, lane.taken);
+        let found = (wc.byte_len as usize).saturating_sub(skip);
+        if found != size {
+            return Err(PerftestError::Length { message, expected: size, found });
+        }
+        let read = |start: usize, out: &mut [u8]| end.buffers.landed(id.qp, size, id.number, start, out);
+        let mut stamp = [0; STAMP];
+        let stamped = &mut stamp[..size.min(STAMP)];
+        read(0, stamped);
+        let number = if end.plan.is_reliable() { lane.next } else { number_of(stamped, lane.next) };
+        let offset = self.geometry.offset(number);
+        let known = |start: usize, bytes: &[u8]| {
+            end.buffers.pattern.wrong((end.other(), id.qp), offset, Some(number), start, bytes)
+        };
+        end.look(id.qp, size, message, &read, &known, &mut lane.learned)?;
+        lane.taken += 1;
+        if end.agreement.is_ours {
+            lane.next = number.saturating_add(1);
+            if let Some(limit) = self.limit
+                && lane.next >= limit
+                && lane.taken < limit
+            {
+                return Err(PerftestError::Lost { qp: id.qp, sent: limit, received: lane.taken });
+            }
+        }
+        self.post(end, id.qp)
+    }
+}
+
+/// The number of a message that starts with these bytes, when messages may be missing: the first from `next` on that
+/// does.
+fn number_of(stamp: &[u8], next: u64) -> u64 {
+    let mut bytes = [0; STAMP];
+    bytes[..stamp.len()].copy_from_slice(stamp);
+    let low = u64::from_le_bytes(bytes);
+    if stamp.len() == STAMP {
+        return low;
+    }
+    let modulus = 1_u64 << (8 * stamp.len());
+    next.wrapping_add(low.wrapping_sub(next) % modulus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_short_message_is_the_first_that_fits() {
+        assert_eq!(number_of(&[5], 5), 5);
+        assert_eq!(number_of(&[5], 6), 261);
+        assert_eq!(number_of(&[0, 1], 3), 256);
+        assert_eq!(number_of(&7_u64.to_le_bytes(), 9), 7);
+    }
+}

@@ -1,0 +1,232 @@
+//! The side that posts: requests under way on all queue pairs.
+
+use roce_transport::{Payload, RKey, SendFlags, SendOp, SendWr, Sge};
+
+use super::buffers::Geometry;
+use super::content::Learned;
+use super::session::{End, Lane};
+use super::verify::Atomics;
+use super::{AtomicOp, PerftestError, Verb};
+
+/// Requests that are posted at once.
+const BATCH: usize = 16;
+/// Bits of a work request number that count messages; those above say which queue pair, the highest who.
+const NUMBER_BITS: u32 = 48;
+/// Set in the numbers of receives.
+const RECEIVE: u64 = 1 << 63;
+
+/// What a work request was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WorkId {
+    pub(super) qp: usize,
+    pub(super) number: u64,
+    pub(super) is_receive: bool,
+}
+
+impl WorkId {
+    pub(super) fn to_wr_id(self) -> u64 {
+        let receive = if self.is_receive { RECEIVE } else { 0 };
+        receive | (self.qp as u64) << NUMBER_BITS | self.number & ((1 << NUMBER_BITS) - 1)
+    }
+
+    pub(super) fn from_wr_id(wr_id: u64) -> Self {
+        let qp = (wr_id & !RECEIVE) >> NUMBER_BITS;
+        Self { qp: qp as usize, number: wr_id & ((1 << NUMBER_BITS) - 1), is_receive: wr_id & RECEIVE != 0 }
+    }
+}
+
+/// How far one queue pair is.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    posted: u64,
+    /// Up to here requests complete visibly.
+    visible: u64,
+    completed: u64,
+    /// Messages that there are to be, if that is how the end is found.
+    limit: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Sender {
+    geometry: Geometry,
+    lanes: Vec<Progress>,
+    /// Requests under way on each queue pair at most.
+    depth: u64,
+    /// One of so many completes visibly.
+    every: u64,
+    /// For READs from an original, each place of each queue pair.
+    learned: Vec<Learned>,
+    atomics: Vec<Atomics>,
+}
+
+impl Sender {
+    pub(super) fn new(end: &End, geometry: Geometry) -> Self {
+        let plan = &end.plan;
+        let lands = matches!(plan.verb, Verb::Read | Verb::Atomic);
+        let depth =
+            if lands { end.buffers.landing_slots(geometry.size).min(plan.tx_depth) } else { plan.tx_depth };
+        let places = if plan.verb == Verb::Read { plan.num_qp * geometry.slots } else { 0 };
+        Self {
+            geometry,
+            lanes: vec![
+                Progress { posted: 0, visible: 0, completed: 0, limit: plan.iterations() };
+                plan.num_qp
+            ],
+            depth: depth as u64,
+            every: plan.cq_mod.min(depth) as u64,
+            learned: (0..places).map(|_| Learned::new(1)).collect(),
+            atomics: (0..plan.num_qp).map(|_| Atomics::new(plan.atomic, geometry.slots)).collect(),
+        }
+    }
+
+    /// Messages sent on each queue pair.
+    pub(super) fn sent(&self) -> Vec<u64> {
+        self.lanes.iter().map(|lane| lane.posted).collect()
+    }
+
+    /// Messages completed, all queue pairs together.
+    pub(super) fn completed(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.completed).sum()
+    }
+
+    /// Messages that there will be, as far as that is known.
+    pub(super) fn expected(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.limit.unwrap_or(lane.posted)).sum()
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.limit.is_some_and(|limit| lane.completed >= limit))
+    }
+
+    /// Lets no more messages begin, but for one where the last one would not complete visibly.
+    pub(super) fn close(&mut self) {
+        for lane in &mut self.lanes {
+            lane.limit = Some(lane.posted + u64::from(lane.visible < lane.posted));
+        }
+    }
+
+    /// Posts what there is room for. Returns how many messages that was.
+    pub(super) fn post(&mut self, end: &End) -> Result<u64, PerftestError> {
+        let mut all = 0;
+        for index in 0..self.lanes.len() {
+            loop {
+                let count = self.post_some(end, index)?;
+                all += count;
+                if count < BATCH as u64 {
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn post_some(&mut self, end: &End, index: usize) -> Result<u64, PerftestError> {
+        let (lane, progress) = (&end.lanes[index], self.lanes[index]);
+        let free = self.depth.saturating_sub(progress.posted - progress.completed);
+        let left = progress.limit.map_or(u64::MAX, |limit| limit.saturating_sub(progress.posted));
+        let count = free.min(left).min(BATCH as u64) as usize;
+        if count == 0 {
+            return Ok(0);
+        }
+        let mut elements = [([Sge::default(); 2], 0); BATCH];
+        let size = self.geometry.size;
+        let is_inline = !self.lands(end) && size <= end.plan.inline;
+        let mut inline = Vec::new();
+        for (place, number) in elements[..count].iter_mut().zip(progress.posted..) {
+            if is_inline {
+                inline.push(end.buffers.message_bytes(index, &self.geometry, number));
+            } else if self.lands(end) {
+                *place = ([end.buffers.landing(index, size, number), Sge::default()], 1);
+            } else {
+                *place = end.buffers.message(index, &self.geometry, number);
+            }
+        }
+        let mut list = [SendWr::new(0, SendOp::Send, &[]); BATCH];
+        let mut visible = progress.visible;
+        for (place, wr) in list[..count].iter_mut().enumerate() {
+            let number = progress.posted + place as u64;
+            let is_visible = (number + 1).is_multiple_of(self.every) || progress.limit == Some(number + 1);
+            if is_visible {
+                visible = number + 1;
+            }
+            let (elements, used) = &elements[place];
+            *wr = SendWr {
+                wr_id: WorkId { qp: index, number, is_receive: false }.to_wr_id(),
+                op: self.op(end, lane, number),
+                flags: if is_visible { SendFlags::SIGNALED } else { SendFlags::empty() },
+                payload: match inline.get(place) {
+                    Some(bytes) => Payload::Inline(bytes),
+                    None => Payload::Elements(&elements[..*used]),
+                },
+                destination: lane.destination,
+            };
+        }
+        lane.qp.post_send_list(&list[..count])?;
+        self.lanes[index] = Progress { posted: progress.posted + count as u64, visible, ..progress };
+        Ok(count as u64)
+    }
+
+    fn lands(&self, end: &End) -> bool {
+        matches!(end.plan.verb, Verb::Read | Verb::Atomic)
+    }
+
+    fn op(&self, end: &End, lane: &Lane, number: u64) -> SendOp {
+        operation(end, lane, self.geometry.offset(number))
+    }
+
+    /// Takes a completion: it speaks for all requests of its queue pair up to it. Returns how many those are.
+    pub(super) fn complete(&mut self, end: &End, id: WorkId) -> Result<u64, PerftestError> {
+        let Some(lane) = self.lanes.get_mut(id.qp) else { return Ok(0) };
+        let (first, after) = (lane.completed, id.number + 1);
+        lane.completed = after;
+        match end.plan.verb {
+            Verb::Read => {
+                for number in first..after {
+                    let place = (number % self.geometry.slots as u64) as usize;
+                    let learned = &mut self.learned[id.qp * self.geometry.slots + place];
+                    end.check_read(id.qp, &self.geometry, number, learned)?;
+                }
+            }
+            Verb::Atomic => {
+                for number in first..after {
+                    let mut value = [0; 8];
+                    end.buffers.landed(id.qp, 8, number, 0, &mut value);
+                    let found = u64::from_ne_bytes(value);
+                    if let Some(expected) = self.atomics[id.qp].wrong(number, found) {
+                        return Err(PerftestError::Atomic { qp: id.qp, message: number, expected, found });
+                    }
+                }
+            }
+            Verb::Write | Verb::Send => {}
+        }
+        Ok(after.saturating_sub(first))
+    }
+}
+
+/// What a request does whose data lie `offset` bytes into the peer's memory.
+pub(super) fn operation(end: &End, lane: &Lane, offset: usize) -> SendOp {
+    let remote_addr = lane.remote.vaddr.wrapping_add(offset as u64);
+    let rkey = RKey(lane.remote.rkey);
+    match (end.plan.verb, end.plan.atomic) {
+        (Verb::Send, _) => SendOp::Send,
+        (Verb::Write, _) => SendOp::Write { remote_addr, rkey },
+        (Verb::Read, _) => SendOp::Read { remote_addr, rkey },
+        (Verb::Atomic, AtomicOp::FetchAdd) => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
+        (Verb::Atomic, AtomicOp::CompareSwap) => {
+            SendOp::CompareSwap { remote_addr, rkey, compare: 0, swap: 0 }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_work_requests_say_what_they_were() {
+        for is_receive in [false, true] {
+            let id = WorkId { qp: 16_383, number: (1 << 48) - 1, is_receive };
+            assert_eq!(WorkId::from_wr_id(id.to_wr_id()), id);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What memory that a peer accessed must hold afterwards.
+
+use super::buffers::{Geometry, take};
+use super::content::{Learned, STAMP, pieces};
+use super::session::End;
+use super::{AtomicOp, PerftestError, Size, Verb};
+
+impl End {
+    /// With one of us on the other side: `sent` messages of `size` bytes came on each queue pair, of which this side
+    /// noticed `received` itself, and everything of them must be there. Gets ready for the next size.
+    pub(super) fn check_tally(
+        &self,
+        size: usize,
+        sent: &[u64],
+        received: &[u64],
+    ) -> Result<(), PerftestError> {
+        let geometry = Geometry::new(&self.plan, &self.agreement, size);
+        for (qp, &sent) in sent.iter().enumerate() {
+            match self.plan.verb {
+                Verb::Send => {
+                    let received = received.get(qp).copied().unwrap_or(0);
+                    if received != sent {
+                        return Err(PerftestError::Lost { qp, sent, received });
+                    }
+                }
+                Verb::Write if self.plan.test == super::Test::Bandwidth => {
+                    self.check_written(qp, &geometry, sent)?;
+                    self.check_guard(qp, &geometry)?;
+                    self.buffers.clear_exposed(qp);
+                }
+                Verb::Write => self.check_guard(qp, &geometry)?,
+                Verb::Atomic => {
+                    let found = self.sum(qp, &geometry);
+                    let expected = if self.plan.atomic == AtomicOp::FetchAdd { sent } else { 0 };
+                    if found != expected {
+                        return Err(PerftestError::Sum { qp, expected, found });
+                    }
+                    self.buffers.clear_exposed(qp);
+                }
+                Verb::Read => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Each place must hold the last message that went there. On UC it may be an earlier one, or pieces.
+    fn check_written(&self, qp: usize, geometry: &Geometry, sent: u64) -> Result<(), PerftestError> {
+        if !self.plan.is_reliable() && self.plan.size == Size::All {
+            // What is still on its way would be taken for one of the next size.
+            return Ok(());
+        }
+        let size = geometry.size;
+        let mut bytes = vec![0; size];
+        let start = self.buffers.exposed_offset(qp);
+        for slot in 0..geometry.slots {
+            let Some(message) = geometry.last_in(slot, sent) else { break };
+            let offset = geometry.offset(message);
+            take(&self.buffers.exposed, start + offset, &mut bytes);
+            let wrong = if self.plan.is_reliable() {
+                self.buffers.pattern.wrong((self.other(), qp), offset, Some(message), 0, &bytes)
+            } else {
+                self.wrong_or_missing(qp, offset, &bytes)
+            };
+            if let Some(at) = wrong {
+                return Err(PerftestError::Content { qp, message, size, at, found: bytes[at] });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where bytes that may never have come are something else. Each message of a slot has the same bytes but for
+    /// its number.
+    fn wrong_or_missing(&self, qp: usize, offset: usize, bytes: &[u8]) -> Option<usize> {
+        let expected = self.buffers.pattern.area(self.other(), qp, offset + bytes.len());
+        let pairs = bytes.iter().zip(expected.get(offset..)?);
+        let (at, _) =
+            pairs.enumerate().skip(STAMP).find(|(_, (found, expected))| **found != 0 && found != expected)?;
+        Some(at)
+    }
+
+    fn check_guard(&self, qp: usize, geometry: &Geometry) -> Result<(), PerftestError> {
+        let Some((at, found)) = self.buffers.broken_guard(qp) else { return Ok(()) };
+        Err(PerftestError::Content { qp, message: 0, size: geometry.size, at, found })
+    }
+
+    /// All that was added to memory that was 0.
+    fn sum(&self, qp: usize, geometry: &Geometry) -> u64 {
+        let start = self.buffers.exposed_offset(qp);
+        let one = |slot: usize| {
+            let mut value = [0; 8];
+            take(&self.buffers.exposed, start + geometry.offset(slot as u64), &mut value);
+            u64::from_ne_bytes(value)
+        };
+        (0..geometry.slots).map(one).fold(0, u64::wrapping_add)
+    }
+
+    /// What can be said after an original has done `count` operations on this side's memory, all queue pairs
+    /// together and without those that did not count.
+    pub(super) fn check_foreign(&self, count: u64) -> Result<(), PerftestError> {
+        let geometry = Geometry::new(&self.plan, &self.agreement, 8);
+        let mut sum = 0_u64;
+        for qp in 0..self.lanes.len() {
+            if self.plan.verb != Verb::Read {
+                self.check_guard(qp, &geometry)?;
+            }
+            if self.plan.verb == Verb::Atomic {
+                sum = sum.wrapping_add(self.sum(qp, &geometry));
+            }
+        }
+        // It may do CMP_AND_SWAP, which changes nothing, and more before it begins to count.
+        if self.plan.verb == Verb::Atomic && sum != 0 && sum < count {
+            return Err(PerftestError::Sum { qp: 0, expected: count, found: sum });
+        }
+        Ok(())
+    }
+
+    /// Checks what message `number` of the other side's memory brought here: a READ that has completed.
+    pub(super) fn check_read(
+        &self,
+        qp: usize,
+        geometry: &Geometry,
+        number: u64,
+        learned: &mut Learned,
+    ) -> Result<(), PerftestError> {
+        let size = geometry.size;
+        let offset = geometry.offset(number);
+        let read = |start: usize, out: &mut [u8]| self.buffers.landed(qp, size, number, start, out);
+        let known = |start: usize, bytes: &[u8]| {
+            self.buffers.pattern.wrong((self.other(), qp), offset, None, start, bytes)
+        };
+        self.look(qp, size, number, &read, &known, learned)?;
+        self.buffers.scribble(qp, size, number);
+        Ok(())
+    }
+
+    /// Looks at a message through `read`: with one of us on the other side `known` says where it is wrong, with
+    /// an original what it has sent before.
+    pub(super) fn look(
+        &self,
+        qp: usize,
+        size: usize,
+        message: u64,
+        read: &dyn Fn(usize, &mut [u8]),
+        known: &dyn Fn(usize, &[u8]) -> Option<usize>,
+        learned: &mut Learned,
+    ) -> Result<(), PerftestError> {
+        let is_new = !self.agreement.is_ours && learned.wants();
+        let pieces = if is_new { [0..size, 0..0] } else { pieces(size, message) };
+        for piece in pieces {
+            let mut bytes = vec![0; piece.len()];
+            if bytes.is_empty() {
+                continue;
+            }
+            read(piece.start, &mut bytes);
+            let wrong = if self.agreement.is_ours {
+                known(piece.start, &bytes)
+            } else if is_new {
+                learned.learn(message, &bytes)
+            } else {
+                learned.wrong(message, piece.start, &bytes)
+            };
+            if let Some(at) = wrong {
+                let found = bytes.get(at.wrapping_sub(piece.start)).copied().unwrap_or(0);
+                return Err(PerftestError::Content { qp, message, size, at, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What atomic operations must return: the first value is unknown, each operation on the same place adds.
+#[derive(Debug)]
+pub(super) struct Atomics {
+    first: Vec<Option<u64>>,
+    added: u64,
+}
+
+impl Atomics {
+    pub(super) fn new(op: AtomicOp, slots: usize) -> Self {
+        Self { first: vec![None; slots], added: u64::from(op == AtomicOp::FetchAdd) }
+    }
+
+    /// What operation `number` should have returned, if `found` is something else.
+    pub(super) fn wrong(&mut self, number: u64, found: u64) -> Option<u64> {
+        let slots = self.first.len() as u64;
+        let place = self.first.get_mut((number % slots) as usize)?;
+        let change = (number / slots).wrapping_mul(self.added);
+        let first = *place.get_or_insert(found.wrapping_sub(change));
+        let expected = first.wrapping_add(change);
+        (expected != found).then_some(expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_that_was_done_twice_or_not_at_all_is_seen() {
+        let mut atomics = Atomics::new(AtomicOp::FetchAdd, 2);
+        assert_eq!(atomics.wrong(0, 10), None);
+        assert_eq!(atomics.wrong(1, u64::MAX), None);
+        assert_eq!(atomics.wrong(2, 11), None);
+        assert_eq!(atomics.wrong(3, 0), None);
+        assert_eq!(atomics.wrong(4, 13), Some(12));
+        assert_eq!(atomics.wrong(4, 11), Some(12));
+        let mut swaps = Atomics::new(AtomicOp::CompareSwap, 1);
+        assert_eq!(swaps.wrong(0, 5), None);
+        assert_eq!(swaps.wrong(1, 5), None);
+        assert_eq!(swaps.wrong(2, 6), Some(5));
+    }
+}
