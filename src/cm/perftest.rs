@@ -23,6 +23,8 @@ const OLDEST: f64 = 5.70;
 const WIDE_ITERATIONS: f64 = 5.33;
 /// Bytes of a block of keys with a GID.
 const KEYS_LEN: usize = 108;
+/// What the colons of such a block part: five numbers, an address, the GID, a shared receive queue, and nothing.
+const KEYS_PARTS: usize = 6 + 16 + 2;
 /// Bytes of a block of keys without one.
 const KEYS_LEN_WITHOUT_GID: usize = 59;
 
@@ -74,6 +76,9 @@ impl Keys {
 
     fn from_wire(wire: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(wire.split(|byte| *byte == 0).next()?).ok()?;
+        if text.split(':').count() != KEYS_PARTS {
+            return None;
+        }
         let mut parts = text.split(':').map(|part| u64::from_str_radix(part, 16).ok());
         let mut next = |bits: u32| parts.next().flatten().filter(|value| bits == 64 || value >> bits == 0);
         let _lid = next(16)?;
