@@ -62,7 +62,7 @@ fn impossible_plans_are_refused_in_words() {
     for (options, part) in [
         (&["ud", "-s", "2000"][..], "do not fit into one UD message with path MTU 1024"),
         (&["rc", "-s", "0"], "choose 1 byte to 1 GiB"),
-        (&["srq", "-q", "17"], "choose 1 to 16"),
+        (&["srq", "-q", "257"], "choose 1 to 256"),
         (&["srq", "-r", "3"], "at least one for each queue pair"),
         (&["rc", "-n", "0"], "at least one (-n)"),
         (&["rc", "-g", "9"], "no GID 9"),

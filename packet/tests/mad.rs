@@ -209,6 +209,30 @@ fn messages_of_captures() {
     }
 }
 
+/// The starting PSN in a REQ is the first one that its sender wants to receive, and that in a REP likewise: the
+/// first data of each side has the PSN that the other one asked for.
+#[test]
+fn the_starting_psn_is_asked_of_the_other_side() {
+    let Some(folder) = shared() else { return };
+    let capture = read_capture(&folder.join("pcaps/rxe/cm-rping.pcap"));
+    let (mut asked, mut first) = (BTreeMap::new(), BTreeMap::new());
+    for bytes in &capture.packets {
+        let Ok(frame) = Frame::parse(bytes) else { continue };
+        let (Ok(datagram), path) = (frame.datagram(), frame.path()) else { continue };
+        if datagram.bth().dest_qp == Qpn::GSI {
+            match CmMad::parse(datagram.payload().0).map(|mad| mad.message) {
+                Ok(CmMessage::Req(req)) => asked.insert(path.source, req.starting_psn),
+                Ok(CmMessage::Rep(rep)) => asked.insert(path.source, rep.starting_psn),
+                _ => None,
+            };
+        } else if datagram.info().direction == roce_packet::Direction::Request {
+            first.entry(path.destination).or_insert(datagram.bth().psn);
+        }
+    }
+    assert_eq!(asked.len(), 2);
+    assert_eq!(asked, first);
+}
+
 fn dreq() -> [u8; MAD_LEN] {
     let message = CmMessage::Dreq(CmDreq {
         local_comm_id: CommId(1),

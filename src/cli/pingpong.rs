@@ -49,7 +49,7 @@ pub(super) struct Args {
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1000)]
     iters: u64,
 
-    /// srq: queue pairs, 1 to 16
+    /// srq: queue pairs, 1 to 256
     #[arg(long, short = 'q', value_name = "N", default_value_t = 16)]
     num_qp: usize,
 

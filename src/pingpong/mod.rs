@@ -23,7 +23,7 @@ pub use run::{Role, Session};
 /// The TCP port of the originals.
 pub const PORT: u16 = 18_515;
 /// Queue pairs that `ibv_srq_pingpong` always talks about, however many it uses.
-const MAX_QP: usize = 16;
+const MAX_QP: usize = 256;
 
 /// Which of the four programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -64,7 +64,7 @@ pub struct Plan {
     pub mtu: PathMtu,
     /// Receives posted at a time.
     pub rx_depth: usize,
-    /// Queue pairs, for [`Kind::Srq`]: 1 to 16.
+    /// Queue pairs, for [`Kind::Srq`]: 1 to 256.
     pub num_qp: usize,
     /// Index of the GID to send from.
     pub gid_index: Option<usize>,

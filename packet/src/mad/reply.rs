@@ -45,7 +45,7 @@ pub struct CmRep {
     pub vendor_id: u32,
     /// Of reliable datagrams, 24 bits; 0.
     pub local_eecn: u32,
-    /// PSN of the first packet that the sender will send.
+    /// PSN of the first packet that the sender of this message wants to receive; the other side starts with it.
     pub starting_psn: Psn,
     /// READs and atomics of the peer that the sender will hold.
     pub responder_resources: u8,

@@ -187,7 +187,7 @@ pub struct CmReq {
     pub transport: TransportService,
     /// The sender heeds credits.
     pub flow_control: bool,
-    /// PSN of the first packet that the sender will send.
+    /// PSN of the first packet that the sender of this message wants to receive; the other side starts with it.
     pub starting_psn: Psn,
     /// Within this time the sender will answer.
     pub local_cm_response_timeout: CmTimeout,

@@ -72,8 +72,8 @@ impl ConnectionManager {
             path: connect.path,
             path_mtu: connect.path_mtu,
             dest_qpn: Qpn::default(),
-            rq_psn: Psn::default(),
-            sq_psn: connect.offer.starting_psn,
+            rq_psn: connect.offer.starting_psn,
+            sq_psn: Psn::default(),
             timeout,
             retry_cnt: connect.retry_count & 7,
             rnr_retry: 0,
@@ -315,7 +315,7 @@ impl Terms {
     /// The passive side: neither end has more READs under way than the other holds.
     pub(super) fn agreed(&self, own: &CmOffer) -> CmQpParameters {
         let mut parameters = CmQpParameters {
-            sq_psn: own.starting_psn,
+            rq_psn: own.starting_psn,
             max_rd_atomic: own.initiator_depth.min(self.peer_resources),
             max_dest_rd_atomic: own.responder_resources.min(self.peer_depth),
             ..self.parameters

@@ -81,7 +81,7 @@ impl Default for CmTiming {
 pub struct CmOffer {
     /// The queue pair.
     pub qpn: Qpn,
-    /// PSN of the first packet that it will send.
+    /// PSN of the first packet that it will receive: the peer starts with it (IBTA 12.7.33).
     pub starting_psn: Psn,
     /// READs and atomics of the peer that it can hold.
     pub responder_resources: u8,

@@ -290,7 +290,7 @@ impl ConnectionManager {
         let Some(CmMessage::Req(req)) = connection.last.map(|mad| mad.message) else { return };
         let parameters = &mut terms.parameters;
         parameters.dest_qpn = rep.local_qpn;
-        parameters.rq_psn = rep.starting_psn;
+        parameters.sq_psn = rep.starting_psn;
         parameters.rnr_retry = rep.rnr_retry_count;
         parameters.max_rd_atomic = terms.own.initiator_depth.min(rep.responder_resources);
         parameters.max_dest_rd_atomic = terms.own.responder_resources.min(rep.initiator_depth);
@@ -382,8 +382,8 @@ fn terms(route: &Route, req: &CmReq, path_mtu: PathMtu) -> Terms {
         path,
         path_mtu,
         dest_qpn: req.local_qpn,
-        rq_psn: req.starting_psn,
-        sq_psn: Default::default(),
+        rq_psn: Default::default(),
+        sq_psn: req.starting_psn,
         timeout: req.primary.local_ack_timeout,
         retry_cnt: req.retry_count,
         rnr_retry: req.rnr_retry_count,

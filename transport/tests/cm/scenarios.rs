@@ -42,8 +42,8 @@ fn what_queue_pairs_need() {
         assert_eq!(end.transport, TransportService::Rc);
     }
     assert_eq!((parameters.dest_qpn, passive.dest_qpn), (Qpn::new(0x22), Qpn::new(0x11)));
-    assert_eq!((parameters.rq_psn, passive.rq_psn), (Psn::new(0x220), Psn::new(0x110)));
-    assert_eq!((parameters.sq_psn, passive.sq_psn), (Psn::new(0x110), Psn::new(0x220)));
+    assert_eq!((parameters.sq_psn, passive.sq_psn), (Psn::new(0x220), Psn::new(0x110)));
+    assert_eq!((parameters.rq_psn, passive.rq_psn), (Psn::new(0x110), Psn::new(0x220)));
     // Each retries as often after "not ready" as the other asked for.
     assert_eq!((parameters.rnr_retry, passive.rnr_retry), (4, 5));
     assert_eq!((parameters.peer_srq, passive.peer_srq), (false, true));
