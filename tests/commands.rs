@@ -278,7 +278,8 @@ fn wrong_devices_are_named() {
         ("udp:localhost", &["`localhost`", "expected an address"]),
         ("udp:127.0.0.1,mtu=9000", &["`mtu=9000`", "expected port=NUMBER"]),
         ("udp:127.0.0.1,port=99999", &["`port=99999`", "0 to 65535"]),
-        ("xdp:eth0", &["not in this version", "use udp:ADDRESS"]),
+        ("xdp:nosuch0", &["there is no interface `nosuch0`", "this machine has"]),
+        ("raw:nosuch0", &["there is no interface `nosuch0`", "this machine has"]),
         ("tap:roce0", &["expected an address behind the name", "ip=198.18.0.2/24"]),
         ("memory", &["exist only as a pair", "udp:127.0.0.2"]),
         ("", &["there is no kind ``", "roce devices"]),
@@ -412,7 +413,7 @@ fn devices_lists_what_there_is() {
     let plain = run(&["devices"]);
     assert!(plain.success, "{}", plain.stderr);
     let verbose = run(&["devices", "-v"]);
-    for part in ["udp", "memory", "xdp", "not in this version", "hca_id:", "PORT_ACTIVE", "active_mtu:"] {
+    for part in ["udp", "memory", "tap", "xdp", "raw", "hca_id:", "PORT_ACTIVE", "active_mtu:"] {
         assert!(plain.stdout.contains(part), "{part}: {}", plain.stdout);
         assert!(verbose.stdout.contains(part), "{part}: {}", verbose.stdout);
     }
