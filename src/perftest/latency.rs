@@ -156,9 +156,17 @@ impl Run {
         self.completed = false;
         lane.qp.post_send(&wr)?;
         self.sent += 1;
+        let posted = Instant::now();
         while !self.completed {
-            if !self.poll(end)? && self.is_over(end) {
+            if self.poll(end)? || !self.is_over(end) {
+                continue;
+            }
+            // What the other side executes it may have executed already: it must not be left in doubt.
+            if !lands {
                 return Ok(());
+            }
+            if posted.elapsed() > end.plan.patience {
+                return Err(self.stalled(end));
             }
         }
         match end.plan.verb {
