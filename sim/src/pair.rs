@@ -48,6 +48,8 @@ pub enum Action {
     FlipBit(usize),
     /// Deliver it this much later than the link would.
     Delay(u64),
+    /// Deliver it marked, as a congested switch does.
+    Mark,
 }
 
 /// A packet on the link, as a script sees it.
@@ -63,6 +65,8 @@ pub struct Sent {
     pub psn: Psn,
     /// The queue pair it goes to.
     pub dest_qp: Qpn,
+    /// Where it goes, and how it is treated.
+    pub path: Path,
     /// How many packets that side sent before it.
     pub index: usize,
     /// BTH to ICRC.
@@ -371,6 +375,7 @@ impl Pair {
             opcode: bth.opcode,
             psn: bth.psn,
             dest_qp: bth.dest_qp,
+            path: transmit.path,
             index: self.sent_by[from as usize],
             bytes: bytes.to_vec(),
             action: Action::Pass,
@@ -400,6 +405,10 @@ impl Pair {
                 self.launch(packet, 0);
             }
             Action::Delay(nanos) => self.launch(packet, nanos),
+            Action::Mark => {
+                let path = packet.path.with_ecn(roce_packet::Ecn::CongestionExperienced);
+                self.launch(InFlight { path, ..packet }, 0);
+            }
         }
         if self.record {
             self.sent.push(sent);

@@ -2,6 +2,8 @@
 
 use roce_packet::PathMtu;
 
+use crate::congestion::{Congestion, NotificationPoint, Rate};
+
 /// The settings of an engine. `EngineConfig::new(seed)` gives the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
@@ -35,6 +37,30 @@ pub struct EngineConfig {
     pub max_mr: usize,
     /// The most events that wait to be fetched.
     pub max_events: usize,
+    /// The congestion control of RC and UC queue pairs that are made without one of their own.
+    pub congestion: Congestion,
+    /// How marked packets are answered.
+    pub notification: NotificationPoint,
+    /// What the link carries; algorithms start there. The engine never sends slower because of it alone.
+    pub line_rate: Rate,
+    /// How packets are spaced at the rate of a congestion control.
+    pub pacing: Pacing,
+}
+
+/// How packets are spaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pacing {
+    /// Bytes that may leave at once after a pause, before the packet that is always free to go: what makes up for
+    /// timers that come late. At most 2^24 are taken.
+    pub burst: u32,
+    /// Whether preamble and gap of Ethernet, 20 bytes a frame, count as sent. Headers and FCS always do.
+    pub preamble: bool,
+}
+
+impl Default for Pacing {
+    fn default() -> Self {
+        Self { burst: 16_384, preamble: true }
+    }
 }
 
 impl EngineConfig {
@@ -56,6 +82,10 @@ impl EngineConfig {
             max_pd: 16_384,
             max_mr: 1 << 18,
             max_events: 4_096,
+            congestion: Congestion::none(),
+            notification: NotificationPoint::default(),
+            line_rate: Rate::megabits_per_second(100_000),
+            pacing: Pacing::default(),
         }
     }
 

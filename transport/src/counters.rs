@@ -68,9 +68,14 @@ counters! {
     np_ecn_marked_roce_packets,
     /// CNPs sent.
     np_cnp_sent,
+    /// Marked packets that led to no CNP of their own, because another one stood for them.
+    np_cnp_coalesced,
+    /// Marks echoed in acknowledgements.
+    np_marks_echoed,
     /// CNPs applied to a rate.
     rp_cnp_handled,
-    /// CNPs received without a congestion control to apply them to, or for an unknown queue pair.
+    /// CNPs received without a congestion control to apply them to, or that were refused: for an unknown queue
+    /// pair, from another address than its peer's.
     rp_cnp_ignored,
     /// Packets dropped for a wrong ICRC.
     rx_icrc_encapsulated,

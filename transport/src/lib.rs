@@ -33,6 +33,7 @@ extern crate std;
 pub mod cm;
 mod completion;
 mod config;
+pub mod congestion;
 mod counters;
 mod engine;
 mod event;
@@ -55,7 +56,7 @@ mod verdict;
 mod wr;
 
 pub use completion::{Cause, Notify, Wc, WcFlags, WcOpcode, WcStatus};
-pub use config::EngineConfig;
+pub use config::{EngineConfig, Pacing};
 pub use counters::Counters;
 pub use engine::{CqError, DestroyError, Engine, PdError, SrqAttributes, SrqError};
 pub use event::{AsyncEvent, Event};
@@ -67,7 +68,7 @@ pub use memory::{
 };
 pub use qp::{
     AttrMask, CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
-    QpCapabilities, QpInit, QpState, QpType, Transition, transition,
+    QpCapabilities, QpInit, QpOptions, QpState, QpType, Transition, transition,
 };
 pub use time::Instant;
 pub use ud::GRH_AREA;

@@ -11,9 +11,11 @@ pub(crate) enum Timer {
     Retry,
     /// The delay that an RNR NAK asked for (IBTA 9.7.5.2.8).
     Rnr,
+    /// The next packet may go, or the congestion control changes its mind by itself.
+    Pace,
 }
 
-const TIMERS: usize = Timer::Rnr as usize + 1;
+const TIMERS: usize = Timer::Pace as usize + 1;
 
 /// The deadlines of one queue pair.
 #[derive(Clone, Copy, Debug, Default)]

@@ -50,6 +50,9 @@ impl UcRequester {
         let position = self.sq.head();
         let psn = self.psn;
         let starts = core.attr.state.starts_requests();
+        if self.sq.get(position).is_none() || !core.may_send(shared.now) {
+            return None;
+        }
         let wqe = self.sq.get_mut(position)?;
         if wqe.progress == Progress::Posted {
             if !starts {
@@ -75,6 +78,7 @@ impl UcRequester {
             return None;
         }
         let transmit = seal(writer, &path, &slot.batch)?;
+        core.charge(shared.now, &transmit);
         self.psn = psn.next();
         if segment.is_end {
             self.sq.pop();

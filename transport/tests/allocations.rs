@@ -4,12 +4,13 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use roce_packet::{ImmDt, PathMtu};
+use roce_packet::{Ecn, ImmDt, PathMtu};
 use roce_sim::direct::Direct;
 use roce_sim::pair::{Settings, Side};
+use roce_transport::congestion::Congestion;
 use roce_transport::{
-    EngineConfig, FlushPlacement, GRH_AREA, Instant, QpType, RecvWr, SendOp, SendWr, UdDestination, Wc,
-    WcStatus,
+    EngineConfig, FlushPlacement, GRH_AREA, Identification, Instant, QpType, Received, RecvWr, SendOp,
+    SendWr, TxSlot, UdDestination, Wc, WcStatus,
 };
 
 /// Counts what the present thread allocates.
@@ -213,4 +214,65 @@ fn rnr_pauses() {
     run(20);
     assert_eq!(allocations(|| run(1000)), 0);
     assert_eq!(bench.direct.host(Side::A).engine.counters().rnr_nak_retry_err, 1020);
+}
+
+/// Everything that A sends arrives marked at B, which answers with notifications; A spaces its packets and
+/// waits on its timer in between.
+#[test]
+fn rc_under_congestion_control() {
+    for text in ["dcqcn:cx-default,rpg_max_rate=1000", "dcqcn:paper,rpg_max_rate=1000,cnp_scope=address-pair"]
+    {
+        let mut config = EngineConfig::from_number(7);
+        (config.congestion, config.notification) = Congestion::parse(text).unwrap();
+        config.notification.min_time_between_cnps = 1;
+        config.pacing.burst = 0;
+        let mut direct = Direct::new(&config, 1 << 16);
+        let [a, _] = direct.connect(QpType::Rc, &Settings { mtu: PathMtu::Mtu256, ..Settings::default() });
+        let (remote_addr, rkey) = target();
+        let mut buffer = [0; 512];
+        let mut waits = 0;
+        let mut run = |rounds: u64| {
+            for round in 0..rounds {
+                let elements = [direct.host(Side::A).element(0, LEN)];
+                let wr = SendWr::new(round, SendOp::Write { remote_addr, rkey }, &elements);
+                let now = direct.now;
+                direct.host_mut(Side::A).engine.post_send(now, a, &wr).unwrap();
+                let mut some = [Wc::default(); 8];
+                loop {
+                    let now = direct.now;
+                    for (from, to) in [(Side::A, Side::B), (Side::B, Side::A)] {
+                        while let Some(transmit) =
+                            direct.host_mut(from).engine.poll_transmit(now, &mut TxSlot::new(&mut buffer))
+                        {
+                            let marked = transmit.path.with_ecn(Ecn::CongestionExperienced);
+                            let received = Received {
+                                path: if from == Side::A { marked } else { transmit.path },
+                                identification: Identification::Known {
+                                    identification: transmit.identification,
+                                    dont_fragment: true,
+                                },
+                                head: &buffer[..transmit.len],
+                                tail: &[],
+                            };
+                            direct.host_mut(to).engine.handle_datagram(now, &received);
+                        }
+                    }
+                    let host = direct.host_mut(Side::A);
+                    if host.engine.poll_cq(host.cq, &mut some) == Ok(1) {
+                        break;
+                    }
+                    direct.now = host.engine.poll_timeout().expect("it waits for its turn");
+                    waits += 1;
+                    let now = direct.now;
+                    direct.host_mut(Side::A).engine.handle_timeout(now);
+                }
+            }
+        };
+        run(20);
+        assert_eq!(allocations(|| run(200)), 0, "{text}");
+        assert!(waits > 220 * 5, "{text}: packets were spaced");
+        let counters = direct.host(Side::A).engine.counters();
+        assert!(counters.rp_cnp_handled > 200, "{text}: {counters:?}");
+        assert_eq!(counters.retransmitted_packets, 0, "{text}");
+    }
 }

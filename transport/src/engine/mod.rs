@@ -20,6 +20,7 @@ pub use objects::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
 
 use crate::completion::{Notify, Wc};
 use crate::config::EngineConfig;
+use crate::congestion::{Notifier, Observation};
 use crate::counters::Counters;
 use crate::event::{AsyncEvent, Event, EventQueue};
 use crate::ids::{CqId, SrqId};
@@ -56,6 +57,8 @@ pub struct Engine {
     /// How many packets the first of them may still send before the next has its turn.
     quantum_left: u32,
     timers: TimerQueue,
+    /// Notifications of congestion that are to leave.
+    notifier: Notifier,
     /// Queue pairs that joined multicast groups.
     groups: Vec<(IpAddr, Qpn)>,
     rng: ChaCha12Rng,
@@ -92,6 +95,7 @@ impl Engine {
             ready: VecDeque::new(),
             quantum_left: 0,
             timers: TimerQueue::default(),
+            notifier: Notifier::default(),
             groups: Vec::new(),
             rng,
             retired: VecDeque::new(),
@@ -119,6 +123,8 @@ impl Engine {
             if qp.queued_deadline == Some(deadline) {
                 qp.queued_deadline = None;
             }
+            // It is enough to look at the queue pair again.
+            qp.core.deadlines.take_due(Timer::Pace, now);
             if let Halves::Rc(requester, _) = &mut qp.halves {
                 if qp.core.deadlines.take_due(Timer::Rnr, now) {
                     requester.on_rnr_timer();
@@ -135,7 +141,15 @@ impl Engine {
     /// will happen then.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        // A notification that is due and has not left waits for the device, not for time.
+        let notification = self.notifier.next().filter(|at| *at > self.shared.now);
+        [self.timers.next(), notification].into_iter().flatten().min()
+    }
+
+    /// What the congestion control of a queue pair shows at `now`; `None` where there is none.
+    #[must_use]
+    pub fn congestion(&self, now: Instant, qpn: Qpn) -> Option<Observation> {
+        Some(self.qp(qpn)?.core.control.as_ref()?.observe(self.shared.now.max(now)))
     }
 
     /// The next event.

@@ -4,13 +4,14 @@ use alloc::boxed::Box;
 use core::net::IpAddr;
 
 use rand_core::Rng;
-use roce_packet::{PathMtu, Qpn};
+use roce_packet::{Ecn, PathMtu, Qpn};
 
 use super::{DestroyError, Engine};
+use crate::congestion::{CnpPace, Congestion};
 use crate::counters::Counters;
 use crate::qp::{
     AttrMask, CreateQpError, Halves, MAX_RD_ATOMIC, ModifyQpError, Qp, QpAttr, QpAttributes, QpCore, QpInit,
-    QpState, QpType, transition,
+    QpOptions, QpState, QpType, transition,
 };
 use crate::rc::{RcRequester, RcResponder};
 use crate::rq::{Landing, ReceiveQueue};
@@ -33,10 +34,19 @@ impl Engine {
     ///
     /// When something it refers to does not exist, a size is out of range, or all numbers are in use.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, CreateQpError> {
+        self.create_qp_with(init, &QpOptions::default())
+    }
+
+    /// The same with settings of its own where the engine has some for all.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::create_qp`].
+    pub fn create_qp_with(&mut self, init: &QpInit, options: &QpOptions) -> Result<Qpn, CreateQpError> {
         self.check_init(init)?;
         let position = self.qps.vacant_key();
         let number = self.draw_number(position)?;
-        self.insert_qp(init, position, number);
+        self.insert_qp(init, options, position, number);
         Ok(number)
     }
 
@@ -51,11 +61,11 @@ impl Engine {
         if init.qp_type != QpType::Ud || !self.numbers.insert(Qpn::GSI.get(), position) {
             return Err(CreateQpError::Gsi);
         }
-        self.insert_qp(init, position, Qpn::GSI);
+        self.insert_qp(init, &QpOptions::default(), position, Qpn::GSI);
         Ok(Qpn::GSI)
     }
 
-    fn insert_qp(&mut self, init: &QpInit, position: usize, number: Qpn) {
+    fn insert_qp(&mut self, init: &QpInit, options: &QpOptions, position: usize, number: Qpn) {
         let capabilities = &init.capabilities;
         let halves = match init.qp_type {
             QpType::Rc => Halves::Rc(RcRequester::new(capabilities), RcResponder::new()),
@@ -67,7 +77,12 @@ impl Engine {
             QpType::Ud => self.shared.config.port_mtu,
             _ => PathMtu::Mtu1024,
         };
-        let core = QpCore {
+        let congestion = match init.qp_type {
+            // It talks to many peers; there is no one rate to set.
+            QpType::Ud => Congestion::none(),
+            _ => options.congestion.as_ref().unwrap_or(&self.shared.config.congestion).clone(),
+        };
+        let mut core = QpCore {
             number,
             qp_type: init.qp_type,
             pd: init.pd,
@@ -84,7 +99,12 @@ impl Engine {
             failure: None,
             drain_pending: false,
             exact_icrcs: 0,
+            congestion,
+            control: None,
+            cnp_pace: CnpPace::default(),
+            echo_owed: false,
         };
+        core.start_control(&self.shared);
         let qp = Qp { core, halves, requester_turn: false, scheduled: false, queued_deadline: None };
         self.qps.insert(Box::new(qp));
         // A queue pair waits in the ready queue at most once, so this makes room for good.
@@ -195,7 +215,7 @@ impl Engine {
                 self.shared.keys.release_owner(qpn);
             }
             QpState::Err => qp.enter_error(&mut self.shared),
-            QpState::Rtr if from == QpState::Init => qp.start_receiving(),
+            QpState::Rtr if from == QpState::Init => qp.start_receiving(&self.shared),
             QpState::Rts if from == QpState::Rtr => qp.start_sending(),
             QpState::Sqd if from == QpState::Rts => qp.start_draining(&mut self.shared),
             // Whoever starts the queue again no longer waits for it to drain.
@@ -290,8 +310,10 @@ impl Qp {
         set(&mut own.max_dest_rd_atomic, attr.max_dest_rd_atomic);
         set(&mut own.min_rnr_timer, attr.min_rnr_timer);
         set(&mut own.dest_qpn, attr.dest_qpn);
-        if attr.path.is_some() {
-            own.path = attr.path;
+        if let Some(path) = attr.path {
+            // Switches mark only what says that it can be marked.
+            let controlled = self.core.control.is_some();
+            own.path = Some(if controlled { path.with_ecn(Ecn::Capable0) } else { path });
         }
         if let Halves::Rc(_, responder) = &mut self.halves
             && let Some(limit) = attr.max_dest_rd_atomic
@@ -319,11 +341,13 @@ impl Qp {
         core.failure = None;
         core.drain_pending = false;
         core.exact_icrcs = 0;
+        core.cnp_pace = CnpPace::default();
         let path_mtu = core.attr.path_mtu;
         core.attr = QpAttributes::new(path_mtu);
     }
 
-    fn start_receiving(&mut self) {
+    fn start_receiving(&mut self, shared: &crate::shared::Shared) {
+        self.core.start_control(shared);
         let psn = self.core.attr.rq_psn;
         match &mut self.halves {
             Halves::Rc(_, responder) => responder.start(psn),

@@ -4,12 +4,15 @@
 //! the state, the partition key and the addresses match. A packet that fails is dropped and counted,
 //! and nothing else happens.
 
-use roce_packet::{Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Qpn, Transport, icrc};
+use roce_packet::{
+    Cnp, Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Qpn, Transport, icrc,
+};
 
 use super::Engine;
+use crate::congestion::Notifier;
 use crate::counters::count;
 use crate::io::{Identification, Received};
-use crate::qp::{Halves, Qp, QpType};
+use crate::qp::{Halves, Qp, QpCore, QpType};
 use crate::shared::Shared;
 use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
@@ -74,12 +77,23 @@ impl Engine {
         // The device counted it before its queue pair was known.
         qp.core.counters.rdma_rx_packets += 1;
         qp.core.counters.rdma_rx_bytes += datagram.len() as u64;
-        if received.path.ecn() == roce_packet::Ecn::CongestionExperienced {
+        let marked = received.path.ecn() == roce_packet::Ecn::CongestionExperienced;
+        if marked {
             count!(shared, qp.core, np_ecn_marked_roce_packets);
         }
         let verdict = match qp.admit(received, datagram, integrity) {
-            Ok(()) => qp.handle(shared, received, datagram),
-            Err(reason) => Verdict::Dropped(reason),
+            Ok(()) => {
+                if marked {
+                    notify(&mut self.notifier, shared, &mut qp.core, received, datagram);
+                }
+                qp.handle(shared, received, datagram)
+            }
+            Err(reason) => {
+                if datagram.info().direction == Direction::Cnp {
+                    count!(shared, qp.core, rp_cnp_ignored);
+                }
+                Verdict::Dropped(reason)
+            }
         };
         match verdict {
             Verdict::Dropped(reason) => reason.count(&mut qp.core.counters),
@@ -110,6 +124,39 @@ impl Engine {
             }
         }
         verdict.unwrap_or(Verdict::Dropped(DropReason::NoMulticastMember))
+    }
+}
+
+/// A marked packet came from the peer. If it carries data its sender hears of it, whatever becomes of the packet: by a
+/// notification, or by the next acknowledgement where that was agreed on.
+fn notify(
+    notifier: &mut Notifier,
+    shared: &mut Shared,
+    core: &mut QpCore,
+    received: &Received<'_>,
+    datagram: &Datagram<'_>,
+) {
+    let info = datagram.info();
+    if datagram.payload_len() == 0 || info.direction == Direction::Cnp {
+        return;
+    }
+    // A READ response is not acknowledged, so its marks are answered in the usual way.
+    if core.congestion.echo && info.transport == Transport::Rc && info.direction == Direction::Request {
+        core.echo_owed = true;
+        return;
+    }
+    if datagram.deth().is_some_and(|deth| deth.q_key != core.attr.qkey) {
+        return;
+    }
+    let point = &shared.config.notification;
+    if !point.cnp_enable {
+        return;
+    }
+    let dest_qp = datagram.deth().map_or(core.attr.dest_qpn, |deth| deth.source_qp);
+    let cnp = Cnp { dest_qp, p_key: core.attr.p_key };
+    let own = (core.number, &mut core.cnp_pace);
+    if !notifier.mark(shared.now, point, own, cnp, &received.path) {
+        count!(shared, core, np_cnp_coalesced);
     }
 }
 
@@ -226,7 +273,13 @@ impl Qp {
         let core = &mut self.core;
         match (&mut self.halves, datagram.info().direction) {
             (_, Direction::Cnp) => {
-                count!(shared, core, rp_cnp_ignored);
+                match &mut core.control {
+                    Some(control) => {
+                        control.notified(shared.now);
+                        count!(shared, core, rp_cnp_handled);
+                    }
+                    None => count!(shared, core, rp_cnp_ignored),
+                }
                 Verdict::Handled
             }
             (Halves::Rc(requester, _), Direction::Response) => {

@@ -3,7 +3,8 @@
 use roce_packet::Psn;
 
 use super::Engine;
-use crate::counters::count;
+use crate::congestion::{CnpPace, Leaving};
+use crate::counters::{Counters, count};
 use crate::io::{Transmit, TxSlot};
 use crate::qp::{Halves, Qp, QpState};
 use crate::rc::{RcRequester, RcResponder};
@@ -19,6 +20,9 @@ impl Engine {
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         self.set_now(now);
+        if let Some(transmit) = self.transmit_notification(slot) {
+            return Some(transmit);
+        }
         while let Some(&index) = self.ready.front() {
             let Some(qp) = self.qps.get_mut(index) else {
                 self.ready.pop_front();
@@ -37,6 +41,38 @@ impl Engine {
                     self.settle(index);
                 } else {
                     Self::queue_deadline(&mut self.timers, index, qp);
+                }
+            }
+        }
+        None
+    }
+
+    /// Notifications of congestion leave before everything else.
+    #[inline]
+    fn transmit_notification(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        let now = self.shared.now;
+        while let Some(number) = self.notifier.due(now) {
+            let index = self.numbers.get(number.get());
+            let mut gone = (CnpPace::default(), Counters::default());
+            let (pace, counters) = match index.and_then(|index| self.qps.get_mut(index)) {
+                Some(qp) => (&mut qp.core.cnp_pace, &mut qp.core.counters),
+                None => (&mut gone.0, &mut gone.1),
+            };
+            let shared = &mut self.shared;
+            match self.notifier.leave(now, &shared.config.notification, pace, slot)? {
+                Leaving::NoRoom => return None,
+                Leaving::TooEarly => {
+                    for counters in [counters, &mut shared.counters] {
+                        counters.np_cnp_coalesced += 1;
+                    }
+                }
+                Leaving::Sent(transmit) => {
+                    for counters in [counters, &mut shared.counters] {
+                        counters.np_cnp_sent += 1;
+                        counters.rdma_tx_packets += 1;
+                        counters.rdma_tx_bytes += transmit.len as u64;
+                    }
+                    return Some(transmit);
                 }
             }
         }

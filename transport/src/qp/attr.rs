@@ -5,6 +5,7 @@ use core::fmt;
 use roce_packet::{Path, PathMtu, Psn, Qpn, RnrTimer};
 
 use super::state::{AttrMask, QpState, QpType};
+use crate::congestion::Congestion;
 use crate::ids::{CqId, PdId, SrqId};
 use crate::memory::Access;
 use crate::wr::{MAX_INLINE, MAX_SGE};
@@ -72,6 +73,14 @@ pub struct QpInit {
     pub capabilities: QpCapabilities,
     /// Whether every send request completes visibly, whatever its flags.
     pub signal_all: bool,
+}
+
+/// What a queue pair can have of its own beyond what it is made from. The default takes everything from
+/// [`EngineConfig`](crate::EngineConfig).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QpOptions {
+    /// Its congestion control.
+    pub congestion: Option<Congestion>,
 }
 
 /// Why a queue pair was not made.

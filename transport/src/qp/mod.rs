@@ -3,23 +3,28 @@
 mod attr;
 mod state;
 
+use alloc::boxed::Box;
+
 use roce_packet::{Bth, Opcode, Path, Psn, Qpn};
 
 pub use attr::{
     CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
-    QpCapabilities, QpInit,
+    QpCapabilities, QpInit, QpOptions,
 };
 pub use state::{AttrMask, QpState, QpType, Transition, transition};
 
 use crate::completion::{Cause, Wc, WcStatus};
+use crate::congestion::{CnpPace, Congestion, Control, Loss, Start};
 use crate::counters::{Counters, count};
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId};
+use crate::io::Transmit;
 use crate::rc::{RcRequester, RcResponder};
 use crate::rq::{Landing, Receive, ReceiveQueue};
 use crate::shared::Shared;
 use crate::sq::{SendQueue, Wqe};
-use crate::timer::Deadlines;
+use crate::time::Instant;
+use crate::timer::{Deadlines, Timer};
 use crate::uc::{UcRequester, UcResponder};
 use crate::ud::{UdRequester, UdResponder};
 use crate::wr::SendFlags;
@@ -34,7 +39,7 @@ pub(crate) struct Qp {
     /// Whether it waits in the engine's ready queue.
     pub(crate) scheduled: bool,
     /// The earliest entry that the engine's timer queue holds for it.
-    pub(crate) queued_deadline: Option<crate::time::Instant>,
+    pub(crate) queued_deadline: Option<Instant>,
 }
 
 /// The two halves by transport. They never call each other.
@@ -96,6 +101,13 @@ pub(crate) struct QpCore {
     pub(crate) exact_icrcs: u8,
     /// The next completion of SQD is still to be announced.
     pub(crate) drain_pending: bool,
+    /// How it takes part in congestion control, and what that has come to.
+    pub(crate) congestion: Congestion,
+    pub(crate) control: Option<Box<Control>>,
+    /// The pace of notifications for what it receives.
+    pub(crate) cnp_pace: CnpPace,
+    /// A mark is to be echoed in the next acknowledgement.
+    pub(crate) echo_owed: bool,
 }
 
 /// How a queue pair failed.
@@ -124,6 +136,47 @@ impl QpCore {
             dest_qp: self.attr.dest_qpn,
             ack_req: false,
             psn,
+        }
+    }
+
+    /// Begins congestion control anew, with what the attributes say by now.
+    pub(crate) fn start_control(&mut self, shared: &Shared) {
+        let mtu = u32::try_from(self.mtu()).unwrap_or(u32::MAX);
+        let start = Start { now: shared.now, mtu, line_rate: shared.config.line_rate };
+        let algorithm = self.congestion.algorithm.make(&start);
+        let pacing = &shared.config.pacing;
+        self.control = algorithm.map(|algorithm| Box::new(Control::new(algorithm, shared.now, pacing)));
+        self.echo_owed = false;
+    }
+
+    /// Whether a data packet may leave now. If not, the queue pair is looked at again when one may.
+    #[inline]
+    pub(crate) fn may_send(&mut self, now: Instant) -> bool {
+        let Some(control) = &mut self.control else { return true };
+        let ready = control.ready_at(now);
+        self.deadlines.set(Timer::Pace, ready);
+        ready.is_none()
+    }
+
+    /// A window may be what holds the next packet back: it is looked at again when it changes by itself.
+    pub(crate) fn await_window(&mut self) {
+        if let Some(control) = &self.control {
+            self.deadlines.set(Timer::Pace, control.window_timer());
+        }
+    }
+
+    /// A data packet leaves: it is charged to the rate.
+    #[inline]
+    pub(crate) fn charge(&mut self, now: Instant, transmit: &Transmit) {
+        if let Some(control) = &mut self.control {
+            control.sent(now, transmit);
+        }
+    }
+
+    /// Something was lost and will be sent again.
+    pub(crate) fn lost(&mut self, now: Instant, loss: Loss) {
+        if let Some(control) = &mut self.control {
+            control.lost(now, loss);
         }
     }
 

@@ -2,8 +2,9 @@
 
 use roce_packet::{Datagram, NakCode, Operation, Position, Psn, RnrTimer, Syndrome};
 
-use super::requester::RcRequester;
+use super::requester::{RcRequester, payload_before};
 use crate::completion::{Cause, WcStatus};
+use crate::congestion::Loss;
 use crate::counters::count;
 use crate::qp::QpCore;
 use crate::segment::packets;
@@ -46,6 +47,12 @@ impl RcRequester {
         else {
             return Verdict::Dropped(DropReason::Malformed);
         };
+        if datagram.bth().becn
+            && core.congestion.echo
+            && let Some(control) = &mut core.control
+        {
+            control.echo();
+        }
         match (datagram.info().operation, aeth) {
             (_, Syndrome::Reserved(_)) => Verdict::Dropped(DropReason::ReservedSyndrome),
             (Operation::Acknowledge, Syndrome::Ack { .. }) => self.on_ack(core, shared, psn),
@@ -78,6 +85,7 @@ impl RcRequester {
             return Advance { moved: false, response_missing: false };
         }
         let before = self.una;
+        let mut payload = 0;
         let mut response_missing = false;
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get_mut(position) {
@@ -95,22 +103,29 @@ impl RcRequester {
                 break;
             }
             let last = wqe.last_psn();
+            // A partial acknowledgement may have come before.
+            let from = if self.una.before(wqe.first_psn) { wqe.first_psn } else { self.una };
+            self.una = if psn.before(last) { psn.next() } else { last.next() };
+            let index = |psn| payload_before(wqe, wqe.first_psn.distance_to(psn), core.mtu());
+            payload += index(self.una) - index(from);
             if psn.before(last) {
-                self.una = psn.next();
                 break;
             }
             wqe.progress = Progress::Done;
-            self.una = last.next();
         }
         let moved = self.una != before;
         if moved {
-            self.progressed(core, shared);
+            self.progressed(core, shared, payload);
         }
         Advance { moved, response_missing }
     }
 
-    /// `una` moved: reloads the retry counts, restarts the timer, completes what is finished.
-    fn progressed(&mut self, core: &mut QpCore, shared: &mut Shared) {
+    /// `una` moved over so many bytes of payload: reloads the retry counts, restarts the timer, completes what is
+    /// finished.
+    fn progressed(&mut self, core: &mut QpCore, shared: &mut Shared, payload: u64) {
+        if let Some(control) = &mut core.control {
+            control.acknowledged(shared.now, self.una, payload);
+        }
         self.reload_retries(core);
         self.recovering = None;
         if self.rnr_waiting {
@@ -140,6 +155,7 @@ impl RcRequester {
         }
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
             count!(shared, core, implied_nak_seq_err);
+            core.lost(shared.now, Loss::Nak);
             self.recovering = Some(self.una);
             self.go_back(core, shared);
             self.arm(core, shared);
@@ -179,6 +195,7 @@ impl RcRequester {
         }
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
             count!(shared, core, packet_seq_err);
+            core.lost(shared.now, Loss::Nak);
             self.recovering = Some(psn);
             self.go_back(core, shared);
             self.arm(core, shared);
@@ -292,7 +309,7 @@ impl RcRequester {
         {
             wqe.progress = Progress::Done;
         }
-        self.progressed(core, shared);
+        self.progressed(core, shared, 0);
         Verdict::Handled
     }
 

@@ -39,10 +39,18 @@ impl RcResponder {
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
     ) -> Option<Transmit> {
-        if self.resources.any_waiting()
-            && let Some(transmit) = self.send_response(core, shared, slot)
-        {
-            return Some(transmit);
+        if let Some(resource) = self.resources.next() {
+            // The bytes of a READ are data like any other. What comes after them waits with them.
+            let is_data = matches!(resource.answer, Answer::Read { .. });
+            if is_data && !core.may_send(shared.now) {
+                return None;
+            }
+            if let Some(transmit) = self.send_response(core, shared, slot) {
+                if is_data {
+                    core.charge(shared.now, &transmit);
+                }
+                return Some(transmit);
+            }
         }
         let reply = self.reply?;
         let (syndrome, psn) = match reply {
@@ -51,12 +59,16 @@ impl RcResponder {
             Reply::Rnr => (Syndrome::RnrNak { timer: core.attr.min_rnr_timer }, self.epsn),
             Reply::FatalNak { code, psn } => (Syndrome::Nak(code), psn),
         };
-        let bth = core.bth(shared, Opcode::RC_ACKNOWLEDGE, psn);
+        let mut bth = core.bth(shared, Opcode::RC_ACKNOWLEDGE, psn);
+        bth.becn = core.echo_owed;
         let path = core.attr.path?;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         writer.aeth(&Aeth { syndrome, msn: self.msn }).ok()?;
         let transmit = seal(writer, &path, &slot.batch)?;
         self.reply = None;
+        if core::mem::take(&mut core.echo_owed) {
+            count!(shared, core, np_marks_echoed);
+        }
         Some(transmit)
     }
 

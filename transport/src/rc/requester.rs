@@ -15,6 +15,7 @@
 use roce_packet::{AtomicEth, DatagramWriter, Feth, FlushSelectivity, Opcode, Psn, Reth};
 
 use crate::completion::{Cause, WcStatus};
+use crate::congestion::{Loss, SentRequest};
 use crate::counters::count;
 use crate::event::AsyncEvent;
 use crate::io::{Transmit, TxSlot};
@@ -119,8 +120,14 @@ impl RcRequester {
             if self.rnr_waiting || core.failure.is_some() {
                 return None;
             }
+            if self.sq.get(self.cursor_wqe).is_none() || !core.may_send(shared.now) {
+                return None;
+            }
             match self.prepare(core, shared) {
-                Next::Blocked => return None,
+                Next::Blocked => {
+                    core.await_window();
+                    return None;
+                }
                 Next::Again => {}
                 Next::Send => break,
             }
@@ -136,6 +143,7 @@ impl RcRequester {
             count!(shared, core, retransmitted_packets);
             count!(shared, core, retransmitted_bytes, transmit.len as u64);
         }
+        core.charge(shared.now, &transmit);
         if core.deadlines.get(Timer::Retry).is_none() {
             self.arm(core, shared);
         }
@@ -185,7 +193,7 @@ impl RcRequester {
         let window = shared.config.max_outstanding_packets;
         let used = self.una.distance_to(self.cursor);
         if !wqe.awaits_response() {
-            return used < window;
+            return used < window && self.control_allows(core, wqe);
         }
         if self.outstanding >= u32::from(core.attr.max_rd_atomic) {
             return false;
@@ -197,6 +205,13 @@ impl RcRequester {
         }
         let piece = read_piece(shared, psns);
         used == 0 || used + piece <= window
+    }
+
+    /// Whether the congestion control has room for the next packet of `wqe`.
+    fn control_allows(&self, core: &QpCore, wqe: &Wqe) -> bool {
+        let Some(control) = &core.control else { return true };
+        let index = if wqe.progress == Progress::Posted { 0 } else { wqe.first_psn.distance_to(self.cursor) };
+        control.has_room(payload_before(wqe, index + 1, core.mtu()) - payload_before(wqe, index, core.mtu()))
     }
 
     /// Binds or invalidates a window; takes no PSN.
@@ -237,7 +252,7 @@ impl RcRequester {
         let segment = segment(0x00, wqe, index, core.mtu())?;
         let mut bth = core.bth(shared, segment.opcode, self.cursor);
         bth.solicited = segment.is_end && wqe.flags.contains(SendFlags::SOLICITED);
-        bth.ack_req = segment.is_end || self.wants_acknowledgement(shared);
+        bth.ack_req = segment.is_end || self.wants_acknowledgement(core, shared, segment.len);
         let path = core.attr.path?;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         write_headers(&mut writer, wqe, index, segment.is_end)?;
@@ -249,13 +264,31 @@ impl RcRequester {
         }
         let transmit = seal(writer, &path, &slot.batch)?;
         self.since_ack_request = if bth.ack_req { 0 } else { self.since_ack_request + 1 };
+        self.note_sent(core, shared, self.cursor, segment.len, bth.ack_req);
         self.advance_cursor(1, segment.is_end);
         Some(transmit)
     }
 
+    /// Tells the congestion control of a packet under the cursor, whose answer is that to `psn`.
+    fn note_sent(&self, core: &mut QpCore, shared: &Shared, psn: Psn, payload: usize, ack_req: bool) {
+        if let Some(control) = &mut core.control {
+            // The answer to a READ takes as long as its data, so it measures nothing; nor does one to a repetition.
+            let measures = psn == self.cursor && self.cursor == self.unsent;
+            control.request_sent(shared.now, SentRequest { psn, payload: payload as u64, ack_req, measures });
+        }
+    }
+
     /// Asks for an acknowledgement at quarters of the window, so that a long message keeps the window
     /// moving, and on the packet that fills it: otherwise only the timer would go on.
-    fn wants_acknowledgement(&self, shared: &Shared) -> bool {
+    fn wants_acknowledgement(&self, core: &QpCore, shared: &Shared, payload: usize) -> bool {
+        if core.congestion.echo {
+            return true;
+        }
+        if let Some(control) = &core.control
+            && control.wants_answer(payload as u64, self.since_ack_request.into())
+        {
+            return true;
+        }
         let window = shared.config.max_outstanding_packets;
         self.since_ack_request + 1 >= (window / 4).max(1) || self.una.distance_to(self.cursor) + 1 >= window
     }
@@ -290,6 +323,7 @@ impl RcRequester {
         }
         self.since_ack_request = 0;
         self.outstanding += 1;
+        self.note_sent(core, shared, requested_to, 0, true);
         self.advance_cursor(piece, piece == left);
         Some(transmit)
     }
@@ -329,6 +363,7 @@ impl RcRequester {
         }
         self.since_ack_request = 0;
         self.outstanding += 1;
+        self.note_sent(core, shared, psn, 0, true);
         self.advance_cursor(1, true);
         Some(transmit)
     }
@@ -344,9 +379,11 @@ impl RcRequester {
         }
     }
 
-    /// Sets the retransmission timer: T = 4.096 µs × 2^timeout (IBTA 9.7.6.1.3). 0 means never.
+    /// Sets the retransmission timer: T = 4.096 µs × 2^timeout (IBTA 9.7.6.1.3). 0 means never. Where packets are
+    /// spaced, the one that asks for an answer may leave long after those before it: only then the time begins.
     pub(super) fn arm(&self, core: &mut QpCore, shared: &Shared) {
-        let deadline = (core.attr.timeout != 0 && self.in_flight() > 0)
+        let awaits = core.control.as_ref().is_none_or(|control| control.awaits_answer());
+        let deadline = (core.attr.timeout != 0 && self.in_flight() > 0 && awaits)
             .then(|| shared.now.plus_nanos(4096 << core.attr.timeout));
         core.deadlines.set(Timer::Retry, deadline);
     }
@@ -359,6 +396,9 @@ impl RcRequester {
         self.cursor_wqe = self.sq.head();
         self.outstanding = 0;
         self.since_ack_request = 0;
+        if let Some(control) = &mut core.control {
+            control.went_back();
+        }
     }
 
     /// Uses up one retry for a timeout or a sequence error; fails the oldest request when none is left.
@@ -381,6 +421,7 @@ impl RcRequester {
             return;
         }
         count!(shared, core, local_ack_timeout_err);
+        core.lost(shared.now, Loss::Timeout);
         self.recovering = None;
         self.go_back(core, shared);
         self.arm(core, shared);
@@ -439,6 +480,11 @@ fn read_piece(shared: &Shared, left: u32) -> u32 {
         0 => left.min(MOST),
         limit => left.min(limit).min(MOST),
     }
+}
+
+/// Payload bytes of a message in its packets before the one with this index.
+pub(super) fn payload_before(wqe: &Wqe, index: u32, mtu: usize) -> u64 {
+    u64::from(wqe.len).min(u64::from(index) * mtu as u64)
 }
 
 /// How many PSNs a request takes.

@@ -111,10 +111,6 @@ impl Resources {
         }
     }
 
-    pub(super) fn any_waiting(&self) -> bool {
-        self.waiting > 0
-    }
-
     /// The oldest answer that is still to be sent.
     pub(super) fn next(&mut self) -> Option<&mut Resource> {
         if self.waiting == 0 {

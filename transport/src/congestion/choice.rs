@@ -1,0 +1,267 @@
+//! Which algorithm a queue pair uses, as a value and as text.
+
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::fmt;
+
+use super::parameters::{self, ParameterError, Parameters};
+use super::{CongestionControl, Dcqcn, DcqcnParameters, FixedRate, Make, NotificationPoint, Rate, Start};
+
+/// An algorithm with its parameters.
+#[derive(Clone, Default)]
+pub enum Algorithm {
+    /// No control: packets leave as fast as device and window let them.
+    #[default]
+    None,
+    /// One rate for ever.
+    Fixed(Rate),
+    /// DCQCN.
+    Dcqcn(DcqcnParameters),
+    /// One of somebody else's; see [`Algorithm::custom`].
+    Custom {
+        /// What it is called.
+        name: &'static str,
+        /// Makes one for each queue pair.
+        make: Arc<Make>,
+    },
+}
+
+impl Algorithm {
+    /// An algorithm that this crate does not have.
+    pub fn custom(
+        name: &'static str,
+        make: impl Fn(&Start) -> Box<dyn CongestionControl> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Custom { name, make: Arc::new(make) }
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Fixed(_) => "fixed",
+            Self::Dcqcn(_) => "dcqcn",
+            Self::Custom { name, .. } => name,
+        }
+    }
+
+    /// Makes one for a queue pair.
+    pub(crate) fn make(&self, start: &Start) -> Option<Box<dyn CongestionControl>> {
+        Some(match self {
+            Self::None => return None,
+            Self::Fixed(rate) => Box::new(FixedRate(*rate)),
+            Self::Dcqcn(parameters) => Box::new(Dcqcn::new(parameters, start)),
+            Self::Custom { make, .. } => make(start),
+        })
+    }
+
+    fn parameters(&mut self) -> Option<&mut dyn Settable> {
+        match self {
+            Self::Dcqcn(parameters) => Some(parameters),
+            Self::None | Self::Fixed(_) | Self::Custom { .. } => None,
+        }
+    }
+}
+
+impl PartialEq for Algorithm {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::None, Self::None) => true,
+            (Self::Fixed(own), Self::Fixed(other)) => own == other,
+            (Self::Dcqcn(own), Self::Dcqcn(other)) => own == other,
+            (Self::Custom { make: own, .. }, Self::Custom { make: other, .. }) => {
+                core::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(other))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Algorithm {}
+
+/// The form that [`Congestion::parse`] takes.
+impl fmt::Display for Algorithm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None | Self::Custom { .. } => formatter.write_str(self.name()),
+            Self::Fixed(rate) => write!(formatter, "fixed:{}", rate.get()),
+            Self::Dcqcn(parameters) => write!(formatter, "dcqcn:{parameters}"),
+        }
+    }
+}
+
+impl fmt::Debug for Algorithm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// Parameters of any algorithm.
+trait Settable {
+    fn take(&mut self, name: &str, value: &str) -> Result<bool, ParameterError>;
+    fn table(&self) -> &'static [super::Parameter];
+}
+
+impl<P: Parameters> Settable for P {
+    fn take(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
+        Parameters::take(self, name, value)
+    }
+    fn table(&self) -> &'static [super::Parameter] {
+        P::TABLE
+    }
+}
+
+/// How a queue pair takes part in congestion control.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Congestion {
+    /// What sets its rate. RC and UC only; data of a queue pair with an algorithm is sent as ECN capable.
+    pub algorithm: Algorithm,
+    /// Marks are echoed in acknowledgements (their BECN bit) instead of answered with notifications, and every packet
+    /// asks for one: what the simulators on ns-3 do, for comparison with them. No standard knows it, so it has to be
+    /// set at both ends. RC only.
+    pub echo: bool,
+}
+
+/// Why text names no congestion control.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CongestionError {
+    /// No such algorithm.
+    #[error("there is no congestion control {name:?}; there are {}", Congestion::NAMES.join(", "))]
+    UnknownAlgorithm {
+        /// What was given.
+        name: String,
+    },
+    /// No such preset.
+    #[error("there is no preset {name:?} of {algorithm}; there are {known}")]
+    UnknownPreset {
+        /// What was given.
+        name: String,
+        /// The algorithm.
+        algorithm: &'static str,
+        /// The presets that exist.
+        known: String,
+    },
+    /// No rate.
+    #[error("{text:?} is no rate; write bits a second with K, M or G, such as fixed:10G")]
+    Rate {
+        /// What was given.
+        text: String,
+    },
+    /// A parameter.
+    #[error("{algorithm}: {error}")]
+    Parameter {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// What is wrong with it.
+        error: ParameterError,
+    },
+}
+
+impl Congestion {
+    /// The names that [`Self::parse`] knows.
+    pub const NAMES: [&'static str; 3] = ["none", "fixed", "dcqcn"];
+
+    /// No control and no echo.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// This algorithm, without echo.
+    #[must_use]
+    pub fn new(algorithm: Algorithm) -> Self {
+        Self { algorithm, echo: false }
+    }
+
+    /// Reads `NAME[:PRESET][,name=value…]`, for example `dcqcn:paper,rpg_ai_rate=40`, or `fixed:RATE`. A colon or a comma
+    /// may stand between any two parts. Parameters of the notification point ([`NotificationPoint`]) and `echo=1` may
+    /// stand among the others.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, with what would be right.
+    pub fn parse(text: &str) -> Result<(Self, NotificationPoint), CongestionError> {
+        let mut pieces = text.split([':', ',']);
+        let name = pieces.next().unwrap_or_default();
+        let mut congestion = Self::default();
+        let mut point = NotificationPoint::default();
+        congestion.algorithm = match name {
+            "none" => Algorithm::None,
+            "fixed" => {
+                let text = pieces.next().unwrap_or_default();
+                Algorithm::Fixed(
+                    parse_rate(text).ok_or_else(|| CongestionError::Rate { text: text.to_owned() })?,
+                )
+            }
+            "dcqcn" => Algorithm::Dcqcn(DcqcnParameters::default()),
+            _ => return Err(CongestionError::UnknownAlgorithm { name: name.to_owned() }),
+        };
+        for (index, piece) in pieces.enumerate() {
+            if index == 0 && !piece.contains('=') && congestion.set_preset(&mut point, piece)? {
+                continue;
+            }
+            congestion.set_parameter(&mut point, piece)?;
+        }
+        Ok((congestion, point))
+    }
+
+    fn set_preset(&mut self, point: &mut NotificationPoint, name: &str) -> Result<bool, CongestionError> {
+        let Algorithm::Dcqcn(parameters) = &mut self.algorithm else { return Ok(false) };
+        match (DcqcnParameters::preset(name), NotificationPoint::preset(name)) {
+            (Some(reaction), Some(notification)) => (*parameters, *point) = (reaction, notification),
+            _ => {
+                return Err(CongestionError::UnknownPreset {
+                    name: name.to_owned(),
+                    algorithm: "dcqcn",
+                    known: DcqcnParameters::PRESETS.join(", "),
+                });
+            }
+        }
+        Ok(true)
+    }
+
+    fn set_parameter(&mut self, point: &mut NotificationPoint, piece: &str) -> Result<(), CongestionError> {
+        let algorithm = self.algorithm.name();
+        let wrong = |error| CongestionError::Parameter { algorithm, error };
+        let (name, value) = parameters::split(piece).map_err(wrong)?;
+        match (name, value) {
+            ("echo", "0" | "1") => self.echo = value == "1",
+            ("echo", _) => {
+                return Err(wrong(ParameterError::OutOfRange {
+                    name: "echo",
+                    value: value.to_owned(),
+                    range: super::ParameterRange::Number(0, 1),
+                    unit: "",
+                }));
+            }
+            _ => {
+                let own = self.algorithm.parameters();
+                let table = own.as_ref().map_or([].as_slice(), |own| own.table());
+                let taken = own.map_or(Ok(false), |own| own.take(name, value)).map_err(wrong)?
+                    || Settable::take(point, name, value).map_err(wrong)?;
+                if !taken {
+                    let error = parameters::unknown(name, &[table, NotificationPoint::PARAMETERS]);
+                    return Err(wrong(error));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a rate such as `10G`, `400M`, `1500K` or `9600`, in bits a second. Fractions are taken: `2.5G`.
+pub(super) fn parse_rate(text: &str) -> Option<Rate> {
+    let (number, unit) = match text.char_indices().last()? {
+        (at, 'K' | 'k') => (&text[..at], 1e3),
+        (at, 'M' | 'm') => (&text[..at], 1e6),
+        (at, 'G' | 'g') => (&text[..at], 1e9),
+        (at, 'T' | 't') => (&text[..at], 1e12),
+        _ => (text, 1.0),
+    };
+    let bits = number.parse::<f64>().ok()? * unit;
+    (bits.is_finite() && (1.0..1e15).contains(&bits)).then(|| Rate::from_float(bits))
+}

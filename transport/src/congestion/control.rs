@@ -1,0 +1,210 @@
+//! What the engine keeps around an algorithm: the pacer, the window, the round trip that is being measured.
+
+use alloc::boxed::Box;
+
+use roce_packet::{Encapsulation, Psn};
+
+use super::pacer::Pacer;
+use super::{Ack, CongestionControl, Loss, Observation, Rate};
+use crate::config::Pacing;
+use crate::io::Transmit;
+use crate::time::Instant;
+
+/// The reaction point of one queue pair.
+#[derive(Debug)]
+pub(crate) struct Control {
+    algorithm: Box<dyn CongestionControl>,
+    pacer: Pacer,
+    preamble: bool,
+    /// What the algorithm said last.
+    rate: Rate,
+    window: Option<u64>,
+    /// Payload bytes sent and not acknowledged; after going back, those sent since.
+    in_flight: u64,
+    /// The newest packet in flight that asks for an answer.
+    asked: Option<Psn>,
+    /// The packet whose round trip is measured, and when it left.
+    watched: Option<(Psn, Instant)>,
+    /// The peer echoed a mark since the last acknowledgement.
+    echoed: bool,
+}
+
+/// What of a request was sent: the part that [`Control::request_sent`] looks at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentRequest {
+    /// The PSN whose answer says that it arrived.
+    pub(crate) psn: Psn,
+    pub(crate) payload: u64,
+    pub(crate) ack_req: bool,
+    /// Whether its answer measures a round trip: not when it was sent before, nor when the answer takes long.
+    pub(crate) measures: bool,
+}
+
+impl Control {
+    pub(crate) fn new(algorithm: Box<dyn CongestionControl>, now: Instant, pacing: &Pacing) -> Self {
+        let (rate, window) = (algorithm.rate(), algorithm.window());
+        Self {
+            algorithm,
+            pacer: Pacer::new(now, pacing.burst),
+            preamble: pacing.preamble,
+            rate,
+            window,
+            in_flight: 0,
+            asked: None,
+            watched: None,
+            echoed: false,
+        }
+    }
+
+    /// Tells the algorithm something. What was sent before is paid off at the rate before.
+    fn tell(&mut self, now: Instant, what: impl FnOnce(&mut dyn CongestionControl)) {
+        self.pacer.settle(now, self.rate);
+        what(self.algorithm.as_mut());
+        self.rate = self.algorithm.rate();
+        self.window = self.algorithm.window();
+    }
+
+    /// When the next packet may leave, if that is not now: at the latest when the rate changes by itself.
+    #[inline]
+    pub(crate) fn ready_at(&mut self, now: Instant) -> Option<Instant> {
+        let timer = self.algorithm.next_timer();
+        if timer.is_some_and(|at| at <= now) {
+            self.tell(now, |algorithm| algorithm.on_timer(now));
+        } else {
+            self.pacer.settle(now, self.rate);
+        }
+        let ready = self.pacer.ready_at(self.rate)?;
+        Some(self.algorithm.next_timer().map_or(ready, |at| ready.min(at)))
+    }
+
+    /// When the window changes by itself, if there is one.
+    pub(crate) fn window_timer(&self) -> Option<Instant> {
+        self.window.and_then(|_| self.algorithm.next_timer())
+    }
+
+    /// A data packet left.
+    pub(crate) fn sent(&mut self, now: Instant, transmit: &Transmit) {
+        let bytes = wire_len(transmit, self.preamble);
+        self.pacer.settle(now, self.rate);
+        self.pacer.charge(bytes, self.rate);
+        self.tell(now, |algorithm| algorithm.on_send(now, bytes));
+    }
+
+    /// A packet of a request left (RC).
+    pub(crate) fn request_sent(&mut self, now: Instant, request: SentRequest) {
+        self.in_flight += request.payload;
+        if request.ack_req {
+            self.asked = Some(request.psn);
+            if request.measures && self.watched.is_none() {
+                self.watched = Some((request.psn, now));
+            }
+        }
+    }
+
+    /// Whether `payload` more bytes fit the window. One packet may always be out, and one that asks for an answer,
+    /// without which a window that has shrunk would never open again.
+    pub(crate) fn has_room(&self, payload: u64) -> bool {
+        self.window.is_none_or(|window| self.in_flight + payload <= window)
+            || self.in_flight == 0
+            || self.asked.is_none()
+    }
+
+    /// Whether a packet of `payload` bytes, after `unasked` without, should ask for an answer: at quarters of the
+    /// window, and before it is full.
+    pub(crate) fn wants_answer(&self, payload: u64, unasked: u64) -> bool {
+        self.window.is_some_and(|window| {
+            // The next one is not longer than a full packet, and this one may be shorter.
+            self.in_flight + 2 * payload > window || (unasked + 1) * payload >= window / 4
+        })
+    }
+
+    /// Whether a packet in flight asks for an answer, so that its absence means something.
+    pub(crate) fn awaits_answer(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Everything before `una` is answered, `bytes` of payload for the first time.
+    pub(crate) fn acknowledged(&mut self, now: Instant, una: Psn, bytes: u64) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.asked = self.asked.filter(|psn| !psn.before(una));
+        let rtt = self.watched.filter(|(psn, _)| psn.before(una)).map(|(_, left)| now.since(left));
+        if rtt.is_some() {
+            self.watched = None;
+        }
+        let ack = Ack { bytes, in_flight: self.in_flight, rtt, marked: core::mem::take(&mut self.echoed) };
+        self.tell(now, |algorithm| algorithm.on_ack(now, &ack));
+    }
+
+    /// An acknowledgement carries an echoed mark. The algorithm hears of it with what is acknowledged next.
+    pub(crate) fn echo(&mut self) {
+        self.echoed = true;
+    }
+
+    /// The requester goes back: nothing counts as in flight any more.
+    pub(crate) fn went_back(&mut self) {
+        (self.in_flight, self.asked, self.watched) = (0, None, None);
+    }
+
+    /// Something is lost.
+    pub(crate) fn lost(&mut self, now: Instant, loss: Loss) {
+        self.tell(now, |algorithm| algorithm.on_loss(now, loss));
+    }
+
+    /// A notification arrived.
+    pub(crate) fn notified(&mut self, now: Instant) {
+        self.tell(now, |algorithm| algorithm.on_cnp(now));
+    }
+
+    /// What there is to see.
+    pub(crate) fn observe(&self, now: Instant) -> Observation {
+        self.algorithm.observe(now)
+    }
+}
+
+/// Bytes that a datagram takes on Ethernet: headers and FCS, and preamble and gap (8 + 12) if they count. Frames
+/// shorter than 64 bytes are filled up.
+fn wire_len(transmit: &Transmit, preamble: bool) -> u32 {
+    const ETHERNET_AND_FCS: usize = 14 + 4;
+    const TAG: usize = 4;
+    const UDP: usize = 8;
+    let network = match (transmit.path.encapsulation, transmit.path.source.is_ipv4()) {
+        (Encapsulation::RoceV1, _) => 40,
+        (Encapsulation::RoceV2, true) => 20 + UDP,
+        (Encapsulation::RoceV2, false) => 40 + UDP,
+    };
+    let tag = if transmit.path.vlan.is_some() { TAG } else { 0 };
+    let frame = (transmit.len + network + tag + ETHERNET_AND_FCS).max(64);
+    u32::try_from(frame + if preamble { 20 } else { 0 }).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    use roce_packet::Path;
+
+    use super::*;
+
+    #[test]
+    fn wire_bytes_of_known_packets() {
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let path = Path {
+            encapsulation: Encapsulation::RoceV2,
+            source: address,
+            destination: address,
+            source_port: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            vlan: None,
+        };
+        // A middle packet of path MTU 1024: 12 + 1024 + 4 from BTH to ICRC.
+        let mut transmit = Transmit { path, len: 1040, identification: 0 };
+        assert_eq!(wire_len(&transmit, true), 1106);
+        assert_eq!(wire_len(&transmit, false), 1086);
+        transmit.path.source = IpAddr::V6(Ipv6Addr::LOCALHOST);
+        assert_eq!(wire_len(&transmit, false), 1106);
+        let short = Transmit { path, len: 16, identification: 0 };
+        assert_eq!(wire_len(&short, true), 84);
+    }
+}

@@ -1,0 +1,13 @@
+//! A rate that never changes.
+
+use super::{CongestionControl, Rate};
+
+/// Sends at one rate, whatever the network says. For measurements, and as the smallest example of an algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedRate(pub Rate);
+
+impl CongestionControl for FixedRate {
+    fn rate(&self) -> Rate {
+        self.0
+    }
+}

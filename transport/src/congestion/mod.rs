@@ -1,0 +1,191 @@
+//! Congestion control: who decides how fast a queue pair may send, and how it learns of congestion.
+//!
+//! An algorithm is a struct that implements [`CongestionControl`]. It is told what happens to one queue pair
+//! and answers with a [`Rate`] and, if it wants one, a window of bytes. The engine does everything else: it spaces
+//! packets at that rate, holds back what does not fit the window, measures round trips, receives and
+//! checks congestion notification packets. So an algorithm sees no packet and owns no timer; the guide
+//! `docs/write-a-congestion-control.md` builds one in about 100 lines.
+//!
+//! ```text
+//!   sender                        switch                     receiver
+//!   reaction point                congestion point           notification point
+//!   Control: algorithm + pacer    marks CE                   NotificationPoint
+//!        |------- data, ECT(0) ------->|------- data, CE ------->|
+//!        |<----------------------- CNP, DSCP 48 -----------------|
+//! ```
+//!
+//! An algorithm is chosen by [`Congestion`], for all queue pairs of an engine
+//! ([`EngineConfig::congestion`](crate::EngineConfig::congestion)) or for one ([`QpOptions`](crate::QpOptions)).
+
+mod choice;
+mod control;
+mod dcqcn;
+mod fixed;
+mod math;
+mod notification;
+mod pacer;
+mod parameters;
+
+use alloc::boxed::Box;
+use core::fmt;
+use core::time::Duration;
+
+pub use choice::{Algorithm, Congestion, CongestionError};
+pub use dcqcn::{Dcqcn, DcqcnForm, DcqcnParameters};
+pub use fixed::FixedRate;
+pub use notification::{CnpScope, NotificationPoint};
+pub use parameters::{Parameter, ParameterError, ParameterRange};
+
+pub(crate) use control::{Control, SentRequest};
+pub(crate) use notification::{CnpPace, Leaving, Notifier};
+
+use crate::time::Instant;
+
+/// How fast something goes, in bits a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// No limit: packets leave as fast as the device takes them.
+    pub const UNLIMITED: Self = Self(u64::MAX);
+
+    /// So many bits a second; 0 is taken as 1, because a queue pair that never sends hangs.
+    #[must_use]
+    pub const fn bits_per_second(bits: u64) -> Self {
+        Self(if bits == 0 { 1 } else { bits })
+    }
+
+    /// So many megabits (10^6 bits) a second.
+    #[must_use]
+    pub const fn megabits_per_second(megabits: u64) -> Self {
+        Self::bits_per_second(megabits.saturating_mul(1_000_000))
+    }
+
+    /// Bits a second.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Whether there is no limit.
+    #[must_use]
+    pub const fn is_unlimited(self) -> bool {
+        self.0 == Self::UNLIMITED.0
+    }
+
+    /// The nearest rate to a number of bits a second that was computed.
+    pub(crate) fn from_float(bits: f64) -> Self {
+        // Casts of floating-point numbers saturate, and NaN becomes 0.
+        Self::bits_per_second((bits + 0.5) as u64)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_unlimited() {
+            return formatter.write_str("unlimited");
+        }
+        write!(formatter, "{}.{:03} Mb/s", self.0 / 1_000_000, self.0 / 1000 % 1000)
+    }
+}
+
+/// What an algorithm knows when it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// The time now.
+    pub now: Instant,
+    /// Payload bytes of a full packet.
+    pub mtu: u32,
+    /// What the link can carry.
+    pub line_rate: Rate,
+}
+
+/// What an acknowledgement said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ack {
+    /// Payload bytes that it acknowledged for the first time; 0 for requests without payload.
+    pub bytes: u64,
+    /// Payload bytes that are still unacknowledged.
+    pub in_flight: u64,
+    /// How long ago the packet left that it answers, if that is known: one packet at a time is watched, and
+    /// never one that was sent twice.
+    pub rtt: Option<Duration>,
+    /// The receiver echoed a congestion mark in it; only with [`Congestion::echo`].
+    pub marked: bool,
+}
+
+/// How a loss showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The peer saw a gap, or an answer is missing that a later one overtook.
+    Nak,
+    /// The retransmission timer ran out.
+    Timeout,
+}
+
+/// The inside of an algorithm, for plots.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Observation {
+    /// The present rate in bits a second; infinite without limit.
+    pub rate: f64,
+    /// The rate that recovery aims at, where there is such a thing.
+    pub target_rate: Option<f64>,
+    /// The estimate of congestion, 0 to 1, where there is such a thing.
+    pub alpha: Option<f64>,
+    /// The window in bytes, where there is one.
+    pub window: Option<u64>,
+    /// The last round trip, where one was measured.
+    pub rtt: Option<Duration>,
+}
+
+/// A congestion control algorithm, at work for one queue pair.
+///
+/// The engine calls it in the order of time; `now` never goes backward. Every notification has a default that does
+/// nothing. [`Self::rate`] and [`Self::window`] are read after each call, and only then.
+///
+/// No call may allocate, panic or take long: `on_send` and `on_ack` are on the way of every packet.
+pub trait CongestionControl: fmt::Debug + Send {
+    /// A data packet left: a SEND, a WRITE, a request, a READ response. `bytes` are those on the wire, as
+    /// [`EngineConfig::pacing`](crate::EngineConfig::pacing) counts them.
+    fn on_send(&mut self, _now: Instant, _bytes: u32) {}
+
+    /// An acknowledgement said something new (RC only).
+    fn on_ack(&mut self, _now: Instant, _ack: &Ack) {}
+
+    /// A congestion notification packet arrived for this queue pair, from its peer.
+    fn on_cnp(&mut self, _now: Instant) {}
+
+    /// Something was lost and is sent again (RC only).
+    fn on_loss(&mut self, _now: Instant, _loss: Loss) {}
+
+    /// The time that [`Self::next_timer`] asked for has come, or passed: while the queue pair has nothing to
+    /// send nobody calls, so that idle queue pairs cost nothing, and everything due since then is made up for in one
+    /// call.
+    fn on_timer(&mut self, _now: Instant) {}
+
+    /// When rate or window change by themselves. It is asked while packets wait for them.
+    fn next_timer(&self) -> Option<Instant> {
+        None
+    }
+
+    /// How fast packets may leave now.
+    fn rate(&self) -> Rate {
+        Rate::UNLIMITED
+    }
+
+    /// How many payload bytes may be unacknowledged (RC only); `None` for no limit beyond the engine's own. One packet
+    /// may always be out, whatever the window.
+    fn window(&self) -> Option<u64> {
+        None
+    }
+
+    /// What there is to see at `now`, which is not before the last call. Looking changes nothing.
+    fn observe(&self, _now: Instant) -> Observation {
+        let rate = self.rate();
+        let rate = if rate.is_unlimited() { f64::INFINITY } else { rate.get() as f64 };
+        Observation { rate, window: self.window(), ..Observation::default() }
+    }
+}
+
+/// Makes an algorithm for one queue pair.
+pub type Make = dyn Fn(&Start) -> Box<dyn CongestionControl> + Send + Sync;

@@ -1,0 +1,233 @@
+//! The notification point: the receiver of marked packets tells their sender (Annex A17).
+//!
+//! It is paced twice. A marked packet leads to a notification only if none was made for its flow within
+//! `min_time_between_cnps`; and when one leaves later than it was made, because of `cnp_delay` or of a
+//! device that took no packets, it is dropped if another left within that time. So two of them are never closer than
+//! the interval, whatever the device does.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::IpAddr;
+
+use roce_packet::{Cnp, DEFAULT_CNP_DSCP, DEFAULT_CNP_PCP, Envelope, Path, Qpn};
+
+use super::parameters::ParameterRange::{Number, Words};
+use super::parameters::{Value, parameters};
+use crate::io::{Transmit, TxSlot};
+use crate::time::Instant;
+
+/// What shares one pace of notifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CnpScope {
+    /// Each queue pair that receives.
+    QueuePair,
+    /// Each pair of addresses.
+    AddressPair,
+    /// Everything that this engine receives.
+    Port,
+}
+
+impl Value for CnpScope {
+    fn from_raw(raw: u32) -> Self {
+        match raw {
+            0 => Self::QueuePair,
+            1 => Self::AddressPair,
+            _ => Self::Port,
+        }
+    }
+    fn raw(self) -> u32 {
+        self as u32
+    }
+}
+
+parameters! {
+    /// How marks are answered, under the names of the hardware (sysfs `roce_np`, kernel debugfs `cc_params`), and
+    /// three settings of our own. It works for RC, UC and UD, and whether or not this side controls its own rate.
+    pub struct NotificationPoint {
+        /// Whether marks are answered at all.
+        cnp_enable: bool = true, Number(0, 1), "", "";
+        /// Least time between two notifications of one scope.
+        min_time_between_cnps: u32 = 4, Number(0, 1_000_000), "us", "np_min_time_between_cnps";
+        /// Code point of notifications.
+        cnp_dscp: u32 = DEFAULT_CNP_DSCP as u32, Number(0, 63), "", "np_cnp_dscp";
+        /// Priority of notifications on a VLAN.
+        cnp_802p_prio: u32 = DEFAULT_CNP_PCP as u32, Number(0, 7), "", "np_cnp_prio";
+        /// Time from a marked packet to its notification.
+        cnp_delay: u32 = 0, Number(0, 1_000_000_000), "ns", "";
+        /// What shares one pace.
+        cnp_scope: CnpScope = CnpScope::QueuePair, Words(&["qp", "address-pair", "port"]), "", "";
+    }
+}
+
+impl NotificationPoint {
+    /// The side of the receiver in a preset of [`DcqcnParameters`](super::DcqcnParameters).
+    #[must_use]
+    pub fn preset(name: &str) -> Option<Self> {
+        let min_time_between_cnps = match name {
+            "paper" | "tester" => 50,
+            "cx-default" => 4,
+            "hpcc" => 0,
+            _ => return None,
+        };
+        Some(Self { min_time_between_cnps, ..Self::default() })
+    }
+
+    fn interval(&self) -> u64 {
+        u64::from(self.min_time_between_cnps) * 1000
+    }
+}
+
+impl fmt::Display for CnpScope {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::QueuePair => "qp",
+            Self::AddressPair => "address-pair",
+            Self::Port => "port",
+        })
+    }
+}
+
+/// The pace of one scope.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CnpPace {
+    /// When the last notification was made, and when the last one left.
+    made: Option<Instant>,
+    left: Option<Instant>,
+}
+
+impl CnpPace {
+    fn is_too_early(last: Option<Instant>, now: Instant, interval: u64) -> bool {
+        last.is_some_and(|last| now < last.plus_nanos(interval))
+    }
+}
+
+/// A notification that is to leave.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    at: Instant,
+    /// The queue pair that received the mark.
+    own: Qpn,
+    cnp: Cnp,
+    path: Path,
+}
+
+/// The notification point at work, for all queue pairs of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Notifier {
+    /// In the order of their time, because each waits equally long.
+    waiting: VecDeque<Waiting>,
+    port: CnpPace,
+    /// Sorted.
+    pairs: Vec<((IpAddr, IpAddr), CnpPace)>,
+}
+
+/// The most notifications that wait, and the most pairs of addresses that are told apart.
+const MOST_WAITING: usize = 4_096;
+const MOST_PAIRS: usize = 4_096;
+
+/// What became of a notification whose time had come.
+pub(crate) enum Leaving {
+    /// Another one of the same pace left too recently.
+    TooEarly,
+    /// It was written into the slot.
+    Sent(Transmit),
+    /// The slot has no room.
+    NoRoom,
+}
+
+impl Notifier {
+    /// A marked packet came on `path` for the queue pair `own`: tells `to` unless that was done lately, in which
+    /// case it returns `false`. `pace` is that of the queue pair.
+    pub(crate) fn mark(
+        &mut self,
+        now: Instant,
+        point: &NotificationPoint,
+        (own, pace): (Qpn, &mut CnpPace),
+        to: Cnp,
+        path: &Path,
+    ) -> bool {
+        if self.waiting.len() >= MOST_WAITING {
+            return false;
+        }
+        let Some(pace) = self.pace(now, point, path, pace) else { return false };
+        if CnpPace::is_too_early(pace.made, now, point.interval()) {
+            return false;
+        }
+        pace.made = Some(now);
+        // Both were checked against their ranges.
+        let path = Cnp::path(path, point.cnp_dscp as u8, point.cnp_802p_prio as u8);
+        let at = now.plus_nanos(point.cnp_delay.into());
+        self.waiting.push_back(Waiting { at, own, cnp: to, path });
+        true
+    }
+
+    /// The pace that counts for packets on `path`, of the sender of data; `None` when too many pairs are in use.
+    fn pace<'a>(
+        &'a mut self,
+        now: Instant,
+        point: &NotificationPoint,
+        path: &Path,
+        own: &'a mut CnpPace,
+    ) -> Option<&'a mut CnpPace> {
+        match point.cnp_scope {
+            CnpScope::QueuePair => Some(own),
+            CnpScope::Port => Some(&mut self.port),
+            CnpScope::AddressPair => self.pair(now, point.interval(), (path.source, path.destination)),
+        }
+    }
+
+    fn pair(&mut self, now: Instant, interval: u64, pair: (IpAddr, IpAddr)) -> Option<&mut CnpPace> {
+        let index = match self.pairs.binary_search_by_key(&pair, |(known, _)| *known) {
+            Ok(index) => index,
+            Err(_) => {
+                if self.pairs.len() >= MOST_PAIRS {
+                    let is_busy = |last| CnpPace::is_too_early(last, now, interval);
+                    self.pairs.retain(|(_, pace)| is_busy(pace.made) || is_busy(pace.left));
+                    if self.pairs.len() >= MOST_PAIRS {
+                        return None;
+                    }
+                }
+                let index = self.pairs.partition_point(|(known, _)| *known < pair);
+                self.pairs.insert(index, (pair, CnpPace::default()));
+                index
+            }
+        };
+        self.pairs.get_mut(index).map(|(_, pace)| pace)
+    }
+
+    /// When the next notification leaves.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.waiting.front().map(|waiting| waiting.at)
+    }
+
+    /// The queue pair whose notification is due.
+    pub(crate) fn due(&self, now: Instant) -> Option<Qpn> {
+        self.waiting.front().filter(|waiting| waiting.at <= now).map(|waiting| waiting.own)
+    }
+
+    /// Takes the notification that [`Self::due`] named. `pace` is that of its queue pair, a new one if it is gone.
+    pub(crate) fn leave(
+        &mut self,
+        now: Instant,
+        point: &NotificationPoint,
+        pace: &mut CnpPace,
+        slot: &mut TxSlot<'_>,
+    ) -> Option<Leaving> {
+        let Waiting { cnp, path, .. } = *self.waiting.front()?;
+        let Some(buffer) = slot.buffer.first_chunk_mut::<{ Cnp::LEN }>() else {
+            return Some(Leaving::NoRoom);
+        };
+        self.waiting.pop_front();
+        // The way back of the notification is the way of the data.
+        if let Some(pace) = self.pace(now, point, &path.reply(), pace) {
+            if CnpPace::is_too_early(pace.left, now, point.interval()) {
+                return Some(Leaving::TooEarly);
+            }
+            pace.left = Some(now);
+        }
+        let identification = slot.batch.identification(&path, Cnp::LEN);
+        cnp.emit(&Envelope::new(&path, identification), buffer);
+        Some(Leaving::Sent(Transmit { path, len: Cnp::LEN, identification }))
+    }
+}

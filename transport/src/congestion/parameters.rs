@@ -1,0 +1,228 @@
+//! Parameters of algorithms: a table of names, units and ranges for each, and `name=value` text.
+
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use core::fmt;
+
+/// One parameter, as tools list it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its name in text, for DCQCN that of the hardware.
+    pub name: &'static str,
+    /// Another name that is taken too: that of the kernel's debugfs, or the empty string.
+    pub alias: &'static str,
+    /// What one is one of, for example `us`; empty for a bare number.
+    pub unit: &'static str,
+    /// What it may be.
+    pub range: ParameterRange,
+    /// What it does, in one line.
+    pub meaning: &'static str,
+}
+
+/// What a parameter may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParameterRange {
+    /// A whole number from the first to the second.
+    Number(u32, u32),
+    /// One of these words.
+    Words(&'static [&'static str]),
+}
+
+impl fmt::Display for ParameterRange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(least, most) => write!(formatter, "{least} to {most}"),
+            Self::Words(words) => formatter.write_str(&words.join(", ")),
+        }
+    }
+}
+
+impl ParameterRange {
+    fn read(&self, text: &str) -> Option<u32> {
+        match self {
+            Self::Number(least, most) => {
+                text.parse().ok().filter(|value: &u32| (*least..=*most).contains(value))
+            }
+            Self::Words(words) => {
+                words.iter().position(|word| *word == text).and_then(|index| u32::try_from(index).ok())
+            }
+        }
+    }
+}
+
+/// What is wrong with the text of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParameterError {
+    /// No value.
+    #[error("{text:?} is not of the form name=value")]
+    Form {
+        /// The piece of text.
+        text: String,
+    },
+    /// No such parameter.
+    #[error("there is no parameter {name:?}; there are {known}")]
+    Unknown {
+        /// What was given.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// Not in its range, or no number at all.
+    #[error("{name} is {value:?} and must be {range}{}{unit}", if unit.is_empty() { "" } else { " " })]
+    OutOfRange {
+        /// The parameter.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What would be right.
+        range: ParameterRange,
+        /// Its unit.
+        unit: &'static str,
+    },
+}
+
+/// A field of a set of parameters.
+pub(super) trait Value: Copy {
+    fn from_raw(raw: u32) -> Self;
+    fn raw(self) -> u32;
+}
+
+impl Value for u32 {
+    fn from_raw(raw: u32) -> Self {
+        raw
+    }
+    fn raw(self) -> u32 {
+        self
+    }
+}
+
+impl Value for bool {
+    fn from_raw(raw: u32) -> Self {
+        raw != 0
+    }
+    fn raw(self) -> u32 {
+        self.into()
+    }
+}
+
+/// A set of parameters: settable by name.
+pub(super) trait Parameters {
+    const TABLE: &'static [Parameter];
+    fn put(&mut self, index: usize, raw: u32);
+    fn raw(&self, index: usize) -> u32;
+
+    /// Takes one `name=value`, if the name is one of these.
+    fn take(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
+        let Some(index) =
+            Self::TABLE.iter().position(|row| row.name == name || !name.is_empty() && row.alias == name)
+        else {
+            return Ok(false);
+        };
+        let Some(row) = Self::TABLE.get(index) else { return Ok(false) };
+        let raw = row.range.read(value).ok_or_else(|| ParameterError::OutOfRange {
+            name: row.name,
+            value: value.to_owned(),
+            range: row.range,
+            unit: row.unit,
+        })?;
+        self.put(index, raw);
+        Ok(true)
+    }
+
+    /// Writes all as `name=value`, with commas between.
+    fn write(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, row) in Self::TABLE.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(formatter, "{comma}{}=", row.name)?;
+            match row.range {
+                ParameterRange::Number(..) => write!(formatter, "{}", self.raw(index))?,
+                ParameterRange::Words(words) => {
+                    let word = words.get(self.raw(index) as usize).copied().unwrap_or_default();
+                    formatter.write_str(word)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Splits `name=value`.
+pub(super) fn split(piece: &str) -> Result<(&str, &str), ParameterError> {
+    piece.split_once('=').ok_or_else(|| ParameterError::Form { text: piece.to_owned() })
+}
+
+/// The error for a name that is in none of these tables.
+pub(super) fn unknown(name: &str, tables: &[&'static [Parameter]]) -> ParameterError {
+    let mut known = String::new();
+    for row in tables.iter().flat_map(|table| table.iter()) {
+        if !known.is_empty() {
+            known.push_str(", ");
+        }
+        known.push_str(row.name);
+    }
+    ParameterError::Unknown { name: name.to_owned(), known }
+}
+
+/// Makes a struct of parameters with its table: name in text, field, type, range, unit, alias, default.
+macro_rules! parameters {
+    (
+        $(#[$outer:meta])*
+        pub struct $name:ident {
+            $(
+                #[doc = $doc:literal]
+                $field:ident: $type:ty = $default:expr, $range:expr, $unit:literal, $alias:literal;
+            )+
+        }
+    ) => {
+        $(#[$outer])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $(#[doc = $doc] pub $field: $type,)+
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+
+        impl $name {
+            /// All parameters, in the order in which text lists them.
+            pub const PARAMETERS: &'static [$crate::congestion::Parameter] = {
+                &[$($crate::congestion::Parameter {
+                    name: stringify!($field), alias: $alias, unit: $unit, range: $range, meaning: $doc.trim_ascii(),
+                },)+]
+            };
+        }
+
+        impl $crate::congestion::parameters::Parameters for $name {
+            const TABLE: &'static [$crate::congestion::Parameter] = Self::PARAMETERS;
+
+            fn put(&mut self, index: usize, raw: u32) {
+                let mut at = 0;
+                $(
+                    if at == index {
+                        self.$field = $crate::congestion::parameters::Value::from_raw(raw);
+                    }
+                    at += 1;
+                )+
+                let _ = at;
+            }
+
+            fn raw(&self, index: usize) -> u32 {
+                [$($crate::congestion::parameters::Value::raw(self.$field)),+]
+                    .get(index)
+                    .copied()
+                    .unwrap_or_default()
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                $crate::congestion::parameters::Parameters::write(self, formatter)
+            }
+        }
+    };
+}
+pub(super) use parameters;
