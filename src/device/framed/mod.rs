@@ -55,6 +55,8 @@ pub(crate) struct FramedDevice {
     held: Held,
     /// When to look at `held` again.
     check_held_at: Option<Instant>,
+    /// Something is held because the port had no room for it: it goes first.
+    is_port_full: bool,
     pauses: Pauses,
     /// To ourselves: received at the next call.
     own: VecDeque<HeldDatagram>,
@@ -114,6 +116,7 @@ impl FramedDevice {
             open: None,
             held: Held::default(),
             check_held_at: None,
+            is_port_full: false,
             pauses: Pauses::new(record.bits_per_second),
             own: VecDeque::new(),
             scratch: vec![0; MAX_DATAGRAM],
@@ -165,7 +168,11 @@ impl Device for FramedDevice {
         self.close(now);
         self.release_held(now);
         self.send_for_host(now);
-        let flushed = self.port.flush(now);
+        let mut flushed = self.port.flush(now);
+        if self.is_port_full && flushed.is_ok() {
+            self.release_held(now);
+            flushed = self.port.flush(now);
+        }
         // A port notices only then that the system splits nothing.
         self.max_segments = self.port.record().max_segments;
         flushed

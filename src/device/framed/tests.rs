@@ -11,7 +11,7 @@ use super::port::{FRAME_ROOM, HEADROOM, Incoming, Outgoing, PortRecord, SUPERFRA
 use super::*;
 use crate::device::testing::{counter, datagram, is_sealed_for, path, receive_all, send, send_batch};
 use crate::host::Unreachable;
-use roce_packet::{Frame, PauseFrame};
+use roce_packet::{Bth, Frame, PauseFrame};
 
 const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -293,6 +293,32 @@ fn a_full_port_loses_nothing() {
             .count();
         assert_eq!(found, expected, "{max_segments} segments");
     }
+}
+
+/// What was held because the port was full does not hold back what comes behind it on the same path.
+#[test]
+fn a_port_that_was_full_once_loses_nothing_afterwards() {
+    let (mut device, link) = device(64, FrameSettings::default());
+    link.lock().unwrap().room = 2;
+    let way = path(us(1), us(2));
+    for psn in 0..1000 {
+        while device.slot().is_none() {
+            device.flush(Instant::ZERO).unwrap();
+        }
+        // A longer one never joins the one before.
+        let bytes = datagram(&way, psn, 4 * (psn as usize + 1));
+        crate::device::testing::put(&mut device, Instant::ZERO, &way, &bytes);
+        if psn == 500 {
+            link.lock().unwrap().room = 3;
+        }
+    }
+    device.flush(Instant::ZERO).unwrap();
+    let psns: Vec<u32> = sent(&link)
+        .iter()
+        .map(|frame| Bth::parse(Frame::parse(frame).unwrap().transport).unwrap().0.psn.get())
+        .collect();
+    assert_eq!(psns, Vec::from_iter(0..1000));
+    assert_eq!(counter(&device, "frame_tx_unresolved"), 0);
 }
 
 #[test]

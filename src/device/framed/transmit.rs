@@ -33,7 +33,7 @@ enum Fate {
 impl FramedDevice {
     /// Room behind the datagrams of the open frame, or at the start of a new one.
     pub(super) fn lend_slot(&mut self) -> Option<TxSlot<'_>> {
-        if self.held.is_full() {
+        if self.held.is_full() || self.is_port_full {
             return None;
         }
         let (start, batch) = match &self.open {
@@ -91,9 +91,11 @@ impl FramedDevice {
         match room {
             Some(room) => room.copy_from_slice(moved),
             None => {
+                // What came behind it would have to wait as well: nothing does, until the port has room.
                 self.held.push(*transmit, moved);
                 self.counters.tx_held += 1;
                 self.check_held_at = Some(now);
+                self.is_port_full = true;
             }
         }
         self.scratch = scratch;
@@ -194,6 +196,7 @@ impl FramedDevice {
             return;
         }
         let mut held = std::mem::take(&mut self.held);
+        self.is_port_full = false;
         held.release(|datagram| self.release(now, datagram));
         self.check_held_at = (!held.is_empty()).then(|| now.plus_nanos(HELD_CHECK_NS));
         self.held = held;
@@ -206,6 +209,7 @@ impl FramedDevice {
             Fate::Send(destination) => {
                 let end = HEADROOM + held.bytes.len();
                 let Some(room) = self.port.slot().and_then(|slot| slot.get_mut(HEADROOM..end)) else {
+                    self.is_port_full = true;
                     return Release::Stop;
                 };
                 room.copy_from_slice(&held.bytes);

@@ -32,10 +32,8 @@ pub(super) struct Transmitter {
     /// Used as a ring: frames lie one behind the other, each with a header of its own in front, and never reach
     /// around the end.
     area: Vec<u8>,
-    /// Where the next slot begins.
+    /// Where the next slot begins: behind all frames, or before the oldest once it has passed the end.
     write: usize,
-    /// Whether `write` has passed the end and the oldest frame has not.
-    wrapped: bool,
     pending: VecDeque<Pending>,
     lent: bool,
     room: usize,
@@ -59,7 +57,6 @@ impl Transmitter {
         Self {
             area: vec![0; AREA_LEN],
             write: 0,
-            wrapped: false,
             pending: VecDeque::with_capacity(MAX_PENDING),
             lent: false,
             room,
@@ -76,13 +73,13 @@ impl Transmitter {
         match self.pending.front().map(|oldest| oldest.bytes.start) {
             // A slot that was lent already stays where it is, with what was written into it.
             _ if self.lent => {}
-            None => (self.write, self.wrapped) = (0, false),
+            None => self.write = 0,
             Some(_) if self.pending.len() == MAX_PENDING => return None,
             Some(oldest) => {
-                if !self.wrapped && self.write + needed > AREA_LEN {
-                    (self.write, self.wrapped) = (0, true);
+                if self.write > oldest && self.write + needed > AREA_LEN {
+                    self.write = 0;
                 }
-                if self.wrapped && self.write + needed > oldest {
+                if self.write <= oldest && self.write + needed > oldest {
                     return None;
                 }
             }
@@ -198,3 +195,64 @@ const MAX_RUN: usize = 64;
 const RETRY_NS: u64 = 50_000;
 /// How often to look whether the interface is up again.
 const DOWN_NS: u64 = 10_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    /// Before a flush the device asks for a slot for what its host may have to say, and often has nothing to say.
+    #[test]
+    fn a_slot_that_was_lent_over_a_flush_does_not_make_the_area_full() {
+        let (socket, peer) = UnixDatagram::pair().unwrap();
+        let mut transmitter = Transmitter::new(64);
+        let mut room = vec![0; SUPERFRAME_ROOM];
+        for round in 0..3 * AREA_LEN / SUPERFRAME_ROOM {
+            for frame in 0..2 {
+                let slot = transmitter.slot().unwrap_or_else(|| panic!("no room in round {round}"));
+                slot[..60_000].fill((2 * round + frame) as u8);
+                transmitter.commit(&Outgoing { bytes: 0..60_000, split: None });
+            }
+            assert!(transmitter.slot().is_some(), "round {round}");
+            transmitter.flush(Instant::ZERO, socket.as_fd()).unwrap();
+            for frame in 0..2 {
+                let len = peer.recv(&mut room).unwrap();
+                assert_eq!(len, header::LEN + 60_000);
+                let content = (2 * round + frame) as u8;
+                assert!(room[header::LEN..len].iter().all(|byte| *byte == content), "round {round}");
+            }
+        }
+        assert_eq!(transmitter.counters.blocked, 0);
+    }
+
+    #[test]
+    fn frames_that_wait_are_not_written_over() {
+        let (socket, peer) = UnixDatagram::pair().unwrap();
+        let mut transmitter = Transmitter::new(64);
+        let mut count = 0_u32;
+        while let Some(slot) = transmitter.slot() {
+            slot[..60_000].fill(count as u8);
+            transmitter.commit(&Outgoing { bytes: 0..60_000, split: None });
+            count += 1;
+        }
+        assert!(count > 40, "{count}");
+        let mut room = vec![0; SUPERFRAME_ROOM];
+        let (mut expected, all) = (0, count + 40);
+        while expected < all {
+            // The peer's queue is short, so that a flush sends a few.
+            transmitter.flush(Instant::ZERO, socket.as_fd()).unwrap();
+            let len = peer.recv(&mut room).unwrap();
+            assert!(room[header::LEN..len].iter().all(|byte| *byte == expected as u8), "frame {expected}");
+            expected += 1;
+            if count < all
+                && let Some(slot) = transmitter.slot()
+            {
+                slot[..60_000].fill(count as u8);
+                transmitter.commit(&Outgoing { bytes: 0..60_000, split: None });
+                count += 1;
+            }
+        }
+    }
+}
