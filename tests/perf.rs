@@ -147,6 +147,47 @@ fn messages_lost_without_retransmission_are_counted() {
 }
 
 #[test]
+fn connected_by_rdma_cm() {
+    for verb in VERBS {
+        for (test, options) in [
+            ("bw", &["-n", "60"][..]),
+            ("lat", &["-n", "60"]),
+            ("bw", &["-n", "30", "-q", "4", "-b"]),
+            ("bw", &["-D", "1"]),
+        ] {
+            let [client, server] = documents(&[verb, test], &[options, &["-R", "-m", "512"]].concat(), &[]);
+            for document in [client, server] {
+                assert_eq!((&document["rdma_cm"], &document["path_mtu"]), (&true.into(), &512.into()));
+                assert_eq!(document["peer_is_roce"], true);
+            }
+        }
+    }
+    let [client, _] = documents(&["send", "bw"], &["-R", "-a", "-n", "5"], &[]);
+    assert_eq!(client["rows"].as_array().unwrap().len(), 23);
+}
+
+#[test]
+fn faults_do_not_harm_connections_of_rdma_cm() {
+    for verb in VERBS {
+        let size = if verb == "atomic" { "8" } else { "9000" };
+        let faults = ["-n", "100", "-q", "3", "--fault", "drop=2%,reorder=1%,dup=1%", "--seed", "9"];
+        documents(&[verb, "bw"], &[&["-R", "-s", size], &faults[..]].concat(), &[]);
+    }
+}
+
+#[test]
+fn a_server_without_rdma_cm_is_told_from_none() {
+    let (server, client) = (own_address(), own_address());
+    let mut command = roce();
+    let mut listening = Running::start(command.args(["perf", "send", "bw", "-d", &format!("udp:{server}")]));
+    listening.until_it_says("waiting on");
+    let device = format!("udp:{client}");
+    let finished = common::run(&["perf", "send", "bw", &server.to_string(), "-R", "-d", &device]);
+    let text = &finished.stderr;
+    assert!(!finished.success && text.contains("ib_send_bw run there with -R?"), "{finished:?}");
+}
+
+#[test]
 fn the_table_is_that_of_the_originals() {
     let [client, server] = pair(&["write", "bw"], &["-n", "100", "--report_gbits", "-F"], &[]);
     for finished in [&client, &server] {
@@ -214,7 +255,8 @@ fn impossible_plans_are_refused_in_words() {
         (&["send", "bw", "-D", "2", "-f", "1"], "more than two margins"),
         (&["send", "bw", "-a", "-D", "2"], "-a does not go with -D"),
         (&["send", "bw", "-I", "513"], "at most 512 bytes"),
-        (&["send", "bw", "-R"], "leave out -R on both sides"),
+        (&["send", "bw", "-R", "-c", "UD"], "leave out -R on both sides"),
+        (&["write", "bw", "-R", "-c", "UC"], "librdmacm connects no UC queue pairs"),
     ] {
         let address = format!("udp:{}", own_address());
         let finished = common::run(&[&["perf"], options, &["--device", &address]].concat());

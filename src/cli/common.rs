@@ -29,6 +29,10 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_name = "PLAN", long_help = FAULT_HELP)]
     pub(super) fault: Option<FaultPlan>,
 
+    /// What to do to packets on their way in, such as drop=1%: as --fault
+    #[arg(long, value_name = "PLAN", hide_short_help = true)]
+    pub(super) receive_fault: Option<FaultPlan>,
+
     /// Make queue pair numbers, keys, PSNs and faults repeatable
     #[arg(long, value_name = "N")]
     pub(super) seed: Option<u64>,
@@ -59,6 +63,9 @@ impl DeviceArgs {
         let mut options = OpenOptions::default();
         if let Some(plan) = &self.fault {
             options.transmit_faults = Some(FaultInjector::new(plan.clone(), self.fault_seed()));
+        }
+        if let Some(plan) = &self.receive_fault {
+            options.receive_faults = Some(FaultInjector::new(plan.clone(), !self.fault_seed()));
         }
         if let Some(path) = &self.pcap {
             let files = CaptureFile::create(path, &[spec.as_str()])

@@ -2,12 +2,12 @@
 
 mod table;
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use roce_packet::PathMtu;
 use serde_json::json;
 
@@ -15,9 +15,9 @@ use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
 use super::measure::parse_size;
 use super::terminal::Output;
 use crate::cm::perftest::Role;
-use crate::cm::{Tcp, TcpListening};
-use crate::perftest::{AtomicOp, Connection, Length, PORT, Plan, Session, Size, Test, Verb};
-use crate::verbs::Context;
+use crate::cm::{Messages, Tcp, TcpListening};
+use crate::perftest::{AtomicOp, Connection, Length, Meeting, PORT, Plan, Session, Size, Test, Verb};
+use crate::verbs::{Context, PortSpace};
 
 /// How often it is looked whether the engine still receives while the exchange says nothing.
 const LOOK: Duration = Duration::from_millis(50);
@@ -44,7 +44,7 @@ pub(super) struct Args {
     /// Address or name of the server; without it this side is the server
     server: Option<String>,
 
-    /// TCP port of the exchange before the first message
+    /// TCP port of the exchange before the first message; with -R port of RDMA_PS_TCP
     #[arg(long, short, value_name = "PORT", default_value_t = PORT)]
     port: u16,
 
@@ -137,8 +137,8 @@ pub(super) struct Args {
     #[arg(long = "CPU-freq", short = 'F', hide_short_help = true)]
     cpu_freq: bool,
 
-    /// Connect queue pairs by rdma_cm: not possible yet
-    #[arg(long = "rdma_cm", short = 'R', hide_short_help = true)]
+    /// Connect queue pairs by rdma_cm, which the exchange goes over too: no TCP then
+    #[arg(long = "rdma_cm", short = 'R')]
     rdma_cm: bool,
 
     /// Give up when nothing came for so many seconds
@@ -203,6 +203,7 @@ impl Args {
             atomic: self.atomic_type,
             mtu: self.mtu,
             gid_index: self.gid_index,
+            rdma_cm: self.rdma_cm,
             timeout: self.qp_timeout,
             gigabits: self.report_gbits,
             peak: !self.no_peak,
@@ -210,58 +211,121 @@ impl Args {
         }
     }
 
-    /// Opens the device and meets the other side.
-    fn meet(&self, program: &str, output: &mut Output) -> anyhow::Result<(Context, Tcp, Role)> {
-        let Some(server) = &self.server else {
-            let address = std::net::Ipv4Addr::LOCALHOST.into();
-            let context = self.device.open(|| Ok(device_on(address)))?;
-            let listening = TcpListening::bind(&context, self.port).with_context(|| {
-                format!("listening on TCP port {}; choose another one with -p", self.port)
-            })?;
-            if !self.json {
-                let at = listening.local_addr();
-                writeln!(output, "waiting on {at} for {program} or `roce perf`")?;
-                output.flush()?;
+    /// Where a server is, and the device of this side.
+    fn open(&self) -> anyhow::Result<(Context, Option<SocketAddr>)> {
+        let server = self.server.as_deref().map(|server| resolve(server, self.port)).transpose()?;
+        let context = self.device.open(|| match server {
+            Some(server) => device_towards(server),
+            None => Ok(device_on(std::net::Ipv4Addr::LOCALHOST.into())),
+        })?;
+        Ok((context, server))
+    }
+
+    fn say_waiting(
+        &self,
+        at: impl std::fmt::Display,
+        plan: &Plan,
+        output: &mut Output,
+    ) -> std::io::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        let with = if plan.rdma_cm { " -R" } else { "" };
+        writeln!(output, "waiting on {at} for {}{with} or `roce perf`{with}", plan.program())?;
+        output.flush()
+    }
+
+    /// Meets the other side over TCP.
+    fn meet(
+        &self,
+        context: &Context,
+        server: Option<SocketAddr>,
+        plan: &Plan,
+        output: &mut Output,
+    ) -> anyhow::Result<Tcp> {
+        let mut stream = match server {
+            None => {
+                let listening = TcpListening::bind(context, self.port).with_context(|| {
+                    format!("listening on TCP port {}; choose another one with -p", self.port)
+                })?;
+                self.say_waiting(listening.local_addr(), plan, output)?;
+                listening.accept().context("waiting for the client")?
             }
-            let stream = listening.accept().context("waiting for the client")?;
-            return Ok((context, stream, Role::Server));
+            Some(server) => connect(context, server)
+                .with_context(|| format!("connecting to {server}; does {} run there?", plan.program()))?,
         };
-        let server = resolve(server, self.port)?;
-        let context = self.device.open(|| device_towards(server))?;
-        let stream = connect(&context, server)
-            .with_context(|| format!("connecting to {server}; does {program} run there?"))?;
-        Ok((context, stream, Role::Client))
+        stream.set_read_timeout(Some(LOOK))?;
+        Ok(stream)
+    }
+
+    /// Meets the other side by rdma_cm.
+    fn meet_by_cm(
+        &self,
+        context: &Context,
+        server: Option<SocketAddr>,
+        plan: &Plan,
+        output: &mut Output,
+    ) -> anyhow::Result<(Messages, Meeting)> {
+        let parameters = plan.connection_parameters(plan.largest_mtu(context));
+        let Some(server) = server else {
+            let listener = context.listen(PortSpace::Tcp, self.port).with_context(|| {
+                format!("listening on port {} of RDMA_PS_TCP; choose another one with -p", self.port)
+            })?;
+            let address = context.address().context("the device has no address")?;
+            self.say_waiting(format_args!("{address} port {} of rdma_cm", self.port), plan, output)?;
+            let stream =
+                Messages::accept(context, &listener, &parameters, None).context("waiting for the client")?;
+            return Ok((stream, Meeting::Accept(listener)));
+        };
+        let stream = Messages::connect(context, server, &parameters, LISTENING).with_context(|| {
+            format!("connecting to {server} by rdma_cm; does {} run there with -R?", plan.program())
+        })?;
+        Ok((stream, Meeting::Connect(server)))
     }
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    if args.rdma_cm {
-        bail!(
-            "-R is not possible yet: `roce perf` connects queue pairs by TCP only; leave out -R on both sides"
-        );
-    }
     let plan = args.plan();
     plan.check()?;
-    let (context, mut stream, role) = args.meet(plan.program(), output)?;
-    stream.set_read_timeout(Some(LOOK))?;
-    let mut session = Session::open(&context, &plan, stream, role)?;
+    let (context, server) = args.open()?;
+    let role = if server.is_some() { Role::Client } else { Role::Server };
+    if plan.rdma_cm {
+        let (stream, meeting) = args.meet_by_cm(&context, server, &plan, output)?;
+        let mut session = Session::open(&context, &plan, stream, role, &meeting)?;
+        measure(args, &plan, &context, &mut session, output)?;
+    } else {
+        let stream = args.meet(&context, server, &plan, output)?;
+        let mut session = Session::open(&context, &plan, stream, role, &Meeting::Keys)?;
+        measure(args, &plan, &context, &mut session, output)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Carries out the test and prints what was measured.
+fn measure<S: Read + Write>(
+    args: &Args,
+    plan: &Plan,
+    context: &Context,
+    session: &mut Session<S>,
+    output: &mut Output,
+) -> anyhow::Result<()> {
     if !args.json {
-        table::heading(output, &plan, &context, role, &session)?;
+        table::heading(output, plan, context, session)?;
         output.flush()?;
     }
     let rows = session.run(&mut |row| {
         if args.json {
             return Ok(());
         }
-        table::row(output, &plan, row, (args.report_unsorted, args.report_histogram))?;
+        table::row(output, plan, row, (args.report_unsorted, args.report_histogram))?;
         output.flush()
     })?;
     if args.json {
         let document = json!({
             "version": env!("CARGO_PKG_VERSION"), "program": plan.program(),
-            "role": if role == Role::Client { "client" } else { "server" },
+            "role": if session.role() == Role::Client { "client" } else { "server" },
             "device": context.query().capabilities.kind,
-            "connection": plan.connection, "bidirectional": plan.bidirectional,
+            "connection": plan.connection, "bidirectional": plan.bidirectional, "rdma_cm": plan.rdma_cm,
             "queue_pairs": plan.num_qp, "tx_depth": plan.tx_depth, "cq_mod": plan.cq_mod,
             "path_mtu": session.agreement().mtu.bytes(), "length": plan.length,
             "peer_version": session.agreement().version, "peer_is_roce": session.agreement().is_ours,
@@ -278,7 +342,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     }
     output.flush()?;
     session.linger();
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn connect(context: &Context, server: SocketAddr) -> std::io::Result<Tcp> {

@@ -108,6 +108,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             let listening = TcpListening::bind(&context, args.port).with_context(|| {
                 format!("listening on TCP port {}; choose another one with -p", args.port)
             })?;
+            if !args.json {
+                let (at, program) = (listening.local_addr(), args.kind.program());
+                writeln!(output, "waiting on {at} for {program} or `roce pingpong`")?;
+                output.flush()?;
+            }
             (Role::Server, session, listening.accept().context("waiting for the client")?)
         }
     };

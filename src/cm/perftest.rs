@@ -1,4 +1,5 @@
-//! What the perftest programs (`ib_write_bw` and its siblings) tell each other over TCP.
+//! What the perftest programs (`ib_write_bw` and its siblings) tell each other over TCP, or with `-R` over a connection
+//! of rdma_cm of its own.
 //!
 //! Everything is exchanged in blocks of a fixed size: the client writes and then reads, the server reads and
 //! then writes. Which blocks there are depends on the test and has changed between releases, so every block is
@@ -27,6 +28,9 @@ const KEYS_LEN: usize = 108;
 const KEYS_PARTS: usize = 6 + 16 + 2;
 /// Bytes of a block of keys without one.
 const KEYS_LEN_WITHOUT_GID: usize = 59;
+/// Bytes of a block of keys over rdma_cm: five numbers of 4 bytes, 4 of padding, the address, the GID, a shared
+/// receive queue, the index of the GID.
+const KEYS_LEN_AS_STRUCTURE: usize = 5 * 4 + 4 + 8 + 16 + 2 * 4;
 
 /// Which side: who writes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,41 @@ impl Keys {
             *place = byte;
         }
         wire
+    }
+
+    /// The structure that the programs send over rdma_cm, every number in network order.
+    ///
+    /// ```text
+    ///  0 LID | 4 READs | 8 queue pair | 12 PSN | 16 R_Key | 20 - | 24 address | 32 GID | 48 SRQ | 52 GID index
+    /// ```
+    fn to_structure(self) -> [u8; KEYS_LEN_AS_STRUCTURE] {
+        let mut wire = [0; KEYS_LEN_AS_STRUCTURE];
+        for (at, number) in [(4, self.out_reads), (8, self.qpn.get()), (12, self.psn.get()), (16, self.rkey)]
+        {
+            wire[at..at + 4].copy_from_slice(&number.to_be_bytes());
+        }
+        wire[24..32].copy_from_slice(&self.vaddr.to_be_bytes());
+        wire[32..48].copy_from_slice(&self.gid.0);
+        wire
+    }
+
+    /// Everything but queue pair and PSN, of 24 bits, can be any.
+    fn from_structure(wire: &[u8; KEYS_LEN_AS_STRUCTURE]) -> Option<Self> {
+        let number = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| wire[at + byte]));
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&wire[32..48]);
+        let [qpn, psn] = [number(8), number(12)];
+        if qpn >> 24 != 0 || psn >> 24 != 0 {
+            return None;
+        }
+        Some(Self {
+            out_reads: number(4),
+            qpn: Qpn::new(qpn),
+            psn: Psn::new(psn),
+            rkey: number(16),
+            vaddr: u64::from(number(24)) << 32 | u64::from(number(28)),
+            gid: Gid(gid),
+        })
     }
 
     fn from_wire(wire: &[u8]) -> Option<Self> {
@@ -132,13 +171,26 @@ pub struct Link<S> {
     patience: Duration,
     version: f64,
     blocks: u32,
+    /// Whether keys go as structures.
+    structures: bool,
 }
 
 impl<S: Read + Write> Link<S> {
     /// Takes a connection. Reads of `stream` may time out early and often: nothing is given up before nothing
     /// has come for `patience`.
     pub fn new(stream: S, role: Role, patience: Duration) -> Self {
-        Self { stream, role, patience, version: OLDEST, blocks: 0 }
+        Self { stream, role, patience, version: OLDEST, blocks: 0, structures: false }
+    }
+
+    /// Keys go as structures, as the programs send them over rdma_cm.
+    #[must_use]
+    pub fn with_structures(self) -> Self {
+        Self { structures: true, ..self }
+    }
+
+    /// What the exchange goes over.
+    pub fn stream(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     /// Which side this is.
@@ -247,6 +299,10 @@ impl<S: Read + Write> Link<S> {
     ///
     /// As [`Self::swap`]; or the other side sends something else, or no GID.
     pub fn keys(&mut self, what: &str, ours: Keys, alive: &mut dyn FnMut() -> bool) -> io::Result<Keys> {
+        if self.structures {
+            let theirs = self.swap(what, &ours.to_structure(), alive)?;
+            return Keys::from_structure(&theirs).ok_or_else(|| no_keys(&theirs));
+        }
         let theirs = match self.swap(what, &ours.to_wire(), alive) {
             Err(error) if error.kind() == ErrorKind::TimedOut && what == FIRST_KEYS => {
                 let text = format!(
@@ -256,8 +312,7 @@ impl<S: Read + Write> Link<S> {
             }
             other => other?,
         };
-        Keys::from_wire(&theirs)
-            .ok_or_else(|| invalid(format!("\"{}\" holds no keys of perftest", theirs.escape_ascii())))
+        Keys::from_wire(&theirs).ok_or_else(|| no_keys(&theirs))
     }
 
     /// Exchanges reports.
@@ -285,6 +340,10 @@ pub const FIRST_KEYS: &str = "keys";
 
 fn is_early(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn no_keys(block: &[u8]) -> io::Error {
+    invalid(format!("\"{}\" holds no keys of perftest", block.escape_ascii()))
 }
 
 fn invalid(text: String) -> io::Error {
@@ -334,6 +393,27 @@ mod tests {
         );
         assert_eq!(wire[107], 0);
         assert_eq!(Keys::from_wire(&wire), Some(keys()));
+    }
+
+    #[test]
+    fn keys_over_rdma_cm_are_the_structure_of_the_programs() {
+        let wire = keys().to_structure();
+        let parts: [&[u8]; 7] = [
+            &[0, 0, 0, 0],
+            &[0, 0, 0, 0x10],
+            &[0, 0, 0, 0x11, 0, 0xab, 0xcd, 0xef],
+            &[0, 0, 0x12, 0x34, 0, 0, 0, 0],
+            &[0, 0, 0x7f, 0x01, 0x23, 0x45, 0x60, 0],
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 18, 0, 2],
+            &[0; 8],
+        ];
+        assert_eq!(wire[..], parts.concat());
+        assert_eq!(Keys::from_structure(&wire), Some(keys()));
+        for at in [8, 12] {
+            let mut bad = wire;
+            bad[at] = 1;
+            assert_eq!(Keys::from_structure(&bad), None);
+        }
     }
 
     #[test]

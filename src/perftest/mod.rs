@@ -9,6 +9,7 @@ mod bandwidth;
 mod buffers;
 mod content;
 mod latency;
+mod meeting;
 mod receiver;
 mod sender;
 mod session;
@@ -23,8 +24,9 @@ use roce_transport::{Cause, QpType, WcStatus};
 use serde::Serialize;
 
 use crate::observe::advice;
-use crate::verbs::{VerbsError, WaitError};
+use crate::verbs::{ConnectionError, VerbsError, WaitError};
 
+pub use meeting::Meeting;
 pub use session::{Row, Session};
 pub use statistics::{Bandwidth, Latency, Rate};
 
@@ -148,6 +150,8 @@ pub struct Plan {
     pub mtu: Option<PathMtu>,
     /// Index of the GID to send from.
     pub gid_index: Option<usize>,
+    /// Whether rdma_cm connects the queue pairs.
+    pub rdma_cm: bool,
     /// Local ACK timeout, 4.096 µs × 2^timeout.
     pub timeout: u8,
     /// Units of 10^9 bits instead of 2^20 bytes.
@@ -223,6 +227,16 @@ impl Plan {
             (Connection::Ud, verb) if verb != Verb::Send => {
                 return wrong("UD knows only SEND; use -c RC or `roce perf send`");
             }
+            (Connection::Uc, _) if self.rdma_cm => {
+                return wrong(
+                    "librdmacm connects no UC queue pairs, nor do the originals; leave out -R or use -c RC",
+                );
+            }
+            (Connection::Ud, _) if self.rdma_cm => {
+                return wrong(
+                    "UD queue pairs exchange their numbers over TCP here; leave out -R on both sides",
+                );
+            }
             _ => {}
         }
         if self.verb == Verb::Atomic && !matches!(self.size, Size::Given(8) | Size::Default(8)) {
@@ -293,6 +307,9 @@ pub enum PerftestError {
         /// Its address.
         remote: IpAddr,
     },
+    /// rdma_cm made no connection of a queue pair.
+    #[error("connecting a queue pair by rdma_cm: {0}")]
+    Connection(#[from] ConnectionError),
     /// A verb.
     #[error(transparent)]
     Verbs(#[from] VerbsError),

@@ -2,21 +2,16 @@
 
 use std::io::{self, Read, Write};
 
-use roce_packet::{Gid, PathMtu};
-use roce_transport::{Access, QpCapabilities, UdDestination};
+use roce_packet::Gid;
+use roce_transport::{QpCapabilities, UdDestination};
 use serde::Serialize;
 
 use super::buffers::Buffers;
 use super::statistics::Rate;
-use super::{Bandwidth, Connection, Latency, Length, PerftestError, Plan, Size, Test, Verb};
+use super::{Bandwidth, Latency, Length, Meeting, PerftestError, Plan, Size, Test, Verb};
 use super::{bandwidth, buffers::Geometry, latency};
 use crate::cm::perftest::{Agreement, FIRST_KEYS, Keys, Link, Report, Role};
-use crate::verbs::{
-    CompletionQueue, ConnectOptions, Context, Endpoint, PathOptions, QueuePair, QueuePairOptions,
-};
-
-/// What the originals agree on without saying so.
-const QKEY: u32 = 0x1111_1111;
+use crate::verbs::{CompletionQueue, Context, QueuePair, QueuePairOptions};
 
 /// One queue pair and its peer.
 #[derive(Debug)]
@@ -25,6 +20,8 @@ pub(super) struct Lane {
     pub(super) local: Keys,
     pub(super) remote: Keys,
     pub(super) destination: Option<UdDestination>,
+    /// With rdma_cm: what connects it.
+    pub(super) connection: Option<crate::verbs::Connection>,
 }
 
 /// What this side has, but for the exchange.
@@ -63,13 +60,19 @@ enum Step {
 }
 
 /// What comes before the first message. It differs from program to program.
-fn opening(plan: &Plan) -> &'static [Step] {
+fn opening(plan: &Plan, meeting: &Meeting) -> Vec<Step> {
     use Step::{Barrier, Connect, Keys};
-    match (plan.verb, plan.test) {
+    let rest: &[Step] = match (plan.verb, plan.test) {
         (Verb::Send, _) => &[Keys, Connect, Barrier, Keys],
         (_, Test::Bandwidth) => &[Keys, Connect, Keys, Barrier],
         (_, Test::Latency) => &[Barrier, Keys, Connect, Keys, Barrier],
+    };
+    if matches!(meeting, Meeting::Keys) {
+        return rest.to_vec();
     }
+    // Connected first of all, in between two barriers.
+    let rest = rest.iter().copied().filter(|step| !matches!(step, Connect));
+    [Barrier, Connect, Barrier].into_iter().chain(rest).collect()
 }
 
 /// One side, connected.
@@ -81,13 +84,19 @@ pub struct Session<S> {
 }
 
 impl<S: Read + Write> Session<S> {
-    /// Agrees with the other side, makes queue pairs and connects them. Reads of `stream` should time out after
-    /// 50 ms or so: what goes on without it is looked at then.
+    /// Agrees with the other side, makes queue pairs and connects them, as `meeting` says. Reads of `stream` should time
+    /// out after 50 ms or so: what goes on without it is looked at then.
     ///
     /// # Errors
     ///
     /// The plan is impossible, or the other side is gone, is another program or cannot be reached.
-    pub fn open(context: &Context, plan: &Plan, stream: S, role: Role) -> Result<Self, PerftestError> {
+    pub fn open(
+        context: &Context,
+        plan: &Plan,
+        stream: S,
+        role: Role,
+        meeting: &Meeting,
+    ) -> Result<Self, PerftestError> {
         plan.check()?;
         let address = match plan.gid_index {
             None => context.address(),
@@ -99,8 +108,11 @@ impl<S: Read + Write> Session<S> {
                 plan.gid_index.unwrap_or(0)
             )));
         };
-        let mtu = plan.mtu.or_else(|| context.largest_path_mtu()).unwrap_or(PathMtu::Mtu256);
+        let mtu = plan.largest_mtu(context);
         let mut link = Link::new(stream, role, plan.patience);
+        if !matches!(meeting, Meeting::Keys) {
+            link = link.with_structures();
+        }
         let agreement = link.agree(mtu).map_err(failed(plan, "the release and path MTU"))?;
         let sizes = plan.sizes(agreement.mtu)?;
         let pd = context.alloc_pd()?;
@@ -121,19 +133,24 @@ impl<S: Read + Write> Session<S> {
             let (vaddr, rkey) = buffers.advertised(index);
             let gid = Gid::from_ip(address);
             let local = Keys { out_reads: out_reads.into(), qpn: qp.number(), psn, rkey: rkey.0, vaddr, gid };
-            lanes.push(Lane { qp, local, remote: local, destination: None });
+            lanes.push(Lane { qp, local, remote: local, destination: None, connection: None });
         }
         let (plan, context) = (plan.clone(), context.clone());
         let end = End { plan, role, agreement, context, cq, buffers, lanes };
         let mut session = Self { link, end, sizes };
-        for step in opening(&session.end.plan) {
+        for step in opening(&session.end.plan, meeting) {
             match step {
                 Step::Keys => session.keys()?,
-                Step::Connect => session.end.connect()?,
+                Step::Connect => session.end.connect(meeting)?,
                 Step::Barrier => session.barrier("a barrier")?,
             }
         }
         Ok(session)
+    }
+
+    /// Which side this is.
+    pub fn role(&self) -> Role {
+        self.link.role()
     }
 
     /// What was agreed.
@@ -322,62 +339,17 @@ impl<S: Read + Write> Session<S> {
         Ok(rows)
     }
 
-    /// Stays until the other side, whose last acknowledgement may have been lost, has nothing left to ask for.
-    pub fn linger(&self) {
-        if (self.end.plan.verb, self.end.plan.test) != (Verb::Write, Test::Latency) {
-            return;
+    /// Stays until the other side, whose last acknowledgement may have been lost, has nothing left to ask for; then
+    /// ends connections of rdma_cm.
+    pub fn linger(&mut self) {
+        if (self.end.plan.verb, self.end.plan.test) == (Verb::Write, Test::Latency) {
+            self.end.await_silence();
         }
-        // Twice the timeout of the other side, 4.096 µs times 2^14.
-        let quiet = std::time::Duration::from_millis(140);
-        for _ in 0..20 {
-            let before = self.end.context.counters().rdma_rx_packets;
-            std::thread::sleep(quiet);
-            if self.end.context.counters().rdma_rx_packets == before {
-                return;
-            }
-        }
+        self.end.disconnect();
     }
 }
 
 impl End {
-    /// Connects every queue pair with its peer, with the attributes of the originals.
-    fn connect(&mut self) -> Result<(), PerftestError> {
-        let path =
-            PathOptions { sgid_index: self.plan.gid_index, traffic_class: 0, ..PathOptions::default() };
-        let access = match self.plan.verb {
-            Verb::Write => Access::REMOTE_WRITE,
-            Verb::Read => Access::REMOTE_READ,
-            Verb::Atomic => Access::REMOTE_ATOMIC,
-            Verb::Send => Access::empty(),
-        };
-        for lane in &mut self.lanes {
-            let (local, remote) = (lane.local, lane.remote);
-            let address = remote.gid.to_ip();
-            if local.gid.is_ipv4_mapped() != remote.gid.is_ipv4_mapped() {
-                return Err(PerftestError::GidMismatch { remote: address });
-            }
-            if self.plan.connection == Connection::Ud {
-                lane.qp.activate_datagram(QKEY)?;
-                let destination = self.context.create_address_handle(address, remote.qpn, QKEY, &path)?;
-                lane.destination = Some(destination);
-                continue;
-            }
-            let endpoint = Endpoint { address, qpn: remote.qpn.get(), psn: remote.psn.get() };
-            let reads = |count: u32| count.clamp(1, 128) as u8;
-            let options = ConnectOptions {
-                path_mtu: self.agreement.mtu,
-                path,
-                timeout: self.plan.timeout,
-                access,
-                max_rd_atomic: reads(remote.out_reads).min(self.plan.out_reads),
-                max_dest_rd_atomic: reads(local.out_reads),
-                ..ConnectOptions::default()
-            };
-            lane.qp.connect(&endpoint, &options)?;
-        }
-        Ok(())
-    }
-
     fn report_of(&self, size: usize, measured: &Bandwidth) -> Report {
         let gigabits = self.plan.gigabits;
         Report {

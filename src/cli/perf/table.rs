@@ -23,9 +23,9 @@ pub(super) fn heading<S: Read + Write>(
     output: &mut Output,
     plan: &Plan,
     context: &Context,
-    role: Role,
     session: &Session<S>,
 ) -> io::Result<()> {
+    let role = session.role();
     line(output)?;
     writeln!(output, "{:20}{}", "", title(plan))?;
     let capabilities = context.query().capabilities;
@@ -53,8 +53,8 @@ pub(super) fn heading<S: Read + Write>(
     } else {
         pair(output, "Max inline data", format_args!("{}[B]", plan.inline))?;
     }
-    pair(output, "rdma_cm QPs", "OFF")?;
-    pair(output, "Data ex. method", "Ethernet")?;
+    pair(output, "rdma_cm QPs", if plan.rdma_cm { "ON" } else { "OFF" })?;
+    pair(output, "Data ex. method", if plan.rdma_cm { "rdma_cm" } else { "Ethernet" })?;
     line(output)?;
     let keys: Vec<(Keys, Keys)> = session.keys_of_all().collect();
     for (local, _) in &keys {
