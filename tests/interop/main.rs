@@ -73,5 +73,38 @@ fn flush_of_the_kernel() {
 #[ignore = "needs a guest with kernel Soft-RoCE: run tests/interop/run"]
 fn perftest_in_both_roles() {
     let Some(setting) = Setting::read() else { return };
-    special(&setting, "perftest", || programs::run(&setting));
+    programs::run(&setting, &programs::perftest::pairs(&setting)).expect("perftest");
+}
+
+#[test]
+#[ignore = "needs a guest with kernel Soft-RoCE: run tests/interop/run"]
+fn pingpongs_in_both_roles() {
+    let Some(setting) = Setting::read() else { return };
+    programs::run(&setting, &programs::pingpong::pingpongs(&setting)).expect("ping-pongs");
+}
+
+#[test]
+#[ignore = "needs a guest with kernel Soft-RoCE: run tests/interop/run"]
+fn rping_in_both_roles() {
+    let Some(setting) = Setting::read() else { return };
+    programs::run(&setting, &programs::pingpong::rpings(&setting)).expect("rping");
+}
+
+#[test]
+#[ignore = "needs a guest with kernel Soft-RoCE: run tests/interop/run"]
+fn ucmatose_in_both_roles() {
+    let Some(setting) = Setting::read() else { return };
+    for family in [Family::V4, Family::V6] {
+        let name = |role: &str| format!("ucmatose, {role}, {}", family.name());
+        special(&setting, &name("we serve"), || programs::cmatose::as_server(&setting, family));
+        special(&setting, &name("they serve"), || programs::cmatose::as_client(&setting, family));
+    }
+}
+
+#[test]
+#[ignore = "needs a guest with kernel Soft-RoCE: run tests/interop/run"]
+fn connections_leave_nothing_behind() {
+    let Some(setting) = Setting::read() else { return };
+    special(&setting, "connections, we ask", || programs::connections::we_ask(&setting));
+    special(&setting, "connections, they ask", || programs::connections::they_ask(&setting));
 }

@@ -11,6 +11,7 @@ use roce::device::OpenOptions as Wrappers;
 use roce::device::pcap::CaptureFile;
 use roce::verbs::Context;
 use roce_sim::fault::{FaultInjector, FaultPlan};
+use roce_transport::EngineConfig;
 
 use crate::case::{Case, Family, Scope};
 use crate::common::skip_unless;
@@ -124,14 +125,32 @@ impl Setting {
         Peer::open(SocketAddr::new(self.theirs[0], self.peer_port))
     }
 
-    /// Opens our device, with the faults of the setting in both directions, and a capture named so.
-    pub(crate) fn open(&self, family: Family, seed: u64, capture: Option<&str>) -> Result<Context> {
+    /// The faults of the setting, in both directions.
+    fn faults(&self, seed: u64) -> Result<Wrappers> {
         let mut wrappers = Wrappers::default();
         if self.is_lossy() {
             let plan: FaultPlan = format!("drop={}%", self.loss).parse()?;
             wrappers.transmit_faults = Some(FaultInjector::new(plan.clone(), seed));
             wrappers.receive_faults = Some(FaultInjector::new(plan, !seed));
         }
+        Ok(wrappers)
+    }
+
+    /// Opens our device, with the faults of the setting in both directions and room for as many objects as `tune` says.
+    pub(crate) fn open_tuned(
+        &self,
+        family: Family,
+        seed: u64,
+        tune: fn(&mut EngineConfig),
+    ) -> Result<Context> {
+        let spec = self.spec(family);
+        let builder = Context::builder().options(self.faults(seed)?).tune(tune);
+        builder.open(spec).with_context(|| format!("opening {spec}"))
+    }
+
+    /// Opens our device, with the faults of the setting in both directions, and a capture named so.
+    pub(crate) fn open(&self, family: Family, seed: u64, capture: Option<&str>) -> Result<Context> {
+        let mut wrappers = self.faults(seed)?;
         if let (Some(folder), Some(name)) = (&self.captures, capture) {
             capture_to(&mut wrappers, &folder.join(format!("{name}.pcapng")))?;
         }
@@ -172,6 +191,26 @@ impl Setting {
         };
         let detail = detail.replace(['\t', '\n'], " ");
         self.write_line(&format!("special:{name}\t-\t-\t-\t{result}\t1\t{}\t{detail}", took.as_millis()))
+    }
+
+    /// Adds a line for a program of Debian that met one of ours.
+    pub(crate) fn record_program(
+        &self,
+        name: &str,
+        role: &str,
+        family: Family,
+        outcome: &Result<()>,
+        took: Duration,
+    ) -> Result<()> {
+        let (result, detail) = match outcome {
+            Ok(()) => ("pass", String::new()),
+            Err(error) => ("FAIL", format!("{error:#}").replace(['\t', '\n'], " ")),
+        };
+        let family = family.name();
+        self.write_line(&format!(
+            "program:{name}\t{role}\t{family}\t-\t{result}\t1\t{}\t{detail}",
+            took.as_millis()
+        ))
     }
 
     fn write_line(&self, line: &str) -> Result<()> {

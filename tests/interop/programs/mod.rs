@@ -1,0 +1,194 @@
+//! Debian's programs in the guest, unmodified, with the command of ours that talks to them here: each as server and as
+//! client.
+
+pub(crate) mod cmatose;
+pub(crate) mod connections;
+pub(crate) mod perftest;
+pub(crate) mod pingpong;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, ensure};
+
+use crate::case::Family;
+use crate::common::{Finished, Running, roce};
+use crate::setting::Setting;
+
+/// Which side is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Server,
+    Client,
+}
+
+impl Role {
+    pub(crate) const BOTH: [Self; 2] = [Self::Server, Self::Client];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Server => "we serve",
+            Self::Client => "they serve",
+        }
+    }
+}
+
+/// Two programs that meet.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair {
+    /// Of the row in the table: the original, and those options that make the difference.
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) family: Family,
+    /// Program and options.
+    pub(crate) original: String,
+    /// Subcommand and options, without device and faults.
+    pub(crate) ours: String,
+    /// Whether it listens with rdma_cm, and not with TCP.
+    pub(crate) rdma_cm: bool,
+    /// How long both may take.
+    pub(crate) seconds: u64,
+}
+
+/// The script that rules the guest, with these arguments.
+fn guest(arguments: &[&str]) -> Command {
+    let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop/guest"));
+    command.args(arguments);
+    command
+}
+
+/// A command in the guest, which has so many seconds.
+pub(crate) fn in_guest(setting: &Setting, seconds: u64, line: &str) -> Command {
+    let mut command = guest(&["run", &setting.guest, "--timeout", &seconds.to_string(), "--"]);
+    command.args(line.split_whitespace());
+    command
+}
+
+/// A command of the guest that goes on until this is dropped.
+pub(crate) struct Detached<'a> {
+    setting: &'a Setting,
+    job: String,
+}
+
+impl<'a> Detached<'a> {
+    pub(crate) fn start(setting: &'a Setting, seconds: u64, line: &str) -> Result<Self> {
+        let mut command =
+            guest(&["run", &setting.guest, "--timeout", &seconds.to_string(), "--detach", "--"]);
+        command.args(line.split_whitespace());
+        let finished = Running::start(&mut command).finish(60);
+        check("starting a command in the guest", &finished)?;
+        Ok(Self { setting, job: finished.stdout.trim().to_owned() })
+    }
+}
+
+impl Drop for Detached<'_> {
+    fn drop(&mut self) {
+        let mut command = guest(&["kill", &self.setting.guest, &self.job]);
+        let finished = Running::start(&mut command).finish(60);
+        if let Err(error) = check("ending a command in the guest", &finished) {
+            println!("{error:#}");
+        }
+    }
+}
+
+/// Runs a command in the guest and returns what it printed.
+pub(crate) fn ask_guest(setting: &Setting, line: &str) -> Result<String> {
+    let finished = Running::start(&mut in_guest(setting, 60, line)).finish(90);
+    ensure!(finished.success, "`{line}` in the guest: {} {}", finished.stdout, finished.stderr);
+    Ok(finished.stdout)
+}
+
+/// A command of ours, with the device and the faults of the setting.
+fn our_command(setting: &Setting, family: Family, line: &str) -> Command {
+    let mut command = roce();
+    command.args(line.split_whitespace()).args(["--device", setting.spec(family)]);
+    if setting.is_lossy() {
+        let plan = format!("drop={}%", setting.loss);
+        command.args(["--fault", &plan, "--receive-fault", &plan, "--seed", "11"]);
+    }
+    command
+}
+
+/// Waits until somebody in the guest listens with rdma_cm.
+pub(crate) fn await_listener(setting: &Setting) -> Result<()> {
+    // Not busybox's own programs: the shell of the guest is dash.
+    let mut command = in_guest(setting, 30, "sh -c");
+    command.arg("until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done");
+    let finished = Running::start(&mut command).finish(60);
+    ensure!(finished.success, "nobody in the guest listens with rdma_cm: {}", finished.stderr);
+    Ok(())
+}
+
+fn check(what: &str, finished: &Finished) -> Result<()> {
+    ensure!(
+        finished.success,
+        "{what} ended with {:?} after {} ms: {} {}",
+        finished.code,
+        finished.took.as_millis(),
+        finished.stdout,
+        finished.stderr
+    );
+    Ok(())
+}
+
+/// Both programs must end well. Returns what ours printed.
+fn meet(setting: &Setting, pair: &Pair) -> Result<String> {
+    let limit = pair.seconds + 20;
+    let mut original = in_guest(setting, pair.seconds, &pair.original);
+    let mut ours = our_command(setting, pair.family, &pair.ours);
+    match pair.role {
+        Role::Server => {
+            let mut server = Running::start(&mut ours);
+            server.until_it_says("waiting on");
+            let client = Running::start(&mut original).finish(limit);
+            check("the client in the guest", &client)?;
+            let server = server.finish(limit);
+            check("our server", &server)?;
+            Ok(server.stdout)
+        }
+        Role::Client => {
+            let server = Running::start(&mut original);
+            if pair.rdma_cm {
+                await_listener(setting)?;
+            }
+            let client = Running::start(&mut ours).finish(limit);
+            check("our client", &client)?;
+            check("the server in the guest", &server.finish(limit))?;
+            Ok(client.stdout)
+        }
+    }
+}
+
+/// Lets all pairs meet, records each, and fails at the end if one did not work.
+pub(crate) fn run(setting: &Setting, pairs: &[Pair]) -> Result<()> {
+    let mut failed = Vec::new();
+    for pair in pairs {
+        let begun = Instant::now();
+        // A program that hangs is a panic of the test's helpers.
+        let outcome = catch_unwind(AssertUnwindSafe(|| meet(setting, pair)))
+            .unwrap_or_else(|panic| Err(anyhow!("{}", text_of(&*panic))))
+            .map(drop);
+        let took = begun.elapsed();
+        setting.record_program(&pair.name, pair.role.name(), pair.family, &outcome, took)?;
+        let title = format!("{}, {}, {}", pair.name, pair.family.name(), pair.role.name());
+        match outcome {
+            Ok(()) => println!("{title}: {} ms", took.as_millis()),
+            Err(error) => {
+                println!("{title}: FAILED: {error:#}");
+                failed.push(title);
+                // A server without its client stays, and would meet the next one.
+                let program = pair.original.split(' ').next().unwrap_or_default();
+                Running::start(&mut in_guest(setting, 20, &format!("killall -q {program}"))).finish(60);
+            }
+        }
+    }
+    ensure!(failed.is_empty(), "{} of {} failed: {failed:?}", failed.len(), pairs.len());
+    println!("{} meetings of programs", pairs.len());
+    Ok(())
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}

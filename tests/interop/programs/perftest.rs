@@ -1,0 +1,125 @@
+//! The eight programs of perftest.
+
+use super::{Pair, Role};
+use crate::case::{Family, Scope};
+use crate::setting::Setting;
+
+const VERBS: [&str; 4] = ["write", "send", "read", "atomic"];
+
+/// Operation, kind of test, and the options that both sides get besides those of every test.
+type Test = (&'static str, &'static str, String);
+
+/// With and without rdma_cm, one queue pair and four, one direction and both; latency with and without rdma_cm.
+fn combinations() -> Vec<Test> {
+    let mut tests = Vec::new();
+    for verb in VERBS {
+        for options in ["", "-R"] {
+            tests.push((verb, "lat", format!("-n 100 {options}")));
+            tests.push((verb, "bw", format!("-n 100 {options}")));
+            for more in ["-b", "-q 4", "-b -q 4"] {
+                tests.push((verb, "bw", format!("-n 40 {more} {options}")));
+            }
+        }
+    }
+    tests
+}
+
+/// All sizes; atomics have one.
+fn all_sizes() -> Vec<Test> {
+    let mut tests = Vec::new();
+    for verb in ["write", "send", "read"] {
+        for kind in ["bw", "lat"] {
+            for options in ["", "-R"] {
+                tests.push((verb, kind, format!("-n 5 -a {options}")));
+            }
+        }
+        tests.push((verb, "bw", "-n 5 -a -b -R".to_owned()));
+    }
+    tests
+}
+
+/// Other transports and what else there is. Without retransmission: messages that are lost stay lost.
+fn others() -> Vec<Test> {
+    [
+        ("send", "bw", "-n 100 -s 1000 -c UC -t 16"),
+        ("send", "bw", "-n 100 -s 1000 -c UD -t 16"),
+        ("send", "lat", "-n 100 -c UD"),
+        ("write", "lat", "-n 100 -c UC"),
+        ("write", "bw", "-D 2"),
+        ("write", "bw", "-n 100 -m 1024 -s 5000 -p 19000 --report_gbits"),
+        ("send", "bw", "-n 100 -m 1024 -s 5000 -p 19000 -R"),
+    ]
+    .map(|(verb, kind, options)| (verb, kind, options.to_owned()))
+    .into()
+}
+
+/// Every program and every option at least once, in turn as server and as client.
+fn covering() -> Vec<(Test, &'static [Role])> {
+    let mut tests: Vec<(Test, &[Role])> = Vec::new();
+    for (index, verb) in VERBS.into_iter().enumerate() {
+        let [one, other]: [&[Role]; 2] = if index % 2 == 0 {
+            [&[Role::Server], &[Role::Client]]
+        } else {
+            [&[Role::Client], &[Role::Server]]
+        };
+        tests.push(((verb, "bw", "-n 100".to_owned()), &Role::BOTH));
+        tests.push(((verb, "lat", "-n 100".to_owned()), &Role::BOTH));
+        tests.push(((verb, "bw", "-n 100 -R".to_owned()), one));
+        tests.push(((verb, "lat", "-n 100 -R".to_owned()), other));
+        tests.push(((verb, "bw", "-n 40 -b -q 4 -R".to_owned()), other));
+    }
+    tests.push((("write", "bw", "-n 5 -a -R".to_owned()), &[Role::Client]));
+    tests.push((("send", "bw", "-n 5 -a".to_owned()), &[Role::Server]));
+    tests
+}
+
+/// Options that every test has. The guest's processors are emulated and stand still at times: hence the long timeout.
+/// Where something is lost, waiting is the cost.
+fn timeout(setting: &Setting) -> &'static str {
+    if setting.is_lossy() { "-u 16" } else { "-u 18" }
+}
+
+fn pair(setting: &Setting, test: &Test, role: Role, family: Family) -> Pair {
+    let (verb, kind, options) = test;
+    let addresses = setting.addresses(family);
+    let program = format!("ib_{verb}_{kind}");
+    let timeout = timeout(setting);
+    let (of_original, of_ours) = match role {
+        Role::Server => (addresses.ours.to_string(), String::new()),
+        Role::Client => (String::new(), addresses.theirs.to_string()),
+    };
+    // The exchange goes over the addresses of that family too.
+    let family_options = if family == Family::V6 { "--ipv6-addr -x 2" } else { "" };
+    Pair {
+        name: format!("{program} {options}").trim_end().to_owned(),
+        role,
+        family,
+        original: format!("{program} -d rxe0 -F {timeout} {family_options} {options} {of_original}"),
+        ours: format!("perf {verb} {kind} -F {timeout} --patience 40 {options} {of_ours}"),
+        // Our client tries again for a while.
+        rdma_cm: false,
+        seconds: if setting.is_lossy() { 300 } else { 240 },
+    }
+}
+
+pub(crate) fn pairs(setting: &Setting) -> Vec<Pair> {
+    let mut pairs = Vec::new();
+    if setting.scope == Scope::Smoke || setting.is_lossy() || setting.device != "udp" {
+        for (test, roles) in covering() {
+            pairs.extend(roles.iter().map(|role| pair(setting, &test, *role, Family::V4)));
+        }
+    } else {
+        for test in [combinations(), all_sizes(), others()].concat() {
+            pairs.extend(Role::BOTH.map(|role| pair(setting, &test, role, Family::V4)));
+        }
+    }
+    // The release in the guest with the older kernel, 4.5, exchanges over IPv4 only.
+    if setting.kernel != "6.1" {
+        for (index, verb) in VERBS.into_iter().enumerate() {
+            let role = Role::BOTH[index % 2];
+            pairs.push(pair(setting, &(verb, "bw", "-n 100".to_owned()), role, Family::V6));
+            pairs.push(pair(setting, &(verb, "lat", "-n 100 -R".to_owned()), role, Family::V6));
+        }
+    }
+    pairs
+}

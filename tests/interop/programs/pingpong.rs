@@ -1,0 +1,82 @@
+//! The ping-pongs: `ibv_rc_pingpong` and its siblings, and `rping`.
+
+use super::{Pair, Role};
+use crate::case::{Family, Scope};
+use crate::setting::Setting;
+
+/// Families by index of the guest's GID table, which begins with a link-local one.
+fn gid_index(family: Family) -> usize {
+    family as usize + 1
+}
+
+/// The server's address, for the command line of the client: the original's, and ours.
+fn server_address(setting: &Setting, role: Role, family: Family) -> [String; 2] {
+    match role {
+        Role::Server => [setting.addresses(family).ours.to_string(), String::new()],
+        // The originals listen over IPv4 only, whatever the GID is.
+        Role::Client => [String::new(), setting.addresses(Family::V4).theirs.to_string()],
+    }
+}
+
+pub(crate) fn pingpongs(setting: &Setting) -> Vec<Pair> {
+    let iterations = if setting.scope == Scope::Smoke { 200 } else { 1000 };
+    // Without retransmission a lost message is the end.
+    let kinds: &[&str] = if setting.is_lossy() { &["rc", "srq"] } else { &["rc", "uc", "ud", "srq"] };
+    let mut pairs = Vec::new();
+    for kind in kinds {
+        for family in [Family::V4, Family::V6] {
+            for role in Role::BOTH {
+                // The small matrix has each kind in each role, and each kind with each family.
+                if setting.scope == Scope::Smoke && (family == Family::V6) != (role == Role::Server) {
+                    continue;
+                }
+                // A host of its own with an IPv6 address alone reaches no server over IPv4.
+                if setting.device == "tap" && family == Family::V6 && role == Role::Client {
+                    continue;
+                }
+                let [of_original, of_ours] = server_address(setting, role, family);
+                let size = if *kind == "ud" { 1024 } else { 4096 };
+                let gid = gid_index(family);
+                pairs.push(Pair {
+                    name: format!("ibv_{kind}_pingpong -n {iterations}"),
+                    role,
+                    family,
+                    original: format!(
+                        "ibv_{kind}_pingpong -d rxe0 -g {gid} -n {iterations} -s {size} {of_original}"
+                    ),
+                    ours: format!("pingpong {kind} -n {iterations} -s {size} {of_ours}"),
+                    rdma_cm: false,
+                    seconds: 120,
+                });
+            }
+        }
+    }
+    pairs
+}
+
+pub(crate) fn rpings(setting: &Setting) -> Vec<Pair> {
+    let count = if setting.scope == Scope::Smoke { 100 } else { 1000 };
+    let mut pairs = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        for role in Role::BOTH {
+            let addresses = setting.addresses(family);
+            let (ours, theirs) = (addresses.ours, addresses.theirs);
+            let (original, ours) = match role {
+                Role::Server => (format!("rping -c -a {ours} -C {count} -V"), format!("rping -s -a {ours}")),
+                Role::Client => {
+                    (format!("rping -s -a {theirs}"), format!("rping -c -a {theirs} -C {count} -V"))
+                }
+            };
+            pairs.push(Pair {
+                name: format!("rping -C {count} -V"),
+                role,
+                family,
+                original,
+                ours,
+                rdma_cm: true,
+                seconds: 180,
+            });
+        }
+    }
+    pairs
+}
