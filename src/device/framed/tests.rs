@@ -1,3 +1,5 @@
+mod vectors;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -114,6 +116,16 @@ impl Host for TestHost {
 }
 
 fn device(max_segments: u16, settings: FrameSettings) -> (FramedDevice, Link) {
+    device_of(OUR_MAC, vec![us(1), us6(1)], max_segments, settings)
+}
+
+/// A device with these addresses whose neighbours are those of every test.
+fn device_of(
+    mac: MacAddr,
+    addresses: Vec<IpAddr>,
+    max_segments: u16,
+    settings: FrameSettings,
+) -> (FramedDevice, Link) {
     let link = Link::default();
     {
         let mut shared = link.lock().unwrap();
@@ -125,7 +137,7 @@ fn device(max_segments: u16, settings: FrameSettings) -> (FramedDevice, Link) {
     let record = PortRecord {
         kind: "tap",
         interface: "test0".to_owned(),
-        mac: OUR_MAC,
+        mac,
         link_mtu: 4200,
         max_segments,
         bits_per_second: Some(1_000_000_000),
@@ -137,7 +149,7 @@ fn device(max_segments: u16, settings: FrameSettings) -> (FramedDevice, Link) {
         link: link.clone(),
         event: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
     };
-    let host = TestHost { addresses: vec![us(1), us6(1)], link: link.clone() };
+    let host = TestHost { addresses, link: link.clone() };
     (FramedDevice::new(Box::new(port), Box::new(host), settings), link)
 }
 
