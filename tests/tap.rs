@@ -4,32 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Running, has_program, skip_unless};
-
-/// What runs in the namespace: a server and a client, each with a TAP, and the bridge between them.
-const SCRIPT: &str = r#"
-    set -e
-    ip link set lo up
-    ip link add br0 type bridge mcast_snooping 0
-    ip link set br0 mtu 4200 up
-    "$ROCE" "$TOOL" --device "tap:roce2,$SERVER,mtu=4200" --once &
-    server=$!
-    trap 'kill $server 2>/dev/null || true' EXIT
-    for name in roce2 roce3; do
-        if [ $name = roce3 ]; then
-            "$ROCE" "$TOOL" "$TO" --device "tap:roce3,$CLIENT,mtu=4200" -n 50 --json &
-            client=$!
-        fi
-        tries=0
-        until ip link set $name master br0 2>/dev/null; do
-            tries=$((tries + 1))
-            [ $tries -lt 200 ]
-            sleep 0.02
-        done
-    done
-    wait $client
-    wait $server
-"#;
+use common::{Running, TAPS_ON_A_BRIDGE, check_measured, has_program, skip_unless};
 
 /// A command that runs a shell script in a network namespace of its own, without privilege.
 fn in_namespace(script: &str) -> Command {
@@ -51,16 +26,11 @@ fn cannot_run() -> bool {
 }
 
 fn measure(tool: &str, server: &str, client: &str, to: &str) {
-    let mut command = in_namespace(SCRIPT);
+    let mut command = in_namespace(TAPS_ON_A_BRIDGE);
     command.env("TOOL", tool).env("SERVER", server).env("CLIENT", client).env("TO", to);
     let finished = Running::start(&mut command).finish(60);
     assert!(finished.success, "{finished:?}");
-    let start = finished.stdout.find('{').expect("JSON");
-    let end = finished.stdout.rfind('}').expect("JSON");
-    let document: serde_json::Value = serde_json::from_str(&finished.stdout[start..=end]).expect("JSON");
-    assert_eq!(document["device"], "tap");
-    assert_eq!(document["plan"]["path_mtu"], 4096);
-    assert_eq!(document["rows"][0]["iterations"], 50);
+    check_measured(&finished.stdout, "tap");
 }
 
 #[test]

@@ -122,7 +122,7 @@ pub fn main() -> ExitCode {
         // Whoever reads our output has seen enough, like `head`.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format!("{error:#}"));
+            complain(&with_causes(&error));
             ExitCode::FAILURE
         }
     }
@@ -131,6 +131,17 @@ pub fn main() -> ExitCode {
 /// Says on standard error what is wrong; there is nobody left to tell if that fails.
 fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "roce: {text}");
+}
+
+/// An error and its causes, without those that it says itself.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {

@@ -184,7 +184,8 @@ pub enum OpenError {
     },
     /// This user may not do that.
     #[error(
-        "device `{spec}`: cannot {step}: {source}; it takes {privilege}. Without any privilege there is udp:ADDRESS"
+        "device `{spec}`: cannot {step}: {source}; it takes {privilege}. Without any privilege there is \
+         `--device udp:ADDRESS`"
     )]
     Privilege {
         /// What was asked for.

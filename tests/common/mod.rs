@@ -178,3 +178,41 @@ pub(crate) fn tshark() -> Command {
     }
     command
 }
+
+/// A shell script for a network namespace of its own: a server and a client of `$ROCE $TOOL`, each with a TAP, and the
+/// bridge between them. `$SERVER` and `$CLIENT` are the options of their devices, `$TO` the address of the server.
+pub(crate) const TAPS_ON_A_BRIDGE: &str = r#"
+    set -e
+    ip link set lo up
+    ip link add br0 type bridge mcast_snooping 0
+    ip link set br0 mtu 4200 up
+    "$ROCE" "$TOOL" --device "tap:roce2,$SERVER,mtu=4200" --once &
+    server=$!
+    trap 'kill $server 2>/dev/null || true' EXIT
+    for name in roce2 roce3; do
+        if [ $name = roce3 ]; then
+            "$ROCE" "$TOOL" "$TO" --device "tap:roce3,$CLIENT,mtu=4200" -n 50 --json &
+            client=$!
+        fi
+        tries=0
+        until ip link set $name master br0 2>/dev/null; do
+            tries=$((tries + 1))
+            [ $tries -lt 200 ]
+            sleep 0.02
+        done
+    done
+    wait $client
+    wait $server
+"#;
+
+/// Checks what a client printed with `--json -n 50` between other lines: it measured over this kind of device, and every
+/// message had the right contents, without which there is no document.
+#[track_caller]
+pub(crate) fn check_measured(stdout: &str, kind: &str) {
+    let start = stdout.find('{').expect("JSON");
+    let end = stdout.rfind('}').expect("JSON");
+    let document: serde_json::Value = serde_json::from_str(&stdout[start..=end]).expect("JSON");
+    assert_eq!(document["device"], kind);
+    assert_eq!(document["plan"]["path_mtu"], 4096);
+    assert_eq!(document["rows"][0]["iterations"], 50);
+}

@@ -125,7 +125,8 @@ fn open_driver(spec: &TapSpec) -> Result<File, OpenError> {
         io::ErrorKind::PermissionDenied => OpenError::Privilege {
             spec: spec.to_string(),
             step: "open /dev/net/tun",
-            privilege: "the right to read and write it",
+            privilege: "the right to read and write it, which root has, and everybody after `chmod 666 /dev/net/tun` \
+                        by root",
             source,
         },
         _ => OpenError::System { spec: spec.to_string(), step: "open /dev/net/tun", source },

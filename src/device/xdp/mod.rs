@@ -89,7 +89,7 @@ pub(crate) fn open(spec: &XdpSpec) -> Result<(XdpPort, KernelHost), OpenError> {
         Some(libc::EPERM | libc::EACCES) => OpenError::Privilege {
             spec: text.clone(),
             step: "open an AF_XDP socket",
-            privilege: socket::SOCKET_PRIVILEGE,
+            privilege: socket::PRIVILEGE,
             source,
         },
         Some(libc::EAFNOSUPPORT) => OpenError::Unsuitable {
@@ -111,7 +111,7 @@ pub(crate) fn availability() -> Availability {
     match socket::create().and_then(|_| bpf::create_socket_map(1)) {
         Ok(_) => raw::usable_addresses(),
         Err(error) => Availability::Lacks(match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => socket::PROGRAM_PRIVILEGE.to_owned(),
+            Some(libc::EPERM | libc::EACCES) => socket::PRIVILEGE.to_owned(),
             Some(libc::EAFNOSUPPORT) => "a kernel with AF_XDP (CONFIG_XDP_SOCKETS)".to_owned(),
             _ => format!("AF_XDP sockets: {error}"),
         }),

@@ -20,10 +20,8 @@ use super::{bpf, umem};
 use crate::device::OpenError;
 use crate::device::link::Link;
 
-/// Who may open a socket.
-pub(super) const SOCKET_PRIVILEGE: &str = "CAP_NET_RAW, which root has";
-/// Who may load a program. A user namespace does not help: the kernel wants the real thing.
-pub(super) const PROGRAM_PRIVILEGE: &str = "CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, which root has (`sudo setcap cap_bpf,cap_net_admin,cap_net_raw+ep \
+/// Who may open a socket and load a program for it. A user namespace does not help: the kernel wants the real thing.
+pub(super) const PRIVILEGE: &str = "CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, which root has (`sudo setcap cap_bpf,cap_net_admin,cap_net_raw+ep \
      PROGRAM` gives them to a program); being root inside `unshare -Urn` is not enough";
 
 /// An open socket. The fields are dropped in this order: as long as a ring is mapped the kernel keeps the socket,
@@ -101,7 +99,7 @@ impl Opening<'_> {
     fn fail(&self, step: &'static str) -> impl Fn(io::Error) -> OpenError {
         move |source| match source.kind() {
             io::ErrorKind::PermissionDenied => {
-                OpenError::Privilege { spec: self.text.clone(), step, privilege: PROGRAM_PRIVILEGE, source }
+                OpenError::Privilege { spec: self.text.clone(), step, privilege: PRIVILEGE, source }
             }
             _ => OpenError::System { spec: self.text.clone(), step, source },
         }
