@@ -4,6 +4,7 @@ mod common;
 
 use std::time::Duration;
 
+use common::bottleneck::Bottleneck;
 use common::{Bench, MTU, settings};
 use roce_packet::{Cnp, Datagram, Ecn, Envelope, Opcode, PathMtu, Psn, Qpn};
 use roce_sim::pair::{Action, Settings, Side};
@@ -516,97 +517,18 @@ fn one_operation_of_each_kind_works_under_control() {
     assert!(ended.iter().all(|(_, status)| *status == roce_transport::WcStatus::Success));
 }
 
-/// A queue in front of a link that takes `packet_ns` for each packet, which marks between two lengths with rising
-/// probability (RED on the queue as it is), and what each flow got through it.
-struct Bottleneck {
-    packet_ns: u64,
-    /// Packets, and the probability at the upper one in 1/65536.
-    least: u64,
-    most: u64,
-    highest: u64,
-    free_at: u64,
-    state: u64,
-    marks: u64,
-    /// Longest queue in packets since it was last asked for.
-    longest: u64,
-    /// Packets by queue pair.
-    through: std::collections::BTreeMap<u32, u64>,
-}
-
-impl Bottleneck {
-    fn pass(&mut self, now: u64, flow: Qpn) -> bool {
-        let queue = self.free_at.saturating_sub(now) / self.packet_ns;
-        self.free_at = self.free_at.max(now) + self.packet_ns;
-        self.longest = self.longest.max(queue);
-        *self.through.entry(flow.get()).or_default() += 1;
-        let probability = match queue {
-            queue if queue <= self.least => 0,
-            queue if queue > self.most => 1 << 16,
-            queue => self.highest * (queue - self.least) / (self.most - self.least),
-        };
-        self.state =
-            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let marked = self.state >> 48 < probability;
-        self.marks += u64::from(marked);
-        marked
-    }
-}
-
 /// Two flows on one link: the second joins late, and both end up with half of it, give or take 5 %.
 #[test]
 fn two_flows_share_a_bottleneck_fairly() {
     // Nothing but the cap keeps a flow alone from filling the queue: these hosts have no link of their own.
     let parameters = DcqcnParameters { rpg_max_rate: 10_000, ..DcqcnParameters::preset("paper").unwrap() };
     let mut config = config(Congestion::new(Algorithm::Dcqcn(parameters)));
-    config.line_rate = Rate::megabits_per_second(10_000);
     config.notification = NotificationPoint::preset("paper").expect("the preset exists");
     config.max_outstanding_packets = 1 << 16;
-    let settings = Settings { mtu: PathMtu::Mtu1024, ..Settings::default() };
-    let mut bench = Bench::with_config(QpType::Rc, &settings, config);
-    bench.record = false;
-    // 1,106 bytes at 10 Gb/s.
-    bench.packet_time_ns = 885;
-    let bottleneck = std::rc::Rc::new(std::cell::RefCell::new(Bottleneck {
-        packet_ns: 885,
-        least: 5,
-        most: 200,
-        highest: 655,
-        free_at: 0,
-        state: 1,
-        marks: 0,
-        longest: 0,
-        through: Default::default(),
-    }));
-    let link = bottleneck.clone();
-    bench.set_script(move |sent| {
-        let marked = sent.from == Side::A
-            && sent.bytes.len() > 100
-            && link.borrow_mut().pass(sent.at.as_nanos(), sent.dest_qp);
-        if marked { Action::Mark } else { Action::Pass }
-    });
-    let flows = [(bench.a, bench.b), bench.pair.connect_with(QpType::Rc, &settings)];
-    let write = bench.write(0);
-    for (wait_ms, flow) in [(10, 0), (150, 1)] {
-        (bench.a, bench.b) = flows[flow];
-        for wr_id in 0..250 {
-            bench.post(wr_id, write, 0, 1 << 20);
-        }
-        let next = bench.now.plus_nanos(wait_ms * 1_000_000);
-        bench.drive_until(next);
-    }
-    bottleneck.borrow_mut().through.clear();
-    bottleneck.borrow_mut().longest = 0;
-    let next = bench.now.plus_nanos(100_000_000);
-    assert!(!bench.drive_until(next), "both still have something to send");
-    let (through, longest) = (bottleneck.borrow().through.clone(), bottleneck.borrow().longest);
-    let shares: Vec<u64> = flows.iter().map(|(_, b)| through[&b.get()]).collect();
-    let sum: u64 = shares.iter().sum();
-    let capacity = 100_000_000 / 885;
-    assert!(sum > capacity * 85 / 100, "{shares:?} of {capacity}");
-    for share in &shares {
-        assert!((share * 2).abs_diff(sum) * 20 <= sum, "{shares:?} of {capacity}");
-    }
-    assert!(longest < 300, "the queue reached {longest} packets");
-    assert!(bottleneck.borrow().marks > 100);
-    assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 0);
+    let outcome = Bottleneck::new(5, 200, 655).run(config, [10, 150, 100]);
+    let [first, second] = outcome.packets;
+    assert!(first + second > outcome.capacity * 85 / 100, "{outcome:?}");
+    assert!(first.abs_diff(second) * 20 <= first + second, "{outcome:?}");
+    assert!(outcome.longest < 300, "{outcome:?}");
+    assert!(outcome.marks > 100, "{outcome:?}");
 }

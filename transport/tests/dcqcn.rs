@@ -222,7 +222,7 @@ fn stages_of_recovery_by_timer_and_bytes() {
             assert!((seen.rate - rate).abs() < 2.0, "step {step}: {} instead of {rate}", seen.rate);
         }
     }
-    assert_eq!(kinds.iter().collect::<String>(), "ffffaahhhhhhhhhhhhhhhhhh");
+    assert_eq!(kinds.iter().collect::<String>(), "fffaaahhhhhhhhhhhhhhhhhh");
 }
 
 /// The state does not depend on how often anybody looked at it or called in between.
@@ -312,13 +312,16 @@ fn parameters_as_text() {
 #[test]
 fn wrong_text_is_refused_with_what_would_be_right() {
     for (text, needed) in [
-        ("dcqn", "there is no congestion control \"dcqn\"; there are none, fixed, dcqcn"),
+        (
+            "dcqn",
+            "there is no congestion control \"dcqn\"; there are none, fixed, dcqcn, dctcp, swift, timely",
+        ),
         ("dcqcn:cx", "there is no preset \"cx\" of dcqcn; there are paper, cx-default, hpcc, tester"),
         ("dcqcn:rpg_gd=16", "rpg_gd is \"16\" and must be 0 to 15"),
         ("dcqcn,rpg_time_reset=0", "rpg_time_reset is \"0\" and must be 1 to 131071 us"),
         ("dcqcn,form=both", "form is \"both\" and must be paper, device"),
         ("dcqcn,gd=11", "there is no parameter \"gd\"; there are clamp_tgt_rate, "),
-        ("dcqcn,rpg_gd", "\"rpg_gd\" is not of the form name=value"),
+        ("dcqcn:paper,rpg_gd", "\"rpg_gd\" is not of the form name=value"),
         ("dcqcn,echo=2", "echo is \"2\" and must be 0 to 1"),
         ("fixed", "\"\" is no rate; write bits a second with K, M or G, such as fixed:10G"),
         ("fixed:0", "\"0\" is no rate"),

@@ -7,7 +7,10 @@ use alloc::sync::Arc;
 use core::fmt;
 
 use super::parameters::{self, ParameterError, Parameters};
-use super::{CongestionControl, Dcqcn, DcqcnParameters, FixedRate, Make, NotificationPoint, Rate, Start};
+use super::{
+    CongestionControl, Dcqcn, DcqcnParameters, Dctcp, DctcpParameters, FixedRate, Make, NotificationPoint,
+    Rate, Start, Swift, SwiftParameters, Timely, TimelyParameters,
+};
 
 /// An algorithm with its parameters.
 #[derive(Clone, Default)]
@@ -19,6 +22,12 @@ pub enum Algorithm {
     Fixed(Rate),
     /// DCQCN.
     Dcqcn(DcqcnParameters),
+    /// A window cut in proportion to marks.
+    Dctcp(DctcpParameters),
+    /// A window that keeps the round trip at a target.
+    Swift(SwiftParameters),
+    /// A rate that follows the gradient of the round trip.
+    Timely(TimelyParameters),
     /// One of somebody else's; see [`Algorithm::custom`].
     Custom {
         /// What it is called.
@@ -44,6 +53,9 @@ impl Algorithm {
             Self::None => "none",
             Self::Fixed(_) => "fixed",
             Self::Dcqcn(_) => "dcqcn",
+            Self::Dctcp(_) => "dctcp",
+            Self::Swift(_) => "swift",
+            Self::Timely(_) => "timely",
             Self::Custom { name, .. } => name,
         }
     }
@@ -54,6 +66,9 @@ impl Algorithm {
             Self::None => return None,
             Self::Fixed(rate) => Box::new(FixedRate(*rate)),
             Self::Dcqcn(parameters) => Box::new(Dcqcn::new(parameters, start)),
+            Self::Dctcp(parameters) => Box::new(Dctcp::new(parameters, start)),
+            Self::Swift(parameters) => Box::new(Swift::new(parameters, start)),
+            Self::Timely(parameters) => Box::new(Timely::new(parameters, start)),
             Self::Custom { make, .. } => make(start),
         })
     }
@@ -61,6 +76,9 @@ impl Algorithm {
     fn parameters(&mut self) -> Option<&mut dyn Settable> {
         match self {
             Self::Dcqcn(parameters) => Some(parameters),
+            Self::Dctcp(parameters) => Some(parameters),
+            Self::Swift(parameters) => Some(parameters),
+            Self::Timely(parameters) => Some(parameters),
             Self::None | Self::Fixed(_) | Self::Custom { .. } => None,
         }
     }
@@ -72,6 +90,9 @@ impl PartialEq for Algorithm {
             (Self::None, Self::None) => true,
             (Self::Fixed(own), Self::Fixed(other)) => own == other,
             (Self::Dcqcn(own), Self::Dcqcn(other)) => own == other,
+            (Self::Dctcp(own), Self::Dctcp(other)) => own == other,
+            (Self::Swift(own), Self::Swift(other)) => own == other,
+            (Self::Timely(own), Self::Timely(other)) => own == other,
             (Self::Custom { make: own, .. }, Self::Custom { make: other, .. }) => {
                 core::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(other))
             }
@@ -89,6 +110,9 @@ impl fmt::Display for Algorithm {
             Self::None | Self::Custom { .. } => formatter.write_str(self.name()),
             Self::Fixed(rate) => write!(formatter, "fixed:{}", rate.get()),
             Self::Dcqcn(parameters) => write!(formatter, "dcqcn:{parameters}"),
+            Self::Dctcp(parameters) => write!(formatter, "dctcp:{parameters}"),
+            Self::Swift(parameters) => write!(formatter, "swift:{parameters}"),
+            Self::Timely(parameters) => write!(formatter, "timely:{parameters}"),
         }
     }
 }
@@ -163,7 +187,7 @@ pub enum CongestionError {
 
 impl Congestion {
     /// The names that [`Self::parse`] knows.
-    pub const NAMES: [&'static str; 3] = ["none", "fixed", "dcqcn"];
+    pub const NAMES: [&'static str; 6] = ["none", "fixed", "dcqcn", "dctcp", "swift", "timely"];
 
     /// No control and no echo.
     #[must_use]
@@ -198,6 +222,9 @@ impl Congestion {
                 )
             }
             "dcqcn" => Algorithm::Dcqcn(DcqcnParameters::default()),
+            "dctcp" => Algorithm::Dctcp(DctcpParameters::default()),
+            "swift" => Algorithm::Swift(SwiftParameters::default()),
+            "timely" => Algorithm::Timely(TimelyParameters::default()),
             _ => return Err(CongestionError::UnknownAlgorithm { name: name.to_owned() }),
         };
         for (index, piece) in pieces.enumerate() {

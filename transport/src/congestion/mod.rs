@@ -20,11 +20,14 @@
 mod choice;
 mod control;
 mod dcqcn;
+mod dctcp;
 mod fixed;
 mod math;
 mod notification;
 mod pacer;
 mod parameters;
+mod swift;
+mod timely;
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -32,9 +35,12 @@ use core::time::Duration;
 
 pub use choice::{Algorithm, Congestion, CongestionError};
 pub use dcqcn::{Dcqcn, DcqcnForm, DcqcnParameters};
+pub use dctcp::{Dctcp, DctcpParameters};
 pub use fixed::FixedRate;
 pub use notification::{CnpScope, NotificationPoint};
 pub use parameters::{Parameter, ParameterError, ParameterRange};
+pub use swift::{Swift, SwiftParameters};
+pub use timely::{Timely, TimelyParameters};
 
 pub(crate) use control::{Control, SentRequest};
 pub(crate) use notification::{CnpPace, Leaving, Notifier};

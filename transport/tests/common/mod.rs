@@ -3,6 +3,7 @@
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test binary uses a part of this")]
 
+pub mod bottleneck;
 pub mod place;
 
 use std::ops::{Deref, DerefMut};

@@ -1,0 +1,138 @@
+//! A window after Swift (SIGCOMM 2020): keeps the round trip at a target.
+
+use core::time::Duration;
+
+use super::math::square_root;
+use super::parameters::ParameterRange::Number;
+use super::parameters::parameters;
+use super::{Ack, CongestionControl, Loss, Observation, Rate, Start};
+use crate::time::Instant;
+
+parameters! {
+    /// What can be set in [`Swift`].
+    pub struct SwiftParameters {
+        /// Round trip to keep, for a large window.
+        base_target: u32 = 25, Number(1, 1_000_000), "us", "";
+        /// What the target grows by at most for a small window, so that many flows share fairly.
+        fs_range: u32 = 50, Number(0, 1_000_000), "us", "";
+        /// Window from which on the target is the base.
+        fs_max_window: u32 = 100, Number(2, 1 << 20), "packets", "";
+        /// Growth of the window in a round trip below the target.
+        additive_increase: u32 = 1, Number(1, 1_024), "packets", "";
+        /// Weight of the excess over the target in a cut.
+        beta: u32 = 819, Number(1, 1_024), "/ 1024", "";
+        /// What one cut takes at most.
+        max_decrease: u32 = 512, Number(1, 1_023), "/ 1024", "";
+        /// Window at the start.
+        initial_window: u32 = 64, Number(1, 1 << 20), "packets", "";
+        /// Window that is never exceeded.
+        max_window: u32 = 4_096, Number(1, 1 << 20), "packets", "";
+    }
+}
+
+/// The smallest window, in packets: what is below one packet is sent as one packet in several round trips.
+const LEAST: f64 = 0.001;
+/// The window below which the target does not grow any more.
+const FS_LEAST: f64 = 0.1;
+
+/// The window of one queue pair.
+///
+/// Below the target the window grows by a packet in a round trip; above, it shrinks in proportion to the excess, at most once
+/// in a round trip. Without per-hop scaling, because the number of hops is not known, and with one delay, because there are no
+/// timestamps that would tell the host's from the fabric's. Notifications are ignored.
+#[derive(Clone, Debug)]
+pub struct Swift {
+    parameters: SwiftParameters,
+    mtu: f64,
+    /// Packets.
+    window: f64,
+    rtt: Option<Duration>,
+    last_decrease: Option<Instant>,
+}
+
+impl Swift {
+    /// One with the initial window.
+    #[must_use]
+    pub fn new(parameters: &SwiftParameters, start: &Start) -> Self {
+        Self {
+            parameters: *parameters,
+            mtu: f64::from(start.mtu),
+            window: f64::from(parameters.initial_window.min(parameters.max_window)),
+            rtt: None,
+            last_decrease: None,
+        }
+    }
+
+    /// The target for the present window, in nanoseconds: the base, and more the smaller the window is.
+    fn target(&self) -> f64 {
+        let parameters = &self.parameters;
+        let (range, most) = (f64::from(parameters.fs_range), f64::from(parameters.fs_max_window));
+        let inverse = |window: f64| 1.0 / square_root(window);
+        let slope = range / (inverse(FS_LEAST) - inverse(most));
+        let extra = (slope * (inverse(self.window) - inverse(most))).clamp(0.0, range);
+        (f64::from(parameters.base_target) + extra) * 1000.0
+    }
+
+    fn set_window(&mut self, window: f64) {
+        self.window = window.clamp(LEAST, f64::from(self.parameters.max_window));
+    }
+
+    /// Cuts the window to `share`, at most once in a round trip.
+    fn decrease(&mut self, now: Instant, share: f64) {
+        let rtt = self.rtt.unwrap_or_default();
+        if self.last_decrease.is_some_and(|last| now.since(last) < rtt) {
+            return;
+        }
+        self.last_decrease = Some(now);
+        self.set_window(self.window * share.max(1.0 - f64::from(self.parameters.max_decrease) / 1024.0));
+    }
+}
+
+impl CongestionControl for Swift {
+    fn on_ack(&mut self, now: Instant, ack: &Ack) {
+        self.rtt = ack.rtt.or(self.rtt);
+        let Some(rtt) = self.rtt else { return };
+        let (delay, target) = (rtt.as_nanos() as f64, self.target());
+        if delay < target {
+            let packets = ack.bytes as f64 / self.mtu;
+            let was_full = 2.0 * (ack.in_flight + ack.bytes) as f64 >= self.window * self.mtu;
+            if was_full {
+                // So much in a round trip, in which a window of packets is acknowledged.
+                let step = f64::from(self.parameters.additive_increase) * packets / self.window.max(1.0);
+                self.set_window(self.window + step);
+            }
+        } else if ack.rtt.is_some() {
+            let excess = (delay - target) / delay;
+            self.decrease(now, 1.0 - f64::from(self.parameters.beta) / 1024.0 * excess);
+        }
+    }
+
+    fn on_loss(&mut self, now: Instant, _loss: Loss) {
+        self.decrease(now, 0.0);
+    }
+
+    /// A window below one packet is a pace.
+    fn rate(&self) -> Rate {
+        match self.rtt {
+            Some(rtt) if self.window < 1.0 => {
+                let seconds = rtt.as_nanos().max(1) as f64 / 1e9;
+                Rate::from_float(self.window * self.mtu * 8.0 / seconds)
+            }
+            _ => Rate::UNLIMITED,
+        }
+    }
+
+    fn window(&self) -> Option<u64> {
+        Some((self.window.max(1.0) * self.mtu) as u64)
+    }
+
+    fn observe(&self, _now: Instant) -> Observation {
+        let rate = self.rate();
+        Observation {
+            rate: if rate.is_unlimited() { f64::INFINITY } else { rate.get() as f64 },
+            window: Some((self.window * self.mtu) as u64),
+            rtt: self.rtt,
+            ..Observation::default()
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The algorithms beside DCQCN: their steps, one by one, and two flows of each through one link.
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::bottleneck::{Bottleneck, Outcome};
+use common::{Bench, MTU, settings};
+use roce_packet::Opcode;
+use roce_sim::pair::{Action, Side};
+use roce_transport::congestion::{
+    Ack, Algorithm, Congestion, CongestionControl, Dctcp, DctcpParameters, Loss, Rate, Start, Swift,
+    SwiftParameters, Timely, TimelyParameters,
+};
+use roce_transport::{EngineConfig, Instant, QpType};
+
+fn start() -> Start {
+    Start { now: Instant::ZERO, mtu: 1_000, line_rate: Rate::megabits_per_second(10_000) }
+}
+
+fn at(micros: u64) -> Instant {
+    Instant::from_nanos(micros * 1000)
+}
+
+fn ack(bytes: u64, in_flight: u64, rtt_us: u64) -> Ack {
+    Ack { bytes, in_flight, rtt: Some(Duration::from_micros(rtt_us)), marked: false }
+}
+
+fn config(text: &str) -> EngineConfig {
+    let (congestion, notification) = Congestion::parse(text).unwrap();
+    let max_outstanding_packets = 1 << 16;
+    EngineConfig { congestion, notification, max_outstanding_packets, ..EngineConfig::from_number(7) }
+}
+
+#[test]
+fn dctcp_cuts_by_the_marked_share() {
+    let parameters = DctcpParameters { initial_window: 100, gain: 512, ..DctcpParameters::default() };
+    let mut dctcp = Dctcp::new(&parameters, &start());
+    let window = |dctcp: &Dctcp| dctcp.window().unwrap();
+    // The first acknowledgement ends the round that nothing began; while it starts, the window grows by what arrives.
+    dctcp.on_ack(at(0), &ack(1_000, 100_000, 10));
+    assert_eq!(window(&dctcp), 101_000);
+    assert_eq!(dctcp.observe(at(0)).alpha, Some(0.5));
+    // A round of 100,000 bytes of which 25,000 are marked.
+    for index in 0..4 {
+        let marked = index == 1;
+        dctcp.on_ack(at(1), &Ack { marked, ..ack(25_000, 100_000, 10) });
+    }
+    let alpha = 0.5 + 0.5 * (0.25 - 0.5);
+    assert_eq!(dctcp.observe(at(1)).alpha, Some(alpha));
+    let before = 101_000.0 + 25_000.0;
+    assert_eq!(window(&dctcp), (before * (1.0 - alpha / 2.0)) as u64);
+    // A round without marks, in which the window was used: one packet more.
+    let before = window(&dctcp);
+    dctcp.on_ack(at(2), &ack(100_000, 100_000, 10));
+    assert_eq!(window(&dctcp), before + 1_000);
+    // One in which it was not: nothing learned.
+    dctcp.on_ack(at(3), &ack(100_000, 100, 10));
+    let before = window(&dctcp);
+    dctcp.on_ack(at(4), &ack(100, 100, 10));
+    assert_eq!(window(&dctcp), before);
+    // Losses: half, once a round, and one packet after a timeout.
+    for _ in 0..3 {
+        dctcp.on_loss(at(5), Loss::Nak);
+    }
+    assert!(window(&dctcp).abs_diff(before / 2) <= 1);
+    dctcp.on_loss(at(6), Loss::Timeout);
+    assert_eq!(window(&dctcp), 1_000);
+}
+
+#[test]
+fn swift_grows_below_the_target_and_shrinks_above_it() {
+    let parameters = SwiftParameters { initial_window: 200, ..SwiftParameters::default() };
+    let mut swift = Swift::new(&parameters, &start());
+    let window = |swift: &Swift| swift.observe(at(0)).window.unwrap();
+    // Beyond 100 packets the target is 25 us. A round trip below it adds one packet.
+    for _ in 0..4 {
+        swift.on_ack(at(0), &ack(50_000, 200_000, 20));
+    }
+    assert!(window(&swift).abs_diff(201_000) <= 10, "{}", window(&swift));
+    // Twice the target: beta times the excess over the delay, once in a round trip.
+    let before = window(&swift) as f64;
+    swift.on_ack(at(100), &ack(1_000, 200_000, 50));
+    let cut = before * (1.0 - 819.0 / 1024.0 * 0.5);
+    assert!((window(&swift) as f64 - cut).abs() < 2.0);
+    swift.on_ack(at(149), &ack(1_000, 200_000, 50));
+    assert!((window(&swift) as f64 - cut).abs() < 2.0, "not twice in one round trip");
+    swift.on_ack(at(150), &ack(1_000, 200_000, 50));
+    assert!((window(&swift) as f64) < cut * 0.7);
+    // Far above: never more than half at once. In the end less than a packet, which is a pace.
+    for round in 0..30 {
+        swift.on_ack(at(1_000 * round), &ack(1_000, 0, 800));
+    }
+    assert_eq!(swift.window(), Some(1_000));
+    let seen = swift.observe(at(30_000));
+    assert!(seen.window.unwrap() < 1_000);
+    // A thousandth of a packet in 800 us.
+    assert_eq!(swift.rate(), Rate::bits_per_second(10_000));
+    swift.on_ack(at(40_000), &ack(1_000, 0, 10));
+    assert!(swift.rate().is_unlimited(), "one packet was acknowledged below the target");
+}
+
+#[test]
+fn timely_follows_the_gradient() {
+    let parameters = TimelyParameters { gain: 1_024, beta: 512, ..TimelyParameters::default() };
+    let mut timely = Timely::new(&parameters, &start());
+    let mut step = |rtt_us| {
+        timely.on_ack(at(0), &ack(1_000, 0, rtt_us));
+        (timely.observe(at(0)).rate / 1e6).round()
+    };
+    assert_eq!(step(100), 10_000.0, "the first one is compared with nothing");
+    // 5 us more, a quarter of the round trip of an idle network.
+    assert_eq!(step(105), (10_000.0_f64 * (1.0 - 0.5 * 0.25)).round());
+    assert_eq!(step(145), 4_375.0, "a gradient counts as 1 at most");
+    // Constant: up by a step each time, by five from the fifth on.
+    assert_eq!([(); 6].map(|()| step(145)), [4_385.0, 4_395.0, 4_405.0, 4_415.0, 4_465.0, 4_515.0]);
+    // Below t_low up, above t_high down, whatever the gradient.
+    assert_eq!(step(49), 4_525.0);
+    assert_eq!(step(40), 4_535.0);
+    assert_eq!(step(49), 4_545.0);
+    assert_eq!(step(1_000), (4_545.0_f64 * (1.0 - 0.5 * 0.5)).round());
+    for _ in 0..40 {
+        step(1_000);
+    }
+    assert_eq!(step(900), 10.0, "the floor");
+}
+
+/// Never more than the window is out, except for one packet; and the window is used.
+#[test]
+fn windows_bound_what_is_outstanding() {
+    #[derive(Debug)]
+    struct Fixed(u64);
+    impl CongestionControl for Fixed {
+        fn window(&self) -> Option<u64> {
+            Some(self.0)
+        }
+    }
+    for (packets, name) in [(1, "own"), (7, "own"), (8, "dctcp"), (8, "swift"), (40, "swift")] {
+        let mut config = match name {
+            "own" => {
+                let make =
+                    move |_: &Start| -> Box<dyn CongestionControl> { Box::new(Fixed(packets * MTU as u64)) };
+                let congestion = Congestion::new(Algorithm::custom("own", make));
+                EngineConfig { congestion, ..EngineConfig::from_number(7) }
+            }
+            // A small one grows to its bound, a large one begins there.
+            _ => config(&format!(
+                "{name},initial_window={},max_window={packets}",
+                if packets > 10 { packets } else { 1 }
+            )),
+        };
+        config.max_outstanding_packets = 1_000;
+        let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
+        (bench.link_delay_ns, bench.packet_time_ns) = (2_000, 50);
+        // Acknowledged PSNs and when A hears of them.
+        let heard: Rc<RefCell<Vec<(u64, u32)>>> = Rc::default();
+        let most = Rc::new(RefCell::new(0));
+        let (log, highest) = (heard.clone(), most.clone());
+        bench.set_script(move |sent| {
+            if sent.opcode == Opcode::RC_ACKNOWLEDGE {
+                log.borrow_mut().push((sent.at.as_nanos() + 2_050, sent.psn.get()));
+            } else if sent.from == Side::A {
+                let known = log.borrow();
+                let heard = known.iter().filter(|(at, _)| *at <= sent.at.as_nanos()).map(|(_, psn)| *psn);
+                let out = sent.psn.get() - heard.max().unwrap_or(0xfff);
+                let before = *highest.borrow();
+                *highest.borrow_mut() = out.max(before);
+            }
+            Action::Pass
+        });
+        let write = bench.write(0);
+        for wr_id in 0..40 {
+            bench.post(wr_id, write, 0, 10 * MTU - (wr_id as usize * 37) % MTU);
+        }
+        bench.drive();
+        assert_eq!(bench.ended(Side::A).len(), 40);
+        assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0, "{name} {packets}");
+        // Short packets at the ends of messages leave room for another one.
+        let most = u64::from(*most.borrow());
+        assert!(
+            most >= packets && most <= packets + packets / 4 + 1,
+            "{name} {packets}: {most} packets were out"
+        );
+    }
+}
+
+fn fairness(outcome: &Outcome) -> f64 {
+    let [first, second] = outcome.packets.map(|packets| packets as f64);
+    first.min(second) / first.max(second)
+}
+
+fn use_of(outcome: &Outcome) -> f64 {
+    outcome.packets.iter().sum::<u64>() as f64 / outcome.capacity as f64
+}
+
+#[test]
+fn two_dctcp_flows_with_echo_keep_the_queue_near_the_mark() {
+    let step = Bottleneck::new(20, 20, 1 << 16);
+    let outcome = step.run(config("dctcp,echo=1"), [5, 40, 50]);
+    assert!(use_of(&outcome) > 0.9 && fairness(&outcome) > 0.8, "{outcome:?}");
+    assert!(outcome.longest < 60, "{outcome:?}");
+}
+
+#[test]
+fn two_swift_flows_keep_the_round_trip_near_the_target() {
+    let unmarked = Bottleneck::new(1 << 30, 1 << 31, 0);
+    let outcome = unmarked.run(config("swift"), [5, 60, 50]);
+    assert!(use_of(&outcome) > 0.9 && fairness(&outcome) > 0.8, "{outcome:?}");
+    let rtt = outcome.rtt_us.expect("round trips were measured");
+    assert!((15.0..80.0).contains(&rtt), "{outcome:?}");
+}
+
+/// TIMELY has no one point of rest: what two flows share depends on their history. The link is used and the queue bounded.
+#[test]
+fn two_timely_flows_use_the_link() {
+    let unmarked = Bottleneck::new(1 << 30, 1 << 31, 0);
+    let mut config = config("timely,additive_increase=100");
+    config.pacing.burst = 0;
+    // These hosts have no link of their own, so nothing else bounds what leaves at once at the start.
+    config.max_outstanding_packets = 512;
+    let outcome = unmarked.run(config, [1, 60, 50]);
+    assert!(use_of(&outcome) > 0.7, "{outcome:?}");
+    let rtt = outcome.rtt_us.expect("round trips were measured");
+    assert!(rtt < 1_000.0, "{outcome:?}");
+}
+
+#[test]
+fn algorithms_as_text() {
+    for text in ["dctcp", "swift:base_target=50", "timely,beta=100", "fixed:2.5G", "none"] {
+        let (congestion, _) = Congestion::parse(text).unwrap();
+        let written = congestion.algorithm.to_string();
+        assert_eq!(Congestion::parse(&written).unwrap().0, congestion, "{text}");
+    }
+    let error = Congestion::parse("swift,base_target=0").unwrap_err().to_string();
+    assert_eq!(error, "swift: base_target is \"0\" and must be 1 to 1000000 us");
+    let error = Congestion::parse("timely:paper").unwrap_err().to_string();
+    assert_eq!(error, "timely: \"paper\" is not of the form name=value");
+}
