@@ -68,7 +68,7 @@ pub fn open(spec: &str, options: OpenOptions) -> Result<Box<dyn Device>, OpenErr
         "xdp" => {
             let spec: XdpSpec = spec.parse()?;
             let (port, host) = xdp::open(&spec)?;
-            Box::new(FramedDevice::new(Box::new(port), Box::new(host), spec.settings))
+            Box::new(FramedDevice::new(port, Box::new(host), spec.settings))
         }
         "raw" => {
             let spec: RawSpec = spec.parse()?;

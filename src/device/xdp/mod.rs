@@ -4,7 +4,8 @@
 //! small program in the kernel sends RoCE here and everything else on its usual way. It leaves with the
 //! process, however that ends.
 //!
-//! Needs no C library: rings, memory and the program are in `rings`, `umem` and `program`. It takes the
+//! Needs no C library: rings, memory and the program are in `rings`, `umem` and `program`. (With the feature `xsk-rs`
+//! there is `libxdp` as well, for interfaces that other XDP programs are on.) It takes the
 //! privileges of an administrator, and kernel 6.6 or later for frames longer than 3840 bytes, thus for path MTU 4096.
 //!
 //! # What to know about interfaces
@@ -17,6 +18,8 @@
 //! * A tag that the interface takes out of frames (`rxvlan`) is lost; `ethtool -K INTERFACE rxvlan off` keeps it.
 
 mod bpf;
+#[cfg(feature = "xsk-rs")]
+mod libxdp;
 mod program;
 mod rings;
 mod socket;
@@ -43,7 +46,7 @@ use crate::host::kernel::KernelHost;
 use socket::{Opened, Report, Rings};
 use umem::{CHUNK_LEN, TX_SLOTS, Umem};
 
-pub use spec::{XdpMode, XdpSpec};
+pub use spec::{XdpBackend, XdpMode, XdpSpec};
 
 /// An AF_XDP socket. Dropped in this order, see [`Opened`].
 pub(crate) struct XdpPort {
@@ -80,30 +83,78 @@ struct Counters {
     rx_wakeups: u64,
 }
 
-/// Opens a socket on a queue of an interface that shares its addresses with the kernel.
-pub(crate) fn open(spec: &XdpSpec) -> Result<(XdpPort, KernelHost), OpenError> {
+/// Opens the backend that `spec` names, on a queue of an interface that shares its addresses with the kernel.
+pub(crate) fn open(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenError> {
+    match spec.backend {
+        XdpBackend::Own => {
+            let (port, host) = open_own(spec)?;
+            Ok((Box::new(port), host))
+        }
+        XdpBackend::Libxdp => open_libxdp(spec),
+    }
+}
+
+#[cfg(feature = "xsk-rs")]
+fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenError> {
     let text = spec.to_string();
     let link = Link::find(&text, &spec.interface)?;
     // First, so that the privilege is what is complained about if it is missing.
-    let socket = socket::create().map_err(|source| match source.raw_os_error() {
+    drop(open_socket(spec, &text)?);
+    let host = KernelHost::open(&text, &link)?;
+    let port = libxdp::open(&socket::Opening { spec, link: &link, text }, record(&link))?;
+    Ok((Box::new(port), host))
+}
+
+#[cfg(not(feature = "xsk-rs"))]
+fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenError> {
+    Err(OpenError::Unsuitable {
+        spec: spec.to_string(),
+        problem: "this roce was built without libxdp; `cargo build --release --features xsk-rs` builds one with it \
+                  (docs/interfaces.md says what that takes), and without backend=libxdp it uses its own"
+            .to_owned(),
+    })
+}
+
+fn open_own(spec: &XdpSpec) -> Result<(XdpPort, KernelHost), OpenError> {
+    let text = spec.to_string();
+    let link = Link::find(&text, &spec.interface)?;
+    // First, so that the privilege is what is complained about if it is missing.
+    let socket = open_socket(spec, &text)?;
+    let host = KernelHost::open(&text, &link)?;
+    let opened = socket::set_up(spec, &link, socket)?;
+    Ok((XdpPort::new(opened, &link), host))
+}
+
+fn open_socket(spec: &XdpSpec, text: &str) -> Result<OwnedFd, OpenError> {
+    let text = text.to_owned();
+    socket::create().map_err(|source| match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => OpenError::Privilege {
-            spec: text.clone(),
+            spec: text,
             step: "open an AF_XDP socket",
             privilege: socket::PRIVILEGE,
             source,
         },
         Some(libc::EAFNOSUPPORT) => OpenError::Unsuitable {
-            spec: text.clone(),
+            spec: text,
             problem: format!(
                 "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS); use raw:{}",
                 spec.interface
             ),
         },
-        _ => OpenError::System { spec: text.clone(), step: "open an AF_XDP socket", source },
-    })?;
-    let host = KernelHost::open(&text, &link)?;
-    let opened = socket::set_up(spec, &link, socket)?;
-    Ok((XdpPort::new(opened, &link), host))
+        _ => OpenError::System { spec: text, step: "open an AF_XDP socket", source },
+    })
+}
+
+/// What a port is, of either backend.
+fn record(link: &Link) -> PortRecord {
+    PortRecord {
+        kind: "xdp",
+        interface: link.name.clone(),
+        mac: link.mac,
+        link_mtu: link.mtu,
+        max_segments: 1,
+        bits_per_second: link.bits_per_second,
+    }
 }
 
 /// Whether AF_XDP sockets can be opened here, and on which addresses. Opens one and a map for it, on no interface.
@@ -120,14 +171,7 @@ pub(crate) fn availability() -> Availability {
 
 impl XdpPort {
     fn new(opened: Opened, link: &Link) -> Self {
-        let record = PortRecord {
-            kind: "xdp",
-            interface: link.name.clone(),
-            mac: link.mac,
-            link_mtu: link.mtu,
-            max_segments: 1,
-            bits_per_second: link.bits_per_second,
-        };
+        let record = record(link);
         let report = opened.report;
         tracing::debug!(?record, ?report, "opened an AF_XDP socket");
         Self {
@@ -191,36 +235,76 @@ impl XdpPort {
                 self.scratch.as_slice()
             }
         };
+        self.counters.deliver(&self.record, head, tail, count > 1, sink)
+    }
+}
+
+/// One system call that makes the kernel send; whether it may go on at once.
+fn kick(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
+        Ok(_) => Ok(true),
+        // EAGAIN: it has sent as many as it does in one call, or has no room. EBUSY and ENOBUFS: a frame was
+        // lost in the queue of the interface, as any may be.
+        Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(true),
+        Err(Errno::NETDOWN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// When to try again to send.
+const fn retry_after(now: Instant, is_up: bool) -> Instant {
+    now.plus_nanos(if is_up { RETRY_NS } else { DOWN_NS })
+}
+
+impl Counters {
+    /// Gives a received frame to `sink`, unless it is longer than any that the link carries; whether it did.
+    fn deliver(
+        &mut self,
+        record: &PortRecord,
+        head: &[u8],
+        tail: &[u8],
+        is_fragmented: bool,
+        sink: &mut dyn FnMut(&Incoming<'_>),
+    ) -> bool {
         let len = head.len() + tail.len();
-        if len > self.record.link_mtu + ETHERNET_AND_TAGS {
-            if self.counters.rx_superpackets == 0 {
+        if len > record.link_mtu + ETHERNET_AND_TAGS {
+            if self.rx_superpackets == 0 {
                 tracing::warn!(
-                    interface = self.record.interface,
+                    interface = record.interface,
                     len,
                     "frames longer than the link arrive: `ethtool -K INTERFACE tx off gso off` at the sending end \
                      of the cable makes its kernel split them"
                 );
             }
-            self.counters.rx_superpackets += 1;
+            self.rx_superpackets += 1;
             return false;
         }
-        self.counters.rx_bytes += len as u64;
-        self.counters.rx_fragmented += u64::from(count > 1);
+        self.rx_bytes += len as u64;
+        self.rx_fragmented += u64::from(is_fragmented);
         sink(&Incoming { head, tail, segment_len: None, vlan: None });
         true
     }
 
-    /// One system call that makes the kernel send; whether it may go on at once.
-    fn kick(&mut self) -> io::Result<bool> {
-        self.counters.tx_calls += 1;
-        match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
-            Ok(_) => Ok(true),
-            // EAGAIN: it has sent as many as it does in one call, or has no room. EBUSY and ENOBUFS: a frame was
-            // lost in the queue of the interface, as any may be.
-            Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(true),
-            Err(Errno::NETDOWN) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+    /// These, and what the kernel counts for the socket.
+    fn visit(&self, report: &Report, socket: BorrowedFd<'_>, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("xdp_native", report.is_native.into());
+        visit("xdp_zero_copy", report.is_zero_copy.into());
+        visit("xdp_tx_frames", self.tx_frames);
+        visit("xdp_tx_bytes", self.tx_bytes);
+        visit("xdp_tx_calls", self.tx_calls);
+        visit("xdp_tx_blocked", self.tx_blocked);
+        visit("xdp_tx_refused", self.tx_refused);
+        visit("xdp_rx_frames", self.rx_frames);
+        visit("xdp_rx_bytes", self.rx_bytes);
+        visit("xdp_rx_fragmented", self.rx_fragmented);
+        visit("xdp_rx_superpackets", self.rx_superpackets);
+        visit("xdp_rx_wakeups", self.rx_wakeups);
+        let Ok(kernel) = sockopt::xdp_statistics(socket) else { return };
+        visit("xdp_rx_dropped", kernel.rx_dropped);
+        visit("xdp_rx_invalid", kernel.rx_invalid_descs);
+        visit("xdp_tx_invalid", kernel.tx_invalid_descs);
+        visit("xdp_rx_ring_full", kernel.rx_ring_full.unwrap_or(0));
+        visit("xdp_rx_fill_empty", kernel.rx_fill_ring_empty_descs.unwrap_or(0));
     }
 }
 
@@ -272,12 +356,13 @@ impl FramePort for XdpPort {
         self.rings.tx.submit();
         let mut unread = self.rings.tx.unread();
         while unread > 0 && self.rings.tx.needs_wakeup() {
-            let is_up = self.kick()?;
+            self.counters.tx_calls += 1;
+            let is_up = kick(self.socket.as_fd())?;
             self.reap();
             let before = mem::replace(&mut unread, self.rings.tx.unread());
             if unread == before {
                 self.counters.tx_blocked += 1;
-                self.retry_at = Some(now.plus_nanos(if is_up { RETRY_NS } else { DOWN_NS }));
+                self.retry_at = Some(retry_after(now, is_up));
                 break;
             }
         }
@@ -319,25 +404,7 @@ impl FramePort for XdpPort {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let it = &self.counters;
-        visit("xdp_native", self.report.is_native.into());
-        visit("xdp_zero_copy", self.report.is_zero_copy.into());
-        visit("xdp_tx_frames", it.tx_frames);
-        visit("xdp_tx_bytes", it.tx_bytes);
-        visit("xdp_tx_calls", it.tx_calls);
-        visit("xdp_tx_blocked", it.tx_blocked);
-        visit("xdp_tx_refused", it.tx_refused);
-        visit("xdp_rx_frames", it.rx_frames);
-        visit("xdp_rx_bytes", it.rx_bytes);
-        visit("xdp_rx_fragmented", it.rx_fragmented);
-        visit("xdp_rx_superpackets", it.rx_superpackets);
-        visit("xdp_rx_wakeups", it.rx_wakeups);
-        let Ok(kernel) = sockopt::xdp_statistics(&self.socket) else { return };
-        visit("xdp_rx_dropped", kernel.rx_dropped);
-        visit("xdp_rx_invalid", kernel.rx_invalid_descs);
-        visit("xdp_tx_invalid", kernel.tx_invalid_descs);
-        visit("xdp_rx_ring_full", kernel.rx_ring_full.unwrap_or(0));
-        visit("xdp_rx_fill_empty", kernel.rx_fill_ring_empty_descs.unwrap_or(0));
+        self.counters.visit(&self.report, self.socket.as_fd(), visit);
     }
 }
 

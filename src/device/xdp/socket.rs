@@ -1,7 +1,7 @@
 //! Opening an AF_XDP socket: memory, rings, program, queue; and saying what is in the way.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::program::roce_program;
 use super::rings::{Consumer, Producer};
-use super::spec::{XdpMode, XdpSpec};
+use super::spec::{XdpBackend, XdpMode, XdpSpec};
 use super::umem::{RX_CHUNKS, SLOT_CHUNKS, TX_SLOTS, Umem};
 use super::{bpf, umem};
 use crate::device::OpenError;
@@ -73,7 +73,8 @@ pub(super) fn set_up(spec: &XdpSpec, link: &Link, socket: OwnedFd) -> Result<Ope
     let program = bpf::load(&program, true)
         .or_else(|error| if is_unknown(&error) { bpf::load(&program, false) } else { Err(error) })
         .map_err(opening.fail("load the XDP program"))?;
-    let (attached, is_native) = opening.attach(&program)?;
+    let (attached, is_native) =
+        opening.in_the_first_mode(|native| bpf::attach(program.as_fd(), link.index, native))?;
     let takes_fragments = opening.bind(&socket, is_native)?;
     for chunk in Umem::rx_chunks() {
         let _ = rings.fill.push(chunk);
@@ -89,14 +90,14 @@ pub(super) fn set_up(spec: &XdpSpec, link: &Link, socket: OwnedFd) -> Result<Ope
 }
 
 /// What every step knows.
-struct Opening<'a> {
-    spec: &'a XdpSpec,
-    link: &'a Link,
-    text: String,
+pub(super) struct Opening<'a> {
+    pub(super) spec: &'a XdpSpec,
+    pub(super) link: &'a Link,
+    pub(super) text: String,
 }
 
 impl Opening<'_> {
-    fn fail(&self, step: &'static str) -> impl Fn(io::Error) -> OpenError {
+    pub(super) fn fail(&self, step: &'static str) -> impl Fn(io::Error) -> OpenError {
         move |source| match source.kind() {
             io::ErrorKind::PermissionDenied => {
                 OpenError::Privilege { spec: self.text.clone(), step, privilege: PRIVILEGE, source }
@@ -105,11 +106,11 @@ impl Opening<'_> {
         }
     }
 
-    fn unsuitable(&self, problem: String) -> OpenError {
+    pub(super) fn unsuitable(&self, problem: String) -> OpenError {
         OpenError::Unsuitable { spec: self.text.clone(), problem }
     }
 
-    fn check_queue(&self) -> Result<(), OpenError> {
+    pub(super) fn check_queue(&self) -> Result<(), OpenError> {
         let (name, queue) = (&self.link.name, self.spec.queue);
         match self.link.rx_queues {
             Some(count) if queue >= count => Err(self.unsuitable(format!(
@@ -144,7 +145,7 @@ impl Opening<'_> {
         sockopt::set_xdp_umem_completion_ring_size(socket, TX_RING_LEN).map_err(size)?;
         sockopt::set_xdp_rx_ring_size(socket, RX_CHUNKS).map_err(size)?;
         sockopt::set_xdp_tx_ring_size(socket, TX_RING_LEN).map_err(size)?;
-        self.set_optional(socket);
+        self.set_optional(socket.as_fd());
         let map = || {
             let offsets = sockopt::xdp_mmap_offsets(socket)?;
             let fd = socket.as_fd();
@@ -159,7 +160,7 @@ impl Opening<'_> {
     }
 
     /// What makes it faster where the kernel can.
-    fn set_optional(&self, socket: &OwnedFd) {
+    pub(super) fn set_optional(&self, socket: BorrowedFd<'_>) {
         // What waits at the other end of a virtual cable counts as ours.
         if sockopt::set_socket_send_buffer_size_force(socket, SEND_BUFFER_BYTES).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER_BYTES);
@@ -178,8 +179,11 @@ impl Opening<'_> {
         tracing::debug!(device = self.text, granted = result == 0, "asked for longer runs of frames");
     }
 
-    /// Ties the program to the interface in the first mode that works; whether that is native.
-    fn attach(&self, program: &OwnedFd) -> Result<(OwnedFd, bool), OpenError> {
+    /// Ties a program to the interface in the first mode that works; whether that is native.
+    pub(super) fn in_the_first_mode<T>(
+        &self,
+        mut attach: impl FnMut(bool) -> io::Result<T>,
+    ) -> Result<(T, bool), OpenError> {
         let modes: &[bool] = match self.spec.mode {
             XdpMode::Native => &[true],
             XdpMode::Generic => &[false],
@@ -190,7 +194,7 @@ impl Opening<'_> {
         let mut last = None;
         for native in modes.iter().copied() {
             // A program that has just ended may still be attached.
-            let tries = with_patience(|| bpf::attach(program.as_fd(), self.link.index, native));
+            let tries = with_patience(|| attach(native));
             match tries {
                 Ok(link) => return Ok((link, native)),
                 Err(error) => {
@@ -207,6 +211,11 @@ impl Opening<'_> {
     fn attach_error(&self, error: io::Error, native: bool) -> OpenError {
         let name = &self.link.name;
         match error.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST) if self.spec.backend == XdpBackend::Libxdp => self.unsuitable(format!(
+                "another XDP program is on {name} that ours cannot stand beside: it was not put there by libxdp \
+                 (`xdp-loader status` shows programs, `ip link set dev {name} xdp off` removes one), or there is no \
+                 bpffs (`mount -t bpf bpf /sys/fs/bpf`), or this kernel allows no dispatcher"
+            )),
             Some(libc::EBUSY | libc::EEXIST) => self.unsuitable(format!(
                 "another XDP program is on {name}: `ip link show dev {name}` and `bpftool net` show it. End the \
                  process that put it there (it may be another roce), or remove it with `ip link set dev {name} xdp \
@@ -235,12 +244,20 @@ impl Opening<'_> {
             let address = SocketAddrXdp::new(flags, self.link.index, self.spec.queue);
             with_patience(|| Ok(rustix::net::bind(socket, &address)?))
         };
+        self.with_fragments_if_possible(bind).map(|((), takes_fragments)| takes_fragments)
+    }
+
+    /// Takes the queue of the interface, if the kernel can with frames that may take several chunks; whether so.
+    pub(super) fn with_fragments_if_possible<T>(
+        &self,
+        mut bind: impl FnMut(bool) -> io::Result<T>,
+    ) -> Result<(T, bool), OpenError> {
         let result = match bind(true) {
-            Err(error) if is_unknown(&error) => bind(false).map(|()| false),
-            result => result.map(|()| true),
+            Err(error) if is_unknown(&error) => bind(false).map(|bound| (bound, false)),
+            result => result.map(|bound| (bound, true)),
         };
         let (name, queue) = (&self.link.name, self.spec.queue);
-        let takes_fragments = result.map_err(|error| match error.raw_os_error() {
+        let (bound, takes_fragments) = result.map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => self.unsuitable(format!(
                 "queue {queue} of {name} is taken by another AF_XDP socket; end the process that has it, or use \
                  another queue"
@@ -258,13 +275,13 @@ impl Opening<'_> {
                 ONE_CHUNK - ETHERNET_AND_TAG
             )));
         }
-        Ok(takes_fragments)
+        Ok((bound, takes_fragments))
     }
 }
 
 /// Tries again for a while what is still taken: the kernel takes its time to let go of what a process had that has
 /// just ended.
-fn with_patience<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub(super) fn with_patience<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let end = Instant::now() + PATIENCE;
     let mut pause = Duration::from_millis(1);
     loop {
@@ -282,7 +299,7 @@ fn with_patience<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T>
 }
 
 /// Whether the kernel may just be too old for a flag.
-fn is_unknown(error: &io::Error) -> bool {
+pub(super) fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 

@@ -13,6 +13,7 @@ use crate::device::link::interface_name;
 /// "xdp:" interface *( "," option )
 /// option = "queue=" NUMBER   the receive queue; 0 if not given
 ///        | "mode=" ( "native" | "generic" | "auto" )   where the program runs; auto if not given
+///        | "backend=" ( "own" | "libxdp" )   whose rings and program; own if not given, see [`XdpBackend`]
 ///        | "vlan=" NUMBER    the VLAN of all frames, 1 to 4094; without it they have no tag
 ///        | "prio=" NUMBER    the priority in their tag, 0 to 7; without it, that of their DSCP
 /// ```
@@ -24,6 +25,8 @@ pub struct XdpSpec {
     pub queue: u32,
     /// Where the program runs.
     pub mode: XdpMode,
+    /// Whose rings and program.
+    pub backend: XdpBackend,
     /// The tag of frames.
     pub settings: FrameSettings,
 }
@@ -38,6 +41,17 @@ pub enum XdpMode {
     /// In the driver if it can, but behind it on virtual cables (veth), where that is faster.
     #[default]
     Auto,
+}
+
+/// What moves the frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpBackend {
+    /// Our own: needs no C library, and the interface for itself.
+    #[default]
+    Own,
+    /// The C library libxdp, which can share the interface with other XDP programs. Only where this crate was built
+    /// with its feature `xsk-rs`.
+    Libxdp,
 }
 
 impl fmt::Display for XdpMode {
@@ -59,6 +73,9 @@ impl fmt::Display for XdpSpec {
         if self.mode != XdpMode::Auto {
             write!(f, ",mode={}", self.mode)?;
         }
+        if self.backend == XdpBackend::Libxdp {
+            f.write_str(",backend=libxdp")?;
+        }
         write!(f, "{}", self.settings)
     }
 }
@@ -76,7 +93,8 @@ impl FromStr for XdpSpec {
         let mut items = rest.strip_prefix(':').unwrap_or(rest).split(',').map(str::trim);
         let name = items.next().unwrap_or_default();
         let interface = interface_name(name).ok_or_else(|| bad(name, INTERFACE))?.to_owned();
-        let (mut queue, mut mode, mut settings) = (0, XdpMode::Auto, FrameSettings::default());
+        let (mut queue, mut mode, mut backend) = (0, XdpMode::Auto, XdpBackend::Own);
+        let mut settings = FrameSettings::default();
         for item in items {
             let (name, value) = item.split_once('=').ok_or_else(|| bad(item, OPTIONS))?;
             match (name, value) {
@@ -85,18 +103,22 @@ impl FromStr for XdpSpec {
                 ("mode", "generic") => mode = XdpMode::Generic,
                 ("mode", "auto") => mode = XdpMode::Auto,
                 ("mode", _) => return Err(bad(item, "mode=native, mode=generic or mode=auto")),
+                ("backend", "own") => backend = XdpBackend::Own,
+                ("backend", "libxdp") => backend = XdpBackend::Libxdp,
+                ("backend", _) => return Err(bad(item, "backend=own or backend=libxdp")),
                 _ => {
                     let result = settings.set(name, value).ok_or_else(|| bad(item, OPTIONS))?;
                     result.map_err(|expected| bad(item, expected))?;
                 }
             }
         }
-        Ok(Self { interface, queue, mode, settings })
+        Ok(Self { interface, queue, mode, backend, settings })
     }
 }
 
 const INTERFACE: &str = "the name of an Ethernet interface such as eth0";
-const OPTIONS: &str = "queue=NUMBER, mode=native|generic|auto, vlan=NUMBER or prio=NUMBER";
+const OPTIONS: &str =
+    "queue=NUMBER, mode=native|generic|auto, backend=own|libxdp, vlan=NUMBER or prio=NUMBER";
 
 #[cfg(test)]
 mod tests {
@@ -108,6 +130,8 @@ mod tests {
             ("xdp:eth0", "xdp:eth0"),
             ("xdp:eth0,queue=0,mode=auto", "xdp:eth0"),
             ("xdp:eth0, mode=generic,queue=3", "xdp:eth0,queue=3,mode=generic"),
+            ("xdp:eth0,backend=libxdp,queue=1", "xdp:eth0,queue=1,backend=libxdp"),
+            ("xdp:eth0,backend=own", "xdp:eth0"),
             ("xdp:eth0,prio=3,mode=native,vlan=100", "xdp:eth0,mode=native,vlan=100,prio=3"),
         ] {
             let spec: XdpSpec = text.parse().unwrap();
@@ -122,6 +146,7 @@ mod tests {
             ("xdp", "the name of an Ethernet interface"),
             ("xdp:eth0,queue=-1", "`queue=-1`: expected the number of a queue"),
             ("xdp:eth0,mode=fast", "mode=native, mode=generic or mode=auto"),
+            ("xdp:eth0,backend=bcc", "backend=own or backend=libxdp"),
             ("xdp:eth0,vlan=0", "from 1 to 4094"),
             ("xdp:eth0,port=1", "`port=1`: expected queue=NUMBER"),
         ] {

@@ -14,11 +14,11 @@ use crate::device::ports::{
 use crate::device::raw::tests::check_other_traffic;
 use crate::device::testing::skip_unless;
 
-const MODES: [&str; 2] = ["generic", "native"];
+pub(super) const MODES: [&str; 2] = ["generic", "native"];
 
 fn try_open(namespace: &Namespace, spec: &str) -> Result<(XdpPort, KernelHost), OpenError> {
     let spec: XdpSpec = spec.parse().unwrap();
-    namespace.run(move || open(&spec))
+    namespace.run(move || open_own(&spec))
 }
 
 #[track_caller]
@@ -26,7 +26,7 @@ fn open_in(namespace: &Namespace, spec: &str) -> (XdpPort, KernelHost) {
     try_open(namespace, spec).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn counter(port: &dyn FramePort, name: &str) -> u64 {
+pub(super) fn counter(port: &dyn FramePort, name: &str) -> u64 {
     let mut found = None;
     port.counters(&mut |known, value| {
         if known == name {
@@ -37,7 +37,7 @@ fn counter(port: &dyn FramePort, name: &str) -> u64 {
 }
 
 /// Whether this process may load programs for the kernel, which a user namespace does not give.
-fn has_privilege() -> bool {
+pub(super) fn has_privilege() -> bool {
     let can = socket::create().and_then(|_| bpf::create_socket_map(1)).is_ok();
     !skip_unless(can, "AF_XDP takes CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW")
 }
@@ -218,7 +218,7 @@ fn whole_devices_talk() {
         let mut devices = [(&cable.near, "v0"), (&cable.far, "v1")].map(|(namespace, name)| {
             let spec: XdpSpec = format!("xdp:{name}{options}").parse().unwrap();
             let settings = spec.settings;
-            let (port, host) = namespace.run(move || open(&spec)).unwrap();
+            let (port, host) = namespace.run(move || open_own(&spec)).unwrap();
             FramedDevice::new(Box::new(port), Box::new(host), settings)
         });
         let [near, far] = &mut devices;
@@ -257,7 +257,7 @@ fn it_can_be_opened_again_and_again_at_once() {
     }
 }
 
-fn has_program(namespace: &Namespace) -> bool {
+pub(super) fn has_program(namespace: &Namespace) -> bool {
     let output = namespace.run(|| Command::new("ip").args(["link", "show", "dev", "v0"]).output()).unwrap();
     String::from_utf8(output.stdout).unwrap().contains("xdp")
 }
@@ -267,7 +267,7 @@ fn a_killed_process_leaves_nothing_behind() {
     const ROLE: &str = "ROCE_TEST_XDP_ROLE";
     if std::env::var_os(ROLE).is_some() {
         // The process that is killed.
-        let _held = open(&"xdp:v0".parse().unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        let _held = open_own(&"xdp:v0".parse().unwrap()).unwrap_or_else(|error| panic!("{error}"));
         println!("\nopened");
         std::thread::sleep(Duration::from_secs(30));
         return;
@@ -348,6 +348,15 @@ fn errors_say_what_to_do_next() {
     }
     drop(other);
     drop(open_in(&cable.near, "xdp:v0"));
+}
+
+#[cfg(not(feature = "xsk-rs"))]
+#[test]
+fn the_other_backend_says_how_to_get_it() {
+    let error = open(&"xdp:lo,backend=libxdp".parse().unwrap()).map(|_| ()).unwrap_err().to_string();
+    for part in ["device `xdp:lo,backend=libxdp`", "--features xsk-rs", "without backend=libxdp"] {
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 const NOBODY: roce_packet::MacAddr = roce_packet::MacAddr([2, 0, 0, 0, 0, 0x7f]);
