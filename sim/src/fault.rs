@@ -14,7 +14,7 @@ mod tests;
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use roce_packet::{Bth, Ecn};
+use roce_packet::{Bth, Ecn, Path};
 use roce_transport::Instant;
 
 pub use parse::{FaultPlanError, FaultPlanErrorKind};
@@ -72,6 +72,8 @@ pub struct Delivery {
     pub flips: BitFlips,
     /// With the mark "congestion experienced".
     pub mark: bool,
+    /// The bits of the traffic class that are set to zero, as routers do that do not trust their senders.
+    pub clears: u8,
     /// Twice.
     pub duplicate: bool,
     /// This much later, in nanoseconds.
@@ -83,7 +85,14 @@ pub struct Delivery {
 impl Delivery {
     /// At once and undamaged.
     pub const UNTOUCHED: Self =
-        Self { flips: BitFlips::NONE, mark: false, duplicate: false, delay_ns: 0, reorder: None };
+        Self { flips: BitFlips::NONE, mark: false, clears: 0, duplicate: false, delay_ns: 0, reorder: None };
+
+    /// The path as the receiver sees it: with the traffic class that is left, and the mark.
+    #[must_use]
+    pub const fn path(&self, mut path: Path) -> Path {
+        path.traffic_class &= !self.clears;
+        if self.mark { path.with_ecn(Ecn::CongestionExperienced) } else { path }
+    }
 }
 
 /// How long a datagram waits until others have overtaken it.
@@ -162,6 +171,8 @@ pub struct FaultCounters {
     pub delayed: u64,
     /// Marked "congestion experienced".
     pub marked: u64,
+    /// With bits of the traffic class set to zero.
+    pub cleared: u64,
     /// Chosen to be marked but not ECN capable, or already marked.
     pub not_markable: u64,
     /// Of queue pairs beyond the 65,536 that relative rules can tell apart.
@@ -179,6 +190,7 @@ impl FaultCounters {
         visit("fault_corrupted", self.corrupted);
         visit("fault_delayed", self.delayed);
         visit("fault_marked", self.marked);
+        visit("fault_cleared", self.cleared);
         visit("fault_not_markable", self.not_markable);
         visit("fault_untracked", self.untracked);
     }
@@ -238,6 +250,7 @@ impl FaultInjector {
             relative: self.flows.as_mut().map(|flows| flows.observe(&bth)).unwrap_or_default(),
             pass: self.passes.as_mut().map(|passes| passes.observe(&bth)),
             bth,
+            len: u32::try_from(datagram.len()).unwrap_or(u32::MAX),
         });
         if facts.is_some_and(|facts| self.flows.is_some() && facts.relative.psn.is_none()) {
             self.counters.untracked += 1;
@@ -268,6 +281,8 @@ impl FaultInjector {
             Action::Corrupt(Some(bit)) => delivery.flips = BitFlips::one(bit),
             Action::Corrupt(None) => delivery.flips = self.random.flips(len),
             Action::Mark { force } => delivery.mark = self.mark(ecn, force),
+            Action::ClearEcn => delivery.clears = 0b11,
+            Action::ClearDscp => delivery.clears = !0b11,
             Action::Delay(time) => delivery.delay_ns = self.random.time(time),
         }
         Verdict::Deliver(delivery)
@@ -292,6 +307,7 @@ impl FaultInjector {
         Verdict::Deliver(Delivery {
             flips,
             mark: marked && self.mark(ecn, rates.force_mark),
+            clears: 0,
             duplicate,
             delay_ns,
             reorder: reordered.then(|| self.reorder(rates.behind)),
@@ -323,6 +339,7 @@ impl FaultInjector {
                 counters.corrupted += u64::from(!delivery.flips.is_empty());
                 counters.delayed += u64::from(delivery.delay_ns != 0);
                 counters.marked += u64::from(delivery.mark);
+                counters.cleared += u64::from(delivery.clears != 0);
             }
         }
     }
@@ -335,6 +352,7 @@ struct Facts {
     relative: Relative,
     /// Known if a rule asks for it.
     pass: Option<u32>,
+    len: u32,
 }
 
 impl Rule {
@@ -353,6 +371,7 @@ impl Rule {
             && meets(self.psn, facts.map(|facts| facts.bth.psn.get()))
             && meets(self.relative_qp, facts.and_then(|facts| facts.relative.qp))
             && meets(self.relative_psn, facts.and_then(|facts| facts.relative.psn))
+            && meets(self.len, facts.map(|facts| facts.len))
             && meets(self.pass, facts.and_then(|facts| facts.pass))
             && self.opcode.as_ref().is_none_or(opcode_fits)
     }

@@ -424,9 +424,7 @@ impl Pair {
         else {
             return;
         };
-        if delivery.mark {
-            packet.path = packet.path.with_ecn(roce_packet::Ecn::CongestionExperienced);
-        }
+        packet.path = delivery.path(packet.path);
         // Held back behind so many others: on a link without a queue that is a matter of time.
         let behind = delivery.reorder.map_or(0, |reorder| u64::from(reorder.behind) * 40);
         let delay = delivery.delay_ns + behind;

@@ -50,8 +50,8 @@ delay=10us-1ms@20%.
 Rules, separated by semicolons, apply to chosen packets only; the first that matches decides:
   rule:qp=0x11,psn=5,pass=1,action=drop
 with qp, rqp (order of appearance), psn, rpsn (from the first one seen), opcode (name, prefix* or
-number), pass (which time this PSN is seen), chance, times, after, until; and action drop, dup,
-reorder, corrupt, ecn, force-ecn, delay:TIME or deliver.";
+number), pass (which time this PSN is seen), len (bytes from BTH to ICRC), chance, times, after, until;
+and action drop, dup, reorder, corrupt, ecn, force-ecn, clear-ecn, clear-dscp, delay:TIME or deliver.";
 
 impl DeviceArgs {
     /// Opens the device: the one asked for, or `default`.

@@ -13,7 +13,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-use roce_packet::{Ecn, Path, VlanTag};
+use roce_packet::{Path, VlanTag};
 use roce_sim::fault::{Delivery, FaultInjector, Verdict};
 use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 
@@ -132,7 +132,7 @@ impl Device for FaultDevice {
         let Verdict::Deliver(delivery) = side.injector.inject(now, transmit.path.ecn(), bytes) else {
             return;
         };
-        let transmit = Transmit { path: marked(transmit.path, &delivery), ..*transmit };
+        let transmit = Transmit { path: delivery.path(transmit.path), ..*transmit };
         if delivery.delay_ns > 0 || delivery.reorder.is_some() {
             side.hold(now, &delivery, transmit, [bytes, &[]]);
             return;
@@ -264,7 +264,7 @@ fn take_received(
         side.held.overtake();
         return;
     }
-    let path = marked(received.path, &delivery);
+    let path = delivery.path(received.path);
     if delivery.delay_ns > 0 || delivery.reorder.is_some() {
         side.hold(now, &delivery, (path, received.identification), [received.head, received.tail]);
         return;
@@ -292,10 +292,6 @@ fn join(whole: &mut Vec<u8>, head: &[u8], tail: &[u8]) {
     whole.clear();
     whole.extend_from_slice(head);
     whole.extend_from_slice(tail);
-}
-
-fn marked(path: Path, delivery: &Delivery) -> Path {
-    if delivery.mark { path.with_ecn(Ecn::CongestionExperienced) } else { path }
 }
 
 const fn copies(delivery: &Delivery) -> usize {

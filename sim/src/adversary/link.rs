@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use roce_packet::{Ecn, Path};
+use roce_packet::Path;
 use roce_transport::{Instant, Transmit};
 
 use super::plan::Plan;
@@ -105,10 +105,7 @@ impl Link {
     ) -> Fate {
         let behind = delivery.reorder.map_or(0, |reorder| u64::from(reorder.behind) * (self.gap_ns + 20));
         let at = arrives.plus_nanos(delivery.delay_ns + behind);
-        let mut path = transmit.path;
-        if delivery.mark {
-            path = path.with_ecn(Ecn::CongestionExperienced);
-        }
+        let path = delivery.path(transmit.path);
         let mut packet = InFlight {
             to,
             path,

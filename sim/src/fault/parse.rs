@@ -113,6 +113,7 @@ fn read_rule(parts: &str) -> Result<Rule, FaultPlanErrorKind> {
             "rpsn" => rule.relative_psn = Some(pair.value(NUMBERS_24, numbers_24)?),
             "opcode" => rule.opcode = Some(pair.value(OPCODE, OpcodePattern::new)?),
             "pass" => rule.pass = Some(pair.value(COUNTS, counts)?),
+            "len" => rule.len = Some(pair.value(LENGTHS, numbers)?),
             "after" => rule.after_ns = Some(pair.value(DURATION, duration)?),
             "until" => rule.until_ns = Some(pair.value(DURATION, duration)?),
             "chance" => rule.chance = Some(pair.value(CHANCE, chance)?),
@@ -186,6 +187,8 @@ fn action(text: &str) -> Option<Action> {
         ("corrupt", Some(argument)) => number(argument).map(Some).map(Action::Corrupt),
         ("ecn", None) => Some(Action::Mark { force: false }),
         ("force-ecn", None) => Some(Action::Mark { force: true }),
+        ("clear-ecn", None) => Some(Action::ClearEcn),
+        ("clear-dscp", None) => Some(Action::ClearDscp),
         ("delay", Some(argument)) => delay_time(argument).map(Action::Delay),
         _ => None,
     }
@@ -311,9 +314,9 @@ const PERCENT_DECIMALS: u32 = 7;
 
 const RATE_NAMES: &str =
     "drop, dup, reorder, corrupt, ecn, delay, reorder-behind, reorder-hold, force-ecn, rule:";
-const RULE_NAMES: &str = "qp, rqp, psn, rpsn, opcode, pass, after, until, chance, times, action";
-const ACTIONS: &str =
-    "drop, dup, reorder, reorder:NUMBER, corrupt, corrupt:BIT, ecn, force-ecn, delay:TIME, deliver";
+const RULE_NAMES: &str = "qp, rqp, psn, rpsn, opcode, pass, len, after, until, chance, times, action";
+const ACTIONS: &str = "drop, dup, reorder, reorder:NUMBER, corrupt, corrupt:BIT, ecn, force-ecn, clear-ecn, clear-dscp, delay:TIME, \
+     deliver";
 const CHANCE: &str = "a percentage with at most seven decimal places such as 0.5%";
 const TIME: &str = "a time such as 50us or 50us-70us; units are ns, us, ms, s";
 const DURATION: &str = "a time such as 50us; units are ns, us, ms, s";
@@ -322,6 +325,7 @@ const BEHIND: &str = "a number from 1 to 1000";
 const SWITCH: &str = "on or off";
 const NUMBER: &str = "a number such as 5 or 0x11";
 const NUMBERS_24: &str = "a number from 0 to 16777215 such as 5 or 0x11, or a range such as 5-9";
+const LENGTHS: &str = "a number of bytes such as 1048, or a range such as 1048-65535";
 const COUNTS: &str = "a number from 1 such as 2, or a range such as 2-4";
 const OPCODE: &str =
     "a name such as RC_SEND_ONLY, the beginning of names such as RC_SEND_*, or a number from 0 to 255";

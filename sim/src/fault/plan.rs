@@ -31,12 +31,13 @@ use super::parse::{DurationText, Percent};
 ///          | "rpsn=" numbers           the same, counted from the first one seen on its queue pair, 0
 ///          | "opcode=" ( name | prefix "*" | number )
 ///          | "pass=" numbers           which time this PSN is seen on its queue pair; 1 is the first
+///          | "len=" numbers            bytes from BTH to ICRC
 ///          | "after=" time | "until=" time    time since the first datagram
 ///          | "chance=" chance          applies to this share only
 ///          | "times=" number           applies at most this often
 ///          | "action=" action          required
 /// action   = "drop" | "dup" | "reorder" [ ":" number ] | "corrupt" [ ":" bit ]
-///          | "ecn" | "force-ecn" | "delay:" time | "deliver"
+///          | "ecn" | "force-ecn" | "clear-ecn" | "clear-dscp" | "delay:" time | "deliver"
 ///
 /// chance   = decimal "%"               at most seven decimal places
 /// time     = duration [ "-" duration ] the second one makes it random in between
@@ -196,6 +197,8 @@ pub struct Rule {
     pub opcode: Option<OpcodePattern>,
     /// Which time this sequence number is seen on its queue pair, from 1: 2 is its first retransmission.
     pub pass: Option<Numbers>,
+    /// How long the datagram is, BTH to ICRC, in bytes.
+    pub len: Option<Numbers>,
     /// Nanoseconds since the first datagram of all from which on the rule is valid.
     pub after_ns: Option<u64>,
     /// Nanoseconds since the first datagram of all from which on the rule is no longer valid.
@@ -219,6 +222,7 @@ impl Rule {
             relative_psn: None,
             opcode: None,
             pass: None,
+            len: None,
             after_ns: None,
             until_ns: None,
             chance: None,
@@ -246,6 +250,10 @@ pub enum Action {
         /// Even if it is not ECN capable.
         force: bool,
     },
+    /// Sets the congestion field to zero, "not ECN capable".
+    ClearEcn,
+    /// Sets the code point of the traffic class to zero.
+    ClearDscp,
     /// Delivers it later.
     Delay(DelayTime),
 }
@@ -369,6 +377,7 @@ impl fmt::Display for Rule {
         list.pair("rpsn", self.relative_psn)?;
         list.pair("opcode", self.opcode.as_ref().map(|pattern| &pattern.text))?;
         list.pair("pass", self.pass)?;
+        list.pair("len", self.len)?;
         list.pair("after", self.after_ns.map(DurationText))?;
         list.pair("until", self.until_ns.map(DurationText))?;
         list.pair("chance", self.chance)?;
@@ -389,6 +398,8 @@ impl fmt::Display for Action {
             Self::Corrupt(Some(bit)) => write!(f, "corrupt:{bit}"),
             Self::Mark { force: false } => f.write_str("ecn"),
             Self::Mark { force: true } => f.write_str("force-ecn"),
+            Self::ClearEcn => f.write_str("clear-ecn"),
+            Self::ClearDscp => f.write_str("clear-dscp"),
             Self::Delay(time) => write!(f, "delay:{time}"),
         }
     }

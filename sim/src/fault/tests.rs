@@ -326,6 +326,42 @@ fn opcodes_are_met_by_name_prefix_and_number() {
 }
 
 #[test]
+fn a_rule_meets_datagrams_of_its_length() {
+    let len = datagram(Opcode::RC_SEND_ONLY, 1, 1).len();
+    for (from, to, expected) in
+        [(len, 65_535, true), (len + 1, 65_535, false), (0, len, true), (0, len - 1, false)]
+    {
+        let mut injector = injector(&format!("rule:len={from}-{to},action=drop"));
+        assert_eq!(send(&mut injector, 1, 1) == Verdict::Drop, expected, "{from}-{to}");
+    }
+}
+
+#[test]
+fn parts_of_the_traffic_class_are_cleared() {
+    let path = Path {
+        encapsulation: roce_packet::Encapsulation::RoceV2,
+        source: [127, 0, 0, 1].into(),
+        destination: [127, 0, 0, 2].into(),
+        source_port: 0xc000,
+        traffic_class: 26 << 2 | 2,
+        hop_limit: 64,
+        flow_label: 0,
+        vlan: None,
+    };
+    for (text, left) in
+        [("clear-ecn", 26 << 2), ("clear-dscp", 2), ("ecn", 26 << 2 | 3), ("deliver", 26 << 2 | 2)]
+    {
+        let mut injector = injector(&format!("rule:action={text}"));
+        assert_eq!(
+            delivery(send(&mut injector, 1, 1)).path(path),
+            Path { traffic_class: left, ..path },
+            "{text}"
+        );
+        assert_eq!(injector.counters().cleared, u64::from(text.starts_with("clear")));
+    }
+}
+
+#[test]
 fn the_first_rule_that_matches_decides_alone() {
     let mut injector = injector("drop=100%;rule:psn=1,action=deliver;rule:psn=1-2,action=dup");
     assert_eq!(send(&mut injector, 1, 1), Verdict::UNTOUCHED);
@@ -426,6 +462,8 @@ fn actions() -> impl Strategy<Value = Action> {
         proptest::option::of(1..=Rates::MAX_BEHIND).prop_map(Action::Reorder),
         any::<Option<u32>>().prop_map(Action::Corrupt),
         any::<bool>().prop_map(|force| Action::Mark { force }),
+        Just(Action::ClearEcn),
+        Just(Action::ClearDscp),
         times().prop_map(Action::Delay),
     ]
 }
@@ -448,17 +486,17 @@ fn plans() -> impl Strategy<Value = FaultPlan> {
     let counts = || proptest::option::of(numbers(1000).prop_filter("from 1", |range| !range.contains(0)));
     let opcode = proptest::option::of(prop_oneof![Just("RC_*"), Just("CNP"), Just("0x7f")]);
     let rule = (
-        (some(0xff_ffff), counts(), some(0xff_ffff), some(0xff_ffff), opcode, counts()),
+        (some(0xff_ffff), counts(), some(0xff_ffff), some(0xff_ffff), opcode, counts(), some(u32::MAX)),
         any::<(Option<u64>, Option<u64>)>(),
         proptest::option::of(chances()),
         any::<Option<u32>>(),
         actions(),
     )
         .prop_map(|(conditions, (after_ns, until_ns), chance, times, action)| {
-            let (qp, relative_qp, psn, relative_psn, opcode, pass) = conditions;
+            let (qp, relative_qp, psn, relative_psn, opcode, pass, len) = conditions;
             let opcode = opcode.and_then(OpcodePattern::new);
             let limits = Rule { after_ns, until_ns, chance, times, ..Rule::new(action) };
-            Rule { qp, relative_qp, psn, relative_psn, opcode, pass, ..limits }
+            Rule { qp, relative_qp, psn, relative_psn, opcode, pass, len, ..limits }
         });
     (rates, proptest::collection::vec(rule, 0..4)).prop_map(|(rates, rules)| FaultPlan { rates, rules })
 }
