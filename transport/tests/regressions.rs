@@ -68,3 +68,37 @@ fn a_window_of_no_packets_is_one_of_one_packet() {
     let statuses: Vec<WcStatus> = pair.completions(Side::A).iter().map(|wc| wc.status).collect();
     assert_eq!(statuses, [WcStatus::Success]);
 }
+
+/// The first queue pair is destroyed while its retransmission timer is still queued, and the second one, which takes
+/// its place, waits for longer: when the old entry came up, the new one had none.
+///
+/// ```text
+/// A  SEND 0 ---> B      <- ACK; destroyed
+/// A  SEND 0 ---x        on the next queue pair in the same place
+///    ... the old deadline passes, then the new one ...
+///    SEND 0 ---> B      <- ACK
+/// ```
+#[test]
+fn a_queue_pair_in_the_place_of_another_keeps_its_retransmission_timer() {
+    let mut pair = Pair::new(1);
+    for round in 0..2 {
+        let (a, b) = pair.connect(QpType::Rc);
+        let mut drops = round;
+        pair.set_script(move |_| {
+            let drop = drops > 0;
+            drops -= u64::from(drop);
+            if drop { Action::Drop } else { Action::Pass }
+        });
+        pair.post_recv(Side::B, b, round, 0, 64).unwrap();
+        let range = pair.host(Side::A).memory_range(0, 8);
+        pair.post_send(Side::A, a, &SendWr::new(round, SendOp::Send, &[range])).unwrap();
+        // Long enough for an answer, too short for any timer.
+        let soon = pair.now.plus_nanos(if round == 0 { 20_000 } else { 10_000_000_000 });
+        pair.drive_until(soon);
+        let ended: Vec<_> = pair.completions(Side::A).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(ended, [(round, WcStatus::Success)]);
+        pair.host_mut(Side::A).engine.destroy_qp(a).unwrap();
+        pair.host_mut(Side::B).engine.destroy_qp(b).unwrap();
+    }
+    assert_eq!(pair.host(Side::A).engine.counters().local_ack_timeout_err, 1);
+}

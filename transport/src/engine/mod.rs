@@ -117,12 +117,11 @@ impl Engine {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.set_now(now);
         let now = self.shared.now;
-        while let Some((deadline, position)) = self.timers.pop_due(now) {
+        while let Some((_, position)) = self.timers.pop_due(now) {
             let index = position as usize;
             let Some(qp) = self.qps.get_mut(index) else { continue };
-            if qp.queued_deadline == Some(deadline) {
-                qp.queued_deadline = None;
-            }
+            // It had no other entry, whichever queue pair in this place made it.
+            qp.queued_deadline = None;
             // It is enough to look at the queue pair again.
             qp.core.deadlines.take_due(Timer::Pace, now);
             if let Halves::Rc(requester, _) = &mut qp.halves {
