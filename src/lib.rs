@@ -11,6 +11,7 @@
 pub mod cli;
 pub mod cm;
 pub mod device;
+pub mod doctor;
 mod driver;
 mod host;
 pub mod limit;

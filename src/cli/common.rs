@@ -7,9 +7,9 @@ use anyhow::{Context as _, bail};
 use roce_packet::{PathMtu, ROCE_UDP_PORT};
 use roce_sim::fault::{FaultInjector, FaultPlan};
 
-use crate::device::OpenOptions;
 use crate::device::pcap::CaptureFile;
-use crate::verbs::Context;
+use crate::device::{self, Device, OpenOptions};
+use crate::verbs::{Context, ContextBuilder};
 
 /// The port of the TCP exchange that our own tools set up connections with.
 pub(super) const EXCHANGE_PORT: u16 = 18_520;
@@ -56,6 +56,20 @@ and action drop, dup, reorder, corrupt, ecn, force-ecn, clear-ecn, clear-dscp, d
 impl DeviceArgs {
     /// Opens the device: the one asked for, or `default`.
     pub(super) fn open(&self, default: impl FnOnce() -> anyhow::Result<String>) -> anyhow::Result<Context> {
+        let (device, _) = self.open_device(default)?;
+        Ok(self.builder().attach(device)?)
+    }
+
+    /// What a context on this device is made with.
+    pub(super) fn builder(&self) -> ContextBuilder {
+        Context::builder().seed(self.seed).window(self.window)
+    }
+
+    /// Opens the device alone, and says which one it is.
+    pub(super) fn open_device(
+        &self,
+        default: impl FnOnce() -> anyhow::Result<String>,
+    ) -> anyhow::Result<(Box<dyn Device>, String)> {
         let spec = match &self.device {
             Some(spec) => spec.clone(),
             None => default()?,
@@ -74,8 +88,7 @@ impl DeviceArgs {
                 options.capture = Some(Box::new(file));
             }
         }
-        let builder = Context::builder().seed(self.seed).options(options).window(self.window);
-        Ok(builder.open(&spec)?)
+        Ok((device::open(&spec, options)?, spec))
     }
 
     fn fault_seed(&self) -> u64 {

@@ -7,6 +7,7 @@ mod common;
 mod demo;
 mod devices;
 mod dissect;
+mod doctor;
 mod explain;
 mod limit;
 mod measure;
@@ -63,6 +64,7 @@ enum Command {
     Limit(limit::Args),
     Rping(rping::Args),
     Perf(perf::Args),
+    Doctor(doctor::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
 }
@@ -80,6 +82,7 @@ impl Cli {
             Command::Limit(args) => limit::run(&args, &mut output),
             Command::Rping(args) => rping::run(&args, &mut output),
             Command::Perf(args) => perf::run(&args, &mut output),
+            Command::Doctor(args) => doctor::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
         }

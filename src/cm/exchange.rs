@@ -110,6 +110,21 @@ impl Exchange {
         Self::over(connected.map_err(|source| ExchangeError::Connect { peer: peer.to_string(), source })?)
     }
 
+    /// The same, but only for so long.
+    ///
+    /// # Errors
+    ///
+    /// When nobody listens there or nobody answers in time; the error says which.
+    pub fn connect_within(
+        context: &Context,
+        peer: SocketAddr,
+        patience: Duration,
+    ) -> Result<Self, ExchangeError> {
+        let _connect = tracing::debug_span!("connect", %peer).entered();
+        let connected = Tcp::connect_within(context, peer, patience);
+        Self::over(connected.map_err(|source| ExchangeError::Connect { peer: peer.to_string(), source })?)
+    }
+
     /// Waits for one connection on `address`.
     ///
     /// # Errors

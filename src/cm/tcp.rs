@@ -2,7 +2,7 @@
 //! address the kernel does not know, brings its own ([`HostTcp`]).
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant as StdInstant};
 
 use roce_transport::Instant;
@@ -50,9 +50,25 @@ impl Tcp {
         if !has_own_tcp(context) {
             return Self::try_from(TcpStream::connect(peer)?);
         }
+        Self::connect_own(context, peer, CONNECT_PATIENCE)
+    }
+
+    /// The same, but only for so long.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect); `TimedOut` when the time is over. A time of zero is refused.
+    pub fn connect_within(context: &Context, peer: SocketAddr, patience: Duration) -> io::Result<Self> {
+        if !has_own_tcp(context) {
+            return Self::try_from(TcpStream::connect_timeout(&peer, patience)?);
+        }
+        Self::connect_own(context, peer, patience)
+    }
+
+    fn connect_own(context: &Context, peer: SocketAddr, patience: Duration) -> io::Result<Self> {
         let id = until(context, None, |tcp, now| tcp.connect(now, peer))?;
         let connection = Connection::new(context, id);
-        until(context, Some(CONNECT_PATIENCE), |tcp, now| tcp.check_connected(now, id))?;
+        until(context, Some(patience), |tcp, now| tcp.check_connected(now, id))?;
         Ok(Self { way: Way::Own(connection), peer })
     }
 
@@ -201,6 +217,15 @@ impl TcpListening {
     /// The port is taken, or the device has no address.
     pub fn bind(context: &Context, port: u16) -> io::Result<Self> {
         let address = context.address().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Self::bind_at(context, address, port)
+    }
+
+    /// The same on another address of the device.
+    ///
+    /// # Errors
+    ///
+    /// The port is taken, or the address is not there.
+    pub fn bind_at(context: &Context, address: IpAddr, port: u16) -> io::Result<Self> {
         if !has_own_tcp(context) {
             let listener = TcpListener::bind(SocketAddr::new(address, port))?;
             let address = listener.local_addr()?;

@@ -14,6 +14,7 @@
 //! past the kernel, which would otherwise not learn that it is in use, and would not notice that it moved.
 
 mod netlink;
+pub(crate) mod way;
 
 use std::collections::HashMap;
 use std::io;

@@ -1,0 +1,157 @@
+//! What was found, in words.
+
+use serde::Serialize;
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Step {
+    /// The device here and its GID table.
+    Device,
+    /// The largest packet of the interface and of the way, as far as the kernel knows it.
+    Mtu,
+    /// Route and neighbour.
+    Route,
+    /// Whether somebody has UDP port 4791 over there.
+    UdpPort,
+    /// A connection to `roce doctor` on the other side.
+    Exchange,
+    /// Whether RoCE packets arrive at all.
+    Arrival,
+    /// Whether they arrive undamaged.
+    Icrc,
+    /// How many do not arrive.
+    Loss,
+    /// Whether the DSCP is kept.
+    Dscp,
+    /// Whether the ECN field is kept.
+    Ecn,
+    /// Whether addresses and the UDP source port are kept.
+    SourcePort,
+    /// Whether the IPv6 flow label is kept.
+    FlowLabel,
+    /// The largest path MTU that gets through.
+    PathMtu,
+    /// Messages there and back on a reliable connection.
+    RoundTrip,
+    /// A request of rdma_cm.
+    RdmaCm,
+}
+
+impl Step {
+    /// A name for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Mtu => "MTU",
+            Self::Route => "route",
+            Self::UdpPort => "UDP port 4791",
+            Self::Exchange => "other side",
+            Self::Arrival => "arrival",
+            Self::Icrc => "ICRC",
+            Self::Loss => "loss",
+            Self::Dscp => "DSCP",
+            Self::Ecn => "ECN",
+            Self::SourcePort => "source port",
+            Self::FlowLabel => "flow label",
+            Self::PathMtu => "path MTU",
+            Self::RoundTrip => "round trip",
+            Self::RdmaCm => "rdma_cm",
+        }
+    }
+}
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// As it should be.
+    Ok,
+    /// Not as it should be.
+    Problem,
+    /// Not looked at; the text says why.
+    NotTested,
+}
+
+/// What a step found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Which step.
+    pub step: Step,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What was seen, as a sentence without a full stop.
+    pub text: String,
+    /// What to change, the same way. There is one for every problem.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn ok(step: Step, text: impl Into<String>) -> Self {
+        Self { step, outcome: Outcome::Ok, text: text.into(), remedy: None }
+    }
+
+    pub(super) fn problem(step: Step, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { step, outcome: Outcome::Problem, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    pub(super) fn not_tested(step: Step, why: impl Into<String>) -> Self {
+        Self { step, outcome: Outcome::NotTested, text: why.into(), remedy: None }
+    }
+
+    /// With something that could be better although nothing is wrong.
+    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.remedy = Some(hint.into());
+        self
+    }
+
+    /// Whether something is wrong.
+    #[must_use]
+    pub fn is_problem(&self) -> bool {
+        self.outcome == Outcome::Problem
+    }
+}
+
+/// All findings about one peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Diagnosis {
+    /// In the order in which they were made.
+    pub findings: Vec<Finding>,
+}
+
+impl Diagnosis {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        !self.findings.iter().any(Finding::is_problem)
+    }
+
+    /// How many things are wrong.
+    #[must_use]
+    pub fn problems(&self) -> usize {
+        self.findings.iter().filter(|finding| finding.is_problem()).count()
+    }
+
+    /// One sentence about everything: the first thing that is wrong is the reason for others, as a rule.
+    #[must_use]
+    pub fn verdict(&self) -> String {
+        let first = self.findings.iter().find(|finding| finding.is_problem());
+        let Some(first) = first else {
+            let has_exchanged = |step| self.findings.iter().any(|finding| finding.step == step);
+            return if has_exchanged(Step::RoundTrip) {
+                "RoCE works between the two, in both directions".to_owned()
+            } else {
+                "the peer answers RoCE; run `roce doctor` there as well to have losses, DSCP, ECN and path MTUs \
+                 tested"
+                    .to_owned()
+            };
+        };
+        let count = match self.problems() {
+            1 => "one problem".to_owned(),
+            count => format!("{count} problems; begin with the first"),
+        };
+        format!("{count}: {} ({})", first.text, first.step.name())
+    }
+}

@@ -1,0 +1,608 @@
+//! From what both sides saw to sentences. Everything here is a function of numbers.
+
+use std::net::IpAddr;
+
+use super::finding::{Finding, Step};
+use super::wire::{Introduction, Observation, TripReport};
+
+/// BTH and ICRC: what a datagram has at least beside a full payload.
+const AROUND_PAYLOAD: usize = 12 + 4;
+/// The hop limit that probes leave with.
+const HOP_LIMIT: u8 = 64;
+
+/// A burst as both sides saw it.
+#[derive(Clone, Debug)]
+pub(super) struct Both {
+    pub(super) own: Introduction,
+    pub(super) peer: Introduction,
+    /// What was observed here: the way from the peer.
+    pub(super) here: Observation,
+    /// What was observed there: the way to the peer.
+    pub(super) there: Observation,
+}
+
+/// One direction of a burst.
+struct Way<'a> {
+    from: &'a Introduction,
+    to: &'a Introduction,
+    /// What the sender says.
+    sent: u32,
+    source_port: u16,
+    /// What the receiver saw.
+    seen: &'a Observation,
+}
+
+impl Way<'_> {
+    fn has_arrived(&self) -> bool {
+        self.seen.intact > 0 || !self.seen.classes.is_empty() || self.seen.damaged > 0
+    }
+
+    fn name(&self) -> String {
+        format!("from {} to {}", self.from.address, self.to.address)
+    }
+
+    /// Neither arrived intact nor damaged.
+    fn lost(&self) -> u64 {
+        u64::from(self.sent).saturating_sub(u64::from(self.seen.intact) + self.seen.damaged)
+    }
+
+    fn rate(&self) -> f64 {
+        share(self.lost(), self.sent)
+    }
+}
+
+impl Both {
+    /// To the peer, and from it.
+    fn ways(&self) -> [Way<'_>; 2] {
+        let Self { own, peer, here, there } = self;
+        [
+            Way { from: own, to: peer, sent: here.sent, source_port: here.source_port, seen: there },
+            Way { from: peer, to: own, sent: there.sent, source_port: there.source_port, seen: here },
+        ]
+    }
+
+    /// Whether nothing arrives in one direction at least, so that there is nothing else to look at.
+    pub(super) fn is_dead(&self) -> bool {
+        self.ways().iter().any(|way| !way.has_arrived())
+    }
+}
+
+fn share(part: u64, whole: u32) -> f64 {
+    part as f64 / f64::from(whole.max(1))
+}
+
+/// A share for people.
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent >= 10.0 || percent == 0.0 { format!("{percent:.0} %") } else { format!("{percent:.2} %") }
+}
+
+/// Who is there.
+pub(super) fn other_side(own: &Introduction, peer: &Introduction) -> Finding {
+    let text = format!(
+        "`roce doctor` waits there, on {} {} with an MTU of {}",
+        peer.kind(),
+        peer.address,
+        peer.link_mtu
+    );
+    if own.address.is_ipv4() != peer.address.is_ipv4() {
+        return Finding::problem(
+            Step::Exchange,
+            format!("{text}; this side uses {}: the one is IPv4, the other IPv6", own.address),
+            "give both sides a --device with addresses of one kind",
+        );
+    }
+    if own.link_mtu == peer.link_mtu {
+        return Finding::ok(Step::Exchange, text);
+    }
+    let hint = format!("the MTUs of the two differ, {} here: let the smaller one be raised", own.link_mtu);
+    Finding::ok(Step::Exchange, text).with_hint(hint)
+}
+
+/// Whether anything arrives at all.
+pub(super) fn arrival(both: &Both) -> Finding {
+    let [to, from] = both.ways();
+    let names = |way: &Way<'_>| format!("none of {} RoCE packets {} arrives", way.sent, way.name());
+    match (to.has_arrived(), from.has_arrived()) {
+        (true, true) => {
+            Finding::ok(Step::Arrival, format!("RoCE packets arrive in both directions{}", hops(both)))
+        }
+        (false, false) => Finding::problem(
+            Step::Arrival,
+            format!(
+                "no RoCE packet arrives in either direction ({} sent each way), though TCP works",
+                to.sent
+            ),
+            "open UDP port 4791 in both directions on every firewall between the two, on both machines (`nft list \
+             ruleset`, `iptables -L -n -v`), and in the rules of a cloud; --pcap on both sides shows how far packets get",
+        ),
+        (arrives_there, _) => {
+            let (dead, alive) = if arrives_there { (from, to) } else { (to, from) };
+            Finding::problem(
+                Step::Arrival,
+                format!("one direction is dead: {}, while those {} do", names(&dead), alive.name()),
+                format!(
+                    "look for what drops UDP port 4791 in that direction only: outgoing rules of {}, incoming rules \
+                     of {}, reverse path filters (`sysctl net.ipv4.conf.all.rp_filter`), routes that differ",
+                    dead.from.address, dead.to.address
+                ),
+            )
+        }
+    }
+}
+
+/// How far away the peer is, where the hop limit tells.
+fn hops(both: &Both) -> String {
+    let hops = |seen: &Observation| HOP_LIMIT.checked_sub(seen.hop_limit.filter(|limit| *limit > 0)?);
+    match (hops(&both.there), hops(&both.here)) {
+        (Some(0), Some(0)) => ", with no router in between".to_owned(),
+        (Some(to), Some(from)) if to == from => format!(", through {to} routers"),
+        (Some(to), Some(from)) => format!(", through {to} routers there and {from} back"),
+        _ => String::new(),
+    }
+}
+
+/// Whether they arrive undamaged: from the counters of both sides.
+pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
+    let mut wrong = Vec::new();
+    let mut sent = 0;
+    let mut are_all = false;
+    for (first, second) in headers.ways().iter().zip(many.ways().iter()) {
+        let damaged = first.seen.damaged + second.seen.damaged;
+        let total = first.sent + second.sent;
+        sent += total;
+        if damaged > 0 {
+            are_all |= first.seen.intact + second.seen.intact == 0;
+            let rate = percent(share(damaged, total));
+            wrong.push(format!("{damaged} of {total} packets {} ({rate})", first.name()));
+        }
+    }
+    if wrong.is_empty() {
+        return Finding::ok(
+            Step::Icrc,
+            format!("all of {sent} packets that arrived, both ways, had the right ICRC"),
+        );
+    }
+    let text = format!("a wrong ICRC in {}", wrong.join(" and "));
+    if are_all {
+        return Finding::problem(
+            Step::Icrc,
+            text,
+            "as not one is right, this is no damage by chance: something rewrites what the ICRC covers (NAT of \
+             addresses or ports, see source port), or one side computes it wrongly; compare --pcap of both sides \
+             with `roce explain`",
+        );
+    }
+    Finding::problem(
+        Step::Icrc,
+        text,
+        "bits are changed on the way after Ethernet's own check: look for errors at cables, optics and switch ports \
+         (`ethtool -S IFNAME`), and for a NIC or machine that damages packets in its memory",
+    )
+}
+
+/// What did not arrive, came twice or late.
+pub(super) fn loss(many: &Both) -> Finding {
+    let [to, from] = many.ways();
+    let ways = [&to, &from];
+    if ways.iter().all(|way| way.lost() == 0) {
+        let late: u32 = ways.iter().map(|way| way.seen.late).sum();
+        let twice: u32 = ways.iter().map(|way| way.seen.duplicates).sum();
+        if late > 0 || twice > 0 {
+            return order(&to, late, twice);
+        }
+        return Finding::ok(
+            Step::Loss,
+            format!(
+                "none of {} packets to {} and none of {} back was lost",
+                to.sent, to.to.address, from.sent
+            ),
+        );
+    }
+    let describe = |way: &&&Way<'_>| {
+        format!("{} of {} packets {} ({})", way.lost(), way.sent, way.name(), percent(way.rate()))
+    };
+    let text: Vec<String> = ways.iter().filter(|way| way.lost() > 0).map(|way| describe(&way)).collect();
+    let overflow = ways.iter().find(|way| way.seen.overflow > 0);
+    let is_asymmetric = to.rate() > 4.0 * from.rate() || from.rate() > 4.0 * to.rate();
+    let direction = if is_asymmetric && overflow.is_none() {
+        let worse = if to.rate() > from.rate() { &to } else { &from };
+        format!("; the loss is one-way: look at what carries packets {} only", worse.name())
+    } else {
+        String::new()
+    };
+    let remedy = match overflow {
+        Some(way) => format!(
+            "{} were lost in {}, which did not fetch them in time: larger buffers (`sysctl net.core.rmem_max`) or \
+             more CPU there",
+            way.seen.overflow, way.to.address
+        ),
+        None => format!(
+            "RoCE resends everything from the first lost packet on, so that even little loss costs much: look for \
+             discards at switch ports and interfaces (`ethtool -S IFNAME`), for PFC that is off or on another \
+             priority, and for an overloaded receiver{direction}"
+        ),
+    };
+    Finding::problem(Step::Loss, format!("lost: {}", text.join(" and ")), remedy)
+}
+
+fn order(to: &Way<'_>, late: u32, twice: u32) -> Finding {
+    Finding::problem(
+        Step::Loss,
+        format!(
+            "nothing of {} packets each way was lost, but {late} came out of order and {twice} twice",
+            to.sent
+        ),
+        "RoCE takes a packet that comes too early for the sign of a loss: let switches and bonds balance by flow \
+         and not by packet (ECMP, LACP hash on UDP ports), and look for loops where packets come twice",
+    )
+}
+
+/// Pairs of sent and seen that differ under a mask, with the way they went.
+fn changes(both: &Both, look: impl Fn(u8) -> u8) -> Vec<(String, u8, u8, u32)> {
+    let mut found = Vec::new();
+    for way in both.ways() {
+        for (sent, seen, count) in &way.seen.classes {
+            let (sent, seen) = (look(*sent), look(*seen));
+            if sent != seen {
+                found.push((way.name(), sent, seen, *count));
+            }
+        }
+    }
+    found.sort();
+    found.dedup_by(|next, first| {
+        let is_same = (&next.0, next.1, next.2) == (&first.0, first.1, first.2);
+        if is_same {
+            first.3 += next.3;
+        }
+        is_same
+    });
+    found
+}
+
+/// Whether the DSCP is kept.
+pub(super) fn dscp(both: &Both) -> Finding {
+    let changed = changes(both, |class| class >> 2);
+    if changed.is_empty() {
+        return Finding::ok(Step::Dscp, "0, 26, 46 and 48 are kept in both directions");
+    }
+    let text: Vec<String> =
+        changed.iter().map(|(way, sent, seen, _)| format!("{sent} becomes {seen} {way}")).collect();
+    Finding::problem(
+        Step::Dscp,
+        text.join(", "),
+        "whoever rewrites it puts RoCE into another queue, without PFC and ECN: let the ports on the way trust DSCP \
+         (on hosts `mlnx_qos -i IFNAME --trust dscp`, on switches `qos trust dscp` or the like), and see \
+         `nft list ruleset` for rules that set it",
+    )
+}
+
+/// Whether the ECN field is kept. Marks that a switch may set are not changes, but a network at rest sets none.
+pub(super) fn ecn(both: &Both) -> Finding {
+    const NAMES: [&str; 4] = ["not-ECT", "ECT(1)", "ECT(0)", "CE"];
+    let name = |bits: u8| NAMES.get(usize::from(bits & 3)).copied().unwrap_or_default();
+    let changed = changes(both, |class| class & 3);
+    let (marked, rewritten): (Vec<_>, Vec<_>) =
+        changed.into_iter().partition(|(_, sent, seen, _)| matches!(sent, 1 | 2) && *seen == 3);
+    if !rewritten.is_empty() {
+        let text: Vec<String> = rewritten
+            .iter()
+            .map(|(way, sent, seen, _)| format!("{} becomes {} {way}", name(*sent), name(*seen)))
+            .collect();
+        return Finding::problem(
+            Step::Ecn,
+            text.join(", "),
+            "without these bits no congestion is ever reported and DCQCN does not work: find the router, tunnel or \
+             rule that clears them (tunnels must copy ECN, RFC 6040; old routers clear the whole byte)",
+        );
+    }
+    let marks: u32 = marked.iter().map(|(_, _, _, count)| count).sum();
+    if marks == 0 {
+        return Finding::ok(Step::Ecn, "every code point is kept in both directions, and nothing is marked");
+    }
+    let ways: Vec<&str> = marked.iter().map(|(way, ..)| way.as_str()).collect();
+    let capable: u32 = both
+        .ways()
+        .iter()
+        .flat_map(|way| &way.seen.classes)
+        .filter(|(sent, ..)| matches!(sent & 3, 1 | 2))
+        .map(|(_, _, count)| count)
+        .sum();
+    let text = format!("{marks} of {capable} packets were marked CE, {}", ways.first().unwrap_or(&""));
+    if 2 * marks >= capable {
+        return Finding::problem(
+            Step::Ecn,
+            text,
+            "a queue that marks packets of an idle network has its threshold (Kmin) far too low, or the link is \
+             full: look at ECN settings and use of the switch ports on the way",
+        );
+    }
+    Finding::ok(Step::Ecn, text).with_hint("the way is busy now; repeat when it is not")
+}
+
+/// Whether addresses and ports are kept.
+pub(super) fn source_port(both: &Both) -> Finding {
+    let mut ports = Vec::new();
+    for way in both.ways() {
+        let strangers: Vec<&(IpAddr, u16)> =
+            way.seen.sources.iter().filter(|(address, _)| *address != way.from.address).collect();
+        if let Some((address, port)) = strangers.first() {
+            return Finding::problem(
+                Step::SourcePort,
+                format!(
+                    "packets from {} arrive as from {address}:{port}: an address is translated (NAT)",
+                    way.from.address
+                ),
+                "RoCE does not pass NAT, as the ICRC covers addresses and ports: route between the two, or give \
+                 both addresses of one network",
+            );
+        }
+        // RoCE v1 has no ports.
+        if way.source_port == 0 {
+            return Finding::not_tested(Step::SourcePort, "RoCE v1 has no UDP port");
+        }
+        if let Some((_, port)) = way.seen.sources.iter().find(|(_, port)| *port != way.source_port) {
+            return Finding::problem(
+                Step::SourcePort,
+                format!(
+                    "packets {} leave from UDP port {} and arrive from {port}",
+                    way.name(),
+                    way.source_port
+                ),
+                "something translates ports (NAT, masquerading): exempt UDP port 4791 from it; the ICRC covers the port",
+            );
+        }
+        ports.push(way.source_port);
+    }
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    Finding::ok(
+        Step::SourcePort,
+        format!("addresses and UDP source ports ({}) are kept; no NAT", ports.join(", ")),
+    )
+}
+
+/// Whether the flow label is kept, if one was sent.
+pub(super) fn flow_label(both: &Both, sent: Option<u32>) -> Finding {
+    let Some(sent) = sent else {
+        let why = if both.own.address.is_ipv4() {
+            "IPv4 has none"
+        } else {
+            "a udp device does not see the IPv6 header; use raw, xdp or tap on both sides"
+        };
+        return Finding::not_tested(Step::FlowLabel, why);
+    };
+    for way in both.ways() {
+        if let Some(seen) = way.seen.flow_labels.iter().find(|seen| **seen != sent) {
+            return Finding::problem(
+                Step::FlowLabel,
+                format!("{sent:#07x} becomes {seen:#07x} {}", way.name()),
+                "find the router that rewrites flow labels; packets of one flow may take several ways there",
+            );
+        }
+    }
+    Finding::ok(Step::FlowLabel, format!("{sent:#07x} is kept in both directions"))
+}
+
+/// Round trips with one path MTU.
+#[derive(Clone, Debug)]
+pub(super) struct Tried {
+    pub(super) path_mtu: usize,
+    pub(super) here: TripReport,
+    pub(super) there: TripReport,
+}
+
+impl Tried {
+    pub(super) fn is_good(&self) -> bool {
+        self.here.failure.is_none() && self.there.failure.is_none()
+    }
+
+    /// Why not; the peer's words are not trusted.
+    fn failure(&self) -> String {
+        let failure = self.here.failure.as_ref().or(self.there.failure.as_ref());
+        failure.map_or_else(String::new, |text| {
+            text.chars().filter(|sign| !sign.is_control()).take(300).collect()
+        })
+    }
+
+    /// Whether packets of full size arrived, to the peer and from it.
+    fn full_packets(&self) -> [bool; 2] {
+        [&self.there, &self.here].map(|report| report.longest >= self.path_mtu + AROUND_PAYLOAD)
+    }
+}
+
+/// The largest path MTU that gets through.
+pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
+    let list = |tried: &[&Tried]| {
+        tried.iter().map(|tried| tried.path_mtu.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let (good, bad): (Vec<&Tried>, Vec<&Tried>) = tried.iter().partition(|tried| tried.is_good());
+    let Some(worst) = bad.first() else {
+        let text = format!("messages go there and back with {}, every byte compared", list(&good));
+        return Finding::ok(Step::PathMtu, text);
+    };
+    let Some(best) = good.last() else {
+        return Finding::problem(
+            Step::PathMtu,
+            format!("no message comes back with any path MTU: {}", worst.failure()),
+            "single packets arrive (above), connections fail: remedy what is named above first; if nothing is, \
+             repeat with --pcap on both sides",
+        );
+    };
+    if bad.iter().any(|bad| bad.path_mtu < best.path_mtu) {
+        return Finding::problem(
+            Step::PathMtu,
+            format!("{} fails, though the larger {} works: {}", list(&bad), best.path_mtu, worst.failure()),
+            "losses or damage strike at times; remedy these first (above), then repeat",
+        );
+    }
+    let where_to = match worst.full_packets() {
+        // What does not arrive there is not sent back.
+        [false, _] => format!(" {}", both.ways()[0].name()),
+        [true, false] => format!(" {}", both.ways()[1].name()),
+        [true, true] => String::new(),
+    };
+    let needed = worst.path_mtu + if both.own.address.is_ipv4() { 64 } else { 84 };
+    Finding::problem(
+        Step::PathMtu,
+        format!(
+            "{} works, {} does not: a black hole swallows larger packets{where_to}, though both interfaces carry them",
+            best.path_mtu,
+            list(&bad)
+        ),
+        format!(
+            "raise the MTU of every switch and router on the way to {needed} or better 4200 (jumbo frames), or use \
+             --mtu {}; and let ICMP \"fragmentation needed\" through",
+            best.path_mtu
+        ),
+    )
+}
+
+/// How long a message takes there and back.
+pub(super) fn round_trip(tried: &Tried, count: u32) -> Finding {
+    if !tried.is_good() {
+        return Finding::problem(
+            Step::RoundTrip,
+            format!("ended after {} of {count} messages: {}", tried.here.done, tried.failure()),
+            "losses strike at times; remedy what is named above, then repeat",
+        );
+    }
+    let times = &tried.here.times_ns;
+    let at = |share: usize| {
+        let index = (times.len().saturating_sub(1)) * share / 100;
+        times.get(index).map_or(0.0, |nanos| *nanos as f64 / 1e3)
+    };
+    let resent = tried.here.retransmitted_packets + tried.there.retransmitted_packets;
+    let text = format!(
+        "{count} messages of 64 bytes there and back: median {:.1} us, least {:.1}, 99th percentile {:.1}",
+        at(50),
+        at(0),
+        at(99)
+    );
+    match resent {
+        0 => Finding::ok(Step::RoundTrip, text),
+        resent => Finding::ok(Step::RoundTrip, format!("{text}; {resent} packets were sent again")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Outcome;
+
+    fn introduction(last: u8) -> Introduction {
+        Introduction {
+            doctor: 1,
+            kind: "udp".into(),
+            address: IpAddr::from([198, 18, 0, last]),
+            link_mtu: 1500,
+            largest_path_mtu: 1024,
+            sees_ip_header: false,
+            qpn: 17,
+            qkey: 1,
+        }
+    }
+
+    /// A burst of 100 each way of which nothing was lost or changed.
+    fn healthy() -> Both {
+        let (own, peer) = (introduction(1), introduction(2));
+        let seen = |from: &Introduction, port| Observation {
+            sent: 100,
+            source_port: 50_000,
+            intact: 100,
+            classes: vec![(2, 2, 50), (107, 107, 50)],
+            sources: vec![(from.address, port)],
+            hop_limit: Some(64),
+            flow_labels: vec![0],
+            ..Observation::default()
+        };
+        let (here, there) = (seen(&peer, 50_000), seen(&own, 50_000));
+        Both { own, peer, here, there }
+    }
+
+    #[track_caller]
+    fn is_problem(finding: &Finding, part: &str) {
+        assert!(finding.is_problem() && finding.text.contains(part), "{finding:?}");
+        assert!(finding.remedy.as_ref().is_some_and(|remedy| remedy.len() > 20), "{finding:?}");
+    }
+
+    #[test]
+    fn what_is_healthy_is_said_to_be() {
+        let both = healthy();
+        for finding in
+            [arrival(&both), icrc(&both, &both), loss(&both), dscp(&both), ecn(&both), source_port(&both)]
+        {
+            assert_eq!((finding.outcome, finding.remedy.as_ref()), (Outcome::Ok, None), "{finding:?}");
+        }
+        assert_eq!(flow_label(&both, None).outcome, Outcome::NotTested);
+        assert_eq!(flow_label(&both, Some(0)).outcome, Outcome::Ok);
+    }
+
+    #[test]
+    fn addresses_and_ports_that_are_translated_are_named() {
+        let mut both = healthy();
+        both.there.sources = vec![([203, 0, 113, 9].into(), 50_000)];
+        is_problem(&source_port(&both), "198.18.0.1 arrive as from 203.0.113.9:50000");
+        let mut both = healthy();
+        both.here.sources.push(([198, 18, 0, 2].into(), 61_000));
+        is_problem(&source_port(&both), "leave from UDP port 50000 and arrive from 61000");
+        // The ICRC covers both, so that then none is right.
+        both.there = Observation { intact: 0, damaged: 100, ..both.there };
+        let finding = icrc(&both, &both);
+        is_problem(&finding, "200 of 200 packets from 198.18.0.1 to 198.18.0.2 (100 %)");
+        assert!(finding.remedy.unwrap().contains("NAT"));
+        assert!(!both.is_dead());
+    }
+
+    #[test]
+    fn losses_are_told_apart() {
+        let mut both = healthy();
+        both.there.intact = 90;
+        let one_way = loss(&both);
+        is_problem(&one_way, "10 of 100 packets from 198.18.0.1 to 198.18.0.2 (10 %)");
+        assert!(one_way.remedy.unwrap().contains("one-way"));
+        both.here.intact = 88;
+        let both_ways = loss(&both);
+        is_problem(&both_ways, "12 of 100 packets from 198.18.0.2");
+        assert!(!both_ways.remedy.unwrap().contains("one-way"));
+        both.there.overflow = 10;
+        assert!(loss(&both).remedy.unwrap().contains("rmem_max"));
+        // What was damaged is not lost.
+        both = healthy();
+        both.there = Observation { intact: 90, damaged: 10, ..both.there };
+        assert_eq!(loss(&both).outcome, Outcome::Ok);
+        both.here.late = 3;
+        is_problem(&loss(&both), "3 came out of order");
+    }
+
+    #[test]
+    fn marks_of_a_busy_network_are_no_illness() {
+        let mut both = healthy();
+        both.there.classes = vec![(2, 2, 48), (2, 3, 2), (107, 107, 50)];
+        let some = ecn(&both);
+        assert_eq!(some.outcome, Outcome::Ok);
+        assert!(some.remedy.is_some() && some.text.contains("2 of 100 packets were marked CE"), "{some:?}");
+        both.there.classes = vec![(2, 3, 50), (107, 107, 50)];
+        is_problem(&ecn(&both), "50 of 100 packets were marked CE");
+        both.there.classes = vec![(2, 2, 50), (107, 105, 50)];
+        is_problem(&ecn(&both), "CE becomes ECT(1)");
+    }
+
+    #[test]
+    fn a_black_hole_has_a_direction() {
+        let both = healthy();
+        let report = |longest, failure: Option<&str>| TripReport {
+            longest,
+            failure: failure.map(str::to_owned),
+            ..TripReport::default()
+        };
+        let good = Tried { path_mtu: 512, here: report(528, None), there: report(528, None) };
+        let failed = Some("IBV_WC_RETRY_EXC_ERR");
+        let to = Tried { path_mtu: 1024, here: report(20, failed), there: report(0, None) };
+        let from = Tried { path_mtu: 1024, here: report(20, failed), there: report(1040, failed) };
+        is_problem(&path_mtu(&both, &[good.clone(), to.clone()]), "larger packets from 198.18.0.1 to");
+        is_problem(&path_mtu(&both, &[good.clone(), from]), "larger packets from 198.18.0.2 to");
+        is_problem(&path_mtu(&both, &[to.clone(), good.clone()]), "512, 1024".split(',').next().unwrap());
+        is_problem(&path_mtu(&both, &[to]), "no message comes back");
+        assert_eq!(path_mtu(&both, &[good]).outcome, Outcome::Ok);
+    }
+}
