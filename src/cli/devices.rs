@@ -4,13 +4,14 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use roce_packet::{Gid, PathMtu};
+use roce_packet::{Encapsulation, Gid, PathMtu};
 use roce_transport::{EngineConfig, MAX_MESSAGE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use serde_json::{Value, json};
 
 use super::common::device_on;
 use super::terminal::{Output, Paint};
 use crate::device::{Availability, Kind, LocalAddress, kinds};
+use crate::verbs::Context;
 
 /// List the kinds of devices, what each lacks here, and the addresses that RoCE can use
 #[derive(Debug, clap::Args)]
@@ -19,12 +20,19 @@ pub(super) struct Args {
     #[arg(long, short)]
     verbose: bool,
 
+    /// Open this device, such as raw:eth0 or tap:roce0,ip=198.18.0.2/24, and show its GID table as show_gids does
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    if let Some(spec) = &args.device {
+        return show_gids(spec, args.json, output);
+    }
     let kinds = kinds();
     if args.json {
         serde_json::to_writer_pretty(&mut *output, &document(&kinds, args.verbose))?;
@@ -37,6 +45,48 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     for address in kinds.iter().flat_map(addresses) {
         writeln!(output)?;
         print_device(output, address, args.verbose)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+const fn type_name(gid_type: Encapsulation) -> &'static str {
+    match gid_type {
+        Encapsulation::RoceV1 => "RoCE v1",
+        Encapsulation::RoceV2 => "RoCE v2",
+    }
+}
+
+/// The GID table of one device, and what its link carries. Sends nothing that the device does not send by itself.
+fn show_gids(spec: &str, json: bool, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let context = Context::builder().publish(false).open(spec)?;
+    let table = context.gid_table();
+    let (capabilities, mtu) = (context.query().capabilities, context.largest_path_mtu());
+    if json {
+        let gids: Vec<Value> = table
+            .iter()
+            .map(|entry| {
+                json!({
+                    "index": entry.index, "gid": entry.gid.to_string(), "address": entry.address(),
+                    "type": type_name(entry.gid_type),
+                })
+            })
+            .collect();
+        let document = json!({
+            "hca_id": spec, "kind": capabilities.kind, "link_mtu": capabilities.link_mtu,
+            "active_mtu": mtu.map(PathMtu::bytes), "gids": gids,
+        });
+        serde_json::to_writer_pretty(&mut *output, &document)?;
+        writeln!(output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let title = format!("{:<8}{:<8}{:<42}{:<18}VER", "PORT", "INDEX", "GID", "IPv4");
+    writeln!(output, "{spec}: link MTU {}, path MTU {}", capabilities.link_mtu, mtu_text(mtu))?;
+    writeln!(output, "{}", output.style.paint(Paint::BOLD, title))?;
+    for entry in &table {
+        let address = entry.address();
+        let ipv4 = if address.is_ipv4() { address.to_string() } else { String::new() };
+        let (index, gid) = (entry.index, entry.gid.to_string());
+        writeln!(output, "{:<8}{index:<8}{gid:<42}{ipv4:<18}{}", 1, type_name(entry.gid_type))?;
     }
     Ok(ExitCode::SUCCESS)
 }
