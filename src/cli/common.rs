@@ -62,7 +62,9 @@ impl DeviceArgs {
 
     /// What a context on this device is made with.
     pub(super) fn builder(&self) -> ContextBuilder {
-        Context::builder().seed(self.seed).window(self.window)
+        let builder = Context::builder().seed(self.seed).window(self.window);
+        // Whoever sets the variable decides; without it `roce stat` shows every command.
+        if std::env::var_os("ROCE_STAT").is_some() { builder } else { builder.publish(true) }
     }
 
     /// Opens the device alone, and says which one it is.

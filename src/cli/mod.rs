@@ -14,6 +14,7 @@ mod measure;
 mod perf;
 mod pingpong;
 mod rping;
+mod stat;
 mod terminal;
 
 use std::fs::File;
@@ -65,6 +66,7 @@ enum Command {
     Rping(rping::Args),
     Perf(perf::Args),
     Doctor(doctor::Args),
+    Stat(stat::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
 }
@@ -83,6 +85,7 @@ impl Cli {
             Command::Rping(args) => rping::run(&args, &mut output),
             Command::Perf(args) => perf::run(&args, &mut output),
             Command::Doctor(args) => doctor::run(&args, &mut output),
+            Command::Stat(args) => stat::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
         }

@@ -4,7 +4,11 @@ mod advice;
 mod counters;
 mod events;
 pub mod pcap_file;
+mod publish;
 
 pub use advice::advice;
 pub use counters::Snapshot;
 pub use events::EventStream;
+pub use publish::{Published, published};
+
+pub(crate) use publish::Publisher;

@@ -16,6 +16,7 @@ use crate::device::{Capabilities, Device, OpenOptions};
 use crate::driver::path::gid_table;
 use crate::driver::wake::Wake;
 use crate::driver::{Driver, GidEntry, PathOptions, background};
+use crate::observe::Publisher;
 
 /// While the application polled so recently, the background thread stays away.
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
@@ -62,6 +63,8 @@ impl std::fmt::Debug for Inner {
 struct Guard {
     inner: Arc<Inner>,
     background: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Tells the counters to other processes until it is dropped.
+    _publisher: Option<Publisher>,
 }
 
 impl Drop for Guard {
@@ -96,6 +99,7 @@ pub struct ContextBuilder {
     tune: Option<fn(&mut EngineConfig)>,
     process_slot: u8,
     window: Option<u32>,
+    publish: bool,
 }
 
 impl Default for ContextBuilder {
@@ -108,6 +112,7 @@ impl Default for ContextBuilder {
             tune: None,
             process_slot: 0,
             window: None,
+            publish: std::env::var_os("ROCE_STAT").is_some_and(|wish| !wish.is_empty() && wish != "0"),
         }
     }
 }
@@ -145,6 +150,15 @@ impl ContextBuilder {
     #[must_use]
     pub fn window(mut self, packets: Option<u32>) -> Self {
         self.window = packets;
+        self
+    }
+
+    /// Whether `roce stat` of the same user, or of root, can read the counters while the context is open. Unless said
+    /// otherwise, the environment decides: `ROCE_STAT=1` asks for it. Where it is not possible the context works all
+    /// the same, and a warning says why.
+    #[must_use]
+    pub fn publish(mut self, publish: bool) -> Self {
+        self.publish = publish;
         self
     }
 
@@ -209,7 +223,8 @@ impl ContextBuilder {
             .then(|| background::start(&inner))
             .transpose()
             .map_err(VerbsError::io("starting the progress thread"))?;
-        let guard = Guard { inner: inner.clone(), background: Mutex::new(background) };
+        let publisher = if self.publish { publisher(&inner) } else { None };
+        let guard = Guard { inner: inner.clone(), background: Mutex::new(background), _publisher: publisher };
         Ok(Context { inner, _guard: Arc::new(guard) })
     }
 
@@ -233,6 +248,16 @@ impl ContextBuilder {
             tune(&mut config);
         }
         config
+    }
+}
+
+fn publisher(inner: &Arc<Inner>) -> Option<Publisher> {
+    match Publisher::start(inner) {
+        Ok(publisher) => Some(publisher),
+        Err(error) => {
+            tracing::warn!(%error, "`roce stat` cannot show this process; ROCE_STAT=0 keeps it from trying");
+            None
+        }
     }
 }
 
@@ -388,15 +413,7 @@ impl Context {
 
     /// All counters by name: the engine's, the driver's and the device's.
     pub fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let mut driver = self.inner.lock();
-        driver.engine.counters().visit(visit);
-        if let Some(cm) = driver.cm() {
-            cm.visit_counters(visit);
-        }
-        visit("tx_device_full", driver.statistics.tx_device_full);
-        visit("busy_polls", driver.statistics.busy_polls);
-        visit("idle_polls", driver.statistics.idle_polls);
-        driver.device().counters(visit);
+        self.inner.visit_counters(visit);
     }
 
     /// Receives and sends once, for applications that poll nothing themselves.
@@ -424,6 +441,26 @@ impl Context {
 }
 
 impl Inner {
+    pub(crate) fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let mut driver = self.lock();
+        driver.engine.counters().visit(visit);
+        if let Some(cm) = driver.cm() {
+            cm.visit_counters(visit);
+        }
+        visit("tx_device_full", driver.statistics.tx_device_full);
+        visit("busy_polls", driver.statistics.busy_polls);
+        visit("idle_polls", driver.statistics.idle_polls);
+        driver.device().counters(visit);
+    }
+
+    pub(crate) fn device_kind(&self) -> &'static str {
+        self.capabilities.kind
+    }
+
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Driver> {
         // A panic elsewhere leaves the engine between two calls, never inside one that matters here.
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
