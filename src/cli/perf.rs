@@ -3,7 +3,7 @@
 mod table;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -84,7 +84,7 @@ pub(super) struct Args {
     #[arg(long, short, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<PathMtu>,
 
-    /// Index of the GID to send from; without it the first
+    /// Index of the GID to send from; without it the first of the IP version that the exchange uses
     #[arg(long, short = 'x', value_name = "INDEX")]
     gid_index: Option<usize>,
 
@@ -285,7 +285,7 @@ impl Args {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let plan = args.plan();
+    let mut plan = args.plan();
     plan.check()?;
     let (context, server) = args.open()?;
     let role = if server.is_some() { Role::Client } else { Role::Server };
@@ -295,10 +295,22 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         measure(args, &plan, &context, &mut session, output)?;
     } else {
         let stream = args.meet(&context, server, &plan, output)?;
+        if plan.gid_index.is_none() {
+            plan.gid_index = gid_towards(&context, stream.peer_addr().ip());
+        }
         let mut session = Session::open(&context, &plan, stream, role, &Meeting::Keys)?;
         measure(args, &plan, &context, &mut session, output)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The first GID of the IP version that the exchange uses: the other side has none of another, most likely.
+fn gid_towards(context: &Context, peer: IpAddr) -> Option<usize> {
+    let fits = |address: IpAddr| address.is_ipv4() == peer.is_ipv4();
+    // Without a choice none is made.
+    let first = context.address().filter(|address| !fits(*address))?;
+    tracing::debug!(%first, %peer, "another GID than the first");
+    context.gid_table().iter().position(|entry| fits(entry.address()))
 }
 
 /// Carries out the test and prints what was measured.

@@ -3,13 +3,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant as StdInstant};
 
 use roce_transport::Instant;
 
 use crate::device::{HostTcp, TcpId};
 use crate::driver::wake::wait_readable;
-use crate::verbs::Context;
+use crate::verbs::{Context, GidEntry};
 
 /// How long connecting may take on a TCP of our own.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
@@ -204,32 +205,56 @@ pub struct TcpListening {
 
 #[derive(Debug)]
 enum Listening {
-    Kernel(TcpListener),
-    Own { context: Context, id: TcpId },
+    /// One for each address, none of which blocks.
+    Kernel(Vec<TcpListener>),
+    Own {
+        context: Context,
+        id: TcpId,
+    },
+}
+
+/// The other addresses of a device, each once.
+fn others(context: &Context, first: IpAddr) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    for address in context.gid_table().iter().map(GidEntry::address) {
+        if address != first && !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
 }
 
 impl TcpListening {
-    /// Listens on `port` of the first address of a device, or with 0 on a port that is free. A TCP of the device
-    /// itself listens on all of its addresses.
+    /// Listens on `port` of all addresses of a device, or with 0 on a port that is free.
     ///
     /// # Errors
     ///
     /// The port is taken, or the device has no address.
     pub fn bind(context: &Context, port: u16) -> io::Result<Self> {
         let address = context.address().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Self::bind_at(context, address, port)
+        Self::bind_all(context, address, port, &others(context, address))
     }
 
-    /// The same on another address of the device.
+    /// The same on one address of the device alone; a TCP of the device itself listens on all of them.
     ///
     /// # Errors
     ///
     /// The port is taken, or the address is not there.
     pub fn bind_at(context: &Context, address: IpAddr, port: u16) -> io::Result<Self> {
+        Self::bind_all(context, address, port, &[])
+    }
+
+    fn bind_all(context: &Context, address: IpAddr, port: u16, others: &[IpAddr]) -> io::Result<Self> {
         if !has_own_tcp(context) {
-            let listener = TcpListener::bind(SocketAddr::new(address, port))?;
-            let address = listener.local_addr()?;
-            return Ok(Self { way: Listening::Kernel(listener), address });
+            let first = TcpListener::bind(SocketAddr::new(address, port))?;
+            let address = first.local_addr()?;
+            let mut listeners = vec![first];
+            for other in others {
+                // Not every address in the table of GIDs can be listened on, such as those of one link.
+                listeners.extend(TcpListener::bind(SocketAddr::new(*other, address.port())));
+            }
+            listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
+            return Ok(Self { way: Listening::Kernel(listeners), address });
         }
         let (id, port) = until(context, None, |tcp, _| tcp.listen(port))?;
         let way = Listening::Own { context: context.clone(), id };
@@ -249,7 +274,17 @@ impl TcpListening {
     /// The device failed, or there are too many sockets.
     pub fn accept(&self) -> io::Result<Tcp> {
         match &self.way {
-            Listening::Kernel(listener) => Tcp::try_from(listener.accept()?.0),
+            Listening::Kernel(listeners) => loop {
+                for listener in listeners {
+                    match listener.accept() {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        other => return Tcp::try_from(other?.0),
+                    }
+                }
+                let descriptors: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
+                // More addresses than can be waited for at once are looked at now and then.
+                wait_readable(&descriptors, Some(Duration::from_millis(100)))?;
+            },
             Listening::Own { context, id } => {
                 let (id, peer) = until(context, None, |tcp, _| tcp.accept(*id))?;
                 Ok(Tcp { way: Way::Own(Connection::new(context, id)), peer })

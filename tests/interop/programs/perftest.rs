@@ -77,17 +77,14 @@ fn covering(setting: &Setting) -> Vec<(Test, &'static [Role])> {
     tests
 }
 
-/// Options that every test has. The guest's processors are emulated and stand still at times: hence the long timeout.
-/// Where something is lost, waiting is the cost.
-fn timeout(setting: &Setting) -> &'static str {
-    if setting.is_lossy() { "-u 16" } else { "-u 18" }
-}
+/// Options that every test has. The guest's processors are emulated and stand still at times, and what is under way takes
+/// seconds on a busy machine: hence the long timeout.
+const OPTIONS: &str = "-F -u 18";
 
 fn pair(setting: &Setting, test: &Test, role: Role, family: Family) -> Pair {
     let (verb, kind, options) = test;
     let addresses = setting.addresses(family);
     let program = format!("ib_{verb}_{kind}");
-    let timeout = timeout(setting);
     let (of_original, of_ours) = match role {
         Role::Server => (addresses.ours.to_string(), String::new()),
         Role::Client => (String::new(), addresses.theirs.to_string()),
@@ -98,8 +95,8 @@ fn pair(setting: &Setting, test: &Test, role: Role, family: Family) -> Pair {
         name: format!("{program} {options}").trim_end().to_owned(),
         role,
         family,
-        original: format!("{program} -d rxe0 -F {timeout} {family_options} {options} {of_original}"),
-        ours: format!("perf {verb} {kind} -F {timeout} --patience 40 {options} {of_ours}"),
+        original: format!("{program} -d rxe0 {OPTIONS} {family_options} {options} {of_original}"),
+        ours: format!("perf {verb} {kind} {OPTIONS} --patience 40 {options} {of_ours}"),
         // Our client tries again for a while.
         rdma_cm: false,
         seconds: if setting.is_lossy() { 300 } else { 240 },
