@@ -3,7 +3,7 @@
 mod table;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use roce_packet::PathMtu;
 use serde_json::json;
 
-use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
+use super::common::{DeviceArgs, device_on, device_towards, gid_towards, parse_mtu, resolve};
 use super::measure::parse_size;
 use super::terminal::Output;
 use crate::cm::perftest::Role;
@@ -302,15 +302,6 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         measure(args, &plan, &context, &mut session, output)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The first GID of the IP version that the exchange uses: the other side has none of another, most likely.
-fn gid_towards(context: &Context, peer: IpAddr) -> Option<usize> {
-    let fits = |address: IpAddr| address.is_ipv4() == peer.is_ipv4();
-    // Without a choice none is made.
-    let first = context.address().filter(|address| !fits(*address))?;
-    tracing::debug!(%first, %peer, "another GID than the first");
-    context.gid_table().iter().position(|entry| fits(entry.address()))
 }
 
 /// Carries out the test and prints what was measured.

@@ -1,7 +1,7 @@
 //! `roce pingpong`: talks to the pingpong programs of libibverbs.
 
 use std::io::{ErrorKind, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use roce_packet::PathMtu;
 use serde_json::json;
 
-use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
+use super::common::{DeviceArgs, device_on, device_towards, gid_towards, parse_mtu, resolve};
 use super::terminal::Output;
 use crate::cm::{Tcp, TcpListening};
 use crate::pingpong::{Kind, Outcome, PORT, Plan, Role, Session};
@@ -57,7 +57,7 @@ pub(super) struct Args {
     #[arg(long, short)]
     events: bool,
 
-    /// Index of the GID to send from; without it the first that fits
+    /// Index of the GID to send from; without it the first of the IP version that the exchange uses
     #[arg(long, short, value_name = "INDEX")]
     gid_idx: Option<usize>,
 
@@ -74,7 +74,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    fn plan(&self) -> Plan {
+    fn plan(&self, context: &Context, peer: IpAddr) -> Plan {
         let default_size = if self.kind == Kind::Ud { 1024 } else { 4096 };
         Plan {
             kind: self.kind,
@@ -83,7 +83,7 @@ impl Args {
             mtu: self.mtu,
             rx_depth: self.rx_depth,
             num_qp: self.num_qp,
-            gid_index: self.gid_idx,
+            gid_index: self.gid_idx.or_else(|| gid_towards(context, peer)),
             events: self.events,
             patience: Duration::from_secs(self.patience.max(1)),
         }
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         Some(server) => {
             let server = resolve(server, args.port)?;
             let context = args.device.open(|| device_towards(server))?;
-            let session = Session::new(&context, &args.plan(), Role::Client)?;
+            let session = Session::new(&context, &args.plan(&context, server.ip()), Role::Client)?;
             let peer = connect(&context, server).with_context(|| {
                 format!("connecting to {server}; does {} run there?", args.kind.program())
             })?;
@@ -104,7 +104,9 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         None => {
             let address = Ipv4Addr::LOCALHOST.into();
             let context = args.device.open(|| Ok(device_on(address)))?;
-            let session = Session::new(&context, &args.plan(), Role::Server)?;
+            let own = context.address().unwrap_or(address);
+            // Before it is waited: a plan that is impossible is told at once.
+            let mut session = Session::new(&context, &args.plan(&context, own), Role::Server)?;
             let listening = TcpListening::bind(&context, args.port).with_context(|| {
                 format!("listening on TCP port {}; choose another one with -p", args.port)
             })?;
@@ -113,7 +115,12 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
                 writeln!(output, "waiting on {at} for {program} or `roce pingpong`")?;
                 output.flush()?;
             }
-            (Role::Server, session, listening.accept().context("waiting for the client")?)
+            let peer = listening.accept().context("waiting for the client")?;
+            let plan = args.plan(&context, peer.peer_addr().ip());
+            if plan.gid_index != args.gid_idx {
+                session = Session::new(&context, &plan, Role::Server)?;
+            }
+            (Role::Server, session, peer)
         }
     };
     peer.set_read_timeout(Some(Duration::from_secs(args.patience.max(1))))?;
