@@ -168,6 +168,13 @@ impl<'a> DatagramWriter<'a> {
         self.seal(|covered| seed.compute(identification, covered, &[]))
     }
 
+    /// Appends four zero bytes where the ICRC would be, for a network in which nobody compares it, and returns
+    /// the bytes from BTH to ICRC inclusive.
+    #[inline]
+    pub fn finish_unsealed(self) -> Result<usize, BufferTooSmall> {
+        self.seal(|_| 0)
+    }
+
     #[inline]
     fn seal(self, compute: impl FnOnce(&[u8]) -> u32) -> Result<usize, BufferTooSmall> {
         let (need, have) = (self.len_with_icrc(), self.out.len());

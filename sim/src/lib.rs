@@ -8,4 +8,6 @@
 pub mod adversary;
 pub mod direct;
 pub mod fault;
+pub mod net;
 pub mod pair;
+pub mod scenario;

@@ -235,6 +235,7 @@ impl Recorder {
             Identification::Known { identification, dont_fragment } => {
                 ((identification, dont_fragment), None)
             }
+            Identification::Unsealed => ((0, true), None),
             Identification::Unknown { hint } => match find_identification(path, head, tail, hint) {
                 Some(identification) => ((identification, true), None),
                 None => {

@@ -21,6 +21,9 @@ pub enum Identification {
         /// The value to try after zero.
         hint: u16,
     },
+    /// The sender wrote no ICRC ([`Batch::UNSEALED`]), and none is compared. Only for networks that exist in
+    /// memory and keep damage and datagrams apart themselves.
+    Unsealed,
 }
 
 impl Identification {
@@ -41,6 +44,23 @@ pub struct Received<'a> {
     pub tail: &'a [u8],
 }
 
+/// What stands for the payload, padding and ICRC of an implied datagram: the largest path MTU and 3 + 4 bytes.
+static IMPLIED: [u8; 4096 + 8] = [0; 4096 + 8];
+
+impl<'a> Received<'a> {
+    /// A datagram of which only the headers exist: `implied` further bytes, payload to ICRC, are taken for
+    /// zeros, and nothing compares an ICRC. More than the largest path MTU can need are left out, so that such a datagram
+    /// is refused for its length.
+    ///
+    /// Together with [`Batch::UNSEALED`] and a [`Memory`](crate::Memory) that copies nothing, an engine moves
+    /// datagrams without their payload: everything else is as it is with all bytes.
+    #[must_use]
+    pub fn implied(path: Path, headers: &'a [u8], implied: usize) -> Self {
+        let tail = IMPLIED.get(..implied).unwrap_or(&IMPLIED);
+        Self { path, identification: Identification::Unsealed, head: headers, tail }
+    }
+}
+
 /// A datagram that the engine wrote into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
@@ -59,6 +79,7 @@ pub struct Transmit {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch {
     open: Option<OpenBatch>,
+    unsealed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +94,15 @@ struct OpenBatch {
 
 impl Batch {
     /// No superpacket is open: every datagram stands alone.
-    pub const NONE: Self = Self { open: None };
+    pub const NONE: Self = Self { open: None, unsealed: false };
+    /// Every datagram stands alone, and nobody will look at its ICRC: zero is written in its place.
+    pub const UNSEALED: Self = Self { open: None, unsealed: true };
+
+    /// Whether the ICRC is left out.
+    #[inline]
+    pub(crate) const fn is_unsealed(&self) -> bool {
+        self.unsealed
+    }
 
     /// The Identification that a datagram of `len` bytes on `path` gets: its index if it may join.
     #[must_use]
@@ -100,6 +129,7 @@ impl Batch {
             return Self::NONE;
         }
         Self {
+            unsealed: false,
             open: Some(OpenBatch {
                 path: transmit.path,
                 segment_len: transmit.len,

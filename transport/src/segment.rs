@@ -102,6 +102,10 @@ pub(crate) fn write_headers(
 #[inline]
 pub(crate) fn seal(writer: DatagramWriter<'_>, path: &Path, batch: &Batch) -> Option<Transmit> {
     let identification = batch.identification(path, writer.len_with_icrc());
-    let len = writer.finish(&Envelope::new(path, identification)).ok()?;
+    let len = if batch.is_unsealed() {
+        writer.finish_unsealed().ok()?
+    } else {
+        writer.finish(&Envelope::new(path, identification)).ok()?
+    };
     Some(Transmit { path: *path, len, identification })
 }

@@ -154,7 +154,7 @@ fn grh_area(path: &Path, identification: &Identification, datagram_len: usize) -
         (Encapsulation::RoceV2, IpAddr::V4(source), IpAddr::V4(destination)) => {
             let (identification, dont_fragment) = match *identification {
                 Identification::Known { identification, dont_fragment } => (identification, dont_fragment),
-                Identification::Unknown { .. } => (0, true),
+                Identification::Unknown { .. } | Identification::Unsealed => (0, true),
             };
             let total_len = u16::try_from(datagram_len + 28).unwrap_or(u16::MAX);
             let header = Ipv4Header {

@@ -1,0 +1,117 @@
+//! A flow while it runs, and what became of it.
+
+use roce_packet::Qpn;
+use roce_transport::WcStatus;
+
+use super::time::Time;
+use super::workload::FlowSpec;
+
+/// A flow at work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    pub(super) spec: FlowSpec,
+    pub(super) state: FlowState,
+    /// Queue pairs at both ends; meaningful while it runs.
+    pub(super) source_qpn: Qpn,
+    pub(super) destination_qpn: Qpn,
+    pub(super) posted: u64,
+    pub(super) completed: u64,
+    pub(super) end: Time,
+    /// What its queue pairs counted, taken when it ends.
+    pub(super) counts: FlowCounts,
+    /// Bytes sent, new ones only, at the last sample.
+    pub(super) sampled: u64,
+}
+
+/// How far a flow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowState {
+    /// Its time has not come.
+    Waiting,
+    /// Under way.
+    Running,
+    /// Complete: the last acknowledgement has arrived.
+    Complete,
+    /// Its queue pair failed with this status.
+    Failed(WcStatus),
+    /// It could not begin: no path, or no room for another queue pair.
+    Refused,
+}
+
+impl FlowState {
+    /// As results call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Complete => "complete",
+            Self::Failed(status) => status.name(),
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What the queue pairs of a flow counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounts {
+    /// Datagrams that the sender sent.
+    pub packets: u64,
+    /// Of those, sent again.
+    pub retransmitted: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Datagrams that arrived marked.
+    pub marked: u64,
+    /// CNPs that the receiver sent.
+    pub cnps_sent: u64,
+    /// CNPs that reached the sender and its rate.
+    pub cnps_handled: u64,
+    /// Datagrams that arrived ahead of their turn.
+    pub out_of_sequence: u64,
+}
+
+impl Flow {
+    pub(super) fn new(spec: FlowSpec) -> Self {
+        Self {
+            spec,
+            state: FlowState::Waiting,
+            source_qpn: Qpn::new(0),
+            destination_qpn: Qpn::new(0),
+            posted: 0,
+            completed: 0,
+            end: Time::NEVER,
+            counts: FlowCounts::default(),
+            sampled: 0,
+        }
+    }
+
+    pub(super) fn result(&self) -> FlowResult {
+        let time = (self.state == FlowState::Complete).then(|| self.end.since(self.spec.start));
+        FlowResult { spec: self.spec, state: self.state, completion_time: time, counts: self.counts }
+    }
+}
+
+/// What became of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowResult {
+    /// What was asked for.
+    pub spec: FlowSpec,
+    /// How far it came.
+    pub state: FlowState,
+    /// From its start to its last acknowledgement, if it is complete.
+    pub completion_time: Option<Time>,
+    /// What was counted on the way.
+    pub counts: FlowCounts,
+}
+
+impl FlowResult {
+    /// Payload bits a second over its life, 0 unless it is complete.
+    #[must_use]
+    pub fn goodput_bps(&self) -> f64 {
+        match self.completion_time {
+            Some(time) if time > Time::ZERO => self.spec.bytes as f64 * 8.0 / time.as_secs_f64(),
+            _ => 0.0,
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Frames on their way: built once by the sender, then passed on by handle.
+//!
+//! What switches look at and change lies in [`Frame`], one cache line; the datagram itself is never touched between
+//! its sender and its receiver. Short datagrams and the headers of implied ones lie in the frame too, whole
+//! datagrams in a slot beside it.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use roce_packet::{Ecn, Encapsulation, Path};
+
+/// A frame of [`Frames`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FrameId(u32);
+
+impl FrameId {
+    pub(super) const NONE: Self = Self(u32::MAX);
+
+    pub(super) fn is_some(self) -> bool {
+        self != Self::NONE
+    }
+}
+
+/// Bytes of a frame that are kept in it: BTH, RETH and immediate data, or a whole acknowledgement.
+pub(super) const HEAD: usize = 32;
+/// Ethernet header, frame check sequence, preamble and gap.
+const AROUND_ETHERNET: u32 = 14 + 4 + 20;
+/// IPv4 and UDP header.
+const AROUND_DATAGRAM: u32 = 20 + 8;
+/// BTH and ICRC.
+pub(super) const DATAGRAM_OVERHEAD: u32 = 12 + 4;
+/// Preamble and gap, which no buffer holds.
+pub(super) const GAP: u32 = 20;
+/// A pause frame on the wire: the shortest Ethernet frame.
+const PAUSE_LEN: u32 = 64 + GAP;
+const SHORTEST: u32 = 64 + GAP;
+
+/// Bytes that a datagram takes on the wire of a link: preamble, Ethernet, IPv4, UDP, BTH to ICRC, frame check
+/// sequence and gap.
+#[must_use]
+pub const fn wire_len(datagram_len: usize) -> u32 {
+    let len = datagram_len as u32 + AROUND_DATAGRAM + AROUND_ETHERNET;
+    if len < SHORTEST { SHORTEST } else { len }
+}
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A RoCE datagram.
+    #[default]
+    Datagram,
+    /// One with wrong bits: its receiver will notice.
+    Damaged,
+    /// A pause frame for one priority: XOFF with the longest time, or XON.
+    Pause,
+}
+
+/// What the network knows of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    /// The frame behind it in a queue.
+    pub(super) next: FrameId,
+    /// Hosts by number.
+    pub(super) source: u32,
+    pub(super) destination: u32,
+    /// The port by which it entered the switch that it is in.
+    pub(super) entered: u32,
+    slot: u32,
+    pub(super) wire_len: u16,
+    /// The datagram, BTH to ICRC, and how much of it exists.
+    pub(super) len: u16,
+    pub(super) source_port: u16,
+    pub(super) head_len: u8,
+    pub(super) priority: u8,
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+    pub(super) kind: Kind,
+    pub(super) head: [u8; HEAD],
+}
+
+impl Frame {
+    pub(super) fn datagram(path: &Path, len: usize) -> Option<Self> {
+        Some(Self {
+            next: FrameId::NONE,
+            source: host_number(path.source)?,
+            destination: host_number(path.destination)?,
+            entered: 0,
+            slot: NO_SLOT,
+            wire_len: u16::try_from(wire_len(len)).ok()?,
+            len: u16::try_from(len).ok()?,
+            source_port: path.source_port,
+            head_len: 0,
+            priority: 0,
+            traffic_class: path.traffic_class,
+            hop_limit: path.hop_limit,
+            kind: Kind::Datagram,
+            head: [0; HEAD],
+        })
+    }
+
+    /// A pause frame for `priority`: XOFF or XON.
+    pub(super) fn pause(priority: u8, quanta: u16) -> Self {
+        let mut head = [0; HEAD];
+        head[..2].copy_from_slice(&quanta.to_be_bytes());
+        Self {
+            next: FrameId::NONE,
+            source: 0,
+            destination: 0,
+            entered: 0,
+            slot: NO_SLOT,
+            wire_len: PAUSE_LEN as u16,
+            len: 0,
+            source_port: 0,
+            head_len: 2,
+            priority,
+            traffic_class: 0,
+            hop_limit: 0,
+            kind: Kind::Pause,
+            head,
+        }
+    }
+
+    /// Of a pause frame.
+    pub(super) fn quanta(&self) -> u16 {
+        u16::from_be_bytes([self.head[0], self.head[1]])
+    }
+
+    /// What a buffer holds of it: without preamble and gap.
+    pub(super) fn buffered_len(&self) -> u64 {
+        u64::from(u32::from(self.wire_len).saturating_sub(GAP))
+    }
+
+    pub(super) fn ecn(&self) -> Ecn {
+        Ecn::from_bits(self.traffic_class)
+    }
+
+    pub(super) fn mark(&mut self) {
+        self.traffic_class |= Ecn::CongestionExperienced.bits();
+    }
+
+    /// From where to where, as the receiver sees it.
+    pub(super) fn path(&self) -> Path {
+        Path {
+            encapsulation: Encapsulation::RoceV2,
+            source: host_address(self.source),
+            destination: host_address(self.destination),
+            source_port: self.source_port,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            flow_label: 0,
+            vlan: None,
+        }
+    }
+}
+
+/// Hosts have the addresses of 198.18.0.0/15 one after the other, from .1 on (RFC 2544).
+const FIRST_ADDRESS: u32 = u32::from_be_bytes([198, 18, 0, 1]);
+/// The most hosts of a network.
+pub const MAX_HOSTS: usize = (1 << 17) - 2;
+
+/// The address of host number `host`.
+#[must_use]
+pub const fn host_address(host: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from_bits(FIRST_ADDRESS.wrapping_add(host)))
+}
+
+fn host_number(address: IpAddr) -> Option<u32> {
+    let IpAddr::V4(address) = address else { return None };
+    address.to_bits().checked_sub(FIRST_ADDRESS)
+}
+
+const NO_SLOT: u32 = u32::MAX;
+
+/// All frames that exist now, and the bytes of those that have all.
+#[derive(Debug)]
+pub(super) struct Frames {
+    frames: Vec<Frame>,
+    free: FrameId,
+    live: usize,
+    most: usize,
+    /// Slots of equal size, one after the other.
+    bytes: Vec<u8>,
+    slot_len: usize,
+    free_slots: Vec<u32>,
+}
+
+impl Frames {
+    /// For datagrams of at most `slot_len` bytes.
+    pub(super) fn new(slot_len: usize) -> Self {
+        Self {
+            frames: Vec::new(),
+            free: FrameId::NONE,
+            live: 0,
+            most: 0,
+            bytes: Vec::new(),
+            slot_len,
+            free_slots: Vec::new(),
+        }
+    }
+
+    pub(super) fn get(&self, id: FrameId) -> &Frame {
+        &self.frames[id.0 as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, id: FrameId) -> &mut Frame {
+        &mut self.frames[id.0 as usize]
+    }
+
+    /// Frames that exist now, and the most that ever did.
+    pub(super) fn live(&self) -> (usize, usize) {
+        (self.live, self.most)
+    }
+
+    #[inline]
+    pub(super) fn insert(&mut self, frame: Frame) -> FrameId {
+        self.live += 1;
+        self.most = self.most.max(self.live);
+        if self.free.is_some() {
+            let id = self.free;
+            let place = &mut self.frames[id.0 as usize];
+            self.free = place.next;
+            *place = frame;
+            return id;
+        }
+        self.frames.push(frame);
+        FrameId((self.frames.len() - 1) as u32)
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, id: FrameId) {
+        self.live -= 1;
+        let frame = &mut self.frames[id.0 as usize];
+        if frame.slot != NO_SLOT {
+            self.free_slots.push(frame.slot);
+            frame.slot = NO_SLOT;
+        }
+        frame.next = self.free;
+        self.free = id;
+    }
+
+    /// Puts the bytes of a datagram beside its frame: all in the frame if they fit, else in a slot.
+    pub(super) fn store(&mut self, id: FrameId, bytes: &[u8]) {
+        let frame = &mut self.frames[id.0 as usize];
+        if let Some(place) = frame.head.get_mut(..bytes.len()) {
+            place.copy_from_slice(bytes);
+            frame.head_len = bytes.len() as u8;
+            return;
+        }
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            let slot = self.bytes.len() / self.slot_len;
+            self.bytes.resize(self.bytes.len() + self.slot_len, 0);
+            slot as u32
+        });
+        frame.slot = slot;
+        let start = slot as usize * self.slot_len;
+        let kept = bytes.len().min(self.slot_len);
+        self.bytes[start..start + kept].copy_from_slice(&bytes[..kept]);
+        let head = &bytes[..HEAD];
+        frame.head.copy_from_slice(head);
+        frame.head_len = HEAD as u8;
+    }
+
+    /// What exists of a datagram: all of it, or its headers.
+    #[inline]
+    pub(super) fn bytes(&self, id: FrameId) -> &[u8] {
+        let frame = self.get(id);
+        if frame.slot == NO_SLOT {
+            return &frame.head[..usize::from(frame.head_len)];
+        }
+        let start = frame.slot as usize * self.slot_len;
+        &self.bytes[start..start + usize::from(frame.len)]
+    }
+
+    pub(super) fn bytes_mut(&mut self, id: FrameId) -> &mut [u8] {
+        let frame = &mut self.frames[id.0 as usize];
+        if frame.slot == NO_SLOT {
+            return &mut frame.head[..usize::from(frame.head_len)];
+        }
+        let start = frame.slot as usize * self.slot_len;
+        &mut self.bytes[start..start + usize::from(frame.len)]
+    }
+
+    /// A second frame with the same content.
+    pub(super) fn duplicate(&mut self, id: FrameId) -> FrameId {
+        let mut copy = *self.get(id);
+        let bytes = (copy.slot != NO_SLOT).then(|| self.bytes(id).to_vec());
+        copy.slot = NO_SLOT;
+        copy.next = FrameId::NONE;
+        let copy = self.insert(copy);
+        if let Some(bytes) = bytes {
+            self.store(copy, &bytes);
+        }
+        copy
+    }
+}
+
+/// Frames one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fifo {
+    head: FrameId,
+    tail: FrameId,
+    /// Bytes, without preamble and gap.
+    pub(super) bytes: u64,
+    pub(super) frames: u32,
+}
+
+impl Fifo {
+    pub(super) const EMPTY: Self = Self { head: FrameId::NONE, tail: FrameId::NONE, bytes: 0, frames: 0 };
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames == 0
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, frames: &mut Frames, id: FrameId) {
+        let frame = frames.get_mut(id);
+        frame.next = FrameId::NONE;
+        self.bytes += frame.buffered_len();
+        self.frames += 1;
+        if self.tail.is_some() {
+            frames.get_mut(self.tail).next = id;
+        } else {
+            self.head = id;
+        }
+        self.tail = id;
+    }
+
+    pub(super) fn front(&self) -> Option<FrameId> {
+        self.head.is_some().then_some(self.head)
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self, frames: &Frames) -> Option<FrameId> {
+        let id = self.front()?;
+        let frame = frames.get(id);
+        self.bytes -= frame.buffered_len();
+        self.frames -= 1;
+        self.head = frame.next;
+        if !self.head.is_some() {
+            self.tail = FrameId::NONE;
+        }
+        Some(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(len: usize) -> Frame {
+        let mut path = Frame::pause(0, 0).path();
+        path.destination = host_address(5);
+        Frame::datagram(&path, len).unwrap()
+    }
+
+    #[test]
+    fn a_frame_is_a_cache_line() {
+        assert_eq!(size_of::<Frame>(), 64);
+    }
+
+    #[test]
+    fn lengths_on_the_wire() {
+        // A middle packet at path MTU 1024: 12 + 1024 + 4 bytes of datagram.
+        assert_eq!(wire_len(1040), 1106);
+        assert_eq!(wire_len(20), 86, "an acknowledgement is longer than the shortest frame");
+        assert_eq!(wire_len(16), 84);
+        assert_eq!(Frame::pause(3, 1).buffered_len(), 64);
+    }
+
+    #[test]
+    fn bytes_stay_with_their_frame() {
+        let mut frames = Frames::new(1100);
+        let long: Vec<u8> = (0..1040).map(|i| i as u8).collect();
+        let a = frames.insert(frame(1040));
+        frames.store(a, &long);
+        let b = frames.insert(frame(20));
+        frames.store(b, &[7; 20]);
+        let c = frames.duplicate(a);
+        assert_eq!((frames.bytes(a), frames.bytes(b), frames.bytes(c)), (&long[..], &[7; 20][..], &long[..]));
+        assert_eq!(frames.get(a).head[..], long[..HEAD]);
+        frames.remove(a);
+        frames.remove(b);
+        let again = frames.insert(frame(1040));
+        frames.store(again, &[1; 1040]);
+        assert_eq!(frames.bytes(c), long);
+        assert_eq!(frames.live(), (2, 3));
+    }
+
+    #[test]
+    fn first_in_first_out() {
+        let mut frames = Frames::new(64);
+        let mut fifo = Fifo::EMPTY;
+        let ids: Vec<_> = (0..3).map(|_| frames.insert(frame(20))).collect();
+        for id in &ids {
+            fifo.push(&mut frames, *id);
+        }
+        assert_eq!((fifo.frames, fifo.bytes), (3, 3 * 66));
+        let mut out = Vec::new();
+        while let Some(id) = fifo.pop(&frames) {
+            out.push(id);
+        }
+        assert_eq!(out, ids);
+        assert!(fifo.is_empty() && fifo.bytes == 0);
+    }
+}

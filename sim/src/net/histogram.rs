@@ -1,0 +1,102 @@
+//! Percentiles of many values in little room: buckets that grow with the value, each within 1.6 % of its middle.
+
+/// Bits of a value below its highest that are kept.
+const PRECISION: u32 = 5;
+const STEPS: u64 = 1 << PRECISION;
+
+/// Counts of values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    counts: Vec<u32>,
+    total: u64,
+    most: u64,
+}
+
+impl Histogram {
+    /// Counts one value.
+    pub fn record(&mut self, value: u64) {
+        let index = Self::index(value);
+        if index >= self.counts.len() {
+            self.counts.resize(index + 1, 0);
+        }
+        self.counts[index] = self.counts[index].saturating_add(1);
+        self.total += 1;
+        self.most = self.most.max(value);
+    }
+
+    fn index(value: u64) -> usize {
+        if value < STEPS {
+            return value as usize;
+        }
+        let shift = value.ilog2() - PRECISION;
+        (u64::from(shift + 1) * STEPS + (value >> shift) - STEPS) as usize
+    }
+
+    /// The middle of a bucket.
+    fn value(index: usize) -> u64 {
+        let index = index as u64;
+        if index < STEPS {
+            return index;
+        }
+        let shift = index / STEPS - 1;
+        let low = (STEPS + index % STEPS) << shift;
+        low + ((1 << shift) >> 1)
+    }
+
+    /// How many values there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.total
+    }
+
+    /// The largest.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// The value that the part `quantile` of all does not exceed, 0 if there are none.
+    #[must_use]
+    pub fn quantile(&self, quantile: f64) -> u64 {
+        let wanted = (quantile * self.total as f64).ceil().max(1.0) as u64;
+        if wanted >= self.total {
+            return self.most;
+        }
+        let mut seen = 0;
+        for (index, count) in self.counts.iter().enumerate() {
+            seen += u64::from(*count);
+            if seen >= wanted {
+                return Self::value(index).min(self.most);
+            }
+        }
+        self.most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_close() {
+        let mut histogram = Histogram::default();
+        (1..=100_000).for_each(|value| histogram.record(value));
+        for (quantile, expected) in [(0.5, 50_000.0), (0.9, 90_000.0), (0.99, 99_000.0)] {
+            let found = histogram.quantile(quantile) as f64;
+            assert!((found / expected - 1.0).abs() < 0.02, "{quantile}: {found}");
+        }
+        assert_eq!(
+            (histogram.quantile(1.0), histogram.count(), histogram.most()),
+            (100_000, 100_000, 100_000)
+        );
+        assert_eq!(Histogram::default().quantile(0.5), 0);
+    }
+
+    #[test]
+    fn every_value_is_near_its_bucket() {
+        for value in (0..64).chain((6..63).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1])) {
+            let middle = Histogram::value(Histogram::index(value));
+            assert!(middle.abs_diff(value) as f64 <= value as f64 * 0.032, "{value} {middle}");
+        }
+    }
+}

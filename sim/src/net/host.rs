@@ -1,0 +1,364 @@
+//! A host: a real engine behind a port.
+//!
+//! The port asks the engine for the next packet only when the link is free, so the engine's own scheduler decides
+//! what goes out. A packet whose priority is paused waits in the port; a few may, then the engine is asked no more
+//! until something moves.
+
+use std::sync::Arc;
+
+use roce_packet::{Opcode, Psn, Qpn, RnrTimer};
+use roce_transport::congestion::Rate;
+use roce_transport::{
+    Access, Batch, CqId, Engine, EngineConfig, Identification, Pacing, PdId, QpAttr, QpCapabilities, QpInit,
+    QpState, QpType, RKey, Received, RegionAttributes, SendOp, SendWr, Sge, TxSlot, Wc,
+};
+
+use super::frame::{Frame, FrameId, Kind, host_address};
+use super::payload::{Pattern, flow_address};
+use super::port::{CONTROL, DropReason};
+use super::settings::{HostSettings, PauseStorm, PayloadMode, ReceiveLimit, Settings, priority_of};
+use super::time::Time;
+use super::world::{Event, World};
+
+/// Room for the largest datagram.
+const SCRATCH: usize = 4096 + 128;
+/// Packets that may wait in the port because their priority is paused.
+const MOST_HELD: u32 = 8;
+/// The most completions fetched at once.
+const COMPLETIONS: usize = 16;
+
+pub(super) struct Host {
+    number: u32,
+    pub(super) port: u32,
+    pub(super) engine: Engine,
+    pd: PdId,
+    cq: CqId,
+    region: RegionAttributes,
+    pub(super) memory: Arc<Pattern>,
+    /// When an event will let the engine look at its clock.
+    timer: Time,
+    intake: Option<Intake>,
+    scratch: Box<[u8; SCRATCH]>,
+    /// Completions that the simulation has not looked at.
+    pub(super) completions: Vec<Wc>,
+}
+
+/// Frames that a slow host has not taken in yet.
+#[derive(Debug)]
+struct Intake {
+    limit: ReceiveLimit,
+    waiting: u64,
+    busy_until: Time,
+    paused: u8,
+}
+
+impl Host {
+    pub(super) fn new(number: u32, port: u32, line_rate_bps: u64, settings: &Settings) -> Self {
+        let mut engine = Engine::new(engine_config(number, line_rate_bps, settings));
+        let memory = Arc::new(Pattern::new(settings.payload));
+        let pd = engine.allocate_pd().expect("a new engine has room for a protection domain");
+        let cq = engine.create_cq(1 << 10).expect("a new engine has room for a completion queue");
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let region =
+            engine.register(pd, 0, memory.clone(), access).expect("a new engine has room for a region");
+        let limit = settings.host.receive_limit;
+        let limit = limit.filter(|limit| limit.host.is_none_or(|host| host == number));
+        Self {
+            number,
+            port,
+            engine,
+            pd,
+            cq,
+            region,
+            memory,
+            timer: Time::NEVER,
+            intake: limit.map(|limit| Intake { limit, waiting: 0, busy_until: Time::ZERO, paused: 0 }),
+            scratch: Box::new([0; SCRATCH]),
+            completions: Vec::new(),
+        }
+    }
+
+    /// A frame arrived at its port.
+    #[inline]
+    pub(super) fn receive(&mut self, world: &mut World, id: FrameId) {
+        if !world.capture.is_empty() {
+            world.note(self.port, id, false);
+        }
+        let frame = world.frames.get(id);
+        match frame.kind {
+            Kind::Pause => return world.take_pause(self.port, id),
+            Kind::Damaged => return world.discard(self.port, id, DropReason::Damaged),
+            Kind::Datagram => {}
+        }
+        let mut at = world.now;
+        if let Some(intake) = &mut self.intake {
+            at = intake.take(frame, at);
+            let bit = 1 << frame.priority;
+            if intake.waiting >= intake.limit.xoff_bytes && intake.paused & bit == 0 {
+                intake.paused |= bit;
+                let priority = frame.priority;
+                world.ports[self.port as usize].stats.pauses_sent += 1;
+                world.send_pause(self.port, priority, true);
+            }
+        }
+        at = at + world.settings.host.delay;
+        if at > world.now {
+            world.events.push(at, Event::Taken { host: self.number, frame: id });
+        } else {
+            self.take(world, id);
+        }
+    }
+
+    /// The engine gets a frame.
+    #[inline]
+    pub(super) fn take(&mut self, world: &mut World, id: FrameId) {
+        let frame = world.frames.get(id);
+        if let Some(intake) = &mut self.intake {
+            intake.waiting = intake.waiting.saturating_sub(frame.buffered_len());
+            if intake.waiting <= intake.limit.xoff_bytes / 2 {
+                for priority in (0..8).filter(|priority| intake.paused >> priority & 1 == 1) {
+                    world.send_pause(self.port, priority, false);
+                }
+                intake.paused = 0;
+            }
+        }
+        let frame = world.frames.get(id);
+        let path = frame.path();
+        let bytes = world.frames.bytes(id);
+        let received = match world.settings.payload {
+            PayloadMode::Implied => {
+                Received::implied(path, bytes, usize::from(frame.len).saturating_sub(bytes.len()))
+            }
+            PayloadMode::Real => {
+                let identification = Identification::Known { identification: 0, dont_fragment: true };
+                Received { path, identification, head: bytes, tail: &[] }
+            }
+        };
+        self.engine.handle_datagram(world.now.to_instant(), &received);
+        world.frames.remove(id);
+        self.settle(world);
+    }
+
+    /// The engine's clock may have something to say.
+    pub(super) fn look_at_clock(&mut self, world: &mut World) {
+        if self.timer > world.now {
+            // An earlier deadline has replaced the one that this event was for.
+            return;
+        }
+        self.timer = Time::NEVER;
+        self.engine.handle_timeout(world.now.to_instant());
+        self.settle(world);
+    }
+
+    /// After every input: completions out, packets out, the next deadline.
+    #[inline]
+    pub(super) fn settle(&mut self, world: &mut World) {
+        self.fetch_completions();
+        if world.is_free(self.port) {
+            self.send(world);
+        }
+        self.set_timer(world);
+    }
+
+    fn fetch_completions(&mut self) {
+        while self.engine.poll_event().is_some() {}
+        let mut buffer = [Wc::default(); COMPLETIONS];
+        while let Ok(count @ 1..) = self.engine.poll_cq(self.cq, &mut buffer) {
+            self.completions.extend_from_slice(&buffer[..count]);
+        }
+    }
+
+    /// Sees to it that an event comes no later than the engine's next deadline.
+    #[inline]
+    pub(super) fn set_timer(&mut self, world: &mut World) {
+        let Some(deadline) = self.engine.poll_timeout() else { return };
+        let deadline = Time::from_instant(deadline).max(world.now);
+        if deadline < self.timer {
+            self.timer = deadline;
+            world.events.push(deadline, Event::Timer { host: self.number });
+        }
+    }
+
+    /// The link is free: a frame that waits, or what the engine has.
+    #[inline]
+    pub(super) fn send(&mut self, world: &mut World) {
+        let port = self.port;
+        loop {
+            let World { ports, frames, .. } = world;
+            let end = &mut ports[port as usize];
+            let sendable = end.sendable();
+            if sendable != 0 {
+                let queue = if sendable >> CONTROL & 1 == 1 {
+                    CONTROL
+                } else {
+                    (15 - sendable.leading_zeros()) as usize
+                };
+                if let Some(id) = end.dequeue(frames, queue) {
+                    world.transmit(port, id);
+                    return world.wake_when_free(port);
+                }
+            }
+            let held: u32 = end.queues.iter().map(|queue| queue.frames).sum();
+            if held >= MOST_HELD {
+                return;
+            }
+            let Some(id) = self.next_frame(world) else { return };
+            let priority = usize::from(world.frames.get(id).priority);
+            let World { ports, frames, .. } = world;
+            let end = &mut ports[port as usize];
+            if end.pause.mask >> priority & 1 == 1 {
+                end.enqueue(frames, priority, id);
+                continue;
+            }
+            world.transmit(port, id);
+            return world.wake_when_free(port);
+        }
+    }
+
+    /// Asks the engine for a packet and puts it into a frame.
+    #[inline]
+    fn next_frame(&mut self, world: &mut World) -> Option<FrameId> {
+        let mut slot = TxSlot::new(&mut self.scratch[..]);
+        let implied = world.settings.payload == PayloadMode::Implied;
+        if implied {
+            slot.batch = Batch::UNSEALED;
+        }
+        let transmit = self.engine.poll_transmit(world.now.to_instant(), &mut slot)?;
+        let bytes = self.scratch.get(..transmit.len)?;
+        let opcode = Opcode(bytes.first().copied().unwrap_or_default());
+        let mut frame = Frame::datagram(&transmit.path, transmit.len)?;
+        let settings = &world.settings.host;
+        let dscp = match opcode {
+            Opcode::RC_ACKNOWLEDGE => settings.ack_dscp,
+            _ => None,
+        };
+        if let Some(dscp) = dscp {
+            frame.traffic_class = dscp << 2 | frame.traffic_class & 0b11;
+        }
+        frame.priority = priority_of(frame.traffic_class >> 2);
+        let kept = match opcode.info() {
+            Some(info) if implied => bytes.get(..info.header_len)?,
+            _ => bytes,
+        };
+        let id = world.frames.insert(frame);
+        world.frames.store(id, kept);
+        Some(id)
+    }
+
+    /// Half of a pause that this host asked for is over: it asks again if it still has to.
+    pub(super) fn refresh_pause(&mut self, world: &mut World, priority: u8) {
+        let slow = self.intake.as_ref().is_some_and(|intake| intake.paused >> priority & 1 == 1);
+        let (number, now) = (self.number, world.now);
+        let mut storms = world.settings.storms.iter();
+        let storms = storms.any(|storm| {
+            storm.host == number && storm.priority == priority && storm.start <= now && now < storm.end
+        });
+        if world.refresh_is_due(self.port, priority, slow || storms) {
+            world.send_pause(self.port, priority, true);
+        }
+    }
+
+    /// It begins to pause its link for no reason, or ends it.
+    pub(super) fn storm(&mut self, world: &mut World, storm: &PauseStorm) {
+        let begins = world.now < storm.end;
+        if begins {
+            world.ports[self.port as usize].stats.pauses_sent += 1;
+        }
+        world.send_pause(self.port, storm.priority, begins);
+    }
+
+    /// Makes a queue pair for a flow. It is connected by [`Self::connect`].
+    pub(super) fn create_qp(&mut self, settings: &HostSettings, sends: bool) -> Option<Qpn> {
+        let capabilities = QpCapabilities {
+            max_send_wr: if sends { settings.depth as usize } else { 1 },
+            max_recv_wr: 0,
+            max_send_sge: usize::from(sends),
+            max_recv_sge: 0,
+            max_inline: 0,
+        };
+        let (pd, send_cq, recv_cq) = (self.pd, self.cq, self.cq);
+        let qp_type = QpType::Rc;
+        let init = QpInit { qp_type, pd, send_cq, recv_cq, srq: None, capabilities, signal_all: false };
+        self.engine.create_qp(&init).ok()
+    }
+
+    /// Takes a queue pair to RTS with its peer, as an exchange beside the network would.
+    pub(super) fn connect(&mut self, world: &World, own: Qpn, host: u32, peer: Qpn) -> bool {
+        let settings = &world.settings.host;
+        let mut path = Frame::pause(0, 0).path();
+        path.source = host_address(self.number);
+        path.destination = host_address(host);
+        path.hop_limit = 64;
+        // The engine makes it ECN capable if something controls the rate.
+        path.traffic_class = settings.dscp << 2;
+        path.source_port = roce_packet::flow::SourcePortRule::QpPair.port(&roce_packet::flow::FlowInputs {
+            local: own,
+            remote: peer,
+            flow_label: 0,
+            connection: None,
+        });
+        let init = QpAttr {
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(Access::REMOTE_WRITE),
+            ..QpAttr::to_state(QpState::Init)
+        };
+        let rtr = QpAttr {
+            path: Some(path),
+            path_mtu: Some(settings.path_mtu),
+            dest_qpn: Some(peer),
+            rq_psn: Some(Psn::new(0)),
+            max_dest_rd_atomic: Some(1),
+            min_rnr_timer: RnrTimer::new(12),
+            ..QpAttr::to_state(QpState::Rtr)
+        };
+        let rts = QpAttr {
+            sq_psn: Some(Psn::new(0)),
+            timeout: Some(settings.timeout),
+            retry_cnt: Some(settings.retry_cnt),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(1),
+            ..QpAttr::to_state(QpState::Rts)
+        };
+        let now = world.now.to_instant();
+        [init, rtr, rts].iter().all(|attr| self.engine.modify_qp(now, own, attr).is_ok())
+    }
+
+    /// Posts one WRITE of a flow: `len` bytes at `offset`.
+    pub(super) fn post(&mut self, world: &World, qpn: Qpn, flow: u32, rkey: RKey, range: (u64, u32)) -> bool {
+        let (offset, length) = range;
+        let addr = flow_address(flow) + offset;
+        let element = [Sge { addr, length, lkey: self.region.lkey }];
+        let wr = SendWr::new(flow.into(), SendOp::Write { remote_addr: addr, rkey }, &element);
+        self.engine.post_send(world.now.to_instant(), qpn, &wr).is_ok()
+    }
+
+    /// The key of its region, for peers.
+    pub(super) fn rkey(&self) -> RKey {
+        self.region.rkey
+    }
+}
+
+impl Intake {
+    /// When a frame that has just arrived will have been taken in.
+    fn take(&mut self, frame: &Frame, now: Time) -> Time {
+        let len = frame.buffered_len();
+        self.waiting += len;
+        self.busy_until = self.busy_until.max(now) + Time::to_send(len, self.limit.rate_bps);
+        self.busy_until
+    }
+}
+
+fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> EngineConfig {
+    let seed = settings.seed.wrapping_mul(0x1_0000_0001).wrapping_add(number.into());
+    let mut config = EngineConfig::from_number(seed);
+    config.max_outstanding_packets = settings.host.window_packets;
+    config.quantum = 1;
+    config.max_qp = 65_000;
+    config.congestion = settings.host.congestion.clone();
+    config.notification = settings.host.notification;
+    config.line_rate = Rate::bits_per_second(line_rate_bps);
+    // Timers are exact here, so nothing has to be made up for.
+    config.pacing = Pacing { burst: 0, preamble: true };
+    config
+}

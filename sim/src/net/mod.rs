@@ -1,0 +1,66 @@
+//! A packet network in virtual time whose hosts run the real engine.
+//!
+//! A [`Topology`] says which hosts and switches there are, [`Settings`] what they are like, a list of [`FlowSpec`]s what
+//! is to be sent. A [`Simulation`] of them works on one event after the other, in whole picoseconds, and gives
+//! [`Results`]. Nothing is random but what the seed decides, so the same input gives the same [`Results::trace_hash`].
+//!
+//! Hosts are [`Engine`](roce_transport::Engine)s with queue pairs, work requests and completions, as a program has them over a
+//! wire; frames carry what those engines wrote. What is idealised says `docs/simulator.md`.
+//!
+//! ```
+//! use roce_sim::net::{LinkSpec, Settings, Simulation, Time, Topology, incast};
+//!
+//! let topology = Topology::star(3, LinkSpec::DEFAULT)?;
+//! let flows = incast(3, 2, 2, 1_000_000, Time::ZERO)?;
+//! let mut simulation = Simulation::new(&topology, &flows, Settings::default())?;
+//! simulation.run_to_end();
+//! let results = simulation.results();
+//! assert_eq!(results.incomplete(), 0);
+//! // Two megabytes through one link of 100 Gb/s: 1,024 bytes of payload are 1,106 on the wire.
+//! let slowest = results.completion_quantile(1.0).unwrap_or_default();
+//! assert!(slowest > Time::from_us(172) && slowest < Time::from_us(182), "{slowest}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod flow;
+mod frame;
+mod histogram;
+mod host;
+mod payload;
+mod port;
+mod queue;
+mod results;
+mod route;
+mod settings;
+mod simulation;
+mod switch;
+mod time;
+mod topology;
+mod trace;
+pub mod units;
+mod workload;
+mod world;
+
+pub use flow::{FlowCounts, FlowResult, FlowState};
+pub use frame::{MAX_HOSTS, host_address, wire_len};
+pub use histogram::Histogram;
+pub use payload::MAX_FLOW;
+pub use port::{DropReason, PortStats};
+pub use queue::EventQueue;
+pub use results::{PortResult, QueuePoint, RatePoint, Results, port_name};
+pub use route::RouteError;
+pub use settings::{
+    Balance, Class, Headroom, HostSettings, Marking, MeasureSettings, PRIORITIES, PauseMode, PauseStorm,
+    PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Watchdog, priority_of,
+};
+pub use simulation::{BuildError, Simulation};
+pub use switch::BufferTooSmall;
+pub use time::Time;
+pub use topology::{
+    Clos, Link, LinkSpec, Node, NodeId, NodeKind, Topology, TopologyError, TopologyFileError,
+};
+pub use workload::{
+    CdfError, FlowSizes, FlowSpec, MAX_FLOWS, Poisson, WorkloadError, all_to_all, check as check_flows,
+    incast, on_off, parse_flows, permutation, poisson,
+};
+pub use world::{Captured, CapturedContent};

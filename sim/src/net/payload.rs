@@ -1,0 +1,131 @@
+//! What flows carry: a pattern that needs no memory, so that every byte can be checked however long a flow is.
+//!
+//! A host has one region. The upper half of an address says which flow it belongs to, the lower where in it; the
+//! byte there is a function of both. Reading computes it, writing compares with it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use roce_transport::{Memory, OutOfBounds};
+
+use super::settings::PayloadMode;
+
+/// Bytes of address space for each flow.
+const FLOW_BITS: u32 = 40;
+/// The longest flow: a terabyte.
+pub const MAX_FLOW: u64 = 1 << FLOW_BITS;
+
+/// Where the bytes of a flow begin.
+pub(super) fn flow_address(flow: u32) -> u64 {
+    u64::from(flow) << FLOW_BITS
+}
+
+/// The region of a host.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    mode: PayloadMode,
+    checked: AtomicU64,
+    wrong: AtomicU64,
+}
+
+impl Pattern {
+    pub(super) fn new(mode: PayloadMode) -> Self {
+        Self { mode, checked: AtomicU64::new(0), wrong: AtomicU64::new(0) }
+    }
+
+    /// Bytes that were compared, and writes that were wrong.
+    pub(super) fn checked(&self) -> (u64, u64) {
+        (self.checked.load(Ordering::Relaxed), self.wrong.load(Ordering::Relaxed))
+    }
+}
+
+/// The eight bytes with this number, flow and place taken together.
+#[inline]
+fn word(number: u64) -> [u8; 8] {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 32)).to_le_bytes()
+}
+
+fn fill(offset: usize, out: &mut [u8]) {
+    let offset = offset as u64;
+    if offset.is_multiple_of(8) {
+        for (index, chunk) in (offset / 8..).zip(out.chunks_mut(8)) {
+            let bytes = word(index);
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+        return;
+    }
+    for (place, byte) in (offset..).zip(out) {
+        *byte = word(place / 8)[(place % 8) as usize];
+    }
+}
+
+fn is_right(offset: usize, data: &[u8]) -> bool {
+    let offset = offset as u64;
+    if offset.is_multiple_of(8) {
+        let mut numbers = offset / 8..;
+        return data
+            .chunks(8)
+            .zip(&mut numbers)
+            .fold(true, |right, (chunk, index)| right & (*chunk == word(index)[..chunk.len()]));
+    }
+    (offset..).zip(data).all(|(place, byte)| *byte == word(place / 8)[(place % 8) as usize])
+}
+
+impl Memory for Pattern {
+    fn len(&self) -> usize {
+        // 2^23 flows of 2^40 bytes.
+        1 << 63
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        if self.mode == PayloadMode::Real {
+            fill(offset, out);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
+        if self.mode == PayloadMode::Real {
+            self.checked.fetch_add(data.len() as u64, Ordering::Relaxed);
+            if !is_right(offset, data) {
+                self.wrong.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    // Flows are WRITEs: nothing asks for these.
+    fn compare_swap(&self, _: usize, _: u64, _: u64) -> Result<u64, OutOfBounds> {
+        Err(OutOfBounds)
+    }
+
+    fn fetch_add(&self, _: usize, _: u64) -> Result<u64, OutOfBounds> {
+        Err(OutOfBounds)
+    }
+
+    fn store(&self, _: usize, _: [u8; 8]) -> Result<(), OutOfBounds> {
+        Err(OutOfBounds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_may_be_written_and_nothing_else() {
+        let pattern = Pattern::new(PayloadMode::Real);
+        let mut bytes = vec![0; 1_000];
+        let at = flow_address(7) as usize;
+        pattern.read(at + 3, &mut bytes).unwrap();
+        pattern.write(at + 3, &bytes).unwrap();
+        pattern.write(at + 8, &bytes[5..]).unwrap();
+        assert_eq!(pattern.checked(), (1_995, 0));
+        pattern.write(at + 4, &bytes).unwrap();
+        pattern.write(flow_address(8) as usize + 3, &bytes).unwrap();
+        bytes[999] ^= 1;
+        pattern.write(at + 3, &bytes).unwrap();
+        pattern.write(at + 8, &bytes[5..]).unwrap();
+        assert_eq!(pattern.checked().1, 4);
+    }
+}

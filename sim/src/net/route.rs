@@ -1,0 +1,271 @@
+//! Which ports lead to a host: all shortest paths, found breadth first, and one of them for each frame.
+
+use super::settings::RouteOverride;
+use super::topology::{NodeId, NodeKind, Topology};
+
+/// Ports of link `i` are `2 i` at its end `a` and `2 i + 1` at its end `b`, so the other end of a port is its
+/// neighbour by number.
+pub(super) const fn other_end(port: u32) -> u32 {
+    port ^ 1
+}
+
+/// A route that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// An override names something that is not there.
+    #[error("route at {at} to {to}: {reason}")]
+    Override {
+        /// The switch.
+        at: String,
+        /// The host.
+        to: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// The routes of all switches.
+#[derive(Debug)]
+pub(super) struct Routes {
+    /// Of each host: its switch (or `NONE` when another host is at the end of its link) and the port there.
+    attached: Vec<(u32, u32)>,
+    /// Per switch and switch: where in `sets` the ports are, and how many.
+    table: Vec<(u32, u32)>,
+    switches: u32,
+    sets: Vec<u32>,
+    /// Sorted by switch and host.
+    overrides: Vec<Override>,
+}
+
+/// Switch and host, and where in the sets their ports are.
+type Override = ((u32, u32), (u32, u32));
+
+const NONE: u32 = u32::MAX;
+
+impl Routes {
+    pub(super) fn new(topology: &Topology, overrides: &[RouteOverride]) -> Result<Self, RouteError> {
+        let map = Map::new(topology);
+        let switches = map.switches.len() as u32;
+        let mut routes = Self {
+            attached: map.hosts.iter().map(|host| map.attachment(*host)).collect(),
+            table: vec![(0, 0); (switches * switches) as usize],
+            switches,
+            sets: Vec::new(),
+            overrides: Vec::new(),
+        };
+        let mut needed: Vec<u32> = routes.attached.iter().map(|(switch, _)| *switch).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        for to in needed.into_iter().filter(|switch| *switch != NONE) {
+            let distances = map.distances(to);
+            for at in 0..switches {
+                routes.table[(at * switches + to) as usize] = routes.shortest(&map, &distances, at);
+            }
+        }
+        for wanted in overrides {
+            let entry = routes.overriding(topology, &map, wanted)?;
+            routes.overrides.push(entry);
+        }
+        routes.overrides.sort_unstable_by_key(|(key, _)| *key);
+        Ok(routes)
+    }
+
+    /// Ports of switch `at` whose other end is nearer.
+    fn shortest(&mut self, map: &Map, distances: &[u32], at: u32) -> (u32, u32) {
+        let own = distances[map.switches[at as usize] as usize];
+        let first = self.sets.len() as u32;
+        if own == NONE || own == 0 {
+            return (first, 0);
+        }
+        for (port, neighbour) in &map.neighbours[map.switches[at as usize] as usize] {
+            if distances[*neighbour as usize] == own - 1 {
+                self.sets.push(*port);
+            }
+        }
+        (first, self.sets.len() as u32 - first)
+    }
+
+    fn overriding(
+        &mut self,
+        topology: &Topology,
+        map: &Map,
+        wanted: &RouteOverride,
+    ) -> Result<Override, RouteError> {
+        let wrong =
+            |reason: String| RouteError::Override { at: wanted.at.clone(), to: wanted.to.clone(), reason };
+        let at = topology.node_named(&wanted.at).ok_or_else(|| wrong(format!("no node {}", wanted.at)))?;
+        let switch = map.switches.iter().position(|switch| *switch == at);
+        let switch = switch.ok_or_else(|| wrong(format!("{} is no switch", wanted.at)))? as u32;
+        let to = topology.host_named(&wanted.to).ok_or_else(|| wrong(format!("no host {}", wanted.to)))?;
+        let first = self.sets.len() as u32;
+        for via in &wanted.via {
+            let neighbour = topology.node_named(via).ok_or_else(|| wrong(format!("no node {via}")))?;
+            let link = map.neighbours[at as usize].iter().find(|(_, node)| *node == neighbour);
+            let (port, _) = link.ok_or_else(|| wrong(format!("{} has no link to {via}", wanted.at)))?;
+            self.sets.push(*port);
+        }
+        if wanted.via.is_empty() {
+            return Err(wrong("no neighbour is named".to_owned()));
+        }
+        Ok(((switch, to), (first, self.sets.len() as u32 - first)))
+    }
+
+    /// The ports of `switch` that lead to `host`; none if it cannot be reached.
+    #[inline]
+    pub(super) fn ports(&self, switch: u32, host: u32) -> &[u32] {
+        if !self.overrides.is_empty()
+            && let Ok(found) = self.overrides.binary_search_by_key(&(switch, host), |(key, _)| *key)
+        {
+            return self.set(self.overrides[found].1);
+        }
+        let Some((attached, port)) = self.attached.get(host as usize) else { return &[] };
+        if *attached == switch {
+            return std::slice::from_ref(port);
+        }
+        if *attached == NONE {
+            return &[];
+        }
+        self.set(self.table[(switch * self.switches + attached) as usize])
+    }
+
+    fn set(&self, (first, count): (u32, u32)) -> &[u32] {
+        self.sets.get(first as usize..(first + count) as usize).unwrap_or_default()
+    }
+
+    /// Whether frames from one host can come to another.
+    pub(super) fn joins(&self, from: u32, to: u32) -> bool {
+        match self.attached.get(from as usize) {
+            Some((NONE, port)) => self
+                .attached
+                .get(to as usize)
+                .is_some_and(|(switch, other)| *switch == NONE && other_end(*port) == *other),
+            Some((switch, _)) => !self.ports(*switch, to).is_empty(),
+            None => false,
+        }
+    }
+}
+
+/// The topology seen from its nodes.
+struct Map {
+    hosts: Vec<NodeId>,
+    switches: Vec<NodeId>,
+    /// Of each node: its number among the switches.
+    numbers: Vec<u32>,
+    /// Of each node: port and the node behind it.
+    neighbours: Vec<Vec<(u32, NodeId)>>,
+}
+
+impl Map {
+    fn new(topology: &Topology) -> Self {
+        let mut neighbours = vec![Vec::new(); topology.nodes.len()];
+        for (number, link) in (0..).zip(&topology.links) {
+            neighbours[link.a as usize].push((2 * number, link.b));
+            neighbours[link.b as usize].push((2 * number + 1, link.a));
+        }
+        let of_kind = |kind| {
+            let nodes = (0..).zip(&topology.nodes);
+            nodes.filter(|(_, node)| node.kind == kind).map(|(id, _)| id).collect::<Vec<NodeId>>()
+        };
+        let switches = of_kind(NodeKind::Switch);
+        let mut numbers = vec![NONE; topology.nodes.len()];
+        for (number, switch) in (0..).zip(&switches) {
+            numbers[*switch as usize] = number;
+        }
+        Self { hosts: of_kind(NodeKind::Host), switches, numbers, neighbours }
+    }
+
+    /// The switch of a host and the port there; without a switch, the port of the other host.
+    fn attachment(&self, host: NodeId) -> (u32, u32) {
+        match self.neighbours[host as usize].first() {
+            Some((port, neighbour)) if self.numbers[*neighbour as usize] == NONE => (NONE, *port),
+            Some((port, neighbour)) => (self.numbers[*neighbour as usize], other_end(*port)),
+            None => (NONE, NONE),
+        }
+    }
+
+    /// Hops from each node to switch `to`, not through hosts.
+    fn distances(&self, to: u32) -> Vec<u32> {
+        let mut distances = vec![NONE; self.neighbours.len()];
+        let mut queue = std::collections::VecDeque::from([self.switches[to as usize]]);
+        distances[self.switches[to as usize] as usize] = 0;
+        while let Some(node) = queue.pop_front() {
+            let next = distances[node as usize] + 1;
+            for (_, neighbour) in &self.neighbours[node as usize] {
+                let distance = &mut distances[*neighbour as usize];
+                if *distance == NONE && self.numbers[*neighbour as usize] != NONE {
+                    *distance = next;
+                    queue.push_back(*neighbour);
+                }
+            }
+        }
+        distances
+    }
+}
+
+/// Spreads flows over paths: a hash of what routers look at, different in each switch.
+#[inline]
+pub(super) fn flow_hash(source: u32, destination: u32, source_port: u16, switch: u32) -> u32 {
+    let addresses = u64::from(source) << 32 | u64::from(destination);
+    let rest = u64::from(source_port) << 32 | u64::from(switch);
+    let mut hash = addresses.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ rest.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    hash = (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (hash >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::topology::LinkSpec;
+
+    #[test]
+    fn a_fat_tree_has_all_its_paths() {
+        let topology = Topology::fat_tree(4, LinkSpec::DEFAULT, LinkSpec::DEFAULT).unwrap();
+        let routes = Routes::new(&topology, &[]).unwrap();
+        // Switches 0..8 are edges, 8..16 aggregation, 16..20 cores. Host 0 is at edge 0, host 15 at edge 7.
+        assert_eq!(routes.ports(0, 0).len(), 1);
+        assert_eq!(routes.ports(0, 15).len(), 2, "both aggregation switches of the pod");
+        assert_eq!(routes.ports(8, 15).len(), 2, "both of its cores");
+        assert_eq!(routes.ports(16, 15).len(), 1);
+        assert_eq!(routes.ports(15, 15).len(), 1);
+        for (from, to) in [(0, 1), (0, 15), (7, 3)] {
+            assert!(routes.joins(from, to));
+        }
+    }
+
+    #[test]
+    fn what_is_not_joined() {
+        let topology =
+            Topology::parse("host a b c\nswitch s t\nlink a s\nlink b s\nlink c t", LinkSpec::DEFAULT);
+        let routes = Routes::new(&topology.unwrap(), &[]).unwrap();
+        assert!(routes.joins(0, 1) && !routes.joins(0, 2) && !routes.joins(0, 9));
+        let cable = Routes::new(&Topology::point_to_point(LinkSpec::DEFAULT), &[]).unwrap();
+        assert!(cable.joins(0, 1) && cable.joins(1, 0));
+    }
+
+    #[test]
+    fn overrides() {
+        let topology = Topology::ring(3, 1, LinkSpec::DEFAULT, LinkSpec::DEFAULT).unwrap();
+        let route = |at: &str, to: &str, via: &str| RouteOverride {
+            at: at.into(),
+            to: to.into(),
+            via: vec![via.into()],
+        };
+        let plain = Routes::new(&topology, &[]).unwrap();
+        let long = Routes::new(&topology, &[route("s0", "h1", "s2")]).unwrap();
+        assert_ne!(plain.ports(0, 1), long.ports(0, 1));
+        assert_eq!(plain.ports(0, 2), long.ports(0, 1));
+        let error = Routes::new(&topology, &[route("s0", "h1", "h2")]).unwrap_err();
+        assert_eq!(error.to_string(), "route at s0 to h1: s0 has no link to h2");
+    }
+
+    #[test]
+    fn hashes_spread() {
+        let mut counts = [0; 4];
+        for port in 0..4_000 {
+            counts[flow_hash(1, 2, port, 3) as usize % 4] += 1;
+        }
+        assert!(counts.iter().all(|count| (800..1_200).contains(count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,533 @@
+//! The whole: builds a network from its description and lets it run.
+
+use roce_transport::congestion::Observation;
+
+use super::flow::{Flow, FlowCounts, FlowState};
+use super::frame::Frames;
+use super::histogram::Histogram;
+use super::host::Host;
+use super::port::{Owner, Port};
+use super::queue::EventQueue;
+use super::results::{PortResult, QueuePoint, RatePoint, Results, port_name};
+use super::route::{RouteError, Routes, other_end};
+use super::settings::Settings;
+use super::switch::{BufferTooSmall, Switch};
+use super::time::Time;
+use super::topology::{LinkSpec, NodeKind, Topology, TopologyError};
+use super::trace::Trace;
+use super::workload::{FlowSpec, WorkloadError, check};
+use super::world::{Captured, Event, World};
+use crate::fault::FaultInjector;
+
+/// Why a network cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// Its topology.
+    #[error("topology: {0}")]
+    Topology(#[from] TopologyError),
+    /// Its routes.
+    #[error(transparent)]
+    Route(#[from] RouteError),
+    /// Its switches.
+    #[error("switch {name}: {error}")]
+    Buffer {
+        /// Which.
+        name: String,
+        /// What is wrong.
+        error: BufferTooSmall,
+    },
+    /// Its flows.
+    #[error("workload: {0}")]
+    Workload(#[from] WorkloadError),
+    /// A setting out of its range.
+    #[error("{0}")]
+    Setting(String),
+}
+
+/// A network with its flows, somewhere between the beginning and the end.
+pub struct Simulation {
+    world: World,
+    hosts: Vec<Host>,
+    switches: Vec<Switch>,
+    flows: Vec<Flow>,
+    /// Flows that run now.
+    running: Vec<u32>,
+    /// Flows that have not ended.
+    unfinished: usize,
+    names: Vec<(String, bool)>,
+    queues: Vec<Histogram>,
+    rate_points: Vec<RatePoint>,
+    queue_points: Vec<QueuePoint>,
+    points_left_out: u64,
+    last_sample: Time,
+    end: Time,
+}
+
+impl Simulation {
+    /// Builds a network. Nothing has happened yet.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be, and where.
+    pub fn new(topology: &Topology, flows: &[FlowSpec], settings: Settings) -> Result<Self, BuildError> {
+        topology.check()?;
+        let hosts_count = topology.hosts() as u32;
+        check(flows, hosts_count)?;
+        check_settings(&settings, hosts_count)?;
+        let routes = Routes::new(topology, &settings.routes)?;
+        let (ports, names) = build_ports(topology, settings.seed);
+        let (hosts, switches) = build_nodes(topology, &ports, &settings)?;
+        let slot_len = settings.host.path_mtu.bytes() + 80;
+        let capture = settings.measure.capture.iter().map(|host| hosts[*host as usize].port).collect();
+        let world = World {
+            now: Time::ZERO,
+            events: EventQueue::new(),
+            frames: Frames::new(slot_len),
+            ports,
+            routes,
+            trace: Trace::new(),
+            captured: Vec::new(),
+            capture,
+            settings,
+        };
+        let mut simulation = Self {
+            hosts,
+            switches,
+            flows: flows.iter().copied().map(Flow::new).collect(),
+            running: Vec::new(),
+            unfinished: flows.len(),
+            queues: vec![Histogram::default(); names.len()],
+            names,
+            rate_points: Vec::new(),
+            queue_points: Vec::new(),
+            points_left_out: 0,
+            last_sample: Time::ZERO,
+            end: Time::ZERO,
+            world,
+        };
+        simulation.plan();
+        Ok(simulation)
+    }
+
+    /// Puts in what is known to happen.
+    fn plan(&mut self) {
+        let events = &mut self.world.events;
+        for (number, flow) in (0..).zip(&self.flows) {
+            events.push(flow.spec.start, Event::Start { flow: number });
+        }
+        for (number, storm) in (0..).zip(&self.world.settings.storms) {
+            events.push(storm.start, Event::Storm { storm: number });
+            events.push(storm.end, Event::Storm { storm: number });
+        }
+        events.push(self.world.settings.measure.interval, Event::Sample);
+    }
+
+    /// The time now.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.world.now
+    }
+
+    /// Flows that have ended, and all.
+    #[must_use]
+    pub fn progress(&self) -> (usize, usize) {
+        (self.flows.len() - self.unfinished, self.flows.len())
+    }
+
+    /// Works on up to `most` events. `false` when all flows have ended or the time is up.
+    pub fn run(&mut self, most: u64) -> bool {
+        for _ in 0..most {
+            if self.unfinished == 0 {
+                return false;
+            }
+            let Some((time, event)) = self.world.events.pop() else { return self.stop() };
+            if time > self.world.settings.stop {
+                return self.stop();
+            }
+            self.world.now = self.world.now.max(time);
+            self.handle(event);
+        }
+        true
+    }
+
+    /// Nothing more happens.
+    fn stop(&mut self) -> bool {
+        self.end = self.world.settings.stop.min(self.world.now.max(self.end));
+        self.unfinished = 0;
+        false
+    }
+
+    /// Works until all flows have ended or the time is up.
+    pub fn run_to_end(&mut self) {
+        while self.run(1 << 20) {}
+    }
+
+    #[inline]
+    fn handle(&mut self, event: Event) {
+        let world = &mut self.world;
+        let time = world.now.as_ps();
+        match event {
+            Event::Arrive { port, frame } => {
+                world.note_arrival(port, frame);
+                match world.ports[port as usize].owner {
+                    Owner::Switch(switch) => self.switches[switch as usize].receive(world, port, frame),
+                    Owner::Host(host) => {
+                        self.hosts[host as usize].receive(world, frame);
+                        self.look_at(host);
+                    }
+                }
+            }
+            Event::Free { port } => {
+                world.trace.event(time, 1 << 56 | u64::from(port));
+                world.ports[port as usize].wakes = false;
+                match world.ports[port as usize].owner {
+                    Owner::Switch(switch) => self.switches[switch as usize].send(world, port),
+                    Owner::Host(host) => {
+                        let host = &mut self.hosts[host as usize];
+                        host.send(world);
+                        host.set_timer(world);
+                    }
+                }
+            }
+            Event::Taken { host, frame } => {
+                world.trace.event(time, 2 << 56 | u64::from(host));
+                self.hosts[host as usize].take(world, frame);
+                self.look_at(host);
+            }
+            Event::Timer { host } => {
+                world.trace.event(time, 3 << 56 | u64::from(host));
+                self.hosts[host as usize].look_at_clock(world);
+                self.look_at(host);
+            }
+            Event::Start { flow } => self.start(flow),
+            Event::Sample => self.sample(),
+            other => self.handle_rare(other),
+        }
+    }
+
+    fn handle_rare(&mut self, event: Event) {
+        let world = &mut self.world;
+        match event {
+            Event::PauseEnds { port, priority } => world.check_pause(port, priority),
+            Event::PauseRefresh { port, priority } => match world.ports[port as usize].owner {
+                Owner::Switch(switch) => self.switches[switch as usize].refresh_pause(world, port, priority),
+                Owner::Host(host) => self.hosts[host as usize].refresh_pause(world, priority),
+            },
+            Event::Watchdog { port, priority } => {
+                if let Owner::Switch(switch) = world.ports[port as usize].owner {
+                    self.switches[switch as usize].watch(world, port, priority);
+                }
+            }
+            Event::Restore { port, priority } => {
+                if let Owner::Switch(switch) = world.ports[port as usize].owner {
+                    self.switches[switch as usize].restore(world, port, priority);
+                }
+            }
+            Event::Release { port, frame } if world.release(port, frame) => {
+                world.events.push(world.now, Event::Arrive { port: other_end(port), frame });
+            }
+            Event::Storm { storm } => {
+                if let Some(storm) = world.settings.storms.get(storm as usize).copied() {
+                    self.hosts[storm.host as usize].storm(world, &storm);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Completions that a host has got.
+    #[inline]
+    fn look_at(&mut self, host: u32) {
+        while let Some(wc) = self.hosts[host as usize].completions.pop() {
+            let number = wc.wr_id as u32;
+            let Some(flow) = self.flows.get_mut(number as usize) else { continue };
+            if flow.state != FlowState::Running {
+                continue;
+            }
+            if wc.status != roce_transport::WcStatus::Success {
+                self.finish(number, FlowState::Failed(wc.status));
+                continue;
+            }
+            flow.completed += u64::from(wc.byte_len);
+            if flow.completed >= flow.spec.bytes {
+                self.finish(number, FlowState::Complete);
+            } else {
+                self.post(number);
+                self.hosts[host as usize].settle(&mut self.world);
+            }
+        }
+    }
+
+    /// Makes and connects the queue pairs of a flow and lets it begin.
+    fn start(&mut self, number: u32) {
+        self.world.trace.event(self.world.now.as_ps(), 4 << 56 | u64::from(number));
+        let spec = self.flows[number as usize].spec;
+        let (source, destination) = (spec.source as usize, spec.destination as usize);
+        let settings = &self.world.settings.host;
+        let qpns = self.hosts[source]
+            .create_qp(settings, true)
+            .zip(self.hosts[destination].create_qp(settings, false))
+            .filter(|_| self.world.routes.joins(spec.source, spec.destination));
+        let Some((own, peer)) = qpns else { return self.finish(number, FlowState::Refused) };
+        let connected = self.hosts[destination].connect(&self.world, peer, spec.source, own)
+            && self.hosts[source].connect(&self.world, own, spec.destination, peer);
+        if !connected {
+            return self.finish(number, FlowState::Refused);
+        }
+        let flow = &mut self.flows[number as usize];
+        (flow.source_qpn, flow.destination_qpn, flow.state) = (own, peer, FlowState::Running);
+        self.running.push(number);
+        for _ in 0..self.world.settings.host.depth {
+            self.post(number);
+        }
+        self.hosts[source].settle(&mut self.world);
+    }
+
+    /// Posts the next WRITE of a flow, if something is left.
+    fn post(&mut self, number: u32) {
+        let flow = &mut self.flows[number as usize];
+        let left = flow.spec.bytes - flow.posted;
+        let len = left.min(self.world.settings.host.message_bytes) as u32;
+        if len == 0 {
+            return;
+        }
+        let rkey = self.hosts[flow.spec.destination as usize].rkey();
+        let host = &mut self.hosts[flow.spec.source as usize];
+        if host.post(&self.world, flow.source_qpn, number, rkey, (flow.posted, len)) {
+            flow.posted += u64::from(len);
+        } else {
+            self.finish(number, FlowState::Refused);
+        }
+    }
+
+    fn finish(&mut self, number: u32, state: FlowState) {
+        self.running.retain(|running| *running != number);
+        self.unfinished -= 1;
+        let now = self.world.now;
+        let counts = self.counts_of(number);
+        let flow = &mut self.flows[number as usize];
+        (flow.counts, flow.state, flow.end) = (counts, state, now);
+        self.end = self.end.max(now);
+        let source = flow.spec.source as usize;
+        self.world.trace.event(now.as_ps(), 5 << 56 | u64::from(number));
+        // The sender needs its queue pair no more. The receiver keeps its own: a copy of something may still come.
+        let _ = self.hosts[source].engine.destroy_qp(self.flows[number as usize].source_qpn);
+    }
+
+    /// What the queue pairs of a flow have counted.
+    fn counts_of(&self, number: u32) -> FlowCounts {
+        let flow = &self.flows[number as usize];
+        let sender = &self.hosts[flow.spec.source as usize].engine;
+        let receiver = &self.hosts[flow.spec.destination as usize].engine;
+        let (Some(sent), Some(received)) =
+            (sender.qp_counters(flow.source_qpn), receiver.qp_counters(flow.destination_qpn))
+        else {
+            return FlowCounts::default();
+        };
+        FlowCounts {
+            packets: sent.rdma_tx_packets,
+            retransmitted: sent.retransmitted_packets,
+            timeouts: sent.local_ack_timeout_err,
+            marked: received.np_ecn_marked_roce_packets,
+            cnps_sent: received.np_cnp_sent,
+            cnps_handled: sent.rp_cnp_handled,
+            out_of_sequence: received.out_of_sequence,
+        }
+    }
+
+    fn sample(&mut self) {
+        let now = self.world.now;
+        let interval = now.since(self.last_sample);
+        self.last_sample = now;
+        self.sample_rates(now, interval);
+        if now >= self.world.settings.measure.warm_up {
+            self.sample_queues(now);
+        }
+        self.world.events.push(now + self.world.settings.measure.interval, Event::Sample);
+    }
+
+    fn sample_rates(&mut self, now: Time, interval: Time) {
+        let overhead = u64::from(super::frame::DATAGRAM_OVERHEAD);
+        for number in &self.running {
+            let flow = &mut self.flows[*number as usize];
+            let engine = &self.hosts[flow.spec.source as usize].engine;
+            let Some(counters) = engine.qp_counters(flow.source_qpn) else { continue };
+            // Acknowledgements of a sender are none, so all it sends is data.
+            let new = counters.rdma_tx_packets - counters.retransmitted_packets;
+            let bytes =
+                (counters.rdma_tx_bytes - counters.retransmitted_bytes).saturating_sub(new * overhead);
+            let sent = bytes.saturating_sub(flow.sampled);
+            flow.sampled = bytes;
+            if self.rate_points.len() >= self.world.settings.measure.most_points {
+                self.points_left_out += 1;
+                continue;
+            }
+            let unlimited = Observation { rate: f64::INFINITY, ..Observation::default() };
+            let seen = engine.congestion(now.to_instant(), flow.source_qpn).unwrap_or(unlimited);
+            self.rate_points.push(RatePoint {
+                time: now,
+                flow: *number,
+                goodput_bps: sent as f64 * 8.0 / interval.as_secs_f64(),
+                rate_bps: seen.rate,
+                target_bps: seen.target_rate,
+                alpha: seen.alpha,
+            });
+        }
+    }
+
+    fn sample_queues(&mut self, now: Time) {
+        for (number, port) in (0..).zip(&self.world.ports) {
+            if port.waiting == 0 {
+                continue;
+            }
+            let bytes = port.queued_bytes();
+            if bytes == 0 {
+                continue;
+            }
+            self.queues[number as usize].record(bytes);
+            if self.queue_points.len() >= self.world.settings.measure.most_points {
+                self.points_left_out += 1;
+                continue;
+            }
+            let paused = port.stats.paused.iter().fold(Time::ZERO, |sum, span| sum + *span);
+            let marked = port.stats.marked;
+            self.queue_points.push(QueuePoint { time: now, port: number, bytes, marked, paused });
+        }
+    }
+
+    /// Frames of captured ports since the last call.
+    pub fn take_captured(&mut self) -> Vec<Captured> {
+        std::mem::take(&mut self.world.captured)
+    }
+
+    /// Ends the simulation and says what came out.
+    #[must_use]
+    pub fn results(mut self) -> Results {
+        for number in 0..self.flows.len() as u32 {
+            if self.flows[number as usize].state == FlowState::Running {
+                self.flows[number as usize].counts = self.counts_of(number);
+            }
+        }
+        let now = self.world.now;
+        for port in &mut self.world.ports {
+            for priority in (0..8).filter(|priority| port.pause.mask >> priority & 1 == 1) {
+                port.stats.paused[priority] =
+                    port.stats.paused[priority] + now.since(port.pause.since[priority]);
+            }
+        }
+        let ports = self.names.into_iter().zip(self.world.ports.iter()).zip(self.queues);
+        let checked = self.hosts.iter().map(|host| host.memory.checked());
+        let flows: Vec<_> = self.flows.iter().map(Flow::result).collect();
+        Results {
+            trace_hash: self.world.trace.hash(),
+            events: self.world.trace.events(),
+            end: self.end,
+            data_packets: flows.iter().map(|flow| flow.counts.packets).sum(),
+            flows,
+            ports: ports
+                .map(|(((name, is_host), port), queue)| PortResult {
+                    name,
+                    is_host,
+                    stats: port.stats,
+                    queue,
+                })
+                .collect(),
+            rates: self.rate_points,
+            queues: self.queue_points,
+            points_left_out: self.points_left_out,
+            checked: checked.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)),
+            most_frames: self.world.frames.live().1,
+        }
+    }
+}
+
+fn check_settings(settings: &Settings, hosts: u32) -> Result<(), BuildError> {
+    let wrong = |what: &str| Err(BuildError::Setting(what.to_owned()));
+    let host = &settings.host;
+    if host.depth == 0 || host.depth > 4_096 {
+        return wrong("depth: a flow needs 1 to 4096 WRITEs at a time");
+    }
+    if host.message_bytes == 0 || host.message_bytes > 1 << 31 {
+        return wrong("message: a WRITE has 1 to 2^31 bytes");
+    }
+    if host.dscp > 63 || host.ack_dscp.is_some_and(|dscp| dscp > 63) {
+        return wrong("dscp: code points are 0 to 63");
+    }
+    if host.timeout > 31 || host.retry_cnt > 7 {
+        return wrong("timeout is 0 to 31 and retry_cnt 0 to 7");
+    }
+    if settings.measure.interval == Time::ZERO {
+        return wrong("interval: samples need a time between them");
+    }
+    let named =
+        settings.measure.capture.iter().copied().chain(settings.storms.iter().map(|storm| storm.host));
+    if let Some(host) = named.into_iter().find(|host| *host >= hosts) {
+        return Err(BuildError::Setting(format!("there is no host {host}; the last is {}", hosts - 1)));
+    }
+    if settings.storms.iter().any(|storm| storm.priority > 7) {
+        return wrong("priorities are 0 to 7");
+    }
+    Ok(())
+}
+
+/// Two ports for each link, and the name of each with whether a host owns it.
+fn build_ports(topology: &Topology, seed: u64) -> (Vec<Port>, Vec<(String, bool)>) {
+    let mut numbers = Vec::with_capacity(topology.nodes.len());
+    let (mut hosts, mut switches) = (0, 0);
+    for node in &topology.nodes {
+        let counter = if node.kind == NodeKind::Host { &mut hosts } else { &mut switches };
+        numbers.push(*counter);
+        *counter += 1;
+    }
+    let mut locals = vec![0; topology.nodes.len()];
+    let (mut ports, mut names) = (Vec::new(), Vec::new());
+    for link in &topology.links {
+        for (from, to) in [(link.a, link.b), (link.b, link.a)] {
+            let from = from as usize;
+            let is_host = topology.nodes[from].kind == NodeKind::Host;
+            let owner = if is_host { Owner::Host(numbers[from]) } else { Owner::Switch(numbers[from]) };
+            let number = ports.len() as u64;
+            let faults = link.faults.clone().map(|plan| FaultInjector::new(plan, seed.wrapping_add(number)));
+            ports.push(Port::new(owner, locals[from], link.spec, faults));
+            locals[from] += 1;
+            names.push((port_name(&topology.nodes[from].name, &topology.nodes[to as usize].name), is_host));
+        }
+    }
+    (ports, names)
+}
+
+fn build_nodes(
+    topology: &Topology,
+    ports: &[Port],
+    settings: &Settings,
+) -> Result<(Vec<Host>, Vec<Switch>), BuildError> {
+    let mut links: Vec<Vec<LinkSpec>> = Vec::new();
+    let mut host_ports: Vec<(u32, u32)> = Vec::new();
+    for (number, port) in (0..).zip(ports) {
+        match port.owner {
+            Owner::Host(host) => host_ports.push((host, number)),
+            Owner::Switch(switch) => {
+                let switch = switch as usize;
+                if links.len() <= switch {
+                    links.resize(switch + 1, Vec::new());
+                }
+                links[switch].push(port.spec);
+            }
+        }
+    }
+    host_ports.sort_unstable();
+    let hosts = host_ports
+        .iter()
+        .map(|(host, port)| Host::new(*host, *port, ports[*port as usize].spec.rate_bps, settings))
+        .collect();
+    let named = topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch);
+    let none = Vec::new();
+    let mut switches = Vec::new();
+    for (number, node) in named.enumerate() {
+        let links = links.get(number).unwrap_or(&none);
+        let switch = Switch::new(number as u32, &settings.switch, settings.seed, links);
+        switches.push(switch.map_err(|error| BuildError::Buffer { name: node.name.clone(), error })?);
+    }
+    Ok((hosts, switches))
+}

@@ -1,0 +1,195 @@
+//! A switch: takes a frame in, finds its way, keeps it until its port is free.
+
+mod buffer;
+mod marking;
+mod scheduler;
+
+use rand_pcg::Pcg32;
+
+pub use buffer::BufferTooSmall;
+
+use self::buffer::Buffer;
+use super::frame::{FrameId, Kind};
+use super::port::{CONTROL, DropReason, generator};
+use super::route::flow_hash;
+use super::settings::{Balance, SwitchSettings};
+use super::time::Time;
+use super::topology::LinkSpec;
+use super::world::{Event, World};
+
+#[derive(Debug)]
+pub(super) struct Switch {
+    number: u32,
+    buffer: Buffer,
+    random: Pcg32,
+    /// Counts frames when they are sprayed.
+    sprayed: u32,
+}
+
+impl Switch {
+    /// Switch number `number` with ports to these links.
+    pub(super) fn new(
+        number: u32,
+        settings: &SwitchSettings,
+        seed: u64,
+        links: &[LinkSpec],
+    ) -> Result<Self, BufferTooSmall> {
+        let buffer = Buffer::new(settings, links)?;
+        Ok(Self { number, buffer, random: generator(seed, 0x5_0000 + u64::from(number)), sprayed: 0 })
+    }
+
+    /// A frame arrived at one of its ports.
+    #[inline]
+    pub(super) fn receive(&mut self, world: &mut World, port: u32, id: FrameId) {
+        let frame = world.frames.get_mut(id);
+        if frame.kind == Kind::Pause {
+            world.take_pause(port, id);
+            return;
+        }
+        frame.entered = port;
+        if frame.hop_limit <= 1 {
+            return world.discard(port, id, DropReason::HopLimit);
+        }
+        frame.hop_limit -= 1;
+        let (priority, len) = (frame.priority, frame.buffered_len());
+        let Some(out) = self.way_out(world, id) else {
+            return world.discard(port, id, DropReason::NoRoute);
+        };
+        let queue = usize::from(priority);
+        let end = &world.ports[out as usize];
+        if end.pause.dropping >> priority & 1 == 1 {
+            return world.discard(out, id, DropReason::Watchdog);
+        }
+        if world.settings.switch.pfc >> priority & 1 == 1 {
+            let local = world.ports[port as usize].local as usize;
+            match self.buffer.admit(local, queue, len) {
+                None => return world.discard(port, id, DropReason::Headroom),
+                Some(stop) if stop => {
+                    world.ports[port as usize].stats.pauses_sent += 1;
+                    world.send_pause(port, priority, true);
+                }
+                Some(_) => {}
+            }
+        } else if !self.buffer.admit_lossy(end.queues[queue].bytes, len) {
+            return world.discard(out, id, DropReason::Buffer);
+        }
+        let World { ports, frames, .. } = world;
+        ports[out as usize].enqueue(frames, queue, id);
+        if world.is_free(out) {
+            self.send(world, out);
+        }
+    }
+
+    /// One of the ports that lead to the frame's host.
+    #[inline]
+    fn way_out(&mut self, world: &World, id: FrameId) -> Option<u32> {
+        let frame = world.frames.get(id);
+        let ports = world.routes.ports(self.number, frame.destination);
+        let choice = match (ports.len(), world.settings.switch.balance) {
+            (0 | 1, _) => 0,
+            (count, Balance::Flow) => {
+                let hash = flow_hash(frame.source, frame.destination, frame.source_port, self.number);
+                ((u64::from(hash) * count as u64) >> 32) as usize
+            }
+            (count, Balance::Spray) => {
+                self.sprayed = self.sprayed.wrapping_add(1);
+                self.sprayed as usize % count
+            }
+        };
+        ports.get(choice).copied()
+    }
+
+    /// The link of a port is free: the next frame goes.
+    #[inline]
+    pub(super) fn send(&mut self, world: &mut World, out: u32) {
+        let World { ports, frames, settings, .. } = world;
+        let end = &mut ports[out as usize];
+        let Some(queue) = scheduler::next(end, frames, &settings.switch.scheduling) else { return };
+        let Some(id) = end.dequeue(frames, queue) else { return };
+        if queue != CONTROL {
+            self.leave(world, out, queue, id);
+        }
+        world.transmit(out, id);
+        if world.ports[out as usize].sendable() != 0 {
+            world.wake_when_free(out);
+        }
+    }
+
+    /// Settles what a frame that leaves held in the buffer, and marks it.
+    #[inline]
+    fn leave(&mut self, world: &mut World, out: u32, queue: usize, id: FrameId) {
+        self.give_back(world, queue, id);
+        let left = world.ports[out as usize].queues[queue].bytes;
+        let marking = world.settings.switch.marking[queue];
+        if marking::marks(marking, left, &mut self.random) {
+            let frame = world.frames.get_mut(id);
+            if frame.ecn().is_capable() {
+                frame.mark();
+                world.ports[out as usize].stats.marked += 1;
+            }
+        }
+    }
+
+    fn give_back(&mut self, world: &mut World, queue: usize, id: FrameId) {
+        let frame = world.frames.get(id);
+        let (entered, len, priority) = (frame.entered, frame.buffered_len(), frame.priority);
+        if world.settings.switch.pfc >> priority & 1 == 1 {
+            let local = world.ports[entered as usize].local as usize;
+            if self.buffer.release(local, queue, len) {
+                world.send_pause(entered, priority, false);
+            }
+        } else {
+            self.buffer.release_lossy(len);
+        }
+    }
+
+    /// Half of a pause that this switch asked for is over: it asks again if it still has to.
+    pub(super) fn refresh_pause(&mut self, world: &mut World, port: u32, priority: u8) {
+        let local = world.ports[port as usize].local as usize;
+        let is_paused = self.buffer.is_paused(local, usize::from(priority));
+        if world.refresh_is_due(port, priority, is_paused) {
+            world.send_pause(port, priority, true);
+        }
+    }
+
+    /// A port has been paused for as long as the watchdog allows, perhaps.
+    pub(super) fn watch(&mut self, world: &mut World, out: u32, priority: u8) {
+        let Some(watchdog) = world.settings.switch.watchdog else { return };
+        let (bit, queue) = (1_u8 << priority, usize::from(priority));
+        let now = world.now;
+        let end = &mut world.ports[out as usize];
+        let (since, is_paused) = (end.pause.since[queue], end.pause.mask & bit != 0);
+        end.pause.watched &= !bit;
+        if !is_paused || end.pause.dropping & bit != 0 {
+            return;
+        }
+        if now.since(since) < watchdog.after || end.queues[queue].is_empty() {
+            // Another pause than the one that set the clock, or nothing to save yet.
+            end.pause.watched |= bit;
+            let at = (since + watchdog.after).max(now + Time::from_ns(1_000));
+            world.events.push(at, Event::Watchdog { port: out, priority });
+            return;
+        }
+        end.stats.watchdog += 1;
+        end.pause.dropping |= bit;
+        while let Some(id) = world.ports[out as usize].dequeue(&world.frames, queue) {
+            self.give_back(world, queue, id);
+            world.discard(out, id, DropReason::Watchdog);
+        }
+        world.events.push(now + watchdog.restore, Event::Restore { port: out, priority });
+    }
+
+    /// The watchdog lets a queue work again, and watches it if it is still paused.
+    pub(super) fn restore(&mut self, world: &mut World, out: u32, priority: u8) {
+        let Some(watchdog) = world.settings.switch.watchdog else { return };
+        let (bit, queue, now) = (1_u8 << priority, usize::from(priority), world.now);
+        let end = &mut world.ports[out as usize];
+        end.pause.dropping &= !bit;
+        if end.pause.mask & bit != 0 {
+            end.stats.paused[queue] = end.stats.paused[queue] + now.since(end.pause.since[queue]);
+            end.pause.since[queue] = now;
+            end.pause.watched |= bit;
+            world.events.push(now + watchdog.after, Event::Watchdog { port: out, priority });
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Which nodes there are and which links join them.
+
+mod file;
+mod generate;
+
+use super::time::Time;
+use crate::fault::FaultPlan;
+
+pub use file::TopologyFileError;
+pub use generate::Clos;
+
+/// A node of a topology, by its place in [`Topology::nodes`].
+pub type NodeId = u32;
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// Runs an engine; has one link.
+    Host,
+    /// Forwards.
+    Switch,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// How it is called in results.
+    pub name: String,
+    /// What it is.
+    pub kind: NodeKind,
+}
+
+/// What a link is like; the same in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSpec {
+    /// Bits per second, preamble and gap included.
+    pub rate_bps: u64,
+    /// From the last bit's departure to its arrival.
+    pub delay: Time,
+}
+
+impl LinkSpec {
+    /// 100 Gb/s and 1 µs.
+    pub const DEFAULT: Self = Self { rate_bps: 100_000_000_000, delay: Time::from_us(1) };
+}
+
+/// A link between two nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// One end.
+    pub a: NodeId,
+    /// The other.
+    pub b: NodeId,
+    /// What it is like.
+    pub spec: LinkSpec,
+    /// What goes wrong on it, in both directions independently.
+    pub faults: Option<FaultPlan>,
+}
+
+/// Nodes and links.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Topology {
+    /// All nodes. Hosts are numbered by their order in here, and so are switches.
+    pub nodes: Vec<Node>,
+    /// All links.
+    pub links: Vec<Link>,
+}
+
+/// What makes a topology unusable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// A host needs one link, no more and no less.
+    #[error("host {name} has {links} links, but a host has exactly one")]
+    HostLinks {
+        /// Which.
+        name: String,
+        /// How many.
+        links: usize,
+    },
+    /// A link to itself.
+    #[error("node {name} is linked to itself")]
+    Loop {
+        /// Which.
+        name: String,
+    },
+    /// A link that could never send.
+    #[error("the link between {a} and {b} has no rate")]
+    NoRate {
+        /// One end.
+        a: String,
+        /// The other.
+        b: String,
+    },
+    /// More hosts than there are addresses.
+    #[error("{hosts} hosts are too many; {most} are possible", most = super::frame::MAX_HOSTS)]
+    TooManyHosts {
+        /// How many.
+        hosts: usize,
+    },
+    /// A generator was asked for something impossible.
+    #[error("{0}")]
+    Shape(String),
+}
+
+impl Topology {
+    /// The numbers of all hosts.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.nodes.iter().filter(|node| node.kind == NodeKind::Host).count()
+    }
+
+    /// The number of the host with this name.
+    #[must_use]
+    pub fn host_named(&self, name: &str) -> Option<u32> {
+        let hosts = self.nodes.iter().filter(|node| node.kind == NodeKind::Host);
+        (0..).zip(hosts).find(|(_, node)| node.name == name).map(|(number, _)| number)
+    }
+
+    /// The node with this name.
+    #[must_use]
+    pub fn node_named(&self, name: &str) -> Option<NodeId> {
+        self.nodes.iter().position(|node| node.name == name).and_then(|index| NodeId::try_from(index).ok())
+    }
+
+    /// Checks what a network needs.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), TopologyError> {
+        let name = |node: NodeId| self.nodes[node as usize].name.clone();
+        let mut links = vec![0; self.nodes.len()];
+        for link in &self.links {
+            links[link.a as usize] += 1;
+            links[link.b as usize] += 1;
+            if link.a == link.b {
+                return Err(TopologyError::Loop { name: name(link.a) });
+            }
+            if link.spec.rate_bps == 0 {
+                return Err(TopologyError::NoRate { a: name(link.a), b: name(link.b) });
+            }
+        }
+        for (node, links) in self.nodes.iter().zip(links) {
+            if node.kind == NodeKind::Host && links != 1 {
+                return Err(TopologyError::HostLinks { name: node.name.clone(), links });
+            }
+        }
+        let hosts = self.hosts();
+        if hosts > super::frame::MAX_HOSTS {
+            return Err(TopologyError::TooManyHosts { hosts });
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, name: String, kind: NodeKind) -> NodeId {
+        self.nodes.push(Node { name, kind });
+        (self.nodes.len() - 1) as NodeId
+    }
+
+    fn link(&mut self, a: NodeId, b: NodeId, spec: LinkSpec) {
+        self.links.push(Link { a, b, spec, faults: None });
+    }
+}

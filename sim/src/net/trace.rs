@@ -1,0 +1,36 @@
+//! A hash over everything that happens: equal for equal runs, different for different ones.
+
+/// Takes in numbers in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Trace {
+    hash: u64,
+    events: u64,
+}
+
+impl Trace {
+    pub(super) const fn new() -> Self {
+        Self { hash: 0x6a09_e667_f3bc_c908, events: 0 }
+    }
+
+    /// Two numbers of an event. The order counts: each step mixes what was before with a multiplication that can be
+    /// undone, so no event is forgotten.
+    #[inline]
+    pub(super) fn note(&mut self, first: u64, second: u64) {
+        let mixed = (self.hash ^ first).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.hash = ((mixed ^ (mixed >> 29)) ^ second).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(23);
+    }
+
+    #[inline]
+    pub(super) fn event(&mut self, time_ps: u64, what: u64) {
+        self.events += 1;
+        self.note(time_ps, what);
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.hash ^ (self.hash >> 31)
+    }
+
+    pub(super) fn events(&self) -> u64 {
+        self.events
+    }
+}

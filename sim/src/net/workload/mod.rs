@@ -1,0 +1,290 @@
+//! Which host sends how much to which, and when.
+
+mod cdf;
+
+use rand_core::Rng;
+use rand_pcg::Pcg32;
+
+use super::payload::MAX_FLOW;
+use super::port::generator;
+use super::time::Time;
+
+pub use cdf::{CdfError, FlowSizes};
+
+/// A flow: one queue pair that writes so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowSpec {
+    /// The host that sends, by number.
+    pub source: u32,
+    /// The host that receives.
+    pub destination: u32,
+    /// How much.
+    pub bytes: u64,
+    /// When it begins.
+    pub start: Time,
+}
+
+/// What a generator was asked for and cannot do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct WorkloadError(pub(crate) String);
+
+/// The most flows of a workload.
+pub const MAX_FLOWS: usize = 1 << 23;
+
+fn check_hosts(hosts: u32, need: u32, what: &str) -> Result<(), WorkloadError> {
+    if hosts < need {
+        return Err(WorkloadError(format!("{what} needs at least {need} hosts, the topology has {hosts}")));
+    }
+    Ok(())
+}
+
+/// Every host sends to one other and hears from one other: a ring through all hosts in random order.
+///
+/// # Errors
+///
+/// Fewer than two hosts.
+pub fn permutation(hosts: u32, bytes: u64, start: Time, seed: u64) -> Result<Vec<FlowSpec>, WorkloadError> {
+    check_hosts(hosts, 2, "a permutation")?;
+    let mut order: Vec<u32> = (0..hosts).collect();
+    let mut random = generator(seed, 0x9e);
+    for last in (1..order.len()).rev() {
+        order.swap(last, below(&mut random, last as u64 + 1) as usize);
+    }
+    let next = order.iter().cycle().skip(1);
+    Ok(order
+        .iter()
+        .zip(next)
+        .map(|(&source, &destination)| FlowSpec { source, destination, bytes, start })
+        .collect())
+}
+
+/// Several hosts to one: the first `degree` hosts other than `receiver`, all at the same time.
+///
+/// # Errors
+///
+/// Not so many hosts.
+pub fn incast(
+    hosts: u32,
+    degree: u32,
+    receiver: u32,
+    bytes: u64,
+    start: Time,
+) -> Result<Vec<FlowSpec>, WorkloadError> {
+    check_hosts(hosts, degree.saturating_add(1), &format!("an incast of {degree}"))?;
+    check_hosts(hosts, receiver.saturating_add(1), &format!("receiver {receiver}"))?;
+    let senders = (0..hosts).filter(|host| *host != receiver).take(degree as usize);
+    Ok(senders.map(|source| FlowSpec { source, destination: receiver, bytes, start }).collect())
+}
+
+/// Every host to every other.
+///
+/// # Errors
+///
+/// Too many or too few hosts.
+pub fn all_to_all(hosts: u32, bytes: u64, start: Time) -> Result<Vec<FlowSpec>, WorkloadError> {
+    check_hosts(hosts, 2, "all to all")?;
+    if u64::from(hosts) * u64::from(hosts - 1) > MAX_FLOWS as u64 {
+        return Err(WorkloadError(format!(
+            "all to all among {hosts} hosts would be more than {MAX_FLOWS} flows"
+        )));
+    }
+    let pairs = (0..hosts).flat_map(|source| {
+        let others = (1..hosts).map(move |step| (source + step) % hosts);
+        others.map(move |destination| (source, destination))
+    });
+    Ok(pairs.map(|(source, destination)| FlowSpec { source, destination, bytes, start }).collect())
+}
+
+/// Bursts of one pair of hosts at regular times: `bytes` every `period`, `count` times.
+#[must_use]
+pub fn on_off(
+    source: u32,
+    destination: u32,
+    bytes: u64,
+    start: Time,
+    period: Time,
+    count: u32,
+) -> Vec<FlowSpec> {
+    let at = |burst: u32| start + Time::from_ps(period.as_ps().saturating_mul(burst.into()));
+    (0..count).map(|burst| FlowSpec { source, destination, bytes, start: at(burst) }).collect()
+}
+
+/// What Poisson arrivals are made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Poisson {
+    /// Hosts that take part.
+    pub hosts: u32,
+    /// The part of each host's link that is asked for, 0 to 1, counting payload only.
+    pub load: f64,
+    /// Of each host's link.
+    pub rate_bps: u64,
+    /// Flows begin until here.
+    pub duration: Time,
+    /// Of every draw.
+    pub seed: u64,
+}
+
+/// Flows between random pairs of hosts, at random times that know nothing of each other, with sizes of a
+/// distribution.
+///
+/// # Errors
+///
+/// A load outside 0 to 1, too few hosts, or more flows than can be.
+pub fn poisson(what: &Poisson, sizes: &FlowSizes) -> Result<Vec<FlowSpec>, WorkloadError> {
+    check_hosts(what.hosts, 2, "Poisson arrivals")?;
+    if !(what.load > 0.0 && what.load <= 1.0) {
+        return Err(WorkloadError(format!("a load of {} is not above 0 and at most 1", what.load)));
+    }
+    let per_second = what.load * what.rate_bps as f64 * f64::from(what.hosts) / (8.0 * sizes.mean());
+    let mut random = generator(what.seed, 0x90);
+    let (mut flows, mut seconds) = (Vec::new(), 0.0);
+    loop {
+        // ln of a number above 0 and at most 1.
+        seconds -= (1.0 - unit(&mut random)).ln() / per_second;
+        let start = Time::from_ps((seconds * 1e12).min(1.8e19) as u64);
+        if start >= what.duration {
+            return Ok(flows);
+        }
+        if flows.len() >= MAX_FLOWS {
+            return Err(WorkloadError(format!("more than {MAX_FLOWS} flows; shorten the duration")));
+        }
+        let source = below(&mut random, what.hosts.into()) as u32;
+        let step = 1 + below(&mut random, u64::from(what.hosts) - 1) as u32;
+        let destination = (source + step) % what.hosts;
+        let bytes = sizes.at(unit(&mut random));
+        flows.push(FlowSpec { source, destination, bytes, start });
+    }
+}
+
+/// Reads a list of flows: source, destination, bytes and start in nanoseconds, separated by tabs, commas or blanks, one
+/// flow a line. A first line that begins with a letter is taken for a heading.
+///
+/// # Errors
+///
+/// The first line that is wrong, and why.
+pub fn parse_flows(text: &str) -> Result<Vec<FlowSpec>, WorkloadError> {
+    let mut flows = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        let is_heading = number == 1 && line.starts_with(|c: char| c.is_ascii_alphabetic());
+        if line.is_empty() || is_heading {
+            continue;
+        }
+        let wrong = |reason: String| WorkloadError(format!("line {number}: {reason}"));
+        let words = line.split([' ', '\t', ',']).filter(|word| !word.is_empty());
+        let values: Result<Vec<u64>, _> = words
+            .map(|word| word.parse::<u64>().map_err(|_| wrong(format!("\"{word}\" is no whole number"))))
+            .collect();
+        let values = values?;
+        let [source, destination, bytes, start_ns] = values[..] else {
+            let have = values.len();
+            return Err(wrong(format!(
+                "{have} numbers; source, destination, bytes and start in ns are needed"
+            )));
+        };
+        let host = |value: u64| u32::try_from(value).map_err(|_| wrong(format!("there is no host {value}")));
+        let (source, destination) = (host(source)?, host(destination)?);
+        flows.push(FlowSpec { source, destination, bytes, start: Time::from_ns(start_ns) });
+        if flows.len() > MAX_FLOWS {
+            return Err(wrong(format!("more than {MAX_FLOWS} flows")));
+        }
+    }
+    Ok(flows)
+}
+
+/// Checks flows against the number of hosts.
+///
+/// # Errors
+///
+/// The first flow that cannot be.
+pub fn check(flows: &[FlowSpec], hosts: u32) -> Result<(), WorkloadError> {
+    for (number, flow) in flows.iter().enumerate() {
+        let wrong = |reason: String| Err(WorkloadError(format!("flow {number}: {reason}")));
+        if flow.source >= hosts || flow.destination >= hosts {
+            let host = flow.source.max(flow.destination);
+            return wrong(format!("there is no host {host}; the last is {}", hosts.saturating_sub(1)));
+        }
+        if flow.source == flow.destination {
+            return wrong(format!("host {} would send to itself", flow.source));
+        }
+        if flow.bytes == 0 || flow.bytes > MAX_FLOW {
+            return wrong(format!("{} bytes; 1 to {MAX_FLOW} are possible", flow.bytes));
+        }
+    }
+    if flows.len() > MAX_FLOWS {
+        return Err(WorkloadError(format!("{} flows are more than {MAX_FLOWS}", flows.len())));
+    }
+    Ok(())
+}
+
+fn below(random: &mut Pcg32, limit: u64) -> u64 {
+    ((u128::from(random.next_u64()) * u128::from(limit)) >> 64) as u64
+}
+
+/// A number from 0 to below 1.
+fn unit(random: &mut Pcg32) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permutation_is_one() {
+        let flows = permutation(16, 100, Time::ZERO, 3).unwrap();
+        for of in [|flow: &FlowSpec| flow.source, |flow: &FlowSpec| flow.destination] {
+            let mut hosts: Vec<u32> = flows.iter().map(of).collect();
+            hosts.sort_unstable();
+            assert_eq!(hosts, (0..16).collect::<Vec<_>>());
+        }
+        check(&flows, 16).unwrap();
+        assert_ne!(flows, permutation(16, 100, Time::ZERO, 4).unwrap());
+        assert_eq!(flows, permutation(16, 100, Time::ZERO, 3).unwrap());
+    }
+
+    #[test]
+    fn counts() {
+        assert_eq!(incast(9, 8, 8, 1, Time::ZERO).unwrap().len(), 8);
+        assert!(incast(9, 9, 8, 1, Time::ZERO).is_err());
+        assert_eq!(all_to_all(5, 1, Time::ZERO).unwrap().len(), 20);
+        check(&all_to_all(5, 1, Time::ZERO).unwrap(), 5).unwrap();
+        assert!(all_to_all(1 << 17, 1, Time::ZERO).is_err());
+        let bursts = on_off(0, 1, 10, Time::from_us(1), Time::from_us(5), 3);
+        assert_eq!(bursts.last().map(|flow| flow.start), Some(Time::from_us(11)));
+    }
+
+    #[test]
+    fn poisson_asks_for_its_load() {
+        let sizes = FlowSizes::web_search();
+        let what = Poisson {
+            hosts: 32,
+            load: 0.5,
+            rate_bps: 100_000_000_000,
+            duration: Time::from_us(200_000),
+            seed: 1,
+        };
+        let flows = poisson(&what, &sizes).unwrap();
+        check(&flows, 32).unwrap();
+        let bytes: u64 = flows.iter().map(|flow| flow.bytes).sum();
+        let load = bytes as f64 * 8.0 / (0.2 * 100e9 * 32.0);
+        assert!((load - 0.5).abs() < 0.05, "{load}");
+        assert!(poisson(&Poisson { load: 1.5, ..what }, &sizes).is_err());
+    }
+
+    #[test]
+    fn lists() {
+        let flows = parse_flows("src\tdst\tbytes\tstart_ns\n0\t2\t100\t0\n\n1, 2, 5, 7 # late\n").unwrap();
+        assert_eq!(flows.len(), 2);
+        assert_eq!(flows[1], FlowSpec { source: 1, destination: 2, bytes: 5, start: Time::from_ns(7) });
+        let message = |text: &str| parse_flows(text).unwrap_err().to_string();
+        assert_eq!(message("0 1 x 0"), "line 1: \"x\" is no whole number");
+        assert_eq!(
+            message("0 1 5 0\n0 1"),
+            "line 2: 2 numbers; source, destination, bytes and start in ns are needed"
+        );
+        let to_itself = [FlowSpec { source: 1, destination: 1, bytes: 1, start: Time::ZERO }];
+        assert_eq!(check(&to_itself, 2).unwrap_err().to_string(), "flow 0: host 1 would send to itself");
+    }
+}

@@ -1,0 +1,371 @@
+//! What switches and hosts share: time, events, frames and ports; and what a link does.
+
+use rand_core::Rng;
+use roce_transport::Instant;
+
+use super::frame::{Frame, FrameId, Frames, Kind};
+use super::port::{CONTROL, DropReason, Owner, Port};
+use super::queue::EventQueue;
+use super::route::{Routes, other_end};
+use super::settings::{PauseMode, Settings};
+use super::time::Time;
+use super::trace::Trace;
+use crate::fault;
+
+/// What is going to happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// The last bit of a frame arrives at a port.
+    Arrive { port: u32, frame: FrameId },
+    /// A host has taken a frame in.
+    Taken { host: u32, frame: FrameId },
+    /// The link of a port is free.
+    Free { port: u32 },
+    /// An engine wants to look at its clock.
+    Timer { host: u32 },
+    /// A flow begins.
+    Start { flow: u32 },
+    /// A pause may be over.
+    PauseEnds { port: u32, priority: u8 },
+    /// A pause that this port asked for may have to be asked for again.
+    PauseRefresh { port: u32, priority: u8 },
+    /// A pause may have taken too long.
+    Watchdog { port: u32, priority: u8 },
+    /// A queue works again.
+    Restore { port: u32, priority: u8 },
+    /// A frame that was to be overtaken goes at the latest now.
+    Release { port: u32, frame: FrameId },
+    /// A host begins or goes on pausing for no reason.
+    Storm { storm: u32 },
+    /// Rates and queues are looked at.
+    Sample,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) now: Time,
+    pub(super) settings: Settings,
+    pub(super) events: EventQueue<Event>,
+    pub(super) frames: Frames,
+    pub(super) ports: Vec<Port>,
+    pub(super) routes: Routes,
+    pub(super) trace: Trace,
+    /// Frames of captured ports, until somebody fetches them.
+    pub(super) captured: Vec<Captured>,
+    /// Ports that are captured.
+    pub(super) capture: Vec<u32>,
+}
+
+/// A frame that passed a captured port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// When its first bit left, or its last arrived.
+    pub time: Time,
+    /// The host whose port it was.
+    pub host: u32,
+    /// Whether it left.
+    pub outbound: bool,
+    /// What it was.
+    pub content: CapturedContent,
+}
+
+/// What a captured frame was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CapturedContent {
+    /// A RoCE datagram.
+    Datagram {
+        /// From where to where, with the marks it had there.
+        path: roce_packet::Path,
+        /// BTH to ICRC; only the headers when payload is implied.
+        bytes: Vec<u8>,
+        /// Bytes of the whole datagram.
+        len: usize,
+    },
+    /// A pause frame.
+    Pause {
+        /// For this priority.
+        priority: u8,
+        /// In units of 512 bit times.
+        quanta: u16,
+    },
+}
+
+impl World {
+    pub(super) fn instant(&self) -> Instant {
+        self.now.to_instant()
+    }
+
+    /// Whether a port can send now. If not, it will be told when it can.
+    #[inline]
+    pub(super) fn is_free(&mut self, port: u32) -> bool {
+        let end = &mut self.ports[port as usize];
+        if end.wakes {
+            return false;
+        }
+        if end.busy_until <= self.now {
+            return true;
+        }
+        end.wakes = true;
+        let at = end.busy_until;
+        self.events.push(at, Event::Free { port });
+        false
+    }
+
+    /// Asks to be told as soon as the link is free, which may be now.
+    #[inline]
+    pub(super) fn wake_when_free(&mut self, port: u32) {
+        let end = &mut self.ports[port as usize];
+        if !end.wakes {
+            end.wakes = true;
+            let at = end.busy_until.max(self.now);
+            self.events.push(at, Event::Free { port });
+        }
+    }
+
+    /// Begins to send a frame on a free link.
+    #[inline]
+    pub(super) fn transmit(&mut self, port: u32, id: FrameId) {
+        let wire_len = u64::from(self.frames.get(id).wire_len);
+        let end = &mut self.ports[port as usize];
+        end.busy_until = self.now + Time::to_send(wire_len, end.spec.rate_bps);
+        end.stats.tx_frames += 1;
+        end.stats.tx_bytes += wire_len;
+        let arrival = end.busy_until + end.spec.delay;
+        let faulty = end.faults.is_some();
+        if !self.capture.is_empty() {
+            self.note(port, id, true);
+        }
+        if faulty && self.frames.get(id).kind != Kind::Pause {
+            self.transmit_faulty(port, id, arrival);
+        } else {
+            self.events.push(arrival, Event::Arrive { port: other_end(port), frame: id });
+        }
+    }
+
+    /// Lets the fault plan of the link have its way.
+    #[cold]
+    fn transmit_faulty(&mut self, port: u32, id: FrameId, arrival: Time) {
+        let now = self.instant();
+        let ecn = self.frames.get(id).ecn();
+        let Some(faults) = &mut self.ports[port as usize].faults else { return };
+        let verdict = faults.injector.inject(now, ecn, self.frames.bytes(id));
+        let released = release_overtaken(&mut faults.held);
+        match verdict {
+            fault::Verdict::Drop => {
+                self.ports[port as usize].stats.drop(DropReason::Link);
+                self.frames.remove(id);
+            }
+            fault::Verdict::Deliver(delivery) => self.deliver(port, id, arrival, &delivery),
+        }
+        for id in released {
+            self.events.push(arrival, Event::Arrive { port: other_end(port), frame: id });
+        }
+    }
+
+    fn deliver(&mut self, port: u32, id: FrameId, arrival: Time, delivery: &fault::Delivery) {
+        let arrival = arrival + Time::from_ns(delivery.delay_ns);
+        let there = other_end(port);
+        if delivery.mark {
+            self.frames.get_mut(id).mark();
+        }
+        if !delivery.flips.is_empty() {
+            self.frames.get_mut(id).kind = Kind::Damaged;
+            delivery.flips.apply(self.frames.bytes_mut(id));
+        }
+        if delivery.duplicate {
+            let copy = self.frames.duplicate(id);
+            self.events.push(arrival, Event::Arrive { port: there, frame: copy });
+        }
+        match (delivery.reorder, &mut self.ports[port as usize].faults) {
+            (Some(reorder), Some(faults)) => {
+                faults.held.push((id, reorder.behind));
+                let latest = arrival + Time::from_ns(reorder.hold_ns);
+                self.events.push(latest, Event::Release { port, frame: id });
+            }
+            _ => self.events.push(arrival, Event::Arrive { port: there, frame: id }),
+        }
+    }
+
+    /// A held frame goes now, if it has not gone before. Says whether it did.
+    pub(super) fn release(&mut self, port: u32, id: FrameId) -> bool {
+        let Some(faults) = &mut self.ports[port as usize].faults else { return false };
+        let Some(at) = faults.held.iter().position(|(held, _)| *held == id) else { return false };
+        faults.held.remove(at);
+        true
+    }
+
+    /// Drops a frame and counts it at a port.
+    pub(super) fn discard(&mut self, port: u32, id: FrameId, reason: DropReason) {
+        self.ports[port as usize].stats.drop(reason);
+        self.trace.note(0x0d00 | reason as u64, u64::from(port));
+        self.frames.remove(id);
+    }
+
+    /// Tells the other end of a port to stop sending a priority, or to go on.
+    pub(super) fn send_pause(&mut self, port: u32, priority: u8, stop: bool) {
+        let quanta = if stop { roce_packet::pause::MAX_QUANTA } else { 0 };
+        let stats = &mut self.ports[port as usize].stats;
+        stats.xoff_sent += u64::from(stop);
+        match self.settings.switch.pause {
+            PauseMode::Frames => {
+                let frame = self.frames.insert(Frame::pause(priority, quanta));
+                self.ports[port as usize].enqueue(&mut self.frames, CONTROL, frame);
+                if stop {
+                    self.plan_refresh(port, priority);
+                }
+                self.wake_when_free(port);
+            }
+            PauseMode::Instant => {
+                self.pause(other_end(port), priority, if stop { Time::NEVER } else { Time::ZERO });
+            }
+        }
+    }
+
+    /// A pause that lasts is asked for again when half of its time is over.
+    fn plan_refresh(&mut self, port: u32, priority: u8) {
+        let end = &mut self.ports[port as usize];
+        end.asked.last[usize::from(priority)] = self.now;
+        if end.asked.refreshes >> priority & 1 == 0 {
+            end.asked.refreshes |= 1 << priority;
+            let half = refresh_time(end.spec.rate_bps);
+            self.events.push(self.now + half, Event::PauseRefresh { port, priority });
+        }
+    }
+
+    /// Whether the other end has to be asked again now to stay paused, if it has to stay so. If it is too early, an event
+    /// will ask again.
+    pub(super) fn refresh_is_due(&mut self, port: u32, priority: u8, is_paused: bool) -> bool {
+        let end = &mut self.ports[port as usize];
+        end.asked.refreshes &= !(1 << priority);
+        let due = end.asked.last[usize::from(priority)] + refresh_time(end.spec.rate_bps);
+        if is_paused && due > self.now {
+            end.asked.refreshes |= 1 << priority;
+            self.events.push(due, Event::PauseRefresh { port, priority });
+        }
+        is_paused && due <= self.now
+    }
+
+    /// A pause frame arrived.
+    pub(super) fn take_pause(&mut self, port: u32, id: FrameId) {
+        let frame = *self.frames.get(id);
+        self.frames.remove(id);
+        let span = pause_time(frame.quanta(), self.ports[port as usize].spec.rate_bps);
+        let until = if frame.quanta() == 0 { Time::ZERO } else { self.now + span };
+        self.pause(port, frame.priority, until);
+    }
+
+    /// Stops a priority of a port until a time, or lets it go on when that has passed.
+    fn pause(&mut self, port: u32, priority: u8, until: Time) {
+        let now = self.now;
+        let watchdog = self.settings.switch.watchdog;
+        let end = &mut self.ports[port as usize];
+        let (bit, index) = (1_u8 << priority, usize::from(priority));
+        if until <= now {
+            return self.resume(port, priority);
+        }
+        end.pause.until[index] = until;
+        if end.pause.mask & bit == 0 {
+            end.pause.mask |= bit;
+            end.pause.since[index] = now;
+            end.stats.pauses_received += 1;
+            if let (Some(watchdog), Owner::Switch(_)) = (watchdog, end.owner)
+                && end.pause.watched & bit == 0
+            {
+                end.pause.watched |= bit;
+                self.events.push(now + watchdog.after, Event::Watchdog { port, priority });
+            }
+        }
+        if end.pause.checks & bit == 0 && until != Time::NEVER {
+            end.pause.checks |= bit;
+            self.events.push(until, Event::PauseEnds { port, priority });
+        }
+    }
+
+    fn resume(&mut self, port: u32, priority: u8) {
+        let now = self.now;
+        let end = &mut self.ports[port as usize];
+        let (bit, index) = (1_u8 << priority, usize::from(priority));
+        if end.pause.mask & bit == 0 {
+            return;
+        }
+        end.pause.mask &= !bit;
+        let span = now.since(end.pause.since[index]);
+        end.stats.paused[index] = end.stats.paused[index] + span;
+        self.wake_when_free(port);
+    }
+
+    /// Looks whether a pause is over.
+    pub(super) fn check_pause(&mut self, port: u32, priority: u8) {
+        let end = &mut self.ports[port as usize];
+        let (bit, index) = (1_u8 << priority, usize::from(priority));
+        end.pause.checks &= !bit;
+        let until = end.pause.until[index];
+        if end.pause.mask & bit == 0 {
+            return;
+        }
+        if until <= self.now {
+            return self.resume(port, priority);
+        }
+        end.pause.checks |= bit;
+        self.events.push(until, Event::PauseEnds { port, priority });
+    }
+
+    /// An arrival as the trace knows it: where, how long, which packet of which queue pair, how marked. Which bits of a
+    /// damaged frame are wrong does not count: implied payload has fewer.
+    #[inline]
+    pub(super) fn note_arrival(&mut self, port: u32, id: FrameId) {
+        let frame = self.frames.get(id);
+        let [opcode, _, _, _, _, rest @ ..] = frame.head.first_chunk::<12>().copied().unwrap_or_default();
+        let [a, b, c, d, e, f, g] = rest;
+        let bth =
+            if frame.kind == Kind::Damaged { 0 } else { u64::from_le_bytes([opcode, a, b, c, d, e, f, g]) };
+        self.trace.event(self.now.as_ps(), u64::from(port) << 32 | u64::from(frame.wire_len));
+        self.trace.note(bth, u64::from(frame.traffic_class));
+    }
+
+    /// Keeps a copy of a frame if the port is captured.
+    pub(super) fn note(&mut self, port: u32, id: FrameId, outbound: bool) {
+        if !self.capture.contains(&port) {
+            return;
+        }
+        let Owner::Host(host) = self.ports[port as usize].owner else { return };
+        let frame = self.frames.get(id);
+        let content = match frame.kind {
+            Kind::Pause => CapturedContent::Pause { priority: frame.priority, quanta: frame.quanta() },
+            _ => CapturedContent::Datagram {
+                path: frame.path(),
+                bytes: self.frames.bytes(id).to_vec(),
+                len: usize::from(frame.len),
+            },
+        };
+        self.captured.push(Captured { time: self.now, host, outbound, content });
+    }
+}
+
+/// Frames that enough others have overtaken.
+fn release_overtaken(held: &mut Vec<(FrameId, u16)>) -> Vec<FrameId> {
+    let mut released = Vec::new();
+    held.retain_mut(|(id, behind)| {
+        *behind = behind.saturating_sub(1);
+        if *behind == 0 {
+            released.push(*id);
+        }
+        *behind > 0
+    });
+    released
+}
+
+fn refresh_time(rate_bps: u64) -> Time {
+    Time::from_ps(pause_time(roce_packet::pause::MAX_QUANTA, rate_bps).as_ps() / 2)
+}
+
+/// How long so many units of 512 bit times last.
+fn pause_time(quanta: u16, rate_bps: u64) -> Time {
+    Time::to_send(u64::from(quanta) * 64, rate_bps)
+}
+
+/// Whether something happens that happens with `chance`.
+pub(super) fn strikes(random: &mut impl Rng, chance: f64) -> bool {
+    // 32 bits: the smallest chance that makes a difference is one in four thousand million.
+    f64::from(random.next_u32()) < chance * 4_294_967_296.0
+}

@@ -1,0 +1,351 @@
+//! From the tables of a file to a network.
+
+use std::ops::Range;
+
+use roce_packet::PathMtu;
+
+use roce_transport::congestion::Congestion;
+
+use super::file::{self, File, Flows, Shape};
+use super::{Load, Scenario, ScenarioError, at};
+use crate::net::{
+    Balance, Class, Clos, FlowSizes, FlowSpec, Headroom, HostSettings, LinkSpec, Marking, MeasureSettings,
+    PauseMode, PauseStorm, PayloadMode, Poisson, ReceiveLimit, RouteOverride, Settings, SwitchSettings,
+    Threshold, Time, Topology, Watchdog, all_to_all, check_flows, incast, on_off, parse_flows, permutation,
+    poisson, priority_of,
+};
+
+/// What went wrong, without its line.
+type Wrong = String;
+
+pub(super) fn build(text: &str, file: File, load: &Load<'_>) -> Result<Scenario, ScenarioError> {
+    let fail = |span: Range<usize>| move |reason: Wrong| at(text, Some(span.clone()), &reason);
+    let place = file.topology.span();
+    let shape = file.topology.into_inner();
+    let host_link = link(&shape);
+    let topology = topology(shape, load, &|span, reason| at(text, Some(span), &reason), place.clone())?;
+    topology.check().map_err(|error| fail(place)(error.to_string()))?;
+    let mut settings = Settings { seed: file.seed, ..Settings::default() };
+    settings.payload = match file.payload {
+        file::Payload::Implied => PayloadMode::Implied,
+        file::Payload::Real => PayloadMode::Real,
+    };
+    if let Some(stop) = file.stop {
+        settings.stop = stop.0;
+    }
+    settings.host = host(file.host, &topology, text)?;
+    settings.switch = switch(file.switch, priority_of(settings.host.dscp), text)?;
+    settings.measure = measure(&file.measure);
+    settings.routes = file
+        .route
+        .into_iter()
+        .map(|route| RouteOverride { at: route.at, to: route.to, via: route.via })
+        .collect();
+    for storm in file.storm {
+        let place = storm.span();
+        settings.storms.push(pause_storm(storm.into_inner(), &topology).map_err(fail(place))?);
+    }
+    let mut flows = Vec::new();
+    for table in file.flows {
+        let place = table.span();
+        let more = generate(table.into_inner(), &topology, host_link, file.seed, load).and_then(|more| {
+            check_flows(&more, topology.hosts() as u32).map(|()| more).map_err(|e| e.to_string())
+        });
+        flows.extend(more.map_err(fail(place))?);
+    }
+    if flows.is_empty() {
+        return Err(ScenarioError {
+            line: None,
+            reason: "nothing is sent: add a [[flows]] table".to_owned(),
+        });
+    }
+    let (name, description, expectation) = (file.name, file.description, file.expectation);
+    Ok(Scenario { name, description, expectation, topology, settings, flows })
+}
+
+fn link(shape: &file::Topology) -> LinkSpec {
+    LinkSpec {
+        rate_bps: shape.rate.map_or(LinkSpec::DEFAULT.rate_bps, |rate| rate.0),
+        delay: shape.delay.map_or(LinkSpec::DEFAULT.delay, |delay| delay.0),
+    }
+}
+
+/// Makes an error out of a place and a reason.
+type Blame<'a> = dyn Fn(Range<usize>, Wrong) -> ScenarioError + 'a;
+
+fn topology(
+    shape: file::Topology,
+    load: &Load<'_>,
+    blame: &Blame<'_>,
+    place: Range<usize>,
+) -> Result<Topology, ScenarioError> {
+    let mut topology = draw(&shape, load).map_err(|reason| blame(place, reason))?;
+    for fault in shape.faults {
+        let place = fault.span();
+        add_fault(&mut topology, &fault.into_inner()).map_err(|reason| blame(place, reason))?;
+    }
+    Ok(topology)
+}
+
+fn draw(shape: &file::Topology, load: &Load<'_>) -> Result<Topology, Wrong> {
+    let host = link(shape);
+    let fabric = LinkSpec {
+        rate_bps: shape.fabric_rate.map_or(host.rate_bps, |rate| rate.0),
+        delay: shape.fabric_delay.map_or(host.delay, |delay| delay.0),
+    };
+    let need = |name: &str, value: Option<usize>| {
+        value.ok_or_else(|| format!("{name} is missing: this kind of topology needs it"))
+    };
+    let hosts = |default: usize| shape.hosts.unwrap_or(default);
+    let topology = match shape.kind {
+        Shape::PointToPoint => Ok(Topology::point_to_point(host)),
+        Shape::Star => Topology::star(need("hosts", shape.hosts)?, host),
+        Shape::Line => Topology::line(need("switches", shape.switches)?, hosts(1), host, fabric),
+        Shape::Ring => Topology::ring(need("switches", shape.switches)?, hosts(1), host, fabric),
+        Shape::FullMesh => Topology::full_mesh(need("switches", shape.switches)?, hosts(1), host, fabric),
+        Shape::Tree => {
+            let depth = need("depth", shape.depth.map(|depth| depth as usize))? as u32;
+            Topology::tree(depth, need("fanout", shape.fanout)?, hosts(1), host, fabric)
+        }
+        Shape::Dumbbell => {
+            Topology::dumbbell(need("left", shape.left)?, need("right", shape.right)?, host, fabric)
+        }
+        Shape::LeafSpine => {
+            let (leaves, spines) = (need("leaves", shape.leaves)?, need("spines", shape.spines)?);
+            Topology::leaf_spine(leaves, spines, need("hosts", shape.hosts)?, host, fabric)
+        }
+        Shape::Clos => {
+            let clos = Clos {
+                pods: need("pods", shape.pods)?,
+                tors: need("tors", shape.tors)?,
+                leaves: need("leaves", shape.leaves)?,
+                spines: need("spines", shape.spines)?,
+                hosts: need("hosts", shape.hosts)?,
+            };
+            Topology::clos(clos, host, fabric)
+        }
+        Shape::FatTree => Topology::fat_tree(need("k", shape.k)?, host, fabric),
+        Shape::File => {
+            let text = match (&shape.file, &shape.text) {
+                (Some(name), None) => load(name)?,
+                (None, Some(text)) => text.clone(),
+                _ => return Err("this kind of topology needs either file or text".to_owned()),
+            };
+            return Topology::parse(&text, host).map_err(|error| format!("in the topology, {error}"));
+        }
+    };
+    topology.map_err(|error| error.to_string())
+}
+
+fn add_fault(topology: &mut Topology, fault: &file::Fault) -> Result<(), Wrong> {
+    let plan: crate::fault::FaultPlan = fault.plan.parse().map_err(|error| format!("{error}"))?;
+    let Some([a, b]) = &fault.link else {
+        topology.links.iter_mut().for_each(|link| link.faults = Some(plan.clone()));
+        return Ok(());
+    };
+    let node = |name: &str| topology.node_named(name).ok_or_else(|| format!("there is no node {name}"));
+    let (a_id, b_id) = (node(a)?, node(b)?);
+    let found = topology
+        .links
+        .iter_mut()
+        .find(|link| (link.a, link.b) == (a_id, b_id) || (link.a, link.b) == (b_id, a_id));
+    let link = found.ok_or_else(|| format!("there is no link between {a} and {b}"))?;
+    link.faults = Some(plan);
+    Ok(())
+}
+
+fn find_host(topology: &Topology, name: &str) -> Result<u32, Wrong> {
+    let last = topology.hosts().saturating_sub(1);
+    topology
+        .host_named(name)
+        .ok_or_else(|| format!("there is no host {name}; generated ones are h0 to h{last}"))
+}
+
+fn host(table: file::Host, topology: &Topology, text: &str) -> Result<HostSettings, ScenarioError> {
+    let mut host = HostSettings::default();
+    set(&mut host.delay, table.delay.map(|delay| delay.0));
+    set(&mut host.dscp, table.dscp);
+    set(&mut host.window_packets, table.window);
+    set(&mut host.timeout, table.timeout);
+    set(&mut host.retry_cnt, table.retry_cnt);
+    set(&mut host.message_bytes, table.message.map(|bytes| bytes.0));
+    set(&mut host.depth, table.depth);
+    if table.ack_dscp.is_some() {
+        host.ack_dscp = table.ack_dscp;
+    }
+    if let Some(control) = table.congestion {
+        let (place, control) = (control.span(), control.into_inner());
+        let parsed =
+            Congestion::parse(&control).map_err(|error| at(text, Some(place), &error.to_string()))?;
+        (host.congestion, host.notification) = parsed;
+    }
+    if let Some(mtu) = table.path_mtu {
+        let wrong = || at(text, Some(mtu.span()), "path_mtu is 256, 512, 1024, 2048 or 4096");
+        host.path_mtu = PathMtu::from_bytes(usize::from(*mtu.get_ref())).ok_or_else(wrong)?;
+    }
+    if let Some(limit) = table.receive_limit {
+        let (place, limit) = (limit.span(), limit.into_inner());
+        let host_number = limit.host.as_deref().map(|name| find_host(topology, name)).transpose();
+        host.receive_limit = Some(ReceiveLimit {
+            host: host_number.map_err(|reason| at(text, Some(place), &reason))?,
+            rate_bps: limit.rate.0,
+            xoff_bytes: limit.xoff.0,
+        });
+    }
+    Ok(host)
+}
+
+fn set<T>(own: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *own = given;
+    }
+}
+
+fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, ScenarioError> {
+    let mut switch = SwitchSettings::default();
+    let nowhere = |reason: Wrong| ScenarioError { line: None, reason: format!("[switch]: {reason}") };
+    set(&mut switch.buffer_bytes, table.buffer.map(|bytes| bytes.0));
+    set(&mut switch.reserve_bytes, table.reserve.map(|bytes| bytes.0));
+    set(&mut switch.xon_offset_bytes, table.xon_offset.map(|bytes| bytes.0));
+    set(&mut switch.lossy_alpha, table.lossy_alpha);
+    set(
+        &mut switch.headroom,
+        table.headroom.map(|headroom| match headroom {
+            file::Headroom::Auto(_) => Headroom::Auto,
+            file::Headroom::Bytes(bytes) => Headroom::Bytes(bytes.0),
+        }),
+    );
+    set(
+        &mut switch.pause,
+        table.pause.map(|pause| match pause {
+            file::Pause::Frames => PauseMode::Frames,
+            file::Pause::Instant => PauseMode::Instant,
+        }),
+    );
+    set(
+        &mut switch.balance,
+        table.balance.map(|balance| match balance {
+            file::Balance::Flow => Balance::Flow,
+            file::Balance::Spray => Balance::Spray,
+        }),
+    );
+    switch.watchdog = table.watchdog.map(|dog| Watchdog { after: dog.after.0, restore: dog.restore.0 });
+    if let Some(threshold) = table.threshold {
+        switch.threshold = match (threshold.alpha, threshold.bytes) {
+            (Some(alpha), None) => Threshold::Dynamic { alpha },
+            (None, Some(bytes)) => Threshold::Static { bytes: bytes.0 },
+            _ => return Err(nowhere("threshold needs either alpha or bytes".to_owned())),
+        };
+    }
+    // The priority of data is lossless and marked, unless it is said otherwise.
+    switch.pfc = 1 << data;
+    if let Some(priorities) = table.pfc {
+        switch.pfc = 0;
+        for priority in priorities {
+            switch.pfc |= 1_u8
+                .checked_shl(priority.into())
+                .filter(|_| priority < 8)
+                .ok_or_else(|| nowhere(format!("pfc: priority {priority} is not 0 to 7")))?;
+        }
+    }
+    let marking = switch.marking[3];
+    switch.marking = [Marking::Off; 8];
+    switch.marking[usize::from(data)] = match table.marking {
+        Some(table) => marks(&table).map_err(nowhere)?,
+        None => marking,
+    };
+    for queue in table.queue {
+        let (place, queue) = (queue.span(), queue.into_inner());
+        set_queue(&mut switch, &queue).map_err(|reason| at(text, Some(place), &reason))?;
+    }
+    Ok(switch)
+}
+
+fn set_queue(switch: &mut SwitchSettings, queue: &file::Queue) -> Result<(), Wrong> {
+    let index = usize::from(queue.priority);
+    let class = switch.scheduling.get_mut(index).ok_or("a priority is 0 to 7")?;
+    if let Some(weight) = queue.weight {
+        *class = Class::Weighted(weight);
+    }
+    if let Some(marking) = &queue.marking {
+        switch.marking[index] = marks(marking)?;
+    }
+    Ok(())
+}
+
+fn marks(table: &file::Marking) -> Result<Marking, Wrong> {
+    match (table.off, table.step, table.kmin, table.kmax, table.pmax) {
+        (true, None, None, None, None) => Ok(Marking::Off),
+        (false, Some(step), None, None, None) => Ok(Marking::Step { bytes: step.0 }),
+        (false, None, Some(kmin), Some(kmax), Some(pmax)) => {
+            if kmin.0 > kmax.0 || !(0.0..=1.0).contains(&pmax) {
+                return Err("marking: kmin is at most kmax, and pmax is 0 to 1".to_owned());
+            }
+            Ok(Marking::Red { kmin: kmin.0, kmax: kmax.0, pmax })
+        }
+        _ => Err("marking needs kmin, kmax and pmax, or step, or off = true".to_owned()),
+    }
+}
+
+fn measure(table: &file::Measure) -> MeasureSettings {
+    let mut measure = MeasureSettings::default();
+    set(&mut measure.interval, table.interval.map(|interval| interval.0));
+    set(&mut measure.warm_up, table.warm_up.map(|warm_up| warm_up.0));
+    set(&mut measure.most_points, table.points);
+    measure
+}
+
+fn pause_storm(storm: file::Storm, topology: &Topology) -> Result<PauseStorm, Wrong> {
+    let host = find_host(topology, &storm.host)?;
+    if storm.priority > 7 {
+        return Err(format!("priority {} is not 0 to 7", storm.priority));
+    }
+    Ok(PauseStorm { host, priority: storm.priority, start: storm.start.0, end: storm.end.0 })
+}
+
+fn generate(
+    flows: Flows,
+    topology: &Topology,
+    host_link: LinkSpec,
+    scenario_seed: u64,
+    load: &Load<'_>,
+) -> Result<Vec<FlowSpec>, Wrong> {
+    let hosts = topology.hosts() as u32;
+    let begin = |start: Option<super::values::Span>| start.map_or(Time::ZERO, |start| start.0);
+    let flows = match flows {
+        Flows::Pair { from, to, bytes, start } => {
+            let (source, destination) = (find_host(topology, &from)?, find_host(topology, &to)?);
+            Ok(vec![FlowSpec { source, destination, bytes: bytes.0, start: begin(start) }])
+        }
+        Flows::Permutation { bytes, start, seed } => {
+            permutation(hosts, bytes.0, begin(start), seed.unwrap_or(scenario_seed))
+        }
+        Flows::Incast { degree, to, bytes, start } => {
+            incast(hosts, degree, find_host(topology, &to)?, bytes.0, begin(start))
+        }
+        Flows::AllToAll { bytes, start } => all_to_all(hosts, bytes.0, begin(start)),
+        Flows::OnOff { from, to, bytes, period, count, start } => {
+            let (source, destination) = (find_host(topology, &from)?, find_host(topology, &to)?);
+            Ok(on_off(source, destination, bytes.0, begin(start), period.0, count))
+        }
+        Flows::Poisson { load: part, duration, sizes, seed } => {
+            let sizes = match sizes.as_str() {
+                "websearch" => FlowSizes::web_search(),
+                "hadoop" => FlowSizes::hadoop(),
+                name => FlowSizes::parse(&load(name)?).map_err(|error| format!("{name}, {error}"))?,
+            };
+            let seed = seed.unwrap_or(scenario_seed);
+            let what =
+                Poisson { hosts, load: part, rate_bps: host_link.rate_bps, duration: duration.0, seed };
+            poisson(&what, &sizes)
+        }
+        Flows::Trace { file, text } => match (file, text) {
+            (Some(name), None) => {
+                return parse_flows(&load(&name)?).map_err(|error| format!("{name}, {error}"));
+            }
+            (None, Some(text)) => parse_flows(&text),
+            _ => return Err("a trace needs either file or text".to_owned()),
+        },
+    };
+    flows.map_err(|error| error.to_string())
+}

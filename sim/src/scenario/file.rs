@@ -1,0 +1,242 @@
+//! The tables of a scenario file, as serde reads them. Every key is explained in `docs/simulator.md`; an unknown one is
+//! an error.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::values::{Bytes, Rate, Span};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) description: String,
+    /// What is to be seen, in words.
+    #[serde(default)]
+    pub(super) expectation: String,
+    #[serde(default = "one")]
+    pub(super) seed: u64,
+    #[serde(default)]
+    pub(super) payload: Payload,
+    pub(super) stop: Option<Span>,
+    pub(super) topology: Spanned<Topology>,
+    #[serde(default)]
+    pub(super) switch: Switch,
+    #[serde(default)]
+    pub(super) host: Host,
+    #[serde(default)]
+    pub(super) measure: Measure,
+    #[serde(default)]
+    pub(super) flows: Vec<Spanned<Flows>>,
+    #[serde(default)]
+    pub(super) route: Vec<Route>,
+    #[serde(default)]
+    pub(super) storm: Vec<Spanned<Storm>>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Payload {
+    #[default]
+    Implied,
+    Real,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Topology {
+    pub(super) kind: Shape,
+    /// Of a star, or at each switch.
+    pub(super) hosts: Option<usize>,
+    pub(super) switches: Option<usize>,
+    pub(super) left: Option<usize>,
+    pub(super) right: Option<usize>,
+    pub(super) leaves: Option<usize>,
+    pub(super) spines: Option<usize>,
+    pub(super) pods: Option<usize>,
+    pub(super) tors: Option<usize>,
+    pub(super) depth: Option<u32>,
+    pub(super) fanout: Option<usize>,
+    pub(super) k: Option<usize>,
+    /// A topology file, or its text.
+    pub(super) file: Option<String>,
+    pub(super) text: Option<String>,
+    /// Of links to hosts.
+    pub(super) rate: Option<Rate>,
+    pub(super) delay: Option<Span>,
+    /// Of links between switches, if different.
+    pub(super) fabric_rate: Option<Rate>,
+    pub(super) fabric_delay: Option<Span>,
+    #[serde(default)]
+    pub(super) faults: Vec<Spanned<Fault>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Shape {
+    PointToPoint,
+    Star,
+    Line,
+    Ring,
+    FullMesh,
+    Tree,
+    Dumbbell,
+    LeafSpine,
+    Clos,
+    FatTree,
+    File,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fault {
+    /// The two ends by name; all links if missing.
+    pub(super) link: Option<[String; 2]>,
+    pub(super) plan: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Switch {
+    pub(super) buffer: Option<Bytes>,
+    pub(super) reserve: Option<Bytes>,
+    pub(super) headroom: Option<Headroom>,
+    pub(super) threshold: Option<Threshold>,
+    pub(super) xon_offset: Option<Bytes>,
+    pub(super) lossy_alpha: Option<f64>,
+    pub(super) pfc: Option<Vec<u8>>,
+    pub(super) pause: Option<Pause>,
+    pub(super) watchdog: Option<Watchdog>,
+    pub(super) balance: Option<Balance>,
+    /// Of the priority of data.
+    pub(super) marking: Option<Marking>,
+    #[serde(default)]
+    pub(super) queue: Vec<Spanned<Queue>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "\"auto\" or a size such as \"40KB\"")]
+pub(super) enum Headroom {
+    Auto(Auto),
+    Bytes(Bytes),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Auto {
+    Auto,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Threshold {
+    pub(super) alpha: Option<f64>,
+    pub(super) bytes: Option<Bytes>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Pause {
+    Frames,
+    Instant,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Watchdog {
+    pub(super) after: Span,
+    pub(super) restore: Span,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Balance {
+    Flow,
+    Spray,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Marking {
+    #[serde(default)]
+    pub(super) off: bool,
+    pub(super) step: Option<Bytes>,
+    pub(super) kmin: Option<Bytes>,
+    pub(super) kmax: Option<Bytes>,
+    pub(super) pmax: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Queue {
+    pub(super) priority: u8,
+    /// Weighted with this weight; strict if missing.
+    pub(super) weight: Option<u32>,
+    pub(super) marking: Option<Marking>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Host {
+    pub(super) congestion: Option<Spanned<String>>,
+    pub(super) delay: Option<Span>,
+    pub(super) dscp: Option<u8>,
+    pub(super) ack_dscp: Option<u8>,
+    pub(super) path_mtu: Option<Spanned<u16>>,
+    pub(super) window: Option<u32>,
+    pub(super) timeout: Option<u8>,
+    pub(super) retry_cnt: Option<u8>,
+    pub(super) message: Option<Bytes>,
+    pub(super) depth: Option<u32>,
+    pub(super) receive_limit: Option<Spanned<ReceiveLimit>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReceiveLimit {
+    pub(super) host: Option<String>,
+    pub(super) rate: Rate,
+    pub(super) xoff: Bytes,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Measure {
+    pub(super) interval: Option<Span>,
+    pub(super) warm_up: Option<Span>,
+    pub(super) points: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Route {
+    pub(super) at: String,
+    pub(super) to: String,
+    pub(super) via: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Storm {
+    pub(super) host: String,
+    pub(super) priority: u8,
+    pub(super) start: Span,
+    pub(super) end: Span,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) enum Flows {
+    Pair { from: String, to: String, bytes: Bytes, start: Option<Span> },
+    Permutation { bytes: Bytes, start: Option<Span>, seed: Option<u64> },
+    Incast { degree: u32, to: String, bytes: Bytes, start: Option<Span> },
+    AllToAll { bytes: Bytes, start: Option<Span> },
+    OnOff { from: String, to: String, bytes: Bytes, period: Span, count: u32, start: Option<Span> },
+    Poisson { load: f64, duration: Span, sizes: String, seed: Option<u64> },
+    Trace { file: Option<String>, text: Option<String> },
+}

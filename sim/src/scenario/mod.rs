@@ -1,0 +1,161 @@
+//! Scenarios: a network and what happens in it, as a TOML file.
+//!
+//! ```
+//! use roce_sim::net::Simulation;
+//! use roce_sim::scenario::Scenario;
+//!
+//! let text = r#"
+//! name = "two to one"
+//! [topology]
+//! kind = "star"
+//! hosts = 3
+//! [[flows]]
+//! kind = "incast"
+//! degree = 2
+//! to = "h2"
+//! bytes = "1MB"
+//! "#;
+//! let scenario = Scenario::parse(text, &|name| Err(format!("no files here, not even {name}")))?;
+//! let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings)?;
+//! simulation.run_to_end();
+//! assert_eq!(simulation.results().incomplete(), 0);
+//!
+//! let error = Scenario::parse(&text.replace("degree = 2", "degree = 3"), &|_| Err(String::new())).unwrap_err();
+//! assert_eq!(error.to_string(), "line 6: an incast of 3 needs at least 4 hosts, the topology has 3");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod build;
+mod file;
+mod values;
+
+use std::ops::Range;
+
+use crate::net::{FlowSpec, Settings, Topology};
+
+/// A network, its settings and its flows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: String,
+    /// What it is about.
+    pub description: String,
+    /// What is to be seen.
+    pub expectation: String,
+    /// Nodes and links.
+    pub topology: Topology,
+    /// Everything else about the network.
+    pub settings: Settings,
+    /// What is sent.
+    pub flows: Vec<FlowSpec>,
+}
+
+/// Why a text is no scenario, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{reason}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
+pub struct ScenarioError {
+    /// Counted from 1; `None` where no line is to blame, as for what was set from outside.
+    pub line: Option<usize>,
+    /// What is wrong there.
+    pub reason: String,
+}
+
+/// Gives the text of a file that a scenario names, or says why it cannot.
+pub type Load<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
+
+impl Scenario {
+    /// Reads a scenario. Files that it names come from `load`.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong, with its line.
+    pub fn parse(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
+        let file = toml::from_str(text).map_err(|error| at(text, error.span(), error.message()))?;
+        build::build(text, file, load)
+    }
+
+    /// The same with values replaced: `("host.congestion", "dcqcn:paper")`. A name is the path of tables to the key,
+    /// with the number of an element for lists (`flows.0.bytes`). A value that is not TOML by itself is taken as text.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse`]; lines are those of the text with the values put in only if nothing was replaced.
+    pub fn parse_with(
+        text: &str,
+        replaced: &[(String, String)],
+        load: &Load<'_>,
+    ) -> Result<Self, ScenarioError> {
+        if replaced.is_empty() {
+            return Self::parse(text, load);
+        }
+        // What is wrong before anything is replaced has a line.
+        let mut table: toml::Table =
+            toml::from_str(text).map_err(|error| at(text, error.span(), error.message()))?;
+        for (name, value) in replaced {
+            let reason = |reason: String| ScenarioError { line: None, reason: format!("{name}: {reason}") };
+            replace(&mut table, name, value).map_err(reason)?;
+        }
+        let whole = toml::to_string(&table)
+            .map_err(|error| ScenarioError { line: None, reason: error.to_string() })?;
+        Self::parse(&whole, load).map_err(|error| {
+            let values: Vec<String> =
+                replaced.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            ScenarioError { line: None, reason: format!("with {}: {}", values.join(" "), error.reason) }
+        })
+    }
+}
+
+/// Sets one value by its path.
+fn replace(table: &mut toml::Table, name: &str, value: &str) -> Result<(), String> {
+    let parts: Vec<&str> = name.split('.').collect();
+    let Some((last, path)) = parts.split_last() else { return Err("a name is missing".to_owned()) };
+    let mut root = toml::Value::Table(std::mem::take(table));
+    let mut at = &mut root;
+    for part in path {
+        at = child(at, part)?;
+    }
+    let value = parse_value(value);
+    match at {
+        toml::Value::Table(inner) => {
+            inner.insert((*last).to_owned(), value);
+        }
+        toml::Value::Array(list) => {
+            let index: usize = last.parse().map_err(|_| format!("{last} is no number of an element"))?;
+            *list.get_mut(index).ok_or_else(|| format!("there is no element {index}"))? = value;
+        }
+        _ => return Err(format!("{last} is not in a table")),
+    }
+    if let toml::Value::Table(changed) = root {
+        *table = changed;
+    }
+    Ok(())
+}
+
+fn child<'a>(value: &'a mut toml::Value, part: &str) -> Result<&'a mut toml::Value, String> {
+    match value {
+        toml::Value::Table(table) => {
+            Ok(table.entry(part.to_owned()).or_insert_with(|| toml::Value::Table(toml::Table::new())))
+        }
+        toml::Value::Array(list) => {
+            let index: usize = part.parse().map_err(|_| format!("{part} is no number of an element"))?;
+            list.get_mut(index).ok_or_else(|| format!("there is no element {index}"))
+        }
+        _ => Err(format!("{part} is not in a table")),
+    }
+}
+
+fn parse_value(text: &str) -> toml::Value {
+    toml::from_str::<toml::Table>(&format!("value = {text}"))
+        .ok()
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| toml::Value::String(text.to_owned()))
+}
+
+/// An error with the line of a place in the text.
+fn at(text: &str, span: Option<Range<usize>>, reason: &str) -> ScenarioError {
+    let line = span.map(|span| {
+        let before = text.get(..span.start).unwrap_or(text);
+        before.matches('\n').count() + 1
+    });
+    ScenarioError { line, reason: reason.to_owned() }
+}

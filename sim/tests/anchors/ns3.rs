@@ -1,0 +1,176 @@
+//! DCQCN as the two ns-3 simulators compute it.
+//!
+//! It differs from the device form in when a rate is cut: the first notification starts a clock of the monitor period, and
+//! at each of its ticks the rate is cut if a notification came since the tick before. So the first cut comes one
+//! whole period after the first notification, which decides how much the first burst puts into a queue. There is
+//! no byte counter.
+
+use roce_transport::Instant;
+use roce_transport::congestion::{Ack, CongestionControl, Observation, Rate, Start};
+
+/// Times in ns, rates in bits a second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parameters {
+    pub(crate) alpha_period: u64,
+    pub(crate) cut_period: u64,
+    pub(crate) increase_period: u64,
+    pub(crate) stages: u32,
+    pub(crate) additive: f64,
+    pub(crate) hyper: f64,
+}
+
+pub(crate) const MLX100: Parameters = Parameters {
+    alpha_period: 1_000,
+    cut_period: 4_000,
+    increase_period: 300_000,
+    stages: 1,
+    additive: 20e6,
+    hyper: 200e6,
+};
+
+pub(crate) const PAPER40: Parameters = Parameters {
+    alpha_period: 55_000,
+    cut_period: 50_000,
+    increase_period: 55_000,
+    stages: 5,
+    additive: 40e6,
+    hyper: 200e6,
+};
+
+const GAIN: f64 = 1.0 / 256.0;
+const LEAST: f64 = 100e6;
+
+#[derive(Debug)]
+pub(crate) struct Ns3Dcqcn {
+    parameters: Parameters,
+    most: f64,
+    rate: f64,
+    target: f64,
+    alpha: f64,
+    stage: u32,
+    /// The next ticks, once a notification has come.
+    clock: Option<Clock>,
+    increase_at: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    alpha_at: u64,
+    alpha_notified: bool,
+    cut_at: u64,
+    cut_notified: bool,
+}
+
+impl Ns3Dcqcn {
+    pub(crate) fn new(parameters: Parameters, start: &Start) -> Self {
+        let most = start.line_rate.get() as f64;
+        Self {
+            parameters,
+            most,
+            rate: most,
+            target: most,
+            alpha: 1.0,
+            stage: 0,
+            clock: None,
+            increase_at: None,
+        }
+    }
+
+    fn age_alpha(&mut self, now: u64) {
+        let Some(clock) = &mut self.clock else { return };
+        while clock.alpha_at <= now {
+            let notified = if clock.alpha_notified { GAIN } else { 0.0 };
+            self.alpha = self.alpha * (1.0 - GAIN) + notified;
+            clock.alpha_notified = false;
+            clock.alpha_at += self.parameters.alpha_period;
+        }
+    }
+
+    fn advance(&mut self, now: u64) {
+        while let Some(clock) = &mut self.clock {
+            let increase = self.increase_at.unwrap_or(u64::MAX);
+            let next = clock.cut_at.min(increase);
+            if next > now {
+                break;
+            }
+            if clock.cut_at <= increase {
+                clock.cut_at += self.parameters.cut_period;
+                if std::mem::take(&mut clock.cut_notified) {
+                    self.cut(next);
+                }
+            } else {
+                self.increase();
+                self.increase_at = Some(next + self.parameters.increase_period);
+            }
+        }
+        self.age_alpha(now);
+    }
+
+    fn cut(&mut self, now: u64) {
+        self.age_alpha(now);
+        if self.stage > 0 {
+            self.target = self.rate;
+        }
+        self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(LEAST);
+        self.stage = 0;
+        self.increase_at = Some(now + self.parameters.increase_period);
+    }
+
+    fn increase(&mut self) {
+        let step = match self.stage.cmp(&self.parameters.stages) {
+            std::cmp::Ordering::Less => 0.0,
+            std::cmp::Ordering::Equal => self.parameters.additive,
+            std::cmp::Ordering::Greater => self.parameters.hyper,
+        };
+        self.target = (self.target + step).min(self.most);
+        self.rate = (self.rate + self.target) / 2.0;
+        self.stage += 1;
+    }
+}
+
+impl CongestionControl for Ns3Dcqcn {
+    fn on_ack(&mut self, now: Instant, ack: &Ack) {
+        if ack.marked {
+            self.on_cnp(now);
+        }
+    }
+
+    fn on_cnp(&mut self, now: Instant) {
+        self.advance(now.as_nanos());
+        match &mut self.clock {
+            Some(clock) => (clock.alpha_notified, clock.cut_notified) = (true, true),
+            None => {
+                let now = now.as_nanos();
+                self.clock = Some(Clock {
+                    alpha_at: now + self.parameters.alpha_period,
+                    alpha_notified: false,
+                    cut_at: now + self.parameters.cut_period,
+                    cut_notified: true,
+                });
+            }
+        }
+    }
+
+    fn on_timer(&mut self, now: Instant) {
+        self.advance(now.as_nanos());
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        let cut = self.clock.filter(|clock| clock.cut_notified).map(|clock| clock.cut_at);
+        let increase = self.increase_at.filter(|_| self.rate < self.most);
+        cut.into_iter().chain(increase).min().map(Instant::from_nanos)
+    }
+
+    fn rate(&self) -> Rate {
+        Rate::bits_per_second(self.rate as u64)
+    }
+
+    fn observe(&self, _: Instant) -> Observation {
+        Observation {
+            rate: self.rate,
+            target_rate: Some(self.target),
+            alpha: Some(self.alpha),
+            ..Observation::default()
+        }
+    }
+}
