@@ -66,7 +66,7 @@ pub enum ExchangeError {
         peer: String,
     },
     /// The other side sent something else.
-    #[error("{peer} sent something that is no {what}: {source}; do both sides run the same version?")]
+    #[error("{peer} sent something that is not {what}: {source}; do both sides run the same version?")]
     Unexpected {
         /// What was awaited.
         what: &'static str,

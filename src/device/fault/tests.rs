@@ -1,5 +1,6 @@
 use std::net::Ipv4Addr;
 
+use roce_packet::Ecn;
 use roce_sim::fault::FaultPlan;
 
 use super::*;
