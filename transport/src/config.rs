@@ -3,6 +3,7 @@
 use roce_packet::PathMtu;
 
 use crate::congestion::{Congestion, NotificationPoint, Rate};
+use crate::recovery::Recovery;
 
 /// The settings of an engine. `EngineConfig::new(seed)` gives the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub struct EngineConfig {
     pub notification: NotificationPoint,
     /// What the link carries; algorithms start there. The engine never sends slower because of it alone.
     pub line_rate: Rate,
+    /// How RC queue pairs that are made without another way make up for losses.
+    pub recovery: Recovery,
     /// How packets are spaced at the rate of a congestion control.
     pub pacing: Pacing,
 }
@@ -85,6 +88,7 @@ impl EngineConfig {
             congestion: Congestion::none(),
             notification: NotificationPoint::default(),
             line_rate: Rate::megabits_per_second(100_000),
+            recovery: Recovery::GoBackN,
             pacing: Pacing::default(),
         }
     }

@@ -7,7 +7,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use roce_sim::adversary::{Plan, Report, run};
+use roce_sim::adversary::{Plan, Report, run, run_plan};
+use roce_transport::congestion::Congestion;
+use roce_transport::{Recovery, SelectiveRepeat};
 
 /// Seeds that every test run covers.
 const SEEDS: u64 = 10_000;
@@ -47,6 +49,8 @@ struct Totals {
     bad_icrcs: u64,
     out_of_retries: u64,
     out_of_rnr_retries: u64,
+    retransmitted: u64,
+    notifications: u64,
 }
 
 impl Totals {
@@ -63,6 +67,8 @@ impl Totals {
             self.bad_icrcs += counters.rx_icrc_encapsulated;
             self.out_of_retries += counters.req_transport_retries_exceeded;
             self.out_of_rnr_retries += counters.req_rnr_retries_exceeded;
+            self.retransmitted += counters.retransmitted_packets;
+            self.notifications += counters.rp_cnp_handled;
         }
     }
 }
@@ -107,6 +113,73 @@ fn no_seed_finds_anything() {
             Err((seed, message)) => panic!("{message}\n{}", replay(seed)),
         }
     }
+}
+
+/// Runs a share of all seeds with something changed in each plan; returns what the counters add up to.
+#[track_caller]
+fn run_changed(seeds: u64, change: impl Fn(&mut Plan) + Sync) -> Totals {
+    let seeds = number("ROCE_SEEDS").unwrap_or(seeds);
+    let only = number("ROCE_SEED");
+    let run = |seed| {
+        let mut plan = Plan::new(seed);
+        change(&mut plan);
+        match catch_unwind(AssertUnwindSafe(|| run_plan(&plan))) {
+            Ok(Ok(report)) => report,
+            Ok(Err(failure)) => panic!("{failure}"),
+            Err(_) => panic!("seed {seed}: see above"),
+        }
+    };
+    let mut totals = Totals::default();
+    std::thread::scope(|scope| {
+        let run = &run;
+        let share = |first: u64| {
+            move || {
+                let mut totals = Totals::default();
+                let all = (first..seeds).step_by(THREADS as usize);
+                for seed in all.filter(|seed| only.is_none_or(|only| only == *seed)) {
+                    totals.add(&run(seed));
+                }
+                totals
+            }
+        };
+        let threads: Vec<_> = (0..THREADS).map(|first| scope.spawn(share(first))).collect();
+        for thread in threads {
+            let part = thread.join().expect("no seed finds anything");
+            totals.packets += part.packets;
+            totals.completed += part.completed;
+            totals.naks += part.naks;
+            totals.retransmitted += part.retransmitted;
+            totals.notifications += part.notifications;
+        }
+    });
+    totals
+}
+
+/// What is kept and executed later is executed exactly once and in order, like everything else.
+#[test]
+fn no_seed_finds_anything_with_selective_repeat() {
+    let totals = run_changed(4_000, |plan| {
+        let timeout = plan.timeout_ns();
+        let cap = [1, 4, 64, 256][plan.seed as usize % 4];
+        plan.recovery = Recovery::SelectiveRepeat(SelectiveRepeat {
+            cap,
+            rto_low: timeout / 2,
+            rto_high: timeout,
+            few: 3,
+        });
+    });
+    println!("{totals:?}");
+    assert!(totals.naks > 0 && totals.retransmitted > 0, "{totals:?}");
+}
+
+/// Packets that wait for their turn are not lost, repeated or taken for lost.
+#[test]
+fn no_seed_finds_anything_under_congestion_control() {
+    let totals = run_changed(2_000, |plan| {
+        plan.congestion = Congestion::parse("dcqcn,rpg_max_rate=40000,rpg_min_rate=5000").unwrap().0;
+    });
+    println!("{totals:?}");
+    assert!(totals.notifications > 0, "{totals:?}");
 }
 
 /// Seeds beyond [`SEEDS`] that found something once, and what.

@@ -1,7 +1,8 @@
 //! What one run does: everything that follows from the seed before the first packet.
 
 use roce_packet::{PathMtu, Psn};
-use roce_transport::QpType;
+use roce_transport::congestion::Congestion;
+use roce_transport::{QpType, Recovery};
 
 use super::random::Random;
 use super::work::{Flow, Shape};
@@ -66,6 +67,10 @@ pub struct Plan {
     pub poll_ns: u64,
     /// Several arrivals are handled before anything is sent.
     pub bursts: bool,
+    /// How both ends make up for losses. No seed draws anything but going back.
+    pub recovery: Recovery,
+    /// Congestion control of both ends. No seed draws any.
+    pub congestion: Congestion,
     /// The queue pairs.
     pub pairs: Vec<PairPlan>,
     /// What is to be done: flow `2 * pair` goes from A to B, the next one back.
@@ -138,6 +143,8 @@ impl Plan {
             poll_ns: random.pick(&[1, 1, 1_000, (4096 << timeout) / 10]),
             bursts: random.percent(60),
             faults,
+            recovery: Recovery::GoBackN,
+            congestion: Congestion::none(),
             pairs,
             flows,
         }

@@ -349,6 +349,8 @@ impl End {
         config.max_outstanding_packets = plan.window;
         config.max_read_packets = plan.max_read_packets;
         config.quantum = plan.quantum;
+        config.recovery = plan.recovery;
+        config.congestion = plan.congestion.clone();
         let mut engine = Engine::new(config);
         let pd = engine.allocate_pd().expect("a new engine has room");
         // Every request and every receive completes once at most.

@@ -67,8 +67,9 @@ impl Engine {
 
     fn insert_qp(&mut self, init: &QpInit, options: &QpOptions, position: usize, number: Qpn) {
         let capabilities = &init.capabilities;
+        let recovery = options.recovery.unwrap_or(self.shared.config.recovery);
         let halves = match init.qp_type {
-            QpType::Rc => Halves::Rc(RcRequester::new(capabilities), RcResponder::new()),
+            QpType::Rc => Halves::Rc(RcRequester::new(capabilities, &recovery), RcResponder::new()),
             QpType::Uc => Halves::Uc(UcRequester::new(capabilities), UcResponder::new()),
             QpType::Ud => Halves::Ud(UdRequester::new(capabilities), UdResponder),
         };
@@ -101,6 +102,7 @@ impl Engine {
             exact_icrcs: 0,
             congestion,
             control: None,
+            recovery,
             cnp_pace: CnpPace::default(),
             echo_owed: false,
         };
@@ -350,7 +352,7 @@ impl Qp {
         self.core.start_control(shared);
         let psn = self.core.attr.rq_psn;
         match &mut self.halves {
-            Halves::Rc(_, responder) => responder.start(psn),
+            Halves::Rc(_, responder) => responder.start(psn, &self.core.recovery, self.core.mtu()),
             Halves::Uc(_, responder) => responder.start(psn),
             Halves::Ud(..) => {}
         }

@@ -8,6 +8,7 @@ use super::state::{AttrMask, QpState, QpType};
 use crate::congestion::Congestion;
 use crate::ids::{CqId, PdId, SrqId};
 use crate::memory::Access;
+use crate::recovery::Recovery;
 use crate::wr::{MAX_INLINE, MAX_SGE};
 
 /// The most work requests that one queue can hold.
@@ -81,6 +82,8 @@ pub struct QpInit {
 pub struct QpOptions {
     /// Its congestion control.
     pub congestion: Option<Congestion>,
+    /// How it makes up for losses (RC).
+    pub recovery: Option<Recovery>,
 }
 
 /// Why a queue pair was not made.

@@ -20,6 +20,7 @@ use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId};
 use crate::io::Transmit;
 use crate::rc::{RcRequester, RcResponder};
+use crate::recovery::Recovery;
 use crate::rq::{Landing, Receive, ReceiveQueue};
 use crate::shared::Shared;
 use crate::sq::{SendQueue, Wqe};
@@ -104,6 +105,7 @@ pub(crate) struct QpCore {
     /// How it takes part in congestion control, and what that has come to.
     pub(crate) congestion: Congestion,
     pub(crate) control: Option<Box<Control>>,
+    pub(crate) recovery: Recovery,
     /// The pace of notifications for what it receives.
     pub(crate) cnp_pace: CnpPace,
     /// A mark is to be echoed in the next acknowledgement.

@@ -7,6 +7,7 @@ use crate::completion::{Cause, WcStatus};
 use crate::congestion::Loss;
 use crate::counters::count;
 use crate::qp::QpCore;
+use crate::recovery::SELECTIVE_SYNDROME;
 use crate::segment::packets;
 use crate::shared::Shared;
 use crate::sq::{Progress, local_cause};
@@ -16,9 +17,9 @@ use crate::wr::SendOp;
 
 /// What a cumulative acknowledgement did and met on its way.
 #[derive(Clone, Copy)]
-struct Advance {
+pub(super) struct Advance {
     /// Something that was unanswered is answered now, so the packet was not in vain whatever follows.
-    moved: bool,
+    pub(super) moved: bool,
     /// A READ or atomic in between has not been answered: its response was lost. Otherwise everything up to
     /// the PSN is answered.
     response_missing: bool,
@@ -26,7 +27,7 @@ struct Advance {
 
 impl Advance {
     /// The truth about a packet that could do no more than this.
-    const fn verdict(self, reason: DropReason) -> Verdict {
+    pub(super) const fn verdict(self, reason: DropReason) -> Verdict {
         if self.moved { Verdict::Handled } else { Verdict::Dropped(reason) }
     }
 }
@@ -54,6 +55,10 @@ impl RcRequester {
             control.echo();
         }
         match (datagram.info().operation, aeth) {
+            (Operation::Acknowledge, Syndrome::Reserved(SELECTIVE_SYNDROME)) => {
+                let received = datagram.aeth().map_or(psn, |aeth| Psn::new(aeth.msn.get()));
+                self.on_selective_nak(core, shared, psn, received)
+            }
             (_, Syndrome::Reserved(_)) => Verdict::Dropped(DropReason::ReservedSyndrome),
             (Operation::Acknowledge, Syndrome::Ack { .. }) => self.on_ack(core, shared, psn),
             (Operation::Acknowledge, Syndrome::RnrNak { timer }) => self.on_rnr(core, shared, psn, timer),
@@ -115,6 +120,7 @@ impl RcRequester {
         }
         let moved = self.una != before;
         if moved {
+            self.passed(before);
             self.progressed(core, shared, payload);
         }
         Advance { moved, response_missing }
@@ -140,6 +146,13 @@ impl RcRequester {
         }
         self.arm(core, shared);
         self.retire(core, shared);
+    }
+
+    /// `una` moved here from `before`.
+    fn passed(&mut self, before: Psn) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.on_progress(before, self.una);
+        }
     }
 
     fn on_ack(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
@@ -168,7 +181,7 @@ impl RcRequester {
     /// # Errors
     ///
     /// A response is missing in between; what became of the packet.
-    fn advance_before(
+    pub(super) fn advance_before(
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
@@ -181,7 +194,7 @@ impl RcRequester {
         Ok(advance)
     }
 
-    fn on_sequence_nak(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
+    pub(super) fn on_sequence_nak(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
         let advance = match self.advance_before(core, shared, psn) {
             Ok(advance) => advance,
             Err(verdict) => return verdict,
@@ -300,7 +313,9 @@ impl RcRequester {
             self.fail(core, shared, position, WcStatus::LocalProtectionError, local_cause(error));
             return Verdict::Handled;
         }
+        let before = self.una;
         self.una = psn.next();
+        self.passed(before);
         if ends {
             self.outstanding = self.outstanding.saturating_sub(1);
         }

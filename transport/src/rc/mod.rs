@@ -1,10 +1,12 @@
 //! Reliable connection: a requester and a responder that never call each other (IBTA 9.7).
 
 mod completer;
+mod reorder;
 mod reply;
 mod requester;
 mod resources;
 mod responder;
+mod selective;
 
 pub(crate) use requester::RcRequester;
 pub(crate) use responder::RcResponder;

@@ -9,6 +9,7 @@ use crate::counters::count;
 use crate::io::{Transmit, TxSlot};
 use crate::memory::Access;
 use crate::qp::QpCore;
+use crate::recovery::SELECTIVE_SYNDROME;
 use crate::segment::seal;
 use crate::shared::Shared;
 
@@ -19,6 +20,8 @@ pub(super) enum Reply {
     Ack,
     /// The expected PSN did not arrive, a later one did.
     SequenceNak,
+    /// The expected PSN did not arrive; this later one did, and is kept.
+    Kept(Psn),
     /// The expected PSN needs a receive and there is none.
     Rnr,
     /// The packet with this PSN was refused for good.
@@ -53,7 +56,12 @@ impl RcResponder {
             }
         }
         let reply = self.reply?;
+        let mut msn = self.msn;
         let (syndrome, psn) = match reply {
+            Reply::Kept(received) => {
+                msn = Msn::new(received.get());
+                (Syndrome::Reserved(SELECTIVE_SYNDROME), self.epsn)
+            }
             Reply::Ack => (Syndrome::ACK_UNLIMITED, self.epsn.sub(1)),
             Reply::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.epsn),
             Reply::Rnr => (Syndrome::RnrNak { timer: core.attr.min_rnr_timer }, self.epsn),
@@ -63,7 +71,7 @@ impl RcResponder {
         bth.becn = core.echo_owed;
         let path = core.attr.path?;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
-        writer.aeth(&Aeth { syndrome, msn: self.msn }).ok()?;
+        writer.aeth(&Aeth { syndrome, msn }).ok()?;
         let transmit = seal(writer, &path, &slot.batch)?;
         self.reply = None;
         if core::mem::take(&mut core.echo_owed) {

@@ -12,14 +12,18 @@
 //!
 //! In undisturbed traffic `cursor` equals `unsent`; a retransmission moves it back to `una`.
 
+use alloc::boxed::Box;
+
 use roce_packet::{AtomicEth, DatagramWriter, Feth, FlushSelectivity, Opcode, Psn, Reth};
 
+use super::selective::{LossRecovery, Selective};
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::{Loss, SentRequest};
 use crate::counters::count;
 use crate::event::AsyncEvent;
 use crate::io::{Transmit, TxSlot};
 use crate::qp::{Failure, QpCapabilities, QpCore};
+use crate::recovery::Recovery;
 use crate::segment::{packets, seal, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{Progress, SendQueue, Wqe, local_cause};
@@ -44,6 +48,8 @@ pub(crate) struct RcRequester {
     /// The PSN that a NAK sent this half back to. Another NAK for it says nothing new.
     pub(super) recovering: Option<Psn>,
     since_ack_request: u32,
+    /// How losses are made up for, if not by going back.
+    pub(super) recovery: Option<Box<dyn LossRecovery>>,
 }
 
 /// What stops the queue from sending.
@@ -55,8 +61,12 @@ enum Next {
 }
 
 impl RcRequester {
-    pub(crate) fn new(capabilities: &QpCapabilities) -> Self {
+    pub(crate) fn new(capabilities: &QpCapabilities, recovery: &Recovery) -> Self {
         Self {
+            recovery: match recovery {
+                Recovery::GoBackN => None,
+                Recovery::SelectiveRepeat(settings) => Some(Box::new(Selective::new(settings))),
+            },
             sq: SendQueue::new(capabilities),
             una: Psn::new(0),
             unsent: Psn::new(0),
@@ -87,6 +97,9 @@ impl RcRequester {
         self.rnr_waiting = false;
         self.recovering = None;
         self.since_ack_request = 0;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.on_go_back();
+        }
     }
 
     /// Reloads the retry counts from the attributes: at the start and after progress.
@@ -123,6 +136,7 @@ impl RcRequester {
             if self.sq.get(self.cursor_wqe).is_none() || !core.may_send(shared.now) {
                 return None;
             }
+            self.pass_over_received();
             match self.prepare(core, shared) {
                 Next::Blocked => {
                     core.await_window();
@@ -188,9 +202,15 @@ impl RcRequester {
         Next::Send
     }
 
+    /// PSNs that may be unacknowledged.
+    fn window(&self, shared: &Shared) -> u32 {
+        let most = shared.config.max_outstanding_packets;
+        self.recovery.as_ref().map_or(most, |recovery| most.min(recovery.window()))
+    }
+
     /// Whether the window has room for the next packet of `wqe`, which takes `psns` PSNs in all.
     fn window_allows(&self, core: &QpCore, shared: &Shared, wqe: &Wqe, psns: u32) -> bool {
-        let window = shared.config.max_outstanding_packets;
+        let window = self.window(shared);
         let used = self.una.distance_to(self.cursor);
         if !wqe.awaits_response() {
             return used < window && self.control_allows(core, wqe);
@@ -274,6 +294,10 @@ impl RcRequester {
         if let Some(control) = &mut core.control {
             // The answer to a READ takes as long as its data, so it measures nothing; nor does one to a repetition.
             let measures = psn == self.cursor && self.cursor == self.unsent;
+            // Going back takes everything off what is in flight; sending a part again adds nothing to it.
+            let again =
+                self.cursor != self.unsent && self.recovery.as_ref().is_some_and(|it| it.is_resending());
+            let payload = if again { 0 } else { payload };
             control.request_sent(shared.now, SentRequest { psn, payload: payload as u64, ack_req, measures });
         }
     }
@@ -289,7 +313,7 @@ impl RcRequester {
         {
             return true;
         }
-        let window = shared.config.max_outstanding_packets;
+        let window = self.window(shared);
         self.since_ack_request + 1 >= (window / 4).max(1) || self.una.distance_to(self.cursor) + 1 >= window
     }
 
@@ -383,8 +407,12 @@ impl RcRequester {
     /// spaced, the one that asks for an answer may leave long after those before it: only then the time begins.
     pub(super) fn arm(&self, core: &mut QpCore, shared: &Shared) {
         let awaits = core.control.as_ref().is_none_or(|control| control.awaits_answer());
-        let deadline = (core.attr.timeout != 0 && self.in_flight() > 0 && awaits)
-            .then(|| shared.now.plus_nanos(4096 << core.attr.timeout));
+        let deadline = (core.attr.timeout != 0 && self.in_flight() > 0 && awaits).then(|| {
+            let configured = 4096 << core.attr.timeout;
+            let in_flight = self.in_flight();
+            let wait = self.recovery.as_ref().map_or(configured, |recovery| recovery.timeout(in_flight));
+            shared.now.plus_nanos(wait)
+        });
         core.deadlines.set(Timer::Retry, deadline);
     }
 
@@ -396,6 +424,9 @@ impl RcRequester {
         self.cursor_wqe = self.sq.head();
         self.outstanding = 0;
         self.since_ack_request = 0;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.on_go_back();
+        }
         if let Some(control) = &mut core.control {
             control.went_back();
         }
@@ -423,7 +454,9 @@ impl RcRequester {
         count!(shared, core, local_ack_timeout_err);
         core.lost(shared.now, Loss::Timeout);
         self.recovering = None;
-        self.go_back(core, shared);
+        if !self.resend_after_timeout(core, shared) {
+            self.go_back(core, shared);
+        }
         self.arm(core, shared);
     }
 

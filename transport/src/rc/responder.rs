@@ -4,6 +4,7 @@ use roce_packet::{
     AtomicEth, Datagram, FlushSelectivity, Msn, NakCode, OpcodeInfo, Operation, Position, Psn, Reth,
 };
 
+use super::reorder::Reorder;
 use super::reply::Reply;
 use super::resources::{Answer, Resource, Resources, Sending};
 use crate::completion::{Cause, WcStatus};
@@ -13,6 +14,7 @@ use crate::ids::RKey;
 use crate::inbound::{Inbound, PlaceError, check_length};
 use crate::memory::Access;
 use crate::qp::{Failure, QpCore, QpState};
+use crate::recovery::Recovery;
 use crate::rq::Receive;
 use crate::segment::packets;
 use crate::shared::Shared;
@@ -26,15 +28,19 @@ pub(crate) struct RcResponder {
     pub(super) msn: Msn,
     inbound: Inbound,
     /// A NAK for the expected PSN is out: later packets are dropped until that PSN comes.
-    nak_sent: bool,
+    pub(super) nak_sent: bool,
     pub(super) resources: Resources,
     /// The acknowledgement or NAK that is owed. One is enough: they are cumulative.
     pub(super) reply: Option<Reply>,
     established: bool,
+    /// Requests that came too early, with selective repeat; and whether an RNR NAK asked the peer for a pause, in which
+    /// nothing more is said.
+    pub(super) reorder: Option<Reorder>,
+    pub(super) paused: bool,
 }
 
 /// What a request was refused with.
-enum Refusal {
+pub(super) enum Refusal {
     Nak(NakCode, Cause, WcStatus),
     Rnr,
     /// A remote invalidate failed: no answer, but the receive completes with an error.
@@ -73,16 +79,23 @@ impl RcResponder {
             resources: Resources::default(),
             reply: None,
             established: false,
+            reorder: None,
+            paused: false,
         }
     }
 
     pub(crate) fn reset(&mut self) {
-        self.start(Psn::new(0));
+        self.start(Psn::new(0), &Recovery::GoBackN, 0);
         self.resources.clear();
     }
 
     /// Takes the first expected PSN, at the transition to RTR.
-    pub(crate) fn start(&mut self, rq_psn: Psn) {
+    pub(crate) fn start(&mut self, rq_psn: Psn, recovery: &Recovery, mtu: usize) {
+        self.reorder = match recovery {
+            Recovery::GoBackN => None,
+            Recovery::SelectiveRepeat(settings) => Some(Reorder::new(settings.cap(), mtu)),
+        };
+        self.paused = false;
         self.epsn = rq_psn;
         self.msn = Msn::new(0);
         self.inbound = Inbound::Idle;
@@ -116,7 +129,11 @@ impl RcResponder {
             return self.duplicate(core, shared, datagram);
         }
         if psn != self.epsn {
-            return self.gap(core, shared);
+            return if self.reorder.is_some() {
+                self.keep_early(core, shared, datagram)
+            } else {
+                self.gap(core, shared)
+            };
         }
         if !self.established && core.attr.state == QpState::Rtr {
             self.established = true;
@@ -127,14 +144,17 @@ impl RcResponder {
             // A NAK that is still unsent has become wrong, but what it acknowledged is still owed.
             self.reply = self.reply.map(|_| Reply::Ack);
         }
-        if let Err(refusal) = self.execute(core, shared, datagram) {
-            self.refuse(core, shared, psn, refusal);
+        self.paused = false;
+        match self.execute(core, shared, datagram) {
+            Ok(()) if self.reorder.is_some() => self.catch_up(core, shared),
+            Ok(()) => {}
+            Err(refusal) => self.refuse(core, shared, psn, refusal),
         }
         Verdict::Handled
     }
 
     /// A packet is missing: one NAK per gap, then silence (IBTA 9.7.5.1.4).
-    fn gap(&mut self, core: &mut QpCore, shared: &mut Shared) -> Verdict {
+    pub(super) fn gap(&mut self, core: &mut QpCore, shared: &mut Shared) -> Verdict {
         count!(shared, core, out_of_sequence);
         if self.nak_sent {
             return Verdict::Dropped(DropReason::OutOfSequence);
@@ -186,7 +206,7 @@ impl RcResponder {
 
     /// Executes the expected packet. Nothing has changed when this returns an error, except for
     /// payload of earlier packets of the same message.
-    fn execute(
+    pub(super) fn execute(
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
@@ -442,7 +462,7 @@ impl RcResponder {
         }
     }
 
-    fn owe_acknowledgement(&mut self, core: &mut QpCore, shared: &mut Shared) {
+    pub(super) fn owe_acknowledgement(&mut self, core: &mut QpCore, shared: &mut Shared) {
         match self.reply {
             Some(Reply::Ack) => count!(shared, core, acks_coalesced),
             // A NAK says the same about everything before it, and more.
@@ -452,11 +472,12 @@ impl RcResponder {
     }
 
     /// Answers a request that was not executed (section 5.4 of the protocol notes; IBTA 9.9.3).
-    fn refuse(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, refusal: Refusal) {
         match refusal {
             Refusal::Rnr => {
                 count!(shared, core, out_of_buffer);
                 self.nak_sent = true;
+                self.paused = true;
                 self.reply = Some(Reply::Rnr);
             }
             Refusal::Invalidate(wr_id) => {

@@ -1,0 +1,137 @@
+//! What a responder keeps that came too early, with selective repeat.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use roce_packet::{Datagram, Psn};
+
+use super::reply::Reply;
+use super::responder::RcResponder;
+use crate::counters::count;
+use crate::qp::QpCore;
+use crate::shared::Shared;
+use crate::verdict::Verdict;
+
+/// Room for packets ahead of the expected one, allocated once.
+#[derive(Debug)]
+pub(super) struct Reorder {
+    /// As many as a power of two, so that PSNs find their slot also where they wrap around.
+    slots: Box<[Slot]>,
+    cap: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    /// Whose packet it holds.
+    psn: Option<Psn>,
+    len: usize,
+    bytes: Box<[u8]>,
+}
+
+/// Headers and ICRC of the longest request.
+const OVERHEAD: usize = 64;
+
+/// What became of a packet that came too early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// It is kept, now or since before.
+    Yes,
+    /// It is too far ahead.
+    No,
+}
+
+impl Reorder {
+    pub(super) fn new(cap: u32, mtu: usize) -> Self {
+        let slot = Slot { psn: None, len: 0, bytes: vec![0; mtu + OVERHEAD].into_boxed_slice() };
+        Self { slots: vec![slot; cap.next_power_of_two() as usize].into_boxed_slice(), cap }
+    }
+
+    fn slot(&mut self, psn: Psn) -> Option<&mut Slot> {
+        let index = psn.get() as usize & (self.slots.len() - 1);
+        self.slots.get_mut(index)
+    }
+
+    /// Keeps a packet that is ahead of `expected`.
+    pub(super) fn keep(&mut self, expected: Psn, datagram: &Datagram<'_>) -> Kept {
+        let psn = datagram.bth().psn;
+        if expected.distance_to(psn) >= self.cap {
+            return Kept::No;
+        }
+        let Some(slot) = self.slot(psn) else { return Kept::No };
+        if slot.psn == Some(psn) {
+            return Kept::Yes;
+        }
+        let (head, tail) = datagram.covered();
+        let icrc = datagram.icrc().to_le_bytes();
+        let len = head.len() + tail.len() + icrc.len();
+        let Some(room) = slot.bytes.get_mut(..len) else { return Kept::No };
+        for (target, byte) in room.iter_mut().zip(head.iter().chain(tail).chain(&icrc)) {
+            *target = *byte;
+        }
+        (slot.psn, slot.len) = (Some(psn), len);
+        Kept::Yes
+    }
+
+    /// Takes the packet with this PSN out, with the buffer that it lies in.
+    pub(super) fn take(&mut self, psn: Psn) -> Option<(Box<[u8]>, usize)> {
+        let slot = self.slot(psn).filter(|slot| slot.psn == Some(psn))?;
+        slot.psn = None;
+        Some((core::mem::take(&mut slot.bytes), slot.len))
+    }
+
+    /// Gives the buffer back.
+    pub(super) fn put_back(&mut self, psn: Psn, bytes: Box<[u8]>) {
+        if let Some(slot) = self.slot(psn) {
+            slot.bytes = bytes;
+        }
+    }
+}
+
+impl RcResponder {
+    /// A packet ahead of the expected one, with selective repeat: it is kept, and its arrival is told.
+    pub(super) fn keep_early(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Verdict {
+        let kept = self.reorder.as_mut().map_or(Kept::No, |reorder| reorder.keep(self.epsn, datagram));
+        if kept == Kept::No {
+            return self.gap(core, shared);
+        }
+        count!(shared, core, out_of_sequence);
+        if !self.paused {
+            self.nak_sent = true;
+            self.reply = Some(Reply::Kept(datagram.bth().psn));
+        }
+        Verdict::Handled
+    }
+
+    /// The expected packet was executed: what was kept behind it follows, up to the next gap.
+    pub(super) fn catch_up(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        let mut caught_up = false;
+        while core.failure.is_none() {
+            let psn = self.epsn;
+            let Some((bytes, len)) = self.reorder.as_mut().and_then(|reorder| reorder.take(psn)) else {
+                break;
+            };
+            let executed = bytes
+                .get(..len)
+                .and_then(|bytes| Datagram::parse(bytes, &[]).ok())
+                .map(|datagram| self.execute(core, shared, &datagram));
+            if let Some(reorder) = &mut self.reorder {
+                reorder.put_back(psn, bytes);
+            }
+            caught_up = true;
+            match executed {
+                Some(Ok(())) => {}
+                Some(Err(refusal)) => return self.refuse(core, shared, psn, refusal),
+                None => break,
+            }
+        }
+        if caught_up && core.failure.is_none() {
+            // The peer waits for this one, whether or not a packet asked for it.
+            self.owe_acknowledgement(core, shared);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The requester's side of loss recovery: which packets are sent again.
+//!
+//! Going back (IBTA 9.7.5.1.4) is what the requester does by itself. Anything else is a [`LossRecovery`]: it is told what
+//! the responder says and names the packets that a retransmission passes over and where it ends.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use core::fmt;
+
+use roce_packet::Psn;
+
+use super::requester::RcRequester;
+use crate::completion::Cause;
+use crate::congestion::Loss;
+use crate::counters::count;
+use crate::qp::QpCore;
+use crate::recovery::SelectiveRepeat;
+use crate::shared::Shared;
+use crate::sq::Progress;
+use crate::verdict::{DropReason, Verdict};
+
+/// A way to make up for losses other than going back.
+pub(super) trait LossRecovery: fmt::Debug + Send {
+    /// PSNs that may be unacknowledged.
+    fn window(&self) -> u32;
+
+    /// Nanoseconds without an answer after which something is taken for lost, with so many PSNs in flight.
+    fn timeout(&self, in_flight: u32) -> u64;
+
+    /// The responder has `received` but not `una`. Gives the first packet of a retransmission that this begins, and
+    /// whether it is the first since everything was well.
+    fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)>;
+
+    /// Nothing came for too long: a retransmission begins at `una`.
+    fn on_timeout(&mut self, una: Psn, unsent: Psn);
+
+    /// Everything from `before` to `una` is acknowledged.
+    fn on_progress(&mut self, before: Psn, una: Psn);
+
+    /// The requester goes back and sends everything again.
+    fn on_go_back(&mut self);
+
+    /// Whether a retransmission of its own is under way.
+    fn is_resending(&self) -> bool;
+
+    /// The first packet from `cursor` on that is to be sent again; `None` when the retransmission is over.
+    fn next(&self, una: Psn, cursor: Psn) -> Option<Psn>;
+}
+
+/// Selective repeat: see [`SelectiveRepeat`].
+#[derive(Debug)]
+pub(super) struct Selective {
+    settings: SelectiveRepeat,
+    /// Whether the responder has a packet, by the low bits of its PSN; only those in flight count.
+    received: Box<[bool]>,
+    /// Packets before this one are sent again unless they were received. `None` while nothing is sent again.
+    end: Option<Psn>,
+    /// The first packet that was unsent when the loss was seen; beyond it begins another loss.
+    until: Option<Psn>,
+}
+
+impl Selective {
+    pub(super) fn new(settings: &SelectiveRepeat) -> Self {
+        let slots = settings.cap().next_power_of_two() as usize;
+        Self { settings: *settings, received: vec![false; slots].into_boxed_slice(), end: None, until: None }
+    }
+
+    fn slot(&self, psn: Psn) -> usize {
+        psn.get() as usize & (self.received.len() - 1)
+    }
+
+    fn has(&self, psn: Psn) -> bool {
+        self.received.get(self.slot(psn)).copied().unwrap_or_default()
+    }
+}
+
+impl LossRecovery for Selective {
+    fn window(&self) -> u32 {
+        self.settings.cap()
+    }
+
+    fn timeout(&self, in_flight: u32) -> u64 {
+        if in_flight <= self.settings.few { self.settings.rto_low } else { self.settings.rto_high }
+    }
+
+    fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)> {
+        let ahead = una.distance_to(received);
+        if ahead == 0 || ahead >= self.settings.cap() || ahead >= una.distance_to(unsent) {
+            return None;
+        }
+        let slot = self.slot(received);
+        if let Some(known) = self.received.get_mut(slot) {
+            *known = true;
+        }
+        // What was sent again once is given the time to arrive; the timer knows how long.
+        let from = self.end.filter(|end| !end.before(una)).unwrap_or(una);
+        if !from.before(received) {
+            return None;
+        }
+        self.end = Some(received);
+        let is_first = self.until.is_none();
+        self.until = self.until.or(Some(unsent));
+        Some((from, is_first))
+    }
+
+    fn on_timeout(&mut self, _una: Psn, unsent: Psn) {
+        self.end = Some(unsent);
+        self.until = Some(unsent);
+    }
+
+    fn on_progress(&mut self, before: Psn, una: Psn) {
+        let passed = before.distance_to(una);
+        if passed as usize >= self.received.len() {
+            self.received.fill(false);
+        } else {
+            for step in 0..passed {
+                let slot = self.slot(before.add(step));
+                if let Some(known) = self.received.get_mut(slot) {
+                    *known = false;
+                }
+            }
+        }
+        if self.until.is_some_and(|until| !una.before(until)) {
+            (self.end, self.until) = (None, None);
+        }
+    }
+
+    fn on_go_back(&mut self) {
+        self.received.fill(false);
+        (self.end, self.until) = (None, None);
+    }
+
+    fn is_resending(&self) -> bool {
+        self.end.is_some()
+    }
+
+    fn next(&self, una: Psn, cursor: Psn) -> Option<Psn> {
+        let end = self.end?;
+        let mut psn = cursor;
+        while psn.before(end) {
+            // The oldest one is what the responder waits for, whatever it said before.
+            if psn == una || !self.has(psn) {
+                return Some(psn);
+            }
+            psn = psn.next();
+        }
+        None
+    }
+}
+
+/// What a [`LossRecovery`] makes of the cursor.
+impl RcRequester {
+    /// Moves the cursor to a packet that is in flight, or to the first unsent one.
+    fn seek(&mut self, psn: Psn) {
+        let mut position = self.sq.head();
+        while let Some(wqe) = self.sq.get(position) {
+            if wqe.progress == Progress::Posted || wqe.contains(psn) {
+                break;
+            }
+            position += 1;
+        }
+        (self.cursor, self.cursor_wqe) = (psn, position);
+    }
+
+    /// In a retransmission: moves the cursor over what the responder has, and at its end to what was never sent.
+    pub(super) fn pass_over_received(&mut self) {
+        let Some(recovery) = self.recovery.as_ref().filter(|recovery| recovery.is_resending()) else {
+            return;
+        };
+        if self.cursor == self.unsent {
+            return;
+        }
+        let next = recovery.next(self.una, self.cursor).unwrap_or(self.unsent);
+        if next != self.cursor {
+            self.seek(next);
+        }
+    }
+
+    /// Whether a READ or atomic is in flight, whose answer has to come in order.
+    fn awaits_responses(&self) -> bool {
+        let mut position = self.sq.head();
+        while let Some(wqe) = self.sq.get(position).filter(|wqe| wqe.progress != Progress::Posted) {
+            if wqe.progress == Progress::Started && wqe.awaits_response() {
+                return true;
+            }
+            position += 1;
+        }
+        false
+    }
+
+    /// The responder kept `received` and misses `psn`.
+    pub(super) fn on_selective_nak(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        psn: Psn,
+        received: Psn,
+    ) -> Verdict {
+        if self.recovery.is_none() {
+            return Verdict::Dropped(DropReason::ReservedSyndrome);
+        }
+        if self.awaits_responses() {
+            return self.on_sequence_nak(core, shared, psn);
+        }
+        let advance = match self.advance_before(core, shared, psn) {
+            Ok(advance) => advance,
+            Err(verdict) => return verdict,
+        };
+        let (una, unsent) = (self.una, self.unsent);
+        // Where everything is being sent again there is nothing to choose.
+        let goes_back = self.cursor != unsent;
+        let Some(recovery) = &mut self.recovery else { return Verdict::Handled };
+        if una != psn || goes_back && !recovery.is_resending() {
+            return advance.verdict(DropReason::StaleResponse);
+        }
+        let Some((from, is_first)) = recovery.on_received(una, unsent, received) else {
+            return Verdict::Handled;
+        };
+        if is_first {
+            if !self.spend_retry(core, shared, Cause::SequenceRetries) {
+                return Verdict::Handled;
+            }
+            count!(shared, core, packet_seq_err);
+            count!(shared, core, retransmit_rounds);
+            core.lost(shared.now, Loss::Nak);
+            self.arm(core, shared);
+        }
+        if from.before(self.cursor) {
+            self.seek(from);
+        }
+        Verdict::Handled
+    }
+
+    /// After a timeout: sends again what the responder has not told to have, if that can be done.
+    pub(super) fn resend_after_timeout(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
+        if self.recovery.is_none() || self.awaits_responses() {
+            return false;
+        }
+        count!(shared, core, retransmit_rounds);
+        let (una, unsent) = (self.una, self.unsent);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.on_timeout(una, unsent);
+        }
+        self.seek(una);
+        true
+    }
+}
