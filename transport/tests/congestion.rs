@@ -488,6 +488,25 @@ fn ud_marks_are_answered_to_the_sender() {
     }
 }
 
+/// A notification cannot come from the address of a group.
+#[test]
+fn marks_on_multicast_are_not_answered() {
+    let mut bench = Bench::new(QpType::Ud, &settings());
+    let group = std::net::IpAddr::V4(std::net::Ipv4Addr::new(239, 1, 2, 3));
+    let (a, b) = (bench.a, bench.b);
+    bench.host_mut(Side::B).engine.attach_multicast(b, group).unwrap();
+    bench.receive(1, 0, 256);
+    let mut forge =
+        bench.forge(Side::B, Opcode::UD_SEND_ONLY, Psn::new(0)).deth(settings().qkey, a).payload(&[1; 8]);
+    forge.bth.dest_qp = Qpn::MULTICAST;
+    forge.path = forge.path.with_ecn(Ecn::CongestionExperienced);
+    forge.path.destination = group;
+    assert_eq!(bench.arrive(Side::B, &forge).0, Verdict::Handled);
+    bench.drive();
+    assert_eq!(bench.counter(Side::B, "np_ecn_marked_roce_packets"), 1);
+    assert_eq!(bench.counter(Side::B, "np_cnp_sent"), 0);
+}
+
 /// The queue pair is gone when its notification is due; it is sent all the same, and nothing is left behind.
 #[test]
 fn a_notification_outlives_its_queue_pair() {

@@ -210,6 +210,12 @@ impl Rig {
         let (engine, now) = (&mut self.engine, self.now);
         collect(engine, now, |transmit, datagram| {
             let info = datagram.info();
+            if info.direction == Direction::Cnp {
+                // Something arrived marked.
+                let path = peer.with_dscp(roce_packet::DEFAULT_CNP_DSCP).with_ecn(roce_packet::Ecn::Capable0);
+                assert_eq!(transmit.path, path);
+                return;
+            }
             assert_eq!(info.direction, Direction::Response, "nobody posted a request");
             assert_eq!(datagram.bth().dest_qp, PEER_QPN);
             assert_eq!(transmit.path, peer);

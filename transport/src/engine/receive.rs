@@ -140,6 +140,10 @@ fn notify(
     if datagram.payload_len() == 0 || info.direction == Direction::Cnp {
         return;
     }
+    // A group has no way back, and its address is nobody's source.
+    if datagram.bth().dest_qp == Qpn::MULTICAST {
+        return;
+    }
     // A READ response is not acknowledged, so its marks are answered in the usual way.
     if core.congestion.echo && info.transport == Transport::Rc && info.direction == Direction::Request {
         core.echo_owed = true;
