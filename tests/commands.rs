@@ -258,6 +258,9 @@ fn impossible_options_are_named() {
         ("blast", &["--signal", "x"], &["--signal", "full, periodic"]),
         ("blast", &["--fault", "drop=lots"], &["--fault", "drop=lots"]),
         ("blast", &["--fault", "explode=1%"], &["--fault", "explode"]),
+        ("blast", &["--congestion", "dcqn"], &["no congestion control \"dcqn\"", "none, fixed, dcqcn"]),
+        ("blast", &["--congestion", "dcqcn:rpg_gd=16"], &["rpg_gd is \"16\" and must be 0 to 15"]),
+        ("blast", &["--line-rate", "fast"], &["\"fast\" is no rate", "such as 10G"]),
         ("blast", &["--seed", "x"], &["--seed"]),
         ("blast", &["--nonsense"], &["--nonsense"]),
     ];

@@ -9,7 +9,7 @@ use roce_sim::fault::{FaultInjector, FaultPlan};
 
 use crate::device::pcap::CaptureFile;
 use crate::device::{self, Device, OpenOptions};
-use crate::verbs::{Context, ContextBuilder};
+use crate::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Rate};
 
 /// The port of the TCP exchange that our own tools set up connections with.
 pub(super) const EXCHANGE_PORT: u16 = 18_520;
@@ -40,7 +40,26 @@ pub(super) struct DeviceArgs {
     /// PSNs that a queue pair leaves unacknowledged at most [default: 256]
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..=8_388_607))]
     pub(super) window: Option<u32>,
+
+    /// Congestion control, such as dcqcn, dcqcn:paper,rpg_ai_rate=40, swift or fixed:10G [default: none]
+    #[arg(long, value_name = "ALGORITHM", value_parser = Congestion::parse, long_help = CONGESTION_HELP)]
+    pub(super) congestion: Option<(Congestion, NotificationPoint)>,
+
+    /// What the link carries, where congestion control begins, such as 25G [default: 100G]
+    #[arg(long, value_name = "RATE", hide_short_help = true)]
+    pub(super) line_rate: Option<Rate>,
 }
+
+const CONGESTION_HELP: &str = "\
+Congestion control of the queue pairs of this side [default: none].
+
+  none                    as fast as device and window allow
+  fixed:RATE              one rate, such as fixed:10G
+  dcqcn[:PRESET]          what RDMA NICs do; presets paper, cx-default, hpcc, tester
+  dctcp, swift, timely    a window by marks, a window by delay, a rate by the gradient of delay
+
+Parameters follow as name=value with commas between, such as dcqcn:paper,rpg_ai_rate=40. Those of the other direction, how this
+side answers marked packets, may stand among them: min_time_between_cnps=50. docs/congestion.md lists all.";
 
 const FAULT_HELP: &str = "\
 What to do to packets on their way out.
@@ -63,6 +82,7 @@ impl DeviceArgs {
     /// What a context on this device is made with.
     pub(super) fn builder(&self) -> ContextBuilder {
         let builder = Context::builder().seed(self.seed).window(self.window);
+        let builder = builder.congestion(self.congestion.clone()).line_rate(self.line_rate);
         // Whoever sets the variable decides; without it `roce stat` shows every command.
         if std::env::var_os("ROCE_STAT").is_some() { builder } else { builder.publish(true) }
     }

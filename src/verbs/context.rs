@@ -8,6 +8,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use roce_packet::{PathMtu, Psn, Qpn};
+use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
 use roce_transport::{AsyncEvent, Counters, Engine, EngineConfig, UdDestination};
 
 use super::cq::ChannelRegistry;
@@ -100,6 +101,8 @@ pub struct ContextBuilder {
     process_slot: u8,
     window: Option<u32>,
     publish: bool,
+    congestion: Option<(Congestion, NotificationPoint)>,
+    line_rate: Option<Rate>,
 }
 
 impl Default for ContextBuilder {
@@ -113,6 +116,8 @@ impl Default for ContextBuilder {
             process_slot: 0,
             window: None,
             publish: std::env::var_os("ROCE_STAT").is_some_and(|wish| !wish.is_empty() && wish != "0"),
+            congestion: None,
+            line_rate: None,
         }
     }
 }
@@ -159,6 +164,21 @@ impl ContextBuilder {
     #[must_use]
     pub fn publish(mut self, publish: bool) -> Self {
         self.publish = publish;
+        self
+    }
+
+    /// The congestion control of RC and UC queue pairs that have none of their own, and how marked packets are answered: what
+    /// [`Congestion::parse`] gives. Without it nothing controls rates, and marks are answered as ConnectX does.
+    #[must_use]
+    pub fn congestion(mut self, congestion: Option<(Congestion, NotificationPoint)>) -> Self {
+        self.congestion = congestion;
+        self
+    }
+
+    /// What the link carries, where congestion control begins; 100 Gb/s unless said otherwise.
+    #[must_use]
+    pub fn line_rate(mut self, line_rate: Option<Rate>) -> Self {
+        self.line_rate = line_rate;
         self
     }
 
@@ -244,6 +264,10 @@ impl ContextBuilder {
             config.max_outstanding_packets = window.clamp(1, (1 << 23) - 1);
             config.max_read_packets = (window / 2).max(1);
         }
+        if let Some((congestion, notification)) = &self.congestion {
+            (config.congestion, config.notification) = (congestion.clone(), *notification);
+        }
+        config.line_rate = self.line_rate.unwrap_or(config.line_rate);
         if let Some(tune) = self.tune {
             tune(&mut config);
         }

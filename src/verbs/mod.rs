@@ -62,8 +62,9 @@ pub use crate::driver::{GidEntry, PathOptions};
 pub use roce_packet::mad::{CmTimeout, PortSpace, RejReason, SidrStatus};
 pub use roce_packet::{ImmDt, Path, PathMtu, Psn, Qpn, RnrTimer};
 pub use roce_transport::cm::{CmError, CmTiming};
+pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Rate};
 pub use roce_transport::{
     Access, AsyncEvent, Cause, Counters, FlushPlacement, LKey, Notify, Payload, QpAttr, QpAttributes,
-    QpCapabilities, QpState, QpType, RKey, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, Wc,
-    WcFlags, WcOpcode, WcStatus, WindowBinding, WindowType,
+    QpCapabilities, QpState, QpType, RKey, Recovery, RecvWr, SelectiveRepeat, SendFlags, SendOp, SendWr, Sge,
+    UdDestination, Wc, WcFlags, WcOpcode, WcStatus, WindowBinding, WindowType,
 };

@@ -4,8 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use roce_packet::{PathMtu, Psn, Qpn, RnrTimer};
+use roce_transport::congestion::{Congestion, Observation};
 use roce_transport::{
-    Access, Counters, QpAttr, QpAttributes, QpCapabilities, QpInit, QpState, QpType, RecvWr, SendWr,
+    Access, Counters, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState, QpType, Recovery,
+    RecvWr, SendWr,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +28,10 @@ pub struct QueuePairOptions<'a> {
     pub capabilities: QpCapabilities,
     /// Whether every send request completes visibly, whatever its flags.
     pub signal_all: bool,
+    /// Congestion control of its own instead of that of the context.
+    pub congestion: Option<Congestion>,
+    /// How it makes up for losses, if not as the context does; anything but going back is for our own peers only.
+    pub recovery: Option<Recovery>,
 }
 
 impl<'a> QueuePairOptions<'a> {
@@ -33,7 +39,16 @@ impl<'a> QueuePairOptions<'a> {
     #[must_use]
     pub fn new(qp_type: QpType, cq: &'a CompletionQueue) -> Self {
         let capabilities = QpCapabilities::default();
-        Self { qp_type, send_cq: cq, recv_cq: cq, srq: None, capabilities, signal_all: false }
+        Self {
+            qp_type,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            capabilities,
+            signal_all: false,
+            congestion: None,
+            recovery: None,
+        }
     }
 }
 
@@ -139,9 +154,10 @@ impl QueuePair {
             capabilities: options.capabilities,
             signal_all: options.signal_all,
         };
+        let own = QpOptions { congestion: options.congestion.clone(), recovery: options.recovery };
         let span =
             tracing::debug_span!("queue_pair", qpn = tracing::field::Empty, transport = ?options.qp_type);
-        let number = span.in_scope(|| inner.lock().engine.create_qp(&init))?;
+        let number = span.in_scope(|| inner.lock().engine.create_qp_with(&init, &own))?;
         span.record("qpn", number.get());
         Ok(Self(Arc::new(QpInner {
             pd: pd.clone(),
@@ -153,6 +169,13 @@ impl QueuePair {
             _recv_cq: options.recv_cq.clone(),
             _srq: options.srq.cloned(),
         })))
+    }
+
+    /// What its congestion control shows now; `None` where there is none.
+    #[must_use]
+    pub fn congestion(&self) -> Option<Observation> {
+        let driver = self.0.pd.context().inner.lock();
+        driver.engine.congestion(driver.now(), self.0.number)
     }
 
     pub(crate) fn context(&self) -> &super::Context {

@@ -5,6 +5,7 @@ mod common;
 
 mod cm;
 mod concurrency;
+mod congestion;
 mod errors;
 mod events;
 mod faults;

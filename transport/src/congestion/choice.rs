@@ -170,11 +170,8 @@ pub enum CongestionError {
         known: String,
     },
     /// No rate.
-    #[error("{text:?} is no rate; write bits a second with K, M or G, such as fixed:10G")]
-    Rate {
-        /// What was given.
-        text: String,
-    },
+    #[error("fixed: {0}")]
+    Rate(#[from] RateError),
     /// A parameter.
     #[error("{algorithm}: {error}")]
     Parameter {
@@ -217,9 +214,7 @@ impl Congestion {
             "none" => Algorithm::None,
             "fixed" => {
                 let text = pieces.next().unwrap_or_default();
-                Algorithm::Fixed(
-                    parse_rate(text).ok_or_else(|| CongestionError::Rate { text: text.to_owned() })?,
-                )
+                Algorithm::Fixed(text.parse()?)
             }
             "dcqcn" => Algorithm::Dcqcn(DcqcnParameters::default()),
             "dctcp" => Algorithm::Dctcp(DctcpParameters::default()),
@@ -280,15 +275,25 @@ impl Congestion {
     }
 }
 
+/// Text that is no rate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no rate; write bits a second with K, M or G, such as 10G")]
+pub struct RateError {
+    text: String,
+}
+
 /// Reads a rate such as `10G`, `400M`, `1500K` or `9600`, in bits a second. Fractions are taken: `2.5G`.
-pub(super) fn parse_rate(text: &str) -> Option<Rate> {
-    let (number, unit) = match text.char_indices().last()? {
-        (at, 'K' | 'k') => (&text[..at], 1e3),
-        (at, 'M' | 'm') => (&text[..at], 1e6),
-        (at, 'G' | 'g') => (&text[..at], 1e9),
-        (at, 'T' | 't') => (&text[..at], 1e12),
-        _ => (text, 1.0),
-    };
-    let bits = number.parse::<f64>().ok()? * unit;
-    (bits.is_finite() && (1.0..1e15).contains(&bits)).then(|| Rate::from_float(bits))
+impl core::str::FromStr for Rate {
+    type Err = RateError;
+
+    fn from_str(text: &str) -> Result<Self, RateError> {
+        const UNITS: [(&[char], f64); 4] =
+            [(&['K', 'k'], 1e3), (&['M', 'm'], 1e6), (&['G', 'g'], 1e9), (&['T', 't'], 1e12)];
+        let unit = UNITS.iter().find_map(|(letters, unit)| Some((text.strip_suffix(*letters)?, *unit)));
+        let (number, unit) = unit.unwrap_or((text, 1.0));
+        let bits = number.parse::<f64>().ok().map(|number| number * unit);
+        bits.filter(|bits| (1.0..1e15).contains(bits))
+            .map(Self::from_float)
+            .ok_or_else(|| RateError { text: text.to_owned() })
+    }
 }

@@ -33,7 +33,7 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
-pub use choice::{Algorithm, Congestion, CongestionError};
+pub use choice::{Algorithm, Congestion, CongestionError, RateError};
 pub use dcqcn::{Dcqcn, DcqcnForm, DcqcnParameters};
 pub use dctcp::{Dctcp, DctcpParameters};
 pub use fixed::FixedRate;
