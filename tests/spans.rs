@@ -191,7 +191,7 @@ fn measure(near: &Dispatch, far: &Dispatch) {
     let far = far.clone();
     let serving = std::thread::spawn(move || {
         tracing::dispatcher::with_default(&far, || {
-            perf::serve(&server, Exchange::accept_from(&listener).unwrap()).unwrap();
+            perf::serve(&server, Exchange::accept_from(&listener).unwrap(), None).unwrap();
         });
     });
     let plan = Plan {
@@ -209,7 +209,7 @@ fn measure(near: &Dispatch, far: &Dispatch) {
     };
     tracing::dispatcher::with_default(near, || {
         let exchange = Exchange::connect(address).unwrap();
-        perf::run_client(&client, exchange, &plan, &mut |_| {}).unwrap();
+        perf::run_client(&client, exchange, &plan, None, &mut |_| {}).unwrap();
     });
     serving.join().unwrap();
 }

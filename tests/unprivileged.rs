@@ -36,11 +36,11 @@ const RAW_AT_BOTH_ENDS: &str = r#"
     inside() { nsenter --target $far --net "$@"; }
     ip link add v0 mtu 4200 type veth peer name v1 mtu 4200
     ip link set v1 netns $far
-    # A server waits on the first address of its device, IPv4 before IPv6.
-    case "$TO" in
-    *:*) ip address add 2001:db8::1/64 dev v0 nodad && inside ip address add "$TO/64" dev v1 nodad ;;
-    *) ip address add 198.18.0.1/24 dev v0 && inside ip address add "$TO/24" dev v1 ;;
-    esac
+    # Both sides have both IP versions: they talk in that of the address that the client is given.
+    ip address add 198.18.0.1/24 dev v0
+    ip address add 2001:db8::1/64 dev v0 nodad
+    inside ip address add 198.18.0.2/24 dev v1
+    inside ip address add 2001:db8::2/64 dev v1 nodad
     ip link set v0 up
     inside ip link set v1 up
     inside "$ROCE" "$TOOL" --device raw:v1 --once >"$FOLDER/server" 2>&1 &

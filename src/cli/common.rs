@@ -174,15 +174,6 @@ pub(super) fn device_on(address: IpAddr) -> String {
     }
 }
 
-/// The first GID of the IP version that the exchange uses: the other side has none of another, most likely.
-pub(super) fn gid_towards(context: &Context, peer: IpAddr) -> Option<usize> {
-    let fits = |address: IpAddr| address.is_ipv4() == peer.is_ipv4();
-    // Without a choice none is made.
-    let first = context.address().filter(|address| !fits(*address))?;
-    tracing::debug!(%first, %peer, "another GID than the first");
-    context.gid_table().iter().position(|entry| fits(entry.address()))
-}
-
 /// A path MTU as users write it.
 pub(super) fn parse_mtu(text: &str) -> Result<PathMtu, String> {
     let bytes = text.parse().ok();

@@ -314,7 +314,7 @@ impl<'a> Demo<'a> {
         if !json {
             print_columns(output, tool)?;
         }
-        let rows = perf::run_client(&context, exchange, &plan, &mut |row| {
+        let rows = perf::run_client(&context, exchange, &plan, None, &mut |row| {
             if !json {
                 // A closed pipe is noticed when the command ends.
                 let _ = print_row(output, tool, row).and_then(|()| output.flush());

@@ -89,6 +89,10 @@ struct MeasureArgs {
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
 
+    /// Index of the GID to send from [default: the first of the exchange's IP version]
+    #[arg(long, short = 'x', value_name = "INDEX")]
+    gid_index: Option<usize>,
+
     /// TCP port of the exchange before the measurement
     #[arg(long, short, value_name = "PORT", default_value_t = EXCHANGE_PORT)]
     port: u16,
@@ -174,7 +178,7 @@ impl MeasureArgs {
         loop {
             let exchange = Exchange::accept_on(&listener)?;
             let peer = exchange.peer().to_owned();
-            match perf::serve(&context, exchange) {
+            match perf::serve(&context, exchange, self.gid_index) {
                 Ok(plan) if !self.json => {
                     writeln!(
                         output,
@@ -240,7 +244,7 @@ impl MeasureArgs {
         if !json {
             heading(output, &context, &plan)?;
         }
-        let rows = perf::run_client(&context, exchange, &plan, &mut |row| {
+        let rows = perf::run_client(&context, exchange, &plan, self.gid_index, &mut |row| {
             if !json {
                 // A closed pipe is noticed when the command ends.
                 let _ = print_row(output, tool, row).and_then(|()| output.flush());

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use roce_packet::PathMtu;
 use serde_json::json;
 
-use super::common::{DeviceArgs, device_on, device_towards, gid_towards, parse_mtu, resolve};
+use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
 use super::measure::parse_size;
 use super::terminal::Output;
 use crate::cm::perftest::Role;
@@ -296,7 +296,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     } else {
         let stream = args.meet(&context, server, &plan, output)?;
         if plan.gid_index.is_none() {
-            plan.gid_index = gid_towards(&context, stream.peer_addr().ip());
+            plan.gid_index = context.gid_towards(stream.peer_addr().ip());
         }
         let mut session = Session::open(&context, &plan, stream, role, &Meeting::Keys)?;
         measure(args, &plan, &context, &mut session, output)?;

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use roce_packet::PathMtu;
 use serde_json::json;
 
-use super::common::{DeviceArgs, device_on, device_towards, gid_towards, parse_mtu, resolve};
+use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
 use super::terminal::Output;
 use crate::cm::{Tcp, TcpListening};
 use crate::pingpong::{Kind, Outcome, PORT, Plan, Role, Session};
@@ -83,7 +83,7 @@ impl Args {
             mtu: self.mtu,
             rx_depth: self.rx_depth,
             num_qp: self.num_qp,
-            gid_index: self.gid_idx.or_else(|| gid_towards(context, peer)),
+            gid_index: self.gid_idx.or_else(|| context.gid_towards(peer)),
             events: self.events,
             patience: Duration::from_secs(self.patience.max(1)),
         }

@@ -1,7 +1,7 @@
 //! The out-of-band exchange of our own tools: one JSON value a line over TCP.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -171,6 +171,12 @@ impl Exchange {
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer
+    }
+
+    /// The address of the other side.
+    #[must_use]
+    pub fn peer_address(&self) -> IpAddr {
+        self.reader.get_ref().peer_addr().ip()
     }
 
     /// Sends one value.

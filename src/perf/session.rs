@@ -11,8 +11,8 @@ use super::{Completion, Plan, PlanError, Row, Side, Tool, blast, ping};
 use crate::cm::{Exchange, ExchangeError};
 use crate::observe::advice;
 use crate::verbs::{
-    CompletionQueue, ConnectOptions, Context, Endpoint, MemoryRegion, QueuePair, QueuePairOptions,
-    VerbsError, WaitError,
+    CompletionQueue, ConnectOptions, Context, Endpoint, MemoryRegion, PathOptions, QueuePair,
+    QueuePairOptions, VerbsError, WaitError,
 };
 
 /// How long nothing may happen before a measurement is given up.
@@ -25,6 +25,9 @@ pub enum PerfError {
     /// The plan is impossible.
     #[error("{0}")]
     Plan(#[from] PlanError),
+    /// The device has no GID of this index.
+    #[error("the device has no GID {0}; `roce devices --device DEVICE` lists them")]
+    Gid(usize),
     /// The exchange with the other side.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
@@ -133,7 +136,17 @@ pub struct Session {
 }
 
 impl Session {
-    fn new(context: &Context, mut exchange: Exchange, plan: Plan) -> Result<Self, PerfError> {
+    fn new(
+        context: &Context,
+        mut exchange: Exchange,
+        plan: Plan,
+        gid_index: Option<usize>,
+    ) -> Result<Self, PerfError> {
+        let sgid_index = gid_index.or_else(|| context.gid_towards(exchange.peer_address()));
+        let address = match sgid_index {
+            None => None,
+            Some(index) => Some(context.gid_table().get(index).ok_or(PerfError::Gid(index))?.address()),
+        };
         let pd = context.alloc_pd()?;
         let channel = match plan.completion {
             Completion::Event => Some(context.create_channel()?),
@@ -153,10 +166,13 @@ impl Session {
             ..QueuePairOptions::new(QpType::Rc, &send_cq)
         };
         let qp = pd.create_qp(&options)?;
-        let own = Introduction { endpoint: qp.endpoint()?, addr: region.addr(), rkey: region.rkey().0 };
+        let mut endpoint = qp.endpoint()?;
+        endpoint.address = address.unwrap_or(endpoint.address);
+        let own = Introduction { endpoint, addr: region.addr(), rkey: region.rkey().0 };
         let other: Introduction = exchange.swap("the other side's queue pair", &own)?;
         let path_mtu = PathMtu::from_bytes(plan.path_mtu).unwrap_or(PathMtu::Mtu1024);
-        let connect = ConnectOptions { path_mtu, timeout: plan.timeout, ..ConnectOptions::default() };
+        let path = PathOptions { sgid_index, ..PathOptions::default() };
+        let connect = ConnectOptions { path_mtu, path, timeout: plan.timeout, ..ConnectOptions::default() };
         qp.connect(&other.endpoint, &connect)?;
         let (remote_addr, remote_rkey) = (other.addr, roce_transport::RKey(other.rkey));
         let context = context.clone();
@@ -291,7 +307,8 @@ fn session_span(side: &'static str, plan: &Plan, exchange: &Exchange) -> tracing
     tracing::info_span!("session", side, tool = ?plan.tool, op = ?plan.op, peer = exchange.peer())
 }
 
-/// Runs the client of a measurement: `progress` hears of every row as it is finished.
+/// Runs the client of a measurement: `progress` hears of every row as it is finished. `gid_index` chooses the
+/// GID to send from; without it, it is the first of the exchange's IP version.
 ///
 /// # Errors
 ///
@@ -300,6 +317,7 @@ pub fn run_client(
     context: &Context,
     mut exchange: Exchange,
     plan: &Plan,
+    gid_index: Option<usize>,
     progress: &mut dyn FnMut(&Row),
 ) -> Result<Vec<Row>, PerfError> {
     let _session = session_span("client", plan, &exchange).entered();
@@ -308,7 +326,7 @@ pub fn run_client(
     if let Some(refusal) = exchange.receive::<Option<String>>("the answer to the plan")? {
         return Err(PerfError::OtherSide(refusal));
     }
-    let mut session = Session::new(context, exchange, plan.clone())?;
+    let mut session = Session::new(context, exchange, plan.clone(), gid_index)?;
     let mut rows = Vec::new();
     for &size in &plan.sizes {
         let _size = tracing::debug_span!("size", bytes = size).entered();
@@ -334,12 +352,12 @@ pub fn run_client(
     Ok(rows)
 }
 
-/// Runs the server of one measurement and returns the client's plan.
+/// Runs the server of one measurement and returns the client's plan. `gid_index` as in [`run_client`].
 ///
 /// # Errors
 ///
 /// As [`run_client`].
-pub fn serve(context: &Context, mut exchange: Exchange) -> Result<Plan, PerfError> {
+pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>) -> Result<Plan, PerfError> {
     let plan: Plan = exchange.receive_first("the plan")?;
     let _session = session_span("server", &plan, &exchange).entered();
     let path_mtu = PathMtu::from_bytes(plan.path_mtu);
@@ -357,7 +375,7 @@ pub fn serve(context: &Context, mut exchange: Exchange) -> Result<Plan, PerfErro
     if let Some(refusal) = refusal {
         return Err(PerfError::OtherSide(format!("asked for something impossible: {refusal}")));
     }
-    let mut session = Session::new(context, exchange, plan)?;
+    let mut session = Session::new(context, exchange, plan, gid_index)?;
     for size in session.plan.sizes.clone() {
         let _size = tracing::debug_span!("size", bytes = size).entered();
         match session.plan.tool {

@@ -338,6 +338,16 @@ impl Context {
         gid_table(&self.inner.addresses, self.inner.capabilities.carries_ethernet)
     }
 
+    /// The index of the first GID of this peer's IP version, if that is not the first GID of all: a queue
+    /// pair that is to talk to the peer needs it in [`PathOptions::sgid_index`].
+    #[must_use]
+    pub fn gid_towards(&self, peer: IpAddr) -> Option<usize> {
+        let fits = |address: IpAddr| address.is_ipv4() == peer.is_ipv4();
+        let first = self.address().filter(|address| !fits(*address))?;
+        tracing::debug!(%first, %peer, "another GID than the first");
+        self.gid_table().iter().position(|entry| fits(entry.address()))
+    }
+
     /// The address that this device sends from.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {

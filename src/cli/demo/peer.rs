@@ -42,7 +42,7 @@ fn serve(exchange: &mut Exchange, device: &str, address: SocketAddr) -> anyhow::
     let Ok(context) = opened else { return Ok(()) };
     let report = match Exchange::connect(address)
         .map_err(perf::PerfError::from)
-        .and_then(|line| perf::serve(&context, line))
+        .and_then(|line| perf::serve(&context, line, None))
     {
         Ok(_) => Report::Done,
         Err(error) => Report::Failed(error.to_string()),

@@ -230,10 +230,10 @@ fn measure([near, far]: &[Context; 2], plan: &Plan) {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let exchange = Exchange::accept_on(&listening).unwrap();
-            perf::serve(far, exchange).unwrap();
+            perf::serve(far, exchange, None).unwrap();
         });
         let exchange = Exchange::connect_from(near, address).unwrap();
-        let rows = perf::run_client(near, exchange, plan, &mut |_| {}).unwrap();
+        let rows = perf::run_client(near, exchange, plan, None, &mut |_| {}).unwrap();
         assert_eq!(rows.len(), plan.sizes.len());
     });
 }
@@ -292,22 +292,23 @@ fn a_tap_and_a_udp_socket_of_the_kernel_exchange_messages() {
             let server = udp.clone();
             let namespace = &namespace;
             scope.spawn(move || {
-                namespace
-                    .run(move || perf::serve(&server, Exchange::accept_on(&listening).unwrap()).unwrap());
+                namespace.run(move || {
+                    perf::serve(&server, Exchange::accept_on(&listening).unwrap(), None).unwrap()
+                });
             });
             let exchange = Exchange::connect_from(&tap, address).unwrap();
-            perf::run_client(&tap, exchange, &plan, &mut |_| {}).unwrap();
+            perf::run_client(&tap, exchange, &plan, None, &mut |_| {}).unwrap();
         });
 
         let listening = TcpListening::bind(&tap, port).unwrap();
         let address = listening.local_addr();
         std::thread::scope(|scope| {
             let tap = &tap;
-            scope.spawn(move || perf::serve(tap, Exchange::accept_on(&listening).unwrap()).unwrap());
+            scope.spawn(move || perf::serve(tap, Exchange::accept_on(&listening).unwrap(), None).unwrap());
             let client = udp.clone();
             namespace.run(move || {
                 let exchange = Exchange::connect_from(&client, address).unwrap();
-                perf::run_client(&client, exchange, &plan, &mut |_| {}).unwrap();
+                perf::run_client(&client, exchange, &plan, None, &mut |_| {}).unwrap();
             });
         });
     }
