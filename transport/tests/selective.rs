@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bench, MTU, assert_same, pattern, settings};
-use roce_packet::{Opcode, Psn};
+use roce_packet::{Datagram, Opcode, Psn, Syndrome};
 use roce_sim::pair::{Action, Side};
 use roce_transport::{
     DropReason, EngineConfig, QpType, Recovery, SelectiveRepeat, SendOp, Verdict, WcStatus,
@@ -99,6 +99,39 @@ fn a_kept_packet_can_meet_an_empty_queue() {
     assert_eq!(bench.ended(Side::A).len(), 3);
     let received: Vec<_> = bench.ended(Side::B);
     assert_eq!(received, [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
+}
+
+/// The responder said that it has a packet, and then could not execute it; that this happened is lost. It is sent again all
+/// the same once it is the oldest.
+#[test]
+fn a_kept_packet_is_sent_again_when_the_rnr_nak_for_it_is_lost() {
+    let mut bench = bench();
+    let mut lost = [false; 2];
+    bench.set_script(move |sent| {
+        let syndrome = Datagram::parse(&sent.bytes, &[]).unwrap().aeth().map(|aeth| aeth.syndrome);
+        let is_first = sent.from == Side::A && sent.psn.get() == 0x1000;
+        let is_rnr = matches!(syndrome, Some(Syndrome::RnrNak { .. }));
+        for (hit, lost) in [is_first, is_rnr].into_iter().zip(&mut lost) {
+            if hit && !*lost {
+                *lost = true;
+                return Action::Drop;
+            }
+        }
+        Action::Pass
+    });
+    bench.receive(1, 0, MTU);
+    for wr_id in 0..3 {
+        bench.post(wr_id, SendOp::Send, 0, 100);
+    }
+    let soon = bench.now.plus_nanos(50_000);
+    bench.drive_until(soon);
+    assert_eq!(bench.counter(Side::B, "out_of_buffer"), 1);
+    assert_eq!(bench.counter(Side::A, "rnr_nak_retry_err"), 0);
+    bench.receive(2, 4096, MTU);
+    bench.receive(3, 8192, MTU);
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [0, 1, 2].map(|wr_id| (wr_id, WcStatus::Success)));
+    assert_eq!(bench.ended(Side::B), [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
 }
 
 #[test]
