@@ -43,6 +43,8 @@ const RAW_AT_BOTH_ENDS: &str = r#"
     inside ip address add 2001:db8::2/64 dev v1 nodad
     ip link set v0 up
     inside ip link set v1 up
+    # What an earlier one said would be taken for this one.
+    : >"$FOLDER/server"
     inside "$ROCE" "$TOOL" --device raw:v1 --once >"$FOLDER/server" 2>&1 &
     server=$!
     tries=0

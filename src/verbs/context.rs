@@ -279,7 +279,12 @@ fn publisher(inner: &Arc<Inner>) -> Option<Publisher> {
     match Publisher::start(inner) {
         Ok(publisher) => Some(publisher),
         Err(error) => {
-            tracing::warn!(%error, "`roce stat` cannot show this process; ROCE_STAT=0 keeps it from trying");
+            // Only who asked for it misses it.
+            if std::env::var_os("ROCE_STAT").is_some() {
+                tracing::warn!(%error, "`roce stat` cannot show this process");
+            } else {
+                tracing::debug!(%error, "`roce stat` cannot show this process");
+            }
             None
         }
     }
