@@ -19,4 +19,5 @@ pub mod observe;
 pub mod perf;
 pub mod perftest;
 pub mod pingpong;
+pub mod plot;
 pub mod verbs;

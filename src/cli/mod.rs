@@ -14,6 +14,7 @@ mod measure;
 mod perf;
 mod pingpong;
 mod rping;
+mod sim;
 mod stat;
 mod terminal;
 
@@ -67,6 +68,7 @@ enum Command {
     Perf(perf::Args),
     Doctor(doctor::Args),
     Stat(stat::Args),
+    Sim(sim::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
 }
@@ -86,6 +88,7 @@ impl Cli {
             Command::Perf(args) => perf::run(&args, &mut output),
             Command::Doctor(args) => doctor::run(&args, &mut output),
             Command::Stat(args) => stat::run(&args, &mut output),
+            Command::Sim(args) => sim::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
         }

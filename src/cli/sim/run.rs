@@ -1,0 +1,152 @@
+//! Running: one scenario, or many on all cores.
+
+use std::io::{IsTerminal as _, Write};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use roce_sim::net::{Captured, PayloadMode, Results, Simulation};
+use roce_sim::scenario::Scenario;
+
+use super::report;
+use super::shipped::Source;
+use super::summary::Summary;
+
+/// Events between two looks at the progress.
+const STRIDE: u64 = 200_000;
+
+/// One run to be done.
+pub(super) struct Job {
+    /// Values to replace.
+    pub(super) set: Vec<(String, String)>,
+    /// Hosts by name whose ports are captured.
+    pub(super) capture: Vec<String>,
+}
+
+/// A run that is done.
+pub(super) struct Done {
+    pub(super) scenario: Scenario,
+    pub(super) results: Results,
+    pub(super) summary: Summary,
+    /// Frames of captured ports, and the names of their hosts by number.
+    pub(super) captured: Vec<Captured>,
+    pub(super) capture: Vec<(u32, String)>,
+    /// How long it took.
+    pub(super) seconds: f64,
+}
+
+impl Done {
+    pub(super) fn packets_per_s(&self) -> f64 {
+        self.results.data_packets as f64 / self.seconds.max(1e-9)
+    }
+}
+
+impl Job {
+    /// Runs, and tells `progress` now and then how many flows have ended, of how many.
+    pub(super) fn run(&self, source: &Source, progress: &dyn Fn(usize, usize)) -> anyhow::Result<Done> {
+        let mut scenario = source.parse(&self.set)?;
+        let mut capture = Vec::new();
+        for name in &self.capture {
+            let host = scenario.topology.host_named(name);
+            capture
+                .push((host.with_context(|| format!("--pcap-port: there is no host {name}"))?, name.clone()));
+        }
+        if !capture.is_empty() {
+            scenario.settings.payload = PayloadMode::Real;
+            scenario.settings.measure.capture = capture.iter().map(|(host, _)| *host).collect();
+        }
+        let hash = configuration_hash(&source.text, &self.set, scenario.settings.seed);
+        let begin = Instant::now();
+        let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings.clone())?;
+        let mut captured = Vec::new();
+        while simulation.run(STRIDE) {
+            let (ended, all) = simulation.progress();
+            progress(ended, all);
+            captured.append(&mut simulation.take_captured());
+        }
+        captured.append(&mut simulation.take_captured());
+        let results = simulation.results();
+        let seconds = begin.elapsed().as_secs_f64();
+        let summary = Summary::new(&scenario, &self.set, hash, &results);
+        Ok(Done { scenario, results, summary, captured, capture, seconds })
+    }
+}
+
+/// Runs every combination, as many at a time as there are cores. Summaries come in the order of `sets`; each run has a
+/// directory of its own below `out`, numbered from `first` on.
+pub(super) fn all(
+    source: &Source,
+    sets: &[Vec<(String, String)>],
+    out: Option<&Path>,
+    first: usize,
+    progress: &Progress,
+) -> anyhow::Result<Vec<Summary>> {
+    let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let results: Mutex<Vec<Option<anyhow::Result<Summary>>>> =
+        Mutex::new(sets.iter().map(|_| None).collect());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(sets.len());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let number = next.fetch_add(1, Ordering::Relaxed)
+                    && let Some(set) = sets.get(number)
+                {
+                    let job = Job { set: set.clone(), capture: Vec::new() };
+                    let done = job.run(source, &|_, _| {}).and_then(|done| {
+                        if let Some(out) = out {
+                            report::write(&out.join(format!("{:05}", first + number)), &done)?;
+                        }
+                        Ok(done.summary)
+                    });
+                    if let Ok(mut results) = results.lock()
+                        && let Some(place) = results.get_mut(number)
+                    {
+                        *place = Some(done);
+                    }
+                    progress.show(ended.fetch_add(1, Ordering::Relaxed) + 1, sets.len());
+                }
+            });
+        }
+    });
+    let results = results.into_inner().ok().context("a run ended the thread that it was in")?;
+    results.into_iter().map(|result| result.context("a run did not end")?).collect()
+}
+
+/// Of everything that decides a run: FNV-1a, 64 bits.
+fn configuration_hash(text: &str, set: &[(String, String)], seed: u64) -> u64 {
+    let set: String = set.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    let whole = format!("{text}\n{set}{seed}\n{}", env!("CARGO_PKG_VERSION"));
+    whole
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A bar on standard error, if that is a terminal.
+pub(super) struct Progress {
+    shown: bool,
+}
+
+impl Progress {
+    pub(super) fn new(wanted: bool) -> Self {
+        Self { shown: wanted && std::io::stderr().is_terminal() }
+    }
+
+    pub(super) fn show(&self, ended: usize, all: usize) {
+        const WIDTH: usize = 40;
+        if !self.shown {
+            return;
+        }
+        let full = WIDTH * ended / all.max(1);
+        let bar = format!("{}{}", "#".repeat(full), ".".repeat(WIDTH - full));
+        // A bar that cannot be shown is not missed.
+        let _ = write!(std::io::stderr(), "\r[{bar}] {ended} of {all}");
+    }
+
+    pub(super) fn clear(&self) {
+        if self.shown {
+            let _ = write!(std::io::stderr(), "\r{:80}\r", "");
+        }
+    }
+}

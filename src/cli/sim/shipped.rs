@@ -1,0 +1,94 @@
+//! Where a scenario comes from: the list of shipped ones, or a file.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use roce_sim::scenario::Scenario;
+
+use crate::cli::terminal::{Output, Paint};
+
+macro_rules! shipped {
+    ($($name:literal),+ $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../scenarios/", $name, ".toml")))),+]
+    };
+}
+
+/// Name and text of each.
+const SHIPPED: &[(&str, &str)] = shipped![
+    "two-to-one",
+    "incast",
+    "unfairness-pfc",
+    "fairness-dcqcn",
+    "victim-pfc",
+    "victim-dcqcn",
+    "pfc-deadlock",
+    "pause-storm",
+    "loss",
+    "permutation-k8",
+    "clos-1000",
+];
+
+/// The text of a scenario and the directory in which its files lie.
+pub(super) struct Source {
+    name: String,
+    pub(super) text: String,
+    dir: PathBuf,
+}
+
+impl Source {
+    /// A file of this name, or else the shipped scenario.
+    pub(super) fn find(name: &str) -> anyhow::Result<Self> {
+        let path = Path::new(name);
+        if let Some((_, text)) = SHIPPED.iter().find(|(known, _)| *known == name)
+            && !path.exists()
+        {
+            return Ok(Self { name: name.to_owned(), text: (*text).to_owned(), dir: PathBuf::new() });
+        }
+        let text = std::fs::read_to_string(path).with_context(|| {
+            format!("reading the scenario {name}; `roce sim --list` shows those that need no file")
+        })?;
+        let dir = path.parent().unwrap_or(Path::new("")).to_owned();
+        Ok(Self { name: name.to_owned(), text, dir })
+    }
+
+    /// The scenario with values replaced.
+    pub(super) fn parse(&self, set: &[(String, String)]) -> anyhow::Result<Scenario> {
+        let load = |file: &str| {
+            let path = self.dir.join(file);
+            std::fs::read_to_string(&path).map_err(|error| format!("reading {}: {error}", path.display()))
+        };
+        Scenario::parse_with(&self.text, set, &load).map_err(|error| anyhow!("{}: {error}", self.name))
+    }
+}
+
+/// Prints the shipped scenarios.
+pub(super) fn list(output: &mut Output) -> anyhow::Result<()> {
+    for (name, text) in SHIPPED {
+        let scenario = Scenario::parse(text, &|file| Err(format!("{file} is not shipped")))?;
+        writeln!(output, "{}", output.style.paint(Paint::BOLD, name))?;
+        writeln!(output, "  {}", scenario.description)?;
+        writeln!(output, "  Expected: {}", scenario.expectation)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_file_is_shipped() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+        let mut files: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .filter_map(|entry| {
+                entry.unwrap().path().file_stem().map(|stem| stem.to_string_lossy().into_owned())
+            })
+            .collect();
+        files.sort();
+        let mut shipped: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+        shipped.sort_unstable();
+        assert_eq!(files, shipped);
+    }
+}

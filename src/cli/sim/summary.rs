@@ -1,0 +1,172 @@
+//! What a run comes to: a few numbers, as a table and as JSON.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use roce_sim::net::{DropReason, Results, Time};
+use roce_sim::scenario::Scenario;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::terminal::{Output, Paint};
+
+/// One run.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub(super) struct Summary {
+    pub(super) scenario: String,
+    /// Values that were set for this run.
+    pub(super) set: Vec<(String, String)>,
+    pub(super) seed: u64,
+    pub(super) version: String,
+    /// Of the text of the scenario, what was set, seed and version.
+    pub(super) configuration_hash: String,
+    /// Of all that happened.
+    pub(super) trace_hash: String,
+    pub(super) events: u64,
+    pub(super) data_packets: u64,
+    pub(super) end_ms: f64,
+    pub(super) flows: usize,
+    pub(super) incomplete: usize,
+    /// Completion times: fastest, median, 99th percentile, slowest.
+    pub(super) completion_ms: Option<[f64; 4]>,
+    pub(super) mean_goodput_gbps: f64,
+    pub(super) jain: f64,
+    pub(super) retransmitted: u64,
+    pub(super) timeouts: u64,
+    pub(super) cnps_sent: u64,
+    pub(super) cnps_handled: u64,
+    pub(super) marked: u64,
+    pub(super) pauses: u64,
+    pub(super) paused_ms: f64,
+    /// The longest queue of a switch, in bytes: the 50th, 90th and 99th percentile and the most.
+    pub(super) queue_bytes: [u64; 4],
+    pub(super) dropped: BTreeMap<String, u64>,
+}
+
+impl Summary {
+    pub(super) fn new(
+        scenario: &Scenario,
+        set: &[(String, String)],
+        configuration_hash: u64,
+        results: &Results,
+    ) -> Self {
+        let ms = |time: Time| time.as_secs_f64() * 1e3;
+        let quantile = |quantile| results.completion_quantile(quantile).map(ms);
+        let sum = |of: fn(&roce_sim::net::FlowCounts) -> u64| {
+            results.flows.iter().map(|flow| of(&flow.counts)).sum()
+        };
+        let longest =
+            results.ports.iter().filter(|port| !port.is_host).max_by_key(|port| port.stats.queue_most);
+        let paused =
+            results.ports.iter().flat_map(|port| port.stats.paused).fold(Time::ZERO, |sum, time| sum + time);
+        let complete = (results.flows.len() - results.incomplete()).max(1);
+        Self {
+            scenario: scenario.name.clone(),
+            set: set.to_vec(),
+            seed: scenario.settings.seed,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            configuration_hash: format!("{configuration_hash:016x}"),
+            trace_hash: format!("{:016x}", results.trace_hash),
+            events: results.events,
+            data_packets: results.data_packets,
+            end_ms: ms(results.end),
+            flows: results.flows.len(),
+            incomplete: results.incomplete(),
+            completion_ms: (|| Some([quantile(0.0)?, quantile(0.5)?, quantile(0.99)?, quantile(1.0)?]))(),
+            mean_goodput_gbps: results.flows.iter().map(|flow| flow.goodput_bps()).sum::<f64>()
+                / complete as f64
+                / 1e9,
+            jain: results.jain(),
+            retransmitted: sum(|counts| counts.retransmitted),
+            timeouts: sum(|counts| counts.timeouts),
+            cnps_sent: sum(|counts| counts.cnps_sent),
+            cnps_handled: sum(|counts| counts.cnps_handled),
+            marked: results.sum(|port| port.marked),
+            pauses: results.sum(|port| port.pauses_sent),
+            paused_ms: ms(paused),
+            queue_bytes: longest.map_or([0; 4], |port| {
+                let at = |quantile| port.queue.quantile(quantile);
+                [at(0.5), at(0.9), at(0.99), port.stats.queue_most]
+            }),
+            dropped: DropReason::ALL
+                .into_iter()
+                .map(|reason| (reason.name().to_owned(), results.dropped(reason)))
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+        }
+    }
+
+    /// Rows of name and value, for people.
+    pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
+        let times = self.completion_ms.map_or_else(
+            || "none is complete".to_owned(),
+            |[fast, median, p99, slow]| format!("{fast:.3} / {median:.3} / {p99:.3} / {slow:.3} ms"),
+        );
+        let [p50, p90, p99, most] = self.queue_bytes.map(|bytes| bytes as f64 / 1e3);
+        let dropped: Vec<String> =
+            self.dropped.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        let mut rows = vec![
+            ("flows", format!("{} of {} complete", self.flows - self.incomplete, self.flows)),
+            ("completion time, min/median/p99/max", times),
+            ("mean goodput of complete flows", format!("{:.3} Gb/s", self.mean_goodput_gbps)),
+            ("Jain's index of their rates", format!("{:.4}", self.jain)),
+            ("longest queue, p50/p90/p99/max", format!("{p50:.1} / {p90:.1} / {p99:.1} / {most:.1} KB")),
+            (
+                "marked, CNPs sent, handled",
+                format!("{}, {}, {}", self.marked, self.cnps_sent, self.cnps_handled),
+            ),
+            ("pauses, port time paused", format!("{}, {:.3} ms", self.pauses, self.paused_ms)),
+            ("retransmitted, timeouts", format!("{}, {}", self.retransmitted, self.timeouts)),
+            ("dropped", if dropped.is_empty() { "nothing".to_owned() } else { dropped.join(", ") }),
+            ("data packets, events", format!("{}, {}", self.data_packets, self.events)),
+            ("simulated", format!("{:.3} ms", self.end_ms)),
+            ("trace hash", self.trace_hash.clone()),
+            ("configuration hash, seed, version", {
+                format!("{}, {}, {}", self.configuration_hash, self.seed, self.version)
+            }),
+        ];
+        for (name, value) in self.set.iter().rev() {
+            rows.insert(0, ("set", format!("{name} = {value}")));
+        }
+        rows
+    }
+
+    pub(super) fn print(&self, output: &mut Output) -> std::io::Result<()> {
+        writeln!(output, "{}", output.style.paint(Paint::BOLD, &self.scenario))?;
+        for (name, value) in self.rows() {
+            writeln!(output, "  {name:36} {value}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Several runs, one a line.
+pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Result<()> {
+    let set = |run: &Summary| {
+        run.set.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    };
+    let width = runs.iter().map(|run| set(run).len()).max().unwrap_or(0).max(3);
+    let heading = format!(
+        "{:width$} {:>9} {:>10} {:>10} {:>10} {:>7} {:>9} {:>9} {:>9} {:>8}",
+        "set", "complete", "median ms", "slowest ms", "p90 KB", "Jain", "marked", "CNPs", "pauses", "dropped"
+    );
+    writeln!(output, "{}", output.style.paint(Paint::BOLD, heading))?;
+    for run in runs {
+        let [_, median, _, slow] = run.completion_ms.unwrap_or([f64::NAN; 4]);
+        writeln!(
+            output,
+            "{:width$} {:>4}/{:<4} {:>10.3} {:>10.3} {:>10.1} {:>7.4} {:>9} {:>9} {:>9} {:>8}",
+            set(run),
+            run.flows - run.incomplete,
+            run.flows,
+            median,
+            slow,
+            run.queue_bytes[1] as f64 / 1e3,
+            run.jain,
+            run.marked,
+            run.cnps_sent,
+            run.pauses,
+            run.dropped.values().sum::<u64>()
+        )?;
+    }
+    Ok(())
+}
