@@ -22,6 +22,8 @@ pub use plan::{Action, Chance, Delay, DelayTime, FaultPlan, Numbers, OpcodePatte
 
 use track::{Flows, Passes, Relative};
 
+pub use track::{Sighting, Sightings};
+
 /// Decides what happens to each datagram of one direction.
 ///
 /// ```
@@ -48,6 +50,8 @@ pub struct FaultInjector {
     passes: Option<Passes>,
     /// When the first datagram came.
     origin: Option<Instant>,
+    /// Which rule decided last.
+    decided_by: Option<usize>,
     counters: FaultCounters,
 }
 
@@ -208,6 +212,7 @@ impl FaultInjector {
             flows: plan.rules.iter().any(relative).then(Flows::default),
             passes: plan.rules.iter().any(|rule| rule.pass.is_some()).then(Passes::new),
             origin: None,
+            decided_by: None,
             counters: FaultCounters::default(),
             plan,
         }
@@ -218,6 +223,7 @@ impl FaultInjector {
     pub fn inject(&mut self, now: Instant, ecn: Ecn, datagram: &[u8]) -> Verdict {
         self.counters.seen += 1;
         let origin = *self.origin.get_or_insert(now);
+        self.decided_by = None;
         let verdict = match self.rule_for(now.as_nanos().saturating_sub(origin.as_nanos()), datagram) {
             Some(action) => {
                 self.counters.by_rule += 1;
@@ -233,6 +239,12 @@ impl FaultInjector {
     #[must_use]
     pub const fn counters(&self) -> &FaultCounters {
         &self.counters
+    }
+
+    /// The rule that decided on the last datagram, by its place in the plan; `None` where it was left to chance.
+    #[must_use]
+    pub const fn decided_by(&self) -> Option<usize> {
+        self.decided_by
     }
 
     /// The plan.
@@ -255,7 +267,7 @@ impl FaultInjector {
         if facts.is_some_and(|facts| self.flows.is_some() && facts.relative.psn.is_none()) {
             self.counters.untracked += 1;
         }
-        for (rule, applied) in self.plan.rules.iter().zip(&mut self.applied) {
+        for (index, (rule, applied)) in self.plan.rules.iter().zip(&mut self.applied).enumerate() {
             let exhausted = rule.times.is_some_and(|times| *applied >= times);
             if exhausted || !rule.is_valid_at(time_ns) || !rule.is_met_by(facts.as_ref()) {
                 continue;
@@ -264,6 +276,7 @@ impl FaultInjector {
                 continue;
             }
             *applied = applied.saturating_add(1);
+            self.decided_by = Some(index);
             return Some(rule.action);
         }
         None

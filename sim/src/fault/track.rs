@@ -13,6 +13,39 @@ pub(super) struct Flows {
     first: BTreeMap<(Qpn, Class), Psn>,
 }
 
+/// Numbers queue pairs and sequence numbers as rules do (`rqp`, `rpsn`, `pass`), for whoever wants to report them.
+#[derive(Debug)]
+pub struct Sightings {
+    flows: Flows,
+    passes: Passes,
+}
+
+/// What [`Sightings`] knows about a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// The place of its destination queue pair in the order of their appearance, from 1. `None` for queue pair 1 and
+    /// those beyond the 65,536 that are told apart.
+    pub relative_qp: Option<u32>,
+    /// Its sequence number, counted from the first one seen.
+    pub relative_psn: Option<u32>,
+    /// Which time this sequence number is seen, from 1.
+    pub pass: u32,
+}
+
+impl Default for Sightings {
+    fn default() -> Self {
+        Self { flows: Flows::default(), passes: Passes::new() }
+    }
+}
+
+impl Sightings {
+    /// Takes in the next datagram of one direction.
+    pub fn observe(&mut self, bth: &Bth) -> Sighting {
+        let Relative { qp, psn } = self.flows.observe(bth);
+        Sighting { relative_qp: qp, relative_psn: psn, pass: self.passes.observe(bth) }
+    }
+}
+
 /// The kinds of traffic to one queue pair that count their sequence numbers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
