@@ -7,6 +7,7 @@
 //! [`verbs`] is what applications program against, after libibverbs. Underneath, a `driver` joins one
 //! engine of `roce-transport` to one device of [`device`].
 
+mod bridge;
 #[doc(hidden)]
 pub mod cli;
 pub mod cm;

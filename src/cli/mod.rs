@@ -3,6 +3,7 @@
 //! A subcommand `foo` is a file `foo.rs` here with its arguments (`Args`) and a function `run`, a variant
 //! of `Command` and an arm in `Cli::run`.
 
+mod bridge;
 mod common;
 mod demo;
 mod devices;
@@ -63,6 +64,7 @@ enum Command {
     Ping(measure::PingArgs),
     Blast(measure::BlastArgs),
     Pingpong(pingpong::Args),
+    Bridge(bridge::Args),
     Limit(limit::Args),
     Rping(rping::Args),
     Perf(perf::Args),
@@ -83,6 +85,7 @@ impl Cli {
             Command::Ping(args) => measure::ping(&args, &mut output),
             Command::Blast(args) => measure::blast(&args, &mut output),
             Command::Pingpong(args) => pingpong::run(&args, &mut output),
+            Command::Bridge(args) => bridge::run(&args, &mut output),
             Command::Limit(args) => limit::run(&args, &mut output),
             Command::Rping(args) => rping::run(&args, &mut output),
             Command::Perf(args) => perf::run(&args, &mut output),

@@ -4,7 +4,7 @@
 //! the way out and on the way in have an injector each. Datagrams pass through a buffer of this wrapper
 //! one by one, so that segmentation offload is not used below it.
 
-mod held;
+pub(crate) mod held;
 
 #[cfg(test)]
 mod tests;

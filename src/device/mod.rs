@@ -14,6 +14,7 @@ pub mod pcap;
 pub mod raw;
 pub mod tap;
 pub mod udp;
+pub(crate) mod whole;
 pub mod xdp;
 
 #[cfg(test)]

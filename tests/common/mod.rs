@@ -110,6 +110,13 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Asks it to end, as Ctrl-C does.
+    #[track_caller]
+    pub(crate) fn interrupt(&self) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::INT).expect("a signal to a program");
+    }
+
     /// Waits until it ends, for so many seconds.
     #[track_caller]
     pub(crate) fn finish(mut self, seconds: u64) -> Finished {

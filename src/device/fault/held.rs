@@ -8,7 +8,7 @@ use roce_transport::Instant;
 
 /// Copies of datagrams with what is known about each, ordered by when they are due. Storage is reused, so
 /// that nothing is allocated once as many have been held at once as ever will be.
-pub(super) struct Held<M> {
+pub(crate) struct Held<M> {
     places: Vec<Place<M>>,
     free: Vec<usize>,
     /// Time, then the order in which they came; then the place.
@@ -34,7 +34,7 @@ struct Waiting {
 }
 
 impl<M: Copy> Held<M> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             places: Vec::new(),
             free: Vec::new(),
@@ -45,7 +45,7 @@ impl<M: Copy> Held<M> {
     }
 
     /// Keeps a copy as `delivery` says; `false` if too many are held.
-    pub(super) fn hold(&mut self, now: Instant, delivery: &Delivery, meta: M, parts: [&[u8]; 2]) -> bool {
+    pub(crate) fn hold(&mut self, now: Instant, delivery: &Delivery, meta: M, parts: [&[u8]; 2]) -> bool {
         let place = match self.free.pop() {
             Some(place) => place,
             None if self.places.len() < MAX_HELD => {
@@ -74,7 +74,7 @@ impl<M: Copy> Held<M> {
     }
 
     /// Says that another datagram has gone: it has overtaken those that wait for that.
-    pub(super) fn overtake(&mut self) {
+    pub(crate) fn overtake(&mut self) {
         let Self { waiting, due, next_sequence, .. } = self;
         waiting.retain_mut(|one| {
             one.behind = one.behind.saturating_sub(1);
@@ -87,7 +87,7 @@ impl<M: Copy> Held<M> {
     }
 
     /// Hands over what is due, in order. Stops when `deliver` cannot take one.
-    pub(super) fn release(&mut self, now: Instant, mut deliver: impl FnMut(&M, &[u8]) -> bool) {
+    pub(crate) fn release(&mut self, now: Instant, mut deliver: impl FnMut(&M, &[u8]) -> bool) {
         self.end_waiting(now);
         while let Some(Reverse((time, _, index))) = self.due.peek().copied() {
             if time > now {
@@ -107,14 +107,14 @@ impl<M: Copy> Held<M> {
     }
 
     /// When something is due next.
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         let waiting = self.waiting.iter().map(|one| one.at_latest).min();
         let due = self.due.peek().map(|Reverse((time, ..))| *time);
         [waiting, due].into_iter().flatten().min()
     }
 
     /// Whether something that is due could not be handed over yet: what comes now must queue behind it.
-    pub(super) fn has_due(&self, now: Instant) -> bool {
+    pub(crate) fn has_due(&self, now: Instant) -> bool {
         self.due.peek().is_some_and(|Reverse((time, ..))| *time <= now)
     }
 
@@ -137,4 +137,4 @@ impl<M: Copy> Held<M> {
 }
 
 /// Datagrams that are held at once in one direction: a millisecond at 500 Gb/s, and 64 MiB.
-pub(super) const MAX_HELD: usize = 1 << 14;
+pub(crate) const MAX_HELD: usize = 1 << 14;

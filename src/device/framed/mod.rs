@@ -10,7 +10,7 @@
 //! ```
 
 mod held;
-mod pauses;
+pub(crate) mod pauses;
 pub(crate) mod port;
 mod receive;
 mod settings;

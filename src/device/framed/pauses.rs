@@ -8,17 +8,17 @@ use roce_transport::Instant;
 const ASSUMED_BITS_PER_SECOND: u64 = 10_000_000_000;
 
 /// Which priorities pause until when.
-pub(super) struct Pauses {
+pub(crate) struct Pauses {
     until: [Option<Instant>; PRIORITIES],
     bits_per_second: u64,
-    pub(super) global_frames: u64,
-    pub(super) frames: [u64; PRIORITIES],
+    pub(crate) global_frames: u64,
+    pub(crate) frames: [u64; PRIORITIES],
     /// Nanoseconds that were asked for.
-    pub(super) duration_ns: [u64; PRIORITIES],
+    pub(crate) duration_ns: [u64; PRIORITIES],
 }
 
 impl Pauses {
-    pub(super) fn new(bits_per_second: Option<u64>) -> Self {
+    pub(crate) fn new(bits_per_second: Option<u64>) -> Self {
         Self {
             until: [None; PRIORITIES],
             bits_per_second: bits_per_second.unwrap_or(ASSUMED_BITS_PER_SECOND),
@@ -28,7 +28,7 @@ impl Pauses {
         }
     }
 
-    pub(super) fn handle(&mut self, now: Instant, frame: &PauseFrame) {
+    pub(crate) fn handle(&mut self, now: Instant, frame: &PauseFrame) {
         let quanta = match frame.request {
             PauseRequest::All(quanta) => {
                 self.global_frames += 1;
@@ -54,7 +54,7 @@ impl Pauses {
         }
     }
 
-    pub(super) fn is_paused(&mut self, now: Instant, priority: u8) -> bool {
+    pub(crate) fn is_paused(&mut self, now: Instant, priority: u8) -> bool {
         let Some(until) = self.until.get_mut(usize::from(priority)) else { return false };
         match *until {
             Some(end) if now < end => true,
@@ -67,7 +67,7 @@ impl Pauses {
     }
 
     /// When the next pause ends.
-    pub(super) fn next_end(&self) -> Option<Instant> {
+    pub(crate) fn next_end(&self) -> Option<Instant> {
         self.until.iter().flatten().min().copied()
     }
 }

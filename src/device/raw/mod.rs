@@ -16,6 +16,7 @@ mod receive;
 mod socket;
 mod spec;
 mod transmit;
+mod whole;
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -35,6 +36,8 @@ use receive::Receiver;
 use transmit::Transmitter;
 
 pub use spec::RawSpec;
+
+pub(crate) use whole::open_whole;
 
 /// A packet socket.
 pub(crate) struct RawPort {

@@ -23,6 +23,9 @@ pub(super) struct Counters {
     pub(super) bad_kind: u64,
 }
 
+/// Takes a frame with the header in front of it and the tag that was in it; says whether it wanted it.
+pub(super) type Take<'a> = dyn FnMut(&[u8; header::LEN], &[u8], Option<VlanTag>, &mut Counters) -> bool + 'a;
+
 /// Buffers for one system call, and the headers that describe them to the kernel.
 pub(super) struct Receiver {
     /// One stretch of `STRIDE` bytes for each frame. Never reallocated: the headers point into it.
@@ -73,6 +76,19 @@ impl Receiver {
         socket: BorrowedFd<'_>,
         sink: &mut dyn FnMut(&Incoming<'_>),
     ) -> io::Result<usize> {
+        self.receive_all(socket, &mut |header, head, vlan, counters| {
+            let Ok(segment_len) = header::parse(header) else {
+                counters.bad_kind += 1;
+                return false;
+            };
+            counters.superframes += u64::from(segment_len.is_some());
+            sink(&Incoming { head, tail: &[], segment_len, vlan });
+            true
+        })
+    }
+
+    /// The same with the headers as the kernel wrote them.
+    pub(super) fn receive_all(&mut self, socket: BorrowedFd<'_>, take: &mut Take<'_>) -> io::Result<usize> {
         let filled = match self.fill(socket) {
             Ok(filled) => filled,
             Err(error) => match error.raw_os_error().unwrap_or(0) {
@@ -97,18 +113,14 @@ impl Receiver {
             }
             let bytes = buffer.get(..message.msg_len as usize).unwrap_or(buffer);
             let Some((header, head)) = bytes.split_first_chunk() else { continue };
-            let Ok(segment_len) = header::parse(header) else {
-                counters.bad_kind += 1;
-                continue;
-            };
             // The type of the length differs between C libraries.
             #[allow(clippy::unnecessary_cast)]
             let control_len = message.msg_hdr.msg_controllen as usize;
             let vlan = tag_in(control.bytes().get(..control_len).unwrap_or_default());
-            counters.superframes += u64::from(segment_len.is_some());
-            counters.bytes += head.len() as u64;
-            count += 1;
-            sink(&Incoming { head, tail: &[], segment_len, vlan });
+            if take(header, head, vlan, counters) {
+                counters.bytes += head.len() as u64;
+                count += 1;
+            }
         }
         counters.frames += count as u64;
         Ok(count)

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use roce_packet::MacAddr;
 use rustix::net::sockopt;
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockFilter, Socket, Type};
 
 use super::filter::roce_filter;
 use crate::device::OpenError;
@@ -18,6 +18,24 @@ pub(super) const PRIVILEGE: &str = "CAP_NET_RAW, which root has (`sudo setcap ca
 
 /// Opens a socket that takes RoCE frames of one interface.
 pub(super) fn open(spec: &str, link: &Link) -> Result<Socket, OpenError> {
+    let socket = open_with(spec, link, Some(&roce_filter()))?;
+    if let Err(error) = listen_to(&socket, link.index, libc::PACKET_MR_MULTICAST, MacAddr::MAC_CONTROL) {
+        tracing::debug!(%error, "pause frames may not be seen");
+    }
+    Ok(socket)
+}
+
+/// Opens a socket that takes every frame that its interface sees, to whomever it goes.
+pub(super) fn open_whole(spec: &str, link: &Link) -> Result<Socket, OpenError> {
+    let socket = open_with(spec, link, None)?;
+    listen_to(&socket, link.index, libc::PACKET_MR_PROMISC, MacAddr::ZERO).map_err(|source| {
+        let step = "make the interface take frames that are not for it";
+        OpenError::System { spec: spec.to_owned(), step, source }
+    })?;
+    Ok(socket)
+}
+
+fn open_with(spec: &str, link: &Link, filter: Option<&[SockFilter]>) -> Result<Socket, OpenError> {
     let fail = |step| move |source| OpenError::System { spec: spec.to_owned(), step, source };
     let socket = probe().map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied => OpenError::Privilege {
@@ -29,7 +47,9 @@ pub(super) fn open(spec: &str, link: &Link) -> Result<Socket, OpenError> {
         _ => fail("open a packet socket")(source),
     })?;
     // All of this before it is bound, so that nothing else can be queued.
-    socket.attach_filter(&roce_filter()).map_err(fail("attach a filter to the packet socket"))?;
+    if let Some(filter) = filter {
+        socket.attach_filter(filter).map_err(fail("attach a filter to the packet socket"))?;
+    }
     for (name, step) in [
         (libc::PACKET_VNET_HDR, "switch on segmentation offload of the packet socket"),
         (libc::PACKET_AUXDATA, "switch on VLAN tags of the packet socket"),
@@ -39,9 +59,6 @@ pub(super) fn open(spec: &str, link: &Link) -> Result<Socket, OpenError> {
     }
     set_buffers(&socket);
     bind(&socket, link.index).map_err(fail("use the interface"))?;
-    if let Err(error) = listen_to(&socket, link.index, MacAddr::MAC_CONTROL) {
-        tracing::debug!(%error, "pause frames may not be seen");
-    }
     Ok(socket)
 }
 
@@ -108,13 +125,13 @@ fn bind(socket: &Socket, interface: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes the interface take frames to a group.
-fn listen_to(socket: &Socket, interface: u32, group: MacAddr) -> io::Result<()> {
+/// Makes the interface take more frames than those to itself: to a group, or all (`PACKET_MR_…`).
+fn listen_to(socket: &Socket, interface: u32, kind: libc::c_int, group: MacAddr) -> io::Result<()> {
     let mut address = [0; 8];
     address[..6].copy_from_slice(&group.0);
     let request = libc::packet_mreq {
         mr_ifindex: interface.cast_signed(),
-        mr_type: libc::PACKET_MR_MULTICAST as _,
+        mr_type: kind as _,
         mr_alen: 6,
         mr_address: address,
     };

@@ -91,16 +91,23 @@ impl Transmitter {
 
     /// Takes what was written into the slot.
     pub(super) fn commit(&mut self, frame: &Outgoing) {
-        if !mem::take(&mut self.lent) || frame.bytes.is_empty() || frame.bytes.end > self.room {
+        let mut header = [0; header::LEN];
+        header::emit(frame.split.as_ref(), &mut header);
+        self.commit_with(&frame.bytes, &header, frame.split.is_some());
+    }
+
+    /// The same with a header that somebody else wrote.
+    pub(super) fn commit_with(&mut self, bytes: &Range<usize>, header: &[u8; header::LEN], is_split: bool) {
+        if !mem::take(&mut self.lent) || bytes.is_empty() || bytes.end > self.room {
             self.counters.refused += 1;
             return;
         }
         // The header goes right in front of the frame, wherever in the slot that begins.
-        let (start, end) = (self.write + frame.bytes.start, self.write + header::LEN + frame.bytes.end);
+        let (start, end) = (self.write + bytes.start, self.write + header::LEN + bytes.end);
         if let Some(place) = self.area.get_mut(start..).and_then(|bytes| bytes.first_chunk_mut()) {
-            header::emit(frame.split.as_ref(), place);
+            *place = *header;
         }
-        self.pending.push_back(Pending { bytes: start..end, is_split: frame.split.is_some() });
+        self.pending.push_back(Pending { bytes: start..end, is_split });
         self.write = end.next_multiple_of(64);
     }
 

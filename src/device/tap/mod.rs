@@ -6,6 +6,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 mod vnet;
+mod whole;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -58,6 +59,28 @@ struct Counters {
 
 /// Opens the TAP interface that `spec` names, or makes it; with it comes the host behind it.
 pub(crate) fn open(spec: &TapSpec) -> Result<(TapPort, OwnHost), OpenError> {
+    let port = open_port(spec)?;
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).map_err(|error| {
+        OpenError::System { spec: spec.to_string(), step: "get random numbers", source: error.into() }
+    })?;
+    let host = OwnHost::new(&HostConfig {
+        mac: spec.mac(),
+        addresses: spec.addresses(),
+        gateway_v4: spec.gateway_v4,
+        gateway_v6: spec.gateway_v6,
+        link_mtu: port.record.link_mtu,
+        seed: u64::from_ne_bytes(seed),
+    });
+    Ok((port, host))
+}
+
+/// Opens a TAP interface, or makes it, with nobody behind it.
+pub(crate) fn open_whole(spec: &TapSpec) -> Result<TapPort, OpenError> {
+    open_port(spec)
+}
+
+fn open_port(spec: &TapSpec) -> Result<TapPort, OpenError> {
     let fail = |step| move |source| OpenError::System { spec: spec.to_string(), step, source };
     let tun = open_driver(spec)?;
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(fail("open a socket"))?;
@@ -83,18 +106,7 @@ pub(crate) fn open(spec: &TapSpec) -> Result<(TapPort, OwnHost), OpenError> {
         max_segments: if splits { MAX_SEGMENTS } else { 1 },
         bits_per_second: None,
     };
-    let mut seed = [0; 8];
-    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| fail("get random numbers")(error.into()))?;
-    let host = OwnHost::new(&HostConfig {
-        mac: spec.mac(),
-        addresses: spec.addresses(),
-        gateway_v4: spec.gateway_v4,
-        gateway_v6: spec.gateway_v6,
-        link_mtu,
-        seed: u64::from_ne_bytes(seed),
-    });
-    Ok((TapPort::new(record, tun), host))
+    Ok(TapPort::new(record, tun))
 }
 
 /// Whether TAP devices can be opened here. Makes none.
@@ -196,29 +208,27 @@ impl TapPort {
             self.counters.tx_refused += 1;
             return None;
         };
-        loop {
-            match rustix::io::writev(&self.tun, &[IoSlice::new(&header), IoSlice::new(bytes)]) {
-                Ok(_) => return None,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    self.counters.tx_waited += 1;
-                    return Some(frame);
-                }
-                // Down, or out of memory: as on a link, frames are lost until it is over.
-                Err(Errno::IO | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.counters.tx_dropped += 1;
-                    return None;
-                }
-                Err(Errno::INVAL | Errno::MSGSIZE) => {
-                    self.counters.tx_refused += 1;
-                    return None;
-                }
-                Err(error) => {
-                    self.failure.get_or_insert_with(|| self.record.lasting(error));
-                    return None;
-                }
+        let written = rustix::io::writev(&self.tun, &[IoSlice::new(&header), IoSlice::new(bytes)]);
+        match written {
+            Ok(_) => None,
+            Err(Errno::INTR) => self.send(frame),
+            Err(error) if self.note(error) => Some(frame),
+            Err(_) => None,
+        }
+    }
+
+    /// Counts why a frame was not taken, and says whether it may wait.
+    fn note(&mut self, error: Errno) -> bool {
+        match error {
+            Errno::AGAIN => self.counters.tx_waited += 1,
+            // Down, or out of memory: as on a link, frames are lost until it is over.
+            Errno::IO | Errno::NOBUFS | Errno::NOMEM => self.counters.tx_dropped += 1,
+            Errno::INVAL | Errno::MSGSIZE => self.counters.tx_refused += 1,
+            error => {
+                self.failure.get_or_insert_with(|| self.record.lasting(error));
             }
         }
+        error == Errno::AGAIN
     }
 }
 

@@ -1,0 +1,333 @@
+//! A scenario file: the options of `roce bridge` as TOML (`docs/bridge.md`). A name that is not known is an error.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::time::Duration;
+
+use roce_sim::fault::{FaultPlan, FaultPlanError};
+use roce_sim::net::Marking;
+use roce_sim::net::units::{UnitError, parse_bytes, parse_rate, parse_time};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::settings::{QueueSettings, Settings, Side};
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(crate) struct Scenario {
+    pub(crate) settings: Settings,
+    pub(crate) left: Option<String>,
+    pub(crate) right: Option<String>,
+    pub(crate) duration: Option<Duration>,
+}
+
+/// Why a text is no scenario.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub(crate) struct ScenarioError {
+    line: usize,
+    problem: String,
+}
+
+impl Scenario {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    ///
+    /// It is no TOML, has names that are not known, or values that cannot be meant.
+    pub(crate) fn parse(text: &str) -> Result<Self, ScenarioError> {
+        let file: File = toml::from_str(text).map_err(|error| {
+            let problem = error.message().to_owned();
+            ScenarioError { line: line_of(text, error.span()), problem }
+        })?;
+        file.build().map_err(|(span, problem)| ScenarioError { line: line_of(text, Some(span)), problem })
+    }
+}
+
+/// Lines count from 1.
+fn line_of(text: &str, span: Option<Range<usize>>) -> usize {
+    let before = span.and_then(|span| text.get(..span.start)).unwrap_or_default();
+    before.matches('\n').count() + 1
+}
+
+/// Where, and what is wrong.
+type Problem = (Range<usize>, String);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    seed: Option<u64>,
+    duration: Option<Spanned<String>>,
+    #[serde(default)]
+    left: End,
+    #[serde(default)]
+    right: End,
+    #[serde(default)]
+    rule: Vec<Spanned<Rule>>,
+    queue: Option<Spanned<Queue>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    device: Option<String>,
+    fault: Option<Spanned<String>>,
+}
+
+/// Which directions a table is about, by where their packets come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Origin {
+    Left,
+    Right,
+    #[default]
+    Both,
+}
+
+impl Origin {
+    pub(crate) fn sides(self) -> impl Iterator<Item = Side> {
+        Side::BOTH.into_iter().filter(move |side| match self {
+            Self::Left => *side == Side::Left,
+            Self::Right => *side == Side::Right,
+            Self::Both => true,
+        })
+    }
+}
+
+/// The parts of a rule, named as in the text of a fault plan.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    #[serde(default)]
+    from: Origin,
+    qp: Option<Word>,
+    rqp: Option<Word>,
+    psn: Option<Word>,
+    rpsn: Option<Word>,
+    opcode: Option<Word>,
+    pass: Option<Word>,
+    len: Option<Word>,
+    after: Option<Word>,
+    until: Option<Word>,
+    chance: Option<Word>,
+    times: Option<Word>,
+    action: String,
+}
+
+/// A number, or a text such as `3-7`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a number or a text")]
+enum Word {
+    Number(u64),
+    Text(String),
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+/// The queue as it is written, in a file and on the command line.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Queue {
+    #[serde(default)]
+    pub(crate) from: Origin,
+    pub(crate) rate: Option<String>,
+    pub(crate) delay: Option<String>,
+    pub(crate) bytes: Option<String>,
+    pub(crate) kmin: Option<String>,
+    pub(crate) kmax: Option<String>,
+    pub(crate) pmax: Option<f64>,
+    pub(crate) step: Option<String>,
+    pub(crate) pfc: Option<Vec<u8>>,
+    pub(crate) xoff: Option<String>,
+    pub(crate) xon: Option<String>,
+}
+
+impl Queue {
+    /// Reads the values.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, as a sentence.
+    pub(crate) fn build(&self) -> Result<QueueSettings, String> {
+        let default = QueueSettings::default();
+        let bytes = |text: &Option<String>| read(text, parse_bytes);
+        let marking = match (bytes(&self.step)?, bytes(&self.kmin)?, bytes(&self.kmax)?, self.pmax) {
+            (None, None, None, None) => Marking::Off,
+            (Some(bytes), None, None, None) => Marking::Step { bytes },
+            (None, Some(kmin), Some(kmax), Some(pmax)) => Marking::Red { kmin, kmax, pmax },
+            _ => return Err("marking takes kmin, kmax and pmax together, or step alone".to_owned()),
+        };
+        let mut pfc = 0;
+        for priority in self.pfc.iter().flatten() {
+            if *priority > 7 {
+                return Err(format!("there is no priority {priority}; pfc takes those from 0 to 7"));
+            }
+            pfc |= 1 << priority;
+        }
+        let xoff_bytes = bytes(&self.xoff)?.unwrap_or(default.xoff_bytes);
+        let settings = QueueSettings {
+            rate: read(&self.rate, parse_rate)?
+                .map(|rate| NonZeroU64::new(rate).ok_or(NO_RATE))
+                .transpose()?,
+            delay_ns: read(&self.delay, parse_time)?.unwrap_or_default().as_ps() / 1000,
+            limit_bytes: bytes(&self.bytes)?.unwrap_or(default.limit_bytes),
+            marking,
+            pfc,
+            xoff_bytes,
+            xon_bytes: bytes(&self.xon)?.unwrap_or(xoff_bytes / 5 * 4),
+        };
+        settings.problem().map_or(Ok(settings), Err)
+    }
+}
+
+/// Reads a number with its unit, if there is one.
+fn read<T>(text: &Option<String>, parse: fn(&str) -> Result<T, UnitError>) -> Result<Option<T>, String> {
+    text.as_deref().map(parse).transpose().map_err(|error| error.to_string())
+}
+
+/// A queue that nothing leaves.
+const NO_RATE: &str = "a rate of 0 forwards nothing; leave it out for as fast as the device goes";
+
+impl Rule {
+    /// The rule in the syntax of fault plans.
+    fn text(&self) -> String {
+        let action = Some(Word::Text(self.action.clone()));
+        let parts = [
+            ("qp", &self.qp),
+            ("rqp", &self.rqp),
+            ("psn", &self.psn),
+            ("rpsn", &self.rpsn),
+            ("opcode", &self.opcode),
+            ("pass", &self.pass),
+            ("len", &self.len),
+            ("after", &self.after),
+            ("until", &self.until),
+            ("chance", &self.chance),
+            ("times", &self.times),
+            ("action", &action),
+        ];
+        let given = parts.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
+        format!("rule:{}", given.collect::<Vec<_>>().join(","))
+    }
+}
+
+impl File {
+    fn build(self) -> Result<Scenario, Problem> {
+        let mut settings = Settings { seed: self.seed.unwrap_or_default(), ..Settings::default() };
+        // Rules first: they are tried before chance.
+        for rule in &self.rule {
+            let plan: FaultPlan = rule
+                .get_ref()
+                .text()
+                .parse()
+                .map_err(|error: FaultPlanError| (rule.span(), error.to_string()))?;
+            for side in rule.get_ref().from.sides() {
+                settings.direction_mut(side).faults.rules.extend(plan.rules.iter().cloned());
+            }
+        }
+        for (side, end) in [(Side::Left, &self.left), (Side::Right, &self.right)] {
+            let Some(fault) = &end.fault else { continue };
+            let plan: FaultPlan =
+                fault.get_ref().parse().map_err(|error: FaultPlanError| (fault.span(), error.to_string()))?;
+            let faults = &mut settings.direction_mut(side).faults;
+            faults.rules.extend(plan.rules);
+            faults.rates = plan.rates;
+        }
+        if let Some(queue) = &self.queue {
+            let built = queue.get_ref().build().map_err(|problem| (queue.span(), problem))?;
+            for side in queue.get_ref().from.sides() {
+                settings.direction_mut(side).queue = built.clone();
+            }
+        }
+        let duration = match &self.duration {
+            Some(text) => {
+                let time = parse_time(text.get_ref()).map_err(|error| (text.span(), error.to_string()))?;
+                Some(Duration::from_nanos(time.as_ps() / 1000))
+            }
+            None => None,
+        };
+        let (left, right) = (self.left.device, self.right.device);
+        Ok(Scenario { settings, left, right, duration })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_what_the_options_say() {
+        let scenario = Scenario::parse(
+            r#"
+            seed = 7
+            duration = "1.5s"
+            [left]
+            device = "raw:v0"
+            fault = "drop=1%"
+            [right]
+            device = "tap:t0"
+            [[rule]]
+            from = "left"
+            rqp = 1
+            rpsn = "5-6"
+            opcode = "RC_SEND_*"
+            pass = 1
+            action = "drop"
+            [[rule]]
+            action = "delay:10us"
+            chance = "2%"
+            [queue]
+            from = "right"
+            rate = "1Gbps"
+            delay = "20us"
+            bytes = "1MB"
+            kmin = "5KB"
+            kmax = "200KB"
+            pmax = 0.01
+            pfc = [3, 4]
+            xoff = "500KB"
+            "#,
+        )
+        .unwrap();
+        assert_eq!(scenario.settings.seed, 7);
+        assert_eq!(scenario.duration, Some(Duration::from_millis(1500)));
+        assert_eq!((scenario.left.as_deref(), scenario.right.as_deref()), (Some("raw:v0"), Some("tap:t0")));
+        let plan = "drop=1%;rule:rqp=1,rpsn=5-6,opcode=RC_SEND_*,pass=1,action=drop;rule:chance=2%,action=delay:10us";
+        assert_eq!(scenario.settings.left.faults.to_string(), plan);
+        assert_eq!(scenario.settings.right.faults.to_string(), "rule:chance=2%,action=delay:10us");
+        assert_eq!(scenario.settings.left.queue, QueueSettings::default());
+        let queue = &scenario.settings.right.queue;
+        assert_eq!(queue.rate.map(NonZeroU64::get), Some(1_000_000_000));
+        assert_eq!((queue.delay_ns, queue.limit_bytes, queue.pfc), (20_000, 1_000_000, 0b11000));
+        assert_eq!(queue.marking, Marking::Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 });
+        assert_eq!((queue.xoff_bytes, queue.xon_bytes), (500_000, 400_000));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (text, line, part) in [
+            ("seed = 1\nsped = 2\n", 2, "unknown field `sped`"),
+            ("[left]\ndevice = \"raw:a\"\nrate = \"1Gbps\"\n", 3, "unknown field `rate`"),
+            ("[[rule]]\npsn = 5\n", 1, "missing field `action`"),
+            ("\n[[rule]]\npsn = \"x\"\naction = \"drop\"\n", 2, "psn=`x`"),
+            ("[[rule]]\nfrom = \"top\"\naction = \"drop\"\n", 2, "unknown variant `top`"),
+            ("[queue]\nrate = \"fast\"\n", 1, "\"fast\" is no rate"),
+            ("[queue]\nkmin = \"5KB\"\n", 1, "kmin, kmax and pmax together"),
+            ("[queue]\npfc = [8]\n", 1, "no priority 8"),
+            ("[left]\nfault = \"drop=2\"\n", 2, "drop=`2`"),
+            ("duration = \"1\"\n", 1, "\"1\" is no time"),
+            ("[left\n", 1, ""),
+        ] {
+            let error = Scenario::parse(text).unwrap_err();
+            assert!(error.line == line && error.problem.contains(part), "{text}: {error}");
+        }
+    }
+}
