@@ -315,6 +315,20 @@ impl<S: Read + Write> Link<S> {
         Keys::from_wire(&theirs).ok_or_else(|| no_keys(&theirs))
     }
 
+    /// Exchanges the block after which both sides leave.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::keys`].
+    pub fn farewell(&mut self, what: &str, ours: Keys, alive: &mut dyn FnMut() -> bool) -> io::Result<()> {
+        match self.keys(what, ours, alive) {
+            // The client has said all it had to say. It leaves as soon as it has our block, over rdma_cm maybe
+            // before its acknowledgement has arrived here.
+            Err(error) if self.role == Role::Server && error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
     /// Exchanges reports.
     ///
     /// # Errors
@@ -352,6 +366,8 @@ fn invalid(text: String) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
     /// A stream that gives what was recorded, and keeps what is written.
@@ -381,6 +397,34 @@ mod tests {
         let gid = Gid::from_ipv4(std::net::Ipv4Addr::new(198, 18, 0, 2));
         let (qpn, psn) = (Qpn::new(0x11), Psn::new(0xabcdef));
         Keys { out_reads: 16, qpn, psn, rkey: 0x1234, vaddr: 0x7f01_2345_6000, gid }
+    }
+
+    /// The acknowledgement of the last block may be lost, and the client is gone.
+    #[test]
+    fn a_server_whose_last_block_is_not_acknowledged_has_finished_nevertheless() {
+        struct Leaving(VecDeque<u8>);
+        impl Read for Leaving {
+            fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+                self.0.read(room)
+            }
+        }
+        impl Write for Leaving {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(ErrorKind::BrokenPipe.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let leaving = || Leaving(keys().to_wire().into_iter().collect());
+        let patience = Duration::from_millis(20);
+        let mut server = Link::new(leaving(), Role::Server, patience);
+        assert!(server.farewell("the end", keys(), &mut || false).is_ok());
+        let mut server = Link::new(Leaving(VecDeque::new()), Role::Server, patience);
+        assert!(server.farewell("the end", keys(), &mut || false).is_err());
+        let mut client = Link::new(leaving(), Role::Client, patience);
+        assert!(client.farewell("the end", keys(), &mut || false).is_err());
     }
 
     #[test]

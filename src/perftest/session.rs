@@ -175,14 +175,17 @@ impl<S: Read + Write> Session<S> {
     /// Waits for the other side, as long as packets come or it says something.
     fn barrier(&mut self, what: &'static str) -> Result<(), PerftestError> {
         let Some(lane) = self.end.lanes.first() else { return Ok(()) };
-        let context = &self.end.context;
-        let mut before = context.counters().rdma_rx_packets;
-        let mut alive = || {
-            let now = context.counters().rdma_rx_packets;
-            std::mem::replace(&mut before, now) != now
-        };
+        let mut alive = packets_come(&self.end.context);
         self.link.keys(what, lane.local, &mut alive).map_err(failed(&self.end.plan, what))?;
         Ok(())
+    }
+
+    /// The last barrier.
+    fn leave(&mut self) -> Result<(), PerftestError> {
+        let Some(lane) = self.end.lanes.first() else { return Ok(()) };
+        let mut alive = packets_come(&self.end.context);
+        let left = self.link.farewell("the end", lane.local, &mut alive);
+        left.map_err(failed(&self.end.plan, "the end"))
     }
 
     /// Between two of us: tells how many messages went out on each queue pair, and checks what came.
@@ -196,12 +199,7 @@ impl<S: Read + Write> Session<S> {
             let mut block = [0; 16];
             block[..8].copy_from_slice(&(size as u64).to_be_bytes());
             block[8..].copy_from_slice(&count.to_be_bytes());
-            let context = &self.end.context;
-            let mut before = context.counters().rdma_rx_packets;
-            let mut alive = || {
-                let now = context.counters().rdma_rx_packets;
-                std::mem::replace(&mut before, now) != now
-            };
+            let mut alive = packets_come(&self.end.context);
             let found = self.link.swap("tally", &block, &mut alive);
             let found = u128::from_be_bytes(found.map_err(failed(&self.end.plan, "a tally"))?);
             let (found, count) = ((found >> 64) as usize, found as u64);
@@ -240,7 +238,7 @@ impl<S: Read + Write> Session<S> {
         };
         // ib_write_lat just ends.
         if (verb, self.end.plan.test) != (Verb::Write, Test::Latency) {
-            self.barrier("the end")?;
+            self.leave()?;
         }
         Ok(rows)
     }
@@ -364,6 +362,15 @@ impl End {
     /// The side that `lane` hears from.
     pub(super) fn other(&self) -> Role {
         if self.role == Role::Client { Role::Server } else { Role::Client }
+    }
+}
+
+/// Whether anything has arrived since it was asked last.
+fn packets_come(context: &Context) -> impl FnMut() -> bool + '_ {
+    let mut before = context.counters().rdma_rx_packets;
+    move || {
+        let now = context.counters().rdma_rx_packets;
+        std::mem::replace(&mut before, now) != now
     }
 }
 
