@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use common::{Running, has_program, roce, skip_unless, within};
 use namespaces::Namespace;
 use roce::observe::pcap_file::CaptureReader;
+use roce_packet::{Ecn, Frame};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -104,6 +105,17 @@ fn end(bridge: Running) -> Value {
     serde_json::from_str(&finished.stdout).expect("JSON")
 }
 
+/// The counters of a command that runs at this address; its sockets are in `folder`.
+#[track_caller]
+fn counters_of(folder: &Path, address: &str) -> Value {
+    let mut command = roce();
+    command.args(["stat", "--all", "--json"]).env("XDG_RUNTIME_DIR", folder);
+    let stat = Running::start(&mut command).finish(20);
+    let all: Value = serde_json::from_str(&stat.stdout).expect("JSON");
+    let found = all.as_array().expect("a list").iter().find(|one| one["addresses"][0] == address);
+    found.expect("the server")["counters"].clone()
+}
+
 /// The comments of a capture.
 fn comments(path: &Path) -> Vec<String> {
     let mut reader = CaptureReader::open(path).unwrap();
@@ -115,10 +127,10 @@ fn comments(path: &Path) -> Vec<String> {
 }
 
 /// Sends a pattern there, where it is compared, and the same back; returns whether all was right.
-fn tcp_there_and_back(row: &Row, address: &'static str, bytes: usize) {
+fn tcp_there_and_back(from: &Namespace, to: &Namespace, address: &'static str, bytes: usize) {
     let pattern = move || (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect::<Vec<u8>>();
-    let listener = row.right.run(move || TcpListener::bind(address)).unwrap();
-    let to = listener.local_addr().unwrap();
+    let listener = to.run(move || TcpListener::bind(address)).unwrap();
+    let server_at = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut got = vec![0; bytes];
@@ -126,7 +138,8 @@ fn tcp_there_and_back(row: &Row, address: &'static str, bytes: usize) {
         assert!(got == pattern(), "what came to the right is not what was sent");
         stream.write_all(&got).unwrap();
     });
-    let mut stream = row.left.run(move || TcpStream::connect_timeout(&to, Duration::from_secs(5))).unwrap();
+    let mut stream =
+        from.run(move || TcpStream::connect_timeout(&server_at, Duration::from_secs(5))).unwrap();
     stream.write_all(&pattern()).unwrap();
     let mut got = vec![0; bytes];
     stream.read_exact(&mut got).unwrap();
@@ -161,8 +174,8 @@ fn what_is_not_roce_passes_untouched() {
         let Some(row) = Row::new() else { return };
         let bridge = row.bridge(&["--fault", "drop=100%", "--rate", "1Mbps", "--delay", "1s"]);
         ping(&row);
-        tcp_there_and_back(&row, "198.18.0.2:5000", 8 << 20);
-        tcp_there_and_back(&row, "[2001:db8::2]:5000", 2 << 20);
+        tcp_there_and_back(&row.left, &row.right, "198.18.0.2:5000", 8 << 20);
+        tcp_there_and_back(&row.left, &row.right, "[2001:db8::2]:5000", 2 << 20);
         let document = end(bridge);
         for direction in ["from_left", "from_right"] {
             let Value::Object(counts) = &document[direction]["counts"] else { panic!("{document}") };
@@ -260,20 +273,75 @@ fn marks_are_those_that_the_receiver_counts() {
         command.args(["ping", "198.18.0.2", "-n", "20", "--device", UDP[0], "--timeout", "18"]);
         let client = row.left.run(move || Running::start(&mut command)).finish(60);
         assert!(client.success, "{client:?}");
-        let mut command = roce();
-        command.args(["stat", "--all", "--json"]).env("XDG_RUNTIME_DIR", folder.path());
-        let stat = Running::start(&mut command).finish(20);
-        let all: Value = serde_json::from_str(&stat.stdout).expect("JSON");
-        let ours = all
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|one| one["addresses"][0] == "198.18.0.2")
-            .expect("the server");
-        assert_eq!(ours["counters"]["np_ecn_marked_roce_packets"], 10, "{ours}");
+        let counters = counters_of(folder.path(), "198.18.0.2");
+        assert_eq!(counters["np_ecn_marked_roce_packets"], 10, "{counters}");
         let document = end(bridge);
         assert_eq!(document["from_left"]["counts"]["fault_marked"], 10, "{document}");
-        assert_eq!(document["from_right"]["counts"]["cnps"], ours["counters"]["np_cnp_sent"], "{document}");
+        assert_eq!(document["from_right"]["counts"]["cnps"], counters["np_cnp_sent"], "{document}");
+    });
+}
+
+/// A sender under DCQCN, a queue that marks, and a receiver that tells.
+#[test]
+fn a_queue_marks_and_the_sender_hears_of_it() {
+    within(120, || {
+        let Some(row) = Row::new() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let pcap = folder.path().join("bridge.pcapng");
+        let queue = ["--from", "left", "--rate", "40Mbps", "--queue", "10MB", "--step", "30KB"];
+        let bridge = row.bridge(&[&queue[..], &["--pcap", pcap.to_str().unwrap()]].concat());
+        let mut command = roce();
+        command.args(["blast", "--device", UDP[1]]).env("XDG_RUNTIME_DIR", folder.path());
+        let mut server = row.right.run(move || Running::start(&mut command));
+        server.until_it_says("waiting on");
+        let mut command = roce();
+        command.args(["blast", "198.18.0.2", "-n", "16", "-s", "64K", "--device", UDP[0], "--timeout", "20"]);
+        command.args(["--congestion", "dcqcn"]);
+        let client = row.left.run(move || Running::start(&mut command)).finish(60);
+        assert!(client.success, "{client:?}");
+        let counters = counters_of(folder.path(), "198.18.0.2");
+        let document = end(bridge);
+        let (there, back) = (&document["from_left"]["counts"], &document["from_right"]["counts"]);
+        let marked = there["queue_marked"].as_u64().unwrap();
+        assert!(marked > 0 && marked == counters["np_ecn_marked_roce_packets"], "{counters} {document}");
+        let told = back["cnps"].as_u64().unwrap();
+        assert!(told > 0 && told == counters["np_cnp_sent"], "{counters} {document}");
+        // Whatever was written into headers, every checksum is right.
+        let comments = comments(&pcap);
+        assert_eq!(comments.len() as u64, marked);
+        assert!(comments.iter().all(|text| text.starts_with("marked CE by the queue with ")), "{comments:?}");
+        let mut reader = CaptureReader::open(&pcap).unwrap();
+        let mut seen = 0;
+        while let Some(packet) = reader.next_packet() {
+            let packet = packet.unwrap();
+            let Ok(frame) = Frame::parse(packet.bytes) else { continue };
+            assert!(frame.verify_icrc().unwrap().is_good());
+            let is_marked = frame.path().ecn() == Ecn::CongestionExperienced;
+            assert_eq!(is_marked, packet.comment.is_some());
+            seen += 1;
+        }
+        assert!(seen > marked, "{seen}");
+    });
+}
+
+/// The kernel behind a TAP is one of the two hosts.
+#[test]
+fn a_tap_is_a_side_as_well() {
+    within(60, || {
+        let Some(row) = Row::new() else { return };
+        if skip_unless(Path::new("/dev/net/tun").exists(), "there is no /dev/net/tun") {
+            return;
+        }
+        let mut command = roce();
+        command.args(["bridge", "--left", "tap:t0,mtu=4200", "--right", "raw:m1"]);
+        let mut bridge = row.middle.run(move || Running::start(&mut command));
+        bridge.until_it_says("forwarding between");
+        row.middle.ip(&["address add 198.18.0.3/24 dev t0", "address add 2001:db8::3/64 dev t0 nodad"]);
+        tcp_there_and_back(&row.middle, &row.right, "198.18.0.2:5000", 4 << 20);
+        tcp_there_and_back(&row.middle, &row.right, "[2001:db8::2]:5000", 1 << 20);
+        bridge.interrupt();
+        let finished = bridge.finish(20);
+        assert!(finished.success && finished.stdout.contains("other_frames"), "{finished:?}");
     });
 }
 

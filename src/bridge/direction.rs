@@ -220,11 +220,18 @@ impl Direction {
     }
 
     pub(super) fn timeout(&mut self, now: Instant) -> Option<Instant> {
+        let own = [self.held.next_due(), self.queue.next_refresh()].into_iter().flatten().min();
+        if self.receiver_is_full {
+            return own;
+        }
+        // Pauses that are over are forgotten when they are asked for.
+        for priority in 0..PRIORITIES as u8 {
+            self.pauses.is_paused(now, priority);
+        }
         let travelling = self.travelling.front().map(|(there, _)| *there);
         let passing = if self.passing.is_empty() { None } else { self.pauses.next_end().or(Some(now)) };
         let queue = if self.is_blocked() { None } else { self.queue.next(now, &mut self.pauses) };
-        let all = [travelling, passing, queue, self.held.next_due(), self.queue.next_refresh()];
-        all.into_iter().flatten().min()
+        [own, travelling, passing, queue].into_iter().flatten().min()
     }
 
     pub(super) fn counts(&self) -> Counts {

@@ -303,6 +303,7 @@ fn a_sender_is_paused_before_the_queue_is_full_and_told_when_it_may_go_on() {
     assert_eq!((told(&mut bridge, 0), told(&mut bridge, 0)), (Some(u16::MAX), None));
     // Still full when half of the pause is over: it is said again. 65,535 quanta of 512 bits at 1 Gb/s are 33 ms.
     bridge.set_full(Side::Right, true);
+    assert_eq!(bridge.poll_timeout(Instant::ZERO), Some(Instant::from_nanos(16_776_960)));
     assert_eq!((told(&mut bridge, 16_000_000), told(&mut bridge, 17_000_000)), (None, Some(u16::MAX)));
     bridge.set_full(Side::Right, false);
     assert_eq!(leaving(&mut bridge, 18_000_000).len(), 12);
