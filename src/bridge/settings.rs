@@ -122,16 +122,7 @@ impl QueueSettings {
 ///
 /// The switches of the simulator decide the same; here the draw belongs to the packet, whatever came before it.
 pub(crate) fn marks(marking: Marking, queued: u64, draw: u32) -> bool {
-    match marking {
-        Marking::Off => false,
-        Marking::Step { bytes } => queued > bytes,
-        Marking::Red { kmin, .. } if queued <= kmin => false,
-        Marking::Red { kmax, .. } if queued > kmax => true,
-        Marking::Red { kmin, kmax, pmax } => {
-            let chance = pmax * (queued - kmin) as f64 / (kmax - kmin).max(1) as f64;
-            f64::from(draw) < chance * 4_294_967_296.0
-        }
-    }
+    f64::from(draw) < marking.probability(queued) * 4_294_967_296.0
 }
 
 #[cfg(test)]

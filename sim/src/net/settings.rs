@@ -167,6 +167,23 @@ pub enum Marking {
     },
 }
 
+impl Marking {
+    /// The probability, 0 to 1, that a frame is marked which leaves so many bytes behind it (RED on the instantaneous
+    /// queue, as in the DCQCN paper, or a step).
+    #[must_use]
+    pub fn probability(self, queued: u64) -> f64 {
+        match self {
+            Self::Off => 0.0,
+            Self::Step { bytes } => f64::from(queued > bytes),
+            Self::Red { kmin, .. } if queued <= kmin => 0.0,
+            Self::Red { kmax, .. } if queued > kmax => 1.0,
+            Self::Red { kmin, kmax, pmax } => {
+                pmax * (queued - kmin) as f64 / kmax.saturating_sub(kmin).max(1) as f64
+            }
+        }
+    }
+}
+
 /// How a queue competes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {

@@ -97,18 +97,19 @@ impl Summary {
 
     /// Rows of name and value, for people.
     pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
-        let times = self.completion_ms.map_or_else(
-            || "none is complete".to_owned(),
-            |[fast, median, p99, slow]| format!("{fast:.3} / {median:.3} / {p99:.3} / {slow:.3} ms"),
-        );
+        let none = || "none is complete".to_owned();
+        let of_complete = |text| if self.completion_ms.is_some() { text } else { none() };
+        let times = self.completion_ms.map_or_else(none, |[fast, median, p99, slow]| {
+            format!("{fast:.3} / {median:.3} / {p99:.3} / {slow:.3} ms")
+        });
         let [p50, p90, p99, most] = self.queue_bytes.map(|bytes| bytes as f64 / 1e3);
         let dropped: Vec<String> =
             self.dropped.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         let mut rows = vec![
             ("flows", format!("{} of {} complete", self.flows - self.incomplete, self.flows)),
             ("completion time, min/median/p99/max", times),
-            ("mean goodput of complete flows", format!("{:.3} Gb/s", self.mean_goodput_gbps)),
-            ("Jain's index of their rates", format!("{:.4}", self.jain)),
+            ("mean goodput of complete flows", of_complete(format!("{:.3} Gb/s", self.mean_goodput_gbps))),
+            ("Jain's index of their rates", of_complete(format!("{:.4}", self.jain))),
             ("longest queue, p50/p90/p99/max", format!("{p50:.1} / {p90:.1} / {p99:.1} / {most:.1} KB")),
             (
                 "marked, CNPs sent, handled",

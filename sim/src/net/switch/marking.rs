@@ -1,4 +1,4 @@
-//! Whether a frame that leaves a queue is marked (RED on the instantaneous queue, as in the DCQCN paper, or a step).
+//! Whether a frame that leaves a queue is marked.
 
 use rand_core::Rng;
 
@@ -8,20 +8,8 @@ use super::super::world::strikes;
 /// Whether to mark, with `queued` bytes left in the queue. Draws only where chance decides.
 #[inline]
 pub(super) fn marks(marking: Marking, queued: u64, random: &mut impl Rng) -> bool {
-    match marking {
-        Marking::Off => false,
-        Marking::Step { bytes } => queued > bytes,
-        Marking::Red { kmin, kmax, pmax } => {
-            if queued <= kmin {
-                return false;
-            }
-            if queued > kmax {
-                return true;
-            }
-            let chance = pmax * (queued - kmin) as f64 / (kmax - kmin).max(1) as f64;
-            strikes(random, chance)
-        }
-    }
+    let probability = marking.probability(queued);
+    probability >= 1.0 || probability > 0.0 && strikes(random, probability)
 }
 
 #[cfg(test)]
