@@ -51,6 +51,7 @@ impl Rig {
         if step.flags & FLAG_OTHER_ADDRESS != 0 {
             path.source = OWN_ADDRESS;
         }
+        self.sender = path.source;
         if step.flags & FLAG_MARKED != 0 {
             path.traffic_class |= 0b11;
         }
@@ -206,13 +207,14 @@ impl Rig {
 
     /// After every step: what goes out, what completed, which state everything is in.
     pub(super) fn settle(&mut self) {
-        let peer = path(OWN_ADDRESS, PEER_ADDRESS);
+        let (peer, sender) = (path(OWN_ADDRESS, PEER_ADDRESS), path(OWN_ADDRESS, self.sender));
         let (engine, now) = (&mut self.engine, self.now);
         collect(engine, now, |transmit, datagram| {
             let info = datagram.info();
             if info.direction == Direction::Cnp {
                 // Something arrived marked.
-                let path = peer.with_dscp(roce_packet::DEFAULT_CNP_DSCP).with_ecn(roce_packet::Ecn::Capable0);
+                let path =
+                    sender.with_dscp(roce_packet::DEFAULT_CNP_DSCP).with_ecn(roce_packet::Ecn::Capable0);
                 assert_eq!(transmit.path, path);
                 return;
             }

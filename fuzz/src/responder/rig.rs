@@ -1,6 +1,7 @@
 //! The engine, its regions and queue pairs, and what each step does to them.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use roce_packet::{PathMtu, Psn, Qpn, RnrTimer};
@@ -118,6 +119,8 @@ pub struct Rig {
     pub(super) shared_lost: usize,
     pub(super) window: RKey,
     pub(super) cq: CqId,
+    /// Who sent the packet of this step: UD hears from everybody, and answers marks to whom they came from.
+    pub(super) sender: IpAddr,
     numbers: Vec<Qpn>,
     pd: PdId,
     srq: SrqId,
@@ -157,6 +160,7 @@ impl Rig {
             now: Instant::from_nanos(1_000),
             log,
             models: Vec::new(),
+            sender: PEER_ADDRESS,
             regions,
             shared: VecDeque::new(),
             shared_lost: 0,
