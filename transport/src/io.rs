@@ -16,7 +16,8 @@ pub enum Identification {
         dont_fragment: bool,
     },
     /// The device did not see the header (a UDP socket). `hint` is the likeliest value after zero: the
-    /// index of the segment in a superpacket. Otherwise the engine recovers it from the ICRC itself.
+    /// index of the segment in what the device received as one. The engine takes any place in a superpacket for as good,
+    /// since a network may split it, and otherwise recovers the value from the ICRC itself.
     Unknown {
         /// The value to try after zero.
         hint: u16,

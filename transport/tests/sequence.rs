@@ -6,7 +6,7 @@ mod common;
 use common::{Answer, Bench, Forge, MTU, address, pattern, settings};
 use roce_packet::{Opcode, Psn};
 use roce_sim::pair::{Settings, Side};
-use roce_transport::{DropReason, QpState, QpType, RKey, Verdict, WcStatus};
+use roce_transport::{DropReason, Identification, QpState, QpType, RKey, Received, Verdict, WcStatus};
 
 const START: u32 = 0x1000;
 const DROPPED: Verdict = Verdict::Dropped(DropReason::OutOfSequence);
@@ -248,4 +248,29 @@ fn rnr_nak_for_immediate_data() {
     assert_eq!(bench.host(Side::B).read_memory(2 * MTU, 4), b"last");
     let received = bench.completions(Side::B);
     assert_eq!(received.iter().map(|wc| (wc.wr_id, wc.byte_len)).collect::<Vec<_>>(), [(1, 4), (2, 260)]);
+}
+
+/// A superpacket that the network split, received one datagram at a time through a socket that shows no Identification:
+/// what follows its first datagram was taken for damage as soon as four had been exact.
+#[test]
+fn datagrams_of_a_split_superpacket_are_no_damage_to_who_cannot_see_their_identification() {
+    let mut bench = Bench::rc();
+    let mut arrive = |offset, identification| {
+        let packet = write_only(&bench, offset, 0, b"data");
+        let bytes = packet.build_with(identification);
+        let unknown = Identification::Unknown { hint: 0 };
+        bench.deliver(
+            Side::B,
+            &Received { path: packet.path, identification: unknown, head: &bytes, tail: &[] },
+        )
+    };
+    // Single datagrams, then the whole of the longest superpacket, and then one that was counted on from a start that
+    // none of ours has.
+    for offset in 0..5 {
+        assert_eq!(arrive(offset, 0), Verdict::Handled);
+    }
+    for index in 0..64 {
+        assert_eq!(arrive(5 + u32::from(index), index), Verdict::Handled, "{index}");
+    }
+    assert_eq!(arrive(69, 0x1234), Verdict::Dropped(DropReason::BadIcrc));
 }
