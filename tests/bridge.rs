@@ -8,6 +8,8 @@ mod common;
 #[allow(dead_code, reason = "the cable between two namespaces is for tests of devices")]
 #[path = "../src/device/namespaces.rs"]
 mod namespaces;
+#[path = "bridge/two_to_one.rs"]
+mod two_to_one;
 /// Where the namespaces find what they share with us.
 mod testing {
     pub(crate) use super::common::skip_unless;
@@ -37,16 +39,9 @@ impl Row {
     fn new() -> Option<Self> {
         let row = Self { left: Namespace::new()?, middle: Namespace::new()?, right: Namespace::new()? };
         for (end, name, inner, number) in [(&row.left, "l0", "m0", 1), (&row.right, "r0", "m1", 2)] {
-            let path = end.run(|| {
-                format!(
-                    "/proc/{}/task/{}/ns/net",
-                    std::process::id(),
-                    rustix::thread::gettid().as_raw_nonzero()
-                )
-            });
             row.middle.ip(&[
                 &format!("link add name {inner} type veth peer name {name}"),
-                &format!("link set dev {name} netns {path}"),
+                &format!("link set dev {name} netns {}", end.path()),
                 &format!("link set dev {inner} mtu 4200 up"),
             ]);
             end.ip(&[
@@ -426,6 +421,10 @@ fn a_scenario_file_ends_by_itself_and_errors_say_what_to_do() {
             ("--left raw:m0", "--right is missing"),
             ("--left raw:m0 --right raw:m0", "raw:m0 is on both sides"),
             ("--left raw:m0 --right udp:198.18.0.1", "use raw:INTERFACE or tap:NAME"),
+            (
+                "--left raw:m0 --right xdp:m1",
+                "takes RoCE frames only and leaves the rest to the kernel; use raw:",
+            ),
             ("--left raw:m0 --right raw:m7", "there is no interface `m7`"),
             ("--left raw:m0 --right raw:m1 --kmin 5KB", "kmin, kmax and pmax together"),
         ] {

@@ -61,6 +61,23 @@ fn two_to_one_converges() {
     assert!(alone.filter(|p| p.goodput_bps > 1.9 * fair).count() > 80, "it has the line for itself at first");
 }
 
+/// The same at a two-hundredth of the speed, as `roce bridge` has it; there `tests/bridge` looks at it.
+#[test]
+fn two_to_one_converges_at_the_speed_of_a_bridge_too() {
+    let results = run("two-to-one-bridge");
+    assert_eq!(results.sum(|port| port.drops()), 0);
+    let fair = 200e6 * 1_024.0 / 1_106.0 / 2.0;
+    for flow in 0..2 {
+        let late = results.rates.iter().filter(|p| p.flow == flow && p.time > Time::from_us(15_000_000));
+        let (sum, count) = late.fold((0.0, 0), |(sum, count), p| (sum + p.goodput_bps, count + 1));
+        let mean = sum / f64::from(count);
+        println!("flow {flow}: {:.1} Mb/s of {:.1}", mean / 1e6, fair / 1e6);
+        assert!((mean / fair - 1.0).abs() < 0.05, "flow {flow}: {mean} of {fair}");
+    }
+    let counts = |flow: usize| &results.flows[flow].counts;
+    assert!((0..2).all(|flow| counts(flow).cnps_sent > 100 && counts(flow).retransmitted == 0));
+}
+
 #[test]
 fn incast_fills_the_line() {
     for degree in ["2", "8", "16", "20", "32"] {

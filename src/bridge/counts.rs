@@ -66,6 +66,8 @@ pub(crate) struct QueuePairCounts {
     /// Its number.
     pub(crate) qpn: u32,
     pub(crate) packets: u64,
+    /// Bytes of payload in them.
+    pub(crate) payload_bytes: u64,
     /// Requests whose sequence number was seen before.
     pub(crate) retransmissions: u64,
     pub(crate) cnps: u64,
@@ -86,7 +88,8 @@ impl Watch {
         let Ok((bth, _)) = Bth::parse(datagram) else { return };
         let sighting = self.sightings.observe(&bth);
         let direction = bth.opcode.info().map(|info| info.direction);
-        let syndrome = Datagram::parse(datagram, &[]).ok().and_then(|it| it.aeth()).map(|it| it.syndrome);
+        let parsed = Datagram::parse(datagram, &[]).ok();
+        let syndrome = parsed.as_ref().and_then(|it| it.aeth()).map(|it| it.syndrome);
         let is_cnp = u64::from(direction == Some(Direction::Cnp));
         let is_nak = u64::from(matches!(syndrome, Some(Syndrome::Nak(_))));
         let is_rnr = u64::from(matches!(syndrome, Some(Syndrome::RnrNak { .. })));
@@ -100,6 +103,7 @@ impl Watch {
         one.relative_qp = relative_qp;
         one.qpn = bth.dest_qp.get();
         one.packets += 1;
+        one.payload_bytes += parsed.map_or(0, |it| it.payload_len() as u64);
         one.cnps += is_cnp;
         one.naks += is_nak;
         one.rnr_naks += is_rnr;

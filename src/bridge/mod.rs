@@ -13,6 +13,7 @@
 
 mod counts;
 mod direction;
+mod network;
 mod packet;
 mod queue;
 mod run;
@@ -33,7 +34,7 @@ use direction::{Direction, Leaving, is_mac_control};
 pub(crate) use counts::{Counts, QueuePairCounts};
 pub(crate) use run::{Observer, Runner};
 pub(crate) use scenario::{Origin, Queue, Scenario};
-pub(crate) use settings::{Settings, Side};
+pub(crate) use settings::{QueueSettings, Settings, Side};
 
 /// What a bridge knows about a device.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,5 @@
-//! A scenario file: the options of `roce bridge` as TOML (`docs/bridge.md`). A name that is not known is an error.
+//! A scenario file: the options of `roce bridge` as TOML, or a scenario of the simulator whose switch the bridge takes the
+//! place of (`docs/bridge.md`). A name that is not known is an error.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -8,9 +9,12 @@ use std::time::Duration;
 use roce_sim::fault::{FaultPlan, FaultPlanError};
 use roce_sim::net::Marking;
 use roce_sim::net::units::{UnitError, parse_bytes, parse_rate, parse_time};
+use roce_sim::scenario::{Load, Scenario as Network};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use toml::Spanned;
 
+use super::network;
 use super::settings::{QueueSettings, Settings, Side};
 
 /// What a file says.
@@ -24,24 +28,38 @@ pub(crate) struct Scenario {
 
 /// Why a text is no scenario.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {problem}")]
+#[error("{}{problem}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub(crate) struct ScenarioError {
-    line: usize,
+    line: Option<usize>,
     problem: String,
 }
 
 impl Scenario {
-    /// Reads the text of a file.
+    /// Reads the text of a file. What a scenario of the simulator names comes from `load`.
     ///
     /// # Errors
     ///
     /// It is no TOML, has names that are not known, or values that cannot be meant.
-    pub(crate) fn parse(text: &str) -> Result<Self, ScenarioError> {
-        let file: File = toml::from_str(text).map_err(|error| {
+    pub(crate) fn parse(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
+        let wrong = |error: toml::de::Error| {
             let problem = error.message().to_owned();
-            ScenarioError { line: line_of(text, error.span()), problem }
-        })?;
-        file.build().map_err(|(span, problem)| ScenarioError { line: line_of(text, Some(span)), problem })
+            ScenarioError { line: Some(line_of(text, error.span())), problem }
+        };
+        let kind: Kind = toml::from_str(text).map_err(wrong)?;
+        let (file, base) = if kind.topology.is_some() {
+            let network = Network::parse(text, load)
+                .map_err(|error| ScenarioError { line: error.line, problem: error.reason })?;
+            let whole: Whole = toml::from_str(text).map_err(wrong)?;
+            let pauses = whole.bridge.queue.as_ref().is_some_and(|queue| queue.get_ref().pfc.is_some());
+            let port =
+                network::port(&network, pauses).map_err(|problem| ScenarioError { line: None, problem })?;
+            let seed = whole.bridge.seed.or(Some(network.settings.seed));
+            (File { seed, ..whole.bridge }, port)
+        } else {
+            (toml::from_str(text).map_err(wrong)?, QueueSettings::default())
+        };
+        file.build(base)
+            .map_err(|(span, problem)| ScenarioError { line: Some(line_of(text, Some(span))), problem })
     }
 }
 
@@ -54,7 +72,20 @@ fn line_of(text: &str, span: Option<Range<usize>>) -> usize {
 /// Where, and what is wrong.
 type Problem = (Range<usize>, String);
 
+/// Tells the two kinds of files apart.
 #[derive(Debug, Deserialize)]
+struct Kind {
+    topology: Option<IgnoredAny>,
+}
+
+/// A scenario of the simulator, which has read everything else.
+#[derive(Debug, Deserialize)]
+struct Whole {
+    #[serde(default)]
+    bridge: File,
+}
+
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     seed: Option<u64>,
@@ -151,16 +182,15 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Reads the values.
+    /// Reads the values; `base` has what is not given.
     ///
     /// # Errors
     ///
     /// What is wrong, as a sentence.
-    pub(crate) fn build(&self) -> Result<QueueSettings, String> {
-        let default = QueueSettings::default();
+    pub(crate) fn build(&self, base: &QueueSettings) -> Result<QueueSettings, String> {
         let bytes = |text: &Option<String>| read(text, parse_bytes);
         let marking = match (bytes(&self.step)?, bytes(&self.kmin)?, bytes(&self.kmax)?, self.pmax) {
-            (None, None, None, None) => Marking::Off,
+            (None, None, None, None) => base.marking,
             (Some(bytes), None, None, None) => Marking::Step { bytes },
             (None, Some(kmin), Some(kmax), Some(pmax)) => Marking::Red { kmin, kmax, pmax },
             _ => return Err("marking takes kmin, kmax and pmax together, or step alone".to_owned()),
@@ -172,13 +202,13 @@ impl Queue {
             }
             pfc |= 1 << priority;
         }
-        let xoff_bytes = bytes(&self.xoff)?.unwrap_or(default.xoff_bytes);
+        let xoff_bytes = bytes(&self.xoff)?.unwrap_or(base.xoff_bytes);
+        let rate = read(&self.rate, parse_rate)?.map(|rate| NonZeroU64::new(rate).ok_or(NO_RATE));
+        let delay = read(&self.delay, parse_time)?;
         let settings = QueueSettings {
-            rate: read(&self.rate, parse_rate)?
-                .map(|rate| NonZeroU64::new(rate).ok_or(NO_RATE))
-                .transpose()?,
-            delay_ns: read(&self.delay, parse_time)?.unwrap_or_default().as_ps() / 1000,
-            limit_bytes: bytes(&self.bytes)?.unwrap_or(default.limit_bytes),
+            rate: rate.transpose()?.or(base.rate),
+            delay_ns: delay.map_or(base.delay_ns, |delay| delay.as_ps() / 1000),
+            limit_bytes: bytes(&self.bytes)?.unwrap_or(base.limit_bytes),
             marking,
             pfc,
             xoff_bytes,
@@ -220,8 +250,12 @@ impl Rule {
 }
 
 impl File {
-    fn build(self) -> Result<Scenario, Problem> {
+    /// `base` is the queue of both directions where nothing else is said.
+    fn build(self, base: QueueSettings) -> Result<Scenario, Problem> {
         let mut settings = Settings { seed: self.seed.unwrap_or_default(), ..Settings::default() };
+        for side in Side::BOTH {
+            settings.direction_mut(side).queue = base.clone();
+        }
         // Rules first: they are tried before chance.
         for rule in &self.rule {
             let plan: FaultPlan = rule
@@ -242,7 +276,7 @@ impl File {
             faults.rates = plan.rates;
         }
         if let Some(queue) = &self.queue {
-            let built = queue.get_ref().build().map_err(|problem| (queue.span(), problem))?;
+            let built = queue.get_ref().build(&base).map_err(|problem| (queue.span(), problem))?;
             for side in queue.get_ref().from.sides() {
                 settings.direction_mut(side).queue = built.clone();
             }
@@ -262,6 +296,8 @@ impl File {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NO_FILES: &Load<'_> = &|name| Err(format!("there is no {name}"));
 
     #[test]
     fn a_file_says_what_the_options_say() {
@@ -295,6 +331,7 @@ mod tests {
             pfc = [3, 4]
             xoff = "500KB"
             "#,
+            NO_FILES,
         )
         .unwrap();
         assert_eq!(scenario.settings.seed, 7);
@@ -326,8 +363,73 @@ mod tests {
             ("duration = \"1\"\n", 1, "\"1\" is no time"),
             ("[left\n", 1, ""),
         ] {
-            let error = Scenario::parse(text).unwrap_err();
+            let error = Scenario::parse(text, NO_FILES).unwrap_err();
+            assert!(error.line == Some(line) && error.problem.contains(part), "{text}: {error}");
+        }
+    }
+    const NETWORK: &str = r#"
+        name = "two to one"
+        seed = 9
+        [topology]
+        kind = "star"
+        hosts = 3
+        rate = "200Mbps"
+        delay = "50us"
+        [switch]
+        buffer = "3MB"
+        pfc = []
+        marking = { kmin = "5KB", kmax = "200KB", pmax = 0.01 }
+        [[flows]]
+        kind = "pair"
+        from = "h0"
+        to = "h2"
+        bytes = "1MB"
+        [bridge.left]
+        device = "raw:m0"
+        fault = "drop=1%"
+    "#;
+
+    #[test]
+    fn a_scenario_of_the_simulator_is_one_of_the_bridge() {
+        let scenario = Scenario::parse(NETWORK, NO_FILES).unwrap();
+        assert_eq!((scenario.settings.seed, scenario.left.as_deref()), (9, Some("raw:m0")));
+        assert_eq!(scenario.settings.left.faults.to_string(), "drop=1%");
+        for side in Side::BOTH {
+            let queue = &scenario.settings.direction(side).queue;
+            assert_eq!(queue.rate.map(NonZeroU64::get), Some(200_000_000));
+            assert_eq!((queue.delay_ns, queue.limit_bytes, queue.pfc), (50_000, 1_500_000, 0));
+            assert_eq!(queue.marking, Marking::Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 });
+        }
+        // What is said for the bridge alone wins, in the direction for which it is said.
+        let other = format!("{NETWORK}[bridge.queue]\nfrom = \"right\"\nstep = \"9KB\"\nrate = \"1Gbps\"\n");
+        let scenario = Scenario::parse(&other, NO_FILES).unwrap();
+        let [left, right] = Side::BOTH.map(|side| scenario.settings.direction(side).queue.clone());
+        assert_eq!(left.rate.map(NonZeroU64::get), Some(200_000_000));
+        assert_eq!((right.rate.map(NonZeroU64::get), right.delay_ns), (Some(1_000_000_000), 50_000));
+        assert_eq!(right.marking, Marking::Step { bytes: 9_000 });
+    }
+
+    #[test]
+    fn a_network_that_is_no_port_is_refused() {
+        for (from, to, line, part) in [
+            ("hosts = 3", "hosts = 1", Some(13), "no host h2"),
+            ("hosts = 3", "hosts = 3\n        speed = 1", Some(7), "unknown field `speed`"),
+            ("fault = ", "faults = ", Some(20), "unknown field `faults`"),
+            ("\"star\"\n        hosts = 3", "\"ring\"\n        switches = 3", None, "kind = \"star\""),
+            ("        pfc = []\n", "", None, "pfc = []"),
+            (
+                "[[flows]]",
+                "[[topology.faults]]\n        plan = \"drop=1%\"\n        [[flows]]",
+                None,
+                "[[bridge.rule]]",
+            ),
+        ] {
+            let text = NETWORK.replace(from, to);
+            assert_ne!(text, NETWORK);
+            let error = Scenario::parse(&text, NO_FILES).unwrap_err();
             assert!(error.line == line && error.problem.contains(part), "{text}: {error}");
         }
+        let paused = NETWORK.replace("        pfc = []\n", "") + "[bridge.queue]\npfc = [3]\n";
+        assert_eq!(Scenario::parse(&paused, NO_FILES).unwrap().settings.left.queue.pfc, 8);
     }
 }

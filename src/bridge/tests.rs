@@ -68,7 +68,8 @@ fn with_faults(plan: &str) -> Settings {
 }
 
 fn with_queue(toml: &str) -> Settings {
-    Scenario::parse(&format!("[queue]\nfrom = \"left\"\n{toml}")).unwrap().settings
+    let text = format!("[queue]\nfrom = \"left\"\n{toml}");
+    Scenario::parse(&text, &|name| Err(format!("there is no {name}"))).unwrap().settings
 }
 
 /// Everything that has left to the right by then.

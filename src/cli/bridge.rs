@@ -1,6 +1,7 @@
 //! `roce bridge`: a bump in the wire.
 
-use std::fs;
+mod series;
+
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -15,8 +16,12 @@ use roce_sim::fault::FaultPlan;
 use roce_sim::net::units::parse_time;
 use serde_json::{Value, json};
 
+use super::sim::shipped::Source;
 use super::terminal::Output;
-use crate::bridge::{Bridge, Counts, Observer, Origin, Queue, QueuePairCounts, Runner, Scenario, Side};
+use crate::bridge::{
+    Bridge, Counts, Observer, Origin, Queue, QueuePairCounts, QueueSettings, Runner, Scenario, Side,
+};
+use series::Series;
 
 /// Forward everything between two devices, and do to RoCE packets what a bad network does
 ///
@@ -33,9 +38,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "DEVICE")]
     right: Option<String>,
 
-    /// Read what to do from this file (TOML)
+    /// Read what to do from this file (TOML), which may be a scenario of `roce sim` with one switch, or one that is shipped
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_THE_FILE)]
-    scenario: Option<PathBuf>,
+    scenario: Option<String>,
 
     /// Whose packets --fault and the queue are for: those that come from the left, from the right, or both
     #[arg(long, value_enum, hide_possible_values = true, value_name = "SIDE", default_value = "both")]
@@ -97,6 +102,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 
+    /// Write rates.csv, by queue pair, and queues.csv into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Time between two lines of these [default: 100ms]
+    #[arg(long, value_name = "TIME", requires = "out")]
+    interval: Option<String>,
+
     /// Print JSON at the end
     #[arg(long)]
     json: bool,
@@ -123,6 +136,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     }
     // Before anything else, so that no signal is missed.
     let mut live = Live::new(scenario.duration, args.quiet)?;
+    if let Some(dir) = &args.out {
+        let interval = args.interval.as_deref().map(parse_time).transpose()?;
+        let interval = interval.map_or(INTERVAL, |time| Duration::from_nanos(time.as_ns()));
+        live.series = Some(Series::create(dir, interval)?);
+    }
     let mut runner = Runner::open(&scenario.settings, [&left, &right])?;
     if let Some(path) = &args.pcap {
         runner.capture(path)?;
@@ -136,6 +154,9 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         output.flush()?;
     }
     runner.run(&mut live)?;
+    if let Some(series) = live.series.take() {
+        series.finish()?;
+    }
     if args.json {
         serde_json::to_writer_pretty(&mut *output, &document(&runner, &live))?;
         writeln!(output)?;
@@ -148,10 +169,10 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 /// The scenario: that of the file, or that of the options.
 fn read(args: &Args) -> anyhow::Result<Scenario> {
     let mut scenario = match &args.scenario {
-        Some(path) => {
-            let name = path.display();
-            let text = fs::read_to_string(path).with_context(|| format!("reading the scenario {name}"))?;
-            Scenario::parse(&text).with_context(|| format!("the scenario {name}"))?
+        Some(name) => {
+            let source = Source::find(name)?;
+            Scenario::parse(&source.text, &|file| source.load(file))
+                .with_context(|| format!("the scenario {name}"))?
         }
         None => of_options(args)?,
     };
@@ -179,7 +200,7 @@ fn of_options(args: &Args) -> anyhow::Result<Scenario> {
         xoff: args.xoff.clone(),
         xon: args.xon.clone(),
     };
-    let queue = queue.build().map_err(anyhow::Error::msg)?;
+    let queue = queue.build(&QueueSettings::default()).map_err(anyhow::Error::msg)?;
     for side in args.from.sides() {
         let direction = scenario.settings.direction_mut(side);
         direction.queue = queue.clone();
@@ -193,13 +214,17 @@ struct Live {
     signals: SignalFd,
     end: Option<Duration>,
     quiet: bool,
-    next: Duration,
+    /// When the next lines are due.
+    lines: Duration,
+    series: Option<Series>,
     last: Duration,
     before: [Counts; 2],
     queue_pairs: [Vec<QueuePairCounts>; 2],
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Between two samples.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 impl Live {
     fn new(duration: Option<Duration>, quiet: bool) -> anyhow::Result<Self> {
@@ -212,7 +237,8 @@ impl Live {
             signals: signals.context("waiting for signals")?,
             end: duration,
             quiet,
-            next: duration.map_or(SECOND, |duration| duration.min(SECOND)),
+            lines: duration.map_or(SECOND, |duration| duration.min(SECOND)),
+            series: None,
             last: Duration::ZERO,
             before: Default::default(),
             queue_pairs: Default::default(),
@@ -273,19 +299,22 @@ impl Observer for Live {
     }
 
     fn next(&self) -> Duration {
-        self.next
+        self.series.as_ref().map_or(self.lines, |series| series.next().min(self.lines))
     }
 
     fn look(&mut self, since_start: Duration, bridge: &Bridge) -> ControlFlow<()> {
-        if !self.quiet {
-            self.print(since_start, bridge);
+        if let Some(series) = &mut self.series {
+            series.look(since_start, bridge);
         }
-        if self.end.is_some_and(|end| end <= since_start) || self.is_signalled() {
-            return ControlFlow::Break(());
+        if since_start >= self.lines {
+            if !self.quiet {
+                self.print(since_start, bridge);
+            }
+            self.lines = (self.lines + SECOND).max(since_start);
+            self.lines = self.end.map_or(self.lines, |end| end.min(self.lines));
         }
-        self.next = (self.next + SECOND).max(since_start);
-        self.next = self.end.map_or(self.next, |end| end.min(self.next));
-        ControlFlow::Continue(())
+        let ends = self.end.is_some_and(|end| end <= since_start) || self.is_signalled();
+        if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 
@@ -327,7 +356,8 @@ fn print(output: &mut Output, runner: &Runner) -> anyhow::Result<()> {
             writeln!(output, "  {name:18} {value}")?;
         }
         for one in runner.bridge().queue_pairs(side) {
-            let QueuePairCounts { relative_qp, qpn, packets, retransmissions, cnps, naks, rnr_naks } = one;
+            let QueuePairCounts { relative_qp, qpn, packets, retransmissions, cnps, naks, rnr_naks, .. } =
+                one;
             writeln!(
                 output,
                 "  to QP {relative_qp} ({qpn:#08x}): {packets} packets, {retransmissions} retransmissions, {cnps} CNPs, \

@@ -3,7 +3,7 @@
 mod emit;
 mod report;
 mod run;
-mod shipped;
+pub(super) mod shipped;
 mod summary;
 
 use std::io::Write;

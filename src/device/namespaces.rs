@@ -42,6 +42,12 @@ impl Namespace {
         Some(Self { jobs: Some(jobs), thread: Some(thread), path: path? })
     }
 
+    /// Where other programs find it, as a place to which `ip link set … netns` moves an interface.
+    #[allow(dead_code, reason = "for tests of whole networks")]
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Runs something inside and returns what it returned; its panic is ours.
     #[track_caller]
     pub(crate) fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {

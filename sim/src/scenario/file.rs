@@ -2,6 +2,7 @@
 //! an error.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::values::{Bytes, Rate, Span};
@@ -33,6 +34,9 @@ pub(super) struct File {
     pub(super) route: Vec<Route>,
     #[serde(default)]
     pub(super) storm: Vec<Spanned<Storm>>,
+    /// For `roce bridge`, which reads the rest as well and does to packets what the switch does here.
+    #[serde(default, rename = "bridge")]
+    _bridge: IgnoredAny,
 }
 
 fn one() -> u64 {

@@ -17,6 +17,7 @@ macro_rules! shipped {
 /// Name and text of each.
 const SHIPPED: &[(&str, &str)] = shipped![
     "two-to-one",
+    "two-to-one-bridge",
     "incast",
     "unfairness-pfc",
     "fairness-dcqcn",
@@ -30,15 +31,15 @@ const SHIPPED: &[(&str, &str)] = shipped![
 ];
 
 /// The text of a scenario and the directory in which its files lie.
-pub(super) struct Source {
+pub(in crate::cli) struct Source {
     name: String,
-    pub(super) text: String,
+    pub(in crate::cli) text: String,
     dir: PathBuf,
 }
 
 impl Source {
     /// A file of this name, or else the shipped scenario.
-    pub(super) fn find(name: &str) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn find(name: &str) -> anyhow::Result<Self> {
         let path = Path::new(name);
         if let Some((_, text)) = SHIPPED.iter().find(|(known, _)| *known == name)
             && !path.exists()
@@ -54,11 +55,14 @@ impl Source {
 
     /// The scenario with values replaced.
     pub(super) fn parse(&self, set: &[(String, String)]) -> anyhow::Result<Scenario> {
-        let load = |file: &str| {
-            let path = self.dir.join(file);
-            std::fs::read_to_string(&path).map_err(|error| format!("reading {}: {error}", path.display()))
-        };
-        Scenario::parse_with(&self.text, set, &load).map_err(|error| anyhow!("{}: {error}", self.name))
+        Scenario::parse_with(&self.text, set, &|file| self.load(file))
+            .map_err(|error| anyhow!("{}: {error}", self.name))
+    }
+
+    /// The text of a file that the scenario names.
+    pub(in crate::cli) fn load(&self, file: &str) -> Result<String, String> {
+        let path = self.dir.join(file);
+        std::fs::read_to_string(&path).map_err(|error| format!("reading {}: {error}", path.display()))
     }
 }
 
