@@ -5,7 +5,15 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[allow(dead_code, reason = "the cable between two namespaces is for tests of devices")]
+#[path = "../../src/device/namespaces.rs"]
+mod namespaces;
+/// Where the namespaces find what they share with us.
+mod testing {
+    pub(crate) use super::common::skip_unless;
+}
 
+mod bridge;
 mod case;
 mod end;
 mod flush;
@@ -67,6 +75,13 @@ fn a_peer_that_is_killed() {
 fn flush_of_the_kernel() {
     let Some(setting) = Setting::read() else { return };
     special(&setting, "FLUSH", || flush::run(&setting));
+}
+
+#[test]
+#[ignore = "needs a guest with kernel Soft-RoCE: run tests/interop/run"]
+fn bridge_between_us_and_the_kernel() {
+    let Some(setting) = Setting::read() else { return };
+    special(&setting, "marks and losses by `roce bridge`", || bridge::run(&setting));
 }
 
 #[test]
