@@ -42,12 +42,16 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME=A,B,C", value_parser = parse_sweep)]
     sweep: Vec<(String, Vec<String>)>,
 
+    /// Run once for each value of the sweeps that the scenario proposes, and for each combination; --set and --sweep go before
+    #[arg(long)]
+    sweeps: bool,
+
     /// Write CSV files, SVG plots and an HTML report into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
     /// Capture the port of this host into DIR/HOST.pcapng; payload becomes real. Needs --out
-    #[arg(long, value_name = "HOST", requires = "out", conflicts_with = "sweep")]
+    #[arg(long, value_name = "HOST", requires = "out", conflicts_with_all = ["sweep", "sweeps"])]
     pcap_port: Vec<String>,
 
     /// Print JSON
@@ -55,11 +59,11 @@ pub(super) struct Args {
     json: bool,
 
     /// Do not run: print a job that runs one combination of the sweep per index, for slurm or kubernetes
-    #[arg(long, value_name = "SYSTEM", requires_all = ["sweep", "out"])]
+    #[arg(long, value_name = "SYSTEM", requires = "out")]
     emit: Option<emit::System>,
 
     /// Run only the combination with this number, from 0 on, as the jobs of --emit do
-    #[arg(long, value_name = "I", requires_all = ["sweep", "out"], conflicts_with = "emit")]
+    #[arg(long, value_name = "I", requires = "out", conflicts_with = "emit")]
     index: Option<usize>,
 
     /// Print the table of the runs whose summaries lie in this directory
@@ -90,8 +94,12 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     }
     let name = args.scenario.as_deref().unwrap_or_default();
     let source = shipped::Source::find(name)?;
+    let sweeps = sweeps(args, &source)?;
+    if sweeps.is_empty() && (args.emit.is_some() || args.index.is_some()) {
+        bail!("--emit and --index are about the runs of a sweep: add --sweep NAME=A,B,C or --sweeps");
+    }
     if let Some(system) = args.emit {
-        let count = combinations(args).len();
+        let count = combinations(args, &sweeps).len();
         write!(
             output,
             "{}",
@@ -99,14 +107,14 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         )?;
         return Ok(ExitCode::SUCCESS);
     }
-    let summaries = if args.sweep.is_empty() {
+    let summaries = if sweeps.is_empty() {
         vec![run_one(args, &source, output)?]
     } else {
-        run_sweep(args, &source, output)?
+        run_sweep(args, &source, combinations(args, &sweeps), output)?
     };
     if args.json {
         match summaries.as_slice() {
-            [one] if args.sweep.is_empty() => serde_json::to_writer_pretty(&mut *output, one)?,
+            [one] if sweeps.is_empty() => serde_json::to_writer_pretty(&mut *output, one)?,
             all => serde_json::to_writer_pretty(&mut *output, all)?,
         }
         writeln!(output)?;
@@ -147,10 +155,32 @@ fn run_one(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow
     Ok(done.summary)
 }
 
+/// A name and the values that it is to have, one after the other.
+type Sweep = (String, Vec<String>);
+
+/// What is swept: what the scenario proposes, if that is asked for and nothing else is said of it, and what the user wants.
+fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Vec<Sweep>> {
+    if !args.sweeps {
+        return Ok(args.sweep.clone());
+    }
+    let common = common(args);
+    let mut sweeps = source.parse(&common)?.sweeps;
+    ensure!(
+        !sweeps.is_empty(),
+        "the scenario proposes no sweep: it has no [[sweep]] table; use --sweep NAME=A,B,C"
+    );
+    let said = |name: &str| {
+        common.iter().any(|(known, _)| known == name) || args.sweep.iter().any(|(known, _)| known == name)
+    };
+    sweeps.retain(|(name, _)| !said(name));
+    sweeps.extend_from_slice(&args.sweep);
+    Ok(sweeps)
+}
+
 /// Every combination of the values that are swept, the last one changing fastest.
-fn combinations(args: &Args) -> Vec<Vec<(String, String)>> {
+fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Vec<(String, String)>> {
     let mut all = vec![common(args)];
-    for (name, values) in &args.sweep {
+    for (name, values) in sweeps {
         let longer = all.iter().flat_map(|set| {
             values.iter().map(|value| {
                 let mut set = set.clone();
@@ -163,8 +193,12 @@ fn combinations(args: &Args) -> Vec<Vec<(String, String)>> {
     all
 }
 
-fn run_sweep(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow::Result<Vec<Summary>> {
-    let mut sets = combinations(args);
+fn run_sweep(
+    args: &Args,
+    source: &shipped::Source,
+    mut sets: Vec<Vec<(String, String)>>,
+    output: &mut Output,
+) -> anyhow::Result<Vec<Summary>> {
     let first = args.index.unwrap_or(0);
     if let Some(index) = args.index {
         ensure!(index < sets.len(), "there are {} combinations; --index goes from 0 on", sets.len());

@@ -357,6 +357,7 @@ fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> Engine
     config.max_qp = 65_000;
     config.congestion = settings.host.congestion.clone();
     config.notification = settings.host.notification;
+    config.recovery = settings.host.recovery;
     config.line_rate = Rate::bits_per_second(line_rate_bps);
     // Timers are exact here, so nothing has to be made up for.
     config.pacing = Pacing { burst: 0, preamble: true };

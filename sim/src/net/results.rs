@@ -119,6 +119,15 @@ impl Results {
         self.ports.iter().find(|port| port.name == name)
     }
 
+    /// Payload bits a second that a flow sent for the first time after `from`, in the mean of the samples at which it ran;
+    /// `None` if there are none.
+    #[must_use]
+    pub fn goodput_after(&self, flow: u32, from: Time) -> Option<f64> {
+        let points = self.rates.iter().filter(|point| point.flow == flow && point.time > from);
+        let (sum, count) = points.fold((0.0, 0), |(sum, count), point| (sum + point.goodput_bps, count + 1));
+        (count > 0).then(|| sum / f64::from(count))
+    }
+
     /// Jain's index of the rates of all complete flows: 1 when all are equal, 1/n when one has everything.
     #[must_use]
     pub fn jain(&self) -> f64 {

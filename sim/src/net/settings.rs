@@ -1,6 +1,7 @@
 //! What a network is made of besides its topology.
 
 use roce_packet::PathMtu;
+use roce_transport::Recovery;
 use roce_transport::congestion::{Congestion, NotificationPoint};
 
 use super::time::Time;
@@ -215,6 +216,8 @@ pub struct HostSettings {
     pub congestion: Congestion,
     /// How marks are answered; the code point of CNPs is in here.
     pub notification: NotificationPoint,
+    /// What is sent again after a loss.
+    pub recovery: Recovery,
     /// Path MTU.
     pub path_mtu: PathMtu,
     /// Packets that a queue pair may have outstanding.
@@ -240,6 +243,7 @@ impl Default for HostSettings {
             ack_dscp: Some(56),
             congestion: Congestion::none(),
             notification: NotificationPoint::default(),
+            recovery: Recovery::GoBackN,
             path_mtu: PathMtu::Mtu1024,
             window_packets: 4_096,
             timeout: 14,

@@ -5,6 +5,7 @@ use std::ops::Range;
 use roce_packet::PathMtu;
 
 use roce_transport::congestion::Congestion;
+use roce_transport::{Recovery, SelectiveRepeat};
 
 use super::file::{self, File, Flows, Shape};
 use super::{Load, Scenario, ScenarioError, at};
@@ -59,8 +60,25 @@ pub(super) fn build(text: &str, file: File, load: &Load<'_>) -> Result<Scenario,
             reason: "nothing is sent: add a [[flows]] table".to_owned(),
         });
     }
+    let mut sweeps = Vec::new();
+    for sweep in file.sweep {
+        let place = sweep.span();
+        sweeps.push(swept(sweep.into_inner()).map_err(fail(place))?);
+    }
     let (name, description, expectation) = (file.name, file.description, file.expectation);
-    Ok(Scenario { name, description, expectation, topology, settings, flows })
+    Ok(Scenario { name, description, expectation, topology, settings, flows, sweeps })
+}
+
+/// The name and the values as [`Scenario::parse_with`] takes them.
+fn swept(sweep: file::Sweep) -> Result<(String, Vec<String>), Wrong> {
+    if sweep.values.is_empty() {
+        return Err(format!("the sweep of {} has no values", sweep.name));
+    }
+    let text = |value: toml::Value| match value {
+        toml::Value::String(text) => text,
+        other => other.to_string(),
+    };
+    Ok((sweep.name, sweep.values.into_iter().map(text).collect()))
 }
 
 fn link(shape: &file::Topology) -> LinkSpec {
@@ -179,6 +197,10 @@ fn host(table: file::Host, topology: &Topology, text: &str) -> Result<HostSettin
             Congestion::parse(&control).map_err(|error| at(text, Some(place), &error.to_string()))?;
         (host.congestion, host.notification) = parsed;
     }
+    if let Some(table) = table.recovery {
+        let (place, table) = (table.span(), table.into_inner());
+        host.recovery = recovery(table).map_err(|reason| at(text, Some(place), &reason))?;
+    }
     if let Some(mtu) = table.path_mtu {
         let wrong = || at(text, Some(mtu.span()), "path_mtu is 256, 512, 1024, 2048 or 4096");
         host.path_mtu = PathMtu::from_bytes(usize::from(*mtu.get_ref())).ok_or_else(wrong)?;
@@ -193,6 +215,28 @@ fn host(table: file::Host, topology: &Topology, text: &str) -> Result<HostSettin
         });
     }
     Ok(host)
+}
+
+fn recovery(given: file::Recovery) -> Result<Recovery, Wrong> {
+    let mut selective = SelectiveRepeat::default();
+    match given {
+        file::Recovery::Named(file::NamedRecovery::GoBackN) => return Ok(Recovery::GoBackN),
+        file::Recovery::Named(file::NamedRecovery::SelectiveRepeat) => {}
+        file::Recovery::SelectiveRepeat(table) => {
+            let nanos = |span: super::values::Span| span.0.as_ns();
+            set(&mut selective.cap, table.cap);
+            set(&mut selective.rto_low, table.rto_low.map(nanos));
+            set(&mut selective.rto_high, table.rto_high.map(nanos));
+            set(&mut selective.few, table.few);
+        }
+    }
+    if !(1..=SelectiveRepeat::MOST).contains(&selective.cap) {
+        return Err(format!("recovery: cap is 1 to {} packets", SelectiveRepeat::MOST));
+    }
+    if selective.rto_low == 0 || selective.rto_high == 0 {
+        return Err("recovery: rto_low and rto_high are at least 1ns".to_owned());
+    }
+    Ok(Recovery::SelectiveRepeat(selective))
 }
 
 fn set<T>(own: &mut T, given: Option<T>) {

@@ -48,6 +48,8 @@ pub struct Scenario {
     pub settings: Settings,
     /// What is sent.
     pub flows: Vec<FlowSpec>,
+    /// What the file proposes to vary, as [`Self::parse_with`] takes it: names, and the values of each.
+    pub sweeps: Vec<(String, Vec<String>)>,
 }
 
 /// Why a text is no scenario, and where.

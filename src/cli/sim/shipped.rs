@@ -26,6 +26,11 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "pfc-deadlock",
     "pause-storm",
     "loss",
+    "timely-unfairness",
+    "lost-cnps",
+    "ecn-without-pfc",
+    "tuning",
+    "parameters",
     "permutation-k8",
     "clos-1000",
 ];
@@ -73,6 +78,11 @@ pub(super) fn list(output: &mut Output) -> anyhow::Result<()> {
         writeln!(output, "{}", output.style.paint(Paint::BOLD, name))?;
         writeln!(output, "  {}", scenario.description)?;
         writeln!(output, "  Expected: {}", scenario.expectation)?;
+        if !scenario.sweeps.is_empty() {
+            let names: Vec<&str> = scenario.sweeps.iter().map(|(name, _)| name.as_str()).collect();
+            let runs: usize = scenario.sweeps.iter().map(|(_, values)| values.len()).product();
+            writeln!(output, "  --sweeps: {} ({runs} runs)", names.join(", "))?;
+        }
     }
     Ok(())
 }

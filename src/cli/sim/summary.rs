@@ -30,6 +30,9 @@ pub(super) struct Summary {
     pub(super) completion_ms: Option<[f64; 4]>,
     pub(super) mean_goodput_gbps: f64,
     pub(super) jain: f64,
+    /// Goodput of the slowest and the fastest flow of those that ran in the second half of the time.
+    #[serde(default)]
+    pub(super) second_half_gbps: Option<[f64; 2]>,
     pub(super) retransmitted: u64,
     pub(super) timeouts: u64,
     pub(super) cnps_sent: u64,
@@ -76,6 +79,7 @@ impl Summary {
                 / complete as f64
                 / 1e9,
             jain: results.jain(),
+            second_half_gbps: second_half(results),
             retransmitted: sum(|counts| counts.retransmitted),
             timeouts: sum(|counts| counts.timeouts),
             cnps_sent: sum(|counts| counts.cnps_sent),
@@ -112,6 +116,13 @@ impl Summary {
             ("Jain's index of their rates", of_complete(format!("{:.4}", self.jain))),
             ("longest queue, p50/p90/p99/max", format!("{p50:.1} / {p90:.1} / {p99:.1} / {most:.1} KB")),
             (
+                "second half, slowest and fastest",
+                self.second_half_gbps.map_or_else(
+                    || "nothing ran".to_owned(),
+                    |[slow, fast]| format!("{slow:.3} / {fast:.3} Gb/s"),
+                ),
+            ),
+            (
                 "marked, CNPs sent, handled",
                 format!("{}, {}, {}", self.marked, self.cnps_sent, self.cnps_handled),
             ),
@@ -140,6 +151,18 @@ impl Summary {
     }
 }
 
+/// The slowest and the fastest flow of the second half, in Gb/s, if all samples of it were kept.
+fn second_half(results: &Results) -> Option<[f64; 2]> {
+    let from = Time::from_ps(results.end.as_ps() / 2);
+    let numbers = 0..results.flows.len() as u32;
+    let rates = numbers.filter_map(|flow| results.goodput_after(flow, from)).map(|bps| bps / 1e9);
+    let range = rates.fold(None, |range: Option<[f64; 2]>, rate| {
+        let [slow, fast] = range.unwrap_or([rate; 2]);
+        Some([slow.min(rate), fast.max(rate)])
+    });
+    range.filter(|_| results.points_left_out == 0)
+}
+
 /// Several runs, one a line.
 pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Result<()> {
     let set = |run: &Summary| {
@@ -147,26 +170,41 @@ pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Res
     };
     let width = runs.iter().map(|run| set(run).len()).max().unwrap_or(0).max(3);
     let heading = format!(
-        "{:width$} {:>9} {:>10} {:>10} {:>10} {:>7} {:>9} {:>9} {:>9} {:>8}",
-        "set", "complete", "median ms", "slowest ms", "p90 KB", "Jain", "marked", "CNPs", "pauses", "dropped"
+        "{:width$} {:>9} {:>10} {:>10} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "set",
+        "complete",
+        "median ms",
+        "slowest ms",
+        "Jain",
+        "2nd half Gb/s",
+        "p90 KB",
+        "marked",
+        "CNPs",
+        "pauses",
+        "dropped",
+        "resent"
     );
     writeln!(output, "{}", output.style.paint(Paint::BOLD, heading))?;
     for run in runs {
         let [_, median, _, slow] = run.completion_ms.unwrap_or([f64::NAN; 4]);
+        let half =
+            run.second_half_gbps.map_or_else(String::new, |[slow, fast]| format!("{slow:.2}-{fast:.2}"));
         writeln!(
             output,
-            "{:width$} {:>4}/{:<4} {:>10.3} {:>10.3} {:>10.1} {:>7.4} {:>9} {:>9} {:>9} {:>8}",
+            "{:width$} {:>4}/{:<4} {:>10.3} {:>10.3} {:>7.4} {:>13} {:>10.1} {:>8} {:>8} {:>8} {:>8} {:>8}",
             set(run),
             run.flows - run.incomplete,
             run.flows,
             median,
             slow,
-            run.queue_bytes[1] as f64 / 1e3,
             run.jain,
+            half,
+            run.queue_bytes[1] as f64 / 1e3,
             run.marked,
             run.cnps_sent,
             run.pauses,
-            run.dropped.values().sum::<u64>()
+            run.dropped.values().sum::<u64>(),
+            run.retransmitted
         )?;
     }
     Ok(())

@@ -1,0 +1,215 @@
+//! What others say of PFC, ECN, DCQCN and TIMELY, as experiments: each prints the figures that `docs/simulator.md` states.
+
+use roce_sim::net::{DropReason, FlowState, Results, Time};
+
+use super::{assert_lossless, proposed, run, run_with};
+
+fn ms(time: Option<Time>) -> f64 {
+    time.unwrap_or(Time::NEVER).as_secs_f64() * 1e3
+}
+
+/// Payload of all flows over the time until the last one ended.
+fn goodput_gbps(results: &Results) -> f64 {
+    let complete = results.flows.iter().filter(|flow| flow.state == FlowState::Complete);
+    complete.map(|flow| flow.spec.bytes as f64 * 8.0).sum::<f64>() / results.end.as_secs_f64() / 1e9
+}
+
+fn retransmitted(results: &Results) -> u64 {
+    results.flows.iter().map(|flow| flow.counts.retransmitted).sum()
+}
+
+fn queue_kb(results: &Results, from: &str, to: &str) -> (f64, f64) {
+    let port = results.port(from, to).unwrap();
+    (port.queue.quantile(0.9) as f64 / 1e3, port.stats.queue_most as f64 / 1e3)
+}
+
+/// Head-of-line blocking under PFC.
+#[test]
+fn pfc_has_a_victim_and_dcqcn_helps_it() {
+    let victim = |results: &Results| ms(results.flows[8].completion_time);
+    let (pfc, dcqcn) = (run("victim-pfc"), run("victim-dcqcn"));
+    let lossy = run_with("victim-pfc", &[("switch.pfc", "[]")]);
+    assert_lossless(&pfc);
+    assert_lossless(&dcqcn);
+    let alone = 10e6 * 1_106.0 / 1_024.0 * 8.0 / 40e9 * 1e3;
+    println!(
+        "victim: alone {alone:.2} ms, PFC {:.2}, PFC and DCQCN {:.2}, neither {:.2}; of the flood then {} of 8 fail, {} of {} resent",
+        victim(&pfc),
+        victim(&dcqcn),
+        victim(&lossy),
+        lossy.incomplete(),
+        retransmitted(&lossy),
+        lossy.data_packets
+    );
+    assert!(victim(&pfc) > 5.0 * alone, "{}", victim(&pfc));
+    assert!(victim(&lossy) < 1.02 * alone, "{}", victim(&lossy));
+    assert!(victim(&dcqcn) < 0.5 * victim(&pfc), "{}", victim(&dcqcn));
+    // Where it waits is not where the congestion is.
+    assert!(pfc.port("leaf0", "spine0").unwrap().stats.paused[3] > Time::from_us(5_000));
+    assert_eq!(pfc.port("leaf2", "h17").unwrap().stats.pauses_received, 0);
+}
+
+#[test]
+fn selective_repeat_outlives_go_back_n() {
+    let recoveries = proposed("loss", "host.recovery");
+    for (plan, least) in proposed("loss", "topology.faults.0.plan").iter().zip([0.99, 0.99, 1.0, 1.5, 2.5]) {
+        let goodput: Vec<f64> = recoveries
+            .iter()
+            .map(|recovery| {
+                let results =
+                    run_with("loss", &[("host.recovery", recovery), ("topology.faults.0.plan", plan)]);
+                assert_eq!(results.flows[0].state, FlowState::Complete, "{plan} {recovery}");
+                assert_eq!(results.dropped(DropReason::Link) > 0, plan != "drop=0%");
+                goodput_gbps(&results)
+            })
+            .collect();
+        println!("{plan}: go-back-N {:.2} Gb/s, selective repeat {:.2}", goodput[0], goodput[1]);
+        assert!(goodput[1] >= least * goodput[0], "{plan}: {goodput:?}");
+    }
+}
+
+#[test]
+fn timely_shares_by_history() {
+    let ratio = |control: &str, start: &str| {
+        let set = [("host.congestion", control), ("flows.1.start", start)];
+        let results = run_with("timely-unfairness", &set);
+        let late = |flow| results.goodput_after(flow, Time::from_us(150_000)).unwrap() / 1e9;
+        println!("{control}, second from {start}: {:.2} and {:.2} Gb/s", late(0), late(1));
+        late(1) / late(0)
+    };
+    let starts = proposed("timely-unfairness", "flows.1.start");
+    let timely: Vec<f64> = starts.iter().map(|start| ratio("timely", start)).collect();
+    assert_eq!((starts[0].as_str(), starts[2].as_str()), ("0ms", "5ms"));
+    assert!((timely[0] - 1.0).abs() < 0.05 && timely[2] > 3.0, "{timely:?}");
+    for control in ["swift", "dcqcn:paper"] {
+        let ratio = ratio(control, "5ms");
+        assert!((0.85 / 1.15..1.15 / 0.85).contains(&ratio), "{control}: {ratio}");
+    }
+}
+
+#[test]
+fn cnps_may_be_lost_until_most_are() {
+    let lost = |link: &str, chance: &str| {
+        let plan = format!("rule:opcode=CNP,chance={chance},action=drop");
+        let set = [("topology.faults.0.link", link), ("topology.faults.0.plan", &plan)];
+        let results = run_with("lost-cnps", &set);
+        assert_eq!(results.incomplete(), 0);
+        assert_eq!(results.dropped(DropReason::Link), results.sum(|port| port.drops()), "only CNPs are lost");
+        let (queue, most) = queue_kb(&results, "s0", "h4");
+        println!(
+            "{chance} of the CNPs on {link} lost: {:.2} Gb/s, Jain {:.3}, queue {queue:.0} KB, at most {most:.0}, {} pauses",
+            goodput_gbps(&results),
+            results.jain(),
+            results.sum(|port| port.pauses_sent)
+        );
+        results
+    };
+    let all = r#"["h4", "s0"]"#;
+    let [none, tenth, half, most, every] =
+        ["0%", "10%", "50%", "90%", "100%"].map(|chance| lost(all, chance));
+    let pauses = |results: &Results| results.sum(|port| port.pauses_sent);
+    let peak = |results: &Results| queue_kb(results, "s0", "h4").1;
+    assert!((goodput_gbps(&tenth) / goodput_gbps(&none) - 1.0).abs() < 0.05 && tenth.jain() > 0.99);
+    assert!(peak(&none) < 1_000.0 && peak(&half) > 2_000.0, "{} {}", peak(&none), peak(&half));
+    assert_eq!((pauses(&none), pauses(&half)), (0, 0));
+    assert!(pauses(&most) > 500 && most.jain() < 0.97, "{} {}", pauses(&most), most.jain());
+    // Without any, DCQCN is not there: PFC holds the queue, and ports of one switch are shared evenly.
+    assert!(pauses(&every) > 500 && every.jain() > 0.999, "{} {}", pauses(&every), every.jain());
+    let one = lost(r#"["h0", "s0"]"#, "50%");
+    let rates: Vec<f64> = one.flows.iter().map(|flow| flow.goodput_bps()).collect();
+    assert!(rates[1..].iter().all(|rate| rates[0] > 2.0 * rate), "{rates:?}");
+}
+
+/// What became of sixteen flows into one port.
+struct Incast {
+    results: Results,
+    resent: f64,
+}
+
+fn incast(bytes: &str, pfc: &str, control: &str, recovery: &str) -> Incast {
+    let set = [
+        ("flows.0.bytes", bytes),
+        ("switch.pfc", pfc),
+        ("host.congestion", control),
+        ("host.recovery", recovery),
+    ];
+    let results = run_with("ecn-without-pfc", &set);
+    let resent = retransmitted(&results) as f64 / results.data_packets as f64;
+    println!(
+        "{bytes}, PFC {pfc}, {control}, {recovery}: {:.3} ms, {:.2} Gb/s, {} dropped, {:.1} % resent",
+        results.end.as_secs_f64() * 1e3,
+        goodput_gbps(&results),
+        results.sum(|port| port.drops()),
+        resent * 100.0
+    );
+    Incast { results, resent }
+}
+
+#[test]
+fn ecn_without_pfc_loses_the_first_burst_only() {
+    let [go_back, selective]: [String; 2] = proposed("ecn-without-pfc", "host.recovery").try_into().unwrap();
+    let end = |run: &Incast| run.results.end.as_secs_f64();
+    for bytes in proposed("ecn-without-pfc", "flows.0.bytes") {
+        let run = |pfc, control, recovery: &str| incast(&bytes, pfc, control, recovery);
+        let (pfc, ecn) = (run("[3]", "dcqcn:paper", &go_back), run("[]", "dcqcn:paper", &go_back));
+        let ecn_selective = run("[]", "dcqcn:paper", &selective);
+        assert_lossless(&pfc.results);
+        for ecn in [&ecn, &ecn_selective] {
+            assert!(ecn.results.incomplete() == 0 && ecn.results.dropped(DropReason::Buffer) > 100);
+            assert!(end(ecn) < 1.05 * end(&pfc), "{bytes}: {} {}", end(ecn), end(&pfc));
+        }
+        if bytes != "5MB" {
+            continue;
+        }
+        assert!(ecn.resent < 0.06, "{}", ecn.resent);
+        // Flows of half the length lose as much: it is all at the start.
+        let half = incast("2500KB", "[]", "dcqcn:paper", &go_back);
+        assert_eq!(half.results.dropped(DropReason::Buffer), ecn.results.dropped(DropReason::Buffer));
+        let (neither, kept) = (run("[]", "none", &go_back), run("[]", "none", &selective));
+        assert!(neither.resent > 0.5, "{}", neither.resent);
+        assert!(kept.results.incomplete() == 0 && goodput_gbps(&kept.results) > 35.0);
+    }
+}
+
+#[test]
+fn each_topology_wants_its_own_tuning() {
+    let paper = ("{ kmin = \"5KB\", kmax = \"200KB\", pmax = 0.01 }", "dcqcn:paper");
+    let hpcc = ("{ kmin = \"400KB\", kmax = \"1600KB\", pmax = 0.2 }", "dcqcn:hpcc");
+    let run = |rate: &str, (marking, control): (&str, &str)| {
+        let set = [("topology.rate", rate), ("switch.marking", marking), ("host.congestion", control)];
+        let results = run_with("tuning", &set);
+        assert_lossless(&results);
+        let queue = queue_kb(&results, "s0", "h16").0;
+        println!("{rate}, {control}: {:.2} Gb/s, queue {queue:.0} KB", goodput_gbps(&results));
+        (goodput_gbps(&results), queue)
+    };
+    let slow = [paper, hpcc].map(|setting| run("10Gbps", setting));
+    let fast = [paper, hpcc].map(|setting| run("100Gbps", setting));
+    assert!(fast[0].0 < 0.85 * fast[1].0, "{fast:?}");
+    assert!(slow[1].1 > 10.0 * slow[0].1 && slow[1].0 < 1.05 * slow[0].0, "{slow:?}");
+}
+
+#[test]
+fn flows_converge_where_the_timer_leads() {
+    let apart = |control: &str| {
+        let seeds = proposed("parameters", "seed");
+        let sum: f64 = seeds
+            .iter()
+            .map(|seed| {
+                let results = run_with("parameters", &[("host.congestion", control), ("seed", seed)]);
+                let [first, second] =
+                    [0, 1].map(|flow| results.goodput_after(flow, Time::from_us(20_000)).unwrap());
+                (first - second).abs() / (first + second)
+            })
+            .sum();
+        let mean = sum / seeds.len() as f64;
+        println!("{control}: {:.1} % apart", mean * 100.0);
+        mean
+    };
+    let (timer, counter) =
+        ("dcqcn:paper,rpg_byte_reset=0", "dcqcn:paper,rpg_byte_reset=2344,rpg_time_reset=1500");
+    let controls = proposed("parameters", "host.congestion");
+    assert!([timer, counter].iter().all(|control| controls.iter().any(|known| known == control)));
+    let (timer, counter) = (apart(timer), apart(counter));
+    assert!(counter > 3.0 * timer, "{counter} {timer}");
+}

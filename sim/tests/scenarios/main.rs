@@ -1,0 +1,186 @@
+//! The shipped scenarios do what they say.
+
+mod claims;
+
+use roce_sim::net::{Results, Simulation, Time};
+use roce_sim::scenario::Scenario;
+use roce_transport::{Recovery, SelectiveRepeat};
+
+fn text(name: &str) -> String {
+    let path = format!("{}/../scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[track_caller]
+fn run_with(name: &str, replaced: &[(&str, &str)]) -> Results {
+    let replaced: Vec<_> = replaced.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    let scenario =
+        Scenario::parse_with(&text(name), &replaced, &|file| Err(format!("{file} is not shipped")));
+    let scenario = scenario.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings).unwrap();
+    simulation.run_to_end();
+    simulation.results()
+}
+
+fn run(name: &str) -> Results {
+    run_with(name, &[])
+}
+
+fn assert_lossless(results: &Results) {
+    assert_eq!((results.incomplete(), results.sum(|port| port.drops())), (0, 0));
+}
+
+#[test]
+fn all_of_them_can_be_read() {
+    let folder = format!("{}/../scenarios", env!("CARGO_MANIFEST_DIR"));
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let scenario = Scenario::parse(&text, &|file| Err(format!("{file} is not shipped")));
+        let scenario = scenario.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(!scenario.expectation.is_empty() && !scenario.description.is_empty(), "{}", path.display());
+        Simulation::new(&scenario.topology, &scenario.flows, scenario.settings).unwrap();
+        count += 1;
+        for (name, value) in
+            scenario.sweeps.iter().flat_map(|(name, all)| all.iter().map(move |one| (name, one)))
+        {
+            let set = [(name.clone(), value.clone())];
+            let swept = Scenario::parse_with(&text, &set, &|file| Err(format!("{file} is not shipped")));
+            assert!(swept.is_ok(), "{}, {name} = {value}: {swept:?}", path.display());
+        }
+    }
+    assert!(count >= 16, "{count}");
+}
+
+/// The values that a shipped scenario proposes for a setting.
+fn proposed(scenario: &str, setting: &str) -> Vec<String> {
+    let scenario = Scenario::parse(&text(scenario), &|file| Err(format!("{file} is not shipped"))).unwrap();
+    let sweep = scenario.sweeps.into_iter().find(|(name, _)| name == setting);
+    sweep.unwrap_or_else(|| panic!("{} does not propose {setting}", scenario.name)).1
+}
+
+#[test]
+fn two_to_one_converges() {
+    let fair = 40e9 * 1_024.0 / 1_106.0 / 2.0;
+    let mut apart = Vec::new();
+    for seed in proposed("two-to-one", "seed") {
+        let results = run_with("two-to-one", &[("seed", &seed)]);
+        assert_eq!(results.sum(|port| port.drops()), 0);
+        let rates = [0, 1].map(|flow| results.goodput_after(flow, Time::from_us(30_000)).unwrap());
+        println!("seed {seed}: {:.2} and {:.2} Gb/s of {:.2}", rates[0] / 1e9, rates[1] / 1e9, fair / 1e9);
+        apart.push(rates.map(|rate| (rate / fair - 1.0).abs()).into_iter().fold(0.0, f64::max));
+        let alone = results.rates.iter().filter(|p| p.flow == 0 && p.time < Time::from_us(9_000));
+        assert!(
+            alone.filter(|p| p.goodput_bps > 1.9 * fair).count() > 80,
+            "it has the line for itself at first"
+        );
+    }
+    apart.sort_unstable_by(f64::total_cmp);
+    assert!(apart.len() >= 5 && apart[apart.len() / 2] < 0.05, "{apart:?}");
+}
+
+/// The same at a two-hundredth of the speed, as `roce bridge` has it; there `tests/bridge` looks at it.
+#[test]
+fn two_to_one_converges_at_the_speed_of_a_bridge_too() {
+    let results = run("two-to-one-bridge");
+    assert_eq!(results.sum(|port| port.drops()), 0);
+    let fair = 200e6 * 1_024.0 / 1_106.0 / 2.0;
+    for flow in 0..2 {
+        let mean = results.goodput_after(flow, Time::from_us(15_000_000)).unwrap();
+        println!("flow {flow}: {:.1} Mb/s of {:.1}", mean / 1e6, fair / 1e6);
+        assert!((mean / fair - 1.0).abs() < 0.05, "flow {flow}: {mean} of {fair}");
+    }
+    let counts = |flow: usize| &results.flows[flow].counts;
+    assert!((0..2).all(|flow| counts(flow).cnps_sent > 100 && counts(flow).retransmitted == 0));
+}
+
+#[test]
+fn incast_fills_the_line() {
+    let degrees = proposed("incast", "flows.0.degree");
+    assert_eq!(degrees, ["2", "8", "16", "20", "32"]);
+    for degree in degrees {
+        let results = run_with("incast", &[("flows.0.degree", &degree)]);
+        assert_lossless(&results);
+        let bytes = 20e6 * degree.parse::<f64>().unwrap();
+        let ideal = bytes * 1_106.0 / 1_024.0 * 8.0 / 100e9;
+        let part = results.end.as_secs_f64() / ideal;
+        println!("{degree}:1 takes {part:.3} of the ideal, Jain {:.4}", results.jain());
+        assert!(part < 1.25, "{degree}: {part}");
+    }
+}
+
+#[test]
+fn pfc_alone_is_unfair_and_dcqcn_is_not() {
+    let pfc = run("unfairness-pfc");
+    assert_lossless(&pfc);
+    let rates: Vec<f64> = pfc.flows.iter().map(|flow| flow.goodput_bps() / 1e9).collect();
+    println!("PFC: {rates:.2?}");
+    assert!(rates[..3].iter().all(|rate| rates[3] > 1.2 * rate), "{rates:?}");
+    let dcqcn = run("fairness-dcqcn");
+    assert_lossless(&dcqcn);
+    let rates: Vec<f64> = dcqcn.flows.iter().map(|flow| flow.goodput_bps() / 1e9).collect();
+    println!("DCQCN: {rates:.2?}");
+    let mean = rates.iter().sum::<f64>() / 4.0;
+    assert!(rates.iter().all(|rate| (rate / mean - 1.0).abs() < 0.15), "{rates:?}");
+}
+
+#[test]
+fn buffers_in_a_circle_stand_still() {
+    let results = run("pfc-deadlock");
+    assert_eq!(results.incomplete(), 6);
+    assert!(results.port("s0", "s1").unwrap().stats.paused[3] > Time::from_us(15_000));
+}
+
+#[test]
+fn a_storm_reaches_those_who_never_come_near() {
+    let results = run("pause-storm");
+    assert!(results.flows[1].completion_time.unwrap() > Time::from_us(9_000));
+}
+
+const SMALL: &str = r#"
+name = "small"
+[topology]
+kind = "star"
+hosts = 2
+[host]
+recovery = "selective-repeat"
+[[flows]]
+kind = "pair"
+from = "h0"
+to = "h1"
+bytes = "1MB"
+[[sweep]]
+name = "flows.0.bytes"
+values = ["1MB", 2000]
+"#;
+
+#[test]
+fn recovery_and_sweeps_are_read() {
+    let parse = |from: &str, to: &str| {
+        assert!(SMALL.contains(from), "{from}");
+        Scenario::parse(&SMALL.replace(from, to), &|file| Err(file.to_owned()))
+    };
+    let recovery = |text: &str| parse("\"selective-repeat\"", text).unwrap().settings.host.recovery;
+    assert_eq!(recovery("\"go-back-n\""), Recovery::GoBackN);
+    let selective = SelectiveRepeat::default();
+    assert_eq!(recovery("\"selective-repeat\""), Recovery::SelectiveRepeat(selective));
+    let all = "{ cap = 7, rto_low = \"5us\", rto_high = \"1ms\", few = 2 }";
+    let own = SelectiveRepeat { cap: 7, rto_low: 5_000, rto_high: 1_000_000, few: 2 };
+    assert_eq!(recovery(all), Recovery::SelectiveRepeat(own));
+    let sweeps = parse("small", "small").unwrap().sweeps;
+    assert_eq!(sweeps, [("flows.0.bytes".to_owned(), vec!["1MB".to_owned(), "2000".to_owned()])]);
+
+    let error = |from: &str, to: &str| parse(from, to).unwrap_err().to_string();
+    let known =
+        "recovery is \"go-back-n\", \"selective-repeat\" or a table of cap, rto_low, rto_high and few";
+    assert_eq!(error("\"selective-repeat\"", "\"selective\""), format!("line 7: {known}"));
+    assert_eq!(error("\"selective-repeat\"", "{ caps = 7 }"), format!("line 7: {known}"));
+    let cap = "line 7: recovery: cap is 1 to 4096 packets";
+    assert_eq!(error("\"selective-repeat\"", "{ cap = 0 }"), cap);
+    assert_eq!(error("\"selective-repeat\"", "{ cap = 4097 }"), cap);
+    let timeout = "line 7: recovery: rto_low and rto_high are at least 1ns";
+    assert_eq!(error("\"selective-repeat\"", "{ rto_low = \"0us\" }"), timeout);
+    let empty = error("[\"1MB\", 2000]", "[]");
+    assert_eq!(empty, "line 13: the sweep of flows.0.bytes has no values");
+}
