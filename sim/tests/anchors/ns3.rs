@@ -17,6 +17,19 @@ pub(crate) struct Parameters {
     pub(crate) stages: u32,
     pub(crate) additive: f64,
     pub(crate) hyper: f64,
+    pub(crate) least: f64,
+}
+
+impl Parameters {
+    /// With all rates times `factor`.
+    pub(crate) fn scaled(self, factor: f64) -> Self {
+        Self {
+            additive: self.additive * factor,
+            hyper: self.hyper * factor,
+            least: self.least * factor,
+            ..self
+        }
+    }
 }
 
 pub(crate) const MLX100: Parameters = Parameters {
@@ -26,6 +39,7 @@ pub(crate) const MLX100: Parameters = Parameters {
     stages: 1,
     additive: 20e6,
     hyper: 200e6,
+    least: 100e6,
 };
 
 pub(crate) const PAPER40: Parameters = Parameters {
@@ -35,16 +49,18 @@ pub(crate) const PAPER40: Parameters = Parameters {
     stages: 5,
     additive: 40e6,
     hyper: 200e6,
+    least: 100e6,
 };
 
 const GAIN: f64 = 1.0 / 256.0;
-const LEAST: f64 = 100e6;
 
 #[derive(Debug)]
 pub(crate) struct Ns3Dcqcn {
     parameters: Parameters,
     most: f64,
     rate: f64,
+    /// The rate when the last packet left: it decides when the next one may.
+    pace: f64,
     target: f64,
     alpha: f64,
     stage: u32,
@@ -68,6 +84,7 @@ impl Ns3Dcqcn {
             parameters,
             most,
             rate: most,
+            pace: most,
             target: most,
             alpha: 1.0,
             stage: 0,
@@ -111,7 +128,7 @@ impl Ns3Dcqcn {
         if self.stage > 0 {
             self.target = self.rate;
         }
-        self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(LEAST);
+        self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(self.parameters.least);
         self.stage = 0;
         self.increase_at = Some(now + self.parameters.increase_period);
     }
@@ -129,6 +146,11 @@ impl Ns3Dcqcn {
 }
 
 impl CongestionControl for Ns3Dcqcn {
+    fn on_send(&mut self, now: Instant, _bytes: u32) {
+        self.advance(now.as_nanos());
+        self.pace = self.rate;
+    }
+
     fn on_ack(&mut self, now: Instant, ack: &Ack) {
         if ack.marked {
             self.on_cnp(now);
@@ -151,18 +173,8 @@ impl CongestionControl for Ns3Dcqcn {
         }
     }
 
-    fn on_timer(&mut self, now: Instant) {
-        self.advance(now.as_nanos());
-    }
-
-    fn next_timer(&self) -> Option<Instant> {
-        let cut = self.clock.filter(|clock| clock.cut_notified).map(|clock| clock.cut_at);
-        let increase = self.increase_at.filter(|_| self.rate < self.most);
-        cut.into_iter().chain(increase).min().map(Instant::from_nanos)
-    }
-
     fn rate(&self) -> Rate {
-        Rate::bits_per_second(self.rate as u64)
+        Rate::bits_per_second(self.pace as u64)
     }
 
     fn observe(&self, _: Instant) -> Observation {
