@@ -240,6 +240,27 @@ fn a_slow_receiver_pauses_its_switch() {
     assert!(results.port("h1", "s0").unwrap().stats.pauses_sent > 10);
 }
 
+/// A host whose data priority is paused by its switch still acknowledges what it receives.
+#[test]
+fn a_paused_host_still_acknowledges() {
+    let mut settings = Settings::default();
+    // Host 1 takes frames in slowly, so that its switch has to pause host 0, which sends to it and receives from host 2.
+    settings.switch.threshold = Threshold::Static { bytes: 50_000 };
+    settings.switch.marking[3] = Marking::Off;
+    let limit = ReceiveLimit { host: Some(1), rate_bps: 1_000_000_000, xoff_bytes: 20_000 };
+    settings.host.receive_limit = Some(limit);
+    settings.stop = Time::from_us(20_000);
+    let flows = [flow(0, 1, 1_000_000), flow(2, 0, 5_000_000)];
+    let results = run(&Topology::star(3, LINK).unwrap(), &flows, settings);
+    assert_complete(&results);
+    let paused = results.port("h0", "s0").unwrap().stats.paused[3];
+    assert!(paused > Time::from_us(5_000), "host 0 stands still for most of the time: {paused}");
+    // 5 MB in one direction, as if nothing were paused.
+    let alone = 5e6 * 1_106.0 / 1_024.0 * 8.0 / 100e9;
+    let time = results.flows[1].completion_time.unwrap();
+    assert!(time.as_secs_f64() < 1.1 * alone, "{time} for what takes {:.0} us", alone * 1e6);
+}
+
 #[test]
 fn everybody_to_everybody_and_back() {
     let topology = Topology::full_mesh(3, 2, LINK, LINK).unwrap();

@@ -1,8 +1,8 @@
 //! A host: a real engine behind a port.
 //!
 //! The port asks the engine for the next packet only when the link is free, so the engine's own scheduler decides
-//! what goes out. A packet whose priority is paused waits in the port; a few may, then the engine is asked no more
-//! until something moves.
+//! what goes out. A packet whose priority is paused waits in the port; a few may, then the engine is asked for no more
+//! requests until something moves. Answers have a priority of their own and pass.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::world::{Event, World};
 
 /// Room for the largest datagram.
 const SCRATCH: usize = 4096 + 128;
-/// Packets that may wait in the port because their priority is paused.
+/// Packets of one priority that may wait in the port because it is paused.
 const MOST_HELD: u32 = 8;
 /// The most completions fetched at once.
 const COMPLETIONS: usize = 16;
@@ -41,6 +41,14 @@ pub(super) struct Host {
     scratch: Box<[u8; SCRATCH]>,
     /// Completions that the simulation has not looked at.
     pub(super) completions: Vec<Wc>,
+}
+
+/// What the engine is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    All,
+    /// Acknowledgements and notifications.
+    Answers,
 }
 
 /// Frames that a slow host has not taken in yet.
@@ -198,11 +206,15 @@ impl Host {
                     return world.wake_when_free(port);
                 }
             }
-            let held: u32 = end.queues.iter().map(|queue| queue.frames).sum();
-            if held >= MOST_HELD {
+            let is_full = |priority: u8| end.queues[usize::from(priority)].frames >= MOST_HELD;
+            let settings = &world.settings.host;
+            let requests = priority_of(settings.dscp);
+            let answers = priority_of(settings.ack_dscp.unwrap_or(settings.dscp));
+            if is_full(answers) {
                 return;
             }
-            let Some(id) = self.next_frame(world) else { return };
+            let wanted = if is_full(requests) { Wanted::Answers } else { Wanted::All };
+            let Some(id) = self.next_frame(world, wanted) else { return };
             let priority = usize::from(world.frames.get(id).priority);
             let World { ports, frames, .. } = world;
             let end = &mut ports[port as usize];
@@ -217,13 +229,17 @@ impl Host {
 
     /// Asks the engine for a packet and puts it into a frame.
     #[inline]
-    fn next_frame(&mut self, world: &mut World) -> Option<FrameId> {
+    fn next_frame(&mut self, world: &mut World, wanted: Wanted) -> Option<FrameId> {
         let mut slot = TxSlot::new(&mut self.scratch[..]);
         let implied = world.settings.payload == PayloadMode::Implied;
         if implied {
             slot.batch = Batch::UNSEALED;
         }
-        let transmit = self.engine.poll_transmit(world.now.to_instant(), &mut slot)?;
+        let now = world.now.to_instant();
+        let transmit = match wanted {
+            Wanted::All => self.engine.poll_transmit(now, &mut slot)?,
+            Wanted::Answers => self.engine.poll_transmit_answer(now, &mut slot)?,
+        };
         let bytes = self.scratch.get(..transmit.len)?;
         let opcode = Opcode(bytes.first().copied().unwrap_or_default());
         let mut frame = Frame::datagram(&transmit.path, transmit.len)?;

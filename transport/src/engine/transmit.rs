@@ -47,6 +47,24 @@ impl Engine {
         None
     }
 
+    /// The same for what answers a peer and nothing else: notifications, and what responders send. For a device that may
+    /// send no requests now, because their priority is paused, but has an answer's.
+    pub fn poll_transmit_answer(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        self.set_now(now);
+        if let Some(transmit) = self.transmit_notification(slot) {
+            return Some(transmit);
+        }
+        // Nobody's turn is used up: those that have requests as well wait for it.
+        for &index in &self.ready {
+            let Some(qp) = self.qps.get_mut(index) else { continue };
+            if let Some(transmit) = qp.transmit_answer(&mut self.shared, slot) {
+                Self::queue_deadline(&mut self.timers, index, qp);
+                return Some(transmit);
+            }
+        }
+        None
+    }
+
     /// Notifications of congestion leave before everything else.
     #[inline]
     fn transmit_notification(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
@@ -121,9 +139,26 @@ impl Qp {
             }
             _ => None,
         }?;
+        self.count_transmit(shared, &transmit);
+        Some(transmit)
+    }
+
+    /// What the responder of an RC queue pair sends.
+    fn transmit_answer(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        let Halves::Rc(_, responder) = &mut self.halves else { return None };
+        let speaks = match self.core.attr.state {
+            QpState::Rtr | QpState::Rts | QpState::Sqd => true,
+            QpState::Err => responder.has_last_words(),
+            _ => false,
+        };
+        let transmit = speaks.then(|| responder.transmit(&mut self.core, shared, slot)).flatten()?;
+        self.count_transmit(shared, &transmit);
+        Some(transmit)
+    }
+
+    fn count_transmit(&mut self, shared: &mut Shared, transmit: &Transmit) {
         count!(shared, self.core, rdma_tx_packets);
         count!(shared, self.core, rdma_tx_bytes, transmit.len as u64);
-        Some(transmit)
     }
 }
 
