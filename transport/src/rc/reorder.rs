@@ -135,3 +135,47 @@ impl RcResponder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A SEND Only with four bytes of payload and an ICRC that nobody looks at here.
+    fn send_only(psn: u8, payload: u8) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        (bytes[0], bytes[11]) = (0x04, psn);
+        bytes[12..16].fill(payload);
+        bytes
+    }
+
+    fn keep(reorder: &mut Reorder, expected: u32, datagram: &[u8]) -> Kept {
+        reorder.keep(Psn::new(expected), &Datagram::parse(datagram, &[]).unwrap())
+    }
+
+    /// A slot is empty once its packet was taken: 2^24 packets later the same PSN is another packet, which has neither come
+    /// nor is kept already.
+    #[test]
+    fn what_was_taken_is_gone_when_its_number_comes_again() {
+        let (psn, mut reorder) = (Psn::new(5), Reorder::new(4, 256));
+        assert_eq!(keep(&mut reorder, 4, &send_only(5, 0xaa)), Kept::Yes);
+        let (bytes, len) = reorder.take(psn).unwrap();
+        assert_eq!(bytes[..len], send_only(5, 0xaa));
+        reorder.put_back(psn, bytes);
+        assert!(reorder.take(psn).is_none(), "it would be executed without having come");
+        assert_eq!(keep(&mut reorder, 4, &send_only(5, 0xbb)), Kept::Yes);
+        let (bytes, len) = reorder.take(psn).unwrap();
+        assert_eq!(bytes[..len], send_only(5, 0xbb), "the old one was taken for it");
+    }
+
+    /// Slots are shared by PSNs that are a capacity apart.
+    #[test]
+    fn a_slot_gives_its_packet_for_its_own_number_only() {
+        let mut reorder = Reorder::new(4, 256);
+        assert_eq!(keep(&mut reorder, 4, &send_only(5, 1)), Kept::Yes);
+        assert!(reorder.take(Psn::new(9)).is_none() && reorder.take(Psn::new(1)).is_none());
+        // What was overtaken by a later round gives way to it.
+        assert_eq!(keep(&mut reorder, 8, &send_only(9, 2)), Kept::Yes);
+        assert!(reorder.take(Psn::new(5)).is_none() && reorder.take(Psn::new(9)).is_some());
+        assert_eq!(keep(&mut reorder, 4, &send_only(8, 1)), Kept::No, "too far ahead");
+    }
+}
