@@ -261,6 +261,21 @@ fn a_paused_host_still_acknowledges() {
     assert!(time.as_secs_f64() < 1.1 * alone, "{time} for what takes {:.0} us", alone * 1e6);
 }
 
+/// What a run of a mixed network comes to, in every build: debug and release, real and implied payload.
+#[test]
+fn the_trace_hash_is_the_recorded_one() {
+    const RECORDED: u64 = 0x1449_a66f_d289_d005;
+    for payload in [PayloadMode::Implied, PayloadMode::Real] {
+        for run in 1..=3 {
+            let hash = mixed(payload, 7).trace_hash;
+            assert_eq!(
+                hash, RECORDED,
+                "run {run} with {payload:?} payload: {hash:#018x}. If the engine or the network was changed on purpose, record it"
+            );
+        }
+    }
+}
+
 #[test]
 fn everybody_to_everybody_and_back() {
     let topology = Topology::full_mesh(3, 2, LINK, LINK).unwrap();
