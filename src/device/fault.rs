@@ -10,14 +10,12 @@ pub(crate) mod held;
 mod tests;
 
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 
-use roce_packet::{Path, VlanTag};
+use roce_packet::Path;
 use roce_sim::fault::{Delivery, FaultInjector, Verdict};
 use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 
-use super::{Capabilities, Device, HostTcp};
+use super::{Capabilities, Device, forward_to_inner};
 use held::Held;
 
 /// A device around a device, with faults.
@@ -101,17 +99,7 @@ impl Device for FaultDevice {
         &self.capabilities
     }
 
-    fn addresses(&self) -> &[IpAddr] {
-        self.inner.addresses()
-    }
-
-    fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {
-        self.inner.vlan(traffic_class)
-    }
-
-    fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
-        self.inner.bind_source_port(path, wanted)
-    }
+    forward_to_inner!();
 
     fn slot(&mut self) -> Option<TxSlot<'_>> {
         self.inner.slot()?;
@@ -175,18 +163,6 @@ impl Device for FaultDevice {
         let transmit = self.transmit.as_ref().and_then(|side| side.held.next_due());
         let receive = self.receive.as_ref().and_then(|side| side.held.next_due());
         [transmit, receive, self.inner.deadline()].into_iter().flatten().min()
-    }
-
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.as_fd()
-    }
-
-    fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
-        self.inner.set_multicast(group, join)
-    }
-
-    fn host_tcp(&mut self) -> Option<&mut dyn HostTcp> {
-        self.inner.host_tcp()
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {

@@ -134,3 +134,33 @@ pub trait Device: Send {
     /// Counters of this device and what it wraps: name and value.
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64));
 }
+
+/// Inside `impl Device` of a wrapper with a field `inner`: what no wrapper does in another way than what it wraps.
+macro_rules! forward_to_inner {
+    () => {
+        fn addresses(&self) -> &[std::net::IpAddr] {
+            self.inner.addresses()
+        }
+
+        fn vlan(&self, traffic_class: u8) -> Option<roce_packet::VlanTag> {
+            self.inner.vlan(traffic_class)
+        }
+
+        fn bind_source_port(&mut self, path: &roce_packet::Path, wanted: u16) -> std::io::Result<u16> {
+            self.inner.bind_source_port(path, wanted)
+        }
+
+        fn as_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+            self.inner.as_fd()
+        }
+
+        fn set_multicast(&mut self, group: std::net::IpAddr, join: bool) -> std::io::Result<()> {
+            self.inner.set_multicast(group, join)
+        }
+
+        fn host_tcp(&mut self) -> Option<&mut dyn $crate::device::HostTcp> {
+            self.inner.host_tcp()
+        }
+    };
+}
+pub(crate) use forward_to_inner;

@@ -7,16 +7,15 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::path::Path as FilePath;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, VlanTag, icrc};
+use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, icrc};
 use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
 
-use super::{Capabilities, Device, HostTcp};
+use super::{Capabilities, Device, forward_to_inner};
 use crate::observe::pcap_file::{CaptureError, Direction, PcapWriter};
 
 /// Takes the frames of a capture.
@@ -150,17 +149,7 @@ impl Device for PcapDevice {
         self.inner.capabilities()
     }
 
-    fn addresses(&self) -> &[IpAddr] {
-        self.inner.addresses()
-    }
-
-    fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {
-        self.inner.vlan(traffic_class)
-    }
-
-    fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
-        self.inner.bind_source_port(path, wanted)
-    }
+    forward_to_inner!();
 
     fn slot(&mut self) -> Option<TxSlot<'_>> {
         let batch: Batch = self.inner.slot()?.batch;
@@ -190,18 +179,6 @@ impl Device for PcapDevice {
 
     fn deadline(&self) -> Option<Instant> {
         self.inner.deadline()
-    }
-
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.as_fd()
-    }
-
-    fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
-        self.inner.set_multicast(group, join)
-    }
-
-    fn host_tcp(&mut self) -> Option<&mut dyn HostTcp> {
-        self.inner.host_tcp()
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {

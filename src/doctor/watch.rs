@@ -1,15 +1,13 @@
 //! A device around a device that remembers with which headers probes arrived.
 
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use roce_packet::{Bth, Deth, Opcode, Path, VlanTag};
+use roce_packet::{Bth, Deth, Opcode, Path};
 use roce_transport::{Instant, Received, Transmit, TxSlot};
 
 use super::wire::Stamp;
-use crate::device::{Capabilities, Device, HostTcp};
+use crate::device::{Capabilities, Device, forward_to_inner};
 
 /// More arrivals than any burst has are not remembered.
 const MOST: usize = 1 << 14;
@@ -73,17 +71,7 @@ impl Device for Watch {
         self.inner.capabilities()
     }
 
-    fn addresses(&self) -> &[IpAddr] {
-        self.inner.addresses()
-    }
-
-    fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
-        self.inner.bind_source_port(path, wanted)
-    }
-
-    fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {
-        self.inner.vlan(traffic_class)
-    }
+    forward_to_inner!();
 
     fn slot(&mut self) -> Option<TxSlot<'_>> {
         self.inner.slot()
@@ -107,18 +95,6 @@ impl Device for Watch {
 
     fn deadline(&self) -> Option<Instant> {
         self.inner.deadline()
-    }
-
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.as_fd()
-    }
-
-    fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
-        self.inner.set_multicast(group, join)
-    }
-
-    fn host_tcp(&mut self) -> Option<&mut dyn HostTcp> {
-        self.inner.host_tcp()
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {

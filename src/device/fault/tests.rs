@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use roce_packet::Ecn;
 use roce_sim::fault::FaultPlan;
