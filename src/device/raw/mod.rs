@@ -56,7 +56,8 @@ pub(crate) fn open(spec: &RawSpec) -> Result<(RawPort, KernelHost), OpenError> {
     // First, so that the privilege is what is complained about if it is missing.
     let socket = socket::open(&text, &link)?;
     let host = KernelHost::open(&text, &link)?;
-    Ok((RawPort::new(socket, &link), host))
+    let max_segments = if socket::can_split() { MAX_SEGMENTS } else { 1 };
+    Ok((RawPort::new(socket, &link, max_segments), host))
 }
 
 /// Whether packet sockets can be opened here, and on which addresses.
@@ -83,8 +84,7 @@ pub(crate) fn usable_addresses() -> Availability {
 }
 
 impl RawPort {
-    fn new(socket: Socket, link: &Link) -> Self {
-        let max_segments = if socket::can_split() { MAX_SEGMENTS } else { 1 };
+    fn new(socket: Socket, link: &Link, max_segments: u16) -> Self {
         let record = PortRecord {
             kind: "raw",
             interface: link.name.clone(),

@@ -1,55 +1,35 @@
-//! A packet socket that takes every frame of its interface, to whomever it goes.
+//! A packet socket as a port that carries every frame of its interface, to whomever it goes.
 
-use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use roce_transport::Instant;
-use socket2::Socket;
 
-use super::receive::Receiver;
-use super::transmit::Transmitter;
-use super::{MAX_SEGMENTS, RawSpec, socket};
+use super::{MAX_SEGMENTS, RawPort, RawSpec, socket};
 use crate::device::OpenError;
-use crate::device::framed::port::PortRecord;
+use crate::device::framed::port::{FramePort, PortRecord};
 use crate::device::link::Link;
 use crate::device::whole::{Offload, WholeFrame, WholePort};
 
-pub(crate) struct WholeRawPort {
-    record: PortRecord,
-    socket: Socket,
-    transmitter: Transmitter,
-    receiver: Receiver,
-    /// Frames that the kernel dropped because the socket's queue was full.
-    overflow: Cell<u64>,
-}
-
 /// Opens a packet socket without filter and makes the interface take what is not for it.
-pub(crate) fn open_whole(spec: &RawSpec) -> Result<WholeRawPort, OpenError> {
+pub(crate) fn open_whole(spec: &RawSpec) -> Result<RawPort, OpenError> {
     let text = spec.to_string();
     let link = Link::find(&text, &spec.interface)?;
     let socket = socket::open_whole(&text, &link)?;
-    let record = PortRecord {
-        kind: "raw",
-        interface: link.name.clone(),
-        mac: link.mac,
-        link_mtu: link.mtu,
-        max_segments: MAX_SEGMENTS,
-        bits_per_second: link.bits_per_second,
-    };
-    tracing::debug!(?record, "opened a packet socket for all frames");
-    let (transmitter, receiver) = (Transmitter::new(MAX_SEGMENTS), Receiver::new());
-    Ok(WholeRawPort { record, socket, transmitter, receiver, overflow: Cell::new(0) })
+    // Nothing is split here that did not come joined.
+    Ok(RawPort::new(socket, &link, MAX_SEGMENTS))
 }
 
-impl WholePort for WholeRawPort {
+impl WholePort for RawPort {
     fn record(&self) -> &PortRecord {
         &self.record
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&WholeFrame<'_>)) -> io::Result<usize> {
-        self.receiver.receive_all(self.socket.as_fd(), &mut |header, bytes, vlan, _| {
-            sink(&WholeFrame { offload: Offload(*header), bytes, vlan });
+        self.receiver.receive_all(self.socket.as_fd(), &mut |header, bytes, vlan, counters| {
+            let offload = Offload(*header);
+            counters.superframes += u64::from(offload.is_joined());
+            sink(&WholeFrame { offload, bytes, vlan });
             true
         })
     }
@@ -76,16 +56,6 @@ impl WholePort for WholeRawPort {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let transmit = &self.transmitter.counters;
-        visit("raw_tx_frames", transmit.frames);
-        visit("raw_tx_blocked", transmit.blocked);
-        visit("raw_tx_too_long", transmit.too_long);
-        visit("raw_tx_refused", transmit.refused);
-        let receive = &self.receiver.counters;
-        visit("raw_rx_frames", receive.frames);
-        visit("raw_rx_too_long", receive.too_long);
-        visit("raw_rx_bad_kind", receive.bad_kind);
-        self.overflow.set(self.overflow.get() + socket::take_overflow(&self.socket));
-        visit("raw_rx_overflow", self.overflow.get());
+        FramePort::counters(self, visit);
     }
 }
