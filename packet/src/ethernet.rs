@@ -181,6 +181,24 @@ pub struct EthernetHeader {
     pub ether_type: EtherType,
 }
 
+/// Bytes of the frame check sequence.
+const FCS_LEN: usize = 4;
+
+/// Bytes of the shortest frame without its frame check sequence.
+pub const MIN_FRAME_LEN: usize = 60;
+
+/// Bytes of preamble and smallest gap: what every frame takes of a cable, and no buffer holds (IEEE 802.3).
+pub const PREAMBLE_AND_GAP_LEN: usize = 8 + 12;
+
+/// Bytes that a frame takes of a cable. `frame_len` counts from its destination address to the end of its payload,
+/// as [`FrameHeaders`](crate::FrameHeaders) build it; filling, frame check sequence, preamble and gap are added.
+#[inline]
+#[must_use]
+pub const fn wire_len(frame_len: usize) -> usize {
+    let filled = if frame_len < MIN_FRAME_LEN { MIN_FRAME_LEN } else { frame_len };
+    filled + FCS_LEN + PREAMBLE_AND_GAP_LEN
+}
+
 impl EthernetHeader {
     /// Bytes on the wire.
     pub const LEN: usize = 14;

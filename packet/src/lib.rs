@@ -89,7 +89,8 @@ pub use deth::{Deth, DethView, Rdeth, RdethView, Xrceth, XrcethView};
 pub use envelope::Envelope;
 pub use error::{BufferTooSmall, Layer, ParseError, ParseErrorKind};
 pub use ethernet::{
-    EtherType, EthernetHeader, EthernetView, InvalidMacAddr, MacAddr, VlanHeader, VlanTag, VlanView,
+    EtherType, EthernetHeader, EthernetView, InvalidMacAddr, MIN_FRAME_LEN, MacAddr, PREAMBLE_AND_GAP_LEN,
+    VlanHeader, VlanTag, VlanView, wire_len,
 };
 pub use flow::SourcePortRule;
 pub use flush::{Feth, FethView, FlushSelectivity};

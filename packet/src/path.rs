@@ -16,6 +16,17 @@ pub enum Encapsulation {
     RoceV2,
 }
 
+impl Encapsulation {
+    /// The name that GID tables show: `RoCE v1` or `RoCE v2`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RoceV1 => "RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+        }
+    }
+}
+
 /// Everything outside the BTH that the sender of a datagram chooses and its receiver sees.
 ///
 /// Addresses are written as IP addresses for RoCE v1 too: its GIDs are the IPv6 addresses, or the

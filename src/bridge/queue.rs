@@ -5,14 +5,14 @@
 
 use std::collections::VecDeque;
 
-use roce_packet::Ecn;
 use roce_packet::pause::{MAX_QUANTA, PRIORITIES, pause_duration_ns};
+use roce_packet::{Ecn, wire_len};
 use roce_transport::Instant;
 
 use super::packet::Place;
 use super::settings::{QueueSettings, marks};
 use super::touch::Touch;
-use crate::device::framed::pauses::Pauses;
+use crate::device::framed::pauses::{ASSUMED_BITS_PER_SECOND, Pauses};
 use crate::device::whole::Offload;
 
 /// A packet on its way.
@@ -28,9 +28,9 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// Bytes that it takes on a cable: with preamble, frame check sequence and gap, 60 at least without these.
+    /// Bytes that it takes of a cable.
     fn wire_bytes(&self) -> u64 {
-        self.bytes.len().max(60) as u64 + 24
+        wire_len(self.bytes.len()) as u64
     }
 }
 
@@ -180,6 +180,3 @@ fn mixed(number: u64) -> u64 {
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ number >> 31
 }
-
-/// For links that do not know their rate.
-const ASSUMED_BITS_PER_SECOND: u64 = 10_000_000_000;

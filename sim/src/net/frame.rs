@@ -6,7 +6,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use roce_packet::{Ecn, Encapsulation, Path};
+use roce_packet::{
+    Ecn, Encapsulation, EthernetHeader, Ipv4Header, PREAMBLE_AND_GAP_LEN, Path, PauseFrame, UdpHeader,
+};
 
 /// A frame of [`Frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,24 +24,20 @@ impl FrameId {
 
 /// Bytes of a frame that are kept in it: BTH, RETH and immediate data, or a whole acknowledgement.
 pub(super) const HEAD: usize = 32;
-/// Ethernet header, frame check sequence, preamble and gap.
-const AROUND_ETHERNET: u32 = 14 + 4 + 20;
-/// IPv4 and UDP header.
-const AROUND_DATAGRAM: u32 = 20 + 8;
+/// Ethernet, IPv4 and UDP header.
+const AROUND_DATAGRAM: usize = EthernetHeader::LEN + Ipv4Header::LEN + UdpHeader::LEN;
 /// BTH and ICRC.
 pub(super) const DATAGRAM_OVERHEAD: u32 = 12 + 4;
 /// Preamble and gap, which no buffer holds.
-pub(super) const GAP: u32 = 20;
+const GAP: u32 = PREAMBLE_AND_GAP_LEN as u32;
 /// A pause frame on the wire: the shortest Ethernet frame.
-const PAUSE_LEN: u32 = 64 + GAP;
-const SHORTEST: u32 = 64 + GAP;
+const PAUSE_LEN: usize = roce_packet::wire_len(PauseFrame::LEN);
 
 /// Bytes that a datagram takes on the wire of a link: preamble, Ethernet, IPv4, UDP, BTH to ICRC, frame check
 /// sequence and gap.
 #[must_use]
 pub const fn wire_len(datagram_len: usize) -> u32 {
-    let len = datagram_len as u32 + AROUND_DATAGRAM + AROUND_ETHERNET;
-    if len < SHORTEST { SHORTEST } else { len }
+    roce_packet::wire_len(AROUND_DATAGRAM + datagram_len) as u32
 }
 
 /// What a frame is.

@@ -5,7 +5,7 @@ use roce_packet::pause::{PRIORITIES, PauseRequest, pause_duration_ns};
 use roce_transport::Instant;
 
 /// For links that do not know their rate: long pauses rather than lost frames.
-const ASSUMED_BITS_PER_SECOND: u64 = 10_000_000_000;
+pub(crate) const ASSUMED_BITS_PER_SECOND: u64 = 10_000_000_000;
 
 /// Which priorities pause until when.
 pub(crate) struct Pauses {

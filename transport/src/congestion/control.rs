@@ -2,7 +2,10 @@
 
 use alloc::boxed::Box;
 
-use roce_packet::{Encapsulation, Psn};
+use roce_packet::{
+    Encapsulation, EthernetHeader, Grh, Ipv4Header, Ipv6Header, PREAMBLE_AND_GAP_LEN, Psn, UdpHeader,
+    VlanHeader,
+};
 
 use super::pacer::Pacer;
 use super::{Ack, CongestionControl, Loss, Observation, Rate};
@@ -57,8 +60,13 @@ impl Control {
     }
 
     /// Tells the algorithm something. What was sent before is paid off at the rate before.
+    /// Something that may change the rate: until now it was the one before.
     fn tell(&mut self, now: Instant, what: impl FnOnce(&mut dyn CongestionControl)) {
         self.pacer.settle(now, self.rate);
+        self.hear(what);
+    }
+
+    fn hear(&mut self, what: impl FnOnce(&mut dyn CongestionControl)) {
         what(self.algorithm.as_mut());
         self.rate = self.algorithm.rate();
         self.window = self.algorithm.window();
@@ -87,7 +95,7 @@ impl Control {
         let bytes = wire_len(transmit, self.preamble);
         self.pacer.settle(now, self.rate);
         self.pacer.charge(bytes, self.rate);
-        self.tell(now, |algorithm| algorithm.on_send(now, bytes));
+        self.hear(|algorithm| algorithm.on_send(now, bytes));
     }
 
     /// A packet of a request left (RC).
@@ -161,20 +169,16 @@ impl Control {
     }
 }
 
-/// Bytes that a datagram takes on Ethernet: headers and FCS, and preamble and gap (8 + 12) if they count. Frames
-/// shorter than 64 bytes are filled up.
+/// Bytes that a datagram takes on Ethernet, with or without preamble and gap.
 fn wire_len(transmit: &Transmit, preamble: bool) -> u32 {
-    const ETHERNET_AND_FCS: usize = 14 + 4;
-    const TAG: usize = 4;
-    const UDP: usize = 8;
     let network = match (transmit.path.encapsulation, transmit.path.source.is_ipv4()) {
-        (Encapsulation::RoceV1, _) => 40,
-        (Encapsulation::RoceV2, true) => 20 + UDP,
-        (Encapsulation::RoceV2, false) => 40 + UDP,
+        (Encapsulation::RoceV1, _) => Grh::LEN,
+        (Encapsulation::RoceV2, true) => Ipv4Header::LEN + UdpHeader::LEN,
+        (Encapsulation::RoceV2, false) => Ipv6Header::LEN + UdpHeader::LEN,
     };
-    let tag = if transmit.path.vlan.is_some() { TAG } else { 0 };
-    let frame = (transmit.len + network + tag + ETHERNET_AND_FCS).max(64);
-    u32::try_from(frame + if preamble { 20 } else { 0 }).unwrap_or(u32::MAX)
+    let tag = if transmit.path.vlan.is_some() { VlanHeader::LEN } else { 0 };
+    let len = roce_packet::wire_len(EthernetHeader::LEN + tag + network + transmit.len);
+    u32::try_from(if preamble { len } else { len - PREAMBLE_AND_GAP_LEN }).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
