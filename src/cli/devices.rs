@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use roce_packet::{Encapsulation, Gid, PathMtu};
+use roce_packet::{Gid, PathMtu};
 use roce_transport::{EngineConfig, MAX_MESSAGE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use serde_json::{Value, json};
 
@@ -49,13 +49,6 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-const fn type_name(gid_type: Encapsulation) -> &'static str {
-    match gid_type {
-        Encapsulation::RoceV1 => "RoCE v1",
-        Encapsulation::RoceV2 => "RoCE v2",
-    }
-}
-
 /// The GID table of one device, and what its link carries. Sends nothing that the device does not send by itself.
 fn show_gids(spec: &str, json: bool, output: &mut Output) -> anyhow::Result<ExitCode> {
     let context = Context::builder().publish(false).open(spec)?;
@@ -67,7 +60,7 @@ fn show_gids(spec: &str, json: bool, output: &mut Output) -> anyhow::Result<Exit
             .map(|entry| {
                 json!({
                     "index": entry.index, "gid": entry.gid.to_string(), "address": entry.address(),
-                    "type": type_name(entry.gid_type),
+                    "type": entry.gid_type.name(),
                 })
             })
             .collect();
@@ -86,7 +79,7 @@ fn show_gids(spec: &str, json: bool, output: &mut Output) -> anyhow::Result<Exit
         let address = entry.address();
         let ipv4 = if address.is_ipv4() { address.to_string() } else { String::new() };
         let (index, gid) = (entry.index, entry.gid.to_string());
-        writeln!(output, "{:<8}{index:<8}{gid:<42}{ipv4:<18}{}", 1, type_name(entry.gid_type))?;
+        writeln!(output, "{:<8}{index:<8}{gid:<42}{ipv4:<18}{}", 1, entry.gid_type.name())?;
     }
     Ok(ExitCode::SUCCESS)
 }

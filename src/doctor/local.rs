@@ -72,11 +72,7 @@ fn used_gid<'a>(doctor: &Doctor, table: &'a [GidEntry], peer: IpAddr) -> Option<
 }
 
 fn describe(entry: &GidEntry) -> String {
-    let gid_type = match entry.gid_type {
-        Encapsulation::RoceV1 => "RoCE v1",
-        Encapsulation::RoceV2 => "RoCE v2",
-    };
-    format!("GID {} ({}, {gid_type})", entry.index, entry.address())
+    format!("GID {} ({}, {})", entry.index, entry.address(), entry.gid_type.name())
 }
 
 /// The interface with the device's address, where the kernel has that address.

@@ -67,11 +67,7 @@ impl Shown<'_> {
         let walk = self.walk;
         match &walk.protocol {
             Protocol::Roce(_) => {
-                let version = match walk.encapsulation() {
-                    Some(Encapsulation::RoceV1) => "RoCE v1",
-                    Some(Encapsulation::RoceV2) => "RoCE v2",
-                    None => "RoCE",
-                };
+                let version = walk.encapsulation().map_or("RoCE", Encapsulation::name);
                 map.serialize_entry("roce.protocol", version)?;
             }
             Protocol::Pause => map.serialize_entry("roce.protocol", "pause")?,
