@@ -65,9 +65,11 @@ impl Reorder {
         let icrc = datagram.icrc().to_le_bytes();
         let len = head.len() + tail.len() + icrc.len();
         let Some(room) = slot.bytes.get_mut(..len) else { return Kept::No };
-        for (target, byte) in room.iter_mut().zip(head.iter().chain(tail).chain(&icrc)) {
-            *target = *byte;
-        }
+        let (first, rest) = room.split_at_mut(head.len());
+        let (second, third) = rest.split_at_mut(tail.len());
+        first.copy_from_slice(head);
+        second.copy_from_slice(tail);
+        third.copy_from_slice(&icrc);
         (slot.psn, slot.len) = (Some(psn), len);
         Kept::Yes
     }
