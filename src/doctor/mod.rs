@@ -115,9 +115,7 @@ impl Doctor {
     /// The address that is sent from: that of the chosen GID, or the first.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
-        let table = self.context.gid_table();
-        let chosen = self.path.sgid_index.map_or_else(|| table.first(), |index| table.get(index));
-        chosen.map(|entry| entry.address())
+        self.context.gid_address(self.path.sgid_index)
     }
 
     /// Examines the way to a peer; `told` hears of every finding at once.

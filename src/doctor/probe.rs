@@ -86,11 +86,9 @@ impl Probe {
         })
     }
 
-    /// The address of the GID that is used, or the first one.
+    /// The address of the GID that is used.
     pub(super) fn own_address(&self) -> Result<std::net::IpAddr, DoctorError> {
-        let table = self.context.gid_table();
-        let chosen = self.path.sgid_index.and_then(|index| table.get(index)).or_else(|| table.first());
-        chosen.map(|entry| entry.address()).ok_or(DoctorError::NoAddress)
+        self.context.gid_address(self.path.sgid_index).ok_or(DoctorError::NoAddress)
     }
 
     fn post_receive(&self, slot: usize) -> Result<(), DoctorError> {

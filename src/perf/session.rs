@@ -143,10 +143,10 @@ impl Session {
         gid_index: Option<usize>,
     ) -> Result<Self, PerfError> {
         let sgid_index = gid_index.or_else(|| context.gid_towards(exchange.peer_address()));
-        let address = match sgid_index {
-            None => None,
-            Some(index) => Some(context.gid_table().get(index).ok_or(PerfError::Gid(index))?.address()),
-        };
+        let address = context.gid_address(sgid_index);
+        if let (None, Some(index)) = (address, sgid_index) {
+            return Err(PerfError::Gid(index));
+        }
         let pd = context.alloc_pd()?;
         let channel = match plan.completion {
             Completion::Event => Some(context.create_channel()?),

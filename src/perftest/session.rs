@@ -98,11 +98,7 @@ impl<S: Read + Write> Session<S> {
         meeting: &Meeting,
     ) -> Result<Self, PerftestError> {
         plan.check()?;
-        let address = match plan.gid_index {
-            None => context.address(),
-            Some(index) => context.gid_table().get(index).map(|entry| entry.address()),
-        };
-        let Some(address) = address else {
+        let Some(address) = context.gid_address(plan.gid_index) else {
             return Err(PerftestError::Plan(format!(
                 "the device has no GID {}; `roce devices -v` lists GIDs",
                 plan.gid_index.unwrap_or(0)

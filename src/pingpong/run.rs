@@ -69,11 +69,7 @@ impl Session {
     /// A number of the plan is out of range, or the device refuses.
     pub fn new(context: &Context, plan: &Plan, role: Role) -> Result<Self, PingpongError> {
         check(plan)?;
-        let address = match plan.gid_index {
-            None => context.address(),
-            Some(index) => context.gid_table().get(index).map(|entry| entry.address()),
-        };
-        let Some(address) = address else {
+        let Some(address) = context.gid_address(plan.gid_index) else {
             return Err(PingpongError::Plan(format!(
                 "the device has no GID {}; `roce devices -v` lists GIDs",
                 plan.gid_index.unwrap_or(0)

@@ -14,9 +14,8 @@ use roce_transport::{AsyncEvent, Counters, Engine, EngineConfig, UdDestination};
 use super::cq::ChannelRegistry;
 use super::{CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
 use crate::device::{Capabilities, Device, OpenOptions};
-use crate::driver::path::gid_table;
 use crate::driver::wake::Wake;
-use crate::driver::{Driver, GidEntry, PathOptions, background};
+use crate::driver::{Driver, PathOptions, background};
 use crate::observe::Publisher;
 
 /// While the application polled so recently, the background thread stays away.
@@ -35,8 +34,8 @@ pub struct Context {
 /// What all handles share.
 pub(crate) struct Inner {
     driver: Mutex<Driver>,
-    capabilities: Capabilities,
-    addresses: Vec<IpAddr>,
+    pub(super) capabilities: Capabilities,
+    pub(super) addresses: Vec<IpAddr>,
     device_descriptor: Option<OwnedFd>,
     wake: Wake,
     async_wake: Wake,
@@ -335,22 +334,6 @@ impl Context {
         let active_mtu = self.largest_path_mtu();
         let limits = self.inner.lock().engine.config().clone();
         DeviceAttributes { capabilities, addresses: self.inner.addresses.clone(), active_mtu, limits }
-    }
-
-    /// The GID table: which addresses there are to send from, and with which headers.
-    #[must_use]
-    pub fn gid_table(&self) -> Vec<GidEntry> {
-        gid_table(&self.inner.addresses, self.inner.capabilities.carries_ethernet)
-    }
-
-    /// The index of the first GID of this peer's IP version, if that is not the first GID of all: a queue
-    /// pair that is to talk to the peer needs it in [`PathOptions::sgid_index`].
-    #[must_use]
-    pub fn gid_towards(&self, peer: IpAddr) -> Option<usize> {
-        let fits = |address: IpAddr| address.is_ipv4() == peer.is_ipv4();
-        let first = self.address().filter(|address| !fits(*address))?;
-        tracing::debug!(%first, %peer, "another GID than the first");
-        self.gid_table().iter().position(|entry| fits(entry.address()))
     }
 
     /// The address that this device sends from.

@@ -40,6 +40,7 @@ mod cm;
 pub(crate) mod context;
 mod cq;
 mod error;
+mod gids;
 mod memory;
 mod pd;
 mod qp;
