@@ -253,14 +253,16 @@ impl<S: Read + Write> Session<S> {
                 self.barrier("the barrier before a size")?;
             }
             let measured = run.run(&self.end)?;
-            if self.end.plan.size == Size::All && (is_send || bidirectional) {
-                self.barrier("the barrier after a size")?;
-            }
             last = self.end.report_of(size, &measured);
             let mut total = measured;
-            if bidirectional && !(is_send && in_seconds) {
-                let theirs = self.report(&last)?;
-                total = add(&measured, &theirs, self.end.plan.gigabits);
+            for step in after_a_size(&self.end.plan) {
+                match step {
+                    AfterSize::Barrier => self.barrier("the barrier after a size")?,
+                    AfterSize::Reports => {
+                        let theirs = self.report(&last)?;
+                        total = add(&measured, &theirs, self.end.plan.gigabits);
+                    }
+                }
             }
             if !(is_send && in_seconds) {
                 self.tally(size, &run.sent(), &run.received())?;
@@ -385,4 +387,43 @@ fn add(ours: &Bandwidth, theirs: &Report, gigabits: bool) -> Bandwidth {
 fn failed(plan: &Plan, what: &'static str) -> impl FnOnce(io::Error) -> PerftestError {
     let program = plan.program();
     move |error| PerftestError::Exchange { what, program, error }
+}
+
+/// What the two sides of a bandwidth test do once all messages of a size have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterSize {
+    Barrier,
+    Reports,
+}
+
+/// In the order of the original programs, in which ib_send_bw differs from the others.
+fn after_a_size(plan: &Plan) -> Vec<AfterSize> {
+    let in_seconds = matches!(plan.length, Length::Seconds { .. });
+    order(plan.verb, plan.bidirectional, plan.size, in_seconds)
+}
+
+fn order(verb: Verb, bidirectional: bool, size: Size, in_seconds: bool) -> Vec<AfterSize> {
+    let is_send = verb == Verb::Send;
+    let reports = (bidirectional && !(is_send && in_seconds)).then_some(AfterSize::Reports);
+    let barrier = (size == Size::All && (is_send || bidirectional)).then_some(AfterSize::Barrier);
+    let order = if is_send { [reports, barrier] } else { [barrier, reports] };
+    order.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ib_send_bw -a -b waited for reports where we had a barrier, and both for ever.
+    #[test]
+    fn reports_come_before_the_barrier_with_send_and_after_it_without() {
+        use AfterSize::{Barrier, Reports};
+        assert_eq!(order(Verb::Send, true, Size::All, false), [Reports, Barrier]);
+        assert_eq!(order(Verb::Write, true, Size::All, false), [Barrier, Reports]);
+        assert_eq!(order(Verb::Read, true, Size::All, false), [Barrier, Reports]);
+        assert_eq!(order(Verb::Send, false, Size::All, false), [Barrier]);
+        assert_eq!(order(Verb::Write, false, Size::All, false), []);
+        assert_eq!(order(Verb::Send, true, Size::Given(8), false), [Reports]);
+        assert_eq!(order(Verb::Send, true, Size::Given(8), true), []);
+    }
 }

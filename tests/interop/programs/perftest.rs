@@ -70,7 +70,7 @@ fn covering(setting: &Setting) -> Vec<(Test, &'static [Role])> {
     }
     // 80 MB each: one is enough for each kernel.
     tests.push(if setting.kernel == "6.1" {
-        (("send", "bw", "-n 5 -a".to_owned()), &[Role::Server])
+        (("send", "bw", "-n 5 -a -b".to_owned()), &[Role::Server])
     } else {
         (("write", "bw", "-n 5 -a -R".to_owned()), &[Role::Client])
     });
