@@ -97,6 +97,16 @@ fn check_document(text: &str) -> Vec<Value> {
 }
 
 #[test]
+fn a_client_that_gives_up_is_not_taken_for_wrong_contents() {
+    let mut server = Server::start("blast", &[]);
+    let fails = ["--op", "write", "-n", "50", "--timeout", "8", "--fault", "drop=100%"];
+    let finished = server.client("blast", &fails);
+    assert!(!finished.success && finished.stderr.contains("RETRY_EXC_ERR"), "{}", finished.stderr);
+    let line = server.running.until_it_says("RETRY_EXC_ERR");
+    assert!(!line.contains("is wrong"), "{line}");
+}
+
+#[test]
 fn ping_by_every_operation_in_every_way() {
     let server = Server::start("ping", &[]);
     for op in ["send", "write", "write-imm"] {

@@ -86,7 +86,7 @@ struct MeasureArgs {
     mtu: Option<PathMtu>,
 
     /// Local ACK timeout exponent: 4.096 us x 2^N
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u8).range(1..=31))]
+    #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
 
     /// Index of the GID to send from [default: the first of the exchange's IP version]

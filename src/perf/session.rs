@@ -7,7 +7,7 @@ use roce_transport::{Access, Counters, Notify, QpType, Wc, WcStatus};
 use serde::{Deserialize, Serialize};
 
 use super::usage::Stopwatch;
-use super::{Completion, Plan, PlanError, Row, Side, Tool, blast, ping};
+use super::{Completion, Op, Plan, PlanError, Row, Side, Tool, blast, ping};
 use crate::cm::{Exchange, ExchangeError};
 use crate::observe::advice;
 use crate::verbs::{
@@ -392,7 +392,11 @@ pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>
             Err(error) => Report::Failed(error.to_string()),
         };
         let other: Report = session.exchange.swap("the report", &own)?;
-        served?;
+        // What a client that failed has not written is not there.
+        let is_passive = session.plan.op == Op::Write && session.plan.tool == Tool::Blast;
+        if !is_passive || matches!(other, Report::Done(_)) {
+            served?;
+        }
         if let Report::Failed(reason) = other {
             return Err(PerfError::OtherSide(reason));
         }
