@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use roce_packet::{PathMtu, ROCE_UDP_PORT};
 use roce_sim::fault::{FaultInjector, FaultPlan};
 
+use super::own;
 use crate::device::pcap::CaptureFile;
 use crate::device::{self, Device, OpenOptions};
 use crate::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Rate};
@@ -42,7 +43,7 @@ pub(super) struct DeviceArgs {
     pub(super) window: Option<u32>,
 
     /// Congestion control, such as dcqcn, dcqcn:paper,rpg_ai_rate=40, swift or fixed:10G [default: none]
-    #[arg(long, value_name = "ALGORITHM", value_parser = Congestion::parse, long_help = CONGESTION_HELP)]
+    #[arg(long, value_name = "ALGORITHM", value_parser = own::parse_congestion, long_help = CONGESTION_HELP)]
     pub(super) congestion: Option<(Congestion, NotificationPoint)>,
 
     /// What the link carries, where congestion control begins, such as 25G [default: 100G]

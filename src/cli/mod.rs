@@ -12,6 +12,7 @@ mod doctor;
 mod explain;
 mod limit;
 mod measure;
+mod own;
 mod perf;
 mod pingpong;
 mod rping;
@@ -33,6 +34,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::observe::EventStream;
+use crate::verbs::congestion::Algorithm;
 
 use terminal::{ColorChoice, Output};
 
@@ -129,6 +131,13 @@ impl Cli {
 
 /// Reads the command line and does what it says.
 pub fn main() -> ExitCode {
+    main_with(Vec::new())
+}
+
+/// The same command with congestion control algorithms of the caller's: `--congestion` and the scenarios of `roce sim` may
+/// name them as they name those of this crate. `examples/own_algorithm.rs` is a whole program.
+pub fn main_with(algorithms: Vec<Algorithm>) -> ExitCode {
+    own::bring(algorithms);
     match Cli::parse().run() {
         Ok(code) => code,
         // Whoever reads our output has seen enough, like `head`.

@@ -1,6 +1,6 @@
 //! The example of an algorithm of one's own does what the guide says of it.
 
-#[path = "../examples/own_congestion_control.rs"]
+#[path = "../examples/own_congestion_control/main.rs"]
 mod own_congestion_control;
 
 #[test]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use roce_packet::PathMtu;
 
-use roce_transport::congestion::Congestion;
+use roce_transport::congestion::{Algorithm, Congestion};
 use roce_transport::{Recovery, SelectiveRepeat};
 
 use super::file::{self, File, Flows, Shape};
@@ -19,7 +19,12 @@ use crate::net::{
 /// What went wrong, without its line.
 type Wrong = String;
 
-pub(super) fn build(text: &str, file: File, load: &Load<'_>) -> Result<Scenario, ScenarioError> {
+pub(super) fn build(
+    text: &str,
+    file: File,
+    load: &Load<'_>,
+    own: &[Algorithm],
+) -> Result<Scenario, ScenarioError> {
     let fail = |span: Range<usize>| move |reason: Wrong| at(text, Some(span.clone()), &reason);
     let place = file.topology.span();
     let shape = file.topology.into_inner();
@@ -34,7 +39,7 @@ pub(super) fn build(text: &str, file: File, load: &Load<'_>) -> Result<Scenario,
     if let Some(stop) = file.stop {
         settings.stop = stop.0;
     }
-    settings.host = host(file.host, &topology, text)?;
+    settings.host = host(file.host, &topology, text, own)?;
     settings.switch = switch(file.switch, priority_of(settings.host.dscp), text)?;
     settings.measure = measure(&file.measure);
     settings.routes = file
@@ -179,7 +184,12 @@ fn find_host(topology: &Topology, name: &str) -> Result<u32, Wrong> {
         .ok_or_else(|| format!("there is no host {name}; generated ones are h0 to h{last}"))
 }
 
-fn host(table: file::Host, topology: &Topology, text: &str) -> Result<HostSettings, ScenarioError> {
+fn host(
+    table: file::Host,
+    topology: &Topology,
+    text: &str,
+    own: &[Algorithm],
+) -> Result<HostSettings, ScenarioError> {
     let mut host = HostSettings::default();
     set(&mut host.delay, table.delay.map(|delay| delay.0));
     set(&mut host.dscp, table.dscp);
@@ -193,8 +203,8 @@ fn host(table: file::Host, topology: &Topology, text: &str) -> Result<HostSettin
     }
     if let Some(control) = table.congestion {
         let (place, control) = (control.span(), control.into_inner());
-        let parsed =
-            Congestion::parse(&control).map_err(|error| at(text, Some(place), &error.to_string()))?;
+        let parsed = Congestion::parse_among(&control, own)
+            .map_err(|error| at(text, Some(place), &error.to_string()))?;
         (host.congestion, host.notification) = parsed;
     }
     if let Some(table) = table.recovery {

@@ -31,6 +31,8 @@ mod values;
 
 use std::ops::Range;
 
+use roce_transport::congestion::Algorithm;
+
 use crate::net::{FlowSpec, Settings, Topology};
 
 /// A network, its settings and its flows.
@@ -72,8 +74,12 @@ impl Scenario {
     ///
     /// The first thing that is wrong, with its line.
     pub fn parse(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
+        Self::parse_whole(text, load, &[])
+    }
+
+    fn parse_whole(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
         let file = toml::from_str(text).map_err(|error| at(text, error.span(), error.message()))?;
-        build::build(text, file, load)
+        build::build(text, file, load, own)
     }
 
     /// The same with values replaced: `("host.congestion", "dcqcn:paper")`. A name is the path of tables to the key,
@@ -87,8 +93,22 @@ impl Scenario {
         replaced: &[(String, String)],
         load: &Load<'_>,
     ) -> Result<Self, ScenarioError> {
+        Self::parse_among(text, replaced, load, &[])
+    }
+
+    /// The same where `host.congestion` may also name `own` algorithms, which the engine does not have.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse_with`].
+    pub fn parse_among(
+        text: &str,
+        replaced: &[(String, String)],
+        load: &Load<'_>,
+        own: &[Algorithm],
+    ) -> Result<Self, ScenarioError> {
         if replaced.is_empty() {
-            return Self::parse(text, load);
+            return Self::parse_whole(text, load, own);
         }
         // What is wrong before anything is replaced has a line.
         let mut table: toml::Table =
@@ -99,7 +119,7 @@ impl Scenario {
         }
         let whole = toml::to_string(&table)
             .map_err(|error| ScenarioError { line: None, reason: error.to_string() })?;
-        Self::parse(&whole, load).map_err(|error| {
+        Self::parse_whole(&whole, load, own).map_err(|error| {
             let values: Vec<String> =
                 replaced.iter().map(|(name, value)| format!("{name}={value}")).collect();
             ScenarioError { line: None, reason: format!("with {}: {}", values.join(" "), error.reason) }

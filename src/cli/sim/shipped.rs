@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use roce_sim::scenario::Scenario;
 
+use crate::cli::own;
 use crate::cli::terminal::{Output, Paint};
 
 macro_rules! shipped {
@@ -60,7 +61,7 @@ impl Source {
 
     /// The scenario with values replaced.
     pub(super) fn parse(&self, set: &[(String, String)]) -> anyhow::Result<Scenario> {
-        Scenario::parse_with(&self.text, set, &|file| self.load(file))
+        Scenario::parse_among(&self.text, set, &|file| self.load(file), own::algorithms())
             .map_err(|error| anyhow!("{}: {error}", self.name))
     }
 

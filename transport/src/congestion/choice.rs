@@ -4,6 +4,7 @@ use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 
 use super::parameters::{self, ParameterError, Parameters};
@@ -154,10 +155,12 @@ pub struct Congestion {
 #[non_exhaustive]
 pub enum CongestionError {
     /// No such algorithm.
-    #[error("there is no congestion control {name:?}; there are {}", Congestion::NAMES.join(", "))]
+    #[error("there is no congestion control {name:?}; there are {known}")]
     UnknownAlgorithm {
         /// What was given.
         name: String,
+        /// The algorithms that exist.
+        known: String,
     },
     /// No such preset.
     #[error("there is no preset {name:?} of {algorithm}; there are {known}")]
@@ -206,11 +209,23 @@ impl Congestion {
     ///
     /// What is wrong, with what would be right.
     pub fn parse(text: &str) -> Result<(Self, NotificationPoint), CongestionError> {
+        Self::parse_among(text, &[])
+    }
+
+    /// The same where `own` may be named too: algorithms that this crate does not have ([`Algorithm::custom`]). A name of
+    /// theirs comes before one of ours.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse`].
+    pub fn parse_among(text: &str, own: &[Algorithm]) -> Result<(Self, NotificationPoint), CongestionError> {
         let mut pieces = text.split([':', ',']);
         let name = pieces.next().unwrap_or_default();
         let mut congestion = Self::default();
         let mut point = NotificationPoint::default();
+        let algorithm = own.iter().find(|algorithm| algorithm.name() == name).cloned();
         congestion.algorithm = match name {
+            _ if algorithm.is_some() => algorithm.unwrap_or_default(),
             "none" => Algorithm::None,
             "fixed" => {
                 let text = pieces.next().unwrap_or_default();
@@ -220,7 +235,11 @@ impl Congestion {
             "dctcp" => Algorithm::Dctcp(DctcpParameters::default()),
             "swift" => Algorithm::Swift(SwiftParameters::default()),
             "timely" => Algorithm::Timely(TimelyParameters::default()),
-            _ => return Err(CongestionError::UnknownAlgorithm { name: name.to_owned() }),
+            _ => {
+                let names: Vec<&str> = own.iter().map(Algorithm::name).chain(Self::NAMES).collect();
+                let (name, known) = (name.to_owned(), names.join(", "));
+                return Err(CongestionError::UnknownAlgorithm { name, known });
+            }
         };
         for (index, piece) in pieces.enumerate() {
             if index == 0 && !piece.contains('=') && congestion.set_preset(&mut point, piece)? {
