@@ -1,6 +1,7 @@
 //! `roce sim`: a scenario in the simulator.
 
 mod emit;
+mod live;
 mod report;
 mod run;
 pub(super) mod shipped;
@@ -53,6 +54,10 @@ pub(super) struct Args {
     /// Capture the port of this host into DIR/HOST.pcapng; payload becomes real. Needs --out
     #[arg(long, value_name = "HOST", requires = "out", conflicts_with_all = ["sweep", "sweeps"])]
     pcap_port: Vec<String>,
+
+    /// Show rates and queues on the terminal while it runs: space stands still, + and - change the pace, q ends
+    #[arg(long, conflicts_with_all = ["sweep", "json", "emit", "index"])]
+    live: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -130,9 +135,14 @@ fn common(args: &Args) -> Vec<(String, String)> {
 
 fn run_one(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow::Result<Summary> {
     let job = Job { set: common(args), capture: args.pcap_port.clone() };
-    let progress = Progress::new(!args.json);
-    let done = job.run(source, &|ended, all| progress.show(ended, all))?;
-    progress.clear();
+    let done = if args.live {
+        live::run(&job, source)?
+    } else {
+        let progress = Progress::new(!args.json);
+        let done = job.run(source, &mut |_, simulation| Ok(progress.watch(simulation)))?;
+        progress.clear();
+        done
+    };
     if let Some(dir) = &args.out {
         report::write(dir, &done)?;
     }

@@ -135,6 +135,24 @@ impl Simulation {
         (self.flows.len() - self.unfinished, self.flows.len())
     }
 
+    /// The rates sampled so far, oldest first.
+    #[must_use]
+    pub fn rates(&self) -> &[RatePoint] {
+        &self.rate_points
+    }
+
+    /// The queues sampled so far, oldest first; empty ones are not kept.
+    #[must_use]
+    pub fn queues(&self) -> &[QueuePoint] {
+        &self.queue_points
+    }
+
+    /// What a port of [`Self::queues`] is called.
+    #[must_use]
+    pub fn port_name(&self, port: u32) -> &str {
+        self.names.get(port as usize).map_or("", |(name, _)| name)
+    }
+
     /// Works on up to `most` events. `false` when all flows have ended or the time is up.
     pub fn run(&mut self, most: u64) -> bool {
         for _ in 0..most {

@@ -17,6 +17,17 @@ use super::summary::Summary;
 /// Events between two looks at the progress.
 const STRIDE: u64 = 200_000;
 
+/// What the one who watches a run wants.
+pub(super) enum Next {
+    /// So many events until the next look.
+    Events(u64),
+    /// The end.
+    Stop,
+}
+
+/// Looks at a run that is under way.
+pub(super) type Watch<'a> = dyn FnMut(&Scenario, &Simulation) -> anyhow::Result<Next> + 'a;
+
 /// One run to be done.
 pub(super) struct Job {
     /// Values to replace.
@@ -44,8 +55,8 @@ impl Done {
 }
 
 impl Job {
-    /// Runs, and tells `progress` now and then how many flows have ended, of how many.
-    pub(super) fn run(&self, source: &Source, progress: &dyn Fn(usize, usize)) -> anyhow::Result<Done> {
+    /// Runs; `watch` sees the network now and then, and may end the run.
+    pub(super) fn run(&self, source: &Source, watch: &mut Watch<'_>) -> anyhow::Result<Done> {
         let mut scenario = source.parse(&self.set)?;
         let mut capture = Vec::new();
         for name in &self.capture {
@@ -61,10 +72,13 @@ impl Job {
         let begin = Instant::now();
         let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings.clone())?;
         let mut captured = Vec::new();
-        while simulation.run(STRIDE) {
-            let (ended, all) = simulation.progress();
-            progress(ended, all);
+        let mut stride = STRIDE;
+        while simulation.run(stride) {
             captured.append(&mut simulation.take_captured());
+            match watch(&scenario, &simulation)? {
+                Next::Events(events) => stride = events,
+                Next::Stop => break,
+            }
         }
         captured.append(&mut simulation.take_captured());
         let results = simulation.results();
@@ -94,7 +108,7 @@ pub(super) fn all(
                     && let Some(set) = sets.get(number)
                 {
                     let job = Job { set: set.clone(), capture: Vec::new() };
-                    let done = job.run(source, &|_, _| {}).and_then(|done| {
+                    let done = job.run(source, &mut |_, _| Ok(Next::Events(STRIDE))).and_then(|done| {
                         if let Some(out) = out {
                             report::write(&out.join(format!("{:05}", first + number)), &done)?;
                         }
@@ -142,6 +156,13 @@ impl Progress {
         let bar = format!("{}{}", "#".repeat(full), ".".repeat(WIDTH - full));
         // A bar that cannot be shown is not missed.
         let _ = write!(std::io::stderr(), "\r[{bar}] {ended} of {all}");
+    }
+
+    /// For [`Job::run`].
+    pub(super) fn watch(&self, simulation: &Simulation) -> Next {
+        let (ended, all) = simulation.progress();
+        self.show(ended, all);
+        Next::Events(STRIDE)
     }
 
     pub(super) fn clear(&self) {

@@ -1,0 +1,187 @@
+//! What the pictures of a run are drawn from: a line for each flow and each port, thinned as it grows.
+
+use std::collections::BTreeMap;
+
+use roce_sim::net::{QueuePoint, RatePoint, Simulation, Time};
+use roce_sim::scenario::Scenario;
+
+/// Points of a line. Twice as many are thinned to so many: a terminal has fewer columns.
+const MOST_POINTS: usize = 1_000;
+
+/// Points by rising time.
+#[derive(Debug, Default)]
+pub(super) struct Points(Vec<(f64, f64)>);
+
+impl Points {
+    pub(super) fn all(&self) -> &[(f64, f64)] {
+        &self.0
+    }
+
+    pub(super) fn last(&self) -> f64 {
+        self.0.last().map_or(0.0, |(_, value)| *value)
+    }
+
+    fn most(&self) -> f64 {
+        self.0.iter().fold(0.0, |most, (_, value)| most.max(*value))
+    }
+
+    fn push(&mut self, at: f64, value: f64) {
+        self.0.push((at, value));
+        if self.0.len() >= 2 * MOST_POINTS {
+            // The newest stays.
+            let mut keep = self.0.len().is_multiple_of(2);
+            self.0.retain(|_| {
+                keep = !keep;
+                keep
+            });
+        }
+    }
+}
+
+/// A flow.
+#[derive(Debug)]
+pub(super) struct FlowLine {
+    pub(super) ends: String,
+    /// Gb/s over ms.
+    pub(super) goodput: Points,
+    pub(super) last: RatePoint,
+    started: Time,
+}
+
+impl FlowLine {
+    /// Whether it was still under way at the last sample.
+    pub(super) fn is_running(&self, series: &Series) -> bool {
+        self.last.time == series.sampled && self.started <= series.sampled
+    }
+}
+
+/// A port of a switch or a host whose queue was not empty at some sample.
+#[derive(Debug)]
+pub(super) struct PortLine {
+    pub(super) name: String,
+    /// Kilobytes over ms.
+    pub(super) queue: Points,
+    pub(super) most_kb: f64,
+    pub(super) marked: u64,
+    pub(super) paused: Time,
+    seen: Time,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Series {
+    pub(super) flows: BTreeMap<u32, FlowLine>,
+    pub(super) ports: BTreeMap<u32, PortLine>,
+    interval: Time,
+    sampled: Time,
+    /// How many points of the simulation are in here.
+    taken: (usize, usize),
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Self {
+            flows: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            interval: Time::ZERO,
+            sampled: Time::ZERO,
+            taken: (0, 0),
+        }
+    }
+}
+
+impl Series {
+    /// Takes over what was sampled since the last call.
+    pub(super) fn take(&mut self, scenario: &Scenario, simulation: &Simulation) {
+        self.interval = scenario.settings.measure.interval;
+        for point in simulation.rates().get(self.taken.0..).unwrap_or_default() {
+            self.take_rate(scenario, point);
+        }
+        for point in simulation.queues().get(self.taken.1..).unwrap_or_default() {
+            self.take_queue(point, simulation);
+        }
+        self.taken = (simulation.rates().len(), simulation.queues().len());
+        // Empty queues have no samples.
+        for port in self.ports.values_mut().filter(|port| port.seen < self.sampled) {
+            if port.queue.last() > 0.0 {
+                port.queue.push(ms(port.seen) + ms(self.interval), 0.0);
+            }
+        }
+    }
+
+    fn take_rate(&mut self, scenario: &Scenario, point: &RatePoint) {
+        self.sampled = self.sampled.max(point.time);
+        let line = self.flows.entry(point.flow).or_insert_with(|| {
+            let spec = scenario.flows.get(point.flow as usize);
+            FlowLine {
+                ends: spec
+                    .map_or_else(String::new, |spec| format!("{} to {}", spec.source, spec.destination)),
+                goodput: Points::default(),
+                last: *point,
+                started: point.time,
+            }
+        });
+        line.goodput.push(ms(point.time), point.goodput_bps / 1e9);
+        line.last = *point;
+    }
+
+    fn take_queue(&mut self, point: &QueuePoint, simulation: &Simulation) {
+        self.sampled = self.sampled.max(point.time);
+        let line = self.ports.entry(point.port).or_insert_with(|| PortLine {
+            name: simulation.port_name(point.port).to_owned(),
+            queue: Points::default(),
+            most_kb: 0.0,
+            marked: 0,
+            paused: Time::ZERO,
+            seen: point.time,
+        });
+        let (before, step) = (ms(line.seen), ms(self.interval));
+        if ms(point.time) - before > 1.5 * step && line.queue.last() > 0.0 {
+            line.queue.push(before + step, 0.0);
+        }
+        if line.queue.last() == 0.0 {
+            line.queue.push(ms(point.time) - step, 0.0);
+        }
+        line.queue.push(ms(point.time), point.bytes as f64 / 1e3);
+        line.most_kb = line.queue.most().max(line.most_kb);
+        (line.marked, line.paused, line.seen) = (point.marked, point.paused, point.time);
+    }
+
+    /// The time of the last sample.
+    pub(super) fn now_ms(&self) -> f64 {
+        ms(self.sampled)
+    }
+
+    pub(super) fn interval_s(&self) -> f64 {
+        self.interval.as_secs_f64()
+    }
+
+    /// The ports with the longest queues, longest first.
+    pub(super) fn longest_queues(&self, most: usize) -> Vec<&PortLine> {
+        let mut ports: Vec<&PortLine> = self.ports.values().collect();
+        ports.sort_by(|one, other| other.most_kb.total_cmp(&one.most_kb));
+        ports.truncate(most);
+        ports
+    }
+}
+
+pub(super) fn ms(time: Time) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_thinned_and_keeps_its_end() {
+        let mut points = Points::default();
+        for number in 0..10_000 {
+            points.push(f64::from(number), f64::from(number));
+            assert!(points.all().len() < 2 * MOST_POINTS);
+            assert_eq!(points.last(), f64::from(number));
+        }
+        assert!(points.all().len() >= MOST_POINTS / 2);
+        assert!(points.all().windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+}
