@@ -1,8 +1,9 @@
 //! The event queue: what happens next, strictly by time, and at one time in the order of scheduling.
 //!
-//! Near events lie in a wheel of buckets, each a few nanoseconds wide, as lists inside one slab; events beyond the
-//! wheel wait in a heap and are moved in when the wheel has turned far enough. Putting an event in is a few
-//! stores; only the bucket that is being worked on is sorted.
+//! Near events lie in a wheel of buckets, each a few nanoseconds wide; events beyond the wheel wait in a heap and are
+//! moved in when the wheel has turned far enough. Putting an event in is a few stores; only the bucket that is being
+//! worked on is sorted. A bucket is a list without holes, so that reading it does not wait for memory at each event, and
+//! the room of emptied ones is used again.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,7 +15,6 @@ const WIDTH_BITS: u32 = 13;
 /// ... and there are so many of them: 134 µs lie in the wheel.
 const BUCKETS: usize = 1 << 14;
 const MASK: u64 = BUCKETS as u64 - 1;
-const NIL: u32 = u32::MAX;
 
 /// Events of type `E` in the order in which they are to happen.
 ///
@@ -32,12 +32,12 @@ const NIL: u32 = u32::MAX;
 /// ```
 #[derive(Debug)]
 pub struct EventQueue<E> {
-    /// First and last entry of each bucket.
-    buckets: Box<[(u32, u32)]>,
+    /// In the order of scheduling.
+    buckets: Box<[Vec<(Time, E)>]>,
     /// One bit per bucket that is not empty.
     occupied: Box<[u64]>,
-    slab: Vec<Node<E>>,
-    free: u32,
+    /// Room that emptied buckets have left.
+    spare: Vec<Vec<(Time, E)>>,
     /// The bucket that is being worked on, sorted, and how far.
     current: Vec<(Time, E)>,
     done: usize,
@@ -47,13 +47,6 @@ pub struct EventQueue<E> {
     /// Counts what went into `far`, so that equal times stay in order there.
     sequence: u64,
     len: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Node<E> {
-    time: Time,
-    event: E,
-    next: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,10 +86,9 @@ impl<E: Copy> EventQueue<E> {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            buckets: vec![(NIL, NIL); BUCKETS].into_boxed_slice(),
+            buckets: vec![Vec::new(); BUCKETS].into_boxed_slice(),
             occupied: vec![0; BUCKETS / 64].into_boxed_slice(),
-            slab: Vec::new(),
-            free: NIL,
+            spare: Vec::new(),
             current: Vec::new(),
             done: 0,
             turn: 0,
@@ -142,27 +134,15 @@ impl<E: Copy> EventQueue<E> {
 
     #[inline]
     fn push_bucket(&mut self, turn: u64, time: Time, event: E) {
-        let node = Node { time, event, next: NIL };
-        let index = if self.free == NIL {
-            self.slab.push(node);
-            // 2^32 events would need 100 GB.
-            (self.slab.len() - 1) as u32
-        } else {
-            let index = self.free;
-            let place = &mut self.slab[index as usize];
-            self.free = place.next;
-            *place = node;
-            index
-        };
-        let bucket = (turn & MASK) as usize;
-        let (head, tail) = &mut self.buckets[bucket];
-        if *head == NIL {
-            *head = index;
-            self.occupied[bucket / 64] |= 1 << (bucket % 64);
-        } else {
-            self.slab[*tail as usize].next = index;
+        let number = (turn & MASK) as usize;
+        let bucket = &mut self.buckets[number];
+        if bucket.is_empty() {
+            self.occupied[number / 64] |= 1 << (number % 64);
+            if let Some(room) = self.spare.pop() {
+                *bucket = room;
+            }
         }
-        *tail = index;
+        bucket.push((time, event));
     }
 
     /// The next event, removed.
@@ -210,16 +190,9 @@ impl<E: Copy> EventQueue<E> {
         // First what was scheduled long ago, so that it stays before later events of the same time.
         self.bring_in();
         let bucket = (turn & MASK) as usize;
-        let mut at = std::mem::replace(&mut self.buckets[bucket], (NIL, NIL)).0;
         self.occupied[bucket / 64] &= !(1 << (bucket % 64));
-        while at != NIL {
-            let node = &mut self.slab[at as usize];
-            self.current.push((node.time, node.event));
-            let next = node.next;
-            node.next = self.free;
-            self.free = at;
-            at = next;
-        }
+        let emptied = std::mem::replace(&mut self.current, std::mem::take(&mut self.buckets[bucket]));
+        self.spare.push(emptied);
         // Stable: entries of one time are in the order in which they were scheduled.
         self.current.sort_by_key(|(time, _)| *time);
         true
