@@ -319,6 +319,35 @@ fn a_queue_marks_and_the_sender_hears_of_it() {
     });
 }
 
+/// Sixteen queue pairs send at twice the rate of the line, and without pauses 4 MB would not be enough for their windows.
+#[test]
+fn pauses_keep_a_queue_from_losing_anything_of_ours() {
+    within(120, || {
+        let Some(row) = Row::new() else { return };
+        let queue = ["--from", "left", "--rate", "200Mbps", "--queue", "4MB", "--pfc", "0"];
+        let bridge = row.bridge(&queue);
+        let perf = |place: &Namespace, args: &[&str]| {
+            let mut command = roce();
+            command.args(["perf", "write", "bw", "-q", "16", "-n", "40", "--mtu", "1024", "-u", "18"]);
+            command.args(["--congestion", "fixed:25M", "--device"]).args(args);
+            place.run(move || Running::start(&mut command))
+        };
+        let mut server = perf(&row.right, &["raw:r0"]);
+        server.until_it_says("waiting on");
+        let client = perf(&row.left, &["raw:l0", "198.18.0.2"]).finish(60);
+        assert!(client.success && server.finish(60).success, "{client:?}");
+        let document = end(bridge);
+        let counts = &document["from_left"]["counts"];
+        assert_eq!(
+            (&counts["queue_dropped"], &counts["retransmissions"]),
+            (&0.into(), &0.into()),
+            "{counts}"
+        );
+        let [pauses, most] = ["pauses_sent", "queue_most_bytes"].map(|name| counts[name].as_u64().unwrap());
+        assert!(pauses > 10 && most > 500_000, "{counts}");
+    });
+}
+
 /// The kernel behind a TAP is one of the two hosts.
 #[test]
 fn a_tap_is_a_side_as_well() {

@@ -10,17 +10,24 @@ use roce_transport::Transmit;
 const MAX_PER_DESTINATION: usize = 128;
 /// Above so many altogether the device takes no more from the engine.
 const FULL: usize = 1024;
+/// Above so many of paused priorities neither: they leave at once when the pause ends, and who asked for it must have room for
+/// them. What the engine may not hand over it keeps, and the pace with it.
+const MAX_PAUSED: usize = 32;
 
 /// A datagram and a copy of its bytes.
 pub(super) struct HeldDatagram {
     pub(super) transmit: Transmit,
     pub(super) bytes: Vec<u8>,
+    /// Its priority was paused when it came.
+    pub(super) is_paused: bool,
 }
 
 /// All of them, in the order in which they came.
 #[derive(Default)]
 pub(super) struct Held {
     queue: VecDeque<HeldDatagram>,
+    /// How many of them came during a pause.
+    paused: usize,
     /// Buffers to use again.
     spare: Vec<Vec<u8>>,
 }
@@ -31,7 +38,7 @@ impl Held {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.queue.len() >= FULL
+        self.queue.len() >= FULL || self.paused >= MAX_PAUSED
     }
 
     /// Whether something waits that must go first.
@@ -45,11 +52,12 @@ impl Held {
         waiting.take(MAX_PER_DESTINATION).count() < MAX_PER_DESTINATION
     }
 
-    pub(super) fn push(&mut self, transmit: Transmit, datagram: &[u8]) {
+    pub(super) fn push(&mut self, transmit: Transmit, datagram: &[u8], is_paused: bool) {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(datagram);
-        self.queue.push_back(HeldDatagram { transmit, bytes });
+        self.paused += usize::from(is_paused);
+        self.queue.push_back(HeldDatagram { transmit, bytes, is_paused });
     }
 
     /// Shows every datagram to `decide` in order. What waits behind one of its own path that stays is not
@@ -65,6 +73,7 @@ impl Held {
             match decide(held) {
                 Release::Gone => {
                     if let Some(gone) = self.queue.remove(index) {
+                        self.paused -= usize::from(gone.is_paused);
                         self.spare.push(gone.bytes);
                     }
                 }

@@ -58,6 +58,8 @@ pub(crate) struct FramedDevice {
     /// Something is held because the port had no room for it: it goes first.
     is_port_full: bool,
     pauses: Pauses,
+    /// Datagrams that left since pauses were last looked for.
+    unlooked: u32,
     /// To ourselves: received at the next call.
     own: VecDeque<HeldDatagram>,
     scratch: Vec<u8>,
@@ -118,6 +120,7 @@ impl FramedDevice {
             check_held_at: None,
             is_port_full: false,
             pauses: Pauses::new(record.bits_per_second),
+            unlooked: 0,
             own: VecDeque::new(),
             scratch: vec![0; MAX_DATAGRAM],
             counters: Counters::default(),
@@ -179,6 +182,7 @@ impl Device for FramedDevice {
     }
 
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
+        self.unlooked = 0;
         self.receive_burst(now, sink)
     }
 

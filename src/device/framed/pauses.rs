@@ -66,6 +66,11 @@ impl Pauses {
         }
     }
 
+    /// Whether there was ever one.
+    pub(crate) fn were_seen(&self) -> bool {
+        self.global_frames > 0 || self.frames.iter().any(|count| *count > 0)
+    }
+
     /// When the next pause ends.
     pub(crate) fn next_end(&self) -> Option<Instant> {
         self.until.iter().flatten().min().copied()

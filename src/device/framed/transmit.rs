@@ -33,7 +33,9 @@ enum Fate {
 impl FramedDevice {
     /// Room behind the datagrams of the open frame, or at the start of a new one.
     pub(super) fn lend_slot(&mut self) -> Option<TxSlot<'_>> {
-        if self.held.is_full() || self.is_port_full {
+        // Where there are pauses, one may have come: whoever sends has to receive now and then.
+        let must_look = self.unlooked >= MAX_UNLOOKED && self.pauses.were_seen();
+        if self.held.is_full() || self.is_port_full || must_look {
             return None;
         }
         let (start, batch) = match &self.open {
@@ -92,7 +94,7 @@ impl FramedDevice {
             Some(room) => room.copy_from_slice(moved),
             None => {
                 // What came behind it would have to wait as well: nothing does, until the port has room.
-                self.held.push(*transmit, moved);
+                self.held.push(*transmit, moved, false);
                 self.counters.tx_held += 1;
                 self.check_held_at = Some(now);
                 self.is_port_full = true;
@@ -161,26 +163,26 @@ impl FramedDevice {
         self.port.commit(Outgoing { bytes: start..open.end, split });
         self.counters.tx_frames += 1;
         self.counters.tx_datagrams += u64::from(open.segments);
+        self.unlooked = self.unlooked.saturating_add(open.segments.into());
         self.counters.tx_bytes += (open.end - start) as u64;
     }
 
     /// Copies the datagrams of the open frame out of the slot.
     fn put_aside(&mut self, now: Instant, open: &Superframe, is_own: bool) {
         let Some(bytes) = self.port.slot().and_then(|slot| slot.get(HEADROOM..open.end)) else { return };
+        let is_paused = self.pauses.is_paused(now, priority_of(&open.first.path));
         for (index, datagram) in (0..).zip(bytes.chunks(open.first.len)) {
             let identification = open.first.identification + index;
             let transmit = Transmit { len: datagram.len(), identification, ..open.first };
             if is_own {
                 if self.own.len() < MAX_OWN {
-                    self.own.push_back(HeldDatagram { transmit, bytes: datagram.to_vec() });
+                    self.own.push_back(HeldDatagram { transmit, bytes: datagram.to_vec(), is_paused });
                     self.counters.tx_own += 1;
                 } else {
                     self.counters.tx_unresolved += 1;
                 }
-            } else if self.held.has_room_for(transmit.path.destination)
-                || self.pauses.is_paused(now, priority_of(&transmit.path))
-            {
-                self.held.push(transmit, datagram);
+            } else if is_paused || self.held.has_room_for(transmit.path.destination) {
+                self.held.push(transmit, datagram, is_paused);
                 self.counters.tx_held += 1;
                 self.check_held_at = Some(now.plus_nanos(HELD_CHECK_NS));
             } else {
@@ -263,3 +265,6 @@ fn pseudo_header_sum(path: &Path, udp_len: usize) -> u16 {
     }
     sum as u16
 }
+
+/// Datagrams that leave between two looks for pauses, where a peer sends pauses at all.
+const MAX_UNLOOKED: u32 = 64;
