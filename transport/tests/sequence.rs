@@ -99,6 +99,26 @@ fn duplicate_send_and_write_are_acknowledged_and_not_executed() {
     assert_eq!(bench.counter(Side::B, "duplicate_request"), 4);
 }
 
+/// Soft-RoCE takes an acknowledgement with the PSN of a READ for its end, although the response was lost: rping got the
+/// bytes of the ping before.
+#[test]
+fn an_acknowledgement_never_carries_the_psn_of_a_read_or_an_atomic() {
+    let mut bench = Bench::rc();
+    bench.receive(1, 512, 64);
+    let send = send_only(&bench, 0);
+    bench.arrive(Side::B, &send);
+    bench.arrive(Side::B, &read_request(&bench, START + 1, 0, 2 * MTU));
+    let rkey = bench.host(Side::B).rkey();
+    let atomic =
+        bench.forge(Side::B, Opcode::RC_FETCH_ADD, Psn::new(START + 3)).atomic(address(0), rkey, 1, 0);
+    assert_eq!(bench.arrive(Side::B, &atomic).1.len(), 1);
+    let expected = (Verdict::Handled, vec![Answer::acknowledge(0x1f, START, 1)]);
+    assert_eq!(bench.arrive(Side::B, &send), expected, "neither the READ nor the atomic is acknowledged");
+    bench.arrive(Side::B, &write_only(&bench, 4, 0, b"more"));
+    let expected = (Verdict::Handled, vec![Answer::acknowledge(0x1f, START + 4, 4)]);
+    assert_eq!(bench.arrive(Side::B, &send), expected, "what comes after them is");
+}
+
 #[test]
 fn duplicate_read_is_answered_inside_its_range_only() {
     let len = 5 * MTU + 10;
