@@ -1,5 +1,8 @@
 //! The ping-pongs: `ibv_rc_pingpong` and its siblings, and `rping`.
 
+use roce::verbs::{Context, GidEntry};
+use roce_packet::Encapsulation;
+
 use super::{Pair, Role};
 use crate::case::{Family, Scope};
 use crate::setting::Setting;
@@ -16,6 +19,18 @@ fn server_address(setting: &Setting, role: Role, family: Family) -> [String; 2] 
         // The originals listen over IPv4 only, whatever the GID is.
         Role::Client => [String::new(), setting.addresses(Family::V4).theirs.to_string()],
     }
+}
+
+/// The option that makes our client send from the family that is tested: the server is met over IPv4, and the interface may
+/// have both.
+fn own_gid(setting: &Setting, role: Role, family: Family) -> String {
+    let ours = setting.addresses(family).ours;
+    if role == Role::Server || family == Family::V4 || setting.device == "udp" {
+        return String::new();
+    }
+    let table = Context::open(setting.spec(family)).map(|context| context.gid_table()).unwrap_or_default();
+    let fits = |entry: &&GidEntry| entry.address() == ours && entry.gid_type == Encapsulation::RoceV2;
+    table.iter().find(fits).map_or_else(String::new, |entry| format!("-g {}", entry.index))
 }
 
 pub(crate) fn pingpongs(setting: &Setting) -> Vec<Pair> {
@@ -37,6 +52,7 @@ pub(crate) fn pingpongs(setting: &Setting) -> Vec<Pair> {
                 let [of_original, of_ours] = server_address(setting, role, family);
                 let size = if *kind == "ud" { 1024 } else { 4096 };
                 let gid = gid_index(family);
+                let own_gid = own_gid(setting, role, family);
                 pairs.push(Pair {
                     name: format!("ibv_{kind}_pingpong -n {iterations}"),
                     role,
@@ -44,7 +60,7 @@ pub(crate) fn pingpongs(setting: &Setting) -> Vec<Pair> {
                     original: format!(
                         "ibv_{kind}_pingpong -d rxe0 -g {gid} -n {iterations} -s {size} {of_original}"
                     ),
-                    ours: format!("pingpong {kind} -n {iterations} -s {size} {of_ours}"),
+                    ours: format!("pingpong {kind} -n {iterations} -s {size} {own_gid} {of_ours}"),
                     rdma_cm: false,
                     seconds: 120,
                 });
