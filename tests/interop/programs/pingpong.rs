@@ -90,7 +90,8 @@ pub(crate) fn rpings(setting: &Setting) -> Vec<Pair> {
                 original,
                 ours,
                 rdma_cm: true,
-                seconds: 180,
+                // Each loss costs a timeout of a second, and there are a hundred with 1 %.
+                seconds: if setting.is_lossy() { 600 } else { 180 },
             });
         }
     }
