@@ -13,7 +13,7 @@ impl Context {
     }
 
     /// The index of the first GID of this peer's IP version, if that is not the first GID of all: a queue
-    /// pair that is to talk to the peer needs it in [`PathOptions::sgid_index`].
+    /// pair that is to talk to the peer needs it in [`PathOptions::sgid_index`](super::PathOptions::sgid_index).
     #[must_use]
     pub fn gid_towards(&self, peer: IpAddr) -> Option<usize> {
         let fits = |address: IpAddr| address.is_ipv4() == peer.is_ipv4();
