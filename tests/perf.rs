@@ -99,7 +99,7 @@ fn for_a_second() {
 fn an_operation_that_is_under_way_when_time_is_up_is_finished() {
     for verb in ["read", "atomic"] {
         // The fourth begins after 0.9 s and arrives after 1.05 s; the timeout is longer than a round trip.
-        let options = ["-D", "1", "--fault", "delay=150ms", "-u", "17"];
+        let options = ["-D", "1", "--fault", "delay=150ms"];
         let [client, _] = documents(&[verb, "lat"], &options, &[]);
         assert!(client["rows"][0]["latency"]["messages"].as_u64().unwrap() > 0, "{client}");
     }
