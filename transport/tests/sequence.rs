@@ -119,6 +119,21 @@ fn an_acknowledgement_never_carries_the_psn_of_a_read_or_an_atomic() {
     assert_eq!(bench.arrive(Side::B, &send), expected, "what comes after them is");
 }
 
+/// The record of a READ stays until another one takes its place, however many packets come.
+#[test]
+fn a_read_that_is_a_whole_circle_ago_keeps_no_acknowledgement_back() {
+    let mut bench = Bench::rc();
+    bench.arrive(Side::B, &read_request(&bench, START, 0, 4));
+    let mut packet = write_only(&bench, 0, 0, b"").silent();
+    for _ in 1..1 << 24 {
+        packet.bth.psn = packet.bth.psn.next();
+        bench.arrive(Side::B, &packet);
+    }
+    assert_eq!(bench.expected(Side::B).get(), START);
+    let expected = (Verdict::Handled, vec![Answer::acknowledge(0x1f, START, 1)]);
+    assert_eq!(bench.arrive(Side::B, &write_only(&bench, 0, 0, b"here")), expected);
+}
+
 #[test]
 fn duplicate_read_is_answered_inside_its_range_only() {
     let len = 5 * MTU + 10;

@@ -63,9 +63,9 @@ impl RcResponder {
                 (Syndrome::Reserved(SELECTIVE_SYNDROME), self.epsn)
             }
             Reply::Ack => {
-                let last;
-                (last, msn) = self.acknowledged_by_itself();
-                (Syndrome::ACK_UNLIMITED, last)
+                let newest;
+                (newest, msn) = self.acknowledgeable;
+                (Syndrome::ACK_UNLIMITED, newest)
             }
             Reply::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.epsn),
             Reply::Rnr => (Syndrome::RnrNak { timer: core.attr.min_rnr_timer }, self.epsn),
@@ -82,17 +82,6 @@ impl RcResponder {
             count!(shared, core, np_marks_echoed);
         }
         Some(transmit)
-    }
-
-    /// The newest PSN that an acknowledgement may carry, and the messages complete there: not that of a READ or an
-    /// atomic, which only its response answers. A requester of Soft-RoCE takes an acknowledgement with that PSN for
-    /// the end of the READ, although none of its bytes came.
-    fn acknowledged_by_itself(&mut self) -> (Psn, Msn) {
-        let (mut psn, mut msn) = (self.epsn.sub(1), self.msn);
-        while let Some(resource) = self.resources.find(psn) {
-            (psn, msn) = (resource.first_psn.sub(1), Msn::new(resource.msn.get().wrapping_sub(1)));
-        }
-        (psn, msn)
     }
 
     fn send_response(

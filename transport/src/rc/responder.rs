@@ -26,6 +26,10 @@ pub(crate) struct RcResponder {
     /// The PSN that is expected next, and the count of finished messages.
     pub(super) epsn: Psn,
     pub(super) msn: Msn,
+    /// The newest PSN that an acknowledgement may carry, and the messages complete there: not that of a READ or an
+    /// atomic, which only its response answers. A requester of Soft-RoCE takes an acknowledgement with that PSN for the
+    /// end of the READ, although none of its bytes came.
+    pub(super) acknowledgeable: (Psn, Msn),
     inbound: Inbound,
     /// A NAK for the expected PSN is out: later packets are dropped until that PSN comes.
     pub(super) nak_sent: bool,
@@ -74,6 +78,7 @@ impl RcResponder {
         Self {
             epsn: Psn::new(0),
             msn: Msn::new(0),
+            acknowledgeable: (Psn::new(0), Msn::new(0)),
             inbound: Inbound::Idle,
             nak_sent: false,
             resources: Resources::default(),
@@ -98,6 +103,7 @@ impl RcResponder {
         self.paused = false;
         self.epsn = rq_psn;
         self.msn = Msn::new(0);
+        self.acknowledgeable = (rq_psn.sub(1), self.msn);
         self.inbound = Inbound::Idle;
         self.nak_sent = false;
         self.reply = None;
@@ -233,6 +239,7 @@ impl RcResponder {
             Operation::Flush => return self.execute_flush(core, shared, datagram),
             _ => return Err(Refusal::INVALID),
         }
+        self.acknowledgeable = (self.epsn, self.msn);
         self.epsn = self.epsn.next();
         if datagram.bth().ack_req {
             self.owe_acknowledgement(core, shared);
