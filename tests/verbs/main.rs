@@ -10,6 +10,7 @@ mod errors;
 mod events;
 mod faults;
 mod lifetimes;
+mod messages;
 mod operations;
 mod rping;
 mod shared_receives;
