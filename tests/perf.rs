@@ -23,7 +23,7 @@ fn pair(test: &[&str], options: &[&str], of_client: &[&str]) -> [Finished; 2] {
 /// Both must succeed; returns their documents.
 #[track_caller]
 fn documents(test: &[&str], options: &[&str], of_client: &[&str]) -> [Value; 2] {
-    let options = [options, &["--json", "--patience", "20", "-u", "18"]].concat();
+    let options = [options, &["--json", "--patience", "20", "-u", "16"]].concat();
     pair(test, &options, of_client).map(|finished| {
         assert!(finished.success, "{test:?} {options:?}: {finished:?}");
         serde_json::from_str(&finished.stdout).expect("JSON")

@@ -285,27 +285,41 @@ fn rnr_nak_for_immediate_data() {
     assert_eq!(received.iter().map(|wc| (wc.wr_id, wc.byte_len)).collect::<Vec<_>>(), [(1, 4), (2, 260)]);
 }
 
+/// Delivers a WRITE of four bytes to where no earlier one went, through a socket that shows no Identification.
+fn arrive_unseen(bench: &mut Bench, offset: u32, identification: u16, hint: u16) -> Verdict {
+    let packet = write_only(bench, offset, 0, b"data");
+    let bytes = packet.build_with(identification);
+    let unknown = Identification::Unknown { hint };
+    bench.deliver(Side::B, &Received { path: packet.path, identification: unknown, head: &bytes, tail: &[] })
+}
+
 /// A superpacket that the network split, received one datagram at a time through a socket that shows no Identification:
 /// what follows its first datagram was taken for damage as soon as four had been exact.
 #[test]
 fn datagrams_of_a_split_superpacket_are_no_damage_to_who_cannot_see_their_identification() {
     let mut bench = Bench::rc();
-    let mut arrive = |offset, identification| {
-        let packet = write_only(&bench, offset, 0, b"data");
-        let bytes = packet.build_with(identification);
-        let unknown = Identification::Unknown { hint: 0 };
-        bench.deliver(
-            Side::B,
-            &Received { path: packet.path, identification: unknown, head: &bytes, tail: &[] },
-        )
-    };
     // Single datagrams, then the whole of the longest superpacket, and then one that was counted on from a start that
     // none of ours has.
     for offset in 0..5 {
-        assert_eq!(arrive(offset, 0), Verdict::Handled);
+        assert_eq!(arrive_unseen(&mut bench, offset, 0, 0), Verdict::Handled);
     }
     for index in 0..64 {
-        assert_eq!(arrive(5 + u32::from(index), index), Verdict::Handled, "{index}");
+        assert_eq!(arrive_unseen(&mut bench, 5 + u32::from(index), index, 0), Verdict::Handled, "{index}");
     }
-    assert_eq!(arrive(69, 0x1234), Verdict::Dropped(DropReason::BadIcrc));
+    assert_eq!(arrive_unseen(&mut bench, 69, 0x1234, 0), Verdict::Dropped(DropReason::BadIcrc));
+}
+
+/// A Soft-RoCE whose counter had just passed zero was taken for one of ours, and nothing of it was accepted any more.
+#[test]
+fn a_peer_whose_identification_counts_past_zero_is_not_taken_for_one_of_ours() {
+    for joined in [1, 2, 16] {
+        let mut bench = Bench::rc();
+        for offset in 0..400_u32 {
+            let identification = (offset as u16).wrapping_sub(64);
+            // What the kernel joined has hints that may be the true values, by accident.
+            let hint = offset as u16 % joined;
+            let verdict = arrive_unseen(&mut bench, offset, identification, hint);
+            assert_eq!(verdict, Verdict::Handled, "{identification:#x}, {joined} joined");
+        }
+    }
 }

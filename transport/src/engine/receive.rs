@@ -177,8 +177,11 @@ fn parse_failure(error: ParseError) -> DropReason {
 /// How well the ICRC agrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Integrity {
-    /// With everything known, or with an Identification that our own peers send: 25 to 32 bits speak.
+    /// With everything known, or with an Identification of zero, which our own peers send: 32 bits speak.
     Exact,
+    /// With an Identification that segments of our own peers' superpackets have: 25 bits speak at least. Those of a peer
+    /// that counts pass here as well, so it is no evidence of whose they are.
+    Segment,
     /// With one of the other values of an Identification that was not seen: 16 bits speak.
     Recovered,
 }
@@ -218,7 +221,7 @@ fn check_icrc(received: &Received<'_>, datagram: &Datagram<'_>) -> Option<Integr
             match icrc::identification_from_difference(computed ^ found, covered)? {
                 // The hint counts what arrived joined. What the network split may arrive one by one, or joined elsewhere.
                 identification if identification == hint || identification < MOST_SEGMENTS => {
-                    Some(Integrity::Exact)
+                    Some(Integrity::Segment)
                 }
                 _ => Some(Integrity::Recovered),
             }
@@ -230,8 +233,8 @@ fn check_icrc(received: &Received<'_>, datagram: &Datagram<'_>) -> Option<Integr
 /// 25 bits of the ICRC speak at least.
 const MOST_SEGMENTS: u16 = 128;
 
-/// So many exact ICRCs in a row say that the peer sends the Identification we expect. From then on any
-/// other value is taken for damage.
+/// So many exact ICRCs, and none that was recovered between them, say that the peer sends the Identification we expect:
+/// one that counts is at zero once in 65,536 datagrams. From then on any other value is taken for damage.
 const TRUSTED_AFTER: u8 = 4;
 
 impl Qp {
@@ -273,6 +276,7 @@ impl Qp {
         if core.qp_type != QpType::Ud {
             match integrity {
                 Integrity::Exact => core.exact_icrcs = core.exact_icrcs.saturating_add(1),
+                Integrity::Segment => {}
                 Integrity::Recovered if core.exact_icrcs >= TRUSTED_AFTER => return Err(DropReason::BadIcrc),
                 Integrity::Recovered => core.exact_icrcs = 0,
             }
