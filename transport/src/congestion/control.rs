@@ -59,8 +59,7 @@ impl Control {
         }
     }
 
-    /// Tells the algorithm something. What was sent before is paid off at the rate before.
-    /// Something that may change the rate: until now it was the one before.
+    /// Tells the algorithm something that may change the rate. What was sent before is paid off at the rate before.
     fn tell(&mut self, now: Instant, what: impl FnOnce(&mut dyn CongestionControl)) {
         self.pacer.settle(now, self.rate);
         self.hear(what);

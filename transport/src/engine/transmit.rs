@@ -117,27 +117,16 @@ impl Engine {
 impl Qp {
     #[inline]
     fn transmit(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
-        let state = self.core.attr.state;
+        if !matches!(self.core.attr.state, QpState::Rts | QpState::Sqd) {
+            return self.transmit_answer(shared, slot);
+        }
+        let core = &mut self.core;
         let transmit = match &mut self.halves {
-            Halves::Rc(requester, responder) => match state {
-                QpState::Rtr => responder.transmit(&mut self.core, shared, slot),
-                QpState::Rts | QpState::Sqd => {
-                    let turn = &mut self.requester_turn;
-                    alternate(turn, requester, responder, &mut self.core, shared, slot)
-                }
-                // The peer is still told why.
-                QpState::Err if responder.has_last_words() => {
-                    responder.transmit(&mut self.core, shared, slot)
-                }
-                _ => None,
-            },
-            Halves::Uc(requester, _) if matches!(state, QpState::Rts | QpState::Sqd) => {
-                requester.transmit(&mut self.core, shared, slot)
+            Halves::Rc(requester, responder) => {
+                alternate(&mut self.requester_turn, requester, responder, core, shared, slot)
             }
-            Halves::Ud(requester, _) if matches!(state, QpState::Rts | QpState::Sqd) => {
-                requester.transmit(&mut self.core, shared, slot)
-            }
-            _ => None,
+            Halves::Uc(requester, _) => requester.transmit(core, shared, slot),
+            Halves::Ud(requester, _) => requester.transmit(core, shared, slot),
         }?;
         self.count_transmit(shared, &transmit);
         Some(transmit)
@@ -148,6 +137,7 @@ impl Qp {
         let Halves::Rc(_, responder) = &mut self.halves else { return None };
         let speaks = match self.core.attr.state {
             QpState::Rtr | QpState::Rts | QpState::Sqd => true,
+            // The peer is still told why.
             QpState::Err => responder.has_last_words(),
             _ => false,
         };
