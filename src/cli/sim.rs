@@ -56,7 +56,7 @@ pub(super) struct Args {
     pcap_port: Vec<String>,
 
     /// Show rates and queues on the terminal while it runs: space stands still, + and - change the pace, q ends
-    #[arg(long, conflicts_with_all = ["sweep", "json", "emit", "index"])]
+    #[arg(long, conflicts_with_all = ["sweep", "sweeps", "json", "emit", "index"])]
     live: bool,
 
     /// Print JSON

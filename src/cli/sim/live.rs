@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use roce_sim::net::Simulation;
+use roce_sim::net::{Simulation, Time};
 use roce_sim::scenario::Scenario;
 
 use self::series::Series;
@@ -37,6 +37,11 @@ pub(super) fn run(job: &Job, source: &Source) -> anyhow::Result<Done> {
     drop(live);
     stay?;
     done
+}
+
+/// Simulated seconds a second.
+fn first_pace(interval: Time) -> f64 {
+    interval.as_secs_f64() * SAMPLES_PER_S
 }
 
 struct Live {
@@ -75,7 +80,7 @@ impl Live {
     /// Draws if it is time to, and waits as long as the simulation is ahead of its pace.
     fn look(&mut self, scenario: &Scenario, simulation: &Simulation) -> anyhow::Result<Next> {
         if self.drawn.is_none() {
-            self.pace = Some(scenario.settings.measure.interval.as_secs_f64() * SAMPLES_PER_S);
+            self.pace = Some(first_pace(scenario.settings.measure.interval));
         }
         loop {
             self.pass_time();
@@ -145,7 +150,8 @@ impl Live {
     /// From as fast as it goes, a new pace begins where the simulation is.
     fn change_pace(&mut self, factor: f64) {
         self.allowed = self.allowed.max(self.series.now_ms() / 1e3);
-        self.pace = Some(self.pace.map_or(self.series.interval_s() * SAMPLES_PER_S, |pace| pace * factor));
+        let first = first_pace(self.series.interval());
+        self.pace = Some(self.pace.map_or(first, |pace| pace * factor));
     }
 
     /// After the end, until a key is pressed.

@@ -21,10 +21,6 @@ impl Points {
         self.0.last().map_or(0.0, |(_, value)| *value)
     }
 
-    fn most(&self) -> f64 {
-        self.0.iter().fold(0.0, |most, (_, value)| most.max(*value))
-    }
-
     fn push(&mut self, at: f64, value: f64) {
         self.0.push((at, value));
         if self.0.len() >= 2 * MOST_POINTS {
@@ -45,13 +41,12 @@ pub(super) struct FlowLine {
     /// Gb/s over ms.
     pub(super) goodput: Points,
     pub(super) last: RatePoint,
-    started: Time,
 }
 
 impl FlowLine {
     /// Whether it was still under way at the last sample.
     pub(super) fn is_running(&self, series: &Series) -> bool {
-        self.last.time == series.sampled && self.started <= series.sampled
+        self.last.time == series.sampled
     }
 }
 
@@ -68,7 +63,7 @@ pub(super) struct PortLine {
 }
 
 /// All of them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Series {
     pub(super) flows: BTreeMap<u32, FlowLine>,
     pub(super) ports: BTreeMap<u32, PortLine>,
@@ -76,18 +71,6 @@ pub(super) struct Series {
     sampled: Time,
     /// How many points of the simulation are in here.
     taken: (usize, usize),
-}
-
-impl Default for Series {
-    fn default() -> Self {
-        Self {
-            flows: BTreeMap::new(),
-            ports: BTreeMap::new(),
-            interval: Time::ZERO,
-            sampled: Time::ZERO,
-            taken: (0, 0),
-        }
-    }
 }
 
 impl Series {
@@ -118,7 +101,6 @@ impl Series {
                     .map_or_else(String::new, |spec| format!("{} to {}", spec.source, spec.destination)),
                 goodput: Points::default(),
                 last: *point,
-                started: point.time,
             }
         });
         line.goodput.push(ms(point.time), point.goodput_bps / 1e9);
@@ -142,8 +124,9 @@ impl Series {
         if line.queue.last() == 0.0 {
             line.queue.push(ms(point.time) - step, 0.0);
         }
-        line.queue.push(ms(point.time), point.bytes as f64 / 1e3);
-        line.most_kb = line.queue.most().max(line.most_kb);
+        let kilobytes = point.bytes as f64 / 1e3;
+        line.queue.push(ms(point.time), kilobytes);
+        line.most_kb = line.most_kb.max(kilobytes);
         (line.marked, line.paused, line.seen) = (point.marked, point.paused, point.time);
     }
 
@@ -152,8 +135,9 @@ impl Series {
         ms(self.sampled)
     }
 
-    pub(super) fn interval_s(&self) -> f64 {
-        self.interval.as_secs_f64()
+    /// Between two samples.
+    pub(super) fn interval(&self) -> Time {
+        self.interval
     }
 
     /// The ports with the longest queues, longest first.

@@ -91,59 +91,48 @@ impl View<'_> {
     }
 
     fn flow_table(&self, flows: &[&FlowLine]) -> Table<'static> {
-        let row = |(flow, color): (&&FlowLine, Color)| {
+        let cells = |flow: &&FlowLine| {
             let number = format!("{} ({})", flow.last.flow, flow.ends);
-            let cells = if flow.is_running(self.series) {
-                let point = &flow.last;
-                let gigabits = |bps: f64| if bps.is_finite() { pretty(bps / 1e9) } else { "-".to_owned() };
-                [
-                    number,
-                    gigabits(point.goodput_bps),
-                    gigabits(point.rate_bps),
-                    point.target_bps.map_or_else(|| "-".to_owned(), gigabits),
-                    point.alpha.map_or_else(|| "-".to_owned(), |alpha| format!("{alpha:.4}")),
-                ]
-            } else {
-                [number, "ended".to_owned(), String::new(), String::new(), String::new()]
-            };
-            Row::new(cells).style(Style::new().fg(color))
+            if !flow.is_running(self.series) {
+                return [number, "ended".to_owned(), String::new(), String::new(), String::new()];
+            }
+            let point = &flow.last;
+            let gigabits = |bps: f64| if bps.is_finite() { pretty(bps / 1e9) } else { "-".to_owned() };
+            [
+                number,
+                gigabits(point.goodput_bps),
+                gigabits(point.rate_bps),
+                point.target_bps.map_or_else(|| "-".to_owned(), gigabits),
+                point.alpha.map_or_else(|| "-".to_owned(), |alpha| format!("{alpha:.4}")),
+            ]
         };
         let rest = self.series.flows.len() - flows.len();
         let title = if rest > 0 { format!(" flows, and {rest} more ") } else { " flows ".to_owned() };
-        let widths = [
-            Constraint::Min(12),
-            Constraint::Max(9),
-            Constraint::Max(9),
-            Constraint::Max(9),
-            Constraint::Max(8),
-        ];
-        Table::new(flows.iter().zip(COLORS).map(row), widths)
-            .header(Row::new(["flow", "goodput", "rate", "target", "alpha"]).bold())
-            .block(Block::bordered().title(title))
+        table(title, ["flow", "goodput", "rate", "target", "alpha"], flows.iter().map(cells))
     }
 }
 
 fn port_table(ports: &[&PortLine]) -> Table<'static> {
-    let row = |(port, color): (&&PortLine, Color)| {
-        let cells = [
+    let cells = |port: &&PortLine| {
+        [
             port.name.clone(),
             pretty(port.queue.last()),
             pretty(port.most_kb),
             port.marked.to_string(),
             pretty(ms(port.paused)),
-        ];
-        Row::new(cells).style(Style::new().fg(color))
+        ]
     };
-    let widths = [
-        Constraint::Min(12),
-        Constraint::Max(9),
-        Constraint::Max(9),
-        Constraint::Max(9),
-        Constraint::Max(10),
-    ];
-    Table::new(ports.iter().zip(COLORS).map(row), widths)
-        .header(Row::new(["port", "KB", "most", "marked", "paused ms"]).bold())
-        .block(Block::bordered().title(" longest queues "))
+    let title = " longest queues ".to_owned();
+    table(title, ["port", "KB", "most", "marked", "paused ms"], ports.iter().map(cells))
+}
+
+/// Rows in the colours of the lines of a chart.
+fn table(title: String, head: [&'static str; 5], rows: impl Iterator<Item = [String; 5]>) -> Table<'static> {
+    let number = Constraint::Max(9);
+    let rows = rows.zip(COLORS).map(|(cells, color)| Row::new(cells).style(Style::new().fg(color)));
+    Table::new(rows, [Constraint::Min(12), number, number, number, number])
+        .header(Row::new(head).bold())
+        .block(Block::bordered().title(title))
 }
 
 /// The next of 1, 2, 5, 10, … that is not less.
