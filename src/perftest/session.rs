@@ -255,7 +255,7 @@ impl<S: Read + Write> Session<S> {
             let measured = run.run(&self.end)?;
             last = self.end.report_of(size, &measured);
             let mut total = measured;
-            for step in after_a_size(&self.end.plan) {
+            for step in after_a_size(verb, bidirectional, self.end.plan.size, in_seconds) {
                 match step {
                     AfterSize::Barrier => self.barrier("the barrier after a size")?,
                     AfterSize::Reports => {
@@ -397,12 +397,7 @@ enum AfterSize {
 }
 
 /// In the order of the original programs, in which ib_send_bw differs from the others.
-fn after_a_size(plan: &Plan) -> Vec<AfterSize> {
-    let in_seconds = matches!(plan.length, Length::Seconds { .. });
-    order(plan.verb, plan.bidirectional, plan.size, in_seconds)
-}
-
-fn order(verb: Verb, bidirectional: bool, size: Size, in_seconds: bool) -> Vec<AfterSize> {
+fn after_a_size(verb: Verb, bidirectional: bool, size: Size, in_seconds: bool) -> Vec<AfterSize> {
     let is_send = verb == Verb::Send;
     let reports = (bidirectional && !(is_send && in_seconds)).then_some(AfterSize::Reports);
     let barrier = (size == Size::All && (is_send || bidirectional)).then_some(AfterSize::Barrier);
@@ -418,12 +413,12 @@ mod tests {
     #[test]
     fn reports_come_before_the_barrier_with_send_and_after_it_without() {
         use AfterSize::{Barrier, Reports};
-        assert_eq!(order(Verb::Send, true, Size::All, false), [Reports, Barrier]);
-        assert_eq!(order(Verb::Write, true, Size::All, false), [Barrier, Reports]);
-        assert_eq!(order(Verb::Read, true, Size::All, false), [Barrier, Reports]);
-        assert_eq!(order(Verb::Send, false, Size::All, false), [Barrier]);
-        assert_eq!(order(Verb::Write, false, Size::All, false), []);
-        assert_eq!(order(Verb::Send, true, Size::Given(8), false), [Reports]);
-        assert_eq!(order(Verb::Send, true, Size::Given(8), true), []);
+        assert_eq!(after_a_size(Verb::Send, true, Size::All, false), [Reports, Barrier]);
+        assert_eq!(after_a_size(Verb::Write, true, Size::All, false), [Barrier, Reports]);
+        assert_eq!(after_a_size(Verb::Read, true, Size::All, false), [Barrier, Reports]);
+        assert_eq!(after_a_size(Verb::Send, false, Size::All, false), [Barrier]);
+        assert_eq!(after_a_size(Verb::Write, false, Size::All, false), []);
+        assert_eq!(after_a_size(Verb::Send, true, Size::Given(8), false), [Reports]);
+        assert_eq!(after_a_size(Verb::Send, true, Size::Given(8), true), []);
     }
 }
