@@ -9,7 +9,7 @@ use std::time::Duration;
 use roce_sim::fault::{FaultPlan, FaultPlanError};
 use roce_sim::net::Marking;
 use roce_sim::net::units::{UnitError, parse_bytes, parse_rate, parse_time};
-use roce_sim::scenario::{Load, Scenario as Network};
+use roce_sim::scenario::{Load, Scenario as Network, ScenarioError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
@@ -26,14 +26,6 @@ pub(crate) struct Scenario {
     pub(crate) duration: Option<Duration>,
 }
 
-/// Why a text is no scenario.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{problem}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
-pub(crate) struct ScenarioError {
-    line: Option<usize>,
-    problem: String,
-}
-
 impl Scenario {
     /// Reads the text of a file. What a scenario of the simulator names comes from `load`.
     ///
@@ -41,32 +33,21 @@ impl Scenario {
     ///
     /// It is no TOML, has names that are not known, or values that cannot be meant.
     pub(crate) fn parse(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
-        let wrong = |error: toml::de::Error| {
-            let problem = error.message().to_owned();
-            ScenarioError { line: Some(line_of(text, error.span())), problem }
-        };
+        let wrong = |error: toml::de::Error| ScenarioError::at(text, error.span(), error.message());
         let kind: Kind = toml::from_str(text).map_err(wrong)?;
         let (file, base) = if kind.topology.is_some() {
-            let network = Network::parse(text, load)
-                .map_err(|error| ScenarioError { line: error.line, problem: error.reason })?;
+            let network = Network::parse(text, load)?;
             let whole: Whole = toml::from_str(text).map_err(wrong)?;
             let pauses = whole.bridge.queue.as_ref().is_some_and(|queue| queue.get_ref().pfc.is_some());
             let port =
-                network::port(&network, pauses).map_err(|problem| ScenarioError { line: None, problem })?;
+                network::port(&network, pauses).map_err(|problem| ScenarioError::at(text, None, problem))?;
             let seed = whole.bridge.seed.or(Some(network.settings.seed));
             (File { seed, ..whole.bridge }, port)
         } else {
             (toml::from_str(text).map_err(wrong)?, QueueSettings::default())
         };
-        file.build(base)
-            .map_err(|(span, problem)| ScenarioError { line: Some(line_of(text, Some(span))), problem })
+        file.build(base).map_err(|(span, problem)| ScenarioError::at(text, Some(span), problem))
     }
-}
-
-/// Lines count from 1.
-fn line_of(text: &str, span: Option<Range<usize>>) -> usize {
-    let before = span.and_then(|span| text.get(..span.start)).unwrap_or_default();
-    before.matches('\n').count() + 1
 }
 
 /// Where, and what is wrong.
@@ -364,7 +345,7 @@ mod tests {
             ("[left\n", 1, ""),
         ] {
             let error = Scenario::parse(text, NO_FILES).unwrap_err();
-            assert!(error.line == Some(line) && error.problem.contains(part), "{text}: {error}");
+            assert!(error.line == Some(line) && error.reason.contains(part), "{text}: {error}");
         }
     }
     const NETWORK: &str = r#"
@@ -427,7 +408,7 @@ mod tests {
             let text = NETWORK.replace(from, to);
             assert_ne!(text, NETWORK);
             let error = Scenario::parse(&text, NO_FILES).unwrap_err();
-            assert!(error.line == line && error.problem.contains(part), "{text}: {error}");
+            assert!(error.line == line && error.reason.contains(part), "{text}: {error}");
         }
         let paused = NETWORK.replace("        pfc = []\n", "") + "[bridge.queue]\npfc = [3]\n";
         assert_eq!(Scenario::parse(&paused, NO_FILES).unwrap().settings.left.queue.pfc, 8);

@@ -8,7 +8,7 @@ use roce_transport::congestion::{Algorithm, Congestion};
 use roce_transport::{Recovery, SelectiveRepeat};
 
 use super::file::{self, File, Flows, Shape};
-use super::{Load, Scenario, ScenarioError, at};
+use super::{Load, Scenario, ScenarioError};
 use crate::net::{
     Balance, Class, Clos, FlowSizes, FlowSpec, Headroom, HostSettings, LinkSpec, Marking, MeasureSettings,
     PauseMode, PauseStorm, PayloadMode, Poisson, ReceiveLimit, RouteOverride, Settings, SwitchSettings,
@@ -25,11 +25,12 @@ pub(super) fn build(
     load: &Load<'_>,
     own: &[Algorithm],
 ) -> Result<Scenario, ScenarioError> {
-    let fail = |span: Range<usize>| move |reason: Wrong| at(text, Some(span.clone()), &reason);
+    let fail = |span: Range<usize>| move |reason: Wrong| ScenarioError::at(text, Some(span.clone()), reason);
     let place = file.topology.span();
     let shape = file.topology.into_inner();
     let host_link = link(&shape);
-    let topology = topology(shape, load, &|span, reason| at(text, Some(span), &reason), place.clone())?;
+    let topology =
+        topology(shape, load, &|span, reason| ScenarioError::at(text, Some(span), reason), place.clone())?;
     topology.check().map_err(|error| fail(place)(error.to_string()))?;
     let mut settings = Settings { seed: file.seed, ..Settings::default() };
     settings.payload = match file.payload {
@@ -204,22 +205,22 @@ fn host(
     if let Some(control) = table.congestion {
         let (place, control) = (control.span(), control.into_inner());
         let parsed = Congestion::parse_among(&control, own)
-            .map_err(|error| at(text, Some(place), &error.to_string()))?;
+            .map_err(|error| ScenarioError::at(text, Some(place), error.to_string()))?;
         (host.congestion, host.notification) = parsed;
     }
     if let Some(table) = table.recovery {
         let (place, table) = (table.span(), table.into_inner());
-        host.recovery = recovery(table).map_err(|reason| at(text, Some(place), &reason))?;
+        host.recovery = recovery(table).map_err(|reason| ScenarioError::at(text, Some(place), reason))?;
     }
     if let Some(mtu) = table.path_mtu {
-        let wrong = || at(text, Some(mtu.span()), "path_mtu is 256, 512, 1024, 2048 or 4096");
+        let wrong = || ScenarioError::at(text, Some(mtu.span()), "path_mtu is 256, 512, 1024, 2048 or 4096");
         host.path_mtu = PathMtu::from_bytes(usize::from(*mtu.get_ref())).ok_or_else(wrong)?;
     }
     if let Some(limit) = table.receive_limit {
         let (place, limit) = (limit.span(), limit.into_inner());
         let host_number = limit.host.as_deref().map(|name| find_host(topology, name)).transpose();
         host.receive_limit = Some(ReceiveLimit {
-            host: host_number.map_err(|reason| at(text, Some(place), &reason))?,
+            host: host_number.map_err(|reason| ScenarioError::at(text, Some(place), reason))?,
             rate_bps: limit.rate.0,
             xoff_bytes: limit.xoff.0,
         });
@@ -310,7 +311,7 @@ fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, S
     };
     for queue in table.queue {
         let (place, queue) = (queue.span(), queue.into_inner());
-        set_queue(&mut switch, &queue).map_err(|reason| at(text, Some(place), &reason))?;
+        set_queue(&mut switch, &queue).map_err(|reason| ScenarioError::at(text, Some(place), reason))?;
     }
     Ok(switch)
 }

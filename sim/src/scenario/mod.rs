@@ -78,7 +78,8 @@ impl Scenario {
     }
 
     fn parse_whole(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
-        let file = toml::from_str(text).map_err(|error| at(text, error.span(), error.message()))?;
+        let file =
+            toml::from_str(text).map_err(|error| ScenarioError::at(text, error.span(), error.message()))?;
         build::build(text, file, load, own)
     }
 
@@ -112,7 +113,7 @@ impl Scenario {
         }
         // What is wrong before anything is replaced has a line.
         let mut table: toml::Table =
-            toml::from_str(text).map_err(|error| at(text, error.span(), error.message()))?;
+            toml::from_str(text).map_err(|error| ScenarioError::at(text, error.span(), error.message()))?;
         for (name, value) in replaced {
             let reason = |reason: String| ScenarioError { line: None, reason: format!("{name}: {reason}") };
             replace(&mut table, name, value).map_err(reason)?;
@@ -174,10 +175,13 @@ fn parse_value(text: &str) -> toml::Value {
 }
 
 /// An error with the line of a place in the text.
-fn at(text: &str, span: Option<Range<usize>>, reason: &str) -> ScenarioError {
-    let line = span.map(|span| {
-        let before = text.get(..span.start).unwrap_or(text);
-        before.matches('\n').count() + 1
-    });
-    ScenarioError { line, reason: reason.to_owned() }
+impl ScenarioError {
+    /// What is wrong with `span`, in bytes of `text`; lines are counted here.
+    pub fn at(text: &str, span: Option<Range<usize>>, reason: impl Into<String>) -> Self {
+        let line = span.map(|span| {
+            let before = text.get(..span.start).unwrap_or(text);
+            before.matches('\n').count() + 1
+        });
+        Self { line, reason: reason.into() }
+    }
 }
