@@ -165,7 +165,8 @@ fn check_frames(pcap: &Path, expected: u64) -> Result<()> {
     Ok(())
 }
 
-/// Wireshark, whose older versions have no name for the opcode, finds the same: from us, to the sender's queue pair, with the code point of notifications.
+/// Wireshark, whose older versions have no name for the opcode, finds the same: from us, to the sender's queue pair, with
+/// the code point of notifications.
 fn check_with_tshark(pcap: &Path, expected: u64, qpn: u32, theirs: IpAddr) -> Result<()> {
     let output = tshark()
         .arg("-r")

@@ -23,14 +23,16 @@ fn server_address(setting: &Setting, role: Role, family: Family) -> [String; 2] 
 
 /// The option that makes our client send from the family that is tested: the server is met over IPv4, and the interface may
 /// have both.
-fn own_gid(setting: &Setting, role: Role, family: Family) -> String {
-    let ours = setting.addresses(family).ours;
-    if role == Role::Server || family == Family::V4 || setting.device == "udp" {
+fn own_gid(setting: &Setting, family: Family) -> String {
+    if family == Family::V4 || setting.device == "udp" {
         return String::new();
     }
-    let table = Context::open(setting.spec(family)).map(|context| context.gid_table()).unwrap_or_default();
+    let (spec, ours) = (setting.spec(family), setting.addresses(family).ours);
+    let context = Context::open(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
+    let table = context.gid_table();
     let fits = |entry: &&GidEntry| entry.address() == ours && entry.gid_type == Encapsulation::RoceV2;
-    table.iter().find(fits).map_or_else(String::new, |entry| format!("-g {}", entry.index))
+    let entry = table.iter().find(fits).unwrap_or_else(|| panic!("{spec} has no GID of {ours}: {table:?}"));
+    format!("-g {}", entry.index)
 }
 
 pub(crate) fn pingpongs(setting: &Setting) -> Vec<Pair> {
@@ -38,8 +40,9 @@ pub(crate) fn pingpongs(setting: &Setting) -> Vec<Pair> {
     // Without retransmission a lost message is the end.
     let kinds: &[&str] = if setting.is_lossy() { &["rc", "srq"] } else { &["rc", "uc", "ud", "srq"] };
     let mut pairs = Vec::new();
-    for kind in kinds {
-        for family in [Family::V4, Family::V6] {
+    for family in [Family::V4, Family::V6] {
+        let own_gid = own_gid(setting, family);
+        for kind in kinds {
             for role in Role::BOTH {
                 // The small matrix has each kind in each role, and each kind with each family.
                 if setting.scope == Scope::Smoke && (family == Family::V6) != (role == Role::Server) {
@@ -52,7 +55,7 @@ pub(crate) fn pingpongs(setting: &Setting) -> Vec<Pair> {
                 let [of_original, of_ours] = server_address(setting, role, family);
                 let size = if *kind == "ud" { 1024 } else { 4096 };
                 let gid = gid_index(family);
-                let own_gid = own_gid(setting, role, family);
+                let own_gid = if role == Role::Client { &*own_gid } else { "" };
                 pairs.push(Pair {
                     name: format!("ibv_{kind}_pingpong -n {iterations}"),
                     role,
