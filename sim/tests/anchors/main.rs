@@ -118,8 +118,9 @@ const ANCHORS: [Anchor; 5] = [
     },
 ];
 
+/// For a link of ours that is as much faster as our packets are longer.
 fn ns3_dcqcn(parameters: &ns3::Parameters) -> Algorithm {
-    let parameters = *parameters;
+    let parameters = parameters.scaled(ON_WIRE);
     let make =
         move |start: &_| -> Box<dyn CongestionControl> { Box::new(ns3::Ns3Dcqcn::new(parameters, start)) };
     Algorithm::custom("dcqcn of ns-3", make)
@@ -160,7 +161,7 @@ fn star_settings(
         }
         other => other,
     };
-    settings.host.congestion = Congestion { algorithm: ns3_dcqcn(&dcqcn.scaled(ON_WIRE)), echo: true };
+    settings.host.congestion = Congestion { algorithm: ns3_dcqcn(dcqcn), echo: true };
     settings.host.window_packets = 1 << 20;
     settings.measure.interval = Time::from_us(1);
     settings

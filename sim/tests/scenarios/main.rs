@@ -6,6 +6,10 @@ use roce_sim::net::{Results, Simulation, Time};
 use roce_sim::scenario::Scenario;
 use roce_transport::{Recovery, SelectiveRepeat};
 
+fn no_files(name: &str) -> Result<String, String> {
+    Err(format!("{name} is not shipped"))
+}
+
 fn text(name: &str) -> String {
     let path = format!("{}/../scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -14,8 +18,7 @@ fn text(name: &str) -> String {
 #[track_caller]
 fn run_with(name: &str, replaced: &[(&str, &str)]) -> Results {
     let replaced: Vec<_> = replaced.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    let scenario =
-        Scenario::parse_with(&text(name), &replaced, &|file| Err(format!("{file} is not shipped")));
+    let scenario = Scenario::parse_with(&text(name), &replaced, &no_files);
     let scenario = scenario.unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings).unwrap();
     simulation.run_to_end();
@@ -37,7 +40,7 @@ fn all_of_them_can_be_read() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        let scenario = Scenario::parse(&text, &|file| Err(format!("{file} is not shipped")));
+        let scenario = Scenario::parse(&text, &no_files);
         let scenario = scenario.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         assert!(!scenario.expectation.is_empty() && !scenario.description.is_empty(), "{}", path.display());
         Simulation::new(&scenario.topology, &scenario.flows, scenario.settings).unwrap();
@@ -46,7 +49,7 @@ fn all_of_them_can_be_read() {
             scenario.sweeps.iter().flat_map(|(name, all)| all.iter().map(move |one| (name, one)))
         {
             let set = [(name.clone(), value.clone())];
-            let swept = Scenario::parse_with(&text, &set, &|file| Err(format!("{file} is not shipped")));
+            let swept = Scenario::parse_with(&text, &set, &no_files);
             assert!(swept.is_ok(), "{}, {name} = {value}: {swept:?}", path.display());
         }
     }
@@ -55,7 +58,7 @@ fn all_of_them_can_be_read() {
 
 /// The values that a shipped scenario proposes for a setting.
 fn proposed(scenario: &str, setting: &str) -> Vec<String> {
-    let scenario = Scenario::parse(&text(scenario), &|file| Err(format!("{file} is not shipped"))).unwrap();
+    let scenario = Scenario::parse(&text(scenario), &no_files).unwrap();
     let sweep = scenario.sweeps.into_iter().find(|(name, _)| name == setting);
     sweep.unwrap_or_else(|| panic!("{} does not propose {setting}", scenario.name)).1
 }
