@@ -35,6 +35,8 @@ pub(crate) struct Setting {
     /// Per cent of datagrams that are lost, as text; `0` for none.
     pub(crate) loss: String,
     results: PathBuf,
+    /// What is tested, and on which day.
+    commit: String,
     /// Where captures go, if anywhere.
     captures: Option<PathBuf>,
 }
@@ -99,6 +101,7 @@ impl Setting {
             guest: name_of(&variable("ROCE_INTEROP_GUEST")?)?,
             loss: std::env::var("ROCE_INTEROP_LOSS").unwrap_or_else(|_| "0".to_owned()),
             results: variable("ROCE_INTEROP_RESULTS")?.into(),
+            commit: variable("ROCE_INTEROP_COMMIT")?,
             captures: std::env::var_os("ROCE_INTEROP_CAPTURES").map(PathBuf::from),
         })
     }
@@ -215,6 +218,7 @@ impl Setting {
 
     fn write_line(&self, line: &str) -> Result<()> {
         let mut file: File = OpenOptions::new().create(true).append(true).open(&self.results)?;
-        Ok(writeln!(file, "{}\t{}\t{}\t{line}", self.kernel, self.device, self.loss)?)
+        let (kernel, device, loss) = (&self.kernel, &self.device, &self.loss);
+        Ok(writeln!(file, "{kernel}\t{device}\t{loss}\t{line}\t{}", self.commit)?)
     }
 }
