@@ -1,0 +1,199 @@
+//! `roce sim` as its users run it: scenarios by name and from files, reports, sweeps, jobs.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Finished, roce, run};
+use serde_json::Value;
+
+const SMALL: &str = r#"
+name = "small"
+[topology]
+kind = "star"
+hosts = 3
+[[flows]]
+kind = "incast"
+degree = 2
+to = "h2"
+bytes = "1MB"
+[[sweep]]
+name = "host.congestion"
+values = ["none", "dcqcn:paper"]
+[[sweep]]
+name = "flows.0.bytes"
+values = ["200KB", "1MB"]
+"#;
+
+/// A directory with the scenario of this file in it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        std::fs::write(place.path("small.toml"), SMALL).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Runs the small scenario.
+    #[track_caller]
+    fn sim(&self, options: &[&str]) -> Finished {
+        let finished = run(&[&["sim", &self.path("small.toml")], options].concat());
+        assert!(finished.success, "{options:?}: {}", finished.stderr);
+        finished
+    }
+
+    /// The same; what it prints is JSON.
+    #[track_caller]
+    fn document(&self, options: &[&str]) -> Value {
+        let finished = self.sim(&[options, &["--json"]].concat());
+        serde_json::from_str(&finished.stdout).expect("JSON and nothing else")
+    }
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn the_list_has_every_shipped_scenario_and_each_can_be_named() {
+    let list = run(&["sim", "--list"]);
+    assert!(list.success);
+    let shipped = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios")).unwrap();
+    let shipped = shipped.map(|entry| entry.unwrap().path());
+    let mut count = 0;
+    for path in shipped.filter(|path| path.extension().is_some_and(|extension| extension == "toml")) {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        assert!(list.stdout.lines().any(|line| line == name), "{name} is not listed:\n{}", list.stdout);
+        count += 1;
+    }
+    assert!(count > 15, "{count}");
+    let finished = run(&["sim", "pause-storm", "--json"]);
+    let document: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    assert_eq!((&document["scenario"], &document["incomplete"]), (&"pause storm".into(), &0.into()));
+}
+
+#[test]
+fn a_seed_repeats_a_run_and_another_does_not() {
+    let place = Place::new();
+    let marking = [
+        "--set",
+        "host.congestion=dcqcn:paper",
+        "--set",
+        "switch.marking={ kmin = \"1KB\", kmax = \"200KB\", pmax = 1.0 }",
+    ];
+    let hash = |seed| place.document(&[&marking[..], &["--seed", seed]].concat());
+    let [first, second, other] = ["5", "5", "6"].map(hash);
+    assert_eq!(first, second);
+    assert!(first["marked"].as_u64().unwrap() > 0, "{first}");
+    assert_ne!(first["trace_hash"], other["trace_hash"]);
+    assert_ne!(first["configuration_hash"], other["configuration_hash"]);
+}
+
+/// Tables, pictures and the page around them, all of the same run.
+#[test]
+fn a_report_has_tables_pictures_and_where_they_come_from() {
+    let place = Place::new();
+    let out = place.path("out");
+    let options = ["--out", &out, "--set", "host.congestion=dcqcn:paper", "--pcap-port", "h2"];
+    let printed = place.document(&options);
+    assert_eq!(serde_json::from_str::<Value>(&read(&format!("{out}/summary.json"))).unwrap(), printed);
+    let (flows, rates) = (read(&format!("{out}/flows.csv")), read(&format!("{out}/rates.csv")));
+    assert_eq!(flows.lines().count(), 3, "{flows}");
+    assert!(flows.lines().skip(1).all(|line| line.contains(",1000000,") && line.contains(",complete,")));
+    // 2 MB through 100 Gb/s take 160 us at least, and a point comes every 10.
+    assert!(rates.lines().count() > 2 * 16, "{rates}");
+    assert!(rates.lines().skip(1).all(|line| line.split(',').count() == 6), "{rates}");
+    let page = read(&format!("{out}/report.html"));
+    for name in ["rates", "alpha", "allowed", "queues"] {
+        let picture = read(&format!("{out}/{name}.svg"));
+        assert!(picture.contains("<svg") && picture.trim_end().ends_with("</svg>"), "{name}");
+        assert!(picture.contains("<polyline") || picture.contains("<path"), "{name} has no line");
+    }
+    for known in ["configuration_hash", "trace_hash", "version"] {
+        assert!(page.contains(printed[known].as_str().unwrap()), "{known}");
+    }
+    assert_eq!(page.matches("<svg").count(), 4);
+    let capture = run(&["dissect", "--bad-icrc", &format!("{out}/h2.pcapng")]);
+    assert!(capture.success && capture.stderr.contains(" 0 bad"), "{capture:?}");
+    let packets: u64 = capture.stderr.split(' ').next().unwrap().parse().unwrap();
+    assert!(packets >= printed["data_packets"].as_u64().unwrap(), "{}", capture.stderr);
+}
+
+/// The combinations that one process runs on all cores are those of a job's indexes, which merge to the same table.
+#[test]
+fn a_sweep_here_and_as_a_job_gives_the_same() {
+    let place = Place::new();
+    let all = place.document(&["--sweeps"]);
+    let all = all.as_array().expect("a list");
+    let sets: Vec<String> = all.iter().map(|run| run["set"].to_string()).collect();
+    assert_eq!(sets.len(), 4, "{sets:?}");
+    assert!(sets[1].contains("none") && sets[1].contains("1MB") && sets[2].contains("dcqcn"), "{sets:?}");
+
+    let out = place.path("out");
+    let job = place.sim(&["--sweeps", "--out", &out, "--emit", "slurm"]).stdout;
+    assert!(job.starts_with("#!/bin/sh\n") && job.contains("--array=0-3\n"), "{job}");
+    let kubernetes = place.sim(&["--sweeps", "--out", &out, "--emit", "kubernetes"]).stdout;
+    assert!(kubernetes.contains("completionMode: Indexed") && kubernetes.contains("completions: 4\n"));
+    assert!(!Path::new(&out).exists(), "to emit is not to run");
+    // What the shell would run, index by index.
+    let script = place.path("job.sh");
+    let program = roce().get_program().to_str().unwrap().to_owned();
+    std::fs::write(&script, job.replace("exec roce ", &format!("exec {program} "))).unwrap();
+    for index in 0..4 {
+        let mut shell = std::process::Command::new("sh");
+        let status = shell.arg(&script).env("SLURM_ARRAY_TASK_ID", index.to_string()).output().unwrap();
+        assert!(status.status.success(), "{status:?}");
+    }
+    let merged = run(&["sim", "--merge", &out, "--json"]);
+    let merged: Value = serde_json::from_str(&merged.stdout).expect("JSON");
+    assert_eq!(merged.as_array().expect("a list"), all);
+    let table = run(&["sim", "--merge", &out]).stdout;
+    assert_eq!(table.lines().count(), 5, "{table}");
+}
+
+/// What is said on the command line goes before what the scenario proposes.
+#[test]
+fn a_value_that_is_set_is_not_swept() {
+    let place = Place::new();
+    let runs = place.document(&["--sweeps", "--set", "host.congestion=swift", "--sweep", "seed=1,2,3"]);
+    let sets: Vec<String> = runs.as_array().unwrap().iter().map(|run| run["set"].to_string()).collect();
+    assert_eq!(sets.len(), 6, "{sets:?}");
+    assert!(sets.iter().all(|set| set.contains("swift")), "{sets:?}");
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_line_and_reason() {
+    let place = Place::new();
+    let (file, bad) = (place.path("small.toml"), place.path("bad.toml"));
+    std::fs::write(&bad, SMALL.replace("degree", "degrees")).unwrap();
+    let out = place.path("out");
+    let table: &[(&[&str], &[&str])] = &[
+        // The line of the table.
+        (&[&bad], &["bad.toml", "line 6", "degrees", "expected one of `degree`"]),
+        (&["no-such"], &["no-such", "--list"]),
+        (&[&file, "--set", "host.color=red"], &["host.color=red", "unknown field `color`"]),
+        (&[&file, "--set", "host.recovery=luck"], &["no loss recovery \"luck\""]),
+        (&[&file, "--set", "seed"], &["write NAME=VALUE"]),
+        (&[&file, "--sweep", "seed=1,,2"], &["a value is empty"]),
+        (&[&file, "--live"], &["--live draws on a terminal", "--out DIR"]),
+        (&[&file, "--live", "--sweeps"], &["--live", "--sweeps", "cannot be used"]),
+        (&[&file, "--pcap-port", "h2"], &["--out"]),
+        (&[&file, "--pcap-port", "h9", "--out", &out], &["h9"]),
+        (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C or --sweeps"]),
+        (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),
+        (&["--merge", &out], &["out", "No such file"]),
+    ];
+    for (options, parts) in table {
+        let finished = run(&[&["sim"], *options].concat());
+        assert!(matches!(finished.code, Some(1 | 2)), "{options:?}: {finished:?}");
+        for part in *parts {
+            assert!(finished.stderr.contains(part), "{options:?}: `{part}` is missing: {}", finished.stderr);
+        }
+        assert_eq!(finished.stdout, "", "{options:?}");
+    }
+}
