@@ -202,6 +202,30 @@ fn under_loss_everything_arrives_and_the_capture_shows_it() {
     }
 }
 
+/// Selective repeat says which packets came too early, in acknowledgements that nobody else sends.
+#[test]
+fn what_is_sent_again_after_a_loss_is_a_choice() {
+    let folder = tempfile::tempdir().unwrap();
+    // The timeouts of the paper are for hardware: a process may not run for longer.
+    for (recovery, is_selective) in
+        [("go-back-n", false), ("selective-repeat:cap=64,rto_low=50000,rto_high=50000", true)]
+    {
+        let capture = folder.path().join(format!("{is_selective}.pcapng"));
+        let capture = capture.to_str().unwrap();
+        let server = Server::start("blast", &["--recovery", recovery]);
+        let fault = ["--recovery", recovery, "--fault", "drop=1%", "--seed", "7", "--pcap", capture];
+        let more = ["--op", "write", "-n", "300", "--size", "16000", "--mtu", "1024"];
+        let rows = server.rows("blast", &[&fault[..], &more].concat());
+        assert!(rows[0]["client"]["retransmitted_packets"].as_u64().unwrap() > 0, "{rows:?}");
+        let answers = run(&["dissect", "--json", "--opcode", "ACKNOWLEDGE", capture]);
+        let early = answers.stdout.lines().filter(|line| {
+            let packet: Value = serde_json::from_str(line).unwrap();
+            packet["infiniband.aeth.syndrome"] == 0x40
+        });
+        assert_eq!(early.count() > 0, is_selective, "{recovery}");
+    }
+}
+
 #[test]
 fn a_seed_gives_the_same_queue_pair_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -270,6 +294,8 @@ fn impossible_options_are_named() {
         ("blast", &["--fault", "explode=1%"], &["--fault", "explode"]),
         ("blast", &["--congestion", "dcqn"], &["no congestion control \"dcqn\"", "none, fixed, dcqcn"]),
         ("blast", &["--congestion", "dcqcn:rpg_gd=16"], &["rpg_gd is \"16\" and must be 0 to 15"]),
+        ("blast", &["--recovery", "luck"], &["no loss recovery \"luck\"", "go-back-n and selective-repeat"]),
+        ("blast", &["--recovery", "selective-repeat:cap=0"], &["cap is \"0\" and must be 1 to 4096 packets"]),
         ("blast", &["--line-rate", "fast"], &["\"fast\" is no rate", "such as 10G"]),
         ("blast", &["--seed", "x"], &["--seed"]),
         ("blast", &["--nonsense"], &["--nonsense"]),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use roce_packet::{PathMtu, ROCE_UDP_PORT};
 use roce_sim::fault::{FaultInjector, FaultPlan};
+use roce_transport::Recovery;
 
 use super::own;
 use crate::device::pcap::CaptureFile;
@@ -49,6 +50,10 @@ pub(super) struct DeviceArgs {
     /// What the link carries, where congestion control begins, such as 25G [default: 100G]
     #[arg(long, value_name = "RATE", hide_short_help = true)]
     pub(super) line_rate: Option<Rate>,
+
+    /// What is sent again after a loss: go-back-n, or selective-repeat if both sides are set so [default: go-back-n]
+    #[arg(long, value_name = "RECOVERY", hide_short_help = true, long_help = RECOVERY_HELP)]
+    pub(super) recovery: Option<Recovery>,
 }
 
 const CONGESTION_HELP: &str = "\
@@ -61,6 +66,16 @@ Congestion control of the queue pairs of this side [default: none].
 
 Parameters follow as name=value with commas between, such as dcqcn:paper,rpg_ai_rate=40. Those of the other direction, how this
 side answers marked packets, may stand among them: min_time_between_cnps=50. docs/congestion.md lists all.";
+
+const RECOVERY_HELP: &str = "\
+What is sent again after a loss [default: go-back-n].
+
+  go-back-n               everything from the lost packet on: what every peer understands
+  selective-repeat        only what is missing; no standard knows it, so both sides have to be set so
+
+Parameters of selective-repeat follow as name=value: cap (packets), rto_low and rto_high (us), few (packets). The timeouts of
+100 and 320 us are those of hardware; a process that does not run for a while needs longer ones, such as
+selective-repeat:rto_low=20000,rto_high=20000. docs/congestion.md tells the rest.";
 
 const FAULT_HELP: &str = "\
 What to do to packets on their way out.
@@ -84,6 +99,7 @@ impl DeviceArgs {
     pub(super) fn builder(&self) -> ContextBuilder {
         let builder = Context::builder().seed(self.seed).window(self.window);
         let builder = builder.congestion(self.congestion.clone()).line_rate(self.line_rate);
+        let builder = builder.recovery(self.recovery);
         // Whoever sets the variable decides; without it `roce stat` shows every command.
         if std::env::var_os("ROCE_STAT").is_some() { builder } else { builder.publish(true) }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use roce_packet::{PathMtu, Psn, Qpn};
 use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
-use roce_transport::{AsyncEvent, Counters, Engine, EngineConfig, UdDestination};
+use roce_transport::{AsyncEvent, Counters, Engine, EngineConfig, Recovery, UdDestination};
 
 use super::cq::ChannelRegistry;
 use super::{CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
@@ -102,6 +102,7 @@ pub struct ContextBuilder {
     publish: bool,
     congestion: Option<(Congestion, NotificationPoint)>,
     line_rate: Option<Rate>,
+    recovery: Option<Recovery>,
 }
 
 impl Default for ContextBuilder {
@@ -117,6 +118,7 @@ impl Default for ContextBuilder {
             publish: std::env::var_os("ROCE_STAT").is_some_and(|wish| !wish.is_empty() && wish != "0"),
             congestion: None,
             line_rate: None,
+            recovery: None,
         }
     }
 }
@@ -178,6 +180,14 @@ impl ContextBuilder {
     #[must_use]
     pub fn line_rate(mut self, line_rate: Option<Rate>) -> Self {
         self.line_rate = line_rate;
+        self
+    }
+
+    /// How RC queue pairs that say nothing else make up for losses; go-back-N unless said otherwise. Selective repeat is for
+    /// our own peers only, and both ends have to be set so.
+    #[must_use]
+    pub fn recovery(mut self, recovery: Option<Recovery>) -> Self {
+        self.recovery = recovery;
         self
     }
 
@@ -267,6 +277,7 @@ impl ContextBuilder {
             (config.congestion, config.notification) = (congestion.clone(), *notification);
         }
         config.line_rate = self.line_rate.unwrap_or(config.line_rate);
+        config.recovery = self.recovery.unwrap_or(config.recovery);
         if let Some(tune) = self.tune {
             tune(&mut config);
         }

@@ -71,7 +71,7 @@ pub use qp::{
     AttrMask, CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
     QpCapabilities, QpInit, QpOptions, QpState, QpType, Transition, transition,
 };
-pub use recovery::{Recovery, SelectiveRepeat};
+pub use recovery::{Recovery, RecoveryError, SelectiveRepeat};
 pub use time::Instant;
 pub use ud::GRH_AREA;
 pub use verdict::{DropReason, Verdict};

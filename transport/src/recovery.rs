@@ -1,5 +1,14 @@
 //! How RC makes up for lost requests, as a choice.
 
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use core::fmt;
+use core::str::FromStr;
+
+use crate::congestion::ParameterError;
+use crate::congestion::ParameterRange::Number;
+use crate::congestion::parameters::{self, Parameters as _, parameters};
+
 /// What is sent again after a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
@@ -11,44 +20,134 @@ pub enum Recovery {
     SelectiveRepeat(SelectiveRepeat),
 }
 
-/// Selective repeat after IRN (SIGCOMM 2018).
-///
-/// The responder keeps requests that came too early, and says of each that it came and what is missing: an ACKNOWLEDGE
-/// with the reserved syndrome 0x40, the missing PSN in the BTH and the PSN that came in place of the message count. Once
-/// the gap is filled everything is executed in its order, so completions, acknowledgements, RNR NAKs and atomics are
-/// those of go-back-N. The requester sends what is missing once, and again after a timeout.
-///
-/// While READs or atomics are in flight the requester goes back as usual; what the responder kept is then not
-/// executed twice. READ responses that are lost are asked for again as usual.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SelectiveRepeat {
-    /// PSNs that a requester leaves unacknowledged at most, and how far ahead a responder keeps: the bandwidth-delay
-    /// product in packets. 1 to [`SelectiveRepeat::MOST`], the same at both ends; the responder keeps that many packets of
-    /// memory.
-    pub cap: u32,
-    /// Timeout with few packets in flight, in nanoseconds. It replaces the local ACK timeout.
-    pub rto_low: u64,
-    /// Timeout otherwise, in nanoseconds.
-    pub rto_high: u64,
-    /// How many packets are few.
-    pub few: u32,
+parameters! {
+    /// Selective repeat after IRN (SIGCOMM 2018), with the timeouts of the paper.
+    ///
+    /// The responder keeps requests that came too early, and says of each that it came and what is missing: an ACKNOWLEDGE
+    /// with the reserved syndrome 0x40, the missing PSN in the BTH and the PSN that came in place of the message count. Once
+    /// the gap is filled everything is executed in its order, so completions, acknowledgements, RNR NAKs and atomics are
+    /// those of go-back-N. The requester sends what is missing once, and again after a timeout.
+    ///
+    /// While READs or atomics are in flight the requester goes back as usual; what the responder kept is then not
+    /// executed twice. READ responses that are lost are asked for again as usual.
+    pub struct SelectiveRepeat {
+        /// PSNs that a requester leaves unacknowledged at most and a responder keeps ahead; the same at both ends.
+        cap: u32 = 128, Number(1, SelectiveRepeat::MOST), "packets", "";
+        /// Timeout with few packets in flight. It replaces the local ACK timeout.
+        rto_low: u32 = 100, Number(1, 4_000_000), "us", "";
+        /// Timeout otherwise.
+        rto_high: u32 = 320, Number(1, 4_000_000), "us", "";
+        /// How many packets are few.
+        few: u32 = 3, Number(0, SelectiveRepeat::MOST), "packets", "";
+    }
 }
 
 impl SelectiveRepeat {
-    /// The largest cap.
+    /// The largest cap; the responder has memory for so many packets.
     pub const MOST: u32 = 4_096;
 
     pub(crate) fn cap(&self) -> u32 {
         self.cap.clamp(1, Self::MOST)
     }
+
+    /// Nanoseconds until what is not known to have come is sent again.
+    pub(crate) fn timeout(&self, in_flight: u32) -> u64 {
+        let micros = if in_flight <= self.few { self.rto_low } else { self.rto_high };
+        u64::from(micros.max(1)) * 1_000
+    }
 }
 
-/// The timeouts of the paper, and a cap of 128 packets.
-impl Default for SelectiveRepeat {
-    fn default() -> Self {
-        Self { cap: 128, rto_low: 100_000, rto_high: 320_000, few: 3 }
+/// Why text names no recovery.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryError {
+    /// No such one.
+    #[error("there is no loss recovery {name:?}; there are go-back-n and selective-repeat")]
+    Unknown {
+        /// What was given.
+        name: String,
+    },
+    /// A parameter.
+    #[error("selective-repeat: {0}")]
+    Parameter(#[from] ParameterError),
+}
+
+/// Reads `go-back-n` or `selective-repeat[:name=value,…]` with the parameters of [`SelectiveRepeat`], for example
+/// `selective-repeat:cap=256,rto_high=1000`.
+impl FromStr for Recovery {
+    type Err = RecoveryError;
+
+    fn from_str(text: &str) -> Result<Self, RecoveryError> {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        match name {
+            "go-back-n" if rest.is_empty() => Ok(Self::GoBackN),
+            "selective-repeat" => {
+                let mut settings = SelectiveRepeat::default();
+                for piece in rest.split(',').filter(|piece| !piece.is_empty()) {
+                    let (name, value) = parameters::split(piece)?;
+                    if !settings.take(name, value)? {
+                        return Err(parameters::unknown(name, &[SelectiveRepeat::PARAMETERS]).into());
+                    }
+                }
+                Ok(Self::SelectiveRepeat(settings))
+            }
+            _ => Err(RecoveryError::Unknown { name: text.to_owned() }),
+        }
+    }
+}
+
+/// The form that is read.
+impl fmt::Display for Recovery {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GoBackN => formatter.write_str("go-back-n"),
+            Self::SelectiveRepeat(settings) => write!(formatter, "selective-repeat:{settings}"),
+        }
     }
 }
 
 /// The syndrome of an acknowledgement that says what came too early: in the range that IBTA reserves.
 pub(crate) const SELECTIVE_SYNDROME: u8 = 0x40;
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn text_and_back() {
+        for (text, recovery) in [
+            ("go-back-n", Recovery::GoBackN),
+            ("selective-repeat", Recovery::SelectiveRepeat(SelectiveRepeat::default())),
+            (
+                "selective-repeat:cap=7,rto_low=5,rto_high=1000,few=2",
+                Recovery::SelectiveRepeat(SelectiveRepeat { cap: 7, rto_low: 5, rto_high: 1_000, few: 2 }),
+            ),
+        ] {
+            assert_eq!(text.parse(), Ok(recovery));
+            assert_eq!(recovery.to_string().parse(), Ok(recovery));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let error = |text: &str| text.parse::<Recovery>().unwrap_err().to_string();
+        for text in ["", "selective", "go-back-n:cap=7"] {
+            let expected = "; there are go-back-n and selective-repeat";
+            assert_eq!(error(text), alloc::format!("there is no loss recovery {text:?}{expected}"));
+        }
+        let cap = |value: &str| {
+            alloc::format!("selective-repeat: cap is \"{value}\" and must be 1 to 4096 packets")
+        };
+        assert_eq!(error("selective-repeat:cap=0"), cap("0"));
+        assert_eq!(error("selective-repeat:cap=4097"), cap("4097"));
+        assert_eq!(
+            error("selective-repeat:rto_low=0"),
+            "selective-repeat: rto_low is \"0\" and must be 1 to 4000000 us"
+        );
+        let unknown =
+            "selective-repeat: there is no parameter \"caps\"; there are cap, rto_low, rto_high, few";
+        assert_eq!(error("selective-repeat:caps=7"), unknown);
+        assert_eq!(error("selective-repeat:cap"), "selective-repeat: \"cap\" is not of the form name=value");
+    }
+}

@@ -159,7 +159,7 @@ fn run_changed(seeds: u64, change: impl Fn(&mut Plan) + Sync) -> Totals {
 #[test]
 fn no_seed_finds_anything_with_selective_repeat() {
     let totals = run_changed(4_000, |plan| {
-        let timeout = plan.timeout_ns();
+        let timeout = (plan.timeout_ns() / 1_000) as u32;
         let cap = [1, 4, 64, 256][plan.seed as usize % 4];
         plan.recovery = Recovery::SelectiveRepeat(SelectiveRepeat {
             cap,

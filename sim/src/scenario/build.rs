@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use roce_packet::PathMtu;
-
+use roce_transport::RecoveryError;
 use roce_transport::congestion::{Algorithm, Congestion};
-use roce_transport::{Recovery, SelectiveRepeat};
 
 use super::file::{self, File, Flows, Shape};
 use super::{Load, Scenario, ScenarioError};
@@ -208,9 +207,10 @@ fn host(
             .map_err(|error| ScenarioError::at(text, Some(place), error.to_string()))?;
         (host.congestion, host.notification) = parsed;
     }
-    if let Some(table) = table.recovery {
-        let (place, table) = (table.span(), table.into_inner());
-        host.recovery = recovery(table).map_err(|reason| ScenarioError::at(text, Some(place), reason))?;
+    if let Some(recovery) = table.recovery {
+        host.recovery = recovery.get_ref().parse().map_err(|error: RecoveryError| {
+            ScenarioError::at(text, Some(recovery.span()), error.to_string())
+        })?;
     }
     if let Some(mtu) = table.path_mtu {
         let wrong = || ScenarioError::at(text, Some(mtu.span()), "path_mtu is 256, 512, 1024, 2048 or 4096");
@@ -226,28 +226,6 @@ fn host(
         });
     }
     Ok(host)
-}
-
-fn recovery(given: file::Recovery) -> Result<Recovery, Wrong> {
-    let mut selective = SelectiveRepeat::default();
-    match given {
-        file::Recovery::Named(file::NamedRecovery::GoBackN) => return Ok(Recovery::GoBackN),
-        file::Recovery::Named(file::NamedRecovery::SelectiveRepeat) => {}
-        file::Recovery::SelectiveRepeat(table) => {
-            let nanos = |span: super::values::Span| span.0.as_ns();
-            set(&mut selective.cap, table.cap);
-            set(&mut selective.rto_low, table.rto_low.map(nanos));
-            set(&mut selective.rto_high, table.rto_high.map(nanos));
-            set(&mut selective.few, table.few);
-        }
-    }
-    if !(1..=SelectiveRepeat::MOST).contains(&selective.cap) {
-        return Err(format!("recovery: cap is 1 to {} packets", SelectiveRepeat::MOST));
-    }
-    if selective.rto_low == 0 || selective.rto_high == 0 {
-        return Err("recovery: rto_low and rto_high are at least 1ns".to_owned());
-    }
-    Ok(Recovery::SelectiveRepeat(selective))
 }
 
 fn set<T>(own: &mut T, given: Option<T>) {

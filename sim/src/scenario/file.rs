@@ -190,7 +190,7 @@ pub(super) struct Queue {
 #[serde(deny_unknown_fields)]
 pub(super) struct Host {
     pub(super) congestion: Option<Spanned<String>>,
-    pub(super) recovery: Option<Spanned<Recovery>>,
+    pub(super) recovery: Option<Spanned<String>>,
     pub(super) delay: Option<Span>,
     pub(super) dscp: Option<u8>,
     pub(super) ack_dscp: Option<u8>,
@@ -201,32 +201,6 @@ pub(super) struct Host {
     pub(super) message: Option<Bytes>,
     pub(super) depth: Option<u32>,
     pub(super) receive_limit: Option<Spanned<ReceiveLimit>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "recovery is \"go-back-n\", \"selective-repeat\" or a table of cap, rto_low, rto_high and few"
-)]
-pub(super) enum Recovery {
-    Named(NamedRecovery),
-    SelectiveRepeat(SelectiveRepeat),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum NamedRecovery {
-    GoBackN,
-    SelectiveRepeat,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SelectiveRepeat {
-    pub(super) cap: Option<u32>,
-    pub(super) rto_low: Option<Span>,
-    pub(super) rto_high: Option<Span>,
-    pub(super) few: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -168,22 +168,16 @@ fn recovery_and_sweeps_are_read() {
     assert_eq!(recovery("\"go-back-n\""), Recovery::GoBackN);
     let selective = SelectiveRepeat::default();
     assert_eq!(recovery("\"selective-repeat\""), Recovery::SelectiveRepeat(selective));
-    let all = "{ cap = 7, rto_low = \"5us\", rto_high = \"1ms\", few = 2 }";
-    let own = SelectiveRepeat { cap: 7, rto_low: 5_000, rto_high: 1_000_000, few: 2 };
-    assert_eq!(recovery(all), Recovery::SelectiveRepeat(own));
+    let own = SelectiveRepeat { cap: 7, ..selective };
+    assert_eq!(recovery("\"selective-repeat:cap=7\""), Recovery::SelectiveRepeat(own));
     let sweeps = parse("small", "small").unwrap().sweeps;
     assert_eq!(sweeps, [("flows.0.bytes".to_owned(), vec!["1MB".to_owned(), "2000".to_owned()])]);
 
     let error = |from: &str, to: &str| parse(from, to).unwrap_err().to_string();
-    let known =
-        "recovery is \"go-back-n\", \"selective-repeat\" or a table of cap, rto_low, rto_high and few";
-    assert_eq!(error("\"selective-repeat\"", "\"selective\""), format!("line 7: {known}"));
-    assert_eq!(error("\"selective-repeat\"", "{ caps = 7 }"), format!("line 7: {known}"));
-    let cap = "line 7: recovery: cap is 1 to 4096 packets";
-    assert_eq!(error("\"selective-repeat\"", "{ cap = 0 }"), cap);
-    assert_eq!(error("\"selective-repeat\"", "{ cap = 4097 }"), cap);
-    let timeout = "line 7: recovery: rto_low and rto_high are at least 1ns";
-    assert_eq!(error("\"selective-repeat\"", "{ rto_low = \"0us\" }"), timeout);
+    let known = "line 7: there is no loss recovery \"selective\"; there are go-back-n and selective-repeat";
+    assert_eq!(error("\"selective-repeat\"", "\"selective\""), known);
+    let cap = "line 7: selective-repeat: cap is \"0\" and must be 1 to 4096 packets";
+    assert_eq!(error("\"selective-repeat\"", "\"selective-repeat:cap=0\""), cap);
     let empty = error("[\"1MB\", 2000]", "[]");
     assert_eq!(empty, "line 13: the sweep of flows.0.bytes has no values");
 }

@@ -25,7 +25,7 @@ mod fixed;
 mod math;
 mod notification;
 mod pacer;
-mod parameters;
+pub(crate) mod parameters;
 mod swift;
 mod timely;
 

@@ -83,7 +83,7 @@ pub enum ParameterError {
 }
 
 /// A field of a set of parameters.
-pub(super) trait Value: Copy {
+pub(crate) trait Value: Copy {
     fn from_raw(raw: u32) -> Self;
     fn raw(self) -> u32;
 }
@@ -107,7 +107,7 @@ impl Value for bool {
 }
 
 /// A set of parameters: settable by name.
-pub(super) trait Parameters {
+pub(crate) trait Parameters {
     const TABLE: &'static [Parameter];
     fn put(&mut self, index: usize, raw: u32);
     fn raw(&self, index: usize) -> u32;
@@ -148,12 +148,12 @@ pub(super) trait Parameters {
 }
 
 /// Splits `name=value`.
-pub(super) fn split(piece: &str) -> Result<(&str, &str), ParameterError> {
+pub(crate) fn split(piece: &str) -> Result<(&str, &str), ParameterError> {
     piece.split_once('=').ok_or_else(|| ParameterError::Form { text: piece.to_owned() })
 }
 
 /// The error for a name that is in none of these tables.
-pub(super) fn unknown(name: &str, tables: &[&'static [Parameter]]) -> ParameterError {
+pub(crate) fn unknown(name: &str, tables: &[&'static [Parameter]]) -> ParameterError {
     let mut known = String::new();
     for row in tables.iter().flat_map(|table| table.iter()) {
         if !known.is_empty() {
@@ -225,4 +225,4 @@ macro_rules! parameters {
         }
     };
 }
-pub(super) use parameters;
+pub(crate) use parameters;

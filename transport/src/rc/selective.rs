@@ -80,7 +80,7 @@ impl LossRecovery for Selective {
     }
 
     fn timeout(&self, in_flight: u32) -> u64 {
-        if in_flight <= self.settings.few { self.settings.rto_low } else { self.settings.rto_high }
+        self.settings.timeout(in_flight)
     }
 
     fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)> {
