@@ -100,10 +100,11 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
 /// Our end.
 #[derive(Debug)]
 pub(crate) struct Ours {
+    /// Goes first: without its memory it would tell the peer of a wrong key.
+    pub(crate) qp: QueuePair,
     pub(crate) context: Context,
     pub(crate) region: MemoryRegion,
     pub(crate) cq: CompletionQueue,
-    pub(crate) qp: QueuePair,
     psn: u32,
     peer: Option<Remote>,
     destination: Option<UdDestination>,
