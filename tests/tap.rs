@@ -42,6 +42,27 @@ fn ping_and_blast_between_two_taps() {
     measure("blast", "ip6=2001:db8::2/64", "ip6=2001:db8::3/64", "2001:db8::2");
 }
 
+/// Neither host knew the other's address, and the one that only receives never sent its answer to who asked for it.
+#[test]
+fn the_limit_of_two_taps() {
+    if cannot_run() {
+        return;
+    }
+    let mut command = in_namespace(TAPS_ON_A_BRIDGE);
+    // The exchange goes over the bridge's own address.
+    command.env("TOOL", "limit").env("SERVER_OPTIONS", "--listen 198.18.0.1").env("TO", "198.18.0.1");
+    command.env("SERVER", "ip=198.18.0.2/24").env("CLIENT", "ip=198.18.0.3/24");
+    let finished = Running::start(&mut command).finish(60);
+    assert!(finished.success, "{finished:?}");
+    let document = finished.stdout.find('{').and_then(|start| finished.stdout.get(start..)).expect("JSON");
+    let document: serde_json::Value = serde_json::from_str(document).expect("JSON");
+    assert_eq!(document["kinds"], serde_json::json!(["tap", "tap"]));
+    for row in document["rows"].as_array().expect("rows") {
+        assert!(row["arrived"].as_u64().unwrap() > 0, "{row}");
+    }
+    assert!(document["latency"]["median_us"].as_f64().unwrap() > 0.1, "{document}");
+}
+
 #[test]
 fn a_client_that_finds_nobody_says_who_does_not_answer() {
     if cannot_run() {

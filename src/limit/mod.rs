@@ -105,7 +105,7 @@ pub enum LimitError {
     Plan(String),
     /// Nothing arrives.
     #[error(
-        "none of {sent} frames came back as a credit within {} s; see with tcpdump on both sides \
+        "nothing came back on {sent} frames within {} s; see with tcpdump on both sides \
          whether frames get through at all",
         run::PATIENCE.as_secs()
     )]

@@ -36,11 +36,14 @@ pub fn client(device: &mut dyn Device, exchange: Exchange, plan: &Plan) -> Resul
     let mut exchange = exchange;
     exchange.send("the plan", plan)?;
     let (mut end, peer) = introduce(device, &mut exchange, plan)?;
+    // What comes before the first frame, such as ARP or a link that is just coming up, is no part of a measurement.
+    ping(&mut end, &mut exchange, 1)?;
     let mut rows = Vec::new();
     for size in &plan.sizes {
         rows.push(blast(&mut end, &mut exchange, plan, *size)?);
     }
-    let latency = if plan.round_trips > 0 { Some(ping(&mut end, &mut exchange, plan)?) } else { None };
+    let latency =
+        if plan.round_trips > 0 { Some(ping(&mut end, &mut exchange, plan.round_trips)?) } else { None };
     let mut outcome = Outcome {
         kinds: [end.device.capabilities().kind.to_owned(), peer.kind],
         rows,
@@ -65,6 +68,7 @@ pub fn serve(device: &mut dyn Device, exchange: Exchange) -> Result<Plan, LimitE
     let mut exchange = exchange;
     let plan: Plan = exchange.receive_first("the plan")?;
     let (mut end, peer) = introduce(device, &mut exchange, &plan)?;
+    answer(&mut end, &mut exchange)?;
     for size in &plan.sizes {
         absorb(&mut end, &mut exchange, *size)?;
     }
@@ -219,10 +223,11 @@ fn absorb(end: &mut End<'_>, exchange: &mut Exchange, size: usize) -> Result<(),
                 next = next.max(number + 1);
             }
         })?;
-        if next - told >= CREDIT_EVERY || count == 0 && next > told {
-            if end.send(&credit, next) {
-                told = next;
-            }
+        if (next - told >= CREDIT_EVERY || count == 0 && next > told) && end.send(&credit, next) {
+            told = next;
+        }
+        // Also where nothing is to be told: a device with a host of its own has answers to send, for example to ARP.
+        if count == 0 || next == told {
             end.flush()?;
         }
         idle = if count == 0 { idle + 1 } else { 0 };
@@ -235,11 +240,14 @@ fn absorb(end: &mut End<'_>, exchange: &mut Exchange, size: usize) -> Result<(),
     }
 }
 
-fn ping(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan) -> Result<Latency, LimitError> {
+/// One frame there and back so often; until the first one is back, any number more.
+fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<Latency, LimitError> {
     let frame = template(&end.path, Purpose::Ping, MIN_PAYLOAD);
     exchange.barrier()?;
-    let mut times = Vec::with_capacity(plan.round_trips as usize);
-    for number in 0..plan.round_trips {
+    let begin = StdInstant::now();
+    let mut times = Vec::with_capacity(round_trips as usize);
+    let mut number = 0;
+    while number < round_trips || times.is_empty() {
         let start = StdInstant::now();
         let _ = end.send(&frame, number);
         end.flush()?;
@@ -249,9 +257,10 @@ fn ping(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan) -> Result<Laten
         }
         if is_back {
             times.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
-        } else if times.is_empty() && number >= 20 {
+        } else if times.is_empty() && begin.elapsed() > PATIENCE {
             return Err(LimitError::Silence { sent: number + 1 });
         }
+        number += 1;
     }
     exchange.send("the end of the round trips", &0_u64)?;
     Ok(latency(&mut times))
@@ -282,6 +291,8 @@ fn answer(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), LimitError> 
                 end.flush()?;
             }
             None => {
+                // The host behind the device may have an answer.
+                end.flush()?;
                 idle += 1;
                 if idle.is_multiple_of(4096) && exchange.has_input()? {
                     let _: u64 = exchange.receive("the end of the round trips")?;

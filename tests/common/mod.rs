@@ -193,7 +193,8 @@ pub(crate) const TAPS_ON_A_BRIDGE: &str = r#"
     ip link set lo up
     ip link add br0 type bridge mcast_snooping 0
     ip link set br0 mtu 4200 up
-    "$ROCE" "$TOOL" --device "tap:roce2,$SERVER,mtu=4200" --once &
+    ip addr add 198.18.0.1/24 dev br0
+    "$ROCE" "$TOOL" --device "tap:roce2,$SERVER,mtu=4200" --once $SERVER_OPTIONS &
     server=$!
     trap 'kill $server 2>/dev/null || true' EXIT
     for name in roce2 roce3; do
