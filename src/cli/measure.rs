@@ -43,9 +43,9 @@ pub(super) struct BlastArgs {
     /// Messages for each size
     #[arg(long, short = 'n', value_name = "N", default_value_t = 20_000)]
     iterations: u64,
-    /// Messages under way at once
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    buffers: usize,
+    /// Messages under way at once [default: as many as 1 MiB holds, but 16 to 256]
+    #[arg(long, value_name = "N")]
+    buffers: Option<usize>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -137,7 +137,7 @@ fn parse_range(text: &str) -> Result<Sizes, String> {
 }
 
 pub(super) fn ping(args: &PingArgs, output: &mut Output) -> anyhow::Result<ExitCode> {
-    args.common.run(Tool::Ping, args.iterations, args.buffers, output)
+    args.common.run(Tool::Ping, args.iterations, Some(args.buffers), output)
 }
 
 pub(super) fn blast(args: &BlastArgs, output: &mut Output) -> anyhow::Result<ExitCode> {
@@ -149,7 +149,7 @@ impl MeasureArgs {
         &self,
         tool: Tool,
         iterations: u64,
-        buffers: usize,
+        buffers: Option<usize>,
         output: &mut Output,
     ) -> anyhow::Result<ExitCode> {
         match &self.server {
@@ -199,19 +199,21 @@ impl MeasureArgs {
         }
     }
 
-    fn plan(&self, tool: Tool, iterations: u64, buffers: usize, mtu: PathMtu) -> Plan {
+    fn plan(&self, tool: Tool, iterations: u64, buffers: Option<usize>, mtu: PathMtu) -> Plan {
         let sizes = match (&self.sizes, self.size.is_empty()) {
             (Some(Sizes(sizes)), _) => sizes.clone(),
             (None, false) => self.size.clone(),
             (None, true) if tool == Tool::Ping => vec![8],
             (None, true) => vec![65_536],
         };
+        // So many that a round trip does not bound the rate, and so few that a cache holds them.
+        let fitting = (1 << 20) / sizes.iter().copied().max().unwrap_or(0).max(1);
         Plan {
             tool,
             op: self.op,
             sizes,
             iterations,
-            buffers,
+            buffers: buffers.unwrap_or(fitting.clamp(16, 256)),
             inline: self.inline,
             completion: self.completion,
             post: self.post,
@@ -225,7 +227,7 @@ impl MeasureArgs {
         &self,
         tool: Tool,
         iterations: u64,
-        buffers: usize,
+        buffers: Option<usize>,
         server: &str,
         output: &mut Output,
     ) -> anyhow::Result<ExitCode> {
