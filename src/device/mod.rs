@@ -9,6 +9,7 @@ pub(crate) mod framed;
 mod interfaces;
 pub(crate) mod link;
 pub mod memory;
+mod mmsg;
 mod open;
 pub mod pcap;
 pub mod raw;

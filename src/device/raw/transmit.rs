@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr;
 
 use roce_transport::Instant;
 
 use super::header;
 use crate::device::framed::port::{FRAME_ROOM, Outgoing, SUPERFRAME_ROOM};
+use crate::device::mmsg;
 
 /// What was sent, and why what was not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -165,11 +166,7 @@ impl Transmitter {
         }
         self.counters.calls += 1;
         // SAFETY: the first `count` headers lead to slices and these into `area`; all live until the call returns.
-        let sent = unsafe {
-            let count = count as libc::c_uint;
-            libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, libc::MSG_DONTWAIT as _)
-        };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        unsafe { mmsg::send(socket, &mut headers[..count]) }
     }
 
     fn count(&mut self, sent: usize) {

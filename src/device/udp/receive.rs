@@ -3,12 +3,13 @@
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use roce_packet::{Encapsulation, Path};
 use roce_transport::{Identification, Received};
 
 use super::cmsg::{ControlBuffer, number, read_control, space};
+use crate::device::mmsg;
 
 /// What was received, and why what was not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -165,13 +166,10 @@ impl Receiver {
         }
         self.used = 0;
         self.counters.calls += 1;
-        let count = self.ask as libc::c_uint;
-        let (socket, headers) = (socket.as_raw_fd(), self.headers.as_mut_ptr());
+        let asked = self.ask.min(self.headers.len());
         // SAFETY: the headers point to buffers in `self` with the lengths given, and nothing else refers to
         // these during the call.
-        let filled =
-            unsafe { libc::recvmmsg(socket, headers, count, libc::MSG_DONTWAIT as _, std::ptr::null_mut()) };
-        let filled = usize::try_from(filled).map_err(|_| io::Error::last_os_error());
+        let filled = unsafe { mmsg::receive(socket, &mut self.headers[..asked]) };
         self.used = *filled.as_ref().unwrap_or(&0);
         let more = if self.used == self.ask { 4 * self.ask } else { self.used };
         self.ask = more.clamp(1, self.headers.len());

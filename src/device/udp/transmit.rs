@@ -5,7 +5,7 @@ use std::io;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 
 use roce_packet::{Encapsulation, Envelope, Path, icrc};
 use roce_transport::{Batch, Instant, Transmit, TxSlot};
@@ -13,6 +13,7 @@ use socket2::{SockAddr, Socket};
 
 use super::cmsg::{ControlBuffer, ControlWriter, space};
 use super::socket::{DEFAULT_HOP_LIMIT, destination};
+use crate::device::mmsg;
 
 /// The sockets that datagrams leave through: the main one, and others for their source ports.
 pub(super) struct Sockets {
@@ -297,11 +298,10 @@ impl Transmitter {
                 break;
             }
         }
-        let socket = sockets.get(first.socket).as_raw_fd();
+        let socket = sockets.get(first.socket).as_fd();
         // SAFETY: the first `count` headers point to addresses and bytes in `self` and to slices and control
         // messages on the stack, which all outlive the call; the kernel only reads them.
-        let sent = unsafe { libc::sendmmsg(socket, messages.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        unsafe { mmsg::send(socket, &mut messages[..count]) }
     }
 
     /// The kernel took this many messages.
