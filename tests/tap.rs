@@ -54,6 +54,9 @@ fn the_limit_of_two_taps() {
     command.env("SERVER", "ip=198.18.0.2/24").env("CLIENT", "ip=198.18.0.3/24");
     let finished = Running::start(&mut command).finish(60);
     assert!(finished.success, "{finished:?}");
+    command.env("MORE", "--tcp");
+    let refused = Running::start(&mut command).finish(60);
+    assert!(refused.stderr.contains("are not the kernel's") && !refused.success, "{refused:?}");
     let document = finished.stdout.find('{').and_then(|start| finished.stdout.get(start..)).expect("JSON");
     let document: serde_json::Value = serde_json::from_str(document).expect("JSON");
     assert_eq!(document["kinds"], serde_json::json!(["tap", "tap"]));

@@ -34,6 +34,9 @@ struct End<'a> {
 /// The other side is gone, nothing arrives, or the device failed.
 pub fn client(device: &mut dyn Device, exchange: Exchange, plan: &Plan) -> Result<Outcome, LimitError> {
     let mut exchange = exchange;
+    if plan.tcp {
+        check_kernel_has(device)?;
+    }
     exchange.send("the plan", plan)?;
     let (mut end, peer) = introduce(device, &mut exchange, plan)?;
     // What comes before the first frame, such as ARP or a link that is just coming up, is no part of a measurement.
@@ -76,9 +79,22 @@ pub fn serve(device: &mut dyn Device, exchange: Exchange) -> Result<Plan, LimitE
         answer(&mut end, &mut exchange)?;
     }
     if plan.tcp {
+        check_kernel_has(end.device)?;
         tcp::serve(&mut exchange, end.path.source, peer.address)?;
     }
     Ok(plan)
+}
+
+/// Kernel TCP takes addresses of the kernel's.
+fn check_kernel_has(device: &mut dyn Device) -> Result<(), LimitError> {
+    match device.host_tcp() {
+        Some(_) => Err(LimitError::Plan(
+            "the addresses of this device are not the kernel's, so kernel TCP cannot be measured between them; leave \
+             --tcp out, and measure it on the interface below with --device udp:ADDRESS"
+                .into(),
+        )),
+        None => Ok(()),
+    }
 }
 
 fn introduce<'a>(

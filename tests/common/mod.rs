@@ -199,7 +199,7 @@ pub(crate) const TAPS_ON_A_BRIDGE: &str = r#"
     trap 'kill $server 2>/dev/null || true' EXIT
     for name in roce2 roce3; do
         if [ $name = roce3 ]; then
-            "$ROCE" "$TOOL" "$TO" --device "tap:roce3,$CLIENT,mtu=4200" -n 50 --json &
+            "$ROCE" "$TOOL" "$TO" --device "tap:roce3,$CLIENT,mtu=4200" -n 50 --json $MORE &
             client=$!
         fi
         tries=0
