@@ -64,6 +64,17 @@ pub struct ScenarioError {
     pub reason: String,
 }
 
+impl ScenarioError {
+    /// What is wrong with `span`, in bytes of `text`; lines are counted here.
+    pub fn at(text: &str, span: Option<Range<usize>>, reason: impl Into<String>) -> Self {
+        let line = span.map(|span| {
+            let before = text.get(..span.start).unwrap_or(text);
+            before.matches('\n').count() + 1
+        });
+        Self { line, reason: reason.into() }
+    }
+}
+
 /// Gives the text of a file that a scenario names, or says why it cannot.
 pub type Load<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
 
@@ -172,16 +183,4 @@ fn parse_value(text: &str) -> toml::Value {
         .ok()
         .and_then(|mut table| table.remove("value"))
         .unwrap_or_else(|| toml::Value::String(text.to_owned()))
-}
-
-/// An error with the line of a place in the text.
-impl ScenarioError {
-    /// What is wrong with `span`, in bytes of `text`; lines are counted here.
-    pub fn at(text: &str, span: Option<Range<usize>>, reason: impl Into<String>) -> Self {
-        let line = span.map(|span| {
-            let before = text.get(..span.start).unwrap_or(text);
-            before.matches('\n').count() + 1
-        });
-        Self { line, reason: reason.into() }
-    }
 }
