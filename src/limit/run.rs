@@ -34,9 +34,6 @@ struct End<'a> {
 /// The other side is gone, nothing arrives, or the device failed.
 pub fn client(device: &mut dyn Device, exchange: Exchange, plan: &Plan) -> Result<Outcome, LimitError> {
     let mut exchange = exchange;
-    if plan.tcp {
-        check_kernel_has(device)?;
-    }
     exchange.send("the plan", plan)?;
     let (mut end, peer) = introduce(device, &mut exchange, plan)?;
     // What comes before the first frame, such as ARP or a link that is just coming up, is no part of a measurement.
@@ -72,14 +69,13 @@ pub fn serve(device: &mut dyn Device, exchange: Exchange) -> Result<Plan, LimitE
     let plan: Plan = exchange.receive_first("the plan")?;
     let (mut end, peer) = introduce(device, &mut exchange, &plan)?;
     answer(&mut end, &mut exchange)?;
-    for size in &plan.sizes {
-        absorb(&mut end, &mut exchange, *size)?;
+    for _ in &plan.sizes {
+        absorb(&mut end, &mut exchange)?;
     }
     if plan.round_trips > 0 {
         answer(&mut end, &mut exchange)?;
     }
     if plan.tcp {
-        check_kernel_has(end.device)?;
         tcp::serve(&mut exchange, end.path.source, peer.address)?;
     }
     Ok(plan)
@@ -102,6 +98,9 @@ fn introduce<'a>(
     exchange: &mut Exchange,
     plan: &Plan,
 ) -> Result<(End<'a>, Introduction), LimitError> {
+    if plan.tcp {
+        check_kernel_has(device)?;
+    }
     let capabilities = device.capabilities();
     let ip_overhead = if device.addresses().iter().any(IpAddr::is_ipv4) { 28 } else { 48 };
     let room = capabilities.link_mtu.saturating_sub(ip_overhead).min(capabilities.max_datagram);
@@ -227,8 +226,8 @@ fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -
 }
 
 /// The other side of [`blast`].
-fn absorb(end: &mut End<'_>, exchange: &mut Exchange, size: usize) -> Result<(), LimitError> {
-    let credit = template(&end.path, Purpose::Credit, MIN_PAYLOAD.max(size.min(MIN_PAYLOAD)));
+fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), LimitError> {
+    let credit = template(&end.path, Purpose::Credit, MIN_PAYLOAD);
     exchange.barrier()?;
     let (mut arrived, mut next, mut told) = (0, 0, 0);
     let mut idle = 0_u32;
@@ -239,11 +238,12 @@ fn absorb(end: &mut End<'_>, exchange: &mut Exchange, size: usize) -> Result<(),
                 next = next.max(number + 1);
             }
         })?;
-        if (next - told >= CREDIT_EVERY || count == 0 && next > told) && end.send(&credit, next) {
+        let is_owed = next - told >= CREDIT_EVERY || count == 0 && next > told;
+        if is_owed && end.send(&credit, next) {
             told = next;
         }
-        // Also where nothing is to be told: a device with a host of its own has answers to send, for example to ARP.
-        if count == 0 || next == told {
+        // Also where nothing is owed: a device with a host of its own has answers to send, for example to ARP.
+        if is_owed || count == 0 {
             end.flush()?;
         }
         idle = if count == 0 { idle + 1 } else { 0 };
@@ -300,21 +300,15 @@ fn answer(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), LimitError> 
                 ping = Some(number);
             }
         })?;
-        match ping {
-            Some(number) => {
-                idle = 0;
-                let _ = end.send(&frame, number);
-                end.flush()?;
-            }
-            None => {
-                // The host behind the device may have an answer.
-                end.flush()?;
-                idle += 1;
-                if idle.is_multiple_of(4096) && exchange.has_input()? {
-                    let _: u64 = exchange.receive("the end of the round trips")?;
-                    return Ok(());
-                }
-            }
+        if let Some(number) = ping {
+            let _ = end.send(&frame, number);
+        }
+        // Also without a ping: the host behind the device may have an answer.
+        end.flush()?;
+        idle = if ping.is_none() { idle + 1 } else { 0 };
+        if idle > 0 && idle.is_multiple_of(4096) && exchange.has_input()? {
+            let _: u64 = exchange.receive("the end of the round trips")?;
+            return Ok(());
         }
     }
 }
