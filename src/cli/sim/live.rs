@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use roce_sim::net::{Simulation, Time};
+use roce_sim::net::Simulation;
 use roce_sim::scenario::Scenario;
 
 use self::series::Series;
@@ -39,16 +39,13 @@ pub(super) fn run(job: &Job, source: &Source) -> anyhow::Result<Done> {
     done
 }
 
-/// Simulated seconds a second.
-fn first_pace(interval: Time) -> f64 {
-    interval.as_secs_f64() * SAMPLES_PER_S
-}
-
 struct Live {
     terminal: DefaultTerminal,
     series: Series,
     /// Simulated seconds for each second; `None` is as fast as it goes.
     pace: Option<f64>,
+    /// The pace that it begins with.
+    first_pace: f64,
     stands: bool,
     quit: bool,
     /// Simulated seconds that may have passed by now.
@@ -69,6 +66,7 @@ impl Live {
             terminal,
             series: Series::default(),
             pace: None,
+            first_pace: 0.0,
             stands: false,
             quit: false,
             allowed: 0.0,
@@ -80,7 +78,8 @@ impl Live {
     /// Draws if it is time to, and waits as long as the simulation is ahead of its pace.
     fn look(&mut self, scenario: &Scenario, simulation: &Simulation) -> anyhow::Result<Next> {
         if self.drawn.is_none() {
-            self.pace = Some(first_pace(scenario.settings.measure.interval));
+            self.first_pace = scenario.settings.measure.interval.as_secs_f64() * SAMPLES_PER_S;
+            self.pace = Some(self.first_pace);
         }
         loop {
             self.pass_time();
@@ -150,8 +149,7 @@ impl Live {
     /// From as fast as it goes, a new pace begins where the simulation is.
     fn change_pace(&mut self, factor: f64) {
         self.allowed = self.allowed.max(self.series.now_ms() / 1e3);
-        let first = first_pace(self.series.interval());
-        self.pace = Some(self.pace.map_or(first, |pace| pace * factor));
+        self.pace = Some(self.pace.map_or(self.first_pace, |pace| pace * factor));
     }
 
     /// After the end, until a key is pressed.

@@ -135,11 +135,6 @@ impl Series {
         ms(self.sampled)
     }
 
-    /// Between two samples.
-    pub(super) fn interval(&self) -> Time {
-        self.interval
-    }
-
     /// The ports with the longest queues, longest first.
     pub(super) fn longest_queues(&self, most: usize) -> Vec<&PortLine> {
         let mut ports: Vec<&PortLine> = self.ports.values().collect();
