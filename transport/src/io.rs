@@ -15,9 +15,9 @@ pub enum Identification {
         /// The don't-fragment bit.
         dont_fragment: bool,
     },
-    /// The device did not see the header (a UDP socket). `hint` is the likeliest value: the
-    /// index of the segment in what the device received as one, 0 for a single datagram. The engine takes any place in a superpacket for as good,
-    /// since a network may split it, and otherwise recovers the value from the ICRC itself.
+    /// The device did not see the header (a UDP socket). `hint` is the likeliest value: the index of the segment in what
+    /// the device received as one, 0 for a single datagram. The engine takes any place in a superpacket for as good, since
+    /// a network may split it, and otherwise recovers the value from the ICRC itself.
     Unknown {
         /// The value to try first.
         hint: u16,

@@ -42,6 +42,7 @@ mod inbound;
 mod io;
 mod memory;
 mod number_map;
+mod parameters;
 mod qp;
 mod rc;
 mod recovery;

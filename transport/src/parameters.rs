@@ -189,21 +189,21 @@ macro_rules! parameters {
 
         impl $name {
             /// All parameters, in the order in which text lists them.
-            pub const PARAMETERS: &'static [$crate::congestion::Parameter] = {
-                &[$($crate::congestion::Parameter {
+            pub const PARAMETERS: &'static [$crate::parameters::Parameter] = {
+                &[$($crate::parameters::Parameter {
                     name: stringify!($field), alias: $alias, unit: $unit, range: $range, meaning: $doc.trim_ascii(),
                 },)+]
             };
         }
 
-        impl $crate::congestion::parameters::Parameters for $name {
-            const TABLE: &'static [$crate::congestion::Parameter] = Self::PARAMETERS;
+        impl $crate::parameters::Parameters for $name {
+            const TABLE: &'static [$crate::parameters::Parameter] = Self::PARAMETERS;
 
             fn put(&mut self, index: usize, raw: u32) {
                 let mut at = 0;
                 $(
                     if at == index {
-                        self.$field = $crate::congestion::parameters::Value::from_raw(raw);
+                        self.$field = $crate::parameters::Value::from_raw(raw);
                     }
                     at += 1;
                 )+
@@ -211,7 +211,7 @@ macro_rules! parameters {
             }
 
             fn raw(&self, index: usize) -> u32 {
-                [$($crate::congestion::parameters::Value::raw(self.$field)),+]
+                [$($crate::parameters::Value::raw(self.$field)),+]
                     .get(index)
                     .copied()
                     .unwrap_or_default()
@@ -220,7 +220,7 @@ macro_rules! parameters {
 
         impl core::fmt::Display for $name {
             fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                $crate::congestion::parameters::Parameters::write(self, formatter)
+                $crate::parameters::Parameters::write(self, formatter)
             }
         }
     };

@@ -5,9 +5,8 @@ use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::congestion::ParameterError;
-use crate::congestion::ParameterRange::Number;
-use crate::congestion::parameters::{self, Parameters as _, parameters};
+use crate::parameters::ParameterRange::Number;
+use crate::parameters::{self, ParameterError, Parameters as _, parameters};
 
 /// What is sent again after a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,12 +47,6 @@ impl SelectiveRepeat {
 
     pub(crate) fn cap(&self) -> u32 {
         self.cap.clamp(1, Self::MOST)
-    }
-
-    /// Nanoseconds until what is not known to have come is sent again.
-    pub(crate) fn timeout(&self, in_flight: u32) -> u64 {
-        let micros = if in_flight <= self.few { self.rto_low } else { self.rto_high };
-        u64::from(micros.max(1)) * 1_000
     }
 }
 

@@ -7,11 +7,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::parameters::{self, ParameterError, Parameters};
 use super::{
     CongestionControl, Dcqcn, DcqcnParameters, Dctcp, DctcpParameters, FixedRate, Make, NotificationPoint,
     Rate, Start, Swift, SwiftParameters, Timely, TimelyParameters,
 };
+use crate::parameters::{self, ParameterError, Parameters};
 
 /// An algorithm with its parameters.
 #[derive(Clone, Default)]

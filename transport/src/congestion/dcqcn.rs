@@ -14,9 +14,9 @@
 use core::fmt;
 
 use super::math::power;
-use super::parameters::ParameterRange::{Number, Words};
-use super::parameters::{Value, parameters};
 use super::{Ack, CongestionControl, Observation, Rate, Start};
+use crate::parameters::ParameterRange::{Number, Words};
+use crate::parameters::{Value, parameters};
 use crate::time::Instant;
 
 /// How alpha is kept.

@@ -1,8 +1,8 @@
 //! A window after DCTCP (SIGCOMM 2010): cut in proportion to how much was marked.
 
-use super::parameters::ParameterRange::Number;
-use super::parameters::parameters;
 use super::{Ack, CongestionControl, Loss, Observation, Start};
+use crate::parameters::ParameterRange::Number;
+use crate::parameters::parameters;
 use crate::time::Instant;
 
 parameters! {

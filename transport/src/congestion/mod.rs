@@ -25,7 +25,6 @@ mod fixed;
 mod math;
 mod notification;
 mod pacer;
-pub(crate) mod parameters;
 mod swift;
 mod timely;
 
@@ -33,12 +32,12 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
+pub use crate::parameters::{Parameter, ParameterError, ParameterRange};
 pub use choice::{Algorithm, Congestion, CongestionError, RateError};
 pub use dcqcn::{Dcqcn, DcqcnForm, DcqcnParameters};
 pub use dctcp::{Dctcp, DctcpParameters};
 pub use fixed::FixedRate;
 pub use notification::{CnpScope, NotificationPoint};
-pub use parameters::{Parameter, ParameterError, ParameterRange};
 pub use swift::{Swift, SwiftParameters};
 pub use timely::{Timely, TimelyParameters};
 

@@ -12,9 +12,9 @@ use core::net::IpAddr;
 
 use roce_packet::{Cnp, DEFAULT_CNP_DSCP, DEFAULT_CNP_PCP, Envelope, Path, Qpn};
 
-use super::parameters::ParameterRange::{Number, Words};
-use super::parameters::{Value, parameters};
 use crate::io::{Transmit, TxSlot};
+use crate::parameters::ParameterRange::{Number, Words};
+use crate::parameters::{Value, parameters};
 use crate::time::Instant;
 
 /// What shares one pace of notifications.

@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use super::math::square_root;
-use super::parameters::ParameterRange::Number;
-use super::parameters::parameters;
 use super::{Ack, CongestionControl, Loss, Observation, Rate, Start};
+use crate::parameters::ParameterRange::Number;
+use crate::parameters::parameters;
 use crate::time::Instant;
 
 parameters! {

@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use super::parameters::ParameterRange::Number;
-use super::parameters::parameters;
 use super::{Ack, CongestionControl, Observation, Rate, Start};
+use crate::parameters::ParameterRange::Number;
+use crate::parameters::parameters;
 use crate::time::Instant;
 
 parameters! {

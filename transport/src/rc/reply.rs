@@ -56,20 +56,17 @@ impl RcResponder {
             }
         }
         let reply = self.reply?;
-        let mut msn = self.msn;
-        let (syndrome, psn) = match reply {
+        let (syndrome, psn, msn) = match reply {
             Reply::Kept(received) => {
-                msn = Msn::new(received.get());
-                (Syndrome::Reserved(SELECTIVE_SYNDROME), self.epsn)
+                (Syndrome::Reserved(SELECTIVE_SYNDROME), self.epsn, Msn::new(received.get()))
             }
             Reply::Ack => {
-                let newest;
-                (newest, msn) = self.acknowledgeable;
-                (Syndrome::ACK_UNLIMITED, newest)
+                let (newest, msn) = self.acknowledgeable;
+                (Syndrome::ACK_UNLIMITED, newest, msn)
             }
-            Reply::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.epsn),
-            Reply::Rnr => (Syndrome::RnrNak { timer: core.attr.min_rnr_timer }, self.epsn),
-            Reply::FatalNak { code, psn } => (Syndrome::Nak(code), psn),
+            Reply::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.epsn, self.msn),
+            Reply::Rnr => (Syndrome::RnrNak { timer: core.attr.min_rnr_timer }, self.epsn, self.msn),
+            Reply::FatalNak { code, psn } => (Syndrome::Nak(code), psn, self.msn),
         };
         let mut bth = core.bth(shared, Opcode::RC_ACKNOWLEDGE, psn);
         bth.becn = core.echo_owed;

@@ -80,7 +80,9 @@ impl LossRecovery for Selective {
     }
 
     fn timeout(&self, in_flight: u32) -> u64 {
-        self.settings.timeout(in_flight)
+        let SelectiveRepeat { rto_low, rto_high, few, .. } = self.settings;
+        let micros = if in_flight <= few { rto_low } else { rto_high };
+        u64::from(micros.max(1)) * 1_000
     }
 
     fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)> {
