@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Running, TAPS_ON_A_BRIDGE, check_measured, has_program, skip_unless};
+use common::{Finished, Running, TAPS_ON_A_BRIDGE, check_measured, has_program, skip_unless};
 
 /// A command that runs a shell script in a network namespace of its own, without privilege.
 fn in_namespace(script: &str) -> Command {
@@ -42,21 +42,31 @@ fn ping_and_blast_between_two_taps() {
     measure("blast", "ip6=2001:db8::2/64", "ip6=2001:db8::3/64", "2001:db8::2");
 }
 
+/// `roce limit` between two taps; the exchange goes over the bridge's own address.
+fn limit(more: &str) -> Finished {
+    let mut command = in_namespace(TAPS_ON_A_BRIDGE);
+    command.env("TOOL", "limit").env("SERVER_OPTIONS", "--listen 198.18.0.1").env("TO", "198.18.0.1");
+    command.env("SERVER", "ip=198.18.0.2/24").env("CLIENT", "ip=198.18.0.3/24");
+    Running::start(command.env("MORE", more)).finish(60)
+}
+
+#[test]
+fn kernel_tcp_between_addresses_of_taps_is_refused() {
+    if cannot_run() {
+        return;
+    }
+    let refused = limit("--tcp");
+    assert!(refused.stderr.contains("are not the kernel's") && !refused.success, "{refused:?}");
+}
+
 /// Neither host knew the other's address, and the one that only receives never sent its answer to who asked for it.
 #[test]
 fn the_limit_of_two_taps() {
     if cannot_run() {
         return;
     }
-    let mut command = in_namespace(TAPS_ON_A_BRIDGE);
-    // The exchange goes over the bridge's own address.
-    command.env("TOOL", "limit").env("SERVER_OPTIONS", "--listen 198.18.0.1").env("TO", "198.18.0.1");
-    command.env("SERVER", "ip=198.18.0.2/24").env("CLIENT", "ip=198.18.0.3/24");
-    let finished = Running::start(&mut command).finish(60);
+    let finished = limit("");
     assert!(finished.success, "{finished:?}");
-    command.env("MORE", "--tcp");
-    let refused = Running::start(&mut command).finish(60);
-    assert!(refused.stderr.contains("are not the kernel's") && !refused.success, "{refused:?}");
     let document = finished.stdout.find('{').and_then(|start| finished.stdout.get(start..)).expect("JSON");
     let document: serde_json::Value = serde_json::from_str(document).expect("JSON");
     assert_eq!(document["kinds"], serde_json::json!(["tap", "tap"]));
