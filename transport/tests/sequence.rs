@@ -86,17 +86,35 @@ fn duplicate_send_and_write_are_acknowledged_and_not_executed() {
     }
     bench.host_mut(Side::B).write_memory(0, b"mine");
     bench.host_mut(Side::B).write_memory(512, b"mine");
-    for ack_req in [true, false] {
-        for packet in &packets {
-            let packet = if ack_req { packet.clone() } else { packet.clone().silent() };
-            let expected = (Verdict::Handled, vec![Answer::acknowledge(0x1f, START + 1, 2)]);
-            assert_eq!(bench.arrive(Side::B, &packet), expected);
-        }
+    for packet in &packets {
+        let expected = (Verdict::Handled, vec![Answer::acknowledge(0x1f, START + 1, 2)]);
+        assert_eq!(bench.arrive(Side::B, packet), expected);
+        assert_eq!(bench.arrive(Side::B, &packet.clone().silent()), (Verdict::Handled, vec![]));
     }
     assert_eq!(bench.host(Side::B).read_memory(0, 4), b"mine");
     assert_eq!(bench.host(Side::B).read_memory(512, 4), b"mine");
     assert_eq!(bench.ended(Side::B), [(1, WcStatus::Success)]);
     assert_eq!(bench.counter(Side::B, "duplicate_request"), 4);
+}
+
+/// Soft-RoCE that is told of the end of a message while it sends that message again forgets to wait for it: when the
+/// rest is lost as well it never completes, and ibv_rc_pingpong stood still. It asks for an acknowledgement at the
+/// end, and gets it there.
+#[test]
+fn a_message_that_is_sent_again_is_acknowledged_at_its_end() {
+    let mut bench = Bench::rc();
+    let at = |offset, opcode| bench.forge(Side::B, opcode, Psn::new(START + offset));
+    let rkey = bench.host(Side::B).rkey();
+    let reth = |forge: Forge| forge.reth(address(0), rkey, 2 * MTU as u32 + 4);
+    let message = [
+        reth(at(0, Opcode::RC_RDMA_WRITE_FIRST)).payload(&[1; MTU]).silent(),
+        at(1, Opcode::RC_RDMA_WRITE_MIDDLE).payload(&[2; MTU]).silent(),
+        at(2, Opcode::RC_RDMA_WRITE_LAST).payload(&[3; 4]),
+    ];
+    for _ in 0..3 {
+        let answers = message.each_ref().map(|packet| bench.arrive(Side::B, packet).1);
+        assert_eq!(answers, [vec![], vec![], vec![Answer::acknowledge(0x1f, START + 2, 1)]]);
+    }
 }
 
 /// Soft-RoCE takes an acknowledgement with the PSN of a READ for its end, although the response was lost: rping got the

@@ -176,7 +176,11 @@ impl RcResponder {
         let psn = datagram.bth().psn;
         match datagram.info().operation {
             Operation::Send | Operation::Write => {
-                self.owe_acknowledgement(core, shared);
+                // Only where it is asked for, as with new packets: Soft-RoCE loses a request for ever when it is
+                // acknowledged while it is being sent again. Who repeats single packets awaits an answer to each.
+                if datagram.bth().ack_req || self.reorder.is_some() {
+                    self.owe_acknowledgement(core, shared);
+                }
                 Verdict::Handled
             }
             Operation::ReadRequest => self.duplicate_read(core, psn, datagram.reth()),
