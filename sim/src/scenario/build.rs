@@ -6,7 +6,8 @@ use roce_packet::PathMtu;
 use roce_transport::RecoveryError;
 use roce_transport::congestion::{Algorithm, Congestion};
 
-use super::file::{self, File, Flows, Shape};
+use super::file::{self, File, Shape};
+use super::flows::Flows;
 use super::{Load, Scenario, ScenarioError};
 use crate::net::{
     Balance, Class, Clos, FlowSizes, FlowSpec, Headroom, HostSettings, LinkSpec, Marking, MeasureSettings,

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
+use super::flows::Flows;
 use super::values::{Bytes, Rate, Span};
 
 #[derive(Debug, Deserialize)]
@@ -242,16 +243,4 @@ pub(super) struct Storm {
 pub(super) struct Sweep {
     pub(super) name: String,
     pub(super) values: Vec<toml::Value>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) enum Flows {
-    Pair { from: String, to: String, bytes: Bytes, start: Option<Span> },
-    Permutation { bytes: Bytes, start: Option<Span>, seed: Option<u64> },
-    Incast { degree: u32, to: String, bytes: Bytes, start: Option<Span> },
-    AllToAll { bytes: Bytes, start: Option<Span> },
-    OnOff { from: String, to: String, bytes: Bytes, period: Span, count: u32, start: Option<Span> },
-    Poisson { load: f64, duration: Span, sizes: String, seed: Option<u64> },
-    Trace { file: Option<String>, text: Option<String> },
 }

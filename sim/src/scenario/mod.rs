@@ -27,6 +27,7 @@
 
 mod build;
 mod file;
+mod flows;
 mod values;
 
 use std::ops::Range;

@@ -181,3 +181,24 @@ fn recovery_and_sweeps_are_read() {
     let empty = error("[\"1MB\", 2000]", "[]");
     assert_eq!(empty, "line 13: the sweep of flows.0.bytes has no values");
 }
+
+/// It was told with the line in which the table begins.
+#[test]
+fn what_is_wrong_with_flows_is_told_with_its_own_line() {
+    let text = "name = \"x\"\n[topology]\nkind = \"star\"\nhosts = 3\n[[flows]]\nkind = \"incast\"\ndegree = 2\n\
+                to = \"h2\"\nbytes = \"1MB\"\n";
+    let error = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        Scenario::parse(&text.replace(from, to), &|file| Err(file.to_owned())).unwrap_err().to_string()
+    };
+    assert!(error("degree", "degre").starts_with("line 7: unknown field `degre`, expected one of `kind`"));
+    assert_eq!(
+        error("\"1MB\"", "\"1XB\""),
+        "line 9: \"1XB\" is no size; write for example \"400KB\" or \"9MiB\""
+    );
+    assert!(error("\"incast\"", "\"incst\"").starts_with("line 6: unknown variant `incst`"));
+    // What belongs to the table as a whole has the line of its head.
+    assert_eq!(error("degree = 2\n", ""), "line 5: flows of the kind incast need `degree`");
+    let seed = error("degree = 2", "degree = 2\nseed = 4");
+    assert_eq!(seed, "line 5: flows of the kind incast have no `seed`");
+}

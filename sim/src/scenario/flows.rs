@@ -1,0 +1,132 @@
+//! The tables of flows: which keys each kind has.
+//!
+//! One flat table and not one for each kind, because serde forgets where a key stood when it has to read `kind` first.
+
+use serde::Deserialize;
+
+use super::values::{Bytes, Span};
+
+/// What somebody sends.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Table")]
+pub(super) enum Flows {
+    Pair { from: String, to: String, bytes: Bytes, start: Option<Span> },
+    Permutation { bytes: Bytes, start: Option<Span>, seed: Option<u64> },
+    Incast { degree: u32, to: String, bytes: Bytes, start: Option<Span> },
+    AllToAll { bytes: Bytes, start: Option<Span> },
+    OnOff { from: String, to: String, bytes: Bytes, period: Span, count: u32, start: Option<Span> },
+    Poisson { load: f64, duration: Span, sizes: String, seed: Option<u64> },
+    Trace { file: Option<String>, text: Option<String> },
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    Pair,
+    Permutation,
+    Incast,
+    AllToAll,
+    OnOff,
+    Poisson,
+    Trace,
+}
+
+/// A table as it stands in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    kind: Kind,
+    from: Option<String>,
+    to: Option<String>,
+    bytes: Option<Bytes>,
+    start: Option<Span>,
+    seed: Option<u64>,
+    degree: Option<u32>,
+    period: Option<Span>,
+    count: Option<u32>,
+    load: Option<f64>,
+    duration: Option<Span>,
+    sizes: Option<String>,
+    file: Option<String>,
+    text: Option<String>,
+}
+
+impl TryFrom<Table> for Flows {
+    type Error = String;
+
+    fn try_from(mut table: Table) -> Result<Self, String> {
+        let kind = table.kind;
+        let flows = table.take(kind)?;
+        match table.left() {
+            None => Ok(flows),
+            Some(key) => Err(format!("flows of the kind {} have no `{key}`", name(kind))),
+        }
+    }
+}
+
+impl Table {
+    /// Takes out what a kind has.
+    fn take(&mut self, kind: Kind) -> Result<Flows, String> {
+        let missing = |key| move || format!("flows of the kind {} need `{key}`", name(kind));
+        let mut from = || self.from.take().ok_or_else(missing("from"));
+        let mut to = || self.to.take().ok_or_else(missing("to"));
+        let mut bytes = || self.bytes.take().ok_or_else(missing("bytes"));
+        let mut start = || self.start.take();
+        Ok(match kind {
+            Kind::Pair => Flows::Pair { from: from()?, to: to()?, bytes: bytes()?, start: start() },
+            Kind::Permutation => {
+                Flows::Permutation { bytes: bytes()?, start: start(), seed: self.seed.take() }
+            }
+            Kind::Incast => {
+                let degree = self.degree.take().ok_or_else(missing("degree"))?;
+                Flows::Incast { degree, to: to()?, bytes: bytes()?, start: start() }
+            }
+            Kind::AllToAll => Flows::AllToAll { bytes: bytes()?, start: start() },
+            Kind::OnOff => {
+                let period = self.period.take().ok_or_else(missing("period"))?;
+                let count = self.count.take().ok_or_else(missing("count"))?;
+                Flows::OnOff { from: from()?, to: to()?, bytes: bytes()?, period, count, start: start() }
+            }
+            Kind::Poisson => Flows::Poisson {
+                load: self.load.take().ok_or_else(missing("load"))?,
+                duration: self.duration.take().ok_or_else(missing("duration"))?,
+                sizes: self.sizes.take().ok_or_else(missing("sizes"))?,
+                seed: self.seed.take(),
+            },
+            Kind::Trace => Flows::Trace { file: self.file.take(), text: self.text.take() },
+        })
+    }
+
+    /// A key that nobody took.
+    fn left(&self) -> Option<&'static str> {
+        let keys = [
+            ("from", self.from.is_some()),
+            ("to", self.to.is_some()),
+            ("bytes", self.bytes.is_some()),
+            ("start", self.start.is_some()),
+            ("seed", self.seed.is_some()),
+            ("degree", self.degree.is_some()),
+            ("period", self.period.is_some()),
+            ("count", self.count.is_some()),
+            ("load", self.load.is_some()),
+            ("duration", self.duration.is_some()),
+            ("sizes", self.sizes.is_some()),
+            ("file", self.file.is_some()),
+            ("text", self.text.is_some()),
+        ];
+        keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
+    }
+}
+
+/// As it is written.
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pair => "pair",
+        Kind::Permutation => "permutation",
+        Kind::Incast => "incast",
+        Kind::AllToAll => "all-to-all",
+        Kind::OnOff => "on-off",
+        Kind::Poisson => "poisson",
+        Kind::Trace => "trace",
+    }
+}
