@@ -328,7 +328,7 @@ const RUNS: usize = 3;
 
 /// The table of `docs/bridge-and-simulator.md`: runs on packets, and last the simulated one.
 fn table(hosts: &Hosts, all: &[Outcome]) -> String {
-    let mut text = format!("|{}| simulated |\n|{}\n", " | on packets".repeat(RUNS), "---|".repeat(RUNS + 2));
+    let mut text = format!("|{} | simulated |\n|{}\n", " | on packets".repeat(RUNS), "---|".repeat(RUNS + 2));
     let mut row = |name: &str, value: &dyn Fn(&Outcome) -> String| {
         let values: Vec<String> = all.iter().map(value).collect();
         let _ = writeln!(text, "| {name} | {} |", values.join(" | "));
