@@ -65,6 +65,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
 
+    /// Local ACK timeout of rc and srq, 4.096 us * 2^CODE; after eight of them the other side is given up. The
+    /// originals have 14, 67 ms, and a busy machine may answer later
+    #[arg(long, value_name = "CODE", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
+    timeout: u8,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -85,6 +90,7 @@ impl Args {
             num_qp: self.num_qp,
             gid_index: self.gid_idx.or_else(|| context.gid_towards(peer)),
             events: self.events,
+            timeout: self.timeout,
             patience: Duration::from_secs(self.patience.max(1)),
         }
     }

@@ -70,6 +70,8 @@ pub struct Plan {
     pub gid_index: Option<usize>,
     /// Whether to sleep on completion events.
     pub events: bool,
+    /// Local ACK timeout of RC, 4.096 µs times 2^`timeout`; 1 to 31. The originals have 14.
+    pub timeout: u8,
     /// How long nothing may happen before it is given up.
     pub patience: Duration,
 }

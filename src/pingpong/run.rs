@@ -146,7 +146,7 @@ impl Session {
         Ok(())
     }
 
-    /// Connects every queue pair with its peer, with the attributes of the originals, and posts receives.
+    /// Connects every queue pair with its peer, with the other attributes of the originals, and posts receives.
     fn attach(&mut self, remote: &[Destination]) -> Result<(), PingpongError> {
         let path =
             PathOptions { sgid_index: self.plan.gid_index, traffic_class: 0, ..PathOptions::default() };
@@ -175,6 +175,7 @@ impl Session {
                     access: Access::empty(),
                     max_rd_atomic: 1,
                     max_dest_rd_atomic: 1,
+                    timeout: self.plan.timeout,
                     ..ConnectOptions::default()
                 };
                 qp.connect(&endpoint, &options)?;

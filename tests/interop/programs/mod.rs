@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 
 use crate::case::Family;
 use crate::common::{Finished, Running, roce};
@@ -142,7 +142,17 @@ fn meet(setting: &Setting, pair: &Pair) -> Result<String> {
             let mut server = Running::start(&mut ours);
             server.until_it_says("waiting on");
             let client = Running::start(&mut original).finish(limit);
-            check("the client in the guest", &client)?;
+            if let Err(error) = check("the client in the guest", &client) {
+                // What our side says of it is the other half.
+                server.interrupt();
+                let server = server.finish(2 * limit);
+                bail!(
+                    "{error}; our server ended with {:?}: {} {}",
+                    server.code,
+                    server.stdout,
+                    server.stderr
+                );
+            }
             let server = server.finish(limit);
             check("our server", &server)?;
             Ok(server.stdout)
