@@ -10,6 +10,7 @@
 //! records of its scripts with the same types.
 
 pub mod api;
+pub mod cm;
 pub mod memory;
 pub mod packet;
 pub mod parse;
@@ -17,4 +18,5 @@ pub mod parse_repaired;
 pub mod pcap;
 pub mod requester;
 pub mod responder;
+pub mod scenario;
 pub mod seeds;

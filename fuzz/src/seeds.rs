@@ -5,6 +5,8 @@
 //! says when they no longer fit the code that makes them.
 
 mod captures;
+mod connections;
+mod scenarios;
 mod scripts;
 
 use std::collections::BTreeMap;
@@ -14,13 +16,15 @@ use std::path::{Path, PathBuf};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 8] = [
     ("parse", crate::parse::run),
     ("parse_repaired", crate::parse_repaired::run),
     ("responder", crate::responder::run),
     ("requester", crate::requester::run),
     ("pcap", crate::pcap::run),
     ("api", crate::api::run),
+    ("cm", crate::cm::run),
+    ("scenario", crate::scenario::run),
 ];
 
 /// Files by target and name.
@@ -32,6 +36,8 @@ pub fn all() -> Seeds {
     let mut seeds = Seeds::new();
     captures::add(&mut seeds);
     scripts::add(&mut seeds);
+    connections::add(&mut seeds);
+    scenarios::add(&mut seeds);
     seeds
 }
 

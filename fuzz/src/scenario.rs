@@ -1,0 +1,58 @@
+//! A scenario from a file that anybody may have written, and what the simulator makes of it.
+//!
+//! Behind a line of `%%%` stands the content of every file that the scenario names.
+//!
+//! What must hold:
+//!
+//! - no panic, and no memory without bound;
+//! - what is refused is refused with a reason, and with a line that the text has;
+//! - a network that can be built runs, and two runs of it are the same;
+//! - a value that is set from outside to what it is anyway changes nothing.
+
+use roce_sim::net::{Results, Simulation};
+use roce_sim::scenario::Scenario;
+
+/// Events that are worked on.
+const MOST_EVENTS: u64 = 300;
+/// Larger networks are read, but not built: the fuzzer learns nothing from them.
+const MOST_LINKS: usize = 200;
+const MOST_FLOWS: usize = 500;
+
+/// See the module.
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (text, file) = text.split_once("\n%%%\n").unwrap_or((text, ""));
+    let load = |name: &str| if name.is_empty() { Err("no name".to_owned()) } else { Ok(file.to_owned()) };
+    let scenario = match Scenario::parse(text, &load) {
+        Ok(scenario) => scenario,
+        Err(error) => {
+            assert!(!error.reason.is_empty(), "{error:?}");
+            let lines = text.matches('\n').count() + 1;
+            assert!(error.line.is_none_or(|line| (1..=lines).contains(&line)), "{error:?} of {lines} lines");
+            return;
+        }
+    };
+    let same = [("name".to_owned(), format!("{:?}", scenario.name))];
+    if let Ok(again) = Scenario::parse_with(text, &same, &load) {
+        assert_eq!(again.flows, scenario.flows, "with a name set from outside");
+    }
+    if scenario.topology.links.len() > MOST_LINKS || scenario.flows.len() > MOST_FLOWS {
+        return;
+    }
+    if let Some(first) = results(&scenario) {
+        assert_eq!(Some(first), results(&scenario), "two runs");
+    }
+}
+
+fn results(scenario: &Scenario) -> Option<Results> {
+    let built = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings.clone());
+    let mut simulation = match built {
+        Ok(simulation) => simulation,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return None;
+        }
+    };
+    simulation.run(MOST_EVENTS);
+    Some(simulation.results())
+}

@@ -1,0 +1,32 @@
+//! The scenarios that come along, and some with a file of their own.
+
+use super::Seeds;
+
+pub(super) fn add(seeds: &mut Seeds) {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+    for entry in std::fs::read_dir(directory).expect("the scenarios lie there").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let text = std::fs::read(entry.path()).expect("a file");
+        seeds.insert(("scenario", name), text);
+    }
+    let star = "[topology]\nkind = \"star\"\nhosts = 3\n";
+    let pair = "[[flows]]\nkind = \"pair\"\nfrom = \"h0\"\nto = \"h1\"\nbytes = \"9KB\"\n";
+    let topology = "host a b # two\nswitch s\nlink a s 100Gbps 1us\nlink s b 40Gbps 5us drop=1%,ecn=2%\n";
+    let flows = "source,destination,bytes,start\n0,1,5000,0\n1 2 3000 10 # later\n";
+    let sizes = "# bytes, per cent\n0 0\n1000 50\n9000 100\n";
+    let poisson = "[[flows]]\nkind = \"poisson\"\nload = 0.4\nduration = \"20us\"\nsizes = \"s\"\n";
+    let files = [
+        ("topology", format!("[topology]\nkind = \"file\"\nfile = \"t\"\n{}", named(pair)), topology),
+        ("trace", format!("{star}[[flows]]\nkind = \"trace\"\nfile = \"f\"\n"), flows),
+        ("sizes", format!("{star}{poisson}"), sizes),
+    ];
+    for (name, text, file) in files {
+        let text = format!("name = \"{name}\"\n{text}\n%%%\n{file}");
+        seeds.insert(("scenario", format!("with-{name}")), text.into_bytes());
+    }
+}
+
+/// The hosts of a topology from a file have names of their own.
+fn named(flows: &str) -> String {
+    flows.replace("h0", "a").replace("h1", "b")
+}
