@@ -252,23 +252,23 @@ fn progress_restarts_the_timer() {
 ///
 /// ```text
 /// round 0: 0 arrives, nobody asked for an answer        timeout
-/// round 1: 0 again is answered, 1 arrives: ACK 1        timeout
-/// round 2: 2 arrives                                    timeout
-/// round 3: 2 again is answered, 3 arrives: ACK 3        ...
+/// round 1: 0 again asks for one, 1 arrives: ACK 1       timeout
+/// round 2: 2 comes first now and asks for one: ACK 2    timeout
+/// round 3: 3 comes first now and asks for one: ACK 3    ...
 /// ```
 #[test]
 fn partial_acknowledgement_is_progress() {
     let mut bench = Bench::new(QpType::Rc, &Settings { retry_cnt: 2, ..settings() });
-    let (mut round, mut last) = (0, 0);
+    let (mut round, mut last) = (0, None);
     bench.set_script(move |sent| {
         if sent.from == Side::B {
             return Action::Pass;
         }
         let index = sent.psn.get() - 0x1000;
-        if index < last {
+        if last.is_some_and(|last| index <= last) {
             round += 1;
         }
-        last = index;
+        last = Some(index);
         if index <= round { Action::Pass } else { Action::Drop }
     });
     let write = bench.write(0);

@@ -30,6 +30,9 @@ use crate::sq::{Progress, SendQueue, Wqe, local_cause};
 use crate::timer::Timer;
 use crate::wr::{FlushPlacement, SendFlags, SendOp};
 
+/// So many packets since an acknowledgement was asked for that the next one asks for it.
+const LONG_AGO: u32 = u32::MAX / 2;
+
 #[derive(Debug)]
 pub(crate) struct RcRequester {
     pub(crate) sq: SendQueue,
@@ -423,7 +426,8 @@ impl RcRequester {
         self.cursor = self.una;
         self.cursor_wqe = self.sq.head();
         self.outstanding = 0;
-        self.since_ack_request = 0;
+        // The first packet asks for an answer: a responder that has it says how far it really is.
+        self.since_ack_request = LONG_AGO;
         if let Some(recovery) = &mut self.recovery {
             recovery.on_go_back();
         }
