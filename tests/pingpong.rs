@@ -8,6 +8,11 @@ use serde_json::Value;
 
 /// Runs both sides on addresses of their own; returns what each printed.
 fn pair(kind: &str, options: &[&str]) -> [common::Finished; 2] {
+    pair_with(kind, options, &[])
+}
+
+/// The same with more options for the client.
+fn pair_with(kind: &str, options: &[&str], of_client: &[&str]) -> [common::Finished; 2] {
     let (server, client) = (own_address(), own_address());
     let device = |address| format!("udp:{address}");
     let mut server_command = roce();
@@ -15,7 +20,7 @@ fn pair(kind: &str, options: &[&str]) -> [common::Finished; 2] {
     let server_process = Running::start(&mut server_command);
     let mut client_command = roce();
     let (device, server) = (device(client), server.to_string());
-    client_command.args(["pingpong", kind, &server, "--device", &device]).args(options);
+    client_command.args(["pingpong", kind, &server, "--device", &device]).args(options).args(of_client);
     let client = Running::start(&mut client_command).finish(60);
     [server_process.finish(60), client]
 }
@@ -49,6 +54,21 @@ fn rc_and_srq_survive_loss_and_say_how_much_was_sent_again() {
             "{outputs:?}"
         );
     }
+}
+
+/// The originals leave when they have everything. When their last acknowledgement was lost nobody repeats it.
+#[test]
+fn who_left_with_everything_need_not_have_said_so() {
+    let mute = ["--fault", "rule:opcode=RC_ACKNOWLEDGE,action=drop"];
+    for (kind, unacknowledged) in [("rc", "1 of the last"), ("srq", "4 of the last")] {
+        let options = ["-n", unacknowledged.split(' ').next().unwrap(), "-q", "4"];
+        let [server, client] = pair_with(kind, &options, &mute);
+        assert!(server.success && client.success, "{kind}: {server:?} {client:?}");
+        assert!(server.stdout.contains(unacknowledged), "{kind}: {server:?}");
+    }
+    // In the middle it is a failure.
+    let [server, _] = pair_with("rc", &["-n", "3", "--patience", "5"], &mute);
+    assert!(server.stderr.contains("RETRY_EXC_ERR"), "{server:?}");
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn connect(context: &Context, server: SocketAddr) -> std::io::Result<Tcp> {
 }
 
 fn print(args: &Args, role: Role, outcome: &Outcome, output: &mut Output) -> anyhow::Result<()> {
-    let Outcome { bytes, iterations, elapsed_s, events, retransmitted_packets } = *outcome;
+    let Outcome { bytes, iterations, elapsed_s, events, unacknowledged, retransmitted_packets } = *outcome;
     let microseconds = elapsed_s * 1e6;
     let megabits = bytes as f64 * 8.0 / microseconds;
     let each = microseconds / iterations as f64;
@@ -162,7 +162,8 @@ fn print(args: &Args, role: Role, outcome: &Outcome, output: &mut Output) -> any
         let document = json!({
             "program": args.kind.program(), "role": if role == Role::Client { "client" } else { "server" },
             "bytes": bytes, "iterations": iterations, "elapsed_s": elapsed_s, "megabits_per_s": megabits,
-            "us_per_iteration": each, "events": events, "retransmitted_packets": retransmitted_packets,
+            "us_per_iteration": each, "events": events, "unacknowledged": unacknowledged,
+            "retransmitted_packets": retransmitted_packets,
         });
         serde_json::to_writer_pretty(&mut *output, &document)?;
         writeln!(output)?;
@@ -172,6 +173,12 @@ fn print(args: &Args, role: Role, outcome: &Outcome, output: &mut Output) -> any
     writeln!(output, "{iterations} iters in {elapsed_s:.2} seconds = {each:.2} usec/iter")?;
     if retransmitted_packets > 0 {
         writeln!(output, "{retransmitted_packets} packets were sent again")?;
+    }
+    if unacknowledged > 0 {
+        writeln!(
+            output,
+            "{unacknowledged} of the last messages were not acknowledged: the other side had sent all of its own and left"
+        )?;
     }
     Ok(())
 }

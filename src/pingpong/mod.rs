@@ -174,6 +174,8 @@ pub struct Outcome {
     pub elapsed_s: f64,
     /// Completion events, if they were used.
     pub events: u64,
+    /// Messages at the end that nobody acknowledged: the other side had sent all of its own and left.
+    pub unacknowledged: u64,
     /// Packets that this side sent again.
     pub retransmitted_packets: u64,
 }

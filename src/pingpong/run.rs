@@ -226,7 +226,8 @@ impl Session {
     ///
     /// A message is lost or wrong, or the connection broke.
     pub fn run(&mut self) -> Result<Outcome, PingpongError> {
-        let mut run = Run { sent: 0, received: 0, events: 0, bytes: vec![0; self.plan.size] };
+        let mut run =
+            Run { sent: 0, received: 0, unacknowledged: 0, events: 0, bytes: vec![0; self.plan.size] };
         if self.channel.is_some() {
             self.cq.request_notification(Notify::Next)?;
         }
@@ -252,6 +253,7 @@ impl Session {
             iterations: self.plan.iterations,
             elapsed_s: start.elapsed().as_secs_f64(),
             events: run.events,
+            unacknowledged: run.unacknowledged,
             retransmitted_packets: self.context.counters().retransmitted_packets - before,
         })
     }
@@ -298,7 +300,7 @@ impl Session {
 
     fn handle(&mut self, wc: &Wc, run: &mut Run) -> Result<(), PingpongError> {
         if wc.status != WcStatus::Success {
-            return Err(PingpongError::Completion { status: wc.status, cause: wc.cause });
+            return self.handle_failure(wc, run);
         }
         let Some(index) = self.qps.iter().position(|qp| qp.number() == wc.qpn) else { return Ok(()) };
         if wc.wr_id & SEND != 0 {
@@ -317,6 +319,25 @@ impl Session {
             self.post_send(index)?;
         }
         Ok(())
+    }
+
+    /// Who has sent all of its messages and answers no more has left, and the originals leave when they have all of
+    /// ours: what got lost then are its last acknowledgements.
+    fn handle_failure(&mut self, wc: &Wc, run: &mut Run) -> Result<(), PingpongError> {
+        let waiting = self.pending.iter().filter(|pending| pending.send).count() as u64;
+        let has_left = run.received >= self.plan.iterations && run.sent + waiting >= self.plan.iterations;
+        match (wc.status, wc.wr_id & SEND != 0) {
+            (WcStatus::RetryExceededError, true) if has_left => {
+                if let Some(pending) = self.pending.get_mut((wc.wr_id & !SEND) as usize) {
+                    pending.send = false;
+                }
+                run.sent += 1;
+                run.unacknowledged += 1;
+                Ok(())
+            }
+            (WcStatus::WrFlushError, false) if has_left => Ok(()),
+            _ => Err(PingpongError::Completion { status: wc.status, cause: wc.cause }),
+        }
     }
 
     fn is_shared(&self) -> bool {
@@ -358,6 +379,8 @@ impl Session {
 struct Run {
     sent: u64,
     received: u64,
+    /// Of those sent, messages at the end without an acknowledgement.
+    unacknowledged: u64,
     events: u64,
     /// The message received last, and the one to be sent.
     bytes: Vec<u8>,

@@ -97,8 +97,6 @@ fn pair(setting: &Setting, test: &Test, role: Role, family: Family) -> Pair {
         family,
         original: format!("{program} -d rxe0 {OPTIONS} {family_options} {options} {of_original}"),
         ours: format!("perf {verb} {kind} {OPTIONS} --patience 40 {options} {of_ours}"),
-        // Our client tries again for a while.
-        rdma_cm: false,
         seconds: if setting.is_lossy() { 300 } else { 240 },
     }
 }

@@ -68,7 +68,6 @@ pub(crate) fn pingpongs(setting: &Setting) -> Vec<Pair> {
                     ours: format!(
                         "pingpong {kind} -n {iterations} -s {size} --timeout 16 {own_gid} {of_ours}"
                     ),
-                    rdma_cm: false,
                     seconds: 120,
                 });
             }
@@ -96,7 +95,6 @@ pub(crate) fn rpings(setting: &Setting) -> Vec<Pair> {
                 family,
                 original,
                 ours,
-                rdma_cm: true,
                 // Each loss costs a timeout of a second, and there are a hundred with 1 %.
                 seconds: if setting.is_lossy() { 600 } else { 180 },
             });
