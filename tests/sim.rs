@@ -173,8 +173,7 @@ fn what_is_wrong_is_refused_with_line_and_reason() {
     std::fs::write(&bad, SMALL.replace("degree", "degrees")).unwrap();
     let out = place.path("out");
     let table: &[(&[&str], &[&str])] = &[
-        // The line of the table.
-        (&[&bad], &["bad.toml", "line 6", "degrees", "expected one of `degree`"]),
+        (&[&bad], &["bad.toml", "line 8", "degrees", "expected one of `kind`"]),
         (&["no-such"], &["no-such", "--list"]),
         (&[&file, "--set", "host.color=red"], &["host.color=red", "unknown field `color`"]),
         (&[&file, "--set", "host.recovery=luck"], &["no loss recovery \"luck\""]),
