@@ -17,18 +17,14 @@ mod work;
 
 pub use step::{ACTIONS, Action, Step};
 
+use crate::records::records;
 use model::Rig;
-
-/// More steps than this teach nothing new and only make the fuzzer slow.
-const MOST_STEPS: usize = 256;
 
 /// See the module.
 pub fn run(data: &[u8]) {
     let mut rig = Rig::new();
-    for record in data.chunks_exact(Step::LEN).take(MOST_STEPS) {
-        if let Ok(record) = record.try_into() {
-            rig.take(&Step::from_bytes(record));
-        }
+    for record in records(data) {
+        rig.take(&Step::from_bytes(record));
     }
     rig.tear_down();
 }

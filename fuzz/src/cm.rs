@@ -22,10 +22,8 @@ use std::collections::BTreeSet;
 
 use roce_transport::cm::CmState;
 
+use crate::records::records;
 use model::Rig;
-
-/// More steps than this teach nothing new and only make the fuzzer slow.
-const MOST_STEPS: usize = 256;
 
 /// See the module.
 pub fn run(data: &[u8]) {
@@ -35,10 +33,8 @@ pub fn run(data: &[u8]) {
 /// Runs, and returns the states in which connections were seen after a step.
 pub fn states(data: &[u8]) -> BTreeSet<CmState> {
     let mut rig = Rig::new();
-    for record in data.chunks_exact(Step::LEN).take(MOST_STEPS) {
-        if let Ok(record) = record.try_into() {
-            rig.take(&Step::from_bytes(record));
-        }
+    for record in records(data) {
+        rig.take(&Step::from_bytes(record));
     }
     rig.tear_down();
     rig.seen

@@ -16,6 +16,7 @@ pub mod packet;
 pub mod parse;
 pub mod parse_repaired;
 pub mod pcap;
+pub mod records;
 pub mod requester;
 pub mod responder;
 pub mod scenario;

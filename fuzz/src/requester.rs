@@ -19,19 +19,15 @@ mod step;
 pub use model::OPERATIONS;
 pub use step::{Action, FLAG_REVIVE, Settings, Step};
 
+use crate::records::records;
 use model::Rig;
-
-/// More steps than this teach nothing new and only make the fuzzer slow.
-const MOST_STEPS: usize = 256;
 
 /// See the module. The first byte chooses the settings, then come the records.
 pub fn run(data: &[u8]) {
-    let Some((settings, records)) = data.split_first() else { return };
+    let Some((settings, rest)) = data.split_first() else { return };
     let mut rig = Rig::new(Settings::from_byte(*settings));
-    for record in records.chunks_exact(Step::LEN).take(MOST_STEPS) {
-        if let Ok(record) = record.try_into() {
-            rig.take(&Step::from_bytes(record));
-        }
+    for record in records(rest) {
+        rig.take(&Step::from_bytes(record));
     }
     rig.fall_silent();
     crate::packet::check_identity(&rig.engine);

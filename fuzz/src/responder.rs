@@ -19,16 +19,13 @@ mod step;
 pub use rig::{QUEUES, Queue, REGIONS, Rig};
 pub use step::{Action, FLAG_ACK_REQUEST, FLAG_OTHER_ADDRESS, FLAG_REVIVE, FLAG_SPLIT, Step};
 
-/// More steps than this teach nothing new and only make the fuzzer slow.
-const MOST_STEPS: usize = 256;
+use crate::records::records;
 
 /// See the module.
 pub fn run(data: &[u8]) {
     let mut rig = Rig::new();
-    for record in data.chunks_exact(Step::LEN).take(MOST_STEPS) {
-        if let Ok(record) = record.try_into() {
-            rig.take(&Step::from_bytes(record));
-        }
+    for record in records(data) {
+        rig.take(&Step::from_bytes(record));
     }
     crate::packet::check_identity(&rig.engine);
 }

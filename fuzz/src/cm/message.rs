@@ -109,9 +109,8 @@ pub(super) fn beginning(step: &Step, count: u32) -> Option<Sent> {
     let peer = usize::from(step.peer) % PEERS;
     let mut other = ConnectionManager::new(CmConfig::new([9; 32], 9));
     let service_id = SERVICES[usize::from(step.which) % SERVICES.len()];
-    let way = path(peer);
-    // From there to here; with a number that a peer uses again from time to time.
-    let way = Path { source: way.destination, destination: way.source, ..way };
+    let way = path(peer).reply();
+    // A peer uses a number again from time to time.
     let number = 16 + (count.wrapping_sub(step.id.into()) & 0xff);
     let begun = match step.action() {
         Action::SidrReq => other.resolve(Instant::ZERO, &resolve(way, service_id)),

@@ -212,9 +212,7 @@ impl Rig {
     /// A message reaches the manager.
     fn arrive(&mut self, sent: Sent) {
         let states: Vec<_> = self.known.iter().map(|id| (*id, self.manager.state(*id))).collect();
-        let way = path(sent.peer);
-        let way = roce_packet::Path { source: way.destination, destination: way.source, ..way };
-        self.manager.handle_mad(self.now, &way, Qpn::GSI, &sent.bytes[..]);
+        self.manager.handle_mad(self.now, &path(sent.peer).reply(), Qpn::GSI, &sent.bytes[..]);
         self.arrived += 1;
         remember(&mut self.sent, sent);
         for (id, before) in states {

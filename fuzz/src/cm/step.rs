@@ -1,5 +1,7 @@
 //! One record of the input.
 
+use crate::records::index_of;
+
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -123,7 +125,6 @@ impl Step {
     /// The record that begins with this action.
     #[must_use]
     pub fn of(action: Action) -> Self {
-        let index = ACTIONS.iter().position(|other| *other == action).unwrap_or(0);
-        Self { action: u8::try_from(index).unwrap_or(0), ..Self::default() }
+        Self { action: index_of(&ACTIONS, &action), ..Self::default() }
     }
 }

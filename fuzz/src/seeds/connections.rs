@@ -12,32 +12,52 @@ pub(super) fn add(seeds: &mut Seeds) {
 
 fn scripts() -> Vec<(&'static str, Vec<Step>)> {
     let of = Step::of;
-    // What names the message or the connection before the latest.
-    let before = |action, which| Step { which, ..of(action) };
+    let second = |action| Step { which: 1, ..of(action) };
     let accept = Step { kind: 40, ..of(Action::Accept) };
     let wait = of(Action::Wait);
     vec![
         ("passive", vec![of(Action::Req), accept, of(Action::Rtu), of(Action::Dreq), wait]),
         ("active", vec![of(Action::Connect), of(Action::Rep), of(Action::Ready), of(Action::Disconnect)]),
-        ("active-ended", {
-            let ended = [of(Action::Disconnect), of(Action::Drep), wait];
-            let begun = [of(Action::Connect), of(Action::Rep), of(Action::Ready)];
-            begun.into_iter().chain(ended).collect()
-        }),
-        ("both-end", {
-            let steps = [of(Action::Connect), of(Action::Rep), of(Action::Ready), of(Action::Disconnect)];
-            steps.into_iter().chain([of(Action::Dreq), of(Action::Drep), wait]).collect()
-        }),
+        (
+            "active-ended",
+            vec![
+                of(Action::Connect),
+                of(Action::Rep),
+                of(Action::Ready),
+                of(Action::Disconnect),
+                of(Action::Drep),
+                wait,
+            ],
+        ),
+        (
+            "both-end",
+            vec![
+                of(Action::Connect),
+                of(Action::Rep),
+                of(Action::Ready),
+                of(Action::Disconnect),
+                of(Action::Dreq),
+                of(Action::Drep),
+                wait,
+            ],
+        ),
         ("question", vec![of(Action::SidrReq), of(Action::Answer), of(Action::Repeat), wait]),
         ("asking", vec![of(Action::Resolve), wait, of(Action::SidrRep)]),
         ("refused", vec![of(Action::Req), of(Action::Reject), of(Action::Repeat), wait, wait]),
         ("refusing", vec![of(Action::Connect), Step { kind: 28, ..of(Action::Rej) }, of(Action::Rep)]),
-        ("patience", {
-            let passive =
-                [of(Action::Req), of(Action::Repeat), Step { time: 9, ..of(Action::Delay) }, accept];
-            let mra = Step { kind: 1, time: 12, ..of(Action::Mra) };
-            passive.into_iter().chain([mra, wait, of(Action::FirstPacket), of(Action::Release)]).collect()
-        }),
+        (
+            "patience",
+            vec![
+                of(Action::Req),
+                of(Action::Repeat),
+                Step { time: 9, ..of(Action::Delay) },
+                accept,
+                Step { kind: 1, time: 12, ..of(Action::Mra) },
+                wait,
+                of(Action::FirstPacket),
+                of(Action::Release),
+            ],
+        ),
         (
             "patience-of-the-active-side",
             vec![
@@ -57,12 +77,12 @@ fn scripts() -> Vec<(&'static str, Vec<Step>)> {
                 accept,
                 of(Action::Rtu),
                 Step { id: 1, ..of(Action::Req) },
-                before(Action::Drep, 0),
+                of(Action::Drep),
             ],
         ),
         ("backlog", vec![of(Action::Req); 8]),
         ("unlisten", vec![of(Action::Req), of(Action::Listen), of(Action::Req), of(Action::Release)]),
-        ("service", vec![before(Action::Listen, 1), before(Action::Req, 1), before(Action::SidrReq, 1)]),
+        ("service", vec![second(Action::Listen), second(Action::Req), second(Action::SidrReq)]),
         (
             "strangers",
             vec![

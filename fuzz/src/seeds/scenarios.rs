@@ -10,13 +10,13 @@ pub(super) fn add(seeds: &mut Seeds) {
         seeds.insert(("scenario", name), text);
     }
     let star = "[topology]\nkind = \"star\"\nhosts = 3\n";
-    let pair = "[[flows]]\nkind = \"pair\"\nfrom = \"h0\"\nto = \"h1\"\nbytes = \"9KB\"\n";
+    let pair = "[[flows]]\nkind = \"pair\"\nfrom = \"a\"\nto = \"b\"\nbytes = \"9KB\"\n";
     let topology = "host a b # two\nswitch s\nlink a s 100Gbps 1us\nlink s b 40Gbps 5us drop=1%,ecn=2%\n";
     let flows = "source,destination,bytes,start\n0,1,5000,0\n1 2 3000 10 # later\n";
     let sizes = "# bytes, per cent\n0 0\n1000 50\n9000 100\n";
     let poisson = "[[flows]]\nkind = \"poisson\"\nload = 0.4\nduration = \"20us\"\nsizes = \"s\"\n";
     let files = [
-        ("topology", format!("[topology]\nkind = \"file\"\nfile = \"t\"\n{}", named(pair)), topology),
+        ("topology", format!("[topology]\nkind = \"file\"\nfile = \"t\"\n{pair}"), topology),
         ("trace", format!("{star}[[flows]]\nkind = \"trace\"\nfile = \"f\"\n"), flows),
         ("sizes", format!("{star}{poisson}"), sizes),
     ];
@@ -24,9 +24,4 @@ pub(super) fn add(seeds: &mut Seeds) {
         let text = format!("name = \"{name}\"\n{text}\n%%%\n{file}");
         seeds.insert(("scenario", format!("with-{name}")), text.into_bytes());
     }
-}
-
-/// The hosts of a topology from a file have names of their own.
-fn named(flows: &str) -> String {
-    flows.replace("h0", "a").replace("h1", "b")
 }
