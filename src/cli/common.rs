@@ -1,7 +1,9 @@
 //! What all subcommands that send have in common: device, capture, faults, seed.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use roce_packet::{PathMtu, ROCE_UDP_PORT};
@@ -9,12 +11,15 @@ use roce_sim::fault::{FaultInjector, FaultPlan};
 use roce_transport::Recovery;
 
 use super::own;
+use crate::cm::Tcp;
 use crate::device::pcap::CaptureFile;
 use crate::device::{self, Device, OpenOptions};
 use crate::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Rate};
 
 /// The port of the TCP exchange that our own tools set up connections with.
 pub(super) const EXCHANGE_PORT: u16 = 18_520;
+/// A server that was started together with the client may take so long until it listens.
+pub(super) const LISTENING: Duration = Duration::from_secs(5);
 
 /// Options of everything that sends.
 #[derive(Clone, Debug, clap::Args)]
@@ -147,6 +152,19 @@ pub(super) fn resolve(server: &str, port: u16) -> anyhow::Result<SocketAddr> {
     match found.next() {
         Some(address) => Ok(address),
         None => bail!("{server} has no address"),
+    }
+}
+
+/// Connects to the TCP exchange of a server, as soon as it listens.
+pub(super) fn connect_exchange(context: &Context, server: SocketAddr) -> io::Result<Tcp> {
+    let end = Instant::now() + LISTENING;
+    loop {
+        match Tcp::connect(context, server) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => return other,
+        }
     }
 }
 

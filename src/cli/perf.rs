@@ -2,16 +2,16 @@
 
 mod table;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use roce_packet::PathMtu;
 use serde_json::json;
 
-use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
+use super::common::{DeviceArgs, LISTENING, connect_exchange, device_on, device_towards, parse_mtu, resolve};
 use super::measure::parse_size;
 use super::terminal::Output;
 use crate::cm::perftest::Role;
@@ -21,8 +21,6 @@ use crate::verbs::{Context, PortSpace};
 
 /// How often it is looked whether the engine still receives while the exchange says nothing.
 const LOOK: Duration = Duration::from_millis(50);
-/// A server that was started together with the client may take so long until it listens.
-const LISTENING: Duration = Duration::from_secs(5);
 
 /// Measure with ib_write_bw, ib_send_bw, ib_read_bw, ib_atomic_bw and the four _lat programs
 ///
@@ -251,7 +249,7 @@ impl Args {
                 self.say_waiting(listening.local_addr(), plan, output)?;
                 listening.accept().context("waiting for the client")?
             }
-            Some(server) => connect(context, server)
+            Some(server) => connect_exchange(context, server)
                 .with_context(|| format!("connecting to {server}; does {} run there?", plan.program()))?,
         };
         stream.set_read_timeout(Some(LOOK))?;
@@ -346,16 +344,4 @@ fn measure<S: Read + Write>(
     output.flush()?;
     session.linger();
     Ok(())
-}
-
-fn connect(context: &Context, server: SocketAddr) -> std::io::Result<Tcp> {
-    let end = Instant::now() + LISTENING;
-    loop {
-        match Tcp::connect(context, server) {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            other => return other,
-        }
-    }
 }

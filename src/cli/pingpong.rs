@@ -1,15 +1,15 @@
 //! `roce pingpong`: talks to the pingpong programs of libibverbs.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use roce_packet::PathMtu;
 use serde_json::json;
 
-use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
+use super::common::{DeviceArgs, connect_exchange, device_on, device_towards, parse_mtu, resolve};
 use super::terminal::Output;
 use crate::cm::{Tcp, TcpListening};
 use crate::pingpong::{Kind, Outcome, PORT, Plan, Role, Session};
@@ -102,7 +102,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             let server = resolve(server, args.port)?;
             let context = args.device.open(|| device_towards(server))?;
             let session = Session::new(&context, &args.plan(&context, server.ip()), Role::Client)?;
-            let peer = connect(&context, server).with_context(|| {
+            let peer = connect_exchange(&context, server).with_context(|| {
                 format!("connecting to {server}; does {} run there?", args.kind.program())
             })?;
             (Role::Client, session, peer)
@@ -138,19 +138,6 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     output.flush()?;
     session.linger();
     Ok(ExitCode::SUCCESS)
-}
-
-/// Connects; a server that was started together with us may take a moment until it listens.
-fn connect(context: &Context, server: SocketAddr) -> std::io::Result<Tcp> {
-    let end = Instant::now() + Duration::from_secs(3);
-    loop {
-        match Tcp::connect(context, server) {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            other => return other,
-        }
-    }
 }
 
 fn print(args: &Args, role: Role, outcome: &Outcome, output: &mut Output) -> anyhow::Result<()> {
