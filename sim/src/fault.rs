@@ -221,15 +221,20 @@ impl FaultInjector {
     /// Decides on one datagram: its bytes from BTH to ICRC and the congestion field of its path. What is
     /// too short for a BTH meets no condition of a rule, but chance strikes it.
     pub fn inject(&mut self, now: Instant, ecn: Ecn, datagram: &[u8]) -> Verdict {
+        self.inject_headers(now, ecn, datagram, datagram.len())
+    }
+
+    /// The same for a datagram of `len` bytes of which only the headers are there: decides as if all were.
+    pub fn inject_headers(&mut self, now: Instant, ecn: Ecn, headers: &[u8], len: usize) -> Verdict {
         self.counters.seen += 1;
         let origin = *self.origin.get_or_insert(now);
         self.decided_by = None;
-        let verdict = match self.rule_for(now.as_nanos().saturating_sub(origin.as_nanos()), datagram) {
+        let verdict = match self.rule_for(now.as_nanos().saturating_sub(origin.as_nanos()), headers, len) {
             Some(action) => {
                 self.counters.by_rule += 1;
-                self.act(action, ecn, datagram.len())
+                self.act(action, ecn, len)
             }
-            None => self.draw(ecn, datagram.len()),
+            None => self.draw(ecn, len),
         };
         self.count(&verdict);
         verdict
@@ -254,15 +259,15 @@ impl FaultInjector {
     }
 
     /// The action of the first rule that applies.
-    fn rule_for(&mut self, time_ns: u64, datagram: &[u8]) -> Option<Action> {
+    fn rule_for(&mut self, time_ns: u64, headers: &[u8], len: usize) -> Option<Action> {
         if self.plan.rules.is_empty() {
             return None;
         }
-        let facts = Bth::parse(datagram).ok().map(|(bth, _)| Facts {
+        let facts = Bth::parse(headers).ok().map(|(bth, _)| Facts {
             relative: self.flows.as_mut().map(|flows| flows.observe(&bth)).unwrap_or_default(),
             pass: self.passes.as_mut().map(|passes| passes.observe(&bth)),
             bth,
-            len: u32::try_from(datagram.len()).unwrap_or(u32::MAX),
+            len: u32::try_from(len).unwrap_or(u32::MAX),
         });
         if facts.is_some_and(|facts| self.flows.is_some() && facts.relative.psn.is_none()) {
             self.counters.untracked += 1;

@@ -10,6 +10,8 @@ use roce_packet::{
     Ecn, Encapsulation, EthernetHeader, Ipv4Header, PREAMBLE_AND_GAP_LEN, Path, PauseFrame, UdpHeader,
 };
 
+use super::settings::priority_of;
+
 /// A frame of [`Frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameId(u32);
@@ -129,6 +131,12 @@ impl Frame {
 
     pub(super) fn ecn(&self) -> Ecn {
         Ecn::from_bits(self.traffic_class)
+    }
+
+    /// Sets DSCP and ECN, and the priority that the DSCP stands for.
+    pub(super) fn set_traffic_class(&mut self, traffic_class: u8) {
+        self.traffic_class = traffic_class;
+        self.priority = priority_of(traffic_class >> 2);
     }
 
     pub(super) fn mark(&mut self) {

@@ -4,6 +4,7 @@
 //! what goes out. A packet whose priority is paused waits in the port; a few may, then the engine is asked for no more
 //! requests until something moves. Answers have a priority of their own and pass.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use roce_packet::{Opcode, Psn, Qpn, RnrTimer};
@@ -24,6 +25,8 @@ use super::world::{Event, World};
 const SCRATCH: usize = 4096 + 128;
 /// Packets of one priority that may wait in the port because it is paused.
 const MOST_HELD: u32 = 8;
+/// Completions that the queue has room for at first.
+const COMPLETION_QUEUE: usize = 1 << 10;
 /// The most completions fetched at once.
 const COMPLETIONS: usize = 16;
 
@@ -41,6 +44,11 @@ pub(super) struct Host {
     scratch: Box<[u8; SCRATCH]>,
     /// Completions that the simulation has not looked at.
     pub(super) completions: Vec<Wc>,
+    /// Completions that all flows that send from here can have at one time, and for how many the queue has room.
+    outstanding: usize,
+    capacity: usize,
+    /// Queue pairs of receivers whose flow has ended, oldest first.
+    retired: VecDeque<Qpn>,
 }
 
 /// What the engine is asked for.
@@ -65,7 +73,7 @@ impl Host {
         let mut engine = Engine::new(engine_config(number, line_rate_bps, settings));
         let memory = Arc::new(Pattern::new(settings.payload));
         let pd = engine.allocate_pd().expect("a new engine has room for a protection domain");
-        let cq = engine.create_cq(1 << 10).expect("a new engine has room for a completion queue");
+        let cq = engine.create_cq(COMPLETION_QUEUE).expect("a new engine has room for a completion queue");
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let region =
             engine.register(pd, 0, memory.clone(), access).expect("a new engine has room for a region");
@@ -83,6 +91,9 @@ impl Host {
             intake: limit.map(|limit| Intake { limit, waiting: 0, busy_until: Time::ZERO, paused: 0 }),
             scratch: Box::new([0; SCRATCH]),
             completions: Vec::new(),
+            outstanding: 0,
+            capacity: COMPLETION_QUEUE,
+            retired: VecDeque::new(),
         }
     }
 
@@ -248,10 +259,8 @@ impl Host {
             Opcode::RC_ACKNOWLEDGE => settings.ack_dscp,
             _ => None,
         };
-        if let Some(dscp) = dscp {
-            frame.traffic_class = dscp << 2 | frame.traffic_class & 0b11;
-        }
-        frame.priority = priority_of(frame.traffic_class >> 2);
+        let own = frame.traffic_class;
+        frame.set_traffic_class(dscp.map_or(own, |dscp| dscp << 2 | own & 0b11));
         let kept = match opcode.info() {
             Some(info) if implied => bytes.get(..info.header_len)?,
             _ => bytes,
@@ -264,11 +273,7 @@ impl Host {
     /// Half of a pause that this host asked for is over: it asks again if it still has to.
     pub(super) fn refresh_pause(&mut self, world: &mut World, priority: u8) {
         let slow = self.intake.as_ref().is_some_and(|intake| intake.paused >> priority & 1 == 1);
-        let (number, now) = (self.number, world.now);
-        let mut storms = world.settings.storms.iter();
-        let storms = storms.any(|storm| {
-            storm.host == number && storm.priority == priority && storm.start <= now && now < storm.end
-        });
+        let storms = self.storms(world, priority);
         if world.refresh_is_due(self.port, priority, slow || storms) {
             world.send_pause(self.port, priority, true);
         }
@@ -279,8 +284,19 @@ impl Host {
         let begins = world.now < storm.end;
         if begins {
             world.ports[self.port as usize].stats.pauses_sent += 1;
+        } else if self.storms(world, storm.priority) {
+            // Another one goes on.
+            return;
         }
         world.send_pause(self.port, storm.priority, begins);
+    }
+
+    /// Whether it pauses this priority for no reason now.
+    fn storms(&self, world: &World, priority: u8) -> bool {
+        let (number, now) = (self.number, world.now);
+        world.settings.storms.iter().any(|storm| {
+            storm.host == number && storm.priority == priority && storm.start <= now && now < storm.end
+        })
     }
 
     /// Makes a queue pair for a flow. It is connected by [`Self::connect`].
@@ -295,7 +311,41 @@ impl Host {
         let (pd, send_cq, recv_cq) = (self.pd, self.cq, self.cq);
         let qp_type = QpType::Rc;
         let init = QpInit { qp_type, pd, send_cq, recv_cq, srq: None, capabilities, signal_all: false };
-        self.engine.create_qp(&init).ok()
+        let mut made = self.engine.create_qp(&init);
+        while made.is_err()
+            && let Some(oldest) = self.retired.pop_front()
+        {
+            let _ = self.engine.destroy_qp(oldest);
+            made = self.engine.create_qp(&init);
+        }
+        let qpn = made.ok()?;
+        if sends {
+            self.make_room(settings.depth as usize);
+        }
+        Some(qpn)
+    }
+
+    /// When flows fail, all that they have posted completes at once.
+    fn make_room(&mut self, depth: usize) {
+        self.outstanding += depth;
+        if self.outstanding > self.capacity {
+            let capacity = self.outstanding.next_power_of_two();
+            if self.engine.resize_cq(self.cq, capacity).is_ok() {
+                self.capacity = capacity;
+            }
+        }
+    }
+
+    /// A flow that was sent from here has ended.
+    pub(super) fn destroy_sender(&mut self, settings: &HostSettings, qpn: Qpn) {
+        if self.engine.destroy_qp(qpn).is_ok() {
+            self.outstanding = self.outstanding.saturating_sub(settings.depth as usize);
+        }
+    }
+
+    /// A flow that was received here has ended: its queue pair may make room for another.
+    pub(super) fn retire(&mut self, qpn: Qpn) {
+        self.retired.push_back(qpn);
     }
 
     /// Takes a queue pair to RTS with its peer, as an exchange beside the network would.

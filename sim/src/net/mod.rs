@@ -49,6 +49,7 @@ pub use port::{DropReason, PortStats};
 pub use queue::EventQueue;
 pub use results::{PortResult, QueuePoint, RatePoint, Results, port_name};
 pub use route::RouteError;
+pub(crate) use route::check_routes;
 pub use settings::{
     Balance, Class, Headroom, HostSettings, Marking, MeasureSettings, PRIORITIES, PauseMode, PauseStorm,
     PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Watchdog, priority_of,

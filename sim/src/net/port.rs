@@ -76,8 +76,18 @@ pub(super) struct Turns {
 #[derive(Debug)]
 pub(super) struct LinkFaults {
     pub(super) injector: FaultInjector,
-    /// Frames that others are to overtake: how many still, and the latest time.
-    pub(super) held: Vec<(FrameId, u16)>,
+    /// Frames that others are to overtake.
+    pub(super) held: Vec<Held>,
+}
+
+/// A frame that waits until others have overtaken it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) frame: FrameId,
+    /// How many still.
+    pub(super) behind: u16,
+    /// When it goes even if they did not come.
+    pub(super) latest: Time,
 }
 
 /// Why a frame was dropped.
@@ -185,6 +195,17 @@ impl Port {
     #[inline]
     pub(super) fn sendable(&self) -> u16 {
         self.waiting & !u16::from(self.pause.mask)
+    }
+
+    /// How long it has stood still until `now`, each priority by itself, pauses that last included.
+    pub(super) fn paused_until(&self, now: Time) -> [Time; PRIORITIES] {
+        let mut paused = self.stats.paused;
+        for (priority, span) in paused.iter_mut().enumerate() {
+            if self.pause.mask >> priority & 1 == 1 {
+                *span = *span + now.since(self.pause.since[priority]);
+            }
+        }
+        paused
     }
 
     /// Bytes in all queues but that of pause frames.

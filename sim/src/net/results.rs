@@ -74,7 +74,7 @@ pub struct QueuePoint {
     pub bytes: u64,
     /// Frames marked so far.
     pub marked: u64,
-    /// How long it has stood still so far, all priorities together, finished pauses only.
+    /// How long it has stood still so far, all priorities together.
     pub paused: Time,
 }
 

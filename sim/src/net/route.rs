@@ -23,16 +23,33 @@ pub enum RouteError {
         /// What is wrong.
         reason: String,
     },
+    /// The tables of all switches together would be too large.
+    #[error(
+        "routes of {switches} switches to {with_hosts} switches with hosts are too many: their product may be {most}",
+        most = MOST_ROUTES
+    )]
+    TooMany {
+        /// All switches.
+        switches: usize,
+        /// Those with hosts.
+        with_hosts: usize,
+    },
 }
+
+/// The most entries that the tables of all switches have together: half a gigabyte.
+const MOST_ROUTES: usize = 1 << 26;
 
 /// The routes of all switches.
 #[derive(Debug)]
 pub(super) struct Routes {
     /// Of each host: its switch (or `NONE` when another host is at the end of its link) and the port there.
     attached: Vec<(u32, u32)>,
-    /// Per switch and switch: where in `sets` the ports are, and how many.
+    /// Per switch, and switch with hosts: where in `sets` the ports are, and how many.
     table: Vec<(u32, u32)>,
-    switches: u32,
+    /// Of each switch: its column in the table, or `NONE` if it has no host.
+    columns: Vec<u32>,
+    /// How many columns there are.
+    width: usize,
     sets: Vec<u32>,
     /// Sorted by switch and host.
     overrides: Vec<Override>,
@@ -46,26 +63,33 @@ const NONE: u32 = u32::MAX;
 impl Routes {
     pub(super) fn new(topology: &Topology, overrides: &[RouteOverride]) -> Result<Self, RouteError> {
         let map = Map::new(topology);
-        let switches = map.switches.len() as u32;
-        let mut routes = Self {
-            attached: map.hosts.iter().map(|host| map.attachment(*host)).collect(),
-            table: vec![(0, 0); (switches * switches) as usize],
-            switches,
-            sets: Vec::new(),
-            overrides: Vec::new(),
-        };
-        let mut needed: Vec<u32> = routes.attached.iter().map(|(switch, _)| *switch).collect();
+        let attached: Vec<_> = map.hosts.iter().map(|host| map.attachment(*host)).collect();
+        let mut needed: Vec<u32> =
+            attached.iter().map(|(switch, _)| *switch).filter(|switch| *switch != NONE).collect();
         needed.sort_unstable();
         needed.dedup();
-        for to in needed.into_iter().filter(|switch| *switch != NONE) {
+        let (switches, width) = (map.switches.len(), needed.len());
+        let entries = switches.saturating_mul(width);
+        if entries > MOST_ROUTES {
+            return Err(RouteError::TooMany { switches, with_hosts: width });
+        }
+        let mut columns = vec![NONE; switches];
+        for (column, switch) in (0..).zip(&needed) {
+            columns[*switch as usize] = column;
+        }
+        let table = vec![(0, 0); entries];
+        let mut routes = Self { attached, table, columns, width, sets: Vec::new(), overrides: Vec::new() };
+        for (column, to) in needed.into_iter().enumerate() {
             let distances = map.distances(to);
             for at in 0..switches {
-                routes.table[(at * switches + to) as usize] = routes.shortest(&map, &distances, at);
+                routes.table[at * width + column] = routes.shortest(&map, &distances, at as u32);
             }
         }
         for wanted in overrides {
-            let entry = routes.overriding(topology, &map, wanted)?;
-            routes.overrides.push(entry);
+            let (key, ports) = resolve(topology, &map, wanted)?;
+            let first = routes.sets.len() as u32;
+            routes.overrides.push((key, (first, ports.len() as u32)));
+            routes.sets.extend(ports);
         }
         routes.overrides.sort_unstable_by_key(|(key, _)| *key);
         Ok(routes)
@@ -86,31 +110,6 @@ impl Routes {
         (first, self.sets.len() as u32 - first)
     }
 
-    fn overriding(
-        &mut self,
-        topology: &Topology,
-        map: &Map,
-        wanted: &RouteOverride,
-    ) -> Result<Override, RouteError> {
-        let wrong =
-            |reason: String| RouteError::Override { at: wanted.at.clone(), to: wanted.to.clone(), reason };
-        let at = topology.node_named(&wanted.at).ok_or_else(|| wrong(format!("no node {}", wanted.at)))?;
-        let switch = map.switches.iter().position(|switch| *switch == at);
-        let switch = switch.ok_or_else(|| wrong(format!("{} is no switch", wanted.at)))? as u32;
-        let to = topology.host_named(&wanted.to).ok_or_else(|| wrong(format!("no host {}", wanted.to)))?;
-        let first = self.sets.len() as u32;
-        for via in &wanted.via {
-            let neighbour = topology.node_named(via).ok_or_else(|| wrong(format!("no node {via}")))?;
-            let link = map.neighbours[at as usize].iter().find(|(_, node)| *node == neighbour);
-            let (port, _) = link.ok_or_else(|| wrong(format!("{} has no link to {via}", wanted.at)))?;
-            self.sets.push(*port);
-        }
-        if wanted.via.is_empty() {
-            return Err(wrong("no neighbour is named".to_owned()));
-        }
-        Ok(((switch, to), (first, self.sets.len() as u32 - first)))
-    }
-
     /// The ports of `switch` that lead to `host`; none if it cannot be reached.
     #[inline]
     pub(super) fn ports(&self, switch: u32, host: u32) -> &[u32] {
@@ -126,7 +125,7 @@ impl Routes {
         if *attached == NONE {
             return &[];
         }
-        self.set(self.table[(switch * self.switches + attached) as usize])
+        self.set(self.table[switch as usize * self.width + self.columns[*attached as usize] as usize])
     }
 
     fn set(&self, (first, count): (u32, u32)) -> &[u32] {
@@ -144,6 +143,47 @@ impl Routes {
             None => false,
         }
     }
+}
+
+/// Checks routes that are not shortest ones.
+///
+/// # Errors
+///
+/// The number of the first that cannot be, and why.
+pub(crate) fn check_routes(topology: &Topology, routes: &[RouteOverride]) -> Result<(), (usize, RouteError)> {
+    if routes.is_empty() {
+        return Ok(());
+    }
+    let map = Map::new(topology);
+    for (number, route) in routes.iter().enumerate() {
+        resolve(topology, &map, route).map_err(|error| (number, error))?;
+    }
+    Ok(())
+}
+
+/// Switch and host that an override is about, and the ports that it names.
+fn resolve(
+    topology: &Topology,
+    map: &Map,
+    wanted: &RouteOverride,
+) -> Result<((u32, u32), Vec<u32>), RouteError> {
+    let wrong =
+        |reason: String| RouteError::Override { at: wanted.at.clone(), to: wanted.to.clone(), reason };
+    let at = topology.node_named(&wanted.at).ok_or_else(|| wrong(format!("no node {}", wanted.at)))?;
+    let switch = map.switches.iter().position(|switch| *switch == at);
+    let switch = switch.ok_or_else(|| wrong(format!("{} is no switch", wanted.at)))? as u32;
+    let to = topology.host_named(&wanted.to).ok_or_else(|| wrong(format!("no host {}", wanted.to)))?;
+    let mut ports = Vec::with_capacity(wanted.via.len());
+    for via in &wanted.via {
+        let neighbour = topology.node_named(via).ok_or_else(|| wrong(format!("no node {via}")))?;
+        let link = map.neighbours[at as usize].iter().find(|(_, node)| *node == neighbour);
+        let (port, _) = link.ok_or_else(|| wrong(format!("{} has no link to {via}", wanted.at)))?;
+        ports.push(*port);
+    }
+    if ports.is_empty() {
+        return Err(wrong("no neighbour is named".to_owned()));
+    }
+    Ok(((switch, to), ports))
 }
 
 /// The topology seen from its nodes.

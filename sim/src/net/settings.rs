@@ -105,10 +105,35 @@ impl Default for SwitchSettings {
     }
 }
 
+impl SwitchSettings {
+    /// The first setting that is out of its range, by its key in scenarios, and what is wrong with it.
+    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
+        let is_share = |alpha: f64| alpha.is_finite() && alpha >= 0.0;
+        let threshold = match self.threshold {
+            Threshold::Dynamic { alpha } => is_share(alpha),
+            Threshold::Static { .. } => true,
+        };
+        let weights = self.scheduling.iter().all(|class| match class {
+            Class::Weighted(weight) => (1..=MAX_WEIGHT).contains(weight),
+            Class::Strict => true,
+        });
+        let checks = [
+            ("threshold", threshold, "alpha is a number from 0 on"),
+            ("lossy_alpha", is_share(self.lossy_alpha), "it is a number from 0 on"),
+            ("weight", weights, "weights are 1 to 65535"),
+        ];
+        checks.into_iter().find(|(_, good, _)| !good).map(|(key, _, reason)| (key, reason))
+    }
+}
+
+/// The most that a queue may weigh: what it may send in a turn is counted in 32 bits.
+const MAX_WEIGHT: u32 = 65_535;
+
 /// How much fits behind a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headroom {
-    /// What the link and the two MACs can hold: 2 × rate × delay and two of the longest frames.
+    /// What the link and the two MACs can hold: 2 × rate × delay, three of the longest frames of the path MTU and a pause
+    /// frame, and at least two frames of 4,196 bytes.
     Auto,
     /// Bytes.
     Bytes(u64),
@@ -252,6 +277,22 @@ impl Default for HostSettings {
             depth: 2,
             receive_limit: None,
         }
+    }
+}
+
+impl HostSettings {
+    /// The first setting that is out of its range, by its key in scenarios, and what is wrong with it.
+    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
+        let is_code_point = |dscp: u8| dscp <= 63;
+        let checks = [
+            ("depth", (1..=4_096).contains(&self.depth), "a flow needs 1 to 4096 WRITEs at a time"),
+            ("message", (1..=1 << 31).contains(&self.message_bytes), "a WRITE has 1 to 2^31 bytes"),
+            ("dscp", is_code_point(self.dscp), "code points are 0 to 63"),
+            ("ack_dscp", self.ack_dscp.is_none_or(is_code_point), "code points are 0 to 63"),
+            ("timeout", self.timeout <= 31, "timeouts are 0 to 31"),
+            ("retry_cnt", self.retry_cnt <= 7, "0 to 7 retries are possible"),
+        ];
+        checks.into_iter().find(|(_, good, _)| !good).map(|(key, _, reason)| (key, reason))
     }
 }
 

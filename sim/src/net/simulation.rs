@@ -51,7 +51,7 @@ pub struct Simulation {
     hosts: Vec<Host>,
     switches: Vec<Switch>,
     flows: Vec<Flow>,
-    /// Flows that run now.
+    /// Flows that run, and those that have ended since the last sample.
     running: Vec<u32>,
     /// Flows that have not ended.
     unfinished: usize,
@@ -282,19 +282,24 @@ impl Simulation {
         self.world.trace.event(self.world.now.as_ps(), 4 << 56 | u64::from(number));
         let spec = self.flows[number as usize].spec;
         let (source, destination) = (spec.source as usize, spec.destination as usize);
+        if !self.world.routes.joins(spec.source, spec.destination) {
+            return self.finish(number, FlowState::Refused);
+        }
         let settings = &self.world.settings.host;
-        let qpns = self.hosts[source]
-            .create_qp(settings, true)
-            .zip(self.hosts[destination].create_qp(settings, false))
-            .filter(|_| self.world.routes.joins(spec.source, spec.destination));
-        let Some((own, peer)) = qpns else { return self.finish(number, FlowState::Refused) };
+        let Some(own) = self.hosts[source].create_qp(settings, true) else {
+            return self.finish(number, FlowState::Refused);
+        };
+        self.flows[number as usize].source_qpn = own;
+        let Some(peer) = self.hosts[destination].create_qp(settings, false) else {
+            return self.finish(number, FlowState::Refused);
+        };
+        self.flows[number as usize].destination_qpn = peer;
         let connected = self.hosts[destination].connect(&self.world, peer, spec.source, own)
             && self.hosts[source].connect(&self.world, own, spec.destination, peer);
         if !connected {
             return self.finish(number, FlowState::Refused);
         }
-        let flow = &mut self.flows[number as usize];
-        (flow.source_qpn, flow.destination_qpn, flow.state) = (own, peer, FlowState::Running);
+        self.flows[number as usize].state = FlowState::Running;
         self.running.push(number);
         for _ in 0..self.world.settings.host.depth {
             self.post(number);
@@ -320,7 +325,6 @@ impl Simulation {
     }
 
     fn finish(&mut self, number: u32, state: FlowState) {
-        self.running.retain(|running| *running != number);
         self.unfinished -= 1;
         let now = self.world.now;
         let counts = self.counts_of(number);
@@ -329,8 +333,13 @@ impl Simulation {
         self.end = self.end.max(now);
         let source = flow.spec.source as usize;
         self.world.trace.event(now.as_ps(), 5 << 56 | u64::from(number));
-        // The sender needs its queue pair no more. The receiver keeps its own: a copy of something may still come.
-        let _ = self.hosts[source].engine.destroy_qp(self.flows[number as usize].source_qpn);
+        // The sender needs its queue pair no more. The receiver keeps its own for now: a copy of something may still
+        // come.
+        let flow = &self.flows[number as usize];
+        let (own, peer, destination) =
+            (flow.source_qpn, flow.destination_qpn, flow.spec.destination as usize);
+        self.hosts[source].destroy_sender(&self.world.settings.host, own);
+        self.hosts[destination].retire(peer);
     }
 
     /// What the queue pairs of a flow have counted.
@@ -367,6 +376,8 @@ impl Simulation {
 
     fn sample_rates(&mut self, now: Time, interval: Time) {
         let overhead = u64::from(super::frame::DATAGRAM_OVERHEAD);
+        let flows = &self.flows;
+        self.running.retain(|number| flows[*number as usize].state == FlowState::Running);
         for number in &self.running {
             let flow = &mut self.flows[*number as usize];
             let engine = &self.hosts[flow.spec.source as usize].engine;
@@ -408,7 +419,7 @@ impl Simulation {
                 self.points_left_out += 1;
                 continue;
             }
-            let paused = port.stats.paused.iter().fold(Time::ZERO, |sum, span| sum + *span);
+            let paused = port.paused_until(now).iter().fold(Time::ZERO, |sum, span| sum + *span);
             let marked = port.stats.marked;
             self.queue_points.push(QueuePoint { time: now, port: number, bytes, marked, paused });
         }
@@ -429,10 +440,7 @@ impl Simulation {
         }
         let now = self.world.now;
         for port in &mut self.world.ports {
-            for priority in (0..8).filter(|priority| port.pause.mask >> priority & 1 == 1) {
-                port.stats.paused[priority] =
-                    port.stats.paused[priority] + now.since(port.pause.since[priority]);
-            }
+            port.stats.paused = port.paused_until(now);
         }
         let ports = self.names.into_iter().zip(self.world.ports.iter()).zip(self.queues);
         let checked = self.hosts.iter().map(|host| host.memory.checked());
@@ -440,7 +448,8 @@ impl Simulation {
         Results {
             trace_hash: self.world.trace.hash(),
             events: self.world.trace.events(),
-            end: self.end,
+            // Who looks before the end gets what there is.
+            end: if self.unfinished > 0 { now } else { self.end },
             data_packets: flows.iter().map(|flow| flow.counts.packets).sum(),
             flows,
             ports: ports
@@ -462,18 +471,8 @@ impl Simulation {
 
 fn check_settings(settings: &Settings, hosts: u32) -> Result<(), BuildError> {
     let wrong = |what: &str| Err(BuildError::Setting(what.to_owned()));
-    let host = &settings.host;
-    if host.depth == 0 || host.depth > 4_096 {
-        return wrong("depth: a flow needs 1 to 4096 WRITEs at a time");
-    }
-    if host.message_bytes == 0 || host.message_bytes > 1 << 31 {
-        return wrong("message: a WRITE has 1 to 2^31 bytes");
-    }
-    if host.dscp > 63 || host.ack_dscp.is_some_and(|dscp| dscp > 63) {
-        return wrong("dscp: code points are 0 to 63");
-    }
-    if host.timeout > 31 || host.retry_cnt > 7 {
-        return wrong("timeout is 0 to 31 and retry_cnt 0 to 7");
+    if let Some((key, reason)) = settings.host.problem().or(settings.switch.problem()) {
+        return Err(BuildError::Setting(format!("{key}: {reason}")));
     }
     if settings.measure.interval == Time::ZERO {
         return wrong("interval: samples need a time between them");
@@ -544,7 +543,7 @@ fn build_nodes(
     let mut switches = Vec::new();
     for (number, node) in named.enumerate() {
         let links = links.get(number).unwrap_or(&none);
-        let switch = Switch::new(number as u32, &settings.switch, settings.seed, links);
+        let switch = Switch::new(number as u32, settings, links);
         switches.push(switch.map_err(|error| BuildError::Buffer { name: node.name.clone(), error })?);
     }
     Ok((hosts, switches))

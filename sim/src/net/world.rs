@@ -4,7 +4,7 @@ use rand_core::Rng;
 use roce_transport::Instant;
 
 use super::frame::{Frame, FrameId, Frames, Kind};
-use super::port::{CONTROL, DropReason, Owner, Port};
+use super::port::{CONTROL, DropReason, Held, Owner, Port};
 use super::queue::EventQueue;
 use super::route::{Routes, other_end};
 use super::settings::{PauseMode, Settings};
@@ -146,10 +146,13 @@ impl World {
     #[cold]
     fn transmit_faulty(&mut self, port: u32, id: FrameId, arrival: Time) {
         let now = self.instant();
-        let ecn = self.frames.get(id).ecn();
+        let frame = self.frames.get(id);
+        let (ecn, len) = (frame.ecn(), usize::from(frame.len));
         let Some(faults) = &mut self.ports[port as usize].faults else { return };
-        let verdict = faults.injector.inject(now, ecn, self.frames.bytes(id));
-        let released = release_overtaken(&mut faults.held);
+        let verdict = faults.injector.inject_headers(now, ecn, self.frames.bytes(id), len);
+        // What is lost, or waits to be overtaken itself, overtakes nobody.
+        let overtakes = matches!(&verdict, fault::Verdict::Deliver(delivery) if delivery.reorder.is_none());
+        let released = if overtakes { release_overtaken(&mut faults.held) } else { Vec::new() };
         match verdict {
             fault::Verdict::Drop => {
                 self.ports[port as usize].stats.drop(DropReason::Link);
@@ -165,8 +168,10 @@ impl World {
     fn deliver(&mut self, port: u32, id: FrameId, arrival: Time, delivery: &fault::Delivery) {
         let arrival = arrival + Time::from_ns(delivery.delay_ns);
         let there = other_end(port);
+        let frame = self.frames.get_mut(id);
+        frame.set_traffic_class(frame.traffic_class & !delivery.clears);
         if delivery.mark {
-            self.frames.get_mut(id).mark();
+            frame.mark();
         }
         if !delivery.flips.is_empty() {
             self.frames.get_mut(id).kind = Kind::Damaged;
@@ -178,8 +183,8 @@ impl World {
         }
         match (delivery.reorder, &mut self.ports[port as usize].faults) {
             (Some(reorder), Some(faults)) => {
-                faults.held.push((id, reorder.behind));
                 let latest = arrival + Time::from_ns(reorder.hold_ns);
+                faults.held.push(Held { frame: id, behind: reorder.behind, latest });
                 self.events.push(latest, Event::Release { port, frame: id });
             }
             _ => self.events.push(arrival, Event::Arrive { port: there, frame: id }),
@@ -188,8 +193,11 @@ impl World {
 
     /// A held frame goes now, if it has not gone before. Says whether it did.
     pub(super) fn release(&mut self, port: u32, id: FrameId) -> bool {
+        let now = self.now;
         let Some(faults) = &mut self.ports[port as usize].faults else { return false };
-        let Some(at) = faults.held.iter().position(|(held, _)| *held == id) else { return false };
+        // The event may be that of an earlier frame in the same place, which others have overtaken in time.
+        let is_due = |held: &Held| held.frame == id && held.latest <= now;
+        let Some(at) = faults.held.iter().position(is_due) else { return false };
         faults.held.remove(at);
         true
     }
@@ -343,14 +351,14 @@ impl World {
 }
 
 /// Frames that enough others have overtaken.
-fn release_overtaken(held: &mut Vec<(FrameId, u16)>) -> Vec<FrameId> {
+fn release_overtaken(held: &mut Vec<Held>) -> Vec<FrameId> {
     let mut released = Vec::new();
-    held.retain_mut(|(id, behind)| {
-        *behind = behind.saturating_sub(1);
-        if *behind == 0 {
-            released.push(*id);
+    held.retain_mut(|held| {
+        held.behind = held.behind.saturating_sub(1);
+        if held.behind == 0 {
+            released.push(held.frame);
         }
-        *behind > 0
+        held.behind > 0
     });
     released
 }

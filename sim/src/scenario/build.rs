@@ -6,18 +6,20 @@ use roce_packet::PathMtu;
 use roce_transport::RecoveryError;
 use roce_transport::congestion::{Algorithm, Congestion};
 
-use super::file::{self, File, Shape};
+use toml::Spanned;
+
+use super::file::{self, File};
 use super::flows::Flows;
-use super::{Load, Scenario, ScenarioError};
+use super::{Load, Scenario, ScenarioError, topology};
 use crate::net::{
-    Balance, Class, Clos, FlowSizes, FlowSpec, Headroom, HostSettings, LinkSpec, Marking, MeasureSettings,
-    PauseMode, PauseStorm, PayloadMode, Poisson, ReceiveLimit, RouteOverride, Settings, SwitchSettings,
-    Threshold, Time, Topology, Watchdog, all_to_all, check_flows, incast, on_off, parse_flows, permutation,
-    poisson, priority_of,
+    Balance, Class, FlowSizes, FlowSpec, Headroom, HostSettings, LinkSpec, MAX_FLOWS, Marking,
+    MeasureSettings, NodeKind, PauseMode, PauseStorm, PayloadMode, Poisson, ReceiveLimit, RouteOverride,
+    Settings, SwitchSettings, Threshold, Time, Topology, Watchdog, all_to_all, check_flows, check_routes,
+    incast, on_off, parse_flows, permutation, poisson, priority_of,
 };
 
 /// What went wrong, without its line.
-type Wrong = String;
+pub(super) type Wrong = String;
 
 pub(super) fn build(
     text: &str,
@@ -27,11 +29,8 @@ pub(super) fn build(
 ) -> Result<Scenario, ScenarioError> {
     let fail = |span: Range<usize>| move |reason: Wrong| ScenarioError::at(text, Some(span.clone()), reason);
     let place = file.topology.span();
-    let shape = file.topology.into_inner();
-    let host_link = link(&shape);
-    let topology =
-        topology(shape, load, &|span, reason| ScenarioError::at(text, Some(span), reason), place.clone())?;
-    topology.check().map_err(|error| fail(place)(error.to_string()))?;
+    let blame = |place: Range<usize>, reason: Wrong| ScenarioError::at(text, Some(place), reason);
+    let topology = topology::build(file.topology.into_inner(), load, &blame, place)?;
     let mut settings = Settings { seed: file.seed, ..Settings::default() };
     settings.payload = match file.payload {
         file::Payload::Implied => PayloadMode::Implied,
@@ -42,12 +41,8 @@ pub(super) fn build(
     }
     settings.host = host(file.host, &topology, text, own)?;
     settings.switch = switch(file.switch, priority_of(settings.host.dscp), text)?;
-    settings.measure = measure(&file.measure);
-    settings.routes = file
-        .route
-        .into_iter()
-        .map(|route| RouteOverride { at: route.at, to: route.to, via: route.via })
-        .collect();
+    settings.measure = measure(&file.measure, text)?;
+    settings.routes = routes(file.route, &topology, text)?;
     for storm in file.storm {
         let place = storm.span();
         settings.storms.push(pause_storm(storm.into_inner(), &topology).map_err(fail(place))?);
@@ -55,10 +50,13 @@ pub(super) fn build(
     let mut flows = Vec::new();
     for table in file.flows {
         let place = table.span();
-        let more = generate(table.into_inner(), &topology, host_link, file.seed, load).and_then(|more| {
+        let more = generate(table.into_inner(), &topology, file.seed, load).and_then(|more| {
             check_flows(&more, topology.hosts() as u32).map(|()| more).map_err(|e| e.to_string())
         });
-        flows.extend(more.map_err(fail(place))?);
+        flows.extend(more.map_err(fail(place.clone()))?);
+        if flows.len() > MAX_FLOWS {
+            return Err(fail(place)(format!("with these there are more than {MAX_FLOWS} flows")));
+        }
     }
     if flows.is_empty() {
         return Err(ScenarioError {
@@ -87,95 +85,12 @@ fn swept(sweep: file::Sweep) -> Result<(String, Vec<String>), Wrong> {
     Ok((sweep.name, sweep.values.into_iter().map(text).collect()))
 }
 
-fn link(shape: &file::Topology) -> LinkSpec {
+/// The links of hosts.
+pub(super) fn link(shape: &file::Topology) -> LinkSpec {
     LinkSpec {
         rate_bps: shape.rate.map_or(LinkSpec::DEFAULT.rate_bps, |rate| rate.0),
         delay: shape.delay.map_or(LinkSpec::DEFAULT.delay, |delay| delay.0),
     }
-}
-
-/// Makes an error out of a place and a reason.
-type Blame<'a> = dyn Fn(Range<usize>, Wrong) -> ScenarioError + 'a;
-
-fn topology(
-    shape: file::Topology,
-    load: &Load<'_>,
-    blame: &Blame<'_>,
-    place: Range<usize>,
-) -> Result<Topology, ScenarioError> {
-    let mut topology = draw(&shape, load).map_err(|reason| blame(place, reason))?;
-    for fault in shape.faults {
-        let place = fault.span();
-        add_fault(&mut topology, &fault.into_inner()).map_err(|reason| blame(place, reason))?;
-    }
-    Ok(topology)
-}
-
-fn draw(shape: &file::Topology, load: &Load<'_>) -> Result<Topology, Wrong> {
-    let host = link(shape);
-    let fabric = LinkSpec {
-        rate_bps: shape.fabric_rate.map_or(host.rate_bps, |rate| rate.0),
-        delay: shape.fabric_delay.map_or(host.delay, |delay| delay.0),
-    };
-    let need = |name: &str, value: Option<usize>| {
-        value.ok_or_else(|| format!("{name} is missing: this kind of topology needs it"))
-    };
-    let hosts = |default: usize| shape.hosts.unwrap_or(default);
-    let topology = match shape.kind {
-        Shape::PointToPoint => Ok(Topology::point_to_point(host)),
-        Shape::Star => Topology::star(need("hosts", shape.hosts)?, host),
-        Shape::Line => Topology::line(need("switches", shape.switches)?, hosts(1), host, fabric),
-        Shape::Ring => Topology::ring(need("switches", shape.switches)?, hosts(1), host, fabric),
-        Shape::FullMesh => Topology::full_mesh(need("switches", shape.switches)?, hosts(1), host, fabric),
-        Shape::Tree => {
-            let depth = need("depth", shape.depth.map(|depth| depth as usize))? as u32;
-            Topology::tree(depth, need("fanout", shape.fanout)?, hosts(1), host, fabric)
-        }
-        Shape::Dumbbell => {
-            Topology::dumbbell(need("left", shape.left)?, need("right", shape.right)?, host, fabric)
-        }
-        Shape::LeafSpine => {
-            let (leaves, spines) = (need("leaves", shape.leaves)?, need("spines", shape.spines)?);
-            Topology::leaf_spine(leaves, spines, need("hosts", shape.hosts)?, host, fabric)
-        }
-        Shape::Clos => {
-            let clos = Clos {
-                pods: need("pods", shape.pods)?,
-                tors: need("tors", shape.tors)?,
-                leaves: need("leaves", shape.leaves)?,
-                spines: need("spines", shape.spines)?,
-                hosts: need("hosts", shape.hosts)?,
-            };
-            Topology::clos(clos, host, fabric)
-        }
-        Shape::FatTree => Topology::fat_tree(need("k", shape.k)?, host, fabric),
-        Shape::File => {
-            let text = match (&shape.file, &shape.text) {
-                (Some(name), None) => load(name)?,
-                (None, Some(text)) => text.clone(),
-                _ => return Err("this kind of topology needs either file or text".to_owned()),
-            };
-            return Topology::parse(&text, host).map_err(|error| format!("in the topology, {error}"));
-        }
-    };
-    topology.map_err(|error| error.to_string())
-}
-
-fn add_fault(topology: &mut Topology, fault: &file::Fault) -> Result<(), Wrong> {
-    let plan: crate::fault::FaultPlan = fault.plan.parse().map_err(|error| format!("{error}"))?;
-    let Some([a, b]) = &fault.link else {
-        topology.links.iter_mut().for_each(|link| link.faults = Some(plan.clone()));
-        return Ok(());
-    };
-    let node = |name: &str| topology.node_named(name).ok_or_else(|| format!("there is no node {name}"));
-    let (a_id, b_id) = (node(a)?, node(b)?);
-    let found = topology
-        .links
-        .iter_mut()
-        .find(|link| (link.a, link.b) == (a_id, b_id) || (link.a, link.b) == (b_id, a_id));
-    let link = found.ok_or_else(|| format!("there is no link between {a} and {b}"))?;
-    link.faults = Some(plan);
-    Ok(())
 }
 
 fn find_host(topology: &Topology, name: &str) -> Result<u32, Wrong> {
@@ -192,15 +107,24 @@ fn host(
     own: &[Algorithm],
 ) -> Result<HostSettings, ScenarioError> {
     let mut host = HostSettings::default();
+    let places = [
+        ("depth", span(table.depth.as_ref())),
+        ("message", span(table.message.as_ref())),
+        ("dscp", span(table.dscp.as_ref())),
+        ("ack_dscp", span(table.ack_dscp.as_ref())),
+        ("timeout", span(table.timeout.as_ref())),
+        ("retry_cnt", span(table.retry_cnt.as_ref())),
+    ];
     set(&mut host.delay, table.delay.map(|delay| delay.0));
-    set(&mut host.dscp, table.dscp);
+    set(&mut host.dscp, table.dscp.map(Spanned::into_inner));
     set(&mut host.window_packets, table.window);
-    set(&mut host.timeout, table.timeout);
-    set(&mut host.retry_cnt, table.retry_cnt);
-    set(&mut host.message_bytes, table.message.map(|bytes| bytes.0));
-    set(&mut host.depth, table.depth);
-    if table.ack_dscp.is_some() {
-        host.ack_dscp = table.ack_dscp;
+    set(&mut host.timeout, table.timeout.map(Spanned::into_inner));
+    set(&mut host.retry_cnt, table.retry_cnt.map(Spanned::into_inner));
+    set(&mut host.message_bytes, table.message.map(|bytes| bytes.into_inner().0));
+    set(&mut host.depth, table.depth.map(Spanned::into_inner));
+    set(&mut host.ack_dscp, table.ack_dscp.map(|dscp| Some(dscp.into_inner())));
+    if let Some((key, reason)) = host.problem() {
+        return Err(ScenarioError::at(text, place_of(&places, key), format!("{key}: {reason}")));
     }
     if let Some(control) = table.congestion {
         let (place, control) = (control.span(), control.into_inner());
@@ -229,6 +153,15 @@ fn host(
     Ok(host)
 }
 
+fn span<T>(value: Option<&Spanned<T>>) -> Option<Range<usize>> {
+    value.map(Spanned::span)
+}
+
+/// Where a key stands in the file.
+fn place_of(places: &[(&str, Option<Range<usize>>)], key: &str) -> Option<Range<usize>> {
+    places.iter().find(|(name, _)| *name == key).and_then(|(_, place)| place.clone())
+}
+
 fn set<T>(own: &mut T, given: Option<T>) {
     if let Some(given) = given {
         *own = given;
@@ -237,11 +170,16 @@ fn set<T>(own: &mut T, given: Option<T>) {
 
 fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, ScenarioError> {
     let mut switch = SwitchSettings::default();
-    let nowhere = |reason: Wrong| ScenarioError { line: None, reason: format!("[switch]: {reason}") };
+    let wrong = |place: Range<usize>| move |reason: Wrong| ScenarioError::at(text, Some(place), reason);
+    let places = [
+        ("threshold", span(table.threshold.as_ref())),
+        ("lossy_alpha", span(table.lossy_alpha.as_ref())),
+        ("weight", table.queue.iter().find(|queue| queue.get_ref().weight.is_some()).map(Spanned::span)),
+    ];
     set(&mut switch.buffer_bytes, table.buffer.map(|bytes| bytes.0));
     set(&mut switch.reserve_bytes, table.reserve.map(|bytes| bytes.0));
     set(&mut switch.xon_offset_bytes, table.xon_offset.map(|bytes| bytes.0));
-    set(&mut switch.lossy_alpha, table.lossy_alpha);
+    set(&mut switch.lossy_alpha, table.lossy_alpha.map(Spanned::into_inner));
     set(
         &mut switch.headroom,
         table.headroom.map(|headroom| match headroom {
@@ -265,34 +203,40 @@ fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, S
     );
     switch.watchdog = table.watchdog.map(|dog| Watchdog { after: dog.after.0, restore: dog.restore.0 });
     if let Some(threshold) = table.threshold {
+        let (place, threshold) = (threshold.span(), threshold.into_inner());
         switch.threshold = match (threshold.alpha, threshold.bytes) {
             (Some(alpha), None) => Threshold::Dynamic { alpha },
             (None, Some(bytes)) => Threshold::Static { bytes: bytes.0 },
-            _ => return Err(nowhere("threshold needs either alpha or bytes".to_owned())),
+            _ => return Err(wrong(place)("threshold needs either alpha or bytes".to_owned())),
         };
     }
     // The priority of data is lossless and marked, unless it is said otherwise.
     switch.pfc = 1 << data;
     if let Some(priorities) = table.pfc {
+        let place = priorities.span();
         switch.pfc = 0;
-        for priority in priorities {
-            switch.pfc |= 1_u8
-                .checked_shl(priority.into())
-                .filter(|_| priority < 8)
-                .ok_or_else(|| nowhere(format!("pfc: priority {priority} is not 0 to 7")))?;
+        for priority in priorities.into_inner() {
+            let bit = 1_u8.checked_shl(priority.into());
+            switch.pfc |=
+                bit.ok_or_else(|| wrong(place.clone())(format!("pfc: priority {priority} is not 0 to 7")))?;
         }
     }
     let marking = switch.marking[3];
     switch.marking = [Marking::Off; 8];
     switch.marking[usize::from(data)] = match table.marking {
-        Some(table) => marks(&table).map_err(nowhere)?,
+        Some(table) => marks(table.get_ref()).map_err(wrong(table.span()))?,
         None => marking,
     };
     for queue in table.queue {
         let (place, queue) = (queue.span(), queue.into_inner());
-        set_queue(&mut switch, &queue).map_err(|reason| ScenarioError::at(text, Some(place), reason))?;
+        set_queue(&mut switch, &queue).map_err(wrong(place))?;
     }
-    Ok(switch)
+    match switch.problem() {
+        Some((key, reason)) => {
+            Err(ScenarioError::at(text, place_of(&places, key), format!("{key}: {reason}")))
+        }
+        None => Ok(switch),
+    }
 }
 
 fn set_queue(switch: &mut SwitchSettings, queue: &file::Queue) -> Result<(), Wrong> {
@@ -321,12 +265,35 @@ fn marks(table: &file::Marking) -> Result<Marking, Wrong> {
     }
 }
 
-fn measure(table: &file::Measure) -> MeasureSettings {
+fn measure(table: &file::Measure, text: &str) -> Result<MeasureSettings, ScenarioError> {
     let mut measure = MeasureSettings::default();
-    set(&mut measure.interval, table.interval.map(|interval| interval.0));
+    if let Some(interval) = &table.interval {
+        measure.interval = interval.get_ref().0;
+        if measure.interval == Time::ZERO {
+            let reason = "interval: samples need a time between them";
+            return Err(ScenarioError::at(text, Some(interval.span()), reason));
+        }
+    }
     set(&mut measure.warm_up, table.warm_up.map(|warm_up| warm_up.0));
     set(&mut measure.most_points, table.points);
-    measure
+    Ok(measure)
+}
+
+fn routes(
+    tables: Vec<Spanned<file::Route>>,
+    topology: &Topology,
+    text: &str,
+) -> Result<Vec<RouteOverride>, ScenarioError> {
+    let (places, routes): (Vec<_>, Vec<_>) = tables
+        .into_iter()
+        .map(|table| {
+            let (place, route) = (table.span(), table.into_inner());
+            (place, RouteOverride { at: route.at, to: route.to, via: route.via })
+        })
+        .unzip();
+    check_routes(topology, &routes)
+        .map_err(|(number, error)| ScenarioError::at(text, places.get(number).cloned(), error.to_string()))?;
+    Ok(routes)
 }
 
 fn pause_storm(storm: file::Storm, topology: &Topology) -> Result<PauseStorm, Wrong> {
@@ -334,13 +301,15 @@ fn pause_storm(storm: file::Storm, topology: &Topology) -> Result<PauseStorm, Wr
     if storm.priority > 7 {
         return Err(format!("priority {} is not 0 to 7", storm.priority));
     }
+    if storm.end.0 <= storm.start.0 {
+        return Err("a storm ends after it has begun".to_owned());
+    }
     Ok(PauseStorm { host, priority: storm.priority, start: storm.start.0, end: storm.end.0 })
 }
 
 fn generate(
     flows: Flows,
     topology: &Topology,
-    host_link: LinkSpec,
     scenario_seed: u64,
     load: &Load<'_>,
 ) -> Result<Vec<FlowSpec>, Wrong> {
@@ -360,7 +329,7 @@ fn generate(
         Flows::AllToAll { bytes, start } => all_to_all(hosts, bytes.0, begin(start)),
         Flows::OnOff { from, to, bytes, period, count, start } => {
             let (source, destination) = (find_host(topology, &from)?, find_host(topology, &to)?);
-            Ok(on_off(source, destination, bytes.0, begin(start), period.0, count))
+            on_off(source, destination, bytes.0, begin(start), period.0, count)
         }
         Flows::Poisson { load: part, duration, sizes, seed } => {
             let sizes = match sizes.as_str() {
@@ -369,8 +338,8 @@ fn generate(
                 name => FlowSizes::parse(&load(name)?).map_err(|error| format!("{name}, {error}"))?,
             };
             let seed = seed.unwrap_or(scenario_seed);
-            let what =
-                Poisson { hosts, load: part, rate_bps: host_link.rate_bps, duration: duration.0, seed };
+            let rate_bps = host_rate(topology)?;
+            let what = Poisson { hosts, load: part, rate_bps, duration: duration.0, seed };
             poisson(&what, &sizes)
         }
         Flows::Trace { file, text } => match (file, text) {
@@ -382,4 +351,19 @@ fn generate(
         },
     };
     flows.map_err(|error| error.to_string())
+}
+
+/// The rate of the links of hosts, of which Poisson arrivals take a part.
+fn host_rate(topology: &Topology) -> Result<u64, Wrong> {
+    let is_host =
+        |node: u32| topology.nodes.get(node as usize).is_some_and(|node| node.kind == NodeKind::Host);
+    let links = topology.links.iter().filter(|link| is_host(link.a) || is_host(link.b));
+    let mut rates = links.map(|link| link.spec.rate_bps);
+    let first = rates.next().ok_or("there are no hosts")?;
+    if rates.any(|rate| rate != first) {
+        return Err(
+            "the links of hosts have different rates, so a load of all of them means nothing".to_owned()
+        );
+    }
+    Ok(first)
 }

@@ -32,7 +32,7 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) flows: Vec<Spanned<Flows>>,
     #[serde(default)]
-    pub(super) route: Vec<Route>,
+    pub(super) route: Vec<Spanned<Route>>,
     #[serde(default)]
     pub(super) storm: Vec<Spanned<Storm>>,
     /// For `roce bridge`, which reads the rest as well and does to packets what the switch does here.
@@ -88,6 +88,7 @@ pub(super) struct Topology {
 pub(super) enum Shape {
     PointToPoint,
     Star,
+    Bus,
     Line,
     Ring,
     FullMesh,
@@ -113,15 +114,15 @@ pub(super) struct Switch {
     pub(super) buffer: Option<Bytes>,
     pub(super) reserve: Option<Bytes>,
     pub(super) headroom: Option<Headroom>,
-    pub(super) threshold: Option<Threshold>,
+    pub(super) threshold: Option<Spanned<Threshold>>,
     pub(super) xon_offset: Option<Bytes>,
-    pub(super) lossy_alpha: Option<f64>,
-    pub(super) pfc: Option<Vec<u8>>,
+    pub(super) lossy_alpha: Option<Spanned<f64>>,
+    pub(super) pfc: Option<Spanned<Vec<u8>>>,
     pub(super) pause: Option<Pause>,
     pub(super) watchdog: Option<Watchdog>,
     pub(super) balance: Option<Balance>,
     /// Of the priority of data.
-    pub(super) marking: Option<Marking>,
+    pub(super) marking: Option<Spanned<Marking>>,
     #[serde(default)]
     pub(super) queue: Vec<Spanned<Queue>>,
 }
@@ -193,14 +194,14 @@ pub(super) struct Host {
     pub(super) congestion: Option<Spanned<String>>,
     pub(super) recovery: Option<Spanned<String>>,
     pub(super) delay: Option<Span>,
-    pub(super) dscp: Option<u8>,
-    pub(super) ack_dscp: Option<u8>,
+    pub(super) dscp: Option<Spanned<u8>>,
+    pub(super) ack_dscp: Option<Spanned<u8>>,
     pub(super) path_mtu: Option<Spanned<u16>>,
     pub(super) window: Option<u32>,
-    pub(super) timeout: Option<u8>,
-    pub(super) retry_cnt: Option<u8>,
-    pub(super) message: Option<Bytes>,
-    pub(super) depth: Option<u32>,
+    pub(super) timeout: Option<Spanned<u8>>,
+    pub(super) retry_cnt: Option<Spanned<u8>>,
+    pub(super) message: Option<Spanned<Bytes>>,
+    pub(super) depth: Option<Spanned<u32>>,
     pub(super) receive_limit: Option<Spanned<ReceiveLimit>>,
 }
 
@@ -215,7 +216,7 @@ pub(super) struct ReceiveLimit {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Measure {
-    pub(super) interval: Option<Span>,
+    pub(super) interval: Option<Spanned<Span>>,
     pub(super) warm_up: Option<Span>,
     pub(super) points: Option<usize>,
 }

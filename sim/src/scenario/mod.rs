@@ -28,6 +28,7 @@
 mod build;
 mod file;
 mod flows;
+mod topology;
 mod values;
 
 use std::ops::Range;

@@ -1,6 +1,7 @@
 //! The shipped scenarios do what they say.
 
 mod claims;
+mod refused;
 
 use roce_sim::net::{Results, Simulation, Time};
 use roce_sim::scenario::Scenario;

@@ -8,8 +8,13 @@ use super::super::settings::{Headroom, PRIORITIES, SwitchSettings, Threshold};
 use super::super::time::Time;
 use super::super::topology::LinkSpec;
 
-/// Bytes of the longest frame that can be under way when a pause arrives.
-const LONGEST_FRAME: u64 = 4096 + 100;
+/// Headers and checksums of a frame, at most.
+const AROUND_PAYLOAD: u64 = 100;
+/// A pause frame on the wire.
+const PAUSE_LEN: u64 = 84;
+/// Frames under way take at least so many bytes, two of the longest that RoCE knows: other traffic may be longer than
+/// our path MTU.
+const LEAST_FRAMES: u64 = 2 * (4096 + AROUND_PAYLOAD);
 
 #[derive(Debug)]
 pub(super) struct Buffer {
@@ -66,10 +71,17 @@ pub struct BufferTooSmall {
 }
 
 impl Buffer {
-    pub(super) fn new(settings: &SwitchSettings, links: &[LinkSpec]) -> Result<Self, BufferTooSmall> {
+    /// For ports to these links, over which frames of up to `path_mtu` bytes of payload come.
+    pub(super) fn new(
+        settings: &SwitchSettings,
+        path_mtu: usize,
+        links: &[LinkSpec],
+    ) -> Result<Self, BufferTooSmall> {
         let lossless = u64::from(settings.pfc.count_ones());
-        let headrooms: Vec<u64> = links.iter().map(|link| headroom(settings.headroom, link)).collect();
-        let kept = headrooms.iter().map(|headroom| headroom + settings.reserve_bytes).sum::<u64>() * lossless;
+        let headrooms: Vec<u64> =
+            links.iter().map(|link| headroom(settings.headroom, path_mtu, link)).collect();
+        let each = headrooms.iter().map(|headroom| headroom.saturating_add(settings.reserve_bytes));
+        let kept = each.fold(0, u64::saturating_add).saturating_mul(lossless);
         let buffer = settings.buffer_bytes;
         let shared = buffer.checked_sub(kept).ok_or(BufferTooSmall { buffer, needed: kept })?;
         Ok(Self {
@@ -163,15 +175,16 @@ impl Buffer {
     }
 }
 
-/// What still arrives after a pause was sent: what the link holds in both directions, and the frames that the
-/// MACs at both ends have begun.
-fn headroom(setting: Headroom, link: &LinkSpec) -> u64 {
+/// What still arrives after a pause was sent: what the link holds in both directions, the frame that crossed the
+/// threshold, and those that the MACs at both ends have begun, ours in front of the pause.
+fn headroom(setting: Headroom, path_mtu: usize, link: &LinkSpec) -> u64 {
     match setting {
         Headroom::Bytes(bytes) => bytes,
         Headroom::Auto => {
             let in_flight = u128::from(link.rate_bps) * u128::from(link.delay.as_ps()) / 8;
             let in_flight = u64::try_from(in_flight / u128::from(Time::from_us(1_000_000).as_ps()));
-            2 * in_flight.unwrap_or(u64::MAX >> 8) + 2 * LONGEST_FRAME
+            let frames = 3 * (path_mtu as u64 + AROUND_PAYLOAD) + PAUSE_LEN;
+            in_flight.unwrap_or(u64::MAX).saturating_mul(2).saturating_add(frames.max(LEAST_FRAMES))
         }
     }
 }
@@ -192,7 +205,7 @@ mod tests {
     }
 
     fn buffer(settings: &SwitchSettings) -> Buffer {
-        Buffer::new(settings, &[LinkSpec::DEFAULT; 2]).unwrap()
+        Buffer::new(settings, 1024, &[LinkSpec::DEFAULT; 2]).unwrap()
     }
 
     #[test]
@@ -242,12 +255,12 @@ mod tests {
             ..settings()
         };
         let mut buffer = buffer(&settings);
-        assert_eq!(buffer.headrooms[0], 2 * 12_500 + 2 * LONGEST_FRAME);
+        assert_eq!(buffer.headrooms[0], 2 * 12_500 + LEAST_FRAMES);
         let answers: Vec<_> = (0..6).map(|_| buffer.admit(0, 3, 1_000)).collect();
         let (go, stop) = (Some(false), Some(true));
         assert_eq!(answers, [go, go, go, go, stop, go]);
         let small = SwitchSettings { buffer_bytes: 20_000, ..settings };
-        let error = Buffer::new(&small, &[LinkSpec::DEFAULT; 2]).unwrap_err();
+        let error = Buffer::new(&small, 1024, &[LinkSpec::DEFAULT; 2]).unwrap_err();
         assert!(error.to_string().starts_with("a buffer of 20000 bytes is too small"), "{error}");
     }
 

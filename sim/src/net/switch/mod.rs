@@ -12,7 +12,7 @@ use self::buffer::Buffer;
 use super::frame::{FrameId, Kind};
 use super::port::{CONTROL, DropReason, generator};
 use super::route::flow_hash;
-use super::settings::{Balance, SwitchSettings};
+use super::settings::{Balance, Settings};
 use super::time::Time;
 use super::topology::LinkSpec;
 use super::world::{Event, World};
@@ -28,14 +28,14 @@ pub(super) struct Switch {
 
 impl Switch {
     /// Switch number `number` with ports to these links.
-    pub(super) fn new(
-        number: u32,
-        settings: &SwitchSettings,
-        seed: u64,
-        links: &[LinkSpec],
-    ) -> Result<Self, BufferTooSmall> {
-        let buffer = Buffer::new(settings, links)?;
-        Ok(Self { number, buffer, random: generator(seed, 0x5_0000 + u64::from(number)), sprayed: 0 })
+    pub(super) fn new(number: u32, settings: &Settings, links: &[LinkSpec]) -> Result<Self, BufferTooSmall> {
+        let buffer = Buffer::new(&settings.switch, settings.host.path_mtu.bytes(), links)?;
+        Ok(Self {
+            number,
+            buffer,
+            random: generator(settings.seed, 0x5_0000 + u64::from(number)),
+            sprayed: 0,
+        })
     }
 
     /// A frame arrived at one of its ports.

@@ -65,14 +65,25 @@ impl Topology {
         host: LinkSpec,
         fabric: LinkSpec,
     ) -> Result<Self, TopologyError> {
-        let mut topology = Self::with_hosts(product(&[switches, each])?)?;
         at_least("switches", switches, 1)?;
+        product(&[switches])?;
+        let mut topology = Self::with_hosts(product(&[switches, each])?)?;
         let switches = topology.add_switches("s", switches);
         topology.attach(&switches, each, host);
         for pair in switches.windows(2) {
             topology.link(pair[0], pair[1], fabric);
         }
         Ok(topology)
+    }
+
+    /// A bus as today's Ethernet has it: `hosts` hosts in a row, each at a switch of its own.
+    ///
+    /// # Errors
+    ///
+    /// No host, or too many nodes.
+    pub fn bus(hosts: usize, host: LinkSpec, fabric: LinkSpec) -> Result<Self, TopologyError> {
+        at_least("hosts", hosts, 1)?;
+        Self::line(hosts, 1, host, fabric)
     }
 
     /// A row of switches whose ends are linked.
@@ -133,7 +144,9 @@ impl Topology {
         at_least("fanout", fanout, 1)?;
         let leaves = fanout.checked_pow(depth).ok_or_else(too_many)?;
         let mut topology = Self::with_hosts(product(&[leaves, each])?)?;
+        // Less than twice the leaves are switches, unless nothing branches.
         product(&[leaves, 2])?;
+        product(&[depth as usize, 2])?;
         let mut level = topology.add_switches("root", 1);
         for depth in 1..=depth {
             let children = topology.add_switches(&format!("t{depth}_"), level.len() * fanout);
@@ -293,6 +306,7 @@ mod tests {
             (Topology::point_to_point(SPEC), 2, 2, 1),
             (Topology::star(5, SPEC).unwrap(), 5, 6, 5),
             (Topology::line(3, 2, SPEC, SPEC).unwrap(), 6, 9, 8),
+            (Topology::bus(3, SPEC, SPEC).unwrap(), 3, 6, 5),
             (Topology::ring(4, 1, SPEC, SPEC).unwrap(), 4, 8, 8),
             (Topology::full_mesh(4, 2, SPEC, SPEC).unwrap(), 8, 12, 14),
             (tree, 36, 36 + 13, 36 + 12),
@@ -318,6 +332,8 @@ mod tests {
             Topology::leaf_spine(1, 0, 1, SPEC, SPEC),
             Topology::tree(64, 3, 1, SPEC, SPEC),
             Topology::star(usize::MAX, SPEC),
+            Topology::line(1 << 30, 0, SPEC, SPEC),
+            Topology::tree(u32::MAX, 1, 1, SPEC, SPEC),
         ] {
             assert!(matches!(wrong, Err(TopologyError::Shape(_))), "{wrong:?}");
         }

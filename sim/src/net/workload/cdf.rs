@@ -59,7 +59,10 @@ impl FlowSizes {
         }
         match points.last() {
             Some((bytes, part)) if *part == 1.0 && *bytes >= 1.0 => Ok(Self { points }),
-            _ => Err(CdfError { line: 0, reason: "the last point must be at 100 per cent".to_owned() }),
+            _ => {
+                let line = text.lines().count().max(1);
+                Err(CdfError { line, reason: "the last point must be at 100 per cent".to_owned() })
+            }
         }
     }
 

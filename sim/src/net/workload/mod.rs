@@ -97,7 +97,10 @@ pub fn all_to_all(hosts: u32, bytes: u64, start: Time) -> Result<Vec<FlowSpec>, 
 }
 
 /// Bursts of one pair of hosts at regular times: `bytes` every `period`, `count` times.
-#[must_use]
+///
+/// # Errors
+///
+/// Too many bursts.
 pub fn on_off(
     source: u32,
     destination: u32,
@@ -105,9 +108,12 @@ pub fn on_off(
     start: Time,
     period: Time,
     count: u32,
-) -> Vec<FlowSpec> {
+) -> Result<Vec<FlowSpec>, WorkloadError> {
+    if count as usize > MAX_FLOWS {
+        return Err(WorkloadError(format!("{count} bursts are more than {MAX_FLOWS}")));
+    }
     let at = |burst: u32| start + Time::from_ps(period.as_ps().saturating_mul(burst.into()));
-    (0..count).map(|burst| FlowSpec { source, destination, bytes, start: at(burst) }).collect()
+    Ok((0..count).map(|burst| FlowSpec { source, destination, bytes, start: at(burst) }).collect())
 }
 
 /// What Poisson arrivals are made of.
@@ -251,8 +257,9 @@ mod tests {
         assert_eq!(all_to_all(5, 1, Time::ZERO).unwrap().len(), 20);
         check(&all_to_all(5, 1, Time::ZERO).unwrap(), 5).unwrap();
         assert!(all_to_all(1 << 17, 1, Time::ZERO).is_err());
-        let bursts = on_off(0, 1, 10, Time::from_us(1), Time::from_us(5), 3);
+        let bursts = on_off(0, 1, 10, Time::from_us(1), Time::from_us(5), 3).unwrap();
         assert_eq!(bursts.last().map(|flow| flow.start), Some(Time::from_us(11)));
+        assert!(on_off(0, 1, 10, Time::ZERO, Time::from_us(5), u32::MAX).is_err());
     }
 
     #[test]

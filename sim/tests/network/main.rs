@@ -1,5 +1,8 @@
 //! Whole networks: what comes out of them, and that it comes out again.
 
+mod limits;
+mod links;
+
 use roce_sim::net::{
     Balance, Class, Clos, DropReason, FlowSpec, FlowState, Headroom, LinkSpec, Marking, PauseMode,
     PauseStorm, PayloadMode, ReceiveLimit, Results, RouteOverride, Settings, Simulation, Threshold, Time,

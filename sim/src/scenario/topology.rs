@@ -1,0 +1,162 @@
+//! From the table of a topology to nodes and links, and what goes wrong on them.
+
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::build::{Wrong, link};
+use super::file::{self, Shape};
+use super::{Load, ScenarioError};
+use crate::fault::FaultPlan;
+use crate::net::{Clos, Link, LinkSpec, Topology};
+
+/// Makes an error out of a place and a reason.
+pub(super) type Blame<'a> = dyn Fn(Range<usize>, Wrong) -> ScenarioError + 'a;
+
+/// The topology that stands at `place`.
+pub(super) fn build(
+    table: file::Topology,
+    load: &Load<'_>,
+    blame: &Blame<'_>,
+    place: Range<usize>,
+) -> Result<Topology, ScenarioError> {
+    let drawn = refuse_foreign_keys(&table).and_then(|()| draw(&table, load));
+    let mut topology = drawn.map_err(|reason| blame(place.clone(), reason))?;
+    // What is said of one link holds, whatever is said of all.
+    let (one, all): (Vec<_>, Vec<_>) =
+        table.faults.into_iter().partition(|fault| fault.get_ref().link.is_some());
+    for fault in one {
+        let place = fault.span();
+        add_to_one(&mut topology, &fault.into_inner()).map_err(|reason| blame(place, reason))?;
+    }
+    add_to_all(&mut topology, all, blame)?;
+    topology.check().map_err(|error| blame(place, error.to_string()))?;
+    Ok(topology)
+}
+
+fn draw(table: &file::Topology, load: &Load<'_>) -> Result<Topology, Wrong> {
+    let host = link(table);
+    let fabric = LinkSpec {
+        rate_bps: table.fabric_rate.map_or(host.rate_bps, |rate| rate.0),
+        delay: table.fabric_delay.map_or(host.delay, |delay| delay.0),
+    };
+    let need = |name: &str, value: Option<usize>| {
+        value.ok_or_else(|| format!("{name} is missing: this kind of topology needs it"))
+    };
+    let hosts = |default: usize| table.hosts.unwrap_or(default);
+    let topology = match table.kind {
+        Shape::PointToPoint => Ok(Topology::point_to_point(host)),
+        Shape::Star => Topology::star(need("hosts", table.hosts)?, host),
+        Shape::Bus => Topology::bus(need("hosts", table.hosts)?, host, fabric),
+        Shape::Line => Topology::line(need("switches", table.switches)?, hosts(1), host, fabric),
+        Shape::Ring => Topology::ring(need("switches", table.switches)?, hosts(1), host, fabric),
+        Shape::FullMesh => Topology::full_mesh(need("switches", table.switches)?, hosts(1), host, fabric),
+        Shape::Tree => {
+            let depth = need("depth", table.depth.map(|depth| depth as usize))? as u32;
+            Topology::tree(depth, need("fanout", table.fanout)?, hosts(1), host, fabric)
+        }
+        Shape::Dumbbell => {
+            Topology::dumbbell(need("left", table.left)?, need("right", table.right)?, host, fabric)
+        }
+        Shape::LeafSpine => {
+            let (leaves, spines) = (need("leaves", table.leaves)?, need("spines", table.spines)?);
+            Topology::leaf_spine(leaves, spines, need("hosts", table.hosts)?, host, fabric)
+        }
+        Shape::Clos => {
+            let clos = Clos {
+                pods: need("pods", table.pods)?,
+                tors: need("tors", table.tors)?,
+                leaves: need("leaves", table.leaves)?,
+                spines: need("spines", table.spines)?,
+                hosts: need("hosts", table.hosts)?,
+            };
+            Topology::clos(clos, host, fabric)
+        }
+        Shape::FatTree => Topology::fat_tree(need("k", table.k)?, host, fabric),
+        Shape::File => {
+            let text = match (&table.file, &table.text) {
+                (Some(name), None) => load(name)?,
+                (None, Some(text)) => text.clone(),
+                _ => return Err("this kind of topology needs either file or text".to_owned()),
+            };
+            return Topology::parse(&text, host).map_err(|error| format!("in the topology, {error}"));
+        }
+    };
+    topology.map_err(|error| error.to_string())
+}
+
+/// What the keys of a table mean to its kind. A key that means nothing would be a wish that is not heard.
+fn refuse_foreign_keys(table: &file::Topology) -> Result<(), Wrong> {
+    let fabric = ["fabric_rate", "fabric_delay"];
+    let (own, has_fabric): (&[&str], bool) = match table.kind {
+        Shape::PointToPoint => (&[], false),
+        Shape::Star => (&["hosts"], false),
+        Shape::Bus => (&["hosts"], true),
+        Shape::Line | Shape::Ring | Shape::FullMesh => (&["switches", "hosts"], true),
+        Shape::Tree => (&["depth", "fanout", "hosts"], true),
+        Shape::Dumbbell => (&["left", "right"], true),
+        Shape::LeafSpine => (&["leaves", "spines", "hosts"], true),
+        Shape::Clos => (&["pods", "tors", "leaves", "spines", "hosts"], true),
+        Shape::FatTree => (&["k"], true),
+        Shape::File => (&["file", "text"], false),
+    };
+    let given = [
+        ("hosts", table.hosts.is_some()),
+        ("switches", table.switches.is_some()),
+        ("left", table.left.is_some()),
+        ("right", table.right.is_some()),
+        ("leaves", table.leaves.is_some()),
+        ("spines", table.spines.is_some()),
+        ("pods", table.pods.is_some()),
+        ("tors", table.tors.is_some()),
+        ("depth", table.depth.is_some()),
+        ("fanout", table.fanout.is_some()),
+        ("k", table.k.is_some()),
+        ("file", table.file.is_some()),
+        ("text", table.text.is_some()),
+        ("fabric_rate", table.fabric_rate.is_some()),
+        ("fabric_delay", table.fabric_delay.is_some()),
+    ];
+    let is_foreign = |key: &str| !own.contains(&key) && !(has_fabric && fabric.contains(&key));
+    match given.into_iter().find(|(key, given)| *given && is_foreign(key)) {
+        Some((key, _)) => Err(format!("this kind of topology has no `{key}`")),
+        None => Ok(()),
+    }
+}
+
+fn add_to_one(topology: &mut Topology, fault: &file::Fault) -> Result<(), Wrong> {
+    let plan: FaultPlan = fault.plan.parse().map_err(|error| format!("{error}"))?;
+    let Some([a, b]) = &fault.link else { return Ok(()) };
+    let node = |name: &str| topology.node_named(name).ok_or_else(|| format!("there is no node {name}"));
+    let (a_id, b_id) = (node(a)?, node(b)?);
+    let joins = |link: &&mut Link| (link.a, link.b) == (a_id, b_id) || (link.a, link.b) == (b_id, a_id);
+    let mut links: Vec<&mut Link> = topology.links.iter_mut().filter(joins).collect();
+    if links.is_empty() {
+        return Err(format!("there is no link between {a} and {b}"));
+    }
+    if links.iter().any(|link| link.faults.is_some()) {
+        return Err(format!("the link between {a} and {b} has its faults already: put them into one plan"));
+    }
+    links.iter_mut().for_each(|link| link.faults = Some(plan.clone()));
+    Ok(())
+}
+
+fn add_to_all(
+    topology: &mut Topology,
+    faults: Vec<Spanned<file::Fault>>,
+    blame: &Blame<'_>,
+) -> Result<(), ScenarioError> {
+    for (number, fault) in faults.into_iter().enumerate() {
+        let place = fault.span();
+        if number > 0 {
+            let reason = "all links have their faults already: put them into one plan";
+            return Err(blame(place, reason.to_owned()));
+        }
+        let plan: FaultPlan =
+            fault.into_inner().plan.parse().map_err(|error| blame(place, format!("{error}")))?;
+        for link in topology.links.iter_mut().filter(|link| link.faults.is_none()) {
+            link.faults = Some(plan.clone());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! How much of everything there may be, and what a run tells of itself before it is over.
+
+use super::*;
+
+/// Receivers keep the queue pairs of flows that have ended until they need the room.
+#[test]
+fn a_host_receives_more_flows_than_it_has_queue_pairs() {
+    let count = 66_000_u32;
+    let spec = |number: u32| FlowSpec { start: Time::from_us(10 * u64::from(number)), ..flow(0, 1, 64) };
+    let flows: Vec<_> = (0..count).map(spec).collect();
+    let settings = Settings { stop: Time::from_us(10 * u64::from(count) + 1_000), ..Settings::default() };
+    assert_complete(&run(&Topology::point_to_point(LINK), &flows, settings));
+}
+
+/// All that many deep flows have posted fails at once, and every one is told.
+#[test]
+fn flows_that_fail_together_all_fail() {
+    let mut topology = Topology::point_to_point(LINK);
+    topology.links[0].faults = Some("drop=100%".parse().unwrap());
+    let mut settings = Settings::default();
+    (settings.host.depth, settings.host.message_bytes) = (1_000, 64);
+    (settings.host.timeout, settings.host.retry_cnt) = (8, 0);
+    let flows = vec![flow(0, 1, 64_000); 4];
+    let results = run(&topology, &flows, settings);
+    for flow in &results.flows {
+        assert!(matches!(flow.state, FlowState::Failed(_)), "{:?}", flow.state);
+    }
+}
+
+/// The simplest ring of pauses that never end is seen while it lasts.
+#[test]
+fn a_pause_that_lasts_counts_while_it_does() {
+    let mut settings = Settings { stop: Time::from_us(2_000), ..Settings::default() };
+    let (start, end) = (Time::from_us(100), Time::from_us(1_900));
+    settings.storms = vec![PauseStorm { host: 1, priority: 3, start, end }];
+    let results = run(&Topology::star(2, LINK).unwrap(), &[flow(0, 1, 50_000_000)], settings);
+    let port = results.ports.iter().position(|port| port.name == "s0->h1").unwrap() as u32;
+    let at = Time::from_us(1_500);
+    let point = results.queues.iter().find(|point| point.port == port && point.time >= at).unwrap();
+    assert!(point.paused > Time::from_us(1_300), "{point:?}");
+}
+
+/// Two storms of one host that overlap are one long one.
+#[test]
+fn a_storm_does_not_end_another() {
+    let mut settings = Settings { stop: Time::from_us(400), ..Settings::default() };
+    let storm = |start, end| PauseStorm {
+        host: 1,
+        priority: 3,
+        start: Time::from_us(start),
+        end: Time::from_us(end),
+    };
+    settings.storms = vec![storm(10, 60), storm(20, 300)];
+    let results = run(&Topology::star(2, LINK).unwrap(), &[flow(0, 1, 50_000_000)], settings);
+    let paused = results.port("s0", "h1").unwrap().stats.paused[3];
+    assert!((285..295).contains(&(paused.as_ps() / 1_000_000)), "{paused}");
+}
+
+/// Whoever looks before the end gets the time until then.
+#[test]
+fn results_before_the_end_are_those_until_now() {
+    let mut simulation =
+        Simulation::new(&Topology::point_to_point(LINK), &[flow(0, 1, 10_000_000)], Settings::default())
+            .unwrap();
+    while simulation.now() < Time::from_us(100) {
+        assert!(simulation.run(1));
+    }
+    let now = simulation.now();
+    let results = simulation.results();
+    assert_eq!((results.end, results.incomplete()), (now, 1));
+}
+
+/// A pause has to wait behind the frame that its port sends, while the others go on sending: with the longest path MTU as
+/// well nothing is lost.
+#[test]
+fn the_headroom_is_enough_for_long_frames_in_both_directions() {
+    for rate in [10, 40, 100, 400] {
+        let link = LinkSpec { rate_bps: rate * 1_000_000_000, ..LINK };
+        let topology = Topology::star(4, link).unwrap();
+        let mut settings = Settings::default();
+        settings.host.path_mtu = roce_packet::PathMtu::Mtu4096;
+        settings.switch.marking[3] = Marking::Off;
+        settings.switch.threshold = Threshold::Static { bytes: 30_000 };
+        let flows =
+            [flow(0, 2, 3_000_000), flow(1, 2, 3_000_000), flow(2, 0, 3_000_000), flow(2, 1, 3_000_000)];
+        let results = run(&topology, &flows, settings);
+        assert_complete(&results);
+        assert!(results.sum(|port| port.pauses_sent) > 10);
+        assert_eq!(results.sum(|port| port.drops()), 0, "{rate} Gb/s");
+    }
+}
+
+/// None of these may take memory without end, or panic.
+#[test]
+fn what_is_too_large_is_refused() {
+    let large = Topology::line(40_000, 1, LINK, LINK).unwrap();
+    let error = Simulation::new(&large, &[flow(0, 1, 1)], Settings::default()).err().unwrap().to_string();
+    assert!(
+        error.starts_with("routes of 40000 switches to 40000 switches with hosts are too many"),
+        "{error}"
+    );
+    let mut settings = Settings::default();
+    settings.switch.headroom = Headroom::Bytes(u64::MAX / 2);
+    let star = Topology::star(3, LINK).unwrap();
+    let error = Simulation::new(&star, &[flow(0, 1, 1)], settings).err().unwrap().to_string();
+    assert!(error.contains("is too small"), "{error}");
+    let mut settings = Settings::default();
+    settings.switch.scheduling[3] = Class::Weighted(u32::MAX);
+    let error = Simulation::new(&star, &[flow(0, 1, 1)], settings).err().unwrap().to_string();
+    assert_eq!(error, "weight: weights are 1 to 65535");
+}

@@ -1,0 +1,83 @@
+//! What goes wrong on links, with real payload and with implied.
+
+use super::*;
+
+/// Two runs of one flow of `bytes` over a cable with this plan: with real payload and with implied.
+fn both(plan: &str, settings: &Settings) -> [Results; 2] {
+    let mut topology = Topology::star(2, LINK).unwrap();
+    topology.links[0].faults = Some(plan.parse().unwrap());
+    [PayloadMode::Real, PayloadMode::Implied]
+        .map(|payload| run(&topology, &[flow(0, 1, 200_000)], Settings { payload, ..settings.clone() }))
+}
+
+/// Implied payload is not there, but it counts.
+#[test]
+fn a_rule_by_length_knows_the_whole_datagram() {
+    let [real, implied] = both("rule:len=1000-2000,times=3,action=drop", &Settings::default());
+    assert_complete(&real);
+    assert_eq!(real.dropped(DropReason::Link), 3);
+    assert_eq!(implied.dropped(DropReason::Link), 3);
+    assert_eq!(real.trace_hash, implied.trace_hash);
+}
+
+/// Damaged bits are drawn from the whole datagram, so the next draws are the same too.
+#[test]
+fn damage_over_two_links_is_the_same_with_both_payloads() {
+    let mut topology = Topology::star(2, LINK).unwrap();
+    topology.links[0].faults = Some("corrupt=5%;delay=100ns-200ns@20%".parse().unwrap());
+    topology.links[1].faults =
+        Some("rule:psn=3,pass=1,action=drop;rule:psn=9,action=delay:1us".parse().unwrap());
+    let [real, implied] = [PayloadMode::Real, PayloadMode::Implied]
+        .map(|payload| run(&topology, &[flow(0, 1, 200_000)], Settings { payload, ..Settings::default() }));
+    assert_complete(&real);
+    assert!(real.dropped(DropReason::Damaged) > 0);
+    assert_eq!(real.trace_hash, implied.trace_hash);
+}
+
+/// A router that clears ECN: the queue behind it does not mark, and the sender hears of nothing.
+#[test]
+fn bleached_ecn_is_not_marked() {
+    let mut settings = Settings::default();
+    (settings.host.congestion, settings.host.notification) = Congestion::parse("dcqcn:paper").unwrap();
+    settings.switch.marking[3] = Marking::Step { bytes: 1 };
+    let mut topology = Topology::star(3, LINK).unwrap();
+    let flows = [flow(0, 2, 500_000), flow(1, 2, 500_000)];
+    let marked = |topology: &Topology| run(topology, &flows, settings.clone()).sum(|port| port.marked);
+    let before = marked(&topology);
+    assert!(before > 100, "{before}");
+    for link in &mut topology.links[..2] {
+        link.faults = Some("rule:action=clear-ecn".parse().unwrap());
+    }
+    assert_eq!(marked(&topology), 0);
+}
+
+/// Without its code point, data is of another priority, which is not lossless.
+#[test]
+fn a_cleared_code_point_takes_the_priority_with_it() {
+    let mut topology = Topology::star(3, LINK).unwrap();
+    for link in &mut topology.links[..2] {
+        link.faults = Some("rule:action=clear-dscp".parse().unwrap());
+    }
+    let mut settings = Settings::default();
+    settings.switch.threshold = Threshold::Static { bytes: 20_000 };
+    settings.switch.marking[3] = Marking::Off;
+    let results = run(&topology, &[flow(0, 2, 500_000), flow(1, 2, 500_000)], settings);
+    assert_complete(&results);
+    assert_eq!(results.sum(|port| port.pauses_sent), 0);
+}
+
+/// What is lost overtakes nobody: with everything behind it lost, the held packet waits for its longest time.
+#[test]
+fn lost_frames_overtake_nobody() {
+    // The third packet is to be overtaken by two; the next two are lost, and it goes behind the sixth and the seventh.
+    let plan = "reorder-hold=1ms;rule:psn=2,pass=1,action=reorder:2;rule:psn=3-4,pass=1,action=drop";
+    let [results, _] = both(plan, &Settings::default());
+    assert_complete(&results);
+    let ahead = results.flows[0].counts.out_of_sequence;
+    assert!(ahead > 0, "{ahead}");
+    let plan = "reorder-hold=1ms;rule:psn=2,pass=1,action=reorder:2;rule:psn=3-199,pass=1,action=drop";
+    let [stuck, _] = both(plan, &Settings::default());
+    assert_complete(&stuck);
+    let (early, late) = (results.flows[0].completion_time, stuck.flows[0].completion_time);
+    assert!(late > early && late > Some(Time::from_us(1_000)), "{early:?} {late:?}");
+}

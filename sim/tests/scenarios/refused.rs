@@ -1,0 +1,112 @@
+//! What a scenario may not say, and where it is told.
+
+use roce_sim::net::Time;
+use roce_sim::scenario::Scenario;
+
+const STAR: &str = "name = \"x\"\n[topology]\nkind = \"star\"\nhosts = 3\n[[flows]]\nkind = \"pair\"\nfrom = \"h0\"\n\
+                    to = \"h1\"\nbytes = \"1MB\"\n";
+
+fn parse(text: &str) -> Result<Scenario, String> {
+    Scenario::parse(text, &|file| Err(file.to_owned())).map_err(|error| error.to_string())
+}
+
+/// What is wrong with the star when `more` stands behind it.
+#[track_caller]
+fn with(more: &str) -> String {
+    parse(&format!("{STAR}{more}")).unwrap_err()
+}
+
+/// It was told at the end of the build, by the network, without a line.
+#[test]
+fn every_setting_is_told_with_its_line() {
+    let wrong = [
+        ("[host]\ntimeout = 32", "line 11: timeout: timeouts are 0 to 31"),
+        ("[host]\ndepth = 0", "line 11: depth: a flow needs 1 to 4096 WRITEs at a time"),
+        ("[host]\ndscp = 64", "line 11: dscp: code points are 0 to 63"),
+        ("[measure]\ninterval = \"0us\"", "line 11: interval: samples need a time between them"),
+        ("[switch]\nthreshold = {}", "line 11: threshold needs either alpha or bytes"),
+        ("[switch]\nthreshold = { alpha = nan }", "line 11: threshold: alpha is a number from 0 on"),
+        ("[switch]\nlossy_alpha = -1.0", "line 11: lossy_alpha: it is a number from 0 on"),
+        ("[switch]\npfc = [3, 8]", "line 11: pfc: priority 8 is not 0 to 7"),
+        (
+            "[switch]\nmarking = { kmin = 5 }",
+            "line 11: marking needs kmin, kmax and pmax, or step, or off = true",
+        ),
+        ("[[switch.queue]]\npriority = 3\nweight = 0", "line 10: weight: weights are 1 to 65535"),
+        ("[[route]]\nat = \"s1\"\nto = \"h1\"\nvia = [\"h1\"]", "line 10: route at s1 to h1: no node s1"),
+        (
+            "[[storm]]\nhost = \"h1\"\npriority = 3\nstart = \"5us\"\nend = \"5us\"",
+            "line 10: a storm ends after it has begun",
+        ),
+    ];
+    for (more, reason) in wrong {
+        assert_eq!(with(more), reason, "{more}");
+    }
+}
+
+/// A key of another kind of topology would be a wish that nobody hears.
+#[test]
+fn a_topology_has_only_its_own_keys() {
+    let kind = |kind: &str| parse(&STAR.replace("kind = \"star\"", kind));
+    assert_eq!(
+        kind("kind = \"fat-tree\"\nk = 4").unwrap_err(),
+        "line 2: this kind of topology has no `hosts`"
+    );
+    assert_eq!(
+        kind("kind = \"star\"\nfabric_rate = \"1Gbps\"").unwrap_err(),
+        "line 2: this kind of topology has no `fabric_rate`"
+    );
+    let bus = kind("kind = \"bus\"\nfabric_rate = \"1Gbps\"").unwrap();
+    assert_eq!((bus.topology.hosts(), bus.topology.nodes.len(), bus.topology.links.len()), (3, 6, 5));
+}
+
+/// A link has one plan: its own, or that of all links.
+#[test]
+fn what_is_said_of_one_link_holds_beside_what_is_said_of_all() {
+    let one = "[[topology.faults]]\nlink = [\"s0\", \"h1\"]\nplan = \"drop=2%\"\n";
+    let all = "[[topology.faults]]\nplan = \"drop=1%\"\n";
+    for text in [[one, all], [all, one]] {
+        let links = parse(&format!("{STAR}{}", text.concat())).unwrap().topology.links;
+        let plans: Vec<_> = links.iter().map(|link| link.faults.as_ref().unwrap().to_string()).collect();
+        assert_eq!(plans, ["drop=1%", "drop=2%", "drop=1%"]);
+    }
+    let twice = "the link between s0 and h1 has its faults already: put them into one plan";
+    assert_eq!(with(&format!("{one}{one}")), format!("line 13: {twice}"));
+    assert_eq!(
+        with(&format!("{all}{all}")),
+        "line 12: all links have their faults already: put them into one plan"
+    );
+}
+
+/// The load of Poisson arrivals is a part of the links that a topology file gives its hosts.
+#[test]
+fn a_load_is_a_part_of_the_links_of_the_file() {
+    let text = |rate: &str| {
+        format!(
+            "name = \"x\"\nstop = \"1ms\"\n[topology]\nkind = \"file\"\ntext = \"host a b\\nswitch s\\nlink a s 10Gbps 1us\\nlink b s {rate} 1us\"\n\
+             [[flows]]\nkind = \"poisson\"\nload = 0.5\nduration = \"100ms\"\nsizes = \"websearch\"\n"
+        )
+    };
+    let bytes: u64 = parse(&text("10Gbps")).unwrap().flows.iter().map(|flow| flow.bytes).sum();
+    let load = bytes as f64 * 8.0 / (0.1 * 10e9 * 2.0);
+    assert!((0.3..0.7).contains(&load), "{load}");
+    assert_eq!(
+        parse(&text("40Gbps")).unwrap_err(),
+        "line 6: the links of hosts have different rates, so a load of all of them means nothing"
+    );
+}
+
+/// None of these may take memory without end.
+#[test]
+fn what_is_too_large_is_refused() {
+    let many = STAR.replace("\"pair\"", "\"on-off\"\nperiod = \"1us\"\ncount = 4000000000");
+    assert_eq!(parse(&many).unwrap_err(), "line 5: 4000000000 bursts are more than 8388608");
+    let half = STAR.replace("\"pair\"", "\"on-off\"\nperiod = \"1us\"\ncount = 5000000");
+    let flows = half.split("[[flows]]").nth(1).unwrap();
+    let error = parse(&format!("{half}[[flows]]{flows}")).unwrap_err();
+    assert_eq!(error, "line 12: with these there are more than 8388608 flows");
+    let line =
+        STAR.replace("kind = \"star\"\nhosts = 3", "kind = \"line\"\nswitches = 1000000000\nhosts = 0");
+    assert_eq!(parse(&line).unwrap_err(), "line 2: that would be more than 262144 nodes or links");
+    assert!(parse(STAR).unwrap().settings.stop > Time::ZERO);
+}
