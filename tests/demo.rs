@@ -161,9 +161,10 @@ fn numbers(capture: &Path) -> Vec<Value> {
             [field("infiniband.bth.destqp"), field("infiniband.bth.psn"), field("infiniband.reth.r_key")]
                 .into()
         })
-        .take(5)
         .collect();
+    // What was sent again counts once.
     numbers.dedup();
+    numbers.truncate(5);
     assert_eq!(numbers.len(), 5, "{numbers:?}");
     numbers
 }

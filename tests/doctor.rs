@@ -194,7 +194,12 @@ fn on_a_cable_neighbours_and_frames_are_seen() {
         ip link add v0 type veth peer name v1
         unshare -n sleep 60 & inner=$!
         trap 'kill $inner' EXIT
-        sleep 0.3
+        tries=0
+        while [ "$(readlink /proc/$inner/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do
+            tries=$((tries + 1))
+            [ $tries -lt 200 ]
+            sleep 0.02
+        done
         ip link set v1 netns $inner
         there="nsenter -t $inner -n"
         ip addr add 198.18.0.1/24 dev v0
@@ -204,10 +209,18 @@ fn on_a_cable_neighbours_and_frames_are_seen() {
         ip link set v0 up
         $there ip link set v1 up
         "$ROCE" doctor 198.18.0.77 && exit 1
-        $there "$ROCE" doctor --device raw:v1 -x 1 --once & server=$!
-        sleep 1
+        said=$(mktemp)
+        $there "$ROCE" doctor --device raw:v1 -x 1 --once >$said & server=$!
+        trap 'kill $inner $server 2>/dev/null || true; rm -f $said' EXIT
+        tries=0
+        until grep -q 'waiting on' $said; do
+            tries=$((tries + 1))
+            [ $tries -lt 500 ]
+            sleep 0.02
+        done
         "$ROCE" doctor 2001:db8::2 --device raw:v0 -x 1
         wait $server
+        cat $said
     "#;
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "sh", "-c", SCRIPT]);

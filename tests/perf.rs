@@ -189,7 +189,7 @@ fn a_server_without_rdma_cm_is_told_from_none() {
 
 #[test]
 fn the_table_is_that_of_the_originals() {
-    let [client, server] = pair(&["write", "bw"], &["-n", "100", "--report_gbits", "-F"], &[]);
+    let [client, server] = pair(&["write", "bw"], &["-n", "100", "--report_gbits", "-F", "-u", "16"], &[]);
     for finished in [&client, &server] {
         assert!(finished.success, "{finished:?}");
         for part in [
@@ -206,7 +206,7 @@ fn the_table_is_that_of_the_originals() {
             assert!(finished.stdout.contains(part), "`{part}` is missing: {}", finished.stdout);
         }
     }
-    let [client, _] = pair(&["send", "lat"], &["-n", "100", "-U"], &[]);
+    let [client, _] = pair(&["send", "lat"], &["-n", "100", "-U", "-u", "16"], &[]);
     for part in ["t_typical[usec]", "99% percentile[usec]", "#, usec\n1, ", "\n99, ", "\n 2       100 "] {
         assert!(client.stdout.contains(part), "`{part}` is missing: {}", client.stdout);
     }

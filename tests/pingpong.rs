@@ -28,7 +28,9 @@ fn pair_with(kind: &str, options: &[&str], of_client: &[&str]) -> [common::Finis
 #[test]
 fn all_four_programs_with_events_and_without() {
     for kind in ["rc", "uc", "ud", "srq"] {
-        for options in [&["-n", "300"][..], &["-n", "200", "-e", "--json"]] {
+        for options in
+            [&["-n", "300", "--timeout", "16"][..], &["-n", "200", "-e", "--json", "--timeout", "16"]]
+        {
             for finished in pair(kind, options) {
                 assert!(finished.success, "{kind}: {finished:?}");
                 if options.contains(&"--json") {
@@ -47,7 +49,8 @@ fn all_four_programs_with_events_and_without() {
 #[test]
 fn rc_and_srq_survive_loss_and_say_how_much_was_sent_again() {
     for kind in ["rc", "srq"] {
-        let outputs = pair(kind, &["-n", "400", "-s", "20000", "--fault", "drop=2%", "--seed", "7"]);
+        let options = ["-n", "400", "-s", "20000", "--fault", "drop=2%", "--seed", "7", "--timeout", "16"];
+        let outputs = pair(kind, &options);
         assert!(outputs.iter().all(|finished| finished.success), "{outputs:?}");
         assert!(
             outputs.iter().any(|finished| finished.stdout.contains("packets were sent again")),

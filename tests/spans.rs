@@ -205,7 +205,7 @@ fn measure(near: &Dispatch, far: &Dispatch) {
         post: Post::List,
         signal: Signal::Full,
         path_mtu: 1024,
-        timeout: 14,
+        timeout: 16,
     };
     tracing::dispatcher::with_default(near, || {
         let exchange = Exchange::connect(address).unwrap();

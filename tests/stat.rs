@@ -56,8 +56,17 @@ impl Place {
     fn ping(&self, server: &str) {
         let device = format!("udp:{}", own_address());
         let mut command = self.command();
-        let finished =
-            Running::start(command.args(["ping", server, "--device", &device, "-n", "100"])).finish(60);
+        let finished = Running::start(command.args([
+            "ping",
+            server,
+            "--device",
+            &device,
+            "-n",
+            "100",
+            "--timeout",
+            "16",
+        ]))
+        .finish(60);
         assert!(finished.success, "{finished:?}");
     }
 }

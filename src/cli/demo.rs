@@ -308,7 +308,7 @@ impl<'a> Demo<'a> {
             post: Post::List,
             signal: Signal::Full,
             path_mtu,
-            timeout: 12,
+            timeout: 14,
         };
         let json = self.args.json;
         if !json {

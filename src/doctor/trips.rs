@@ -16,8 +16,8 @@ use crate::verbs::{
 
 /// How long one message may take, retransmissions included.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Local ACK timeout: 4.096 µs × 2^13 = 34 ms, and so many retries.
-const TIMEOUT: u8 = 13;
+/// Local ACK timeout: 4.096 µs × 2^15 = 134 ms, and so many retries.
+const TIMEOUT: u8 = 15;
 const RETRIES: u8 = 7;
 
 /// One end of a connection for round trips.

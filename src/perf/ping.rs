@@ -38,7 +38,7 @@ pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, PerfErro
         histogram.saturating_record(now.duration_since(before).as_nanos() as u64);
         before = now;
     }
-    let elapsed_s = started.elapsed().as_secs_f64();
+    let elapsed_s = before.duration_since(started).as_secs_f64();
     let side = session.side(&measurement);
     player.finish(session)?;
     let iterations = session.plan.iterations;

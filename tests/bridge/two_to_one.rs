@@ -77,11 +77,14 @@ struct Outcome {
 }
 
 impl Outcome {
+    /// Each sample counts as long as it lasted: when the machine was busy one is long, and the next short.
     fn mean(&self, flow: usize, from: f64, to: f64) -> f64 {
-        let inside = |(at, _): &&(f64, f64)| from < *at && *at <= to;
-        let (sum, count) =
-            self.rates[flow].iter().filter(inside).fold((0.0, 0.0), |(sum, n), (_, v)| (sum + v, n + 1.0));
-        sum / count
+        let samples = self.rates[flow].windows(2).filter(|two| from < two[1].0 && two[1].0 <= to);
+        let (sum, time) = samples.fold((0.0, 0.0), |(sum, time), two| {
+            let span = two[1].0 - two[0].0;
+            (sum + two[1].1 * span, time + span)
+        });
+        sum / time
     }
 
     /// Jain's index of what the flows had on average.
@@ -224,7 +227,8 @@ fn on_packets(folder: &Path, text: &str) -> Option<Outcome> {
         let client =
             perf(&senders[flow], folder, SENDERS[flow], seconds, &hosts, &[RECEIVERS[flow], "--json"]);
         clients.push((server, client));
-        let wait = if flow == 0 { hosts.joins } else { rest - 0.5 };
+        // The counters are those of processes that still run.
+        let wait = if flow == 0 { hosts.joins } else { rest - 2.0 };
         std::thread::sleep(Duration::from_secs_f64(wait));
     }
     // In this order more may have been sent than handled, never less.

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,10 +28,20 @@ pub(crate) fn has_program(name: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
 }
 
-/// A UDP port of `::1` that was free a moment ago, or `None` where there is no IPv6.
+/// A UDP port of `::1` that was free a moment ago, or `None` where there is no IPv6. No two calls in a process give the
+/// same one, and it is below those that the system and source ports take.
 pub(crate) fn free_v6_port() -> Option<u16> {
-    let socket = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).ok()?;
-    Some(socket.local_addr().ok()?.port())
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).ok()?;
+    // Processes begin at places of their own.
+    let begin = std::process::id().wrapping_mul(97);
+    let mut ports = std::iter::repeat_with(|| {
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        (FIRST + begin.wrapping_add(call) % COUNT) as u16
+    });
+    ports.by_ref().take(1_000).find(|port| UdpSocket::bind((Ipv6Addr::LOCALHOST, *port)).is_ok())
 }
 
 /// Runs a test that fails when it has not ended after so many seconds. What hangs stays behind on its
@@ -194,11 +205,18 @@ pub(crate) const TAPS_ON_A_BRIDGE: &str = r#"
     ip link add br0 type bridge mcast_snooping 0
     ip link set br0 mtu 4200 up
     ip addr add 198.18.0.1/24 dev br0
-    "$ROCE" "$TOOL" --device "tap:roce2,$SERVER,mtu=4200" --once $SERVER_OPTIONS &
+    said=$(mktemp)
+    "$ROCE" "$TOOL" --device "tap:roce2,$SERVER,mtu=4200" --once $SERVER_OPTIONS >$said 2>&1 &
     server=$!
-    trap 'kill $server 2>/dev/null || true' EXIT
+    trap 'kill $server 2>/dev/null || true; cat $said >&2; rm -f $said' EXIT
     for name in roce2 roce3; do
         if [ $name = roce3 ]; then
+            tries=0
+            until grep -q 'waiting on' $said; do
+                tries=$((tries + 1))
+                [ $tries -lt 500 ]
+                sleep 0.02
+            done
             "$ROCE" "$TOOL" "$TO" --device "tap:roce3,$CLIENT,mtu=4200" -n 50 --json $MORE &
             client=$!
         fi

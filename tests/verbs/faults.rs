@@ -71,8 +71,8 @@ fn no_wrong_byte_whatever_the_wire_does() {
             let near = Context::builder().options(options(seed, capture(&path)));
             let far = Context::builder().options(options(seed + 7, None));
             let Some(contexts) = wire.open_with(near, far) else { continue };
-            // Eight times 8 ms: on a busy machine a thread may not run for a while.
-            let options = ConnectOptions { timeout: 11, ..ConnectOptions::default() };
+            // Eight times 134 ms: on a busy machine a thread may not run for a while.
+            let options = ConnectOptions { timeout: 15, ..ConnectOptions::default() };
             let (near, far) = connect(contexts, QpType::Rc, &options);
             exercise(&near, &far, 60);
             let (own, theirs) = (near.context.counters(), far.context.counters());
@@ -108,8 +108,8 @@ fn a_tenth_of_the_packets_lost_is_only_slow() {
         let options = || OpenOptions { transmit_faults: injector("drop=10%", 3), ..OpenOptions::default() };
         let (near, far) = (Context::builder().options(options()), Context::builder().options(options()));
         let contexts = Wire::UdpV4.open_with(near, far).unwrap();
-        // Eight times 8 ms: on a busy machine a thread may not run for a while.
-        let options = ConnectOptions { timeout: 11, ..ConnectOptions::default() };
+        // Eight times 134 ms: on a busy machine a thread may not run for a while.
+        let options = ConnectOptions { timeout: 15, ..ConnectOptions::default() };
         let (near, far) = connect(contexts, QpType::Rc, &options);
         exercise(&near, &far, 6);
     });

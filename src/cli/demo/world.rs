@@ -165,8 +165,8 @@ impl World {
     }
 
     pub(super) fn connect(&self, other: &Introduction) -> anyhow::Result<()> {
-        // A short timeout: on this machine an answer takes microseconds.
-        let options = ConnectOptions { path_mtu: PathMtu::Mtu1024, timeout: 12, ..ConnectOptions::default() };
+        // A short timeout, 67 ms: on this machine an answer takes microseconds, or as long as a process does not run.
+        let options = ConnectOptions { path_mtu: PathMtu::Mtu1024, timeout: 14, ..ConnectOptions::default() };
         let [rc, uc, ud] = &self.qps;
         rc.connect(&other.endpoints[0], &options)?;
         uc.connect(&other.endpoints[1], &options)?;
