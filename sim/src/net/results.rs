@@ -16,7 +16,7 @@ pub struct Results {
     pub end: Time,
     /// One of each flow, in the order of the workload.
     pub flows: Vec<FlowResult>,
-    /// One of each port, hosts first.
+    /// One of each port: two for each link of the topology, in its order.
     pub ports: Vec<PortResult>,
     /// Rates of flows over time.
     pub rates: Vec<RatePoint>,

@@ -316,7 +316,8 @@ pub struct MeasureSettings {
     pub warm_up: Time,
     /// The most points of a series; beyond, only percentiles are kept, and the result says so.
     pub most_points: usize,
-    /// Hosts whose port is captured.
+    /// Ports that are captured, by their place in [`Results::ports`](super::Results::ports):
+    /// [`Topology::port_named`](super::Topology::port_named) knows them.
     pub capture: Vec<u32>,
 }
 

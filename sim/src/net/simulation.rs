@@ -74,12 +74,12 @@ impl Simulation {
         topology.check()?;
         let hosts_count = topology.hosts() as u32;
         check(flows, hosts_count)?;
-        check_settings(&settings, hosts_count)?;
+        check_settings(&settings, hosts_count, 2 * topology.links.len())?;
         let routes = Routes::new(topology, &settings.routes)?;
         let (ports, names) = build_ports(topology, settings.seed);
         let (hosts, switches) = build_nodes(topology, &ports, &settings)?;
         let slot_len = settings.host.path_mtu.bytes() + 80;
-        let capture = settings.measure.capture.iter().map(|host| hosts[*host as usize].port).collect();
+        let capture = settings.measure.capture.clone();
         let world = World {
             now: Time::ZERO,
             events: EventQueue::new(),
@@ -469,7 +469,7 @@ impl Simulation {
     }
 }
 
-fn check_settings(settings: &Settings, hosts: u32) -> Result<(), BuildError> {
+fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> Result<(), BuildError> {
     let wrong = |what: &str| Err(BuildError::Setting(what.to_owned()));
     if let Some((key, reason)) = settings.host.problem().or(settings.switch.problem()) {
         return Err(BuildError::Setting(format!("{key}: {reason}")));
@@ -477,9 +477,10 @@ fn check_settings(settings: &Settings, hosts: u32) -> Result<(), BuildError> {
     if settings.measure.interval == Time::ZERO {
         return wrong("interval: samples need a time between them");
     }
-    let named =
-        settings.measure.capture.iter().copied().chain(settings.storms.iter().map(|storm| storm.host));
-    if let Some(host) = named.into_iter().find(|host| *host >= hosts) {
+    if settings.measure.capture.iter().any(|port| *port as usize >= ports) {
+        return wrong("capture: there is no such port");
+    }
+    if let Some(host) = settings.storms.iter().map(|storm| storm.host).find(|host| *host >= hosts) {
         return Err(BuildError::Setting(format!("there is no host {host}; the last is {}", hosts - 1)));
     }
     if settings.storms.iter().any(|storm| storm.priority > 7) {

@@ -61,8 +61,8 @@ pub(super) struct World {
 pub struct Captured {
     /// When its first bit left, or its last arrived.
     pub time: Time,
-    /// The host whose port it was.
-    pub host: u32,
+    /// The port, by its place in [`Results::ports`](super::Results::ports).
+    pub port: u32,
     /// Whether it left.
     pub outbound: bool,
     /// What it was.
@@ -336,7 +336,6 @@ impl World {
         if !self.capture.contains(&port) {
             return;
         }
-        let Owner::Host(host) = self.ports[port as usize].owner else { return };
         let frame = self.frames.get(id);
         let content = match frame.kind {
             Kind::Pause => CapturedContent::Pause { priority: frame.priority, quanta: frame.quanta() },
@@ -346,7 +345,7 @@ impl World {
                 len: usize::from(frame.len),
             },
         };
-        self.captured.push(Captured { time: self.now, host, outbound, content });
+        self.captured.push(Captured { time: self.now, port, outbound, content });
     }
 }
 

@@ -109,3 +109,33 @@ fn what_is_too_large_is_refused() {
     let error = Simulation::new(&star, &[flow(0, 1, 1)], settings).err().unwrap().to_string();
     assert_eq!(error, "weight: weights are 1 to 65535");
 }
+
+/// A switch marks at its port to the receiver: what arrives from the sender is unmarked, what leaves is marked.
+#[test]
+fn any_port_can_be_captured() {
+    let topology = Topology::star(3, LINK).unwrap();
+    assert_eq!((topology.port_named("h2"), topology.port_named("s0:h2")), (Some(4), Some(5)));
+    assert_eq!((topology.port_named("s0"), topology.port_named("h0:h2")), (None, None));
+    let mut settings = Settings::default();
+    (settings.host.congestion, settings.host.notification) = Congestion::parse("dcqcn:paper").unwrap();
+    settings.switch.marking[3] = Marking::Step { bytes: 20_000 };
+    settings.measure.capture = ["h0", "s0:h2"].iter().filter_map(|name| topology.port_named(name)).collect();
+    let flows = [flow(0, 2, 300_000), flow(1, 2, 300_000)];
+    let mut simulation = Simulation::new(&topology, &flows, settings.clone()).unwrap();
+    simulation.run_to_end();
+    let captured = simulation.take_captured();
+    let results = simulation.results();
+    let marked = |port: u32| {
+        let is_marked = |content: &CapturedContent| match content {
+            CapturedContent::Datagram { path, .. } => path.ecn() == roce_packet::Ecn::CongestionExperienced,
+            CapturedContent::Pause { .. } => false,
+        };
+        let of_port = captured.iter().filter(|frame| frame.port == port && frame.outbound);
+        of_port.filter(|frame| is_marked(&frame.content)).count() as u64
+    };
+    assert_eq!((marked(0), marked(5)), (0, results.sum(|port| port.marked)));
+    assert!(marked(5) > 10 && captured.iter().any(|frame| frame.port == 5 && !frame.outbound));
+    settings.measure.capture = vec![6];
+    let error = Simulation::new(&topology, &flows, settings).err().unwrap().to_string();
+    assert_eq!(error, "capture: there is no such port");
+}

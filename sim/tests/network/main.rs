@@ -4,9 +4,9 @@ mod limits;
 mod links;
 
 use roce_sim::net::{
-    Balance, Class, Clos, DropReason, FlowSpec, FlowState, Headroom, LinkSpec, Marking, PauseMode,
-    PauseStorm, PayloadMode, ReceiveLimit, Results, RouteOverride, Settings, Simulation, Threshold, Time,
-    Topology, Watchdog, all_to_all, incast, permutation,
+    Balance, CapturedContent, Class, Clos, DropReason, FlowSpec, FlowState, Headroom, LinkSpec, Marking,
+    PauseMode, PauseStorm, PayloadMode, ReceiveLimit, Results, RouteOverride, Settings, Simulation,
+    Threshold, Time, Topology, Watchdog, all_to_all, incast, permutation,
 };
 
 use roce_transport::congestion::Congestion;

@@ -41,6 +41,9 @@ impl Switch {
     /// A frame arrived at one of its ports.
     #[inline]
     pub(super) fn receive(&mut self, world: &mut World, port: u32, id: FrameId) {
+        if !world.capture.is_empty() {
+            world.note(port, id, false);
+        }
         let frame = world.frames.get_mut(id);
         if frame.kind == Kind::Pause {
             world.take_pause(port, id);

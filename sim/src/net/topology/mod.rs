@@ -123,6 +123,28 @@ impl Topology {
         self.nodes.iter().position(|node| node.name == name).and_then(|index| NodeId::try_from(index).ok())
     }
 
+    /// The port of a host (`h1`), or that of a node towards a neighbour (`s0:h1`), by its place in
+    /// [`Results::ports`](crate::net::Results::ports).
+    #[must_use]
+    pub fn port_named(&self, name: &str) -> Option<u32> {
+        let (from, to) = match name.split_once(':') {
+            Some((from, to)) => (self.node_named(from)?, Some(self.node_named(to)?)),
+            None => (self.node_named(name)?, None),
+        };
+        let is_host = self.nodes.get(from as usize)?.kind == NodeKind::Host;
+        if to.is_none() && !is_host {
+            return None;
+        }
+        let leads = |own: NodeId, other: NodeId| own == from && to.is_none_or(|to| to == other);
+        (0..).zip(&self.links).find_map(|(number, link)| {
+            match (leads(link.a, link.b), leads(link.b, link.a)) {
+                (true, _) => Some(2 * number),
+                (_, true) => Some(2 * number + 1),
+                _ => None,
+            }
+        })
+    }
+
     /// Checks what a network needs.
     ///
     /// # Errors
