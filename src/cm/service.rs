@@ -31,7 +31,7 @@ const RECEIVES: usize = 512;
 const SENDS: usize = 512;
 /// Bytes of one receive: the IP header, then the datagram.
 const SLOT: usize = GRH_AREA + MAD_LEN;
-/// Requests that wait for one listener.
+/// Requests that wait for one listener and are still open.
 pub(crate) const BACKLOG: usize = 256;
 const HOP_LIMIT: u8 = 64;
 
@@ -246,7 +246,8 @@ impl CmService {
         match event {
             CmEvent::ConnectRequest(request) => match self.listeners.get_mut(&request.service_id) {
                 Some(waiting) => {
-                    waiting.requests.push_back(*request);
+                    let manager = &self.manager;
+                    enqueue(&mut waiting.requests, *request, |waits| is_open(manager, waits.id));
                     waiting.wakers.drain(..).for_each(Waker::wake);
                 }
                 // The listener was closed while the request was on its way here.
@@ -254,7 +255,8 @@ impl CmService {
             },
             CmEvent::SidrRequest(request) => match self.listeners.get_mut(&request.request.service_id) {
                 Some(waiting) => {
-                    waiting.questions.push_back(*request);
+                    let manager = &self.manager;
+                    enqueue(&mut waiting.questions, *request, |waits| is_open(manager, waits.id));
                     waiting.wakers.drain(..).for_each(Waker::wake);
                 }
                 None => self.manager.release(now, request.id),
@@ -362,15 +364,13 @@ impl CmService {
     pub(crate) fn next_request(&mut self, service_id: ServiceId) -> Option<CmConnectRequest> {
         let waiting = self.listeners.get_mut(&service_id)?;
         let manager = &self.manager;
-        std::iter::from_fn(|| waiting.requests.pop_front())
-            .find(|request| manager.state(request.id) != CmState::Closed)
+        std::iter::from_fn(|| waiting.requests.pop_front()).find(|request| is_open(manager, request.id))
     }
 
     pub(crate) fn next_question(&mut self, service_id: ServiceId) -> Option<CmSidrRequest> {
         let waiting = self.listeners.get_mut(&service_id)?;
         let manager = &self.manager;
-        std::iter::from_fn(|| waiting.questions.pop_front())
-            .find(|question| manager.state(question.id) != CmState::Closed)
+        std::iter::from_fn(|| waiting.questions.pop_front()).find(|question| is_open(manager, question.id))
     }
 
     pub(crate) fn wake_for_requests(&mut self, service_id: ServiceId, waker: &Waker) {
@@ -391,6 +391,20 @@ impl CmService {
         visit("cm_connections", self.manager.len() as u64);
         visit("cm_not_posted", self.not_posted);
     }
+}
+
+/// Whether somebody still waits for an answer.
+fn is_open(manager: &ConnectionManager, id: CommId) -> bool {
+    manager.state(id) != CmState::Closed
+}
+
+/// Appends what waits for the application. The manager lets no more than the backlog be open at once, but nobody says when
+/// a peer takes back what it asked: such entries stay until the queue is twice as long.
+fn enqueue<T>(queue: &mut VecDeque<T>, new: T, is_open: impl Fn(&T) -> bool) {
+    if queue.len() >= 2 * BACKLOG {
+        queue.retain(is_open);
+    }
+    queue.push_back(new);
 }
 
 /// Brings a queue pair from INIT to RTS. It stays where it was when the first step is refused.
@@ -469,4 +483,153 @@ fn path_of(area: &[u8]) -> Option<Path> {
     let (ip, _) = Ipv4Header::parse(area.get(GRH_AREA - Ipv4Header::LEN..)?).ok()?;
     let (source, destination) = (ip.source.into(), ip.destination.into());
     Some(path(Encapsulation::RoceV2, source, destination, ip.traffic_class, ip.ttl))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use roce_packet::mad::{CmMad, CmMessage, CmMessageKind, CmRej, IpCm, PortSpace, TransportService};
+    use roce_packet::{PathMtu, Psn};
+    use roce_transport::cm::{CmConnect, CmError, CmListen, CmOffer, CmResolve, CmTiming};
+    use roce_transport::{Engine, EngineConfig};
+
+    use super::*;
+    use crate::device::memory::MemoryDevice;
+
+    const SERVICE: ServiceId = ServiceId::of_port(PortSpace::Ib, 7174);
+    const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1));
+    const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
+    const FLOOD: u32 = 100_000;
+
+    const IP_CM: IpCm = IpCm { source_port: 40_000, source: PEER, destination: OWN };
+
+    /// From the peer to this end.
+    fn path() -> Path {
+        Path {
+            encapsulation: Encapsulation::RoceV2,
+            source: PEER,
+            destination: OWN,
+            source_port: 55_410,
+            traffic_class: 2,
+            hop_limit: 64,
+            flow_label: 0,
+            vlan: None,
+        }
+    }
+
+    /// The first message that another manager sends.
+    fn first_message(begin: impl FnOnce(&mut ConnectionManager) -> Result<CommId, CmError>) -> CmMad {
+        let mut peer = ConnectionManager::new(CmConfig::new([3; 32], 3));
+        begin(&mut peer).unwrap();
+        CmMad::parse(&peer.poll_transmit(Instant::ZERO).unwrap().mad[..]).unwrap()
+    }
+
+    fn req() -> CmMad {
+        let offer = CmOffer {
+            qpn: Qpn::new(0x11),
+            starting_psn: Psn::new(0),
+            responder_resources: 1,
+            initiator_depth: 1,
+            rnr_retry_count: 7,
+            srq: false,
+        };
+        let connect = CmConnect {
+            path: path(),
+            service_id: SERVICE,
+            transport: TransportService::Rc,
+            offer,
+            path_mtu: PathMtu::Mtu1024,
+            flow_label: 0,
+            retry_count: 7,
+            timing: CmTiming::default(),
+            ip_cm: Some(IP_CM),
+            private_data: &[],
+        };
+        first_message(|peer| peer.connect(Instant::ZERO, &connect))
+    }
+
+    fn sidr_req() -> CmMad {
+        let question = CmResolve {
+            path: path(),
+            service_id: SERVICE,
+            timing: CmTiming::default(),
+            ip_cm: Some(IP_CM),
+            private_data: &[],
+        };
+        first_message(|peer| peer.resolve(Instant::ZERO, &question))
+    }
+
+    /// The peer takes back what it asked with `local_comm_id`.
+    fn rej(local_comm_id: CommId) -> CmMad {
+        let rej = CmRej {
+            local_comm_id,
+            remote_comm_id: CommId(0),
+            rejected: CmMessageKind::Req,
+            info_length: 0,
+            reason: RejReason::TIMEOUT,
+            info: [0; CmRej::INFO],
+            private_data: [0; CmRej::PRIVATE_DATA],
+        };
+        CmMad::new(1, CmMessage::Rej(rej))
+    }
+
+    fn arrive(cm: &mut CmService, now: Instant, driver: &mut Driver, mad: &CmMad) {
+        let mut bytes = [0; MAD_LEN];
+        mad.emit(&mut bytes);
+        cm.manager.handle_mad(now, &path(), Qpn::GSI, &bytes);
+        cm.settle(now, driver);
+    }
+
+    fn numbered(mut mad: CmMad, number: u32) -> CmMad {
+        mad.transaction_id = number.into();
+        if let CmMessage::Req(req) = &mut mad.message {
+            (req.local_comm_id, req.local_qpn) = (CommId(number), Qpn::new(number));
+        }
+        mad
+    }
+
+    /// A listener with connection management that nobody serves but the test.
+    fn with_listener(work: impl FnOnce(&mut CmService, Instant, &mut Driver)) {
+        let (device, _peer) = MemoryDevice::pair(OWN, PEER).unwrap();
+        let mut driver = Driver::new(Engine::new(EngineConfig::from_number(7)), Box::new(device));
+        let served = driver.with_cm(|cm, now, driver| {
+            let listen = CmListen { backlog: BACKLOG, ip_cm: true };
+            cm.manager.listen(SERVICE, listen).unwrap();
+            cm.open_listener(SERVICE);
+            work(cm, now, driver);
+        });
+        served.unwrap();
+    }
+
+    /// Each question takes back the one before: the same number in another transaction.
+    #[test]
+    fn questions_taken_back_fill_no_memory() {
+        with_listener(|cm, now, driver| {
+            let question = sidr_req();
+            for number in 1..=FLOOD {
+                arrive(cm, now, driver, &numbered(question, number));
+                assert!(cm.listeners[&SERVICE].questions.len() <= 2 * BACKLOG);
+            }
+            let newest = cm.next_question(SERVICE).expect("the last one was not taken back");
+            assert_eq!(cm.manager.state(newest.id), CmState::SidrReqReceived);
+            assert!(cm.next_question(SERVICE).is_none());
+        });
+    }
+
+    #[test]
+    fn requests_taken_back_fill_no_memory() {
+        with_listener(|cm, now, driver| {
+            let request = req();
+            arrive(cm, now, driver, &numbered(request, 1));
+            for number in 2..=FLOOD {
+                arrive(cm, now, driver, &numbered(request, number));
+                arrive(cm, now, driver, &rej(CommId(number)));
+                assert!(cm.listeners[&SERVICE].requests.len() <= 2 * BACKLOG);
+            }
+            let oldest = cm.next_request(SERVICE).expect("the first one was not taken back");
+            assert_eq!(oldest.request.local_comm_id, CommId(1));
+            assert!(cm.next_request(SERVICE).is_none());
+        });
+    }
 }
