@@ -491,7 +491,7 @@ mod tests {
 
     use roce_packet::mad::{CmMad, CmMessage, CmMessageKind, CmRej, IpCm, PortSpace, TransportService};
     use roce_packet::{PathMtu, Psn};
-    use roce_transport::cm::{CmConnect, CmError, CmListen, CmOffer, CmResolve, CmTiming};
+    use roce_transport::cm::{CmAccepts, CmConnect, CmError, CmListen, CmOffer, CmResolve, CmTiming};
     use roce_transport::{Engine, EngineConfig};
 
     use super::*;
@@ -594,7 +594,7 @@ mod tests {
         let (device, _peer) = MemoryDevice::pair(OWN, PEER).unwrap();
         let mut driver = Driver::new(Engine::new(EngineConfig::from_number(7)), Box::new(device));
         let served = driver.with_cm(|cm, now, driver| {
-            let listen = CmListen { backlog: BACKLOG, ip_cm: true };
+            let listen = CmListen { accepts: CmAccepts::Both, backlog: BACKLOG, ip_cm: true };
             cm.manager.listen(SERVICE, listen).unwrap();
             cm.open_listener(SERVICE);
             work(cm, now, driver);

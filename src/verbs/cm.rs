@@ -266,8 +266,10 @@ fn initialise(context: &Context, qp: &QueuePair, access: Access) -> Result<(), C
 }
 
 impl Context {
-    /// Takes connection requests (or questions, for the port spaces of datagrams) for a port from now on. Port 0
-    /// chooses a free one. The first use of connection management makes queue pair 1 of this device.
+    /// Takes connection requests (or questions, for the port spaces of datagrams) for a port from now on, and refuses
+    /// the other kind. [`PortSpace::Ib`] takes both, which share the room for those that wait: an application that
+    /// listens there has to fetch both. Port 0 chooses a free one. The first use of connection management makes
+    /// queue pair 1 of this device.
     ///
     /// # Errors
     ///
@@ -278,7 +280,7 @@ impl Context {
             port => port..=port,
         };
         let port = with_cm(self, |cm, _, _| {
-            let listen = CmListen { backlog: BACKLOG, ip_cm: true };
+            let listen = CmListen { accepts: port_space.into(), backlog: BACKLOG, ip_cm: true };
             let mut outcome = Err(CmError::InUse(ServiceId::of_port(port_space, port)));
             for port in ports {
                 let service_id = ServiceId::of_port(port_space, port);

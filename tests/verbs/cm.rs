@@ -412,6 +412,43 @@ fn services_for_datagrams() {
     });
 }
 
+/// A port space of connections answers no questions, one of datagrams makes no connections, and that of InfiniBand does
+/// both. Whoever asks for the wrong thing hears so at once.
+#[test]
+fn listeners_refuse_what_their_port_space_is_not_for() {
+    within(60, || {
+        let (near, far) = sides(Wire::UdpV4).unwrap();
+        let there = address(&far);
+        let of = |port_space| ConnectionParameters { port_space, ..quick() };
+        let listeners = PortSpace::ALL.map(|space| far.context.listen(space, PORT).unwrap());
+        let error = near.context.resolve(there, PORT, &of(PortSpace::Tcp), Some(PATIENCE)).unwrap_err();
+        let unsupported = matches!(error, ConnectionError::Unresolved { status: SidrStatus::UNSUPPORTED });
+        assert!(unsupported, "{error}");
+        for space in [PortSpace::Udp, PortSpace::Ipoib] {
+            let qp = near.another_qp(QpType::Rc);
+            let mut asking = near.context.start_connect(there, PORT, &qp, &of(space)).unwrap();
+            match asking.established(Some(PATIENCE)) {
+                Err(ConnectionError::Rejected { reason, .. }) => {
+                    assert_eq!(reason, RejReason::INVALID_TRANSPORT_TYPE);
+                }
+                other => panic!("{space:?}: {other:?}"),
+            }
+        }
+        let both = of(PortSpace::Ib);
+        let mut active = near.context.start_connect(there, PORT, &near.qp, &both).unwrap();
+        let listener = &listeners[3];
+        let _passive = listener.accept(Some(PATIENCE)).unwrap().accept(&far.qp, &both).unwrap();
+        active.established(Some(PATIENCE)).unwrap();
+        let datagrams = far.another_qp(QpType::Ud);
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| near.context.resolve(there, PORT, &both, Some(PATIENCE)).unwrap());
+            let request = listener.accept_datagrams(Some(PATIENCE)).unwrap();
+            request.accept(&datagrams, b"").unwrap();
+            assert_eq!(asked.join().unwrap().destination.remote_qpn, datagrams.number());
+        });
+    });
+}
+
 /// A context may connect to itself.
 #[test]
 fn both_ends_in_one_context() {

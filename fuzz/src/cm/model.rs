@@ -6,7 +6,7 @@ use roce_packet::Qpn;
 use roce_packet::mad::{CmMad, CmTimeout, CommId, RejReason, SidrStatus};
 use roce_transport::Instant;
 use roce_transport::cm::{
-    CmConfig, CmError, CmEvent, CmInput, CmListen, CmState, ConnectionManager, TRANSITIONS,
+    CmAccepts, CmConfig, CmError, CmEvent, CmInput, CmListen, CmState, ConnectionManager, TRANSITIONS,
 };
 
 use super::message::{PEERS, SERVICES, Sent, answer, beginning, connect, offer, path, resolve};
@@ -117,12 +117,13 @@ impl Rig {
     fn listen(&mut self, which: usize) {
         let service = SERVICES[which % SERVICES.len()];
         let ip_cm = which.is_multiple_of(SERVICES.len());
+        let listen = |backlog| CmListen { accepts: CmAccepts::Both, backlog, ip_cm };
         if self.manager.is_listening(service) {
-            assert!(self.manager.listen(service, CmListen { backlog: 1, ip_cm }).is_err());
+            assert!(self.manager.listen(service, listen(1)).is_err());
             self.manager.unlisten(service).expect("there is a listener");
         } else {
             assert!(self.manager.unlisten(service).is_err());
-            self.manager.listen(service, CmListen { backlog: BACKLOG, ip_cm }).expect("there is no listener");
+            self.manager.listen(service, listen(BACKLOG)).expect("there is no listener");
         }
     }
 

@@ -18,7 +18,7 @@ pub struct CmCounters {
     pub unknown: u64,
     /// Requests refused because a table was full.
     pub refused_full: u64,
-    /// Requests for a service without listener.
+    /// Requests for a service without listener, or whose listener takes only the other kind of request.
     pub refused_service: u64,
     /// Requests whose queue pair was still connected as far as this end knew.
     pub stale: u64,

@@ -109,7 +109,8 @@ impl ConnectionManager {
     }
 
     fn judge_question(&mut self, req: &CmSidrReq) -> Result<Option<IpCm>, SidrStatus> {
-        let Some(listener) = self.listeners.get(&req.service_id) else {
+        let listener = self.listeners.get(&req.service_id);
+        let Some(listener) = listener.filter(|listener| listener.listen.accepts.datagrams()) else {
             self.counters.refused_service += 1;
             return Err(SidrStatus::UNSUPPORTED);
         };

@@ -41,8 +41,8 @@ use roce_packet::mad::{CmMad, CommId, ServiceId};
 
 pub use counters::CmCounters;
 pub use parameters::{
-    CmConfig, CmConnect, CmConnectRequest, CmError, CmEvent, CmListen, CmOffer, CmQpParameters, CmResolve,
-    CmSidrRequest, CmTiming, CmTransmit,
+    CmAccepts, CmConfig, CmConnect, CmConnectRequest, CmError, CmEvent, CmListen, CmOffer, CmQpParameters,
+    CmResolve, CmSidrRequest, CmTiming, CmTransmit,
 };
 pub use state::{CmInput, CmState, TRANSITIONS};
 

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use core::net::IpAddr;
 
 use roce_packet::mad::{
-    CmRej, CmRep, CmReq, CmRtu, CmSidrRep, CmSidrReq, CmTimeout, CommId, IpCm, MAD_LEN, RejReason, ServiceId,
-    SidrStatus, TransportService,
+    CmRej, CmRep, CmReq, CmRtu, CmSidrRep, CmSidrReq, CmTimeout, CommId, IpCm, MAD_LEN, PortSpace, RejReason,
+    ServiceId, SidrStatus, TransportService,
 };
 use roce_packet::{Path, PathMtu, Psn, Qpn};
 
@@ -134,9 +134,43 @@ pub struct CmResolve<'a> {
     pub private_data: &'a [u8],
 }
 
+/// Which requests a listener takes. Others are refused at once: nobody would ever answer them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CmAccepts {
+    /// Requests for connections.
+    Connections,
+    /// Questions for queue pairs that take datagrams.
+    Datagrams,
+    /// Both.
+    Both,
+}
+
+impl CmAccepts {
+    pub(super) const fn connections(self) -> bool {
+        matches!(self, Self::Connections | Self::Both)
+    }
+
+    pub(super) const fn datagrams(self) -> bool {
+        matches!(self, Self::Datagrams | Self::Both)
+    }
+}
+
+/// What services of a port space are for.
+impl From<PortSpace> for CmAccepts {
+    fn from(port_space: PortSpace) -> Self {
+        match port_space {
+            PortSpace::Tcp => Self::Connections,
+            PortSpace::Udp | PortSpace::Ipoib => Self::Datagrams,
+            PortSpace::Ib => Self::Both,
+        }
+    }
+}
+
 /// How requests for a service are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmListen {
+    /// Which of them.
+    pub accepts: CmAccepts,
     /// Requests that may wait for the application.
     pub backlog: usize,
     /// Whether private data must begin with the header of rdma_cm.

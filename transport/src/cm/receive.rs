@@ -116,6 +116,10 @@ impl ConnectionManager {
             self.counters.refused_service += 1;
             return Err(RejReason::INVALID_SERVICE_ID);
         };
+        if !listener.listen.accepts.connections() {
+            self.counters.refused_service += 1;
+            return Err(RejReason::INVALID_TRANSPORT_TYPE);
+        }
         if !matches!(req.transport, TransportService::Rc | TransportService::Uc) {
             return Err(RejReason::INVALID_TRANSPORT_TYPE);
         }

@@ -3,7 +3,7 @@
 use roce_packet::Qpn;
 use roce_packet::mad::{CmMad, CmMessage, CmTimeout, CommId, MAD_LEN, RejReason};
 use roce_transport::Instant;
-use roce_transport::cm::{CmConfig, CmEvent, CmListen, ConnectionManager};
+use roce_transport::cm::{CmAccepts, CmConfig, CmEvent, CmListen, ConnectionManager};
 
 use crate::random::Dice;
 use crate::world::{ACTIVE, PASSIVE, SERVICE, World, bytes, offer, path, question, request};
@@ -29,7 +29,7 @@ fn a_flood_of_requests_fills_no_memory() {
     let mut config = CmConfig::new([1; 32], 1);
     config.max_pending = 100;
     let mut manager = ConnectionManager::new(config);
-    manager.listen(SERVICE, CmListen { backlog: 1_000, ip_cm: true }).unwrap();
+    manager.listen(SERVICE, CmListen { accepts: CmAccepts::Both, backlog: 1_000, ip_cm: true }).unwrap();
     let now = Instant::from_nanos(1);
     for id in 1..20_000 {
         manager.handle_mad(now, &path(ACTIVE), Qpn::GSI, &bytes(&req(id, id)));
@@ -51,7 +51,7 @@ fn refused_requests_fill_no_memory() {
     let mut config = CmConfig::new([1; 32], 1);
     config.max_lingering = 50;
     let mut manager = ConnectionManager::new(config);
-    manager.listen(SERVICE, CmListen { backlog: 10, ip_cm: true }).unwrap();
+    manager.listen(SERVICE, CmListen { accepts: CmAccepts::Both, backlog: 10, ip_cm: true }).unwrap();
     let now = Instant::from_nanos(1);
     for number in 1..2_000 {
         manager.handle_mad(now, &path(ACTIVE), Qpn::GSI, &bytes(&req(number, number)));

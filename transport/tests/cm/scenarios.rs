@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use roce_packet::mad::{CmMessage, CmTimeout, RejReason, SidrStatus, TransportService};
+use roce_packet::mad::{CmMessage, CmTimeout, PortSpace, RejReason, SidrStatus, TransportService};
 use roce_packet::{PathMtu, Psn, Qpn, flow};
-use roce_transport::cm::{CmConnect, CmError, CmEvent, CmListen, CmState};
+use roce_transport::cm::{CmAccepts, CmConnect, CmError, CmEvent, CmListen, CmState};
 
 use crate::world::{ACTIVE, Fate, PASSIVE, SERVICE, World, address, offer, question, request};
 
@@ -141,6 +141,46 @@ fn requests_that_cannot_be_taken() {
     refused(with!(req => req.private_data[0] = 1), RejReason::CONSUMER);
 }
 
+/// A listener for the other kind of request: refused at once, and the place of nobody is taken.
+#[test]
+fn requests_of_the_wrong_kind() {
+    let listen = |accepts| {
+        let mut world = World::new();
+        world.sides[PASSIVE].unlisten(SERVICE).unwrap();
+        world.sides[PASSIVE].listen(SERVICE, CmListen { accepts, backlog: 1, ip_cm: true }).unwrap();
+        world
+    };
+    let mut world = listen(CmAccepts::Connections);
+    for _ in 0..3 {
+        let id = world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
+        let event = world.event(ACTIVE);
+        assert!(matches!(event, CmEvent::Unresolved { status: SidrStatus::UNSUPPORTED, .. }), "{event:?}");
+        assert_eq!(event.id(), id);
+    }
+    assert_eq!(world.sides[PASSIVE].counters().refused_service, 3);
+    world.connect();
+    let mut world = listen(CmAccepts::Datagrams);
+    for _ in 0..3 {
+        let id = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+        world.expect_rejected(ACTIVE, id, RejReason::INVALID_TRANSPORT_TYPE);
+    }
+    assert_eq!(world.sides[PASSIVE].counters().refused_service, 3);
+    world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
+    let event = world.event(PASSIVE);
+    assert!(matches!(event, CmEvent::SidrRequest(_)), "{event:?}");
+}
+
+#[test]
+fn port_spaces_are_for_one_kind_or_both() {
+    let kinds = PortSpace::ALL.map(CmAccepts::from);
+    assert_eq!(
+        kinds,
+        [CmAccepts::Connections, CmAccepts::Datagrams, CmAccepts::Datagrams, CmAccepts::Both],
+        "{:?}",
+        PortSpace::ALL
+    );
+}
+
 #[test]
 fn too_many_requests() {
     let mut world = World::new();
@@ -255,7 +295,9 @@ fn stale_connections_of_the_active_side() {
     let mut world = World::new();
     let (active, _) = world.connect();
     world.sides[PASSIVE] = crate::world::manager(9);
-    world.sides[PASSIVE].listen(SERVICE, CmListen { backlog: 8, ip_cm: true }).unwrap();
+    world.sides[PASSIVE]
+        .listen(SERVICE, CmListen { accepts: CmAccepts::Both, backlog: 8, ip_cm: true })
+        .unwrap();
     let next = world.sides[ACTIVE].connect(world.now, &request(0x12)).unwrap();
     let passive = world.asked();
     world.sides[PASSIVE].accept(world.now, passive, &offer(0x22), b"").unwrap();
@@ -324,7 +366,7 @@ fn services_for_datagrams() {
 fn calls_that_do_not_fit() {
     let mut world = World::new();
     let now = world.now;
-    let listen = CmListen { backlog: 1, ip_cm: true };
+    let listen = CmListen { accepts: CmAccepts::Both, backlog: 1, ip_cm: true };
     assert_eq!(world.sides[PASSIVE].listen(SERVICE, listen), Err(CmError::InUse(SERVICE)));
     assert_eq!(world.sides[ACTIVE].unlisten(SERVICE), Err(CmError::NotListening(SERVICE)));
     let too_long = CmConnect { private_data: &[0; 57], ..request(0x11) };

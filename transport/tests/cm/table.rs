@@ -8,7 +8,9 @@ use roce_packet::mad::{
     CommId, RejReason, SidrStatus,
 };
 use roce_transport::Instant;
-use roce_transport::cm::{CmError, CmEvent, CmInput, CmListen, CmState, ConnectionManager, TRANSITIONS};
+use roce_transport::cm::{
+    CmAccepts, CmError, CmEvent, CmInput, CmListen, CmState, ConnectionManager, TRANSITIONS,
+};
 
 use crate::world::{ACTIVE, PASSIVE, SERVICE, bytes, manager, offer, path, question, request};
 
@@ -30,7 +32,7 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let mut manager = manager(1);
-        manager.listen(SERVICE, CmListen { backlog: 1, ip_cm: true }).unwrap();
+        manager.listen(SERVICE, CmListen { accepts: CmAccepts::Both, backlog: 1, ip_cm: true }).unwrap();
         Self { now: Instant::from_nanos(1), manager, id: CommId(0), active: true, req: None }
     }
 

@@ -10,7 +10,8 @@ use roce_packet::mad::{
 use roce_packet::{Encapsulation, Path, PathMtu, Psn, Qpn, flow};
 use roce_transport::Instant;
 use roce_transport::cm::{
-    CmConfig, CmConnect, CmEvent, CmListen, CmOffer, CmResolve, CmTiming, CmTransmit, ConnectionManager,
+    CmAccepts, CmConfig, CmConnect, CmEvent, CmListen, CmOffer, CmResolve, CmTiming, CmTransmit,
+    ConnectionManager,
 };
 
 pub(crate) const ACTIVE: usize = 0;
@@ -116,7 +117,9 @@ impl World {
             log: Vec::new(),
             fate: Box::new(|_, _| Fate::Deliver),
         };
-        world.sides[PASSIVE].listen(SERVICE, CmListen { backlog: 8, ip_cm: true }).unwrap();
+        world.sides[PASSIVE]
+            .listen(SERVICE, CmListen { accepts: CmAccepts::Both, backlog: 8, ip_cm: true })
+            .unwrap();
         world
     }
 
