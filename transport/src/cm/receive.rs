@@ -348,12 +348,12 @@ impl ConnectionManager {
             self.counters.unknown += 1;
             return self.put(connection);
         }
-        let lingers = connection.state.lingers();
+        let from = connection.state;
         match self.advance(&mut connection, CmInput::Dreq) {
             Some(_) => {
                 self.send(route, &drep);
-                if lingers {
-                    self.counters.repeated += 1;
+                if from.lingers() {
+                    self.counters.repeated += u64::from(from == CmState::Timewait);
                     self.put(connection);
                 } else {
                     self.end(connection);

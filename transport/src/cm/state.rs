@@ -157,6 +157,8 @@ pub const TRANSITIONS: &[(CmState, CmInput, CmState)] = {
         (S::Timewait, I::Expire, S::Closed),
         (S::Refused, I::Req, S::Refused),
         (S::Refused, I::Rep, S::Refused),
+        // The REJ was lost, and the peer took the connection for established.
+        (S::Refused, I::Dreq, S::Refused),
         (S::Refused, I::Expire, S::Closed),
         // Questions for a service.
         (S::SidrReqSent, I::SidrRep, S::Closed),

@@ -90,6 +90,41 @@ fn a_lost_rejection_of_a_rep() {
     world.expect_nothing_left();
 }
 
+/// The active side never hears that the passive one refused after its REP. Its DREQ is answered all the same, once and
+/// for every repetition of it.
+///
+/// ```text
+///   active    passive
+///        ◀─── REP
+///     RTU ──x
+///        x─── REJ
+///     DREQ ──▶
+///        x─── DREP
+///     DREQ ──▶  (again, after the interval)
+///        ◀─── DREP
+/// ```
+#[test]
+fn a_lost_rejection_after_the_rep() {
+    let mut drep = treat("DREP", 1, Fate::Drop);
+    let mut world = World::with_fate(move |side, mad| match mad.message.name() {
+        "RTU" | "REJ" => Fate::Drop,
+        _ => drep(side, mad),
+    });
+    let active = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+    let passive = world.asked();
+    world.sides[PASSIVE].accept(world.now, passive, &offer(0x22), b"").unwrap();
+    world.event(ACTIVE);
+    world.sides[ACTIVE].ready(world.now, active, b"").unwrap();
+    assert!(matches!(world.event(ACTIVE), CmEvent::Established { .. }));
+    world.sides[PASSIVE].reject(world.now, passive, RejReason::CONSUMER, b"").unwrap();
+    world.sides[ACTIVE].disconnect(world.now, active, b"").unwrap();
+    assert_eq!(world.event(ACTIVE), CmEvent::Disconnected { id: active });
+    assert_eq!((world.sent(ACTIVE, "DREQ"), world.sent(PASSIVE, "DREP")), (2, 2));
+    assert_eq!(world.sides[PASSIVE].state(passive), CmState::Refused);
+    assert_eq!(world.event(ACTIVE), CmEvent::TimewaitExit { id: active });
+    world.expect_nothing_left();
+}
+
 /// A lost MRA costs one more repetition.
 #[test]
 fn a_lost_mra() {
