@@ -5,13 +5,13 @@ mod common;
 use std::time::Duration;
 
 use common::bottleneck::Bottleneck;
-use common::{Bench, MTU, settings};
+use common::{Bench, MTU, address, settings};
 use roce_packet::{Cnp, Datagram, Ecn, Envelope, Opcode, PathMtu, Psn, Qpn};
 use roce_sim::pair::{Action, Settings, Side};
 use roce_transport::congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, DcqcnParameters, NotificationPoint, Rate,
 };
-use roce_transport::{DropReason, EngineConfig, Instant, Pacing, QpType, SendOp, Verdict};
+use roce_transport::{DropReason, EngineConfig, Instant, Pacing, QpType, SendOp, SendWr, Verdict};
 
 fn fixed(megabits: u64) -> Congestion {
     Congestion::new(Algorithm::Fixed(Rate::megabits_per_second(megabits)))
@@ -534,6 +534,52 @@ fn one_operation_of_each_kind_works_under_control() {
     let ended = bench.ended(Side::A);
     assert_eq!(ended.iter().map(|(wr_id, _)| *wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert!(ended.iter().all(|(_, status)| *status == roce_transport::WcStatus::Success));
+}
+
+/// A queue pair that is spaced answers a long READ and writes at the same time: packet by packet in turn, whichever began.
+#[test]
+fn requests_and_read_responses_take_turns_when_they_are_spaced() {
+    for short_ones in 0..4 {
+        for read_first in [false, true] {
+            let mut config = config(fixed(1_000));
+            config.pacing = Pacing { burst: 0, preamble: true };
+            let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
+            let write = bench.write(0);
+            for wr_id in 0..short_ones {
+                bench.post(wr_id, write, 0, 8);
+                bench.drive();
+            }
+            let before = bench.sent.len();
+            let read = SendOp::Read { remote_addr: address(0), rkey: bench.host(Side::A).rkey() };
+            let element = bench.host(Side::B).memory_range(0, 60 * MTU);
+            let b = bench.b;
+            let read = SendWr::new(100, read, std::slice::from_ref(&element));
+            if read_first {
+                bench.post_send(Side::B, b, &read).unwrap();
+                bench.post(100, write, 0, 60 * MTU);
+            } else {
+                bench.post(100, write, 0, 60 * MTU);
+                bench.post_send(Side::B, b, &read).unwrap();
+            }
+            bench.drive();
+            let data =
+                bench.sent[before..].iter().filter(|sent| sent.from == Side::A && sent.bytes.len() > MTU);
+            let responds: Vec<bool> = data.map(|sent| is_read_response(sent.opcode)).collect();
+            assert_eq!(responds.len(), 120);
+            let places = |kind| responds.iter().enumerate().filter(move |(_, found)| **found == kind);
+            // Both have something to send from the first response on, until one of them has nothing left.
+            let begin = places(true).map(|(place, _)| place).min().unwrap();
+            let last = |kind| places(kind).map(|(place, _)| place).max().unwrap();
+            let both = &responds[begin..=last(true).min(last(false))];
+            let longest = both.chunk_by(|one, next| one == next).map(<[bool]>::len).max();
+            assert_eq!(longest, Some(1), "{short_ones} before, READ first: {read_first}: {responds:?}");
+            assert!(both.len() > 60, "they met for {} packets only", both.len());
+        }
+    }
+}
+
+fn is_read_response(opcode: Opcode) -> bool {
+    (Opcode::RC_RDMA_READ_RESPONSE_FIRST.0..=Opcode::RC_RDMA_READ_RESPONSE_ONLY.0).contains(&opcode.0)
 }
 
 /// Two flows on one link: the second joins late, and both end up with half of it, give or take 5 %.

@@ -107,7 +107,7 @@ impl Engine {
             echo_owed: false,
         };
         core.start_control(&self.shared);
-        let qp = Qp { core, halves, requester_turn: false, scheduled: false, queued_deadline: None };
+        let qp = Qp { core, halves, requester_turn: true, scheduled: false, queued_deadline: None };
         self.qps.insert(Box::new(qp));
         // A queue pair waits in the ready queue at most once, so this makes room for good.
         self.ready.reserve(self.qps.len().saturating_sub(self.ready.len()));

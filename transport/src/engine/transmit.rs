@@ -154,6 +154,9 @@ impl Qp {
 
 /// Lets the halves of an RC queue pair take turns, so that a long READ response does not hold up
 /// requests, nor a long WRITE the acknowledgements of the other direction.
+///
+/// A turn is used up by sending and not by being asked: where packets are spaced both halves are asked in vain between
+/// any two of them. Whoever sends out of its turn leaves it to the other.
 fn alternate(
     requester_turn: &mut bool,
     requester: &mut RcRequester,
@@ -162,12 +165,17 @@ fn alternate(
     shared: &mut Shared,
     slot: &mut TxSlot<'_>,
 ) -> Option<Transmit> {
-    *requester_turn = !*requester_turn;
-    if *requester_turn {
-        let sent = requester.transmit(core, shared, slot);
-        sent.or_else(|| responder.transmit(core, shared, slot))
-    } else {
-        let sent = responder.transmit(core, shared, slot);
-        sent.or_else(|| requester.transmit(core, shared, slot))
+    let requester_first = *requester_turn;
+    let first = match requester_first {
+        true => requester.transmit(core, shared, slot),
+        false => responder.transmit(core, shared, slot),
+    };
+    if first.is_some() {
+        *requester_turn = !requester_first;
+        return first;
+    }
+    match requester_first {
+        true => responder.transmit(core, shared, slot),
+        false => requester.transmit(core, shared, slot),
     }
 }

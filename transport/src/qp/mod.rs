@@ -35,7 +35,7 @@ use crate::wr::SendFlags;
 pub(crate) struct Qp {
     pub(crate) core: QpCore,
     pub(crate) halves: Halves,
-    /// Which half had the last turn, so that neither starves the other.
+    /// Whether the sending half is asked before the other one: whoever sent last is asked last.
     pub(crate) requester_turn: bool,
     /// Whether it waits in the engine's ready queue.
     pub(crate) scheduled: bool,
