@@ -45,7 +45,8 @@ impl Cnp {
     pub const RESERVED_LEN: usize = 16;
 
     /// The way that a CNP takes for data which came by `data`: back, with the given code point, capable of
-    /// being marked itself as in CNPs of ConnectX, and on a VLAN with the given priority.
+    /// being marked itself as in CNPs of ConnectX, and on a VLAN with the given priority. Its hop limit is that of
+    /// `data`: whoever passes a path as it arrived has to put in its own.
     #[must_use]
     pub const fn path(data: &Path, dscp: u8, pcp: u8) -> Path {
         let mut path = data.reply().with_dscp(dscp).with_ecn(Ecn::Capable0);

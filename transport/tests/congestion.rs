@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use common::bottleneck::Bottleneck;
 use common::{Bench, MTU, address, settings};
-use roce_packet::{Cnp, Datagram, Ecn, Envelope, Opcode, PathMtu, Psn, Qpn};
-use roce_sim::pair::{Action, Settings, Side};
+use roce_packet::{Cnp, Datagram, Ecn, Envelope, Opcode, Path, PathMtu, Psn, Qpn};
+use roce_sim::pair::{Action, Settings, Side, bring_up_attributes};
 use roce_transport::congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, DcqcnParameters, NotificationPoint, Rate,
 };
-use roce_transport::{DropReason, EngineConfig, Instant, Pacing, QpType, SendOp, SendWr, Verdict};
+use roce_transport::{
+    DropReason, EngineConfig, Instant, Pacing, QpAttr, QpState, QpType, SendOp, SendWr, Verdict,
+};
 
 fn fixed(megabits: u64) -> Congestion {
     Congestion::new(Algorithm::Fixed(Rate::megabits_per_second(megabits)))
@@ -161,14 +163,14 @@ fn data_is_sent_as_ecn_capable_only_under_control() {
         let engine = &bench.host(Side::A).engine;
         let attributes = engine.query_qp(bench.a).expect("it exists");
         let path = bench.path(Side::A).with_ecn(Ecn::NotCapable);
-        let mut attr = roce_transport::QpAttr::to_state(roce_transport::QpState::Reset);
+        let mut attr = QpAttr::to_state(QpState::Reset);
         let (now, a) = (bench.now, bench.a);
         let engine = &mut bench.host_mut(Side::A).engine;
         engine.modify_qp(now, a, &attr).unwrap();
-        attr = roce_transport::QpAttr::to_state(roce_transport::QpState::Init);
+        attr = QpAttr::to_state(QpState::Init);
         (attr.port, attr.pkey_index, attr.access) = (Some(1), Some(0), Some(attributes.access));
         engine.modify_qp(now, a, &attr).unwrap();
-        attr = roce_transport::QpAttr::to_state(roce_transport::QpState::Rtr);
+        attr = QpAttr::to_state(QpState::Rtr);
         attr.path = Some(path);
         attr.path_mtu = Some(attributes.path_mtu);
         attr.dest_qpn = Some(attributes.dest_qpn);
@@ -195,6 +197,40 @@ fn marks_are_answered_with_notifications_as_hardware_sends_them() {
     assert_eq!((sent.path.dscp(), sent.path.ecn()), (48, Ecn::Capable0));
     assert_eq!(bench.counter(Side::B, "np_ecn_marked_roce_packets"), 1);
     assert_eq!(bench.counter(Side::B, "np_cnp_sent"), 1);
+}
+
+/// The data came over many routers; the notification begins with the hops of its own sender.
+#[test]
+fn notifications_have_the_hop_limit_of_their_sender() {
+    for (qp_type, expected) in [(QpType::Rc, 99), (QpType::Uc, 99), (QpType::Ud, 64)] {
+        let mut bench = Bench::new(qp_type, &settings());
+        if qp_type != QpType::Ud {
+            let (a, b) = (bench.a, bench.b);
+            let path = Path { hop_limit: 99, ..bench.path(Side::B) };
+            let now = bench.now;
+            let engine = &mut bench.host_mut(Side::B).engine;
+            engine.modify_qp(now, b, &QpAttr::to_state(QpState::Reset)).unwrap();
+            for (_, attributes) in bring_up_attributes(qp_type, Side::B, path, a, &settings()) {
+                engine.modify_qp(now, b, &attributes).unwrap();
+            }
+        }
+        bench.receive(1, 0, 256);
+        let opcode = match qp_type {
+            QpType::Rc => Opcode::RC_SEND_ONLY,
+            QpType::Uc => Opcode::UC_SEND_ONLY,
+            QpType::Ud => Opcode::UD_SEND_ONLY,
+        };
+        let mut forge = bench.forge(Side::B, opcode, bench.expected(Side::B)).silent();
+        if qp_type == QpType::Ud {
+            forge = forge.deth(settings().qkey, bench.a);
+        }
+        forge = forge.payload(&[1; 8]);
+        forge.path = Path { hop_limit: 3, ..forge.path.with_ecn(Ecn::CongestionExperienced) };
+        assert_eq!(bench.arrive(Side::B, &forge).0, Verdict::Handled);
+        let told: Vec<_> = bench.sent.iter().filter(|sent| sent.opcode == Opcode::CNP).collect();
+        assert_eq!(told.len(), 1, "{qp_type:?}");
+        assert_eq!(told[0].path.hop_limit, expected, "{qp_type:?}");
+    }
 }
 
 /// Lets so much time pass, whether or not anything happens in it.

@@ -5,7 +5,7 @@
 //! and nothing else happens.
 
 use roce_packet::{
-    Cnp, Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Qpn, Transport, icrc,
+    Cnp, Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Path, Qpn, Transport, icrc,
 };
 
 use super::Engine;
@@ -158,11 +158,22 @@ fn notify(
     }
     let dest_qp = datagram.deth().map_or(core.attr.dest_qpn, |deth| deth.source_qp);
     let cnp = Cnp { dest_qp, p_key: core.attr.p_key };
+    // The notification has the whole way back before it, and not the hops that were left to the data.
+    let path = Path { hop_limit: own_hop_limit(core), ..received.path };
     let own = (core.number, &mut core.cnp_pace);
-    if !notifier.mark(shared.now, point, own, cnp, &received.path) {
+    if !notifier.mark(shared.now, point, own, cnp, &path) {
         count!(shared, core, np_cnp_coalesced);
     }
 }
+
+/// Hop limit of packets that this queue pair sends of its own accord. UD has no path of its own.
+fn own_hop_limit(core: &QpCore) -> u8 {
+    let path = core.attr.path.filter(|_| core.qp_type != QpType::Ud);
+    path.map_or(DEFAULT_HOP_LIMIT, |path| path.hop_limit)
+}
+
+/// What operating systems send with.
+const DEFAULT_HOP_LIMIT: u8 = 64;
 
 fn parse_failure(error: ParseError) -> DropReason {
     match error.kind {
