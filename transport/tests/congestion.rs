@@ -12,7 +12,8 @@ use roce_transport::congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, DcqcnParameters, NotificationPoint, Rate,
 };
 use roce_transport::{
-    DropReason, EngineConfig, Instant, Pacing, QpAttr, QpState, QpType, SendOp, SendWr, Verdict,
+    DropReason, EngineConfig, Instant, Pacing, QpAttr, QpState, QpType, Recovery, SelectiveRepeat, SendOp,
+    SendWr, Verdict,
 };
 
 fn fixed(megabits: u64) -> Congestion {
@@ -455,6 +456,39 @@ fn acknowledgements_tell_bytes_and_round_trips() {
     assert!(all.iter().all(|ack| ack.in_flight == 0 && !ack.marked));
     let trips: Vec<_> = all.iter().filter_map(|ack| ack.rtt).collect();
     assert!(trips.len() >= 4 && trips.iter().all(|rtt| *rtt == Duration::from_nanos(6_000)), "{trips:?}");
+}
+
+/// With selective repeat nothing is measured on a packet that was sent twice, nor on one whose acknowledgement waits for a
+/// packet that was lost: the first of them, an earlier one of its message, or its retransmission as well.
+#[test]
+fn round_trips_of_selective_repeat_are_those_of_undisturbed_packets() {
+    for (lost, times) in [(0x1000, 1), (0x1000, 2), (0x1001, 1), (0x1002, 1), (0x1002, 2)] {
+        let (congestion, log) = recorded(false);
+        let recovery = Recovery::SelectiveRepeat(SelectiveRepeat { cap: 64, ..SelectiveRepeat::default() });
+        let mut bench =
+            Bench::with_config(QpType::Rc, &settings(), EngineConfig { recovery, ..config(congestion) });
+        let mut left = times;
+        bench.set_script(move |sent| {
+            let hit = sent.from == Side::A && sent.psn.get() == lost && left > 0;
+            left -= u32::from(hit);
+            if hit { Action::Drop } else { Action::Pass }
+        });
+        let write = bench.write(0);
+        for wr_id in 0..5 {
+            bench.post(wr_id, write, 0, 2 * MTU);
+        }
+        bench.drive();
+        let disturbed = log.lock().unwrap().len();
+        bench.post(5, write, 0, 2 * MTU);
+        bench.drive();
+        assert_eq!(bench.ended(Side::A).len(), 6);
+        assert!(bench.counter(Side::A, "retransmitted_packets") > 0);
+        let all = log.lock().unwrap().clone();
+        assert!(all[disturbed..].iter().any(|ack| ack.rtt.is_some()), "it measures again");
+        for rtt in all.iter().filter_map(|ack| ack.rtt) {
+            assert_eq!(rtt, Duration::from_nanos(2_000), "packet {lost:#x} lost {times} times");
+        }
+    }
 }
 
 #[test]

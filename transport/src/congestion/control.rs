@@ -152,6 +152,12 @@ impl Control {
         (self.in_flight, self.asked, self.watched) = (0, None, None);
     }
 
+    /// A packet is sent again. The answer to what was sent before may be to either of two packets, or have waited for the one
+    /// that was missing: no round trip is measured on it.
+    pub(crate) fn forget_round_trip(&mut self) {
+        self.watched = None;
+    }
+
     /// Something is lost.
     pub(crate) fn lost(&mut self, now: Instant, loss: Loss) {
         self.tell(now, |algorithm| algorithm.on_loss(now, loss));

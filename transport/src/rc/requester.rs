@@ -301,6 +301,9 @@ impl RcRequester {
             let again =
                 self.cursor != self.unsent && self.recovery.as_ref().is_some_and(|it| it.is_resending());
             let payload = if again { 0 } else { payload };
+            if self.cursor != self.unsent {
+                control.forget_round_trip();
+            }
             control.request_sent(shared.now, SentRequest { psn, payload: payload as u64, ack_req, measures });
         }
     }
