@@ -62,6 +62,15 @@ struct Entry {
     wait_ns: u64,
 }
 
+impl Entry {
+    /// Whether somebody who wants an answer now is to get one of his own: the last question was given up, or nobody has
+    /// waited for the answer for as long as one may take.
+    fn begins_anew(&self, now: Instant) -> bool {
+        let unwatched = now.since(self.check_at).as_nanos();
+        matches!(self.answer, Resolution::Failed(_)) || unwatched >= u128::from(GIVE_UP_NS)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     lookups: u64,
@@ -141,6 +150,10 @@ impl KernelHost {
     }
 
     fn update(&mut self, now: Instant, destination: IpAddr, entry: &mut Entry) -> io::Result<()> {
+        if entry.begins_anew(now) {
+            entry.asked_at = None;
+            entry.wait_ns = FIRST_WAIT_NS;
+        }
         // While the neighbour is being asked, its route is not looked at again and again.
         if entry.answer != Resolution::Pending || entry.next_hop.is_none() {
             let (answer, next_hop) = match self.netlink.route(destination, self.interface)? {
@@ -178,17 +191,13 @@ impl KernelHost {
             entry.check_at = now.plus_nanos(REFRESH_NS);
             return Ok(());
         }
-        // Somebody who asks before the clock runs says zero; what counts is when frames wait.
-        let asked_at = entry.asked_at.filter(|at| *at != Instant::ZERO);
         let is_due = now.since(entry.asked_last).as_nanos() >= u128::from(REFRESH_NS);
         if entry.asked_at.is_none() || is_due && found == Neighbour::Unknown {
             self.ask(now, next_hop, entry);
         }
-        let asked_at = *entry.asked_at.insert(asked_at.unwrap_or(now));
+        let asked_at = *entry.asked_at.get_or_insert(now);
         if now.since(asked_at).as_nanos() >= u128::from(GIVE_UP_NS) {
-            if !matches!(entry.answer, Resolution::Failed(_)) {
-                self.counters.unanswered += 1;
-            }
+            self.counters.unanswered += 1;
             entry.answer = Resolution::Failed(Unreachable::NoAnswer { next_hop });
             entry.check_at = now.plus_nanos(RETRY_NS);
             return Ok(());
@@ -363,7 +372,7 @@ fn with_scope(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
 
 /// How old an answer may be, and how often at most the kernel is made to ask.
 const REFRESH_NS: u64 = 1_000_000_000;
-/// How often a neighbour is looked for that did not answer.
+/// How long nobody is asked again after nobody answered.
 const RETRY_NS: u64 = 250_000_000;
 /// How long a neighbour may take to answer. The kernel asks three times, a second apart.
 const GIVE_UP_NS: u64 = 3_000_000_000;

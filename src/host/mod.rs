@@ -60,6 +60,7 @@ pub(crate) trait Host: Send {
 
     /// Where frames for a unicast address go. Asks around by itself when nobody knows yet; called for every
     /// packet, thus fast when the answer is known.
+    /// `now` never goes back, or an answer that is over would be given for ever.
     fn resolve(&mut self, now: Instant, destination: IpAddr) -> Resolution;
 
     /// Takes a frame that is not RoCE.

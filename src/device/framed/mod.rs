@@ -63,6 +63,8 @@ pub(crate) struct FramedDevice {
     /// To ourselves: received at the next call.
     own: VecDeque<HeldDatagram>,
     scratch: Vec<u8>,
+    /// The latest time that was heard of, for questions of callers that do not say when they ask.
+    latest: Instant,
     counters: Counters,
 }
 
@@ -123,6 +125,7 @@ impl FramedDevice {
             unlooked: 0,
             own: VecDeque::new(),
             scratch: vec![0; MAX_DATAGRAM],
+            latest: Instant::ZERO,
             counters: Counters::default(),
         }
     }
@@ -149,7 +152,7 @@ impl Device for FramedDevice {
         // So that the answer is there when the first datagram leaves.
         if !path.destination.is_multicast()
             && !self.is_own(path.destination)
-            && let Resolution::Failed(reason) = self.host.resolve(Instant::ZERO, path.destination)
+            && let Resolution::Failed(reason) = self.host.resolve(self.latest, path.destination)
         {
             return Err(io::Error::new(
                 io::ErrorKind::HostUnreachable,
@@ -168,6 +171,7 @@ impl Device for FramedDevice {
     }
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.latest = self.latest.max(now);
         self.close(now);
         self.release_held(now);
         self.send_for_host(now);
@@ -182,6 +186,7 @@ impl Device for FramedDevice {
     }
 
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
+        self.latest = self.latest.max(now);
         self.unlooked = 0;
         self.receive_burst(now, sink)
     }

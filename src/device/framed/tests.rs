@@ -35,6 +35,8 @@ struct Shared {
     neighbours: HashMap<IpAddr, Resolution>,
     host_frames: Vec<Vec<u8>>,
     host_sends: Vec<Vec<u8>>,
+    /// When the host was last asked for a neighbour.
+    resolved_at: Instant,
     /// Frames that the port takes until it is flushed.
     room: usize,
 }
@@ -97,8 +99,10 @@ impl Host for TestHost {
         &self.addresses
     }
 
-    fn resolve(&mut self, _now: Instant, destination: IpAddr) -> Resolution {
-        self.link.lock().unwrap().neighbours.get(&destination).cloned().unwrap_or(Resolution::Pending)
+    fn resolve(&mut self, now: Instant, destination: IpAddr) -> Resolution {
+        let mut shared = self.link.lock().unwrap();
+        shared.resolved_at = now;
+        shared.neighbours.get(&destination).cloned().unwrap_or(Resolution::Pending)
     }
 
     fn handle_frame(&mut self, _now: Instant, frame: &Incoming<'_>) {
@@ -276,6 +280,21 @@ fn nobody_there_is_counted_and_does_not_fill_the_memory() {
     assert!(sent(&link).is_empty());
     let error = device.bind_source_port(&way, 49_152).unwrap_err().to_string();
     assert!(error.contains("198.18.0.9") && error.contains("does not answer"), "{error}");
+}
+
+#[test]
+fn the_host_is_asked_with_the_latest_time_when_a_path_is_made() {
+    let (mut device, link) = device(1, FrameSettings::default());
+    let way = path(us(1), us(9));
+    let resolved_at = |device: &mut FramedDevice| {
+        device.bind_source_port(&way, 49_152).unwrap();
+        link.lock().unwrap().resolved_at
+    };
+    assert_eq!(resolved_at(&mut device), Instant::ZERO);
+    device.flush(Instant::from_nanos(5)).unwrap();
+    assert_eq!(resolved_at(&mut device), Instant::from_nanos(5));
+    device.receive(Instant::from_nanos(7), &mut |_| {}).unwrap();
+    assert_eq!(resolved_at(&mut device), Instant::from_nanos(7));
 }
 
 #[test]

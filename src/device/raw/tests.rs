@@ -9,14 +9,15 @@ use roce_packet::FrameHeaders;
 use socket2::{Domain, Protocol, Type};
 
 use super::*;
-use crate::device::framed::FramedDevice;
+use crate::device::Device;
 use crate::device::framed::port::Split;
+use crate::device::framed::{FrameSettings, FramedDevice};
 use crate::device::namespaces::{Cable, Namespace};
 use crate::device::ports::{
     Arrived, FAR, NEAR, PLAIN, Shape, check_devices, check_kinds, check_lengths, check_way, frame, put,
     receive, send, what_is_taken,
 };
-use crate::device::testing::{path, skip_unless};
+use crate::device::testing::{datagram, path, put as put_datagram, skip_unless};
 use crate::host::{Host, Resolution};
 
 fn open_in(namespace: &Namespace, spec: &str) -> (RawPort, KernelHost) {
@@ -290,6 +291,41 @@ fn whole_devices_talk() {
         check_devices(near, far);
         let superframes = crate::device::testing::counter(far, "raw_rx_superframes");
         assert_eq!(superframes > 0, options.is_empty(), "{superframes} superframes");
+    }
+}
+
+#[test]
+fn what_could_not_be_reached_once_can_be_reached_later() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let (port, host) = open_in(&cable.near, "raw:v0");
+    let mut device = FramedDevice::new(Box::new(port), Box::new(host), FrameSettings::default());
+    let way = |to: &str| path("198.18.0.1".parse().unwrap(), to.parse().unwrap());
+    let at = |second: u64| Instant::from_nanos(second * 1_000_000_000);
+
+    // A route that comes later.
+    let far = way("198.19.0.1");
+    assert!(device.bind_source_port(&far, 49_152).is_err());
+    cable.near.ip(&["route add 198.19.0.0/16 via 198.18.0.2"]);
+    device.flush(at(1)).unwrap();
+    device.bind_source_port(&far, 49_152).unwrap();
+
+    // A peer that comes later.
+    let near = way("198.18.0.3");
+    device.bind_source_port(&near, 49_152).unwrap();
+    device.flush(at(4)).unwrap();
+    let error = device.bind_source_port(&near, 49_152).unwrap_err();
+    assert!(error.to_string().contains("198.18.0.3 does not answer"), "{error}");
+    cable.far.ip(&["address add 198.18.0.3/24 dev v1"]);
+    device.flush(at(5)).unwrap();
+    device.bind_source_port(&near, 49_152).unwrap();
+    let mut now = at(5);
+    put_datagram(&mut device, now, &near, &datagram(&near, 0, 64));
+    let end = Clock::now() + Duration::from_secs(20);
+    while crate::device::testing::counter(&device, "frame_tx_frames") == 0 {
+        now = now.plus_nanos(1_000_000);
+        device.flush(now).unwrap();
+        assert!(Clock::now() < end, "nobody asks for 198.18.0.3 again");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -206,6 +206,27 @@ fn who_does_not_answer_fails_after_three_seconds_and_is_tried_again() {
 }
 
 #[test]
+fn who_is_wanted_again_gets_the_whole_time_again() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let mut rig = Rig::new(&cable.near);
+    let next_hop = "198.18.0.3".parse().unwrap();
+    let failed = Resolution::Failed(Unreachable::NoAnswer { next_hop });
+    let mut now = Instant::from_nanos(1);
+    for attempt in 1..=3 {
+        assert_eq!(rig.host.resolve(now, next_hop), Resolution::Pending, "attempt {attempt}");
+        now = now.plus_nanos(GIVE_UP_NS);
+        assert_eq!(rig.host.resolve(now, next_hop), failed, "attempt {attempt}");
+        // Not at once: frames to somebody who is not there would be kept all the time.
+        assert_eq!(rig.host.resolve(now.plus_nanos(RETRY_NS - 1), next_hop), failed, "attempt {attempt}");
+        now = now.plus_nanos(RETRY_NS);
+        assert_eq!(rig.counter("host_unanswered"), attempt);
+    }
+    // Asked, and then nobody waited: what was not heard meanwhile says nothing.
+    assert_eq!(rig.host.resolve(now, next_hop), Resolution::Pending);
+    assert_eq!(rig.host.resolve(now.plus_nanos(10 * GIVE_UP_NS), next_hop), Resolution::Pending);
+}
+
+#[test]
 fn a_question_before_the_clock_runs_is_no_delay() {
     let Some(cable) = Cable::new(1500) else { return };
     let mut rig = Rig::new(&cable.near);
