@@ -36,19 +36,19 @@ fn run(weak: &Weak<Inner>) {
     }
 }
 
-/// Goes to bed, and says until when. Whoever makes an earlier deadline wakes this thread.
-fn lie_down(inner: &Arc<Inner>) -> Duration {
+/// Goes to bed, and says until when, and whether the device failed. Whoever makes an earlier deadline wakes this thread.
+fn lie_down(inner: &Arc<Inner>) -> (Duration, bool) {
     let driver = inner.lock();
     let now = driver.now();
     let sleep = driver.deadline().map_or(LONGEST_SLEEP, |deadline| deadline.since(now).min(LONGEST_SLEEP));
     inner.lie_down(now.plus_nanos(sleep.as_nanos() as u64));
-    sleep
+    (sleep, driver.failure().is_some())
 }
 
 /// While threads of the application wait, they watch the device. They do not know of deadlines that came
 /// up after they had gone to sleep.
 fn stand_by(inner: &Arc<Inner>) {
-    let timeout = lie_down(inner);
+    let (timeout, _) = lie_down(inner);
     let waited = wait_readable(&[inner.wake_descriptor()], Some(timeout));
     inner.get_up();
     report(waited);
@@ -69,8 +69,10 @@ fn report(waited: std::io::Result<bool>) {
 
 /// Sleeps until there is something to do and does it, for as long as more keeps coming.
 fn serve(inner: &Arc<Inner>) {
-    let timeout = lie_down(inner);
+    let (timeout, has_failed) = lie_down(inner);
     let waited = match inner.device_descriptor() {
+        // It would be readable for ever, and there is nothing to be had.
+        Some(_) if has_failed => wait_readable(&[inner.wake_descriptor()], Some(timeout)),
         Some(device) => wait_readable(&[device, inner.wake_descriptor()], Some(timeout)),
         None => wait_readable(&[inner.wake_descriptor()], Some(timeout.min(BACK_OFF))),
     };

@@ -12,7 +12,7 @@ pub(crate) mod wake;
 use std::collections::VecDeque;
 use std::io;
 
-use roce_transport::{AsyncEvent, CqId, Engine, Event, Instant, Verdict};
+use roce_transport::{AsyncEvent, CqId, Engine, Event, Instant, TxSlot, Verdict};
 
 use crate::cm::service::CmService;
 use crate::device::Device;
@@ -22,6 +22,8 @@ pub use path::{GidEntry, PathOptions};
 
 /// Bursts that one call handles before it returns, so that a flood cannot keep the caller for ever.
 const MAX_BURSTS: usize = 8;
+/// When to try again where the device had no room.
+const FULL_RETRY_NS: u64 = 20_000;
 
 /// One engine, one device, one clock. Whoever holds the lock around it makes progress for everybody.
 pub(crate) struct Driver {
@@ -33,7 +35,7 @@ pub(crate) struct Driver {
     pub(crate) async_events: VecDeque<AsyncEvent>,
     /// The device took no more datagrams at the last try.
     device_full: bool,
-    /// The first error of the device that will not go away by itself.
+    /// The first error of the device that will not go away by itself. From then on the device is left alone.
     failure: Option<io::Error>,
     pub(crate) statistics: DriverStatistics,
     /// Connection management, once somebody has used it.
@@ -139,6 +141,9 @@ impl Driver {
 
     /// Takes in one burst; returns how many datagrams it had.
     fn receive(&mut self, now: Instant) -> usize {
+        if self.failure.is_some() {
+            return 0;
+        }
         let Self { engine, device, statistics, .. } = self;
         let received = device.receive(now, &mut |received| {
             if let Verdict::Dropped(_) = engine.handle_datagram(now, received) {
@@ -162,6 +167,9 @@ impl Driver {
 
     /// Sends whatever the engine has to send.
     pub(crate) fn send_all(&mut self, now: Instant) {
+        if self.failure.is_some() {
+            return self.discard(now);
+        }
         let mut flushed_in_vain = false;
         loop {
             let Some(mut slot) = self.device.slot() else {
@@ -181,6 +189,13 @@ impl Driver {
         self.device_full = flushed_in_vain;
     }
 
+    /// What is sent through a device that failed is lost, as behind a cut cable: whoever waits for an answer runs out of
+    /// retries, and a completion says so.
+    fn discard(&mut self, now: Instant) {
+        let mut nowhere = vec![0; self.device.capabilities().max_datagram];
+        while self.engine.poll_transmit(now, &mut TxSlot::new(&mut nowhere)).is_some() {}
+    }
+
     fn flush(&mut self, now: Instant) {
         if let Err(error) = self.device.flush(now) {
             self.fail(error);
@@ -197,8 +212,10 @@ impl Driver {
     }
 
     fn fail(&mut self, error: io::Error) {
-        tracing::error!(%error, "the device failed");
-        self.failure.get_or_insert(error);
+        if self.failure.is_none() {
+            tracing::error!(%error, "the device failed");
+            self.failure = Some(error);
+        }
     }
 
     /// The device's first lasting error.
@@ -208,8 +225,16 @@ impl Driver {
 
     /// When somebody has to call [`progress`](Self::progress) although nothing arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let retry = self.device_full.then(|| self.now().plus_nanos(20_000));
         let cm = self.cm.as_ref().and_then(|cm| cm.manager.poll_timeout());
-        [self.engine.poll_timeout(), self.device.deadline(), retry, cm].into_iter().flatten().min()
+        [self.engine.poll_timeout(), self.device_deadline(), cm].into_iter().flatten().min()
+    }
+
+    fn device_deadline(&self) -> Option<Instant> {
+        if self.failure.is_some() {
+            // What it still wants to do it never can.
+            return None;
+        }
+        let retry = self.device_full.then(|| self.now().plus_nanos(FULL_RETRY_NS));
+        [self.device.deadline(), retry].into_iter().flatten().min()
     }
 }

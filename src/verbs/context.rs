@@ -521,6 +521,9 @@ impl Inner {
         if !driver.async_events.is_empty() {
             self.async_wake.signal();
         }
+        if driver.failure().is_some() {
+            self.channels.tell_failure();
+        }
         self.wake_for_deadline(driver);
     }
 

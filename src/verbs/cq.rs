@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use roce_transport::{CqId, Notify, Wc};
 use super::{Context, VerbsError};
 use crate::driver::wake::{Wake, wait_readable};
 
-/// Where completion events arrive: a descriptor for poll, epoll or tokio, and the queues that had one.
+/// Where completion events arrive: a descriptor for poll, epoll or tokio, and the queues that had one. The descriptor
+/// becomes readable without an event when the device fails; polling a queue then tells the error.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
     context: Context,
@@ -27,6 +29,7 @@ pub(crate) struct ChannelState {
 #[derive(Debug, Default)]
 pub(crate) struct ChannelRegistry {
     by_cq: Mutex<HashMap<CqId, Arc<ChannelState>>>,
+    is_failure_told: AtomicBool,
 }
 
 impl ChannelRegistry {
@@ -34,6 +37,16 @@ impl ChannelRegistry {
         let channel = self.by_cq.lock().unwrap_or_else(PoisonError::into_inner).get(&cq).cloned();
         if let Some(channel) = channel {
             channel.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(cq);
+            channel.wake.signal();
+        }
+    }
+
+    /// The device failed: whoever sleeps on a channel waits in vain, and shall poll and find the error.
+    pub(crate) fn tell_failure(&self) {
+        if self.is_failure_told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for channel in self.by_cq.lock().unwrap_or_else(PoisonError::into_inner).values() {
             channel.wake.signal();
         }
     }
@@ -69,7 +82,7 @@ impl CompletionChannel {
     ///
     /// # Errors
     ///
-    /// When `timeout` passes, or the operating system refuses to wait.
+    /// When `timeout` passes, the device failed, or the operating system refuses to wait.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<CqId, WaitError> {
         let inner = &self.context.inner;
         let end = timeout.map(|timeout| Instant::now() + timeout);
@@ -82,6 +95,10 @@ impl CompletionChannel {
             if inner.lock_and_progress() {
                 spin_end = Instant::now() + inner.spin;
                 continue;
+            }
+            if let Err(error) = self.context.check_device() {
+                // What came of this progress is told first.
+                return self.try_event().ok_or(WaitError::Verbs(error));
             }
             let now = Instant::now();
             if end.is_some_and(|end| now >= end) {

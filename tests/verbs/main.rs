@@ -6,6 +6,7 @@ mod common;
 mod cm;
 mod concurrency;
 mod congestion;
+mod device_failure;
 mod errors;
 mod events;
 mod faults;
