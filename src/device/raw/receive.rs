@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use roce_packet::VlanTag;
 
 use super::header;
+use super::socket::has_lost_interface;
 use crate::device::framed::port::Incoming;
 use crate::device::mmsg;
 use crate::device::udp::cmsg::{ControlBuffer, read_control, space};
@@ -39,6 +40,8 @@ pub(super) struct Receiver {
     used: usize,
     /// How many frames to ask for: one that comes alone is asked for alone, which is cheaper.
     ask: usize,
+    /// The interface went down, and nothing has arrived since.
+    is_down: bool,
     pub(super) counters: Counters,
 }
 
@@ -64,7 +67,7 @@ impl Receiver {
         };
         let headers = controls.iter_mut().zip(&mut slices).map(describe).collect();
         let counters = Counters::default();
-        Self { data, controls, _slices: slices, headers, used: COUNT, ask: 1, counters }
+        Self { data, controls, _slices: slices, headers, used: COUNT, ask: 1, is_down: false, counters }
     }
 
     /// Receives one burst.
@@ -92,17 +95,9 @@ impl Receiver {
     pub(super) fn receive_all(&mut self, socket: BorrowedFd<'_>, take: &mut Take<'_>) -> io::Result<usize> {
         let filled = match self.fill(socket) {
             Ok(filled) => filled,
-            Err(error) => match error.raw_os_error().unwrap_or(0) {
-                libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(error),
-                // A superframe of a kind that the kernel cannot describe; it is gone.
-                libc::EINVAL => {
-                    self.counters.bad_kind += 1;
-                    return Ok(0);
-                }
-                // Nothing there, or the interface went down and may come up again.
-                _ => return Ok(0),
-            },
+            Err(error) => return self.judge(socket, error).map(|()| 0),
         };
+        self.is_down = false;
         let Self { data, controls, headers, counters, .. } = self;
         let mut count = 0;
         for ((buffer, message), control) in
@@ -125,6 +120,22 @@ impl Receiver {
         }
         counters.frames += count as u64;
         Ok(count)
+    }
+
+    /// Nothing was received: an error if nothing ever will be.
+    fn judge(&mut self, socket: BorrowedFd<'_>, error: io::Error) -> io::Result<()> {
+        match error.raw_os_error().unwrap_or(0) {
+            libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(error),
+            // A superframe of a kind that the kernel cannot describe; it is gone.
+            libc::EINVAL => self.counters.bad_kind += 1,
+            libc::ENETDOWN => self.is_down = true,
+            _ => {}
+        }
+        // It may come up again, unless it was deleted. That it went down is said once, and before it is deleted.
+        if self.is_down && has_lost_interface(socket) {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "its interface has been deleted"));
+        }
+        Ok(())
     }
 
     /// One system call; returns how many frames came.

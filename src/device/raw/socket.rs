@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use roce_packet::MacAddr;
 use rustix::net::sockopt;
@@ -123,6 +123,17 @@ fn bind(socket: &Socket, interface: u32) -> io::Result<()> {
     // SAFETY: the address lives until the call returns and has the length given.
     let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether the interface that a socket was bound to is there no more.
+pub(super) fn has_lost_interface(socket: BorrowedFd<'_>) -> bool {
+    // SAFETY: all zeros are a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel writes an address, for which there is room, and `len` says so.
+    let result = unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
+    // A deleted interface takes its number with it.
+    result == 0 && address.sll_ifindex < 0
 }
 
 /// Makes the interface take more frames than those to itself: to a group, or all (`PACKET_MR_…`).

@@ -266,6 +266,23 @@ fn an_interface_that_goes_down_comes_back() {
 }
 
 #[test]
+fn a_deleted_interface_is_an_error_for_those_who_only_receive() {
+    let Some(mut rig) = rig(1500) else { return };
+    rig.cable.near.ip(&["link set v0 down"]);
+    assert!(receive(&mut rig.near, 0).is_empty(), "it may come up again");
+    rig.cable.near.ip(&["link delete v0"]);
+    let end = Clock::now() + Duration::from_secs(10);
+    let error = loop {
+        match FramePort::receive(&mut rig.near, &mut |_| panic!("a frame")) {
+            Err(error) => break error,
+            Ok(_) => assert!(Clock::now() < end, "nobody says that the interface is gone"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(error.to_string().contains("interface has been deleted"), "{error}");
+}
+
+#[test]
 fn errors_say_what_to_do_next() {
     let Some(cable) = Cable::new(1500) else { return };
     let refusal = |spec: &'static str| {
