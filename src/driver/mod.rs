@@ -6,6 +6,7 @@
 
 pub(crate) mod background;
 pub(crate) mod clock;
+mod groups;
 pub(crate) mod path;
 pub(crate) mod wake;
 
@@ -17,6 +18,7 @@ use roce_transport::{AsyncEvent, CqId, Engine, Event, Instant, TxSlot, Verdict};
 use crate::cm::service::CmService;
 use crate::device::Device;
 use clock::Clock;
+use groups::Groups;
 
 pub use path::{GidEntry, PathOptions};
 
@@ -38,6 +40,7 @@ pub(crate) struct Driver {
     /// The first error of the device that will not go away by itself. From then on the device is left alone.
     failure: Option<io::Error>,
     pub(crate) statistics: DriverStatistics,
+    groups: Groups,
     /// Connection management, once somebody has used it.
     cm: Option<Box<CmService>>,
 }
@@ -65,6 +68,7 @@ impl Driver {
             device_full: false,
             failure: None,
             statistics: DriverStatistics::default(),
+            groups: Groups::default(),
             cm: None,
         }
     }

@@ -130,6 +130,7 @@ impl Drop for QpInner {
         // What it still owes its peer, an acknowledgement for example, goes out first.
         let now = driver.now();
         driver.transmit(now);
+        driver.leave_all_groups(self.number);
         let destroyed = driver.engine.destroy_qp(self.number);
         debug_assert!(destroyed.is_ok(), "nobody else destroys it: {destroyed:?}");
     }
@@ -340,28 +341,22 @@ impl QueuePair {
         Ok(self.0.pd.context().inner.lock().engine.post_recv(self.0.number, wr)?)
     }
 
-    /// Joins a multicast group with a UD queue pair.
+    /// Joins a multicast group with a UD queue pair. Joining twice is one membership, which ends with the queue pair at
+    /// the latest.
     ///
     /// # Errors
     ///
-    /// When the device carries no multicast.
+    /// When it is no UD queue pair, or the device cannot join.
     pub fn attach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
-        let mut driver = self.0.pd.context().inner.lock();
-        driver
-            .device_mut()
-            .set_multicast(group, true)
-            .map_err(VerbsError::io("joining a multicast group"))?;
-        Ok(driver.engine.attach_multicast(self.0.number, group)?)
+        self.0.pd.context().inner.lock().join_group(self.0.number, group)
     }
 
-    /// Leaves a multicast group.
+    /// Leaves a multicast group. Other queue pairs of the context that are in it stay so.
     ///
     /// # Errors
     ///
-    /// When the device carries no multicast.
+    /// When the device cannot leave.
     pub fn detach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
-        let mut driver = self.0.pd.context().inner.lock();
-        driver.engine.detach_multicast(self.0.number, group)?;
-        driver.device_mut().set_multicast(group, false).map_err(VerbsError::io("leaving a multicast group"))
+        self.0.pd.context().inner.lock().leave_group(self.0.number, group)
     }
 }

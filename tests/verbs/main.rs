@@ -12,6 +12,7 @@ mod events;
 mod faults;
 mod lifetimes;
 mod messages;
+mod multicast;
 mod operations;
 mod rping;
 mod shared_receives;
