@@ -31,7 +31,7 @@ use crate::host::{Host, Resolution};
 use held::{Held, HeldDatagram};
 use pauses::Pauses;
 use port::{FramePort, MAX_DATAGRAM};
-use transmit::Superframe;
+use transmit::{Superframe, address_in};
 
 pub use settings::FrameSettings;
 
@@ -150,8 +150,8 @@ impl Device for FramedDevice {
 
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
         // So that the answer is there when the first datagram leaves.
-        if !path.destination.is_multicast()
-            && !self.is_own(path.destination)
+        if !self.is_own(path.destination)
+            && address_in(path).is_none()
             && let Resolution::Failed(reason) = self.host.resolve(self.latest, path.destination)
         {
             return Err(io::Error::new(

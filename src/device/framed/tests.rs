@@ -517,6 +517,23 @@ fn roce_v1_goes_to_the_address_in_the_gid() {
 }
 
 #[test]
+fn nobody_is_asked_for_an_address_that_the_destination_tells() {
+    let (mut device, link) = device(1, FrameSettings::default());
+    let peer = IpAddr::V6(Gid::link_local(PEER_MAC).to_ipv6());
+    let gone = Resolution::Failed(Unreachable::NoAnswer { next_hop: peer });
+    link.lock().unwrap().neighbours.insert(peer, gone);
+    let mut way = path(IpAddr::V6(Gid::link_local(OUR_MAC).to_ipv6()), peer);
+    assert!(device.bind_source_port(&way, 49_152).is_err());
+    way.encapsulation = Encapsulation::RoceV1;
+    device.bind_source_port(&way, 49_152).unwrap();
+    // What is no EUI-64 says nothing.
+    let gone = Resolution::Failed(Unreachable::NoRoute);
+    link.lock().unwrap().neighbours.insert(us6(9), gone);
+    way.destination = us6(9);
+    assert!(device.bind_source_port(&way, 49_152).is_err());
+}
+
+#[test]
 fn multicast_has_its_own_addresses_and_needs_joining() {
     let (mut device, link) = device(1, FrameSettings::default());
     let group: IpAddr = "239.1.2.3".parse().unwrap();

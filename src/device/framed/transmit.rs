@@ -123,12 +123,7 @@ impl FramedDevice {
         if self.pauses.is_paused(now, priority_of(path)) {
             return Fate::Hold;
         }
-        if let Some(mac) = MacAddr::for_multicast(path.destination) {
-            return Fate::Send(mac);
-        }
-        if path.encapsulation == Encapsulation::RoceV1
-            && let Some(mac) = Gid::from_ip(path.destination).link_local_mac()
-        {
+        if let Some(mac) = address_in(path) {
             return Fate::Send(mac);
         }
         match self.host.resolve(now, path.destination) {
@@ -245,6 +240,15 @@ impl FramedDevice {
             self.counters.tx_host_frames += 1;
         }
     }
+}
+
+/// The Ethernet address that follows from the destination itself, so that nobody has to be asked: that of a group, and
+/// the one in the default GID of RoCE v1.
+pub(super) fn address_in(path: &Path) -> Option<MacAddr> {
+    MacAddr::for_multicast(path.destination).or_else(|| match path.encapsulation {
+        Encapsulation::RoceV1 => Gid::from_ip(path.destination).link_local_mac(),
+        Encapsulation::RoceV2 => None,
+    })
 }
 
 /// What checksum offload wants to find in the checksum field: the sum of the pseudo header, not inverted
