@@ -66,12 +66,19 @@ impl Pauses {
         }
     }
 
+    /// Forgets the pauses that are over, so that [`next_end`](Self::next_end) lies ahead.
+    pub(crate) fn forget_ended(&mut self, now: Instant) {
+        for until in &mut self.until {
+            *until = until.filter(|end| now < *end);
+        }
+    }
+
     /// Whether there was ever one.
     pub(crate) fn were_seen(&self) -> bool {
         self.global_frames > 0 || self.frames.iter().any(|count| *count > 0)
     }
 
-    /// When the next pause ends.
+    /// When the next pause ends. One that is over counts until it is forgotten or somebody asks for its priority.
     pub(crate) fn next_end(&self) -> Option<Instant> {
         self.until.iter().flatten().min().copied()
     }

@@ -381,6 +381,28 @@ fn a_paused_priority_waits_and_others_go_on() {
 }
 
 #[test]
+fn a_pause_that_is_over_wakes_nobody_again() {
+    let (mut device, link) = device(1, FrameSettings::default());
+    let mut quanta = [None; 8];
+    (quanta[3], quanta[4]) = (Some(10), Some(1000));
+    let mut pause = [0; PauseFrame::LEN];
+    PauseFrame { source: PEER_MAC, request: PauseRequest::PerPriority(quanta) }.emit(&mut pause);
+    link.lock().unwrap().arriving.push((pause.to_vec(), None, None));
+    receive_all(&mut device);
+    // Nothing is sent with priority 3; one datagram waits for the end of the longer pause.
+    let way = path(us(1), us(2)).with_dscp(4 << 3);
+    send(&mut device, &way, &[&datagram(&way, 0, 4)]);
+    for now in [5_119, 5_120, 100_000, 511_999].map(Instant::from_nanos) {
+        device.flush(now).unwrap();
+        assert!(device.deadline().is_some_and(|at| now < at), "{:?} after {now:?}", device.deadline());
+    }
+    assert!(sent(&link).is_empty());
+    device.flush(Instant::from_nanos(512_000)).unwrap();
+    assert_eq!(sent(&link).len(), 1);
+    assert_eq!(device.deadline(), None);
+}
+
+#[test]
 fn a_pause_without_end_stops_the_engine_instead_of_filling_the_memory() {
     let (mut device, link) = device(1, FrameSettings::default());
     let mut pause = [0; PauseFrame::LEN];

@@ -192,6 +192,8 @@ impl FramedDevice {
             self.check_held_at = None;
             return;
         }
+        // Those of priorities that nobody sends with would wake us for ever.
+        self.pauses.forget_ended(now);
         let mut held = std::mem::take(&mut self.held);
         self.is_port_full = false;
         held.release(|datagram| self.release(now, datagram));
