@@ -25,6 +25,8 @@ pub(crate) struct Link {
     pub(crate) driver: String,
     /// Queues that frames may arrive at, if the driver tells.
     pub(crate) rx_queues: Option<u32>,
+    /// Queues that frames may leave by, if the driver tells.
+    pub(crate) tx_queues: Option<u32>,
 }
 
 impl Link {
@@ -51,6 +53,7 @@ impl Link {
         let fail = |source| OpenError::System { spec: spec.to_owned(), step: "ask for the MTU", source };
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(fail)?;
         let mtu = link_mtu(&socket, name).map_err(fail)?;
+        let (rx_queues, tx_queues) = queues(&socket, name);
         Ok(Self {
             name: name.to_owned(),
             index: found.index,
@@ -58,7 +61,8 @@ impl Link {
             mtu,
             bits_per_second: speed(&socket, name),
             driver: driver(&socket, name).unwrap_or_default(),
-            rx_queues: rx_queues(&socket, name),
+            rx_queues,
+            tx_queues,
         })
     }
 }
@@ -104,11 +108,13 @@ fn driver(socket: &UdpSocket, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
-fn rx_queues(socket: &UdpSocket, name: &str) -> Option<u32> {
+/// Queues to receive from and queues to send by.
+fn queues(socket: &UdpSocket, name: &str) -> (Option<u32>, Option<u32>) {
+    let request = Channels { command: GET_CHANNELS, ..Channels::default() };
     // SAFETY: the structure has the layout that the kernel gives to this request.
-    let channels =
-        unsafe { ethtool(socket, name, Channels { command: GET_CHANNELS, ..Channels::default() }) }?;
-    Some(channels.rx + channels.combined).filter(|count| *count > 0)
+    let Some(found) = (unsafe { ethtool(socket, name, request) }) else { return (None, None) };
+    let count = |own: u32| Some(own.saturating_add(found.combined)).filter(|count| *count > 0);
+    (count(found.rx), count(found.tx))
 }
 
 /// Asks the driver of an interface; `None` if it does not answer.
@@ -169,7 +175,7 @@ struct Channels {
     command: u32,
     _max: [u32; 4],
     rx: u32,
-    _tx: u32,
+    tx: u32,
     _other: u32,
     combined: u32,
 }
@@ -197,7 +203,7 @@ mod tests {
                 let link = Link::find("raw:v0", "v0").unwrap();
                 assert_eq!((link.mac, link.mtu), (MacAddr([2, 0, 0, 0, 0, 7]), 4200));
                 assert_eq!((link.driver.as_str(), link.bits_per_second), ("veth", Some(10_000_000_000)));
-                assert!(link.rx_queues.is_some_and(|count| count >= 1));
+                assert!([link.rx_queues, link.tx_queues].iter().all(|it| it.is_some_and(|count| count >= 1)));
                 for (name, parts) in [
                     ("v1", ["v1 is down", "ip link set dev v1 up"]),
                     ("lo", ["carries no Ethernet", "udp:127.0.0.1"]),

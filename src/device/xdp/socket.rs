@@ -112,23 +112,29 @@ impl Opening<'_> {
 
     pub(super) fn check_queue(&self) -> Result<(), OpenError> {
         let (name, queue) = (&self.link.name, self.spec.queue);
-        match self.link.rx_queues {
-            Some(count) if queue >= count => Err(self.unsuitable(format!(
+        if let Some(count) = self.link.rx_queues.filter(|count| queue >= *count) {
+            return Err(self.unsuitable(format!(
                 "{name} has {count} receive queues, numbered from 0, so there is no queue {queue}; `ethtool -l \
                  {name}` shows them and `ethtool -L {name} combined NUMBER` changes how many there are"
-            ))),
-            Some(count) if count > 1 => {
-                tracing::warn!(
-                    interface = name,
-                    queue,
-                    count,
-                    "frames that arrive at another queue are not seen; `ethtool -L {name} combined 1`, or \
-                     `ethtool -N {name} flow-type udp4 dst-port 4791 action {queue}`, brings all to this one"
-                );
-                Ok(())
-            }
-            _ => Ok(()),
+            )));
         }
+        // The kernel would take such a socket, and then send nothing from it without a word.
+        if let Some(count) = self.link.tx_queues.filter(|count| queue >= *count) {
+            return Err(self.unsuitable(format!(
+                "{name} has {count} send queues, numbered from 0, so nothing can be sent from queue {queue}; use a \
+                 lower one, or `ethtool -L {name} tx NUMBER` for more"
+            )));
+        }
+        if let Some(count) = self.link.rx_queues.filter(|count| *count > 1) {
+            tracing::warn!(
+                interface = name,
+                queue,
+                count,
+                "frames that arrive at another queue are not seen; `ethtool -L {name} combined 1`, or \
+                 `ethtool -N {name} flow-type udp4 dst-port 4791 action {queue}`, brings all to this one"
+            );
+        }
+        Ok(())
     }
 
     fn make_rings(&self, socket: &OwnedFd, umem: &Umem) -> Result<Rings, OpenError> {

@@ -350,6 +350,25 @@ fn errors_say_what_to_do_next() {
     drop(open_in(&cable.near, "xdp:v0"));
 }
 
+#[test]
+fn a_queue_that_only_receives_is_refused() {
+    if !has_privilege() {
+        return;
+    }
+    let Some(namespace) = Namespace::new() else { return };
+    namespace.ip(&[
+        "link add v0 numrxqueues 4 numtxqueues 2 type veth peer name v1",
+        "address add 198.18.0.1/24 dev v0",
+        "link set v0 up",
+        "link set v1 up",
+    ]);
+    let error = try_open(&namespace, "xdp:v0,queue=2").map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("v0 has 2 send queues") && error.contains("ethtool -L v0 tx"), "{error}");
+    let error = try_open(&namespace, "xdp:v0,queue=4").map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("v0 has 4 receive queues"), "{error}");
+    drop(open_in(&namespace, "xdp:v0,queue=1"));
+}
+
 #[cfg(not(feature = "xsk-rs"))]
 #[test]
 fn the_other_backend_says_how_to_get_it() {
