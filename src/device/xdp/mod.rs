@@ -44,7 +44,7 @@ use super::link::Link;
 use super::{Availability, OpenError, raw};
 use crate::host::kernel::KernelHost;
 use socket::{Opened, Report, Rings};
-use umem::{CHUNK_LEN, TX_SLOTS, Umem};
+use umem::{CHUNK_LEN, SLOT_CHUNKS, TX_SLOTS, Umem};
 
 pub use spec::{XdpBackend, XdpMode, XdpSpec};
 
@@ -315,6 +315,10 @@ impl FramePort for XdpPort {
 
     fn slot(&mut self) -> Option<&mut [u8]> {
         if self.lent.is_none() {
+            // The kernel may be done with a slot before it says that it has read the ring: half a frame is none.
+            if self.rings.tx.room(SLOT_CHUNKS) < SLOT_CHUNKS {
+                return None;
+            }
             if self.free.is_empty() {
                 self.reap();
             }
@@ -343,7 +347,7 @@ impl FramePort for XdpPort {
             options.set(XdpDescOptions::XDP_PKT_CONTD, next < end);
             let addr = Umem::slot_address(slot) + at as u64;
             let has_room = self.rings.tx.push(XdpDesc { addr, len: (next - at) as u32, options });
-            debug_assert!(has_room, "the ring has a place for every chunk");
+            debug_assert!(has_room, "there was room when the slot was lent");
             (at, count) = (next, count + 1);
         }
         self.outstanding[slot as usize] = count;
@@ -370,7 +374,8 @@ impl FramePort for XdpPort {
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
-        let available = self.rings.rx.available().min(MAX_BURST);
+        // No more than can go back.
+        let available = self.rings.rx.available().min(MAX_BURST).min(self.rings.fill.room(MAX_BURST));
         let (mut begin, mut delivered) = (0, 0);
         while let Some(count) = self.frame_at(begin, available) {
             delivered += usize::from(self.deliver(begin, count, sink));
@@ -380,7 +385,7 @@ impl FramePort for XdpPort {
             for index in 0..begin {
                 if let Some(chunk) = Umem::rx_chunk_of(self.rings.rx.peek(index).addr) {
                     let has_room = self.rings.fill.push(chunk);
-                    debug_assert!(has_room, "the ring has a place for every chunk");
+                    debug_assert!(has_room, "there was room for a burst");
                 }
             }
             self.rings.rx.release(begin);

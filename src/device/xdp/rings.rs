@@ -159,13 +159,22 @@ impl<T: Entry> Producer<T> {
         Ok(Self { ring: Ring::map(socket, page, offsets, len)?, written: 0, consumed: 0 })
     }
 
+    /// For how many entries there is room. Where that is less than wanted, it is as many as the kernel has read so far.
+    pub(super) fn room(&mut self, wanted: u32) -> u32 {
+        if self.known_room() < wanted {
+            self.consumed = self.ring.consumer().load(Ordering::Acquire);
+        }
+        self.known_room()
+    }
+
+    const fn known_room(&self) -> u32 {
+        self.ring.len().saturating_sub(self.written.wrapping_sub(self.consumed))
+    }
+
     /// Writes an entry. Whether there was room.
     pub(super) fn push(&mut self, entry: T) -> bool {
-        if self.written.wrapping_sub(self.consumed) >= self.ring.len() {
-            self.consumed = self.ring.consumer().load(Ordering::Acquire);
-            if self.written.wrapping_sub(self.consumed) >= self.ring.len() {
-                return false;
-            }
+        if self.room(1) == 0 {
+            return false;
         }
         // SAFETY: the kernel has read this entry and does not look at it again before it is submitted.
         unsafe { self.ring.entry(self.written).write(entry) };

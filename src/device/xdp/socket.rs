@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::program::roce_program;
 use super::rings::{Consumer, Producer};
 use super::spec::{XdpBackend, XdpMode, XdpSpec};
-use super::umem::{RX_CHUNKS, SLOT_CHUNKS, TX_SLOTS, Umem};
+use super::umem::{RX_CHUNKS, TX_CHUNKS, Umem};
 use super::{bpf, umem};
 use crate::device::OpenError;
 use crate::device::link::Link;
@@ -147,8 +147,8 @@ impl Opening<'_> {
             _ => self.fail("share memory with the kernel")(error.into()),
         })?;
         let size = |error: rustix::io::Errno| self.fail("make the rings")(error.into());
-        sockopt::set_xdp_umem_fill_ring_size(socket, RX_CHUNKS).map_err(size)?;
-        sockopt::set_xdp_umem_completion_ring_size(socket, TX_RING_LEN).map_err(size)?;
+        sockopt::set_xdp_umem_fill_ring_size(socket, FILL_RING_LEN).map_err(size)?;
+        sockopt::set_xdp_umem_completion_ring_size(socket, TX_CHUNKS).map_err(size)?;
         sockopt::set_xdp_rx_ring_size(socket, RX_CHUNKS).map_err(size)?;
         sockopt::set_xdp_tx_ring_size(socket, TX_RING_LEN).map_err(size)?;
         self.set_optional(socket.as_fd());
@@ -156,8 +156,8 @@ impl Opening<'_> {
             let offsets = sockopt::xdp_mmap_offsets(socket)?;
             let fd = socket.as_fd();
             Ok::<_, io::Error>(Rings {
-                fill: Producer::map(fd, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, RX_CHUNKS)?,
-                completion: Consumer::map(fd, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, TX_RING_LEN)?,
+                fill: Producer::map(fd, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, FILL_RING_LEN)?,
+                completion: Consumer::map(fd, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, TX_CHUNKS)?,
                 rx: Consumer::map(fd, XDP_PGOFF_RX_RING, &offsets.rx, RX_CHUNKS)?,
                 tx: Producer::map(fd, XDP_PGOFF_TX_RING, &offsets.tx, TX_RING_LEN)?,
             })
@@ -309,9 +309,11 @@ pub(super) fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 
-/// Every chunk that can be on its way out has a place.
-const TX_RING_LEN: u32 = TX_SLOTS * SLOT_CHUNKS;
-const _: () = assert!(TX_RING_LEN.is_power_of_two() && RX_CHUNKS.is_power_of_two());
+/// The rings that we write have a place for every chunk twice: the kernel hands chunks back before it says that it has read
+/// the entries that brought them, which it does after a whole batch.
+pub(super) const FILL_RING_LEN: u32 = 2 * RX_CHUNKS;
+pub(super) const TX_RING_LEN: u32 = 2 * TX_CHUNKS;
+const _: () = assert!(TX_CHUNKS.is_power_of_two() && RX_CHUNKS.is_power_of_two());
 /// How long somebody who has just ended may keep what we want.
 const PATIENCE: Duration = Duration::from_millis(1500);
 const SEND_BUFFER_BYTES: usize = 16 << 20;

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant as Clock};
 
+use super::umem::{RX_CHUNKS, TX_CHUNKS};
 use super::*;
 use crate::device::framed::FramedDevice;
 use crate::device::namespaces::{Cable, Namespace};
@@ -150,6 +151,34 @@ fn a_port_is_full_until_the_kernel_gives_slots_back() {
     // The one that is lent stays lent.
     rig.near.slot().unwrap()[0] = 0x77;
     assert_eq!(rig.near.slot().unwrap()[0], 0x77);
+}
+
+/// The kernel counts what it has read of a ring after a batch. Until then chunks come back that stand in it still.
+#[test]
+fn rings_have_room_for_chunks_that_come_back_early() {
+    let Some(mut rig) = rig(4200, "generic") else { return };
+    // Frames wait, and nothing is shown to the kernel here, so the room is what there is at the worst.
+    send(&mut rig.far, &[frame(Shape { to_far: false, ..PLAIN }, 1, 64)]);
+    let end = Clock::now() + Duration::from_secs(10);
+    while rig.near.rings.rx.available() == 0 {
+        assert!(Clock::now() < end, "no frame arrives");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let fill = &mut rig.near.rings.fill;
+    assert!((1..RX_CHUNKS).all(|_| fill.push(0)), "every chunk may come back");
+    while fill.push(0) {}
+    assert_eq!(fill.room(1), 0);
+    assert_eq!(rig.near.receive(&mut |_| panic!("its chunk could not go back")).unwrap(), 0);
+
+    let tx = &mut rig.near.rings.tx;
+    let nothing = XdpDesc { addr: 0, len: 0, options: XdpDescOptions::empty() };
+    assert!((0..TX_CHUNKS).all(|_| tx.push(nothing)), "every slot may come back");
+    assert!(rig.near.slot().is_some(), "so that there is room for one more frame");
+    rig.near.lent = None;
+    while rig.near.rings.tx.room(SLOT_CHUNKS) >= SLOT_CHUNKS {
+        assert!(rig.near.rings.tx.push(nothing));
+    }
+    assert!(rig.near.slot().is_none(), "room for a part of a frame is none");
 }
 
 #[test]

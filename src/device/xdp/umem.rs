@@ -17,6 +17,8 @@ pub(super) const RX_CHUNKS: u32 = 4096;
 pub(super) const TX_SLOTS: u32 = 1024;
 /// Chunks of a slot.
 pub(super) const SLOT_CHUNKS: u32 = FRAME_ROOM.div_ceil(CHUNK_LEN) as u32;
+/// Chunks that can be on their way out.
+pub(super) const TX_CHUNKS: u32 = TX_SLOTS * SLOT_CHUNKS;
 /// Bytes of a slot.
 pub(super) const SLOT_LEN: usize = SLOT_CHUNKS as usize * CHUNK_LEN;
 

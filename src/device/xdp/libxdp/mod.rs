@@ -20,8 +20,8 @@ use rustix::net::{RecvFlags, sockopt};
 use xsk_rs::config::{BindFlags, FrameSize, Interface, LibxdpFlags, QueueSize, SocketConfig, UmemConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue, Umem};
 
-use super::socket::{Opening, Report, with_patience};
-use super::umem::{CHUNK_LEN, RX_CHUNKS, SLOT_CHUNKS, TX_SLOTS};
+use super::socket::{FILL_RING_LEN, Opening, Report, TX_RING_LEN, with_patience};
+use super::umem::{CHUNK_LEN, RX_CHUNKS, SLOT_CHUNKS, TX_CHUNKS};
 use super::{Counters, ETHERNET, MAX_BURST, kick, retry_after};
 use crate::device::OpenError;
 use crate::device::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord};
@@ -103,7 +103,7 @@ impl Queues {
         let size = |count| QueueSize::new(count).map_err(io::Error::other);
         let config = UmemConfig::builder()
             .frame_size(FrameSize::new(CHUNK_LEN as u32).map_err(io::Error::other)?)
-            .fill_queue_size(size(RX_CHUNKS)?)
+            .fill_queue_size(size(FILL_RING_LEN)?)
             .comp_queue_size(size(TX_CHUNKS)?)
             .build()
             .map_err(io::Error::other)?;
@@ -114,7 +114,7 @@ impl Queues {
         flags.set(BindFlags::XDP_COPY, !is_native);
         let config = SocketConfig::builder()
             .rx_queue_size(size(RX_CHUNKS)?)
-            .tx_queue_size(size(TX_CHUNKS)?)
+            .tx_queue_size(size(TX_RING_LEN)?)
             // Its program takes every frame; ours leaves the kernel what is not RoCE.
             .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
             .bind_flags(flags)
@@ -169,7 +169,7 @@ impl LibxdpPort {
 
     /// How many chunks the kernel has not taken out of the ring yet.
     fn unread(&mut self) -> u32 {
-        TX_CHUNKS.saturating_sub(self.queues.tx.nb_free_exact())
+        TX_RING_LEN.saturating_sub(self.queues.tx.nb_free_exact())
     }
 
     /// Gives a frame to `sink`; whether it did.
@@ -233,8 +233,11 @@ impl FramePort for LibxdpPort {
         self.retry_at = None;
         // SAFETY: they were written and are used by nobody else until the kernel gives them back.
         let produced = unsafe { self.queues.tx.produce(&self.committed) };
-        debug_assert_eq!(produced, self.committed.len(), "the ring has a place for every chunk");
-        self.committed.clear();
+        // It takes all or nothing, so no frame is torn apart.
+        self.committed.drain(..produced);
+        if !self.committed.is_empty() {
+            self.retry_at = Some(retry_after(now, true));
+        }
         let mut unread = self.unread();
         while unread > 0 && self.queues.tx.needs_wakeup() {
             self.counters.tx_calls += 1;
@@ -297,8 +300,6 @@ impl std::fmt::Debug for LibxdpPort {
     }
 }
 
-/// Chunks to send from, and places in the ring.
-const TX_CHUNKS: u32 = TX_SLOTS * SLOT_CHUNKS;
 /// What xsk-rs leaves of a chunk: it keeps 256 bytes in front.
 const PIECE_LEN: usize = CHUNK_LEN - 256;
 /// `XDP_PKT_CONTD`: the frame goes on in the next chunk.
