@@ -68,6 +68,9 @@ const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the answer for the next hop used last is not looked up again, so that the table sees who is in use.
 const SETTLED: Duration = Duration::from_millis(100);
 
+/// How a neighbour is looked for: [`Neighbours::resolve`] or one of the others.
+type Find = fn(&mut Neighbours, Instant, IpAddr) -> Resolution;
+
 /// A host of its own. See the module documentation.
 pub(crate) struct OwnHost {
     mac: MacAddr,
@@ -233,11 +236,11 @@ impl OwnHost {
     }
 
     /// The Ethernet address for a destination, by table and route.
-    fn look_up(&mut self, now: Instant, destination: IpAddr) -> Resolution {
+    fn look_up(&mut self, now: Instant, destination: IpAddr, find: Find) -> Resolution {
         let Route::Through(next_hop) = self.routes.next_hop(destination) else {
             return Resolution::Failed(Unreachable::NoRoute);
         };
-        let resolution = self.neighbours.resolve(now, next_hop);
+        let resolution = find(&mut self.neighbours, now, next_hop);
         self.last = match (&resolution, self.neighbours.settled_until(next_hop)) {
             (Resolution::Known(mac), Some(until)) => Some((destination, *mac, until.min(now + SETTLED))),
             _ => None,
@@ -245,12 +248,13 @@ impl OwnHost {
         resolution
     }
 
-    /// The next packet of the stack, and the Ethernet address it goes to.
+    /// The next packet of the stack, and the Ethernet address it goes to. Anybody can make the stack answer, in the name of
+    /// whomever he likes.
     fn next_packet(&mut self, now: Instant) -> Option<(MacAddr, Vec<u8>)> {
         // Those that waited go first. Each is looked at once.
         for _ in 0..self.parked.len() {
             let (destination, packet) = self.parked.pop_front()?;
-            match self.look_up(now, destination) {
+            match self.look_up(now, destination, Neighbours::resolve_again) {
                 Resolution::Known(mac) => return Some((mac, packet)),
                 Resolution::Pending => self.parked.push_back((destination, packet)),
                 Resolution::Failed(_) => self.drop_packet(packet),
@@ -261,7 +265,7 @@ impl OwnHost {
                 self.drop_packet(packet);
                 continue;
             };
-            match self.look_up(now, destination) {
+            match self.look_up(now, destination, Neighbours::resolve_for_stranger) {
                 Resolution::Known(mac) => return Some((mac, packet)),
                 Resolution::Pending if self.parked.len() < MOST_PARKED => {
                     self.parked.push_back((destination, packet));
@@ -296,7 +300,7 @@ impl Host for OwnHost {
             return Resolution::Known(mac);
         }
         let now = self.advance(now);
-        self.look_up(now, destination)
+        self.look_up(now, destination, Neighbours::resolve)
     }
 
     fn handle_frame(&mut self, now: Instant, frame: &Incoming<'_>) {

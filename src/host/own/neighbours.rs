@@ -101,13 +101,39 @@ pub(super) struct Neighbours {
 impl Neighbours {
     /// Where frames for `next_hop` go. Asks if that is not known.
     pub(super) fn resolve(&mut self, now: Instant, next_hop: IpAddr) -> Resolution {
+        let answer = self.find(now, next_hop, None);
+        if let Some(entry) = self.entries.get_mut(&next_hop) {
+            entry.used = Some(now);
+        }
+        answer
+    }
+
+    /// The same for what may only be an answer to a stranger: it takes no place of somebody in use, and is no use itself.
+    pub(super) fn resolve_for_stranger(&mut self, now: Instant, next_hop: IpAddr) -> Resolution {
+        self.find(now, next_hop, Some(now))
+    }
+
+    /// The same once more for a packet that waits. Who had to make room meanwhile does not get his place back, or two who
+    /// wait for the last place would take it from each other without end.
+    pub(super) fn resolve_again(&mut self, now: Instant, next_hop: IpAddr) -> Resolution {
+        if self.entries.contains_key(&next_hop) {
+            self.find(now, next_hop, Some(now))
+        } else {
+            Resolution::Failed(Unreachable::NoAnswer { next_hop })
+        }
+    }
+
+    /// `stranger` is as in [`make_room`](Self::make_room).
+    fn find(&mut self, now: Instant, next_hop: IpAddr, stranger: Option<Instant>) -> Resolution {
         if !self.entries.contains_key(&next_hop) {
-            self.make_room(None);
+            if !self.make_room(stranger) {
+                self.refused += 1;
+                return Resolution::Failed(Unreachable::NoAnswer { next_hop });
+            }
             let state = State::Failed { until: now };
             self.entries.insert(next_hop, Entry { state, used: None, heard: now });
         }
         let Some(entry) = self.entries.get_mut(&next_hop) else { return Resolution::Pending };
-        entry.used = Some(now);
         match entry.state {
             State::Reachable { mac, until } if now < until => return Resolution::Known(mac),
             State::Probing { mac, .. } => return Resolution::Known(mac),

@@ -10,6 +10,7 @@ use smoltcp::time::Duration as StackDuration;
 use smoltcp::wire::IpEndpoint;
 
 use super::OwnHost;
+use super::neighbours::Neighbours;
 use super::routes::Route;
 use super::stack::to_stack;
 use crate::host::{HostTcp, TcpId, Unreachable};
@@ -233,6 +234,8 @@ impl HostTcp for OwnHost {
         }
         let id = sockets.make_id();
         sockets.connections.push(Connection { id, handle, peer, since: now });
+        // Whom we call is no stranger, unlike those whom the stack answers.
+        let _ = self.look_up(now, peer.ip(), Neighbours::resolve);
         // The clock of the stack may have stood still for long.
         self.stack.interface.poll_maintenance(to_stack(now));
         self.stack.touch();

@@ -330,6 +330,30 @@ fn pings_are_answered() {
 }
 
 #[test]
+fn pings_from_everywhere_do_not_push_out_who_is_in_use() {
+    let mut host = quiet_host();
+    host.resolve(at(4000), PEER_V6.into());
+    give(&mut host, at(4000), &discovery(136, 0x60, PEER_V6, OWN_V6, PEER_V6, Some(PEER_MAC), 255));
+    sent(&mut host, at(4000));
+    let echo = Icmpv6Repr::EchoRequest { ident: 5, seq_no: 6, data: b"v6" };
+    for number in 0..2 * neighbours::CAPACITY as u16 {
+        let now = at(4001).plus_nanos(number.into());
+        let source = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 7, number);
+        let mut bytes = vec![0; echo.buffer_len()];
+        echo.emit(
+            &source,
+            &OWN_V6,
+            &mut Icmpv6Packet::new_unchecked(&mut bytes[..]),
+            &ChecksumCapabilities::default(),
+        );
+        give(&mut host, now, &ipv6(OWN_MAC, source, OWN_V6, 64, IpProtocol::Icmpv6, &bytes));
+        sent(&mut host, now);
+    }
+    assert_eq!(counter(&host, "host_neighbours"), neighbours::CAPACITY as u64);
+    assert_eq!(host.resolve(at(4002), PEER_V6.into()), Resolution::Known(PEER_MAC));
+}
+
+#[test]
 fn what_is_for_others_or_makes_no_sense_gets_no_answer() {
     let mut host = quiet_host();
     let checksums = ChecksumCapabilities::default();

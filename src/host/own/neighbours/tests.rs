@@ -161,6 +161,33 @@ fn when_all_are_in_use_strangers_are_refused_and_the_longest_unused_makes_room()
 }
 
 #[test]
+fn answers_to_strangers_take_the_places_of_strangers_only() {
+    let mut table = Neighbours::default();
+    let in_use = CAPACITY as u32 - 1;
+    for number in 0..in_use {
+        table.resolve(at(0), host(number));
+        table.learn(at(1), host(number), A, ANSWER);
+    }
+    asks(&mut table, at(1));
+    for number in 5000..5010 {
+        assert_eq!(table.resolve_for_stranger(at(2), host(number)), Resolution::Pending);
+        assert_eq!(asks(&mut table, at(2)), everybody(host(number)));
+    }
+    assert!((0..in_use).all(|number| table.settled_until(host(number)).is_some()));
+    // They had one place between them, and those who lost it do not take it back.
+    let waiting = (5000..5010).map(|number| table.resolve_again(at(2), host(number)));
+    assert_eq!(waiting.filter(|it| *it == Resolution::Pending).count(), 1);
+    assert_eq!(asks(&mut table, at(2)), []);
+    // One who takes the last place for us keeps it.
+    assert_eq!(table.resolve(at(3), host(in_use)), Resolution::Pending);
+    table.learn(at(4), host(in_use), A, ANSWER);
+    let refused = Resolution::Failed(Unreachable::NoAnswer { next_hop: host(5010) });
+    assert_eq!(table.resolve_for_stranger(at(5), host(5010)), refused);
+    assert_eq!((table.refused, table.len()), (1, CAPACITY));
+    assert_eq!(table.resolve_for_stranger(at(5), host(in_use)), Resolution::Known(A));
+}
+
+#[test]
 fn the_time_zero_of_callers_without_a_clock_does_no_harm() {
     let mut table = Neighbours::default();
     assert_eq!(table.resolve(Instant::ZERO, host(1)), Resolution::Pending);
