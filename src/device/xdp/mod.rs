@@ -13,8 +13,9 @@
 //! * Only one queue is read. Where an interface has several, bring RoCE to this one, see the warning that is logged.
 //! * A kernel at the other end of a virtual cable sends superpackets, which it would split only for a real one. In
 //!   native mode the kernel splits them on the way; in generic mode they arrive whole, and nothing says where
-//!   they are to be split. Longer ones than the MTU are dropped and counted as `xdp_rx_superpackets`; `ethtool -K
-//!   INTERFACE tx off gso off` at the other end avoids them.
+//!   they are to be split. Longer ones than the MTU are dropped and counted as `xdp_rx_superpackets`; shorter ones look
+//!   like one datagram, whose ICRC is wrong, and count as `rx_icrc_encapsulated`. `ethtool -K INTERFACE tx off gso
+//!   off` at the other end avoids both.
 //! * A tag that the interface takes out of frames (`rxvlan`) is lost; `ethtool -K INTERFACE rxvlan off` keeps it.
 
 mod bpf;
