@@ -1,7 +1,7 @@
 //! `roce pingpong`: talks to the pingpong programs of libibverbs.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::common::{DeviceArgs, connect_exchange, device_on, device_towards, parse_mtu, resolve};
 use super::terminal::Output;
-use crate::cm::{Tcp, TcpListening};
+use crate::cm::TcpListening;
 use crate::pingpong::{Kind, Outcome, PORT, Plan, Role, Session};
 use crate::verbs::Context;
 

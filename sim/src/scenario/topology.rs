@@ -117,7 +117,7 @@ fn refuse_foreign_keys(table: &file::Topology) -> Result<(), Wrong> {
         ("fabric_rate", table.fabric_rate.is_some()),
         ("fabric_delay", table.fabric_delay.is_some()),
     ];
-    let is_foreign = |key: &str| !own.contains(&key) && !(has_fabric && fabric.contains(&key));
+    let is_foreign = |key: &str| !(own.contains(&key) || has_fabric && fabric.contains(&key));
     match given.into_iter().find(|(key, given)| *given && is_foreign(key)) {
         Some((key, _)) => Err(format!("this kind of topology has no `{key}`")),
         None => Ok(()),
