@@ -99,7 +99,8 @@ fn a_seed_repeats_a_run_and_another_does_not() {
 fn a_report_has_tables_pictures_and_where_they_come_from() {
     let place = Place::new();
     let out = place.path("out");
-    let options = ["--out", &out, "--set", "host.congestion=dcqcn:paper", "--pcap-port", "h2"];
+    let options =
+        ["--out", &out, "--set", "host.congestion=dcqcn:paper", "--pcap-port", "h2", "--pcap-port", "s0:h2"];
     let printed = place.document(&options);
     assert_eq!(serde_json::from_str::<Value>(&read(&format!("{out}/summary.json"))).unwrap(), printed);
     let (flows, rates) = (read(&format!("{out}/flows.csv")), read(&format!("{out}/rates.csv")));
@@ -120,6 +121,8 @@ fn a_report_has_tables_pictures_and_where_they_come_from() {
     assert_eq!(page.matches("<svg").count(), 4);
     let capture = run(&["dissect", "--bad-icrc", &format!("{out}/h2.pcapng")]);
     assert!(capture.success && capture.stderr.contains(" 0 bad"), "{capture:?}");
+    let switch = run(&["dissect", "--bad-icrc", &format!("{out}/s0-h2.pcapng")]);
+    assert_eq!(switch.stderr, capture.stderr, "the other end of the same link");
     let packets: u64 = capture.stderr.split(' ').next().unwrap().parse().unwrap();
     assert!(packets >= printed["data_packets"].as_u64().unwrap(), "{}", capture.stderr);
 }
@@ -182,7 +185,10 @@ fn what_is_wrong_is_refused_with_line_and_reason() {
         (&[&file, "--live"], &["--live draws on a terminal", "--out DIR"]),
         (&[&file, "--live", "--sweeps"], &["--live", "--sweeps", "cannot be used"]),
         (&[&file, "--pcap-port", "h2"], &["--out"]),
-        (&[&file, "--pcap-port", "h9", "--out", &out], &["h9"]),
+        (
+            &[&file, "--pcap-port", "h9", "--out", &out],
+            &["there is no port h9", "s0:h1 for that of a switch"],
+        ),
         (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C or --sweeps"]),
         (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),
         (&["--merge", &out], &["out", "No such file"]),

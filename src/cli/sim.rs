@@ -51,8 +51,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Capture the port of this host into DIR/HOST.pcapng; payload becomes real. Needs --out
-    #[arg(long, value_name = "HOST", requires = "out", conflicts_with_all = ["sweep", "sweeps"])]
+    /// Capture the port of a host (h1), or that of a switch to its neighbour (s0:h1), into DIR/PORT.pcapng, with - for the
+    /// colon; payload becomes real. Needs --out
+    #[arg(long, value_name = "PORT", requires = "out", conflicts_with_all = ["sweep", "sweeps"])]
     pcap_port: Vec<String>,
 
     /// Show rates and queues on the terminal while it runs: space stands still, + and - change the pace, q ends

@@ -27,8 +27,9 @@ pub(super) fn write(dir: &Path, done: &Done) -> anyhow::Result<()> {
         save(dir, &format!("{name}.svg"), &chart.to_svg())?;
     }
     save(dir, "report.html", &page(done, &charts))?;
-    for (host, name) in &done.capture {
-        write_capture(&dir.join(format!("{name}.pcapng")), name, *host, &done.captured)?;
+    for (port, name) in &done.capture {
+        let file = format!("{}.pcapng", name.replace(':', "-"));
+        write_capture(&dir.join(file), name, *port, &done.captured)?;
     }
     Ok(())
 }
@@ -251,10 +252,10 @@ fn page(done: &Done, charts: &[(&'static str, Chart)]) -> String {
     html
 }
 
-/// Frames of one host as pcapng: what left it and what arrived, pause frames included.
-fn write_capture(path: &Path, name: &str, host: u32, captured: &[Captured]) -> anyhow::Result<()> {
+/// Frames of one port as pcapng: what left it and what arrived, pause frames included.
+fn write_capture(path: &Path, name: &str, port: u32, captured: &[Captured]) -> anyhow::Result<()> {
     let mut writer = PcapWriter::create(path, &[name])?;
-    for frame in captured.iter().filter(|frame| frame.host == host) {
+    for frame in captured.iter().filter(|frame| frame.port == port) {
         let direction = if frame.outbound { Direction::Outbound } else { Direction::Inbound };
         if let Some(bytes) = frame_bytes(&frame.content) {
             writer.write(0, frame.time.as_ns(), direction, None, &bytes)?;

@@ -17,6 +17,9 @@ use super::summary::Summary;
 /// Events between two looks at the progress.
 const STRIDE: u64 = 200_000;
 
+/// How ports are named.
+const PORTS: &str = "write h1 for that of a host and s0:h1 for that of a switch to its neighbour";
+
 /// What the one who watches a run wants.
 pub(super) enum Next {
     /// So many events until the next look.
@@ -32,7 +35,7 @@ pub(super) type Watch<'a> = dyn FnMut(&Scenario, &Simulation) -> anyhow::Result<
 pub(super) struct Job {
     /// Values to replace.
     pub(super) set: Vec<(String, String)>,
-    /// Hosts by name whose ports are captured.
+    /// Names of the ports that are captured.
     pub(super) capture: Vec<String>,
 }
 
@@ -41,7 +44,7 @@ pub(super) struct Done {
     pub(super) scenario: Scenario,
     pub(super) results: Results,
     pub(super) summary: Summary,
-    /// Frames of captured ports, and the names of their hosts by number.
+    /// Frames of captured ports, and the names of these by number.
     pub(super) captured: Vec<Captured>,
     pub(super) capture: Vec<(u32, String)>,
     /// How long it took.
@@ -60,13 +63,13 @@ impl Job {
         let mut scenario = source.parse(&self.set)?;
         let mut capture = Vec::new();
         for name in &self.capture {
-            let host = scenario.topology.host_named(name);
-            capture
-                .push((host.with_context(|| format!("--pcap-port: there is no host {name}"))?, name.clone()));
+            let port = scenario.topology.port_named(name);
+            let port = port.with_context(|| format!("--pcap-port: there is no port {name}; {PORTS}"))?;
+            capture.push((port, name.clone()));
         }
         if !capture.is_empty() {
             scenario.settings.payload = PayloadMode::Real;
-            scenario.settings.measure.capture = capture.iter().map(|(host, _)| *host).collect();
+            scenario.settings.measure.capture = capture.iter().map(|(port, _)| *port).collect();
         }
         let hash = configuration_hash(&source.text, &self.set, scenario.settings.seed);
         let begin = Instant::now();
