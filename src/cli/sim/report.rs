@@ -24,7 +24,7 @@ pub(super) fn write(dir: &Path, done: &Done) -> anyhow::Result<()> {
     write_flows(&dir.join("flows.csv"), results)?;
     write_ports(&dir.join("ports.csv"), results)?;
     write_series(dir, results)?;
-    let charts = charts(results, done.scenario.settings.measure.interval);
+    let charts = charts(results, &done.scenario.settings.measure);
     for (name, chart) in &charts {
         save(dir, &format!("{name}.svg"), &chart.to_svg())?;
     }
