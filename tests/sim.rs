@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Finished, roce, run};
+use common::{Finished, Running, roce, run};
 use serde_json::Value;
 
 const SMALL: &str = r#"
@@ -47,7 +47,13 @@ impl Place {
         finished
     }
 
-    /// The same; what it prints is JSON.
+    /// Runs `roce sim` in this directory.
+    #[track_caller]
+    fn inside(&self, options: &[&str]) -> Finished {
+        Running::start(roce().current_dir(self.0.path()).arg("sim").args(options)).finish(60)
+    }
+
+    /// As [`Self::sim`]; what it prints is JSON.
     #[track_caller]
     fn document(&self, options: &[&str]) -> Value {
         let finished = self.sim(&[options, &["--json"]].concat());
@@ -75,6 +81,16 @@ fn the_list_has_every_shipped_scenario_and_each_can_be_named() {
     let finished = run(&["sim", "pause-storm", "--json"]);
     let document: Value = serde_json::from_str(&finished.stdout).expect("JSON");
     assert_eq!((&document["scenario"], &document["incomplete"]), (&"pause storm".into(), &0.into()));
+}
+
+/// The first run makes a directory of that name, which the second one must not take for the scenario.
+#[test]
+fn a_shipped_scenario_runs_twice_into_a_directory_of_its_name() {
+    let place = Place::new();
+    for _ in 0..2 {
+        let finished = place.inside(&["pause-storm", "--out", "pause-storm"]);
+        assert!(finished.success, "{}", finished.stderr);
+    }
 }
 
 #[test]

@@ -44,11 +44,11 @@ pub(in crate::cli) struct Source {
 }
 
 impl Source {
-    /// A file of this name, or else the shipped scenario.
+    /// A file of this name, or else the shipped scenario. A directory is none: reports often have the name of their scenario.
     pub(in crate::cli) fn find(name: &str) -> anyhow::Result<Self> {
         let path = Path::new(name);
         if let Some((_, text)) = SHIPPED.iter().find(|(known, _)| *known == name)
-            && !path.exists()
+            && !path.is_file()
         {
             return Ok(Self { name: name.to_owned(), text: (*text).to_owned(), dir: PathBuf::new() });
         }
