@@ -175,6 +175,24 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
     assert_eq!(table.lines().count(), 5, "{table}");
 }
 
+/// Where the directory of one of them should be there is a file.
+#[test]
+fn a_run_that_fails_takes_none_of_its_sweep_with_it() {
+    let place = Place::new();
+    let out = place.path("out");
+    std::fs::create_dir(&out).unwrap();
+    std::fs::write(format!("{out}/00001"), "").unwrap();
+    let finished = place.inside(&["small.toml", "--sweep", "seed=4,5,6", "--out", "out", "--json"]);
+    assert_eq!(finished.code, Some(1), "{}", finished.stderr);
+    for part in ["1 of 3 runs failed", "combination 1, seed=5", "00001"] {
+        assert!(finished.stderr.contains(part), "`{part}` is missing: {}", finished.stderr);
+    }
+    let runs: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let seeds: Vec<_> = runs.as_array().unwrap().iter().map(|run| &run["seed"]).collect();
+    assert_eq!(seeds, [4, 6]);
+    assert!(Path::new(&format!("{out}/00002/summary.json")).exists());
+}
+
 /// What is said on the command line goes before what the scenario proposes.
 #[test]
 fn a_value_that_is_set_is_not_swept() {
@@ -207,6 +225,7 @@ fn what_is_wrong_is_refused_with_line_and_reason() {
         ),
         (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C or --sweeps"]),
         (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),
+        (&[&file, "--sweep", "host.congestion=none,luck"], &["combination 1", "host.congestion=luck"]),
         (&["--merge", &out], &["out", "No such file"]),
     ];
     for (options, parts) in table {

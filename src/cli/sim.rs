@@ -17,7 +17,6 @@ use anyhow::bail;
 
 use self::merge::merge;
 use self::run::{Job, Progress};
-use self::summary::Summary;
 use self::sweep::{combinations, parse_sweep, run_sweep, sweeps};
 use super::terminal::Output;
 
@@ -97,29 +96,20 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     let name = args.scenario.as_deref().unwrap_or_default();
     let source = shipped::Source::find(name)?;
     let sweeps = sweeps(args, &source)?;
-    if sweeps.is_empty() && (args.emit.is_some() || args.index.is_some()) {
-        bail!("--emit and --index are about the runs of a sweep: add --sweep NAME=A,B,C or --sweeps");
-    }
-    if let Some(system) = args.emit {
+    if sweeps.is_empty() {
+        if args.emit.is_some() || args.index.is_some() {
+            bail!("--emit and --index are about the runs of a sweep: add --sweep NAME=A,B,C or --sweeps");
+        }
+        run_one(args, &source, output)?;
+    } else if let Some(system) = args.emit {
         let count = combinations(args, &sweeps).len();
         write!(
             output,
             "{}",
             emit::job(system, args.out.as_deref(), count, &std::env::args().collect::<Vec<_>>())
         )?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let summaries = if sweeps.is_empty() {
-        vec![run_one(args, &source, output)?]
     } else {
-        run_sweep(args, &source, combinations(args, &sweeps), output)?
-    };
-    if args.json {
-        match summaries.as_slice() {
-            [one] if sweeps.is_empty() => serde_json::to_writer_pretty(&mut *output, one)?,
-            all => serde_json::to_writer_pretty(&mut *output, all)?,
-        }
-        writeln!(output)?;
+        run_sweep(args, &source, combinations(args, &sweeps), output)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -130,7 +120,7 @@ fn common(args: &Args) -> Vec<(String, String)> {
     args.set.iter().cloned().chain(seed).collect()
 }
 
-fn run_one(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow::Result<Summary> {
+fn run_one(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow::Result<()> {
     let job = Job { set: common(args), capture: args.pcap_port.clone() };
     let done = if args.live {
         live::run(&job, source)?
@@ -143,21 +133,19 @@ fn run_one(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow
     if let Some(dir) = &args.out {
         report::write(dir, &done)?;
     }
-    if !args.json {
-        done.summary.print(output)?;
-        writeln!(
-            output,
-            "  {:36} {:.2} s, {:.0} data packets a second",
-            "took",
-            done.seconds,
-            done.packets_per_s()
-        )?;
-        if !done.scenario.expectation.is_empty() {
-            writeln!(output, "  {:36} {}", "expected", done.scenario.expectation)?;
-        }
-        if let Some(dir) = &args.out {
-            writeln!(output, "  {:36} {}", "report", dir.join("report.html").display())?;
-        }
+    if args.json {
+        serde_json::to_writer_pretty(&mut *output, &done.summary)?;
+        writeln!(output)?;
+        return Ok(());
     }
-    Ok(done.summary)
+    done.summary.print(output)?;
+    let speed = done.packets_per_s();
+    writeln!(output, "  {:36} {:.2} s, {speed:.0} data packets a second", "took", done.seconds)?;
+    if !done.scenario.expectation.is_empty() {
+        writeln!(output, "  {:36} {}", "expected", done.scenario.expectation)?;
+    }
+    if let Some(dir) = &args.out {
+        writeln!(output, "  {:36} {}", "report", dir.join("report.html").display())?;
+    }
+    Ok(())
 }

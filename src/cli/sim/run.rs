@@ -12,7 +12,8 @@ use roce_sim::scenario::Scenario;
 
 use super::report;
 use super::shipped::Source;
-use super::summary::Summary;
+use super::summary::{Summary, words};
+use super::sweep::Combination;
 
 /// Events between two looks at the progress.
 const STRIDE: u64 = 200_000;
@@ -91,44 +92,65 @@ impl Job {
     }
 }
 
-/// Runs every combination, as many at a time as there are cores. Summaries come in the order of `sets`; each run has a
-/// directory of its own below `out`, numbered from `first` on.
+/// What became of the runs of a sweep.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Of those that ended, in the order of the combinations.
+    pub(super) summaries: Vec<Summary>,
+    /// Which of them failed, and why.
+    pub(super) failures: Vec<String>,
+}
+
+/// Runs every combination, as many at a time as there are cores. Each run has a directory of its own below `out`. One that
+/// fails takes none of the others with it.
 pub(super) fn all(
     source: &Source,
-    sets: &[Vec<(String, String)>],
+    combinations: &[Combination],
     out: Option<&Path>,
-    first: usize,
     progress: &Progress,
-) -> anyhow::Result<Vec<Summary>> {
+) -> anyhow::Result<Outcome> {
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results: Mutex<Vec<Option<anyhow::Result<Summary>>>> =
-        Mutex::new(sets.iter().map(|_| None).collect());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(sets.len());
+        Mutex::new(combinations.iter().map(|_| None).collect());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(combinations.len());
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let number = next.fetch_add(1, Ordering::Relaxed)
-                    && let Some(set) = sets.get(number)
+                    && let Some(combination) = combinations.get(number)
                 {
-                    let job = Job { set: set.clone(), capture: Vec::new() };
-                    let done = job.run(source, &mut |_, _| Ok(Next::Events(STRIDE))).and_then(|done| {
-                        if let Some(out) = out {
-                            report::write(&out.join(format!("{:05}", first + number)), &done)?;
-                        }
-                        Ok(done.summary)
-                    });
+                    let done = one(source, combination, out);
                     if let Ok(mut results) = results.lock()
                         && let Some(place) = results.get_mut(number)
                     {
                         *place = Some(done);
                     }
-                    progress.show(ended.fetch_add(1, Ordering::Relaxed) + 1, sets.len());
+                    progress.show(ended.fetch_add(1, Ordering::Relaxed) + 1, combinations.len());
                 }
             });
         }
     });
     let results = results.into_inner().ok().context("a run ended the thread that it was in")?;
-    results.into_iter().map(|result| result.context("a run did not end")?).collect()
+    let mut outcome = Outcome::default();
+    for (Combination { index, set }, result) in combinations.iter().zip(results) {
+        match result.context("it did not end").and_then(|result| result) {
+            Ok(summary) => outcome.summaries.push(summary),
+            Err(error) => {
+                outcome.failures.push(format!("combination {index}, {}: {error:#}", words(set)));
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// Runs one combination into its directory.
+fn one(source: &Source, combination: &Combination, out: Option<&Path>) -> anyhow::Result<Summary> {
+    let job = Job { set: combination.set.clone(), capture: Vec::new() };
+    let done = job.run(source, &mut |_, _| Ok(Next::Events(STRIDE)))?;
+    if let Some(out) = out {
+        report::write(&out.join(format!("{:05}", combination.index)), &done)?;
+    }
+    Ok(done.summary)
 }
 
 /// Of everything that decides a run: FNV-1a, 64 bits.

@@ -173,12 +173,14 @@ fn second_half(results: &Results) -> Option<[f64; 2]> {
     })
 }
 
+/// Values as they are set on the command line.
+pub(super) fn words(set: &[(String, String)]) -> String {
+    set.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
 /// Several runs, one a line.
 pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Result<()> {
-    let set = |run: &Summary| {
-        run.set.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
-    };
-    let width = runs.iter().map(|run| set(run).len()).max().unwrap_or(0).max(3);
+    let width = runs.iter().map(|run| words(&run.set).len()).max().unwrap_or(0).max(3);
     let heading = format!(
         "{:width$} {:>9} {:>10} {:>10} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "set",
@@ -202,7 +204,7 @@ pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Res
         writeln!(
             output,
             "{:width$} {:>4}/{:<4} {:>10.3} {:>10.3} {:>7.4} {:>13} {:>10.1} {:>8} {:>8} {:>8} {:>8} {:>8}",
-            set(run),
+            words(&run.set),
             run.flows - run.incomplete,
             run.flows,
             median,

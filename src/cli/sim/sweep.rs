@@ -1,9 +1,11 @@
 //! Sweeps: every combination of values, each a run.
 
-use anyhow::ensure;
+use std::io::Write as _;
 
-use super::run::{self, Progress};
-use super::summary::{Summary, print_table};
+use anyhow::{Context as _, ensure};
+
+use super::run::{self, Outcome, Progress};
+use super::summary::print_table;
 use super::{Args, common, parse_set, shipped};
 use crate::cli::terminal::Output;
 
@@ -29,8 +31,17 @@ pub(super) fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Ve
     Ok(sweeps)
 }
 
+/// One run of a sweep.
+#[derive(Clone, Debug)]
+pub(super) struct Combination {
+    /// Its number, from 0 on.
+    pub(super) index: usize,
+    /// The values that it sets.
+    pub(super) set: Vec<(String, String)>,
+}
+
 /// Every combination of the values that are swept, the last one changing fastest.
-pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Vec<(String, String)>> {
+pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Combination> {
     let mut all = vec![common(args)];
     for (name, values) in sweeps {
         let longer = all.iter().flat_map(|set| {
@@ -42,31 +53,50 @@ pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Vec<(String, St
         });
         all = longer.collect();
     }
-    all
+    all.into_iter().enumerate().map(|(index, set)| Combination { index, set }).collect()
 }
 
+/// Says what is wrong with a combination, before hours are spent on others.
+fn check(source: &shipped::Source, combinations: &[Combination]) -> anyhow::Result<()> {
+    for Combination { index, set } in combinations {
+        source.parse(set).with_context(|| format!("combination {index}"))?;
+    }
+    Ok(())
+}
+
+/// Runs what can be run and prints it, whatever becomes of the others.
 pub(super) fn run_sweep(
     args: &Args,
     source: &shipped::Source,
-    mut sets: Vec<Vec<(String, String)>>,
+    mut combinations: Vec<Combination>,
     output: &mut Output,
-) -> anyhow::Result<Vec<Summary>> {
-    let first = args.index.unwrap_or(0);
+) -> anyhow::Result<()> {
     if let Some(index) = args.index {
-        ensure!(index < sets.len(), "there are {} combinations; --index goes from 0 on", sets.len());
-        sets = vec![sets.swap_remove(index)];
+        ensure!(
+            index < combinations.len(),
+            "there are {} combinations; --index goes from 0 on",
+            combinations.len()
+        );
+        combinations = vec![combinations.swap_remove(index)];
     }
-    // What is wrong with a combination is said before hours are spent on others.
-    for set in &sets {
-        source.parse(set)?;
-    }
+    check(source, &combinations)?;
     let progress = Progress::new(!args.json);
-    let summaries = run::all(source, &sets, args.out.as_deref(), first, &progress)?;
+    let Outcome { summaries, failures } = run::all(source, &combinations, args.out.as_deref(), &progress)?;
     progress.clear();
-    if !args.json {
+    if args.json {
+        serde_json::to_writer_pretty(&mut *output, &summaries)?;
+        writeln!(output)?;
+    } else if !summaries.is_empty() {
         print_table(output, &summaries)?;
     }
-    Ok(summaries)
+    ensure!(
+        failures.is_empty(),
+        "{} of {} runs failed:\n{}",
+        failures.len(),
+        combinations.len(),
+        failures.join("\n")
+    );
+    Ok(())
 }
 
 /// Values are separated by semicolons if there is one, else by commas: those of congestion controls have commas.
