@@ -226,6 +226,10 @@ fn what_is_wrong_is_refused_with_line_and_reason() {
         (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C or --sweeps"]),
         (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),
         (&[&file, "--sweep", "host.congestion=none,luck"], &["combination 1", "host.congestion=luck"]),
+        (
+            &[&file, "--emit", "slurm", "--out", &out, "--sweep", "host.congestion=none,luck"],
+            &["combination 1", "host.congestion=luck"],
+        ),
         (&["--merge", &out], &["out", "No such file"]),
     ];
     for (options, parts) in table {

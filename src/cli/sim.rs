@@ -17,7 +17,7 @@ use anyhow::bail;
 
 use self::merge::merge;
 use self::run::{Job, Progress};
-use self::sweep::{combinations, parse_sweep, run_sweep, sweeps};
+use self::sweep::{check, combinations, parse_sweep, run_sweep, sweeps};
 use super::terminal::Output;
 
 /// Run a scenario in the simulator: networks of switches whose hosts run the real engine
@@ -102,12 +102,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         }
         run_one(args, &source, output)?;
     } else if let Some(system) = args.emit {
-        let count = combinations(args, &sweeps).len();
-        write!(
-            output,
-            "{}",
-            emit::job(system, args.out.as_deref(), count, &std::env::args().collect::<Vec<_>>())
-        )?;
+        let combinations = combinations(args, &sweeps);
+        // A job of thousands of pods that all fail is to fail here.
+        check(&source, &combinations)?;
+        let arguments: Vec<String> = std::env::args().collect();
+        write!(output, "{}", emit::job(system, args.out.as_deref(), combinations.len(), &arguments))?;
     } else {
         run_sweep(args, &source, combinations(args, &sweeps), output)?;
     }

@@ -57,7 +57,7 @@ pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Combination> {
 }
 
 /// Says what is wrong with a combination, before hours are spent on others.
-fn check(source: &shipped::Source, combinations: &[Combination]) -> anyhow::Result<()> {
+pub(super) fn check(source: &shipped::Source, combinations: &[Combination]) -> anyhow::Result<()> {
     for Combination { index, set } in combinations {
         source.parse(set).with_context(|| format!("combination {index}"))?;
     }
