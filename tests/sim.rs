@@ -110,6 +110,25 @@ fn a_seed_repeats_a_run_and_another_does_not() {
     assert_ne!(first["configuration_hash"], other["configuration_hash"]);
 }
 
+/// The text of the scenario is the same; what its file of flows says is not.
+#[test]
+fn the_configuration_hash_knows_the_files_that_a_scenario_names() {
+    let place = Place::new();
+    let text = "name = \"trace\"\n[topology]\nkind = \"point-to-point\"\n\
+                [[flows]]\nkind = \"trace\"\nfile = \"flows.txt\"\n";
+    std::fs::write(place.path("trace.toml"), text).unwrap();
+    let hash = |flows| {
+        std::fs::write(place.path("flows.txt"), flows).unwrap();
+        let finished = place.inside(&["trace.toml", "--json"]);
+        assert!(finished.success, "{}", finished.stderr);
+        let document: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+        document["configuration_hash"].clone()
+    };
+    let [first, second, other] = ["0 1 1000 0\n", "0 1 1000 0\n", "0 1 2000 0\n"].map(hash);
+    assert_eq!(first, second);
+    assert_ne!(first, other);
+}
+
 /// Tables, pictures and the page around them, all of the same run.
 #[test]
 fn a_report_has_tables_pictures_and_where_they_come_from() {

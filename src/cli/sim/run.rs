@@ -11,7 +11,7 @@ use roce_sim::net::{Captured, PayloadMode, Results, Simulation};
 use roce_sim::scenario::Scenario;
 
 use super::report;
-use super::shipped::Source;
+use super::shipped::{NamedText, Source};
 use super::summary::{Summary, words};
 use super::sweep::Combination;
 
@@ -61,7 +61,7 @@ impl Done {
 impl Job {
     /// Runs; `watch` sees the network now and then, and may end the run.
     pub(super) fn run(&self, source: &Source, watch: &mut Watch<'_>) -> anyhow::Result<Done> {
-        let mut scenario = source.parse(&self.set)?;
+        let (mut scenario, files) = source.parse_with_files(&self.set)?;
         let mut capture = Vec::new();
         for name in &self.capture {
             let port = scenario.topology.port_named(name);
@@ -72,7 +72,7 @@ impl Job {
             scenario.settings.payload = PayloadMode::Real;
             scenario.settings.measure.capture = capture.iter().map(|(port, _)| *port).collect();
         }
-        let hash = configuration_hash(&source.text, &self.set, scenario.settings.seed);
+        let hash = configuration_hash(&source.text, &files, &self.set, scenario.settings.seed);
         let begin = Instant::now();
         let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings.clone())?;
         let mut captured = Vec::new();
@@ -153,14 +153,24 @@ fn one(source: &Source, combination: &Combination, out: Option<&Path>) -> anyhow
     Ok(done.summary)
 }
 
-/// Of everything that decides a run: FNV-1a, 64 bits.
-fn configuration_hash(text: &str, set: &[(String, String)], seed: u64) -> u64 {
+/// Of everything that decides a run, the files that its scenario names among it.
+fn configuration_hash(text: &str, files: &[NamedText], set: &[(String, String)], seed: u64) -> u64 {
     let set: String = set.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-    let whole = format!("{text}\n{set}{seed}\n{}", env!("CARGO_PKG_VERSION"));
-    whole
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    let mut hash = fnv(FNV_START, &format!("{text}\n{set}{seed}\n{}", env!("CARGO_PKG_VERSION")));
+    for (name, text) in files {
+        // With its length, so that nothing passes from one file to the next unnoticed.
+        hash = fnv(hash, &format!("\n{name}\n{}\n", text.len()));
+        hash = fnv(hash, text);
+    }
+    hash
 }
+
+/// FNV-1a with 64 bits, from the hash of what stands in front.
+fn fnv(hash: u64, text: &str) -> u64 {
+    text.bytes().fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// A bar on standard error, if that is a terminal.
 pub(super) struct Progress {

@@ -1,5 +1,6 @@
 //! Where a scenario comes from: the list of shipped ones, or a file.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +37,9 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "clos-1000",
 ];
 
+/// A file by its name, and what is in it.
+pub(super) type NamedText = (String, String);
+
 /// The text of a scenario and the directory in which its files lie.
 pub(in crate::cli) struct Source {
     name: String,
@@ -61,8 +65,23 @@ impl Source {
 
     /// The scenario with values replaced.
     pub(super) fn parse(&self, set: &[(String, String)]) -> anyhow::Result<Scenario> {
-        Scenario::parse_among(&self.text, set, &|file| self.load(file), own::algorithms())
-            .map_err(|error| anyhow!("{}: {error}", self.name))
+        Ok(self.parse_with_files(set)?.0)
+    }
+
+    /// The same, and names and texts of the files that it names, in the order in which it read them.
+    pub(super) fn parse_with_files(
+        &self,
+        set: &[(String, String)],
+    ) -> anyhow::Result<(Scenario, Vec<NamedText>)> {
+        let files = RefCell::new(Vec::new());
+        let load = |file: &str| {
+            let text = self.load(file)?;
+            files.borrow_mut().push((file.to_owned(), text.clone()));
+            Ok(text)
+        };
+        let scenario = Scenario::parse_among(&self.text, set, &load, own::algorithms())
+            .map_err(|error| anyhow!("{}: {error}", self.name))?;
+        Ok((scenario, files.into_inner()))
     }
 
     /// The text of a file that the scenario names.

@@ -17,7 +17,7 @@ pub(super) struct Summary {
     pub(super) set: Vec<(String, String)>,
     pub(super) seed: u64,
     pub(super) version: String,
-    /// Of the text of the scenario, what was set, seed and version.
+    /// Of the text of the scenario and of the files that it names, what was set, seed and version.
     pub(super) configuration_hash: String,
     /// Of all that happened.
     pub(super) trace_hash: String,
