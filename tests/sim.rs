@@ -212,6 +212,23 @@ fn a_run_that_fails_takes_none_of_its_sweep_with_it() {
     assert!(Path::new(&format!("{out}/00002/summary.json")).exists());
 }
 
+/// The second time, one of its tables cannot be written. What the first run left there says nothing about the second.
+#[test]
+fn a_run_that_fails_has_no_summary() {
+    let place = Place::new();
+    let options = ["small.toml", "--sweep", "seed=4,5", "--out", "out"];
+    assert!(place.inside(&options).success);
+    let directory = place.path("out/00001");
+    std::fs::remove_file(format!("{directory}/queues.csv")).unwrap();
+    std::fs::create_dir(format!("{directory}/queues.csv")).unwrap();
+    let finished = place.inside(&options);
+    assert!(finished.stderr.contains("1 of 2 runs failed"), "{}", finished.stderr);
+    assert!(!Path::new(&format!("{directory}/summary.json")).exists());
+    let merged = run(&["sim", "--merge", &place.path("out"), "--json"]);
+    let merged: Value = serde_json::from_str(&merged.stdout).expect("JSON");
+    assert_eq!(merged.as_array().map(Vec::len), Some(1), "{merged}");
+}
+
 /// What is said on the command line goes before what the scenario proposes.
 #[test]
 fn a_value_that_is_set_is_not_swept() {

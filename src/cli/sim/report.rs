@@ -5,7 +5,7 @@ mod charts;
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, ErrorKind, Write as _};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -20,7 +20,6 @@ use crate::plot::{Chart, escape};
 pub(super) fn write(dir: &Path, done: &Done) -> anyhow::Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("making the directory {}", dir.display()))?;
     let results = &done.results;
-    save(dir, "summary.json", &(serde_json::to_string_pretty(&done.summary)? + "\n"))?;
     write_flows(&dir.join("flows.csv"), results)?;
     write_ports(&dir.join("ports.csv"), results)?;
     write_series(dir, results)?;
@@ -33,7 +32,19 @@ pub(super) fn write(dir: &Path, done: &Done) -> anyhow::Result<()> {
         let file = format!("{}.pcapng", name.replace(':', "-"));
         write_capture(&dir.join(file), name, *port, &done.captured)?;
     }
-    Ok(())
+    // Last, because --merge takes it for the sign of a whole run.
+    save(dir, "summary.json", &(serde_json::to_string_pretty(&done.summary)? + "\n"))
+}
+
+/// Takes the summary of an earlier run out of a directory: it must not pass for that of one that fails.
+pub(super) fn forget(dir: &Path) -> anyhow::Result<()> {
+    let path = dir.join("summary.json");
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}, which is of an earlier run", path.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn save(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {

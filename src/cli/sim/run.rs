@@ -146,9 +146,13 @@ pub(super) fn all(
 /// Runs one combination into its directory.
 fn one(source: &Source, combination: &Combination, out: Option<&Path>) -> anyhow::Result<Summary> {
     let job = Job { set: combination.set.clone(), capture: Vec::new() };
+    let dir = out.map(|out| out.join(format!("{:05}", combination.index)));
+    if let Some(dir) = &dir {
+        report::forget(dir)?;
+    }
     let done = job.run(source, &mut |_, _| Ok(Next::Events(STRIDE)))?;
-    if let Some(out) = out {
-        report::write(&out.join(format!("{:05}", combination.index)), &done)?;
+    if let Some(dir) = &dir {
+        report::write(dir, &done)?;
     }
     Ok(done.summary)
 }
