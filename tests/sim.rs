@@ -188,6 +188,7 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
         assert!(status.status.success(), "{status:?}");
     }
     let merged = run(&["sim", "--merge", &out, "--json"]);
+    assert_eq!(merged.stderr, "", "nothing is missing");
     let merged: Value = serde_json::from_str(&merged.stdout).expect("JSON");
     assert_eq!(merged.as_array().expect("a list"), all);
     let table = run(&["sim", "--merge", &out]).stdout;
@@ -227,6 +228,49 @@ fn a_run_that_fails_has_no_summary() {
     let merged = run(&["sim", "--merge", &place.path("out"), "--json"]);
     let merged: Value = serde_json::from_str(&merged.stdout).expect("JSON");
     assert_eq!(merged.as_array().map(Vec::len), Some(1), "{merged}");
+}
+
+#[test]
+fn merging_says_what_is_missing_and_what_does_not_belong_together() {
+    let place = Place::new();
+    let merge = || run(&["sim", "--merge", &place.path("out")]);
+    let sweep = |seeds: &str| {
+        let finished = place.inside(&["small.toml", "--sweep", &format!("seed={seeds}"), "--out", "out"]);
+        assert!(finished.success, "{}", finished.stderr);
+    };
+    sweep("1,2,3,4");
+    std::fs::remove_dir_all(place.path("out/00001")).unwrap();
+    let finished = merge();
+    assert!(finished.success && finished.stdout.lines().count() == 4, "{finished:?}");
+    assert!(finished.stderr.contains("1 of 4 runs are missing: --index 1\n"), "{}", finished.stderr);
+    assert!(!finished.stderr.contains("differ"), "{}", finished.stderr);
+
+    // Two runs of a newer and shorter sweep of another text, beside what is left of the old one.
+    std::fs::write(place.path("small.toml"), SMALL.replace("\"small\"", "\"changed\"")).unwrap();
+    sweep("1,2");
+    let told = merge().stderr;
+    for part in ["in scenario: changed; small", "in text of the scenario", "number of combinations: 2; 4"] {
+        assert!(told.contains(part), "`{part}` is missing: {told}");
+    }
+    assert!(!told.contains("differ in version") && !told.contains("differ in what is set"), "{told}");
+}
+
+/// Summaries of versions that did not write which run of a sweep it was.
+#[test]
+fn old_summaries_can_be_merged() {
+    let place = Place::new();
+    assert!(place.inside(&["small.toml", "--sweep", "seed=1,2", "--out", "out"]).success);
+    for index in 0..2 {
+        let file = place.path(&format!("out/0000{index}/summary.json"));
+        let mut summary: Value = serde_json::from_str(&read(&file)).unwrap();
+        let known = summary.as_object_mut().unwrap();
+        assert_eq!(known.remove("combination"), Some(serde_json::json!({ "index": index, "of": 2 })));
+        assert!(known.remove("scenario_hash").is_some());
+        std::fs::write(&file, summary.to_string()).unwrap();
+    }
+    let finished = run(&["sim", "--merge", &place.path("out")]);
+    assert!(finished.success && finished.stdout.lines().count() == 3, "{finished:?}");
+    assert_eq!(finished.stderr, "");
 }
 
 /// What is said on the command line goes before what the scenario proposes.

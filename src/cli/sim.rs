@@ -75,7 +75,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "I", requires = "out", conflicts_with = "emit")]
     index: Option<usize>,
 
-    /// Print the table of the runs whose summaries lie in this directory
+    /// Print the table of the runs whose summaries lie in this directory; warns if some of the sweep are missing, and if
+    /// they differ in scenario, version or what is swept
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "list"])]
     merge: Option<PathBuf>,
 }

@@ -12,7 +12,7 @@ use roce_sim::scenario::Scenario;
 
 use super::report;
 use super::shipped::{NamedText, Source};
-use super::summary::{Summary, words};
+use super::summary::{Hashes, Summary, words};
 use super::sweep::Combination;
 
 /// Events between two looks at the progress.
@@ -72,7 +72,10 @@ impl Job {
             scenario.settings.payload = PayloadMode::Real;
             scenario.settings.measure.capture = capture.iter().map(|(port, _)| *port).collect();
         }
-        let hash = configuration_hash(&source.text, &files, &self.set, scenario.settings.seed);
+        let hashes = Hashes {
+            scenario: fnv(FNV_START, &source.text),
+            configuration: configuration_hash(&source.text, &files, &self.set, scenario.settings.seed),
+        };
         let begin = Instant::now();
         let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings.clone())?;
         let mut captured = Vec::new();
@@ -87,7 +90,7 @@ impl Job {
         captured.append(&mut simulation.take_captured());
         let results = simulation.results();
         let seconds = begin.elapsed().as_secs_f64();
-        let summary = Summary::new(&scenario, &self.set, hash, &results);
+        let summary = Summary::new(&scenario, &self.set, hashes, &results);
         Ok(Done { scenario, results, summary, captured, capture, seconds })
     }
 }
@@ -132,11 +135,11 @@ pub(super) fn all(
     });
     let results = results.into_inner().ok().context("a run ended the thread that it was in")?;
     let mut outcome = Outcome::default();
-    for (Combination { index, set }, result) in combinations.iter().zip(results) {
+    for (Combination { place, set }, result) in combinations.iter().zip(results) {
         match result.context("it did not end").and_then(|result| result) {
             Ok(summary) => outcome.summaries.push(summary),
             Err(error) => {
-                outcome.failures.push(format!("combination {index}, {}: {error:#}", words(set)));
+                outcome.failures.push(format!("combination {}, {}: {error:#}", place.index, words(set)));
             }
         }
     }
@@ -146,11 +149,12 @@ pub(super) fn all(
 /// Runs one combination into its directory.
 fn one(source: &Source, combination: &Combination, out: Option<&Path>) -> anyhow::Result<Summary> {
     let job = Job { set: combination.set.clone(), capture: Vec::new() };
-    let dir = out.map(|out| out.join(format!("{:05}", combination.index)));
+    let dir = out.map(|out| out.join(format!("{:05}", combination.place.index)));
     if let Some(dir) = &dir {
         report::forget(dir)?;
     }
-    let done = job.run(source, &mut |_, _| Ok(Next::Events(STRIDE)))?;
+    let mut done = job.run(source, &mut |_, _| Ok(Next::Events(STRIDE)))?;
+    done.summary.combination = Some(combination.place);
     if let Some(dir) = &dir {
         report::write(dir, &done)?;
     }

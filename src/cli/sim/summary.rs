@@ -9,10 +9,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::terminal::{Output, Paint};
 
-/// One run.
+/// Which run of a sweep it is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub(super) struct Place {
+    /// From 0 on.
+    pub(super) index: usize,
+    /// How many the sweep has.
+    pub(super) of: usize,
+}
+
+/// One run. What old versions did not write may be missing.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(super) struct Summary {
     pub(super) scenario: String,
+    /// Of its text alone: equal for all runs of a sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) scenario_hash: Option<String>,
+    /// Only of the runs of a sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) combination: Option<Place>,
     /// Values that were set for this run.
     pub(super) set: Vec<(String, String)>,
     pub(super) seed: u64,
@@ -45,11 +60,20 @@ pub(super) struct Summary {
     pub(super) dropped: BTreeMap<String, u64>,
 }
 
+/// What was run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hashes {
+    /// The text of the scenario.
+    pub(super) scenario: u64,
+    /// Everything that decides the run.
+    pub(super) configuration: u64,
+}
+
 impl Summary {
     pub(super) fn new(
         scenario: &Scenario,
         set: &[(String, String)],
-        configuration_hash: u64,
+        hashes: Hashes,
         results: &Results,
     ) -> Self {
         let ms = |time: Time| time.as_secs_f64() * 1e3;
@@ -64,10 +88,12 @@ impl Summary {
         let complete = (results.flows.len() - results.incomplete()).max(1);
         Self {
             scenario: scenario.name.clone(),
+            scenario_hash: Some(format!("{:016x}", hashes.scenario)),
+            combination: None,
             set: set.to_vec(),
             seed: scenario.settings.seed,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            configuration_hash: format!("{configuration_hash:016x}"),
+            configuration_hash: format!("{:016x}", hashes.configuration),
             trace_hash: format!("{:016x}", results.trace_hash),
             events: results.events,
             data_packets: results.data_packets,

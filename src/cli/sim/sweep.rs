@@ -5,7 +5,7 @@ use std::io::Write as _;
 use anyhow::{Context as _, ensure};
 
 use super::run::{self, Outcome, Progress};
-use super::summary::print_table;
+use super::summary::{Place, print_table};
 use super::{Args, common, parse_set, shipped};
 use crate::cli::terminal::Output;
 
@@ -34,8 +34,8 @@ pub(super) fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Ve
 /// One run of a sweep.
 #[derive(Clone, Debug)]
 pub(super) struct Combination {
-    /// Its number, from 0 on.
-    pub(super) index: usize,
+    /// Its number, and how many there are.
+    pub(super) place: Place,
     /// The values that it sets.
     pub(super) set: Vec<(String, String)>,
 }
@@ -53,13 +53,15 @@ pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Combination> {
         });
         all = longer.collect();
     }
-    all.into_iter().enumerate().map(|(index, set)| Combination { index, set }).collect()
+    let of = all.len();
+    let combination = |(index, set)| Combination { place: Place { index, of }, set };
+    all.into_iter().enumerate().map(combination).collect()
 }
 
 /// Says what is wrong with a combination, before hours are spent on others.
 pub(super) fn check(source: &shipped::Source, combinations: &[Combination]) -> anyhow::Result<()> {
-    for Combination { index, set } in combinations {
-        source.parse(set).with_context(|| format!("combination {index}"))?;
+    for Combination { place, set } in combinations {
+        source.parse(set).with_context(|| format!("combination {}", place.index))?;
     }
     Ok(())
 }
