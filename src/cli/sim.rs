@@ -1,5 +1,6 @@
 //! `roce sim`: a scenario in the simulator.
 
+mod capture;
 mod emit;
 mod live;
 mod merge;
@@ -121,7 +122,7 @@ fn common(args: &Args) -> Vec<(String, String)> {
 }
 
 fn run_one(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow::Result<()> {
-    let job = Job { set: common(args), capture: args.pcap_port.clone() };
+    let job = Job { set: common(args), capture: args.pcap_port.clone(), dir: args.out.clone() };
     let done = if args.live {
         live::run(&job, source)?
     } else {

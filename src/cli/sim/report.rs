@@ -1,6 +1,5 @@
-//! What a run leaves behind: CSV files, plots, captures, and one page with all of it.
+//! What a run leaves behind: CSV files, plots, and one page with all of it.
 
-mod capture;
 mod charts;
 
 use std::fmt::Write as _;
@@ -11,7 +10,6 @@ use std::path::Path;
 use anyhow::Context as _;
 use roce_sim::net::{DropReason, Results, Time};
 
-use self::capture::write_capture;
 use self::charts::charts;
 use super::run::Done;
 use crate::plot::{Chart, escape};
@@ -28,10 +26,6 @@ pub(super) fn write(dir: &Path, done: &Done) -> anyhow::Result<()> {
         save(dir, &format!("{name}.svg"), &chart.to_svg())?;
     }
     save(dir, "report.html", &page(done, &charts))?;
-    for (port, name) in &done.capture {
-        let file = format!("{}.pcapng", name.replace(':', "-"));
-        write_capture(&dir.join(file), name, *port, &done.captured)?;
-    }
     // Last, because --merge takes it for the sign of a whole run.
     save(dir, "summary.json", &(serde_json::to_string_pretty(&done.summary)? + "\n"))
 }

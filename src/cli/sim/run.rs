@@ -1,15 +1,16 @@
 //! Running: one scenario, or many on all cores.
 
 use std::io::{IsTerminal as _, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use roce_sim::net::{Captured, PayloadMode, Results, Simulation};
+use roce_sim::net::{PayloadMode, Results, Simulation};
 use roce_sim::scenario::Scenario;
 
+use super::capture::Captures;
 use super::report;
 use super::shipped::{NamedText, Source};
 use super::summary::{Hashes, Summary, words};
@@ -17,6 +18,8 @@ use super::sweep::Combination;
 
 /// Events between two looks at the progress.
 const STRIDE: u64 = 200_000;
+/// The same where frames are captured: so many are kept at most until they are written.
+const CAPTURE_STRIDE: u64 = 10_000;
 
 /// How ports are named.
 const PORTS: &str = "write h1 for that of a host and s0:h1 for that of a switch to its neighbour";
@@ -38,6 +41,8 @@ pub(super) struct Job {
     pub(super) set: Vec<(String, String)>,
     /// Names of the ports that are captured.
     pub(super) capture: Vec<String>,
+    /// Where the captures go.
+    pub(super) dir: Option<PathBuf>,
 }
 
 /// A run that is done.
@@ -45,9 +50,6 @@ pub(super) struct Done {
     pub(super) scenario: Scenario,
     pub(super) results: Results,
     pub(super) summary: Summary,
-    /// Frames of captured ports, and the names of these by number.
-    pub(super) captured: Vec<Captured>,
-    pub(super) capture: Vec<(u32, String)>,
     /// How long it took.
     pub(super) seconds: f64,
 }
@@ -62,15 +64,10 @@ impl Job {
     /// Runs; `watch` sees the network now and then, and may end the run.
     pub(super) fn run(&self, source: &Source, watch: &mut Watch<'_>) -> anyhow::Result<Done> {
         let (mut scenario, files) = source.parse_with_files(&self.set)?;
-        let mut capture = Vec::new();
-        for name in &self.capture {
-            let port = scenario.topology.port_named(name);
-            let port = port.with_context(|| format!("--pcap-port: there is no port {name}; {PORTS}"))?;
-            capture.push((port, name.clone()));
-        }
-        if !capture.is_empty() {
+        let ports = self.captured_ports(&scenario)?;
+        if !ports.is_empty() {
             scenario.settings.payload = PayloadMode::Real;
-            scenario.settings.measure.capture = capture.iter().map(|(port, _)| *port).collect();
+            scenario.settings.measure.capture = ports.iter().map(|(port, _)| *port).collect();
         }
         let hashes = Hashes {
             scenario: fnv(FNV_START, &source.text),
@@ -78,20 +75,43 @@ impl Job {
         };
         let begin = Instant::now();
         let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings.clone())?;
-        let mut captured = Vec::new();
+        let mut captures = match &self.dir {
+            Some(dir) if !ports.is_empty() => Some(Captures::create(dir, &ports)?),
+            _ => None,
+        };
+        let longest = if captures.is_some() { CAPTURE_STRIDE } else { u64::MAX };
         let mut stride = STRIDE;
-        while simulation.run(stride) {
-            captured.append(&mut simulation.take_captured());
+        loop {
+            let goes_on = simulation.run(stride.min(longest));
+            if let Some(captures) = &mut captures {
+                captures.write(&simulation.take_captured())?;
+            }
+            if !goes_on {
+                break;
+            }
             match watch(&scenario, &simulation)? {
                 Next::Events(events) => stride = events,
                 Next::Stop => break,
             }
         }
-        captured.append(&mut simulation.take_captured());
+        captures.map_or(Ok(()), Captures::finish)?;
         let results = simulation.results();
         let seconds = begin.elapsed().as_secs_f64();
         let summary = Summary::new(&scenario, &self.set, hashes, &results);
-        Ok(Done { scenario, results, summary, captured, capture, seconds })
+        Ok(Done { scenario, results, summary, seconds })
+    }
+
+    /// Numbers and names of the ports that are captured, each once.
+    fn captured_ports(&self, scenario: &Scenario) -> anyhow::Result<Vec<(u32, String)>> {
+        let mut ports: Vec<(u32, String)> = Vec::new();
+        for name in &self.capture {
+            let port = scenario.topology.port_named(name);
+            let port = port.with_context(|| format!("--pcap-port: there is no port {name}; {PORTS}"))?;
+            if ports.iter().all(|(known, _)| *known != port) {
+                ports.push((port, name.clone()));
+            }
+        }
+        Ok(ports)
     }
 }
 
@@ -148,7 +168,7 @@ pub(super) fn all(
 
 /// Runs one combination into its directory.
 fn one(source: &Source, combination: &Combination, out: Option<&Path>) -> anyhow::Result<Summary> {
-    let job = Job { set: combination.set.clone(), capture: Vec::new() };
+    let job = Job { set: combination.set.clone(), capture: Vec::new(), dir: None };
     let dir = out.map(|out| out.join(format!("{:05}", combination.place.index)));
     if let Some(dir) = &dir {
         report::forget(dir)?;
@@ -212,5 +232,41 @@ impl Progress {
         if self.shown {
             let _ = write!(std::io::stderr(), "\r{:80}\r", "");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+        name = "capture"
+        [topology]
+        kind = "point-to-point"
+        [[flows]]
+        kind = "pair"
+        from = "h0"
+        to = "h1"
+        bytes = "20MB"
+    "#;
+
+    #[test]
+    fn captured_frames_are_written_while_the_network_runs() {
+        let place = tempfile::tempdir().unwrap();
+        let (scenario, dir) = (place.path().join("capture.toml"), place.path().join("out"));
+        std::fs::write(&scenario, TEXT).unwrap();
+        let source = Source::find(scenario.to_str().unwrap()).unwrap();
+        // A port that is named twice has one file.
+        let job = Job { set: Vec::new(), capture: vec!["h1".into(), "h1".into()], dir: Some(dir.clone()) };
+        let mut lengths = Vec::new();
+        let mut watch = |_: &Scenario, _: &Simulation| -> anyhow::Result<Next> {
+            lengths.push(std::fs::metadata(dir.join("h1.pcapng"))?.len());
+            Ok(Next::Events(STRIDE))
+        };
+        let done = job.run(&source, &mut watch).unwrap();
+        assert!(done.results.events > 3 * CAPTURE_STRIDE, "{}", done.results.events);
+        assert!(lengths[0] > 100_000 && lengths.is_sorted_by(|a, b| a < b), "{lengths:?}");
+        let whole = std::fs::metadata(dir.join("h1.pcapng")).unwrap().len();
+        assert!(whole > 20_000_000 && whole > *lengths.last().unwrap(), "{whole} {lengths:?}");
     }
 }

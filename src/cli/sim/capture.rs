@@ -2,21 +2,51 @@
 
 use std::path::Path;
 
+use anyhow::Context as _;
 use roce_packet::{FrameHeaders, MacAddr, PauseFrame};
 use roce_sim::net::{Captured, CapturedContent};
 
 use crate::observe::pcap_file::{Direction, PcapWriter};
 
-/// Frames of one port as pcapng: what left it and what arrived, pause frames included.
-pub(super) fn write_capture(path: &Path, name: &str, port: u32, captured: &[Captured]) -> anyhow::Result<()> {
-    let mut writer = PcapWriter::create(path, &[name])?;
-    for frame in captured.iter().filter(|frame| frame.port == port) {
-        let direction = if frame.outbound { Direction::Outbound } else { Direction::Inbound };
-        if let Some(bytes) = frame_bytes(&frame.content) {
-            writer.write(0, frame.time.as_ns(), direction, None, &bytes)?;
+/// The capture files of a run, written while it runs: one second at 100 Gb/s is 12 GB.
+pub(super) struct Captures {
+    /// By number of the port.
+    files: Vec<(u32, PcapWriter)>,
+}
+
+impl Captures {
+    /// One file for each port, by number and name, in a directory that is made if it is missing.
+    pub(super) fn create(dir: &Path, ports: &[(u32, String)]) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(dir).with_context(|| format!("making the directory {}", dir.display()))?;
+        let mut files = Vec::new();
+        for (port, name) in ports {
+            let file = format!("{}.pcapng", name.replace(':', "-"));
+            files.push((*port, PcapWriter::create(&dir.join(file), &[name])?));
         }
+        Ok(Self { files })
     }
-    Ok(writer.flush()?)
+
+    /// Appends what left these ports and what arrived, pause frames included.
+    pub(super) fn write(&mut self, frames: &[Captured]) -> anyhow::Result<()> {
+        for frame in frames {
+            let Some((_, file)) = self.files.iter_mut().find(|(port, _)| *port == frame.port) else {
+                continue;
+            };
+            let direction = if frame.outbound { Direction::Outbound } else { Direction::Inbound };
+            if let Some(bytes) = frame_bytes(&frame.content) {
+                file.write(0, frame.time.as_ns(), direction, None, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says whether everything could be written.
+    pub(super) fn finish(mut self) -> anyhow::Result<()> {
+        for (_, file) in &mut self.files {
+            file.flush()?;
+        }
+        Ok(())
+    }
 }
 
 /// The whole frame from its Ethernet header on. Ethernet addresses are made from those of IP.
