@@ -120,8 +120,8 @@ pub(super) struct Args {
 }
 
 /// Options that a scenario file has, too.
-const OF_THE_FILE: [&str; 11] =
-    ["fault", "rate", "delay", "queue", "kmin", "kmax", "pmax", "step", "pfc", "xoff", "xon"];
+const OF_THE_FILE: [&str; 12] =
+    ["from", "fault", "rate", "delay", "queue", "kmin", "kmax", "pmax", "step", "pfc", "xoff", "xon"];
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     let scenario = read(args)?;
@@ -366,4 +366,28 @@ fn print(output: &mut Output, runner: &Runner) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_the_file_says_cannot_be_said_beside_it() {
+        let scenario = ["bridge", "--scenario", "file.toml"];
+        let alone = Command::try_parse_from(scenario).unwrap();
+        assert_eq!(alone.args.from, Origin::Both);
+        for option in [["--from", "left"], ["--from", "both"], ["--rate", "1Gbps"]] {
+            let error = Command::try_parse_from([&scenario[..], &option].concat()).unwrap_err().to_string();
+            assert!(error.contains(option[0]) && error.contains("cannot be used with"), "{error}");
+        }
+    }
 }
