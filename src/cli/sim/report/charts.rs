@@ -36,7 +36,8 @@ pub(super) fn charts(results: &Results, measure: &MeasureSettings) -> Vec<(&'sta
     ];
     let times = results.completion_times();
     if times.len() > 2 {
-        let count = times.len() as f64;
+        // Of all flows: where some never end, the curve stays below 100.
+        let count = results.flows.len() as f64;
         let points =
             (1..).zip(&times).map(|(number, time)| (ms(*time), 100.0 * f64::from(number) / count)).collect();
         let lines = vec![Line { name: "flows".to_owned(), points }];
@@ -184,5 +185,20 @@ mod tests {
         assert!(results.points_left_out > 0);
         let last = ms(results.queues.last().unwrap().time);
         assert!(last < 0.1 && points.iter().all(|(time, _)| *time <= last), "{points:?}");
+    }
+
+    /// The fourth flow would take 80 ms.
+    #[test]
+    fn flows_that_never_end_keep_completion_times_below_100_per_cent() {
+        let pair =
+            |bytes| format!("[[flows]]\nkind = \"pair\"\nfrom = \"h0\"\nto = \"h1\"\nbytes = \"{bytes}\"\n");
+        let flows = ["10KB", "20KB", "30KB", "1GB"].map(pair).concat();
+        let head = "name = \"stuck\"\nstop = \"1ms\"\n[topology]\nkind = \"point-to-point\"\n";
+        let (results, measure) = run(&format!("{head}{flows}"));
+        assert_eq!(results.incomplete(), 1);
+        let charts = charts(&results, &measure);
+        let (_, chart) = charts.iter().find(|(name, _)| *name == "completion").unwrap();
+        let shares: Vec<f64> = chart.lines[0].points.iter().map(|(_, share)| *share).collect();
+        assert_eq!(shares, [25.0, 50.0, 75.0]);
     }
 }
