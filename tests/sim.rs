@@ -103,7 +103,7 @@ fn a_seed_repeats_a_run_and_another_does_not() {
         "switch.marking={ kmin = \"1KB\", kmax = \"200KB\", pmax = 1.0 }",
     ];
     let hash = |seed| place.document(&[&marking[..], &["--seed", seed]].concat());
-    let [first, second, other] = ["5", "5", "6"].map(hash);
+    let [first, second, other] = ["9223372036854775807", "9223372036854775807", "6"].map(hash);
     assert_eq!(first, second);
     assert!(first["marked"].as_u64().unwrap() > 0, "{first}");
     assert_ne!(first["trace_hash"], other["trace_hash"]);
@@ -295,6 +295,7 @@ fn what_is_wrong_is_refused_with_line_and_reason() {
         (&[&file, "--set", "host.color=red"], &["host.color=red", "unknown field `color`"]),
         (&[&file, "--set", "host.recovery=luck"], &["no loss recovery \"luck\""]),
         (&[&file, "--set", "seed"], &["write NAME=VALUE"]),
+        (&[&file, "--seed", "9223372036854775808"], &["--seed", "is not in 0..=9223372036854775807"]),
         (&[&file, "--sweep", "seed=1,,2"], &["a value is empty"]),
         (&[&file, "--live"], &["--live draws on a terminal", "--out DIR"]),
         (&[&file, "--live", "--sweeps"], &["--live", "--sweeps", "cannot be used"]),

@@ -39,8 +39,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
 
-    /// Seed of every random decision, instead of that of the scenario
-    #[arg(long, value_name = "N")]
+    /// Seed of every random decision, instead of that of the scenario: 0 to 2^63 - 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=MOST_SEED))]
     seed: Option<u64>,
 
     /// Run once for each value, and for each combination if given several times: NAME=A;B;C, or commas where no value has one
@@ -81,6 +81,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "list"])]
     merge: Option<PathBuf>,
 }
+
+/// Numbers of TOML have a sign.
+const MOST_SEED: u64 = u64::MAX / 2;
 
 fn parse_set(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
