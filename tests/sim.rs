@@ -175,7 +175,9 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
     let out = place.path("out");
     let job = place.sim(&["--sweeps", "--out", &out, "--emit", "slurm"]).stdout;
     assert!(job.starts_with("#!/bin/sh\n") && job.contains("--array=0-3\n"), "{job}");
-    let kubernetes = place.sim(&["--sweeps", "--out", &out, "--emit", "kubernetes"]).stdout;
+    let kubernetes = ["small.toml", "--sweeps", "--out", "out", "--emit", "kubernetes"];
+    let kubernetes = place.inside(&kubernetes).stdout;
+    assert!(kubernetes.contains("as they lie here: small.toml\n"), "{kubernetes}");
     assert!(kubernetes.contains("completionMode: Indexed") && kubernetes.contains("completions: 4\n"));
     assert!(!Path::new(&out).exists(), "to emit is not to run");
     // What the shell would run, index by index.
@@ -307,6 +309,10 @@ fn what_is_wrong_is_refused_with_line_and_reason() {
         (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C or --sweeps"]),
         (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),
         (&[&file, "--sweep", "host.congestion=none,luck"], &["combination 1", "host.congestion=luck"]),
+        (
+            &["incast", "--sweeps", "--emit", "kubernetes", "--out", &out],
+            &[&out, "is not on the claim", "at /work"],
+        ),
         (
             &[&file, "--emit", "slurm", "--out", &out, "--sweep", "host.congestion=none,luck"],
             &["combination 1", "host.congestion=luck"],

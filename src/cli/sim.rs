@@ -11,7 +11,7 @@ mod summary;
 mod sweep;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -109,9 +109,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     } else if let Some(system) = args.emit {
         let combinations = combinations(args, &sweeps);
         // A job of thousands of pods that all fail is to fail here.
-        check(&source, &combinations)?;
+        let files = check(&source, &combinations)?;
         let arguments: Vec<String> = std::env::args().collect();
-        write!(output, "{}", emit::job(system, args.out.as_deref(), combinations.len(), &arguments))?;
+        let (out, count) = (args.out.as_deref().unwrap_or(Path::new("")), combinations.len());
+        let job = emit::Job { out, count, arguments: &arguments, files: &files };
+        write!(output, "{}", job.text(system)?)?;
     } else {
         run_sweep(args, &source, combinations(args, &sweeps), output)?;
     }

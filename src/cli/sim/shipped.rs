@@ -45,6 +45,7 @@ pub(in crate::cli) struct Source {
     name: String,
     pub(in crate::cli) text: String,
     dir: PathBuf,
+    is_shipped: bool,
 }
 
 impl Source {
@@ -54,13 +55,18 @@ impl Source {
         if let Some((_, text)) = SHIPPED.iter().find(|(known, _)| *known == name)
             && !path.is_file()
         {
-            return Ok(Self { name: name.to_owned(), text: (*text).to_owned(), dir: PathBuf::new() });
+            return Ok(Self {
+                name: name.to_owned(),
+                text: (*text).to_owned(),
+                dir: PathBuf::new(),
+                is_shipped: true,
+            });
         }
         let text = std::fs::read_to_string(path).with_context(|| {
             format!("reading the scenario {name}; `roce sim --list` shows those that need no file")
         })?;
         let dir = path.parent().unwrap_or(Path::new("")).to_owned();
-        Ok(Self { name: name.to_owned(), text, dir })
+        Ok(Self { name: name.to_owned(), text, dir, is_shipped: false })
     }
 
     /// The scenario with values replaced.
@@ -84,9 +90,19 @@ impl Source {
         Ok((scenario, files.into_inner()))
     }
 
+    /// Where the scenario itself lies, if it is not shipped.
+    pub(super) fn file(&self) -> Option<&Path> {
+        (!self.is_shipped).then_some(Path::new(&self.name))
+    }
+
+    /// Where a file lies that the scenario names.
+    pub(super) fn path(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+
     /// The text of a file that the scenario names.
     pub(in crate::cli) fn load(&self, file: &str) -> Result<String, String> {
-        let path = self.dir.join(file);
+        let path = self.path(file);
         std::fs::read_to_string(&path).map_err(|error| format!("reading {}: {error}", path.display()))
     }
 }

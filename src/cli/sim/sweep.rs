@@ -1,6 +1,7 @@
 //! Sweeps: every combination of values, each a run.
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 
@@ -58,12 +59,17 @@ pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Combination> {
     all.into_iter().enumerate().map(combination).collect()
 }
 
-/// Says what is wrong with a combination, before hours are spent on others.
-pub(super) fn check(source: &shipped::Source, combinations: &[Combination]) -> anyhow::Result<()> {
+/// Says what is wrong with a combination, before hours are spent on others. Returns the files that the runs will read.
+pub(super) fn check(source: &shipped::Source, combinations: &[Combination]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = source.file().map(Path::to_owned).into_iter().collect();
     for Combination { place, set } in combinations {
-        source.parse(set).with_context(|| format!("combination {}", place.index))?;
+        let parsed = source.parse_with_files(set);
+        let (_, named) = parsed.with_context(|| format!("combination {}", place.index))?;
+        files.extend(named.iter().map(|(name, _)| source.path(name)));
+        files.sort();
+        files.dedup();
     }
-    Ok(())
+    Ok(files)
 }
 
 /// Runs what can be run and prints it, whatever becomes of the others.
