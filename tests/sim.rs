@@ -154,6 +154,7 @@ fn a_report_has_tables_pictures_and_where_they_come_from() {
         assert!(page.contains(printed[known].as_str().unwrap()), "{known}");
     }
     assert_eq!(page.matches("<svg").count(), 4);
+    assert!(page.contains("<td>congestion control</td><td>dcqcn:"), "{page}");
     let capture = run(&["dissect", "--bad-icrc", &format!("{out}/h2.pcapng")]);
     assert!(capture.success && capture.stderr.contains(" 0 bad"), "{capture:?}");
     let switch = run(&["dissect", "--bad-icrc", &format!("{out}/s0-h2.pcapng")]);

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use roce_sim::net::{DropReason, Results, Time};
+use roce_transport::congestion::Congestion;
 
 use self::charts::charts;
 use super::run::Done;
@@ -163,8 +164,10 @@ fn page(done: &Done, charts: &[(&'static str, Chart)]) -> String {
     for (name, value) in done.summary.rows() {
         let _ = writeln!(html, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&value));
     }
-    let congestion = format!("{:?}", scenario.settings.host.congestion);
-    let _ = writeln!(html, "<tr><td>congestion control</td><td>{}</td></tr></table>", escape(&congestion));
+    let congestion = words(&scenario.settings.host.congestion);
+    // All parameters are one word, which may be broken at its commas.
+    let congestion = escape(&congestion).replace(',', ",<wbr>");
+    let _ = writeln!(html, "<tr><td>congestion control</td><td>{congestion}</td></tr></table>");
     for (_, chart) in charts {
         let _ = writeln!(html, "{}", chart.to_svg());
     }
@@ -177,4 +180,23 @@ fn page(done: &Done, charts: &[(&'static str, Chart)]) -> String {
     }
     let _ = writeln!(html, "<p>All figures are in the CSV files beside this page.</p></body></html>");
     html
+}
+
+/// As `host.congestion` takes it.
+fn words(congestion: &Congestion) -> String {
+    format!("{}{}", congestion.algorithm, if congestion.echo { ",echo=1" } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn congestion_control_is_printed_as_it_is_set() {
+        for text in ["none", "fixed:10G", "dcqcn:paper,rpg_ai_rate=40", "swift", "timely", "none,echo=1"] {
+            let (congestion, _) = Congestion::parse(text).unwrap();
+            let printed = words(&congestion);
+            assert_eq!(Congestion::parse(&printed).unwrap().0, congestion, "{text} is printed as {printed}");
+        }
+    }
 }
