@@ -163,6 +163,28 @@ fn a_report_has_tables_pictures_and_where_they_come_from() {
     assert!(packets >= printed["data_packets"].as_u64().unwrap(), "{}", capture.stderr);
 }
 
+#[test]
+fn every_column_of_the_tables_is_explained() {
+    let place = Place::new();
+    place.sim(&["--out", &place.path("out")]);
+    let text = read(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/simulator.md"));
+    for table in ["flows", "ports", "rates", "queues"] {
+        let head = read(&place.path(&format!("out/{table}.csv"))).lines().next().unwrap().to_owned();
+        // Reasons have a row together.
+        let mut columns: Vec<&str> = head
+            .split(',')
+            .map(|name| if name.starts_with("dropped_") { "dropped_*" } else { name })
+            .collect();
+        columns.dedup();
+        let section = text.split(&format!("### {table}.csv\n")).nth(1).unwrap_or_default();
+        let section = section.split("\n#").next().unwrap_or_default();
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        let explained: Vec<&str> =
+            rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2)).collect();
+        assert_eq!(explained, columns, "{table}");
+    }
+}
+
 /// The combinations that one process runs on all cores are those of a job's indexes, which merge to the same table.
 #[test]
 fn a_sweep_here_and_as_a_job_gives_the_same() {
