@@ -114,16 +114,24 @@ impl Cable {
     /// Waits until the cable carries frames. Before, the kernel drops them without a word.
     #[track_caller]
     pub(crate) fn settle(&self) {
-        let end = Instant::now() + Duration::from_secs(10);
-        for namespace in [&self.near, &self.far] {
-            let is_running =
-                || pnet_datalink::interfaces().iter().any(|it| it.name != "lo" && it.is_running());
-            while !namespace.run(is_running) {
-                assert!(Instant::now() < end, "the cable carries nothing");
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
-        // The queue is made right after.
-        std::thread::sleep(Duration::from_millis(10));
+        self.near.run(settle_here);
+        self.far.run(settle_here);
     }
+}
+
+/// Waits until the cables of this namespace, `v0` and the like, carry frames.
+#[track_caller]
+pub(crate) fn settle_here() {
+    let end = Instant::now() + Duration::from_secs(10);
+    let is_running = || {
+        let interfaces = pnet_datalink::interfaces();
+        let mut cables = interfaces.iter().filter(|it| it.name.starts_with('v')).peekable();
+        cables.peek().is_some() && cables.all(|it| it.is_running())
+    };
+    while !is_running() {
+        assert!(Instant::now() < end, "a cable carries nothing");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // The queue is made right after.
+    std::thread::sleep(Duration::from_millis(10));
 }

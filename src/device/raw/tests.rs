@@ -12,7 +12,7 @@ use super::*;
 use crate::device::Device;
 use crate::device::framed::port::Split;
 use crate::device::framed::{FrameSettings, FramedDevice};
-use crate::device::namespaces::{Cable, Namespace};
+use crate::device::namespaces::{Cable, Namespace, settle_here};
 use crate::device::ports::{
     Arrived, FAR, NEAR, PLAIN, Shape, check_devices, check_kinds, check_lengths, check_way, frame, put,
     receive, send, what_is_taken,
@@ -361,6 +361,7 @@ fn as_ordinary_user() {
     ] {
         ip(line);
     }
+    settle_here();
     let (mut near, mut host) = open(&"raw:v0".parse().unwrap()).unwrap_or_else(|error| panic!("{error}"));
     let (mut far, _far_host) = open(&"raw:v1".parse().unwrap()).unwrap_or_else(|error| panic!("{error}"));
     assert_ne!(host.resolve(Instant::from_nanos(1), "198.18.0.9".parse().unwrap()), Resolution::Known(FAR));

@@ -169,16 +169,19 @@ fn tcp_from_the_kernel_to_us_and_from_us_to_the_kernel() {
         });
 
         let listener = namespace.run(move || TcpListener::bind((kernel, 7472))).unwrap();
+        let looked = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
-            scope.spawn(move || {
+            scope.spawn(|| {
                 let (mut stream, peer) = listener.accept().unwrap();
                 assert_eq!(peer.ip(), ours);
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                looked.wait();
                 swap_a_megabyte(&mut stream, 3, 4);
             });
             let mut stream = Tcp::connect(&context, SocketAddr::new(kernel, 7472)).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             assert!(!stream.has_input().unwrap());
+            looked.wait();
             swap_a_megabyte(&mut stream, 4, 3);
         });
     }
