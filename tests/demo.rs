@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use common::{Finished, Running, has_program, own_address, roce, run, skip_unless, tshark};
@@ -19,6 +19,13 @@ struct Run {
 }
 
 /// `roce demo`, as nobody if this test is run by root.
+/// One demo at a time: it is to be quick.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn ordinary_run() -> &'static Run {
     static RUN: OnceLock<Run> = OnceLock::new();
     RUN.get_or_init(|| {
@@ -26,6 +33,7 @@ fn ordinary_run() -> &'static Run {
         let mut command = as_ordinary_user(folder.path());
         command.current_dir(folder.path()).arg("demo");
         command.arg("--device").args([device(), device()]);
+        let _alone = alone();
         let finished = Running::start(&mut command).finish(60);
         let capture = folder.path().join("demo.pcapng");
         Run { _folder: folder, capture, finished }
@@ -179,7 +187,9 @@ fn a_seed_gives_the_same_numbers_again_and_json_tells_everything() {
         if let Some(seed) = seed {
             command.args(["--seed", seed]);
         }
+        let alone = alone();
         let finished = Running::start(&mut command).finish(60);
+        drop(alone);
         assert!(finished.success, "{}", finished.stderr);
         let findings: Value = serde_json::from_str(&finished.stdout).expect("JSON and nothing else");
         assert_eq!(findings["operations"].as_array().unwrap().len(), 13);
