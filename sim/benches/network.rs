@@ -34,7 +34,10 @@ fn networks(criterion: &mut Criterion) {
         ("1,024 hosts, implied payload", "clos-1000", PayloadMode::Implied),
     ] {
         let scenario = scenario(name, payload);
-        let packets = run(&scenario).data_packets;
+        let results = run(&scenario);
+        let dropped = results.sum(|port| port.drops());
+        assert_eq!((results.incomplete(), dropped, results.checked.1), (0, 0, 0), "{id}");
+        let packets = results.data_packets;
         group
             .throughput(Throughput::Elements(packets))
             .bench_function(id, |bencher| bencher.iter(|| run(&scenario)));

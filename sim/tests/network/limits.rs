@@ -18,9 +18,9 @@ fn flows_that_fail_together_all_fail() {
     let mut topology = Topology::point_to_point(LINK);
     topology.links[0].faults = Some("drop=100%".parse().unwrap());
     let mut settings = Settings::default();
-    (settings.host.depth, settings.host.message_bytes) = (1_000, 64);
+    (settings.host.depth, settings.host.message_bytes) = (2_000, 64);
     (settings.host.timeout, settings.host.retry_cnt) = (8, 0);
-    let flows = vec![flow(0, 1, 64_000); 4];
+    let flows = vec![flow(0, 1, 128_000); 2];
     let results = run(&topology, &flows, settings);
     for flow in &results.flows {
         assert!(matches!(flow.state, FlowState::Failed(_)), "{:?}", flow.state);

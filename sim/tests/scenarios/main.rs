@@ -57,6 +57,16 @@ fn all_of_them_can_be_read() {
     assert!(count >= 16, "{count}");
 }
 
+/// A part of the bytes of each flow; the bench of networks runs all of them.
+#[test]
+fn large_networks_lose_nothing() {
+    for name in ["permutation-k8", "clos-1000"] {
+        let results = run_with(name, &[("flows.0.bytes", "100KB")]);
+        assert_lossless(&results);
+        assert!(results.flows.len() >= 128, "{name}: {}", results.flows.len());
+    }
+}
+
 /// The values that a shipped scenario proposes for a setting.
 fn proposed(scenario: &str, setting: &str) -> Vec<String> {
     let scenario = Scenario::parse(&text(scenario), &no_files).unwrap();
