@@ -11,6 +11,12 @@ use roce_transport::{CqId, Notify, Wc};
 use super::{Context, VerbsError};
 use crate::driver::wake::{Wake, wait_readable};
 
+/// Who waits for a completion looks again after so long in any case, for another thread may have taken it in between two
+/// looks; and after twice as long each time, for that is less and less likely.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// The longest of these times.
+const LONGEST_LOOK: Duration = Duration::from_millis(8);
+
 /// Where completion events arrive: a descriptor for poll, epoll or tokio, and the queues that had one. The descriptor
 /// becomes readable without an event when the device fails; polling a queue then tells the error.
 #[derive(Clone, Debug)]
@@ -237,6 +243,7 @@ impl CompletionQueue {
         let _waiting = inner.enter_wait();
         let end = timeout.map(|timeout| Instant::now() + timeout);
         let mut spin_end = Instant::now() + inner.spin;
+        let mut look_again = FIRST_LOOK;
         loop {
             let count = self.poll(out)?;
             if count > 0 {
@@ -251,22 +258,28 @@ impl CompletionQueue {
                 continue;
             }
             // Where something arrived, more may follow soon.
-            if self.sleep(end.map(|end| end - now)).map_err(WaitError::Io)? {
-                spin_end = Instant::now() + inner.spin;
+            if self.sleep(end.map(|end| end - now), look_again).map_err(WaitError::Io)? {
+                (spin_end, look_again) = (Instant::now() + inner.spin, FIRST_LOOK);
+            } else {
+                look_again = (2 * look_again).min(LONGEST_LOOK);
             }
         }
     }
 
-    fn sleep(&self, remaining: Option<Duration>) -> std::io::Result<bool> {
+    fn sleep(&self, remaining: Option<Duration>, look_again: Duration) -> std::io::Result<bool> {
         let inner = &self.0.context.inner;
         let deadline = {
             let driver = inner.lock();
             let now = driver.now();
             driver.deadline().map(|deadline| deadline.since(now))
         };
-        // Another thread may take in what this one waits for: look again after a while in any case.
-        let timeout = [remaining, deadline, Some(Duration::from_millis(1))].into_iter().flatten().min();
-        match inner.device_descriptor() {
+        // Nothing tells of what arrives at a device without descriptor.
+        let (device, longest) = match inner.device_descriptor() {
+            Some(device) => (Some(device), look_again),
+            None => (None, FIRST_LOOK),
+        };
+        let timeout = [remaining, deadline, Some(longest)].into_iter().flatten().min();
+        match device {
             Some(device) => wait_readable(&[device], timeout),
             None => wait_readable(&[], timeout),
         }
