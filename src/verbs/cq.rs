@@ -11,11 +11,28 @@ use roce_transport::{CqId, Notify, Wc};
 use super::{Context, VerbsError};
 use crate::driver::wake::{Wake, wait_readable};
 
-/// Who waits for a completion looks again after so long in any case, for another thread may have taken it in between two
-/// looks; and after twice as long each time, for that is less and less likely.
+/// Who waits for a completion looks again after so long in any case, for another thread may have taken it in; and after
+/// twice as long each time while no other thread makes progress.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// The longest of these times.
 const LONGEST_LOOK: Duration = Duration::from_millis(8);
+
+/// When a waiting thread looks again.
+struct Look {
+    after: Duration,
+    /// How often anybody had made progress when it looked last.
+    polls: u64,
+}
+
+impl Look {
+    /// For how long to sleep now. Between two sleeps a thread polls once itself.
+    fn next(&mut self, polls: u64) -> Duration {
+        let is_alone = polls == self.polls.wrapping_add(1);
+        self.after = if is_alone { (2 * self.after).min(LONGEST_LOOK) } else { FIRST_LOOK };
+        self.polls = polls;
+        self.after
+    }
+}
 
 /// Where completion events arrive: a descriptor for poll, epoll or tokio, and the queues that had one. The descriptor
 /// becomes readable without an event when the device fails; polling a queue then tells the error.
@@ -243,7 +260,7 @@ impl CompletionQueue {
         let _waiting = inner.enter_wait();
         let end = timeout.map(|timeout| Instant::now() + timeout);
         let mut spin_end = Instant::now() + inner.spin;
-        let mut look_again = FIRST_LOOK;
+        let mut look = Look { after: FIRST_LOOK, polls: 0 };
         loop {
             let count = self.poll(out)?;
             if count > 0 {
@@ -258,30 +275,25 @@ impl CompletionQueue {
                 continue;
             }
             // Where something arrived, more may follow soon.
-            if self.sleep(end.map(|end| end - now), look_again).map_err(WaitError::Io)? {
-                (spin_end, look_again) = (Instant::now() + inner.spin, FIRST_LOOK);
-            } else {
-                look_again = (2 * look_again).min(LONGEST_LOOK);
+            if self.sleep(end.map(|end| end - now), &mut look).map_err(WaitError::Io)? {
+                spin_end = Instant::now() + inner.spin;
             }
         }
     }
 
-    fn sleep(&self, remaining: Option<Duration>, look_again: Duration) -> std::io::Result<bool> {
+    fn sleep(&self, remaining: Option<Duration>, look: &mut Look) -> std::io::Result<bool> {
         let inner = &self.0.context.inner;
-        let deadline = {
+        let (deadline, after) = {
             let driver = inner.lock();
-            let now = driver.now();
-            driver.deadline().map(|deadline| deadline.since(now))
+            let (now, statistics) = (driver.now(), &driver.statistics);
+            let after = look.next(statistics.busy_polls + statistics.idle_polls);
+            (driver.deadline().map(|deadline| deadline.since(now)), after)
         };
-        // Nothing tells of what arrives at a device without descriptor.
-        let (device, longest) = match inner.device_descriptor() {
-            Some(device) => (Some(device), look_again),
-            None => (None, FIRST_LOOK),
-        };
-        let timeout = [remaining, deadline, Some(longest)].into_iter().flatten().min();
-        match device {
-            Some(device) => wait_readable(&[device], timeout),
-            None => wait_readable(&[], timeout),
+        let timeout = |longest| [remaining, deadline, Some(longest)].into_iter().flatten().min();
+        match inner.device_descriptor() {
+            Some(device) => wait_readable(&[device], timeout(after)),
+            // Nothing tells of what arrives here.
+            None => wait_readable(&[], timeout(FIRST_LOOK)),
         }
     }
 
@@ -302,5 +314,19 @@ impl CompletionQueue {
     /// When it holds more than would fit.
     pub fn resize(&self, capacity: usize) -> Result<(), VerbsError> {
         Ok(self.0.context.inner.lock().engine.resize_cq(self.0.id, capacity)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_rare_only_while_nobody_else_makes_progress() {
+        let mut look = Look { after: FIRST_LOOK, polls: 0 };
+        let mut after = |polls| look.next(polls).as_millis();
+        assert_eq!([7, 8, 9, 10, 11, 12].map(&mut after), [1, 2, 4, 8, 8, 8]);
+        // Another thread polled as well, or this one spun.
+        assert_eq!([14, 15, 17, 20].map(&mut after), [1, 2, 1, 1]);
     }
 }
