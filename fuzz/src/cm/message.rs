@@ -8,7 +8,9 @@ use roce_packet::mad::{
 };
 use roce_packet::{Encapsulation, Path, PathMtu, Psn, Qpn};
 use roce_transport::Instant;
-use roce_transport::cm::{CmConfig, CmConnect, CmOffer, CmResolve, CmTiming, ConnectionManager};
+use roce_transport::cm::{
+    CmConfig, CmConnect, CmInput, CmOffer, CmResolve, CmState, CmTiming, ConnectionManager,
+};
 
 use super::step::{Action, Step};
 
@@ -223,4 +225,31 @@ fn qpn(message: &CmMessage) -> Option<Qpn> {
         CmMessage::Rep(rep) => Some(rep.local_qpn),
         _ => None,
     }
+}
+
+/// Whether a message may move some connection from one state to another: along the table, or because the message shows
+/// that the peer has forgotten it, or because its record makes room for a new one.
+pub(super) fn leads(message: &CmMessage, before: CmState, after: CmState) -> bool {
+    let (input, begins) = match message {
+        CmMessage::Req(_) => (CmInput::Req, true),
+        CmMessage::Rep(_) => (CmInput::Rep, false),
+        CmMessage::Rtu(_) => (CmInput::Rtu, false),
+        CmMessage::Mra(_) => (CmInput::Mra, false),
+        CmMessage::Rej(_) => (CmInput::Rej, false),
+        CmMessage::Dreq(_) => (CmInput::Dreq, false),
+        CmMessage::Drep(_) => (CmInput::Drep, false),
+        CmMessage::SidrReq(_) => (CmInput::SidrReq, true),
+        CmMessage::SidrRep(_) => (CmInput::SidrRep, false),
+    };
+    let question = matches!(before, CmState::SidrReqSent | CmState::SidrReqReceived | CmState::SidrAnswered);
+    let forgotten = match (message, after) {
+        (CmMessage::Req(_) | CmMessage::Rep(_), CmState::Closed) => !question,
+        (CmMessage::Req(_) | CmMessage::Rep(_), CmState::DreqSent) => before == CmState::Established,
+        (CmMessage::SidrReq(_), CmState::Closed) => before == CmState::SidrReqReceived,
+        _ => false,
+    };
+    let lingers = matches!(before, CmState::Timewait | CmState::Refused | CmState::SidrAnswered);
+    // A connection that ends lingers, and there is room for so many.
+    let ends = matches!(message, CmMessage::Dreq(_) | CmMessage::Drep(_) | CmMessage::Rej(_));
+    before.after(input) == Some(after) || forgotten || lingers && after == CmState::Closed && (begins || ends)
 }

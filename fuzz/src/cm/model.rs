@@ -6,10 +6,10 @@ use roce_packet::Qpn;
 use roce_packet::mad::{CmMad, CmTimeout, CommId, RejReason, SidrStatus};
 use roce_transport::Instant;
 use roce_transport::cm::{
-    CmAccepts, CmConfig, CmError, CmEvent, CmInput, CmListen, CmState, ConnectionManager, TRANSITIONS,
+    CmAccepts, CmConfig, CmError, CmEvent, CmInput, CmListen, CmState, ConnectionManager,
 };
 
-use super::message::{PEERS, SERVICES, Sent, answer, beginning, connect, offer, path, resolve};
+use super::message::{PEERS, SERVICES, Sent, answer, beginning, connect, leads, offer, path, resolve};
 use super::step::{Action, Step};
 
 const BACKLOG: usize = 4;
@@ -213,13 +213,14 @@ impl Rig {
     /// A message reaches the manager.
     fn arrive(&mut self, sent: Sent) {
         let states: Vec<_> = self.known.iter().map(|id| (*id, self.manager.state(*id))).collect();
+        let message = CmMad::parse(&sent.bytes[..]).ok().map(|mad| mad.message);
         self.manager.handle_mad(self.now, &path(sent.peer).reply(), Qpn::GSI, &sent.bytes[..]);
         self.arrived += 1;
         remember(&mut self.sent, sent);
         for (id, before) in states {
             let after = self.manager.state(id);
-            let led = TRANSITIONS.iter().any(|(from, _, to)| (*from, *to) == (before, after));
-            assert!(before == after || led, "{id} went from {before:?} to {after:?}");
+            let led = message.as_ref().is_some_and(|message| leads(message, before, after));
+            assert!(before == after || led, "{message:?} led {id} from {before:?} to {after:?}");
         }
     }
 

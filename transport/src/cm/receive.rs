@@ -262,7 +262,8 @@ impl ConnectionManager {
             self.counters.unexpected += 1;
             return self.put(connection);
         }
-        if connection.remote.is_none() && connection.state.repeats() {
+        // Only where the REP would be taken: a question for a service has no peer's ID either.
+        if connection.state.after(CmInput::Rep) == Some(CmState::RepReceived) {
             let peer = route.path.destination;
             if let Some(other) = self.by_peer_qpn.get(&(peer, rep.local_qpn)).copied() {
                 self.refuse_rep(route, transaction_id, rep, RejReason::STALE_CONNECTION);

@@ -3,7 +3,7 @@
 use roce_packet::Qpn;
 use roce_packet::mad::{CmMad, CmMessage, CmTimeout, CommId, MAD_LEN, RejReason};
 use roce_transport::Instant;
-use roce_transport::cm::{CmAccepts, CmConfig, CmEvent, CmListen, ConnectionManager};
+use roce_transport::cm::{CmAccepts, CmConfig, CmEvent, CmListen, CmState, ConnectionManager};
 
 use crate::random::Dice;
 use crate::world::{ACTIVE, PASSIVE, SERVICE, World, bytes, offer, path, question, request};
@@ -107,6 +107,28 @@ fn times_of_hours() {
         world.now = deadline;
     }
     assert!(world.now.since(begin).as_secs() < 20 * 60);
+}
+
+/// A REP that names a question is not an answer to it, whichever queue pair it brings.
+#[test]
+fn a_rep_to_a_question_changes_nothing() {
+    let mut world = World::new();
+    let (active, passive) = world.connect();
+    let asked = world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
+    let mut peer = crate::world::manager(3);
+    peer.listen(SERVICE, CmListen { accepts: CmAccepts::Both, backlog: 1, ip_cm: true }).unwrap();
+    peer.handle_mad(world.now, &path(ACTIVE), Qpn::GSI, &bytes(&req(asked.0, 0x33)));
+    let Some(CmEvent::ConnectRequest(request)) = peer.poll_event() else { panic!("not asked") };
+    // The queue pair of the connection that there is.
+    peer.accept(world.now, request.id, &offer(0x22), b"").unwrap();
+    let rep = peer.poll_transmit(world.now).unwrap();
+    world.sides[ACTIVE].handle_mad(world.now, &path(PASSIVE), Qpn::GSI, &rep.mad[..]);
+    assert_eq!(world.sides[ACTIVE].poll_event(), None);
+    assert_eq!(world.sides[ACTIVE].state(asked), CmState::SidrReqSent);
+    assert_eq!(world.sides[ACTIVE].state(active), CmState::Established);
+    assert_eq!(world.sides[PASSIVE].state(passive), CmState::Established);
+    let counters = world.sides[ACTIVE].counters();
+    assert_eq!((counters.unexpected, counters.stale), (1, 0));
 }
 
 /// Bytes of chance, and messages of chance with the names of real connections in them.
