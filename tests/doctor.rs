@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Finished, Running, has_program, own_address, roce, run, skip_unless};
+use common::{Finished, Running, has_program, own_address, roce, run, script, skip_unless};
 use serde_json::Value;
 
 /// Examines with these faults on what each side sends; returns what was printed as JSON.
@@ -194,12 +194,7 @@ fn on_a_cable_neighbours_and_frames_are_seen() {
         ip link add v0 type veth peer name v1
         unshare -n sleep 60 & inner=$!
         trap 'kill $inner' EXIT
-        tries=0
-        while [ "$(readlink /proc/$inner/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do
-            tries=$((tries + 1))
-            [ $tries -lt 200 ]
-            sleep 0.02
-        done
+        retry has_own_network $inner
         ip link set v1 netns $inner
         there="nsenter -t $inner -n"
         ip addr add 198.18.0.1/24 dev v0
@@ -212,18 +207,13 @@ fn on_a_cable_neighbours_and_frames_are_seen() {
         said=$(mktemp)
         $there "$ROCE" doctor --device raw:v1 -x 1 --once >$said & server=$!
         trap 'kill $inner $server 2>/dev/null || true; rm -f $said' EXIT
-        tries=0
-        until grep -q 'waiting on' $said; do
-            tries=$((tries + 1))
-            [ $tries -lt 500 ]
-            sleep 0.02
-        done
+        retry grep -q 'waiting on' $said
         "$ROCE" doctor 2001:db8::2 --device raw:v0 -x 1
         wait $server
         cat $said
     "#;
     let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--net", "sh", "-c", SCRIPT]);
+    command.args(["--user", "--map-root-user", "--net", "sh", "-c", &script(SCRIPT)]);
     command.env("ROCE", env!("CARGO_BIN_EXE_roce"));
     let mut trial = Command::new("unshare");
     let works = trial

@@ -4,12 +4,12 @@ mod common;
 
 use std::process::Command;
 
-use common::{Finished, Running, TAPS_ON_A_BRIDGE, check_measured, has_program, skip_unless};
+use common::{Finished, Running, TAPS_ON_A_BRIDGE, check_measured, has_program, script, skip_unless};
 
-/// A command that runs a shell script in a network namespace of its own, without privilege.
-fn in_namespace(script: &str) -> Command {
+/// A command that runs a shell script with the functions of [`script`] in a network namespace of its own, without privilege.
+fn in_namespace(body: &str) -> Command {
     let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--net", "sh", "-c", script]);
+    command.args(["--user", "--map-root-user", "--net", "sh", "-c", &script(body)]);
     command.env("ROCE", env!("CARGO_BIN_EXE_roce"));
     command
 }

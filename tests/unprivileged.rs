@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Finished, Running, TAPS_ON_A_BRIDGE, check_measured, has_program, skip_unless};
+use common::{Finished, Running, TAPS_ON_A_BRIDGE, check_measured, has_program, script, skip_unless};
 use tempfile::TempDir;
 
 /// What root does first: `$SCRIPT` runs as nobody, with a /dev/net/tun of the mode `$TUN_MODE`, which is 666 on most
@@ -27,12 +27,7 @@ const RAW_AT_BOTH_ENDS: &str = r#"
     unshare --net sleep 60 &
     far=$!
     trap 'kill $far $server 2>/dev/null || true' EXIT
-    tries=0
-    while [ "$(readlink /proc/$far/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do
-        tries=$((tries + 1))
-        [ $tries -lt 200 ]
-        sleep 0.02
-    done
+    retry has_own_network $far
     inside() { nsenter --target $far --net "$@"; }
     ip link add v0 mtu 4200 type veth peer name v1 mtu 4200
     ip link set v1 netns $far
@@ -47,12 +42,7 @@ const RAW_AT_BOTH_ENDS: &str = r#"
     : >"$FOLDER/server"
     inside "$ROCE" "$TOOL" --device raw:v1 --once >"$FOLDER/server" 2>&1 &
     server=$!
-    tries=0
-    until grep -q 'waiting on' "$FOLDER/server"; do
-        tries=$((tries + 1))
-        [ $tries -lt 500 ] || { cat "$FOLDER/server" >&2; exit 1; }
-        sleep 0.02
-    done
+    retry grep -q 'waiting on' "$FOLDER/server" || { cat "$FOLDER/server" >&2; exit 1; }
     "$ROCE" "$TOOL" "$TO" --device raw:v0 -n 50 --json
     wait $server
 "#;
@@ -98,10 +88,11 @@ impl User {
         Running::start(&mut command).finish(60)
     }
 
-    /// The same as root of a user namespace with a network of its own: `unshare -Urn`.
+    /// The same with the functions of [`script`], as root of a user namespace with a network of its own: `unshare -Urn`.
     #[track_caller]
-    fn run_in_own_network(&self, tun_mode: &str, script: &str, variables: &[(&str, &str)]) -> Finished {
-        let all = [&[("INNER", script)], variables].concat();
+    fn run_in_own_network(&self, tun_mode: &str, body: &str, variables: &[(&str, &str)]) -> Finished {
+        let inner = script(body);
+        let all = [&[("INNER", &*inner)], variables].concat();
         self.run(tun_mode, r#"exec unshare -Urn sh -c "$INNER""#, &all)
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "every test file takes a part of it")]
 
 mod address;
+mod scripts;
 mod skip;
 
 use std::io::{BufRead, BufReader, Read};
@@ -14,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(crate) use address::own_address;
+pub(crate) use scripts::{TAPS_ON_A_BRIDGE, script};
 pub(crate) use skip::skip_unless;
 
 /// A file or folder of the collection of captures and vectors beside this repository, if it is there.
@@ -196,40 +198,6 @@ pub(crate) fn tshark() -> Command {
     }
     command
 }
-
-/// A shell script for a network namespace of its own: a server and a client of `$ROCE $TOOL`, each with a TAP, and the
-/// bridge between them. `$SERVER` and `$CLIENT` are the options of their devices, `$TO` the address of the server.
-pub(crate) const TAPS_ON_A_BRIDGE: &str = r#"
-    set -e
-    ip link set lo up
-    ip link add br0 type bridge mcast_snooping 0
-    ip link set br0 mtu 4200 up
-    ip addr add 198.18.0.1/24 dev br0
-    said=$(mktemp)
-    "$ROCE" "$TOOL" --device "tap:roce2,$SERVER,mtu=4200" --once $SERVER_OPTIONS >$said 2>&1 &
-    server=$!
-    trap 'kill $server 2>/dev/null || true; cat $said >&2; rm -f $said' EXIT
-    for name in roce2 roce3; do
-        if [ $name = roce3 ]; then
-            tries=0
-            until grep -q 'waiting on' $said; do
-                tries=$((tries + 1))
-                [ $tries -lt 500 ]
-                sleep 0.02
-            done
-            "$ROCE" "$TOOL" "$TO" --device "tap:roce3,$CLIENT,mtu=4200" -n 50 --json $MORE &
-            client=$!
-        fi
-        tries=0
-        until ip link set $name master br0 2>/dev/null; do
-            tries=$((tries + 1))
-            [ $tries -lt 200 ]
-            sleep 0.02
-        done
-    done
-    wait $client
-    wait $server
-"#;
 
 /// Checks what a client printed with `--json -n 50` between other lines: it measured over this kind of device, and every
 /// message had the right contents, without which there is no document.

@@ -8,10 +8,11 @@ use roce_transport::Transmit;
 
 /// Datagrams that wait for one destination's Ethernet address.
 const MAX_PER_DESTINATION: usize = 128;
-/// Above so many altogether the device takes no more from the engine.
-const FULL: usize = 1024;
-/// Above so many of paused priorities neither: they leave at once when the pause ends, and who asked for it must have room for
-/// them. What the engine may not hand over it keeps, and the pace with it.
+/// Datagrams that wait altogether. More are dropped, as the kernel does with those whose neighbour does not answer: who has
+/// told nobody where it is must not hold up the others.
+const MAX_ALTOGETHER: usize = 4096;
+/// Above so many of paused priorities the device takes no more from the engine: they leave at once when the pause ends, and
+/// who asked for it must have room for them. What the engine may not hand over it keeps, and the pace with it.
 const MAX_PAUSED: usize = 32;
 
 /// A datagram and a copy of its bytes.
@@ -22,10 +23,18 @@ pub(super) struct HeldDatagram {
     pub(super) is_paused: bool,
 }
 
-/// All of them, in the order in which they came.
+/// Those that take the same path, in the order in which they came. Never empty.
+struct Line {
+    path: Path,
+    queue: VecDeque<HeldDatagram>,
+}
+
+/// All of them.
 #[derive(Default)]
 pub(super) struct Held {
-    queue: VecDeque<HeldDatagram>,
+    /// The path that waits longest first.
+    lines: Vec<Line>,
+    len: usize,
     /// How many of them came during a pause.
     paused: usize,
     /// Buffers to use again.
@@ -34,56 +43,56 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.lines.is_empty()
     }
 
+    /// Whether the engine has to keep what it has.
     pub(super) fn is_full(&self) -> bool {
-        self.queue.len() >= FULL || self.paused >= MAX_PAUSED
+        self.paused >= MAX_PAUSED
     }
 
     /// Whether something waits that must go first.
     pub(super) fn has_path(&self, path: &Path) -> bool {
-        self.queue.iter().any(|held| held.transmit.path == *path)
+        self.lines.iter().any(|line| line.path == *path)
     }
 
     /// Whether one more may wait until this destination answers.
     pub(super) fn has_room_for(&self, destination: IpAddr) -> bool {
-        let waiting = self.queue.iter().filter(|held| held.transmit.path.destination == destination);
-        waiting.take(MAX_PER_DESTINATION).count() < MAX_PER_DESTINATION
+        let there = self.lines.iter().filter(|line| line.path.destination == destination);
+        self.len < MAX_ALTOGETHER && there.map(|line| line.queue.len()).sum::<usize>() < MAX_PER_DESTINATION
     }
 
     pub(super) fn push(&mut self, transmit: Transmit, datagram: &[u8], is_paused: bool) {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(datagram);
+        self.len += 1;
         self.paused += usize::from(is_paused);
-        self.queue.push_back(HeldDatagram { transmit, bytes, is_paused });
+        let held = HeldDatagram { transmit, bytes, is_paused };
+        match self.lines.iter_mut().find(|line| line.path == transmit.path) {
+            Some(line) => line.queue.push_back(held),
+            None => self.lines.push(Line { path: transmit.path, queue: VecDeque::from([held]) }),
+        }
     }
 
-    /// Shows every datagram to `decide` in order. What waits behind one of its own path that stays is not
-    /// shown, and when `decide` says stop, nothing more is.
+    /// Shows the datagrams of every path in order to `decide`, until one stays. When `decide` says stop, no more are
+    /// shown.
     pub(super) fn release(&mut self, mut decide: impl FnMut(&HeldDatagram) -> Release) {
-        let mut stuck: Vec<Path> = Vec::new();
-        let mut index = 0;
-        while let Some(held) = self.queue.get(index) {
-            if stuck.contains(&held.transmit.path) {
-                index += 1;
-                continue;
-            }
-            match decide(held) {
-                Release::Gone => {
-                    if let Some(gone) = self.queue.remove(index) {
-                        self.paused -= usize::from(gone.is_paused);
-                        self.spare.push(gone.bytes);
-                    }
+        'lines: for line in &mut self.lines {
+            while let Some(first) = line.queue.front() {
+                match decide(first) {
+                    Release::Gone => {}
+                    Release::Stays => break,
+                    Release::Stop => break 'lines,
                 }
-                Release::Stays => {
-                    stuck.push(held.transmit.path);
-                    index += 1;
+                if let Some(gone) = line.queue.pop_front() {
+                    self.len -= 1;
+                    self.paused -= usize::from(gone.is_paused);
+                    self.spare.push(gone.bytes);
                 }
-                Release::Stop => return,
             }
         }
+        self.lines.retain(|line| !line.queue.is_empty());
     }
 }
 

@@ -282,6 +282,31 @@ fn nobody_there_is_counted_and_does_not_fill_the_memory() {
     assert!(error.contains("198.18.0.9") && error.contains("does not answer"), "{error}");
 }
 
+/// Eight hosts that do not answer used to take all the room there was, and with it the device.
+#[test]
+fn destinations_that_do_not_answer_hold_up_nobody_else() {
+    let (mut device, link) = device(1, FrameSettings::default());
+    for silent in 10..50 {
+        let way = path(us(1), us(silent));
+        let bytes = datagram(&way, 0, 64);
+        for _ in 0..200 {
+            send(&mut device, &way, &[&bytes]);
+        }
+    }
+    let (held, dropped) = (counter(&device, "frame_tx_held"), counter(&device, "frame_tx_unresolved"));
+    assert_eq!((held + dropped, held), (8_000, 4_096));
+    let other = path(us(1), us(2));
+    send(&mut device, &other, &[&datagram(&other, 0, 4)]);
+    assert_eq!(sent(&link).len(), 1);
+    // There is no room for datagrams to somebody new, who is asked all the same.
+    let new = path(us(1), us(60));
+    send(&mut device, &new, &[&datagram(&new, 0, 4)]);
+    assert_eq!(counter(&device, "frame_tx_unresolved"), dropped + 1);
+    link.lock().unwrap().neighbours.insert(us(60), Resolution::Known(PEER_MAC));
+    send(&mut device, &new, &[&datagram(&new, 0, 4)]);
+    assert_eq!(sent(&link).len(), 1);
+}
+
 #[test]
 fn the_host_is_asked_with_the_latest_time_when_a_path_is_made() {
     let (mut device, link) = device(1, FrameSettings::default());
