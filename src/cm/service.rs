@@ -419,7 +419,10 @@ pub(crate) fn bring_up(
     let device = driver.device_mut();
     path.vlan = device.vlan(path.traffic_class);
     match device.bind_source_port(&path, path.source_port) {
-        Ok(port) => path.source_port = port,
+        Ok(port) => {
+            path.source_port = port;
+            driver.hold_source_port(preparation.qpn, port);
+        }
         Err(error) => tracing::debug!(%error, port = path.source_port, "the source port cannot be had"),
     }
     driver.engine.modify_qp(

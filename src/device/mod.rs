@@ -77,6 +77,11 @@ pub trait Device: Send {
     /// When the socket for another port cannot be opened and there is no fallback.
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16>;
 
+    /// Nobody who asked for this source port is left: what it took may be given up.
+    fn release_source_port(&mut self, port: u16) {
+        let _ = port;
+    }
+
     /// The 802.1Q tag of frames with this traffic class, where the device carries Ethernet and uses one.
     fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {
         let _ = traffic_class;
@@ -149,6 +154,10 @@ macro_rules! forward_to_inner {
 
         fn bind_source_port(&mut self, path: &roce_packet::Path, wanted: u16) -> std::io::Result<u16> {
             self.inner.bind_source_port(path, wanted)
+        }
+
+        fn release_source_port(&mut self, port: u16) {
+            self.inner.release_source_port(port);
         }
 
         fn as_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {

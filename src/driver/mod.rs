@@ -8,6 +8,7 @@ pub(crate) mod background;
 pub(crate) mod clock;
 mod groups;
 pub(crate) mod path;
+mod source_ports;
 pub(crate) mod wake;
 
 use std::collections::VecDeque;
@@ -19,6 +20,7 @@ use crate::cm::service::CmService;
 use crate::device::Device;
 use clock::Clock;
 use groups::Groups;
+use source_ports::SourcePorts;
 
 pub use path::{GidEntry, PathOptions};
 
@@ -41,6 +43,7 @@ pub(crate) struct Driver {
     failure: Option<io::Error>,
     pub(crate) statistics: DriverStatistics,
     groups: Groups,
+    source_ports: SourcePorts,
     /// Connection management, once somebody has used it.
     cm: Option<Box<CmService>>,
 }
@@ -69,6 +72,7 @@ impl Driver {
             failure: None,
             statistics: DriverStatistics::default(),
             groups: Groups::default(),
+            source_ports: SourcePorts::default(),
             cm: None,
         }
     }

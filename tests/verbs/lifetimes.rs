@@ -79,6 +79,26 @@ fn handles_keep_what_they_need_alive() {
     });
 }
 
+/// A device has 64 ports beside its own: they are for the queue pairs that there are, not for those that there were.
+#[test]
+fn a_queue_pair_takes_its_source_port_with_it() {
+    within(60, || {
+        let (near, far) = rc_pair();
+        let port = |qp: &QueuePair| qp.query().unwrap().path.unwrap().source_port;
+        let mut of_their_own = 0;
+        for round in 0..200 {
+            let (one, other) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
+            one.connect(&other.endpoint().unwrap(), &ConnectOptions::default()).unwrap();
+            other.connect(&one.endpoint().unwrap(), &ConnectOptions::default()).unwrap();
+            of_their_own += u32::from(port(&one) >= 49_152);
+            one.post_send(&SendWr::new(round, far.write_op(0), &[near.region.element(0..8)])).unwrap();
+            assert_eq!(succeed(&near.send_cq).wr_id, round);
+        }
+        // A few ports may be in use on this machine.
+        assert!(of_their_own > 190, "{of_their_own}");
+    });
+}
+
 #[test]
 fn memory_is_registered_twice_and_revoked_once() {
     within(60, || {

@@ -37,7 +37,7 @@ pub use spec::UdpSpec;
 pub(crate) use socket::bind_problem;
 
 use receive::Receiver;
-use transmit::{MAX_SEGMENTS, SLOT_LEN, Sockets, Transmitter};
+use transmit::{MAX_SEGMENTS, SLOT_LEN, Sockets, SourceSocket, Transmitter};
 
 /// A RoCE device that is a UDP socket. See the module documentation.
 pub struct UdpDevice {
@@ -65,7 +65,7 @@ struct Group {
 }
 
 impl UdpDevice {
-    /// The most sockets that are opened for source ports.
+    /// The most sockets that are open for source ports at once.
     pub const MAX_SOURCE_PORTS: usize = 64;
 
     /// Opens the socket.
@@ -129,6 +129,13 @@ impl UdpDevice {
     pub const fn set_peer_port(&mut self, port: u16) {
         self.sockets.peer_port = port;
     }
+
+    /// Closes what nobody needs, unless datagrams wait, which know their sockets by their places.
+    fn close_released(&mut self) {
+        if self.transmitter.is_idle() {
+            self.sockets.others.retain(|other| !other.is_released);
+        }
+    }
 }
 
 impl Device for UdpDevice {
@@ -146,16 +153,20 @@ impl Device for UdpDevice {
             let problem = format!("{} is not the address of this device, {}", path.source, local.ip());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
-        if self.sockets.find(wanted).is_some() {
+        if let Some(place) = self.sockets.find(wanted) {
+            if let Some(other) = place.checked_sub(1).and_then(|place| self.sockets.others.get_mut(place)) {
+                other.is_released = false;
+            }
             return Ok(wanted);
         }
+        self.close_released();
         if wanted == 0 || self.sockets.others.len() >= Self::MAX_SOURCE_PORTS {
             return Ok(local.port());
         }
         let address = socket::with_scope(local.ip(), wanted, self.sockets.index);
         match socket::open_transmit_only(address, self.spec.buffer_bytes) {
             Ok(socket) => {
-                self.sockets.others.push((wanted, socket));
+                self.sockets.others.push(SourceSocket { port: wanted, socket, is_released: false });
                 Ok(wanted)
             }
             Err(error) => {
@@ -163,6 +174,13 @@ impl Device for UdpDevice {
                 Ok(local.port())
             }
         }
+    }
+
+    fn release_source_port(&mut self, port: u16) {
+        if let Some(other) = self.sockets.others.iter_mut().find(|other| other.port == port) {
+            other.is_released = true;
+        }
+        self.close_released();
     }
 
     fn slot(&mut self) -> Option<TxSlot<'_>> {

@@ -193,7 +193,7 @@ fn a_source_port_is_bound_and_used() {
     // What arrives there is dropped and not queued.
     let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     stranger.send_to(&[0; 100], (Ipv4Addr::LOCALHOST, free)).unwrap();
-    let socket = &a.sockets.others[0].1;
+    let socket = &a.sockets.others[0].socket;
     let error = socket.recv(&mut [std::mem::MaybeUninit::uninit(); 8]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
 }
@@ -222,6 +222,36 @@ fn source_ports_have_a_limit() {
         }
         a.bind_source_port(&there, wanted).unwrap();
     }
+}
+
+#[test]
+fn a_source_port_that_nobody_needs_makes_room_for_another() {
+    let (mut a, mut b) = ipv4_pair();
+    let there = between(&a, &b);
+    let mut bound = Vec::new();
+    for wanted in 20_000.. {
+        if bound.len() == UdpDevice::MAX_SOURCE_PORTS {
+            break;
+        }
+        bound.extend((a.bind_source_port(&there, wanted).unwrap() == wanted).then_some(wanted));
+    }
+    let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    // What waits to be sent keeps its socket.
+    let path = |source_port| Path { source_port, ..there };
+    put(&mut a, Instant::ZERO, &path(bound[63]), &datagram(&path(bound[63]), 1, 8));
+    a.release_source_port(bound[0]);
+    assert_eq!(a.bind_source_port(&there, free).unwrap(), a.port());
+    a.flush(Instant::ZERO).unwrap();
+    assert_eq!(expect(&mut b, 1)[0].path.source_port, bound[63]);
+    assert_eq!(a.bind_source_port(&there, free).unwrap(), free);
+    // Who comes back before it is closed finds it as it was.
+    put(&mut a, Instant::ZERO, &path(free), &datagram(&path(free), 2, 8));
+    a.release_source_port(free);
+    assert_eq!(a.bind_source_port(&there, free).unwrap(), free);
+    a.flush(Instant::ZERO).unwrap();
+    assert_eq!(expect(&mut b, 1)[0].path.source_port, free);
+    a.release_source_port(bound[1]);
+    assert!(a.sockets.find(free).is_some() && a.sockets.find(bound[1]).is_none());
 }
 
 /// The header that leaves is another one than the ICRC was made for, so it is made for that one.

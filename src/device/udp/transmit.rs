@@ -18,11 +18,19 @@ use crate::device::mmsg;
 /// The sockets that datagrams leave through: the main one, and others for their source ports.
 pub(super) struct Sockets {
     pub(super) main: Socket,
-    pub(super) others: Vec<(u16, Socket)>,
+    pub(super) others: Vec<SourceSocket>,
     pub(super) local: SocketAddr,
     /// The interface that link-local destinations are on.
     pub(super) index: u32,
     pub(super) peer_port: u16,
+}
+
+/// A socket for a source port.
+pub(super) struct SourceSocket {
+    pub(super) port: u16,
+    pub(super) socket: Socket,
+    /// Nobody needs it any more.
+    pub(super) is_released: bool,
 }
 
 impl Sockets {
@@ -31,12 +39,12 @@ impl Sockets {
         if source_port == self.local.port() {
             return Some(0);
         }
-        self.others.iter().position(|(port, _)| *port == source_port).map(|place| place + 1)
+        self.others.iter().position(|other| other.port == source_port).map(|place| place + 1)
     }
 
     fn get(&self, place: usize) -> &Socket {
         match place.checked_sub(1).and_then(|place| self.others.get(place)) {
-            Some((_, socket)) => socket,
+            Some(other) => &other.socket,
             None => &self.main,
         }
     }
@@ -234,6 +242,11 @@ impl Transmitter {
             suspect: false,
             failures: 0,
         })
+    }
+
+    /// Whether nothing waits for the kernel, so that no place of a socket is in use.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
     }
 
     /// Sends as much as the kernel takes.
