@@ -71,6 +71,11 @@ pub(super) fn put(port: &mut dyn FramePort, bytes: &[u8], split: Option<Split>) 
     true
 }
 
+/// Whether the port has frames that the kernel did not take; what it does once in a second is something else.
+pub(super) fn is_to_be_tried_again(port: &dyn FramePort, now: Instant) -> bool {
+    port.deadline().is_some_and(|deadline| deadline < now.plus_nanos(500_000_000))
+}
+
 /// Sends frames, and waits where the port is full.
 #[track_caller]
 pub(super) fn send(port: &mut dyn FramePort, frames: &[Vec<u8>]) {
@@ -83,7 +88,7 @@ pub(super) fn send(port: &mut dyn FramePort, frames: &[Vec<u8>]) {
         }
     }
     port.flush(now).expect("flush");
-    while port.deadline().is_some() {
+    while is_to_be_tried_again(port, now) {
         port.flush(now).expect("flush");
         assert!(Clock::now() < end, "the kernel takes no frames");
     }

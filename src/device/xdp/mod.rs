@@ -66,7 +66,31 @@ pub(crate) struct XdpPort {
     /// What lies behind the second chunk of a frame, put together.
     scratch: Vec<u8>,
     retry_at: Option<Instant>,
+    watch: InterfaceWatch,
     counters: Counters,
+}
+
+/// An AF_XDP socket does not wake who waits for it when its interface is deleted, so it is asked now and then.
+#[derive(Debug, Default)]
+struct InterfaceWatch {
+    ask_at: Instant,
+}
+
+impl InterfaceWatch {
+    const EVERY_NS: u64 = 1_000_000_000;
+
+    fn ask(&mut self, now: Instant, socket: BorrowedFd<'_>) -> io::Result<()> {
+        if now < self.ask_at {
+            return Ok(());
+        }
+        self.ask_at = now.plus_nanos(Self::EVERY_NS);
+        match sockopt::socket_error(socket) {
+            Ok(Err(Errno::NETDOWN)) => {
+                Err(io::Error::new(io::ErrorKind::NotConnected, "its interface has been deleted"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What was sent and received, and why what was not.
@@ -187,6 +211,7 @@ impl XdpPort {
             lent: None,
             scratch: Vec::new(),
             retry_at: None,
+            watch: InterfaceWatch::default(),
             counters: Counters::default(),
         }
     }
@@ -357,6 +382,7 @@ impl FramePort for XdpPort {
     }
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.watch.ask(now, self.socket.as_fd())?;
         self.retry_at = None;
         self.rings.tx.submit();
         let mut unread = self.rings.tx.unread();
@@ -402,7 +428,7 @@ impl FramePort for XdpPort {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.retry_at
+        self.retry_at.into_iter().chain([self.watch.ask_at]).min()
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -9,8 +9,8 @@ use super::*;
 use crate::device::framed::FramedDevice;
 use crate::device::namespaces::{Cable, Namespace};
 use crate::device::ports::{
-    PLAIN, Shape, check_devices, check_kinds, check_lengths, check_way, frame, put, receive, receive_now,
-    send, what_is_taken,
+    PLAIN, Shape, check_devices, check_kinds, check_lengths, check_way, frame, is_to_be_tried_again, put,
+    receive, receive_now, send, what_is_taken,
 };
 use crate::device::raw::tests::check_other_traffic;
 use crate::device::testing::skip_unless;
@@ -335,7 +335,7 @@ fn an_interface_that_goes_down_comes_back() {
     let lost = frame(PLAIN, 0, 64);
     assert!(put(&mut rig.near, &lost, None));
     rig.near.flush(Instant::ZERO).unwrap();
-    assert!(rig.near.deadline().is_some(), "it is to be tried again");
+    assert!(is_to_be_tried_again(&rig.near, Instant::ZERO));
     rig.cable.near.ip(&["link set v0 up"]);
     rig.cable.settle();
     send(&mut rig.near, &[frame(PLAIN, 1, 64)]);
@@ -347,6 +347,28 @@ fn an_interface_that_goes_down_comes_back() {
     rig.cable.near.ip(&["link delete v0"]);
     assert!(put(&mut rig.near, &lost, None));
     assert!(rig.near.flush(Instant::ZERO).is_err());
+}
+
+/// The kernel wakes nobody and answers no poll with an error, so that who only receives waited for ever.
+#[test]
+fn a_deleted_interface_is_an_error_for_those_who_only_receive() {
+    let Some(mut rig) = rig(1500, "generic") else { return };
+    let mut now = Instant::ZERO;
+    rig.near.flush(now).unwrap();
+    rig.cable.near.ip(&["link set v0 down"]);
+    now = rig.near.deadline().expect("it asks now and then");
+    rig.near.flush(now).expect("it may come up again");
+    rig.cable.near.ip(&["link delete v0"]);
+    let end = Clock::now() + Duration::from_secs(10);
+    let error = loop {
+        now = rig.near.deadline().expect("it asks now and then");
+        match rig.near.flush(now) {
+            Err(error) => break error,
+            Ok(()) => assert!(Clock::now() < end, "nobody says that the interface is gone"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(error.to_string().contains("interface has been deleted"), "{error}");
 }
 
 #[test]

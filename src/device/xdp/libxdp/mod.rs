@@ -22,7 +22,7 @@ use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue, Umem};
 
 use super::socket::{FILL_RING_LEN, Opening, Report, TX_RING_LEN, with_patience};
 use super::umem::{CHUNK_LEN, RX_CHUNKS, SLOT_CHUNKS, TX_CHUNKS};
-use super::{Counters, ETHERNET, MAX_BURST, kick, retry_after};
+use super::{Counters, ETHERNET, InterfaceWatch, MAX_BURST, kick, retry_after};
 use crate::device::OpenError;
 use crate::device::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord};
 use program::{MAX_QUEUES, Program};
@@ -43,6 +43,7 @@ pub(super) struct LibxdpPort {
     received: Vec<FrameDesc>,
     scratch: Vec<u8>,
     retry_at: Option<Instant>,
+    watch: InterfaceWatch,
     counters: Counters,
 }
 
@@ -94,6 +95,7 @@ pub(super) fn open(opening: &Opening<'_>, record: PortRecord) -> Result<LibxdpPo
         received: Vec::new(),
         scratch: Vec::new(),
         retry_at: None,
+        watch: InterfaceWatch::default(),
         counters: Counters::default(),
     })
 }
@@ -230,6 +232,7 @@ impl FramePort for LibxdpPort {
     }
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.watch.ask(now, self.queues.socket())?;
         self.retry_at = None;
         // SAFETY: they were written and are used by nobody else until the kernel gives them back.
         let produced = unsafe { self.queues.tx.produce(&self.committed) };
@@ -279,7 +282,7 @@ impl FramePort for LibxdpPort {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.retry_at
+        self.retry_at.into_iter().chain([self.watch.ask_at]).min()
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
