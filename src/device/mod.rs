@@ -13,6 +13,7 @@ mod mmsg;
 mod open;
 pub mod pcap;
 pub mod raw;
+mod spec;
 pub mod tap;
 pub mod udp;
 pub(crate) mod whole;

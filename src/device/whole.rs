@@ -14,6 +14,7 @@ use super::framed::FrameSettings;
 use super::framed::port::PortRecord;
 use super::link::interface_name;
 use super::raw::{self, RawSpec};
+use super::spec::SpecText;
 use super::tap::{self, TapSpec};
 
 /// What is left to do about a frame: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6) in the order of the machine.
@@ -134,15 +135,16 @@ pub(crate) fn open_whole(spec: &str) -> Result<Box<dyn WholePort>, OpenError> {
 
 /// A TAP that is nobody's address.
 fn tap_spec(text: &str) -> Result<TapSpec, OpenError> {
-    let bad =
-        |item: &str, expected| OpenError::BadSpec { spec: text.to_owned(), item: item.to_owned(), expected };
-    let mut items = text.split_once(':').map_or("", |(_, rest)| rest).split(',').map(str::trim);
-    let name = items.next().unwrap_or_default();
-    let name = interface_name(name).ok_or_else(|| bad(name, "the name of a TAP interface such as tap0"))?;
+    const NAME: &str = "the name of a TAP interface such as tap0";
+    const MTU: &str = "mtu=BYTES and nothing else: it is no host";
+    let text = SpecText::new("tap", text);
+    let name = text.subject();
+    let name = interface_name(name).ok_or_else(|| text.bad(name, NAME))?;
     let mut mtu = None;
-    for item in items {
-        let value = item.strip_prefix("mtu=").and_then(|value| value.parse().ok());
-        mtu = Some(value.ok_or_else(|| bad(item, "mtu=BYTES and nothing else: it is no host"))?);
+    for option in text.options(MTU) {
+        let option = option?;
+        let value = (option.name == "mtu").then(|| option.value.parse().ok()).flatten();
+        mtu = Some(value.ok_or_else(|| text.bad(option.whole, MTU))?);
     }
     Ok(TapSpec {
         name: name.to_owned(),

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use crate::device::OpenError;
 use crate::device::framed::FrameSettings;
 use crate::device::link::interface_name;
+use crate::device::spec::{SpecOption, SpecText};
 
 /// Which interface to use, read from text such as `raw:eth0` or `raw:eth0,vlan=100,prio=3`.
 ///
@@ -35,20 +36,14 @@ impl FromStr for RawSpec {
     type Err = OpenError;
 
     fn from_str(text: &str) -> Result<Self, OpenError> {
-        let bad = |item: &str, expected| OpenError::BadSpec {
-            spec: text.to_owned(),
-            item: item.to_owned(),
-            expected,
-        };
-        let rest = text.strip_prefix("raw").unwrap_or(text);
-        let mut items = rest.strip_prefix(':').unwrap_or(rest).split(',').map(str::trim);
-        let name = items.next().unwrap_or_default();
-        let interface = interface_name(name).ok_or_else(|| bad(name, INTERFACE))?.to_owned();
+        let text = SpecText::new("raw", text);
+        let name = text.subject();
+        let interface = interface_name(name).ok_or_else(|| text.bad(name, INTERFACE))?.to_owned();
         let mut settings = FrameSettings::default();
-        for item in items {
-            let (name, value) = item.split_once('=').ok_or_else(|| bad(item, OPTIONS))?;
-            let result = settings.set(name, value).ok_or_else(|| bad(item, OPTIONS))?;
-            result.map_err(|expected| bad(item, expected))?;
+        for option in text.options(OPTIONS) {
+            let SpecOption { whole, name, value } = option?;
+            let result = settings.set(name, value).ok_or_else(|| text.bad(whole, OPTIONS))?;
+            result.map_err(|expected| text.bad(whole, expected))?;
         }
         Ok(Self { interface, settings })
     }
@@ -60,34 +55,28 @@ const OPTIONS: &str = "vlan=NUMBER or prio=NUMBER";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::spec::{check_spec, check_spec_errors};
 
     #[test]
     fn what_is_written_is_read_back() {
-        for (text, canonical) in [
+        check_spec::<RawSpec>(&[
             ("raw:eth0", "raw:eth0"),
             ("raw:eth0.100", "raw:eth0.100"),
             ("raw:eth0, prio=3,vlan=100", "raw:eth0,vlan=100,prio=3"),
             ("raw:eth0,prio=0", "raw:eth0,prio=0"),
-        ] {
-            let spec: RawSpec = text.parse().unwrap();
-            assert_eq!(spec.to_string(), canonical);
-            assert_eq!(canonical.parse::<RawSpec>().unwrap(), spec);
-        }
+        ]);
     }
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        for (text, part) in [
-            ("raw", "the name of an Ethernet interface"),
-            ("raw:", "the name of an Ethernet interface"),
-            ("raw:a/b", "`a/b`"),
-            ("raw:eth0,queue=1", "`queue=1`: expected vlan=NUMBER or prio=NUMBER"),
-            ("raw:eth0,vlan=4095", "from 1 to 4094"),
-            ("raw:eth0,prio=8", "from 0 to 7"),
-            ("raw:eth0,fast", "`fast`"),
-        ] {
-            let error = text.parse::<RawSpec>().unwrap_err().to_string();
-            assert!(error.contains(part), "{text}: {error}");
-        }
+        check_spec_errors::<RawSpec>(&[
+            ("raw", &["the name of an Ethernet interface"]),
+            ("raw:", &["the name of an Ethernet interface"]),
+            ("raw:a/b", &["`a/b`"]),
+            ("raw:eth0,queue=1", &["`queue=1`: expected vlan=NUMBER or prio=NUMBER"]),
+            ("raw:eth0,vlan=4095", &["from 1 to 4094"]),
+            ("raw:eth0,prio=8", &["from 0 to 7"]),
+            ("raw:eth0,fast", &["`fast`"]),
+        ]);
     }
 }

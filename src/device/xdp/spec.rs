@@ -6,6 +6,7 @@ use std::str::FromStr;
 use crate::device::OpenError;
 use crate::device::framed::FrameSettings;
 use crate::device::link::interface_name;
+use crate::device::spec::{SpecOption, SpecText};
 
 /// Which queue of which interface to use, read from text such as `xdp:eth0` or `xdp:eth0,queue=3,mode=native`.
 ///
@@ -84,31 +85,27 @@ impl FromStr for XdpSpec {
     type Err = OpenError;
 
     fn from_str(text: &str) -> Result<Self, OpenError> {
-        let bad = |item: &str, expected| OpenError::BadSpec {
-            spec: text.to_owned(),
-            item: item.to_owned(),
-            expected,
-        };
-        let rest = text.strip_prefix("xdp").unwrap_or(text);
-        let mut items = rest.strip_prefix(':').unwrap_or(rest).split(',').map(str::trim);
-        let name = items.next().unwrap_or_default();
-        let interface = interface_name(name).ok_or_else(|| bad(name, INTERFACE))?.to_owned();
+        let text = SpecText::new("xdp", text);
+        let name = text.subject();
+        let interface = interface_name(name).ok_or_else(|| text.bad(name, INTERFACE))?.to_owned();
         let (mut queue, mut mode, mut backend) = (0, XdpMode::Auto, XdpBackend::Own);
         let mut settings = FrameSettings::default();
-        for item in items {
-            let (name, value) = item.split_once('=').ok_or_else(|| bad(item, OPTIONS))?;
+        for option in text.options(OPTIONS) {
+            let SpecOption { whole, name, value } = option?;
             match (name, value) {
-                ("queue", _) => queue = value.parse().map_err(|_| bad(item, "the number of a queue"))?,
+                ("queue", _) => {
+                    queue = value.parse().map_err(|_| text.bad(whole, "the number of a queue"))?;
+                }
                 ("mode", "native") => mode = XdpMode::Native,
                 ("mode", "generic") => mode = XdpMode::Generic,
                 ("mode", "auto") => mode = XdpMode::Auto,
-                ("mode", _) => return Err(bad(item, "mode=native, mode=generic or mode=auto")),
+                ("mode", _) => return Err(text.bad(whole, "mode=native, mode=generic or mode=auto")),
                 ("backend", "own") => backend = XdpBackend::Own,
                 ("backend", "libxdp") => backend = XdpBackend::Libxdp,
-                ("backend", _) => return Err(bad(item, "backend=own or backend=libxdp")),
+                ("backend", _) => return Err(text.bad(whole, "backend=own or backend=libxdp")),
                 _ => {
-                    let result = settings.set(name, value).ok_or_else(|| bad(item, OPTIONS))?;
-                    result.map_err(|expected| bad(item, expected))?;
+                    let result = settings.set(name, value).ok_or_else(|| text.bad(whole, OPTIONS))?;
+                    result.map_err(|expected| text.bad(whole, expected))?;
                 }
             }
         }
@@ -123,35 +120,29 @@ const OPTIONS: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::spec::{check_spec, check_spec_errors};
 
     #[test]
     fn what_is_written_is_read_back() {
-        for (text, canonical) in [
+        check_spec::<XdpSpec>(&[
             ("xdp:eth0", "xdp:eth0"),
             ("xdp:eth0,queue=0,mode=auto", "xdp:eth0"),
             ("xdp:eth0, mode=generic,queue=3", "xdp:eth0,queue=3,mode=generic"),
             ("xdp:eth0,backend=libxdp,queue=1", "xdp:eth0,queue=1,backend=libxdp"),
             ("xdp:eth0,backend=own", "xdp:eth0"),
             ("xdp:eth0,prio=3,mode=native,vlan=100", "xdp:eth0,mode=native,vlan=100,prio=3"),
-        ] {
-            let spec: XdpSpec = text.parse().unwrap();
-            assert_eq!(spec.to_string(), canonical);
-            assert_eq!(canonical.parse::<XdpSpec>().unwrap(), spec);
-        }
+        ]);
     }
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        for (text, part) in [
-            ("xdp", "the name of an Ethernet interface"),
-            ("xdp:eth0,queue=-1", "`queue=-1`: expected the number of a queue"),
-            ("xdp:eth0,mode=fast", "mode=native, mode=generic or mode=auto"),
-            ("xdp:eth0,backend=bcc", "backend=own or backend=libxdp"),
-            ("xdp:eth0,vlan=0", "from 1 to 4094"),
-            ("xdp:eth0,port=1", "`port=1`: expected queue=NUMBER"),
-        ] {
-            let error = text.parse::<XdpSpec>().unwrap_err().to_string();
-            assert!(error.contains(part), "{text}: {error}");
-        }
+        check_spec_errors::<XdpSpec>(&[
+            ("xdp", &["the name of an Ethernet interface"]),
+            ("xdp:eth0,queue=-1", &["`queue=-1`: expected the number of a queue"]),
+            ("xdp:eth0,mode=fast", &["mode=native, mode=generic or mode=auto"]),
+            ("xdp:eth0,backend=bcc", &["backend=own or backend=libxdp"]),
+            ("xdp:eth0,vlan=0", &["from 1 to 4094"]),
+            ("xdp:eth0,port=1", &["`port=1`: expected queue=NUMBER"]),
+        ]);
     }
 }
