@@ -222,10 +222,9 @@ impl CmService {
 
     fn post(&mut self, now: Instant, driver: &mut Driver, transmit: &CmTransmit) {
         let mut path = Path { hop_limit: HOP_LIMIT, ..transmit.path.with_ecn(Ecn::Capable0) };
-        let device = driver.device_mut();
-        path.vlan = device.vlan(path.traffic_class);
+        path.vlan = driver.device_mut().vlan(path.traffic_class);
         // All of connection management comes from one port, as kernels do it for queue pair 1.
-        match device.bind_source_port(&path, flow::rxe_qpn_port(Qpn::GSI)) {
+        match driver.bind_source_port(Qpn::GSI, &path, flow::rxe_qpn_port(Qpn::GSI)) {
             Ok(port) => path.source_port = port,
             Err(error) => {
                 tracing::debug!(%error, "no way to send a message of connection management");
@@ -416,13 +415,9 @@ pub(crate) fn bring_up(
 ) -> Result<(), ModifyQpError> {
     let rc = driver.engine.qp_type(preparation.qpn) == Some(QpType::Rc);
     let mut path = parameters.path;
-    let device = driver.device_mut();
-    path.vlan = device.vlan(path.traffic_class);
-    match device.bind_source_port(&path, path.source_port) {
-        Ok(port) => {
-            path.source_port = port;
-            driver.hold_source_port(preparation.qpn, port);
-        }
+    path.vlan = driver.device_mut().vlan(path.traffic_class);
+    match driver.bind_source_port(preparation.qpn, &path, path.source_port) {
+        Ok(port) => path.source_port = port,
         Err(error) => tracing::debug!(%error, port = path.source_port, "the source port cannot be had"),
     }
     driver.engine.modify_qp(

@@ -7,20 +7,21 @@
 pub(crate) mod background;
 pub(crate) mod clock;
 mod groups;
+mod holders;
 pub(crate) mod path;
 mod source_ports;
 pub(crate) mod wake;
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 
 use roce_transport::{AsyncEvent, CqId, Engine, Event, Instant, TxSlot, Verdict};
 
 use crate::cm::service::CmService;
 use crate::device::Device;
 use clock::Clock;
-use groups::Groups;
-use source_ports::SourcePorts;
+use holders::Holders;
 
 pub use path::{GidEntry, PathOptions};
 
@@ -42,8 +43,8 @@ pub(crate) struct Driver {
     /// The first error of the device that will not go away by itself. From then on the device is left alone.
     failure: Option<io::Error>,
     pub(crate) statistics: DriverStatistics,
-    groups: Groups,
-    source_ports: SourcePorts,
+    groups: Holders<IpAddr>,
+    source_ports: Holders<u16>,
     /// Connection management, once somebody has used it.
     cm: Option<Box<CmService>>,
 }
@@ -71,8 +72,8 @@ impl Driver {
             device_full: false,
             failure: None,
             statistics: DriverStatistics::default(),
-            groups: Groups::default(),
-            source_ports: SourcePorts::default(),
+            groups: Holders::default(),
+            source_ports: Holders::default(),
             cm: None,
         }
     }

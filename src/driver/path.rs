@@ -116,13 +116,13 @@ impl Driver {
         Ok((entry.address(), entry.gid_type))
     }
 
-    /// The path to a peer. The device is asked for the UDP source port that the rules give: the flow
+    /// The path to a peer, for `holder`, see [`bind_source_port`](Self::bind_source_port). The device is asked for the UDP source port that the rules give: the flow
     /// label's if there is one, else the one of the two queue pair numbers.
     pub(crate) fn path_to(
         &mut self,
         destination: IpAddr,
-        own: Qpn,
-        peer: Qpn,
+        holder: Qpn,
+        (own, peer): (Qpn, Qpn),
         options: &PathOptions,
     ) -> io::Result<Path> {
         let (source, encapsulation) = self.source_for(destination, options.sgid_index)?;
@@ -143,7 +143,7 @@ impl Driver {
             };
             flow::flow_label_to_port(label)
         });
-        let port = self.device_mut().bind_source_port(&path, wanted)?;
+        let port = self.bind_source_port(holder, &path, wanted)?;
         if encapsulation == Encapsulation::RoceV2 {
             path.source_port = port;
         }

@@ -347,7 +347,7 @@ impl Context {
         let transport = if qp.qp_type() == QpType::Uc { TransportService::Uc } else { TransportService::Rc };
         let id = with_cm(self, |cm, now, driver| {
             let path = driver
-                .path_to(peer, Qpn::GSI, Qpn::GSI, &parameters.path)
+                .path_to(peer, Qpn::GSI, (Qpn::GSI, Qpn::GSI), &parameters.path)
                 .map_err(VerbsError::io("making a path to the peer"))?;
             let id = cm.manager.connect(
                 now,
@@ -385,7 +385,7 @@ impl Context {
         let source_port = self.ephemeral_port();
         let id = with_cm(self, |cm, now, driver| {
             let path = driver
-                .path_to(peer, Qpn::GSI, Qpn::GSI, &parameters.path)
+                .path_to(peer, Qpn::GSI, (Qpn::GSI, Qpn::GSI), &parameters.path)
                 .map_err(VerbsError::io("making a path to the peer"))?;
             let service_id = ServiceId::of_port(parameters.port_space, port);
             let ip_cm = IpCm { source_port, source: path.source, destination: path.destination };

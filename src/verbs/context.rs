@@ -412,11 +412,11 @@ impl Context {
         remote_qkey: u32,
         options: &PathOptions,
     ) -> Result<UdDestination, VerbsError> {
-        let mut driver = self.inner.lock();
-        let path = driver
-            .path_to(destination, remote_qpn, remote_qpn, options)
+        let path = self
+            .inner
+            .lock()
+            .path_to(destination, Qpn::GSI, (remote_qpn, remote_qpn), options)
             .map_err(VerbsError::io("making an address handle"))?;
-        driver.hold_source_port(Qpn::GSI, path.source_port);
         Ok(UdDestination { path, remote_qpn, remote_qkey })
     }
 

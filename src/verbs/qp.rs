@@ -258,14 +258,14 @@ impl QueuePair {
             ..QpAttr::to_state(QpState::Init)
         })?;
         let peer = Qpn::new(remote.qpn);
-        let path = {
-            let mut driver = self.0.pd.context().inner.lock();
-            let path = driver
-                .path_to(remote.address, self.0.number, peer, &options.path)
-                .map_err(VerbsError::io("making a path to the peer"))?;
-            driver.hold_source_port(self.0.number, path.source_port);
-            path
-        };
+        let path = self
+            .0
+            .pd
+            .context()
+            .inner
+            .lock()
+            .path_to(remote.address, self.0.number, (self.0.number, peer), &options.path)
+            .map_err(VerbsError::io("making a path to the peer"))?;
         self.modify(&QpAttr {
             path: Some(path),
             path_mtu: Some(options.path_mtu),
