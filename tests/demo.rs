@@ -5,39 +5,39 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use common::{Finished, Running, has_program, own_address, roce, run, skip_unless, tshark};
 use serde_json::Value;
 
-/// A run that several tests look at.
+/// What a run left.
 struct Run {
     _folder: tempfile::TempDir,
     capture: PathBuf,
     finished: Finished,
 }
 
-/// `roce demo`, as nobody if this test is run by root.
-/// One demo at a time: it is to be quick.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// One demo at a time, for so many seconds: it is to be quick.
+fn run_alone(command: &mut Command, seconds: u64) -> Finished {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    Running::start(command).finish(seconds)
 }
 
+/// The one that several tests look at.
 fn ordinary_run() -> &'static Run {
     static RUN: OnceLock<Run> = OnceLock::new();
     RUN.get_or_init(new_run)
 }
 
+/// `roce demo`, as nobody if this test is run by root.
 fn new_run() -> Run {
     let folder = tempfile::tempdir().unwrap();
     let mut command = as_ordinary_user(folder.path());
     command.current_dir(folder.path()).arg("demo");
     command.arg("--device").args([device(), device()]);
-    let _alone = alone();
-    let finished = Running::start(&mut command).finish(120);
+    let finished = run_alone(&mut command, 120);
     let capture = folder.path().join("demo.pcapng");
     Run { _folder: folder, capture, finished }
 }
@@ -196,9 +196,7 @@ fn a_seed_gives_the_same_numbers_again_and_json_tells_everything() {
         if let Some(seed) = seed {
             command.args(["--seed", seed]);
         }
-        let alone = alone();
-        let finished = Running::start(&mut command).finish(60);
-        drop(alone);
+        let finished = run_alone(&mut command, 60);
         assert!(finished.success, "{}", finished.stderr);
         let findings: Value = serde_json::from_str(&finished.stdout).expect("JSON and nothing else");
         assert_eq!(findings["operations"].as_array().unwrap().len(), 13);

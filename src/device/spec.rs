@@ -1,6 +1,7 @@
 //! The text that names a device: a kind, a colon, what it is about, and options behind commas.
 
 use super::OpenError;
+use super::link::interface_name;
 
 /// Such a text.
 #[derive(Clone, Copy)]
@@ -27,6 +28,12 @@ impl<'a> SpecText<'a> {
     /// What stands before the first comma.
     pub(super) fn subject(&self) -> &'a str {
         self.rest.split(',').next().unwrap_or_default().trim()
+    }
+
+    /// The same where it is the name of an interface.
+    pub(super) fn interface(&self, expected: &'static str) -> Result<String, OpenError> {
+        let name = self.subject();
+        Ok(interface_name(name).ok_or_else(|| self.bad(name, expected))?.to_owned())
     }
 
     /// The options in order. An error, which names those that are `known`, for what is none.

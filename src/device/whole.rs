@@ -12,7 +12,6 @@ use roce_transport::Instant;
 use super::OpenError;
 use super::framed::FrameSettings;
 use super::framed::port::PortRecord;
-use super::link::interface_name;
 use super::raw::{self, RawSpec};
 use super::spec::SpecText;
 use super::tap::{self, TapSpec};
@@ -138,8 +137,7 @@ fn tap_spec(text: &str) -> Result<TapSpec, OpenError> {
     const NAME: &str = "the name of a TAP interface such as tap0";
     const MTU: &str = "mtu=BYTES and nothing else: it is no host";
     let text = SpecText::new("tap", text);
-    let name = text.subject();
-    let name = interface_name(name).ok_or_else(|| text.bad(name, NAME))?;
+    let name = text.interface(NAME)?;
     let mut mtu = None;
     for option in text.options(MTU) {
         let option = option?;
@@ -147,7 +145,7 @@ fn tap_spec(text: &str) -> Result<TapSpec, OpenError> {
         mtu = Some(value.ok_or_else(|| text.bad(option.whole, MTU))?);
     }
     Ok(TapSpec {
-        name: name.to_owned(),
+        name,
         ipv4: None,
         ipv6: None,
         mac: None,

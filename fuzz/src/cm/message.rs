@@ -230,26 +230,27 @@ fn qpn(message: &CmMessage) -> Option<Qpn> {
 /// Whether a message may move some connection from one state to another: along the table, or because the message shows
 /// that the peer has forgotten it, or because its record makes room for a new one.
 pub(super) fn leads(message: &CmMessage, before: CmState, after: CmState) -> bool {
-    let (input, begins) = match message {
-        CmMessage::Req(_) => (CmInput::Req, true),
-        CmMessage::Rep(_) => (CmInput::Rep, false),
-        CmMessage::Rtu(_) => (CmInput::Rtu, false),
-        CmMessage::Mra(_) => (CmInput::Mra, false),
-        CmMessage::Rej(_) => (CmInput::Rej, false),
-        CmMessage::Dreq(_) => (CmInput::Dreq, false),
-        CmMessage::Drep(_) => (CmInput::Drep, false),
-        CmMessage::SidrReq(_) => (CmInput::SidrReq, true),
-        CmMessage::SidrRep(_) => (CmInput::SidrRep, false),
+    let input = match message {
+        CmMessage::Req(_) => CmInput::Req,
+        CmMessage::Rep(_) => CmInput::Rep,
+        CmMessage::Rtu(_) => CmInput::Rtu,
+        CmMessage::Mra(_) => CmInput::Mra,
+        CmMessage::Rej(_) => CmInput::Rej,
+        CmMessage::Dreq(_) => CmInput::Dreq,
+        CmMessage::Drep(_) => CmInput::Drep,
+        CmMessage::SidrReq(_) => CmInput::SidrReq,
+        CmMessage::SidrRep(_) => CmInput::SidrRep,
     };
     let question = matches!(before, CmState::SidrReqSent | CmState::SidrReqReceived | CmState::SidrAnswered);
-    let forgotten = match (message, after) {
-        (CmMessage::Req(_) | CmMessage::Rep(_), CmState::Closed) => !question,
-        (CmMessage::Req(_) | CmMessage::Rep(_), CmState::DreqSent) => before == CmState::Established,
-        (CmMessage::SidrReq(_), CmState::Closed) => before == CmState::SidrReqReceived,
+    let forgotten = match (input, after) {
+        (CmInput::Req | CmInput::Rep, CmState::Closed) => !question,
+        (CmInput::Req | CmInput::Rep, CmState::DreqSent) => before == CmState::Established,
+        (CmInput::SidrReq, CmState::Closed) => before == CmState::SidrReqReceived,
         _ => false,
     };
-    let lingers = matches!(before, CmState::Timewait | CmState::Refused | CmState::SidrAnswered);
-    // A connection that ends lingers, and there is room for so many.
-    let ends = matches!(message, CmMessage::Dreq(_) | CmMessage::Drep(_) | CmMessage::Rej(_));
-    before.after(input) == Some(after) || forgotten || lingers && after == CmState::Closed && (begins || ends)
+    // Of what begins, and of what ends and lingers: there is room for so many.
+    let takes_room =
+        matches!(input, CmInput::Req | CmInput::SidrReq | CmInput::Dreq | CmInput::Drep | CmInput::Rej);
+    let makes_room = takes_room && before.lingers() && after == CmState::Closed;
+    before.after(input) == Some(after) || forgotten || makes_room
 }

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use crate::device::OpenError;
 use crate::device::framed::FrameSettings;
-use crate::device::link::interface_name;
 use crate::device::spec::{SpecOption, SpecText};
 
 /// Which interface to use, read from text such as `raw:eth0` or `raw:eth0,vlan=100,prio=3`.
@@ -37,12 +36,11 @@ impl FromStr for RawSpec {
 
     fn from_str(text: &str) -> Result<Self, OpenError> {
         let text = SpecText::new("raw", text);
-        let name = text.subject();
-        let interface = interface_name(name).ok_or_else(|| text.bad(name, INTERFACE))?.to_owned();
+        let interface = text.interface(INTERFACE)?;
         let mut settings = FrameSettings::default();
         for option in text.options(OPTIONS) {
             let SpecOption { whole, name, value } = option?;
-            let result = settings.set(name, value).ok_or_else(|| text.bad(whole, OPTIONS))?;
+            let result = settings.set(name, value).unwrap_or(Err(OPTIONS));
             result.map_err(|expected| text.bad(whole, expected))?;
         }
         Ok(Self { interface, settings })

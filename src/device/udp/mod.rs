@@ -153,14 +153,15 @@ impl Device for UdpDevice {
             let problem = format!("{} is not the address of this device, {}", path.source, local.ip());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
-        if let Some(place) = self.sockets.find(wanted) {
-            if let Some(other) = place.checked_sub(1).and_then(|place| self.sockets.others.get_mut(place)) {
-                other.is_released = false;
-            }
+        if wanted == 0 || wanted == local.port() {
+            return Ok(local.port());
+        }
+        if let Some(other) = self.sockets.other(wanted) {
+            other.is_released = false;
             return Ok(wanted);
         }
         self.close_released();
-        if wanted == 0 || self.sockets.others.len() >= Self::MAX_SOURCE_PORTS {
+        if self.sockets.others.len() >= Self::MAX_SOURCE_PORTS {
             return Ok(local.port());
         }
         let address = socket::with_scope(local.ip(), wanted, self.sockets.index);
@@ -177,7 +178,7 @@ impl Device for UdpDevice {
     }
 
     fn release_source_port(&mut self, port: u16) {
-        if let Some(other) = self.sockets.others.iter_mut().find(|other| other.port == port) {
+        if let Some(other) = self.sockets.other(port) {
             other.is_released = true;
         }
         self.close_released();

@@ -42,6 +42,11 @@ impl Sockets {
         self.others.iter().position(|other| other.port == source_port).map(|place| place + 1)
     }
 
+    /// The socket for a source port that is not the main one's.
+    pub(super) fn other(&mut self, source_port: u16) -> Option<&mut SourceSocket> {
+        self.others.iter_mut().find(|other| other.port == source_port)
+    }
+
     fn get(&self, place: usize) -> &Socket {
         match place.checked_sub(1).and_then(|place| self.others.get(place)) {
             Some(other) => &other.socket,

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use crate::device::OpenError;
 use crate::device::framed::FrameSettings;
-use crate::device::link::interface_name;
 use crate::device::spec::{SpecOption, SpecText};
 
 /// Which queue of which interface to use, read from text such as `xdp:eth0` or `xdp:eth0,queue=3,mode=native`.
@@ -86,8 +85,7 @@ impl FromStr for XdpSpec {
 
     fn from_str(text: &str) -> Result<Self, OpenError> {
         let text = SpecText::new("xdp", text);
-        let name = text.subject();
-        let interface = interface_name(name).ok_or_else(|| text.bad(name, INTERFACE))?.to_owned();
+        let interface = text.interface(INTERFACE)?;
         let (mut queue, mut mode, mut backend) = (0, XdpMode::Auto, XdpBackend::Own);
         let mut settings = FrameSettings::default();
         for option in text.options(OPTIONS) {
@@ -104,7 +102,7 @@ impl FromStr for XdpSpec {
                 ("backend", "libxdp") => backend = XdpBackend::Libxdp,
                 ("backend", _) => return Err(text.bad(whole, "backend=own or backend=libxdp")),
                 _ => {
-                    let result = settings.set(name, value).ok_or_else(|| text.bad(whole, OPTIONS))?;
+                    let result = settings.set(name, value).unwrap_or(Err(OPTIONS));
                     result.map_err(|expected| text.bad(whole, expected))?;
                 }
             }

@@ -194,7 +194,8 @@ impl CmState {
     }
 
     /// Only remembered for the sake of late packets.
-    pub(super) const fn lingers(self) -> bool {
+    #[must_use]
+    pub const fn lingers(self) -> bool {
         matches!(self, Self::Timewait | Self::Refused | Self::SidrAnswered)
     }
 }
