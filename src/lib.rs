@@ -21,4 +21,6 @@ pub mod perf;
 pub mod perftest;
 pub mod pingpong;
 pub mod plot;
+mod runtime;
+pub mod tcp;
 pub mod verbs;

@@ -1,10 +1,9 @@
 //! The loop that joins one engine to one device, and the only place that reads a clock.
 //!
 //! Progress is inline: posting a send transmits at once, polling a completion queue polls the device. A
-//! background thread ([`background`]) serves peers' one-sided requests and timers while the application does
+//! background thread serves peers' one-sided requests and timers while the application does
 //! neither.
 
-pub(crate) mod background;
 pub(crate) mod clock;
 mod groups;
 mod holders;

@@ -15,8 +15,9 @@ use super::cq::ChannelRegistry;
 use super::{CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
 use crate::device::{Capabilities, Device, OpenOptions};
 use crate::driver::wake::Wake;
-use crate::driver::{Driver, PathOptions, background};
+use crate::driver::{Driver, PathOptions};
 use crate::observe::Publisher;
+use crate::runtime::background;
 
 /// While the application polled so recently, the background thread stays away.
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
