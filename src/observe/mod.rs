@@ -7,7 +7,7 @@ pub mod pcap_file;
 mod publish;
 
 pub use advice::advice;
-pub use counters::Snapshot;
+pub use counters::{CounterSource, Snapshot};
 pub use events::EventStream;
 pub use publish::{Published, published};
 

@@ -1,96 +1,94 @@
-//! The background thread: it makes progress while the application does not.
+//! The background thread: it makes progress while the application does not, see [`wait`](super::wait).
 
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use super::Runtime;
+use super::wait::{LONGEST_SLEEP, Watcher};
 use crate::driver::wake::wait_readable;
-use crate::verbs::context::Inner;
 
-/// While the application polls, look again after so long.
+/// While the application polls, and where nothing shows what arrives, look again after so long.
 const BACK_OFF: Duration = Duration::from_micros(250);
-/// Look at least so often, whatever happens.
-const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
-/// Starts the thread. It ends when `stopped` is set.
-pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<std::thread::JoinHandle<()>> {
-    let weak = Arc::downgrade(inner);
+/// Starts the thread. It ends when `stopped` is set, or with the last other owner of the runtime.
+pub(super) fn start(runtime: &Arc<Runtime>) -> io::Result<JoinHandle<()>> {
+    let weak = Arc::downgrade(runtime);
     std::thread::Builder::new().name("roce-progress".into()).spawn(move || run(&weak))
 }
 
-fn run(weak: &Weak<Inner>) {
-    while let Some(inner) = weak.upgrade() {
-        if inner.stopped.load(Ordering::Acquire) {
+fn run(weak: &Weak<Runtime>) {
+    while let Some(runtime) = weak.upgrade() {
+        if runtime.stopped.load(Ordering::Acquire) {
             return;
         }
-        if inner.is_being_polled() {
-            drop(inner);
-            std::thread::sleep(BACK_OFF);
-            continue;
-        }
-        if inner.is_being_waited_for() {
-            stand_by(&inner);
-        } else {
-            serve(&inner);
+        match runtime.activity.watcher() {
+            Watcher::Poller => {
+                drop(runtime);
+                std::thread::sleep(BACK_OFF);
+            }
+            Watcher::Waiter => runtime.meet_deadlines(),
+            Watcher::Background => runtime.serve(),
         }
     }
 }
 
-/// Goes to bed, and says until when, and whether the device failed. Whoever makes an earlier deadline wakes this thread.
-fn lie_down(inner: &Arc<Inner>) -> (Duration, bool) {
-    let driver = inner.lock();
-    let now = driver.now();
-    let sleep = driver.deadline().map_or(LONGEST_SLEEP, |deadline| deadline.since(now).min(LONGEST_SLEEP));
-    inner.lie_down(now.plus_nanos(sleep.as_nanos() as u64));
-    (sleep, driver.failure().is_some())
-}
-
-/// While threads of the application wait, they watch the device. They do not know of deadlines that came
-/// up after they had gone to sleep.
-fn stand_by(inner: &Arc<Inner>) {
-    let (timeout, _) = lie_down(inner);
-    let waited = wait_readable(&[inner.wake_descriptor()], Some(timeout));
-    inner.get_up();
-    report(waited);
-    let mut driver = inner.lock();
-    let now = driver.now();
-    if driver.deadline().is_some_and(|deadline| deadline <= now) {
-        driver.progress();
-        inner.deliver_events(&mut driver);
-    }
-}
-
-fn report(waited: std::io::Result<bool>) {
-    if let Err(error) = waited {
-        tracing::error!(%error, "waiting for the device failed");
-        std::thread::sleep(LONGEST_SLEEP);
-    }
-}
-
-/// Sleeps until there is something to do and does it, for as long as more keeps coming.
-fn serve(inner: &Arc<Inner>) {
-    let (timeout, has_failed) = lie_down(inner);
-    let waited = match inner.device_descriptor() {
-        // It would be readable for ever, and there is nothing to be had.
-        Some(_) if has_failed => wait_readable(&[inner.wake_descriptor()], Some(timeout)),
-        Some(device) => wait_readable(&[device, inner.wake_descriptor()], Some(timeout)),
-        None => wait_readable(&[inner.wake_descriptor()], Some(timeout.min(BACK_OFF))),
-    };
-    inner.get_up();
-    report(waited);
-    if inner.is_being_polled() || inner.is_being_waited_for() {
-        return;
-    }
-    let spin_end = std::time::Instant::now() + inner.spin;
-    loop {
-        let arrived = inner.lock_and_progress();
-        if !arrived && std::time::Instant::now() >= spin_end {
-            return;
+impl Runtime {
+    /// Sleeps until the next deadline, which another thread that makes an earlier one cuts short, or until the device has
+    /// something if it is to be watched.
+    fn suspend(&self, watch_device: bool) {
+        let (mut timeout, has_failed) = {
+            let mut state = self.lock();
+            let now = state.nic.now();
+            let timeout =
+                state.deadline().map_or(LONGEST_SLEEP, |deadline| deadline.since(now).min(LONGEST_SLEEP));
+            state.background_sleeps_until = Some(now.plus_nanos(timeout.as_nanos() as u64));
+            (timeout, state.nic.failure().is_some())
+        };
+        // A device that failed may be readable for ever, and has nothing to give.
+        let device = self.device_descriptor.as_ref().filter(|_| watch_device && !has_failed);
+        if watch_device && self.device_descriptor.is_none() {
+            timeout = timeout.min(BACK_OFF);
         }
-        if inner.is_being_polled() || inner.is_being_waited_for() || inner.stopped.load(Ordering::Acquire) {
-            return;
+        let descriptors = [Some(self.wake.as_fd()), device.map(AsFd::as_fd)];
+        if let Err(error) = wait_readable(descriptors.into_iter().flatten(), Some(timeout)) {
+            tracing::error!(%error, "waiting for the device failed");
+            std::thread::sleep(LONGEST_SLEEP);
         }
-        if !arrived {
+        self.wake.clear();
+    }
+
+    /// While threads of the application wait, they watch the device. They do not know of deadlines that came up after
+    /// they had gone to sleep.
+    fn meet_deadlines(&self) {
+        self.suspend(false);
+        let mut state = self.lock();
+        state.background_sleeps_until = None;
+        let now = state.nic.now();
+        if state.deadline().is_some_and(|deadline| deadline <= now) {
+            state.progress();
+        }
+    }
+
+    /// Sleeps until there is something to do and does it, for as long as more keeps coming.
+    fn serve(&self) {
+        self.suspend(true);
+        let spin_end = Instant::now() + self.spin;
+        while self.activity.watcher() == Watcher::Background && !self.stopped.load(Ordering::Acquire) {
+            let arrived = {
+                let mut state = self.lock();
+                state.background_sleeps_until = None;
+                state.progress()
+            };
+            if arrived {
+                continue;
+            }
+            if Instant::now() >= spin_end {
+                return;
+            }
             std::hint::spin_loop();
         }
     }

@@ -37,7 +37,7 @@
 
 mod asynchronous;
 mod cm;
-pub(crate) mod context;
+mod context;
 mod cq;
 mod error;
 mod gids;

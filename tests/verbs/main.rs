@@ -16,5 +16,6 @@ mod multicast;
 mod operations;
 mod rping;
 mod shared_receives;
+mod wakers;
 mod windows;
 mod world;
