@@ -9,8 +9,8 @@ pub(super) const LOCAL_ID: &str =
     "What the sender calls this connection; the peer names it so in every later message.";
 pub(super) const REMOTE_ID: &str = "What the receiver calls this connection, as its first message said.";
 pub(super) const PRIVATE: &str = "Bytes that the application gave along; their meaning is its own.";
-pub(super) const START_PSN: &str =
-    "The PSN of the first packet that the sender of this message will send, 24 bits.";
+pub(super) const START_PSN: &str = "The PSN of the first packet that the sender of this message wants to receive, 24 bits; the peer begins \
+     with it.";
 pub(super) const RESPONDER_RESOURCES: &str =
     "How many READs and atomics of the peer the sender is ready to hold at once.";
 pub(super) const INITIATOR_DEPTH: &str =
