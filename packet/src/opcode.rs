@@ -21,6 +21,12 @@ impl Opcode {
         TABLE[self.0 as usize].as_ref()
     }
 
+    /// Whether the specification leaves the opcode to manufacturers.
+    #[must_use]
+    pub const fn is_vendor_specific(self) -> bool {
+        self.0 >= 0xc0
+    }
+
     /// The name in the table, as in `RC_SEND_FIRST`.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {

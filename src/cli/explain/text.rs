@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
+use roce_packet::fields::EXTENDED;
 use roce_packet::{Direction, OpcodeInfo, Operation, PayloadRule, Position, Transport};
 
 use super::{Explanation, From, is_masked};
-use crate::cli::dissect::fields::EXTENDED;
 use crate::cli::dissect::tree::{field_line, icrc_text, part_title, spaced};
 use crate::cli::dissect::walk::{Icrc, Part, Protocol};
 use crate::cli::terminal::{Output, Paint};
