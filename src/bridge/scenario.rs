@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use roce_sim::fault::{FaultPlan, FaultPlanError};
 use roce_sim::net::Marking;
-use roce_sim::net::units::{UnitError, parse_bytes, parse_rate, parse_time};
 use roce_sim::scenario::{Load, Scenario as Network, ScenarioError};
+use roce_transport::units::{self, UnitError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
@@ -169,7 +169,7 @@ impl Queue {
     ///
     /// What is wrong, as a sentence.
     pub(crate) fn build(&self, base: &QueueSettings) -> Result<QueueSettings, String> {
-        let bytes = |text: &Option<String>| read(text, parse_bytes);
+        let bytes = |text: &Option<String>| read(text, units::size);
         let marking = match (bytes(&self.step)?, bytes(&self.kmin)?, bytes(&self.kmax)?, self.pmax) {
             (None, None, None, None) => base.marking,
             (Some(bytes), None, None, None) => Marking::Step { bytes },
@@ -184,11 +184,10 @@ impl Queue {
             pfc |= 1 << priority;
         }
         let xoff_bytes = bytes(&self.xoff)?.unwrap_or(base.xoff_bytes);
-        let rate = read(&self.rate, parse_rate)?.map(|rate| NonZeroU64::new(rate).ok_or(NO_RATE));
-        let delay = read(&self.delay, parse_time)?;
+        let rate = read(&self.rate, units::rate)?.map(|rate| NonZeroU64::new(rate).ok_or(NO_RATE));
         let settings = QueueSettings {
             rate: rate.transpose()?.or(base.rate),
-            delay_ns: delay.map_or(base.delay_ns, |delay| delay.as_ps() / 1000),
+            delay_ns: read(&self.delay, units::duration_ns)?.unwrap_or(base.delay_ns),
             limit_bytes: bytes(&self.bytes)?.unwrap_or(base.limit_bytes),
             marking,
             pfc,
@@ -264,8 +263,9 @@ impl File {
         }
         let duration = match &self.duration {
             Some(text) => {
-                let time = parse_time(text.get_ref()).map_err(|error| (text.span(), error.to_string()))?;
-                Some(Duration::from_nanos(time.as_ps() / 1000))
+                let ns =
+                    units::duration_ns(text.get_ref()).map_err(|error| (text.span(), error.to_string()))?;
+                Some(Duration::from_nanos(ns))
             }
             None => None,
         };
@@ -337,11 +337,11 @@ mod tests {
             ("[[rule]]\npsn = 5\n", 1, "missing field `action`"),
             ("\n[[rule]]\npsn = \"x\"\naction = \"drop\"\n", 2, "psn=`x`"),
             ("[[rule]]\nfrom = \"top\"\naction = \"drop\"\n", 2, "unknown variant `top`"),
-            ("[queue]\nrate = \"fast\"\n", 1, "\"fast\" is no rate"),
+            ("[queue]\nrate = \"fast\"\n", 1, "\"fast\" is not a rate"),
             ("[queue]\nkmin = \"5KB\"\n", 1, "kmin, kmax and pmax together"),
             ("[queue]\npfc = [8]\n", 1, "no priority 8"),
             ("[left]\nfault = \"drop=2\"\n", 2, "drop=`2`"),
-            ("duration = \"1\"\n", 1, "\"1\" is no time"),
+            ("duration = \"1\"\n", 1, "\"1\" is not a time"),
             ("[left\n", 1, ""),
         ] {
             let error = Scenario::parse(text, NO_FILES).unwrap_err();

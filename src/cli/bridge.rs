@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use roce_sim::fault::FaultPlan;
-use roce_sim::net::units::parse_time;
+use roce_transport::units;
 use serde_json::{Value, json};
 
 use super::sim::shipped::Source;
@@ -137,8 +137,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     // Before anything else, so that no signal is missed.
     let mut live = Live::new(scenario.duration, args.quiet)?;
     if let Some(dir) = &args.out {
-        let interval = args.interval.as_deref().map(parse_time).transpose()?;
-        let interval = interval.map_or(INTERVAL, |time| Duration::from_nanos(time.as_ns()));
+        let interval = args.interval.as_deref().map(units::duration_ns).transpose()?;
+        let interval = interval.map_or(INTERVAL, Duration::from_nanos);
         live.series = Some(Series::create(dir, interval)?);
     }
     let mut runner = Runner::open(&scenario.settings, [&left, &right])?;
@@ -180,7 +180,7 @@ fn read(args: &Args) -> anyhow::Result<Scenario> {
         scenario.settings.seed = seed;
     }
     if let Some(text) = &args.duration {
-        scenario.duration = Some(Duration::from_nanos(parse_time(text)?.as_ns()));
+        scenario.duration = Some(Duration::from_nanos(units::duration_ns(text)?));
     }
     Ok(scenario)
 }

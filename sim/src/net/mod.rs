@@ -37,7 +37,6 @@ mod switch;
 mod time;
 mod topology;
 mod trace;
-pub mod units;
 mod workload;
 mod world;
 

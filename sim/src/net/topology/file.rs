@@ -9,9 +9,11 @@
 //! link   s c 40Gbps  5us drop=0.1%
 //! ```
 
+use roce_transport::units;
+
 use super::{Link, LinkSpec, NodeId, NodeKind, Topology};
 use crate::fault::FaultPlan;
-use crate::net::units::{parse_rate, parse_time};
+use crate::net::Time;
 
 /// What is wrong with a topology file, and in which line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,10 +71,10 @@ impl Topology {
         let (a, b) = (find(a)?, find(b)?);
         let mut spec = default;
         if let Some(rate) = rest.first() {
-            spec.rate_bps = parse_rate(rate).map_err(|error| error.to_string())?;
+            spec.rate_bps = units::rate(rate).map_err(|error| error.to_string())?;
         }
         if let Some(delay) = rest.get(1) {
-            spec.delay = parse_time(delay).map_err(|error| error.to_string())?;
+            spec.delay = Time::from_ps(units::duration_ps(delay).map_err(|error| error.to_string())?);
         }
         let faults = match rest.get(2..) {
             Some(words) if !words.is_empty() => {
@@ -88,7 +90,6 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Time;
 
     #[test]
     fn a_small_network() {
@@ -110,8 +111,8 @@ mod tests {
             ("host", "line 1: a name is missing"),
             ("host a\nlink a", "line 2: a link needs the names of two nodes"),
             ("host a\nlink a b", "line 2: there is no node b above this line"),
-            ("host a b\nlink a b 1Gb", "line 2: \"1Gb\" is no rate; write for example \"100Gbps\""),
-            ("host a b\nlink a b 1Gbps soon", "line 2: \"soon\" is no time; write for example \"1us\""),
+            ("host a b\nlink a b 1Gb", "line 2: \"1Gb\" is not a rate; write for example 10Gbps"),
+            ("host a b\nlink a b 1Gbps soon", "line 2: \"soon\" is not a time; write for example 50us"),
         ];
         for (text, message) in cases {
             assert_eq!(Topology::parse(text, LinkSpec::DEFAULT).unwrap_err().to_string(), message);
