@@ -10,4 +10,5 @@ pub mod direct;
 pub mod fault;
 pub mod net;
 pub mod pair;
+pub mod random;
 pub mod scenario;

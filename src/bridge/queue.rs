@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 
 use roce_packet::pause::{MAX_QUANTA, PRIORITIES, pause_duration_ns};
 use roce_packet::{Ecn, wire_len};
+use roce_sim::random::SplitMix64;
 use roce_transport::Instant;
 
 use super::packet::Place;
-use super::settings::{QueueSettings, marks};
+use super::settings::QueueSettings;
 use super::touch::Touch;
 use crate::device::framed::pauses::{ASSUMED_BITS_PER_SECOND, Pauses};
 use crate::device::whole::Offload;
@@ -114,8 +115,10 @@ impl Queue {
     }
 
     fn mark(&mut self, packet: &mut Packet, queued: u64) {
-        let draw = (mixed(self.seed ^ mixed(packet.number)) >> 32) as u32;
-        if !marks(self.settings.marking, queued, draw) {
+        // The draw depends on seed and number alone, so that a packet has the same one however fast packets come.
+        let number = SplitMix64::new(packet.number).draw();
+        let draw = || (SplitMix64::new(self.seed ^ number).draw() >> 32) as u32;
+        if !self.settings.marking.marks(queued, draw) {
             return;
         }
         let path = packet.place.headers.path();
@@ -171,12 +174,4 @@ impl Queue {
 
 fn picoseconds(time: Instant) -> u128 {
     u128::from(time.as_nanos()) * 1000
-}
-
-/// The finalizer of splitmix64: every bit of the number changes half of the bits of the result.
-fn mixed(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
 }

@@ -118,34 +118,9 @@ impl QueueSettings {
     }
 }
 
-/// Whether to mark a packet with `queued` bytes left behind it in its queue, given an evenly distributed `draw`.
-///
-/// The switches of the simulator decide the same; here the draw belongs to the packet, whatever came before it.
-pub(crate) fn marks(marking: Marking, queued: u64, draw: u32) -> bool {
-    f64::from(draw) < marking.probability(queued) * 4_294_967_296.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn marks_come_more_often_the_longer_the_queue() {
-        let red = Marking::Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 };
-        let share = |queued| {
-            let draws = (0..1_000_000_u32).map(|index| index.wrapping_mul(0x9e37_79b1));
-            draws.filter(|draw| marks(red, queued, *draw)).count() as f64 / 1e6
-        };
-        assert_eq!((share(0), share(5_000), share(200_001)), (0.0, 0.0, 1.0));
-        assert!((share(102_500) - 0.005).abs() < 0.0002, "{}", share(102_500));
-        assert!((share(200_000) - 0.01).abs() < 0.0002, "{}", share(200_000));
-        let step = Marking::Step { bytes: 40_000 };
-        assert!(!marks(step, 40_000, 0) && marks(step, 40_001, u32::MAX));
-        assert!(!marks(Marking::Off, u64::MAX, 0));
-        // Where both thresholds are one, it is a step.
-        let sharp = Marking::Red { kmin: 10, kmax: 10, pmax: 0.0 };
-        assert!(!marks(sharp, 10, 0) && marks(sharp, 11, u32::MAX));
-    }
 
     #[test]
     fn values_that_cannot_be_meant_are_told() {

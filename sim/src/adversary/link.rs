@@ -7,9 +7,9 @@ use roce_packet::Path;
 use roce_transport::{Instant, Transmit};
 
 use super::plan::Plan;
-use super::random::Random;
 use crate::fault::{Delivery, FaultInjector, Verdict};
 use crate::pair::Side;
+use crate::random::SplitMix64;
 
 /// A packet on its way.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Link {
     injectors: [FaultInjector; 2],
     /// When the last packet of each direction left.
     last: [Instant; 2],
-    random: Random,
+    random: SplitMix64,
     /// How late a second copy may be.
     latest_copy_ns: u64,
     poll_ns: u64,
@@ -61,7 +61,7 @@ impl Link {
                 FaultInjector::new(b.clone(), plan.seed.wrapping_add(0x1234_5678)),
             ],
             last: [Instant::ZERO; 2],
-            random: Random::new(plan.seed ^ 0x5555),
+            random: SplitMix64::new(plan.seed ^ 0x5555),
             latest_copy_ns: plan.timeout_ns(),
             poll_ns: plan.poll_ns,
             arrivals: BinaryHeap::new(),

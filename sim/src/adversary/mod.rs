@@ -20,7 +20,6 @@ mod link;
 mod packet;
 mod plan;
 mod post;
-mod random;
 mod work;
 mod world;
 

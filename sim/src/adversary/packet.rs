@@ -7,9 +7,9 @@ use roce_transport::congestion::Congestion;
 use roce_transport::{Instant, QpType, Wc};
 
 use super::link::Fate;
-use super::random::mix;
 use super::world::{Checked, World};
 use crate::pair::Side;
+use crate::random::mix;
 
 /// Packets in a ladder.
 const LADDER: usize = 60;

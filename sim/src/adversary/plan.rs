@@ -4,9 +4,9 @@ use roce_packet::{PathMtu, Psn};
 use roce_transport::congestion::Congestion;
 use roce_transport::{QpType, Recovery};
 
-use super::random::Random;
 use super::work::{Flow, Shape};
 use crate::fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
+use crate::random::SplitMix64;
 
 /// What a run has to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Plan {
     /// The plan of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let mut random = Random::new(super::random::mix(seed));
+        let mut random = SplitMix64::new(crate::random::mix(seed));
         let random = &mut random;
         let mtu = random.pick(&PathMtu::ALL);
         let timeout = random.range(4, 9) as u8;
@@ -164,7 +164,7 @@ impl Plan {
 }
 
 impl PairPlan {
-    fn new(random: &mut Random, qp_type: QpType) -> Self {
+    fn new(random: &mut SplitMix64, qp_type: QpType) -> Self {
         let mut psn = || {
             let psn =
                 if random.percent(60) { 0x100_0000 - random.range(1, 40) } else { random.below(1 << 24) };
@@ -176,7 +176,7 @@ impl PairPlan {
 
 /// What happens in one direction. Delays reach up to twice the timeout, so that answers come after their
 /// request was given up and sent again.
-fn fault_plan(random: &mut Random, timeout: u8) -> FaultPlan {
+fn fault_plan(random: &mut SplitMix64, timeout: u8) -> FaultPlan {
     if random.percent(12) {
         return FaultPlan::default();
     }

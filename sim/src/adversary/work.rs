@@ -14,7 +14,7 @@
 use roce_packet::{ImmDt, PathMtu};
 use roce_transport::{GRH_AREA, QpType};
 
-use super::random::Random;
+use crate::random::SplitMix64;
 
 /// Bytes that can be posted inline.
 pub(super) const MAX_INLINE: usize = 100;
@@ -154,7 +154,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    pub(super) fn new(random: &mut Random, mtu: PathMtu, heavy: bool) -> Self {
+    pub(super) fn new(random: &mut SplitMix64, mtu: PathMtu, heavy: bool) -> Self {
         let mtu = mtu.bytes();
         // Going back again and again over a long message would take a large part of the run.
         let packets = if heavy { random.pick(&[2, 4, 10]) } else { random.pick(&[2, 5, 20, 70]) };
@@ -170,7 +170,7 @@ impl Shape {
     }
 
     /// Often next to a multiple of the path MTU.
-    fn len(&self, random: &mut Random, limit: usize) -> usize {
+    fn len(&self, random: &mut SplitMix64, limit: usize) -> usize {
         let most = self.max_len.min(limit);
         let len = match random.below(10) {
             0 | 1 => random.below(9),
@@ -184,12 +184,12 @@ impl Shape {
     }
 }
 
-fn wait(random: &mut Random, (percent, most): (usize, u64)) -> u64 {
+fn wait(random: &mut SplitMix64, (percent, most): (usize, u64)) -> u64 {
     if random.percent(percent) { random.below(most as usize + 1) as u64 } else { 0 }
 }
 
 /// Cuts `len` bytes into up to four pieces, some of which may be empty.
-fn cut(random: &mut Random, len: usize) -> Vec<usize> {
+fn cut(random: &mut SplitMix64, len: usize) -> Vec<usize> {
     let count = random.pick(&[1, 1, 1, 2, 3, 4]);
     if len == 0 && random.percent(50) {
         return Vec::new();
@@ -208,7 +208,7 @@ pub(super) fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
 
 /// A flow as it is being drawn up.
 struct Drawing<'a> {
-    random: &'a mut Random,
+    random: &'a mut SplitMix64,
     shape: &'a Shape,
     flow: Flow,
     /// What `target` and `local` will hold after the requests so far.
@@ -223,7 +223,7 @@ struct Drawing<'a> {
 }
 
 impl Flow {
-    pub(super) fn new(random: &mut Random, shape: &Shape, qp_type: QpType) -> Self {
+    pub(super) fn new(random: &mut SplitMix64, shape: &Shape, qp_type: QpType) -> Self {
         let count = if random.percent(15) { 0 } else { random.range(1, shape.max_ops) };
         let room = shape.max_len + 64;
         let empty = Self {
@@ -311,7 +311,7 @@ impl Drawing<'_> {
     }
 
     fn imm(&mut self, percent: usize) -> Option<ImmDt> {
-        self.random.percent(percent).then(|| ImmDt((self.random.next() as u32).to_be_bytes()))
+        self.random.percent(percent).then(|| ImmDt((self.random.draw() as u32).to_be_bytes()))
     }
 
     /// Changes `target` as the request just pushed does, and fences that request where a READ is open.
@@ -377,8 +377,8 @@ impl Drawing<'_> {
 
     fn compare_swap(&mut self) {
         let (offset, now) = self.word();
-        let expected = if self.random.percent(60) { now } else { self.random.next() };
-        let new = self.random.next();
+        let expected = if self.random.percent(60) { now } else { self.random.draw() };
+        let new = self.random.draw();
         let pieces = self.landing(8);
         self.push(Kind::CompareSwap(offset, expected, new), pieces, now.to_ne_bytes().to_vec());
         let after = if expected == now { new } else { now };
@@ -387,7 +387,7 @@ impl Drawing<'_> {
 
     fn fetch_add(&mut self) {
         let (offset, now) = self.word();
-        let add = self.random.next();
+        let add = self.random.draw();
         let pieces = self.landing(8);
         self.push(Kind::FetchAdd(offset, add), pieces, now.to_ne_bytes().to_vec());
         self.change(offset, &now.wrapping_add(add).to_ne_bytes());

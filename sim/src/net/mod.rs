@@ -26,6 +26,7 @@ mod flow;
 mod frame;
 mod histogram;
 mod host;
+mod marking;
 mod payload;
 mod port;
 mod queue;
@@ -43,6 +44,7 @@ mod world;
 pub use flow::{FlowCounts, FlowResult, FlowState};
 pub use frame::{MAX_HOSTS, host_address, wire_len};
 pub use histogram::Histogram;
+pub use marking::Marking;
 pub use payload::MAX_FLOW;
 pub use port::{DropReason, PortStats};
 pub use queue::EventQueue;
@@ -50,8 +52,8 @@ pub use results::{PortResult, QueuePoint, RatePoint, Results, port_name};
 pub use route::RouteError;
 pub(crate) use route::check_routes;
 pub use settings::{
-    Balance, Class, Headroom, HostSettings, Marking, MeasureSettings, PRIORITIES, PauseMode, PauseStorm,
-    PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Watchdog, priority_of,
+    Balance, Class, Headroom, HostSettings, MeasureSettings, PRIORITIES, PauseMode, PauseStorm, PayloadMode,
+    ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Watchdog, priority_of,
 };
 pub use simulation::{BuildError, Simulation};
 pub use switch::BufferTooSmall;

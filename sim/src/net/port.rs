@@ -1,7 +1,5 @@
 //! One end of a link: what waits for it, what holds it up, what it has seen.
 
-use rand_pcg::Pcg32;
-
 use super::frame::{Fifo, FrameId, Frames};
 use super::settings::PRIORITIES;
 use super::time::Time;
@@ -230,10 +228,4 @@ impl Port {
         }
         frame
     }
-}
-
-/// A generator of its own for every place that draws, so that one more draw here changes nothing there.
-pub(super) fn generator(seed: u64, place: u64) -> Pcg32 {
-    use rand_core::SeedableRng;
-    Pcg32::seed_from_u64(seed.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }

@@ -4,6 +4,7 @@ use roce_packet::PathMtu;
 use roce_transport::Recovery;
 use roce_transport::congestion::{Congestion, NotificationPoint};
 
+use super::marking::Marking;
 use super::time::Time;
 
 /// Priorities of a link.
@@ -170,44 +171,6 @@ pub struct Watchdog {
     pub after: Time,
     /// Frames are dropped for so long, then the queue works again.
     pub restore: Time,
-}
-
-/// When a frame that leaves a queue is marked. The queue is what is left behind it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Marking {
-    /// Never.
-    Off,
-    /// Never below `kmin` bytes, always above `kmax`, in between with a probability that rises to `pmax`.
-    Red {
-        /// Bytes.
-        kmin: u64,
-        /// Bytes.
-        kmax: u64,
-        /// 0 to 1.
-        pmax: f64,
-    },
-    /// Above so many bytes.
-    Step {
-        /// How many.
-        bytes: u64,
-    },
-}
-
-impl Marking {
-    /// The probability, 0 to 1, that a frame is marked which leaves so many bytes behind it (RED on the instantaneous
-    /// queue, as in the DCQCN paper, or a step).
-    #[must_use]
-    pub fn probability(self, queued: u64) -> f64 {
-        match self {
-            Self::Off => 0.0,
-            Self::Step { bytes } => f64::from(queued > bytes),
-            Self::Red { kmin, .. } if queued <= kmin => 0.0,
-            Self::Red { kmax, .. } if queued > kmax => 1.0,
-            Self::Red { kmin, kmax, pmax } => {
-                pmax * (queued - kmin) as f64 / kmax.saturating_sub(kmin).max(1) as f64
-            }
-        }
-    }
 }
 
 /// How a queue competes.

@@ -1,6 +1,5 @@
 //! What switches and hosts share: time, events, frames and ports; and what a link does.
 
-use rand_core::Rng;
 use roce_transport::Instant;
 
 use super::frame::{Frame, FrameId, Frames, Kind};
@@ -369,10 +368,4 @@ fn refresh_time(rate_bps: u64) -> Time {
 /// How long so many units of 512 bit times last.
 fn pause_time(quanta: u16, rate_bps: u64) -> Time {
     Time::to_send(u64::from(quanta) * 64, rate_bps)
-}
-
-/// Whether something happens that happens with `chance`.
-pub(super) fn strikes(random: &mut impl Rng, chance: f64) -> bool {
-    // 32 bits: the smallest chance that makes a difference is one in four thousand million.
-    f64::from(random.next_u32()) < chance * 4_294_967_296.0
 }

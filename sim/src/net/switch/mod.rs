@@ -1,21 +1,22 @@
 //! A switch: takes a frame in, finds its way, keeps it until its port is free.
 
 mod buffer;
-mod marking;
 mod scheduler;
 
+use rand_core::Rng as _;
 use rand_pcg::Pcg32;
 
 pub use buffer::BufferTooSmall;
 
 use self::buffer::Buffer;
 use super::frame::{FrameId, Kind};
-use super::port::{CONTROL, DropReason, generator};
+use super::port::{CONTROL, DropReason};
 use super::route::flow_hash;
 use super::settings::{Balance, Settings};
 use super::time::Time;
 use super::topology::LinkSpec;
 use super::world::{Event, World};
+use crate::random::generator;
 
 #[derive(Debug)]
 pub(super) struct Switch {
@@ -124,7 +125,7 @@ impl Switch {
         self.give_back(world, queue, id);
         let left = world.ports[out as usize].queues[queue].bytes;
         let marking = world.settings.switch.marking[queue];
-        if marking::marks(marking, left, &mut self.random) {
+        if marking.marks(left, || self.random.next_u32()) {
             let frame = world.frames.get_mut(id);
             if frame.ecn().is_capable() {
                 frame.mark();

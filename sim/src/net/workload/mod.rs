@@ -6,8 +6,8 @@ use rand_core::Rng;
 use rand_pcg::Pcg32;
 
 use super::payload::MAX_FLOW;
-use super::port::generator;
 use super::time::Time;
+use crate::random::generator;
 
 pub use cdf::{CdfError, FlowSizes};
 
