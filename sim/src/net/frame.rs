@@ -57,8 +57,8 @@ pub(super) enum Kind {
 /// What the network knows of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
-    /// The frame behind it in a queue.
-    pub(super) next: FrameId,
+    /// The next free place, if this one is free.
+    next: FrameId,
     /// Hosts by number.
     pub(super) source: u32,
     pub(super) destination: u32,
@@ -125,8 +125,8 @@ impl Frame {
     }
 
     /// What a buffer holds of it: without preamble and gap.
-    pub(super) fn buffered_len(&self) -> u64 {
-        u64::from(u32::from(self.wire_len).saturating_sub(GAP))
+    pub(super) fn buffered_len(&self) -> u32 {
+        u32::from(self.wire_len).saturating_sub(GAP)
     }
 
     pub(super) fn ecn(&self) -> Ecn {
@@ -299,55 +299,6 @@ impl Frames {
     }
 }
 
-/// Frames one behind the other.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fifo {
-    head: FrameId,
-    tail: FrameId,
-    /// Bytes, without preamble and gap.
-    pub(super) bytes: u64,
-    pub(super) frames: u32,
-}
-
-impl Fifo {
-    pub(super) const EMPTY: Self = Self { head: FrameId::NONE, tail: FrameId::NONE, bytes: 0, frames: 0 };
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.frames == 0
-    }
-
-    #[inline]
-    pub(super) fn push(&mut self, frames: &mut Frames, id: FrameId) {
-        let frame = frames.get_mut(id);
-        frame.next = FrameId::NONE;
-        self.bytes += frame.buffered_len();
-        self.frames += 1;
-        if self.tail.is_some() {
-            frames.get_mut(self.tail).next = id;
-        } else {
-            self.head = id;
-        }
-        self.tail = id;
-    }
-
-    pub(super) fn front(&self) -> Option<FrameId> {
-        self.head.is_some().then_some(self.head)
-    }
-
-    #[inline]
-    pub(super) fn pop(&mut self, frames: &Frames) -> Option<FrameId> {
-        let id = self.front()?;
-        let frame = frames.get(id);
-        self.bytes -= frame.buffered_len();
-        self.frames -= 1;
-        self.head = frame.next;
-        if !self.head.is_some() {
-            self.tail = FrameId::NONE;
-        }
-        Some(id)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,22 +340,5 @@ mod tests {
         frames.store(again, &[1; 1040]);
         assert_eq!(frames.bytes(c), long);
         assert_eq!(frames.live(), (2, 3));
-    }
-
-    #[test]
-    fn first_in_first_out() {
-        let mut frames = Frames::new(64);
-        let mut fifo = Fifo::EMPTY;
-        let ids: Vec<_> = (0..3).map(|_| frames.insert(frame(20))).collect();
-        for id in &ids {
-            fifo.push(&mut frames, *id);
-        }
-        assert_eq!((fifo.frames, fifo.bytes), (3, 3 * 66));
-        let mut out = Vec::new();
-        while let Some(id) = fifo.pop(&frames) {
-            out.push(id);
-        }
-        assert_eq!(out, ids);
-        assert!(fifo.is_empty() && fifo.bytes == 0);
     }
 }

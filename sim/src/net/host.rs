@@ -16,15 +16,17 @@ use roce_transport::{
 
 use super::frame::{Frame, FrameId, Kind, host_address};
 use super::payload::{Pattern, flow_address};
-use super::port::{CONTROL, DropReason};
-use super::settings::{HostSettings, PauseStorm, PayloadMode, ReceiveLimit, Settings, priority_of};
+use super::port::DropReason;
+use super::settings::{
+    Class, HostSettings, PRIORITIES, PauseStorm, PayloadMode, ReceiveLimit, Settings, priority_of,
+};
 use super::time::Time;
 use super::world::{Event, World};
 
 /// Room for the largest datagram.
 const SCRATCH: usize = 4096 + 128;
 /// Packets of one priority that may wait in the port because it is paused.
-const MOST_HELD: u32 = 8;
+const MOST_HELD: usize = 8;
 /// Completions that the queue has room for at first.
 const COMPLETION_QUEUE: usize = 1 << 10;
 /// The most completions fetched at once.
@@ -133,7 +135,7 @@ impl Host {
     pub(super) fn take(&mut self, world: &mut World, id: FrameId) {
         let frame = world.frames.get(id);
         if let Some(intake) = &mut self.intake {
-            intake.waiting = intake.waiting.saturating_sub(frame.buffered_len());
+            intake.waiting = intake.waiting.saturating_sub(frame.buffered_len().into());
             if intake.waiting <= intake.limit.xoff_bytes / 2 {
                 for priority in (0..8).filter(|priority| intake.paused >> priority & 1 == 1) {
                     world.send_pause(self.port, priority, false);
@@ -203,21 +205,14 @@ impl Host {
     pub(super) fn send(&mut self, world: &mut World) {
         let port = self.port;
         loop {
-            let World { ports, frames, .. } = world;
-            let end = &mut ports[port as usize];
-            let sendable = end.sendable();
-            if sendable != 0 {
-                let queue = if sendable >> CONTROL & 1 == 1 {
-                    CONTROL
-                } else {
-                    (15 - sendable.leading_zeros()) as usize
-                };
-                if let Some(id) = end.dequeue(frames, queue) {
-                    world.transmit(port, id);
-                    return world.wake_when_free(port);
-                }
+            let end = &mut world.ports[port as usize];
+            if let Some(queue) = end.egress.next(end.pause.mask, &[Class::Strict; PRIORITIES])
+                && let Some(id) = end.egress.pop(queue)
+            {
+                world.transmit(port, id);
+                return world.wake_when_free(port);
             }
-            let is_full = |priority: u8| end.queues[usize::from(priority)].frames >= MOST_HELD;
+            let is_full = |priority: u8| end.egress.len(usize::from(priority)) >= MOST_HELD;
             let settings = &world.settings.host;
             let requests = priority_of(settings.dscp);
             let answers = priority_of(settings.ack_dscp.unwrap_or(settings.dscp));
@@ -408,7 +403,7 @@ impl Host {
 impl Intake {
     /// When a frame that has just arrived will have been taken in.
     fn take(&mut self, frame: &Frame, now: Time) -> Time {
-        let len = frame.buffered_len();
+        let len = u64::from(frame.buffered_len());
         self.waiting += len;
         self.busy_until = self.busy_until.max(now) + Time::to_send(len, self.limit.rate_bps);
         self.busy_until

@@ -22,6 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod egress;
 mod flow;
 mod frame;
 mod histogram;
@@ -41,6 +42,7 @@ mod trace;
 mod workload;
 mod world;
 
+pub use egress::{CONTROL, Egress};
 pub use flow::{FlowCounts, FlowResult, FlowState};
 pub use frame::{MAX_HOSTS, host_address, wire_len};
 pub use histogram::Histogram;

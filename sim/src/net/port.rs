@@ -1,13 +1,11 @@
 //! One end of a link: what waits for it, what holds it up, what it has seen.
 
-use super::frame::{Fifo, FrameId, Frames};
+use super::egress::Egress;
+use super::frame::{FrameId, Frames};
 use super::settings::PRIORITIES;
 use super::time::Time;
 use super::topology::LinkSpec;
 use crate::fault::FaultInjector;
-
-/// The queue of pause frames: before all others, never paused.
-pub(super) const CONTROL: usize = PRIORITIES;
 
 /// Whose port it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +25,9 @@ pub(super) struct Port {
     pub(super) busy_until: Time,
     /// Whether an event will come then.
     pub(super) wakes: bool,
-    /// Queues that hold something, one bit each; bit 8 is the queue of pause frames.
-    pub(super) waiting: u16,
-    pub(super) queues: [Fifo; PRIORITIES + 1],
+    pub(super) egress: Egress<FrameId>,
     pub(super) pause: Paused,
     pub(super) asked: Asked,
-    pub(super) turns: Turns,
     pub(super) faults: Option<Box<LinkFaults>>,
     pub(super) stats: PortStats,
 }
@@ -59,15 +54,6 @@ pub(super) struct Asked {
     pub(super) refreshes: u8,
     /// When each was last asked to stop.
     pub(super) last: [Time; PRIORITIES],
-}
-
-/// Deficit round robin: what each weighted queue may still send, and whose turn it is.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Turns {
-    pub(super) deficit: [u32; PRIORITIES],
-    pub(super) next: u8,
-    /// Whether that queue has been given its share of this turn.
-    pub(super) granted: bool,
 }
 
 /// What goes wrong on the way from this end.
@@ -179,11 +165,9 @@ impl Port {
             spec,
             busy_until: Time::ZERO,
             wakes: false,
-            waiting: 0,
-            queues: [Fifo::EMPTY; PRIORITIES + 1],
+            egress: Egress::default(),
             pause: Paused::default(),
             asked: Asked::default(),
-            turns: Turns::default(),
             faults: faults.map(|injector| Box::new(LinkFaults { injector, held: Vec::new() })),
             stats: PortStats::default(),
         }
@@ -192,7 +176,7 @@ impl Port {
     /// Queues that hold something and may send.
     #[inline]
     pub(super) fn sendable(&self) -> u16 {
-        self.waiting & !u16::from(self.pause.mask)
+        self.egress.sendable(self.pause.mask)
     }
 
     /// How long it has stood still until `now`, each priority by itself, pauses that last included.
@@ -206,26 +190,8 @@ impl Port {
         paused
     }
 
-    /// Bytes in all queues but that of pause frames.
-    pub(super) fn queued_bytes(&self) -> u64 {
-        self.queues.iter().take(PRIORITIES).map(|queue| queue.bytes).sum()
-    }
-
     #[inline]
-    pub(super) fn enqueue(&mut self, frames: &mut Frames, queue: usize, frame: FrameId) {
-        self.queues[queue].push(frames, frame);
-        self.waiting |= 1 << queue;
-        if queue != CONTROL {
-            self.stats.queue_most = self.stats.queue_most.max(self.queued_bytes());
-        }
-    }
-
-    #[inline]
-    pub(super) fn dequeue(&mut self, frames: &Frames, queue: usize) -> Option<FrameId> {
-        let frame = self.queues[queue].pop(frames);
-        if self.queues[queue].is_empty() {
-            self.waiting &= !(1 << queue);
-        }
-        frame
+    pub(super) fn enqueue(&mut self, frames: &Frames, queue: usize, frame: FrameId) {
+        self.egress.push(queue, frames.get(frame).buffered_len(), frame);
     }
 }

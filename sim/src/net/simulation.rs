@@ -407,10 +407,7 @@ impl Simulation {
 
     fn sample_queues(&mut self, now: Time) {
         for (number, port) in (0..).zip(&self.world.ports) {
-            if port.waiting == 0 {
-                continue;
-            }
-            let bytes = port.queued_bytes();
+            let bytes = port.egress.bytes();
             if bytes == 0 {
                 continue;
             }
@@ -441,6 +438,7 @@ impl Simulation {
         let now = self.world.now;
         for port in &mut self.world.ports {
             port.stats.paused = port.paused_until(now);
+            port.stats.queue_most = port.egress.most_bytes();
         }
         let ports = self.names.into_iter().zip(self.world.ports.iter()).zip(self.queues);
         let checked = self.hosts.iter().map(|host| host.memory.checked());

@@ -2,8 +2,9 @@
 
 use roce_transport::Instant;
 
+use super::egress::CONTROL;
 use super::frame::{Frame, FrameId, Frames, Kind};
-use super::port::{CONTROL, DropReason, Held, Owner, Port};
+use super::port::{DropReason, Held, Owner, Port};
 use super::queue::EventQueue;
 use super::route::{Routes, other_end};
 use super::settings::{PauseMode, Settings};
@@ -216,7 +217,7 @@ impl World {
         match self.settings.switch.pause {
             PauseMode::Frames => {
                 let frame = self.frames.insert(Frame::pause(priority, quanta));
-                self.ports[port as usize].enqueue(&mut self.frames, CONTROL, frame);
+                self.ports[port as usize].enqueue(&self.frames, CONTROL, frame);
                 if stop {
                     self.plan_refresh(port, priority);
                 }

@@ -1,7 +1,6 @@
 //! A switch: takes a frame in, finds its way, keeps it until its port is free.
 
 mod buffer;
-mod scheduler;
 
 use rand_core::Rng as _;
 use rand_pcg::Pcg32;
@@ -9,8 +8,9 @@ use rand_pcg::Pcg32;
 pub use buffer::BufferTooSmall;
 
 use self::buffer::Buffer;
+use super::egress::CONTROL;
 use super::frame::{FrameId, Kind};
-use super::port::{CONTROL, DropReason};
+use super::port::DropReason;
 use super::route::flow_hash;
 use super::settings::{Balance, Settings};
 use super::time::Time;
@@ -55,7 +55,7 @@ impl Switch {
             return world.discard(port, id, DropReason::HopLimit);
         }
         frame.hop_limit -= 1;
-        let (priority, len) = (frame.priority, frame.buffered_len());
+        let (priority, len) = (frame.priority, u64::from(frame.buffered_len()));
         let Some(out) = self.way_out(world, id) else {
             return world.discard(port, id, DropReason::NoRoute);
         };
@@ -74,7 +74,7 @@ impl Switch {
                 }
                 Some(_) => {}
             }
-        } else if !self.buffer.admit_lossy(end.queues[queue].bytes, len) {
+        } else if !self.buffer.admit_lossy(end.egress.bytes_of(queue), len) {
             return world.discard(out, id, DropReason::Buffer);
         }
         let World { ports, frames, .. } = world;
@@ -106,10 +106,10 @@ impl Switch {
     /// The link of a port is free: the next frame goes.
     #[inline]
     pub(super) fn send(&mut self, world: &mut World, out: u32) {
-        let World { ports, frames, settings, .. } = world;
-        let end = &mut ports[out as usize];
-        let Some(queue) = scheduler::next(end, frames, &settings.switch.scheduling) else { return };
-        let Some(id) = end.dequeue(frames, queue) else { return };
+        let end = &mut world.ports[out as usize];
+        let classes = &world.settings.switch.scheduling;
+        let Some(queue) = end.egress.next(end.pause.mask, classes) else { return };
+        let Some(id) = end.egress.pop(queue) else { return };
         if queue != CONTROL {
             self.leave(world, out, queue, id);
         }
@@ -123,7 +123,7 @@ impl Switch {
     #[inline]
     fn leave(&mut self, world: &mut World, out: u32, queue: usize, id: FrameId) {
         self.give_back(world, queue, id);
-        let left = world.ports[out as usize].queues[queue].bytes;
+        let left = world.ports[out as usize].egress.bytes_of(queue);
         let marking = world.settings.switch.marking[queue];
         if marking.marks(left, || self.random.next_u32()) {
             let frame = world.frames.get_mut(id);
@@ -136,7 +136,7 @@ impl Switch {
 
     fn give_back(&mut self, world: &mut World, queue: usize, id: FrameId) {
         let frame = world.frames.get(id);
-        let (entered, len, priority) = (frame.entered, frame.buffered_len(), frame.priority);
+        let (entered, len, priority) = (frame.entered, u64::from(frame.buffered_len()), frame.priority);
         if world.settings.switch.pfc >> priority & 1 == 1 {
             let local = world.ports[entered as usize].local as usize;
             if self.buffer.release(local, queue, len) {
@@ -167,7 +167,7 @@ impl Switch {
         if !is_paused || end.pause.dropping & bit != 0 {
             return;
         }
-        if now.since(since) < watchdog.after || end.queues[queue].is_empty() {
+        if now.since(since) < watchdog.after || end.egress.len(queue) == 0 {
             // Another pause than the one that set the clock, or nothing to save yet.
             end.pause.watched |= bit;
             let at = (since + watchdog.after).max(now + Time::from_ns(1_000));
@@ -176,7 +176,7 @@ impl Switch {
         }
         end.stats.watchdog += 1;
         end.pause.dropping |= bit;
-        while let Some(id) = world.ports[out as usize].dequeue(&world.frames, queue) {
+        while let Some(id) = world.ports[out as usize].egress.pop(queue) {
             self.give_back(world, queue, id);
             world.discard(out, id, DropReason::Watchdog);
         }
