@@ -1,8 +1,8 @@
-//! A network that exists only in memory, for engines of `roce-transport` in virtual time.
+//! Simulated links and networks in virtual time, for engines of `roce-transport`.
 //!
-//! What is here has no wall clock, no thread and no randomness but that of a seed: the same input gives the
-//! same run, on every machine. It does no input or output; parts that a real network can use as well, such
-//! as the decisions of [`fault`], are written so that it can.
+//! This crate uses no wall clock and no threads, and every random number follows from a seed: the same input gives the
+//! same run on every machine. It does no input or output. Parts that also serve a real network, such as the
+//! decisions of [`fault`] and the port model of [`net`], know nothing of the simulation.
 #![forbid(unsafe_code)]
 
 pub mod adversary;

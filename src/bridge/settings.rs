@@ -1,4 +1,4 @@
-//! What a bridge shall do.
+//! The settings of a bridge.
 
 use std::num::NonZeroU64;
 
@@ -30,14 +30,14 @@ impl Side {
     }
 }
 
-/// All of it.
+/// All settings of a bridge.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Settings {
-    /// Of everything that chance decides.
+    /// The seed of every random decision.
     pub(crate) seed: u64,
-    /// For what comes from the left.
+    /// The direction from the left.
     pub(crate) left: DirectionSettings,
-    /// For what comes from the right.
+    /// The direction from the right.
     pub(crate) right: DirectionSettings,
 }
 
@@ -57,28 +57,28 @@ impl Settings {
     }
 }
 
-/// What happens to the RoCE packets of one direction, in this order.
+/// The treatment of the RoCE packets of one direction, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct DirectionSettings {
     pub(crate) faults: FaultPlan,
     pub(crate) queue: QueueSettings,
 }
 
-/// A port of a switch: a rate, a queue in front of it for each priority, and a cable behind it.
+/// A port of a switch: a queue for each priority, a rate, and a cable.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QueueSettings {
-    /// Bits a second on the wire; without one, packets leave as fast as the device takes them.
+    /// Bits per second on the wire; without a rate, packets leave as fast as the device accepts them.
     pub(crate) rate: Option<NonZeroU64>,
-    /// Nanoseconds that every packet travels.
+    /// The delay of every packet in nanoseconds.
     pub(crate) delay_ns: u64,
-    /// Bytes that the queue of one priority holds; what comes on top is lost.
+    /// The capacity of the queue of one priority in bytes; packets beyond it are dropped.
     pub(crate) limit_bytes: u64,
     pub(crate) marking: Marking,
     /// Priorities whose sender is paused, one bit each.
     pub(crate) pfc: u8,
-    /// Bytes in the queue above which it is.
+    /// The number of queued bytes above which the pause starts.
     pub(crate) xoff_bytes: u64,
-    /// Bytes at which it may go on.
+    /// The number of queued bytes at which the pause ends.
     pub(crate) xon_bytes: u64,
 }
 
@@ -97,12 +97,12 @@ impl Default for QueueSettings {
 }
 
 impl QueueSettings {
-    /// Why these values cannot be meant, if so.
+    /// The reason why these values are invalid, if they are.
     pub(crate) fn problem(&self) -> Option<String> {
         if let Marking::Red { kmin, kmax, pmax } = self.marking
             && (kmin > kmax || !(0.0..=1.0).contains(&pmax))
         {
-            return Some("marking takes a kmin that is at most kmax, and a pmax from 0 to 1".to_owned());
+            return Some("marking: kmin must be at most kmax, and pmax must be 0 to 1".to_owned());
         }
         if self.limit_bytes == 0 {
             return Some("a queue of 0 bytes forwards nothing".to_owned());
@@ -110,8 +110,8 @@ impl QueueSettings {
         if self.pfc != 0 && !(self.xon_bytes <= self.xoff_bytes && self.xoff_bytes < self.limit_bytes) {
             let Self { xon_bytes, xoff_bytes, limit_bytes, .. } = self;
             return Some(format!(
-                "pauses take xon ({xon_bytes}) at most xoff ({xoff_bytes}), and xoff below the bytes of the queue \
-                 ({limit_bytes}), or packets are lost before the sender is paused"
+                "xon ({xon_bytes}) must be at most xoff ({xoff_bytes}), and xoff below the capacity of the queue \
+                 ({limit_bytes}), or packets are dropped before the sender is paused"
             ));
         }
         None
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_cannot_be_meant_are_told() {
+    fn invalid_values_are_refused() {
         let good = QueueSettings::default();
         assert_eq!(good.problem(), None);
         let marking = Marking::Red { kmin: 2, kmax: 1, pmax: 0.5 };

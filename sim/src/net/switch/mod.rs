@@ -1,4 +1,4 @@
-//! A switch: takes a frame in, finds its way, keeps it until its port is free.
+//! A switch: receives a frame, chooses its egress port, and queues it until that port is free.
 
 mod buffer;
 
@@ -23,12 +23,12 @@ pub(super) struct Switch {
     number: u32,
     buffer: Buffer,
     random: Pcg32,
-    /// Counts frames when they are sprayed.
+    /// The number of frames sprayed so far.
     sprayed: u32,
 }
 
 impl Switch {
-    /// Switch number `number` with ports to these links.
+    /// Builds switch `number` with a port for each of these links.
     pub(super) fn new(number: u32, settings: &Settings, links: &[LinkSpec]) -> Result<Self, BufferTooSmall> {
         let buffer = Buffer::new(&settings.switch, settings.host.path_mtu.bytes(), links)?;
         Ok(Self {
@@ -39,7 +39,7 @@ impl Switch {
         })
     }
 
-    /// A frame arrived at one of its ports.
+    /// Handles a frame that arrived at one of the ports.
     #[inline]
     pub(super) fn receive(&mut self, world: &mut World, port: u32, id: FrameId) {
         if !world.capture.is_empty() {
@@ -56,7 +56,7 @@ impl Switch {
         }
         frame.hop_limit -= 1;
         let (priority, len) = (frame.priority, u64::from(frame.buffered_len()));
-        let Some(out) = self.way_out(world, id) else {
+        let Some(out) = self.egress_port(world, id) else {
             return world.discard(port, id, DropReason::NoRoute);
         };
         let queue = usize::from(priority);
@@ -84,9 +84,9 @@ impl Switch {
         }
     }
 
-    /// One of the ports that lead to the frame's host.
+    /// Chooses one of the ports that lead to the frame's host.
     #[inline]
-    fn way_out(&mut self, world: &World, id: FrameId) -> Option<u32> {
+    fn egress_port(&mut self, world: &World, id: FrameId) -> Option<u32> {
         let frame = world.frames.get(id);
         let ports = world.routes.ports(self.number, frame.destination);
         let choice = match (ports.len(), world.settings.switch.balance) {
@@ -103,7 +103,7 @@ impl Switch {
         ports.get(choice).copied()
     }
 
-    /// The link of a port is free: the next frame goes.
+    /// Sends the next frame of a port whose link is free.
     #[inline]
     pub(super) fn send(&mut self, world: &mut World, out: u32) {
         let end = &mut world.ports[out as usize];
@@ -119,7 +119,7 @@ impl Switch {
         }
     }
 
-    /// Settles what a frame that leaves held in the buffer, and marks it.
+    /// Releases the buffer space of a frame that leaves, and marks the frame.
     #[inline]
     fn leave(&mut self, world: &mut World, out: u32, queue: usize, id: FrameId) {
         self.give_back(world, queue, id);
@@ -147,7 +147,7 @@ impl Switch {
         }
     }
 
-    /// Half of a pause that this switch asked for is over: it asks again if it still has to.
+    /// Refreshes a pause that this switch requested, once half of its time is over and it is still needed.
     pub(super) fn refresh_pause(&mut self, world: &mut World, port: u32, priority: u8) {
         let local = world.ports[port as usize].local as usize;
         let is_paused = self.buffer.is_paused(local, usize::from(priority));
@@ -156,7 +156,7 @@ impl Switch {
         }
     }
 
-    /// A port has been paused for as long as the watchdog allows, perhaps.
+    /// Checks whether a port has been paused for longer than the watchdog allows, and empties its queue if so.
     pub(super) fn watch(&mut self, world: &mut World, out: u32, priority: u8) {
         let Some(watchdog) = world.settings.switch.watchdog else { return };
         let (bit, queue) = (1_u8 << priority, usize::from(priority));
@@ -168,7 +168,7 @@ impl Switch {
             return;
         }
         if now.since(since) < watchdog.after || end.egress.len(queue) == 0 {
-            // Another pause than the one that set the clock, or nothing to save yet.
+            // This pause began later than the one that queued the event, or no frame waits.
             end.pause.watched |= bit;
             let at = (since + watchdog.after).max(now + Time::from_ns(1_000));
             world.events.push(at, Event::Watchdog { port: out, priority });
@@ -183,7 +183,7 @@ impl Switch {
         world.events.push(now + watchdog.restore, Event::Restore { port: out, priority });
     }
 
-    /// The watchdog lets a queue work again, and watches it if it is still paused.
+    /// Ends the action of the watchdog on a queue, and watches the queue again if it is still paused.
     pub(super) fn restore(&mut self, world: &mut World, out: u32, priority: u8) {
         let Some(watchdog) = world.settings.switch.watchdog else { return };
         let (bit, queue, now) = (1_u8 << priority, usize::from(priority), world.now);

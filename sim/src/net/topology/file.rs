@@ -1,7 +1,7 @@
-//! Topologies as text: one node or link a line.
+//! Topology files: one declaration of nodes or of a link per line.
 //!
 //! ```text
-//! # anything behind a number sign is a remark
+//! # a number sign starts a comment
 //! host   a b c
 //! switch s
 //! link   a s 100Gbps 1us
@@ -15,23 +15,23 @@ use super::{Link, LinkSpec, NodeId, NodeKind, Topology};
 use crate::fault::FaultPlan;
 use crate::net::Time;
 
-/// What is wrong with a topology file, and in which line.
+/// An error in a topology file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct TopologyFileError {
-    /// Counted from 1.
+    /// The number of the line, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The reason.
     pub reason: String,
 }
 
 impl Topology {
-    /// Reads the text form; links without rate or delay are like `default`. A fault plan may follow the delay, in
-    /// the words of [`crate::fault::FaultPlan`].
+    /// Reads the text form. A link without a rate or delay has that of `default`. A fault plan may follow the delay, in the
+    /// syntax of [`crate::fault::FaultPlan`].
     ///
     /// # Errors
     ///
-    /// The first line that is wrong.
+    /// The first line with an error.
     pub fn parse(text: &str, default: LinkSpec) -> Result<Self, TopologyFileError> {
         let mut topology = Self::default();
         for (number, line) in text.lines().enumerate() {
