@@ -7,18 +7,9 @@
 //! [`verbs`] is what applications program against, after libibverbs. Underneath, a `driver` joins one
 //! engine of `roce-transport` to one device of [`device`].
 
-mod bridge;
-#[doc(hidden)]
-pub mod cli;
 pub mod cm;
-pub mod device;
-pub mod doctor;
 mod driver;
-mod host;
-pub mod limit;
 pub mod observe;
-pub mod perf;
-pub mod perftest;
-pub mod pingpong;
-pub mod plot;
 pub mod verbs;
+
+pub use roce_device as device;

@@ -5,7 +5,6 @@
 //! neither.
 
 pub(crate) mod background;
-pub(crate) mod clock;
 mod groups;
 mod holders;
 pub(crate) mod path;
@@ -19,8 +18,8 @@ use std::net::IpAddr;
 use roce_transport::{AsyncEvent, CqId, Engine, Event, Instant, TxSlot, Verdict};
 
 use crate::cm::service::CmService;
+use crate::device::Clock;
 use crate::device::Device;
-use clock::Clock;
 use holders::Holders;
 
 pub use path::{GidEntry, PathOptions};

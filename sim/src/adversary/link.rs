@@ -7,7 +7,7 @@ use roce_packet::Path;
 use roce_transport::{Instant, Transmit};
 
 use super::plan::Plan;
-use crate::fault::{Delivery, FaultInjector, Verdict};
+use roce_fault::{Delivery, FaultInjector, Verdict};
 use crate::pair::Side;
 use crate::random::SplitMix64;
 

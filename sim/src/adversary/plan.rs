@@ -5,7 +5,7 @@ use roce_transport::congestion::Congestion;
 use roce_transport::{QpType, Recovery};
 
 use super::work::{Flow, Shape};
-use crate::fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
+use roce_fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
 use crate::random::SplitMix64;
 
 /// The goal of a run.

@@ -5,7 +5,7 @@ use super::frame::{FrameId, Frames};
 use super::settings::PRIORITIES;
 use super::time::Time;
 use super::topology::LinkSpec;
-use crate::fault::FaultInjector;
+use roce_fault::FaultInjector;
 
 /// The node that a port belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@
 use roce_transport::units;
 
 use super::{Link, LinkSpec, NodeId, NodeKind, Topology};
-use crate::fault::FaultPlan;
+use roce_fault::FaultPlan;
 use crate::net::Time;
 
 /// An error in a topology file.
@@ -27,7 +27,7 @@ pub struct TopologyFileError {
 
 impl Topology {
     /// Reads the text form. A link without a rate or delay has that of `default`. A fault plan may follow the delay, in the
-    /// syntax of [`crate::fault::FaultPlan`].
+    /// syntax of [`roce_fault::FaultPlan`].
     ///
     /// # Errors
     ///
