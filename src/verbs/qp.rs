@@ -9,7 +9,6 @@ use roce_transport::{
     Access, Counters, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState, QpType, Recovery,
     RecvWr, SendWr,
 };
-use serde::{Deserialize, Serialize};
 
 use super::{CompletionQueue, PathOptions, ProtectionDomain, SharedReceiveQueue, VerbsError};
 use crate::runtime::Runtime;
@@ -54,7 +53,8 @@ impl<'a> QueuePairOptions<'a> {
 }
 
 /// What a peer must know to connect: how it is exchanged is the application's business.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Endpoint {
     /// Address of the device.
     pub address: IpAddr,
