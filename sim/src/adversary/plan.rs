@@ -5,8 +5,8 @@ use roce_transport::congestion::Congestion;
 use roce_transport::{QpType, Recovery};
 
 use super::work::{Flow, Shape};
+use roce_fault::random::SplitMix64;
 use roce_fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
-use crate::random::SplitMix64;
 
 /// The goal of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Plan {
     /// Derives the plan of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let mut random = SplitMix64::new(crate::random::mix(seed));
+        let mut random = SplitMix64::new(roce_fault::random::mix(seed));
         let random = &mut random;
         let mtu = random.pick(&PathMtu::ALL);
         let timeout = random.range(4, 9) as u8;
