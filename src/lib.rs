@@ -7,9 +7,11 @@
 //! [`verbs`] is what applications program against, after libibverbs. Underneath, a `driver` joins one
 //! engine of `roce-transport` to one device of [`device`].
 
-pub mod cm;
+mod cm;
 mod driver;
 pub mod observe;
+mod runtime;
+pub mod tcp;
 pub mod verbs;
 
 pub use roce_device as device;

@@ -11,7 +11,7 @@ use roce_packet::{PathMtu, ROCE_UDP_PORT};
 use roce_transport::Recovery;
 
 use super::own;
-use roce::cm::Tcp;
+use roce::tcp::Tcp;
 use roce::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Rate};
 use roce_device::pcap::CaptureFile;
 use roce_device::{Device, OpenOptions};

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::common::{DeviceArgs, EXCHANGE_PORT, device_on, device_towards, resolve};
 use super::terminal::{Output, Paint, Style};
-use roce::cm::TcpListening;
+use roce::tcp::TcpListening;
 use roce_tools::doctor::{Diagnosis, Doctor, Finding, Outcome, Peer, SERVICE_PORT};
 use roce_tools::exchange::Exchange;
 

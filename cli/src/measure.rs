@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::common::{DeviceArgs, EXCHANGE_PORT, device_on, device_towards, parse_mtu, resolve};
 use super::terminal::{Output, Paint};
-use roce::cm::TcpListening;
+use roce::tcp::TcpListening;
 use roce::verbs::Context;
 use roce_tools::exchange::Exchange;
 use roce_tools::measure::{self, Completion, Op, Plan, Post, Row, Signal, Tool};

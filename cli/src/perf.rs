@@ -14,7 +14,7 @@ use serde_json::json;
 use super::common::{DeviceArgs, LISTENING, connect_exchange, device_on, device_towards, parse_mtu, resolve};
 use super::measure::parse_size;
 use super::terminal::Output;
-use roce::cm::{Tcp, TcpListening};
+use roce::tcp::{Tcp, TcpListening};
 use roce::verbs::{Context, PortSpace};
 use roce_tools::exchange::Messages;
 use roce_tools::exchange::perftest::Role;

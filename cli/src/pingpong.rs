@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::common::{DeviceArgs, connect_exchange, device_on, device_towards, parse_mtu, resolve};
 use super::terminal::Output;
-use roce::cm::TcpListening;
+use roce::tcp::TcpListening;
 use roce::verbs::Context;
 use roce_tools::pingpong::{Kind, Outcome, PORT, Plan, Role, Session};
 

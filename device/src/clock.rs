@@ -1,4 +1,4 @@
-//! The clock: std's monotonic one as nanoseconds since the driver was made.
+//! The clock: std's monotonic one as nanoseconds since the NIC was made.
 
 use std::time::Instant as StdInstant;
 

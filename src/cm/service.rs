@@ -1,8 +1,8 @@
 //! The rdma_cm service of one device: queue pair 1, the connection manager behind it, and the queue pairs that it
 //! moves.
 //!
-//! It lives inside the driver and is served whenever the driver makes progress: datagrams of queue pair 1 go to the
-//! manager, what the manager sends is posted on queue pair 1, and its events either move a queue pair at once or wait
+//! It borrows the NIC for the time of a call and is served whenever the NIC makes progress: datagrams of queue pair 1 go to
+//! the manager, what the manager sends is posted on queue pair 1, and its events either move a queue pair at once or wait
 //! for the application.
 
 use std::collections::{HashMap, VecDeque};
@@ -23,7 +23,7 @@ use roce_transport::{
     QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, Wc, WcOpcode, WcStatus, WordMemory,
 };
 
-use crate::driver::Driver;
+use crate::driver::Nic;
 
 /// Datagrams that queue pair 1 can take in before it is served.
 const RECEIVES: usize = 512;
@@ -42,12 +42,31 @@ pub(crate) struct Preparation {
     pub(crate) min_rnr_timer: RnrTimer,
 }
 
-/// What an application is told of its connection, in the order in which it happened.
+/// An event of a connection for the application, in the order in which it happened.
 #[derive(Clone, Debug)]
-pub(crate) enum Told {
+pub(crate) enum ConnectionNotice {
     Manager(CmEvent),
     /// The peer accepted, but the queue pair could not be made ready; the peer was refused.
     QueuePair(ModifyQpError),
+}
+
+/// Wakers that leave connection management. They are foreign code, as their drops are, so the lock guard takes them out
+/// and lets go of them after the lock is released.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    due: Vec<Waker>,
+    /// Replaced by another one, or of something that is gone.
+    released: Vec<Waker>,
+}
+
+impl Wakers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.due.is_empty() && self.released.is_empty()
+    }
+
+    pub(crate) fn wake(self) {
+        self.due.into_iter().for_each(Waker::wake);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -55,12 +74,12 @@ struct Entry {
     preparation: Option<Preparation>,
     /// Private data of the REP, until the connection is established.
     reply: Option<Vec<u8>>,
-    told: VecDeque<Told>,
+    notices: VecDeque<ConnectionNotice>,
     waker: Option<Waker>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Listener {
     requests: VecDeque<CmConnectRequest>,
     questions: VecDeque<CmSidrRequest>,
     wakers: Vec<Waker>,
@@ -74,18 +93,20 @@ pub(crate) struct CmService {
     memory: Arc<WordMemory>,
     lkey: LKey,
     entries: HashMap<CommId, Entry>,
-    listeners: HashMap<ServiceId, Waiting>,
+    listeners: HashMap<ServiceId, Listener>,
     /// Accepted connections whose RTU is still to come.
     awaited: Vec<(Qpn, CommId)>,
     done: Vec<Wc>,
+    /// To be woken and to be dropped, once the lock is released.
+    pub(crate) wakers: Wakers,
     /// Datagrams that queue pair 1 could not take; their repetition will.
     not_posted: u64,
 }
 
 impl CmService {
     /// Makes queue pair 1 and brings it to RTS.
-    pub(crate) fn new(driver: &mut Driver) -> io::Result<Self> {
-        let engine = &mut driver.engine;
+    pub(crate) fn new(nic: &mut Nic) -> io::Result<Self> {
+        let engine = &mut nic.engine;
         let pd = engine.allocate_pd().map_err(io::Error::other)?;
         let cq = engine.create_cq(RECEIVES + SENDS).map_err(io::Error::other)?;
         let memory = Arc::new(WordMemory::new(RECEIVES * SLOT));
@@ -122,14 +143,15 @@ impl CmService {
             listeners: HashMap::new(),
             awaited: Vec::new(),
             done: vec![Wc::default(); 32],
+            wakers: Wakers::default(),
             not_posted: 0,
         };
-        service.open(driver).map_err(io::Error::other)?;
+        service.open(nic).map_err(io::Error::other)?;
         Ok(service)
     }
 
-    fn open(&mut self, driver: &mut Driver) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let now = driver.now();
+    fn open(&mut self, nic: &mut Nic) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let now = nic.now();
         let steps = [
             QpAttr {
                 pkey_index: Some(0),
@@ -141,63 +163,63 @@ impl CmService {
             QpAttr { sq_psn: Some(Default::default()), ..QpAttr::to_state(QpState::Rts) },
         ];
         for step in &steps {
-            driver.engine.modify_qp(now, Qpn::GSI, step)?;
+            nic.engine.modify_qp(now, Qpn::GSI, step)?;
         }
         for slot in 0..RECEIVES {
-            self.post_receive(driver, slot)?;
+            self.post_receive(nic, slot)?;
         }
         Ok(())
     }
 
-    fn post_receive(&self, driver: &mut Driver, slot: usize) -> Result<(), roce_transport::PostError> {
+    fn post_receive(&self, nic: &mut Nic, slot: usize) -> Result<(), roce_transport::PostError> {
         let element = Sge { addr: (slot * SLOT) as u64, length: SLOT as u32, lkey: self.lkey };
-        driver.engine.post_recv(Qpn::GSI, &RecvWr { wr_id: slot as u64, elements: &[element] })
+        nic.engine.post_recv(Qpn::GSI, &RecvWr { wr_id: slot as u64, elements: &[element] })
     }
 
     /// Takes in what queue pair 1 received, lets deadlines take effect, posts what is to be sent.
-    pub(crate) fn serve(&mut self, now: Instant, driver: &mut Driver) {
-        self.receive(now, driver);
-        self.notice_first_packets(now, driver);
+    pub(crate) fn serve(&mut self, now: Instant, nic: &mut Nic) {
+        self.receive(now, nic);
+        self.notice_first_packets(now, nic);
         if self.manager.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.manager.handle_timeout(now);
         }
-        self.settle(now, driver);
+        self.settle(now, nic);
     }
 
     /// A packet that a queue pair took from its peer says as much as the RTU. The event of IBTA for this is raised in
     /// RTR only, and an accepted queue pair is in RTS already.
-    fn notice_first_packets(&mut self, now: Instant, driver: &Driver) {
+    fn notice_first_packets(&mut self, now: Instant, nic: &Nic) {
         let manager = &mut self.manager;
         self.awaited.retain(|(qpn, id)| {
             if !matches!(manager.state(*id), CmState::RepSent | CmState::MraRepReceived) {
                 return false;
             }
-            let heard = driver.engine.qp_counters(*qpn).is_some_and(|counters| counters.rx_handled > 0);
+            let heard = nic.engine.qp_counters(*qpn).is_some_and(|counters| counters.rx_handled > 0);
             !heard || manager.notify_first_packet(now, *id).is_err()
         });
     }
 
-    /// Passes on what the manager has to tell and to send: to be called after every call of the manager.
-    pub(crate) fn settle(&mut self, now: Instant, driver: &mut Driver) {
+    /// Handles the events of the manager and posts its messages: to be called after every call of the manager.
+    pub(crate) fn settle(&mut self, now: Instant, nic: &mut Nic) {
         while let Some(event) = self.manager.poll_event() {
-            self.handle_event(now, driver, event);
+            self.handle_event(now, nic, event);
         }
         while let Some(transmit) = self.manager.poll_transmit(now) {
-            self.post(now, driver, &transmit);
+            self.post(now, nic, &transmit);
         }
     }
 
-    fn receive(&mut self, now: Instant, driver: &mut Driver) {
+    fn receive(&mut self, now: Instant, nic: &mut Nic) {
         let mut done = std::mem::take(&mut self.done);
         loop {
-            let count = driver.engine.poll_cq(self.cq, &mut done).unwrap_or(0);
+            let count = nic.engine.poll_cq(self.cq, &mut done).unwrap_or(0);
             // Its sends complete in silence unless they fail, and then their repetition makes up for it.
             for wc in done[..count].iter().filter(|wc| wc.opcode == WcOpcode::Recv) {
                 let slot = wc.wr_id as usize;
                 if wc.status == WcStatus::Success {
                     self.take_datagram(now, slot, wc);
                 }
-                if let Err(error) = self.post_receive(driver, slot) {
+                if let Err(error) = self.post_receive(nic, slot) {
                     tracing::error!(%error, "queue pair 1 takes no receive");
                 }
             }
@@ -220,11 +242,11 @@ impl CmService {
         }
     }
 
-    fn post(&mut self, now: Instant, driver: &mut Driver, transmit: &CmTransmit) {
+    fn post(&mut self, now: Instant, nic: &mut Nic, transmit: &CmTransmit) {
         let mut path = Path { hop_limit: HOP_LIMIT, ..transmit.path.with_ecn(Ecn::Capable0) };
-        path.vlan = driver.device_mut().vlan(path.traffic_class);
+        path.vlan = nic.device_mut().vlan(path.traffic_class);
         // All of connection management comes from one port, as kernels do it for queue pair 1.
-        match driver.bind_source_port(Qpn::GSI, &path, flow::rxe_qpn_port(Qpn::GSI)) {
+        match nic.bind_source_port(Qpn::GSI, &path, flow::rxe_qpn_port(Qpn::GSI)) {
             Ok(port) => path.source_port = port,
             Err(error) => {
                 tracing::debug!(%error, "no way to send a message of connection management");
@@ -234,52 +256,52 @@ impl CmService {
         }
         let to = UdDestination { path, remote_qpn: transmit.remote_qpn, remote_qkey: GSI_Q_KEY };
         let wr = SendWr::inline(0, SendOp::Send, &transmit.mad[..]).with_flags(SendFlags::empty()).to(to);
-        if let Err(error) = driver.engine.post_send(now, Qpn::GSI, &wr) {
+        if let Err(error) = nic.engine.post_send(now, Qpn::GSI, &wr) {
             tracing::debug!(%error, "queue pair 1 takes no more");
             self.not_posted += 1;
         }
     }
 
-    fn handle_event(&mut self, now: Instant, driver: &mut Driver, event: CmEvent) {
+    fn handle_event(&mut self, now: Instant, nic: &mut Nic, event: CmEvent) {
         tracing::debug!(id = event.id().0, event = event.name(), "connection event");
         match event {
             CmEvent::ConnectRequest(request) => match self.listeners.get_mut(&request.service_id) {
-                Some(waiting) => {
+                Some(listener) => {
                     let manager = &self.manager;
-                    enqueue(&mut waiting.requests, *request, |waits| is_open(manager, waits.id));
-                    waiting.wakers.drain(..).for_each(Waker::wake);
+                    enqueue(&mut listener.requests, *request, |request| is_open(manager, request.id));
+                    self.wakers.due.append(&mut listener.wakers);
                 }
                 // The listener was closed while the request was on its way here.
                 None => self.manager.release(now, request.id),
             },
             CmEvent::SidrRequest(request) => match self.listeners.get_mut(&request.request.service_id) {
-                Some(waiting) => {
+                Some(listener) => {
                     let manager = &self.manager;
-                    enqueue(&mut waiting.questions, *request, |waits| is_open(manager, waits.id));
-                    waiting.wakers.drain(..).for_each(Waker::wake);
+                    enqueue(&mut listener.questions, *request, |question| is_open(manager, question.id));
+                    self.wakers.due.append(&mut listener.wakers);
                 }
                 None => self.manager.release(now, request.id),
             },
             CmEvent::ConnectResponse { id, parameters, private_data } => {
-                self.make_ready(now, driver, id, &parameters, &private_data[..]);
+                self.make_ready(now, nic, id, &parameters, &private_data[..]);
             }
             event => {
                 if let CmEvent::Disconnected { id }
                 | CmEvent::Unreachable { id, .. }
                 | CmEvent::Rejected { id, .. } = &event
                 {
-                    self.fail_queue_pair(now, driver, *id);
+                    self.fail_queue_pair(now, nic, *id);
                 }
-                self.tell(event.id(), Told::Manager(event));
+                self.notify(event.id(), ConnectionNotice::Manager(event));
             }
         }
     }
 
-    /// Active side: the peer accepted, so the queue pair can be brought up and the peer be told.
+    /// Active side: the peer accepted, so the queue pair is brought up and the RTU sent.
     fn make_ready(
         &mut self,
         now: Instant,
-        driver: &mut Driver,
+        nic: &mut Nic,
         id: CommId,
         parameters: &CmQpParameters,
         reply: &[u8],
@@ -287,30 +309,28 @@ impl CmService {
         let Some(entry) = self.entries.get_mut(&id) else { return self.manager.release(now, id) };
         entry.reply = Some(reply.to_vec());
         let Some(preparation) = entry.preparation else { return self.manager.release(now, id) };
-        match bring_up(now, driver, &preparation, parameters) {
+        match bring_up(now, nic, &preparation, parameters) {
             Ok(()) => {
                 // The peer may have gone meanwhile, which is the next event.
                 let _ = self.manager.ready(now, id, &[]);
             }
             Err(error) => {
                 let _ = self.manager.reject(now, id, RejReason::NO_RESOURCES, &[]);
-                self.tell(id, Told::QueuePair(error));
+                self.notify(id, ConnectionNotice::QueuePair(error));
             }
         }
     }
 
     /// The connection is over: what was posted on its queue pair completes as flushed.
-    fn fail_queue_pair(&mut self, now: Instant, driver: &mut Driver, id: CommId) {
+    fn fail_queue_pair(&mut self, now: Instant, nic: &mut Nic, id: CommId) {
         let Some(preparation) = self.entries.get(&id).and_then(|entry| entry.preparation) else { return };
-        to_error(now, driver, preparation.qpn);
+        to_error(now, nic, preparation.qpn);
     }
 
-    fn tell(&mut self, id: CommId, told: Told) {
+    fn notify(&mut self, id: CommId, notice: ConnectionNotice) {
         if let Some(entry) = self.entries.get_mut(&id) {
-            entry.told.push_back(told);
-            if let Some(waker) = entry.waker.take() {
-                waker.wake();
-            }
+            entry.notices.push_back(notice);
+            self.wakers.due.extend(entry.waker.take());
         }
     }
 
@@ -319,15 +339,16 @@ impl CmService {
         self.entries.insert(id, Entry { preparation, ..Entry::default() });
     }
 
-    /// The application holds a connection no more.
+    /// The application no longer holds a connection or question.
     pub(crate) fn abandon(&mut self, now: Instant, id: CommId) {
-        self.entries.remove(&id);
+        let entry = self.entries.remove(&id);
+        self.wakers.released.extend(entry.and_then(|entry| entry.waker));
         self.manager.release(now, id);
     }
 
-    /// The next thing to tell of a connection.
-    pub(crate) fn next_told(&mut self, id: CommId) -> Option<Told> {
-        self.entries.get_mut(&id)?.told.pop_front()
+    /// The next event of a connection.
+    pub(crate) fn next_notice(&mut self, id: CommId) -> Option<ConnectionNotice> {
+        self.entries.get_mut(&id)?.notices.pop_front()
     }
 
     /// The private data of the REP, once.
@@ -335,25 +356,29 @@ impl CmService {
         self.entries.get_mut(&id).and_then(|entry| entry.reply.take()).unwrap_or_default()
     }
 
-    pub(crate) fn wake_for(&mut self, id: CommId, waker: &Waker) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.waker = Some(waker.clone());
-        }
+    /// Wakes a task at the next event of a connection, in place of the task before.
+    pub(crate) fn wake_at_notice(&mut self, id: CommId, waker: Waker) {
+        let replaced = match self.entries.get_mut(&id) {
+            Some(entry) => entry.waker.replace(waker),
+            None => Some(waker),
+        };
+        self.wakers.released.extend(replaced);
     }
 
     pub(crate) fn open_listener(&mut self, service_id: ServiceId) {
-        self.listeners.insert(service_id, Waiting::default());
+        self.listeners.insert(service_id, Listener::default());
     }
 
-    /// Takes no more requests; those that nobody took are refused.
+    /// Takes no more requests, and refuses those that the application has not fetched.
     pub(crate) fn close_listener(&mut self, now: Instant, service_id: ServiceId) {
-        let Some(waiting) = self.listeners.remove(&service_id) else { return };
+        let Some(mut listener) = self.listeners.remove(&service_id) else { return };
+        self.wakers.released.append(&mut listener.wakers);
         // The manager has a listener for every one here.
         let _ = self.manager.unlisten(service_id);
-        for request in waiting.requests {
+        for request in listener.requests {
             let _ = self.manager.reject(now, request.id, RejReason::INVALID_SERVICE_ID, &[]);
         }
-        for question in waiting.questions {
+        for question in listener.questions {
             let nothing = (Qpn::default(), 0);
             let _ = self.manager.answer(now, question.id, SidrStatus::UNSUPPORTED, nothing, &[]);
         }
@@ -361,22 +386,24 @@ impl CmService {
 
     /// The next request that the peer still wants answered.
     pub(crate) fn next_request(&mut self, service_id: ServiceId) -> Option<CmConnectRequest> {
-        let waiting = self.listeners.get_mut(&service_id)?;
+        let listener = self.listeners.get_mut(&service_id)?;
         let manager = &self.manager;
-        std::iter::from_fn(|| waiting.requests.pop_front()).find(|request| is_open(manager, request.id))
+        std::iter::from_fn(|| listener.requests.pop_front()).find(|request| is_open(manager, request.id))
     }
 
     pub(crate) fn next_question(&mut self, service_id: ServiceId) -> Option<CmSidrRequest> {
-        let waiting = self.listeners.get_mut(&service_id)?;
+        let listener = self.listeners.get_mut(&service_id)?;
         let manager = &self.manager;
-        std::iter::from_fn(|| waiting.questions.pop_front()).find(|question| is_open(manager, question.id))
+        std::iter::from_fn(|| listener.questions.pop_front()).find(|question| is_open(manager, question.id))
     }
 
-    pub(crate) fn wake_for_requests(&mut self, service_id: ServiceId, waker: &Waker) {
-        if let Some(waiting) = self.listeners.get_mut(&service_id)
-            && !waiting.wakers.iter().any(|known| known.will_wake(waker))
-        {
-            waiting.wakers.push(waker.clone());
+    /// Wakes a task at the next request or question.
+    pub(crate) fn wake_at_request(&mut self, service_id: ServiceId, waker: Waker) {
+        match self.listeners.get_mut(&service_id) {
+            Some(listener) if !listener.wakers.iter().any(|known| known.will_wake(&waker)) => {
+                listener.wakers.push(waker);
+            }
+            _ => self.wakers.released.push(waker),
         }
     }
 
@@ -392,13 +419,13 @@ impl CmService {
     }
 }
 
-/// Whether somebody still waits for an answer.
+/// Whether the peer still waits for an answer.
 fn is_open(manager: &ConnectionManager, id: CommId) -> bool {
     manager.state(id) != CmState::Closed
 }
 
-/// Appends what waits for the application. The manager lets no more than the backlog be open at once, but nobody says when
-/// a peer takes back what it asked: such entries stay until the queue is twice as long.
+/// Appends what waits for the application. The manager allows no more open ones than the backlog, but raises no event when
+/// a peer withdraws what it asked: such entries stay until the queue is twice as long.
 fn enqueue<T>(queue: &mut VecDeque<T>, new: T, is_open: impl Fn(&T) -> bool) {
     if queue.len() >= 2 * BACKLOG {
         queue.retain(is_open);
@@ -409,18 +436,20 @@ fn enqueue<T>(queue: &mut VecDeque<T>, new: T, is_open: impl Fn(&T) -> bool) {
 /// Brings a queue pair from INIT to RTS. It stays where it was when the first step is refused.
 pub(crate) fn bring_up(
     now: Instant,
-    driver: &mut Driver,
+    nic: &mut Nic,
     preparation: &Preparation,
     parameters: &CmQpParameters,
 ) -> Result<(), ModifyQpError> {
-    let rc = driver.engine.qp_type(preparation.qpn) == Some(QpType::Rc);
+    let rc = nic.engine.qp_type(preparation.qpn) == Some(QpType::Rc);
     let mut path = parameters.path;
-    path.vlan = driver.device_mut().vlan(path.traffic_class);
-    match driver.bind_source_port(preparation.qpn, &path, path.source_port) {
+    path.vlan = nic.device_mut().vlan(path.traffic_class);
+    match nic.bind_source_port(preparation.qpn, &path, path.source_port) {
         Ok(port) => path.source_port = port,
-        Err(error) => tracing::debug!(%error, port = path.source_port, "the source port cannot be had"),
+        Err(error) => {
+            tracing::debug!(%error, port = path.source_port, "the device cannot bind the source port");
+        }
     }
-    driver.engine.modify_qp(
+    nic.engine.modify_qp(
         now,
         preparation.qpn,
         &QpAttr {
@@ -433,7 +462,7 @@ pub(crate) fn bring_up(
             ..QpAttr::to_state(QpState::Rtr)
         },
     )?;
-    driver.engine.modify_qp(
+    nic.engine.modify_qp(
         now,
         preparation.qpn,
         &QpAttr {
@@ -448,10 +477,10 @@ pub(crate) fn bring_up(
 }
 
 /// Moves a queue pair to ERR after what it still owes its peer has been sent.
-pub(crate) fn to_error(now: Instant, driver: &mut Driver, qpn: Qpn) {
-    driver.send_all(now);
+pub(crate) fn to_error(now: Instant, nic: &mut Nic, qpn: Qpn) {
+    nic.transmit(now);
     // The application may have destroyed it.
-    let _ = driver.engine.modify_qp(now, qpn, &QpAttr::to_state(QpState::Err));
+    let _ = nic.engine.modify_qp(now, qpn, &QpAttr::to_state(QpState::Err));
 }
 
 /// The path in the 40 bytes before a datagram, as its sender wrote it.
@@ -572,11 +601,11 @@ mod tests {
         CmMad::new(1, CmMessage::Rej(rej))
     }
 
-    fn arrive(cm: &mut CmService, now: Instant, driver: &mut Driver, mad: &CmMad) {
+    fn arrive(cm: &mut CmService, now: Instant, nic: &mut Nic, mad: &CmMad) {
         let mut bytes = [0; MAD_LEN];
         mad.emit(&mut bytes);
         cm.manager.handle_mad(now, &path(), Qpn::GSI, &bytes);
-        cm.settle(now, driver);
+        cm.settle(now, nic);
     }
 
     fn numbered(mut mad: CmMad, number: u32) -> CmMad {
@@ -588,25 +617,24 @@ mod tests {
     }
 
     /// A listener with connection management that nobody serves but the test.
-    fn with_listener(work: impl FnOnce(&mut CmService, Instant, &mut Driver)) {
+    fn with_listener(work: impl FnOnce(&mut CmService, Instant, &mut Nic)) {
         let (device, _peer) = MemoryDevice::pair(OWN, PEER).unwrap();
-        let mut driver = Driver::new(Engine::new(EngineConfig::from_number(7)), Box::new(device));
-        let served = driver.with_cm(|cm, now, driver| {
-            let listen = CmListen { accepts: CmAccepts::Both, backlog: BACKLOG, ip_cm: true };
-            cm.manager.listen(SERVICE, listen).unwrap();
-            cm.open_listener(SERVICE);
-            work(cm, now, driver);
-        });
-        served.unwrap();
+        let mut nic = Nic::new(Engine::new(EngineConfig::from_number(7)), Box::new(device));
+        let mut cm = CmService::new(&mut nic).unwrap();
+        let listen = CmListen { accepts: CmAccepts::Both, backlog: BACKLOG, ip_cm: true };
+        cm.manager.listen(SERVICE, listen).unwrap();
+        cm.open_listener(SERVICE);
+        let now = nic.now();
+        work(&mut cm, now, &mut nic);
     }
 
     /// Each question takes back the one before: the same number in another transaction.
     #[test]
     fn questions_taken_back_fill_no_memory() {
-        with_listener(|cm, now, driver| {
+        with_listener(|cm, now, nic| {
             let question = sidr_req();
             for number in 1..=FLOOD {
-                arrive(cm, now, driver, &numbered(question, number));
+                arrive(cm, now, nic, &numbered(question, number));
                 assert!(cm.listeners[&SERVICE].questions.len() <= 2 * BACKLOG);
             }
             let newest = cm.next_question(SERVICE).expect("the last one was not taken back");
@@ -617,12 +645,12 @@ mod tests {
 
     #[test]
     fn requests_taken_back_fill_no_memory() {
-        with_listener(|cm, now, driver| {
+        with_listener(|cm, now, nic| {
             let request = req();
-            arrive(cm, now, driver, &numbered(request, 1));
+            arrive(cm, now, nic, &numbered(request, 1));
             for number in 2..=FLOOD {
-                arrive(cm, now, driver, &numbered(request, number));
-                arrive(cm, now, driver, &rej(CommId(number)));
+                arrive(cm, now, nic, &numbered(request, number));
+                arrive(cm, now, nic, &rej(CommId(number)));
                 assert!(cm.listeners[&SERVICE].requests.len() <= 2 * BACKLOG);
             }
             let oldest = cm.next_request(SERVICE).expect("the first one was not taken back");

@@ -1,16 +1,32 @@
 //! Multicast groups: the device joins with the first queue pair and leaves with the last.
 
+use std::io;
 use std::net::IpAddr;
 
 use roce_packet::Qpn;
+use roce_transport::DestroyError;
 
-use super::Driver;
-use crate::verbs::VerbsError;
+use super::Nic;
 
-impl Driver {
-    /// Lets a UD queue pair hear a group; twice is as good as once.
-    pub(crate) fn join_group(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
-        // First, because it knows which queue pairs may.
+/// Why the membership of a queue pair did not change.
+#[derive(Debug)]
+pub(crate) enum GroupError {
+    /// The queue pair cannot be in groups.
+    QueuePair(DestroyError),
+    /// The device cannot join or leave.
+    Device(io::Error),
+}
+
+impl From<DestroyError> for GroupError {
+    fn from(error: DestroyError) -> Self {
+        Self::QueuePair(error)
+    }
+}
+
+impl Nic {
+    /// Lets a UD queue pair receive what is sent to a group. Idempotent.
+    pub(crate) fn join_group(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), GroupError> {
+        // First, because the engine checks the queue pair.
         self.engine.attach_multicast(qpn, group)?;
         if self.groups.has(qpn, group) {
             return Ok(());
@@ -19,26 +35,26 @@ impl Driver {
             && let Err(error) = self.device.set_multicast(group, true)
         {
             self.engine.detach_multicast(qpn, group)?;
-            return Err(VerbsError::io("joining a multicast group")(error));
+            return Err(GroupError::Device(error));
         }
         self.groups.add(qpn, group);
         Ok(())
     }
 
-    /// A queue pair hears a group no more. Nothing happens if it did not.
-    pub(crate) fn leave_group(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
+    /// Ends the membership of a queue pair in a group. Idempotent.
+    pub(crate) fn leave_group(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), GroupError> {
         self.engine.detach_multicast(qpn, group)?;
         if !self.groups.remove(qpn, group) {
             return Ok(());
         }
-        self.device.set_multicast(group, false).map_err(VerbsError::io("leaving a multicast group"))
+        self.device.set_multicast(group, false).map_err(GroupError::Device)
     }
 
-    /// A queue pair is about to be destroyed.
+    /// Ends all memberships of a queue pair that is about to be destroyed.
     pub(crate) fn leave_all_groups(&mut self, qpn: Qpn) {
         for group in self.groups.all_of(qpn) {
             if let Err(error) = self.leave_group(qpn, group) {
-                tracing::debug!(%group, %error, "the device stays in a group that nobody is in");
+                tracing::debug!(%group, ?error, "the device did not leave a group that no queue pair is in");
             }
         }
     }

@@ -1,11 +1,11 @@
-//! What a device has once for all queue pairs: taken with the first that needs it and given up with the last, for the device
-//! keeps no count.
+//! What a device has once for all queue pairs, such as a source port or the membership in a group: acquired for the first
+//! queue pair that needs it and released with the last. The device itself keeps no count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use roce_packet::Qpn;
 
-/// Which queue pairs need which of such things.
+/// Which queue pairs hold which keys, and how many queue pairs hold each key.
 #[derive(Debug)]
 pub(super) struct Holders<K> {
     of: BTreeMap<Qpn, BTreeSet<K>>,
@@ -19,42 +19,42 @@ impl<K> Default for Holders<K> {
 }
 
 impl<K: Copy + Ord> Holders<K> {
-    /// Whether this queue pair needs it.
-    pub(super) fn has(&self, qpn: Qpn, thing: K) -> bool {
-        self.of.get(&qpn).is_some_and(|things| things.contains(&thing))
+    /// Whether this queue pair holds the key.
+    pub(super) fn has(&self, qpn: Qpn, key: K) -> bool {
+        self.of.get(&qpn).is_some_and(|keys| keys.contains(&key))
     }
 
-    /// Whether any does.
-    pub(super) fn has_any(&self, thing: K) -> bool {
-        self.counts.contains_key(&thing)
+    /// Whether any queue pair holds the key.
+    pub(super) fn has_any(&self, key: K) -> bool {
+        self.counts.contains_key(&key)
     }
 
-    /// All that this queue pair needs.
+    /// All keys of this queue pair.
     pub(super) fn all_of(&self, qpn: Qpn) -> Vec<K> {
         self.of.get(&qpn).into_iter().flatten().copied().collect()
     }
 
-    /// A queue pair needs it; twice is as good as once.
-    pub(super) fn add(&mut self, qpn: Qpn, thing: K) {
-        if self.of.entry(qpn).or_default().insert(thing) {
-            *self.counts.entry(thing).or_default() += 1;
+    /// Notes that a queue pair holds the key. Idempotent.
+    pub(super) fn add(&mut self, qpn: Qpn, key: K) {
+        if self.of.entry(qpn).or_default().insert(key) {
+            *self.counts.entry(key).or_default() += 1;
         }
     }
 
-    /// A queue pair needs it no more. Whether it was the last one that did.
-    pub(super) fn remove(&mut self, qpn: Qpn, thing: K) -> bool {
-        let Some(things) = self.of.get_mut(&qpn) else { return false };
-        if !things.remove(&thing) {
+    /// Notes that a queue pair no longer holds the key. Returns whether no other queue pair holds it.
+    pub(super) fn remove(&mut self, qpn: Qpn, key: K) -> bool {
+        let Some(keys) = self.of.get_mut(&qpn) else { return false };
+        if !keys.remove(&key) {
             return false;
         }
-        if things.is_empty() {
+        if keys.is_empty() {
             self.of.remove(&qpn);
         }
-        let Some(count) = self.counts.get_mut(&thing) else { return false };
+        let Some(count) = self.counts.get_mut(&key) else { return false };
         *count -= 1;
         let is_last = *count == 0;
         if is_last {
-            self.counts.remove(&thing);
+            self.counts.remove(&key);
         }
         is_last
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use roce_packet::{Encapsulation, Gid, Path, Qpn, flow};
 
-use super::Driver;
+use super::Nic;
 
 /// A line of the GID table, as `show_gids` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(crate) fn gid_table(addresses: &[IpAddr], carries_ethernet: bool) -> Vec<Gid
         .collect()
 }
 
-/// What a path is asked for beyond its two ends.
+/// Options of a path beyond its two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathOptions {
     /// Index into the GID table of the GID to send from; it also chooses between RoCE v1 and v2. Without it, the
@@ -53,7 +53,7 @@ pub struct PathOptions {
     pub hop_limit: u8,
     /// IPv6 flow label. 0 derives the source port from the queue pair numbers instead.
     pub flow_label: u32,
-    /// The UDP source port, if it is not to be derived.
+    /// The UDP source port, instead of a derived one.
     pub source_port: Option<u16>,
 }
 
@@ -63,7 +63,7 @@ impl Default for PathOptions {
     }
 }
 
-/// How near to each other two addresses are: of one IP version, and link-local to link-local.
+/// Whether two addresses are of one IP version, and both or neither link-local.
 fn fits(source: IpAddr, destination: IpAddr) -> bool {
     match (source, destination) {
         (IpAddr::V4(_), IpAddr::V4(_)) => true,
@@ -81,7 +81,7 @@ fn choose(addresses: &[IpAddr], destination: IpAddr) -> Option<IpAddr> {
     best.or_else(|| addresses.iter().find(|source| same_version(source))).copied()
 }
 
-impl Driver {
+impl Nic {
     /// The address and the encapsulation to send with to `destination`.
     fn source_for(
         &self,
@@ -109,15 +109,15 @@ impl Driver {
         };
         if entry.gid_type == Encapsulation::RoceV2 && entry.address().is_ipv4() != destination.is_ipv4() {
             return Err(unavailable(format!(
-                "GID {index} is {}, which cannot reach {destination}: the one is IPv4 and the other IPv6",
+                "GID {index} is {}, which cannot reach {destination}: one is IPv4 and the other IPv6",
                 entry.address()
             )));
         }
         Ok((entry.address(), entry.gid_type))
     }
 
-    /// The path to a peer, for `holder`, see [`bind_source_port`](Self::bind_source_port). The device is asked for the UDP source port that the rules give: the flow
-    /// label's if there is one, else the one of the two queue pair numbers.
+    /// The path to a peer, for `holder`, see [`bind_source_port`](Self::bind_source_port). The device is asked for the UDP
+    /// source port of the flow label if there is one, else for that of the two queue pair numbers.
     pub(crate) fn path_to(
         &mut self,
         destination: IpAddr,

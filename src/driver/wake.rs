@@ -1,9 +1,11 @@
-//! Descriptors that one thread writes and another waits for.
+//! Between threads: descriptors that one writes and another waits for, and how one ends another.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// An eventfd: readable from [`Self::signal`] to the next [`Self::clear`].
@@ -36,17 +38,30 @@ impl AsFd for Wake {
     }
 }
 
-/// Sleeps until one of the descriptors is readable or the time is over; returns whether one was.
-pub(crate) fn wait_readable(descriptors: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
-    let mut polled = [const { None }; 4];
-    for (slot, descriptor) in polled.iter_mut().zip(descriptors) {
-        *slot = Some(PollFd::from_borrowed_fd(*descriptor, PollFlags::IN));
-    }
-    let mut polled: Vec<PollFd<'_>> = polled.into_iter().flatten().collect();
+/// Descriptors that one call waits for.
+const MOST_DESCRIPTORS: usize = 4;
+
+/// Sleeps until one of the descriptors (the first four) is readable or the time is over; returns whether one was.
+pub(crate) fn wait_readable<'a>(
+    descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
+    timeout: Option<Duration>,
+) -> io::Result<bool> {
+    let descriptors = descriptors.into_iter().take(MOST_DESCRIPTORS);
+    let mut polled: ArrayVec<PollFd<'a>, MOST_DESCRIPTORS> =
+        descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(&mut polled, timeout.as_ref()) {
         Ok(count) => Ok(count > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits for the end of a thread that has been asked to end. A thread that ends itself, because a waker that it woke
+/// released the last handle of a context, is not waited for.
+pub(crate) fn join(thread: JoinHandle<()>) {
+    if thread.thread().id() != std::thread::current().id() {
+        // The hook of panics has reported one already.
+        let _ = thread.join();
     }
 }

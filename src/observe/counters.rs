@@ -4,20 +4,25 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::verbs::Context;
+/// Something that counts, such as a `Context` of the verbs.
+pub trait CounterSource {
+    /// Calls `visit` with the name and the value of each counter, in the order of the documentation. Reading changes none
+    /// of them.
+    fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64));
+}
 
-/// All counters of a context at one moment: the engine's, the driver's and the device's.
+/// All counters of a context at one moment: those of the engine, of connection management and of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     values: Vec<(&'static str, u64)>,
 }
 
 impl Snapshot {
-    /// Reads the counters of `context`. Reading changes none of them.
+    /// Reads the counters of a context.
     #[must_use]
-    pub fn of(context: &Context) -> Self {
+    pub fn of(source: &impl CounterSource) -> Self {
         let mut values = Vec::new();
-        context.visit_counters(&mut |name, value| values.push((name, value)));
+        source.visit_counters(&mut |name, value| values.push((name, value)));
         Self { values }
     }
 
@@ -32,7 +37,7 @@ impl Snapshot {
         self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// What has been counted since `earlier`.
+    /// The differences to an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let difference =

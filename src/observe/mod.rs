@@ -5,7 +5,7 @@ mod counters;
 mod publish;
 
 pub use advice::advice;
-pub use counters::Snapshot;
+pub use counters::{CounterSource, Snapshot};
 pub use publish::{Published, published};
 
 pub(crate) use publish::Publisher;

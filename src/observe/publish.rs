@@ -1,17 +1,17 @@
-//! Counters for other processes: each context that wants to be seen listens on a Unix socket, and whoever of the same
-//! user connects gets one JSON document.
+//! Counters for other processes: each context that publishes them listens on a Unix socket, and sends one JSON document to
+//! each connection of the same user.
 //!
 //! The sockets are files in a directory that only the user may enter: `$XDG_RUNTIME_DIR/roce`, or `/tmp/roce-UID` where
 //! there is no such variable. Files and not abstract names, because these end at the border of a network
-//! namespace, where RoCE is often tried out. A process that was killed leaves its file behind; nobody answers there, so
-//! that readers take no notice of it, and the next process with its number takes the place.
+//! namespace, where RoCE is often tried out. A process that was killed leaves its file behind; a connection to it is
+//! refused, so readers skip it, and the next process with the same number replaces it.
 //!
-//! Nothing is ever read from whoever connects, and what is written fits into the buffer of the socket, so there is
-//! nothing that a peer could send, hold back or stop. The packet path is touched by one lock for the time
-//! of copying the counters.
+//! Nothing is read from a connection, and what is written fits into the buffer of the socket, so a reader cannot block this
+//! thread. The packet path is delayed by one lock for the time of copying the counters.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -23,20 +23,20 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::driver::wake::{Wake, wait_readable};
-use crate::verbs::context::Inner;
+use super::CounterSource;
+use crate::driver::wake::{Wake, join, wait_readable};
 
-/// How many contexts of one process are seen.
+/// The most contexts of one process that are published.
 const MOST_CONTEXTS: u32 = 64;
-/// How long whoever connected may take to fetch what it asked for.
+/// How long a reader may take to fetch the document.
 const WRITE_PATIENCE: Duration = Duration::from_millis(100);
-/// How long reading one process may take, and how much is read.
+/// The time for reading one process, and the most bytes that are read.
 const READ_PATIENCE: Duration = Duration::from_secs(1);
 const LONGEST: usize = 1 << 20;
 /// The most sockets that are looked at in one directory.
 const MOST_FILES: usize = 4096;
 
-/// What a context tells about itself.
+/// What a context publishes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Published {
     /// The process.
@@ -49,13 +49,13 @@ pub struct Published {
     pub device: String,
     /// The addresses of its device.
     pub addresses: Vec<String>,
-    /// For how long the context has been open, in seconds.
+    /// Seconds since the context was opened.
     pub uptime_s: f64,
     /// Names and values, in the order of the documentation.
     pub counters: Vec<(String, u64)>,
 }
 
-/// A context that can be read by other processes of the same user, for as long as this lives.
+/// Lets other processes of the same user read the counters of a context, for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     path: PathBuf,
@@ -66,16 +66,26 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     /// Starts a thread that serves readers.
-    pub(crate) fn start(inner: &Arc<Inner>) -> io::Result<Self> {
+    pub(crate) fn start(
+        device: &'static str,
+        addresses: &[IpAddr],
+        source: Weak<impl CounterSource + Send + Sync + 'static>,
+    ) -> io::Result<Self> {
         let directory = own_directory()?;
         let (listener, path) = listen(&directory)?;
         listener.set_nonblocking(true)?;
         let (wake, stopped) = (Arc::new(Wake::new()?), Arc::new(AtomicBool::new(false)));
-        let weak = Arc::downgrade(inner);
-        let (their_wake, they_stopped) = (wake.clone(), stopped.clone());
+        let (thread_wake, thread_stopped) = (wake.clone(), stopped.clone());
+        let (started, description) = (Instant::now(), describe(device, addresses));
+        let document = move || {
+            let mut counters = Vec::with_capacity(128);
+            source.upgrade()?.visit_counters(&mut |name, value| counters.push((name.to_owned(), value)));
+            let uptime_s = started.elapsed().as_secs_f64();
+            Some(Published { uptime_s, counters, ..description.clone() })
+        };
         let thread = std::thread::Builder::new()
             .name("roce-stat".into())
-            .spawn(move || serve(&listener, &weak, &their_wake, &they_stopped))?;
+            .spawn(move || serve(&listener, document, &thread_wake, &thread_stopped))?;
         Ok(Self { path, wake, stopped, thread: Some(thread) })
     }
 }
@@ -85,35 +95,36 @@ impl Drop for Publisher {
         self.stopped.store(true, Ordering::Release);
         self.wake.signal();
         if let Some(thread) = self.thread.take() {
-            // A panic over there has been reported by its own hook.
-            let _ = thread.join();
+            join(thread);
         }
-        // Whoever finds the file meanwhile finds nobody behind it.
+        // Connections to it are refused already.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-fn serve(listener: &UnixListener, inner: &Weak<Inner>, wake: &Wake, stopped: &AtomicBool) {
-    let started = Instant::now();
+fn serve(
+    listener: &UnixListener,
+    document: impl Fn() -> Option<Published>,
+    wake: &Wake,
+    stopped: &AtomicBool,
+) {
     while !stopped.load(Ordering::Acquire) {
-        if wait_readable(&[listener.as_fd(), wake.as_fd()], None).is_err() {
+        if wait_readable([listener.as_fd(), wake.as_fd()], None).is_err() {
             return;
         }
         let Ok((stream, _)) = listener.accept() else {
-            // Nobody there any more, or no descriptor left: that takes a while to change.
+            // The reader has gone, or there is no descriptor left, which takes a while to change.
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
-        let Some(inner) = inner.upgrade() else { return };
-        let document = describe(&inner, started.elapsed());
-        drop(inner);
+        let Some(document) = document() else { return };
         if let Err(error) = answer(&stream, &document) {
-            tracing::debug!(%error, "a reader of the counters did not get them");
+            tracing::debug!(%error, "the counters could not be sent to a reader");
         }
     }
 }
 
-/// Whether somebody with this user number may read what `own` publishes.
+/// Whether the user `reader` may read what the user `own` publishes.
 const fn may_read(reader: u32, own: u32) -> bool {
     reader == own || reader == 0
 }
@@ -132,28 +143,27 @@ fn answer(mut stream: &UnixStream, document: &Published) -> io::Result<()> {
     stream.write_all(&serde_json::to_vec(document)?)
 }
 
-fn describe(inner: &Inner, uptime: Duration) -> Published {
-    let mut counters = Vec::with_capacity(128);
-    inner.visit_counters(&mut |name, value| counters.push((name.to_owned(), value)));
+/// The part of the document that does not change.
+fn describe(device: &str, addresses: &[IpAddr]) -> Published {
     let arguments: Vec<String> =
         std::env::args_os().take(16).map(|argument| argument.to_string_lossy().into_owned()).collect();
     Published {
         pid: std::process::id(),
         command: printable(&arguments.join(" ")),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        device: inner.device_kind().to_owned(),
-        addresses: inner.addresses().iter().map(ToString::to_string).collect(),
-        uptime_s: uptime.as_secs_f64(),
-        counters,
+        device: device.to_owned(),
+        addresses: addresses.iter().map(ToString::to_string).collect(),
+        uptime_s: 0.0,
+        counters: Vec::new(),
     }
 }
 
-/// A short text that does nothing to a terminal.
+/// A short text without control characters.
 fn printable(text: &str) -> String {
     text.chars().filter(|sign| !sign.is_control()).take(200).collect()
 }
 
-/// Where this user's sockets are: made if it is not there, and refused if somebody else made it.
+/// The directory of this user's sockets: made if there is none, and refused if another user can enter it.
 fn own_directory() -> io::Result<PathBuf> {
     let path = directory_of(own_uid());
     match DirBuilder::new().mode(0o700).create(&path) {
@@ -175,7 +185,7 @@ fn directory_of(uid: u32) -> PathBuf {
     }
 }
 
-/// Listens on the first place of this process that nobody listens on.
+/// Listens on the first path of this process that is free.
 fn listen(directory: &Path) -> io::Result<(UnixListener, PathBuf)> {
     for number in 0..MOST_CONTEXTS {
         let path = directory.join(format!("{}.{number}", std::process::id()));
@@ -196,7 +206,7 @@ fn listen(directory: &Path) -> io::Result<(UnixListener, PathBuf)> {
 }
 
 /// Reads all contexts that this user may read, or those of one process; root reads those of all users. Processes
-/// that are gone, and whatever does not answer properly, are left out.
+/// that are gone, and sockets that do not answer with a document, are left out.
 ///
 /// # Errors
 ///
@@ -237,7 +247,7 @@ fn readable_directories() -> Vec<PathBuf> {
         let temporary = inside("/tmp")
             .filter(|entry| entry.file_name().to_string_lossy().starts_with("roce-"))
             .map(|entry| entry.path());
-        // Not through a link that somebody else has put there.
+        // Not through a link, which another user may have made.
         all.extend(
             runtime.chain(temporary).filter(|path| path.symlink_metadata().is_ok_and(|it| it.is_dir())),
         );
@@ -263,24 +273,33 @@ fn read(path: &Path) -> io::Result<Published> {
             count => text.extend_from_slice(part.get(..count).unwrap_or_default()),
         }
     }
-    let mut told: Published = serde_json::from_slice(&text)?;
+    let mut document: Published = serde_json::from_slice(&text)?;
     // Root reads what other users wrote.
-    for text in
-        [&mut told.command, &mut told.version, &mut told.device].into_iter().chain(&mut told.addresses)
+    for text in [&mut document.command, &mut document.version, &mut document.device]
+        .into_iter()
+        .chain(&mut document.addresses)
     {
         *text = printable(text);
     }
     let is_name = |name: &str| {
         name.len() < 100 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     };
-    told.counters.retain(|(name, _)| is_name(name));
-    Ok(told)
+    document.counters.retain(|(name, _)| is_name(name));
+    Ok(document)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::Context;
+
+    struct Source;
+
+    impl CounterSource for Source {
+        fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+            (0..128)
+                .for_each(|value| visit("a_counter_with_a_rather_long_name_of_its_own", u64::MAX - value));
+        }
+    }
 
     #[test]
     fn only_the_same_user_and_root_may_read() {
@@ -298,8 +317,8 @@ mod tests {
 
     #[test]
     fn an_answer_is_the_counters_and_fits_a_socket() {
-        let context = Context::open("udp:127.0.0.1,port=0").unwrap();
-        let document = describe(&context.inner, Duration::from_secs(3));
+        let mut document = describe("udp", &["198.18.0.1".parse().unwrap()]);
+        Source.visit_counters(&mut |name, value| document.counters.push((name.to_owned(), value)));
         assert_eq!((document.pid, document.device.as_str()), (std::process::id(), "udp"));
         let (near, mut far) = UnixStream::pair().unwrap();
         answer(&near, &document).unwrap();

@@ -1,53 +1,25 @@
-//! Completion queues for tokio.
+//! Completion queues for tasks of any asynchronous runtime.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::future::poll_fn;
+use std::task::Poll;
 
 use roce_transport::{Notify, Wc};
-use tokio::io::unix::AsyncFd;
 
 use super::{CompletionQueue, VerbsError};
 
-/// A completion queue that tokio tasks wait for. Needs a queue that was made with a channel, and the
-/// context's background thread.
+/// A completion queue that tasks wait for. It needs the context's background thread, and no particular runtime.
+///
+/// While a task waits, the events of the queue go to the task instead of the channel of the queue, if it has one.
 #[derive(Debug)]
 pub struct AsyncCompletionQueue {
     cq: CompletionQueue,
-    descriptor: AsyncFd<Descriptor>,
-}
-
-#[derive(Debug)]
-struct Descriptor(OwnedFd);
-
-impl AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
 }
 
 impl AsyncCompletionQueue {
-    /// Wraps a queue. Call it inside a tokio runtime with I/O enabled.
-    ///
-    /// # Errors
-    ///
-    /// When the queue has no channel or the descriptor cannot be registered.
-    pub fn new(cq: CompletionQueue) -> Result<Self, VerbsError> {
-        let what = "registering a completion channel with tokio";
-        let Some(channel) = cq.channel() else {
-            let error = std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                "the completion queue was made without a channel; give create_cq one",
-            );
-            return Err(VerbsError::io(what)(error));
-        };
-        if tokio::runtime::Handle::try_current().is_err() {
-            let error = std::io::Error::other("there is no tokio runtime here; call this inside one");
-            return Err(VerbsError::io(what)(error));
-        }
-        let descriptor = channel.as_fd().try_clone_to_owned().map_err(VerbsError::io(what))?;
-        // SAFETY: the descriptor is owned by the `AsyncFd` from here on, so it stays open and the same.
-        let descriptor = unsafe { AsyncFd::register(Descriptor(descriptor)) }
-            .map_err(|error| VerbsError::io(what)(error.into()))?;
-        Ok(Self { cq, descriptor })
+    /// Wraps a queue.
+    #[must_use]
+    pub fn new(cq: CompletionQueue) -> Self {
+        Self { cq }
     }
 
     /// Waits for completions and moves them into `out`; returns how many, at least one.
@@ -56,27 +28,26 @@ impl AsyncCompletionQueue {
     ///
     /// When polling fails.
     pub async fn poll(&self, out: &mut [Wc]) -> Result<usize, VerbsError> {
-        loop {
-            let count = self.cq.poll(out)?;
-            if count > 0 {
-                return Ok(count);
+        let events = &self.cq.context().runtime().completion_events;
+        // Removed with the future.
+        let mut _registration = None;
+        poll_fn(|task| {
+            if let Some(outcome) = self.try_poll(out) {
+                return Poll::Ready(outcome);
             }
-            self.cq.request_notification(Notify::Next)?;
+            // The new one first: there is no moment without one.
+            _registration = Some(events.register(self.cq.id(), task.waker().clone()));
+            if let Err(error) = self.cq.request_notification(Notify::Next) {
+                return Poll::Ready(Err(error));
+            }
             // A completion between the poll and the request raised no event.
-            let count = self.cq.poll(out)?;
-            if count > 0 {
-                return Ok(count);
-            }
-            let mut ready = self
-                .descriptor
-                .readable()
-                .await
-                .map_err(VerbsError::io("waiting for a completion channel"))?;
-            if let Some(channel) = self.cq.channel() {
-                while channel.try_event().is_some() {}
-            }
-            ready.clear_ready();
-        }
+            self.try_poll(out).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    fn try_poll(&self, out: &mut [Wc]) -> Option<Result<usize, VerbsError>> {
+        self.cq.poll(out).map(|count| (count > 0).then_some(count)).transpose()
     }
 
     /// The queue itself.

@@ -4,7 +4,7 @@ mod connection;
 mod requests;
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use roce_packet::mad::{IpCm, PortSpace, RejReason, ServiceId, SidrStatus, TransportService};
 use roce_packet::{PathMtu, Qpn, RnrTimer, flow};
@@ -12,9 +12,9 @@ use roce_transport::cm::{CmConnect, CmError, CmEvent, CmListen, CmOffer, CmResol
 use roce_transport::{Access, ModifyQpError, QpAttr, QpState, QpType, UdDestination};
 
 use super::{Context, PathOptions, QueuePair, VerbsError};
-use crate::cm::service::{BACKLOG, CmService, Preparation, Told};
-use crate::driver::Driver;
-use crate::driver::wake::wait_readable;
+use crate::cm::service::{BACKLOG, CmService, ConnectionNotice, Preparation};
+use crate::driver::Nic;
+use crate::runtime::WaitFailure;
 
 pub use connection::Connection;
 pub use requests::{CmListener, ConnectRequest, DatagramRequest};
@@ -159,10 +159,10 @@ pub enum ConnectionEvent {
 }
 
 impl ConnectionEvent {
-    fn from_told(told: Told, reply: impl FnOnce() -> Vec<u8>) -> Option<Self> {
-        Some(match told {
-            Told::QueuePair(error) => Self::ConnectError { error },
-            Told::Manager(event) => match event {
+    fn from_notice(notice: ConnectionNotice, reply: impl FnOnce() -> Vec<u8>) -> Option<Self> {
+        Some(match notice {
+            ConnectionNotice::QueuePair(error) => Self::ConnectError { error },
+            ConnectionNotice::Manager(event) => match event {
                 CmEvent::Established { .. } => Self::Established { private_data: reply() },
                 CmEvent::Rejected { reason, private_data, .. } => {
                     Self::Rejected { reason, private_data: private_data.to_vec() }
@@ -189,65 +189,38 @@ impl ConnectionEvent {
     }
 }
 
-/// Asks again and again, with progress in between, until there is an answer or the time is over.
+impl From<WaitFailure> for ConnectionError {
+    fn from(failure: WaitFailure) -> Self {
+        match failure {
+            WaitFailure::TimedOut => Self::TimedOut,
+            WaitFailure::Io(error) => Self::Verbs(VerbsError::io("waiting for the device")(error)),
+            WaitFailure::Device(_, text) => Self::Verbs(VerbsError::DeviceFailed(text)),
+        }
+    }
+}
+
+/// Waits until connection management has what `look` asks it for.
 fn wait_for<T>(
     context: &Context,
     timeout: Option<Duration>,
     mut look: impl FnMut(&mut CmService) -> Option<T>,
 ) -> Result<T, ConnectionError> {
-    let inner = &context.inner;
-    let end = timeout.map(|timeout| Instant::now() + timeout);
-    let _waiting = inner.enter_wait();
-    let mut spin_end = Instant::now() + inner.spin;
-    loop {
-        let (found, deadline) = {
-            let mut driver = inner.lock();
-            let found = driver.cm().and_then(&mut look);
-            let now = driver.now();
-            (found, driver.deadline().map(|deadline| deadline.since(now)))
-        };
-        if let Some(found) = found {
-            return Ok(found);
-        }
-        if inner.lock_and_progress() {
-            spin_end = Instant::now() + inner.spin;
-            continue;
-        }
-        context.check_device()?;
-        let now = Instant::now();
-        if end.is_some_and(|end| now >= end) {
-            return Err(ConnectionError::TimedOut);
-        }
-        if now < spin_end {
-            std::hint::spin_loop();
-            continue;
-        }
-        // Another thread may take in what this one waits for: look again after a while in any case.
-        let longest = Some(Duration::from_millis(1));
-        let remaining = end.map(|end| end - now);
-        let timeout = [remaining, deadline, longest].into_iter().flatten().min();
-        let slept = match inner.device_descriptor() {
-            Some(device) => wait_readable(&[device], timeout),
-            None => wait_readable(&[], timeout),
-        };
-        slept.map_err(VerbsError::io("waiting for the device"))?;
-    }
+    let runtime = context.runtime();
+    runtime.wait(timeout, None, || Ok(runtime.lock().cm().and_then(&mut look)))
 }
 
-/// Does something with connection management and passes on what came of it.
+/// Calls connection management, and sends what came of the call.
 fn with_cm<T>(
     context: &Context,
-    work: impl FnOnce(&mut CmService, roce_transport::Instant, &mut Driver) -> Result<T, ConnectionError>,
+    work: impl FnOnce(&mut CmService, roce_transport::Instant, &mut Nic) -> Result<T, ConnectionError>,
 ) -> Result<T, ConnectionError> {
-    let mut driver = context.inner.lock();
-    let outcome = driver.with_cm(work).map_err(VerbsError::io("starting connection management"))?;
-    context.inner.deliver_events(&mut driver);
-    outcome
+    let outcome = context.runtime().lock().with_cm(work);
+    outcome.map_err(VerbsError::io("starting connection management"))?
 }
 
 /// A queue pair of the right kind in RESET goes to INIT; one in INIT stays there.
 fn initialise(context: &Context, qp: &QueuePair, access: Access) -> Result<(), ConnectionError> {
-    if !std::sync::Arc::ptr_eq(&qp.context().inner, &context.inner) {
+    if !qp.context().is_same(context) {
         return Err(VerbsError::OtherContext("the queue pair").into());
     }
     if qp.qp_type() == QpType::Ud {
@@ -345,8 +318,8 @@ impl Context {
         initialise(self, qp, parameters.access)?;
         let source_port = self.ephemeral_port();
         let transport = if qp.qp_type() == QpType::Uc { TransportService::Uc } else { TransportService::Rc };
-        let id = with_cm(self, |cm, now, driver| {
-            let path = driver
+        let id = with_cm(self, |cm, now, nic| {
+            let path = nic
                 .path_to(peer, Qpn::GSI, (Qpn::GSI, Qpn::GSI), &parameters.path)
                 .map_err(VerbsError::io("making a path to the peer"))?;
             let id = cm.manager.connect(
@@ -383,8 +356,8 @@ impl Context {
         timeout: Option<Duration>,
     ) -> Result<DatagramService, ConnectionError> {
         let source_port = self.ephemeral_port();
-        let id = with_cm(self, |cm, now, driver| {
-            let path = driver
+        let id = with_cm(self, |cm, now, nic| {
+            let path = nic
                 .path_to(peer, Qpn::GSI, (Qpn::GSI, Qpn::GSI), &parameters.path)
                 .map_err(VerbsError::io("making a path to the peer"))?;
             let service_id = ServiceId::of_port(parameters.port_space, port);
@@ -400,14 +373,16 @@ impl Context {
             cm.adopt(id, None);
             Ok(id)
         })?;
-        let told = wait_for(self, timeout, |cm| cm.next_told(id));
+        let notice = wait_for(self, timeout, |cm| cm.next_notice(id));
         with_cm(self, |cm, now, _| {
             cm.abandon(now, id);
             Ok(())
         })?;
-        let (qpn, q_key, private_data) = match told? {
-            Told::Manager(CmEvent::Resolved { qpn, q_key, private_data, .. }) => (qpn, q_key, private_data),
-            Told::Manager(CmEvent::Unresolved { status, .. }) => {
+        let (qpn, q_key, private_data) = match notice? {
+            ConnectionNotice::Manager(CmEvent::Resolved { qpn, q_key, private_data, .. }) => {
+                (qpn, q_key, private_data)
+            }
+            ConnectionNotice::Manager(CmEvent::Unresolved { status, .. }) => {
                 return Err(ConnectionError::Unresolved { status });
             }
             _ => return Err(ConnectionError::Unreachable),
@@ -418,7 +393,7 @@ impl Context {
 
     /// A port as operating systems give it to whoever connects.
     fn ephemeral_port(&self) -> u16 {
-        0xc000 | self.inner.random_u64() as u16
+        0xc000 | self.runtime().random_u64() as u16
     }
 }
 

@@ -1,93 +1,27 @@
 //! An open device.
 
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
 
 use roce_packet::{PathMtu, Psn, Qpn};
 use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
-use roce_transport::{AsyncEvent, Counters, Engine, EngineConfig, Recovery, UdDestination};
+use roce_transport::{AsyncEvent, Counters, EngineConfig, Recovery, UdDestination};
 
-use super::cq::ChannelRegistry;
 use super::{CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
 use crate::device::{Capabilities, Device, OpenOptions};
-use crate::driver::wake::Wake;
-use crate::driver::{Driver, PathOptions, background};
-use crate::observe::Publisher;
+use crate::driver::PathOptions;
+use crate::observe::CounterSource;
+use crate::runtime::{Handle, Runtime};
 
-/// While the application polled so recently, the background thread stays away.
-const POLLED_RECENTLY: Duration = Duration::from_micros(50);
 /// IPv4 or IPv6, UDP, BTH, RETH, ImmDt and ICRC around the payload of the largest ordinary packet.
 const OVERHEAD_V4: usize = 20 + 8 + 12 + 16 + 4 + 4;
 const OVERHEAD_V6: usize = 40 + 8 + 12 + 16 + 4 + 4;
 
 /// An open device: engine, device and clock behind one lock. Clones are handles to the same.
 #[derive(Clone, Debug)]
-pub struct Context {
-    pub(crate) inner: Arc<Inner>,
-    _guard: Arc<Guard>,
-}
-
-/// What all handles share.
-pub(crate) struct Inner {
-    driver: Mutex<Driver>,
-    pub(super) capabilities: Capabilities,
-    pub(super) addresses: Vec<IpAddr>,
-    device_descriptor: Option<OwnedFd>,
-    wake: Wake,
-    async_wake: Wake,
-    pub(crate) channels: ChannelRegistry,
-    pub(crate) spin: Duration,
-    pub(crate) stopped: AtomicBool,
-    /// When the application last polled, and how many of its threads wait inside this library.
-    last_poll: AtomicU64,
-    waiters: AtomicUsize,
-    /// Until when the background thread sleeps if nothing arrives, in nanoseconds of the driver's clock; 0
-    /// while it is awake. Written and read under the driver's lock, but for going back to 0.
-    sleeps_until: AtomicU64,
-    origin: Instant,
-    random: Mutex<fastrand::Rng>,
-}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Context").field("capabilities", &self.capabilities).finish_non_exhaustive()
-    }
-}
-
-/// Ends the background thread with the last handle.
-#[derive(Debug)]
-struct Guard {
-    inner: Arc<Inner>,
-    background: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// Tells the counters to other processes until it is dropped.
-    _publisher: Option<Publisher>,
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.inner.stopped.store(true, Ordering::Release);
-        self.inner.wake.signal();
-        let thread = self.background.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread
-            && !is_current(thread.thread())
-        {
-            // A panic over there has been reported by its own hook; there is nothing to add here.
-            let _ = thread.join();
-        }
-        // The last words of queue pairs, such as a NAK or an acknowledgement, still go out.
-        let mut driver = self.inner.lock();
-        let now = driver.now();
-        driver.transmit(now);
-    }
-}
-
-fn is_current(thread: &Thread) -> bool {
-    thread.id() == std::thread::current().id()
-}
+pub struct Context(Arc<Handle>);
 
 /// How a context is opened.
 #[derive(Debug)]
@@ -222,39 +156,24 @@ impl ContextBuilder {
     /// When the operating system refuses a descriptor or thread.
     pub fn attach(mut self, device: Box<dyn Device>) -> Result<Context, VerbsError> {
         let device = crate::device::wrap(device, std::mem::take(&mut self.options));
-        let capabilities = device.capabilities().clone();
-        let addresses = device.addresses().to_vec();
-        let device_descriptor = device
-            .as_fd()
-            .map(|descriptor| descriptor.try_clone_to_owned())
-            .transpose()
-            .map_err(VerbsError::io("duplicating the descriptor of the device"))?;
         let mut random = self.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        let config = self.engine_config(&mut random, &capabilities);
-        let inner = Arc::new(Inner {
-            driver: Mutex::new(Driver::new(Engine::new(config), device)),
-            capabilities,
-            addresses,
-            device_descriptor,
-            wake: Wake::new().map_err(VerbsError::io("making an eventfd"))?,
-            async_wake: Wake::new().map_err(VerbsError::io("making an eventfd"))?,
-            channels: ChannelRegistry::default(),
-            spin: self.spin,
-            stopped: AtomicBool::new(false),
-            last_poll: AtomicU64::new(0),
-            waiters: AtomicUsize::new(0),
-            sleeps_until: AtomicU64::new(0),
-            origin: Instant::now(),
-            random: Mutex::new(random),
-        });
-        let background = self
-            .background
-            .then(|| background::start(&inner))
-            .transpose()
-            .map_err(VerbsError::io("starting the progress thread"))?;
-        let publisher = if self.publish { publisher(&inner) } else { None };
-        let guard = Guard { inner: inner.clone(), background: Mutex::new(background), _publisher: publisher };
-        Ok(Context { inner, _guard: Arc::new(guard) })
+        let config = self.engine_config(&mut random, device.capabilities());
+        let mut handle = Handle::new(config, device, random, self.spin)
+            .map_err(VerbsError::io("making the descriptors of the context"))?;
+        if self.background {
+            handle.start_background().map_err(VerbsError::io("starting the progress thread"))?;
+        }
+        if self.publish
+            && let Err(error) = handle.publish()
+        {
+            // Without the variable, the user did not ask for it.
+            if std::env::var_os("ROCE_STAT").is_some() {
+                tracing::warn!(%error, "`roce stat` cannot show this process");
+            } else {
+                tracing::debug!(%error, "`roce stat` cannot show this process");
+            }
+        }
+        Ok(Context(Arc::new(handle)))
     }
 
     /// The engine's settings. Its secret comes from the operating system unless a seed was given.
@@ -282,21 +201,6 @@ impl ContextBuilder {
             tune(&mut config);
         }
         config
-    }
-}
-
-fn publisher(inner: &Arc<Inner>) -> Option<Publisher> {
-    match Publisher::start(inner) {
-        Ok(publisher) => Some(publisher),
-        Err(error) => {
-            // Only who asked for it misses it.
-            if std::env::var_os("ROCE_STAT").is_some() {
-                tracing::warn!(%error, "`roce stat` cannot show this process");
-            } else {
-                tracing::debug!(%error, "`roce stat` cannot show this process");
-            }
-            None
-        }
     }
 }
 
@@ -341,30 +245,30 @@ impl Context {
     /// What the device is like.
     #[must_use]
     pub fn query(&self) -> DeviceAttributes {
-        let capabilities = self.inner.capabilities.clone();
+        let capabilities = self.runtime().capabilities.clone();
         let active_mtu = self.largest_path_mtu();
-        let limits = self.inner.lock().engine.config().clone();
-        DeviceAttributes { capabilities, addresses: self.inner.addresses.clone(), active_mtu, limits }
+        let limits = self.runtime().lock().nic.engine.config().clone();
+        DeviceAttributes { capabilities, addresses: self.runtime().addresses.clone(), active_mtu, limits }
     }
 
     /// The address that this device sends from.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
-        self.inner.addresses.first().copied()
+        self.runtime().addresses.first().copied()
     }
 
     /// The largest path MTU that the link carries.
     #[must_use]
     pub fn largest_path_mtu(&self) -> Option<PathMtu> {
-        largest_mtu(&self.inner.capabilities, self.overhead())
+        largest_mtu(&self.runtime().capabilities, self.overhead())
     }
 
     fn overhead(&self) -> usize {
-        if self.inner.addresses.iter().any(IpAddr::is_ipv6) { OVERHEAD_V6 } else { OVERHEAD_V4 }
+        if self.runtime().addresses.iter().any(IpAddr::is_ipv6) { OVERHEAD_V6 } else { OVERHEAD_V4 }
     }
 
     pub(crate) fn check_path_mtu(&self, mtu: PathMtu) -> Result<(), VerbsError> {
-        let (path_mtu, link_mtu) = (mtu.bytes(), self.inner.capabilities.link_mtu);
+        let (path_mtu, link_mtu) = (mtu.bytes(), self.runtime().capabilities.link_mtu);
         let needed = path_mtu + self.overhead();
         if needed > link_mtu { Err(VerbsError::PathMtu { path_mtu, needed, link_mtu }) } else { Ok(()) }
     }
@@ -413,8 +317,9 @@ impl Context {
         options: &PathOptions,
     ) -> Result<UdDestination, VerbsError> {
         let path = self
-            .inner
+            .runtime()
             .lock()
+            .nic
             .path_to(destination, Qpn::GSI, (remote_qpn, remote_qpn), options)
             .map_err(VerbsError::io("making an address handle"))?;
         Ok(UdDestination { path, remote_qpn, remote_qkey })
@@ -423,41 +328,35 @@ impl Context {
     /// The next asynchronous event, if there is one.
     #[must_use]
     pub fn async_event(&self) -> Option<AsyncEvent> {
-        let mut driver = self.inner.lock();
-        let event = driver.async_events.pop_front();
-        // Under the lock, so that an event that comes now is not missed.
-        if driver.async_events.is_empty() {
-            self.inner.async_wake.clear();
-        }
-        event
+        self.runtime().async_events.pop()
     }
 
     /// A descriptor that is readable while asynchronous events wait.
     #[must_use]
     pub fn async_descriptor(&self) -> BorrowedFd<'_> {
-        self.inner.async_wake.as_fd()
+        self.runtime().async_events.as_fd()
     }
 
     /// The counters of the engine.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        *self.inner.lock().engine.counters()
+        *self.runtime().lock().nic.engine.counters()
     }
 
-    /// All counters by name: the engine's, the driver's and the device's.
+    /// All counters by name: those of the engine, of connection management and of the device.
     pub fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.inner.visit_counters(visit);
+        self.runtime().visit_counters(visit);
     }
 
     /// Receives and sends once, for applications that poll nothing themselves.
     pub fn progress(&self) {
-        self.inner.lock_and_progress();
+        self.runtime().lock().progress();
     }
 
     /// A PSN to start with: random, or from the seed.
     #[must_use]
     pub fn random_psn(&self) -> Psn {
-        Psn::new(self.inner.random_u64() as u32)
+        Psn::new(self.runtime().random_u64() as u32)
     }
 
     /// A device error that ended all traffic.
@@ -466,132 +365,23 @@ impl Context {
     ///
     /// The error itself, if there was one.
     pub fn check_device(&self) -> Result<(), VerbsError> {
-        match self.inner.lock().failure() {
+        match self.runtime().lock().nic.failure() {
             Some(error) => Err(VerbsError::DeviceFailed(error.to_string())),
             None => Ok(()),
         }
     }
-}
 
-impl Inner {
-    pub(crate) fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let mut driver = self.lock();
-        driver.engine.counters().visit(visit);
-        if let Some(cm) = driver.cm() {
-            cm.visit_counters(visit);
-        }
-        visit("tx_device_full", driver.statistics.tx_device_full);
-        visit("busy_polls", driver.statistics.busy_polls);
-        visit("idle_polls", driver.statistics.idle_polls);
-        driver.device().counters(visit);
+    pub(crate) fn runtime(&self) -> &Runtime {
+        self.0.runtime()
     }
 
-    pub(crate) fn device_kind(&self) -> &'static str {
-        self.capabilities.kind
-    }
-
-    pub(crate) fn addresses(&self) -> &[IpAddr] {
-        &self.addresses
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Driver> {
-        // A panic elsewhere leaves the engine between two calls, never inside one that matters here.
-        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes progress and passes on the events that came of it.
-    pub(crate) fn lock_and_progress(&self) -> bool {
-        let mut driver = self.lock();
-        let arrived = driver.progress();
-        self.deliver_events(&mut driver);
-        arrived
-    }
-
-    /// Sends what was posted and passes on the events that came of it.
-    pub(crate) fn transmit(&self, driver: &mut Driver) {
-        let now = driver.now();
-        driver.transmit(now);
-        self.deliver_events(driver);
-    }
-
-    pub(crate) fn deliver_events(&self, driver: &mut Driver) {
-        while let Some(cq) = driver.notifications.pop_front() {
-            self.channels.notify(cq);
-        }
-        if !driver.async_events.is_empty() {
-            self.async_wake.signal();
-        }
-        if driver.failure().is_some() {
-            self.channels.tell_failure();
-        }
-        self.wake_for_deadline(driver);
-    }
-
-    /// Wakes the background thread if it would sleep past a deadline that has come up since it lay down,
-    /// such as the ACK timeout of what was posted just now.
-    #[inline]
-    fn wake_for_deadline(&self, driver: &Driver) {
-        let sleeps_until = self.sleeps_until.load(Ordering::Relaxed);
-        if sleeps_until != 0 && driver.deadline().is_some_and(|deadline| deadline.as_nanos() < sleeps_until) {
-            self.sleeps_until.store(0, Ordering::Relaxed);
-            self.wake.signal();
-        }
-    }
-
-    /// Notes how long the background thread is going to sleep; the caller holds the driver's lock.
-    pub(crate) fn lie_down(&self, until: roce_transport::Instant) {
-        self.sleeps_until.store(until.as_nanos(), Ordering::Relaxed);
-    }
-
-    pub(crate) fn get_up(&self) {
-        self.sleeps_until.store(0, Ordering::Relaxed);
-        self.wake.clear();
-    }
-
-    /// Notes that the application is polling, so that the background thread keeps out of its way.
-    #[inline]
-    pub(crate) fn note_poll(&self) {
-        self.last_poll.store(self.origin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    /// Whether the application polled a moment ago.
-    pub(crate) fn is_being_polled(&self) -> bool {
-        let last = self.last_poll.load(Ordering::Relaxed);
-        let now = self.origin.elapsed().as_nanos() as u64;
-        last != 0 && now.saturating_sub(last) < POLLED_RECENTLY.as_nanos() as u64
-    }
-
-    /// Whether a thread of the application waits inside this library. It watches the device.
-    pub(crate) fn is_being_waited_for(&self) -> bool {
-        self.waiters.load(Ordering::Relaxed) > 0
-    }
-
-    /// Counts a thread that waits for events and makes progress meanwhile.
-    pub(crate) fn enter_wait(&self) -> Waiting<'_> {
-        self.waiters.fetch_add(1, Ordering::Relaxed);
-        Waiting(self)
-    }
-
-    pub(crate) fn device_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.device_descriptor.as_ref().map(AsFd::as_fd)
-    }
-
-    pub(crate) fn wake_descriptor(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
-    }
-
-    pub(crate) fn random_u64(&self) -> u64 {
-        self.random.lock().unwrap_or_else(PoisonError::into_inner).u64(..)
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// A thread inside a wait, as long as this lives.
-pub(crate) struct Waiting<'a>(&'a Inner);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.waiters.fetch_sub(1, Ordering::Relaxed);
-        // The background thread may have nothing to wake it but this.
-        self.0.wake.signal();
+impl CounterSource for Context {
+    fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        self.runtime().visit_counters(visit);
     }
 }

@@ -7,6 +7,8 @@ use roce_transport::{
     SrqError,
 };
 
+use crate::driver::GroupError;
+
 /// Why a verb did nothing. Each variant says what it was about; its source says what was wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -84,5 +86,12 @@ pub enum VerbsError {
 impl VerbsError {
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
+    }
+
+    pub(crate) fn group(what: &'static str, error: GroupError) -> Self {
+        match error {
+            GroupError::QueuePair(error) => error.into(),
+            GroupError::Device(source) => Self::Io { what, source },
+        }
     }
 }

@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 
 use super::Context;
-use crate::driver::path::{GidEntry, gid_table};
+use crate::driver::{GidEntry, gid_table};
 
 impl Context {
     /// The GID table: which addresses there are to send from, and with which headers.
     #[must_use]
     pub fn gid_table(&self) -> Vec<GidEntry> {
-        gid_table(&self.inner.addresses, self.inner.capabilities.carries_ethernet)
+        gid_table(&self.runtime().addresses, self.runtime().capabilities.carries_ethernet)
     }
 
     /// The index of the first GID of this peer's IP version, if that is not the first GID of all: a queue

@@ -35,10 +35,9 @@
 //! old bytes and new bytes side by side, never undefined behaviour. Whoever has seen a completion sees
 //! all bytes that the completed operation wrote. See [`SharedMemory`].
 
-#[cfg(feature = "tokio")]
 mod asynchronous;
 mod cm;
-pub(crate) mod context;
+mod context;
 mod cq;
 mod error;
 mod gids;
@@ -47,7 +46,6 @@ mod pd;
 mod qp;
 mod srq;
 
-#[cfg(feature = "tokio")]
 pub use asynchronous::AsyncCompletionQueue;
 pub use cm::{
     CmListener, ConnectRequest, Connection, ConnectionError, ConnectionEvent, ConnectionParameters,

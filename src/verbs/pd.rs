@@ -31,7 +31,7 @@ impl PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        let engine = &mut self.context.inner.lock().engine;
+        let engine = &mut self.context.runtime().lock().nic.engine;
         // A peer may have invalidated the last window.
         self.remove_orphans(engine);
         let removed = engine.deallocate_pd(self.id);
@@ -41,7 +41,7 @@ impl Drop for PdInner {
 
 impl ProtectionDomain {
     pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
-        let id = context.inner.lock().engine.allocate_pd()?;
+        let id = context.runtime().lock().nic.engine.allocate_pd()?;
         Ok(Self(Arc::new(PdInner { context: context.clone(), id, orphans: Mutex::default() })))
     }
 
@@ -71,10 +71,10 @@ impl ProtectionDomain {
     ///
     /// When the flags contradict each other, the memory is empty, or all keys are in use.
     pub fn register(&self, memory: Arc<SharedMemory>, access: Access) -> Result<MemoryRegion, VerbsError> {
-        let inner = &self.0.context.inner;
+        let runtime = self.0.context.runtime();
         // A page in the lower half of the address space, like an address of a process.
-        let addr = inner.random_u64() >> 18 << 12 & 0x7fff_ffff_f000;
-        let attributes = inner.lock().engine.register(self.0.id, addr, memory.clone(), access)?;
+        let addr = runtime.random_u64() >> 18 << 12 & 0x7fff_ffff_f000;
+        let attributes = runtime.lock().nic.engine.register(self.0.id, addr, memory.clone(), access)?;
         let region = RegionInner { pd: self.clone(), memory, attributes };
         Ok(MemoryRegion(Arc::new(region)))
     }
@@ -85,7 +85,7 @@ impl ProtectionDomain {
     ///
     /// When all keys are in use.
     pub fn alloc_window(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
-        let rkey = self.0.context.inner.lock().engine.allocate_window(self.0.id, window_type)?;
+        let rkey = self.0.context.runtime().lock().nic.engine.allocate_window(self.0.id, window_type)?;
         Ok(MemoryWindow { pd: self.clone(), rkey: Mutex::new(rkey) })
     }
 
@@ -121,9 +121,9 @@ struct RegionInner {
 
 impl Drop for RegionInner {
     fn drop(&mut self) {
-        let mut driver = self.pd.0.context.inner.lock();
+        let mut state = self.pd.0.context.runtime().lock();
         // Windows may still be bound over it: then the key stays until they go, and the memory with it.
-        if driver.engine.deregister(self.attributes.lkey).is_err() {
+        if state.nic.engine.deregister(self.attributes.lkey).is_err() {
             let mut orphans = self.pd.0.orphans.lock().unwrap_or_else(PoisonError::into_inner);
             orphans.push(self.attributes.lkey);
         }
@@ -204,7 +204,7 @@ pub struct MemoryWindow {
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         let rkey = self.rkey();
-        let engine = &mut self.pd.0.context.inner.lock().engine;
+        let engine = &mut self.pd.0.context.runtime().lock().nic.engine;
         if engine.deallocate_window(rkey).is_err() {
             // A work request has bound it under another variant, which nobody noted here.
             let mut variants = (0..=0xff).map(|variant| RKey(rkey.0 & !0xff | variant));
@@ -228,10 +228,11 @@ impl MemoryWindow {
     ///
     /// When the region lacks a permission or the window is of type 2.
     pub fn bind(&self, binding: &WindowBinding) -> Result<RKey, VerbsError> {
+        // The guard of the state is dropped last, for what it delivers may use this window.
+        let mut state = self.pd.0.context.runtime().lock();
         let mut rkey = self.rkey.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut driver = self.pd.0.context.inner.lock();
-        *rkey = driver.engine.bind_window(self.pd.id(), *rkey, binding).map_err(VerbsError::Key)?;
-        self.pd.0.remove_orphans(&mut driver.engine);
+        *rkey = state.nic.engine.bind_window(self.pd.id(), *rkey, binding).map_err(VerbsError::Key)?;
+        self.pd.0.remove_orphans(&mut state.nic.engine);
         Ok(*rkey)
     }
 

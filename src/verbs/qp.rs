@@ -12,6 +12,7 @@ use roce_transport::{
 use serde::{Deserialize, Serialize};
 
 use super::{CompletionQueue, PathOptions, ProtectionDomain, SharedReceiveQueue, VerbsError};
+use crate::runtime::Runtime;
 
 /// What a queue pair is made from.
 #[derive(Clone, Debug)]
@@ -126,25 +127,24 @@ struct QpInner {
 impl Drop for QpInner {
     fn drop(&mut self) {
         let _destroy = tracing::debug_span!(parent: &self.span, "destroy").entered();
-        let mut driver = self.pd.context().inner.lock();
-        // What it still owes its peer, an acknowledgement for example, goes out first.
-        let now = driver.now();
-        driver.transmit(now);
-        driver.leave_all_groups(self.number);
-        driver.release_source_ports(self.number);
-        let destroyed = driver.engine.destroy_qp(self.number);
+        let mut state = self.pd.context().runtime().lock();
+        // What it still owes its peer, an acknowledgement for example, is sent first.
+        state.transmit();
+        let nic = &mut state.nic;
+        nic.leave_all_groups(self.number);
+        nic.release_source_ports(self.number);
+        let destroyed = nic.engine.destroy_qp(self.number);
         debug_assert!(destroyed.is_ok(), "nobody else destroys it: {destroyed:?}");
     }
 }
 
 impl QueuePair {
     pub(crate) fn new(pd: &ProtectionDomain, options: &QueuePairOptions<'_>) -> Result<Self, VerbsError> {
-        let inner = &pd.context().inner;
-        let same = |other: &super::Context| Arc::ptr_eq(&other.inner, inner);
-        if !same(options.send_cq.context()) || !same(options.recv_cq.context()) {
+        let context = pd.context();
+        if !context.is_same(options.send_cq.context()) || !context.is_same(options.recv_cq.context()) {
             return Err(VerbsError::OtherContext("the completion queue"));
         }
-        if options.srq.is_some_and(|srq| !same(srq.pd().context())) {
+        if options.srq.is_some_and(|srq| !context.is_same(srq.pd().context())) {
             return Err(VerbsError::OtherContext("the shared receive queue"));
         }
         let init = QpInit {
@@ -159,7 +159,7 @@ impl QueuePair {
         let own = QpOptions { congestion: options.congestion.clone(), recovery: options.recovery };
         let span =
             tracing::debug_span!("queue_pair", qpn = tracing::field::Empty, transport = ?options.qp_type);
-        let number = span.in_scope(|| inner.lock().engine.create_qp_with(&init, &own))?;
+        let number = span.in_scope(|| context.runtime().lock().nic.engine.create_qp_with(&init, &own))?;
         span.record("qpn", number.get());
         Ok(Self(Arc::new(QpInner {
             pd: pd.clone(),
@@ -176,12 +176,16 @@ impl QueuePair {
     /// What its congestion control shows now; `None` where there is none.
     #[must_use]
     pub fn congestion(&self) -> Option<Observation> {
-        let driver = self.0.pd.context().inner.lock();
-        driver.engine.congestion(driver.now(), self.0.number)
+        let nic = &self.runtime().lock().nic;
+        nic.engine.congestion(nic.now(), self.0.number)
     }
 
     pub(crate) fn context(&self) -> &super::Context {
         self.0.pd.context()
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.0.pd.context().runtime()
     }
 
     pub(crate) fn first_psn(&self) -> Psn {
@@ -224,24 +228,23 @@ impl QueuePair {
         if let Some(mtu) = attr.path_mtu {
             self.0.pd.context().check_path_mtu(mtu)?;
         }
-        let inner = &self.0.pd.context().inner;
-        let mut driver = inner.lock();
-        let now = driver.now();
-        driver.engine.modify_qp(now, self.0.number, attr)?;
-        inner.transmit(&mut driver);
+        let mut state = self.runtime().lock();
+        let now = state.nic.now();
+        state.nic.engine.modify_qp(now, self.0.number, attr)?;
+        state.transmit_at(now);
         Ok(())
     }
 
     /// The attributes in force.
     #[must_use]
     pub fn query(&self) -> Option<QpAttributes> {
-        self.0.pd.context().inner.lock().engine.query_qp(self.0.number)
+        self.runtime().lock().nic.engine.query_qp(self.0.number)
     }
 
     /// Its counters.
     #[must_use]
     pub fn counters(&self) -> Option<Counters> {
-        self.0.pd.context().inner.lock().engine.qp_counters(self.0.number).copied()
+        self.runtime().lock().nic.engine.qp_counters(self.0.number).copied()
     }
 
     /// Takes a connected queue pair from RESET to RTS towards `remote`.
@@ -259,11 +262,9 @@ impl QueuePair {
         })?;
         let peer = Qpn::new(remote.qpn);
         let path = self
-            .0
-            .pd
-            .context()
-            .inner
+            .runtime()
             .lock()
+            .nic
             .path_to(remote.address, self.0.number, (self.0.number, peer), &options.path)
             .map_err(VerbsError::io("making a path to the peer"))?;
         self.modify(&QpAttr {
@@ -308,12 +309,10 @@ impl QueuePair {
     /// When the queue pair cannot take it; nothing is queued then.
     #[inline]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
-        let inner = &self.0.pd.context().inner;
-        let mut driver = inner.lock();
-        let now = driver.now();
-        driver.engine.post_send(now, self.0.number, wr)?;
-        driver.transmit(now);
-        inner.deliver_events(&mut driver);
+        let mut state = self.runtime().lock();
+        let now = state.nic.now();
+        state.nic.engine.post_send(now, self.0.number, wr)?;
+        state.transmit_at(now);
         Ok(())
     }
 
@@ -323,12 +322,10 @@ impl QueuePair {
     ///
     /// The first request that was not taken; those before it are queued and sent.
     pub fn post_send_list(&self, list: &[SendWr<'_>]) -> Result<(), VerbsError> {
-        let inner = &self.0.pd.context().inner;
-        let mut driver = inner.lock();
-        let now = driver.now();
-        let posted = driver.engine.post_send_list(now, self.0.number, list);
-        driver.transmit(now);
-        inner.deliver_events(&mut driver);
+        let mut state = self.runtime().lock();
+        let now = state.nic.now();
+        let posted = state.nic.engine.post_send_list(now, self.0.number, list);
+        state.transmit_at(now);
         posted.map_err(|(position, error)| VerbsError::PostList { position, error })
     }
 
@@ -339,7 +336,7 @@ impl QueuePair {
     /// When the queue pair cannot take it; nothing is queued then.
     #[inline]
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        Ok(self.0.pd.context().inner.lock().engine.post_recv(self.0.number, wr)?)
+        Ok(self.runtime().lock().nic.engine.post_recv(self.0.number, wr)?)
     }
 
     /// Joins a multicast group with a UD queue pair. Joining twice is one membership, which ends with the queue pair at
@@ -349,7 +346,11 @@ impl QueuePair {
     ///
     /// When it is no UD queue pair, or the device cannot join.
     pub fn attach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
-        self.0.pd.context().inner.lock().join_group(self.0.number, group)
+        self.runtime()
+            .lock()
+            .nic
+            .join_group(self.0.number, group)
+            .map_err(|error| VerbsError::group("joining a multicast group", error))
     }
 
     /// Leaves a multicast group. Other queue pairs of the context that are in it stay so.
@@ -358,6 +359,10 @@ impl QueuePair {
     ///
     /// When the device cannot leave.
     pub fn detach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
-        self.0.pd.context().inner.lock().leave_group(self.0.number, group)
+        self.runtime()
+            .lock()
+            .nic
+            .leave_group(self.0.number, group)
+            .map_err(|error| VerbsError::group("leaving a multicast group", error))
     }
 }

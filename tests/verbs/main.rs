@@ -18,5 +18,6 @@ mod rig;
 mod roce_v1;
 mod rping;
 mod shared_receives;
+mod wakers;
 mod windows;
 mod world;

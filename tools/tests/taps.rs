@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use roce::cm::{Tcp, TcpListening};
+use roce::tcp::{Tcp, TcpListening};
 use roce::verbs::Context;
 use roce_testing::{Namespace, skip_unless};
 use roce_tools::exchange::Exchange;

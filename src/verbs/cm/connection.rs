@@ -6,7 +6,7 @@ use std::time::Duration;
 use roce_packet::mad::CommId;
 
 use super::{ConnectionError, ConnectionEvent, Context, QueuePair, wait_for, with_cm};
-use crate::cm::service::to_error;
+use crate::cm::service::{CmService, to_error};
 
 /// A connection, from the request on. Dropping it disconnects.
 #[derive(Debug)]
@@ -20,13 +20,18 @@ pub struct Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let (id, qpn) = (self.id, self.qp.number());
-        let released = with_cm(&self.context, |cm, now, driver| {
+        let released = with_cm(&self.context, |cm, now, nic| {
             cm.abandon(now, id);
-            to_error(now, driver, qpn);
+            to_error(now, nic, qpn);
             Ok(())
         });
         debug_assert!(released.is_ok(), "connection management is there: {released:?}");
     }
+}
+
+fn next_event(cm: &mut CmService, id: CommId) -> Option<ConnectionEvent> {
+    let notice = cm.next_notice(id)?;
+    ConnectionEvent::from_notice(notice, || cm.take_reply(id))
 }
 
 impl Connection {
@@ -54,31 +59,27 @@ impl Connection {
     /// When the time is over or the device failed.
     pub fn next_event(&mut self, timeout: Option<Duration>) -> Result<ConnectionEvent, ConnectionError> {
         let id = self.id;
-        wait_for(&self.context, timeout, |cm| {
-            ConnectionEvent::from_told(cm.next_told(id)?, || cm.take_reply(id))
-        })
+        wait_for(&self.context, timeout, |cm| next_event(cm, id))
     }
 
     /// The next event, if there is one already.
     #[must_use]
     pub fn try_event(&mut self) -> Option<ConnectionEvent> {
-        self.context.inner.lock_and_progress();
-        let mut driver = self.context.inner.lock();
-        let cm = driver.cm()?;
-        let told = cm.next_told(self.id)?;
-        ConnectionEvent::from_told(told, || cm.take_reply(self.id))
+        let mut state = self.context.runtime().lock();
+        state.progress();
+        next_event(state.cm()?, self.id)
     }
 
     /// The same for tasks; needs the context's background thread.
     pub async fn next_event_async(&mut self) -> ConnectionEvent {
         std::future::poll_fn(|task| {
-            let mut driver = self.context.inner.lock();
-            let Some(cm) = driver.cm() else { return Poll::Pending };
-            let event = cm
-                .next_told(self.id)
-                .and_then(|told| ConnectionEvent::from_told(told, || cm.take_reply(self.id)));
+            // Cloned before the lock, because it is foreign code.
+            let waker = task.waker().clone();
+            let mut state = self.context.runtime().lock();
+            let Some(cm) = state.cm() else { return Poll::Pending };
+            let event = next_event(cm, self.id);
             if event.is_none() {
-                cm.wake_for(self.id, task.waker());
+                cm.wake_at_notice(self.id, waker);
             }
             event.map_or(Poll::Pending, Poll::Ready)
         })
@@ -113,8 +114,8 @@ impl Connection {
     /// When the connection is not established (any more).
     pub fn disconnect(&mut self) -> Result<(), ConnectionError> {
         let (id, qpn) = (self.id, self.qp.number());
-        with_cm(&self.context, |cm, now, driver| {
-            to_error(now, driver, qpn);
+        with_cm(&self.context, |cm, now, nic| {
+            to_error(now, nic, qpn);
             Ok(cm.manager.disconnect(now, id, &[])?)
         })
     }

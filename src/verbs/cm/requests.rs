@@ -83,11 +83,13 @@ impl CmListener {
         task: &TaskContext<'_>,
         look: impl FnOnce(&mut CmService) -> Option<T>,
     ) -> Poll<T> {
-        let mut driver = self.context.inner.lock();
-        let Some(cm) = driver.cm() else { return Poll::Pending };
+        // Cloned before the lock, because it is foreign code.
+        let waker = task.waker().clone();
+        let mut state = self.context.runtime().lock();
+        let Some(cm) = state.cm() else { return Poll::Pending };
         let found = look(cm);
         if found.is_none() {
-            cm.wake_for_requests(self.service_id(), task.waker());
+            cm.wake_at_request(self.service_id(), waker);
         }
         found.map_or(Poll::Pending, Poll::Ready)
     }
@@ -161,10 +163,10 @@ impl ConnectRequest {
         initialise(&self.context, qp, parameters.access)?;
         let (id, offer) = (self.request.id, parameters.offer(qp));
         let preparation = parameters.preparation(qp);
-        with_cm(&self.context, |cm, now, driver| {
+        with_cm(&self.context, |cm, now, nic| {
             let agreed = cm.manager.preview(id, &offer)?;
             // Ready before the peer is told: its first packet may come at once.
-            bring_up(now, driver, &preparation, &agreed)?;
+            bring_up(now, nic, &preparation, &agreed)?;
             cm.adopt(id, Some(preparation));
             match cm.manager.accept(now, id, &offer, &parameters.private_data) {
                 Ok(_) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use roce::cm::{Tcp, TcpListening};
+use roce::tcp::{Tcp, TcpListening};
 use roce::verbs::Context;
 
 /// The longest line that is read: whatever connects here is not trusted.

@@ -4,7 +4,7 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant as StdInstant};
+use std::time::Duration;
 
 use roce_transport::Instant;
 
@@ -16,18 +16,16 @@ use crate::verbs::{Context, GidEntry};
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 /// How long dropping a connection waits for the peer to have taken everything.
 const LINGER: Duration = Duration::from_secs(1);
-/// Another thread may take in what this one waits for, without it being seen on the device's descriptor.
-const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
 /// A TCP connection. Dropping it closes it, after what was written has been sent.
 #[derive(Debug)]
 pub struct Tcp {
-    way: Way,
+    transport: Transport,
     peer: SocketAddr,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Transport {
     Kernel(TcpStream),
     Own(Connection),
 }
@@ -70,7 +68,7 @@ impl Tcp {
         let id = until(context, None, |tcp, now| tcp.connect(now, peer))?;
         let connection = Connection::new(context, id);
         until(context, Some(patience), |tcp, now| tcp.check_connected(now, id))?;
-        Ok(Self { way: Way::Own(connection), peer })
+        Ok(Self { transport: Transport::Own(connection), peer })
     }
 
     /// Who is on the other side.
@@ -85,9 +83,9 @@ impl Tcp {
     ///
     /// The time is zero.
     pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        match &mut self.way {
-            Way::Kernel(stream) => stream.set_read_timeout(timeout),
-            Way::Own(connection) => {
+        match &mut self.transport {
+            Transport::Kernel(stream) => stream.set_read_timeout(timeout),
+            Transport::Own(connection) => {
                 connection.read_timeout = not_zero(timeout)?;
                 Ok(())
             }
@@ -100,9 +98,9 @@ impl Tcp {
     ///
     /// The time is zero.
     pub fn set_write_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        match &mut self.way {
-            Way::Kernel(stream) => stream.set_write_timeout(timeout),
-            Way::Own(connection) => {
+        match &mut self.transport {
+            Transport::Kernel(stream) => stream.set_write_timeout(timeout),
+            Transport::Own(connection) => {
                 connection.write_timeout = not_zero(timeout)?;
                 Ok(())
             }
@@ -115,8 +113,8 @@ impl Tcp {
     ///
     /// The connection broke.
     pub fn has_input(&mut self) -> io::Result<bool> {
-        match &mut self.way {
-            Way::Kernel(stream) => {
+        match &mut self.transport {
+            Transport::Kernel(stream) => {
                 stream.set_nonblocking(true)?;
                 let peeked = stream.peek(&mut [0]);
                 stream.set_nonblocking(false)?;
@@ -126,9 +124,9 @@ impl Tcp {
                     Err(error) => Err(error),
                 }
             }
-            Way::Own(Connection { context, id, .. }) => {
-                let (_, is_readable) = attempt(context, |tcp, _| Ok(tcp.is_readable(*id)));
-                is_readable
+            Transport::Own(Connection { context, id, .. }) => {
+                context.progress();
+                attempt(context, |tcp, _| Ok(tcp.is_readable(*id)))
             }
         }
     }
@@ -141,15 +139,15 @@ impl TryFrom<TcpStream> for Tcp {
     fn try_from(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let peer = stream.peer_addr()?;
-        Ok(Self { way: Way::Kernel(stream), peer })
+        Ok(Self { transport: Transport::Kernel(stream), peer })
     }
 }
 
 impl Read for Tcp {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match &mut self.way {
-            Way::Kernel(stream) => stream.read(buffer),
-            Way::Own(Connection { context, id, read_timeout, .. }) => {
+        match &mut self.transport {
+            Transport::Kernel(stream) => stream.read(buffer),
+            Transport::Own(Connection { context, id, read_timeout, .. }) => {
                 until(context, *read_timeout, |tcp, _| tcp.read(*id, buffer))
             }
         }
@@ -158,9 +156,9 @@ impl Read for Tcp {
 
 impl Write for Tcp {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.way {
-            Way::Kernel(stream) => stream.write(bytes),
-            Way::Own(Connection { context, id, write_timeout, .. }) => {
+        match &mut self.transport {
+            Transport::Kernel(stream) => stream.write(bytes),
+            Transport::Own(Connection { context, id, write_timeout, .. }) => {
                 until(context, *write_timeout, |tcp, _| tcp.write(*id, bytes))
             }
         }
@@ -199,7 +197,7 @@ impl Drop for Connection {
 /// Listens for TCP connections on the address of a device.
 #[derive(Debug)]
 pub struct TcpListening {
-    way: Listening,
+    listeners: Listening,
     address: SocketAddr,
 }
 
@@ -254,11 +252,11 @@ impl TcpListening {
                 listeners.extend(TcpListener::bind(SocketAddr::new(*other, address.port())));
             }
             listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
-            return Ok(Self { way: Listening::Kernel(listeners), address });
+            return Ok(Self { listeners: Listening::Kernel(listeners), address });
         }
         let (id, port) = until(context, None, |tcp, _| tcp.listen(port))?;
-        let way = Listening::Own { context: context.clone(), id };
-        Ok(Self { way, address: SocketAddr::new(address, port) })
+        let listeners = Listening::Own { context: context.clone(), id };
+        Ok(Self { listeners, address: SocketAddr::new(address, port) })
     }
 
     /// Where it listens.
@@ -273,7 +271,7 @@ impl TcpListening {
     ///
     /// The device failed, or there are too many sockets.
     pub fn accept(&self) -> io::Result<Tcp> {
-        match &self.way {
+        match &self.listeners {
             Listening::Kernel(listeners) => loop {
                 for listener in listeners {
                     match listener.accept() {
@@ -281,13 +279,13 @@ impl TcpListening {
                         other => return Tcp::try_from(other?.0),
                     }
                 }
-                let descriptors: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
+                let descriptors = listeners.iter().map(AsFd::as_fd);
                 // More addresses than can be waited for at once are looked at now and then.
-                wait_readable(&descriptors, Some(Duration::from_millis(100)))?;
+                wait_readable(descriptors, Some(Duration::from_millis(100)))?;
             },
             Listening::Own { context, id } => {
                 let (id, peer) = until(context, None, |tcp, _| tcp.accept(*id))?;
-                Ok(Tcp { way: Way::Own(Connection::new(context, id)), peer })
+                Ok(Tcp { transport: Transport::Own(Connection::new(context, id)), peer })
             }
         }
     }
@@ -295,7 +293,7 @@ impl TcpListening {
 
 impl Drop for TcpListening {
     fn drop(&mut self) {
-        if let Listening::Own { context, id } = &self.way {
+        if let Listening::Own { context, id } = &self.listeners {
             // As for a connection.
             let _ = attempt(context, |tcp, _| {
                 tcp.close(*id);
@@ -313,54 +311,32 @@ fn not_zero(timeout: Option<Duration>) -> io::Result<Option<Duration>> {
 }
 
 fn has_own_tcp(context: &Context) -> bool {
-    context.inner.lock().device_mut().host_tcp().is_some()
+    context.runtime().lock().nic.device_mut().host_tcp().is_some()
 }
 
-/// Makes progress, does something, and sends what came of it. Says as well when the device needs another look.
+/// Calls the TCP of the device, and sends what came of the call.
 fn attempt<T>(
     context: &Context,
-    something: impl FnOnce(&mut dyn HostTcp, Instant) -> io::Result<T>,
-) -> (Option<Duration>, io::Result<T>) {
-    let inner = &context.inner;
-    let mut driver = inner.lock();
-    driver.progress();
-    let now = driver.now();
-    let result = match driver.device_mut().host_tcp() {
-        Some(tcp) => something(tcp, now),
+    call: impl FnOnce(&mut dyn HostTcp, Instant) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut state = context.runtime().lock();
+    let now = state.nic.now();
+    let result = match state.nic.device_mut().host_tcp() {
+        Some(tcp) => call(tcp, now),
         None => Err(io::Error::new(io::ErrorKind::Unsupported, "this device has no TCP of its own")),
     };
-    inner.transmit(&mut driver);
-    let result = match (result, driver.failure()) {
-        (Err(error), Some(failure)) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(io::Error::new(failure.kind(), failure.to_string()))
-        }
-        (result, _) => result,
-    };
-    (driver.deadline().map(|deadline| deadline.since(now)), result)
+    state.transmit();
+    result
 }
 
-/// Tries until it does not fail with `WouldBlock` any more, or the time is over.
+/// Calls the TCP of the device until the call does not fail with `WouldBlock`, or the time is over.
 fn until<T>(
     context: &Context,
     timeout: Option<Duration>,
-    mut something: impl FnMut(&mut dyn HostTcp, Instant) -> io::Result<T>,
+    mut call: impl FnMut(&mut dyn HostTcp, Instant) -> io::Result<T>,
 ) -> io::Result<T> {
-    let end = timeout.map(|timeout| StdInstant::now() + timeout);
-    let _waiting = context.inner.enter_wait();
-    loop {
-        let (deadline, result) = attempt(context, &mut something);
-        match result {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            result => return result,
-        }
-        let left = end.map(|end| end.saturating_duration_since(StdInstant::now()));
-        if left == Some(Duration::ZERO) {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        let sleep = [deadline, left].into_iter().flatten().fold(LONGEST_SLEEP, Duration::min);
-        match context.inner.device_descriptor() {
-            Some(device) => wait_readable(&[device], Some(sleep)).map(|_| ())?,
-            None => std::thread::sleep(sleep),
-        }
-    }
+    context.runtime().wait(timeout, None, || match attempt(context, &mut call) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        result => result.map(Some),
+    })
 }

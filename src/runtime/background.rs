@@ -1,0 +1,95 @@
+//! The background thread: it makes progress while the application does not, see [`wait`](super::wait).
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::Runtime;
+use super::wait::{LONGEST_SLEEP, Watcher};
+use crate::driver::wake::wait_readable;
+
+/// While the application polls, and where nothing shows what arrives, look again after so long.
+const BACK_OFF: Duration = Duration::from_micros(250);
+
+/// Starts the thread. It ends when `stopped` is set, or with the last other owner of the runtime.
+pub(super) fn start(runtime: &Arc<Runtime>) -> io::Result<JoinHandle<()>> {
+    let weak = Arc::downgrade(runtime);
+    std::thread::Builder::new().name("roce-progress".into()).spawn(move || run(&weak))
+}
+
+fn run(weak: &Weak<Runtime>) {
+    while let Some(runtime) = weak.upgrade() {
+        if runtime.stopped.load(Ordering::Acquire) {
+            return;
+        }
+        match runtime.activity.watcher() {
+            Watcher::Poller => {
+                drop(runtime);
+                std::thread::sleep(BACK_OFF);
+            }
+            Watcher::Waiter => runtime.meet_deadlines(),
+            Watcher::Background => runtime.serve(),
+        }
+    }
+}
+
+impl Runtime {
+    /// Sleeps until the next deadline, which another thread that makes an earlier one cuts short, or until the device has
+    /// something if it is to be watched.
+    fn suspend(&self, watch_device: bool) {
+        let (mut timeout, has_failed) = {
+            let mut state = self.lock();
+            let now = state.nic.now();
+            let timeout =
+                state.deadline().map_or(LONGEST_SLEEP, |deadline| deadline.since(now).min(LONGEST_SLEEP));
+            state.background_sleeps_until = Some(now.plus_nanos(timeout.as_nanos() as u64));
+            (timeout, state.nic.failure().is_some())
+        };
+        // A device that failed may be readable for ever, and has nothing to give.
+        let device = self.device_descriptor.as_ref().filter(|_| watch_device && !has_failed);
+        if watch_device && self.device_descriptor.is_none() {
+            timeout = timeout.min(BACK_OFF);
+        }
+        let descriptors = [Some(self.wake.as_fd()), device.map(AsFd::as_fd)];
+        if let Err(error) = wait_readable(descriptors.into_iter().flatten(), Some(timeout)) {
+            tracing::error!(%error, "waiting for the device failed");
+            std::thread::sleep(LONGEST_SLEEP);
+        }
+        self.wake.clear();
+    }
+
+    /// While threads of the application wait, they watch the device. They do not know of deadlines that came up after
+    /// they had gone to sleep.
+    fn meet_deadlines(&self) {
+        self.suspend(false);
+        let mut state = self.lock();
+        state.background_sleeps_until = None;
+        let now = state.nic.now();
+        if state.deadline().is_some_and(|deadline| deadline <= now) {
+            state.progress();
+        }
+    }
+
+    /// Sleeps until there is something to do and does it, for as long as more keeps coming.
+    fn serve(&self) {
+        self.suspend(true);
+        let spin_end = Instant::now() + self.spin;
+        while self.activity.watcher() == Watcher::Background && !self.stopped.load(Ordering::Acquire) {
+            let arrived = {
+                let mut state = self.lock();
+                state.background_sleeps_until = None;
+                state.progress()
+            };
+            if arrived {
+                continue;
+            }
+            if Instant::now() >= spin_end {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Where events wait for the application: behind a descriptor, or with the waker of a task.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use roce_transport::CqId;
+
+use crate::driver::wake::Wake;
+
+/// Locks a mutex under which nothing panics.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Events behind a descriptor that is readable while there are any.
+#[derive(Debug)]
+pub(crate) struct EventQueue<T> {
+    wake: Wake,
+    events: Mutex<VecDeque<T>>,
+}
+
+impl<T> EventQueue<T> {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { wake: Wake::new()?, events: Mutex::default() })
+    }
+
+    pub(super) fn push(&self, event: T) {
+        let mut events = lock(&self.events);
+        events.push_back(event);
+        // Under the lock, or another thread might take the event and clear the descriptor before.
+        self.wake.signal();
+    }
+
+    pub(crate) fn pop(&self) -> Option<T> {
+        let mut events = lock(&self.events);
+        let event = events.pop_front();
+        if events.is_empty() {
+            self.wake.clear();
+        }
+        event
+    }
+}
+
+impl<T> AsFd for EventQueue<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+/// The channel and the tasks that wait for completion events, for each completion queue.
+#[derive(Debug, Default)]
+pub(crate) struct CompletionEvents {
+    receivers: Mutex<Receivers>,
+}
+
+#[derive(Debug, Default)]
+struct Receivers {
+    by_cq: HashMap<CqId, Receiver>,
+    last_task: u64,
+}
+
+#[derive(Debug, Default)]
+struct Receiver {
+    channel: Option<Arc<EventQueue<CqId>>>,
+    tasks: Vec<(u64, Waker)>,
+}
+
+impl CompletionEvents {
+    /// Hands an event to the tasks that wait for it, or to the channel if there are none. Runs foreign code.
+    pub(super) fn notify(&self, cq: CqId) {
+        let (channel, tasks) = {
+            let mut receivers = lock(&self.receivers);
+            let Some(receiver) = receivers.by_cq.get_mut(&cq) else { return };
+            (receiver.channel.clone(), std::mem::take(&mut receiver.tasks))
+        };
+        match channel {
+            Some(channel) if tasks.is_empty() => channel.push(cq),
+            _ => wake(tasks),
+        }
+    }
+
+    /// Wakes all that wait, without an event: the device failed, and polling a queue reports it. Runs foreign code.
+    pub(super) fn notify_all(&self) {
+        let mut tasks = Vec::new();
+        for receiver in lock(&self.receivers).by_cq.values_mut() {
+            if let Some(channel) = &receiver.channel {
+                channel.wake.signal();
+            }
+            tasks.append(&mut receiver.tasks);
+        }
+        wake(tasks);
+    }
+
+    pub(crate) fn insert(&self, cq: CqId, channel: Option<Arc<EventQueue<CqId>>>) {
+        lock(&self.receivers).by_cq.insert(cq, Receiver { channel, tasks: Vec::new() });
+    }
+
+    pub(crate) fn remove(&self, cq: CqId) {
+        // Dropped after the lock is released, with the wakers of tasks that were forgotten instead of dropped.
+        let _receiver = lock(&self.receivers).by_cq.remove(&cq);
+    }
+
+    /// Wakes a task at the next event of this queue, for as long as the registration lives.
+    pub(crate) fn register(&self, cq: CqId, waker: Waker) -> Registration<'_> {
+        let mut receivers = lock(&self.receivers);
+        receivers.last_task += 1;
+        let task = receivers.last_task;
+        if let Some(receiver) = receivers.by_cq.get_mut(&cq) {
+            receiver.tasks.push((task, waker));
+        }
+        Registration { events: self, cq, task }
+    }
+}
+
+fn wake(tasks: Vec<(u64, Waker)>) {
+    tasks.into_iter().for_each(|(_, waker)| waker.wake());
+}
+
+/// A task that waits for an event of a completion queue.
+#[derive(Debug)]
+pub(crate) struct Registration<'a> {
+    events: &'a CompletionEvents,
+    cq: CqId,
+    task: u64,
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        // The waker is dropped after the lock is released.
+        let _waker = {
+            let mut receivers = lock(&self.events.receivers);
+            let tasks = receivers.by_cq.get_mut(&self.cq).map(|receiver| &mut receiver.tasks);
+            tasks.and_then(|tasks| {
+                let position = tasks.iter().position(|(task, _)| *task == self.task)?;
+                Some(tasks.swap_remove(position))
+            })
+        };
+    }
+}

@@ -1,0 +1,129 @@
+//! The lock guard: what came of a call is delivered when it is dropped, after the mutex is released.
+//!
+//! Wakers, and the drops of what they own, are foreign code: they may use the context, or release the last handle of it. So
+//! none of them runs under the mutex, and no caller has to remember to deliver anything.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::MutexGuard;
+
+use arrayvec::ArrayVec;
+use roce_transport::{CqId, Event};
+
+use super::{Runtime, State};
+use crate::cm::service::Wakers;
+
+/// Completion events that are delivered for one locking of the mutex.
+const BATCH: usize = 16;
+
+/// Exclusive use of the state.
+pub(crate) struct Locked<'a> {
+    // The order matters: fields are dropped in it, the mutex is released first.
+    state: MutexGuard<'a, State>,
+    deliveries: Deliveries<'a>,
+}
+
+impl<'a> Locked<'a> {
+    pub(super) fn new(runtime: &'a Runtime, state: MutexGuard<'a, State>) -> Self {
+        Self { state, deliveries: Deliveries::none(runtime) }
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    #[inline]
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.deliveries.collect(&mut self.state);
+    }
+}
+
+/// What is to be done without the lock.
+struct Deliveries<'a> {
+    runtime: &'a Runtime,
+    completions: ArrayVec<CqId, BATCH>,
+    /// There were more completion events than one batch.
+    has_more: bool,
+    wakers: Option<Wakers>,
+    device_failed: bool,
+    wake_background: bool,
+}
+
+impl<'a> Deliveries<'a> {
+    fn none(runtime: &'a Runtime) -> Self {
+        Self {
+            runtime,
+            completions: ArrayVec::new(),
+            has_more: false,
+            wakers: None,
+            device_failed: false,
+            wake_background: false,
+        }
+    }
+
+    #[inline]
+    fn collect(&mut self, state: &mut State) {
+        state.collect_events();
+        while !self.completions.is_full()
+            && let Some(event) = state.events.pop_front()
+        {
+            match event {
+                Event::Completion(cq) => self.completions.push(cq),
+                // Under the lock, which keeps them in order. Nothing foreign is called.
+                Event::Async(event) => self.runtime.async_events.push(event),
+            }
+        }
+        self.has_more = !state.events.is_empty();
+        self.wakers = state.take_wakers();
+        if state.nic.failure().is_some() {
+            self.device_failed = !std::mem::replace(&mut state.failure_announced, true);
+        }
+        // The background thread does not know of deadlines that came up after it had gone to sleep, such as the ACK
+        // timeout of what was posted just now.
+        if let Some(until) = state.background_sleeps_until
+            && state.deadline().is_some_and(|deadline| deadline < until)
+        {
+            state.background_sleeps_until = None;
+            self.wake_background = true;
+        }
+    }
+
+    fn deliver(&mut self) {
+        for cq in self.completions.drain(..) {
+            self.runtime.completion_events.notify(cq);
+        }
+        if std::mem::take(&mut self.device_failed) {
+            self.runtime.completion_events.notify_all();
+        }
+        if std::mem::take(&mut self.wake_background) {
+            self.runtime.wake_background();
+        }
+        if let Some(wakers) = self.wakers.take() {
+            wakers.wake();
+        }
+    }
+}
+
+impl Drop for Deliveries<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.deliver();
+        while self.has_more {
+            self.collect(&mut self.runtime.lock_state());
+            self.deliver();
+        }
+    }
+}

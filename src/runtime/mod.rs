@@ -1,0 +1,158 @@
+//! What the handles of one open device share: the state behind one mutex, the guard that delivers what came of a call, the
+//! policy of waiting, and the background thread.
+//!
+//! Nothing above this module locks the mutex itself, and nothing below it knows that there is one.
+
+mod background;
+mod events;
+mod lock;
+mod state;
+mod wait;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use roce_transport::{AsyncEvent, Engine, EngineConfig};
+
+use crate::device::{Capabilities, Device};
+use crate::driver::Nic;
+use crate::driver::wake::{Wake, join};
+use crate::observe::{CounterSource, Publisher};
+
+pub(crate) use events::{CompletionEvents, EventQueue};
+use lock::Locked;
+pub(crate) use state::State;
+use wait::Activity;
+pub(crate) use wait::WaitFailure;
+
+/// What all handles of an open device share.
+pub(crate) struct Runtime {
+    state: Mutex<State>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) async_events: EventQueue<AsyncEvent>,
+    pub(crate) completion_events: CompletionEvents,
+    device_descriptor: Option<OwnedFd>,
+    /// Wakes the background thread.
+    wake: Wake,
+    activity: Activity,
+    spin: Duration,
+    stopped: AtomicBool,
+    random: Mutex<fastrand::Rng>,
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Runtime").field("capabilities", &self.capabilities).finish_non_exhaustive()
+    }
+}
+
+impl Runtime {
+    fn new(
+        config: EngineConfig,
+        device: Box<dyn Device>,
+        random: fastrand::Rng,
+        spin: Duration,
+    ) -> io::Result<Self> {
+        let device_descriptor =
+            device.as_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose()?;
+        Ok(Self {
+            capabilities: device.capabilities().clone(),
+            addresses: device.addresses().to_vec(),
+            async_events: EventQueue::new()?,
+            completion_events: CompletionEvents::default(),
+            device_descriptor,
+            wake: Wake::new()?,
+            activity: Activity::new(),
+            spin,
+            stopped: AtomicBool::new(false),
+            random: Mutex::new(random),
+            state: Mutex::new(State::new(Nic::new(Engine::new(config), device))),
+        })
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves the engine between two calls, never inside one that matters here.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the state. What comes of the caller's use of it is delivered when the guard is dropped.
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked::new(self, self.lock_state())
+    }
+
+    fn wake_background(&self) {
+        self.wake.signal();
+    }
+
+    pub(crate) fn random_u64(&self) -> u64 {
+        self.random.lock().unwrap_or_else(PoisonError::into_inner).u64(..)
+    }
+}
+
+impl CounterSource for Runtime {
+    fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        // Collected first, because the caller's function must not run under the lock.
+        let mut counters = Vec::with_capacity(128);
+        self.lock().visit_counters(&mut |name, value| counters.push((name, value)));
+        counters.into_iter().for_each(|(name, value)| visit(name, value));
+    }
+}
+
+/// Owns the threads of a context, and ends them when the last handle is dropped.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    runtime: Arc<Runtime>,
+    background: Option<JoinHandle<()>>,
+    /// Shows the counters to other processes until it is dropped.
+    publisher: Option<Publisher>,
+}
+
+impl Handle {
+    /// Opens the engine and the threads around a device.
+    pub(crate) fn new(
+        config: EngineConfig,
+        device: Box<dyn Device>,
+        random: fastrand::Rng,
+        spin: Duration,
+    ) -> io::Result<Self> {
+        let runtime = Arc::new(Runtime::new(config, device, random, spin)?);
+        Ok(Self { runtime, background: None, publisher: None })
+    }
+
+    /// Starts the thread that makes progress while the application does not.
+    pub(crate) fn start_background(&mut self) -> io::Result<()> {
+        self.background = Some(background::start(&self.runtime)?);
+        Ok(())
+    }
+
+    /// Lets other processes of the user read the counters.
+    pub(crate) fn publish(&mut self) -> io::Result<()> {
+        let source: Weak<Runtime> = Arc::downgrade(&self.runtime);
+        let Runtime { capabilities, addresses, .. } = &*self.runtime;
+        self.publisher = Some(Publisher::start(capabilities.kind, addresses, source)?);
+        Ok(())
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.runtime.stopped.store(true, Ordering::Release);
+        self.runtime.wake_background();
+        if let Some(thread) = self.background.take() {
+            join(thread);
+        }
+        // What queue pairs still owe their peers, such as an acknowledgement, is sent.
+        self.runtime.lock().transmit();
+    }
+}
