@@ -123,6 +123,145 @@ fn packet_transport_and_sim_own_no_clock_and_no_thread() {
     check_words(SANS_IO, CLOCKS_AND_THREADS, "time, packets and randomness come from the caller");
 }
 
+/// The folders inside a crate from below to above: code imports from folders further left only.
+const FOLDERS: &[(&str, &[&str])] = &[
+    ("packet/src", &["frame", "mad"]),
+    ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
+    ("sim/src", &["pair", "adversary", "net", "scenario"]),
+    ("device/src", &["framed", "host", "udp", "fault", "pcap", "tap", "raw", "xdp"]),
+    ("src", &["driver", "observe", "cm", "runtime", "verbs"]),
+    ("tools/src", &["plot", "exchange", "limit", "measure", "perf", "pingpong", "doctor", "bridge"]),
+    ("cli/src", &["dissect", "explain", "sim", "bridge", "demo", "perf"]),
+];
+
+/// The crates from below to above: a crate depends on crates further left only. `src` is the library `roce`.
+const HOUSE: &[&str] = &["packet", "transport", "fault", "capture", "sim", "device", "src", "tools", "cli"];
+
+/// Lines of a crate, its unit tests included.
+const MOST_LINES_OF_A_CRATE: usize = 20_000;
+
+#[test]
+fn arrows_between_folders_point_down() {
+    let files = sources();
+    let mut wrong = Vec::new();
+    for (place, folders) in FOLDERS {
+        let found: Vec<String> = folders_in(place);
+        let unknown = found.iter().filter(|name| !folders.contains(&name.as_str()));
+        wrong.extend(unknown.map(|name| format!("{place}/{name} has no place in FOLDERS of tests/tidy.rs")));
+        let gone = folders.iter().filter(|name| !found.iter().any(|there| there == *name));
+        wrong.extend(
+            gone.map(|name| format!("{place}/{name} is in FOLDERS of tests/tidy.rs and nowhere else")),
+        );
+        for (level, folder) in folders.iter().enumerate() {
+            let inside = [format!("{place}/{folder}/"), format!("{place}/{folder}.rs")];
+            let is_inside = |file: &&Source| inside.iter().any(|begin| file.name.starts_with(begin.as_str()));
+            for file in files.iter().filter(is_inside).filter(|file| !file.is_test()) {
+                // As many steps up as lead out of the folder.
+                let depth = file.name.matches('/').count() - place.matches('/').count();
+                let depth = if file.name.ends_with("/mod.rs") { depth - 1 } else { depth };
+                let up = "super::".repeat(depth);
+                for (number, line) in code_lines(&file.text) {
+                    let line = line.replace(&up, "crate::");
+                    let above = folders[level + 1..].iter().filter(|above| imports(&line, above));
+                    wrong.extend(above.map(|above| format!("{}:{number}: {folder} uses {above}", file.name)));
+                }
+            }
+        }
+    }
+    report(&wrong, "move what both need into the lower folder, or hand it in");
+}
+
+/// Whether a line of code names a folder of its own crate, or one of a list that begins with `crate::{`.
+fn imports(line: &str, folder: &str) -> bool {
+    let direct = line.match_indices("crate::").any(|(at, begin)| {
+        let rest = &line[at + begin.len()..];
+        let is_other = |next: char| next.is_alphanumeric() || next == '_';
+        rest.strip_prefix(folder).is_some_and(|rest| !rest.starts_with(is_other))
+            || rest.strip_prefix('{').is_some_and(|list| {
+                list.split([',', '}']).any(|item| item.trim().split("::").next() == Some(folder))
+            })
+    });
+    direct && !line.contains(&format!("roce_{folder}"))
+}
+
+fn folders_in(place: &str) -> Vec<String> {
+    let entries = fs::read_dir(root().join(place)).expect("a folder of sources").flatten();
+    let is_room = |path: &PathBuf| path.is_dir() && !path.ends_with("tests");
+    let name = |path: PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    entries.map(|entry| entry.path()).filter(is_room).filter_map(name).collect()
+}
+
+#[test]
+fn arrows_between_crates_point_down() {
+    let mut wrong = Vec::new();
+    for (level, folder) in HOUSE.iter().enumerate() {
+        let manifest =
+            if *folder == "src" { "Cargo.toml".to_owned() } else { format!("{folder}/Cargo.toml") };
+        let text = read(&manifest);
+        for above in &HOUSE[level + 1..] {
+            let name = if *above == "src" { "roce".to_owned() } else { format!("roce-{above}") };
+            if normal_dependencies(&text).contains(&name) {
+                wrong.push(format!("{manifest} depends on {name}, which stands above it"));
+            }
+        }
+    }
+    report(&wrong, "an arrow only goes down; see the picture in docs/architecture.md");
+}
+
+/// The names in the table `[dependencies]` alone.
+fn normal_dependencies(manifest: &str) -> BTreeSet<String> {
+    let from = manifest.find("\n[dependencies]").map_or("", |at| &manifest[at + 1..]);
+    dependencies(from.split("\n[").next().unwrap_or_default())
+}
+
+#[test]
+fn arrows_that_point_up_are_noticed() {
+    for line in ["use crate::verbs::Context;", "    crate::verbs::poll();", "use crate::{cm, verbs};"] {
+        assert!(imports(line, "verbs"), "{line}");
+    }
+    for line in ["use crate::verbs_of::X;", "use roce::verbs::Context;", "let verbs = 1;"] {
+        assert!(!imports(line, "verbs"), "{line}");
+    }
+    let manifest =
+        "[package]\nname = \"x\"\n\n[dependencies]\nroce-sim = 1\n\n[dev-dependencies]\nroce-cli = 1\n";
+    let names = normal_dependencies(manifest);
+    assert!(names.contains("roce-sim") && !names.contains("roce-cli"), "{names:?}");
+}
+
+#[test]
+fn no_crate_is_too_large() {
+    let files = sources();
+    let lines_of = |folder: &str| -> usize {
+        let begin = if folder == "src" { "src/".to_owned() } else { format!("{folder}/src/") };
+        let inside = files.iter().filter(|file| file.name.starts_with(&begin));
+        inside.map(|file| file.text.lines().count()).sum()
+    };
+    let large = HOUSE.iter().map(|folder| (folder, lines_of(folder)));
+    let wrong: Vec<String> = large
+        .filter(|(_, lines)| *lines > MOST_LINES_OF_A_CRATE)
+        .map(|(folder, lines)| format!("{folder} has {lines} lines"))
+        .collect();
+    report(&wrong, "find the two crates that it is");
+}
+
+/// The picture of the house in README.md and docs/architecture.md names each crate's folder at the start of a line, from
+/// above to below.
+#[test]
+fn the_picture_of_the_house_shows_the_crates() {
+    for document in ["README.md", "docs/architecture.md"] {
+        let text = read(document);
+        let picture = text.split("```text").find(|block| block.contains("cli/") && block.contains("packet/"));
+        let picture = picture.unwrap_or_else(|| panic!("{document} has no picture of the house"));
+        let picture = picture.split("```").next().unwrap_or_default();
+        let first =
+            |line: &str| line.split_whitespace().next().map(|word| word.trim_end_matches('/').to_owned());
+        let shown: Vec<String> =
+            picture.lines().filter(|line| !line.starts_with(' ')).filter_map(first).collect();
+        let expected: Vec<&str> = HOUSE.iter().rev().copied().collect();
+        assert_eq!(shown, expected, "{document}: the picture and the crates differ");
+    }
+}
+
 #[test]
 fn every_dependency_is_explained() {
     let text = read("docs/dependencies.md");

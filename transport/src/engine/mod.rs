@@ -2,6 +2,7 @@
 
 mod objects;
 mod posting;
+mod qp;
 mod queue_pairs;
 mod receive;
 mod transmit;
@@ -26,10 +27,11 @@ use crate::event::{AsyncEvent, Event, EventQueue};
 use crate::ids::{CqId, SrqId};
 use crate::memory::KeyTable;
 use crate::number_map::NumberMap;
-use crate::qp::{Failure, Halves, Qp, QpAttributes, QpState};
+use crate::qp::{Failure, QpAttributes, QpState};
 use crate::shared::Shared;
 use crate::time::Instant;
 use crate::timer::{Timer, TimerQueue};
+use qp::{Halves, Qp};
 
 /// All queue pairs of one device.
 ///

@@ -6,12 +6,13 @@ use core::net::IpAddr;
 use rand_core::Rng;
 use roce_packet::{Ecn, PathMtu, Qpn};
 
+use super::qp::{Halves, Qp};
 use super::{DestroyError, Engine};
 use crate::congestion::{CnpPace, Congestion};
 use crate::counters::Counters;
 use crate::qp::{
-    AttrMask, CreateQpError, Halves, MAX_RD_ATOMIC, ModifyQpError, Qp, QpAttr, QpAttributes, QpCore, QpInit,
-    QpOptions, QpState, QpType, transition,
+    AttrMask, CreateQpError, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes, QpCore, QpInit, QpOptions,
+    QpState, QpType, transition,
 };
 use crate::rc::{RcRequester, RcResponder};
 use crate::rq::{Landing, ReceiveQueue};

@@ -9,10 +9,11 @@ use roce_packet::{
 };
 
 use super::Engine;
+use super::qp::{Halves, Qp};
 use crate::congestion::Notifier;
 use crate::counters::count;
 use crate::io::{Identification, Received};
-use crate::qp::{Halves, Qp, QpCore, QpType};
+use crate::qp::{QpCore, QpType};
 use crate::shared::Shared;
 use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};

@@ -3,10 +3,11 @@
 use roce_packet::Psn;
 
 use super::Engine;
+use super::qp::{Halves, Qp};
 use crate::congestion::{CnpPace, Leaving};
 use crate::counters::{Counters, count};
 use crate::io::{Transmit, TxSlot};
-use crate::qp::{Halves, Qp, QpState};
+use crate::qp::QpState;
 use crate::rc::{RcRequester, RcResponder};
 use crate::shared::Shared;
 use crate::time::Instant;

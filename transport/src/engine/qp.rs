@@ -1,0 +1,57 @@
+//! A queue pair with its two halves, as the engine holds it.
+
+use crate::qp::QpCore;
+use crate::rc::{RcRequester, RcResponder};
+use crate::rq::Receive;
+use crate::sq::SendQueue;
+use crate::time::Instant;
+use crate::uc::{UcRequester, UcResponder};
+use crate::ud::{UdRequester, UdResponder};
+
+/// One queue pair of an engine.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) core: QpCore,
+    pub(crate) halves: Halves,
+    /// Whether the sending half goes before the other one: the half that sent last goes last.
+    pub(crate) requester_turn: bool,
+    /// Whether it waits in the engine's ready queue.
+    pub(crate) scheduled: bool,
+    /// The earliest entry that the engine's timer queue holds for it.
+    pub(crate) queued_deadline: Option<Instant>,
+}
+
+/// The two halves by transport. They never call each other.
+#[derive(Debug)]
+pub(crate) enum Halves {
+    Rc(RcRequester, RcResponder),
+    Uc(UcRequester, UcResponder),
+    Ud(UdRequester, UdResponder),
+}
+
+impl Halves {
+    pub(crate) fn sq(&self) -> &SendQueue {
+        match self {
+            Self::Rc(requester, _) => &requester.sq,
+            Self::Uc(requester, _) => &requester.sq,
+            Self::Ud(requester, _) => &requester.sq,
+        }
+    }
+
+    pub(crate) fn sq_mut(&mut self) -> &mut SendQueue {
+        match self {
+            Self::Rc(requester, _) => &mut requester.sq,
+            Self::Uc(requester, _) => &mut requester.sq,
+            Self::Ud(requester, _) => &mut requester.sq,
+        }
+    }
+
+    /// Takes a half-filled receive back out of the responder, so that it can be flushed.
+    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+        match self {
+            Self::Rc(_, responder) => responder.take_receive(),
+            Self::Uc(_, responder) => responder.take_receive(),
+            Self::Ud(..) => None,
+        }
+    }
+}
