@@ -7,6 +7,9 @@
 //! [`verbs`] is what applications program against, after libibverbs. Underneath, a `driver` joins one
 //! engine of `roce-transport` to one device of [`device`].
 
+#[macro_use]
+mod setters;
+
 mod bridge;
 #[doc(hidden)]
 pub mod cli;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use roce_packet::{PathMtu, Psn, Qpn, RnrTimer};
 use roce_transport::congestion::{Congestion, Observation};
 use roce_transport::{
-    Access, Counters, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState, QpType, Recovery,
-    RecvWr, SendWr,
+    Access, Counters, ModifyQpError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState,
+    QpType, Recovery, RecvWr, SendWr,
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,20 @@ use super::{CompletionQueue, PathOptions, ProtectionDomain, SharedReceiveQueue, 
 use crate::runtime::Runtime;
 
 /// What a queue pair is made from.
+///
+/// ```
+/// use roce::verbs::{Context, QpType, QueuePairOptions};
+///
+/// # fn main() -> Result<(), roce::verbs::VerbsError> {
+/// let context = Context::open("udp:127.0.0.1,port=0")?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+/// let srq = pd.create_srq(64, 1)?;
+/// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq).srq(&srq).signal_all(true))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct QueuePairOptions<'a> {
     /// Transport.
     pub qp_type: QpType,
@@ -53,6 +66,22 @@ impl<'a> QueuePairOptions<'a> {
     }
 }
 
+/// The delay of RNR NAKs with this code.
+pub(super) fn rnr_timer(code: u8) -> Result<RnrTimer, ModifyQpError> {
+    let error = ModifyQpError::OutOfRange { name: "min_rnr_timer", have: code.into(), limit: 31 };
+    RnrTimer::new(code).ok_or(error)
+}
+
+setters!(QueuePairOptions<'a> {
+    send_cq: &'a CompletionQueue,
+    recv_cq: &'a CompletionQueue,
+    srq: impl Into<Option<&'a SharedReceiveQueue>>,
+    capabilities: QpCapabilities,
+    signal_all: bool,
+    congestion: impl Into<Option<Congestion>>,
+    recovery: impl Into<Option<Recovery>>,
+});
+
 /// What a peer must know to connect: how it is exchanged is the application's business.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
@@ -65,7 +94,15 @@ pub struct Endpoint {
 }
 
 /// How a connection is set up. The default suits most uses.
+///
+/// ```
+/// use roce::verbs::{ConnectOptions, PathMtu, PathOptions};
+///
+/// let path = PathOptions::default().traffic_class(2 | 26 << 2);
+/// let options = ConnectOptions::default().path_mtu(PathMtu::Mtu4096).path(path).timeout(12);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ConnectOptions {
     /// Path MTU, the same at both ends.
     pub path_mtu: PathMtu,
@@ -75,9 +112,9 @@ pub struct ConnectOptions {
     pub timeout: u8,
     /// Retries after timeouts and sequence errors.
     pub retry_cnt: u8,
-    /// Retries after RNR NAKs; 7 is for ever.
+    /// Retries after RNR NAKs; 7 means without end.
     pub rnr_retry: u8,
-    /// The delay that RNR NAKs ask for, as a code of 0 to 31.
+    /// The delay that RNR NAKs ask for, as a code from 0 to 31.
     pub min_rnr_timer: u8,
     /// READs and atomics outstanding as requester.
     pub max_rd_atomic: u8,
@@ -105,6 +142,19 @@ impl Default for ConnectOptions {
         }
     }
 }
+
+setters!(ConnectOptions {
+    path_mtu: PathMtu,
+    path: PathOptions,
+    timeout: u8,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    min_rnr_timer: u8,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+    access: Access,
+    qkey: u32,
+});
 
 /// A queue pair. Dropping the last handle destroys it in whatever state it is.
 #[derive(Clone, Debug)]
@@ -254,6 +304,8 @@ impl QueuePair {
     /// When the peer's address is of another family, or an option is out of range.
     pub fn connect(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<(), VerbsError> {
         let rc = self.0.qp_type == QpType::Rc;
+        // Before anything changes.
+        let min_rnr_timer = rnr_timer(options.min_rnr_timer)?;
         self.modify(&QpAttr {
             pkey_index: Some(0),
             port: Some(1),
@@ -273,7 +325,7 @@ impl QueuePair {
             dest_qpn: Some(peer),
             rq_psn: Some(Psn::new(remote.psn)),
             max_dest_rd_atomic: rc.then_some(options.max_dest_rd_atomic),
-            min_rnr_timer: if rc { RnrTimer::new(options.min_rnr_timer & 31) } else { None },
+            min_rnr_timer: rc.then_some(min_rnr_timer),
             ..QpAttr::to_state(QpState::Rtr)
         })?;
         self.modify(&QpAttr {

@@ -117,13 +117,13 @@ fn nobody_there_and_nobody_ready() {
     within(60, || {
         let (near, far) = rc_pair();
         let (near_qp, far_qp) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
-        connect_qps(&near_qp, &far_qp, &ConnectOptions { rnr_retry: 1, ..ConnectOptions::default() });
+        connect_qps(&near_qp, &far_qp, &ConnectOptions::default().rnr_retry(1));
         near_qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello")).unwrap();
         let wc = fail(&near.send_cq, WcStatus::RnrRetryExceededError);
         assert_eq!(wc.cause, Cause::RnrRetries);
 
         let near_qp = near.another_qp(QpType::Rc);
-        let options = ConnectOptions { timeout: 8, retry_cnt: 2, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().timeout(8).retry_cnt(2);
         near_qp.connect(&far_qp.endpoint().unwrap(), &options).unwrap();
         drop(far_qp);
         near_qp.post_send(&SendWr::inline(2, SendOp::Send, b"hello")).unwrap();
@@ -141,7 +141,7 @@ fn objects_of_two_contexts_do_not_mix() {
         let (cq, foreign) = (one.create_cq(4, None).unwrap(), other.create_cq(4, None).unwrap());
         let error = "the completion queue belongs to another context";
         says(pd.create_qp(&QueuePairOptions::new(QpType::Rc, &foreign)), &[error]);
-        let options = QueuePairOptions { recv_cq: &foreign, ..QueuePairOptions::new(QpType::Rc, &cq) };
+        let options = QueuePairOptions::new(QpType::Rc, &cq).recv_cq(&foreign);
         says(pd.create_qp(&options), &[error]);
         let channel = other.create_channel().unwrap();
         says(one.create_cq(4, Some(&channel)), &["the completion channel belongs to another context"]);
@@ -201,7 +201,7 @@ fn a_path_mtu_that_the_link_does_not_carry() {
         assert_eq!(context.largest_path_mtu(), Some(PathMtu::Mtu1024));
         let side = Side::new(context, QpType::Rc);
         let remote = Endpoint { address: "192.0.2.2".parse().unwrap(), qpn: 17, psn: 0 };
-        let options = ConnectOptions { path_mtu: PathMtu::Mtu2048, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().path_mtu(PathMtu::Mtu2048);
         let parts =
             ["path MTU 2048 needs a link MTU of 2112", "the device has 1500", "use a smaller path MTU"];
         says(side.qp.connect(&remote, &options), &parts);
@@ -250,7 +250,7 @@ fn limits_are_named() {
         drop(qps);
         pd.create_qp(&options).unwrap();
         let capabilities = QpCapabilities { max_inline: 513, ..QpCapabilities::default() };
-        says(pd.create_qp(&QueuePairOptions { capabilities, ..options }), &["max_inline is 513", "512"]);
+        says(pd.create_qp(&options.capabilities(capabilities)), &["max_inline is 513", "512"]);
         let _regions = [1, 2].map(|len| pd.allocate(len, Access::empty()).unwrap());
         says(pd.allocate(1, Access::empty()), &["all 2 memory keys are in use", "raise the limit"]);
         says(pd.alloc_window(WindowType::Type1), &["all 2 memory keys are in use"]);

@@ -7,10 +7,11 @@ use anyhow::{Context as _, bail};
 use roce_transport::{GRH_AREA, WcFlags};
 
 use super::world::{Order, Report, TARGET, Transport, World, injector};
+use crate::cli::common::set;
 use crate::cm::Exchange;
 use crate::device::OpenOptions;
 use crate::perf;
-use crate::verbs::Context;
+use crate::verbs::{Context, ContextBuilder};
 
 /// Serves the first process at `address` until it says that it is done or goes away.
 pub(super) fn run(address: SocketAddr) -> anyhow::Result<()> {
@@ -99,7 +100,8 @@ fn open(
         None => None,
     };
     let options = OpenOptions { transmit_faults, ..OpenOptions::default() };
-    let world = World::new(Context::builder().seed(seed).options(options).open(device)?)?;
+    let world =
+        World::new(set(Context::builder(), seed, ContextBuilder::seed).options(options).open(device)?)?;
     let introduction = world.introduction()?;
     *slot = Some(world);
     Ok(Report::Opened(introduction))

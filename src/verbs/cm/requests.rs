@@ -1,6 +1,6 @@
 //! The listening side: requests for connections, and questions for services.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -115,8 +115,9 @@ impl Drop for ConnectRequest {
 impl ConnectRequest {
     /// The peer's address and the port that it says to connect from.
     #[must_use]
-    pub fn peer(&self) -> (IpAddr, u16) {
-        (self.request.path.destination, self.request.ip_cm.map_or(0, |header| header.source_port))
+    pub fn peer(&self) -> SocketAddr {
+        let port = self.request.ip_cm.map_or(0, |header| header.source_port);
+        SocketAddr::new(self.request.path.destination, port)
     }
 
     /// What the peer's application said: 56 bytes, as the peer padded them.
@@ -160,9 +161,9 @@ impl ConnectRequest {
             self.refuse(RejReason::INVALID_PATH_MTU, &[])?;
             return Err(error.into());
         }
+        let preparation = parameters.preparation(qp)?;
         initialise(&self.context, qp, parameters.access)?;
         let (id, offer) = (self.request.id, parameters.offer(qp));
-        let preparation = parameters.preparation(qp);
         with_cm(&self.context, |cm, now, nic| {
             let agreed = cm.manager.preview(id, &offer)?;
             // Ready before the peer is told: its first packet may come at once.
@@ -228,8 +229,9 @@ impl Drop for DatagramRequest {
 impl DatagramRequest {
     /// The peer's address and the port that it says to ask from.
     #[must_use]
-    pub fn peer(&self) -> (IpAddr, u16) {
-        (self.request.path.destination, self.request.ip_cm.map_or(0, |header| header.source_port))
+    pub fn peer(&self) -> SocketAddr {
+        let port = self.request.ip_cm.map_or(0, |header| header.source_port);
+        SocketAddr::new(self.request.path.destination, port)
     }
 
     /// What the peer's application said: 180 bytes, as the peer padded them.
