@@ -3,17 +3,14 @@
 //! Two contexts on addresses of 127.64.0.0/10 that are this process's own, each with a device, an engine and a thread of its own, as two processes
 //! would have them. The aim is for 64 KiB messages at path MTU 4096.
 
-#[path = "../tests/common/address.rs"]
-mod address;
-
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use address::own_address;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use roce::cm::Exchange;
-use roce::perf::{self, Completion, Op, Plan, Post, Signal, Tool};
 use roce::verbs::Context;
+use roce_testing::own_address;
+use roce_tools::exchange::Exchange;
+use roce_tools::measure::{self as perf, Completion, Op, Plan, Post, Signal, Tool};
 
 /// Messages of one measurement of `size`: about 64 MiB, and never fewer than the buffers.
 fn messages(size: usize) -> u64 {

@@ -16,13 +16,13 @@ use std::time::Duration;
 use roce::device::OpenOptions;
 use roce::device::memory::MemoryDevice;
 use roce::device::pcap::CaptureFile;
-use roce::observe::pcap_file::{CaptureReader, Direction, PcapWriter};
 use roce::verbs::*;
+use roce_capture::{CaptureReader, Direction, PcapWriter};
+use roce_fault::FaultInjector;
 use roce_packet::{
     Cnp, Ecn, Encapsulation, Envelope, Frame, FrameHeaders, MacAddr, Path, PauseFrame, VlanTag, icrc,
     pause::PauseRequest,
 };
-use roce_sim::fault::FaultInjector;
 
 type Outcome = Result<(), Box<dyn Error>>;
 /// A capture: the name of its file and what makes it.

@@ -10,20 +10,11 @@
 #[macro_use]
 mod setters;
 
-mod bridge;
-#[doc(hidden)]
-pub mod cli;
-pub mod cm;
-pub mod device;
-pub mod doctor;
+mod cm;
 mod driver;
-mod host;
-pub mod limit;
 pub mod observe;
-pub mod perf;
-pub mod perftest;
-pub mod pingpong;
-pub mod plot;
 mod runtime;
 pub mod tcp;
 pub mod verbs;
+
+pub use roce_device as device;

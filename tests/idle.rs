@@ -1,7 +1,7 @@
 //! What a process costs that has nothing to do, and what is left of a context that is gone. Alone in its
 //! process, because it measures all of it.
 
-mod common;
+use roce_testing as common;
 
 use std::time::{Duration, Instant};
 

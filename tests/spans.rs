@@ -1,16 +1,16 @@
 //! The spans of the library: who watches sees them, and where nobody does none is made.
 
-mod common;
+use roce_testing as common;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex};
 
-use roce::cm::Exchange;
 use roce::device::memory::MemoryDevice;
-use roce::perf::{self, Completion, Op, Plan, Post, Signal, Tool};
 use roce::verbs::*;
+use roce_tools::exchange::Exchange;
+use roce_tools::measure::{self as perf, Completion, Op, Plan, Post, Signal, Tool};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};

@@ -7,7 +7,7 @@
 use std::io::{Cursor, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use roce::observe::pcap_file::{CaptureReader, Direction, LinkType, MAX_PACKET, PcapWriter};
+use roce_capture::{CaptureReader, Direction, LinkType, MAX_PACKET, PcapWriter};
 use roce_packet::Dissection;
 
 /// What a packet said, and the error at the end as text.

@@ -3,14 +3,11 @@
 //! Those lie outside the repository, in `../shared`. Where that is missing the tests here say so and
 //! pass; `ROCE_TEST_REQUIRE=all` makes them fail instead.
 
-#[path = "../../tests/common/skip.rs"]
-mod skip;
-
 use std::path::PathBuf;
 
 use roce_packet::{Bth, Direction, HeaderSet, NakCode, Opcode, OpcodeInfo, PayloadRule, RnrTimer, Syndrome};
+use roce_testing::skip_unless;
 use serde_json::Value;
-use skip::skip_unless;
 
 /// One file of vectors, or `None` (after saying so) if it is not here.
 #[track_caller]

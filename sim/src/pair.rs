@@ -30,7 +30,7 @@ use roce_transport::{
     Transmit, TxSlot, Verdict, Wc,
 };
 
-use crate::fault::{self, FaultInjector};
+use roce_fault::FaultInjector;
 
 pub use host::{Host, MEMORY_BASE, MEMORY_LEN, Side};
 pub use settings::{Settings, bring_up_attributes};
@@ -420,7 +420,8 @@ impl Pair {
             self.launch(packet, 0);
             return;
         };
-        let fault::Verdict::Deliver(delivery) = injector.inject(self.now, packet.path.ecn(), &packet.bytes)
+        let roce_fault::Verdict::Deliver(delivery) =
+            injector.inject(self.now, packet.path.ecn(), &packet.bytes)
         else {
             return;
         };

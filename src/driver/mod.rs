@@ -3,7 +3,6 @@
 //! A [`Nic`] knows nothing of locks, threads and connections. What is above it calls it: connection management borrows it,
 //! and the runtime decides when it makes progress.
 
-pub(crate) mod clock;
 mod groups;
 mod holders;
 mod path;
@@ -15,8 +14,7 @@ use std::net::IpAddr;
 
 use roce_transport::{Engine, Instant, TxSlot, Verdict};
 
-use crate::device::Device;
-use clock::Clock;
+use crate::device::{Clock, Device};
 use holders::Holders;
 
 pub(crate) use groups::GroupError;

@@ -2,13 +2,10 @@
 
 mod advice;
 mod counters;
-mod events;
-pub mod pcap_file;
 mod publish;
 
 pub use advice::advice;
 pub use counters::{CounterSource, Snapshot};
-pub use events::EventStream;
 pub use publish::{Published, published};
 
 pub(crate) use publish::Publisher;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use roce::device::OpenOptions;
 use roce::verbs::*;
-use roce_sim::fault::FaultInjector;
+use roce_fault::FaultInjector;
 
 use crate::common::within;
 use crate::world::*;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use roce::device::OpenOptions;
 use roce::verbs::*;
-use roce_sim::fault::FaultInjector;
+use roce_fault::FaultInjector;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 

@@ -5,10 +5,10 @@ use std::path::Path as FilePath;
 
 use roce::device::OpenOptions;
 use roce::device::pcap::CaptureFile;
-use roce::observe::pcap_file::CaptureReader;
 use roce::verbs::*;
+use roce_capture::CaptureReader;
+use roce_fault::FaultInjector;
 use roce_packet::Frame;
-use roce_sim::fault::FaultInjector;
 
 use crate::common::within;
 use crate::world::*;

@@ -1,7 +1,6 @@
 //! The verbs as an application sees them: two contexts in one process, over real sockets and in memory.
 
-#[path = "../common/mod.rs"]
-mod common;
+use roce_testing as common;
 
 mod cm;
 mod concurrency;
@@ -14,6 +13,9 @@ mod lifetimes;
 mod messages;
 mod multicast;
 mod operations;
+#[path = "../../device/src/framed/tests/rig.rs"]
+mod rig;
+mod roce_v1;
 mod rping;
 mod shared_receives;
 mod wakers;

@@ -3,10 +3,10 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::Instant;
 
-use roce::cm::Messages;
 use roce::device::OpenOptions;
 use roce::verbs::*;
-use roce_sim::fault::FaultInjector;
+use roce_fault::FaultInjector;
+use roce_tools::exchange::Messages;
 
 use crate::common::within;
 use crate::world::*;

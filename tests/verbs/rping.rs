@@ -1,9 +1,11 @@
 //! rping's ping-pong between two contexts, over connections of connection management.
 
-use roce::cm::{MAX_PING, MIN_PING, RPING_PORT, RpingError, RpingPlan, rping_client, rping_serve};
 use roce::device::OpenOptions;
 use roce::verbs::*;
-use roce_sim::fault::FaultInjector;
+use roce_fault::FaultInjector;
+use roce_tools::rping::{
+    MAX_PING, MIN_PING, RPING_PORT, RpingError, RpingPlan, client as rping_client, serve as rping_serve,
+};
 
 use crate::common::within;
 use crate::world::*;

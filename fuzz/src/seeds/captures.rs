@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use roce::observe::pcap_file::{CaptureReader, Direction, PcapWriter};
+use roce_capture::{CaptureReader, Direction, PcapWriter};
 use roce_packet::{
     Bth, Cnp, Encapsulation, Frame, FrameHeaders, ImmDt, MacAddr, Opcode, Path, PathMtu, Psn, Qpn, VlanTag,
 };

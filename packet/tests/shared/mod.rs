@@ -1,12 +1,9 @@
 //! What stands outside the repository, in `../shared`: vectors, and captures of real NICs and kernels.
 
-#[path = "../../../tests/common/skip.rs"]
-mod skip;
-
 use std::path::PathBuf;
 
+use roce_testing::skip_unless;
 use serde_json::Value;
-use skip::skip_unless;
 
 /// The folder with vectors and captures, or `None` (after saying so) if it is not here.
 #[track_caller]

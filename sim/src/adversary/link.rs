@@ -8,8 +8,8 @@ use roce_transport::{Instant, Transmit};
 
 use super::plan::Plan;
 use super::random::Random;
-use crate::fault::{Delivery, FaultInjector, Verdict};
 use crate::pair::Side;
+use roce_fault::{Delivery, FaultInjector, Verdict};
 
 /// A packet on its way.
 #[derive(Debug)]

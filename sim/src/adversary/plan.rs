@@ -6,7 +6,7 @@ use roce_transport::{QpType, Recovery};
 
 use super::random::Random;
 use super::work::{Flow, Shape};
-use crate::fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
+use roce_fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
 
 /// What a run has to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::frame::{Fifo, FrameId, Frames};
 use super::settings::PRIORITIES;
 use super::time::Time;
 use super::topology::LinkSpec;
-use crate::fault::FaultInjector;
+use roce_fault::FaultInjector;
 
 /// The queue of pause frames: before all others, never paused.
 pub(super) const CONTROL: usize = PRIORITIES;

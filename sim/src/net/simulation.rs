@@ -17,7 +17,7 @@ use super::topology::{LinkSpec, NodeKind, Topology, TopologyError};
 use super::trace::Trace;
 use super::workload::{FlowSpec, WorkloadError, check};
 use super::world::{Captured, Event, World};
-use crate::fault::FaultInjector;
+use roce_fault::FaultInjector;
 
 /// Why a network cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

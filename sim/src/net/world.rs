@@ -10,7 +10,6 @@ use super::route::{Routes, other_end};
 use super::settings::{PauseMode, Settings};
 use super::time::Time;
 use super::trace::Trace;
-use crate::fault;
 
 /// What is going to happen.
 #[derive(Clone, Copy, Debug)]
@@ -151,21 +150,22 @@ impl World {
         let Some(faults) = &mut self.ports[port as usize].faults else { return };
         let verdict = faults.injector.inject_headers(now, ecn, self.frames.bytes(id), len);
         // What is lost, or waits to be overtaken itself, overtakes nobody.
-        let overtakes = matches!(&verdict, fault::Verdict::Deliver(delivery) if delivery.reorder.is_none());
+        let overtakes =
+            matches!(&verdict, roce_fault::Verdict::Deliver(delivery) if delivery.reorder.is_none());
         let released = if overtakes { release_overtaken(&mut faults.held) } else { Vec::new() };
         match verdict {
-            fault::Verdict::Drop => {
+            roce_fault::Verdict::Drop => {
                 self.ports[port as usize].stats.drop(DropReason::Link);
                 self.frames.remove(id);
             }
-            fault::Verdict::Deliver(delivery) => self.deliver(port, id, arrival, &delivery),
+            roce_fault::Verdict::Deliver(delivery) => self.deliver(port, id, arrival, &delivery),
         }
         for id in released {
             self.events.push(arrival, Event::Arrive { port: other_end(port), frame: id });
         }
     }
 
-    fn deliver(&mut self, port: u32, id: FrameId, arrival: Time, delivery: &fault::Delivery) {
+    fn deliver(&mut self, port: u32, id: FrameId, arrival: Time, delivery: &roce_fault::Delivery) {
         let arrival = arrival + Time::from_ns(delivery.delay_ns);
         let there = other_end(port);
         let frame = self.frames.get_mut(id);

@@ -7,8 +7,8 @@ use toml::Spanned;
 use super::build::{Wrong, link};
 use super::file::{self, Shape};
 use super::{Load, ScenarioError};
-use crate::fault::FaultPlan;
 use crate::net::{Clos, Link, LinkSpec, Topology};
+use roce_fault::FaultPlan;
 
 /// Makes an error out of a place and a reason.
 pub(super) type Blame<'a> = dyn Fn(Range<usize>, Wrong) -> ScenarioError + 'a;

@@ -10,8 +10,8 @@
 //! ```
 
 use super::{Link, LinkSpec, NodeId, NodeKind, Topology};
-use crate::fault::FaultPlan;
 use crate::net::units::{parse_rate, parse_time};
+use roce_fault::FaultPlan;
 
 /// What is wrong with a topology file, and in which line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +25,7 @@ pub struct TopologyFileError {
 
 impl Topology {
     /// Reads the text form; links without rate or delay are like `default`. A fault plan may follow the delay, in
-    /// the words of [`crate::fault::FaultPlan`].
+    /// the words of [`roce_fault::FaultPlan`].
     ///
     /// # Errors
     ///

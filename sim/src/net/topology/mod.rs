@@ -4,7 +4,7 @@ mod file;
 mod generate;
 
 use super::time::Time;
-use crate::fault::FaultPlan;
+use roce_fault::FaultPlan;
 
 pub use file::TopologyFileError;
 pub use generate::Clos;

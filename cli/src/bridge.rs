@@ -1,0 +1,393 @@
+//! `roce bridge`: a bump in the wire.
+
+mod series;
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use roce_fault::FaultPlan;
+use roce_sim::net::units::parse_time;
+use serde_json::{Value, json};
+
+use super::sim::shipped::Source;
+use super::terminal::Output;
+use roce_tools::bridge::{
+    Bridge, Counts, Observer, Origin, Queue, QueuePairCounts, QueueSettings, Runner, Scenario, Side,
+};
+use series::Series;
+
+/// Forward everything between two devices, and do to RoCE packets what a bad network does
+///
+/// Stands between two hosts, hardware included, as a cable would. What is not RoCE passes as it is. RoCE packets meet
+/// --fault, then a queue with --rate, marks and pauses, then --delay. A scenario file says the same and more, such as
+/// different things for the two directions: docs/bridge.md. Ends with --duration or Ctrl-C.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Device on the left: raw:INTERFACE or tap:NAME
+    #[arg(long, value_name = "DEVICE")]
+    left: Option<String>,
+
+    /// Device on the right
+    #[arg(long, value_name = "DEVICE")]
+    right: Option<String>,
+
+    /// Read what to do from this file (TOML), which may be a scenario of `roce sim` with one switch, or one that is shipped
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_THE_FILE)]
+    scenario: Option<String>,
+
+    /// Whose packets --fault and the queue are for: those that come from the left, from the right, or both
+    #[arg(long, value_enum, hide_possible_values = true, value_name = "SIDE", default_value = "both")]
+    from: Origin,
+
+    /// What to do to packets, such as drop=1% or rule:rpsn=5,pass=1,action=drop; as for the other commands
+    #[arg(long, value_name = "PLAN")]
+    fault: Option<FaultPlan>,
+
+    /// Rate of the wire, preamble and gap included, such as 1Gbps
+    #[arg(long, value_name = "RATE")]
+    rate: Option<String>,
+
+    /// How long every packet travels, such as 20us
+    #[arg(long, value_name = "TIME")]
+    delay: Option<String>,
+
+    /// Bytes in the queue of a priority, beyond which packets are lost [default: 2MB]
+    #[arg(long, value_name = "BYTES")]
+    queue: Option<String>,
+
+    /// Mark packets that leave more than this many bytes in the queue, with --kmax and --pmax
+    #[arg(long, value_name = "BYTES")]
+    kmin: Option<String>,
+
+    /// Mark all that leave more than this behind
+    #[arg(long, value_name = "BYTES")]
+    kmax: Option<String>,
+
+    /// The share that is marked just below --kmax, 0 to 1
+    #[arg(long, value_name = "SHARE")]
+    pmax: Option<f64>,
+
+    /// Mark all that leave more than this many bytes in the queue, and no others
+    #[arg(long, value_name = "BYTES")]
+    step: Option<String>,
+
+    /// Priorities whose sender is paused (PFC), such as 3,4
+    #[arg(long, value_name = "PRIORITIES", value_delimiter = ',')]
+    pfc: Option<Vec<u8>>,
+
+    /// Pause above so many bytes in the queue [default: 500KB]
+    #[arg(long, value_name = "BYTES")]
+    xoff: Option<String>,
+
+    /// End the pause at so many [default: four fifths of --xoff]
+    #[arg(long, value_name = "BYTES")]
+    xon: Option<String>,
+
+    /// What chance starts from: the same seed and the same packets, the same decisions [default: 0]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// End after this time, such as 10s
+    #[arg(long, value_name = "TIME")]
+    duration: Option<String>,
+
+    /// Write all frames to this file (pcapng), those that were touched with a comment
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+
+    /// Write rates.csv, by queue pair, and queues.csv into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Time between two lines of these [default: 100ms]
+    #[arg(long, value_name = "TIME", requires = "out")]
+    interval: Option<String>,
+
+    /// Print JSON at the end
+    #[arg(long)]
+    json: bool,
+
+    /// Write nothing while it runs
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Options that a scenario file has, too.
+const OF_THE_FILE: [&str; 12] =
+    ["from", "fault", "rate", "delay", "queue", "kmin", "kmax", "pmax", "step", "pfc", "xoff", "xon"];
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let scenario = read(args)?;
+    let device = |option: &Option<String>, file: &Option<String>, name| {
+        let device = option.as_ref().or(file.as_ref()).cloned();
+        device.with_context(|| format!("--{name} is missing; it takes a device such as raw:eth0 or tap:tap0"))
+    };
+    let left = device(&args.left, &scenario.left, "left")?;
+    let right = device(&args.right, &scenario.right, "right")?;
+    if left == right {
+        bail!("{left} is on both sides; a bridge joins two devices");
+    }
+    // Before anything else, so that no signal is missed.
+    let mut live = Live::new(scenario.duration, args.quiet)?;
+    if let Some(dir) = &args.out {
+        let interval = args.interval.as_deref().map(parse_time).transpose()?;
+        let interval = interval.map_or(INTERVAL, |time| Duration::from_nanos(time.as_ns()));
+        live.series = Some(Series::create(dir, interval)?);
+    }
+    let mut runner = Runner::open(&scenario.settings, [&left, &right])?;
+    if let Some(path) = &args.pcap {
+        runner.capture(path)?;
+    }
+    let [left_mtu, right_mtu] = runner.mtus();
+    if left_mtu != right_mtu {
+        tracing::warn!("{left} has MTU {left_mtu} and {right} {right_mtu}: longer packets get lost");
+    }
+    if !args.json {
+        writeln!(output, "forwarding between {left} and {right}; Ctrl-C ends it")?;
+        output.flush()?;
+    }
+    runner.run(&mut live)?;
+    if let Some(series) = live.series.take() {
+        series.finish()?;
+    }
+    if args.json {
+        serde_json::to_writer_pretty(&mut *output, &document(&runner, &live))?;
+        writeln!(output)?;
+    } else {
+        print(output, &runner)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The scenario: that of the file, or that of the options.
+fn read(args: &Args) -> anyhow::Result<Scenario> {
+    let mut scenario = match &args.scenario {
+        Some(name) => {
+            let source = Source::find(name)?;
+            Scenario::parse(&source.text, &|file| source.load(file))
+                .with_context(|| format!("the scenario {name}"))?
+        }
+        None => of_options(args)?,
+    };
+    if let Some(seed) = args.seed {
+        scenario.settings.seed = seed;
+    }
+    if let Some(text) = &args.duration {
+        scenario.duration = Some(Duration::from_nanos(parse_time(text)?.as_ns()));
+    }
+    Ok(scenario)
+}
+
+fn of_options(args: &Args) -> anyhow::Result<Scenario> {
+    let mut scenario = Scenario::default();
+    let queue = Queue {
+        from: args.from,
+        rate: args.rate.clone(),
+        delay: args.delay.clone(),
+        bytes: args.queue.clone(),
+        kmin: args.kmin.clone(),
+        kmax: args.kmax.clone(),
+        pmax: args.pmax,
+        step: args.step.clone(),
+        pfc: args.pfc.clone(),
+        xoff: args.xoff.clone(),
+        xon: args.xon.clone(),
+    };
+    let queue = queue.build(&QueueSettings::default()).map_err(anyhow::Error::msg)?;
+    for side in args.from.sides() {
+        let direction = scenario.settings.direction_mut(side);
+        direction.queue = queue.clone();
+        direction.faults = args.fault.clone().unwrap_or_default();
+    }
+    Ok(scenario)
+}
+
+/// Says every second what goes through, and when it is time to end.
+struct Live {
+    signals: SignalFd,
+    end: Option<Duration>,
+    quiet: bool,
+    /// When the next lines are due.
+    lines: Duration,
+    series: Option<Series>,
+    last: Duration,
+    before: [Counts; 2],
+    queue_pairs: [Vec<QueuePairCounts>; 2],
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Between two samples.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+impl Live {
+    fn new(duration: Option<Duration>, quiet: bool) -> anyhow::Result<Self> {
+        let mut signals = SigSet::empty();
+        signals.add(Signal::SIGINT);
+        signals.add(Signal::SIGTERM);
+        signals.thread_block().context("blocking signals")?;
+        let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
+        Ok(Self {
+            signals: signals.context("waiting for signals")?,
+            end: duration,
+            quiet,
+            lines: duration.map_or(SECOND, |duration| duration.min(SECOND)),
+            series: None,
+            last: Duration::ZERO,
+            before: Default::default(),
+            queue_pairs: Default::default(),
+        })
+    }
+
+    /// One line for each direction in which there was something, and one for each queue pair that has trouble.
+    fn print(&mut self, since_start: Duration, bridge: &Bridge) {
+        let seconds = (since_start - self.last).as_secs_f64().max(1e-3);
+        let mut text = String::new();
+        for side in Side::BOTH {
+            let (now, before) = (bridge.counts(side), &self.before[side as usize]);
+            let bits = (now.forwarded_bytes - before.forwarded_bytes) as f64 * 8.0 / seconds;
+            text += &format!(
+                "{:7.1} s  from {:5}  {:8} packets  {:9.1} Mb/s  marked {}  dropped {}  queue {} B  CNPs {}  NAKs {}  \
+                 retransmissions {}\n",
+                since_start.as_secs_f64(),
+                side.name(),
+                now.packets - before.packets,
+                bits / 1e6,
+                now.marked() - before.marked(),
+                now.dropped() - before.dropped(),
+                now.queue_bytes,
+                now.cnps - before.cnps,
+                now.naks - before.naks,
+                now.retransmissions - before.retransmissions,
+            );
+            let known = std::mem::take(&mut self.queue_pairs[side as usize]);
+            let current: Vec<QueuePairCounts> = bridge.queue_pairs(side).copied().collect();
+            for (index, one) in current.iter().enumerate().take(MOST_QUEUE_PAIRS) {
+                let before = known.get(index).copied().unwrap_or_default();
+                let more = |now: u64, before: u64| now - before;
+                let cnps = more(one.cnps, before.cnps);
+                let naks = more(one.naks, before.naks);
+                let retransmissions = more(one.retransmissions, before.retransmissions);
+                if cnps + naks + retransmissions > 0 {
+                    text += &format!(
+                        "           to QP {} ({:#08x})  CNPs {cnps}  NAKs {naks}  retransmissions {retransmissions}\n",
+                        one.relative_qp, one.qpn,
+                    );
+                }
+            }
+            self.queue_pairs[side as usize] = current;
+            self.before[side as usize] = now;
+        }
+        self.last = since_start;
+        // There is nobody to tell that nobody reads it.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+}
+
+/// Queue pairs with lines of their own each second.
+const MOST_QUEUE_PAIRS: usize = 16;
+
+impl Observer for Live {
+    fn end(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.signals.as_fd())
+    }
+
+    fn next(&self) -> Duration {
+        self.series.as_ref().map_or(self.lines, |series| series.next().min(self.lines))
+    }
+
+    fn look(&mut self, since_start: Duration, bridge: &Bridge) -> ControlFlow<()> {
+        if let Some(series) = &mut self.series {
+            series.look(since_start, bridge);
+        }
+        if since_start >= self.lines {
+            if !self.quiet {
+                self.print(since_start, bridge);
+            }
+            self.lines = (self.lines + SECOND).max(since_start);
+            self.lines = self.end.map_or(self.lines, |end| end.min(self.lines));
+        }
+        let ends = self.end.is_some_and(|end| end <= since_start) || self.is_signalled();
+        if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+impl Live {
+    /// For a bridge that never has to wait.
+    fn is_signalled(&self) -> bool {
+        matches!(self.signals.read_signal(), Ok(Some(_)))
+    }
+}
+
+fn document(runner: &Runner, live: &Live) -> Value {
+    let direction = |side: Side| {
+        let queue_pairs: Vec<_> = runner.bridge().queue_pairs(side).collect();
+        let device: serde_json::Map<String, Value> = runner
+            .device_counters(side)
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .collect();
+        json!({
+            "interface": runner.interfaces()[side as usize],
+            "counts": runner.bridge().counts(side),
+            "queue_pairs": queue_pairs,
+            "device": device,
+        })
+    };
+    json!({
+        "seconds": runner.seconds(),
+        "ended_by": if live.end.is_some_and(|end| end.as_secs_f64() <= runner.seconds()) { "duration" } else { "signal" },
+        "from_left": direction(Side::Left),
+        "from_right": direction(Side::Right),
+    })
+}
+
+fn print(output: &mut Output, runner: &Runner) -> anyhow::Result<()> {
+    for side in Side::BOTH {
+        let Value::Object(counts) = serde_json::to_value(runner.bridge().counts(side))? else { continue };
+        writeln!(output, "from {}:", side.name())?;
+        for (name, value) in counts.iter().filter(|(_, value)| **value != json!(0)) {
+            writeln!(output, "  {name:18} {value}")?;
+        }
+        for one in runner.bridge().queue_pairs(side) {
+            let QueuePairCounts { relative_qp, qpn, packets, retransmissions, cnps, naks, rnr_naks, .. } =
+                one;
+            writeln!(
+                output,
+                "  to QP {relative_qp} ({qpn:#08x}): {packets} packets, {retransmissions} retransmissions, {cnps} CNPs, \
+                 {naks} NAKs, {rnr_naks} RNR NAKs"
+            )?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_the_file_says_cannot_be_said_beside_it() {
+        let scenario = ["bridge", "--scenario", "file.toml"];
+        let alone = Command::try_parse_from(scenario).unwrap();
+        assert_eq!(alone.args.from, Origin::Both);
+        for option in [["--from", "left"], ["--from", "both"], ["--rate", "1Gbps"]] {
+            let error = Command::try_parse_from([&scenario[..], &option].concat()).unwrap_err().to_string();
+            assert!(error.contains(option[0]) && error.contains("cannot be used with"), "{error}");
+        }
+    }
+}

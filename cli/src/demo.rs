@@ -1,0 +1,332 @@
+//! `roce demo`: the main job in half a minute, without root and without set-up.
+
+mod operations;
+mod peer;
+mod world;
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+
+use super::common::set;
+use super::measure::{print_columns, print_row};
+use super::terminal::{Output, Paint};
+use operations::{OPERATIONS, Outcome};
+use roce::verbs::{Context, ContextBuilder};
+use roce_device::OpenOptions;
+use roce_device::pcap::CaptureFile;
+use roce_tools::exchange::Exchange;
+use roce_tools::measure::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
+use world::{Order, Report, World};
+
+const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+/// How often each operation is repeated under loss.
+const ROUNDS_UNDER_LOSS: u32 = 20;
+
+/// Show the main job in half a minute: two processes, real RoCE v2 packets, no root
+///
+/// Two processes on 127.0.0.1 and 127.0.0.2, UDP port 4791, exchange every RC operation plus UC and UD
+/// with contents verified, then the same while 1 % of the packets is lost, then a small ping and blast
+/// table. The packets of the first two parts are written to demo.pcapng.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Where to write the packets
+    #[arg(long, value_name = "FILE", default_value = "demo.pcapng")]
+    pcap: PathBuf,
+
+    /// Make queue pair numbers, keys, PSNs and losses repeatable
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Faults of the second part, on the way out of both processes
+    #[arg(long, value_name = "PLAN", default_value = "drop=1%")]
+    fault: roce_fault::FaultPlan,
+
+    /// Device of this process and of the other one
+    #[arg(long, value_name = "DEVICE", num_args = 2, value_names = ["NEAR", "FAR"])]
+    device: Vec<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// The other process: address of the exchange
+    #[arg(long, hide = true, value_name = "ADDRESS")]
+    peer_of: Option<SocketAddr>,
+}
+
+/// Everything that the demo found, for `--json`.
+#[derive(Default, serde::Serialize)]
+struct Findings {
+    operations: Vec<Outcome>,
+    under_loss: Vec<Outcome>,
+    retransmitted_packets: u64,
+    timeouts: u64,
+    sequence_naks: u64,
+    ping: Vec<Row>,
+    blast: Vec<Row>,
+    seconds: f64,
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    if let Some(address) = args.peer_of {
+        peer::run(address)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let started = Instant::now();
+    let mut demo = Demo::start(args)?;
+    let mut findings = Findings::default();
+    let captures = CaptureFile::create(&args.pcap, &["clean", "with faults"])
+        .with_context(|| format!("making {}; --pcap chooses another place", args.pcap.display()))?;
+    let mut captures = captures.into_iter();
+
+    demo.say(output, "1. Every operation, contents verified at the other end")?;
+    findings.operations = demo.operations(output, captures.next(), false, 1)?;
+
+    demo.say(
+        output,
+        &format!("2. The same {ROUNDS_UNDER_LOSS} times over while packets suffer {}", args.fault),
+    )?;
+    findings.under_loss = demo.operations(output, captures.next(), true, ROUNDS_UNDER_LOSS)?;
+    demo.tell_recovery(output, &mut findings)?;
+
+    demo.say(output, "3. Latency: SEND there and back")?;
+    findings.ping = demo.measure(output, Tool::Ping, Op::Send, &[8, 4096], 3_000)?;
+    demo.say(output, "4. Throughput: WRITE one way")?;
+    findings.blast = demo.measure(output, Tool::Blast, Op::Write, &[64, 4096, 65_536, 1 << 20], 4_000)?;
+
+    demo.order(&Order::Quit)?;
+    findings.seconds = started.elapsed().as_secs_f64();
+    if args.json {
+        serde_json::to_writer_pretty(&mut *output, &findings)?;
+        writeln!(output)?;
+    } else {
+        farewell(output, args, findings.seconds)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn farewell(output: &mut Output, args: &Args, seconds: f64) -> std::io::Result<()> {
+    let path = args.pcap.display();
+    let bold = |text: String| output.style.paint(Paint::BOLD, text).to_string();
+    let lines = [
+        String::new(),
+        format!("Done in {seconds:.1} s: every byte was right. The packets are in {path}."),
+        String::new(),
+        "Try next:".into(),
+        format!("  {}    look at them, ICRCs checked", bold(format!("roce dissect {path} | less"))),
+        format!("  {}   what is inside one packet", bold("roce explain".into())),
+        format!("  {}   what this machine can do", bold("roce devices -v".into())),
+        format!("  {}   a server; then, in another shell:", bold("roce blast".into())),
+        format!("  {}", bold("roce blast 127.0.0.1 --op write --sizes 64..1048576".into())),
+        format!("  {}", bold("roce blast 127.0.0.1 --fault drop=1%,reorder=2% --pcap lossy.pcapng".into())),
+    ];
+    for line in lines {
+        writeln!(output, "{line}")?;
+    }
+    Ok(())
+}
+
+/// The running demo: this process, the other one, and the line between them.
+struct Demo<'a> {
+    args: &'a Args,
+    child: Child,
+    exchange: Exchange,
+    listener: TcpListener,
+    recovery: Recovery,
+}
+
+/// What recovery took, on both sides.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recovery {
+    retransmitted_packets: u64,
+    timeouts: u64,
+    sequence_naks: u64,
+}
+
+impl Drop for Demo<'_> {
+    fn drop(&mut self) {
+        // It ends by itself when the exchange closes; a moment's patience, then no more.
+        for _ in 0..50 {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl<'a> Demo<'a> {
+    fn start(args: &'a Args) -> anyhow::Result<Self> {
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("opening a TCP port on 127.0.0.1")?;
+        let address = listener.local_addr().context("asking for the TCP port")?;
+        let program = std::env::current_exe().context("finding this program, to start it a second time")?;
+        let child = Command::new(program)
+            .args(["demo", "--peer-of", &address.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("starting the second process")?;
+        let exchange = Exchange::accept_from(&listener)?;
+        Ok(Self { args, child, exchange, listener, recovery: Recovery::default() })
+    }
+
+    fn say(&self, output: &mut Output, text: &str) -> std::io::Result<()> {
+        if !self.args.json {
+            let heading = output.style.paint(Paint::BOLD, text).to_string();
+            writeln!(output, "\n{heading}")?;
+            output.flush()?;
+        }
+        Ok(())
+    }
+
+    fn order(&mut self, order: &Order) -> anyhow::Result<Report> {
+        let report = self.exchange.swap("a report", order)?;
+        if let Report::Failed(reason) = report {
+            bail!("the second process: {reason}");
+        }
+        Ok(report)
+    }
+
+    fn spec(&self, near: bool) -> String {
+        let index = usize::from(!near);
+        let default = format!("udp:{}", if near { NEAR } else { FAR });
+        self.args.device.get(index).cloned().unwrap_or(default)
+    }
+
+    /// Opens devices on both sides and connects queue pairs of all transports.
+    fn world(&mut self, capture: Option<CaptureFile>, faults: bool) -> anyhow::Result<World> {
+        let plan = faults.then(|| self.args.fault.clone());
+        let open = Order::Open {
+            device: self.spec(false),
+            fault: plan.as_ref().map(ToString::to_string),
+            seed: self.args.seed.map(|seed| seed.wrapping_add(1)),
+        };
+        let Report::Opened(theirs) = self.order(&open)? else {
+            bail!("the second process answered out of turn")
+        };
+        let options = OpenOptions {
+            transmit_faults: plan.map(|plan| world::injector(plan, self.args.seed)),
+            capture: capture.map(|file| Box::new(file) as _),
+            ..OpenOptions::default()
+        };
+        let context = set(Context::builder(), self.args.seed, ContextBuilder::seed)
+            .options(options)
+            .open(&self.spec(true))?;
+        let mut world = World::new(context)?;
+        self.order(&Order::Connect(world.introduction()?))?;
+        world.connect(&theirs)?;
+        world.meet(&theirs)?;
+        Ok(world)
+    }
+
+    /// Runs all operations `rounds` times and prints a line each.
+    fn operations(
+        &mut self,
+        output: &mut Output,
+        capture: Option<CaptureFile>,
+        faults: bool,
+        rounds: u32,
+    ) -> anyhow::Result<Vec<Outcome>> {
+        let mut world = self.world(capture, faults)?;
+        let mut outcomes = Vec::new();
+        for operation in OPERATIONS {
+            let mut outcome = Outcome::new(operation);
+            for round in 0..rounds {
+                operations::run(&mut world, &mut self.exchange, operation, round, &mut outcome)
+                    .with_context(|| format!("{}, round {round}", operation.name))?;
+            }
+            outcome.check(faults)?;
+            if !self.args.json {
+                writeln!(output, "   {}", outcome.line(output.style))?;
+                output.flush()?;
+            }
+            outcomes.push(outcome);
+        }
+        self.note_recovery(&world)?;
+        drop(world);
+        self.order(&Order::Close)?;
+        Ok(outcomes)
+    }
+
+    fn note_recovery(&mut self, world: &World) -> anyhow::Result<()> {
+        let Report::Counters { retransmitted_packets, timeouts, sequence_naks } =
+            self.order(&Order::Counters)?
+        else {
+            bail!("the second process answered out of turn")
+        };
+        let own = world.context.counters();
+        self.recovery = Recovery {
+            retransmitted_packets: retransmitted_packets + own.retransmitted_packets,
+            timeouts: timeouts + own.local_ack_timeout_err,
+            sequence_naks: sequence_naks + own.packet_seq_err + own.implied_nak_seq_err,
+        };
+        Ok(())
+    }
+
+    fn tell_recovery(&self, output: &mut Output, findings: &mut Findings) -> std::io::Result<()> {
+        let Recovery { retransmitted_packets, timeouts, sequence_naks } = self.recovery;
+        findings.retransmitted_packets = retransmitted_packets;
+        findings.timeouts = timeouts;
+        findings.sequence_naks = sequence_naks;
+        if self.args.json {
+            return Ok(());
+        }
+        writeln!(
+            output,
+            "   recovered with {retransmitted_packets} packets sent again, after {sequence_naks} sequence errors and \
+             {timeouts} timeouts"
+        )
+    }
+
+    fn measure(
+        &mut self,
+        output: &mut Output,
+        tool: Tool,
+        op: Op,
+        sizes: &[usize],
+        iterations: u64,
+    ) -> anyhow::Result<Vec<Row>> {
+        let address = self.listener.local_addr().context("asking for the TCP port")?;
+        self.order(&Order::Serve { device: self.spec(false), address })?;
+        let exchange = Exchange::accept_from(&self.listener)?;
+        let context = set(Context::builder(), self.args.seed, ContextBuilder::seed).open(&self.spec(true))?;
+        let path_mtu = context.largest_path_mtu().context("the link carries no path MTU")?.bytes();
+        let plan = Plan {
+            tool,
+            op,
+            sizes: sizes.to_vec(),
+            iterations,
+            buffers: 16,
+            inline: false,
+            completion: Completion::Poll,
+            post: Post::List,
+            signal: Signal::Full,
+            path_mtu,
+            timeout: 14,
+        };
+        let json = self.args.json;
+        if !json {
+            print_columns(output, tool)?;
+        }
+        let rows = measure::run_client(&context, exchange, &plan, None, &mut |row| {
+            if !json {
+                // A closed pipe is noticed when the command ends.
+                let _ = print_row(output, tool, row).and_then(|()| output.flush());
+            }
+        })?;
+        let report: Report = self.exchange.receive("a report")?;
+        if let Report::Failed(reason) = report {
+            bail!("the second process: {reason}");
+        }
+        Ok(rows)
+    }
+}

@@ -1,0 +1,230 @@
+//! `roce devices`: what this machine can do, in the form of `ibv_devinfo`.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use roce_packet::{Gid, PathMtu};
+use roce_transport::{EngineConfig, MAX_MESSAGE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
+use serde_json::{Value, json};
+
+use super::common::device_on;
+use super::terminal::{Output, Paint};
+use roce::verbs::Context;
+use roce_device::{Availability, Kind, LocalAddress, kinds};
+
+/// List the kinds of devices, what each lacks here, and the addresses that RoCE can use
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Also show the limits and the GID table with types
+    #[arg(long, short)]
+    verbose: bool,
+
+    /// Open this device, such as raw:eth0 or tap:roce0,ip=198.18.0.2/24, and show its GID table as show_gids does
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    if let Some(spec) = &args.device {
+        return show_gids(spec, args.json, output);
+    }
+    let kinds = kinds();
+    if args.json {
+        serde_json::to_writer_pretty(&mut *output, &document(&kinds, args.verbose))?;
+        writeln!(output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for kind in &kinds {
+        print_kind(output, kind)?;
+    }
+    for address in kinds.iter().flat_map(addresses) {
+        writeln!(output)?;
+        print_device(output, address, args.verbose)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The GID table of one device, and what its link carries. Sends nothing that the device does not send by itself.
+fn show_gids(spec: &str, json: bool, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let context = Context::builder().publish(false).open(spec)?;
+    let table = context.gid_table();
+    let (capabilities, mtu) = (context.query().capabilities, context.largest_path_mtu());
+    if json {
+        let gids: Vec<Value> = table
+            .iter()
+            .map(|entry| {
+                json!({
+                    "index": entry.index, "gid": entry.gid.to_string(), "address": entry.address(),
+                    "type": entry.gid_type.name(),
+                })
+            })
+            .collect();
+        let document = json!({
+            "hca_id": spec, "kind": capabilities.kind, "link_mtu": capabilities.link_mtu,
+            "active_mtu": mtu.map(PathMtu::bytes), "gids": gids,
+        });
+        serde_json::to_writer_pretty(&mut *output, &document)?;
+        writeln!(output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let title = format!("{:<8}{:<8}{:<42}{:<18}VER", "PORT", "INDEX", "GID", "IPv4");
+    writeln!(output, "{spec}: link MTU {}, path MTU {}", capabilities.link_mtu, mtu_text(mtu))?;
+    writeln!(output, "{}", output.style.paint(Paint::BOLD, title))?;
+    for entry in &table {
+        let address = entry.address();
+        let ipv4 = if address.is_ipv4() { address.to_string() } else { String::new() };
+        let (index, gid) = (entry.index, entry.gid.to_string());
+        writeln!(output, "{:<8}{index:<8}{gid:<42}{ipv4:<18}{}", 1, entry.gid_type.name())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn addresses(kind: &Kind) -> &[LocalAddress] {
+    match &kind.availability {
+        Availability::Usable(addresses) => addresses,
+        Availability::Lacks(_) => &[],
+    }
+}
+
+fn print_kind(output: &mut Output, kind: &Kind) -> std::io::Result<()> {
+    let name = output.style.paint(Paint::BOLD, format!("{:<7}", kind.name)).to_string();
+    let status = match &kind.availability {
+        Availability::Usable(_) => output.style.paint(Paint::GREEN, "usable").to_string(),
+        Availability::Lacks(what) => output.style.paint(Paint::RED, format!("lacks: {what}")).to_string(),
+    };
+    writeln!(output, "{name} {:<55} {status}", kind.summary)
+}
+
+/// A GUID made from an address, since there is no hardware that has one.
+fn guid(address: IpAddr) -> String {
+    let bytes = Gid::from(address).0;
+    let mut guid = [0x02, 0, 0, 0, 0, 0, 0, 0];
+    guid[2..].copy_from_slice(&bytes[10..]);
+    guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect::<Vec<_>>().join(":")
+}
+
+/// The largest path MTU that a link carries under its IP header.
+fn active_mtu(address: &LocalAddress) -> Option<PathMtu> {
+    let overhead = if address.address.is_ipv4() { 64 } else { 84 };
+    let link_mtu = address.link_mtu()?;
+    PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= link_mtu)
+}
+
+fn netdev(address: &LocalAddress) -> String {
+    match address.link_mtu() {
+        Some(mtu) => format!("{}, MTU {mtu}", address.interface),
+        None => address.interface.clone(),
+    }
+}
+
+fn mtu_text(mtu: Option<PathMtu>) -> String {
+    mtu.map_or_else(|| "none".into(), |mtu| format!("{} ({})", mtu.bytes(), mtu.code()))
+}
+
+fn print_device(output: &mut Output, address: &LocalAddress, verbose: bool) -> std::io::Result<()> {
+    let limits = EngineConfig::new([0; 32]);
+    let bold = output.style.paint(Paint::BOLD, device_on(address.address)).to_string();
+    writeln!(output, "hca_id:\t{bold}")?;
+    let mut device: Vec<(&str, String)> = vec![
+        ("transport:", "InfiniBand (0)".into()),
+        ("fw_ver:", env!("CARGO_PKG_VERSION").into()),
+        ("node_guid:", guid(address.address)),
+        ("sys_image_guid:", guid(address.address)),
+        ("vendor_id:", "0x000000".into()),
+        ("vendor_part_id:", "0".into()),
+        ("hw_ver:", "0x0".into()),
+        ("phys_port_cnt:", "1".into()),
+    ];
+    if verbose {
+        device.extend([
+            ("max_mr_size:", "0xffffffffffffffff".into()),
+            ("max_qp:", limits.max_qp.to_string()),
+            ("max_qp_wr:", MAX_QP_WR.to_string()),
+            ("max_sge:", MAX_SGE.to_string()),
+            ("max_inline:", roce_transport::MAX_INLINE.to_string()),
+            ("max_cq:", limits.max_cq.to_string()),
+            ("max_cqe:", limits.max_cqe.to_string()),
+            ("max_mr:", limits.max_mr.to_string()),
+            ("max_mw:", limits.max_mr.to_string()),
+            ("max_pd:", limits.max_pd.to_string()),
+            ("max_srq:", limits.max_srq.to_string()),
+            ("max_qp_rd_atom:", MAX_RD_ATOMIC.to_string()),
+            ("max_qp_init_rd_atom:", MAX_RD_ATOMIC.to_string()),
+            ("atomic_cap:", "ATOMIC_HCA (1)".into()),
+            ("max_pkeys:", "1".into()),
+        ]);
+    }
+    for (name, value) in device {
+        writeln!(output, "\t{name:<24}{value}")?;
+    }
+    print_port(output, address, verbose)
+}
+
+fn print_port(output: &mut Output, address: &LocalAddress, verbose: bool) -> std::io::Result<()> {
+    writeln!(output, "\t\tport:\t1")?;
+    let mut port: Vec<(&str, String)> = vec![
+        ("state:", "PORT_ACTIVE (4)".into()),
+        ("max_mtu:", "4096 (5)".into()),
+        ("active_mtu:", mtu_text(active_mtu(address))),
+        ("sm_lid:", "0".into()),
+        ("port_lid:", "0".into()),
+        ("port_lmc:", "0x00".into()),
+        ("link_layer:", "Ethernet".into()),
+    ];
+    if verbose {
+        port.extend([
+            ("max_msg_sz:", format!("{MAX_MESSAGE:#x}")),
+            ("pkey_tbl_len:", "1".into()),
+            ("gid_tbl_len:", "1".into()),
+            ("netdev:", netdev(address)),
+        ]);
+    }
+    for (name, value) in port {
+        writeln!(output, "\t\t\t{name:<16}{value}")?;
+    }
+    if verbose {
+        writeln!(output, "\t\t\tGID[  0]:\t{}, RoCE v2", Gid::from(address.address))?;
+    }
+    Ok(())
+}
+
+fn document(kinds: &[Kind], verbose: bool) -> Value {
+    let limits = EngineConfig::new([0; 32]);
+    let device = |address: &LocalAddress| {
+        let mut device = json!({
+            "hca_id": device_on(address.address),
+            "node_guid": guid(address.address),
+            "interface": address.interface,
+            "link_mtu": address.link_mtu(),
+            "active_mtu": active_mtu(address).map(PathMtu::bytes),
+            "gids": [{ "index": 0, "gid": Gid::from(address.address).to_string(), "type": "RoCE v2" }],
+        });
+        if verbose {
+            device["limits"] = json!({
+                "max_qp": limits.max_qp, "max_qp_wr": MAX_QP_WR, "max_sge": MAX_SGE, "max_cq": limits.max_cq,
+                "max_cqe": limits.max_cqe, "max_mr": limits.max_mr, "max_pd": limits.max_pd, "max_srq": limits.max_srq,
+                "max_qp_rd_atom": MAX_RD_ATOMIC, "max_msg_sz": MAX_MESSAGE,
+            });
+        }
+        device
+    };
+    let kinds: Vec<Value> = kinds
+        .iter()
+        .map(|kind| {
+            let (usable, lacks) = match &kind.availability {
+                Availability::Usable(_) => (true, None),
+                Availability::Lacks(what) => (false, Some(what.clone())),
+            };
+            json!({
+                "kind": kind.name, "summary": kind.summary, "example": kind.example, "usable": usable, "lacks": lacks,
+                "devices": addresses(kind).iter().map(device).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    json!({ "version": env!("CARGO_PKG_VERSION"), "kinds": kinds })
+}

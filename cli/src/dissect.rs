@@ -1,0 +1,199 @@
+//! `roce dissect`: the packets of a capture file, one line each, or in full, or as JSON.
+
+pub(super) mod fields;
+mod filter;
+pub(super) mod json;
+mod line;
+mod summary;
+pub(super) mod tree;
+pub(super) mod walk;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use roce_packet::{ParseError, ROCE_UDP_PORT};
+
+use super::complain;
+use super::terminal::Output;
+use filter::{OpcodePattern, PsnRange};
+use line::Table;
+use roce_capture::{CaptureError, CaptureReader, CapturedPacket};
+use summary::Summary;
+use walk::{Framed, Walk};
+
+/// List, filter and take apart the packets of a capture file
+///
+/// Reads pcap and pcapng with Ethernet, raw IP or Linux cooked packets, RoCE v1 and v2. The ICRC of every
+/// packet is checked. One line per packet:
+///
+///   number, seconds since the first packet, addresses, opcode, destination queue pair, PSN, payload
+///   bytes, flags (S solicited event, M MigReq, A acknowledge request), ICRC, and what else is in it
+///
+/// ICRC is `ok`, `BAD` (followed by the one found and the one computed, as they are on the wire), or `-`
+/// when it could not be checked, for example because the capture kept only the first bytes.
+/// On a narrow terminal, what does not fit goes below the opcode.
+/// A summary follows on standard error.
+///
+/// The exit status is 0, or 1 when the file could not be read to its end or has no packets of a link type
+/// that can carry RoCE. Broken packets do not change it.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment, after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Capture file; `-` reads standard input, for example from `tcpdump -U -w -`
+    file: PathBuf,
+
+    /// Print every field of every header with its bits
+    #[arg(long)]
+    tree: bool,
+
+    /// Print one JSON object per line and packet
+    ///
+    /// Fields have the names that tshark gives them, such as infiniband.bth.psn and ip.src; what tshark
+    /// does not know begins with "roce.". Numbers are JSON numbers and flags are booleans; 64-bit numbers
+    /// are strings of hexadecimal digits because JSON readers would round them. In the numbers
+    /// infiniband.invariant.crc and roce.icrc_computed the first byte on the wire comes first.
+    #[arg(long, conflicts_with = "tree", verbatim_doc_comment)]
+    json: bool,
+
+    /// Only packets to this queue pair, and datagrams from it; may be repeated
+    #[arg(long, value_name = "NUMBER", value_parser = filter::parse_number)]
+    qp: Vec<u32>,
+
+    /// Only this opcode: a name, the beginning of names, or a number; may be repeated
+    ///
+    /// The transport and RDMA_ may be left out: RC_RDMA_WRITE_ONLY, RC_SEND, READ_RESPONSE, 0x11.
+    #[arg(long, value_name = "OPCODE", value_parser = OpcodePattern::parse)]
+    opcode: Vec<OpcodePattern>,
+
+    /// Only PSNs from A to B, both included; the range may pass 16777215
+    #[arg(long, value_name = "A..B", value_parser = PsnRange::parse)]
+    psn: Option<PsnRange>,
+
+    /// Only packets whose ICRC is wrong
+    #[arg(long)]
+    bad_icrc: bool,
+
+    /// Stop after this many packets were printed
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<u64>,
+
+    /// UDP port that RoCE v2 uses in this capture
+    #[arg(long, value_name = "PORT", default_value_t = ROCE_UDP_PORT)]
+    port: u16,
+}
+
+const EXAMPLES: &str = "Examples:
+  roce dissect trace.pcapng
+  roce dissect trace.pcap --qp 0x11 --opcode ACKNOWLEDGE
+  roce dissect trace.pcap --psn 16777200..20 --tree
+  roce dissect trace.pcap --json | jq 'select(.\"roce.icrc\" == \"bad\") | .\"frame.number\"'
+  sudo tcpdump -i eth0 -U -w - | roce dissect -";
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let is_stdin = args.file.as_os_str() == "-";
+    let opened = match is_stdin {
+        true => CaptureReader::new(io::stdin(), "standard input"),
+        false => CaptureReader::open(&args.file),
+    };
+    let mut reader = match opened {
+        Ok(reader) => reader,
+        Err(error) => return Ok(failed(&error)),
+    };
+    let mut summary = Summary::default();
+    let mut printer = Printer::new(args, is_stdin);
+    let mut first_ns = None;
+    let mut result = Ok(());
+    while args.limit.is_none_or(|limit| summary.printed < limit) {
+        let packet = match reader.next_packet() {
+            Some(Ok(packet)) => packet,
+            Some(Err(error)) => {
+                result = Err(error);
+                break;
+            }
+            None => break,
+        };
+        let framed = Framed::captured(&packet);
+        let walk = match &framed {
+            Some(framed) => Walk::new(framed, args.port),
+            None => Walk::unread_link(packet.link_type),
+        };
+        let first_ns = *first_ns.get_or_insert(packet.time_ns);
+        summary.count(&packet, &walk);
+        if args.matches(&walk) {
+            summary.printed += 1;
+            printer
+                .print(&Shown { packet: &packet, walk: &walk, framed: framed.as_ref(), first_ns }, output)?;
+            if is_stdin {
+                output.flush()?;
+            }
+        }
+    }
+    printer.finish(output)?;
+    output.flush()?;
+    let _ = write!(io::stderr(), "{summary}");
+    if let Err(error) = result {
+        return Ok(failed(&error));
+    }
+    if let Some(complaint) = summary.complaint() {
+        complain(&format!("{}: {complaint}", args.file.display()));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A packet that is to be printed.
+struct Shown<'a> {
+    packet: &'a CapturedPacket<'a>,
+    walk: &'a Walk<'a>,
+    /// `None` for packets of a link type that is not read.
+    framed: Option<&'a Framed<'a>>,
+    /// When the first packet of the file was captured.
+    first_ns: Option<u64>,
+}
+
+impl Shown<'_> {
+    /// What is wrong, with the offset that the byte has in the capture.
+    fn error(&self) -> Option<ParseError> {
+        let error = self.walk.error?;
+        let offset = self.framed.map_or(error.offset, |framed| framed.shown_offset(error.offset));
+        Some(ParseError { offset, ..error })
+    }
+}
+
+/// The three forms of output.
+enum Printer {
+    Lines(Table),
+    Tree,
+    Json,
+}
+
+impl Printer {
+    fn new(args: &Args, is_stdin: bool) -> Self {
+        match (args.tree, args.json) {
+            (true, _) => Self::Tree,
+            (_, true) => Self::Json,
+            _ => Self::Lines(Table::new(is_stdin)),
+        }
+    }
+
+    fn print(&mut self, shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
+        match self {
+            Self::Lines(table) => table.print(shown, output),
+            Self::Tree => tree::print(shown, output),
+            Self::Json => json::print(shown, output),
+        }
+    }
+
+    fn finish(&mut self, output: &mut Output) -> io::Result<()> {
+        match self {
+            Self::Lines(table) => table.finish(output),
+            Self::Tree | Self::Json => Ok(()),
+        }
+    }
+}
+
+fn failed(error: &CaptureError) -> ExitCode {
+    complain(&error.to_string());
+    ExitCode::FAILURE
+}

@@ -1,0 +1,151 @@
+//! One JSON object per packet.
+
+use std::io::{self, Write};
+
+use roce_packet::{Encapsulation, ParseError};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::Shown;
+use super::fields::{Field, Show, Value, hex};
+use super::walk::{Icrc, Protocol};
+use crate::terminal::Output;
+use roce_capture::Direction;
+
+/// Prints one packet on one line.
+pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, shown)?;
+    writeln!(output)
+}
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        self.capture_entries(&mut map)?;
+        for part in &self.walk.parts {
+            let bytes = self.walk.part_bytes(part);
+            for field in part.header.fields {
+                if let Some(value) = field.value(bytes) {
+                    map.serialize_entry(field.key, &JsonValue { field, value })?;
+                }
+            }
+        }
+        self.own_entries(&mut map)?;
+        map.end()
+    }
+}
+
+impl Shown<'_> {
+    /// What the file says about the packet.
+    fn capture_entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let packet = self.packet;
+        map.serialize_entry("frame.number", &packet.number)?;
+        if let Some(time) = packet.time_ns {
+            // A string like tshark's, because no JSON number holds so many digits.
+            let text = format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000);
+            map.serialize_entry("frame.time_epoch", &text)?;
+        }
+        map.serialize_entry("frame.len", &packet.original_len)?;
+        map.serialize_entry("frame.cap_len", &packet.bytes.len())?;
+        if let Some(interface) = packet.interface {
+            map.serialize_entry("frame.interface_id", &interface)?;
+        }
+        if let Some(name) = packet.interface_name {
+            map.serialize_entry("frame.interface_name", name)?;
+        }
+        if let Some(comment) = packet.comment {
+            map.serialize_entry("frame.comment", comment)?;
+        }
+        match packet.direction {
+            Direction::Unknown => Ok(()),
+            Direction::Inbound => map.serialize_entry("roce.direction", "in"),
+            Direction::Outbound => map.serialize_entry("roce.direction", "out"),
+        }
+    }
+
+    /// What we make of it.
+    fn own_entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let walk = self.walk;
+        match &walk.protocol {
+            Protocol::Roce(_) => {
+                let version = walk.encapsulation().map_or("RoCE", Encapsulation::name);
+                map.serialize_entry("roce.protocol", version)?;
+            }
+            Protocol::Pause => map.serialize_entry("roce.protocol", "pause")?,
+            Protocol::Other(name, _) => map.serialize_entry("roce.protocol", name)?,
+        }
+        if let Some(packet) = walk.packet() {
+            if let Some(info) = packet.info {
+                map.serialize_entry("roce.opcode", info.name)?;
+            }
+            if let Some(message) = walk.cm {
+                map.serialize_entry("roce.cm", message.name)?;
+            }
+            if let Some(len) = packet.payload_len {
+                map.serialize_entry("roce.payload_len", &len)?;
+            }
+            icrc_entries(packet.icrc, map)?;
+        }
+        match (self.error(), &walk.protocol) {
+            (Some(error), Protocol::Roce(_) | Protocol::Pause) => {
+                map.serialize_entry("roce.error", &JsonError(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The verdict on the ICRC; shared with `roce explain`.
+pub(crate) fn icrc_entries<M: SerializeMap>(icrc: Icrc, map: &mut M) -> Result<(), M::Error> {
+    match icrc {
+        Icrc::Checked(check) => {
+            map.serialize_entry("roce.icrc", if check.is_good() { "ok" } else { "bad" })?;
+            // In the order of the wire, like infiniband.invariant.crc.
+            map.serialize_entry("roce.icrc_computed", &check.computed.swap_bytes())
+        }
+        Icrc::Unchecked(reason) => {
+            map.serialize_entry("roce.icrc", "unchecked")?;
+            map.serialize_entry("roce.icrc_unchecked", reason)
+        }
+    }
+}
+
+/// The value of a field as JSON.
+pub(crate) struct JsonValue<'a> {
+    pub(crate) field: &'a Field,
+    pub(crate) value: Value<'a>,
+}
+
+impl Serialize for JsonValue<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        /// JavaScript and jq keep 53 bits of a number.
+        const EXACT_BITS: usize = 53;
+
+        let Self { field, value } = self;
+        match (value, field.show) {
+            (Value::Number(number), Show::Flag) => serializer.serialize_bool(*number != 0),
+            (Value::Number(number), Show::Words) => serializer.serialize_u64(number * 4),
+            (Value::Number(number), Show::Decimal | Show::Hex) if field.width <= EXACT_BITS => {
+                serializer.serialize_u64(*number)
+            }
+            (Value::Bytes(bytes), Show::Bytes) => serializer.serialize_str(&hex(bytes)),
+            _ => serializer.serialize_str(&field.text(value)),
+        }
+    }
+}
+
+/// A parse error as JSON.
+pub(crate) struct JsonError(pub(crate) ParseError);
+
+impl Serialize for JsonError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let error = self.0;
+        let mut map = serializer.serialize_map(Some(6))?;
+        map.serialize_entry("layer", error.layer.name())?;
+        map.serialize_entry("kind", error.kind.description())?;
+        map.serialize_entry("offset", &error.offset)?;
+        map.serialize_entry("need", &error.need)?;
+        map.serialize_entry("have", &error.have)?;
+        map.serialize_entry("text", &error.to_string())?;
+        map.end()
+    }
+}

@@ -1,0 +1,357 @@
+//! One line per packet.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use roce_packet::{Aeth, AtomicEth, Deth, Ecn, Encapsulation, Operation, Reth};
+
+use super::Shown;
+use super::fields::{self, Value};
+use super::filter::short_name;
+use super::walk::{Icrc, Packet, Protocol, Walk};
+use crate::terminal::{Output, Paint};
+
+/// Lines in columns that are as wide as what they hold.
+///
+/// The first lines wait for each other so that they agree on the widths. Later ones widen a column if they
+/// must.
+pub(super) struct Table {
+    waiting: Vec<Row>,
+    /// How many lines may wait.
+    look_ahead: usize,
+    widths: [usize; COLUMNS],
+    fraction_digits: usize,
+}
+
+struct Row {
+    /// Since the first packet.
+    time_ns: Option<i128>,
+    cells: [String; COLUMNS],
+    details: String,
+    paint: Option<Paint>,
+    /// Whether the columns must have room for it; what is not RoCE has other things to say.
+    in_columns: bool,
+}
+
+const NUMBER: usize = 0;
+const TIME: usize = 1;
+const SOURCE: usize = 2;
+const DESTINATION: usize = 3;
+const OPCODE: usize = 4;
+const QP: usize = 5;
+const PSN: usize = 6;
+const LENGTH: usize = 7;
+const FLAGS: usize = 8;
+const ICRC: usize = 9;
+const COLUMNS: usize = 10;
+
+const TITLES: [&str; COLUMNS] =
+    ["#", "s", "source", "destination", "opcode", "QP", "PSN", "len", "SMA", "CRC"];
+/// What follows each column. There are many of them, so one space has to do.
+const BEHIND: [&str; COLUMNS] = [" ", " ", " > ", " ", " ", " ", " ", " ", " ", " "];
+/// Numbers are easier to compare when their last digits stand below each other.
+const RIGHT_ALIGNED: [bool; COLUMNS] = [true, true, false, false, false, true, true, true, false, false];
+
+impl Table {
+    /// A live capture must not wait for lines to come.
+    pub(super) const fn new(is_live: bool) -> Self {
+        let (look_ahead, widths) =
+            if is_live { (0, [4, 10, 13, 13, 20, 6, 8, 4, 3, 2]) } else { (500, [0; COLUMNS]) };
+        Self { waiting: Vec::new(), look_ahead, widths, fraction_digits: 0 }
+    }
+
+    pub(super) fn print(&mut self, shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
+        let row = Row::new(shown);
+        if self.fraction_digits != 0 {
+            return self.line(row, output);
+        }
+        self.waiting.push(row);
+        if self.waiting.len() > self.look_ahead { self.finish(output) } else { Ok(()) }
+    }
+
+    /// Prints the lines that wait.
+    pub(super) fn finish(&mut self, output: &mut Output) -> io::Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let rows = std::mem::take(&mut self.waiting);
+        let exact = rows.iter().any(|row| row.time_ns.is_some_and(|time| time % 1_000 != 0));
+        self.fraction_digits = if exact { 9 } else { 6 };
+        let any_in_columns = rows.iter().any(|row| row.in_columns);
+        for row in &rows {
+            if row.in_columns || !any_in_columns {
+                for (width, cell) in self.widths.iter_mut().zip(&row.cells) {
+                    *width = (*width).max(cell.chars().count());
+                }
+            }
+        }
+        let longest = rows.iter().map(|row| row.time_text(self.fraction_digits).len()).max();
+        self.widths[TIME] = self.widths[TIME].max(longest.unwrap_or(0));
+        if output.terminal_width.is_some() {
+            self.title(output)?;
+        }
+        rows.into_iter().try_for_each(|row| self.line(row, output))
+    }
+
+    /// The names of the columns, for people only.
+    fn title(&mut self, output: &mut Output) -> io::Result<()> {
+        for (width, title) in self.widths.iter_mut().zip(TITLES) {
+            *width = (*width).max(title.len());
+        }
+        let mut text = self.columns(&TITLES.map(str::to_owned), COLUMNS);
+        let room = output.terminal_width.unwrap_or(usize::MAX);
+        text.truncate(text.trim_end().len().min(room));
+        writeln!(output, "{}", output.style.paint(Paint::BOLD, text))
+    }
+
+    fn line(&mut self, mut row: Row, output: &mut Output) -> io::Result<()> {
+        row.cells[TIME] = row.time_text(self.fraction_digits);
+        if row.in_columns {
+            for (width, cell) in self.widths.iter_mut().zip(&row.cells) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        // What is not RoCE has nothing for the columns in the middle.
+        let mut text = self.columns(&row.cells, if row.in_columns { COLUMNS } else { QP });
+        self.add_details(&mut text, &row.details, output.terminal_width);
+        let text = text.trim_end();
+        match row.paint {
+            Some(paint) => writeln!(output, "{}", output.style.paint(paint, text)),
+            None => writeln!(output, "{text}"),
+        }
+    }
+
+    /// Puts the details behind the columns; on a terminal that is too narrow, below the opcode.
+    fn add_details(&self, text: &mut String, details: &str, terminal_width: Option<usize>) {
+        let room = terminal_width.unwrap_or(usize::MAX);
+        let details = details.trim_end();
+        if text.chars().count() + details.chars().count() <= room {
+            text.push_str(details);
+            return;
+        }
+        let indent: usize =
+            self.widths.iter().zip(BEHIND).take(OPCODE).map(|(width, behind)| width + behind.len()).sum();
+        let mut column = room;
+        for word in details.split_whitespace() {
+            let len = word.chars().count();
+            if column + 1 + len > room {
+                let _ = write!(text, "\n{:indent$}{word}", "");
+                column = indent + len;
+            } else {
+                let _ = write!(text, " {word}");
+                column += 1 + len;
+            }
+        }
+    }
+
+    /// The first cells in their columns.
+    fn columns(&self, cells: &[String; COLUMNS], count: usize) -> String {
+        let mut text = String::with_capacity(120);
+        for (index, ((cell, width), behind)) in
+            cells.iter().zip(self.widths).zip(BEHIND).enumerate().take(count)
+        {
+            let _ = match RIGHT_ALIGNED.get(index) {
+                Some(true) => write!(text, "{cell:>width$}"),
+                _ => write!(text, "{cell:<width$}"),
+            };
+            // Without addresses nothing goes from here to there.
+            text.push_str(if index == SOURCE && cell.is_empty() { "   " } else { behind });
+        }
+        text
+    }
+}
+
+impl Row {
+    fn new(shown: &Shown<'_>) -> Self {
+        let Shown { packet, walk, first_ns, .. } = *shown;
+        let mut cells = [const { String::new() }; COLUMNS];
+        cells[NUMBER] = packet.number.to_string();
+        if let Some((source, destination)) = walk.addresses() {
+            cells[SOURCE] = source.to_canonical().to_string();
+            cells[DESTINATION] = destination.to_canonical().to_string();
+        } else if let Some(ethernet) = walk.outer.ethernet.filter(|_| !walk.bytes.is_empty()) {
+            cells[SOURCE] = ethernet.source().to_string();
+            cells[DESTINATION] = ethernet.destination().to_string();
+        }
+        let time_ns = packet.time_ns.zip(first_ns).map(|(time, first)| i128::from(time) - i128::from(first));
+        let mut row = Self { time_ns, cells, details: String::new(), paint: None, in_columns: false };
+        match &walk.protocol {
+            Protocol::Roce(Some(packet)) => row.roce(packet, shown),
+            Protocol::Roce(None) => row.cells[OPCODE] = "RoCE".to_owned(),
+            Protocol::Pause => row.pause(walk),
+            Protocol::Other(name, detail) => {
+                row.cells[OPCODE].clone_from(name);
+                row.details.clone_from(detail);
+                row.paint = Some(Paint::DIM);
+            }
+        }
+        if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (shown.error(), &walk.protocol) {
+            row.details.insert_str(0, &format!("malformed: {error}  "));
+            row.paint = Some(Paint::RED);
+        }
+        if let Some(comment) = packet.comment {
+            let _ = write!(row.details, "# {}", comment.escape_debug());
+        }
+        row
+    }
+
+    fn roce(&mut self, packet: &Packet<'_>, shown: &Shown<'_>) {
+        let bth = packet.bth;
+        self.in_columns = true;
+        self.cells[OPCODE] = match packet.info {
+            Some(info) => short_name(info.name),
+            None => format!("opcode {}", bth.opcode()),
+        };
+        if packet.info.is_none() && shown.walk.error.is_none() {
+            self.detail(format_args!("manufacturer's own"));
+        }
+        self.cells[QP] = format!("0x{:x}", bth.dest_qp().get());
+        self.cells[PSN] = bth.psn().get().to_string();
+        self.cells[LENGTH] = packet.payload_len.map(|len| len.to_string()).unwrap_or_default();
+        self.cells[FLAGS] = [(bth.solicited(), 'S'), (bth.mig_req(), 'M'), (bth.ack_req(), 'A')]
+            .map(|(is_set, letter)| if is_set { letter } else { '-' })
+            .iter()
+            .collect();
+        match packet.icrc {
+            Icrc::Checked(check) if check.is_good() => self.cells[ICRC] = "ok".to_owned(),
+            Icrc::Checked(check) => {
+                self.cells[ICRC] = "BAD".to_owned();
+                let (found, computed) = (check.found.swap_bytes(), check.computed.swap_bytes());
+                self.detail(format_args!("ICRC found {found:08x}, computed {computed:08x}"));
+                self.paint = Some(Paint::RED);
+            }
+            Icrc::Unchecked(reason) => {
+                self.cells[ICRC] = "-".to_owned();
+                if reason == "cut" {
+                    self.detail(format_args!("cut to {} bytes", shown.packet.bytes.len()));
+                }
+            }
+        }
+        self.headers(packet, shown.walk);
+        if shown.walk.traffic_class().map(Ecn::from_bits) == Some(Ecn::CongestionExperienced) {
+            self.detail(format_args!("CE"));
+        }
+        if shown.walk.encapsulation() == Some(Encapsulation::RoceV1) {
+            self.detail(format_args!("RoCE v1"));
+        }
+        if let Some(vlan) = shown.walk.outer.vlan_tag() {
+            self.detail(format_args!("VLAN {}", vlan.vid));
+        }
+    }
+
+    /// What the extended headers say.
+    fn headers(&mut self, packet: &Packet<'_>, walk: &Walk<'_>) {
+        if let Some(message) = walk.cm {
+            self.connection_management(message, walk);
+        }
+        for part in &walk.parts {
+            let bytes = walk.part_bytes(part);
+            match part.header.name {
+                "AETH" if let Ok((aeth, _)) = Aeth::parse(bytes) => {
+                    let text = fields::aeth_text(aeth.syndrome.to_byte());
+                    self.detail(format_args!("{text} msn {}", aeth.msn.get()));
+                }
+                "RETH" if let Ok((reth, _)) = Reth::parse(bytes) => self
+                    .detail(format_args!("va 0x{:x} rkey 0x{:x} len {}", reth.va, reth.rkey, reth.dma_len)),
+                "AtomicETH" if let Ok((atomic, _)) = AtomicEth::parse(bytes) => self.atomic(&atomic, packet),
+                // Everybody on queue pair 1 has the same key.
+                "DETH" if walk.cm.is_some() => {}
+                "DETH" if let Ok((deth, _)) = Deth::parse(bytes) => {
+                    self.detail(format_args!("from QP 0x{:x} qkey 0x{:x}", deth.source_qp.get(), deth.q_key));
+                }
+                "AtomicAckETH" => {
+                    let original = walk.number(&fields::ATOMIC_ACK_ETH, "infiniband.atomicacketh.origremdt");
+                    self.detail(format_args!("original 0x{:x}", original.unwrap_or_default()));
+                }
+                "ImmDt" => self.detail(format_args!("imm {}", fields::hex(bytes))),
+                "IETH" => self.detail(format_args!("invalidate rkey 0x{}", fields::hex(bytes))),
+                "XRCETH" => {
+                    let srq = walk.number(&fields::XRCETH, "roce.xrceth.srq").unwrap_or_default();
+                    self.detail(format_args!("SRQ 0x{srq:x}"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn atomic(&mut self, atomic: &AtomicEth, packet: &Packet<'_>) {
+        let AtomicEth { va, rkey, swap_or_add, compare } = atomic;
+        self.detail(format_args!("va 0x{va:x} rkey 0x{rkey:x}"));
+        match packet.info.map(|info| info.operation) {
+            Some(Operation::FetchAdd) => self.detail(format_args!("add 0x{swap_or_add:x}")),
+            _ => self.detail(format_args!("compare 0x{compare:x} swap 0x{swap_or_add:x}")),
+        }
+    }
+
+    /// The name of a message, and of its fields those that tell connections apart.
+    fn connection_management(&mut self, message: &'static fields::Header, walk: &Walk<'_>) {
+        let mut text = message.name.to_owned();
+        let part = walk.parts.iter().find(|part| std::ptr::eq(part.header, message));
+        let bytes = part.map(|part| walk.part_bytes(part)).unwrap_or_default();
+        for field in message.fields {
+            let shown = matches!(
+                field.name,
+                "local QPN" | "starting PSN" | "service ID" | "reason" | "QPN" | "status"
+            );
+            if let Some(value @ Value::Number(number)) = field.value(bytes).filter(|_| shown) {
+                let _ = match (field.name, field.note_text(&value)) {
+                    ("service ID", Some(note)) => write!(text, ", {}", note.trim_start_matches("rdma_cm, ")),
+                    ("service ID", None) => write!(text, ", service 0x{number:x}"),
+                    ("reason", Some(note)) => write!(text, ", {note}"),
+                    ("local QPN" | "QPN", _) => write!(text, ", QP 0x{number:x}"),
+                    ("starting PSN", _) => write!(text, ", PSN {number}"),
+                    (name, _) => write!(text, ", {name} {number}"),
+                };
+            }
+        }
+        self.detail(format_args!("{text}"));
+    }
+
+    fn pause(&mut self, walk: &Walk<'_>) {
+        let Some(part) = walk.parts.iter().find(|part| matches!(part.header.name, "pause" | "PFC")) else {
+            self.cells[OPCODE] = "pause".to_owned();
+            return;
+        };
+        self.cells[OPCODE] = part.header.name.to_owned();
+        let bytes = walk.part_bytes(part);
+        let number = |key: &str| {
+            let field = part.header.fields.iter().find(|field| field.key == key)?;
+            match field.value(bytes)? {
+                Value::Number(number) => Some(number),
+                Value::Bytes(_) => None,
+            }
+        };
+        if let Some(time) = number("macc.pause_time") {
+            self.detail(format_args!("everything {}", quanta(time)));
+        }
+        for priority in 0..8 {
+            let enabled = number(&format!("macc.cbfc.enbv.c{priority}"));
+            let time = number(&format!("macc.cbfc.pause_time.c{priority}"));
+            if let (Some(1), Some(time)) = (enabled, time) {
+                self.detail(format_args!("priority {priority} {}", quanta(time)));
+            }
+        }
+    }
+
+    /// Adds to what stands behind the columns.
+    fn detail(&mut self, text: std::fmt::Arguments<'_>) {
+        let _ = write!(self.details, "{text}  ");
+    }
+
+    fn time_text(&self, fraction_digits: usize) -> String {
+        let Some(time) = self.time_ns else { return "-".to_owned() };
+        let sign = if time < 0 { "-" } else { "" };
+        let (seconds, fraction) = (time.unsigned_abs() / 1_000_000_000, time.unsigned_abs() % 1_000_000_000);
+        match fraction_digits {
+            6 => format!("{sign}{seconds}.{:06}", fraction / 1_000),
+            _ => format!("{sign}{seconds}.{fraction:09}"),
+        }
+    }
+}
+
+fn quanta(time: u64) -> String {
+    match time {
+        0 => "resume".to_owned(),
+        time => format!("pause {time} x 512 bits"),
+    }
+}

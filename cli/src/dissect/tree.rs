@@ -1,0 +1,186 @@
+//! Every field of every header, one line each.
+
+use std::io::{self, Write};
+
+use super::Shown;
+use super::fields::{Field, Header, Value};
+use super::walk::{Icrc, Part, Protocol, Walk};
+use crate::terminal::{Output, Paint, Style};
+use roce_capture::Direction;
+
+/// Prints one packet, and an empty line behind it.
+pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
+    let Shown { packet, walk, .. } = *shown;
+    let style = output.style;
+    let mut head = format!("packet {}: {} bytes", packet.number, packet.original_len);
+    if packet.is_snapped() {
+        head.push_str(&format!(" on the wire, {} in the file", packet.bytes.len()));
+    }
+    if let Some(time_ns) = packet.time_ns {
+        head.push_str(&format!(", {}", utc(time_ns)));
+    }
+    if let Some(name) = packet.interface_name {
+        head.push_str(&format!(", interface {}", name.escape_debug()));
+    }
+    match packet.direction {
+        Direction::Unknown => {}
+        Direction::Inbound => head.push_str(", received"),
+        Direction::Outbound => head.push_str(", sent"),
+    }
+    writeln!(output, "{}", style.paint(Paint::BOLD, head))?;
+    if let Some(comment) = packet.comment {
+        writeln!(output, "  comment: {}", comment.escape_debug())?;
+    }
+    for part in &walk.parts {
+        let start = shown.framed.map_or(part.start, |framed| framed.shown_offset(part.start));
+        part_title(output, style, part.header, start, part.len)?;
+        part_fields(output, walk, part, start)?;
+    }
+    if let Protocol::Other(name, detail) = &walk.protocol {
+        writeln!(output, "  not RoCE: {name}{}{detail}", if detail.is_empty() { "" } else { ", " })?;
+    }
+    if let Some(packet) = walk.packet() {
+        writeln!(output, "  {}", icrc_text(packet.icrc, style))?;
+    }
+    if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (shown.error(), &walk.protocol) {
+        writeln!(output, "  {}", style.paint(Paint::RED, format_args!("malformed: {error}")))?;
+    }
+    writeln!(output)
+}
+
+/// `BTH, base transport header: 12 bytes at 42 (IBTA 9.2)`
+pub(crate) fn part_title(
+    output: &mut dyn Write,
+    style: Style,
+    header: &Header,
+    start: usize,
+    len: usize,
+) -> io::Result<()> {
+    let Header { name, title, rule, .. } = header;
+    let full = header.len_bytes();
+    let cut = if len < full { format!(" of {full}") } else { String::new() };
+    let plural = if len == 1 { "" } else { "s" };
+    let title = if name == title { String::new() } else { format!(", {title}") };
+    writeln!(
+        output,
+        "  {}{title}: {len}{cut} byte{plural} at {start} {}",
+        style.paint(Paint::BOLD, name),
+        style.paint(Paint::DIM, format_args!("({rule})"))
+    )
+}
+
+/// The fields of a part, or its first bytes if it has none.
+fn part_fields(output: &mut Output, walk: &Walk<'_>, part: &Part, start: usize) -> io::Result<()> {
+    const BYTES_SHOWN: usize = 24;
+
+    let bytes = walk.part_bytes(part);
+    for field in part.header.fields {
+        if let Some(value) = field.value(bytes) {
+            field_line(output, field, &value, bytes, start)?;
+        }
+    }
+    if part.header.fields.is_empty() {
+        let shown = bytes.get(..BYTES_SHOWN).unwrap_or(bytes);
+        let more = if shown.len() < bytes.len() { " ..." } else { "" };
+        writeln!(output, "           {}{more}", spaced(shown))?;
+    }
+    Ok(())
+}
+
+/// ```text
+///      43  .1.. ....   M                          1
+/// ```
+pub(crate) fn field_line(
+    output: &mut dyn Write,
+    field: &Field,
+    value: &Value<'_>,
+    header: &[u8],
+    start: usize,
+) -> io::Result<()> {
+    const LONGEST: usize = 32;
+
+    let range = field.byte_range();
+    let place = match range.len() {
+        1 => (start + range.start).to_string(),
+        _ => format!("{}-{}", start + range.start, start + range.end - 1),
+    };
+    let pattern = field.bit_pattern(header).unwrap_or_default();
+    let mut text = match value {
+        Value::Bytes(bytes) if bytes.len() > LONGEST && bytes.iter().all(|byte| *byte == 0) => {
+            format!("{} zeros", bytes.len())
+        }
+        _ => field.text(value),
+    };
+    if text.len() > 2 * LONGEST {
+        text.truncate(2 * LONGEST);
+        text.push_str("...");
+    }
+    if let Some(note) = field.note_text(value) {
+        text = format!("{text:<12}  {note}");
+    }
+    let name = field.name;
+    writeln!(output, "  {place:>7}  {pattern:<10}  {name:<26} {}", text.trim_end())
+}
+
+/// The verdict on the ICRC in words.
+pub(crate) fn icrc_text(icrc: Icrc, style: Style) -> String {
+    match icrc {
+        Icrc::Checked(check) => {
+            let (found, computed) = (check.found.to_le_bytes(), check.computed.to_le_bytes());
+            let verdict = match check.is_good() {
+                true => style.paint(Paint::GREEN, "good"),
+                false => style.paint(Paint::RED, "BAD"),
+            };
+            let found = format!("found {} (the number 0x{:08x})", spaced(&found), check.found);
+            match check.is_good() {
+                true => format!("ICRC {verdict}: {found}, as computed"),
+                false => {
+                    let computed = spaced(&computed);
+                    format!("ICRC {verdict}: {found}, computed {computed} (0x{:08x})", check.computed)
+                }
+            }
+        }
+        Icrc::Unchecked(reason) => format!("ICRC not checked: {reason}"),
+    }
+}
+
+/// Bytes with spaces between them.
+pub(crate) fn spaced(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+}
+
+/// A time as date and time of day in UTC.
+fn utc(time_ns: u64) -> String {
+    let (seconds, fraction) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Counted from 1 March of year 0, so that leap days come last in their year; 400 years have 146,097 days.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute) = (second / 3_600, second / 60 % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02}.{fraction:09} UTC", second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_as_dates() {
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00:00.000000000 UTC"),
+            (951_782_399, "2000-02-28 23:59:59.000000000 UTC"),
+            (951_782_400, "2000-02-29 00:00:00.000000000 UTC"),
+            (1_700_000_000, "2023-11-14 22:13:20.000000000 UTC"),
+            (1_709_251_199, "2024-02-29 23:59:59.000000000 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00.000000000 UTC"),
+        ] {
+            assert_eq!(utc(seconds * 1_000_000_000), expected);
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! One packet, taken apart: which header lies where, what protocol it is, and what is wrong with it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use roce_packet::pause::PauseFrame;
+use roce_packet::{
+    Bth, BthView, Dissection, Encapsulation, EtherType, EthernetHeader, Frame, IcrcCheck, NetworkView,
+    Opcode, OpcodeInfo, ParseError, ParseErrorKind, Qpn, Transport, VlanHeader,
+};
+
+use super::fields::{self, Header};
+use roce_capture::{CapturedPacket, LinkType};
+
+/// A header or another part, and where in the frame it lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) header: &'static Header,
+    /// In bytes from the start of the frame.
+    pub(crate) start: usize,
+    /// How much of it is there.
+    pub(crate) len: usize,
+}
+
+/// What kind of packet it is.
+#[derive(Debug)]
+pub(crate) enum Protocol<'a> {
+    /// RoCE, perhaps broken. `None` when it is too broken to find the BTH.
+    Roce(Option<Packet<'a>>),
+    /// An 802.3x or PFC frame.
+    Pause,
+    /// Something else: what, and a detail such as the ports.
+    Other(String, String),
+}
+
+/// From BTH to ICRC, as far as it can be read.
+#[derive(Debug)]
+pub(crate) struct Packet<'a> {
+    pub(crate) bth: &'a BthView,
+    /// `None` when the opcode is not assigned.
+    pub(crate) info: Option<&'static OpcodeInfo>,
+    /// Payload bytes on the wire, without padding, as the lengths in the headers tell.
+    pub(crate) payload_len: Option<usize>,
+    pub(crate) icrc: Icrc,
+}
+
+/// What became of the check of the ICRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Icrc {
+    Checked(IcrcCheck),
+    /// Not possible, and why.
+    Unchecked(&'static str),
+}
+
+impl Icrc {
+    pub(crate) fn is_bad(self) -> bool {
+        matches!(self, Self::Checked(check) if !check.is_good())
+    }
+}
+
+/// A packet from its Ethernet header on, whatever link it was captured on.
+#[derive(Debug)]
+pub(crate) struct Framed<'a> {
+    frame: Cow<'a, [u8]>,
+    /// Bytes at the start of `frame` that the packet does not have.
+    invented: usize,
+    /// Bytes of the packet that `frame` does not have.
+    dropped: usize,
+    /// Whether the end is missing because the capture cut it off.
+    snapped: bool,
+}
+
+impl<'a> Framed<'a> {
+    /// A packet of a capture file; `None` if its link cannot carry RoCE.
+    pub(crate) fn captured(packet: &CapturedPacket<'a>) -> Option<Self> {
+        let bytes = packet.bytes;
+        let snapped = packet.is_snapped();
+        let (dropped, ether_type) = match packet.link_type {
+            LinkType::ETHERNET => {
+                return Some(Self { frame: Cow::Borrowed(bytes), invented: 0, dropped: 0, snapped });
+            }
+            // 12 and 14 are RAW on some systems.
+            LinkType::RAW_IP | LinkType::IPV4 | LinkType::IPV6 | LinkType(12 | 14) => (0, None),
+            LinkType::NULL | LinkType::LOOP => (4, None),
+            LinkType::LINUX_SLL => (16, bytes.get(14..16)),
+            LinkType::LINUX_SLL2 => (20, bytes.get(..2)),
+            _ => return None,
+        };
+        let packet = bytes.get(dropped..).unwrap_or_default();
+        let ether_type = match ether_type {
+            Some(&[high, low]) => EtherType(u16::from_be_bytes([high, low])),
+            _ => ip_ether_type(packet),
+        };
+        Some(Self { dropped, snapped, ..Self::on_ethernet(ether_type, packet) })
+    }
+
+    /// A whole Ethernet frame.
+    pub(crate) fn ethernet(frame: &'a [u8]) -> Self {
+        Self { frame: Cow::Borrowed(frame), invented: 0, dropped: 0, snapped: false }
+    }
+
+    /// A whole packet from its IP header or GRH on.
+    pub(crate) fn ip(packet: &'a [u8]) -> Self {
+        Self::on_ethernet(ip_ether_type(packet), packet)
+    }
+
+    /// Everything reads Ethernet frames, so a packet without gets a header that is never shown.
+    fn on_ethernet(ether_type: EtherType, packet: &[u8]) -> Self {
+        let mut frame = vec![0; EthernetHeader::LEN];
+        if let Some(header) = frame.first_chunk_mut() {
+            let nobody = roce_packet::MacAddr::ZERO;
+            EthernetHeader { destination: nobody, source: nobody, ether_type }.emit(header);
+        }
+        frame.extend_from_slice(packet);
+        Self { frame: Cow::Owned(frame), invented: EthernetHeader::LEN, dropped: 0, snapped: false }
+    }
+
+    /// Where a byte of the frame lies in the packet.
+    pub(crate) const fn shown_offset(&self, offset: usize) -> usize {
+        (offset + self.dropped).saturating_sub(self.invented)
+    }
+}
+
+fn ip_ether_type(packet: &[u8]) -> EtherType {
+    const NEXT_HEADER_BTH: u8 = roce_packet::Grh::NEXT_HEADER;
+    match packet {
+        [first, ..] if first >> 4 == 4 => EtherType::IPV4,
+        [_, _, _, _, _, _, NEXT_HEADER_BTH, ..] => EtherType::ROCE_V1,
+        _ => EtherType::IPV6,
+    }
+}
+
+/// A packet taken apart.
+#[derive(Debug)]
+pub(crate) struct Walk<'a> {
+    /// The frame from its Ethernet header on, or the datagram from its BTH on.
+    pub(crate) bytes: &'a [u8],
+    /// In the order in which they lie, without gaps unless something is broken.
+    pub(crate) parts: Vec<Part>,
+    pub(crate) protocol: Protocol<'a>,
+    /// The outer headers; empty for a datagram without them.
+    pub(crate) outer: Dissection<'a>,
+    /// What is wrong, with offsets from the start of `bytes`. Being cut short by the capture is not.
+    pub(crate) error: Option<ParseError>,
+    /// The message of connection management in it.
+    pub(crate) cm: Option<&'static Header>,
+}
+
+impl<'a> Walk<'a> {
+    /// Takes a frame apart. `port` is the UDP port of RoCE v2.
+    pub(crate) fn new(framed: &'a Framed<'_>, port: u16) -> Self {
+        let bytes = &framed.frame[..];
+        let outer = Dissection::on_port(bytes, port);
+        let mut walk = Self::empty(bytes, outer);
+        walk.outer_parts(framed.invented);
+        if outer.is_not_roce() {
+            walk.other();
+            return walk;
+        }
+        let frame = outer.into_frame();
+        let cut = framed.snapped && matches!(frame, Err(error) if error.kind == ParseErrorKind::Truncated);
+        if cut && outer.transport.is_none() {
+            walk.protocol = Protocol::Other("cut".to_owned(), "too short to tell what it is".to_owned());
+            return walk;
+        }
+        let icrc = match &frame {
+            Ok(frame) => {
+                walk.error = frame.datagram().err().filter(|error| !is_manufacturers_own(error));
+                match frame.verify_icrc() {
+                    Ok(check) => Icrc::Checked(check),
+                    Err(_) => Icrc::Unchecked("too short"),
+                }
+            }
+            Err(_) if cut => Icrc::Unchecked("cut"),
+            Err(error) => {
+                walk.error = Some(*error);
+                icrc_behind_bad_checksum(bytes, port, error).map_or(Icrc::Unchecked("broken"), Icrc::Checked)
+            }
+        };
+        if let Some(transport) = outer.transport {
+            let announced = announced_len(&outer).unwrap_or(transport.len());
+            walk.transport_parts(outer.transport_offset, transport, announced, icrc);
+            walk.push(&fields::ETHERNET_TRAILER, bytes.len() - outer.trailer.len(), outer.trailer.len());
+        }
+        walk
+    }
+
+    /// Takes a datagram apart that has lost everything before its BTH.
+    pub(crate) fn datagram(bytes: &'a [u8]) -> Self {
+        let mut walk = Self::empty(bytes, Dissection::default());
+        walk.error = roce_packet::Datagram::parse(bytes, &[]).err();
+        let icrc = Icrc::Unchecked("the IP header, which it covers, is missing");
+        walk.transport_parts(0, bytes, bytes.len(), icrc);
+        walk
+    }
+
+    /// A packet of a link type that is not read.
+    pub(crate) fn unread_link(link_type: LinkType) -> Self {
+        let mut walk = Self::empty(&[], Dissection::default());
+        walk.protocol = Protocol::Other(format!("link type {link_type}"), "not read".to_owned());
+        walk
+    }
+
+    fn empty(bytes: &'a [u8], outer: Dissection<'a>) -> Self {
+        Self {
+            bytes,
+            parts: Vec::with_capacity(8),
+            protocol: Protocol::Roce(None),
+            outer,
+            error: None,
+            cm: None,
+        }
+    }
+
+    /// The bytes of a part.
+    pub(crate) fn part_bytes(&self, part: &Part) -> &'a [u8] {
+        self.bytes.get(part.start..part.start + part.len).unwrap_or_default()
+    }
+
+    /// The value of a field given by its header and its name in JSON, for fields that are numbers.
+    pub(crate) fn number(&self, header: &'static Header, key: &str) -> Option<u64> {
+        let part = self.parts.iter().find(|part| std::ptr::eq(part.header, header))?;
+        let field = header.fields.iter().find(|field| field.key == key)?;
+        match field.value(self.part_bytes(part))? {
+            fields::Value::Number(number) => Some(number),
+            fields::Value::Bytes(_) => None,
+        }
+    }
+
+    /// The transport part, if there is one.
+    pub(crate) const fn packet(&self) -> Option<&Packet<'a>> {
+        match &self.protocol {
+            Protocol::Roce(Some(packet)) => Some(packet),
+            Protocol::Roce(None) | Protocol::Pause | Protocol::Other(..) => None,
+        }
+    }
+
+    /// The addresses of layer 3.
+    pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        Some(match self.outer.network? {
+            NetworkView::Ipv4(ip) => (ip.source().into(), ip.destination().into()),
+            NetworkView::Ipv6(ip) => (ip.source().into(), ip.destination().into()),
+            NetworkView::Grh(grh) => (grh.source().to_ip(), grh.destination().to_ip()),
+        })
+    }
+
+    /// DSCP and ECN.
+    pub(crate) fn traffic_class(&self) -> Option<u8> {
+        Some(match self.outer.network? {
+            NetworkView::Ipv4(ip) => ip.traffic_class(),
+            NetworkView::Ipv6(ip) => ip.traffic_class(),
+            NetworkView::Grh(grh) => grh.traffic_class(),
+        })
+    }
+
+    pub(crate) fn encapsulation(&self) -> Option<Encapsulation> {
+        Some(match self.outer.network? {
+            NetworkView::Ipv4(_) | NetworkView::Ipv6(_) => Encapsulation::RoceV2,
+            NetworkView::Grh(_) => Encapsulation::RoceV1,
+        })
+    }
+
+    /// Notes a part as far as it is there.
+    fn push(&mut self, header: &'static Header, start: usize, len: usize) {
+        let len = len.min(self.bytes.len().saturating_sub(start));
+        if len > 0 {
+            self.parts.push(Part { header, start, len });
+        }
+    }
+
+    fn outer_parts(&mut self, invented: usize) {
+        let outer = self.outer;
+        if outer.ethernet.is_some() && invented == 0 {
+            self.push(&fields::ETHERNET, 0, EthernetHeader::LEN);
+        }
+        if outer.vlan.is_some() {
+            self.push(&fields::VLAN, EthernetHeader::LEN, VlanHeader::LEN);
+        }
+        let at = outer.network_offset;
+        match outer.network {
+            Some(NetworkView::Ipv4(ip)) => {
+                let len = fields::IPV4.len_bytes();
+                self.push(&fields::IPV4, at, len);
+                self.push(&fields::IPV4_OPTIONS, at + len, ip.header_len().saturating_sub(len));
+            }
+            Some(NetworkView::Ipv6(_)) => self.push(&fields::IPV6, at, fields::IPV6.len_bytes()),
+            Some(NetworkView::Grh(_)) => self.push(&fields::GRH, at, fields::GRH.len_bytes()),
+            None => {}
+        }
+        if outer.udp.is_some() {
+            self.push(&fields::UDP, outer.udp_offset, fields::UDP.len_bytes());
+        }
+    }
+
+    /// BTH to ICRC. `announced` is how long it is on the wire.
+    fn transport_parts(&mut self, base: usize, transport: &'a [u8], announced: usize, icrc: Icrc) {
+        let Ok((bth, _)) = BthView::from_prefix(transport) else { return };
+        let info = bth.opcode().info();
+        self.push(&fields::BTH, base, Bth::LEN);
+        for (flag, header) in fields::EXTENDED {
+            if let Some(offset) = info.and_then(|info| info.offset_of(flag)) {
+                self.push(header, base + offset, header.len_bytes());
+            }
+        }
+        let header_len = info.map_or(Bth::LEN, |info| info.header_len);
+        let pad_len = usize::from(bth.pad_count());
+        let payload_len = announced.checked_sub(header_len + pad_len + ICRC_LEN);
+        let payload = base + header_len;
+        match payload_len {
+            Some(len) => {
+                self.payload_parts(bth, info, payload, len);
+                self.push(&fields::PADDING, payload + len, pad_len);
+                self.push(&fields::ICRC, payload + len + pad_len, ICRC_LEN);
+            }
+            None => self.push(&fields::PAYLOAD, payload, transport.len().saturating_sub(header_len)),
+        }
+        // What is behind the transport part belongs to nobody, whatever its headers promise.
+        let end = base + transport.len();
+        self.parts.retain_mut(|part| {
+            part.len = part.len.min(end.saturating_sub(part.start));
+            part.len > 0
+        });
+        self.protocol = Protocol::Roce(Some(Packet { bth, info, payload_len, icrc }));
+    }
+
+    /// What the payload is made of, as far as it is known.
+    fn payload_parts(&mut self, bth: &BthView, info: Option<&OpcodeInfo>, start: usize, len: usize) {
+        let is_datagram = info.is_some_and(|info| info.transport == Transport::Ud);
+        if bth.opcode() == Opcode::CNP && len == fields::CNP.len_bytes() {
+            self.push(&fields::CNP, start, len);
+        } else if is_datagram && bth.dest_qp() == Qpn::GSI && len >= fields::MAD.len_bytes() {
+            self.management_parts(start, len);
+        } else {
+            self.push(&fields::PAYLOAD, start, len);
+        }
+    }
+
+    fn management_parts(&mut self, start: usize, len: usize) {
+        let mad_len = fields::MAD.len_bytes();
+        self.push(&fields::MAD, start, mad_len);
+        let (data, len) = (start + mad_len, len - mad_len);
+        let attribute = self.number(&fields::MAD, "infiniband.mad.attributeid").unwrap_or(0) as u16;
+        let is_cm = self.number(&fields::MAD, "infiniband.mad.mgmtclass") == Some(7);
+        self.cm = fields::cm_message(attribute).filter(|_| is_cm);
+        let Some(message) = self.cm else { return self.push(&fields::MAD_DATA, data, len) };
+        let private = fields::REQ_PRIVATE_DATA;
+        let request = self.bytes.get(data..).unwrap_or_default();
+        if message.name == "CM REQ" && len >= private && fields::is_rdma_cm(request) {
+            self.push(message, data, private);
+            self.push(&fields::IP_CM, data + private, len - private);
+        } else {
+            self.push(message, data, len);
+        }
+    }
+
+    /// Names what is not RoCE.
+    fn other(&mut self) {
+        let outer = self.outer;
+        let ether_type = match (outer.vlan, outer.ethernet) {
+            (Some(vlan), _) => vlan.ether_type(),
+            (None, Some(ethernet)) => ethernet.ether_type(),
+            (None, None) => EtherType(0),
+        };
+        if ether_type == EtherType::MAC_CONTROL {
+            return self.pause();
+        }
+        let ether_type = u64::from(ether_type.0);
+        let number = |header, key| self.number(header, key);
+        let protocol = number(&fields::IPV4, "ip.proto").or_else(|| number(&fields::IPV6, "ipv6.nxt"));
+        let name = match protocol {
+            Some(protocol) => fields::protocol(protocol).unwrap_or_else(|| format!("IP protocol {protocol}")),
+            None => fields::ether_type(ether_type).unwrap_or_else(|| format!("EtherType 0x{ether_type:04x}")),
+        };
+        self.protocol = Protocol::Other(name, self.ports().unwrap_or_default());
+    }
+
+    /// The ports of UDP and TCP.
+    fn ports(&self) -> Option<String> {
+        let (protocol, offset) = match self.outer.network? {
+            NetworkView::Ipv4(ip) if ip.fragment_offset() != 0 => return Some("fragment".to_owned()),
+            NetworkView::Ipv4(ip) => (ip.protocol(), ip.header_len()),
+            NetworkView::Ipv6(ip) => (ip.next_header(), fields::IPV6.len_bytes()),
+            NetworkView::Grh(_) => return None,
+        };
+        let (6 | 17, Some(&[a, b, c, d])) =
+            (protocol, self.bytes.get(self.outer.network_offset + offset..)?.first_chunk())
+        else {
+            return None;
+        };
+        Some(format!("port {} > {}", u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
+    }
+
+    fn pause(&mut self) {
+        self.protocol = Protocol::Pause;
+        self.error = PauseFrame::parse(self.bytes).err();
+        let at = EthernetHeader::LEN;
+        let header = match self.bytes.get(at..at + 2) {
+            Some([0x01, 0x01]) => &fields::PFC,
+            _ => &fields::PAUSE,
+        };
+        self.push(header, at, header.len_bytes());
+        let end = at + header.len_bytes();
+        self.push(&fields::ETHERNET_TRAILER, end, self.bytes.len().saturating_sub(end));
+    }
+}
+
+/// Whether the opcode is one that the specification leaves to manufacturers: nothing is wrong with it, we
+/// only cannot tell what follows.
+fn is_manufacturers_own(error: &ParseError) -> bool {
+    error.kind == ParseErrorKind::UnknownOpcode && error.have >= 0xc0
+}
+
+/// The ICRC of a frame in which only the checksum of the IPv4 header is wrong. The ICRC does not cover the
+/// checksum, so it tells whether the rest arrived as it was sent; somebody may just have edited the TTL.
+fn icrc_behind_bad_checksum(bytes: &[u8], port: u16, error: &ParseError) -> Option<IcrcCheck> {
+    if error.kind != ParseErrorKind::BadChecksum {
+        return None;
+    }
+    let mut mended = bytes.to_vec();
+    let checksum = u16::try_from(error.need).ok()?;
+    mended.get_mut(error.offset..error.offset + 2)?.copy_from_slice(&checksum.to_be_bytes());
+    Frame::parse_on_port(&mended, port).ok()?.verify_icrc().ok()
+}
+
+/// How long BTH to ICRC is on the wire.
+fn announced_len(outer: &Dissection<'_>) -> Option<usize> {
+    match (outer.udp, outer.network) {
+        (Some(udp), _) => usize::from(udp.length()).checked_sub(fields::UDP.len_bytes()),
+        (None, Some(NetworkView::Grh(grh))) => Some(grh.payload_length().into()),
+        (None, _) => None,
+    }
+}
+
+const ICRC_LEN: usize = 4;

@@ -1,0 +1,102 @@
+//! The explanation for programs.
+
+use std::io::{self, Write};
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::{Explanation, From};
+use crate::dissect::fields::{Field, Value, hex};
+use crate::dissect::json::{JsonError, JsonValue, icrc_entries};
+use crate::dissect::walk::{Part, Protocol};
+use crate::terminal::Output;
+
+pub(super) fn print(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *output, explanation)?;
+    writeln!(output)
+}
+
+impl Serialize for Explanation<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let walk = &self.walk;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("length", &self.bytes.len())?;
+        let from = match self.from {
+            From::Auto | From::Eth => "eth",
+            From::Ip => "ip",
+            From::Bth => "bth",
+        };
+        map.serialize_entry("from", from)?;
+        map.serialize_entry("bytes", &hex(self.bytes))?;
+        if let Some(info) = walk.packet().and_then(|packet| packet.info) {
+            map.serialize_entry("roce.opcode", info.name)?;
+        }
+        if let Protocol::Other(name, _) = &walk.protocol {
+            map.serialize_entry("roce.protocol", name)?;
+        }
+        let headers: Vec<_> = walk.parts.iter().map(|part| JsonPart { explanation: self, part }).collect();
+        map.serialize_entry("headers", &headers)?;
+        if let Some(icrc) = self.icrc() {
+            icrc_entries(icrc, &mut map)?;
+        }
+        let covered = self.covered();
+        if !covered.is_empty() {
+            let all: String = covered.iter().map(|(_, bytes)| hex(bytes)).collect();
+            map.serialize_entry("roce.icrc_input", &format!("ffffffffffffffff{all}"))?;
+        }
+        if let (Some(mut error), Protocol::Roce(_) | Protocol::Pause) = (walk.error, &walk.protocol) {
+            error.offset = self.offset(error.offset);
+            map.serialize_entry("roce.error", &JsonError(error))?;
+        }
+        map.end()
+    }
+}
+
+struct JsonPart<'a> {
+    explanation: &'a Explanation<'a>,
+    part: &'a Part,
+}
+
+impl Serialize for JsonPart<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let header = self.part.header;
+        let bytes = self.explanation.walk.part_bytes(self.part);
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", header.name)?;
+        map.serialize_entry("title", header.title)?;
+        map.serialize_entry("purpose", header.purpose)?;
+        map.serialize_entry("rule", header.rule)?;
+        map.serialize_entry("offset", &self.explanation.offset(self.part.start))?;
+        map.serialize_entry("bytes", &hex(bytes))?;
+        let field = |field| Some(JsonField { field, header: bytes, value: Field::value(field, bytes)? });
+        map.serialize_entry("fields", &header.fields.iter().filter_map(field).collect::<Vec<_>>())?;
+        map.end()
+    }
+}
+
+struct JsonField<'a> {
+    field: &'static Field,
+    header: &'a [u8],
+    value: Value<'a>,
+}
+
+impl Serialize for JsonField<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { field, header, value } = self;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", field.name)?;
+        map.serialize_entry("key", field.key)?;
+        map.serialize_entry("first_bit", &field.start)?;
+        map.serialize_entry("bits", &field.width)?;
+        map.serialize_entry("value", &JsonValue { field, value: *value })?;
+        map.serialize_entry("text", &field.text(value))?;
+        if let Some(pattern) = field.bit_pattern(header) {
+            map.serialize_entry("pattern", &pattern)?;
+        }
+        if let Some(note) = field.note_text(value) {
+            map.serialize_entry("note", &note)?;
+        }
+        map.serialize_entry("masked_from_icrc", &field.variant)?;
+        map.serialize_entry("meaning", field.meaning)?;
+        map.end()
+    }
+}

@@ -1,0 +1,78 @@
+use roce_packet::{Bth, DatagramWriter, Encapsulation, FrameHeaders, MacAddr, Opcode, Path, Psn, Qpn, Reth};
+
+use super::*;
+
+/// The example, built with the packet crate.
+fn example() -> Vec<u8> {
+    let path = Path {
+        encapsulation: Encapsulation::RoceV2,
+        source: [10, 0, 0, 1].into(),
+        destination: [10, 0, 0, 2].into(),
+        source_port: 49_513,
+        traffic_class: 0x02,
+        hop_limit: 64,
+        flow_label: 0,
+        vlan: None,
+    };
+    let payload = b"hello, world!";
+    let mut datagram = [0; 128];
+    let mut bth = Bth::new(Opcode::RC_RDMA_WRITE_ONLY, Qpn::new(0x12), Psn::new(0x5eed));
+    bth.ack_req = true;
+    let mut writer = DatagramWriter::new(&mut datagram, &bth).unwrap();
+    let dma_len = payload.len() as u32;
+    writer.reth(&Reth { va: 0x7f00_dead_b000, rkey: 0x1234, dma_len }).unwrap();
+    writer.payload_slot(payload.len()).unwrap().copy_from_slice(payload);
+    let len = writer.len_with_icrc();
+    let (to, from) = (MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 1]));
+    let headers = FrameHeaders::new(&path, 0, to, from, len).unwrap();
+    assert_eq!(writer.finish(&headers.envelope()).unwrap(), len);
+    let mut frame = vec![0; headers.len_bytes() + len];
+    headers.emit(&mut frame).unwrap();
+    frame[headers.len_bytes()..].copy_from_slice(&datagram[..len]);
+    frame
+}
+
+fn crc32(bytes: impl IntoIterator<Item = u8>) -> u32 {
+    let mut register = u32::MAX;
+    for byte in bytes {
+        register ^= u32::from(byte);
+        for _ in 0..8 {
+            register = if register & 1 == 1 { register >> 1 ^ 0xedb8_8320 } else { register >> 1 };
+        }
+    }
+    !register
+}
+
+#[test]
+fn the_example_is_what_the_packet_crate_makes() {
+    let frame = example();
+    assert_eq!(EXAMPLE, crate::dissect::fields::hex(&frame));
+}
+
+#[test]
+fn the_bytes_shown_as_covered_have_the_icrc_that_is_shown() {
+    let frame = example();
+    for (from, bytes) in [(From::Eth, &frame[..]), (From::Ip, &frame[14..])] {
+        let framed = if from == From::Eth { Framed::ethernet(bytes) } else { Framed::ip(bytes) };
+        let walk = Walk::new(&framed, ROCE_UDP_PORT);
+        let explanation = Explanation { bytes, from, was_guessed: false, framed: Some(&framed), walk };
+        let Some(Icrc::Checked(check)) = explanation.icrc() else { panic!("no ICRC") };
+        assert!(check.is_good());
+        let covered = explanation.covered();
+        let input = [0xff; 8].into_iter().chain(covered.into_iter().flat_map(|(_, bytes)| bytes));
+        assert_eq!(crc32(input), check.computed);
+    }
+}
+
+#[test]
+fn the_start_of_a_packet_is_guessed() {
+    let frame = example();
+    assert_eq!(From::guess(&frame), From::Eth);
+    assert_eq!(From::guess(&frame[14..]), From::Ip);
+    assert_eq!(From::guess(&frame[42..]), From::Bth);
+    // Cut short, so that the length does not agree.
+    assert_eq!(From::guess(&frame[14..60]), From::Ip);
+    assert_eq!(From::guess(&frame[..30]), From::Eth);
+    assert_eq!(From::guess(&[]), From::Eth);
+    assert_eq!(From::guess(&[0x45]), From::Eth);
+}

@@ -1,0 +1,237 @@
+//! The explanation for people.
+
+use std::io::{self, Write};
+
+use roce_packet::{Direction, OpcodeInfo, Operation, PayloadRule, Position, Transport};
+
+use super::{Explanation, From, is_masked};
+use crate::dissect::fields::EXTENDED;
+use crate::dissect::tree::{field_line, icrc_text, part_title, spaced};
+use crate::dissect::walk::{Icrc, Part, Protocol};
+use crate::terminal::{Output, Paint};
+
+const LINE: usize = 100;
+const BYTES_PER_ROW: usize = 16;
+
+pub(super) fn print(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
+    overview(explanation, output)?;
+    dump(explanation, output)?;
+    for part in &explanation.walk.parts {
+        part_in_full(explanation, part, output)?;
+    }
+    icrc(explanation, output)?;
+    let error = explanation.walk.error;
+    if let (Some(mut error), Protocol::Roce(_) | Protocol::Pause) = (error, &explanation.walk.protocol) {
+        error.offset = explanation.offset(error.offset);
+        let text = format!("malformed: {error}");
+        writeln!(output, "\n{}", output.style.paint(Paint::RED, text))?;
+    }
+    Ok(())
+}
+
+/// How the bytes were read, and what they are.
+fn overview(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
+    let Explanation { bytes, from, was_guessed, walk, .. } = explanation;
+    let other = match from {
+        From::Auto | From::Eth => "--from ip or --from bth",
+        From::Ip => "--from eth or --from bth",
+        From::Bth => "--from eth or --from ip",
+    };
+    let hint = if *was_guessed { format!(" ({other} if that is wrong)") } else { String::new() };
+    writeln!(output, "{} bytes, read as {}{hint}.", bytes.len(), from.noun())?;
+    match &walk.protocol {
+        Protocol::Roce(Some(packet)) => match packet.info {
+            Some(info) => wrapped(output, "", &sentence(info)),
+            None => wrapped(output, "", &format!("Opcode {} is not assigned.", packet.bth.opcode())),
+        },
+        Protocol::Roce(None) => writeln!(output, "It seems to be RoCE, but is too broken to find the BTH."),
+        Protocol::Pause => writeln!(output, "It is a pause frame."),
+        Protocol::Other(name, detail) => {
+            let comma = if detail.is_empty() { "" } else { ", " };
+            writeln!(output, "It is not RoCE, but {name}{comma}{detail}.")
+        }
+    }
+}
+
+/// What an opcode means, from its row in the table.
+fn sentence(info: &OpcodeInfo) -> String {
+    if info.operation == Operation::Cnp {
+        return "CNP: a congestion notification, sent by the receiver of marked packets to their sender."
+            .to_owned();
+    }
+    let operation = match info.operation {
+        Operation::Send => "SEND",
+        Operation::Write => "RDMA WRITE",
+        Operation::ReadRequest => "RDMA READ",
+        Operation::ReadResponse => "answer to an RDMA READ (or to a FLUSH or ATOMIC WRITE)",
+        Operation::Acknowledge => "acknowledgement or refusal",
+        Operation::AtomicAcknowledge => "answer to an atomic operation",
+        Operation::CompareSwap => "atomic compare and swap",
+        Operation::FetchAdd => "atomic fetch and add",
+        Operation::Resync => "RESYNC",
+        Operation::Flush => "FLUSH",
+        Operation::AtomicWrite => "ATOMIC WRITE",
+        Operation::Cnp => "congestion notification",
+    };
+    let position = match info.position {
+        Position::First => "the first packet of several",
+        Position::Middle => "a packet in the middle of several",
+        Position::Last => "the last packet of several",
+        Position::Only => "the only packet",
+    };
+    let transport = match info.transport {
+        Transport::Rc => "reliable connection",
+        Transport::Uc => "unreliable connection",
+        Transport::Rd => "reliable datagram",
+        Transport::Ud => "unreliable datagram",
+        Transport::Xrc => "extended reliable connection",
+        Transport::Cnp => "congestion notification",
+    };
+    let sides = match info.direction {
+        Direction::Request => "from requester to responder",
+        Direction::Response => "from responder to requester",
+        Direction::Cnp => "from receiver to sender",
+    };
+    let payload = match info.payload {
+        PayloadRule::None => "no payload".to_owned(),
+        PayloadRule::FullMtu => "exactly one path MTU of payload".to_owned(),
+        PayloadRule::OneToMtu => "1 byte to one path MTU of payload".to_owned(),
+        PayloadRule::ZeroToMtu => "up to one path MTU of payload".to_owned(),
+        PayloadRule::Exactly(len) => format!("{len} bytes of payload"),
+    };
+    let headers: Vec<_> = EXTENDED
+        .iter()
+        .filter(|(flag, _)| info.headers.contains(*flag))
+        .map(|(_, header)| header.name)
+        .collect();
+    let headers = if headers.is_empty() { "no further header".to_owned() } else { headers.join(" and ") };
+    format!(
+        "{}: {operation}, {position} of its message, {sides} ({transport}). Behind the BTH: {headers}, \
+         then {payload}.",
+        info.name
+    )
+}
+
+/// All bytes, a header per paragraph, each in its color.
+fn dump(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
+    writeln!(output, "\n{}", output.style.paint(Paint::BOLD, "The bytes"))?;
+    let mut shown = 0;
+    for (index, part) in explanation.walk.parts.iter().enumerate() {
+        let start = explanation.offset(part.start);
+        // What no header claims, in broken packets.
+        unclaimed(explanation, shown, start, output)?;
+        let paint = color(index);
+        for (row, bytes) in explanation.walk.part_bytes(part).chunks(BYTES_PER_ROW).enumerate() {
+            let name = if row == 0 { part.header.name } else { "" };
+            let line = format!("{name:<13}{:>5}  {}", start + row * BYTES_PER_ROW, spaced(bytes));
+            writeln!(output, "  {}", output.style.paint(paint, line))?;
+        }
+        shown = start + part.len;
+    }
+    unclaimed(explanation, shown, explanation.bytes.len(), output)
+}
+
+fn unclaimed(explanation: &Explanation<'_>, from: usize, to: usize, output: &mut Output) -> io::Result<()> {
+    let bytes = explanation.bytes.get(from..to).unwrap_or_default();
+    for (row, bytes) in bytes.chunks(BYTES_PER_ROW).enumerate() {
+        let name = if row == 0 { "(no header)" } else { "" };
+        writeln!(output, "  {name:<13}{:>5}  {}", from + row * BYTES_PER_ROW, spaced(bytes))?;
+    }
+    Ok(())
+}
+
+/// Headers that follow each other never have the same color.
+fn color(index: usize) -> Paint {
+    Paint::CYCLE.into_iter().cycle().nth(index).unwrap_or(Paint::BOLD)
+}
+
+/// A header with every field and its meaning.
+fn part_in_full(explanation: &Explanation<'_>, part: &Part, output: &mut Output) -> io::Result<()> {
+    let start = explanation.offset(part.start);
+    let style = output.style;
+    writeln!(output)?;
+    part_title(output, style, part.header, start, part.len)?;
+    wrapped(output, "    ", part.header.purpose)?;
+    let bytes = explanation.walk.part_bytes(part);
+    for field in part.header.fields {
+        let Some(value) = field.value(bytes) else { continue };
+        field_line(output, field, &value, bytes, start)?;
+        let masked = if field.variant { " Masked from the ICRC." } else { "" };
+        wrapped(output, "                       ", &format!("{}{masked}", field.meaning))?;
+    }
+    Ok(())
+}
+
+/// How the ICRC comes about.
+fn icrc(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
+    let Some(icrc) = explanation.icrc() else { return Ok(()) };
+    let style = output.style;
+    writeln!(output, "\n{}", style.paint(Paint::BOLD, "How the ICRC is computed"))?;
+    let covered = explanation.covered();
+    if let Icrc::Checked(check) = icrc {
+        wrapped(
+            output,
+            "  ",
+            "A CRC-32 as in Ethernet runs over eight bytes of ones, which stand for the header of a \
+             native InfiniBand packet, then over the packet from layer 3 to the padding. Every field that \
+             may change on the way is replaced by ones; those bytes stand in brackets.",
+        )?;
+        let ones = [0xff; 8];
+        let marked = |bytes: &[u8], is_masked: &dyn Fn(usize) -> bool| brackets(bytes, is_masked, style);
+        writeln!(output, "  {:<18} {}", "", marked(&ones, &|_| true))?;
+        let mut count = ones.len();
+        for (part, bytes) in &covered {
+            count += bytes.len();
+            for (row, chunk) in bytes.chunks(BYTES_PER_ROW).enumerate() {
+                let name = if row == 0 { part.header.name } else { "" };
+                let first = row * BYTES_PER_ROW;
+                let text = marked(chunk, &|index| is_masked(part, first + index));
+                writeln!(output, "  {name:<13}{:>5} {text}", explanation.offset(part.start) + first)?;
+            }
+        }
+        writeln!(output, "  CRC-32 of these {count} bytes: 0x{:08x}", check.computed)?;
+        writeln!(output, "  sent lowest byte first:  {}", spaced(&check.computed.to_le_bytes()))?;
+    }
+    writeln!(output, "  {}", icrc_text(icrc, style))
+}
+
+/// Bytes of which some stand in brackets, in columns like the others.
+fn brackets(bytes: &[u8], is_masked: &dyn Fn(usize) -> bool, style: crate::terminal::Style) -> String {
+    let mut text = String::new();
+    let mut before = false;
+    for (index, byte) in bytes.iter().enumerate() {
+        let masked = is_masked(index);
+        text.push(match (before, masked) {
+            (false, true) => '[',
+            (true, false) => ']',
+            _ => ' ',
+        });
+        let digits = format!("{byte:02x}");
+        if masked {
+            text.push_str(&style.paint(Paint::REVERSE, digits).to_string());
+        } else {
+            text.push_str(&digits);
+        }
+        before = masked;
+    }
+    if before {
+        text.push(']');
+    }
+    text
+}
+
+/// Writes a text in lines of limited length.
+fn wrapped(output: &mut Output, indent: &str, text: &str) -> io::Result<()> {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && indent.len() + line.len() + 1 + word.len() > LINE {
+            writeln!(output, "{indent}{}", output.style.paint(Paint::DIM, &line))?;
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    writeln!(output, "{indent}{}", output.style.paint(Paint::DIM, line))
+}

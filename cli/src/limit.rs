@@ -1,0 +1,171 @@
+//! `roce limit`: what a device can do without any protocol.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use super::common::{device_on, device_towards, resolve};
+use super::terminal::{Output, Paint};
+use roce_device::{Device, OpenOptions};
+use roce_tools::exchange::Exchange;
+use roce_tools::limit::{self, Latency, Outcome, Plan};
+
+/// The TCP port of the exchange before the measurement.
+const PORT: u16 = 18_521;
+/// Payloads that are measured unless others are asked for, as far as the links carry them.
+const SIZES: [usize; 3] = [64, 1024, 4096];
+
+/// Measure what a device can do without any protocol: frames one way, one there and back
+///
+/// Start `roce limit --device DEVICE` on one side and `roce limit SERVER --device DEVICE` on the other. The frames
+/// look like WRITEs, but nobody acknowledges or checks them. A speed that `roce blast` or `roce ping` reports on the
+/// same device and in the same minute can be stated as a share of what this reports.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Address or name of the server; without it this side is the server
+    server: Option<String>,
+
+    /// Device to measure, such as udp:192.0.2.1; `roce devices` lists them
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+
+    /// Payload bytes of a frame; may be given several times [default: 64, 1024 and 4096]
+    #[arg(long, short, value_name = "BYTES")]
+    size: Vec<usize>,
+
+    /// Frames of each size
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
+    frames: u64,
+
+    /// Round trips of one frame; 0 leaves them out
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    round_trips: u64,
+
+    /// Frames under way at once
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u64).range(32..=65536))]
+    window: u64,
+
+    /// Measure kernel TCP between the same addresses too
+    #[arg(long)]
+    tcp: bool,
+
+    /// Address that the server listens on for the exchange before the measurement, if not the device's
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<IpAddr>,
+
+    /// TCP port of that exchange
+    #[arg(long, short, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+
+    /// Server: end after one client instead of waiting for the next
+    #[arg(long)]
+    once: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    match &args.server {
+        None => serve(args, output),
+        Some(server) => client(args, server, output),
+    }
+}
+
+fn open(args: &Args, default: impl FnOnce() -> anyhow::Result<String>) -> anyhow::Result<Box<dyn Device>> {
+    let spec = match &args.device {
+        Some(spec) => spec.clone(),
+        None => default()?,
+    };
+    Ok(roce_device::open(&spec, OpenOptions::default())?)
+}
+
+fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let mut device = open(args, || Ok(device_on(IpAddr::V4(Ipv4Addr::LOCALHOST))))?;
+    let own =
+        args.listen.or_else(|| device.addresses().first().copied()).context("the device has no address")?;
+    let at = SocketAddr::new(own, args.port);
+    let listener = TcpListener::bind(at).with_context(|| {
+        format!("listening on {at}; --listen takes another address of this machine, --port another port")
+    })?;
+    if !args.json {
+        writeln!(
+            output,
+            "waiting on {own}, TCP port {}; on the other side: roce limit {own} --device …",
+            args.port
+        )?;
+        output.flush()?;
+    }
+    loop {
+        let exchange = Exchange::accept_from(&listener)?;
+        let peer = exchange.peer().to_owned();
+        match limit::serve(device.as_mut(), exchange) {
+            Ok(_) if args.json => {}
+            Ok(plan) => writeln!(output, "served {peer}: {} sizes", plan.sizes.len())?,
+            Err(error) if args.once => return Err(error.into()),
+            Err(error) => writeln!(output, "{peer}: {error}")?,
+        }
+        output.flush()?;
+        if args.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+fn client(args: &Args, server: &str, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let server = resolve(server, args.port)?;
+    let mut device = open(args, || device_towards(server))?;
+    let sizes = if args.size.is_empty() {
+        let link_mtu = device.capabilities().link_mtu;
+        // IPv6, UDP, BTH, RETH and ICRC.
+        SIZES.into_iter().filter(|size| size + 80 <= link_mtu).collect()
+    } else {
+        args.size.clone()
+    };
+    let plan = Plan {
+        sizes,
+        frames: args.frames,
+        round_trips: args.round_trips,
+        window: args.window,
+        tcp: args.tcp,
+    };
+    let outcome = limit::client(device.as_mut(), Exchange::connect(server)?, &plan)?;
+    if args.json {
+        serde_json::to_writer_pretty(&mut *output, &outcome)?;
+        writeln!(output)?;
+    } else {
+        print(output, &outcome)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(output: &mut Output, outcome: &Outcome) -> anyhow::Result<()> {
+    let [near, far] = &outcome.kinds;
+    let title = format!("{near} to {far}, no protocol");
+    writeln!(output, "{}", output.style.paint(Paint::BOLD, title))?;
+    writeln!(output, "{:>8} {:>10} {:>10} {:>12} {:>8}", "payload", "frame", "Gb/s", "frames/s", "lost")?;
+    for row in &outcome.rows {
+        let lost = row.sent.saturating_sub(row.arrived);
+        writeln!(
+            output,
+            "{:>8} {:>10} {:>10.2} {:>12.0} {:>8}",
+            row.size, row.datagram_bytes, row.gigabits_per_s, row.frames_per_s, lost
+        )?;
+    }
+    let mut times = |name: &str, latency: &Option<Latency>| match latency {
+        None => Ok(()),
+        Some(Latency { least_us, median_us, p99_us }) => writeln!(
+            output,
+            "{name}: half a round trip {median_us:.2} us (least {least_us:.2}, 99th percentile {p99_us:.2})"
+        ),
+    };
+    times("device", &outcome.latency)?;
+    times("kernel TCP", &outcome.tcp_latency)?;
+    if let Some(gigabits) = outcome.tcp_gigabits_per_s {
+        writeln!(output, "kernel TCP: {gigabits:.2} Gb/s in writes of 64 KiB")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,352 @@
+//! `roce ping` and `roce blast`: one set of options, two measurements.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use roce_packet::PathMtu;
+use serde::Serialize;
+
+use super::common::{DeviceArgs, EXCHANGE_PORT, device_on, device_towards, parse_mtu, resolve};
+use super::terminal::{Output, Paint};
+use roce::tcp::TcpListening;
+use roce::verbs::Context;
+use roce_tools::exchange::Exchange;
+use roce_tools::measure::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
+
+/// Measure latency: a message there, one back, and so on
+///
+/// Start `roce ping` on one side: it is the server and waits. Start `roce ping SERVER` on the other. The
+/// time reported is half a round trip. --op write is a WRITE followed by a READ of the same bytes.
+/// Every message is checked when it arrives.
+#[derive(Debug, clap::Args)]
+pub(super) struct PingArgs {
+    #[command(flatten)]
+    common: MeasureArgs,
+    /// Round trips for each size
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 10_000)]
+    iterations: u64,
+    /// Messages without a signal in between with --signal periodic: N/2
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    buffers: usize,
+}
+
+/// Measure throughput: many messages one way
+///
+/// Start `roce blast` on one side: it is the server and waits. Start `roce blast SERVER` on the other. The time
+/// reported is elapsed time divided by messages. Every message is checked when it arrives, the last ones
+/// byte by byte.
+#[derive(Debug, clap::Args)]
+pub(super) struct BlastArgs {
+    #[command(flatten)]
+    common: MeasureArgs,
+    /// Messages for each size
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20_000)]
+    iterations: u64,
+    /// Messages under way at once [default: as many as 1 MiB holds, but 16 to 256]
+    #[arg(long, value_name = "N")]
+    buffers: Option<usize>,
+}
+
+#[derive(Debug, clap::Args)]
+struct MeasureArgs {
+    /// Address or name of the server; without it this side is the server
+    server: Option<String>,
+
+    /// Operation that carries the messages
+    #[arg(long, value_enum, default_value_t = Op::Send)]
+    op: Op,
+
+    /// Message size in bytes; may be given several times
+    #[arg(long, short, value_name = "BYTES", value_parser = parse_size)]
+    size: Vec<usize>,
+
+    /// Sizes from A to B, doubling
+    #[arg(long, value_name = "A..B", value_parser = parse_range, conflicts_with = "size")]
+    sizes: Option<Sizes>,
+
+    /// Post messages inline (up to 512 bytes)
+    #[arg(long)]
+    inline: bool,
+
+    /// How completions are noticed
+    #[arg(long, value_enum, default_value_t = Completion::Poll)]
+    completion: Completion,
+
+    /// How work requests are posted
+    #[arg(long, value_enum, default_value_t = Post::List)]
+    post: Post,
+
+    /// Which send requests complete visibly: all, or one of every N/2
+    #[arg(long, value_enum, default_value_t = Signal::Full)]
+    signal: Signal,
+
+    /// Path MTU: 256, 512, 1024, 2048 or 4096; without it the largest that the link carries
+    #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
+    mtu: Option<PathMtu>,
+
+    /// Local ACK timeout exponent: 4.096 us x 2^N
+    #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
+    timeout: u8,
+
+    /// Index of the GID to send from [default: the first of the exchange's IP version]
+    #[arg(long, short = 'x', value_name = "INDEX")]
+    gid_index: Option<usize>,
+
+    /// TCP port of the exchange before the measurement
+    #[arg(long, short, value_name = "PORT", default_value_t = EXCHANGE_PORT)]
+    port: u16,
+
+    /// Server: end after one client instead of waiting for the next
+    #[arg(long)]
+    once: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+#[derive(Clone, Debug)]
+struct Sizes(Vec<usize>);
+
+pub(super) fn parse_size(text: &str) -> Result<usize, String> {
+    let (digits, factor) = match text.to_ascii_uppercase().strip_suffix(['K', 'M']) {
+        Some(digits) if text.to_ascii_uppercase().ends_with('K') => (digits.to_owned(), 1 << 10),
+        Some(digits) => (digits.to_owned(), 1 << 20),
+        None => (text.to_owned(), 1),
+    };
+    let number: usize =
+        digits.parse().map_err(|_| format!("{text} is no size; write bytes, or 64K, or 1M"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("{text} is too large"))
+}
+
+fn parse_range(text: &str) -> Result<Sizes, String> {
+    let (first, last) =
+        text.split_once("..").ok_or("write the first and the last size, such as 1..1048576")?;
+    let (first, last) = (parse_size(first)?, parse_size(last)?);
+    if first == 0 || first > last {
+        return Err(format!(
+            "{first}..{last} holds no size; the first must be at least 1 and at most the last"
+        ));
+    }
+    let doubled = std::iter::successors(Some(first), |size| size.checked_mul(2));
+    Ok(Sizes(doubled.take_while(|size| *size <= last).collect()))
+}
+
+pub(super) fn ping(args: &PingArgs, output: &mut Output) -> anyhow::Result<ExitCode> {
+    args.common.run(Tool::Ping, args.iterations, Some(args.buffers), output)
+}
+
+pub(super) fn blast(args: &BlastArgs, output: &mut Output) -> anyhow::Result<ExitCode> {
+    args.common.run(Tool::Blast, args.iterations, args.buffers, output)
+}
+
+impl MeasureArgs {
+    fn run(
+        &self,
+        tool: Tool,
+        iterations: u64,
+        buffers: Option<usize>,
+        output: &mut Output,
+    ) -> anyhow::Result<ExitCode> {
+        match &self.server {
+            None => self.serve(output),
+            Some(server) => self.client(tool, iterations, buffers, server, output),
+        }
+    }
+
+    fn serve(&self, output: &mut Output) -> anyhow::Result<ExitCode> {
+        let context = self.device.open(|| Ok(device_on(IpAddr::V4(Ipv4Addr::LOCALHOST))))?;
+        let address = context.address().context("the device has no address")?;
+        let listener = TcpListening::bind(&context, self.port).with_context(|| {
+            format!(
+                "listening on {address} port {}; is another server running? --port chooses another",
+                self.port
+            )
+        })?;
+        if !self.json {
+            writeln!(
+                output,
+                "waiting on {address}, TCP port {}; on the other side: roce … {address}",
+                self.port
+            )?;
+            output.flush()?;
+        }
+        loop {
+            let exchange = Exchange::accept_on(&listener)?;
+            let peer = exchange.peer().to_owned();
+            match measure::serve(&context, exchange, self.gid_index) {
+                Ok(plan) if !self.json => {
+                    writeln!(
+                        output,
+                        "served {peer}: {:?} by {:?}, {} sizes",
+                        plan.tool,
+                        plan.op,
+                        plan.sizes.len()
+                    )?;
+                }
+                Ok(_) => {}
+                Err(error) if self.once => return Err(error.into()),
+                Err(error) => writeln!(output, "{peer}: {error}")?,
+            }
+            output.flush()?;
+            if self.once {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+
+    fn plan(&self, tool: Tool, iterations: u64, buffers: Option<usize>, mtu: PathMtu) -> Plan {
+        let sizes = match (&self.sizes, self.size.is_empty()) {
+            (Some(Sizes(sizes)), _) => sizes.clone(),
+            (None, false) => self.size.clone(),
+            (None, true) if tool == Tool::Ping => vec![8],
+            (None, true) => vec![65_536],
+        };
+        // So many that a round trip does not bound the rate, and so few that a cache holds them.
+        let fitting = (1 << 20) / sizes.iter().copied().max().unwrap_or(0).max(1);
+        Plan {
+            tool,
+            op: self.op,
+            sizes,
+            iterations,
+            buffers: buffers.unwrap_or(fitting.clamp(16, 256)),
+            inline: self.inline,
+            completion: self.completion,
+            post: self.post,
+            signal: self.signal,
+            path_mtu: mtu.bytes(),
+            timeout: self.timeout,
+        }
+    }
+
+    fn client(
+        &self,
+        tool: Tool,
+        iterations: u64,
+        buffers: Option<usize>,
+        server: &str,
+        output: &mut Output,
+    ) -> anyhow::Result<ExitCode> {
+        // What cannot work is refused before anything is opened.
+        self.plan(tool, iterations, buffers, PathMtu::Mtu1024).check()?;
+        let server = resolve(server, self.port)?;
+        let context = self.device.open(|| device_towards(server))?;
+        let Some(mtu) = self.mtu.or_else(|| context.largest_path_mtu()) else {
+            bail!(
+                "the link of this device carries no path MTU, not even 256 bytes; raise its MTU to 400 or more"
+            );
+        };
+        let plan = self.plan(tool, iterations, buffers, mtu);
+        let exchange = Exchange::connect_from(&context, server)?;
+        let json = self.json;
+        if !json {
+            heading(output, &context, &plan)?;
+        }
+        let rows = measure::run_client(&context, exchange, &plan, self.gid_index, &mut |row| {
+            if !json {
+                // A closed pipe is noticed when the command ends.
+                let _ = print_row(output, tool, row).and_then(|()| output.flush());
+            }
+        })?;
+        if json {
+            print_json(output, &context, &plan, &rows)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Everything that was measured, with what was asked for.
+#[derive(Serialize)]
+struct Document<'a> {
+    version: &'static str,
+    device: &'a str,
+    plan: &'a Plan,
+    rows: &'a [Row],
+}
+
+fn print_json(output: &mut Output, context: &Context, plan: &Plan, rows: &[Row]) -> anyhow::Result<()> {
+    let device = context.query().capabilities.kind;
+    let document = Document { version: env!("CARGO_PKG_VERSION"), device, plan, rows };
+    serde_json::to_writer_pretty(&mut *output, &document)?;
+    writeln!(output)?;
+    Ok(())
+}
+
+fn heading(output: &mut Output, context: &Context, plan: &Plan) -> std::io::Result<()> {
+    let address = context.address().map_or_else(String::new, |address| address.to_string());
+    let kind = context.query().capabilities.kind;
+    let tool = if plan.tool == Tool::Ping { "ping" } else { "blast" };
+    let title = format!(
+        "{tool} by {:?}, device {kind} {address}, path MTU {}, {} buffers, {:?} completion, {:?} posting, {:?} signals",
+        plan.op, plan.path_mtu, plan.buffers, plan.completion, plan.post, plan.signal
+    )
+    .to_lowercase();
+    writeln!(output, "{title}")?;
+    print_columns(output, plan.tool)
+}
+
+/// The line above the rows.
+pub(super) fn print_columns(output: &mut Output, tool: Tool) -> std::io::Result<()> {
+    let line = match tool {
+        Tool::Ping => format!(
+            "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>6} {:>6}",
+            "bytes", "one-way", "least", "median", "99%", "most", "round trips", "client", "server"
+        ),
+        Tool::Blast => format!(
+            "{:>9} {:>9} {:>9} {:>11} {:>9} {:>7} {:>6} {:>6}",
+            "bytes", "messages", "Gb/s", "messages/s", "one-way", "resent", "client", "server"
+        ),
+    };
+    writeln!(output, "{}", output.style.paint(Paint::BOLD, line))?;
+    let units = match tool {
+        Tool::Ping => format!(
+            "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>6} {:>6}",
+            "", "us", "us", "us", "us", "us", "per second", "cpu %", "cpu %"
+        ),
+        Tool::Blast => format!(
+            "{:>9} {:>9} {:>9} {:>11} {:>9} {:>7} {:>6} {:>6}",
+            "", "", "", "", "us", "packets", "cpu %", "cpu %"
+        ),
+    };
+    writeln!(output, "{}", output.style.paint(Paint::DIM, units))
+}
+
+/// One row of the table.
+pub(super) fn print_row(output: &mut Output, tool: Tool, row: &Row) -> std::io::Result<()> {
+    let (client, server) = (row.client.cpu.percent(), row.server.cpu.percent());
+    match tool {
+        Tool::Ping => {
+            let [least, median, most_of_them, most] = row.percentiles_us.unwrap_or_default();
+            writeln!(
+                output,
+                "{:>9} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>11.0} {:>6.0} {:>6.0}",
+                row.size,
+                row.one_way_us,
+                least,
+                median,
+                most_of_them,
+                most,
+                row.messages_per_s / 2.0,
+                client,
+                server
+            )
+        }
+        Tool::Blast => writeln!(
+            output,
+            "{:>9} {:>9} {:>9.2} {:>11.0} {:>9.2} {:>7} {:>6.0} {:>6.0}",
+            row.size,
+            row.iterations,
+            row.gigabits_per_s,
+            row.messages_per_s,
+            row.one_way_us,
+            row.client.retransmitted_packets + row.server.retransmitted_packets,
+            client,
+            server
+        ),
+    }
+}

@@ -1,0 +1,171 @@
+//! `roce pingpong`: talks to the pingpong programs of libibverbs.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use roce_packet::PathMtu;
+use serde_json::json;
+
+use super::common::{DeviceArgs, connect_exchange, device_on, device_towards, parse_mtu, resolve};
+use super::terminal::Output;
+use roce::tcp::TcpListening;
+use roce::verbs::Context;
+use roce_tools::pingpong::{Kind, Outcome, PORT, Plan, Role, Session};
+
+/// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong or ibv_srq_pingpong
+///
+/// Without SERVER this side waits for the other. The options are those of the original programs, which must run
+/// on the other side with the same size, path MTU and number of iterations and with -g, or another `roce pingpong`.
+/// The content of every message is checked.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Which of the programs runs on the other side
+    #[arg(value_enum)]
+    kind: Kind,
+
+    /// Address or name of the server; without it this side is the server
+    server: Option<String>,
+
+    /// TCP port of the exchange before the first message
+    #[arg(long, short, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+
+    /// Bytes of a message [default: 4096; ud: 1024]
+    #[arg(long, short, value_name = "BYTES")]
+    size: Option<usize>,
+
+    /// Path MTU: 256, 512, 1024, 2048 or 4096
+    #[arg(long, short, value_name = "BYTES", value_parser = parse_mtu, default_value = "1024")]
+    mtu: PathMtu,
+
+    /// Receives posted at a time
+    #[arg(long, short, value_name = "N", default_value_t = 500)]
+    rx_depth: usize,
+
+    /// Messages each way
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1000)]
+    iters: u64,
+
+    /// srq: queue pairs, 1 to 256
+    #[arg(long, short = 'q', value_name = "N", default_value_t = 16)]
+    num_qp: usize,
+
+    /// Sleep on completion events instead of polling
+    #[arg(long, short)]
+    events: bool,
+
+    /// Index of the GID to send from; without it the first of the IP version that the exchange uses
+    #[arg(long, short, value_name = "INDEX")]
+    gid_idx: Option<usize>,
+
+    /// Give up when nothing came for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    patience: u64,
+
+    /// Local ACK timeout of rc and srq, 4.096 us * 2^CODE; after eight of them the other side is given up. The
+    /// originals have 14, 67 ms, and a busy machine may answer later
+    #[arg(long, value_name = "CODE", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
+    timeout: u8,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+impl Args {
+    fn plan(&self, context: &Context, peer: IpAddr) -> Plan {
+        let default_size = if self.kind == Kind::Ud { 1024 } else { 4096 };
+        Plan {
+            kind: self.kind,
+            size: self.size.unwrap_or(default_size),
+            iterations: self.iters,
+            mtu: self.mtu,
+            rx_depth: self.rx_depth,
+            num_qp: self.num_qp,
+            gid_index: self.gid_idx.or_else(|| context.gid_towards(peer)),
+            events: self.events,
+            timeout: self.timeout,
+            patience: Duration::from_secs(self.patience.max(1)),
+        }
+    }
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let (role, mut session, mut peer) = match &args.server {
+        Some(server) => {
+            let server = resolve(server, args.port)?;
+            let context = args.device.open(|| device_towards(server))?;
+            let session = Session::new(&context, &args.plan(&context, server.ip()), Role::Client)?;
+            let peer = connect_exchange(&context, server).with_context(|| {
+                format!("connecting to {server}; does {} run there?", args.kind.program())
+            })?;
+            (Role::Client, session, peer)
+        }
+        None => {
+            let address = Ipv4Addr::LOCALHOST.into();
+            let context = args.device.open(|| Ok(device_on(address)))?;
+            let own = context.address().unwrap_or(address);
+            // Before it is waited: a plan that is impossible is told at once.
+            let mut session = Session::new(&context, &args.plan(&context, own), Role::Server)?;
+            let listening = TcpListening::bind(&context, args.port).with_context(|| {
+                format!("listening on TCP port {}; choose another one with -p", args.port)
+            })?;
+            if !args.json {
+                let (at, program) = (listening.local_addr(), args.kind.program());
+                writeln!(output, "waiting on {at} for {program} or `roce pingpong`")?;
+                output.flush()?;
+            }
+            let peer = listening.accept().context("waiting for the client")?;
+            let plan = args.plan(&context, peer.peer_addr().ip());
+            if plan.gid_index != args.gid_idx {
+                session = Session::new(&context, &plan, Role::Server)?;
+            }
+            (Role::Server, session, peer)
+        }
+    };
+    peer.set_read_timeout(Some(Duration::from_secs(args.patience.max(1))))?;
+    let is_json = args.json;
+    session.connect(&mut peer, &mut |line| if is_json { Ok(()) } else { writeln!(output, "{line}") })?;
+    output.flush()?;
+    let outcome = session.run()?;
+    print(args, role, &outcome, output)?;
+    output.flush()?;
+    session.linger();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(args: &Args, role: Role, outcome: &Outcome, output: &mut Output) -> anyhow::Result<()> {
+    let Outcome { bytes, iterations, elapsed_s, events, unacknowledged, retransmitted_packets } = *outcome;
+    let microseconds = elapsed_s * 1e6;
+    let megabits = bytes as f64 * 8.0 / microseconds;
+    let each = microseconds / iterations as f64;
+    if args.json {
+        let document = json!({
+            "program": args.kind.program(), "role": if role == Role::Client { "client" } else { "server" },
+            "bytes": bytes, "iterations": iterations, "elapsed_s": elapsed_s, "megabits_per_s": megabits,
+            "us_per_iteration": each, "events": events, "unacknowledged": unacknowledged,
+            "retransmitted_packets": retransmitted_packets,
+        });
+        serde_json::to_writer_pretty(&mut *output, &document)?;
+        writeln!(output)?;
+        return Ok(());
+    }
+    writeln!(output, "{bytes} bytes in {elapsed_s:.2} seconds = {megabits:.2} Mbit/sec")?;
+    writeln!(output, "{iterations} iters in {elapsed_s:.2} seconds = {each:.2} usec/iter")?;
+    if retransmitted_packets > 0 {
+        writeln!(output, "{retransmitted_packets} packets were sent again")?;
+    }
+    if unacknowledged > 0 {
+        writeln!(
+            output,
+            "{unacknowledged} of the last messages were not acknowledged: the other side had sent all of its own and left"
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! `roce rping`: librdmacm's rping, and a peer for it.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use roce_packet::PathMtu;
+
+use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
+use super::terminal::Output;
+use roce::verbs::{Context, PortSpace};
+use roce_tools::rping::{
+    MAX_PING, MIN_PING, RPING_PORT, RpingPlan, client as rping_client, serve as rping_serve,
+};
+
+/// Ping-pong over a connection of rdma_cm, with rping at the other end or another roce
+///
+/// Start `roce rping -s -a ADDRESS` on one side and `roce rping -c -a ADDRESS` on the other; either may be the rping of
+/// rdma-core. The client tells where its ping lies; the server reads it by RDMA READ and writes it back by RDMA WRITE.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Be the server
+    #[arg(short, conflicts_with = "client", required_unless_present = "client")]
+    server: bool,
+
+    /// Be the client
+    #[arg(short)]
+    client: bool,
+
+    /// Server: address to listen on; client: address of the server
+    #[arg(short, value_name = "ADDRESS")]
+    address: Option<String>,
+
+    /// Client: own address
+    #[arg(short = 'I', value_name = "ADDRESS", conflicts_with = "device")]
+    source: Option<IpAddr>,
+
+    /// Port
+    #[arg(short, value_name = "PORT", default_value_t = RPING_PORT)]
+    port: u16,
+
+    /// Client: how many pings; 0 is for ever
+    #[arg(short = 'C', value_name = "N", default_value_t = 0)]
+    count: u64,
+
+    /// Client: bytes of a ping
+    #[arg(short = 'S', value_name = "BYTES", default_value_t = 64)]
+    size: usize,
+
+    /// Show the pings
+    #[arg(short)]
+    verbose: bool,
+
+    /// Client: compare what comes back with what was sent
+    #[arg(short = 'V')]
+    verify: bool,
+
+    /// Server: stay for the next client
+    #[arg(short = 'P')]
+    persistent: bool,
+
+    /// Client: path MTU; without it the largest up to 1024 that the link carries
+    #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
+    mtu: Option<PathMtu>,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    if args.server { serve(args, output) } else { client(args, output) }
+}
+
+/// Without its NUL, as text.
+fn text_of(ping: &[u8]) -> String {
+    let end = ping.iter().position(|byte| *byte == 0).unwrap_or(ping.len());
+    String::from_utf8_lossy(&ping[..end]).into_owned()
+}
+
+fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let own = match &args.address {
+        Some(address) => resolve(address, args.port)?.ip(),
+        None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+    let context = args.device.open(|| Ok(device_on(own)))?;
+    let listener = context
+        .listen(PortSpace::Tcp, args.port)
+        .with_context(|| format!("listening on port {} of RDMA_PS_TCP", args.port))?;
+    let address = context.address().context("the device has no address")?;
+    writeln!(output, "waiting on {address} port {}; on the other side: rping -c -a {address}", args.port)?;
+    output.flush()?;
+    loop {
+        let request = listener.accept(None)?;
+        let peer = request.peer().ip();
+        let verbose = args.verbose;
+        let outcome = rping_serve(&context, request, &mut |ping| {
+            if verbose {
+                // A closed pipe is noticed when the command ends.
+                let _ = writeln!(output, "server ping data: {}", text_of(ping));
+            }
+        });
+        match outcome {
+            Ok(count) => writeln!(output, "served {peer}: {count} pings")?,
+            Err(error) if args.persistent => writeln!(output, "{peer}: {error}")?,
+            Err(error) => return Err(error.into()),
+        }
+        output.flush()?;
+        if !args.persistent {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+fn client(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let Some(server) = &args.address else { bail!("-c needs the address of a server: -a ADDRESS") };
+    if !(MIN_PING..=MAX_PING).contains(&args.size) {
+        bail!("a ping has {MIN_PING} to {MAX_PING} bytes, not {}", args.size);
+    }
+    let server = resolve(server, args.port)?;
+    let context = args.device.open(|| match args.source {
+        Some(source) => Ok(device_on(source)),
+        None => device_towards(server),
+    })?;
+    let plan = RpingPlan {
+        count: if args.count == 0 { u64::MAX } else { args.count },
+        size: args.size,
+        verify: args.verify,
+        path_mtu: path_mtu(args, &context)?,
+    };
+    let mut count = 0_u64;
+    rping_client(&context, server.ip(), server.port(), &plan, &mut |ping| {
+        count += 1;
+        if args.verbose {
+            // A closed pipe is noticed when the command ends.
+            let _ = writeln!(output, "ping data: {}", text_of(ping)).and_then(|()| output.flush());
+        }
+    })?;
+    let verified = if args.verify { ", contents verified" } else { "" };
+    writeln!(output, "{count} pings of {} bytes{verified}", args.size)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn path_mtu(args: &Args, context: &Context) -> anyhow::Result<PathMtu> {
+    let Some(largest) = context.largest_path_mtu() else {
+        bail!(
+            "the link of this device carries no path MTU, not even 256 bytes; raise its MTU to 400 or more"
+        );
+    };
+    Ok(args.mtu.unwrap_or_else(|| largest.min(PathMtu::Mtu1024)))
+}

@@ -1,0 +1,202 @@
+//! What a run leaves behind: CSV files, plots, and one page with all of it.
+
+mod charts;
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufWriter, ErrorKind, Write as _};
+use std::path::Path;
+
+use anyhow::Context as _;
+use roce_sim::net::{DropReason, Results, Time};
+use roce_transport::congestion::Congestion;
+
+use self::charts::charts;
+use super::run::Done;
+use roce_tools::plot::{Chart, escape};
+
+/// Writes everything about a run into a directory, which is made if it is missing.
+pub(super) fn write(dir: &Path, done: &Done) -> anyhow::Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("making the directory {}", dir.display()))?;
+    let results = &done.results;
+    write_flows(&dir.join("flows.csv"), results)?;
+    write_ports(&dir.join("ports.csv"), results)?;
+    write_series(dir, results)?;
+    let charts = charts(results, &done.scenario.settings.measure);
+    for (name, chart) in &charts {
+        save(dir, &format!("{name}.svg"), &chart.to_svg())?;
+    }
+    save(dir, "report.html", &page(done, &charts))?;
+    // Last, because --merge takes it for the sign of a whole run.
+    save(dir, "summary.json", &(serde_json::to_string_pretty(&done.summary)? + "\n"))
+}
+
+/// Takes the summary of an earlier run out of a directory: it must not pass for that of one that fails.
+pub(super) fn forget(dir: &Path) -> anyhow::Result<()> {
+    let path = dir.join("summary.json");
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}, which is of an earlier run", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn save(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let path = dir.join(name);
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
+    Ok(BufWriter::new(File::create(path).with_context(|| format!("writing {}", path.display()))?))
+}
+
+fn write_flows(path: &Path, results: &Results) -> anyhow::Result<()> {
+    let mut file = create(path)?;
+    writeln!(
+        file,
+        "flow,source,destination,bytes,start_us,state,completion_us,goodput_gbps,packets,retransmitted,timeouts,marked,\
+         cnps_sent,cnps_handled,out_of_sequence"
+    )?;
+    for (number, flow) in results.flows.iter().enumerate() {
+        let (spec, counts) = (&flow.spec, &flow.counts);
+        let time = flow.completion_time.map_or_else(String::new, |time| format!("{:.6}", us(time)));
+        writeln!(
+            file,
+            "{number},{},{},{},{:.6},{},{time},{:.6},{},{},{},{},{},{},{}",
+            spec.source,
+            spec.destination,
+            spec.bytes,
+            us(spec.start),
+            flow.state.name(),
+            flow.goodput_bps() / 1e9,
+            counts.packets,
+            counts.retransmitted,
+            counts.timeouts,
+            counts.marked,
+            counts.cnps_sent,
+            counts.cnps_handled,
+            counts.out_of_sequence
+        )?;
+    }
+    Ok(file.flush()?)
+}
+
+fn write_ports(path: &Path, results: &Results) -> anyhow::Result<()> {
+    let mut file = create(path)?;
+    write!(file, "port,tx_frames,tx_bytes,marked,pauses_sent,xoff_sent,pauses_received,paused_us,watchdog")?;
+    write!(file, ",queue_p50_bytes,queue_p90_bytes,queue_p99_bytes,queue_most_bytes")?;
+    for reason in DropReason::ALL {
+        write!(file, ",dropped_{}", reason.name())?;
+    }
+    writeln!(file)?;
+    for port in &results.ports {
+        let stats = &port.stats;
+        let paused: f64 = stats.paused.iter().map(|time| us(*time)).sum();
+        write!(
+            file,
+            "{},{},{},{},{},{},{},{paused:.6},{}",
+            port.name,
+            stats.tx_frames,
+            stats.tx_bytes,
+            stats.marked,
+            stats.pauses_sent,
+            stats.xoff_sent,
+            stats.pauses_received,
+            stats.watchdog
+        )?;
+        let at = |quantile| port.queue.quantile(quantile);
+        write!(file, ",{},{},{},{}", at(0.5), at(0.9), at(0.99), stats.queue_most)?;
+        for count in stats.dropped {
+            write!(file, ",{count}")?;
+        }
+        writeln!(file)?;
+    }
+    Ok(file.flush()?)
+}
+
+fn write_series(dir: &Path, results: &Results) -> anyhow::Result<()> {
+    let mut file = create(&dir.join("rates.csv"))?;
+    writeln!(file, "time_us,flow,sent_gbps,rate_gbps,target_gbps,alpha")?;
+    let optional = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.6}"));
+    for point in &results.rates {
+        let rate = Some(point.rate_bps / 1e9).filter(|rate| rate.is_finite());
+        let target = optional(point.target_bps.map(|bps| bps / 1e9));
+        let (sent, rate, alpha) = (point.goodput_bps / 1e9, optional(rate), optional(point.alpha));
+        writeln!(file, "{:.3},{},{sent:.6},{rate},{target},{alpha}", us(point.time), point.flow)?;
+    }
+    file.flush()?;
+    let mut file = create(&dir.join("queues.csv"))?;
+    writeln!(file, "time_us,port,bytes,marked,paused_us")?;
+    for point in &results.queues {
+        let name = results.ports.get(point.port as usize).map_or("", |port| port.name.as_str());
+        writeln!(
+            file,
+            "{:.3},{name},{},{},{:.3}",
+            us(point.time),
+            point.bytes,
+            point.marked,
+            us(point.paused)
+        )?;
+    }
+    Ok(file.flush()?)
+}
+
+fn us(time: Time) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+fn page(done: &Done, charts: &[(&'static str, Chart)]) -> String {
+    let scenario = &done.scenario;
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\
+         body{{font:15px/1.45 Helvetica,Arial,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}}\
+         table{{border-collapse:collapse;margin:1em 0}}td{{padding:.2em .8em;border-bottom:1px solid #ddd}}\
+         svg{{max-width:100%;height:auto;margin:.6em 0}}</style></head><body>\n<h1>{0}</h1>\n<p>{1}</p>\n",
+        escape(&scenario.name),
+        escape(&scenario.description)
+    );
+    // Writing to a string cannot fail.
+    if !scenario.expectation.is_empty() {
+        let _ = writeln!(html, "<p><b>Expected:</b> {}</p>", escape(&scenario.expectation));
+    }
+    let _ = writeln!(html, "<table>");
+    for (name, value) in done.summary.rows() {
+        let _ = writeln!(html, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&value));
+    }
+    let congestion = words(&scenario.settings.host.congestion);
+    // All parameters are one word, which may be broken at its commas.
+    let congestion = escape(&congestion).replace(',', ",<wbr>");
+    let _ = writeln!(html, "<tr><td>congestion control</td><td>{congestion}</td></tr></table>");
+    for (_, chart) in charts {
+        let _ = writeln!(html, "{}", chart.to_svg());
+    }
+    if done.results.points_left_out > 0 {
+        let left_out = done.results.points_left_out;
+        let _ = writeln!(
+            html,
+            "<p>{left_out} points of series were left out; measure.points raises the limit.</p>"
+        );
+    }
+    let _ = writeln!(html, "<p>All figures are in the CSV files beside this page.</p></body></html>");
+    html
+}
+
+/// As `host.congestion` takes it.
+fn words(congestion: &Congestion) -> String {
+    format!("{}{}", congestion.algorithm, if congestion.echo { ",echo=1" } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn congestion_control_is_printed_as_it_is_set() {
+        for text in ["none", "fixed:10G", "dcqcn:paper,rpg_ai_rate=40", "swift", "timely", "none,echo=1"] {
+            let (congestion, _) = Congestion::parse(text).unwrap();
+            let printed = words(&congestion);
+            assert_eq!(Congestion::parse(&printed).unwrap().0, congestion, "{text} is printed as {printed}");
+        }
+    }
+}

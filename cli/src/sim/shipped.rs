@@ -1,0 +1,144 @@
+//! Where a scenario comes from: the list of shipped ones, or a file.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use roce_sim::scenario::Scenario;
+
+use crate::own;
+use crate::terminal::{Output, Paint};
+
+macro_rules! shipped {
+    ($($name:literal),+ $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../scenarios/", $name, ".toml")))),+]
+    };
+}
+
+/// Name and text of each.
+const SHIPPED: &[(&str, &str)] = shipped![
+    "two-to-one",
+    "two-to-one-bridge",
+    "incast",
+    "unfairness-pfc",
+    "fairness-dcqcn",
+    "victim-pfc",
+    "victim-dcqcn",
+    "pfc-deadlock",
+    "pause-storm",
+    "loss",
+    "timely-unfairness",
+    "lost-cnps",
+    "ecn-without-pfc",
+    "tuning",
+    "parameters",
+    "permutation-k8",
+    "clos-1000",
+];
+
+/// A file by its name, and what is in it.
+pub(super) type NamedText = (String, String);
+
+/// The text of a scenario and the directory in which its files lie.
+pub(crate) struct Source {
+    name: String,
+    pub(crate) text: String,
+    dir: PathBuf,
+    is_shipped: bool,
+}
+
+impl Source {
+    /// A file of this name, or else the shipped scenario. A directory is none: reports often have the name of their scenario.
+    pub(crate) fn find(name: &str) -> anyhow::Result<Self> {
+        let path = Path::new(name);
+        if let Some((_, text)) = SHIPPED.iter().find(|(known, _)| *known == name)
+            && !path.is_file()
+        {
+            return Ok(Self {
+                name: name.to_owned(),
+                text: (*text).to_owned(),
+                dir: PathBuf::new(),
+                is_shipped: true,
+            });
+        }
+        let text = std::fs::read_to_string(path).with_context(|| {
+            format!("reading the scenario {name}; `roce sim --list` shows those that need no file")
+        })?;
+        let dir = path.parent().unwrap_or(Path::new("")).to_owned();
+        Ok(Self { name: name.to_owned(), text, dir, is_shipped: false })
+    }
+
+    /// The scenario with values replaced.
+    pub(super) fn parse(&self, set: &[(String, String)]) -> anyhow::Result<Scenario> {
+        Ok(self.parse_with_files(set)?.0)
+    }
+
+    /// The same, and names and texts of the files that it names, in the order in which it read them.
+    pub(super) fn parse_with_files(
+        &self,
+        set: &[(String, String)],
+    ) -> anyhow::Result<(Scenario, Vec<NamedText>)> {
+        let files = RefCell::new(Vec::new());
+        let load = |file: &str| {
+            let text = self.load(file)?;
+            files.borrow_mut().push((file.to_owned(), text.clone()));
+            Ok(text)
+        };
+        let scenario = Scenario::parse_among(&self.text, set, &load, own::algorithms())
+            .map_err(|error| anyhow!("{}: {error}", self.name))?;
+        Ok((scenario, files.into_inner()))
+    }
+
+    /// Where the scenario itself lies, if it is not shipped.
+    pub(super) fn file(&self) -> Option<&Path> {
+        (!self.is_shipped).then_some(Path::new(&self.name))
+    }
+
+    /// Where a file lies that the scenario names.
+    pub(super) fn path(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+
+    /// The text of a file that the scenario names.
+    pub(crate) fn load(&self, file: &str) -> Result<String, String> {
+        let path = self.path(file);
+        std::fs::read_to_string(&path).map_err(|error| format!("reading {}: {error}", path.display()))
+    }
+}
+
+/// Prints the shipped scenarios.
+pub(super) fn list(output: &mut Output) -> anyhow::Result<()> {
+    for (name, text) in SHIPPED {
+        let scenario = Scenario::parse(text, &|file| Err(format!("{file} is not shipped")))?;
+        writeln!(output, "{}", output.style.paint(Paint::BOLD, name))?;
+        writeln!(output, "  {}", scenario.description)?;
+        writeln!(output, "  Expected: {}", scenario.expectation)?;
+        if !scenario.sweeps.is_empty() {
+            let names: Vec<&str> = scenario.sweeps.iter().map(|(name, _)| name.as_str()).collect();
+            let runs: usize = scenario.sweeps.iter().map(|(_, values)| values.len()).product();
+            writeln!(output, "  --sweeps: {} ({runs} runs)", names.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_file_is_shipped() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios");
+        let mut files: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .filter_map(|entry| {
+                entry.unwrap().path().file_stem().map(|stem| stem.to_string_lossy().into_owned())
+            })
+            .collect();
+        files.sort();
+        let mut shipped: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+        shipped.sort_unstable();
+        assert_eq!(files, shipped);
+    }
+}

@@ -1,0 +1,195 @@
+//! `roce stat`: the counters of running processes.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+use super::terminal::{Output, Paint};
+use roce::observe::{Published, published};
+
+/// Show the counters of running `roce` processes and of programs that use the library
+///
+/// Commands that send can be read while they run; other programs are when ROCE_STAT=1 is in their environment, or when
+/// they ask for it (ContextBuilder::publish). Only the same user and root may read. docs/counters.md says what each
+/// counter means.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Process to read; without it the only one that there is
+    pid: Option<u32>,
+
+    /// Read all processes
+    #[arg(long, short, conflicts_with = "pid")]
+    all: bool,
+
+    /// Show counters that are zero, too
+    #[arg(long, short)]
+    zeros: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Print the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
+
+    /// Show what changes, per second, every so many seconds
+    #[arg(long, short, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["json", "prometheus"])]
+    watch: Option<Duration>,
+
+    /// With --watch: end after so many tables
+    #[arg(long, short = 'n', value_name = "N", requires = "watch")]
+    count: Option<u64>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse().ok().filter(|seconds: &f64| (0.01..=86_400.0).contains(seconds));
+    number.map(Duration::from_secs_f64).ok_or_else(|| "write seconds, from 0.01 to 86400".into())
+}
+
+/// Values that can become smaller.
+const GAUGES: [&str; 3] = ["cm_connections", "xdp_native", "xdp_zero_copy"];
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let found = read(args)?;
+    if args.json {
+        let all: Vec<Value> = found.iter().map(document).collect();
+        serde_json::to_writer_pretty(&mut *output, &all)?;
+        writeln!(output)?;
+    } else if args.prometheus {
+        print_prometheus(output, &found)?;
+    } else if let Some(interval) = args.watch {
+        watch(args, interval, found, output)?;
+    } else if found.len() > 1 && args.pid.is_none() && !args.all {
+        print_list(output, &found)?;
+    } else {
+        for published in &found {
+            print_counters(output, published, args.zeros)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was asked for. That nobody is there is an error, except for whoever collects from all.
+fn read(args: &Args) -> anyhow::Result<Vec<Published>> {
+    let found = published(args.pid).context("reading the sockets of running processes")?;
+    if found.is_empty() && !args.all {
+        match args.pid {
+            Some(pid) => bail!(
+                "process {pid} does not tell its counters; is it running, is it yours, and was it started with \
+                 ROCE_STAT=1 if it is no `roce` command?"
+            ),
+            None => bail!(
+                "no process tells its counters; start one, for example `roce ping`, or a program with ROCE_STAT=1"
+            ),
+        }
+    }
+    Ok(found)
+}
+
+fn title(published: &Published) -> String {
+    let Published { pid, command, device, addresses, uptime_s, .. } = published;
+    format!("{pid} {command}: {device} {}, for {uptime_s:.0} s", addresses.join(", "))
+}
+
+fn print_list(output: &mut Output, found: &[Published]) -> std::io::Result<()> {
+    for published in found {
+        writeln!(output, "{}", title(published))?;
+    }
+    writeln!(output, "\nname one of these processes to see its counters, or use --all")
+}
+
+fn print_counters(output: &mut Output, published: &Published, zeros: bool) -> std::io::Result<()> {
+    writeln!(output, "{}", output.style.paint(Paint::BOLD, title(published)))?;
+    for (name, value) in published.counters.iter().filter(|(_, value)| zeros || *value > 0) {
+        writeln!(output, "{name:<32} {value}")?;
+    }
+    Ok(())
+}
+
+fn document(published: &Published) -> Value {
+    let Published { pid, command, version, device, addresses, uptime_s, counters } = published;
+    let counters: serde_json::Map<String, Value> =
+        counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect();
+    json!({
+        "pid": pid, "command": command, "version": version, "device": device, "addresses": addresses,
+        "uptime_s": uptime_s, "counters": counters,
+    })
+}
+
+/// A value between quotation marks, as the text format wants it.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// All lines of a metric stand together, below its type.
+fn print_prometheus(output: &mut Output, found: &[Published]) -> std::io::Result<()> {
+    let mut metrics: BTreeMap<&str, Vec<(&Published, u64)>> = BTreeMap::new();
+    for published in found {
+        for (name, value) in &published.counters {
+            metrics.entry(name).or_default().push((published, *value));
+        }
+    }
+    for (name, values) in metrics {
+        let kind = if GAUGES.contains(&name) { "gauge" } else { "counter" };
+        writeln!(output, "# HELP roce_{name} {name} of docs/counters.md\n# TYPE roce_{name} {kind}")?;
+        for (published, value) in values {
+            let address = published.addresses.first().map_or("", String::as_str);
+            writeln!(
+                output,
+                "roce_{name}{{pid=\"{}\",device=\"{}\",address=\"{}\"}} {value}",
+                published.pid,
+                label(&published.device),
+                label(address)
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// The same context at another time.
+fn is_same(a: &Published, b: &Published) -> bool {
+    a.pid == b.pid && a.addresses == b.addresses
+}
+
+fn watch(
+    args: &Args,
+    interval: Duration,
+    mut before: Vec<Published>,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let mut read_at = Instant::now();
+    for _ in 0..args.count.unwrap_or(u64::MAX) {
+        std::thread::sleep(interval);
+        let now = published(args.pid).context("reading the sockets of running processes")?;
+        let seconds = read_at.elapsed().as_secs_f64();
+        read_at = Instant::now();
+        if now.is_empty() && !args.all {
+            writeln!(output, "the process has ended")?;
+            return Ok(());
+        }
+        for published in &now {
+            let Some(old) = before.iter().find(|old| is_same(old, published)) else { continue };
+            print_changes(output, old, published, seconds)?;
+        }
+        output.flush()?;
+        before = now;
+    }
+    Ok(())
+}
+
+fn print_changes(output: &mut Output, old: &Published, new: &Published, seconds: f64) -> std::io::Result<()> {
+    writeln!(output, "{}", output.style.paint(Paint::BOLD, title(new)))?;
+    let old: BTreeMap<&str, u64> = old.counters.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    for (name, value) in &new.counters {
+        let change = value.saturating_sub(old.get(name.as_str()).copied().unwrap_or(0));
+        if change > 0 {
+            writeln!(output, "{name:<32} {:>16.1}/s  (+{change})", change as f64 / seconds)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! What the tests of the command share.
+#![allow(dead_code, unused_imports, reason = "every test file takes a part of it")]
+
+use std::process::Command;
+
+pub(crate) use roce_testing::{
+    Finished, Running, TAPS_ON_A_BRIDGE, free_v6_port, has_program, own_address, script, shared, skip_unless,
+    tshark, within,
+};
+
+/// The command under test.
+pub(crate) fn roce() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+    command.env_remove("NO_COLOR").env_remove("ROCE_LOG");
+    command
+}
+
+/// Runs `roce` with these arguments, for 60 seconds at most.
+#[track_caller]
+pub(crate) fn run(args: &[&str]) -> Finished {
+    Running::start(roce().args(args)).finish(60)
+}
+
+/// Checks what a client printed with `--json -n 50` between other lines: it measured over this kind of device, and every
+/// message had the right contents, without which there is no document.
+#[track_caller]
+pub(crate) fn check_measured(stdout: &str, kind: &str) {
+    let start = stdout.find('{').expect("JSON");
+    let end = stdout.rfind('}').expect("JSON");
+    let document: serde_json::Value = serde_json::from_str(&stdout[start..=end]).expect("JSON");
+    assert_eq!(document["device"], kind);
+    assert_eq!(document["plan"]["path_mtu"], 4096);
+    assert_eq!(document["rows"][0]["iterations"], 50);
+}

@@ -1,0 +1,536 @@
+//! `roce dissect` and `roce explain` as their users run them.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use common::{has_program, shared, skip_unless};
+use roce_capture::{Direction, PcapWriter};
+use serde_json::Value;
+
+fn roce(args: &[&str]) -> Output {
+    roce_with_input(args, b"")
+}
+
+fn roce_with_input(args: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
+        .args(args)
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // The child may end without reading everything.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(!stderr(&output).contains("panicked"), "{args:?}: {}", stderr(&output));
+    output
+}
+
+fn stdout(output: &Output) -> &str {
+    str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    str::from_utf8(&output.stderr).unwrap()
+}
+
+/// The objects of `roce dissect --json`.
+fn json(args: &[&str]) -> Vec<Value> {
+    let output = roce(&[&["dissect", "--json"], args].concat());
+    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The captures that carry RoCE; empty, with a message, when they are not there.
+fn captures() -> Vec<PathBuf> {
+    let Some(folder) = shared("pcaps") else {
+        skip_unless(false, "no captures at ../shared/pcaps");
+        return Vec::new();
+    };
+    let mut captures: Vec<_> = [folder.clone(), folder.join("rxe")]
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(folder).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "pcap"))
+        .filter(|path| !path.ends_with("ib-native-erf.pcap"))
+        .collect();
+    captures.sort();
+    captures
+}
+
+#[test]
+fn every_packet_of_every_capture_is_whole_and_has_a_good_icrc() {
+    for capture in captures() {
+        let output = roce(&["dissect", text(&capture)]);
+        assert!(output.status.success());
+        let summary = stderr(&output);
+        assert!(summary.contains(" 0 bad, 0 not checked"), "{}: {summary}", capture.display());
+        assert!(!summary.contains("malformed"), "{}: {summary}", capture.display());
+        let packets: usize = summary.split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(stdout(&output).lines().count(), packets, "one line a packet");
+    }
+}
+
+/// One row per packet with the values of the fields, empty where tshark does not see the field.
+fn tshark(capture: &Path, keys: &BTreeSet<&str>) -> Vec<Vec<String>> {
+    let mut command = Command::new("tshark");
+    // It takes short payloads for the RPC protocol of file servers and then stops.
+    command.args(["--disable-protocol", "rpcordma"]);
+    command.args(["-n", "-T", "fields", "-E", "separator=|", "-E", "occurrence=f", "-r"]).arg(capture);
+    for key in keys {
+        command.args(["-e", key]);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    stdout(&output).lines().map(|line| line.split('|').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn filters_choose_what_they_say() {
+    let Some(capture) = shared("pcaps/rxe/rc-send-rnr.pcap") else {
+        skip_unless(false, "no captures at ../shared/pcaps");
+        return;
+    };
+    let capture = text(&capture);
+    let all = json(&[capture]);
+    let count = |condition: &dyn Fn(&Value) -> bool| all.iter().filter(|packet| condition(packet)).count();
+    let psn = |packet: &Value| packet["infiniband.bth.psn"].as_u64().unwrap();
+
+    let expected = count(&|packet| packet["roce.opcode"] == "RC_ACKNOWLEDGE");
+    assert!(expected > 10);
+    for opcode in ["RC_ACKNOWLEDGE", "rc_ack", "ACKNOWLEDGE", "0x11", "17"] {
+        assert_eq!(json(&[capture, "--opcode", opcode]).len(), expected, "{opcode}");
+    }
+    assert_eq!(json(&[capture, "--opcode", "ACK", "--opcode", "SEND"]).len(), all.len());
+    assert_eq!(json(&[capture, "--opcode", "WRITE"]).len(), 0);
+
+    let range = 6_209_256..=6_209_260;
+    let expected = count(&|packet| range.contains(&psn(packet)));
+    assert!(expected >= 5);
+    assert_eq!(json(&[capture, "--psn", "6209256..6209260"]).len(), expected);
+    assert_eq!(json(&[capture, "--psn", "6209261..6209255"]).len(), all.len() - expected);
+
+    assert_eq!(json(&[capture, "--qp", "0x1e"]).len(), all.len());
+    assert_eq!(json(&[capture, "--qp", "1"]).len(), 0);
+    assert_eq!(json(&[capture, "--bad-icrc"]).len(), 0);
+    assert_eq!(json(&[capture, "--limit", "7"]).len(), 7);
+}
+
+#[test]
+fn wrong_arguments_say_what_would_be_right() {
+    for (args, expected) in [
+        (&["--opcode", "SENT"][..], "try RC_SEND"),
+        (&["--opcode", "256"], "0 to 255"),
+        (&["--qp", "0x1000000"], "at most 16777215"),
+        (&["--psn", "5.."], "expected a number"),
+        (&["--tree", "--json"], "cannot be used with"),
+    ] {
+        let output = roce(&[&["dissect", "x.pcap"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+    }
+}
+
+/// A line with single spaces.
+fn words(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A frame of this project: RDMA WRITE of "hello, world!" from 10.0.0.1 to 10.0.0.2, ICRC at the end.
+const WRITE: &str = "02000000000202000000000108004502004c000040004011269d0a0000010a000002c16912b7003800000a70ffff\
+                     0000001280005eed00007f00deadb000000012340000000d68656c6c6f2c20776f726c6421000000b74f5e4b";
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.chars().map(|digit| digit.to_digit(16).unwrap() as u8).collect();
+    digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+/// A classic file with microseconds, whose packets are given as original length and bytes.
+fn classic(link_type: u32, packets: &[(u32, &[u8])]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4, 0x0002_0004, 0, 0, 65_535, link_type] {
+        file.extend_from_slice(&u32::to_be_bytes(word));
+    }
+    for (index, (original_len, bytes)) in (0_u32..).zip(packets) {
+        for word in [1_700_000_000, index, bytes.len() as u32, *original_len] {
+            file.extend_from_slice(&u32::to_be_bytes(word));
+        }
+        file.extend_from_slice(bytes);
+    }
+    file
+}
+
+/// Dissects a file given by its content.
+fn dissect(file: &[u8], args: &[&str]) -> Output {
+    roce_with_input(&[&["dissect", "-"], args].concat(), file)
+}
+
+#[test]
+fn a_file_that_cannot_be_read_fails_with_a_reason() {
+    let whole = classic(1, &[(90, &bytes(WRITE)), (90, &bytes(WRITE))]);
+    let mut absurd = whole.clone();
+    absurd[24 + 8..24 + 12].copy_from_slice(&u32::MAX.to_be_bytes());
+    // Name, content, packets shown, text of the error.
+    let table: [(&str, &[u8], usize, &str); 7] = [
+        ("empty", &[], 0, "the file is empty"),
+        (
+            "wrong magic",
+            b"\x7fELF........................",
+            0,
+            "not a pcap or pcapng file (it begins with 7f 45 4c 46)",
+        ),
+        ("truncated header", &whole[..20], 0, "20 bytes needed, 16 found"),
+        ("truncated record header", &whole[..24 + 106 + 7], 1, "packet 2 at byte 130: the file ends here"),
+        ("truncated packet", &whole[..24 + 106 + 60], 1, "packet 2 at byte 130: the file ends here"),
+        ("absurd length", &absurd, 0, "packet 1 at byte 24: a packet of 4294967295 bytes"),
+        ("link type", &classic(197, &[(20, &[0; 20])]), 1, "link type 197 (ERF) does not carry RoCE"),
+    ];
+    for (name, file, packets, expected) in table {
+        for form in [&[][..], &["--json"], &["--tree"]] {
+            let output = dissect(file, form);
+            assert_eq!(output.status.code(), Some(1), "{name}");
+            assert!(stderr(&output).contains(expected), "{name}: {}", stderr(&output));
+            if form == ["--json"] || form.is_empty() {
+                assert_eq!(stdout(&output).lines().count(), packets, "{name}");
+            }
+        }
+    }
+    let output = roce(&["dissect", "/nonexistent.pcap"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).starts_with("roce: /nonexistent.pcap: cannot be opened"), "{}", stderr(&output));
+}
+
+#[test]
+fn snapped_packets_are_shown_and_not_called_broken() {
+    let frame = bytes(WRITE);
+    // Up to: the RETH, inside the RETH, inside the BTH, inside UDP, inside IPv4.
+    for (kept, expected) in [
+        (70, "va 0x7f00deadb000"),
+        (60, "RC_WRITE_ONLY"),
+        (50, "RoCE"),
+        (36, "too short to tell"),
+        (20, "too short to tell"),
+    ] {
+        let output = dissect(&classic(1, &[(90, &frame[..kept])]), &[]);
+        assert!(output.status.success());
+        assert!(stdout(&output).contains(expected), "{kept}: {}", stdout(&output));
+        assert!(!stderr(&output).contains("malformed"), "{kept}: {}", stderr(&output));
+        assert!(stderr(&output).contains("cut by the capture: 1"), "{kept}: {}", stderr(&output));
+    }
+    let output = dissect(&classic(1, &[(90, &frame[..70])]), &["--json"]);
+    let packet: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(packet["roce.icrc"], "unchecked");
+    assert_eq!(packet["roce.payload_len"], 13, "the headers tell the length on the wire");
+    assert_eq!((&packet["frame.len"], &packet["frame.cap_len"]), (&90.into(), &70.into()));
+}
+
+#[test]
+fn broken_packets_are_shown_with_layer_and_offset() {
+    let change = |changes: &[(usize, u8)]| {
+        let mut frame = bytes(WRITE);
+        for (index, value) in changes {
+            frame[*index] = *value;
+        }
+        frame
+    };
+    for (frame, expected) in [
+        (change(&[(42, 0x1f)]), "BTH at byte 42: unknown opcode 0x1f"),
+        (change(&[(43, 0x73)]), "BTH at byte 43: wrong version, 0 expected, 3 found"),
+        (change(&[(24, 0)]), "IPv4 at byte 24: wrong checksum"),
+        (change(&[(38, 1)]), "UDP at byte 38: inconsistent length"),
+        (change(&[(14, 0x55)]), "IPv4 at byte 14: wrong version"),
+        (bytes(WRITE)[..80].to_vec(), "IPv4 at byte 14: too short, 76 bytes needed, 66 found"),
+    ] {
+        let file = classic(1, &[(frame.len() as u32, &frame)]);
+        for form in [&[][..], &["--tree"], &["--json"]] {
+            let output = dissect(&file, form);
+            assert_eq!(output.status.code(), Some(0), "a broken packet is no broken file");
+            assert!(stdout(&output).contains(expected), "{expected}: {}", stdout(&output));
+            assert!(stderr(&output).contains("malformed: 1\n"), "{}", stderr(&output));
+        }
+    }
+    // Opcodes from 0xc0 on belong to manufacturers, so they are not wrong.
+    let output = dissect(&classic(1, &[(90, &change(&[(42, 0xc5)]))]), &[]);
+    assert!(stdout(&output).contains("manufacturer's own"), "{}", stdout(&output));
+    assert!(!stderr(&output).contains("malformed"), "{}", stderr(&output));
+    // The checksum of IPv4 is no part of the ICRC, which still can be checked.
+    let frame = change(&[(22, 63)]);
+    let output = dissect(&classic(1, &[(90, &frame)]), &[]);
+    assert!(stderr(&output).contains("ICRC: 1 good"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_bad_icrc_is_told_with_both_values() {
+    let good = bytes(WRITE);
+    let mut bad = good.clone();
+    bad[86] ^= 0x01;
+    let file = classic(1, &[(90, &good), (90, &bad)]);
+    let output = dissect(&file, &["--bad-icrc"]);
+    assert!(output.status.success());
+    assert_eq!(stdout(&output).lines().count(), 1);
+    assert!(stdout(&output).trim_start().starts_with("2 "));
+    assert!(stdout(&output).contains("BAD ICRC found b64f5e4b, computed b74f5e4b"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("ICRC: 1 good, 1 bad, 0 not checked"));
+    let packet: Value = serde_json::from_str(stdout(&dissect(&file, &["--bad-icrc", "--json"]))).unwrap();
+    assert_eq!(packet["roce.icrc"], "bad");
+    assert_eq!(packet["roce.icrc_computed"], 0xb74f_5e4b_u32);
+    assert_eq!(packet["infiniband.invariant.crc"], 0xb64f_5e4b_u32);
+}
+
+#[test]
+fn packets_of_other_links_and_ports_are_read() {
+    let frame = bytes(WRITE);
+    let ip = &frame[14..];
+    let prefixed = |prefix: &[u8]| [prefix, ip].concat();
+    let sll = [&[0; 14][..], &[0x08, 0x00]].concat();
+    let sll2 = [&[0x08, 0x00][..], &[0; 18]].concat();
+    for (link_type, packet) in [
+        (1, frame.clone()),
+        (101, ip.to_vec()),
+        (12, ip.to_vec()),
+        (228, ip.to_vec()),
+        (0, prefixed(&[2, 0, 0, 0])),
+        (108, prefixed(&[0, 0, 0, 2])),
+        (113, prefixed(&sll)),
+        (276, prefixed(&sll2)),
+    ] {
+        let file = classic(link_type, &[(packet.len() as u32, &packet)]);
+        let output = dissect(&file, &["--json"]);
+        let shown: Value = serde_json::from_str(stdout(&output)).unwrap();
+        assert_eq!(shown["roce.icrc"], "ok", "link type {link_type}");
+        assert_eq!(shown.get("eth.src").is_some(), link_type == 1, "no invented header is shown");
+        // Offsets count from the first byte of the packet in the file.
+        let mut broken = packet.clone();
+        let bth = packet.len() - 48;
+        broken[bth] = 0x1f;
+        let output = dissect(&classic(link_type, &[(packet.len() as u32, &broken)]), &[]);
+        assert!(stdout(&output).contains(&format!("BTH at byte {bth}: ")), "{}", stdout(&output));
+    }
+    let mut other_port = frame.clone();
+    other_port[36..38].copy_from_slice(&9741_u16.to_be_bytes());
+    let file = classic(1, &[(90, &other_port)]);
+    assert!(words(stdout(&dissect(&file, &[]))).contains("UDP port 49513 > 9741"));
+    assert!(stdout(&dissect(&file, &["--port", "9741"])).contains("RC_WRITE_ONLY"));
+}
+
+#[test]
+fn pause_frames_are_shown() {
+    let header = "0180c2000001020000000001".to_owned() + "8808";
+    let pause = bytes(&(header.clone() + "00010100" + &"00".repeat(42)));
+    let pfc = bytes(&(header + "01010009006400000000ffff" + &"00".repeat(34)));
+    let file = classic(1, &[(60, &pause), (60, &pfc)]);
+    let output = dissect(&file, &[]);
+    let lines: Vec<_> = stdout(&output).lines().collect();
+    assert!(lines[0].contains("02:00:00:00:00:01 > 01:80:c2:00:00:01"), "{}", lines[0]);
+    assert!(words(lines[0]).contains("pause everything pause 256 x 512 bits"), "{}", lines[0]);
+    assert!(words(lines[1]).contains("PFC priority 0 pause 100 x 512 bits"), "{}", lines[1]);
+    assert!(lines[1].ends_with("priority 3 pause 65535 x 512 bits"), "{}", lines[1]);
+    assert!(stderr(&output).starts_with("2 packets: 0 RoCE, 2 pause, 0 not RoCE\n"), "{}", stderr(&output));
+    let shown: Vec<Value> = stdout(&dissect(&file, &["--json"]))
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(shown[0]["macc.pause_time"], 256);
+    assert_eq!(shown[1]["macc.cbfc.pause_time.c0"], 100);
+    assert_eq!(shown[1]["macc.cbfc.enbv.c3"], true);
+}
+
+#[test]
+fn what_the_writer_wrote_is_shown_with_comment_interface_and_direction() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("made.pcapng");
+    let frame = bytes(WRITE);
+    let mut writer = PcapWriter::create(&path, &["left", "right"]).unwrap();
+    writer.write(0, 1_000_000_001, Direction::Outbound, None, &frame).unwrap();
+    writer.write(1, 1_000_000_250, Direction::Inbound, Some("dropped\there"), &frame).unwrap();
+    writer.flush().unwrap();
+    let packets = json(&[text(&path)]);
+    assert_eq!(packets[0]["frame.time_epoch"], "1.000000001");
+    assert_eq!(packets[0]["roce.direction"], "out");
+    assert_eq!(packets[1]["frame.interface_name"], "right");
+    assert_eq!(packets[1]["frame.comment"], "dropped\there");
+    let lines = roce(&["dissect", text(&path)]);
+    assert!(
+        stdout(&lines).starts_with("1 0.000000000 10.0.0.1 > 10.0.0.2 RC_WRITE_ONLY"),
+        "{}",
+        stdout(&lines)
+    );
+    assert!(stdout(&lines).contains("2 0.000000249 "), "nanoseconds are kept");
+    assert!(stdout(&lines).ends_with("# dropped\\there\n"), "{}", stdout(&lines));
+    if skip_unless(has_program("tshark"), "tshark is not installed") {
+        return;
+    }
+    let keys = BTreeSet::from([
+        "frame.comment",
+        "frame.interface_name",
+        "frame.packet_flags_direction",
+        "frame.time_epoch",
+    ]);
+    let theirs = tshark(&path, &keys);
+    assert_eq!(theirs[0], ["", "left", "0x00000002", "1.000000001"]);
+    assert_eq!(theirs[1], ["dropped\\there", "right", "0x00000001", "1.000000250"]);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_it_quietly() {
+    let frame = bytes(WRITE);
+    let packets = vec![(90, &frame[..]); 20_000];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("many.pcap");
+    std::fs::write(&path, classic(1, &packets)).unwrap();
+    for form in [&[][..], &["--tree"], &["--json"]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
+            .args(["dissect", text(&path)])
+            .args(form)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(!first.is_empty());
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+    }
+}
+
+#[test]
+fn damaged_files_never_crash_it() {
+    let mut sources: Vec<Vec<u8>> = vec![classic(1, &[(90, &bytes(WRITE)), (90, &bytes(WRITE))])];
+    for name in ["mellanox-hexdump-frames.pcap", "rxe/cm-rping.pcap", "rxe/rc-atomic-fadd.pcap"] {
+        sources.extend(shared("pcaps").map(|folder| std::fs::read(folder.join(name)).unwrap()));
+    }
+    let mut state = 0x5eed_u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for round in 0..60 {
+        let mut file = sources[round % sources.len()].clone();
+        for _ in 0..=random(file.len() / 16) {
+            let index = random(file.len());
+            file[index] = random(256) as u8;
+        }
+        // Damaged packets behind a sound header say more than a damaged header.
+        file[..24].copy_from_slice(&sources[round % sources.len()][..24]);
+        for form in [&[][..], &["--tree"], &["--json"]] {
+            let code = dissect(&file, form).status.code();
+            assert!(matches!(code, Some(0 | 1)), "round {round} {form:?}: {code:?}");
+        }
+    }
+}
+
+#[test]
+fn explain_computes_every_icrc_of_the_vectors() {
+    let Some(path) = shared("vectors/icrc.json") else {
+        skip_unless(false, "no vectors at ../shared/vectors");
+        return;
+    };
+    let vectors: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    for vector in vectors["vectors"].as_array().unwrap() {
+        let name = &vector["name"];
+        let frame = vector["frame_hex"].as_str().unwrap();
+        let l3 = vector["l3_offset"].as_u64().unwrap() as usize;
+        let bth = vector["bth_offset"].as_u64().unwrap() as usize;
+        for (skipped, from) in [(0, "eth"), (l3, "ip"), (bth, "bth")] {
+            let output = roce(&["explain", "--json", &frame[2 * skipped..]]);
+            assert!(output.status.success(), "{name}");
+            let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(shown["from"], from, "{name}");
+            let headers = shown["headers"].as_array().unwrap();
+            let found = headers.iter().find(|header| header["name"] == "BTH").unwrap();
+            assert_eq!(found["offset"], bth - skipped, "{name}");
+            let icrc = headers.iter().find(|header| header["name"] == "ICRC").unwrap();
+            assert_eq!(icrc["bytes"], vector["icrc_wire_hex"], "{name}");
+            let verdict = if from == "bth" { "unchecked" } else { "ok" };
+            assert_eq!(shown["roce.icrc"], verdict, "{name} from {from}");
+        }
+    }
+}
+
+#[test]
+fn explain_shows_bytes_fields_meanings_and_the_masked_packet() {
+    let output = roce(&["explain", WRITE]);
+    assert!(output.status.success());
+    let shown = stdout(&output);
+    for expected in [
+        "90 bytes, read as an Ethernet frame",
+        "RC_RDMA_WRITE_ONLY: RDMA WRITE, the only packet of its message",
+        "  BTH             42  0a 70 ff ff 00 00 00 12 80 00 5e ed\n",
+        "       43  ..11 ....   PadCnt                     3\n",
+        "  IPv4            14  45[ff]00 4c 00 00 40 00[ff]11[ff ff]0a 00 00 01\n",
+        "  BTH             42  0a 70 ff ff[ff]00 00 12 80 00 5e ed\n",
+        "CRC-32 of these 80 bytes: 0x4b5e4fb7\n",
+        "ICRC good: found b7 4f 5e 4b (the number 0x4b5e4fb7), as computed\n",
+    ] {
+        assert!(shown.contains(expected), "{expected:?} is missing in:\n{shown}");
+    }
+    let longest = shown.lines().max_by_key(|line| line.chars().count()).unwrap();
+    assert!(longest.chars().count() <= 100, "{longest}");
+    assert!(!shown.contains('\u{1b}'), "no color where there is no terminal");
+    let colored = roce(&["explain", "--color", "always", WRITE]);
+    assert!(stdout(&colored).contains("\u{1b}["));
+}
+
+#[test]
+fn explain_takes_bytes_in_every_form() {
+    let spaced: Vec<_> = bytes(WRITE).iter().map(|byte| format!("{byte:02x}")).collect();
+    let words: Vec<&str> = spaced.iter().map(String::as_str).collect();
+    let expected = stdout(&roce(&["explain", WRITE])).to_owned();
+    assert_eq!(stdout(&roce(&[&["explain"], &words[..]].concat())), expected);
+    assert_eq!(stdout(&roce(&["explain", &words.join(":")])), expected);
+    assert_eq!(stdout(&roce_with_input(&["explain", "-"], words.join("\n").as_bytes())), expected);
+    let example = roce(&["explain"]);
+    assert!(example.status.success());
+    assert!(stdout(&example).contains(&format!("roce explain {WRITE}")));
+    if skip_unless(has_program("xxd"), "xxd is not installed") {
+        return;
+    }
+    let mut xxd = Command::new("xxd").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    xxd.stdin.take().unwrap().write_all(&bytes(WRITE)).unwrap();
+    let dump = xxd.wait_with_output().unwrap().stdout;
+    assert_eq!(stdout(&roce_with_input(&["explain", "-"], &dump)), expected);
+}
+
+#[test]
+fn explain_says_which_character_is_wrong() {
+    for (input, expected) in [
+        ("45 02 0g", "line 1, character 8: 'g' is not a hexadecimal digit"),
+        ("45 02 0", "line 1, character 7: `0` has an odd number of digits"),
+        ("", "there are no bytes"),
+    ] {
+        let output = roce_with_input(&["explain", "-"], input.as_bytes());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(expected), "{input:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn explain_copes_with_everything_that_is_no_roce() {
+    for hex in
+        ["00", "4500", "ffffffffffff020000000001080600010800060400010200000000010a0000010000000000000a000002"]
+    {
+        for from in ["auto", "eth", "ip", "bth"] {
+            for form in [&[][..], &["--json"]] {
+                let output = roce(&[&["explain", "--from", from, hex], form].concat());
+                assert_eq!(output.status.code(), Some(0), "{hex} {from}: {}", stderr(&output));
+            }
+        }
+    }
+    // Every beginning of a packet.
+    for end in 1..=90 {
+        let output = roce(&["explain", "--from", "eth", &WRITE[..2 * end]]);
+        assert_eq!(output.status.code(), Some(0), "{end}");
+    }
+}

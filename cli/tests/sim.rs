@@ -1,0 +1,353 @@
+//! `roce sim` as its users run it: scenarios by name and from files, reports, sweeps, jobs.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Finished, Running, roce, run};
+use serde_json::Value;
+
+const SMALL: &str = r#"
+name = "small"
+[topology]
+kind = "star"
+hosts = 3
+[[flows]]
+kind = "incast"
+degree = 2
+to = "h2"
+bytes = "1MB"
+[[sweep]]
+name = "host.congestion"
+values = ["none", "dcqcn:paper"]
+[[sweep]]
+name = "flows.0.bytes"
+values = ["200KB", "1MB"]
+"#;
+
+/// A directory with the scenario of this file in it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        std::fs::write(place.path("small.toml"), SMALL).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Runs the small scenario.
+    #[track_caller]
+    fn sim(&self, options: &[&str]) -> Finished {
+        let finished = run(&[&["sim", &self.path("small.toml")], options].concat());
+        assert!(finished.success, "{options:?}: {}", finished.stderr);
+        finished
+    }
+
+    /// Runs `roce sim` in this directory.
+    #[track_caller]
+    fn inside(&self, options: &[&str]) -> Finished {
+        Running::start(roce().current_dir(self.0.path()).arg("sim").args(options)).finish(60)
+    }
+
+    /// As [`Self::sim`]; what it prints is JSON.
+    #[track_caller]
+    fn document(&self, options: &[&str]) -> Value {
+        let finished = self.sim(&[options, &["--json"]].concat());
+        serde_json::from_str(&finished.stdout).expect("JSON and nothing else")
+    }
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn the_list_has_every_shipped_scenario_and_each_can_be_named() {
+    let list = run(&["sim", "--list"]);
+    assert!(list.success);
+    let shipped = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios")).unwrap();
+    let shipped = shipped.map(|entry| entry.unwrap().path());
+    let mut count = 0;
+    for path in shipped.filter(|path| path.extension().is_some_and(|extension| extension == "toml")) {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        assert!(list.stdout.lines().any(|line| line == name), "{name} is not listed:\n{}", list.stdout);
+        count += 1;
+    }
+    assert!(count > 15, "{count}");
+    let finished = run(&["sim", "pause-storm", "--json"]);
+    let document: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    assert_eq!((&document["scenario"], &document["incomplete"]), (&"pause storm".into(), &0.into()));
+}
+
+/// The first run makes a directory of that name, which the second one must not take for the scenario.
+#[test]
+fn a_shipped_scenario_runs_twice_into_a_directory_of_its_name() {
+    let place = Place::new();
+    for _ in 0..2 {
+        let finished = place.inside(&["pause-storm", "--out", "pause-storm"]);
+        assert!(finished.success, "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_seed_repeats_a_run_and_another_does_not() {
+    let place = Place::new();
+    let marking = [
+        "--set",
+        "host.congestion=dcqcn:paper",
+        "--set",
+        "switch.marking={ kmin = \"1KB\", kmax = \"200KB\", pmax = 1.0 }",
+    ];
+    let hash = |seed| place.document(&[&marking[..], &["--seed", seed]].concat());
+    let [first, second, other] = ["9223372036854775807", "9223372036854775807", "6"].map(hash);
+    assert_eq!(first, second);
+    assert!(first["marked"].as_u64().unwrap() > 0, "{first}");
+    assert_ne!(first["trace_hash"], other["trace_hash"]);
+    assert_ne!(first["configuration_hash"], other["configuration_hash"]);
+}
+
+/// The text of the scenario is the same; what its file of flows says is not.
+#[test]
+fn the_configuration_hash_knows_the_files_that_a_scenario_names() {
+    let place = Place::new();
+    let text = "name = \"trace\"\n[topology]\nkind = \"point-to-point\"\n\
+                [[flows]]\nkind = \"trace\"\nfile = \"flows.txt\"\n";
+    std::fs::write(place.path("trace.toml"), text).unwrap();
+    let hash = |flows| {
+        std::fs::write(place.path("flows.txt"), flows).unwrap();
+        let finished = place.inside(&["trace.toml", "--json"]);
+        assert!(finished.success, "{}", finished.stderr);
+        let document: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+        document["configuration_hash"].clone()
+    };
+    let [first, second, other] = ["0 1 1000 0\n", "0 1 1000 0\n", "0 1 2000 0\n"].map(hash);
+    assert_eq!(first, second);
+    assert_ne!(first, other);
+}
+
+/// Tables, pictures and the page around them, all of the same run.
+#[test]
+fn a_report_has_tables_pictures_and_where_they_come_from() {
+    let place = Place::new();
+    let out = place.path("out");
+    let options =
+        ["--out", &out, "--set", "host.congestion=dcqcn:paper", "--pcap-port", "h2", "--pcap-port", "s0:h2"];
+    let printed = place.document(&options);
+    assert_eq!(serde_json::from_str::<Value>(&read(&format!("{out}/summary.json"))).unwrap(), printed);
+    let (flows, rates) = (read(&format!("{out}/flows.csv")), read(&format!("{out}/rates.csv")));
+    assert_eq!(flows.lines().count(), 3, "{flows}");
+    assert!(flows.lines().skip(1).all(|line| line.contains(",1000000,") && line.contains(",complete,")));
+    // 2 MB through 100 Gb/s take 160 us at least, and a point comes every 10.
+    assert!(rates.lines().count() > 2 * 16, "{rates}");
+    assert!(rates.lines().skip(1).all(|line| line.split(',').count() == 6), "{rates}");
+    let page = read(&format!("{out}/report.html"));
+    for name in ["rates", "alpha", "allowed", "queues"] {
+        let picture = read(&format!("{out}/{name}.svg"));
+        assert!(picture.contains("<svg") && picture.trim_end().ends_with("</svg>"), "{name}");
+        assert!(picture.contains("<polyline") || picture.contains("<path"), "{name} has no line");
+    }
+    for known in ["configuration_hash", "trace_hash", "version"] {
+        assert!(page.contains(printed[known].as_str().unwrap()), "{known}");
+    }
+    assert_eq!(page.matches("<svg").count(), 4);
+    assert!(page.contains("<td>congestion control</td><td>dcqcn:"), "{page}");
+    let capture = run(&["dissect", "--bad-icrc", &format!("{out}/h2.pcapng")]);
+    assert!(capture.success && capture.stderr.contains(" 0 bad"), "{capture:?}");
+    let switch = run(&["dissect", "--bad-icrc", &format!("{out}/s0-h2.pcapng")]);
+    assert_eq!(switch.stderr, capture.stderr, "the other end of the same link");
+    let packets: u64 = capture.stderr.split(' ').next().unwrap().parse().unwrap();
+    assert!(packets >= printed["data_packets"].as_u64().unwrap(), "{}", capture.stderr);
+}
+
+#[test]
+fn every_column_of_the_tables_is_explained() {
+    let place = Place::new();
+    place.sim(&["--out", &place.path("out")]);
+    let text = read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulator.md"));
+    for table in ["flows", "ports", "rates", "queues"] {
+        let head = read(&place.path(&format!("out/{table}.csv"))).lines().next().unwrap().to_owned();
+        // Reasons have a row together.
+        let mut columns: Vec<&str> = head
+            .split(',')
+            .map(|name| if name.starts_with("dropped_") { "dropped_*" } else { name })
+            .collect();
+        columns.dedup();
+        let section = text.split(&format!("### {table}.csv\n")).nth(1).unwrap_or_default();
+        let section = section.split("\n#").next().unwrap_or_default();
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        let explained: Vec<&str> =
+            rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2)).collect();
+        assert_eq!(explained, columns, "{table}");
+    }
+}
+
+/// The combinations that one process runs on all cores are those of a job's indexes, which merge to the same table.
+#[test]
+fn a_sweep_here_and_as_a_job_gives_the_same() {
+    let place = Place::new();
+    let all = place.document(&["--sweeps"]);
+    let all = all.as_array().expect("a list");
+    let sets: Vec<String> = all.iter().map(|run| run["set"].to_string()).collect();
+    assert_eq!(sets.len(), 4, "{sets:?}");
+    assert!(sets[1].contains("none") && sets[1].contains("1MB") && sets[2].contains("dcqcn"), "{sets:?}");
+
+    let out = place.path("out");
+    let job = place.sim(&["--sweeps", "--out", &out, "--emit", "slurm"]).stdout;
+    assert!(job.starts_with("#!/bin/sh\n") && job.contains("--array=0-3\n"), "{job}");
+    let kubernetes = ["small.toml", "--sweeps", "--out", "out", "--emit", "kubernetes"];
+    let kubernetes = place.inside(&kubernetes).stdout;
+    assert!(kubernetes.contains("as they lie here: small.toml\n"), "{kubernetes}");
+    assert!(kubernetes.contains("completionMode: Indexed") && kubernetes.contains("completions: 4\n"));
+    assert!(!Path::new(&out).exists(), "to emit is not to run");
+    // What the shell would run, index by index.
+    let script = place.path("job.sh");
+    let program = roce().get_program().to_str().unwrap().to_owned();
+    std::fs::write(&script, job.replace("exec roce ", &format!("exec {program} "))).unwrap();
+    for index in 0..4 {
+        let mut shell = std::process::Command::new("sh");
+        let status = shell.arg(&script).env("SLURM_ARRAY_TASK_ID", index.to_string()).output().unwrap();
+        assert!(status.status.success(), "{status:?}");
+    }
+    let merged = run(&["sim", "--merge", &out, "--json"]);
+    assert_eq!(merged.stderr, "", "nothing is missing");
+    let merged: Value = serde_json::from_str(&merged.stdout).expect("JSON");
+    assert_eq!(merged.as_array().expect("a list"), all);
+    let table = run(&["sim", "--merge", &out]).stdout;
+    assert_eq!(table.lines().count(), 5, "{table}");
+}
+
+/// Where the directory of one of them should be there is a file.
+#[test]
+fn a_run_that_fails_takes_none_of_its_sweep_with_it() {
+    let place = Place::new();
+    let out = place.path("out");
+    std::fs::create_dir(&out).unwrap();
+    std::fs::write(format!("{out}/00001"), "").unwrap();
+    let finished = place.inside(&["small.toml", "--sweep", "seed=4,5,6", "--out", "out", "--json"]);
+    assert_eq!(finished.code, Some(1), "{}", finished.stderr);
+    for part in ["1 of 3 runs failed", "combination 1, seed=5", "00001"] {
+        assert!(finished.stderr.contains(part), "`{part}` is missing: {}", finished.stderr);
+    }
+    let runs: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let seeds: Vec<_> = runs.as_array().unwrap().iter().map(|run| &run["seed"]).collect();
+    assert_eq!(seeds, [4, 6]);
+    assert!(Path::new(&format!("{out}/00002/summary.json")).exists());
+}
+
+/// The second time, one of its tables cannot be written. What the first run left there says nothing about the second.
+#[test]
+fn a_run_that_fails_has_no_summary() {
+    let place = Place::new();
+    let options = ["small.toml", "--sweep", "seed=4,5", "--out", "out"];
+    assert!(place.inside(&options).success);
+    let directory = place.path("out/00001");
+    std::fs::remove_file(format!("{directory}/queues.csv")).unwrap();
+    std::fs::create_dir(format!("{directory}/queues.csv")).unwrap();
+    let finished = place.inside(&options);
+    assert!(finished.stderr.contains("1 of 2 runs failed"), "{}", finished.stderr);
+    assert!(!Path::new(&format!("{directory}/summary.json")).exists());
+    let merged = run(&["sim", "--merge", &place.path("out"), "--json"]);
+    let merged: Value = serde_json::from_str(&merged.stdout).expect("JSON");
+    assert_eq!(merged.as_array().map(Vec::len), Some(1), "{merged}");
+}
+
+#[test]
+fn merging_says_what_is_missing_and_what_does_not_belong_together() {
+    let place = Place::new();
+    let merge = || run(&["sim", "--merge", &place.path("out")]);
+    let sweep = |seeds: &str| {
+        let finished = place.inside(&["small.toml", "--sweep", &format!("seed={seeds}"), "--out", "out"]);
+        assert!(finished.success, "{}", finished.stderr);
+    };
+    sweep("1,2,3,4");
+    std::fs::remove_dir_all(place.path("out/00001")).unwrap();
+    let finished = merge();
+    assert!(finished.success && finished.stdout.lines().count() == 4, "{finished:?}");
+    assert!(finished.stderr.contains("1 of 4 runs are missing: --index 1\n"), "{}", finished.stderr);
+    assert!(!finished.stderr.contains("differ"), "{}", finished.stderr);
+
+    // Two runs of a newer and shorter sweep of another text, beside what is left of the old one.
+    std::fs::write(place.path("small.toml"), SMALL.replace("\"small\"", "\"changed\"")).unwrap();
+    sweep("1,2");
+    let told = merge().stderr;
+    for part in ["in scenario: changed; small", "in text of the scenario", "number of combinations: 2; 4"] {
+        assert!(told.contains(part), "`{part}` is missing: {told}");
+    }
+    assert!(!told.contains("differ in version") && !told.contains("differ in what is set"), "{told}");
+}
+
+/// Summaries of versions that did not write which run of a sweep it was.
+#[test]
+fn old_summaries_can_be_merged() {
+    let place = Place::new();
+    assert!(place.inside(&["small.toml", "--sweep", "seed=1,2", "--out", "out"]).success);
+    for index in 0..2 {
+        let file = place.path(&format!("out/0000{index}/summary.json"));
+        let mut summary: Value = serde_json::from_str(&read(&file)).unwrap();
+        let known = summary.as_object_mut().unwrap();
+        assert_eq!(known.remove("combination"), Some(serde_json::json!({ "index": index, "of": 2 })));
+        assert!(known.remove("scenario_hash").is_some());
+        std::fs::write(&file, summary.to_string()).unwrap();
+    }
+    let finished = run(&["sim", "--merge", &place.path("out")]);
+    assert!(finished.success && finished.stdout.lines().count() == 3, "{finished:?}");
+    assert_eq!(finished.stderr, "");
+}
+
+/// What is said on the command line goes before what the scenario proposes.
+#[test]
+fn a_value_that_is_set_is_not_swept() {
+    let place = Place::new();
+    let runs = place.document(&["--sweeps", "--set", "host.congestion=swift", "--sweep", "seed=1,2,3"]);
+    let sets: Vec<String> = runs.as_array().unwrap().iter().map(|run| run["set"].to_string()).collect();
+    assert_eq!(sets.len(), 6, "{sets:?}");
+    assert!(sets.iter().all(|set| set.contains("swift")), "{sets:?}");
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_line_and_reason() {
+    let place = Place::new();
+    let (file, bad) = (place.path("small.toml"), place.path("bad.toml"));
+    std::fs::write(&bad, SMALL.replace("degree", "degrees")).unwrap();
+    let out = place.path("out");
+    let table: &[(&[&str], &[&str])] = &[
+        (&[&bad], &["bad.toml", "line 8", "degrees", "expected one of `kind`"]),
+        (&["no-such"], &["no-such", "--list"]),
+        (&[&file, "--set", "host.color=red"], &["host.color=red", "unknown field `color`"]),
+        (&[&file, "--set", "host.recovery=luck"], &["no loss recovery \"luck\""]),
+        (&[&file, "--set", "seed"], &["write NAME=VALUE"]),
+        (&[&file, "--seed", "9223372036854775808"], &["--seed", "is not in 0..=9223372036854775807"]),
+        (&[&file, "--sweep", "seed=1,,2"], &["a value is empty"]),
+        (&[&file, "--live"], &["--live draws on a terminal", "--out DIR"]),
+        (&[&file, "--live", "--sweeps"], &["--live", "--sweeps", "cannot be used"]),
+        (&[&file, "--pcap-port", "h2"], &["--out"]),
+        (
+            &[&file, "--pcap-port", "h9", "--out", &out],
+            &["there is no port h9", "s0:h1 for that of a switch"],
+        ),
+        (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C or --sweeps"]),
+        (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),
+        (&[&file, "--sweep", "host.congestion=none,luck"], &["combination 1", "host.congestion=luck"]),
+        (
+            &["incast", "--sweeps", "--emit", "kubernetes", "--out", &out],
+            &[&out, "is not on the claim", "at /work"],
+        ),
+        (
+            &[&file, "--emit", "slurm", "--out", &out, "--sweep", "host.congestion=none,luck"],
+            &["combination 1", "host.congestion=luck"],
+        ),
+        (&["--merge", &out], &["out", "No such file"]),
+    ];
+    for (options, parts) in table {
+        let finished = run(&[&["sim"], *options].concat());
+        assert!(matches!(finished.code, Some(1 | 2)), "{options:?}: {finished:?}");
+        for part in *parts {
+            assert!(finished.stderr.contains(part), "{options:?}: `{part}` is missing: {}", finished.stderr);
+        }
+        assert_eq!(finished.stdout, "", "{options:?}");
+    }
+}

@@ -1,0 +1,272 @@
+//! A device that loses, doubles, delays, reorders, damages and marks datagrams on purpose.
+//!
+//! What happens to which datagram is decided by [`roce_fault`]; here it is done to a device. Faults on
+//! the way out and on the way in have an injector each. Datagrams pass through a buffer of this wrapper
+//! one by one, so that segmentation offload is not used below it.
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+
+use roce_fault::{Delivery, FaultInjector, Held, Verdict};
+use roce_packet::Path;
+use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
+
+use super::{Capabilities, Device, forward_to_inner};
+
+/// A device around a device, with faults.
+pub struct FaultDevice {
+    inner: Box<dyn Device>,
+    capabilities: Capabilities,
+    transmit: Option<Side<Transmit>>,
+    receive: Option<Side<(Path, Identification)>>,
+    /// What the engine writes into.
+    scratch: Vec<u8>,
+    /// Where what was received is damaged.
+    damaged: Vec<u8>,
+    /// Datagrams that the inner device had no room for, and could not be held either.
+    no_room: u64,
+}
+
+/// One direction.
+struct Side<M> {
+    injector: FaultInjector,
+    held: Held<M>,
+    /// Lost because too many were held.
+    overflow: u64,
+}
+
+impl<M: Copy> Side<M> {
+    fn new(injector: FaultInjector) -> Self {
+        Self { injector, held: Held::new(), overflow: 0 }
+    }
+
+    fn hold(&mut self, now: Instant, delivery: &Delivery, meta: M, parts: [&[u8]; 2]) {
+        for _ in 0..copies(delivery) {
+            if !self.held.hold(now, delivery, meta, parts) {
+                self.overflow += 1;
+            }
+        }
+    }
+}
+
+impl FaultDevice {
+    /// Puts injectors around `inner`: one for what it sends, one for what it receives.
+    #[must_use]
+    pub fn new(
+        inner: Box<dyn Device>,
+        transmit: Option<FaultInjector>,
+        receive: Option<FaultInjector>,
+    ) -> Self {
+        let capabilities = Capabilities { max_segments: 1, ..inner.capabilities().clone() };
+        Self {
+            scratch: vec![0; capabilities.max_datagram],
+            damaged: Vec::with_capacity(capabilities.max_datagram),
+            inner,
+            capabilities,
+            transmit: transmit.map(Side::new),
+            receive: receive.map(Side::new),
+            no_room: 0,
+        }
+    }
+
+    /// The injector of the way out.
+    #[must_use]
+    pub fn transmit_faults(&self) -> Option<&FaultInjector> {
+        self.transmit.as_ref().map(|side| &side.injector)
+    }
+
+    /// The injector of the way in.
+    #[must_use]
+    pub fn receive_faults(&self) -> Option<&FaultInjector> {
+        self.receive.as_ref().map(|side| &side.injector)
+    }
+
+    fn release_transmit(&mut self, now: Instant) {
+        let inner = &mut self.inner;
+        if let Some(side) = &mut self.transmit {
+            side.held.release(now, |transmit, bytes| forward(inner.as_mut(), now, transmit, bytes));
+        }
+    }
+}
+
+impl Device for FaultDevice {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    forward_to_inner!();
+
+    fn slot(&mut self) -> Option<TxSlot<'_>> {
+        self.inner.slot()?;
+        Some(TxSlot::new(&mut self.scratch))
+    }
+
+    fn commit(&mut self, now: Instant, transmit: &Transmit) {
+        let Some(bytes) = self.scratch.get_mut(..transmit.len) else {
+            self.no_room += 1;
+            return;
+        };
+        let inner = self.inner.as_mut();
+        let Some(side) = &mut self.transmit else {
+            self.no_room += u64::from(!forward(inner, now, transmit, bytes));
+            return;
+        };
+        side.held.release(now, |transmit, bytes| forward(inner, now, transmit, bytes));
+        let Verdict::Deliver(delivery) = side.injector.inject(now, transmit.path.ecn(), bytes) else {
+            return;
+        };
+        let transmit = Transmit { path: delivery.path(transmit.path), ..*transmit };
+        if delivery.delay_ns > 0 || delivery.reorder.is_some() {
+            side.hold(now, &delivery, transmit, [bytes, &[]]);
+            return;
+        }
+        delivery.flips.apply(bytes);
+        for _ in 0..copies(&delivery) {
+            // What the device has no room for waits its turn.
+            let waits = side.held.has_due(now) || !forward(inner, now, &transmit, bytes);
+            if waits {
+                side.hold(now, &Delivery::UNTOUCHED, transmit, [bytes, &[]]);
+            } else {
+                side.held.overtake();
+            }
+        }
+        side.held.release(now, |transmit, bytes| forward(inner, now, transmit, bytes));
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.release_transmit(now);
+        self.inner.flush(now)
+    }
+
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
+        let Some(side) = &mut self.receive else { return self.inner.receive(now, sink) };
+        let damaged = &mut self.damaged;
+        let mut count = 0;
+        let mut deliver = |received: &Received<'_>| {
+            count += 1;
+            sink(received);
+        };
+        release_received(side, now, &mut deliver);
+        self.inner.receive(now, &mut |received| {
+            take_received(side, damaged, now, received, &mut deliver);
+        })?;
+        release_received(side, now, &mut deliver);
+        Ok(count)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let transmit = self.transmit.as_ref().and_then(|side| side.held.next_due());
+        let receive = self.receive.as_ref().and_then(|side| side.held.next_due());
+        [transmit, receive, self.inner.deadline()].into_iter().flatten().min()
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        if let Some(side) = &self.transmit {
+            let c = side.injector.counters();
+            visit("fault_tx_seen", c.seen);
+            visit("fault_tx_by_rule", c.by_rule);
+            visit("fault_tx_dropped", c.dropped);
+            visit("fault_tx_duplicated", c.duplicated);
+            visit("fault_tx_reordered", c.reordered);
+            visit("fault_tx_corrupted", c.corrupted);
+            visit("fault_tx_delayed", c.delayed);
+            visit("fault_tx_marked", c.marked);
+            visit("fault_tx_not_markable", c.not_markable);
+            visit("fault_tx_untracked", c.untracked);
+            visit("fault_tx_overflow", side.overflow + self.no_room);
+        }
+        if let Some(side) = &self.receive {
+            let c = side.injector.counters();
+            visit("fault_rx_seen", c.seen);
+            visit("fault_rx_by_rule", c.by_rule);
+            visit("fault_rx_dropped", c.dropped);
+            visit("fault_rx_duplicated", c.duplicated);
+            visit("fault_rx_reordered", c.reordered);
+            visit("fault_rx_corrupted", c.corrupted);
+            visit("fault_rx_delayed", c.delayed);
+            visit("fault_rx_marked", c.marked);
+            visit("fault_rx_not_markable", c.not_markable);
+            visit("fault_rx_untracked", c.untracked);
+            visit("fault_rx_overflow", side.overflow);
+        }
+        self.inner.counters(visit);
+    }
+}
+
+impl std::fmt::Debug for FaultDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FaultDevice")
+            .field("transmit", &self.transmit_faults())
+            .field("receive", &self.receive_faults())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Copies a datagram into a slot of `inner`; `false` if it has none even after a flush. An error of that
+/// flush comes again at the next one.
+fn forward(inner: &mut dyn Device, now: Instant, transmit: &Transmit, bytes: &[u8]) -> bool {
+    if inner.slot().is_none() {
+        let _ = inner.flush(now);
+    }
+    let Some(slot) = inner.slot() else { return false };
+    let Some(room) = slot.buffer.get_mut(..bytes.len()) else { return false };
+    room.copy_from_slice(bytes);
+    inner.commit(now, transmit);
+    true
+}
+
+/// Decides on one datagram that came in.
+fn take_received(
+    side: &mut Side<(Path, Identification)>,
+    damaged: &mut Vec<u8>,
+    now: Instant,
+    received: &Received<'_>,
+    deliver: &mut dyn FnMut(&Received<'_>),
+) {
+    let whole = if received.tail.is_empty() {
+        received.head
+    } else {
+        join(damaged, received.head, received.tail);
+        damaged.as_slice()
+    };
+    let Verdict::Deliver(delivery) = side.injector.inject(now, received.path.ecn(), whole) else { return };
+    if delivery == Delivery::UNTOUCHED {
+        deliver(received);
+        side.held.overtake();
+        return;
+    }
+    let path = delivery.path(received.path);
+    if delivery.delay_ns > 0 || delivery.reorder.is_some() {
+        side.hold(now, &delivery, (path, received.identification), [received.head, received.tail]);
+        return;
+    }
+    join(damaged, received.head, received.tail);
+    delivery.flips.apply(damaged);
+    for _ in 0..copies(&delivery) {
+        deliver(&Received { path, identification: received.identification, head: damaged, tail: &[] });
+        side.held.overtake();
+    }
+}
+
+fn release_received(
+    side: &mut Side<(Path, Identification)>,
+    now: Instant,
+    deliver: &mut dyn FnMut(&Received<'_>),
+) {
+    side.held.release(now, |(path, identification), head| {
+        deliver(&Received { path: *path, identification: *identification, head, tail: &[] });
+        true
+    });
+}
+
+fn join(whole: &mut Vec<u8>, head: &[u8], tail: &[u8]) {
+    whole.clear();
+    whole.extend_from_slice(head);
+    whole.extend_from_slice(tail);
+}
+
+const fn copies(delivery: &Delivery) -> usize {
+    if delivery.duplicate { 2 } else { 1 }
+}

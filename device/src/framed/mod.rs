@@ -1,0 +1,272 @@
+//! Devices that carry whole Ethernet frames: a port that moves frames, the host around it, and between the
+//! engine and both what puts headers in front of datagrams and takes them off.
+//!
+//! ```text
+//!   engine                        datagrams
+//!     |
+//!   FramedDevice    transmit: L2 to L4 headers, superframes     receive: whose frame is it
+//!     |      \      held: paused priorities, unknown neighbours   pauses: PFC
+//!   port     host                 frames
+//! ```
+
+mod held;
+pub mod pauses;
+pub mod port;
+mod receive;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use roce_packet::{Gid, MacAddr, Path, VlanTag};
+use roce_transport::{Instant, Received, Transmit, TxSlot};
+
+use super::{Capabilities, Device, HostTcp};
+use crate::host::{Host, Resolution};
+use held::{Held, HeldDatagram};
+use pauses::Pauses;
+use port::{FramePort, MAX_DATAGRAM};
+use transmit::{Superframe, address_in};
+
+pub use settings::FrameSettings;
+
+/// How often held datagrams are looked at when nothing else happens.
+const HELD_CHECK_NS: u64 = 200_000;
+/// Datagrams to our own address that wait to be received.
+const MAX_OWN: usize = 1024;
+
+/// A device made of a port and a host.
+pub struct FramedDevice {
+    port: Box<dyn FramePort>,
+    host: Box<dyn Host>,
+    settings: FrameSettings,
+    capabilities: Capabilities,
+    mac: MacAddr,
+    max_segments: u16,
+    addresses: Vec<IpAddr>,
+    groups: Vec<IpAddr>,
+    /// The frame that is being filled in the port's slot.
+    open: Option<Superframe>,
+    held: Held,
+    /// When to look at `held` again.
+    check_held_at: Option<Instant>,
+    /// Something is held because the port had no room for it: it goes first.
+    is_port_full: bool,
+    pauses: Pauses,
+    /// Datagrams that left since pauses were last looked for.
+    unlooked: u32,
+    /// To ourselves: received at the next call.
+    own: VecDeque<HeldDatagram>,
+    scratch: Vec<u8>,
+    /// The latest time that was heard of, for questions of callers that do not say when they ask.
+    latest: Instant,
+    counters: Counters,
+}
+
+/// What was sent and received, and why what was not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    tx_frames: u64,
+    tx_datagrams: u64,
+    tx_bytes: u64,
+    tx_own: u64,
+    tx_held: u64,
+    tx_host_frames: u64,
+    /// Dropped: nobody answers for the destination, or no route leads to it.
+    tx_unreachable: u64,
+    /// Dropped: too many wait for the same answer.
+    tx_unresolved: u64,
+    /// Dropped: no headers can be made for the path.
+    tx_bad_path: u64,
+    rx_frames: u64,
+    rx_datagrams: u64,
+    rx_host_frames: u64,
+    rx_malformed: u64,
+    rx_wrong_vlan: u64,
+    rx_not_for_us: u64,
+}
+
+impl FramedDevice {
+    /// Puts a device together. `settings` say which VLAN and priorities its frames have.
+    #[must_use]
+    pub fn new(port: Box<dyn FramePort>, host: Box<dyn Host>, settings: FrameSettings) -> Self {
+        let record = port.record().clone();
+        let capabilities = Capabilities {
+            kind: record.kind,
+            max_datagram: MAX_DATAGRAM,
+            max_segments: record.max_segments,
+            sees_ip_header: true,
+            carries_ethernet: true,
+            link_mtu: record.link_mtu,
+        };
+        let mut addresses = host.addresses().to_vec();
+        let link_local = IpAddr::V6(Gid::link_local(record.mac).to_ipv6());
+        if !addresses.contains(&link_local) {
+            // The default GID of RoCE v1, which no table of neighbours is needed for.
+            addresses.push(link_local);
+        }
+        Self {
+            addresses,
+            port,
+            host,
+            settings,
+            capabilities,
+            mac: record.mac,
+            max_segments: record.max_segments,
+            groups: Vec::new(),
+            open: None,
+            held: Held::default(),
+            check_held_at: None,
+            is_port_full: false,
+            pauses: Pauses::new(record.bits_per_second),
+            unlooked: 0,
+            own: VecDeque::new(),
+            scratch: vec![0; MAX_DATAGRAM],
+            latest: Instant::ZERO,
+            counters: Counters::default(),
+        }
+    }
+
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
+    }
+}
+
+impl Device for FramedDevice {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {
+        self.settings.tag(traffic_class)
+    }
+
+    fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
+        // So that the answer is there when the first datagram leaves.
+        if !self.is_own(path.destination)
+            && address_in(path).is_none()
+            && let Resolution::Failed(reason) = self.host.resolve(self.latest, path.destination)
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::HostUnreachable,
+                format!("{}: {reason}", path.destination),
+            ));
+        }
+        Ok(wanted)
+    }
+
+    fn slot(&mut self) -> Option<TxSlot<'_>> {
+        self.lend_slot()
+    }
+
+    fn commit(&mut self, now: Instant, transmit: &Transmit) {
+        self.take(now, transmit);
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.latest = self.latest.max(now);
+        self.close(now);
+        self.release_held(now);
+        self.send_for_host(now);
+        let mut flushed = self.port.flush(now);
+        if self.is_port_full && flushed.is_ok() {
+            self.release_held(now);
+            flushed = self.port.flush(now);
+        }
+        // A port notices only then that the system splits nothing.
+        self.max_segments = self.port.record().max_segments;
+        flushed
+    }
+
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
+        self.latest = self.latest.max(now);
+        self.unlooked = 0;
+        self.receive_burst(now, sink)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let own = (!self.own.is_empty()).then_some(Instant::ZERO);
+        let pause = if self.held.is_empty() { None } else { self.pauses.next_end() };
+        [own, pause, self.check_held_at, self.host.deadline(), self.port.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.port.as_fd())
+    }
+
+    fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
+        self.host.set_multicast(group, join)?;
+        self.groups.retain(|known| *known != group);
+        if join {
+            self.groups.push(group);
+        }
+        Ok(())
+    }
+
+    fn host_tcp(&mut self) -> Option<&mut dyn HostTcp> {
+        self.host.tcp()
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let it = &self.counters;
+        visit("frame_tx_frames", it.tx_frames);
+        visit("frame_tx_datagrams", it.tx_datagrams);
+        visit("frame_tx_bytes", it.tx_bytes);
+        visit("frame_tx_own", it.tx_own);
+        visit("frame_tx_held", it.tx_held);
+        visit("frame_tx_host", it.tx_host_frames);
+        visit("frame_tx_unreachable", it.tx_unreachable);
+        visit("frame_tx_unresolved", it.tx_unresolved);
+        visit("frame_tx_bad_path", it.tx_bad_path);
+        visit("frame_rx_frames", it.rx_frames);
+        visit("frame_rx_datagrams", it.rx_datagrams);
+        visit("frame_rx_host", it.rx_host_frames);
+        visit("frame_rx_malformed", it.rx_malformed);
+        visit("frame_rx_wrong_vlan", it.rx_wrong_vlan);
+        visit("frame_rx_not_for_us", it.rx_not_for_us);
+        visit("rx_global_pause", self.pauses.global_frames);
+        for (name, value) in PAUSE_COUNTERS.iter().zip(self.pauses.frames) {
+            visit(name, value);
+        }
+        for (name, value) in PAUSE_DURATION_COUNTERS.iter().zip(self.pauses.duration_ns) {
+            visit(name, value / 1000);
+        }
+        self.port.counters(visit);
+        self.host.counters(visit);
+    }
+}
+
+const PAUSE_COUNTERS: [&str; 8] = [
+    "rx_prio0_pause",
+    "rx_prio1_pause",
+    "rx_prio2_pause",
+    "rx_prio3_pause",
+    "rx_prio4_pause",
+    "rx_prio5_pause",
+    "rx_prio6_pause",
+    "rx_prio7_pause",
+];
+
+/// In microseconds, as the mlx5 counters are.
+const PAUSE_DURATION_COUNTERS: [&str; 8] = [
+    "rx_prio0_pause_duration",
+    "rx_prio1_pause_duration",
+    "rx_prio2_pause_duration",
+    "rx_prio3_pause_duration",
+    "rx_prio4_pause_duration",
+    "rx_prio5_pause_duration",
+    "rx_prio6_pause_duration",
+    "rx_prio7_pause_duration",
+];

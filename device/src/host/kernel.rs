@@ -1,0 +1,394 @@
+//! The kernel as the host of a device: for packet sockets and AF_XDP, which use an interface beside it.
+//!
+//! The addresses are those that the kernel has on the interface. It answers for them when others ask (ARP, NDP),
+//! and it is asked, by rtnetlink, where packets go and who the neighbours are. So what `ip neigh` and `ip route`
+//! show and change is what happens, static entries and gateways included.
+//!
+//! # Making the kernel ask
+//!
+//! A neighbour that the kernel does not know is sent an empty datagram to the discard port, with hop limit 1, so that
+//! it goes no further. That is what every program does that sends something, so the kernel asks in its own
+//! way, keeps the answer, confirms it while it is used and forgets it when it is not; and it takes no privilege.
+//! (`RTM_NEWNEIGH` with `NTF_USE` would do the same without the datagram, but takes `CAP_NET_ADMIN`, which a
+//! packet socket does not.) The same is done for a neighbour that has become stale: our frames go
+//! past the kernel, which would otherwise not learn that it is in use, and would not notice that it moved.
+
+mod netlink;
+pub mod way;
+
+use std::collections::HashMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
+
+use roce_packet::{MacAddr, ROCE_UDP_PORT};
+use roce_transport::Instant;
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Type};
+
+use super::{Host, Resolution, Unreachable};
+use crate::OpenError;
+use crate::link::Link;
+use netlink::{Neighbour, Netlink, Route};
+
+/// Shares the addresses of an interface with the kernel.
+pub(crate) struct KernelHost {
+    interface: u32,
+    mac: MacAddr,
+    addresses: Vec<IpAddr>,
+    netlink: Netlink,
+    asker: Asker,
+    known: HashMap<IpAddr, Entry>,
+    /// Each keeps the kernel in one multicast group.
+    groups: Vec<(IpAddr, Socket)>,
+    /// Hold port 4791 of every address and read nothing.
+    _reservations: Vec<Socket>,
+    counters: Counters,
+}
+
+/// What is known about a destination.
+#[derive(Clone, Debug)]
+struct Entry {
+    /// The neighbour that frames for it go to; `None` before the first look and where none is needed.
+    next_hop: Option<IpAddr>,
+    answer: Resolution,
+    /// Until then the answer is given without another look.
+    check_at: Instant,
+    /// When the kernel was made to ask, unless it has found out since.
+    asked_at: Option<Instant>,
+    /// When it was made to ask last.
+    asked_last: Instant,
+    /// How long until the next look while it asks.
+    wait_ns: u64,
+}
+
+impl Entry {
+    /// Whether somebody who wants an answer now is to get one of his own: the last question was given up, or nobody has
+    /// waited for the answer for as long as one may take.
+    fn begins_anew(&self, now: Instant) -> bool {
+        let unwatched = now.since(self.check_at).as_nanos();
+        matches!(self.answer, Resolution::Failed(_)) || unwatched >= u128::from(GIVE_UP_NS)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    lookups: u64,
+    asked: u64,
+    moved: u64,
+    unanswered: u64,
+    errors: u64,
+}
+
+impl KernelHost {
+    /// Takes the addresses of an interface and their port 4791. `spec` is what the user wrote, for errors.
+    pub(crate) fn open(spec: &str, link: &Link) -> Result<Self, OpenError> {
+        let fail = |step, source| OpenError::System { spec: spec.to_owned(), step, source };
+        let mut netlink = Netlink::open().map_err(|error| fail("open a netlink socket", error))?;
+        let own = netlink.addresses(link.index).map_err(|error| fail("ask for the addresses", error))?;
+        let mut addresses: Vec<IpAddr> =
+            own.iter().filter(|own| own.is_usable).map(|own| own.address).collect();
+        // What people mean when they name an interface comes first; the order is otherwise that of the kernel.
+        addresses.sort_by_key(|address| match address {
+            IpAddr::V4(_) => 0,
+            IpAddr::V6(address) if !address.is_unicast_link_local() => 1,
+            IpAddr::V6(_) => 2,
+        });
+        if addresses.is_empty() {
+            let name = &link.name;
+            let problem = if own.is_empty() {
+                format!("{name} has no IP address; `ip address add ADDRESS/LENGTH dev {name}` gives it one")
+            } else {
+                format!(
+                    "no address of {name} is usable yet: the kernel is asking whether another host has it, which \
+                     takes two seconds, or has found one (`ip address show dev {name}` says tentative or dadfailed)"
+                )
+            };
+            return Err(OpenError::Unsuitable { spec: spec.to_owned(), problem });
+        }
+        let mut reservations = Vec::with_capacity(addresses.len());
+        for address in &addresses {
+            reservations.push(reserve(spec, *address, link.index)?);
+        }
+        let asker = Asker::new(link).map_err(|error| fail("open a UDP socket on the interface", error))?;
+        Ok(Self {
+            interface: link.index,
+            mac: link.mac,
+            addresses,
+            netlink,
+            asker,
+            known: HashMap::new(),
+            groups: Vec::new(),
+            _reservations: reservations,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Asks the kernel again about a destination.
+    fn look(&mut self, now: Instant, destination: IpAddr) -> Resolution {
+        if self.known.len() >= MAX_KNOWN {
+            self.known.clear();
+        }
+        let mut entry = self.known.remove(&destination).unwrap_or(Entry {
+            next_hop: None,
+            answer: Resolution::Pending,
+            check_at: now,
+            asked_at: None,
+            asked_last: Instant::ZERO,
+            wait_ns: FIRST_WAIT_NS,
+        });
+        self.counters.lookups += 1;
+        if let Err(error) = self.update(now, destination, &mut entry) {
+            // The old answer stays until the kernel can be asked again.
+            tracing::debug!(%destination, %error, "the kernel does not say where packets go");
+            self.counters.errors += 1;
+            entry.check_at = now.plus_nanos(ERROR_NS);
+        }
+        let answer = entry.answer.clone();
+        self.known.insert(destination, entry);
+        answer
+    }
+
+    fn update(&mut self, now: Instant, destination: IpAddr, entry: &mut Entry) -> io::Result<()> {
+        if entry.begins_anew(now) {
+            entry.asked_at = None;
+            entry.wait_ns = FIRST_WAIT_NS;
+        }
+        // While the neighbour is being asked, its route is not looked at again and again.
+        if entry.answer != Resolution::Pending || entry.next_hop.is_none() {
+            let (answer, next_hop) = match self.netlink.route(destination, self.interface)? {
+                Route::Neighbour(next_hop) => (None, Some(next_hop)),
+                Route::Own => (Some(Resolution::Known(self.mac)), None),
+                Route::Multicast => (MacAddr::for_multicast(destination).map(Resolution::Known), None),
+                Route::None => (Some(Resolution::Failed(Unreachable::NoRoute)), None),
+            };
+            if next_hop != entry.next_hop {
+                entry.asked_at = None;
+                entry.next_hop = next_hop;
+            }
+            entry.answer = answer.unwrap_or_else(|| entry.answer.clone());
+            entry.check_at = now.plus_nanos(REFRESH_NS);
+        }
+        match entry.next_hop {
+            Some(next_hop) => self.update_neighbour(now, next_hop, entry),
+            None => Ok(()),
+        }
+    }
+
+    fn update_neighbour(&mut self, now: Instant, next_hop: IpAddr, entry: &mut Entry) -> io::Result<()> {
+        let found = self.netlink.neighbour(next_hop, self.interface)?;
+        if let Neighbour::Known { mac, is_stale } = found {
+            if matches!(&entry.answer, Resolution::Known(old) if *old != mac) {
+                self.counters.moved += 1;
+                tracing::debug!(%next_hop, %mac, "a neighbour has another Ethernet address");
+            }
+            if is_stale {
+                self.ask(now, next_hop, entry);
+            }
+            entry.answer = Resolution::Known(mac);
+            entry.asked_at = None;
+            entry.wait_ns = FIRST_WAIT_NS;
+            entry.check_at = now.plus_nanos(REFRESH_NS);
+            return Ok(());
+        }
+        let is_due = now.since(entry.asked_last).as_nanos() >= u128::from(REFRESH_NS);
+        if entry.asked_at.is_none() || is_due && found == Neighbour::Unknown {
+            self.ask(now, next_hop, entry);
+        }
+        let asked_at = *entry.asked_at.get_or_insert(now);
+        if now.since(asked_at).as_nanos() >= u128::from(GIVE_UP_NS) {
+            self.counters.unanswered += 1;
+            entry.answer = Resolution::Failed(Unreachable::NoAnswer { next_hop });
+            entry.check_at = now.plus_nanos(RETRY_NS);
+            return Ok(());
+        }
+        // A neighbour that was known is still sent to: the kernel may only have forgotten it.
+        if !matches!(entry.answer, Resolution::Known(_)) {
+            entry.answer = Resolution::Pending;
+        }
+        entry.check_at = now.plus_nanos(entry.wait_ns);
+        entry.wait_ns = (2 * entry.wait_ns).min(LONGEST_WAIT_NS);
+        Ok(())
+    }
+
+    fn ask(&mut self, now: Instant, next_hop: IpAddr, entry: &mut Entry) {
+        entry.asked_last = now;
+        self.counters.asked += 1;
+        if let Err(error) = self.asker.ask(next_hop) {
+            self.counters.errors += 1;
+            tracing::debug!(%next_hop, %error, "the kernel does not ask for an Ethernet address");
+        }
+    }
+}
+
+impl Host for KernelHost {
+    fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    fn resolve(&mut self, now: Instant, destination: IpAddr) -> Resolution {
+        if let Some(entry) = self.known.get(&destination)
+            && now < entry.check_at
+        {
+            return entry.answer.clone();
+        }
+        self.look(now, destination)
+    }
+
+    fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
+        if !group.is_multicast() {
+            let problem = format!("{group} is not a multicast address");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        let place = self.groups.iter().position(|(known, _)| *known == group);
+        match (place, join) {
+            (None, true) => self.groups.push((group, member(group, self.interface)?)),
+            // Closing the socket leaves the group.
+            (Some(place), false) => _ = self.groups.swap_remove(place),
+            (Some(_), true) | (None, false) => {}
+        }
+        Ok(())
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let it = &self.counters;
+        visit("host_lookups", it.lookups);
+        visit("host_asked", it.asked);
+        visit("host_moved", it.moved);
+        visit("host_unanswered", it.unanswered);
+        visit("host_errors", it.errors);
+    }
+}
+
+impl std::fmt::Debug for KernelHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelHost")
+            .field("interface", &self.interface)
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sends what makes the kernel ask for an Ethernet address.
+struct Asker {
+    interface: u32,
+    v4: Socket,
+    /// Not there where the kernel has no IPv6.
+    v6: Option<Socket>,
+}
+
+impl Asker {
+    fn new(link: &Link) -> io::Result<Self> {
+        let open = |domain| {
+            let socket = deaf_socket(domain)?;
+            socket.bind_device(Some(link.name.as_bytes()))?;
+            Ok::<_, io::Error>(socket)
+        };
+        let v4 = open(Domain::IPV4)?;
+        v4.set_ttl_v4(1)?;
+        let v6 = open(Domain::IPV6).ok();
+        if let Some(v6) = &v6 {
+            v6.set_unicast_hops_v6(1)?;
+        }
+        Ok(Self { interface: link.index, v4, v6 })
+    }
+
+    fn ask(&self, next_hop: IpAddr) -> io::Result<()> {
+        let to = with_scope(next_hop, DISCARD_PORT, self.interface).into();
+        match (next_hop, &self.v6) {
+            // A gateway is a neighbour, whatever the routes say.
+            (IpAddr::V4(_), _) => self.v4.send_to_with_flags(&[], &to, libc::MSG_DONTROUTE)?,
+            (IpAddr::V6(_), Some(v6)) => v6.send_to(&[], &to)?,
+            (IpAddr::V6(_), None) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        Ok(())
+    }
+}
+
+/// Holds port 4791 of an address. Without it the kernel would answer every frame that it sees with "port
+/// unreachable", and another RoCE device on the same address would share its packets with this one.
+fn reserve(spec: &str, address: IpAddr, interface: u32) -> Result<Socket, OpenError> {
+    let local = with_scope(address, ROCE_UDP_PORT, interface);
+    let attempt = || {
+        let socket = deaf_socket(Domain::for_address(local))?;
+        if local.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&local.into())?;
+        Ok(socket)
+    };
+    let mut result: io::Result<Socket> = attempt();
+    for _ in 0..PORT_TRIES {
+        // Whoever had it may have ended a moment ago.
+        if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
+            break;
+        }
+        std::thread::sleep(PORT_PAUSE);
+        result = attempt();
+    }
+    result.map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            OpenError::PortInUse { spec: spec.to_owned(), address, port: ROCE_UDP_PORT }
+        }
+        _ => OpenError::System { spec: spec.to_owned(), step: "hold UDP port 4791", source },
+    })
+}
+
+/// A socket that keeps the kernel in a group. It is not bound, so nothing is delivered to it.
+fn member(group: IpAddr, interface: u32) -> io::Result<Socket> {
+    match group {
+        IpAddr::V4(group) => {
+            let socket = deaf_socket(Domain::IPV4)?;
+            socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))?;
+            Ok(socket)
+        }
+        IpAddr::V6(group) => {
+            let socket = deaf_socket(Domain::IPV6)?;
+            socket.join_multicast_v6(&group, interface)?;
+            Ok(socket)
+        }
+    }
+}
+
+/// A UDP socket that the kernel queues nothing for.
+fn deaf_socket(domain: Domain) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    // A filter that returns 0 takes 0 bytes of every datagram.
+    socket.attach_filter(&[SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0)])?;
+    let _ = socket.set_recv_buffer_size(0);
+    debug_assert!(socket.recv(&mut [MaybeUninit::uninit()]).is_err());
+    Ok(socket)
+}
+
+/// Link-local addresses mean something only together with an interface.
+fn with_scope(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
+    match address {
+        IpAddr::V6(address) if address.is_unicast_link_local() => {
+            SocketAddrV6::new(address, port, 0, interface).into()
+        }
+        _ => SocketAddr::new(address, port),
+    }
+}
+
+/// How old an answer may be, and how often at most the kernel is made to ask.
+const REFRESH_NS: u64 = 1_000_000_000;
+/// How long nobody is asked again after nobody answered.
+const RETRY_NS: u64 = 250_000_000;
+/// How long a neighbour may take to answer. The kernel asks three times, a second apart.
+const GIVE_UP_NS: u64 = 3_000_000_000;
+/// How long until the first look after asking; an answer from the same switch takes about as long.
+const FIRST_WAIT_NS: u64 = 100_000;
+/// How long between looks for an answer.
+const LONGEST_WAIT_NS: u64 = 20_000_000;
+/// How long until the kernel is asked again that did not answer a question.
+const ERROR_NS: u64 = 100_000_000;
+/// How often and how long to wait for a port that is taken.
+const PORT_TRIES: u32 = 10;
+const PORT_PAUSE: Duration = Duration::from_millis(20);
+/// More destinations than this are not remembered.
+const MAX_KNOWN: usize = 65_536;
+/// RFC 863.
+const DISCARD_PORT: u16 = 9;
+
+#[cfg(test)]
+mod tests;

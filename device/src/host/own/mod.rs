@@ -1,0 +1,389 @@
+//! A host of its own on the link, for devices whose addresses the kernel does not have: it tells others its
+//! Ethernet address and learns theirs, answers pings, joins multicast groups, and carries TCP.
+//!
+//! ```text
+//!   frames in --> hear: ARP, neighbour discovery, queries for groups     stack: pings, TCP (smoltcp)
+//!                   |                         |                            |
+//!                 neighbours --asks-->  messages  <--reports-- groups      |
+//!                   |                         |                            |
+//!   frames out <----+-- addresses ------------+----------------------------+
+//! ```
+//!
+//! Like the engine it owns no clock, no thread and no socket of the system. smoltcp gets IP packets only: the
+//! neighbour table is the one of this module, for a flood of ARP must not push out of smoltcp's eight places the
+//! one neighbour that matters, and nobody could look into them.
+
+mod groups;
+mod hear;
+mod messages;
+mod neighbours;
+mod routes;
+mod stack;
+mod tcp;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use roce_packet::{EtherType, EthernetHeader, Gid, MacAddr};
+use roce_transport::Instant;
+
+use super::{Host, HostTcp, Resolution, Unreachable};
+use crate::framed::port::Incoming;
+use groups::Groups;
+use messages::{Message, solicited_node};
+use neighbours::Neighbours;
+use routes::{Route, Routes};
+use stack::Stack;
+
+pub(crate) use routes::{broadcast, same_prefix};
+
+/// What a host is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostConfig {
+    /// Its Ethernet address.
+    pub(crate) mac: MacAddr,
+    /// Its addresses with the length of their prefix, one of each family at most. The link-local one is added.
+    pub(crate) addresses: Vec<(IpAddr, u8)>,
+    pub(crate) gateway_v4: Option<Ipv4Addr>,
+    pub(crate) gateway_v6: Option<Ipv6Addr>,
+    /// The largest IP packet in bytes.
+    pub(crate) link_mtu: usize,
+    /// Something that strangers cannot guess: TCP begins with it.
+    pub(crate) seed: u64,
+}
+
+/// Answers that wait to be sent. Whoever asks faster than they can leave gets no more.
+const MOST_MESSAGES: usize = 128;
+/// Packets of smoltcp that wait for the Ethernet address of their next hop.
+const MOST_PARKED: usize = 32;
+/// Announcements at the start (`ANNOUNCE_NUM`, `ANNOUNCE_INTERVAL`, RFC 5227 1.1).
+const ANNOUNCEMENTS: u8 = 2;
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+/// How often somebody with one of our addresses is complained of (`DEFEND_INTERVAL`).
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the answer for the next hop used last is not looked up again, so that the table sees who is in use.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// How a neighbour is looked for: [`Neighbours::resolve`] or one of the others.
+type Find = fn(&mut Neighbours, Instant, IpAddr) -> Resolution;
+
+/// A host of its own. See the module documentation.
+pub(crate) struct OwnHost {
+    mac: MacAddr,
+    addresses: Vec<IpAddr>,
+    routes: Routes,
+    neighbours: Neighbours,
+    groups: Groups,
+    stack: Stack,
+    messages: VecDeque<Message>,
+    /// Packets whose next hop has been asked for.
+    parked: VecDeque<(IpAddr, Vec<u8>)>,
+    /// Announcements still to be made, and when.
+    announcements: u8,
+    announce_at: Instant,
+    complain_at: Instant,
+    /// Where packets to the destination used last go, and until when.
+    last: Option<(IpAddr, MacAddr, Instant)>,
+    /// The latest time that was heard of. It never goes back.
+    now: Instant,
+    scratch: Vec<u8>,
+    counters: Counters,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    /// Frames that were broken or made no sense.
+    malformed: u64,
+    /// Frames for somebody else, or for nobody.
+    ignored: u64,
+    /// Frames from a host that has one of our addresses.
+    conflicts: u64,
+    /// Messages and packets that there was no room for.
+    overflows: u64,
+    /// Packets that nobody answered for.
+    unreachable: u64,
+}
+
+impl OwnHost {
+    pub(crate) fn new(config: &HostConfig) -> Self {
+        let mut own = config.addresses.clone();
+        own.push((IpAddr::V6(Gid::link_local(config.mac).to_ipv6()), 64));
+        let mut groups = Groups::default();
+        for (address, _) in &own {
+            if let IpAddr::V6(address) = address {
+                // Bridges that snoop pass solicitations on only to members. There is room for these.
+                let _ = groups.set(solicited_node(*address).into(), true);
+            }
+        }
+        Self {
+            mac: config.mac,
+            addresses: own.iter().map(|(address, _)| *address).collect(),
+            routes: Routes::new(&own, config.gateway_v4, config.gateway_v6),
+            neighbours: Neighbours::default(),
+            groups,
+            stack: Stack::new(&own, config.link_mtu, config.seed),
+            messages: VecDeque::new(),
+            parked: VecDeque::new(),
+            announcements: ANNOUNCEMENTS,
+            announce_at: Instant::ZERO,
+            complain_at: Instant::ZERO,
+            last: None,
+            now: Instant::ZERO,
+            scratch: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Callers that do not know the time say that it is 0.
+    fn advance(&mut self, now: Instant) -> Instant {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    /// The address to speak to a neighbour or peer from.
+    fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
+        let is_link_local = |address: &IpAddr| match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        let mut of_family = self.addresses.iter().filter(|own| own.is_ipv4() == peer.is_ipv4());
+        let same_scope = of_family.clone().find(|own| is_link_local(own) == is_link_local(&peer));
+        same_scope.or_else(|| of_family.next()).copied()
+    }
+
+    fn say(&mut self, message: Message) {
+        if self.messages.len() < MOST_MESSAGES {
+            self.messages.push_back(message);
+        } else {
+            self.counters.overflows += 1;
+        }
+    }
+
+    /// Says what it is time to say.
+    fn tick(&mut self, now: Instant) {
+        if self.announcements > 0 && self.announce_at <= now {
+            self.announce(self.announcements == ANNOUNCEMENTS);
+            self.announcements -= 1;
+            self.announce_at = now + ANNOUNCE_INTERVAL;
+        }
+        while self.messages.len() < MOST_MESSAGES
+            && let Some(ask) = self.neighbours.poll_ask(now)
+        {
+            let message = match (self.source_for(ask.whom), ask.whom) {
+                (Some(IpAddr::V4(source)), IpAddr::V4(target)) => {
+                    Message::ArpRequest { source, target, to: ask.at.unwrap_or(MacAddr::BROADCAST) }
+                }
+                (Some(IpAddr::V6(source)), IpAddr::V6(target)) => {
+                    Message::Solicitation { source, target, to: ask.at }
+                }
+                // Without an address of a family there is no route either.
+                _ => continue,
+            };
+            self.say(message);
+        }
+        while self.messages.len() < MOST_MESSAGES
+            && let Some((group, change)) = self.groups.poll(now)
+        {
+            // Reports of IPv6 groups come from the link-local address (RFC 3810 5.2.13).
+            let of_family = |own: &&IpAddr| own.is_ipv4() == group.is_ipv4();
+            let source = match group {
+                IpAddr::V4(_) => self.addresses.iter().find(of_family),
+                IpAddr::V6(_) => self.addresses.last(),
+            };
+            if let Some(source) = source.copied() {
+                self.say(Message::Membership { source, group, change });
+            }
+        }
+    }
+
+    /// Tells everybody which addresses we have. The first time, whoever has one of them already is asked to
+    /// speak up; we do not wait for that, and only report it.
+    fn announce(&mut self, first: bool) {
+        for address in self.addresses.clone() {
+            match address {
+                IpAddr::V4(own) => {
+                    let to = MacAddr::BROADCAST;
+                    if first {
+                        self.say(Message::ArpRequest { source: Ipv4Addr::UNSPECIFIED, target: own, to });
+                    }
+                    self.say(Message::ArpRequest { source: own, target: own, to });
+                }
+                IpAddr::V6(own) => {
+                    if first {
+                        let source = Ipv6Addr::UNSPECIFIED;
+                        self.say(Message::Solicitation { source, target: own, to: None });
+                    }
+                    self.say(Message::Advertisement { source: own, to: None });
+                }
+            }
+        }
+    }
+
+    /// A frame said that somebody else has one of our addresses.
+    fn complain(&mut self, address: IpAddr, other: MacAddr) {
+        self.counters.conflicts += 1;
+        if self.complain_at <= self.now {
+            self.complain_at = self.now + COMPLAINT_INTERVAL;
+            tracing::warn!(
+                %address, %other, own = %self.mac,
+                "another host has the address of this device; give one of the two another address"
+            );
+        }
+    }
+
+    /// The Ethernet address for a destination, by table and route.
+    fn look_up(&mut self, now: Instant, destination: IpAddr, find: Find) -> Resolution {
+        let Route::Through(next_hop) = self.routes.next_hop(destination) else {
+            return Resolution::Failed(Unreachable::NoRoute);
+        };
+        let resolution = find(&mut self.neighbours, now, next_hop);
+        self.last = match (&resolution, self.neighbours.settled_until(next_hop)) {
+            (Resolution::Known(mac), Some(until)) => Some((destination, *mac, until.min(now + SETTLED))),
+            _ => None,
+        };
+        resolution
+    }
+
+    /// The next packet of the stack, and the Ethernet address it goes to. Anybody can make the stack answer, in the name of
+    /// whomever he likes.
+    fn next_packet(&mut self, now: Instant) -> Option<(MacAddr, Vec<u8>)> {
+        // Those that waited go first. Each is looked at once.
+        for _ in 0..self.parked.len() {
+            let (destination, packet) = self.parked.pop_front()?;
+            match self.look_up(now, destination, Neighbours::resolve_again) {
+                Resolution::Known(mac) => return Some((mac, packet)),
+                Resolution::Pending => self.parked.push_back((destination, packet)),
+                Resolution::Failed(_) => self.drop_packet(packet),
+            }
+        }
+        while let Some(packet) = self.stack.poll_packet(now) {
+            let Some(destination) = hear::destination_of(&packet) else {
+                self.drop_packet(packet);
+                continue;
+            };
+            match self.look_up(now, destination, Neighbours::resolve_for_stranger) {
+                Resolution::Known(mac) => return Some((mac, packet)),
+                Resolution::Pending if self.parked.len() < MOST_PARKED => {
+                    self.parked.push_back((destination, packet));
+                }
+                Resolution::Pending => {
+                    self.counters.overflows += 1;
+                    self.stack.give_back(packet);
+                }
+                Resolution::Failed(_) => self.drop_packet(packet),
+            }
+        }
+        None
+    }
+
+    fn drop_packet(&mut self, packet: Vec<u8>) {
+        self.counters.unreachable += 1;
+        self.stack.give_back(packet);
+    }
+}
+
+impl Host for OwnHost {
+    fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    #[inline]
+    fn resolve(&mut self, now: Instant, destination: IpAddr) -> Resolution {
+        if let Some((known, mac, until)) = self.last
+            && known == destination
+            && now < until
+        {
+            return Resolution::Known(mac);
+        }
+        let now = self.advance(now);
+        self.look_up(now, destination, Neighbours::resolve)
+    }
+
+    fn handle_frame(&mut self, now: Instant, frame: &Incoming<'_>) {
+        let now = self.advance(now);
+        if frame.segment_len.is_some() {
+            // Several datagrams in one; nobody here takes any.
+            self.counters.ignored += 1;
+            return;
+        }
+        if frame.tail.is_empty() {
+            self.hear(now, frame.head);
+        } else {
+            let mut whole = std::mem::take(&mut self.scratch);
+            whole.clear();
+            whole.extend_from_slice(frame.head);
+            whole.extend_from_slice(frame.tail);
+            self.hear(now, &whole);
+            self.scratch = whole;
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<usize> {
+        let now = self.advance(now);
+        if self.parked.is_empty() && self.deadline().is_none_or(|deadline| deadline > now) {
+            return None;
+        }
+        self.tick(now);
+        while let Some(message) = self.messages.pop_front() {
+            if let Some(len) = message.emit(self.mac, buffer) {
+                return Some(len);
+            }
+            self.counters.overflows += 1;
+        }
+        while let Some((destination, packet)) = self.next_packet(now) {
+            let ether_type = match hear::destination_of(&packet) {
+                Some(IpAddr::V4(_)) | None => EtherType::IPV4,
+                Some(IpAddr::V6(_)) => EtherType::IPV6,
+            };
+            let len = EthernetHeader::LEN + packet.len();
+            if let Some((header, body)) =
+                buffer.get_mut(..len).and_then(<[u8]>::split_first_chunk_mut::<{ EthernetHeader::LEN }>)
+            {
+                EthernetHeader { destination, source: self.mac, ether_type }.emit(header);
+                body.copy_from_slice(&packet);
+                self.stack.give_back(packet);
+                return Some(len);
+            }
+            self.counters.overflows += 1;
+            self.stack.give_back(packet);
+        }
+        // To look somebody up may have raised a question.
+        self.tick(now);
+        let message = self.messages.pop_front()?;
+        message.emit(self.mac, buffer)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let announcement = (self.announcements > 0).then_some(self.announce_at);
+        let said = (!self.messages.is_empty()).then_some(Instant::ZERO);
+        let others = [self.neighbours.deadline(), self.groups.deadline(), self.stack.deadline()];
+        [announcement, said].into_iter().chain(others).flatten().min()
+    }
+
+    fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
+        if !self.addresses.iter().any(|own| own.is_ipv4() == group.is_ipv4()) {
+            let text = format!("this host has no IPv4 address to join {group} from");
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
+        }
+        self.groups.set(group, join)
+    }
+
+    fn tcp(&mut self) -> Option<&mut dyn HostTcp> {
+        Some(self)
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("host_neighbours", self.neighbours.len() as u64);
+        visit("host_neighbours_moved", self.neighbours.moved);
+        visit("host_neighbours_refused", self.neighbours.refused);
+        visit("host_rx_malformed", self.counters.malformed);
+        visit("host_rx_ignored", self.counters.ignored);
+        visit("host_address_conflicts", self.counters.conflicts);
+        visit("host_overflows", self.counters.overflows);
+        visit("host_tx_unreachable", self.counters.unreachable);
+    }
+}

@@ -1,0 +1,227 @@
+//! What the kernel says about one Ethernet interface.
+
+use std::mem;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use pnet_datalink::NetworkInterface;
+use roce_packet::MacAddr;
+
+use super::interfaces::{LocalAddress, link_mtu, local_addresses};
+use super::{Availability, OpenError};
+
+/// An Ethernet interface that is up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) name: String,
+    /// Its number.
+    pub(crate) index: u32,
+    pub(crate) mac: MacAddr,
+    /// The largest IP packet in bytes.
+    pub(crate) mtu: usize,
+    /// Bits a second, if the driver tells.
+    pub(crate) bits_per_second: Option<u64>,
+    /// The driver, empty if it has no name.
+    pub(crate) driver: String,
+    /// Queues that frames may arrive at, if the driver tells.
+    pub(crate) rx_queues: Option<u32>,
+    /// Queues that frames may leave by, if the driver tells.
+    pub(crate) tx_queues: Option<u32>,
+}
+
+impl Link {
+    /// Looks an interface up by its name. `spec` is what the user wrote, for errors.
+    pub(crate) fn find(spec: &str, name: &str) -> Result<Self, OpenError> {
+        let all = pnet_datalink::interfaces();
+        let Some(found) = all.iter().find(|interface| interface.name == name) else {
+            let known = listed(&all);
+            return Err(OpenError::NoInterface { spec: spec.to_owned(), interface: name.to_owned(), known });
+        };
+        let unsuitable = |problem| OpenError::Unsuitable { spec: spec.to_owned(), problem };
+        if found.is_loopback() {
+            let instead = "use udp:127.0.0.1 and udp:127.0.0.2 between programs of one machine";
+            return Err(unsuitable(format!(
+                "{name} leads back to this machine and carries no Ethernet; {instead}"
+            )));
+        }
+        let Some(mac) = mac_of(found) else {
+            return Err(unsuitable(format!("{name} has no Ethernet address; use {}", listed(&all))));
+        };
+        if !found.is_up() {
+            return Err(unsuitable(format!("{name} is down; `ip link set dev {name} up` starts it")));
+        }
+        let fail = |source| OpenError::System { spec: spec.to_owned(), step: "ask for the MTU", source };
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(fail)?;
+        let mtu = link_mtu(&socket, name).map_err(fail)?;
+        let (rx_queues, tx_queues) = queues(&socket, name);
+        Ok(Self {
+            name: name.to_owned(),
+            index: found.index,
+            mac,
+            mtu,
+            bits_per_second: speed(&socket, name),
+            driver: driver(&socket, name).unwrap_or_default(),
+            rx_queues,
+            tx_queues,
+        })
+    }
+}
+
+/// Interfaces that frames can be sent on.
+fn ethernet_interfaces() -> Vec<NetworkInterface> {
+    let mut all = pnet_datalink::interfaces();
+    all.retain(|interface| interface.is_up() && !interface.is_loopback() && mac_of(interface).is_some());
+    all
+}
+
+/// The addresses of Ethernet interfaces.
+pub(crate) fn usable_addresses() -> Availability {
+    let interfaces = ethernet_interfaces();
+    let mut addresses: Vec<LocalAddress> = local_addresses().unwrap_or_default();
+    addresses.retain(|local| interfaces.iter().any(|interface| interface.name == local.interface));
+    if addresses.is_empty() {
+        return Availability::Lacks("an Ethernet interface that is up and has an address".to_owned());
+    }
+    Availability::Usable(addresses)
+}
+
+fn mac_of(interface: &NetworkInterface) -> Option<MacAddr> {
+    interface.mac.map(|mac| MacAddr(mac.octets())).filter(|mac| *mac != MacAddr::ZERO)
+}
+
+fn listed(all: &[NetworkInterface]) -> String {
+    let usable = all.iter().filter(|interface| !interface.is_loopback() && mac_of(interface).is_some());
+    let names: Vec<&str> = usable.map(|interface| interface.name.as_str()).collect();
+    if names.is_empty() { "none with an Ethernet address".to_owned() } else { names.join(", ") }
+}
+
+/// Bits a second.
+fn speed(socket: &UdpSocket, name: &str) -> Option<u64> {
+    // SAFETY: the structure has the layout that the kernel gives to this request.
+    let settings =
+        unsafe { ethtool(socket, name, Settings { command: GET_SETTINGS, ..Settings::default() }) }?;
+    let megabits = u32::from(settings.speed) | u32::from(settings.speed_high) << 16;
+    // All ones and, in old drivers, all ones below: not known.
+    let is_known = megabits != 0 && megabits != u32::MAX && megabits != u32::from(u16::MAX);
+    is_known.then(|| u64::from(megabits) * 1_000_000)
+}
+
+fn driver(socket: &UdpSocket, name: &str) -> Option<String> {
+    // SAFETY: the structure has the layout that the kernel gives to this request.
+    let info = unsafe { ethtool(socket, name, DriverInfo { command: GET_DRIVER, ..DriverInfo::default() }) }?;
+    let text = info.driver.split(|byte| *byte == 0).next()?;
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+/// Queues to receive from and queues to send by.
+fn queues(socket: &UdpSocket, name: &str) -> (Option<u32>, Option<u32>) {
+    let request = Channels { command: GET_CHANNELS, ..Channels::default() };
+    // SAFETY: the structure has the layout that the kernel gives to this request.
+    let Some(found) = (unsafe { ethtool(socket, name, request) }) else { return (None, None) };
+    let count = |own: u32| Some(own.saturating_add(found.combined)).filter(|count| *count > 0);
+    (count(found.rx), count(found.tx))
+}
+
+/// Asks the driver of an interface; `None` if it does not answer.
+///
+/// # Safety
+///
+/// `T` must be what the kernel reads and writes for the command that it begins with.
+unsafe fn ethtool<T>(socket: &UdpSocket, name: &str, mut answer: T) -> Option<T> {
+    // SAFETY: all zeros are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    // The last byte stays zero and ends the name.
+    if name.len() >= request.ifr_name.len() {
+        return None;
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = (&raw mut answer).cast();
+    // SAFETY: the request leads to `answer`, which the caller vouches for; both outlive the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
+    (result == 0).then_some(answer)
+}
+
+/// `struct ethtool_cmd`.
+#[derive(Default)]
+#[repr(C)]
+struct Settings {
+    command: u32,
+    _supported: [u32; 2],
+    speed: u16,
+    _port: [u8; 6],
+    _packets: [u32; 2],
+    speed_high: u16,
+    _wires: [u8; 2],
+    _rest: [u32; 3],
+}
+const _: () = assert!(size_of::<Settings>() == 44);
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    _rest: [u8; 160],
+}
+const _: () = assert!(size_of::<DriverInfo>() == 196);
+
+impl Default for DriverInfo {
+    fn default() -> Self {
+        Self { command: 0, driver: [0; 32], _rest: [0; 160] }
+    }
+}
+
+/// `struct ethtool_channels`.
+#[derive(Default)]
+#[repr(C)]
+struct Channels {
+    command: u32,
+    _max: [u32; 4],
+    rx: u32,
+    tx: u32,
+    _other: u32,
+    combined: u32,
+}
+const _: () = assert!(size_of::<Channels>() == 36);
+
+const SIOCETHTOOL: u32 = 0x8946;
+const GET_SETTINGS: u32 = 0x01;
+const GET_DRIVER: u32 = 0x03;
+const GET_CHANNELS: u32 = 0x3c;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use roce_testing::in_own_network;
+
+    #[test]
+    fn a_veth_is_described() {
+        in_own_network(
+            &[
+                "link add v0 type veth peer name v1",
+                "link set v0 address 02:00:00:00:00:07 mtu 4200 up",
+                "link set v1 mtu 4200",
+            ],
+            || {
+                let link = Link::find("raw:v0", "v0").unwrap();
+                assert_eq!((link.mac, link.mtu), (MacAddr([2, 0, 0, 0, 0, 7]), 4200));
+                assert_eq!((link.driver.as_str(), link.bits_per_second), ("veth", Some(10_000_000_000)));
+                assert!([link.rx_queues, link.tx_queues].iter().all(|it| it.is_some_and(|count| count >= 1)));
+                for (name, parts) in [
+                    ("v1", ["v1 is down", "ip link set dev v1 up"]),
+                    ("lo", ["carries no Ethernet", "udp:127.0.0.1"]),
+                    ("v7", ["no interface `v7`", "has v1, v0"]),
+                ] {
+                    let error = Link::find("raw:x", name).unwrap_err().to_string();
+                    for part in parts {
+                        assert!(error.contains(part), "{name}: {error}");
+                    }
+                }
+                let names: Vec<_> = ethernet_interfaces().into_iter().map(|it| it.name).collect();
+                assert_eq!(names, ["v0"]);
+            },
+        );
+    }
+}

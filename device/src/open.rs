@@ -1,0 +1,445 @@
+//! Devices by name, and which of them work on this machine.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+
+#[cfg(feature = "fault")]
+use roce_fault::FaultInjector;
+#[cfg(feature = "udp")]
+use roce_packet::ROCE_UDP_PORT;
+
+use super::Device;
+#[cfg(feature = "fault")]
+use super::fault::FaultDevice;
+#[cfg(any(feature = "tap", feature = "xdp", feature = "raw"))]
+use super::framed::FramedDevice;
+use super::interfaces::LocalAddress;
+#[cfg(feature = "udp")]
+use super::interfaces::local_addresses;
+#[cfg(feature = "capture")]
+use super::pcap::{FrameSink, PcapDevice};
+#[cfg(feature = "raw")]
+use super::raw::{self, RawSpec};
+#[cfg(feature = "tap")]
+use super::tap::{self, TapSpec};
+#[cfg(feature = "udp")]
+use super::udp::{UdpDevice, UdpSpec, bind_problem};
+#[cfg(feature = "xdp")]
+use super::xdp::{self, XdpSpec};
+
+/// What to put around a device.
+#[derive(Default)]
+pub struct OpenOptions {
+    /// Decides what happens to datagrams on their way out.
+    #[cfg(feature = "fault")]
+    pub transmit_faults: Option<FaultInjector>,
+    /// Decides what happens to datagrams on their way in.
+    #[cfg(feature = "fault")]
+    pub receive_faults: Option<FaultInjector>,
+    /// Gets a frame for every datagram that crosses the wire, thus after faults on the way out and before
+    /// faults on the way in.
+    #[cfg(feature = "capture")]
+    pub capture: Option<Box<dyn FrameSink>>,
+}
+
+impl fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("OpenOptions");
+        #[cfg(feature = "fault")]
+        debug.field("transmit_faults", &self.transmit_faults).field("receive_faults", &self.receive_faults);
+        #[cfg(feature = "capture")]
+        debug.field("capture", &self.capture.is_some());
+        debug.finish()
+    }
+}
+
+/// Opens the device that `spec` names, for example `udp:192.0.2.1`, and wraps it as `options` say.
+///
+/// The kinds are those of [`kinds`]; the syntax of each is in the documentation of its specification, such
+/// as [`UdpSpec`], [`TapSpec`], [`XdpSpec`] and [`RawSpec`].
+///
+/// ```
+/// use roce_device::OpenOptions;
+///
+/// let device = roce_device::open("udp:127.0.0.1,port=0", OpenOptions::default())?;
+/// assert_eq!(device.capabilities().kind, "udp");
+/// # Ok::<(), roce_device::OpenError>(())
+/// ```
+///
+/// # Errors
+///
+/// The specification is wrong, or the machine does not allow what it asks for.
+pub fn open(spec: &str, options: OpenOptions) -> Result<Box<dyn Device>, OpenError> {
+    Ok(wrap(open_kind(spec)?, options))
+}
+
+fn open_kind(spec: &str) -> Result<Box<dyn Device>, OpenError> {
+    match spec.split(':').next().unwrap_or_default() {
+        #[cfg(feature = "udp")]
+        "udp" => Ok(Box::new(UdpDevice::open(&spec.parse::<UdpSpec>()?)?)),
+        "memory" => Err(OpenError::MemoryIsAPair { spec: spec.to_owned() }),
+        #[cfg(feature = "tap")]
+        "tap" => {
+            let spec: TapSpec = spec.parse()?;
+            let (port, host) = tap::open(&spec)?;
+            Ok(Box::new(FramedDevice::new(Box::new(port), Box::new(host), spec.frames)))
+        }
+        #[cfg(feature = "xdp")]
+        "xdp" => {
+            let spec: XdpSpec = spec.parse()?;
+            let (port, host) = xdp::open(&spec)?;
+            Ok(Box::new(FramedDevice::new(port, Box::new(host), spec.settings)))
+        }
+        #[cfg(feature = "raw")]
+        "raw" => {
+            let spec: RawSpec = spec.parse()?;
+            let (port, host) = raw::open(&spec)?;
+            Ok(Box::new(FramedDevice::new(Box::new(port), Box::new(host), spec.settings)))
+        }
+        kind if ["udp", "tap", "xdp", "raw"].contains(&kind) => {
+            Err(OpenError::NotBuilt { spec: spec.to_owned(), kind: kind.to_owned() })
+        }
+        kind => Err(OpenError::UnknownKind { spec: spec.to_owned(), kind: kind.to_owned() }),
+    }
+}
+
+/// Puts around a device what `options` ask for: faults outside, a capture inside.
+#[must_use]
+pub fn wrap(device: Box<dyn Device>, options: OpenOptions) -> Box<dyn Device> {
+    let OpenOptions {
+        #[cfg(feature = "fault")]
+        transmit_faults,
+        #[cfg(feature = "fault")]
+        receive_faults,
+        #[cfg(feature = "capture")]
+        capture,
+    } = options;
+    #[cfg(feature = "capture")]
+    let device = match capture {
+        Some(sink) => Box::new(PcapDevice::new(device, sink)),
+        None => device,
+    };
+    #[cfg(feature = "fault")]
+    let device = match (transmit_faults, receive_faults) {
+        (None, None) => device,
+        (transmit, receive) => Box::new(FaultDevice::new(device, transmit, receive)),
+    };
+    device
+}
+
+/// Why a device could not be opened, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The word before the colon is not known.
+    #[error(
+        "device `{spec}`: there is no kind `{kind}`; use udp:ADDRESS, for example udp:127.0.0.1 (`roce devices` \
+         lists all kinds and addresses)"
+    )]
+    UnknownKind {
+        /// What was asked for.
+        spec: String,
+        /// The unknown word.
+        kind: String,
+    },
+    /// The kind exists, but not in this build.
+    #[error(
+        "device `{spec}`: this program was built without devices of the kind `{kind}`; build it with the cargo feature \
+         `{kind}` of the crate roce"
+    )]
+    NotBuilt {
+        /// What was asked for.
+        spec: String,
+        /// The kind.
+        kind: String,
+    },
+    /// A single memory device would have nobody to talk to.
+    #[error(
+        "device `{spec}`: memory devices exist only as a pair inside one program, see \
+         roce::device::memory::MemoryDevice::pair; between programs use udp:127.0.0.1 and udp:127.0.0.2"
+    )]
+    MemoryIsAPair {
+        /// What was asked for.
+        spec: String,
+    },
+    /// Part of the specification makes no sense.
+    #[error("device `{spec}`: `{item}`: expected {expected}")]
+    BadSpec {
+        /// What was asked for.
+        spec: String,
+        /// The part.
+        item: String,
+        /// What could have been there.
+        expected: &'static str,
+    },
+    /// The address stands for all addresses.
+    #[error(
+        "device `{spec}`: {address} stands for every address, but the checksum of each packet covers the one \
+         it is sent from, so choose one; this machine has {}",
+        Listed(.local)
+    )]
+    Wildcard {
+        /// What was asked for.
+        spec: String,
+        /// The address.
+        address: IpAddr,
+        /// Those of this machine.
+        local: Vec<LocalAddress>,
+    },
+    /// The address belongs to another machine, or to none.
+    #[error("device `{spec}`: this machine does not have the address {address}; it has {}", Listed(.local))]
+    AddressNotLocal {
+        /// What was asked for.
+        spec: String,
+        /// The address.
+        address: IpAddr,
+        /// Those of this machine.
+        local: Vec<LocalAddress>,
+    },
+    /// Somebody else receives there.
+    #[error(
+        "device `{spec}`: UDP port {port} of {address} is taken by another process or by the kernel's Soft-RoCE \
+         (rxe); `ss -lunp 'sport = :{port}'` and `rdma link` show which. Stop it or use another address (on \
+         one machine, any of 127.0.0.1 to 127.255.255.254 will do)"
+    )]
+    PortInUse {
+        /// What was asked for.
+        spec: String,
+        /// The address.
+        address: IpAddr,
+        /// The port.
+        port: u16,
+    },
+    /// No interface has this name.
+    #[error("device `{spec}`: there is no interface `{interface}`; this machine has {known}")]
+    NoInterface {
+        /// What was asked for.
+        spec: String,
+        /// The name.
+        interface: String,
+        /// Those that could be used.
+        known: String,
+    },
+    /// The interface, the kernel or somebody else on the interface does not allow it.
+    #[error("device `{spec}`: {problem}")]
+    Unsuitable {
+        /// What was asked for.
+        spec: String,
+        /// What is in the way, and what to do about it.
+        problem: String,
+    },
+    /// This user may not do that.
+    #[error(
+        "device `{spec}`: cannot {step}: {source}; it takes {privilege}. Without any privilege there is \
+         `--device udp:ADDRESS`"
+    )]
+    Privilege {
+        /// What was asked for.
+        spec: String,
+        /// What was refused.
+        step: &'static str,
+        /// Who may do it.
+        privilege: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The operating system refused something.
+    #[error("device `{spec}`: cannot {step}: {source}")]
+    System {
+        /// What was asked for.
+        spec: String,
+        /// What did not work.
+        step: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+/// One kind of device, for `roce devices`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// The word before the colon.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub summary: &'static str,
+    /// A specification that opens one.
+    pub example: String,
+    /// Whether it works here.
+    pub availability: Availability,
+}
+
+/// Whether a kind of device can be opened by this user on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Availability {
+    /// Yes, on these addresses; an empty list where addresses do not matter.
+    Usable(Vec<LocalAddress>),
+    /// No; what is missing, as a sentence without a full stop.
+    Lacks(String),
+}
+
+/// All kinds of devices. Opens and closes sockets to find out what works, and sends nothing.
+#[must_use]
+pub fn kinds() -> Vec<Kind> {
+    let udp = udp_availability();
+    let address = match &udp {
+        // One that others can reach, if there is one.
+        Availability::Usable(addresses) => {
+            addresses.iter().find(|local| !local.is_loopback).or(addresses.first())
+        }
+        Availability::Lacks(_) => None,
+    };
+    let interface = address.map_or_else(|| "eth0".to_owned(), |local| local.interface.clone());
+    let address = address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |local| local.address);
+    vec![
+        Kind {
+            name: "udp",
+            summary: "a UDP socket; needs no privilege",
+            example: format!("udp:{address}"),
+            availability: udp,
+        },
+        Kind {
+            name: "memory",
+            summary: "two devices joined inside one program; from code only",
+            example: "roce::device::memory::MemoryDevice::pair".to_owned(),
+            availability: Availability::Usable(Vec::new()),
+        },
+        Kind {
+            name: "tap",
+            summary: "a virtual Ethernet interface, and a host of its own behind it",
+            example: "tap:roce0,ip=198.18.0.2/24".to_owned(),
+            availability: tap_availability(),
+        },
+        Kind {
+            name: "xdp",
+            summary: "AF_XDP rings beside the kernel on an interface",
+            example: format!("xdp:{interface}"),
+            availability: xdp_availability(),
+        },
+        Kind {
+            name: "raw",
+            summary: "a packet socket beside the kernel on an interface",
+            example: format!("raw:{interface}"),
+            availability: raw_availability(),
+        },
+    ]
+}
+
+#[cfg(feature = "tap")]
+use tap::availability as tap_availability;
+#[cfg(not(feature = "tap"))]
+fn tap_availability() -> Availability {
+    not_built("tap")
+}
+
+#[cfg(feature = "xdp")]
+use xdp::availability as xdp_availability;
+#[cfg(not(feature = "xdp"))]
+fn xdp_availability() -> Availability {
+    not_built("xdp")
+}
+
+#[cfg(feature = "raw")]
+use raw::availability as raw_availability;
+#[cfg(not(feature = "raw"))]
+fn raw_availability() -> Availability {
+    not_built("raw")
+}
+
+#[cfg(not(feature = "udp"))]
+fn udp_availability() -> Availability {
+    not_built("udp")
+}
+
+#[cfg(not(all(feature = "udp", feature = "tap", feature = "xdp", feature = "raw")))]
+fn not_built(kind: &str) -> Availability {
+    Availability::Lacks(format!("a build with the cargo feature `{kind}`"))
+}
+
+#[cfg(feature = "udp")]
+fn udp_availability() -> Availability {
+    let local = match local_addresses() {
+        Ok(local) => local,
+        Err(error) => return Availability::Lacks(format!("the list of addresses: {error}")),
+    };
+    let mut problem = None;
+    let mut usable = Vec::new();
+    for address in local {
+        match bind_problem(&address, ROCE_UDP_PORT) {
+            None => usable.push(address),
+            Some(error) => problem = Some(format!("UDP port {ROCE_UDP_PORT} on {address}: {error}")),
+        }
+    }
+    match problem {
+        Some(problem) if usable.is_empty() => Availability::Lacks(problem),
+        None if usable.is_empty() => {
+            Availability::Lacks("an interface with an address that is up".to_owned())
+        }
+        _ => Availability::Usable(usable),
+    }
+}
+
+/// Addresses for a sentence.
+struct Listed<'a>(&'a [LocalAddress]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, others)) = self.0.split_first() else { return f.write_str("none that is up") };
+        write!(f, "{first}")?;
+        others.iter().try_for_each(|other| write!(f, ", {other}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refusal(spec: &str) -> String {
+        match open(spec, OpenOptions::default()) {
+            Ok(_) => panic!("{spec} was opened"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn errors_say_what_to_do_next() {
+        for (spec, parts) in [
+            ("", ["there is no kind ``", "udp:127.0.0.1"]),
+            ("upd:127.0.0.1", ["there is no kind `upd`", "roce devices"]),
+            ("xdp:nosuch0", ["there is no interface `nosuch0`", "this machine has"]),
+            ("raw:nosuch0", ["there is no interface `nosuch0`", "this machine has"]),
+            ("raw:lo,vlan=0", ["`vlan=0`", "from 1 to 4094"]),
+            ("memory", ["MemoryDevice::pair", "udp:127.0.0.2"]),
+            ("tap:roce0", ["expected an address behind the name", "tap:roce0,ip=198.18.0.2/24"]),
+            ("udp", ["device `udp`", "expected an address"]),
+            ("udp:somewhere", ["`somewhere`", "expected an address"]),
+            ("udp:127.0.0.1,mtu=5", ["`mtu=5`", "expected port=NUMBER"]),
+            ("udp:127.0.0.1,port=70000", ["`port=70000`", "0 to 65535"]),
+            ("udp:0.0.0.0", ["choose one", "127.0.0.1 (lo"]),
+            ("udp:[::]", ["stands for every address", "127.0.0.1 (lo"]),
+            ("udp:203.0.113.77", ["does not have the address 203.0.113.77", "127.0.0.1 (lo"]),
+            ("udp:224.0.0.1", ["`224.0.0.1`", "expected an address"]),
+        ] {
+            let error = refusal(spec);
+            for part in parts {
+                assert!(error.contains(part), "`{spec}` gave: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_named() {
+        let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = refusal(&format!("udp:127.0.0.1,port={port}"));
+        assert!(error.contains(&format!("UDP port {port} of 127.0.0.1 is taken")), "{error}");
+    }
+
+    #[test]
+    fn every_kind_is_listed() {
+        let kinds = kinds();
+        let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();
+        assert_eq!(names, ["udp", "memory", "tap", "xdp", "raw"]);
+    }
+}

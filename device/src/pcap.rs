@@ -1,0 +1,305 @@
+//! A device that writes down every datagram that passes, as the Ethernet frame that it is or could be.
+//!
+//! Frames are complete and their ICRCs verify in any analyser, although devices move less than frames:
+//! Ethernet addresses are made from IP addresses, the UDP port is 4791, and the IPv4 Identification that a
+//! socket does not show is found out from the ICRC. Sent frames are those that the engine committed, at
+//! the time it did.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path as FilePath;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, icrc};
+use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
+
+use super::{Capabilities, Device, forward_to_inner};
+use roce_capture::{CaptureError, Direction, PcapWriter};
+
+/// Takes the frames of a capture.
+pub trait FrameSink: Send {
+    /// Takes one frame, from its Ethernet header to its ICRC, at a time in nanoseconds since 1970 UTC.
+    /// `comment` says what is special about it.
+    fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]);
+
+    /// How many frames could not be kept.
+    fn errors(&self) -> u64 {
+        0
+    }
+}
+
+/// One interface of a capture file. Several devices, for example both ends of a pair, may write to the
+/// same file; it is completed when the last of them goes.
+#[derive(Clone)]
+pub struct CaptureFile {
+    shared: Arc<Shared>,
+    interface: u32,
+}
+
+struct Shared {
+    writer: Mutex<PcapWriter>,
+    errors: AtomicU64,
+}
+
+impl CaptureFile {
+    /// Makes a pcapng file and returns a handle for each of its interfaces.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be made.
+    pub fn create(path: &FilePath, interfaces: &[&str]) -> Result<Vec<Self>, CaptureError> {
+        Ok(Self::of_writer(PcapWriter::create(path, interfaces)?, interfaces.len()))
+    }
+
+    /// Handles for the first `interfaces` interfaces of a file that is there already.
+    #[must_use]
+    pub fn of_writer(writer: PcapWriter, interfaces: usize) -> Vec<Self> {
+        let shared = Arc::new(Shared { writer: Mutex::new(writer), errors: AtomicU64::new(0) });
+        (0..).take(interfaces).map(|interface| Self { shared: shared.clone(), interface }).collect()
+    }
+
+    /// Hands everything written so far to the operating system.
+    pub fn flush(&self) {
+        self.shared.flush();
+    }
+}
+
+impl FrameSink for CaptureFile {
+    fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]) {
+        let mut writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = writer.write(self.interface, time_ns, direction, comment, frame) {
+            self.shared.failed(&error);
+        }
+    }
+
+    fn errors(&self) -> u64 {
+        self.shared.errors.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    /// Says so once: a disk that is full stays full.
+    fn failed(&self, error: &CaptureError) {
+        if self.errors.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::error!(%error, "the capture is incomplete");
+        }
+    }
+
+    fn flush(&self) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = writer.flush() {
+            self.failed(&error);
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// A device around a device that gives every datagram to a [`FrameSink`].
+pub struct PcapDevice {
+    inner: Box<dyn Device>,
+    recorder: Recorder,
+    /// What the engine writes into: the slot of the inner device is out of reach once it is lent.
+    scratch: Vec<u8>,
+}
+
+/// Makes frames and gives them away.
+struct Recorder {
+    sink: Box<dyn FrameSink>,
+    frame: Vec<u8>,
+    /// Nanoseconds from 1970 to the origin of the engine's time.
+    epoch_ns: Option<u64>,
+    sent: u64,
+    received: u64,
+    /// Datagrams for which there is no frame.
+    unframed: u64,
+    /// Received datagrams whose ICRC is wrong whatever the Identification.
+    damaged: u64,
+}
+
+impl PcapDevice {
+    /// Records what passes through `inner`. The times are those of the calls; what time of day they mean
+    /// is read from the system's clock at the first one.
+    #[must_use]
+    pub fn new(inner: Box<dyn Device>, sink: Box<dyn FrameSink>) -> Self {
+        let scratch = vec![0; inner.capabilities().max_datagram];
+        let frame = Vec::with_capacity(FrameHeaders::MAX_LEN + scratch.len());
+        let recorder =
+            Recorder { sink, frame, epoch_ns: None, sent: 0, received: 0, unframed: 0, damaged: 0 };
+        Self { inner, recorder, scratch }
+    }
+
+    /// Says what time of day the origin of the engine's time is, in nanoseconds since 1970 UTC, for
+    /// example where time is simulated.
+    #[must_use]
+    pub const fn with_epoch(mut self, nanos: u64) -> Self {
+        self.recorder.epoch_ns = Some(nanos);
+        self
+    }
+}
+
+impl Device for PcapDevice {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    forward_to_inner!();
+
+    fn slot(&mut self) -> Option<TxSlot<'_>> {
+        let batch: Batch = self.inner.slot()?.batch;
+        Some(TxSlot { buffer: &mut self.scratch, batch })
+    }
+
+    fn commit(&mut self, now: Instant, transmit: &Transmit) {
+        let Some(bytes) = self.scratch.get(..transmit.len) else { return };
+        self.recorder.sent(now, transmit, bytes);
+        let Some(slot) = self.inner.slot() else { return };
+        let Some(room) = slot.buffer.get_mut(..bytes.len()) else { return };
+        room.copy_from_slice(bytes);
+        self.inner.commit(now, transmit);
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.inner.flush(now)
+    }
+
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
+        let recorder = &mut self.recorder;
+        self.inner.receive(now, &mut |received| {
+            recorder.received(now, received);
+            sink(received);
+        })
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.inner.deadline()
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let recorder = &self.recorder;
+        visit("pcap_sent", recorder.sent);
+        visit("pcap_received", recorder.received);
+        visit("pcap_unframed", recorder.unframed);
+        visit("pcap_damaged", recorder.damaged);
+        visit("pcap_write_errors", recorder.sink.errors());
+        self.inner.counters(visit);
+    }
+}
+
+impl std::fmt::Debug for PcapDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PcapDevice").field("inner", self.inner.capabilities()).finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    fn sent(&mut self, now: Instant, transmit: &Transmit, bytes: &[u8]) {
+        self.sent += 1;
+        let Transmit { path, identification, .. } = transmit;
+        self.record(now, Direction::Outbound, path, (*identification, true), [bytes, &[]], None);
+    }
+
+    fn received(&mut self, now: Instant, received: &Received<'_>) {
+        self.received += 1;
+        let Received { path, head, tail, .. } = received;
+        let (header, comment) = match received.identification {
+            Identification::Known { identification, dont_fragment } => {
+                ((identification, dont_fragment), None)
+            }
+            Identification::Unsealed => ((0, true), None),
+            Identification::Unknown { hint } => match find_identification(path, head, tail, hint) {
+                Some(identification) => ((identification, true), None),
+                None => {
+                    self.damaged += 1;
+                    ((0, true), Some(WRONG_ICRC))
+                }
+            },
+        };
+        self.record(now, Direction::Inbound, path, header, [head, tail], comment);
+    }
+
+    fn record(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        path: &Path,
+        (identification, dont_fragment): (u16, bool),
+        parts: [&[u8]; 2],
+        comment: Option<&str>,
+    ) {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let (to, from) = (ethernet_address(path.destination), ethernet_address(path.source));
+        let Ok(mut headers) = FrameHeaders::new(path, identification, to, from, len) else {
+            self.unframed += 1;
+            return;
+        };
+        if let NetworkHeader::Ipv4 { ip, .. } = &mut headers.network {
+            ip.dont_fragment = dont_fragment;
+        }
+        self.frame.clear();
+        self.frame.resize(headers.len_bytes(), 0);
+        if headers.emit(&mut self.frame).is_err() {
+            self.unframed += 1;
+            return;
+        }
+        parts.iter().for_each(|part| self.frame.extend_from_slice(part));
+        let epoch_ns = *self.epoch_ns.get_or_insert_with(|| epoch_of(now));
+        self.sink.frame(epoch_ns.saturating_add(now.as_nanos()), direction, comment, &self.frame);
+    }
+}
+
+/// The Identification under which the ICRC is right: 0, what is likely, or what can be computed.
+fn find_identification(path: &Path, head: &[u8], tail: &[u8], hint: u16) -> Option<u16> {
+    let (head, tail, found) = split_icrc(head, tail)?;
+    let envelope = Envelope::new(path, 0);
+    let computed = icrc::compute(&envelope, head, tail);
+    if computed == found {
+        return Some(0);
+    }
+    if hint != 0 && icrc::compute(&envelope.with_identification(hint), head, tail) == found {
+        return Some(hint);
+    }
+    icrc::identification_from_difference(computed ^ found, head.len() + tail.len())
+}
+
+/// Separates the ICRC from what it covers; the two parts may meet in the middle of it.
+fn split_icrc<'a>(head: &'a [u8], tail: &'a [u8]) -> Option<(&'a [u8], &'a [u8], u32)> {
+    let covered = (head.len() + tail.len()).checked_sub(icrc::LEN)?;
+    let mut found = [0; icrc::LEN];
+    let bytes = head.iter().chain(tail).skip(covered);
+    found.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
+    let (head, tail) = (head.get(..covered).unwrap_or(head), tail.get(..covered.saturating_sub(head.len()))?);
+    Some((head, tail, u32::from_le_bytes(found)))
+}
+
+/// A locally administered address made from the last four bytes of an IP address.
+fn ethernet_address(address: IpAddr) -> MacAddr {
+    if let Some(group) = MacAddr::for_multicast(address) {
+        return group;
+    }
+    let [a, b, c, d] = match address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(address) => {
+            let [.., a, b, c, d] = address.octets();
+            [a, b, c, d]
+        }
+    };
+    MacAddr([0x02, 0x00, a, b, c, d])
+}
+
+/// The time of day at the origin of a clock that shows `now`.
+fn epoch_of(now: Instant) -> u64 {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX).saturating_sub(now.as_nanos())
+}
+
+const WRONG_ICRC: &str = "the ICRC is wrong for every Identification; the one shown is made up";
+
+#[cfg(test)]
+mod tests;

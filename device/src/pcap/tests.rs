@@ -1,0 +1,183 @@
+use std::net::Ipv4Addr;
+
+use roce_packet::Frame;
+
+use super::*;
+use crate::memory::MemoryDevice;
+use crate::testing::{counter, datagram, path, receive_all, sealed, send, send_batch};
+use crate::udp::{UdpDevice, UdpSpec};
+use roce_capture::CaptureReader;
+
+const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+/// What a sink was given: time, direction, comment and frame.
+type Seen = Vec<(u64, Direction, Option<String>, Vec<u8>)>;
+
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Seen>>);
+
+impl FrameSink for Kept {
+    fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]) {
+        self.0.lock().unwrap().push((time_ns, direction, comment.map(str::to_owned), frame.to_vec()));
+    }
+}
+
+#[track_caller]
+fn good_frame(bytes: &[u8]) -> Frame<'_> {
+    let frame = Frame::parse(bytes).unwrap();
+    assert!(frame.verify_icrc().unwrap().is_good(), "{frame:?}");
+    frame
+}
+
+#[test]
+fn both_ends_are_written_to_one_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("pair.pcapng");
+    let (a, b) = MemoryDevice::pair(A, B).unwrap();
+    let mut files = CaptureFile::create(&file, &["left", "right"]).unwrap().into_iter();
+    let mut wrap =
+        |device| PcapDevice::new(Box::new(device), Box::new(files.next().unwrap())).with_epoch(500);
+    let (mut a, mut b) = (wrap(a), wrap(b));
+    let sent = [datagram(&path(A, B), 1, 100), datagram(&path(A, B), 2, 4096)];
+    send(&mut a, &path(A, B), &sent.each_ref().map(Vec::as_slice));
+    assert_eq!(receive_all(&mut b).len(), 2);
+    assert_eq!(counter(&a, "pcap_sent"), 2);
+    assert_eq!(counter(&b, "pcap_received"), 2);
+    assert_eq!(counter(&b, "pcap_write_errors"), 0);
+    drop((a, b, files));
+
+    let mut reader = CaptureReader::open(&file).unwrap();
+    let mut found = Vec::new();
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.unwrap();
+        let frame = good_frame(packet.bytes);
+        assert_eq!(frame.path(), path(A, B));
+        assert_eq!(packet.time_ns, Some(500));
+        found.push((packet.interface, packet.direction, frame.transport.to_vec()));
+    }
+    let [first, second] = sent;
+    assert_eq!(
+        found,
+        [
+            (Some(0), Direction::Outbound, first.clone()),
+            (Some(0), Direction::Outbound, second.clone()),
+            (Some(1), Direction::Inbound, first),
+            (Some(1), Direction::Inbound, second),
+        ]
+    );
+}
+
+/// A socket does not show the Identification; the segments of a superpacket were sealed for 0, 1, 2 ….
+#[test]
+fn identifications_are_found_out_from_the_icrc() {
+    let open = |address: &str| UdpDevice::open(&address.parse::<UdpSpec>().unwrap()).unwrap();
+    let (mut a, b) = (open("udp:127.0.0.1,port=0"), open("udp:127.0.0.2,port=0"));
+    a.set_peer_port(b.port());
+    let path = Path { source_port: a.port(), ..path(a.addresses()[0], b.addresses()[0]) };
+    let joined = a.capabilities().max_segments > 1;
+    let (left, right) = (Kept::default(), Kept::default());
+    let mut a = PcapDevice::new(Box::new(a), Box::new(left.clone()));
+    let mut b = PcapDevice::new(Box::new(b), Box::new(right.clone()));
+    send_batch(&mut a, &path, 6, 1000);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    assert_eq!(receive_all(&mut b).len(), 6);
+    let frames = |kept: &Kept| {
+        let frames = kept.0.lock().unwrap();
+        frames.iter().map(|(.., frame)| frame.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(frames(&left), frames(&right));
+    for (index, bytes) in (0..).zip(frames(&right)) {
+        let frame = good_frame(&bytes);
+        assert_eq!(frame.envelope().identification, if joined { index } else { 0 });
+        assert!(frame.envelope().dont_fragment);
+    }
+    // Batches pass through the wrapper.
+    assert_eq!(counter(&a, "udp_tx_messages"), if joined { 1 } else { 6 });
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let (time, direction, ..) = left.0.lock().unwrap()[0].clone();
+    assert!(now - time < 60_000_000_000, "{time} is not today");
+    assert_eq!(direction, Direction::Outbound);
+}
+
+#[test]
+fn what_was_damaged_is_shown_with_a_comment() {
+    let kept = Kept::default();
+    let mut recorder = PcapDevice::new(Box::new(MemoryDevice::pair(A, B).unwrap().0), Box::new(kept.clone()));
+    let path = path(A, B);
+    let mut receive = |bytes: &[u8], head_len: usize, identification| {
+        let (head, tail) = bytes.split_at(head_len);
+        recorder.recorder.received(Instant::ZERO, &Received { path, identification, head, tail });
+        kept.0.lock().unwrap().pop().unwrap()
+    };
+    let unknown = Identification::Unknown { hint: 3 };
+    // A peer that counts its packets, in two slices cut everywhere.
+    let bytes = sealed(&path, 1, 64, 0xbeef);
+    for head_len in 12..=bytes.len() {
+        let (.., comment, frame) = receive(&bytes, head_len, unknown);
+        assert_eq!(comment, None);
+        assert_eq!(good_frame(&frame).envelope().identification, 0xbeef);
+    }
+    let mut damaged = bytes.clone();
+    damaged[30] ^= 0x01;
+    let (.., comment, frame) = receive(&damaged, damaged.len(), unknown);
+    assert!(comment.unwrap().contains("ICRC is wrong"));
+    assert_eq!(Frame::parse(&frame).unwrap().transport, damaged);
+    // Known headers are shown as they were.
+    let known = Identification::Known { identification: 9, dont_fragment: false };
+    let (.., frame) = receive(&damaged, damaged.len(), known);
+    let envelope = Frame::parse(&frame).unwrap().envelope();
+    assert_eq!((envelope.identification, envelope.dont_fragment), (9, false));
+    // Too short for anything.
+    let (.., comment, _) = receive(&[1, 2], 2, unknown);
+    assert!(comment.is_some());
+    assert_eq!(counter(&recorder, "pcap_damaged"), 2);
+}
+
+#[test]
+fn paths_without_frames_are_counted() {
+    let kept = Kept::default();
+    let mut device = PcapDevice::new(Box::new(MemoryDevice::pair(A, B).unwrap().0), Box::new(kept.clone()));
+    let mixed = path(A, "::1".parse().unwrap());
+    send(&mut device, &mixed, &[&[0; 16]]);
+    assert_eq!(counter(&device, "pcap_unframed"), 1);
+    assert!(kept.0.lock().unwrap().is_empty());
+}
+
+#[test]
+fn ethernet_addresses_come_from_ip_addresses() {
+    for (ip, expected) in [
+        ("10.1.2.3", "02:00:0a:01:02:03"),
+        ("fe80::1:2", "02:00:00:01:00:02"),
+        ("239.1.2.3", "01:00:5e:01:02:03"),
+    ] {
+        assert_eq!(ethernet_address(ip.parse().unwrap()).to_string(), expected);
+    }
+}
+
+/// A disk that is full.
+struct Full;
+
+impl io::Write for Full {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_is_counted_and_nothing_else() {
+    let writer = PcapWriter::new(Full, "full", &["left"]).unwrap();
+    let file = CaptureFile::of_writer(writer, 1).pop().unwrap();
+    let (a, mut b) = MemoryDevice::pair(A, B).unwrap();
+    let mut a = PcapDevice::new(Box::new(a), Box::new(file));
+    let bytes = datagram(&path(A, B), 1, 4096);
+    for _ in 0..100 {
+        send(&mut a, &path(A, B), &[&bytes]);
+        assert_eq!(receive_all(&mut b).len(), 1);
+    }
+    assert!(counter(&a, "pcap_write_errors") > 0);
+}

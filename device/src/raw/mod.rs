@@ -1,0 +1,159 @@
+//! RoCE over a packet socket (`AF_PACKET`), beside the kernel on one of its interfaces.
+//!
+//! Every byte of a frame is ours, so all that RoCE knows can be sent and seen: the Identification and the flow label,
+//! UDP without checksum, 802.1Q tags, RoCE v1. The kernel splits superframes on the way out and hands over
+//! unsplit what arrives so (UDP segmentation offload), which makes this about as fast as a UDP socket on
+//! virtual links.
+//!
+//! It takes `CAP_NET_RAW`, which every user has inside `unshare -Urn`.
+//!
+//! The kernel sees the same frames and would answer each with "port unreachable"; `KernelHost` holds the port so
+//! that it does not. What is not RoCE goes to the kernel alone.
+
+mod filter;
+mod header;
+mod receive;
+mod socket;
+mod spec;
+mod transmit;
+#[cfg(feature = "whole")]
+mod whole;
+
+#[cfg(test)]
+pub(super) mod tests;
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use roce_transport::Instant;
+use socket2::Socket;
+
+use super::framed::port::{FramePort, Incoming, Outgoing, PortRecord};
+use super::link::{Link, usable_addresses};
+use super::{Availability, OpenError};
+use crate::host::kernel::KernelHost;
+use receive::Receiver;
+use transmit::Transmitter;
+
+pub use spec::RawSpec;
+
+#[cfg(feature = "whole")]
+pub(crate) use whole::open_whole;
+
+/// A packet socket.
+pub(crate) struct RawPort {
+    record: PortRecord,
+    socket: Socket,
+    transmitter: Transmitter,
+    receiver: Receiver,
+    /// Frames that the kernel dropped because the socket's queue was full.
+    overflow: Cell<u64>,
+}
+
+/// Opens a packet socket on an interface that shares its addresses with the kernel.
+pub(crate) fn open(spec: &RawSpec) -> Result<(RawPort, KernelHost), OpenError> {
+    let text = spec.to_string();
+    let link = Link::find(&text, &spec.interface)?;
+    // First, so that the privilege is what is complained about if it is missing.
+    let socket = socket::open(&text, &link)?;
+    let host = KernelHost::open(&text, &link)?;
+    let max_segments = if socket::can_split() { MAX_SEGMENTS } else { 1 };
+    Ok((RawPort::new(socket, &link, max_segments), host))
+}
+
+/// Whether packet sockets can be opened here, and on which addresses.
+pub(crate) fn availability() -> Availability {
+    if let Err(error) = socket::probe() {
+        let missing = match error.kind() {
+            io::ErrorKind::PermissionDenied => socket::PRIVILEGE.to_owned(),
+            _ => format!("packet sockets: {error}"),
+        };
+        return Availability::Lacks(missing);
+    }
+    usable_addresses()
+}
+
+impl RawPort {
+    fn new(socket: Socket, link: &Link, max_segments: u16) -> Self {
+        let record = PortRecord {
+            kind: "raw",
+            interface: link.name.clone(),
+            mac: link.mac,
+            link_mtu: link.mtu,
+            max_segments,
+            bits_per_second: link.bits_per_second,
+        };
+        tracing::debug!(?record, "opened a packet socket");
+        let (transmitter, receiver) = (Transmitter::new(max_segments), Receiver::new());
+        Self { record, socket, transmitter, receiver, overflow: Cell::new(0) }
+    }
+}
+
+impl FramePort for RawPort {
+    fn record(&self) -> &PortRecord {
+        &self.record
+    }
+
+    fn slot(&mut self) -> Option<&mut [u8]> {
+        self.transmitter.slot()
+    }
+
+    fn commit(&mut self, frame: Outgoing) {
+        self.transmitter.commit(&frame);
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        let result = self.transmitter.flush(now, self.socket.as_fd());
+        if self.transmitter.split_refused && self.record.max_segments > 1 {
+            tracing::warn!(
+                interface = self.record.interface,
+                "the kernel does not split frames; sending each alone"
+            );
+            self.record.max_segments = 1;
+        }
+        result
+    }
+
+    fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
+        self.receiver.receive(self.socket.as_fd(), sink)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.transmitter.retry_at
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let transmit = &self.transmitter.counters;
+        visit("raw_tx_frames", transmit.frames);
+        visit("raw_tx_bytes", transmit.bytes);
+        visit("raw_tx_superframes", transmit.superframes);
+        visit("raw_tx_calls", transmit.calls);
+        visit("raw_tx_blocked", transmit.blocked);
+        visit("raw_tx_too_long", transmit.too_long);
+        visit("raw_tx_refused", transmit.refused);
+        let receive = &self.receiver.counters;
+        visit("raw_rx_frames", receive.frames);
+        visit("raw_rx_bytes", receive.bytes);
+        visit("raw_rx_superframes", receive.superframes);
+        visit("raw_rx_calls", receive.calls);
+        visit("raw_rx_too_long", receive.too_long);
+        visit("raw_rx_bad_kind", receive.bad_kind);
+        // The kernel forgets the number when it is asked.
+        self.overflow.set(self.overflow.get() + socket::take_overflow(&self.socket));
+        visit("raw_rx_overflow", self.overflow.get());
+    }
+}
+
+impl std::fmt::Debug for RawPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RawPort").field("record", &self.record).finish_non_exhaustive()
+    }
+}
+
+/// What every kernel that splits UDP takes.
+const MAX_SEGMENTS: u16 = 64;

@@ -1,0 +1,187 @@
+//! Opening packet sockets and setting what RoCE needs of them.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use roce_packet::MacAddr;
+use rustix::net::sockopt;
+use socket2::{Domain, SockFilter, Socket, Type};
+
+use super::filter::roce_filter;
+use crate::OpenError;
+use crate::link::Link;
+
+/// Who may open a packet socket.
+pub(super) const PRIVILEGE: &str = "CAP_NET_RAW, which root has (`sudo setcap cap_net_raw+ep PROGRAM` gives it to a program) and, in a network of \
+     its own, every user inside `unshare -Urn`";
+
+/// Opens a socket that takes RoCE frames of one interface.
+pub(super) fn open(spec: &str, link: &Link) -> Result<Socket, OpenError> {
+    let socket = open_with(spec, link, Some(&roce_filter()))?;
+    if let Err(error) = listen_to(&socket, link.index, libc::PACKET_MR_MULTICAST, MacAddr::MAC_CONTROL) {
+        tracing::debug!(%error, "pause frames may not be seen");
+    }
+    Ok(socket)
+}
+
+/// Opens a socket that takes every frame that its interface sees, to whomever it goes.
+pub(super) fn open_whole(spec: &str, link: &Link) -> Result<Socket, OpenError> {
+    let socket = open_with(spec, link, None)?;
+    listen_to(&socket, link.index, libc::PACKET_MR_PROMISC, MacAddr::ZERO).map_err(|source| {
+        let step = "make the interface take frames that are not for it";
+        OpenError::System { spec: spec.to_owned(), step, source }
+    })?;
+    Ok(socket)
+}
+
+fn open_with(spec: &str, link: &Link, filter: Option<&[SockFilter]>) -> Result<Socket, OpenError> {
+    let fail = |step| move |source| OpenError::System { spec: spec.to_owned(), step, source };
+    let socket = probe().map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => OpenError::Privilege {
+            spec: spec.to_owned(),
+            step: "open a packet socket",
+            privilege: PRIVILEGE,
+            source,
+        },
+        _ => fail("open a packet socket")(source),
+    })?;
+    // All of this before it is bound, so that nothing else can be queued.
+    if let Some(filter) = filter {
+        socket.attach_filter(filter).map_err(fail("attach a filter to the packet socket"))?;
+    }
+    for (name, step) in [
+        (libc::PACKET_VNET_HDR, "switch on segmentation offload of the packet socket"),
+        (libc::PACKET_AUXDATA, "switch on VLAN tags of the packet socket"),
+        (libc::PACKET_IGNORE_OUTGOING, "make the packet socket ignore what it sends"),
+    ] {
+        set_option(&socket, name, &1_i32).map_err(fail(step))?;
+    }
+    set_buffers(&socket);
+    bind(&socket, link.index).map_err(fail("use the interface"))?;
+    Ok(socket)
+}
+
+/// A packet socket that receives nothing yet.
+pub(super) fn probe() -> io::Result<Socket> {
+    Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)
+}
+
+/// Whether the kernel splits UDP datagrams for packet sockets: from 6.2 on. Nothing tells but sending one.
+pub(super) fn can_split() -> bool {
+    // SAFETY: all zeros are valid: empty strings.
+    let mut names: libc::utsname = unsafe { mem::zeroed() };
+    // SAFETY: the kernel writes to `names`, which has the size that it knows.
+    if unsafe { libc::uname(&raw mut names) } != 0 {
+        return false;
+    }
+    let release: Vec<u8> = names.release.iter().map(|byte| *byte as u8).collect();
+    version_of(&release) >= Some((6, 2))
+}
+
+/// The first two numbers of a release such as `6.12.48-cloud`.
+fn version_of(release: &[u8]) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|byte| !byte.is_ascii_digit());
+    let mut number = || std::str::from_utf8(numbers.next()?).ok()?.parse().ok();
+    Some((number()?, number()?))
+}
+
+/// How many frames the kernel dropped at this socket since the last question.
+pub(super) fn take_overflow(socket: &Socket) -> u64 {
+    let mut statistics = [0_u32; 2];
+    let mut len = size_of_val(&statistics) as libc::socklen_t;
+    // SAFETY: the kernel writes two numbers, for which there is room, and `len` says so.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            statistics.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { statistics[1].into() } else { 0 }
+}
+
+/// Asks for long queues. Privileged users may exceed the limits.
+fn set_buffers(socket: &Socket) {
+    if sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_BYTES).is_err() {
+        let _ = socket.set_recv_buffer_size(BUFFER_BYTES);
+    }
+    if sockopt::set_socket_send_buffer_size_force(socket, BUFFER_BYTES).is_err() {
+        let _ = socket.set_send_buffer_size(BUFFER_BYTES);
+    }
+}
+
+fn bind(socket: &Socket, interface: u32) -> io::Result<()> {
+    // SAFETY: all zeros are a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = interface.cast_signed();
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address lives until the call returns and has the length given.
+    let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether the interface that a socket was bound to is there no more.
+pub(super) fn has_lost_interface(socket: BorrowedFd<'_>) -> bool {
+    // SAFETY: all zeros are a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel writes an address, for which there is room, and `len` says so.
+    let result = unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
+    // A deleted interface takes its number with it.
+    result == 0 && address.sll_ifindex < 0
+}
+
+/// Makes the interface take more frames than those to itself: to a group, or all (`PACKET_MR_…`).
+fn listen_to(socket: &Socket, interface: u32, kind: libc::c_int, group: MacAddr) -> io::Result<()> {
+    let mut address = [0; 8];
+    address[..6].copy_from_slice(&group.0);
+    let request = libc::packet_mreq {
+        mr_ifindex: interface.cast_signed(),
+        mr_type: kind as _,
+        mr_alen: 6,
+        mr_address: address,
+    };
+    set_option(socket, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// Sets an option of packet sockets whose value is what the kernel wants for it: a number, or a membership.
+fn set_option<T>(socket: &Socket, name: i32, value: &T) -> io::Result<()> {
+    // SAFETY: the value outlives the call and its size is given; the kernel only reads it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// More than a window of 64 Gb/s for a millisecond, twice.
+const BUFFER_BYTES: usize = 16 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read() {
+        for (text, version) in [
+            ("6.12.48-cloud", Some((6, 12))),
+            ("6.2", Some((6, 2))),
+            ("5.15.0", Some((5, 15))),
+            ("6", None),
+            ("", None),
+            ("next", None),
+        ] {
+            assert_eq!(version_of(text.as_bytes()), version, "{text}");
+        }
+    }
+}

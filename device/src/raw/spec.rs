@@ -1,0 +1,80 @@
+//! How a packet socket is named.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::OpenError;
+use crate::framed::FrameSettings;
+use crate::spec::{SpecOption, SpecText};
+
+/// Which interface to use, read from text such as `raw:eth0` or `raw:eth0,vlan=100,prio=3`.
+///
+/// ```text
+/// "raw:" interface *( "," option )
+/// option = "vlan=" NUMBER   the VLAN of all frames, 1 to 4094; without it they have no tag
+///        | "prio=" NUMBER   the priority in their tag, 0 to 7; without it, that of their DSCP
+/// ```
+///
+/// The addresses, routes and neighbours are those of the interface itself. Where the kernel has an interface for
+/// a VLAN, such as `eth0.100`, name that one, and the kernel adds the tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawSpec {
+    /// The interface.
+    pub interface: String,
+    /// The tag of frames.
+    pub settings: FrameSettings,
+}
+
+impl fmt::Display for RawSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "raw:{}{}", self.interface, self.settings)
+    }
+}
+
+impl FromStr for RawSpec {
+    type Err = OpenError;
+
+    fn from_str(text: &str) -> Result<Self, OpenError> {
+        let text = SpecText::new("raw", text);
+        let interface = text.interface(INTERFACE)?;
+        let mut settings = FrameSettings::default();
+        for option in text.options(OPTIONS) {
+            let SpecOption { whole, name, value } = option?;
+            let result = settings.set(name, value).unwrap_or(Err(OPTIONS));
+            result.map_err(|expected| text.bad(whole, expected))?;
+        }
+        Ok(Self { interface, settings })
+    }
+}
+
+const INTERFACE: &str = "the name of an Ethernet interface such as eth0";
+const OPTIONS: &str = "vlan=NUMBER or prio=NUMBER";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{check_spec, check_spec_errors};
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        check_spec::<RawSpec>(&[
+            ("raw:eth0", "raw:eth0"),
+            ("raw:eth0.100", "raw:eth0.100"),
+            ("raw:eth0, prio=3,vlan=100", "raw:eth0,vlan=100,prio=3"),
+            ("raw:eth0,prio=0", "raw:eth0,prio=0"),
+        ]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        check_spec_errors::<RawSpec>(&[
+            ("raw", &["the name of an Ethernet interface"]),
+            ("raw:", &["the name of an Ethernet interface"]),
+            ("raw:a/b", &["`a/b`"]),
+            ("raw:eth0,queue=1", &["`queue=1`: expected vlan=NUMBER or prio=NUMBER"]),
+            ("raw:eth0,vlan=4095", &["from 1 to 4094"]),
+            ("raw:eth0,prio=8", &["from 0 to 7"]),
+            ("raw:eth0,fast", &["`fast`"]),
+        ]);
+    }
+}

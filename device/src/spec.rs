@@ -1,0 +1,104 @@
+//! The text that names a device: a kind, a colon, what it is about, and options behind commas.
+
+use super::OpenError;
+
+/// Such a text.
+#[derive(Clone, Copy)]
+pub(super) struct SpecText<'a> {
+    whole: &'a str,
+    /// Without the kind and the colon.
+    rest: &'a str,
+}
+
+/// `name=value`, and both in one piece, for errors.
+pub(super) struct SpecOption<'a> {
+    pub(super) whole: &'a str,
+    pub(super) name: &'a str,
+    pub(super) value: &'a str,
+}
+
+impl<'a> SpecText<'a> {
+    /// The kind may be left out.
+    pub(super) fn new(kind: &str, whole: &'a str) -> Self {
+        let rest = whole.strip_prefix(kind).unwrap_or(whole);
+        Self { whole, rest: rest.strip_prefix(':').unwrap_or(rest) }
+    }
+
+    /// What stands before the first comma.
+    pub(super) fn subject(&self) -> &'a str {
+        self.rest.split(',').next().unwrap_or_default().trim()
+    }
+
+    #[cfg(feature = "framed")]
+    /// The same where it is the name of an interface.
+    pub(super) fn interface(&self, expected: &'static str) -> Result<String, OpenError> {
+        let name = self.subject();
+        Ok(interface_name(name).ok_or_else(|| self.bad(name, expected))?.to_owned())
+    }
+
+    /// The options in order. An error, which names those that are `known`, for what is none.
+    pub(super) fn options(
+        self,
+        known: &'static str,
+    ) -> impl Iterator<Item = Result<SpecOption<'a>, OpenError>> {
+        self.rest.split(',').skip(1).map(str::trim).map(move |whole| {
+            let (name, value) = whole.split_once('=').ok_or_else(|| self.bad(whole, known))?;
+            Ok(SpecOption { whole, name, value })
+        })
+    }
+
+    /// A part makes no sense; this could have been there.
+    pub(super) fn bad(&self, item: &str, expected: &'static str) -> OpenError {
+        OpenError::BadSpec { spec: self.whole.to_owned(), item: item.to_owned(), expected }
+    }
+}
+
+#[cfg(feature = "framed")]
+/// Takes the name of an interface out of a specification, if it can be one.
+pub(crate) fn interface_name(text: &str) -> Option<&str> {
+    let is_fine = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'=';
+    (!text.is_empty() && text.len() < libc::IFNAMSIZ && text.bytes().all(is_fine)).then_some(text)
+}
+
+/// What is written is read, and written again in the form beside it, which means the same.
+#[cfg(test)]
+#[track_caller]
+pub(super) fn check_spec<T>(cases: &[(&str, &str)])
+where
+    T: std::str::FromStr<Err = OpenError> + std::fmt::Display + std::fmt::Debug + PartialEq,
+{
+    for (text, canonical) in cases {
+        let spec: T = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(spec.to_string(), *canonical);
+        assert_eq!(canonical.parse::<T>().unwrap(), spec);
+    }
+}
+
+/// What makes no sense is refused with all these parts in the message.
+#[cfg(test)]
+#[track_caller]
+pub(super) fn check_spec_errors<T>(cases: &[(&str, &[&str])])
+where
+    T: std::str::FromStr<Err = OpenError>,
+{
+    for (text, parts) in cases {
+        let Err(error) = text.parse::<T>() else { panic!("`{text}` was taken") };
+        let error = error.to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "`{text}` gave: {error}");
+    }
+}
+
+#[cfg(all(test, feature = "framed"))]
+mod tests {
+    use super::interface_name;
+
+    #[test]
+    fn names_are_checked() {
+        for good in ["eth0", "enp3s0f1np1", "eth0.100", "v-1:0"] {
+            assert_eq!(interface_name(good), Some(good));
+        }
+        for bad in ["", "a b", "sixteen-letters-", "../x", "queue=1"] {
+            assert_eq!(interface_name(bad), None, "{bad}");
+        }
+    }
+}

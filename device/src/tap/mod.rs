@@ -1,0 +1,306 @@
+//! TAP devices: a virtual Ethernet interface of the kernel, and we are the host behind it. For virtual machines,
+//! bridges and private network namespaces, without hardware.
+
+mod ioctl;
+mod spec;
+#[cfg(test)]
+mod tests;
+mod vnet;
+#[cfg(feature = "whole")]
+mod whole;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use roce_transport::Instant;
+use rustix::io::Errno;
+
+use super::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord, SUPERFRAME_ROOM};
+use super::interfaces::link_mtu;
+use super::{Availability, OpenError};
+use crate::host::own::{HostConfig, OwnHost};
+use ioctl::VNET_HEADER;
+
+pub use spec::TapSpec;
+
+/// Frames that one call receives.
+const BURST: usize = 64;
+/// Datagrams of one frame (`UDP_MAX_SEGMENTS` of kernels before 6.11, and more is not faster).
+const MAX_SEGMENTS: u16 = 64;
+/// The longest frame that the kernel hands over: what an IP packet can be, with Ethernet and a tag.
+const LONGEST_FRAME: usize = 65_535 + 18;
+const DRIVER: &str = "/dev/net/tun";
+
+/// The kernel side of a TAP interface.
+pub(crate) struct TapPort {
+    record: PortRecord,
+    tun: File,
+    slot: Vec<u8>,
+    /// What was committed and not taken; it lies in the slot.
+    waiting: Option<Outgoing>,
+    /// A lasting error that a commit met.
+    failure: Option<io::Error>,
+    buffer: Vec<u8>,
+    counters: Counters,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    /// Frames that the kernel did not take at once.
+    tx_waited: u64,
+    /// Frames lost because the interface is down or the kernel has no memory.
+    tx_dropped: u64,
+    /// Frames that the kernel found wrong.
+    tx_refused: u64,
+    rx_malformed: u64,
+}
+
+/// Opens the TAP interface that `spec` names, or makes it; with it comes the host behind it.
+pub(crate) fn open(spec: &TapSpec) -> Result<(TapPort, OwnHost), OpenError> {
+    let port = open_port(spec)?;
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).map_err(|error| {
+        OpenError::System { spec: spec.to_string(), step: "get random numbers", source: error.into() }
+    })?;
+    let host = OwnHost::new(&HostConfig {
+        mac: spec.mac(),
+        addresses: spec.addresses(),
+        gateway_v4: spec.gateway_v4,
+        gateway_v6: spec.gateway_v6,
+        link_mtu: port.record.link_mtu,
+        seed: u64::from_ne_bytes(seed),
+    });
+    Ok((port, host))
+}
+
+/// Opens a TAP interface, or makes it, with nobody behind it.
+#[cfg(feature = "whole")]
+pub(crate) fn open_whole(spec: &TapSpec) -> Result<TapPort, OpenError> {
+    open_port(spec)
+}
+
+fn open_port(spec: &TapSpec) -> Result<TapPort, OpenError> {
+    let fail = |step| move |source| OpenError::System { spec: spec.to_string(), step, source };
+    let tun = open_driver(spec)?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(fail("open a socket"))?;
+    let was_there = ioctl::is_up(&socket, &spec.name).ok();
+    ioctl::attach(&tun, &spec.name).map_err(|error| attach_error(spec, was_there.is_some(), error))?;
+    ioctl::set_header_len(&tun).map_err(fail("set up the TAP interface"))?;
+    let splits = ioctl::set_offload(&tun).map_err(fail("set the offloads of the TAP interface"))?;
+    match was_there {
+        None => {
+            if let Some(mtu) = spec.mtu {
+                ioctl::set_mtu(&socket, &spec.name, mtu).map_err(fail("set the MTU"))?;
+            }
+            ioctl::set_up(&socket, &spec.name).map_err(fail("bring the TAP interface up"))?;
+        }
+        Some(is_up) => check_existing(spec, &socket, is_up)?,
+    }
+    let link_mtu = link_mtu(&socket, &spec.name).map_err(fail("ask for the MTU"))?;
+    let record = PortRecord {
+        kind: "tap",
+        interface: spec.name.clone(),
+        mac: spec.mac(),
+        link_mtu,
+        max_segments: if splits { MAX_SEGMENTS } else { 1 },
+        bits_per_second: None,
+    };
+    Ok(TapPort::new(record, tun))
+}
+
+/// Whether TAP devices can be opened here. Makes none.
+pub(crate) fn availability() -> Availability {
+    let opened = OpenOptions::new().read(true).write(true).open(DRIVER);
+    match opened.and_then(|tun| ioctl::check_right(&tun)) {
+        Ok(()) => Availability::Usable(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Availability::Lacks(format!("{DRIVER}; `modprobe tun` makes it"))
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Availability::Lacks(
+            "the right to make interfaces (CAP_NET_ADMIN), which root has and anybody inside `unshare -Urn`"
+                .to_owned(),
+        ),
+        Err(error) => Availability::Lacks(format!("{DRIVER}: {error}")),
+    }
+}
+
+fn open_driver(spec: &TapSpec) -> Result<File, OpenError> {
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DRIVER);
+    opened.map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => OpenError::Unsuitable {
+            spec: spec.to_string(),
+            problem: format!(
+                "there is no {DRIVER}; `modprobe tun` makes it, and a container must be given it"
+            ),
+        },
+        io::ErrorKind::PermissionDenied => OpenError::Privilege {
+            spec: spec.to_string(),
+            step: "open /dev/net/tun",
+            privilege: "the right to read and write it, which root has, and everybody after `chmod 666 /dev/net/tun` \
+                        by root",
+            source,
+        },
+        _ => OpenError::System { spec: spec.to_string(), step: "open /dev/net/tun", source },
+    })
+}
+
+fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError {
+    let (name, text) = (&spec.name, spec.to_string());
+    match source.raw_os_error() {
+        Some(libc::EPERM) => OpenError::Privilege {
+            spec: text,
+            step: "open the TAP interface",
+            privilege: "CAP_NET_ADMIN, which root has, and anybody inside `unshare -Urn`; or root makes the \
+                        interface for a user with `ip tuntap add dev NAME mode tap user USER`",
+            source,
+        },
+        Some(libc::EBUSY) => OpenError::Unsuitable {
+            spec: text,
+            problem: format!("another process has the TAP interface {name} open; choose another name"),
+        },
+        Some(libc::EINVAL) if was_there => OpenError::Unsuitable {
+            spec: text,
+            problem: format!(
+                "{name} is there and is no TAP interface with one queue (`ip -d link show dev {name}` tells \
+                 what it is); choose another name"
+            ),
+        },
+        _ => OpenError::System { spec: text, step: "open the TAP interface", source },
+    }
+}
+
+/// An interface that somebody else made is left as it is.
+fn check_existing(spec: &TapSpec, socket: &UdpSocket, is_up: bool) -> Result<(), OpenError> {
+    let name = &spec.name;
+    if let (Some(wanted), Ok(mtu)) = (spec.mtu, link_mtu(socket, name))
+        && usize::from(wanted) != mtu
+    {
+        let problem = format!(
+            "{name} is there and has MTU {mtu}; leave mtu= out, or run `ip link set dev {name} mtu {wanted}`"
+        );
+        return Err(OpenError::Unsuitable { spec: spec.to_string(), problem });
+    }
+    if !is_up {
+        tracing::warn!(interface = %name, "the interface is down; `ip link set dev {name} up` starts it");
+    }
+    Ok(())
+}
+
+impl TapPort {
+    fn new(record: PortRecord, tun: File) -> Self {
+        let room = if record.max_segments > 1 { SUPERFRAME_ROOM } else { FRAME_ROOM };
+        Self {
+            record,
+            tun,
+            slot: vec![0; room],
+            waiting: None,
+            failure: None,
+            buffer: vec![0; VNET_HEADER + LONGEST_FRAME],
+            counters: Counters::default(),
+        }
+    }
+
+    /// Gives one frame to the kernel; returns it if it has to wait.
+    fn send(&mut self, frame: Outgoing) -> Option<Outgoing> {
+        let header = vnet::header_for(frame.split);
+        let Some(bytes) = self.slot.get(frame.bytes.clone()) else {
+            self.counters.tx_refused += 1;
+            return None;
+        };
+        let written = rustix::io::writev(&self.tun, &[IoSlice::new(&header), IoSlice::new(bytes)]);
+        match written {
+            Ok(_) => None,
+            Err(Errno::INTR) => self.send(frame),
+            Err(error) if self.note(error) => Some(frame),
+            Err(_) => None,
+        }
+    }
+
+    /// Counts why a frame was not taken, and says whether it may wait.
+    fn note(&mut self, error: Errno) -> bool {
+        match error {
+            Errno::AGAIN => self.counters.tx_waited += 1,
+            // Down, or out of memory: as on a link, frames are lost until it is over.
+            Errno::IO | Errno::NOBUFS | Errno::NOMEM => self.counters.tx_dropped += 1,
+            Errno::INVAL | Errno::MSGSIZE => self.counters.tx_refused += 1,
+            error => {
+                self.failure.get_or_insert_with(|| self.record.lasting(error));
+            }
+        }
+        error == Errno::AGAIN
+    }
+}
+
+impl PortRecord {
+    /// An error of the TAP driver that does not go away.
+    fn lasting(&self, error: Errno) -> io::Error {
+        let (interface, error) = (&self.interface, io::Error::from(error));
+        if error.raw_os_error() == Some(libc::EBADFD) {
+            let text = format!("the TAP interface {interface} has been deleted; open the device again");
+            return io::Error::new(io::ErrorKind::NotConnected, text);
+        }
+        io::Error::new(error.kind(), format!("TAP interface {interface}: {error}"))
+    }
+}
+
+impl FramePort for TapPort {
+    fn record(&self) -> &PortRecord {
+        &self.record
+    }
+
+    fn slot(&mut self) -> Option<&mut [u8]> {
+        if self.waiting.is_some() { None } else { Some(&mut self.slot) }
+    }
+
+    /// A TAP takes one frame with each system call, so nothing is gained by collecting some.
+    fn commit(&mut self, frame: Outgoing) {
+        self.waiting = self.send(frame);
+    }
+
+    fn flush(&mut self, _: Instant) -> io::Result<()> {
+        if let Some(frame) = self.waiting.take() {
+            self.waiting = self.send(frame);
+        }
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
+        for count in 0..BURST {
+            let len = match rustix::io::read(&self.tun, &mut self.buffer[..]) {
+                Ok(len) => len,
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(count),
+                Err(error) => return Err(self.record.lasting(error)),
+            };
+            let Some((header, frame)) =
+                self.buffer.get_mut(..len).and_then(<[u8]>::split_first_chunk_mut::<VNET_HEADER>)
+            else {
+                self.counters.rx_malformed += 1;
+                continue;
+            };
+            let segment_len = match vnet::receive(*header, frame) {
+                vnet::Received::One => None,
+                vnet::Received::Several { segment_len } => Some(segment_len),
+                vnet::Received::Unknown => {
+                    self.counters.rx_malformed += 1;
+                    continue;
+                }
+            };
+            sink(&Incoming { head: frame, tail: &[], segment_len, vlan: None });
+        }
+        Ok(BURST)
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tun.as_fd()
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("tap_tx_waited", self.counters.tx_waited);
+        visit("tap_tx_dropped", self.counters.tx_dropped);
+        visit("tap_tx_refused", self.counters.tx_refused);
+        visit("tap_rx_malformed", self.counters.rx_malformed);
+    }
+}

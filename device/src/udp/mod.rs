@@ -1,0 +1,285 @@
+//! RoCE v2 over an ordinary UDP socket, without any privilege.
+//!
+//! The ICRC covers the IP header, which the kernel writes, so the socket is set up to make that header
+//! predictable: bound to one address, not connected, never fragmenting, which on IPv4 makes the
+//! Identification 0. The kernel splits superpackets on the way out and joins datagrams on the way in where
+//! it can (GSO and GRO), which is what makes this fast.
+//!
+//! What a socket cannot do: show the Identification of what it receives (the engine finds it out from the
+//! ICRC), choose the IPv6 flow label, leave out the UDP checksum, and carry RoCE v1.
+//!
+//! Path MTU discovery of the kernel applies: what is larger than a link on the way takes is dropped and
+//! counted as `udp_tx_too_long`.
+
+mod receive;
+mod socket;
+mod spec;
+mod transmit;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use roce_packet::Path;
+use roce_transport::{Instant, Received, Transmit, TxSlot};
+use rustix::event::epoll;
+use socket2::Socket;
+
+use super::{Capabilities, Device, OpenError};
+
+pub use socket::SocketReport;
+pub use spec::UdpSpec;
+
+pub(crate) use socket::bind_problem;
+
+use receive::Receiver;
+use transmit::{MAX_SEGMENTS, SLOT_LEN, Sockets, SourceSocket, Transmitter};
+
+/// A RoCE device that is a UDP socket. See the module documentation.
+pub struct UdpDevice {
+    spec: UdpSpec,
+    capabilities: Capabilities,
+    report: SocketReport,
+    addresses: [IpAddr; 1],
+    sockets: Sockets,
+    groups: Vec<Group>,
+    /// Becomes readable when any receiving socket does.
+    readiness: OwnedFd,
+    transmitter: Transmitter,
+    receiver: Receiver,
+    /// Datagrams that the kernel dropped at the main socket because its queue was full.
+    overflow: u32,
+    /// The same at groups that were left.
+    old_overflow: u64,
+}
+
+/// A multicast group that was joined, and the socket for it.
+struct Group {
+    address: IpAddr,
+    socket: Socket,
+    overflow: u32,
+}
+
+impl UdpDevice {
+    /// The most sockets that are open for source ports at once.
+    pub const MAX_SOURCE_PORTS: usize = 64;
+
+    /// Opens the socket.
+    ///
+    /// # Errors
+    ///
+    /// The address is not one of this machine, or the port is taken; every error says what to do.
+    pub fn open(spec: &UdpSpec) -> Result<Self, OpenError> {
+        let opened = socket::open(spec)?;
+        let report = opened.report;
+        let readiness = readiness_of(&opened.socket).map_err(|source| OpenError::System {
+            spec: spec.to_string(),
+            step: "watch the UDP socket",
+            source,
+        })?;
+        let headers = if spec.address.is_ipv4() { IPV4_AND_UDP } else { IPV6_AND_UDP };
+        let capabilities = Capabilities {
+            kind: "udp",
+            max_datagram: SLOT_LEN.min(report.link_mtu.saturating_sub(headers)),
+            max_segments: if report.gso { MAX_SEGMENTS } else { 1 },
+            sees_ip_header: false,
+            carries_ethernet: false,
+            link_mtu: report.link_mtu,
+        };
+        let (gso, gro) = (report.gso, report.gro);
+        let sockets = Sockets {
+            main: opened.socket,
+            others: Vec::with_capacity(Self::MAX_SOURCE_PORTS),
+            local: opened.local,
+            index: opened.interface.map_or(0, |interface| interface.index),
+            peer_port: spec.peer_port.unwrap_or(report.port),
+        };
+        Ok(Self {
+            spec: spec.clone(),
+            capabilities,
+            report,
+            addresses: [spec.address],
+            sockets,
+            groups: Vec::new(),
+            readiness,
+            transmitter: Transmitter::new(gso),
+            receiver: Receiver::new(gro),
+            overflow: 0,
+            old_overflow: 0,
+        })
+    }
+
+    /// What the kernel granted when the socket was opened.
+    #[must_use]
+    pub const fn report(&self) -> &SocketReport {
+        &self.report
+    }
+
+    /// The UDP port that it receives on and, unless told otherwise, sends from.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.report.port
+    }
+
+    /// Sends to another port from now on, see [`UdpSpec::peer_port`].
+    pub const fn set_peer_port(&mut self, port: u16) {
+        self.sockets.peer_port = port;
+    }
+
+    /// Closes what nobody needs, unless datagrams wait, which know their sockets by their places.
+    fn close_released(&mut self) {
+        if self.transmitter.is_idle() {
+            self.sockets.others.retain(|other| !other.is_released);
+        }
+    }
+}
+
+impl Device for UdpDevice {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
+        let local = self.sockets.local;
+        if path.source != local.ip() {
+            let problem = format!("{} is not the address of this device, {}", path.source, local.ip());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        if wanted == 0 || wanted == local.port() {
+            return Ok(local.port());
+        }
+        if let Some(other) = self.sockets.other(wanted) {
+            other.is_released = false;
+            return Ok(wanted);
+        }
+        self.close_released();
+        if self.sockets.others.len() >= Self::MAX_SOURCE_PORTS {
+            return Ok(local.port());
+        }
+        let address = socket::with_scope(local.ip(), wanted, self.sockets.index);
+        match socket::open_transmit_only(address, self.spec.buffer_bytes) {
+            Ok(socket) => {
+                self.sockets.others.push(SourceSocket { port: wanted, socket, is_released: false });
+                Ok(wanted)
+            }
+            Err(error) => {
+                tracing::debug!(port = wanted, %error, "a source port is not to be had; using the main socket");
+                Ok(local.port())
+            }
+        }
+    }
+
+    fn release_source_port(&mut self, port: u16) {
+        if let Some(other) = self.sockets.other(port) {
+            other.is_released = true;
+        }
+        self.close_released();
+    }
+
+    fn slot(&mut self) -> Option<TxSlot<'_>> {
+        self.transmitter.slot()
+    }
+
+    fn commit(&mut self, _now: Instant, transmit: &Transmit) {
+        self.transmitter.commit(transmit, &self.sockets);
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        let result = self.transmitter.flush(now, &self.sockets);
+        self.capabilities.max_segments = if self.transmitter.gso { MAX_SEGMENTS } else { 1 };
+        result
+    }
+
+    fn receive(&mut self, _now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
+        let main = self.sockets.main.as_fd();
+        let mut count = self.receiver.receive(main, self.addresses[0], &mut self.overflow, sink)?;
+        for group in &mut self.groups {
+            let socket = group.socket.as_fd();
+            count += self.receiver.receive(socket, group.address, &mut group.overflow, sink)?;
+        }
+        Ok(count)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.transmitter.retry_at
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.readiness.as_fd())
+    }
+
+    fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
+        if !group.is_multicast() {
+            let problem = format!("{group} is not a multicast address");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        let place = self.groups.iter().position(|known| known.address == group);
+        match (place, join) {
+            (None, true) => {
+                let socket = socket::open_group(group, self.sockets.local, &self.spec, self.report.gro)?;
+                watch(&self.readiness, &socket)?;
+                self.groups.push(Group { address: group, socket, overflow: 0 });
+            }
+            (Some(place), false) => {
+                // Closing the socket leaves the group and ends watching it.
+                let left = self.groups.swap_remove(place);
+                self.old_overflow += u64::from(left.overflow);
+            }
+            (Some(_), true) | (None, false) => {}
+        }
+        Ok(())
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let transmit = &self.transmitter.counters;
+        visit("udp_tx_datagrams", transmit.datagrams);
+        visit("udp_tx_bytes", transmit.bytes);
+        visit("udp_tx_messages", transmit.messages);
+        visit("udp_tx_calls", transmit.calls);
+        visit("udp_tx_blocked", transmit.blocked);
+        visit("udp_tx_too_long", transmit.too_long);
+        visit("udp_tx_refused", transmit.refused);
+        visit("udp_tx_bad_path", transmit.bad_path);
+        visit("udp_tx_resealed", transmit.resealed);
+        let receive = &self.receiver.counters;
+        visit("udp_rx_datagrams", receive.datagrams);
+        visit("udp_rx_bytes", receive.bytes);
+        visit("udp_rx_messages", receive.messages);
+        visit("udp_rx_calls", receive.calls);
+        visit("udp_rx_too_long", receive.too_long);
+        visit("udp_rx_bad_source", receive.bad_source);
+        let overflow = self.groups.iter().map(|group| u64::from(group.overflow)).sum::<u64>();
+        visit("udp_rx_overflow", u64::from(self.overflow) + self.old_overflow + overflow);
+        visit("udp_reported_errors", transmit.reported + receive.reported);
+    }
+}
+
+impl std::fmt::Debug for UdpDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UdpDevice")
+            .field("local", &self.sockets.local)
+            .field("report", &self.report)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A descriptor that stays the same when groups are joined and left.
+fn readiness_of(socket: &Socket) -> io::Result<OwnedFd> {
+    let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    watch(&readiness, socket)?;
+    Ok(readiness)
+}
+
+fn watch(readiness: &OwnedFd, socket: &Socket) -> io::Result<()> {
+    Ok(epoll::add(readiness, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+}
+
+const IPV4_AND_UDP: usize = 20 + 8;
+const IPV6_AND_UDP: usize = 40 + 8;

@@ -1,0 +1,462 @@
+//! Sending: datagrams are written into one area, joined into superpackets, and handed over by the run.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use roce_packet::{Encapsulation, Envelope, Path, icrc};
+use roce_transport::{Batch, Instant, Transmit, TxSlot};
+use socket2::{SockAddr, Socket};
+
+use super::socket::{DEFAULT_HOP_LIMIT, destination};
+use crate::cmsg::{ControlBuffer, ControlWriter, space};
+use crate::mmsg;
+
+/// The sockets that datagrams leave through: the main one, and others for their source ports.
+pub(super) struct Sockets {
+    pub(super) main: Socket,
+    pub(super) others: Vec<SourceSocket>,
+    pub(super) local: SocketAddr,
+    /// The interface that link-local destinations are on.
+    pub(super) index: u32,
+    pub(super) peer_port: u16,
+}
+
+/// A socket for a source port.
+pub(super) struct SourceSocket {
+    pub(super) port: u16,
+    pub(super) socket: Socket,
+    /// Nobody needs it any more.
+    pub(super) is_released: bool,
+}
+
+impl Sockets {
+    /// The place of the socket for a source port; 0 is the main one.
+    pub(super) fn find(&self, source_port: u16) -> Option<usize> {
+        if source_port == self.local.port() {
+            return Some(0);
+        }
+        self.others.iter().position(|other| other.port == source_port).map(|place| place + 1)
+    }
+
+    /// The socket for a source port that is not the main one's.
+    pub(super) fn other(&mut self, source_port: u16) -> Option<&mut SourceSocket> {
+        self.others.iter_mut().find(|other| other.port == source_port)
+    }
+
+    fn get(&self, place: usize) -> &Socket {
+        match place.checked_sub(1).and_then(|place| self.others.get(place)) {
+            Some(other) => &other.socket,
+            None => &self.main,
+        }
+    }
+}
+
+/// What was sent, and why what was not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) datagrams: u64,
+    pub(super) bytes: u64,
+    pub(super) messages: u64,
+    pub(super) calls: u64,
+    /// Kept because the kernel had no room.
+    pub(super) blocked: u64,
+    /// Dropped because larger than a link on the way takes.
+    pub(super) too_long: u64,
+    /// Dropped because the kernel refused them.
+    pub(super) refused: u64,
+    /// Dropped because a UDP socket cannot send on such a path.
+    pub(super) bad_path: u64,
+    /// Sent with an ICRC adapted to the header that the kernel writes.
+    pub(super) resealed: u64,
+    /// Errors that other hosts reported about earlier datagrams.
+    pub(super) reported: u64,
+}
+
+/// The datagrams that wait to be sent.
+pub(super) struct Transmitter {
+    /// Used as a ring: superpackets lie one behind the other and never reach around the end.
+    area: Vec<u8>,
+    /// Where the next datagram goes.
+    write: usize,
+    /// Whether `write` has passed the end and the oldest superpacket has not.
+    wrapped: bool,
+    pending: VecDeque<Superpacket>,
+    batch: Batch,
+    lent: bool,
+    pub(super) gso: bool,
+    /// When to try again after the kernel had no room.
+    pub(super) retry_at: Option<Instant>,
+    /// The error number of the refusal reported last.
+    reported_refusal: i32,
+    pub(super) counters: Counters,
+}
+
+/// Datagrams of one path that lie one behind the other; all as long as the first but the last.
+struct Superpacket {
+    bytes: Range<usize>,
+    segment_len: usize,
+    segments: usize,
+    /// Which of the sockets.
+    socket: usize,
+    to: SockAddr,
+    path: Path,
+    /// Its source port is not the one of its path, so the ICRC is adapted.
+    other_port: bool,
+    /// Segmentation was refused: its datagrams go one at a time, and their ICRCs are made for that.
+    apart: bool,
+    /// If its first datagram can be sent alone, segmentation was what the system refused.
+    suspect: bool,
+    /// How often it was tried without success.
+    failures: u8,
+}
+
+impl Superpacket {
+    /// What goes into the next message.
+    fn next_len(&self) -> usize {
+        if self.apart { self.segment_len.min(self.bytes.len()) } else { self.bytes.len() }
+    }
+
+    const fn next_segments(&self) -> usize {
+        if self.apart { 1 } else { self.segments }
+    }
+
+    const fn offload(&self) -> bool {
+        self.segments > 1 && !self.apart
+    }
+
+    /// Takes away what went into a message; whether nothing is left.
+    fn advance(&mut self) -> bool {
+        let (len, segments) = (self.next_len(), self.next_segments());
+        self.bytes.start += len;
+        self.segments -= segments;
+        self.failures = 0;
+        self.segments == 0
+    }
+}
+
+impl Transmitter {
+    pub(super) fn new(gso: bool) -> Self {
+        Self {
+            area: vec![0; AREA_LEN],
+            write: 0,
+            wrapped: false,
+            pending: VecDeque::with_capacity(MAX_PENDING),
+            batch: Batch::NONE,
+            lent: false,
+            gso,
+            retry_at: None,
+            reported_refusal: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Room for the longest datagram, right behind the last one where possible.
+    pub(super) fn slot(&mut self) -> Option<TxSlot<'_>> {
+        self.lent = false;
+        let Some(oldest) = self.pending.front().map(|superpacket| superpacket.bytes.start) else {
+            (self.write, self.wrapped, self.batch) = (0, false, Batch::NONE);
+            return self.lend();
+        };
+        if self.pending.len() == MAX_PENDING {
+            return None;
+        }
+        if !self.wrapped && self.write + SLOT_LEN > AREA_LEN {
+            (self.write, self.wrapped, self.batch) = (0, true, Batch::NONE);
+        }
+        if self.wrapped && self.write + SLOT_LEN > oldest {
+            return None;
+        }
+        self.lend()
+    }
+
+    fn lend(&mut self) -> Option<TxSlot<'_>> {
+        let buffer = self.area.get_mut(self.write..self.write + SLOT_LEN)?;
+        self.lent = true;
+        Some(TxSlot { buffer, batch: self.batch })
+    }
+
+    /// Takes what was written into the slot.
+    pub(super) fn commit(&mut self, transmit: &Transmit, sockets: &Sockets) {
+        if !mem::take(&mut self.lent) || transmit.len > SLOT_LEN || transmit.len <= icrc::LEN {
+            self.counters.bad_path += 1;
+            return;
+        }
+        let bytes = self.write..self.write + transmit.len;
+        if self.batch.accepts(transmit)
+            && let Some(last) = self.pending.back_mut()
+        {
+            if last.other_port {
+                let changed = Envelope { source_port: sockets.local.port(), ..envelope(transmit) };
+                reseal(&mut self.area[bytes.clone()], &envelope(transmit), &changed);
+                self.counters.resealed += 1;
+            }
+            last.bytes.end = bytes.end;
+            last.segments += 1;
+            self.batch.push(transmit);
+            self.write = bytes.end;
+            return;
+        }
+        let Some(superpacket) = self.begin(transmit, bytes.clone(), sockets) else {
+            self.counters.bad_path += 1;
+            return;
+        };
+        self.pending.push_back(superpacket);
+        self.write = bytes.end;
+        let max_len = MAX_SUPERPACKET_LEN;
+        self.batch = if self.gso { Batch::start(transmit, MAX_SEGMENTS, max_len) } else { Batch::NONE };
+    }
+
+    /// The superpacket that begins with this datagram, `None` if a UDP socket cannot send it.
+    fn begin(&mut self, transmit: &Transmit, bytes: Range<usize>, sockets: &Sockets) -> Option<Superpacket> {
+        let path = &transmit.path;
+        let local = sockets.local.ip();
+        if path.encapsulation != Encapsulation::RoceV2
+            || path.source != local
+            || path.destination.is_ipv4() != local.is_ipv4()
+        {
+            return None;
+        }
+        let socket = sockets.find(path.source_port);
+        let other_port = socket.is_none();
+        let mut made_for = envelope(transmit);
+        // The first segment of every send has Identification 0.
+        let mut will_be = made_for.with_identification(0);
+        if other_port {
+            will_be.source_port = sockets.local.port();
+        }
+        if !local.is_ipv4() {
+            made_for.identification = 0;
+        }
+        if made_for != will_be {
+            reseal(&mut self.area[bytes.clone()], &made_for, &will_be);
+            self.counters.resealed += 1;
+        }
+        Some(Superpacket {
+            segment_len: bytes.len(),
+            bytes,
+            segments: 1,
+            socket: socket.unwrap_or(0),
+            to: destination(path.destination, sockets.peer_port, sockets.index),
+            path: *path,
+            other_port,
+            apart: false,
+            suspect: false,
+            failures: 0,
+        })
+    }
+
+    /// Whether nothing waits for the kernel, so that no place of a socket is in use.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Sends as much as the kernel takes.
+    ///
+    /// # Errors
+    ///
+    /// The socket itself is broken.
+    pub(super) fn flush(&mut self, now: Instant, sockets: &Sockets) -> io::Result<()> {
+        self.retry_at = None;
+        self.batch = Batch::NONE;
+        while !self.pending.is_empty() {
+            self.counters.calls += 1;
+            match self.send_run(sockets) {
+                Ok(sent) => self.sent(sent),
+                Err(error) => match error.raw_os_error().unwrap_or(0) {
+                    libc::EINTR => {}
+                    libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => {
+                        self.counters.blocked += 1;
+                        self.retry_at = Some(now.plus_nanos(RETRY_AFTER_NS));
+                        return Ok(());
+                    }
+                    libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(error),
+                    number => self.failed(number),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the oldest superpackets of one socket to the kernel; returns how many it took.
+    fn send_run(&self, sockets: &Sockets) -> io::Result<usize> {
+        let Some(first) = self.pending.front() else { return Ok(0) };
+        // SAFETY: all zeros are valid for these plain C structures.
+        let mut messages: [libc::mmsghdr; RUN] = unsafe { mem::zeroed() };
+        // SAFETY: as above.
+        let mut slices: [libc::iovec; RUN] = unsafe { mem::zeroed() };
+        let mut controls = [ControlBuffer::<CONTROL_LEN>::EMPTY; RUN];
+        let mut count = 0;
+        let run = self.pending.iter().take_while(|superpacket| superpacket.socket == first.socket);
+        for (superpacket, ((message, slice), control)) in
+            run.zip(messages.iter_mut().zip(&mut slices).zip(&mut controls))
+        {
+            let start = superpacket.bytes.start;
+            let bytes = &self.area[start..start + superpacket.next_len()];
+            slice.iov_base = bytes.as_ptr().cast_mut().cast();
+            slice.iov_len = bytes.len();
+            let mut writer = ControlWriter::new(control.bytes_mut());
+            write_control(&mut writer, superpacket);
+            let control_len = writer.len();
+            let header = &mut message.msg_hdr;
+            header.msg_name = superpacket.to.as_ptr().cast_mut().cast();
+            header.msg_namelen = superpacket.to.len();
+            header.msg_iov = slice;
+            header.msg_iovlen = 1;
+            if control_len > 0 {
+                header.msg_control = control.bytes_mut().as_mut_ptr().cast();
+                header.msg_controllen = control_len as _;
+            }
+            count += 1;
+            if superpacket.apart {
+                // The rest of it must go before what follows.
+                break;
+            }
+        }
+        let socket = sockets.get(first.socket).as_fd();
+        // SAFETY: the first `count` headers point to addresses and bytes in `self` and to slices and control
+        // messages on the stack, which all outlive the call; the kernel only reads them.
+        unsafe { mmsg::send(socket, &mut messages[..count]) }
+    }
+
+    /// The kernel took this many messages.
+    fn sent(&mut self, messages: usize) {
+        self.counters.messages += messages as u64;
+        for _ in 0..messages {
+            let Some(superpacket) = self.pending.front_mut() else { return };
+            self.counters.datagrams += superpacket.next_segments() as u64;
+            self.counters.bytes += superpacket.next_len() as u64;
+            if mem::take(&mut superpacket.suspect) && mem::take(&mut self.gso) {
+                tracing::warn!("the system refuses segmentation offload; going on without it");
+            }
+            if superpacket.advance() {
+                self.forget_oldest();
+            }
+        }
+    }
+
+    /// The kernel did not take the oldest superpacket.
+    fn failed(&mut self, number: i32) {
+        let Some(superpacket) = self.pending.front_mut() else { return };
+        superpacket.failures += 1;
+        superpacket.suspect = false;
+        let first_failure = superpacket.failures == 1;
+        match number {
+            // Reported by another host about an earlier datagram; asking for it has cleared it.
+            libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EPROTO if first_failure => {
+                self.counters.reported += 1;
+                return;
+            }
+            // No way to split, or each segment is too long for the link. Which one shows when they are
+            // sent one at a time.
+            libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP if superpacket.offload() => {
+                self.take_apart(number != libc::EMSGSIZE);
+                return;
+            }
+            libc::EMSGSIZE => self.counters.too_long += superpacket.next_segments() as u64,
+            _ => {
+                self.counters.refused += superpacket.next_segments() as u64;
+                if self.reported_refusal != number {
+                    self.reported_refusal = number;
+                    let error = io::Error::from_raw_os_error(number);
+                    tracing::warn!(to = %superpacket.path.destination, %error, "the system refuses datagrams");
+                }
+            }
+        }
+        if superpacket.advance() {
+            self.forget_oldest();
+        }
+    }
+
+    /// Sends the datagrams of the oldest superpacket one at a time. Their Identifications will then all be
+    /// 0 and not 0, 1, 2 …; the difference that this makes to an ICRC depends on nothing else.
+    fn take_apart(&mut self, segmentation_failed: bool) {
+        let Some(superpacket) = self.pending.front_mut() else { return };
+        superpacket.apart = true;
+        superpacket.failures = 0;
+        superpacket.suspect = segmentation_failed;
+        let path = superpacket.path;
+        if path.source.is_ipv4() {
+            let segments = self.area[superpacket.bytes.clone()].chunks_mut(superpacket.segment_len);
+            for (identification, segment) in (0..).zip(segments).skip(1) {
+                reseal(segment, &Envelope::new(&path, identification), &Envelope::new(&path, 0));
+                self.counters.resealed += 1;
+            }
+        }
+    }
+
+    /// Sends this many messages and returns how many still wait.
+    #[cfg(test)]
+    pub(super) fn flush_some(&mut self, sockets: &Sockets, messages: usize) -> usize {
+        self.batch = Batch::NONE;
+        for _ in 0..messages {
+            let mut rest = self.pending.split_off(self.pending.len().min(1));
+            let sent = self.send_run(sockets).expect("send");
+            self.pending.append(&mut rest);
+            self.sent(sent);
+        }
+        self.pending.len()
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(gone) = self.pending.pop_front() else { return };
+        // The ring has gone round when the oldest lies at its beginning again.
+        if self.pending.front().is_none_or(|oldest| oldest.bytes.start < gone.bytes.start) {
+            self.wrapped = false;
+        }
+    }
+}
+
+/// What is said to the kernel about one message.
+fn write_control(writer: &mut ControlWriter<'_>, superpacket: &Superpacket) {
+    let path = &superpacket.path;
+    let class = i32::from(path.traffic_class).to_ne_bytes();
+    let hops = i32::from(if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit });
+    // Multicast has a default of its own: 1.
+    let set_hops = hops != i32::from(DEFAULT_HOP_LIMIT) || path.destination.is_multicast();
+    let (level, class_type, hops_type) = match path.destination {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
+    };
+    if path.traffic_class != 0 {
+        writer.push(level, class_type, class);
+    }
+    if set_hops {
+        writer.push(level, hops_type, hops.to_ne_bytes());
+    }
+    if superpacket.offload() {
+        // Not above the length of a slot.
+        let segment_len = superpacket.segment_len as u16;
+        writer.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment_len.to_ne_bytes());
+    }
+}
+
+fn envelope(transmit: &Transmit) -> Envelope {
+    Envelope::new(&transmit.path, transmit.identification)
+}
+
+/// Adapts an ICRC to other headers. A datagram that was damaged on purpose stays damaged.
+fn reseal(datagram: &mut [u8], made_for: &Envelope, will_be: &Envelope) {
+    let Some((body, found)) = datagram.split_last_chunk_mut::<{ icrc::LEN }>() else { return };
+    let difference = icrc::compute(made_for, body, &[]) ^ icrc::compute(will_be, body, &[]);
+    *found = (u32::from_le_bytes(*found) ^ difference).to_le_bytes();
+}
+
+/// Room for one datagram: path MTU 4096 with all headers that any opcode has, rounded up.
+pub(super) const SLOT_LEN: usize = 4160;
+/// What the kernel takes in one superpacket at least.
+pub(super) const MAX_SEGMENTS: u16 = 64;
+/// The longest UDP payload on IPv4.
+const MAX_SUPERPACKET_LEN: usize = 65_507;
+/// Sixteen superpackets.
+const AREA_LEN: usize = 1 << 20;
+const MAX_PENDING: usize = 128;
+/// Superpackets in one system call.
+const RUN: usize = 16;
+/// Traffic class, hop limit and segment length.
+const CONTROL_LEN: usize = 2 * space(4) + space(2);
+/// How long the kernel may need until it has room again: a few superpackets at 25 Gb/s.
+const RETRY_AFTER_NS: u64 = 50_000;

@@ -1,0 +1,201 @@
+//! Ports that carry every frame of a link and change none: for whoever stands between two hosts and is neither.
+//!
+//! A frame comes with what the kernel left undone about it (several packets joined, a checksum not finished), and
+//! leaves with the same, so that the kernel on the other side goes on where the first one stopped.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use roce_packet::VlanTag;
+use roce_transport::Instant;
+
+use super::OpenError;
+use super::framed::FrameSettings;
+use super::framed::port::PortRecord;
+use super::raw::{self, RawSpec};
+use super::spec::SpecText;
+use super::tap::{self, TapSpec};
+
+/// What is left to do about a frame: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6) in the order of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload(pub [u8; Self::LEN]);
+
+impl Offload {
+    /// Bytes.
+    pub const LEN: usize = 10;
+    /// A frame that is complete.
+    pub const NONE: Self = Self([0; Self::LEN]);
+
+    const NEEDS_CHECKSUM: u8 = 1;
+    const SPLIT_UDP: u8 = 5;
+    /// A bit that comes on top of the kind.
+    const SPLIT_ECN: u8 = 0x80;
+
+    /// Whether the frame stands for several packets.
+    pub const fn is_joined(&self) -> bool {
+        self.0[1] & !Self::SPLIT_ECN != 0
+    }
+
+    /// If it stands for several UDP datagrams: bytes of UDP payload in each but the last.
+    pub fn udp_segment_len(&self) -> Option<usize> {
+        let is_udp = self.0[1] & !Self::SPLIT_ECN == Self::SPLIT_UDP;
+        let len = u16::from_ne_bytes([self.0[4], self.0[5]]);
+        (is_udp && len > 0).then_some(len.into())
+    }
+
+    /// Whether the checksum field holds the sum of the pseudo header only.
+    pub const fn needs_checksum(&self) -> bool {
+        self.0[0] & Self::NEEDS_CHECKSUM != 0
+    }
+
+    /// For one of the packets that were joined.
+    pub const fn of_one(self) -> Self {
+        let [flags, _, _, _, _, _, c0, c1, o0, o1] = self.0;
+        Self([flags, 0, 0, 0, 0, 0, c0, c1, o0, o1])
+    }
+
+    /// For the same frame with so many more bytes near its start.
+    pub fn moved_by(mut self, bytes: u16) -> Self {
+        // The length of the headers, and where the checksum begins.
+        for (at, is_used) in [(2, self.is_joined()), (6, self.needs_checksum())] {
+            if is_used {
+                let place = u16::from_ne_bytes([self.0[at], self.0[at + 1]]);
+                self.0[at..at + 2].copy_from_slice(&place.saturating_add(bytes).to_ne_bytes());
+            }
+        }
+        self
+    }
+}
+
+/// A frame as it was received.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeFrame<'a> {
+    /// What the kernel left undone about the frame.
+    pub offload: Offload,
+    /// The frame, from the destination address on, without frame check sequence.
+    pub bytes: &'a [u8],
+    /// A tag that was taken out of the frame on the way.
+    pub vlan: Option<VlanTag>,
+}
+
+/// Moves all frames of a link. Never blocks.
+pub trait WholePort: Send {
+    /// What this port is.
+    fn record(&self) -> &PortRecord;
+
+    /// Receives one burst and returns how many frames there were. Frames that this side sent do not come back.
+    ///
+    /// # Errors
+    ///
+    /// Only for errors that will not go away by themselves.
+    fn receive(&mut self, sink: &mut dyn FnMut(&WholeFrame<'_>)) -> io::Result<usize>;
+
+    /// Takes a frame; `false` if there is no room until [`flush`](Self::flush) makes progress.
+    fn send(&mut self, offload: Offload, frame: &[u8]) -> bool;
+
+    /// Hands to the wire what was taken.
+    ///
+    /// # Errors
+    ///
+    /// Only for errors that will not go away by themselves.
+    fn flush(&mut self, now: Instant) -> io::Result<()>;
+
+    /// When [`flush`](Self::flush) must be called again although nothing new was taken.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// A descriptor that becomes readable when something can be received.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+
+    /// Name and value of each counter.
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64));
+}
+
+/// Opens `raw:IFNAME` or `tap:NAME[,mtu=BYTES]` for every frame there is.
+pub fn open_whole(spec: &str) -> Result<Box<dyn WholePort>, OpenError> {
+    let unsuitable =
+        |problem: &str| OpenError::Unsuitable { spec: spec.to_owned(), problem: problem.to_owned() };
+    match spec.split(':').next().unwrap_or_default() {
+        "raw" => {
+            let parsed: RawSpec = spec.parse()?;
+            if parsed.settings != FrameSettings::default() {
+                return Err(unsuitable(
+                    "frames pass with the tags that they have; leave vlan= and prio= out",
+                ));
+            }
+            Ok(Box::new(raw::open_whole(&parsed)?))
+        }
+        "tap" => Ok(Box::new(tap::open_whole(&tap_spec(spec)?)?)),
+        "xdp" => Err(unsuitable(
+            "the XDP program takes RoCE frames only and leaves the rest to the kernel; use raw: with the same interface",
+        )),
+        "udp" | "memory" => {
+            Err(unsuitable("it moves RoCE datagrams and no Ethernet frames; use raw:INTERFACE or tap:NAME"))
+        }
+        kind => Err(OpenError::UnknownKind { spec: spec.to_owned(), kind: kind.to_owned() }),
+    }
+}
+
+/// A TAP that is nobody's address.
+fn tap_spec(text: &str) -> Result<TapSpec, OpenError> {
+    const NAME: &str = "the name of a TAP interface such as tap0";
+    const MTU: &str = "mtu=BYTES and nothing else: it is no host";
+    let text = SpecText::new("tap", text);
+    let name = text.interface(NAME)?;
+    let mut mtu = None;
+    for option in text.options(MTU) {
+        let option = option?;
+        let value = (option.name == "mtu").then(|| option.value.parse().ok()).flatten();
+        mtu = Some(value.ok_or_else(|| text.bad(option.whole, MTU))?);
+    }
+    Ok(TapSpec {
+        name,
+        ipv4: None,
+        ipv6: None,
+        mac: None,
+        gateway_v4: None,
+        gateway_v6: None,
+        mtu,
+        frames: FrameSettings::default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_to_do_is_read_and_moved() {
+        let words = |flags, kind, words: [u16; 4]| {
+            let mut bytes = [0; Offload::LEN];
+            bytes[..2].copy_from_slice(&[flags, kind]);
+            for (place, word) in bytes[2..].chunks_exact_mut(2).zip(words) {
+                place.copy_from_slice(&word.to_ne_bytes());
+            }
+            Offload(bytes)
+        };
+        let joined = words(1, 5, [42, 1042, 34, 6]);
+        assert_eq!((joined.udp_segment_len(), joined.is_joined()), (Some(1042), true));
+        assert_eq!(joined.moved_by(4), words(1, 5, [46, 1042, 38, 6]));
+        assert_eq!(joined.of_one(), words(1, 0, [0, 0, 34, 6]));
+        assert!(joined.needs_checksum() && !Offload::NONE.needs_checksum());
+        let tcp = words(1, 0x81, [54, 1448, 34, 16]);
+        assert_eq!((tcp.udp_segment_len(), tcp.is_joined()), (None, true));
+        assert_eq!(Offload::NONE.moved_by(4), Offload::NONE);
+    }
+
+    #[test]
+    fn devices_that_cannot_stand_between_are_refused_with_a_reason() {
+        for (spec, part) in [
+            ("udp:127.0.0.1", "no Ethernet frames; use raw:INTERFACE"),
+            ("xdp:eth0", "takes RoCE frames only"),
+            ("raw:eth0,vlan=5", "leave vlan= and prio= out"),
+            ("raw:nosuch0", "there is no interface `nosuch0`"),
+            ("tap:t0,ip=198.18.0.1/24", "`ip=198.18.0.1/24`: expected mtu=BYTES"),
+            ("tap:", "the name of a TAP interface"),
+            ("rwa:eth0", "there is no kind `rwa`"),
+        ] {
+            let Err(error) = open_whole(spec) else { panic!("{spec} was opened") };
+            assert!(error.to_string().contains(part), "{spec}: {error}");
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! RoCE over an AF_XDP socket, beside the kernel on one queue of one of its interfaces.
+//!
+//! Frames lie in memory that this process and the kernel share; rings say which are full and which are empty. A
+//! small program in the kernel sends RoCE here and everything else on its usual way. It leaves with the
+//! process, however that ends.
+//!
+//! Needs no C library: rings, memory and the program are in `rings`, `umem` and `program`. (With the feature `xsk-rs`
+//! there is `libxdp` as well, for interfaces that other XDP programs are on.) It takes the
+//! privileges of an administrator, and kernel 6.6 or later for frames longer than 3840 bytes, thus for path MTU 4096.
+//!
+//! # What to know about interfaces
+//!
+//! * Only one queue is read. Where an interface has several, bring RoCE to this one, see the warning that is logged.
+//! * A kernel at the other end of a virtual cable sends superpackets, which it would split only for a real one. In
+//!   native mode the kernel splits them on the way; in generic mode they arrive whole, and nothing says where
+//!   they are to be split. Longer ones than the MTU are dropped and counted as `xdp_rx_superpackets`; shorter ones look
+//!   like one datagram, whose ICRC is wrong, and count as `rx_icrc_encapsulated`. `ethtool -K INTERFACE tx off gso
+//!   off` at the other end avoids both.
+//! * A tag that the interface takes out of frames (`rxvlan`) is lost; `ethtool -K INTERFACE rxvlan off` keeps it.
+
+mod bpf;
+#[cfg(feature = "xsk-rs")]
+mod libxdp;
+mod program;
+mod rings;
+mod socket;
+mod spec;
+mod umem;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use roce_transport::Instant;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::xdp::{XdpDesc, XdpDescOptions};
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::framed::port::{FramePort, Incoming, Outgoing, PortRecord};
+use super::link::{Link, usable_addresses};
+use super::{Availability, OpenError};
+use crate::host::kernel::KernelHost;
+use socket::{Opened, Report, Rings};
+use umem::{CHUNK_LEN, SLOT_CHUNKS, TX_SLOTS, Umem};
+
+pub use spec::{XdpBackend, XdpMode, XdpSpec};
+
+/// An AF_XDP socket. Dropped in this order, see [`Opened`].
+pub(crate) struct XdpPort {
+    _link: OwnedFd,
+    rings: Rings,
+    umem: Umem,
+    socket: OwnedFd,
+    record: PortRecord,
+    report: Report,
+    /// Slots that the kernel is done with.
+    free: Vec<u32>,
+    /// For each slot, how many of its chunks the kernel has not given back.
+    outstanding: Vec<u8>,
+    /// The slot lent last.
+    lent: Option<u32>,
+    /// What lies behind the second chunk of a frame, put together.
+    scratch: Vec<u8>,
+    retry_at: Option<Instant>,
+    watch: InterfaceWatch,
+    counters: Counters,
+}
+
+/// An AF_XDP socket does not wake who waits for it when its interface is deleted, so it is asked now and then.
+#[derive(Debug, Default)]
+struct InterfaceWatch {
+    ask_at: Instant,
+}
+
+impl InterfaceWatch {
+    const EVERY_NS: u64 = 1_000_000_000;
+
+    fn ask(&mut self, now: Instant, socket: BorrowedFd<'_>) -> io::Result<()> {
+        if now < self.ask_at {
+            return Ok(());
+        }
+        self.ask_at = now.plus_nanos(Self::EVERY_NS);
+        match sockopt::socket_error(socket) {
+            Ok(Err(Errno::NETDOWN)) => {
+                Err(io::Error::new(io::ErrorKind::NotConnected, "its interface has been deleted"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What was sent and received, and why what was not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    tx_frames: u64,
+    tx_bytes: u64,
+    tx_calls: u64,
+    tx_blocked: u64,
+    tx_refused: u64,
+    rx_frames: u64,
+    rx_bytes: u64,
+    rx_fragmented: u64,
+    rx_superpackets: u64,
+    rx_wakeups: u64,
+}
+
+/// Opens the backend that `spec` names, on a queue of an interface that shares its addresses with the kernel.
+pub(crate) fn open(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenError> {
+    match spec.backend {
+        XdpBackend::Own => {
+            let (port, host) = open_own(spec)?;
+            Ok((Box::new(port), host))
+        }
+        XdpBackend::Libxdp => open_libxdp(spec),
+    }
+}
+
+#[cfg(feature = "xsk-rs")]
+fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenError> {
+    let text = spec.to_string();
+    let link = Link::find(&text, &spec.interface)?;
+    // First, so that the privilege is what is complained about if it is missing.
+    drop(open_socket(spec, &text)?);
+    let host = KernelHost::open(&text, &link)?;
+    let port = libxdp::open(&socket::Opening { spec, link: &link, text }, record(&link))?;
+    Ok((Box::new(port), host))
+}
+
+#[cfg(not(feature = "xsk-rs"))]
+fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenError> {
+    Err(OpenError::Unsuitable {
+        spec: spec.to_string(),
+        problem: "this roce was built without libxdp; `cargo build --release --features xsk-rs` builds one with it \
+                  (docs/interfaces.md says what that takes), and without backend=libxdp it uses its own"
+            .to_owned(),
+    })
+}
+
+fn open_own(spec: &XdpSpec) -> Result<(XdpPort, KernelHost), OpenError> {
+    let text = spec.to_string();
+    let link = Link::find(&text, &spec.interface)?;
+    // First, so that the privilege is what is complained about if it is missing.
+    let socket = open_socket(spec, &text)?;
+    let host = KernelHost::open(&text, &link)?;
+    let opened = socket::set_up(spec, &link, socket)?;
+    Ok((XdpPort::new(opened, &link), host))
+}
+
+fn open_socket(spec: &XdpSpec, text: &str) -> Result<OwnedFd, OpenError> {
+    let text = text.to_owned();
+    socket::create().map_err(|source| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => OpenError::Privilege {
+            spec: text,
+            step: "open an AF_XDP socket",
+            privilege: socket::PRIVILEGE,
+            source,
+        },
+        Some(libc::EAFNOSUPPORT) => OpenError::Unsuitable {
+            spec: text,
+            problem: format!(
+                "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS); use raw:{}",
+                spec.interface
+            ),
+        },
+        _ => OpenError::System { spec: text, step: "open an AF_XDP socket", source },
+    })
+}
+
+/// What a port is, of either backend.
+fn record(link: &Link) -> PortRecord {
+    PortRecord {
+        kind: "xdp",
+        interface: link.name.clone(),
+        mac: link.mac,
+        link_mtu: link.mtu,
+        max_segments: 1,
+        bits_per_second: link.bits_per_second,
+    }
+}
+
+/// Whether AF_XDP sockets can be opened here, and on which addresses. Opens one and a map for it, on no interface.
+pub(crate) fn availability() -> Availability {
+    match socket::create().and_then(|_| bpf::create_socket_map(1)) {
+        Ok(_) => usable_addresses(),
+        Err(error) => Availability::Lacks(match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => socket::PRIVILEGE.to_owned(),
+            Some(libc::EAFNOSUPPORT) => "a kernel with AF_XDP (CONFIG_XDP_SOCKETS)".to_owned(),
+            _ => format!("AF_XDP sockets: {error}"),
+        }),
+    }
+}
+
+impl XdpPort {
+    fn new(opened: Opened, link: &Link) -> Self {
+        let record = record(link);
+        let report = opened.report;
+        tracing::debug!(?record, ?report, "opened an AF_XDP socket");
+        Self {
+            _link: opened.link,
+            rings: opened.rings,
+            umem: opened.umem,
+            socket: opened.socket,
+            record,
+            report,
+            free: (0..TX_SLOTS).rev().collect(),
+            outstanding: vec![0; TX_SLOTS as usize],
+            lent: None,
+            scratch: Vec::new(),
+            retry_at: None,
+            watch: InterfaceWatch::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes back the slots that the kernel is done with.
+    fn reap(&mut self) {
+        let available = self.rings.completion.available();
+        if available == 0 {
+            return;
+        }
+        for index in 0..available {
+            let Some(slot) = Umem::slot_of(self.rings.completion.peek(index)) else { continue };
+            let outstanding = &mut self.outstanding[slot as usize];
+            *outstanding = outstanding.saturating_sub(1);
+            if *outstanding == 0 {
+                self.free.push(slot);
+            }
+        }
+        self.rings.completion.release(available);
+    }
+
+    /// How many of the next descriptors belong to one frame; `None` if its last one is not there yet.
+    fn frame_at(&self, begin: u32, available: u32) -> Option<u32> {
+        let is_last =
+            |index: &u32| !self.rings.rx.peek(*index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
+        (begin..available).find(is_last).map(|last| last - begin + 1)
+    }
+
+    /// Gives the frame in these descriptors to `sink`; whether it did.
+    fn deliver(&mut self, begin: u32, count: u32, sink: &mut dyn FnMut(&Incoming<'_>)) -> bool {
+        let piece = |index: u32| {
+            let XdpDesc { addr, len, .. } = self.rings.rx.peek(begin + index);
+            // SAFETY: the kernel has put it into the ring, and it goes back in `receive`, after this.
+            unsafe { self.umem.received(addr, len) }.unwrap_or_default()
+        };
+        let head = piece(0);
+        let tail = match count {
+            1 => &[],
+            2 => piece(1),
+            _ => {
+                self.scratch.clear();
+                for index in 1..count {
+                    let XdpDesc { addr, len, .. } = self.rings.rx.peek(begin + index);
+                    // SAFETY: as above.
+                    self.scratch.extend(unsafe { self.umem.received(addr, len) }.unwrap_or_default());
+                }
+                self.scratch.as_slice()
+            }
+        };
+        self.counters.deliver(&self.record, head, tail, count > 1, sink)
+    }
+}
+
+/// One system call that makes the kernel send; whether it may go on at once.
+fn kick(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
+        Ok(_) => Ok(true),
+        // EAGAIN: it has sent as many as it does in one call, or has no room. EBUSY and ENOBUFS: a frame was
+        // lost in the queue of the interface, as any may be.
+        Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(true),
+        Err(Errno::NETDOWN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// When to try again to send.
+const fn retry_after(now: Instant, is_up: bool) -> Instant {
+    now.plus_nanos(if is_up { RETRY_NS } else { DOWN_NS })
+}
+
+impl Counters {
+    /// Gives a received frame to `sink`, unless it is longer than any that the link carries; whether it did.
+    fn deliver(
+        &mut self,
+        record: &PortRecord,
+        head: &[u8],
+        tail: &[u8],
+        is_fragmented: bool,
+        sink: &mut dyn FnMut(&Incoming<'_>),
+    ) -> bool {
+        let len = head.len() + tail.len();
+        if len > record.link_mtu + ETHERNET_AND_TAGS {
+            if self.rx_superpackets == 0 {
+                tracing::warn!(
+                    interface = record.interface,
+                    len,
+                    "frames longer than the link arrive: `ethtool -K INTERFACE tx off gso off` at the sending end \
+                     of the cable makes its kernel split them"
+                );
+            }
+            self.rx_superpackets += 1;
+            return false;
+        }
+        self.rx_bytes += len as u64;
+        self.rx_fragmented += u64::from(is_fragmented);
+        sink(&Incoming { head, tail, segment_len: None, vlan: None });
+        true
+    }
+
+    /// These, and what the kernel counts for the socket.
+    fn visit(&self, report: &Report, socket: BorrowedFd<'_>, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("xdp_native", report.is_native.into());
+        visit("xdp_zero_copy", report.is_zero_copy.into());
+        visit("xdp_tx_frames", self.tx_frames);
+        visit("xdp_tx_bytes", self.tx_bytes);
+        visit("xdp_tx_calls", self.tx_calls);
+        visit("xdp_tx_blocked", self.tx_blocked);
+        visit("xdp_tx_refused", self.tx_refused);
+        visit("xdp_rx_frames", self.rx_frames);
+        visit("xdp_rx_bytes", self.rx_bytes);
+        visit("xdp_rx_fragmented", self.rx_fragmented);
+        visit("xdp_rx_superpackets", self.rx_superpackets);
+        visit("xdp_rx_wakeups", self.rx_wakeups);
+        let Ok(kernel) = sockopt::xdp_statistics(socket) else { return };
+        visit("xdp_rx_dropped", kernel.rx_dropped);
+        visit("xdp_rx_invalid", kernel.rx_invalid_descs);
+        visit("xdp_tx_invalid", kernel.tx_invalid_descs);
+        visit("xdp_rx_ring_full", kernel.rx_ring_full.unwrap_or(0));
+        visit("xdp_rx_fill_empty", kernel.rx_fill_ring_empty_descs.unwrap_or(0));
+    }
+}
+
+impl FramePort for XdpPort {
+    fn record(&self) -> &PortRecord {
+        &self.record
+    }
+
+    fn slot(&mut self) -> Option<&mut [u8]> {
+        if self.lent.is_none() {
+            // The kernel may be done with a slot before it says that it has read the ring: half a frame is none.
+            if self.rings.tx.room(SLOT_CHUNKS) < SLOT_CHUNKS {
+                return None;
+            }
+            if self.free.is_empty() {
+                self.reap();
+            }
+            self.lent = self.free.pop();
+        }
+        let slot = self.lent?;
+        // SAFETY: it was in the list of those that the kernel is done with.
+        unsafe { self.umem.slot(slot) }
+    }
+
+    fn commit(&mut self, frame: Outgoing) {
+        let Some(slot) = self.lent.take() else {
+            self.counters.tx_refused += 1;
+            return;
+        };
+        let (start, end) = (frame.bytes.start, frame.bytes.end);
+        if end > umem::SLOT_LEN || end.saturating_sub(start) < ETHERNET || frame.split.is_some() {
+            self.counters.tx_refused += 1;
+            self.free.push(slot);
+            return;
+        }
+        let (mut at, mut count) = (start, 0);
+        while at < end {
+            let next = end.min((at / CHUNK_LEN + 1) * CHUNK_LEN);
+            let mut options = XdpDescOptions::empty();
+            options.set(XdpDescOptions::XDP_PKT_CONTD, next < end);
+            let addr = Umem::slot_address(slot) + at as u64;
+            let has_room = self.rings.tx.push(XdpDesc { addr, len: (next - at) as u32, options });
+            debug_assert!(has_room, "there was room when the slot was lent");
+            (at, count) = (next, count + 1);
+        }
+        self.outstanding[slot as usize] = count;
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += (end - start) as u64;
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<()> {
+        self.watch.ask(now, self.socket.as_fd())?;
+        self.retry_at = None;
+        self.rings.tx.submit();
+        let mut unread = self.rings.tx.unread();
+        while unread > 0 && self.rings.tx.needs_wakeup() {
+            self.counters.tx_calls += 1;
+            let is_up = kick(self.socket.as_fd())?;
+            self.reap();
+            let before = mem::replace(&mut unread, self.rings.tx.unread());
+            if unread == before {
+                self.counters.tx_blocked += 1;
+                self.retry_at = Some(retry_after(now, is_up));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
+        // No more than can go back.
+        let available = self.rings.rx.available().min(MAX_BURST).min(self.rings.fill.room(MAX_BURST));
+        let (mut begin, mut delivered) = (0, 0);
+        while let Some(count) = self.frame_at(begin, available) {
+            delivered += usize::from(self.deliver(begin, count, sink));
+            begin += count;
+        }
+        if begin > 0 {
+            for index in 0..begin {
+                if let Some(chunk) = Umem::rx_chunk_of(self.rings.rx.peek(index).addr) {
+                    let has_room = self.rings.fill.push(chunk);
+                    debug_assert!(has_room, "there was room for a burst");
+                }
+            }
+            self.rings.rx.release(begin);
+            self.rings.fill.submit();
+            self.counters.rx_frames += delivered as u64;
+        }
+        // A driver that ran out of chunks stops until it is told that there are some again.
+        if self.report.is_native && self.rings.fill.needs_wakeup() {
+            self.counters.rx_wakeups += 1;
+            let _ = rustix::net::recv(&self.socket, &mut [0_u8; 0], RecvFlags::DONTWAIT);
+        }
+        Ok(delivered)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.retry_at.into_iter().chain([self.watch.ask_at]).min()
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        self.counters.visit(&self.report, self.socket.as_fd(), visit);
+    }
+}
+
+impl std::fmt::Debug for XdpPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("XdpPort")
+            .field("record", &self.record)
+            .field("report", &self.report)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Descriptors in a burst.
+const MAX_BURST: u32 = 256;
+const ETHERNET: usize = 14;
+/// The longest header in front of an IP packet: two tags.
+const ETHERNET_AND_TAGS: usize = 14 + 8;
+/// How long the kernel may take to make room.
+const RETRY_NS: u64 = 50_000;
+/// How often to look whether the interface is up again.
+const DOWN_NS: u64 = 10_000_000;

@@ -1,0 +1,136 @@
+//! The memory that frames lie in, shared with the kernel: chunks of a page. At the front those that frames arrive
+//! in; behind them slots to send from, of two neighbouring chunks each, so that a frame for path MTU 4096 lies
+//! in one piece.
+
+use std::io;
+
+use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
+
+use super::rings::Mapping;
+use crate::framed::port::FRAME_ROOM;
+
+/// Bytes of a chunk: the kernel takes no more than a page.
+pub(super) const CHUNK_LEN: usize = 4096;
+/// Chunks to receive into. A burst that finds none is lost.
+pub(super) const RX_CHUNKS: u32 = 4096;
+/// Frames that can be on their way out.
+pub(super) const TX_SLOTS: u32 = 1024;
+/// Chunks of a slot.
+pub(super) const SLOT_CHUNKS: u32 = FRAME_ROOM.div_ceil(CHUNK_LEN) as u32;
+/// Chunks that can be on their way out.
+pub(super) const TX_CHUNKS: u32 = TX_SLOTS * SLOT_CHUNKS;
+/// Bytes of a slot.
+pub(super) const SLOT_LEN: usize = SLOT_CHUNKS as usize * CHUNK_LEN;
+
+const LEN: usize = TX_START + TX_SLOTS as usize * SLOT_LEN;
+const TX_START: usize = RX_CHUNKS as usize * CHUNK_LEN;
+
+/// The memory.
+pub(super) struct Umem {
+    mapping: Mapping,
+}
+
+impl Umem {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { mapping: Mapping::anonymous(LEN)? })
+    }
+
+    /// What the kernel needs to know of it.
+    pub(super) fn registration(&self) -> XdpUmemReg {
+        XdpUmemReg {
+            addr: self.mapping.start().as_ptr() as u64,
+            len: LEN as u64,
+            chunk_size: CHUNK_LEN as u32,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        }
+    }
+
+    /// The addresses of the chunks to receive into.
+    pub(super) fn rx_chunks() -> impl Iterator<Item = u64> {
+        (0..RX_CHUNKS).map(|chunk| u64::from(chunk) * CHUNK_LEN as u64)
+    }
+
+    /// The chunk to receive into that an address lies in, if it lies in one.
+    pub(super) const fn rx_chunk_of(address: u64) -> Option<u64> {
+        if address < TX_START as u64 { Some(address & !(CHUNK_LEN as u64 - 1)) } else { None }
+    }
+
+    /// The address of a slot.
+    pub(super) const fn slot_address(slot: u32) -> u64 {
+        (TX_START + slot as usize * SLOT_LEN) as u64
+    }
+
+    /// The slot that an address lies in, if it lies in one.
+    pub(super) fn slot_of(address: u64) -> Option<u32> {
+        let offset = usize::try_from(address).ok()?.checked_sub(TX_START)?;
+        u32::try_from(offset / SLOT_LEN).ok().filter(|slot| *slot < TX_SLOTS)
+    }
+
+    /// What was received.
+    ///
+    /// # Safety
+    ///
+    /// The chunk must have come from the kernel and must not go back before the bytes are let go.
+    pub(super) unsafe fn received(&self, address: u64, len: u32) -> Option<&[u8]> {
+        let (start, len) = (usize::try_from(address).ok()?, len as usize);
+        if len > CHUNK_LEN || start.checked_add(len)? > TX_START {
+            return None;
+        }
+        // SAFETY: it was just found to lie inside; the caller vouches that nobody writes to it.
+        Some(unsafe { std::slice::from_raw_parts(self.mapping.start().add(start).as_ptr(), len) })
+    }
+
+    /// Room for a frame.
+    ///
+    /// # Safety
+    ///
+    /// The kernel must not be sending from the slot.
+    pub(super) unsafe fn slot(&mut self, slot: u32) -> Option<&mut [u8]> {
+        if slot >= TX_SLOTS {
+            return None;
+        }
+        let start = TX_START + slot as usize * SLOT_LEN;
+        // SAFETY: it lies inside, `self` is borrowed as long as the bytes are, and the caller vouches for the kernel.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.mapping.start().add(start).as_ptr(), SLOT_LEN) })
+    }
+}
+
+const _: () = assert!(SLOT_LEN >= FRAME_ROOM);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_belongs_to_one_side() {
+        assert_eq!(Umem::rx_chunks().count(), RX_CHUNKS as usize);
+        assert_eq!(Umem::rx_chunk_of(256), Some(0));
+        assert_eq!(Umem::rx_chunk_of(3 * 4096 + 256), Some(3 * 4096));
+        assert_eq!(Umem::rx_chunk_of(TX_START as u64), None);
+        assert_eq!(Umem::slot_of(TX_START as u64 - 1), None);
+        for slot in [0, 1, TX_SLOTS - 1] {
+            let address = Umem::slot_address(slot);
+            assert_eq!(Umem::slot_of(address), Some(slot));
+            assert_eq!(Umem::slot_of(address + SLOT_LEN as u64 - 1), Some(slot));
+        }
+        assert_eq!(Umem::slot_of(LEN as u64), None);
+        assert_eq!(Umem::slot_of(u64::MAX), None);
+    }
+
+    #[test]
+    fn nothing_outside_is_given_out() {
+        let mut umem = Umem::new().unwrap();
+        assert_eq!(umem.mapping.len(), LEN);
+        // SAFETY: no kernel knows of this memory.
+        unsafe {
+            assert_eq!(umem.received(0, 4096).map(<[u8]>::len), Some(4096));
+            assert!(umem.received(0, 4097).is_none());
+            assert!(umem.received(TX_START as u64 - 10, 11).is_none());
+            assert!(umem.received(u64::MAX, 1).is_none());
+            assert_eq!(umem.slot(TX_SLOTS - 1).map(|slot| slot.len()), Some(SLOT_LEN));
+            assert!(umem.slot(TX_SLOTS).is_none());
+        }
+    }
+}

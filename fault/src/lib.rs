@@ -1,0 +1,462 @@
+//! Faults on purpose: which datagrams are lost, doubled, delayed, reordered, damaged or marked.
+//!
+//! A [`FaultPlan`] says what shall happen, by chance or to datagrams that a rule names. A
+//! [`FaultInjector`] decides for one datagram after the other, in one direction. It has no clock and does
+//! no input or output, so a simulated link and a wrapper around a real device use the same one, and the
+//! same plan, seed and datagrams give the same decisions everywhere.
+
+mod held;
+mod parse;
+mod plan;
+mod track;
+
+#[cfg(test)]
+mod tests;
+
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+use roce_packet::{Bth, Ecn, Path};
+use roce_transport::Instant;
+
+pub use held::{Held, MAX_HELD};
+pub use parse::{FaultPlanError, FaultPlanErrorKind};
+pub use plan::{Action, Chance, Delay, DelayTime, FaultPlan, Numbers, OpcodePattern, Rates, Rule};
+
+use track::{Flows, Passes, Relative};
+
+pub use track::{Sighting, Sightings};
+
+/// Decides what happens to each datagram of one direction.
+///
+/// ```
+/// use roce_packet::Ecn;
+/// use roce_fault::{FaultInjector, FaultPlan, Verdict};
+/// use roce_transport::Instant;
+///
+/// let plan: FaultPlan = "rule:psn=5,pass=1,action=drop".parse()?;
+/// let mut injector = FaultInjector::new(plan, 42);
+/// let datagram = [0x04, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 5, 1, 2, 3, 4];
+/// assert_eq!(injector.inject(Instant::ZERO, Ecn::Capable0, &datagram), Verdict::Drop);
+/// // Its retransmission passes.
+/// assert_eq!(injector.inject(Instant::ZERO, Ecn::Capable0, &datagram), Verdict::UNTOUCHED);
+/// assert_eq!(injector.counters().dropped, 1);
+/// # Ok::<(), roce_fault::FaultPlanError>(())
+/// ```
+#[derive(Debug)]
+pub struct FaultInjector {
+    plan: FaultPlan,
+    /// How often each rule of the plan has applied.
+    applied: Vec<u32>,
+    random: Generators,
+    flows: Option<Flows>,
+    passes: Option<Passes>,
+    /// When the first datagram came.
+    origin: Option<Instant>,
+    /// Which rule decided last.
+    decided_by: Option<usize>,
+    counters: FaultCounters,
+}
+
+/// What shall happen to a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is lost.
+    Drop,
+    /// It arrives like this.
+    Deliver(Delivery),
+}
+
+impl Verdict {
+    /// It arrives as it was sent.
+    pub const UNTOUCHED: Self = Self::Deliver(Delivery::UNTOUCHED);
+}
+
+/// How a datagram arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Bits that are wrong, in both copies if it is doubled.
+    pub flips: BitFlips,
+    /// With the mark "congestion experienced".
+    pub mark: bool,
+    /// The bits of the traffic class that are set to zero, as routers do that do not trust their senders.
+    pub clears: u8,
+    /// Twice.
+    pub duplicate: bool,
+    /// This much later, in nanoseconds.
+    pub delay_ns: u64,
+    /// After some of those that are sent later.
+    pub reorder: Option<Reorder>,
+}
+
+impl Delivery {
+    /// At once and undamaged.
+    pub const UNTOUCHED: Self =
+        Self { flips: BitFlips::NONE, mark: false, clears: 0, duplicate: false, delay_ns: 0, reorder: None };
+
+    /// The path as the receiver sees it: with the traffic class that is left, and the mark.
+    #[must_use]
+    pub const fn path(&self, mut path: Path) -> Path {
+        path.traffic_class &= !self.clears;
+        if self.mark { path.with_ecn(Ecn::CongestionExperienced) } else { path }
+    }
+}
+
+/// How long a datagram waits until others have overtaken it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reorder {
+    /// How many datagrams of its direction go first, at least 1. Lost ones do not count.
+    pub behind: u16,
+    /// After how many nanoseconds it goes although they did not come.
+    pub hold_ns: u64,
+}
+
+/// Up to three bits to flip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitFlips {
+    bits: [u32; 3],
+    count: u8,
+}
+
+impl BitFlips {
+    /// No damage.
+    pub const NONE: Self = Self { bits: [0; 3], count: 0 };
+
+    /// One bit, counted from the most significant of the first byte.
+    #[must_use]
+    pub const fn one(bit: u32) -> Self {
+        Self { bits: [bit, 0, 0], count: 1 }
+    }
+
+    /// Whether there is nothing to flip.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The bits, counted from the most significant of the first byte; no two are equal.
+    pub fn bits(&self) -> impl Iterator<Item = u32> + '_ {
+        self.bits.iter().take(self.count.into()).copied()
+    }
+
+    /// Flips them. Bits beyond the end are left out.
+    pub fn apply(&self, datagram: &mut [u8]) {
+        for bit in self.bits() {
+            if let Some(byte) = datagram.get_mut(bit as usize / 8) {
+                *byte ^= 0x80 >> (bit % 8);
+            }
+        }
+    }
+
+    fn insert(&mut self, bit: u32) {
+        if self.bits().any(|known| known == bit) {
+            return;
+        }
+        if let Some(place) = self.bits.get_mut(usize::from(self.count)) {
+            *place = bit;
+            self.count += 1;
+        }
+    }
+}
+
+/// How many datagrams met which fate. One that is for example delayed and marked counts for both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounters {
+    /// All that were decided on.
+    pub seen: u64,
+    /// Those to which a rule applied, `action=deliver` included.
+    pub by_rule: u64,
+    /// Lost.
+    pub dropped: u64,
+    /// Delivered twice.
+    pub duplicated: u64,
+    /// Overtaken.
+    pub reordered: u64,
+    /// Damaged.
+    pub corrupted: u64,
+    /// Delivered later.
+    pub delayed: u64,
+    /// Marked "congestion experienced".
+    pub marked: u64,
+    /// With bits of the traffic class set to zero.
+    pub cleared: u64,
+    /// Chosen to be marked but not ECN capable, or already marked.
+    pub not_markable: u64,
+    /// Of queue pairs beyond the 65,536 that relative rules can tell apart.
+    pub untracked: u64,
+}
+
+impl FaultCounters {
+    /// Names and values.
+    pub fn visit(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("fault_seen", self.seen);
+        visit("fault_by_rule", self.by_rule);
+        visit("fault_dropped", self.dropped);
+        visit("fault_duplicated", self.duplicated);
+        visit("fault_reordered", self.reordered);
+        visit("fault_corrupted", self.corrupted);
+        visit("fault_delayed", self.delayed);
+        visit("fault_marked", self.marked);
+        visit("fault_cleared", self.cleared);
+        visit("fault_not_markable", self.not_markable);
+        visit("fault_untracked", self.untracked);
+    }
+}
+
+impl FaultInjector {
+    /// An injector for one direction. Two directions need two with different seeds, or the same chance
+    /// strikes both.
+    #[must_use]
+    pub fn new(plan: FaultPlan, seed: u64) -> Self {
+        let relative = |rule: &Rule| rule.relative_qp.is_some() || rule.relative_psn.is_some();
+        Self {
+            applied: vec![0; plan.rules.len()],
+            random: Generators::new(seed),
+            flows: plan.rules.iter().any(relative).then(Flows::default),
+            passes: plan.rules.iter().any(|rule| rule.pass.is_some()).then(Passes::new),
+            origin: None,
+            decided_by: None,
+            counters: FaultCounters::default(),
+            plan,
+        }
+    }
+
+    /// Decides on one datagram: its bytes from BTH to ICRC and the congestion field of its path. What is
+    /// too short for a BTH meets no condition of a rule, but chance strikes it.
+    pub fn inject(&mut self, now: Instant, ecn: Ecn, datagram: &[u8]) -> Verdict {
+        self.inject_headers(now, ecn, datagram, datagram.len())
+    }
+
+    /// The same for a datagram of `len` bytes of which only the headers are there: decides as if all were.
+    pub fn inject_headers(&mut self, now: Instant, ecn: Ecn, headers: &[u8], len: usize) -> Verdict {
+        self.counters.seen += 1;
+        let origin = *self.origin.get_or_insert(now);
+        self.decided_by = None;
+        let verdict = match self.rule_for(now.as_nanos().saturating_sub(origin.as_nanos()), headers, len) {
+            Some(action) => {
+                self.counters.by_rule += 1;
+                self.act(action, ecn, len)
+            }
+            None => self.draw(ecn, len),
+        };
+        self.count(&verdict);
+        verdict
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub const fn counters(&self) -> &FaultCounters {
+        &self.counters
+    }
+
+    /// The rule that decided on the last datagram, by its place in the plan; `None` where it was left to chance.
+    #[must_use]
+    pub const fn decided_by(&self) -> Option<usize> {
+        self.decided_by
+    }
+
+    /// The plan.
+    #[must_use]
+    pub const fn plan(&self) -> &FaultPlan {
+        &self.plan
+    }
+
+    /// The action of the first rule that applies.
+    fn rule_for(&mut self, time_ns: u64, headers: &[u8], len: usize) -> Option<Action> {
+        if self.plan.rules.is_empty() {
+            return None;
+        }
+        let facts = Bth::parse(headers).ok().map(|(bth, _)| Facts {
+            relative: self.flows.as_mut().map(|flows| flows.observe(&bth)).unwrap_or_default(),
+            pass: self.passes.as_mut().map(|passes| passes.observe(&bth)),
+            bth,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+        });
+        if facts.is_some_and(|facts| self.flows.is_some() && facts.relative.psn.is_none()) {
+            self.counters.untracked += 1;
+        }
+        for (index, (rule, applied)) in self.plan.rules.iter().zip(&mut self.applied).enumerate() {
+            let exhausted = rule.times.is_some_and(|times| *applied >= times);
+            if exhausted || !rule.is_valid_at(time_ns) || !rule.is_met_by(facts.as_ref()) {
+                continue;
+            }
+            if rule.chance.is_some_and(|chance| !chance.hits(self.random.rule.next_u32())) {
+                continue;
+            }
+            *applied = applied.saturating_add(1);
+            self.decided_by = Some(index);
+            return Some(rule.action);
+        }
+        None
+    }
+
+    fn act(&mut self, action: Action, ecn: Ecn, len: usize) -> Verdict {
+        let mut delivery = Delivery::UNTOUCHED;
+        match action {
+            Action::Deliver => {}
+            Action::Drop => return Verdict::Drop,
+            Action::Duplicate => delivery.duplicate = true,
+            Action::Reorder(behind) => {
+                delivery.reorder = Some(self.reorder(behind.unwrap_or(self.plan.rates.behind)));
+            }
+            Action::Corrupt(Some(bit)) => delivery.flips = BitFlips::one(bit),
+            Action::Corrupt(None) => delivery.flips = self.random.flips(len),
+            Action::Mark { force } => delivery.mark = self.mark(ecn, force),
+            Action::ClearEcn => delivery.clears = 0b11,
+            Action::ClearDscp => delivery.clears = !0b11,
+            Action::Delay(time) => delivery.delay_ns = self.random.time(time),
+        }
+        Verdict::Deliver(delivery)
+    }
+
+    /// Decides by chance. Every kind of fault has a generator of its own, so that changing one rate does
+    /// not change which datagrams the others strike.
+    fn draw(&mut self, ecn: Ecn, len: usize) -> Verdict {
+        let rates = self.plan.rates;
+        let random = &mut self.random;
+        let dropped = strikes(rates.drop, &mut random.drop);
+        let duplicate = strikes(rates.duplicate, &mut random.duplicate);
+        let reordered = strikes(rates.reorder, &mut random.reorder);
+        let corrupted = strikes(rates.corrupt, &mut random.corrupt);
+        let marked = strikes(rates.mark, &mut random.mark);
+        let delayed = strikes(rates.delay.chance, &mut random.delay);
+        if dropped {
+            return Verdict::Drop;
+        }
+        let flips = if corrupted { random.flips(len) } else { BitFlips::NONE };
+        let delay_ns = if delayed { random.time(rates.delay.time) } else { 0 };
+        Verdict::Deliver(Delivery {
+            flips,
+            mark: marked && self.mark(ecn, rates.force_mark),
+            clears: 0,
+            duplicate,
+            delay_ns,
+            reorder: reordered.then(|| self.reorder(rates.behind)),
+        })
+    }
+
+    fn reorder(&mut self, behind: u16) -> Reorder {
+        Reorder { behind, hold_ns: self.random.time(self.plan.rates.hold) }
+    }
+
+    /// Whether a mark is due: a switch marks what is ECN capable, and what is marked stays so.
+    fn mark(&mut self, ecn: Ecn, force: bool) -> bool {
+        let markable = match ecn {
+            Ecn::Capable0 | Ecn::Capable1 => true,
+            Ecn::NotCapable => force,
+            Ecn::CongestionExperienced => false,
+        };
+        self.counters.not_markable += u64::from(!markable);
+        markable
+    }
+
+    fn count(&mut self, verdict: &Verdict) {
+        let counters = &mut self.counters;
+        match verdict {
+            Verdict::Drop => counters.dropped += 1,
+            Verdict::Deliver(delivery) => {
+                counters.duplicated += u64::from(delivery.duplicate);
+                counters.reordered += u64::from(delivery.reorder.is_some());
+                counters.corrupted += u64::from(!delivery.flips.is_empty());
+                counters.delayed += u64::from(delivery.delay_ns != 0);
+                counters.marked += u64::from(delivery.mark);
+                counters.cleared += u64::from(delivery.clears != 0);
+            }
+        }
+    }
+}
+
+/// What rules ask about a datagram.
+#[derive(Clone, Copy)]
+struct Facts {
+    bth: Bth,
+    relative: Relative,
+    /// Known if a rule asks for it.
+    pass: Option<u32>,
+    len: u32,
+}
+
+impl Rule {
+    fn is_valid_at(&self, time_ns: u64) -> bool {
+        self.after_ns.is_none_or(|after| time_ns >= after)
+            && self.until_ns.is_none_or(|until| time_ns < until)
+    }
+
+    fn is_met_by(&self, facts: Option<&Facts>) -> bool {
+        let meets = |wanted: Option<Numbers>, number: Option<u32>| {
+            wanted.is_none_or(|wanted| number.is_some_and(|number| wanted.contains(number)))
+        };
+        let opcode = facts.map(|facts| facts.bth.opcode);
+        let opcode_fits = |pattern: &OpcodePattern| opcode.is_some_and(|opcode| pattern.contains(opcode));
+        meets(self.qp, facts.map(|facts| facts.bth.dest_qp.get()))
+            && meets(self.psn, facts.map(|facts| facts.bth.psn.get()))
+            && meets(self.relative_qp, facts.and_then(|facts| facts.relative.qp))
+            && meets(self.relative_psn, facts.and_then(|facts| facts.relative.psn))
+            && meets(self.len, facts.map(|facts| facts.len))
+            && meets(self.pass, facts.and_then(|facts| facts.pass))
+            && self.opcode.as_ref().is_none_or(opcode_fits)
+    }
+}
+
+/// One generator for each kind of decision.
+#[derive(Debug)]
+struct Generators {
+    drop: Pcg32,
+    duplicate: Pcg32,
+    reorder: Pcg32,
+    corrupt: Pcg32,
+    mark: Pcg32,
+    delay: Pcg32,
+    rule: Pcg32,
+    /// How long and which bits.
+    amount: Pcg32,
+}
+
+impl Generators {
+    fn new(seed: u64) -> Self {
+        // Seeds that differ by a multiple of the golden ratio never meet, and are hashed once more.
+        let stream =
+            |number: u64| Pcg32::seed_from_u64(seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        Self {
+            drop: stream(1),
+            duplicate: stream(2),
+            reorder: stream(3),
+            corrupt: stream(4),
+            mark: stream(5),
+            delay: stream(6),
+            rule: stream(7),
+            amount: stream(8),
+        }
+    }
+
+    /// One to three different bits of a datagram of `len` bytes.
+    fn flips(&mut self, len: usize) -> BitFlips {
+        let bits = u32::try_from(len).unwrap_or(u32::MAX).saturating_mul(8);
+        let mut flips = BitFlips::NONE;
+        if bits == 0 {
+            return flips;
+        }
+        for _ in 0..=below(3, &mut self.amount) {
+            flips.insert(below(bits, &mut self.amount));
+        }
+        flips
+    }
+
+    fn time(&mut self, time: DelayTime) -> u64 {
+        if time.from_ns == time.to_ns {
+            return time.from_ns;
+        }
+        let choices = u128::from(time.to_ns.saturating_sub(time.from_ns)) + 1;
+        let offset = (u128::from(self.amount.next_u64()) * choices) >> 64;
+        time.from_ns.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX))
+    }
+}
+
+/// Draws only where it matters, so that what never happens costs nothing.
+fn strikes(chance: Chance, random: &mut Pcg32) -> bool {
+    chance != Chance::NEVER && chance.hits(random.next_u32())
+}
+
+/// A number from 0 to `limit` - 1. The bias, below `limit` / 2^32, does not matter here.
+fn below(limit: u32, random: &mut Pcg32) -> u32 {
+    ((u64::from(random.next_u32()) * u64::from(limit)) >> 32) as u32
+}

@@ -1,0 +1,174 @@
+//! Networks for tests: namespaces that live as long as a value, joined by a virtual cable.
+
+use std::fs;
+use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::skip::skip_unless;
+
+/// Runs a test on a thread that is alone in a network namespace, after `ip` was called there with each of these
+/// lines. The namespace ends with the thread and the last socket in it, however the test ends. Returns whether the
+/// test ran: it needs `ip` and the right to make a namespace.
+#[track_caller]
+pub fn in_own_network(lines: &[&str], test: impl FnOnce() + Send + 'static) -> bool {
+    // Child processes live in the namespace of the thread that starts them.
+    let has_ip = Command::new("ip").arg("-V").output().is_ok_and(|output| output.status.success());
+    if skip_unless(has_ip, "`ip` is not installed; it is in iproute2") {
+        return false;
+    }
+    let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    let body = std::thread::Builder::new().name(name).spawn(move || {
+        // SAFETY: only the network of this thread changes, and nothing was opened on it yet. Descriptors and
+        // memory stay shared with the other threads.
+        let made = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+        if skip_unless(made, "a network namespace takes root (CAP_SYS_ADMIN)") {
+            return false;
+        }
+        for line in &lines {
+            let output = Command::new("ip").args(line.split(' ')).output().expect("running ip");
+            assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        test();
+        true
+    });
+    match body.expect("starting a thread").join() {
+        Ok(ran) => ran,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// A network namespace: a thread that is alone in it. Sockets that are opened there may be used anywhere.
+pub struct Namespace {
+    jobs: Option<Sender<Box<dyn FnOnce() + Send>>>,
+    thread: Option<JoinHandle<()>>,
+    /// Where other programs find it.
+    path: String,
+}
+
+impl Namespace {
+    /// `None` when there is no right to make one; the test is then left out, and that is said.
+    #[track_caller]
+    pub fn new() -> Option<Self> {
+        let has_ip = Command::new("ip").arg("-V").output().is_ok_and(|output| output.status.success());
+        if skip_unless(has_ip, "`ip` is not installed; it is in iproute2") {
+            return None;
+        }
+        let (told, path) = channel();
+        let (jobs, queue) = channel::<Box<dyn FnOnce() + Send>>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: only the network of this thread changes, and nothing was opened on it yet. Descriptors and
+            // memory stay shared with the other threads.
+            let made = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+            let id = rustix::thread::gettid().as_raw_nonzero();
+            let path = made.then(|| format!("/proc/{}/task/{id}/ns/net", std::process::id()));
+            let _ = told.send(path);
+            queue.iter().for_each(|job| job());
+        });
+        let path = path.recv().expect("the thread of a namespace");
+        if skip_unless(path.is_some(), "a network namespace takes root (CAP_SYS_ADMIN)") {
+            return None;
+        }
+        Some(Self { jobs: Some(jobs), thread: Some(thread), path: path? })
+    }
+
+    /// Where other programs find it, as a place to which `ip link set … netns` moves an interface.
+    #[allow(dead_code, reason = "for tests of whole networks")]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Runs something inside and returns what it returned; its panic is ours.
+    #[track_caller]
+    pub fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
+        let (told, result) = channel();
+        let job = Box::new(move || {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            let _ = told.send(result);
+        });
+        self.jobs.as_ref().expect("open until dropped").send(job).expect("the thread of a namespace");
+        match result.recv().expect("the thread of a namespace") {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// Runs `ip` inside, once for each line.
+    #[track_caller]
+    pub fn ip(&self, lines: &[&str]) {
+        for line in lines {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let output = self.run(move || Command::new("ip").args(words).output()).expect("running ip");
+            assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Two namespaces and a cable: `v0` with 198.18.0.1, 2001:db8::1 and 02:00:00:00:00:01 in one, `v1` with 2 in place
+/// of 1 in the other.
+pub struct Cable {
+    /// The namespace of `v0`.
+    pub near: Namespace,
+    /// The namespace of `v1`.
+    pub far: Namespace,
+}
+
+impl Cable {
+    /// Makes both, with this MTU. `None` when there is no right to; the test is then left out, and that is said.
+    #[track_caller]
+    pub fn new(mtu: usize) -> Option<Self> {
+        let (near, far) = (Namespace::new()?, Namespace::new()?);
+        near.ip(&["link add v0 type veth peer name v1", &format!("link set v1 netns {}", far.path)]);
+        for (end, name, number) in [(&near, "v0", 1), (&far, "v1", 2)] {
+            // Addresses are usable at once.
+            let accept_dad = format!("/proc/sys/net/ipv6/conf/{name}/accept_dad");
+            end.run(move || fs::write(&accept_dad, "0")).expect("switching off address detection");
+            end.ip(&[
+                &format!("link set {name} address 02:00:00:00:00:0{number} mtu {mtu}"),
+                &format!("address add 198.18.0.{number}/24 dev {name}"),
+                &format!("address add 2001:db8::{number}/64 dev {name} nodad"),
+                &format!("link set {name} up"),
+            ]);
+        }
+        let cable = Self { near, far };
+        cable.settle();
+        Some(cable)
+    }
+
+    /// Waits until the cable carries frames. Before, the kernel drops them without a word.
+    #[track_caller]
+    pub fn settle(&self) {
+        self.near.run(settle_here);
+        self.far.run(settle_here);
+    }
+}
+
+/// Waits until the cables of this namespace, `v0` and the like, carry frames.
+#[track_caller]
+pub fn settle_here() {
+    let end = Instant::now() + Duration::from_secs(10);
+    let is_running = || {
+        let output =
+            Command::new("ip").args(["-o", "link", "show", "type", "veth"]).output().expect("running ip");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut cables = text.lines().filter(|line| line.contains(": v")).peekable();
+        cables.peek().is_some() && cables.all(|line| line.contains("LOWER_UP"))
+    };
+    while !is_running() {
+        assert!(Instant::now() < end, "a cable carries nothing");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // The queue is made right after.
+    std::thread::sleep(Duration::from_millis(10));
+}

@@ -1,0 +1,416 @@
+//! A scenario file: the options of `roce bridge` as TOML, or a scenario of the simulator whose switch the bridge takes the
+//! place of (`docs/bridge.md`). A name that is not known is an error.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::time::Duration;
+
+use roce_fault::{FaultPlan, FaultPlanError};
+use roce_sim::net::Marking;
+use roce_sim::net::units::{UnitError, parse_bytes, parse_rate, parse_time};
+use roce_sim::scenario::{Load, Scenario as Network, ScenarioError};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use toml::Spanned;
+
+use super::network;
+use super::settings::{QueueSettings, Settings, Side};
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub struct Scenario {
+    pub settings: Settings,
+    pub left: Option<String>,
+    pub right: Option<String>,
+    pub duration: Option<Duration>,
+}
+
+impl Scenario {
+    /// Reads the text of a file. What a scenario of the simulator names comes from `load`.
+    ///
+    /// # Errors
+    ///
+    /// It is no TOML, has names that are not known, or values that cannot be meant.
+    pub fn parse(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
+        let wrong = |error: toml::de::Error| ScenarioError::at(text, error.span(), error.message());
+        let kind: Kind = toml::from_str(text).map_err(wrong)?;
+        let (file, base) = if kind.topology.is_some() {
+            let network = Network::parse(text, load)?;
+            let whole: Whole = toml::from_str(text).map_err(wrong)?;
+            let pauses = whole.bridge.queue.as_ref().is_some_and(|queue| queue.get_ref().pfc.is_some());
+            let port =
+                network::port(&network, pauses).map_err(|problem| ScenarioError::at(text, None, problem))?;
+            let seed = whole.bridge.seed.or(Some(network.settings.seed));
+            (File { seed, ..whole.bridge }, port)
+        } else {
+            (toml::from_str(text).map_err(wrong)?, QueueSettings::default())
+        };
+        file.build(base).map_err(|(span, problem)| ScenarioError::at(text, Some(span), problem))
+    }
+}
+
+/// Where, and what is wrong.
+type Problem = (Range<usize>, String);
+
+/// Tells the two kinds of files apart.
+#[derive(Debug, Deserialize)]
+struct Kind {
+    topology: Option<IgnoredAny>,
+}
+
+/// A scenario of the simulator, which has read everything else.
+#[derive(Debug, Deserialize)]
+struct Whole {
+    #[serde(default)]
+    bridge: File,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    seed: Option<u64>,
+    duration: Option<Spanned<String>>,
+    #[serde(default)]
+    left: End,
+    #[serde(default)]
+    right: End,
+    #[serde(default)]
+    rule: Vec<Spanned<Rule>>,
+    queue: Option<Spanned<Queue>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    device: Option<String>,
+    fault: Option<Spanned<String>>,
+}
+
+/// Which directions a table is about, by where their packets come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    Left,
+    Right,
+    #[default]
+    Both,
+}
+
+impl Origin {
+    pub fn sides(self) -> impl Iterator<Item = Side> {
+        Side::BOTH.into_iter().filter(move |side| match self {
+            Self::Left => *side == Side::Left,
+            Self::Right => *side == Side::Right,
+            Self::Both => true,
+        })
+    }
+}
+
+/// The parts of a rule, named as in the text of a fault plan.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    #[serde(default)]
+    from: Origin,
+    qp: Option<Word>,
+    rqp: Option<Word>,
+    psn: Option<Word>,
+    rpsn: Option<Word>,
+    opcode: Option<Word>,
+    pass: Option<Word>,
+    len: Option<Word>,
+    after: Option<Word>,
+    until: Option<Word>,
+    chance: Option<Word>,
+    times: Option<Word>,
+    action: String,
+}
+
+/// A number, or a text such as `3-7`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a number or a text")]
+enum Word {
+    Number(u64),
+    Text(String),
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+/// The queue as it is written, in a file and on the command line.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Queue {
+    #[serde(default)]
+    pub from: Origin,
+    pub rate: Option<String>,
+    pub delay: Option<String>,
+    pub bytes: Option<String>,
+    pub kmin: Option<String>,
+    pub kmax: Option<String>,
+    pub pmax: Option<f64>,
+    pub step: Option<String>,
+    pub pfc: Option<Vec<u8>>,
+    pub xoff: Option<String>,
+    pub xon: Option<String>,
+}
+
+impl Queue {
+    /// Reads the values; `base` has what is not given.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, as a sentence.
+    pub fn build(&self, base: &QueueSettings) -> Result<QueueSettings, String> {
+        let bytes = |text: &Option<String>| read(text, parse_bytes);
+        let marking = match (bytes(&self.step)?, bytes(&self.kmin)?, bytes(&self.kmax)?, self.pmax) {
+            (None, None, None, None) => base.marking,
+            (Some(bytes), None, None, None) => Marking::Step { bytes },
+            (None, Some(kmin), Some(kmax), Some(pmax)) => Marking::Red { kmin, kmax, pmax },
+            _ => return Err("marking takes kmin, kmax and pmax together, or step alone".to_owned()),
+        };
+        let mut pfc = 0;
+        for priority in self.pfc.iter().flatten() {
+            if *priority > 7 {
+                return Err(format!("there is no priority {priority}; pfc takes those from 0 to 7"));
+            }
+            pfc |= 1 << priority;
+        }
+        let xoff_bytes = bytes(&self.xoff)?.unwrap_or(base.xoff_bytes);
+        let rate = read(&self.rate, parse_rate)?.map(|rate| NonZeroU64::new(rate).ok_or(NO_RATE));
+        let delay = read(&self.delay, parse_time)?;
+        let settings = QueueSettings {
+            rate: rate.transpose()?.or(base.rate),
+            delay_ns: delay.map_or(base.delay_ns, |delay| delay.as_ps() / 1000),
+            limit_bytes: bytes(&self.bytes)?.unwrap_or(base.limit_bytes),
+            marking,
+            pfc,
+            xoff_bytes,
+            xon_bytes: bytes(&self.xon)?.unwrap_or(xoff_bytes / 5 * 4),
+        };
+        settings.problem().map_or(Ok(settings), Err)
+    }
+}
+
+/// Reads a number with its unit, if there is one.
+fn read<T>(text: &Option<String>, parse: fn(&str) -> Result<T, UnitError>) -> Result<Option<T>, String> {
+    text.as_deref().map(parse).transpose().map_err(|error| error.to_string())
+}
+
+/// A queue that nothing leaves.
+const NO_RATE: &str = "a rate of 0 forwards nothing; leave it out for as fast as the device goes";
+
+impl Rule {
+    /// The rule in the syntax of fault plans.
+    fn text(&self) -> String {
+        let action = Some(Word::Text(self.action.clone()));
+        let parts = [
+            ("qp", &self.qp),
+            ("rqp", &self.rqp),
+            ("psn", &self.psn),
+            ("rpsn", &self.rpsn),
+            ("opcode", &self.opcode),
+            ("pass", &self.pass),
+            ("len", &self.len),
+            ("after", &self.after),
+            ("until", &self.until),
+            ("chance", &self.chance),
+            ("times", &self.times),
+            ("action", &action),
+        ];
+        let given = parts.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
+        format!("rule:{}", given.collect::<Vec<_>>().join(","))
+    }
+}
+
+impl File {
+    /// `base` is the queue of both directions where nothing else is said.
+    fn build(self, base: QueueSettings) -> Result<Scenario, Problem> {
+        let mut settings = Settings { seed: self.seed.unwrap_or_default(), ..Settings::default() };
+        for side in Side::BOTH {
+            settings.direction_mut(side).queue = base.clone();
+        }
+        // Rules first: they are tried before chance.
+        for rule in &self.rule {
+            let plan: FaultPlan = rule
+                .get_ref()
+                .text()
+                .parse()
+                .map_err(|error: FaultPlanError| (rule.span(), error.to_string()))?;
+            for side in rule.get_ref().from.sides() {
+                settings.direction_mut(side).faults.rules.extend(plan.rules.iter().cloned());
+            }
+        }
+        for (side, end) in [(Side::Left, &self.left), (Side::Right, &self.right)] {
+            let Some(fault) = &end.fault else { continue };
+            let plan: FaultPlan =
+                fault.get_ref().parse().map_err(|error: FaultPlanError| (fault.span(), error.to_string()))?;
+            let faults = &mut settings.direction_mut(side).faults;
+            faults.rules.extend(plan.rules);
+            faults.rates = plan.rates;
+        }
+        if let Some(queue) = &self.queue {
+            let built = queue.get_ref().build(&base).map_err(|problem| (queue.span(), problem))?;
+            for side in queue.get_ref().from.sides() {
+                settings.direction_mut(side).queue = built.clone();
+            }
+        }
+        let duration = match &self.duration {
+            Some(text) => {
+                let time = parse_time(text.get_ref()).map_err(|error| (text.span(), error.to_string()))?;
+                Some(Duration::from_nanos(time.as_ps() / 1000))
+            }
+            None => None,
+        };
+        let (left, right) = (self.left.device, self.right.device);
+        Ok(Scenario { settings, left, right, duration })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO_FILES: &Load<'_> = &|name| Err(format!("there is no {name}"));
+
+    #[test]
+    fn a_file_says_what_the_options_say() {
+        let scenario = Scenario::parse(
+            r#"
+            seed = 7
+            duration = "1.5s"
+            [left]
+            device = "raw:v0"
+            fault = "drop=1%"
+            [right]
+            device = "tap:t0"
+            [[rule]]
+            from = "left"
+            rqp = 1
+            rpsn = "5-6"
+            opcode = "RC_SEND_*"
+            pass = 1
+            action = "drop"
+            [[rule]]
+            action = "delay:10us"
+            chance = "2%"
+            [queue]
+            from = "right"
+            rate = "1Gbps"
+            delay = "20us"
+            bytes = "1MB"
+            kmin = "5KB"
+            kmax = "200KB"
+            pmax = 0.01
+            pfc = [3, 4]
+            xoff = "500KB"
+            "#,
+            NO_FILES,
+        )
+        .unwrap();
+        assert_eq!(scenario.settings.seed, 7);
+        assert_eq!(scenario.duration, Some(Duration::from_millis(1500)));
+        assert_eq!((scenario.left.as_deref(), scenario.right.as_deref()), (Some("raw:v0"), Some("tap:t0")));
+        let plan = "drop=1%;rule:rqp=1,rpsn=5-6,opcode=RC_SEND_*,pass=1,action=drop;rule:chance=2%,action=delay:10us";
+        assert_eq!(scenario.settings.left.faults.to_string(), plan);
+        assert_eq!(scenario.settings.right.faults.to_string(), "rule:chance=2%,action=delay:10us");
+        assert_eq!(scenario.settings.left.queue, QueueSettings::default());
+        let queue = &scenario.settings.right.queue;
+        assert_eq!(queue.rate.map(NonZeroU64::get), Some(1_000_000_000));
+        assert_eq!((queue.delay_ns, queue.limit_bytes, queue.pfc), (20_000, 1_000_000, 0b11000));
+        assert_eq!(queue.marking, Marking::Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 });
+        assert_eq!((queue.xoff_bytes, queue.xon_bytes), (500_000, 400_000));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (text, line, part) in [
+            ("seed = 1\nsped = 2\n", 2, "unknown field `sped`"),
+            ("[left]\ndevice = \"raw:a\"\nrate = \"1Gbps\"\n", 3, "unknown field `rate`"),
+            ("[[rule]]\npsn = 5\n", 1, "missing field `action`"),
+            ("\n[[rule]]\npsn = \"x\"\naction = \"drop\"\n", 2, "psn=`x`"),
+            ("[[rule]]\nfrom = \"top\"\naction = \"drop\"\n", 2, "unknown variant `top`"),
+            ("[queue]\nrate = \"fast\"\n", 1, "\"fast\" is no rate"),
+            ("[queue]\nkmin = \"5KB\"\n", 1, "kmin, kmax and pmax together"),
+            ("[queue]\npfc = [8]\n", 1, "no priority 8"),
+            ("[left]\nfault = \"drop=2\"\n", 2, "drop=`2`"),
+            ("duration = \"1\"\n", 1, "\"1\" is no time"),
+            ("[left\n", 1, ""),
+        ] {
+            let error = Scenario::parse(text, NO_FILES).unwrap_err();
+            assert!(error.line == Some(line) && error.reason.contains(part), "{text}: {error}");
+        }
+    }
+    const NETWORK: &str = r#"
+        name = "two to one"
+        seed = 9
+        [topology]
+        kind = "star"
+        hosts = 3
+        rate = "200Mbps"
+        delay = "50us"
+        [switch]
+        buffer = "3MB"
+        pfc = []
+        marking = { kmin = "5KB", kmax = "200KB", pmax = 0.01 }
+        [[flows]]
+        kind = "pair"
+        from = "h0"
+        to = "h2"
+        bytes = "1MB"
+        [bridge.left]
+        device = "raw:m0"
+        fault = "drop=1%"
+    "#;
+
+    #[test]
+    fn a_scenario_of_the_simulator_is_one_of_the_bridge() {
+        let scenario = Scenario::parse(NETWORK, NO_FILES).unwrap();
+        assert_eq!((scenario.settings.seed, scenario.left.as_deref()), (9, Some("raw:m0")));
+        assert_eq!(scenario.settings.left.faults.to_string(), "drop=1%");
+        for side in Side::BOTH {
+            let queue = &scenario.settings.direction(side).queue;
+            assert_eq!(queue.rate.map(NonZeroU64::get), Some(200_000_000));
+            assert_eq!((queue.delay_ns, queue.limit_bytes, queue.pfc), (50_000, 1_500_000, 0));
+            assert_eq!(queue.marking, Marking::Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 });
+        }
+        // What is said for the bridge alone wins, in the direction for which it is said.
+        let other = format!("{NETWORK}[bridge.queue]\nfrom = \"right\"\nstep = \"9KB\"\nrate = \"1Gbps\"\n");
+        let scenario = Scenario::parse(&other, NO_FILES).unwrap();
+        let [left, right] = Side::BOTH.map(|side| scenario.settings.direction(side).queue.clone());
+        assert_eq!(left.rate.map(NonZeroU64::get), Some(200_000_000));
+        assert_eq!((right.rate.map(NonZeroU64::get), right.delay_ns), (Some(1_000_000_000), 50_000));
+        assert_eq!(right.marking, Marking::Step { bytes: 9_000 });
+    }
+
+    #[test]
+    fn a_network_that_is_no_port_is_refused() {
+        for (from, to, line, part) in [
+            ("hosts = 3", "hosts = 1", Some(13), "no host h2"),
+            ("hosts = 3", "hosts = 3\n        speed = 1", Some(7), "unknown field `speed`"),
+            ("fault = ", "faults = ", Some(20), "unknown field `faults`"),
+            ("\"star\"\n        hosts = 3", "\"ring\"\n        switches = 3", None, "kind = \"star\""),
+            ("        pfc = []\n", "", None, "pfc = []"),
+            (
+                "[[flows]]",
+                "[[topology.faults]]\n        plan = \"drop=1%\"\n        [[flows]]",
+                None,
+                "[[bridge.rule]]",
+            ),
+        ] {
+            let text = NETWORK.replace(from, to);
+            assert_ne!(text, NETWORK);
+            let error = Scenario::parse(&text, NO_FILES).unwrap_err();
+            assert!(error.line == line && error.reason.contains(part), "{text}: {error}");
+        }
+        let paused = NETWORK.replace("        pfc = []\n", "") + "[bridge.queue]\npfc = [3]\n";
+        assert_eq!(Scenario::parse(&paused, NO_FILES).unwrap().settings.left.queue.pfc, 8);
+    }
+}

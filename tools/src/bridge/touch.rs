@@ -1,0 +1,87 @@
+//! What was done to a packet, and why, for the comment in a capture.
+
+use std::fmt::Write as _;
+
+use roce_fault::{Delivery, FaultPlan};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Touch {
+    /// The rule that decided, by its place in the plan.
+    pub rule: Option<usize>,
+    /// What rules or chance did, if anything.
+    pub delivery: Option<Delivery>,
+    pub loss: Option<Loss>,
+    /// The bytes left in the queue that marked it.
+    pub queue_mark: Option<u64>,
+}
+
+/// Why a packet does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// A rule, or chance.
+    Fault,
+    /// The queue was full.
+    Queue,
+    /// Too many packets were held back.
+    Held,
+}
+
+impl Touch {
+    /// A line for people, `None` if the packet went through as it was.
+    pub fn text(&self, plan: &FaultPlan) -> Option<String> {
+        let mut text = String::new();
+        if self.delivery.is_some() || self.loss == Some(Loss::Fault) {
+            match self.rule.and_then(|rule| Some((rule, plan.rules.get(rule)?))) {
+                Some((index, rule)) => _ = write!(text, "rule {} ({rule}):", index + 1),
+                None => text.push_str("chance:"),
+            }
+        }
+        if let Some(delivery) = &self.delivery {
+            describe(delivery, &mut text);
+        }
+        let mut say = |part: &str| {
+            text.push_str(if text.is_empty() || text.ends_with(':') { "" } else { "," });
+            text.push_str(if text.is_empty() { "" } else { " " });
+            text.push_str(part);
+        };
+        if let Some(queued) = self.queue_mark {
+            say(&format!("marked CE by the queue with {queued} bytes behind it"));
+        }
+        match self.loss {
+            Some(Loss::Fault) => say("dropped"),
+            Some(Loss::Queue) => say("dropped because the queue is full"),
+            Some(Loss::Held) => say("dropped because too many packets are held back"),
+            None => {}
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+fn describe(delivery: &Delivery, text: &mut String) {
+    let mut parts = Vec::new();
+    if delivery.mark {
+        parts.push("marked CE".to_owned());
+    }
+    match delivery.clears {
+        0 => {}
+        0b11 => parts.push("ECN cleared".to_owned()),
+        _ => parts.push("DSCP cleared".to_owned()),
+    }
+    if !delivery.flips.is_empty() {
+        let bits: Vec<String> = delivery.flips.bits().map(|bit| bit.to_string()).collect();
+        parts.push(format!("corrupted (bits {} from the BTH on)", bits.join(", ")));
+    }
+    if delivery.duplicate {
+        parts.push("duplicated".to_owned());
+    }
+    if delivery.delay_ns > 0 {
+        parts.push(format!("delayed by {} ns", delivery.delay_ns));
+    }
+    if let Some(reorder) = delivery.reorder {
+        parts.push(format!("put behind {} later packets", reorder.behind));
+    }
+    if !parts.is_empty() {
+        text.push(' ');
+        text.push_str(&parts.join(", "));
+    }
+}

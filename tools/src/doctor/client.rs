@@ -1,0 +1,180 @@
+//! The side that asks.
+
+use std::io;
+use std::time::Duration;
+
+use roce_packet::PathMtu;
+
+use super::finding::{Diagnosis, Finding, Step};
+use super::judge::{self, Both, Tried};
+use super::probe::Probe;
+use super::serve::ask_for_trips;
+use super::wire::{Burst, Introduction, PROTOCOL, Trial, Trips};
+use super::{Doctor, DoctorError, Peer, cm, local};
+use crate::exchange::{Exchange, ExchangeError};
+
+/// How long connecting over TCP may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
+/// Probes to find out what becomes of headers; a multiple of the classes.
+const HEADER_PROBES: u32 = 60;
+/// Probes to find losses.
+const LOSS_PROBES: u32 = 2048;
+/// DSCP 0, 26 (what RNICs use by default for RoCE), 46 and 48 (CNPs), and every code point of ECN.
+const CLASSES: [u8; 6] = [0b10, 26 << 2 | 0b10, 46 << 2 | 0b01, 48 << 2 | 0b10, 26 << 2 | 0b11, 0];
+/// Any that is not 0.
+const FLOW_LABEL: u32 = 0x6_9ce5;
+/// Messages there and back for each path MTU, and to measure the time.
+const TRIPS: u32 = 3;
+const TIMED_TRIPS: u32 = 200;
+
+/// Findings, which somebody hears of as they are made.
+struct Notes<'a> {
+    diagnosis: Diagnosis,
+    told: &'a mut dyn FnMut(&Finding),
+}
+
+impl Notes<'_> {
+    fn add(&mut self, finding: Finding) {
+        (self.told)(&finding);
+        self.diagnosis.findings.push(finding);
+    }
+}
+
+pub(super) fn examine(doctor: &Doctor, peer: &Peer, told: &mut dyn FnMut(&Finding)) -> Diagnosis {
+    let mut notes = Notes { diagnosis: Diagnosis::default(), told };
+    let device = local::device(doctor, peer);
+    let has_no_gid = device.is_problem();
+    notes.add(device);
+    if has_no_gid {
+        return notes.diagnosis;
+    }
+    let knock = local::knock(doctor, peer);
+    notes.add(local::mtu(doctor, &knock));
+    // After the knock, which made the kernel ask for the neighbour.
+    let route = local::route(doctor, peer);
+    let is_lost = route.is_problem();
+    notes.add(route);
+    notes.add(if is_lost {
+        Finding::not_tested(Step::UdpPort, "no packet reaches the peer, see the route")
+    } else {
+        local::udp_port(peer, &knock.reach)
+    });
+    match Exchange::connect_within(&doctor.context, peer.exchange(), CONNECT_PATIENCE) {
+        Ok(exchange) => {
+            if let Err(error) = together(doctor, exchange, &mut notes) {
+                notes.add(broken(&error));
+            }
+        }
+        Err(error) => {
+            notes.add(alone(peer, &error));
+            let finding = cm::ask(doctor, peer, &knock.reach);
+            notes.add(finding);
+        }
+    }
+    notes.diagnosis
+}
+
+fn broken(error: &DoctorError) -> Finding {
+    let remedy = match error {
+        DoctorError::Exchange(ExchangeError::Closed { .. } | ExchangeError::Unexpected { .. }) => {
+            "see that it is `roce doctor` that waits there, in the same version, and what it says"
+        }
+        DoctorError::NothingLeaves => "see that the link is up and that the neighbour answers",
+        _ => "see what the other side says, and repeat with ROCE_LOG=debug",
+    };
+    Finding::problem(Step::Exchange, format!("the examination ended early: {error}"), remedy)
+}
+
+/// Nobody waits over there; that is no illness.
+fn alone(peer: &Peer, error: &ExchangeError) -> Finding {
+    let port = peer.exchange_port;
+    let why = match error {
+        ExchangeError::Connect { source, .. } => match source.kind() {
+            io::ErrorKind::ConnectionRefused => format!("nobody waits at TCP port {port} there (refused)"),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                format!("TCP port {port} does not answer within {} s", CONNECT_PATIENCE.as_secs())
+            }
+            _ => format!("TCP port {port}: {source}"),
+        },
+        other => other.to_string(),
+    };
+    Finding::not_tested(Step::Exchange, why).with_hint(
+        "run `roce doctor` on the other side, without an address, to have everything below tested from both ends",
+    )
+}
+
+/// Everything that takes two.
+fn together(doctor: &Doctor, mut exchange: Exchange, notes: &mut Notes<'_>) -> Result<(), DoctorError> {
+    let probe = doctor.probe()?;
+    let own = probe.introduction()?;
+    let peer: Introduction = exchange.swap("the introduction", &own)?;
+    if peer.doctor != PROTOCOL {
+        return Err(DoctorError::Unreasonable(format!("version {} of the examination", peer.doctor)));
+    }
+    notes.add(judge::other_side(&own, &peer));
+    let outcome = trials(&probe, &mut exchange, &own, &peer, notes);
+    // Whatever happened, the other side hears the end of it if it still can.
+    let told = exchange.send("the end", &Trial::End(notes.diagnosis.problems()));
+    outcome?;
+    Ok(told?)
+}
+
+fn trials(
+    probe: &Probe,
+    exchange: &mut Exchange,
+    own: &Introduction,
+    peer: &Introduction,
+    notes: &mut Notes<'_>,
+) -> Result<(), DoctorError> {
+    let has_flow_label = own.address.is_ipv6() && own.sees_ip_header && peer.sees_ip_header;
+    let headers = Burst {
+        number: 1,
+        count: HEADER_PROBES,
+        classes: CLASSES.to_vec(),
+        flow_label: if has_flow_label { FLOW_LABEL } else { 0 },
+    };
+    let headers = burst(probe, exchange, &headers, own, peer)?;
+    let arrival = judge::arrival(&headers);
+    let is_dead = headers.is_dead();
+    notes.add(arrival);
+    if is_dead {
+        return Ok(());
+    }
+    let many = Burst { number: 2, count: LOSS_PROBES, classes: vec![0b10], flow_label: 0 };
+    let many = burst(probe, exchange, &many, own, peer)?;
+    notes.add(judge::icrc(&headers, &many));
+    notes.add(judge::loss(&many));
+    notes.add(judge::dscp(&headers));
+    notes.add(judge::ecn(&headers));
+    notes.add(judge::source_port(&headers));
+    notes.add(judge::flow_label(&headers, has_flow_label.then_some(FLOW_LABEL)));
+    let mut tried = Vec::new();
+    let most = own.largest_path_mtu.min(peer.largest_path_mtu);
+    for path_mtu in PathMtu::ALL.map(PathMtu::bytes).into_iter().filter(|path_mtu| *path_mtu <= most) {
+        // Three packets each, the last one short.
+        let trips = Trips { path_mtu, count: TRIPS, bytes: 3 * path_mtu - 13 };
+        tried.push(match ask_for_trips(probe, exchange, peer, trips)? {
+            Ok([here, there]) => Tried { path_mtu, here, there },
+            Err(refusal) => return Err(DoctorError::Unreasonable(refusal)),
+        });
+    }
+    notes.add(judge::path_mtu(&headers, &tried));
+    let Some(best) = tried.iter().rfind(|tried| tried.is_good()) else { return Ok(()) };
+    let trips = Trips { path_mtu: best.path_mtu, count: TIMED_TRIPS, bytes: 64 };
+    if let Ok([here, there]) = ask_for_trips(probe, exchange, peer, trips)? {
+        notes.add(judge::round_trip(&Tried { path_mtu: best.path_mtu, here, there }, TIMED_TRIPS));
+    }
+    Ok(())
+}
+
+fn burst(
+    probe: &Probe,
+    exchange: &mut Exchange,
+    burst: &Burst,
+    own: &Introduction,
+    peer: &Introduction,
+) -> Result<Both, DoctorError> {
+    exchange.send("what to try next", &Trial::Burst(burst.clone()))?;
+    let (here, there) = probe.burst(exchange, burst, peer)?;
+    Ok(Both { own: own.clone(), peer: peer.clone(), here, there })
+}

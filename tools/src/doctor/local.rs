@@ -1,0 +1,252 @@
+//! What can be found out from this side alone.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use roce_packet::{Encapsulation, PathMtu, ROCE_UDP_PORT};
+use rustix::net::sockopt;
+
+use super::finding::{Finding, Step};
+use super::{Doctor, Peer};
+use roce::verbs::GidEntry;
+use roce_device::host::kernel::way::{Way, way_to};
+use roce_device::{LocalAddress, local_addresses};
+
+/// The IP MTU that carries every path MTU, IPv6 and immediate data included.
+const ROOMY_MTU: usize = 4200;
+/// How often UDP port 4791 is knocked at, and how long each time an answer may take.
+const KNOCKS: usize = 3;
+const KNOCK_PATIENCE: Duration = Duration::from_millis(200);
+
+/// What somebody without a queue pair finds out about UDP port 4791 of the peer.
+#[derive(Debug)]
+pub(super) enum Reach {
+    /// Neither an answer nor a refusal.
+    Silent,
+    /// ICMP: nobody has the port.
+    PortUnreachable,
+    /// ICMP or the own kernel: the host cannot be reached, or a filter says no.
+    Refused(io::Error),
+    /// Why it was not tried.
+    NotTested(&'static str),
+}
+
+/// What knocking told.
+#[derive(Debug)]
+pub(super) struct Knock {
+    pub(super) reach: Reach,
+    /// The largest packet on the way, as the kernel knows it.
+    way_mtu: Option<usize>,
+}
+
+/// Device, GID table, and which entry is used.
+pub(super) fn device(doctor: &Doctor, peer: &Peer) -> Finding {
+    let attributes = doctor.context.query();
+    let kind = attributes.capabilities.kind;
+    let table = doctor.context.gid_table();
+    let Some(used) = used_gid(doctor, &table, peer.address) else {
+        let family = if peer.address.is_ipv4() { "IPv4" } else { "IPv6" };
+        let have: Vec<String> = table.iter().map(describe).collect();
+        return Finding::problem(
+            Step::Device,
+            format!(
+                "{kind} has no {family} GID to send from to {}; it has {}",
+                peer.address,
+                have.join(", ")
+            ),
+            "open a device with such an address, or choose another with --gid-index (`roce devices -v`)",
+        );
+    };
+    let count = if table.len() == 1 { "1 GID".to_owned() } else { format!("{} GIDs", table.len()) };
+    Finding::ok(Step::Device, format!("{kind} with {count}; {} is used", describe(used)))
+}
+
+fn used_gid<'a>(doctor: &Doctor, table: &'a [GidEntry], peer: IpAddr) -> Option<&'a GidEntry> {
+    match doctor.path.sgid_index {
+        Some(index) => table.get(index).filter(|entry| {
+            entry.gid_type == Encapsulation::RoceV1 || entry.address().is_ipv4() == peer.is_ipv4()
+        }),
+        None => table.iter().find(|entry| entry.address().is_ipv4() == peer.is_ipv4()),
+    }
+}
+
+fn describe(entry: &GidEntry) -> String {
+    format!("GID {} ({}, {})", entry.index, entry.address(), entry.gid_type.name())
+}
+
+/// The interface with the device's address, where the kernel has that address.
+fn interface(doctor: &Doctor) -> Option<LocalAddress> {
+    let own = doctor.context.address()?;
+    let all = local_addresses().ok()?;
+    let exact = all.iter().find(|local| local.address == own);
+    exact.or_else(|| all.iter().find(|local| own.is_loopback() && local.is_loopback)).cloned()
+}
+
+/// Why the kernel cannot be asked about the way.
+const OWN_HOST: &str =
+    "the device is a host of its own, so the kernel of this machine knows nothing of its way";
+
+/// Sends datagrams without RoCE in them to port 4791 and waits for what ICMP says. What they hold is too short for a
+/// header, or of a transport version that does not exist, so that whoever gets them drops them.
+pub(super) fn knock(doctor: &Doctor, peer: &Peer) -> Knock {
+    let not_tested = |why| Knock { reach: Reach::NotTested(why), way_mtu: None };
+    if interface(doctor).is_none() {
+        return not_tested(OWN_HOST);
+    }
+    let addresses = doctor.context.query().addresses;
+    let Some(own) = addresses.into_iter().find(|own| own.is_ipv4() == peer.address.is_ipv4()) else {
+        return not_tested("the device has no address of that kind");
+    };
+    let link_mtu = doctor.context.query().capabilities.link_mtu;
+    match try_knock(own, peer.address, link_mtu) {
+        Ok(knock) => knock,
+        Err(error) => Knock { reach: Reach::Refused(error), way_mtu: None },
+    }
+}
+
+fn try_knock(own: IpAddr, peer: IpAddr, link_mtu: usize) -> io::Result<Knock> {
+    let socket = UdpSocket::bind(SocketAddr::new(own, 0))?;
+    socket.connect(SocketAddr::new(peer, ROCE_UDP_PORT))?;
+    socket.set_read_timeout(Some(KNOCK_PATIENCE))?;
+    match peer {
+        IpAddr::V4(_) => sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::DO)?,
+        IpAddr::V6(_) => sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::DO)?,
+    }
+    let headers = if peer.is_ipv4() { 28 } else { 48 };
+    // The largest that the link carries: if a router cannot forward it, the kernel hears of it and remembers.
+    let mut large = vec![0; link_mtu.min(9216).saturating_sub(headers)];
+    if let Some(version) = large.get_mut(1) {
+        *version = 0x0f;
+    }
+    let mut reach = Reach::Silent;
+    for knock in 0..KNOCKS {
+        let bytes: &[u8] = if knock == 1 { &large } else { &[0] };
+        let Err(error) = socket.send(bytes).and_then(|_| socket.recv(&mut [0; 64])) else { continue };
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                reach = Reach::PortUnreachable;
+                break;
+            }
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {}
+            // Longer than the way, which is asked for below.
+            _ if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {}
+            _ => {
+                reach = Reach::Refused(error);
+                break;
+            }
+        }
+    }
+    let way_mtu = match peer {
+        IpAddr::V4(_) => sockopt::ip_mtu(&socket),
+        IpAddr::V6(_) => sockopt::ipv6_mtu(&socket),
+    };
+    Ok(Knock { reach, way_mtu: way_mtu.ok().map(|mtu| mtu as usize) })
+}
+
+/// The interface MTU, that of the way, and what fits.
+pub(super) fn mtu(doctor: &Doctor, knock: &Knock) -> Finding {
+    let link_mtu = doctor.context.query().capabilities.link_mtu;
+    let name = interface(doctor).map_or_else(|| "the interface".to_owned(), |local| local.interface);
+    let raise = |wanted: usize| format!("`ip link set dev {name} mtu {wanted}`");
+    let Some(largest) = doctor.context.largest_path_mtu() else {
+        return Finding::problem(
+            Step::Mtu,
+            format!("{name} has an MTU of {link_mtu}, too small even for path MTU 256"),
+            format!("raise it, here and on the way, to 1500 or better {ROOMY_MTU}: {}", raise(ROOMY_MTU)),
+        );
+    };
+    let fits = format!("{name} has an MTU of {link_mtu}, which carries path MTU {}", largest.bytes());
+    if let Some(way_mtu) = knock.way_mtu.filter(|way_mtu| *way_mtu < link_mtu) {
+        let overhead = link_mtu_overhead(doctor);
+        let carried = PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= way_mtu);
+        if carried.is_none_or(|carried| carried < largest) {
+            let carried = carried.map_or_else(|| "none at all".to_owned(), |mtu| mtu.bytes().to_string());
+            return Finding::problem(
+                Step::Mtu,
+                format!(
+                    "{fits}, but the way to the peer carries {way_mtu} bytes only, thus path MTU {carried}"
+                ),
+                format!(
+                    "raise the MTU of every hop on the way to {link_mtu} (`tracepath -n PEER` shows where it falls), \
+                     or use a smaller path MTU (--mtu)"
+                ),
+            );
+        }
+    }
+    let finding = Finding::ok(Step::Mtu, fits);
+    if largest == PathMtu::Mtu4096 {
+        return finding;
+    }
+    finding.with_hint(format!(
+        "for path MTU 4096: {}, on the other side and on every switch too",
+        raise(ROOMY_MTU)
+    ))
+}
+
+fn link_mtu_overhead(doctor: &Doctor) -> usize {
+    if doctor.context.query().addresses.iter().any(IpAddr::is_ipv6) { 84 } else { 64 }
+}
+
+/// Where packets go, and who takes them.
+pub(super) fn route(doctor: &Doctor, peer: &Peer) -> Finding {
+    let Some(local) = interface(doctor) else { return Finding::not_tested(Step::Route, OWN_HOST) };
+    let (name, address) = (&local.interface, peer.address);
+    match way_to(address, local.index) {
+        Err(error) => Finding::not_tested(Step::Route, format!("the kernel does not tell: {error}")),
+        Ok(Way::Own) => Finding::ok(Step::Route, format!("{address} is on this machine")),
+        Ok(Way::Group) => Finding::problem(
+            Step::Route,
+            format!("{address} is a multicast group"),
+            "name the address of one machine",
+        ),
+        Ok(Way::None) => Finding::problem(
+            Step::Route,
+            format!("there is no route to {address} through {name}"),
+            format!("add one (`ip route add {address} via GATEWAY dev {name}`), or choose another --device"),
+        ),
+        Ok(Way::Neighbour(next_hop, mac)) => neighbour(name, address, next_hop, mac),
+    }
+}
+
+fn neighbour(name: &str, address: IpAddr, next_hop: IpAddr, mac: Option<roce_packet::MacAddr>) -> Finding {
+    let who = if next_hop == address { "neighbour".to_owned() } else { format!("gateway {next_hop}") };
+    match mac {
+        Some(mac) => Finding::ok(Step::Route, format!("through {name} to the {who}, Ethernet address {mac}")),
+        // Tunnels have neighbours without Ethernet addresses; so the knock had to leave for this to count.
+        None => Finding::problem(
+            Step::Route,
+            format!(
+                "the {who} does not tell its Ethernet address on {name}: it is down, or not on this link"
+            ),
+            format!(
+                "see that it is up and has the address {next_hop} (`ip neigh show dev {name}`, `arping -I {name} \
+                 {next_hop}`), that both are in one VLAN, and that the netmask is right"
+            ),
+        ),
+    }
+}
+
+/// What knocking says about UDP port 4791.
+pub(super) fn udp_port(peer: &Peer, reach: &Reach) -> Finding {
+    let address = peer.address;
+    match reach {
+        Reach::NotTested(why) => Finding::not_tested(Step::UdpPort, *why),
+        Reach::Silent => Finding::ok(
+            Step::UdpPort,
+            format!("{address} does not refuse it: somebody has the port, or a firewall keeps silent"),
+        ),
+        Reach::PortUnreachable => Finding::problem(
+            Step::UdpPort,
+            format!("{address} is there, but nobody has the port (ICMP port unreachable)"),
+            "start a RoCE device there: `roce doctor` itself, kernel Soft-RoCE (`rdma link add rxe0 type rxe netdev \
+             IFNAME`), or load the driver of the card (`rdma link`, `ibv_devinfo`)",
+        ),
+        Reach::Refused(error) => Finding::problem(
+            Step::UdpPort,
+            format!("datagrams to {address} are refused: {error}"),
+            "see `ip route get PEER`; a firewall may refuse them, here (`nft list ruleset`, `iptables -L -n`) or \
+             on the way",
+        ),
+    }
+}

@@ -1,0 +1,261 @@
+//! One side of the trials: a queue pair for probes, and bursts of them.
+
+use std::time::{Duration, Instant};
+
+use roce_packet::Qpn;
+use roce_transport::{Access, QpCapabilities, QpType, RecvWr, SendOp, SendWr, Wc, WcStatus};
+
+use super::DoctorError;
+use super::watch::Log;
+use super::wire::{Burst, Introduction, Observation, PROBE_BYTES, PROTOCOL, Stamp};
+use crate::exchange::Exchange;
+use roce::observe::Snapshot;
+use roce::verbs::{
+    CompletionQueue, Context, MemoryRegion, PathOptions, ProtectionDomain, QueuePair, QueuePairOptions,
+    UdDestination, WaitError,
+};
+
+/// Probes under way at once: fewer than the smallest socket buffer holds.
+const CHUNK: u32 = 128;
+/// Receives posted at once.
+const RECEIVES: usize = 256;
+/// The IP or global route header that UD puts before what arrives.
+const HEADER: usize = 40;
+/// After both sides have sent everything, nothing comes any more when it has been quiet for so long.
+const QUIET: Duration = Duration::from_millis(60);
+const QKEY: u32 = 0x1d0c_7012;
+
+/// What a side needs for all trials.
+pub(super) struct Probe {
+    pub(super) context: Context,
+    pub(super) log: Log,
+    pub(super) pd: ProtectionDomain,
+    pub(super) path: PathOptions,
+    qp: QueuePair,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    region: MemoryRegion,
+}
+
+/// What a side keeps while a burst runs.
+struct Progress {
+    arrived: Vec<bool>,
+    highest: Option<u32>,
+    observation: Observation,
+}
+
+impl Probe {
+    pub(super) fn new(context: &Context, log: Log, path: PathOptions) -> Result<Self, DoctorError> {
+        let pd = context.alloc_pd()?;
+        let send_cq = context.create_cq(CHUNK as usize + 8, None)?;
+        let recv_cq = context.create_cq(RECEIVES + 8, None)?;
+        let len = RECEIVES * (HEADER + PROBE_BYTES) + CHUNK as usize * PROBE_BYTES;
+        let region = pd.allocate(len, Access::LOCAL_WRITE)?;
+        let capabilities = QpCapabilities {
+            max_send_wr: CHUNK as usize,
+            max_recv_wr: RECEIVES,
+            ..QpCapabilities::default()
+        };
+        let options =
+            QueuePairOptions::new(QpType::Ud, &send_cq).recv_cq(&recv_cq).capabilities(capabilities);
+        let qp = pd.create_qp(&options)?;
+        qp.activate_datagram(QKEY)?;
+        let probe = Self { context: context.clone(), log, pd, path, qp, send_cq, recv_cq, region };
+        for slot in 0..RECEIVES {
+            probe.post_receive(slot)?;
+        }
+        Ok(probe)
+    }
+
+    /// What the other side is told.
+    pub(super) fn introduction(&self) -> Result<Introduction, DoctorError> {
+        let attributes = self.context.query();
+        let own = self.own_address()?;
+        Ok(Introduction {
+            doctor: PROTOCOL,
+            kind: attributes.capabilities.kind.to_owned(),
+            address: own,
+            link_mtu: attributes.capabilities.link_mtu,
+            largest_path_mtu: attributes.active_mtu.map_or(0, roce_packet::PathMtu::bytes),
+            sees_ip_header: attributes.capabilities.sees_ip_header,
+            qpn: self.qp.number().get(),
+            qkey: QKEY,
+        })
+    }
+
+    /// The address of the GID that is used.
+    pub(super) fn own_address(&self) -> Result<std::net::IpAddr, DoctorError> {
+        self.context.gid_address(self.path.sgid_index).ok_or(DoctorError::NoAddress)
+    }
+
+    fn post_receive(&self, slot: usize) -> Result<(), DoctorError> {
+        let start = slot * (HEADER + PROBE_BYTES);
+        let element = [self.region.element(start..start + HEADER + PROBE_BYTES)];
+        Ok(self.qp.post_recv(&RecvWr { wr_id: slot as u64, elements: &element })?)
+    }
+
+    /// Where probes of a traffic class go.
+    fn destination(
+        &self,
+        peer: &Introduction,
+        burst: &Burst,
+        class: u8,
+    ) -> Result<UdDestination, DoctorError> {
+        let path = self.path.traffic_class(class).flow_label(burst.flow_label);
+        Ok(self.context.create_address_handle(peer.address, Qpn::new(peer.qpn), peer.qkey, &path)?)
+    }
+
+    /// Sends a burst while the other side does the same; returns what arrived here, and what arrived there.
+    pub(super) fn burst(
+        &self,
+        exchange: &mut Exchange,
+        burst: &Burst,
+        peer: &Introduction,
+    ) -> Result<(Observation, Observation), DoctorError> {
+        let destinations = burst
+            .classes
+            .iter()
+            .map(|class| self.destination(peer, burst, *class))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut progress = Progress {
+            arrived: vec![false; burst.count as usize],
+            highest: None,
+            observation: Observation {
+                source_port: destinations.first().map_or(0, |to| to.path.source_port),
+                ..Observation::default()
+            },
+        };
+        self.log.take();
+        let before = Snapshot::of(&self.context);
+        for first in (0..burst.count).step_by(CHUNK as usize) {
+            let chunk = first..burst.count.min(first + CHUNK);
+            exchange.barrier()?;
+            progress.observation.sent += self.send(burst, chunk.clone(), &destinations)?;
+            exchange.barrier()?;
+            self.drain(burst, chunk, &mut progress)?;
+        }
+        let own = self.conclude(burst, progress.observation, &before);
+        let theirs = exchange.swap("what arrived of a burst", &own)?;
+        Ok((own, theirs))
+    }
+
+    /// Sends some probes; returns how many left.
+    fn send(
+        &self,
+        burst: &Burst,
+        probes: std::ops::Range<u32>,
+        destinations: &[UdDestination],
+    ) -> Result<u32, DoctorError> {
+        let base = RECEIVES * (HEADER + PROBE_BYTES);
+        let mut payload = [0x5a; PROBE_BYTES];
+        let count = probes.len();
+        for (slot, probe) in probes.enumerate() {
+            let start = base + slot * PROBE_BYTES;
+            Stamp { burst: burst.number, probe }.write(&mut payload);
+            let written = self.region.write(start, &payload);
+            debug_assert!(written.is_ok(), "probes lie inside the region");
+            let element = [self.region.element(start..start + PROBE_BYTES)];
+            let Some(to) = destinations.get(probe as usize % destinations.len().max(1)) else { break };
+            self.qp.post_send(&SendWr::new(probe.into(), SendOp::Send, &element).to(*to))?;
+        }
+        let mut done = [Wc::default(); 64];
+        let (mut completed, mut sent) = (0, 0);
+        while completed < count {
+            let found = match self.send_cq.wait(&mut done, Some(Duration::from_secs(5))) {
+                Ok(found) => found,
+                Err(WaitError::TimedOut) => return Err(DoctorError::NothingLeaves),
+                Err(error) => return Err(error.into()),
+            };
+            completed += found;
+            sent += done.iter().take(found).filter(|wc| wc.status == WcStatus::Success).count() as u32;
+        }
+        Ok(sent)
+    }
+
+    /// Takes in what arrives until all of a chunk are here or nothing comes any more.
+    fn drain(
+        &self,
+        burst: &Burst,
+        chunk: std::ops::Range<u32>,
+        progress: &mut Progress,
+    ) -> Result<(), DoctorError> {
+        let mut last = Instant::now();
+        let mut done = [Wc::default(); 64];
+        while last.elapsed() < QUIET {
+            let found = match self.recv_cq.wait(&mut done, Some(Duration::from_millis(2))) {
+                Ok(found) => found,
+                Err(WaitError::TimedOut) => 0,
+                Err(error) => return Err(error.into()),
+            };
+            for wc in done.iter().take(found) {
+                last = Instant::now();
+                self.take(burst, wc, progress)?;
+            }
+            let range = chunk.start as usize..chunk.end as usize;
+            if progress.arrived.get(range).is_some_and(|chunk| chunk.iter().all(|arrived| *arrived)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self, burst: &Burst, wc: &Wc, progress: &mut Progress) -> Result<(), DoctorError> {
+        let slot = wc.wr_id as usize;
+        let mut start = [0; Stamp::LEN];
+        let is_read = self.region.read(slot * (HEADER + PROBE_BYTES) + HEADER, &mut start).is_ok();
+        self.post_receive(slot)?;
+        let is_whole = wc.status == WcStatus::Success && wc.byte_len as usize == HEADER + PROBE_BYTES;
+        let stamp = Stamp::read(&start).filter(|stamp| is_read && is_whole && stamp.burst == burst.number);
+        let Some(stamp) = stamp else { return Ok(()) };
+        let Some(arrived) = progress.arrived.get_mut(stamp.probe as usize) else { return Ok(()) };
+        if std::mem::replace(arrived, true) {
+            progress.observation.duplicates += 1;
+            return Ok(());
+        }
+        progress.observation.intact += 1;
+        if progress.highest.is_some_and(|highest| stamp.probe < highest) {
+            progress.observation.late += 1;
+        }
+        progress.highest = progress.highest.max(Some(stamp.probe));
+        Ok(())
+    }
+
+    /// Adds what the counters and the headers say.
+    fn conclude(&self, burst: &Burst, mut observation: Observation, before: &Snapshot) -> Observation {
+        let since = Snapshot::of(&self.context).since(before);
+        for (name, value) in since.iter() {
+            match name {
+                // Damage may also strike what has to be read before the ICRC is checked.
+                "rx_icrc_encapsulated"
+                | "drop_short"
+                | "drop_bad_length"
+                | "drop_bad_version"
+                | "drop_unknown_opcode"
+                | "drop_malformed" => observation.damaged += value,
+                _ if name.ends_with("_rx_overflow") => observation.overflow += value,
+                _ => {}
+            }
+        }
+        for (stamp, path) in self.log.take().probes {
+            if stamp.burst != burst.number || stamp.probe >= burst.count {
+                continue;
+            }
+            let (sent, seen) = (burst.class_of(stamp.probe), path.traffic_class);
+            let known = observation.classes.iter_mut().find(|(a, b, _)| (*a, *b) == (sent, seen));
+            match known {
+                Some((_, _, count)) => *count += 1,
+                None => observation.classes.push((sent, seen, 1)),
+            }
+            let source = (path.source, path.source_port);
+            if !observation.sources.contains(&source) && observation.sources.len() < 8 {
+                observation.sources.push(source);
+            }
+            let lowest = observation.hop_limit.map_or(path.hop_limit, |lowest| lowest.min(path.hop_limit));
+            observation.hop_limit = Some(lowest);
+            if !observation.flow_labels.contains(&path.flow_label) && observation.flow_labels.len() < 8 {
+                observation.flow_labels.push(path.flow_label);
+            }
+        }
+        observation
+    }
+}

@@ -1,0 +1,16 @@
+//! What the command `roce` does, without its command line: measurements, the programs that meet perftest, libibverbs'
+//! ping-pongs and rping, the doctor, the bridge and the plots.
+//!
+//! Each tool is a module with a plan (what the user asked for) and functions that carry it out over a
+//! [`Context`](roce::verbs::Context). Nothing here reads a command line or writes to a terminal.
+
+#[expect(missing_docs, reason = "its counters and settings were private until they had a crate of their own")]
+pub mod bridge;
+pub mod doctor;
+pub mod exchange;
+pub mod limit;
+pub mod measure;
+pub mod perf;
+pub mod pingpong;
+pub mod plot;
+pub mod rping;

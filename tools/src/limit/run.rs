@@ -1,0 +1,314 @@
+//! Both sides of the measurement.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant as StdInstant};
+
+use roce_packet::{Encapsulation, Path, Qpn, flow};
+use roce_transport::Transmit;
+
+use super::frames::{MIN_PAYLOAD, OVERHEAD, Purpose, read, set_number, template};
+use super::{Introduction, Latency, LimitError, Outcome, Plan, Row, tcp};
+use crate::exchange::Exchange;
+use roce_device::Clock;
+use roce_device::Device;
+
+/// How long nothing may arrive.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// Frames that one credit stands for.
+const CREDIT_EVERY: u64 = 16;
+/// After so long without a credit, what is under way is taken for lost.
+const LOST_AFTER: Duration = Duration::from_millis(100);
+
+/// A device and the way to the other one.
+struct End<'a> {
+    device: &'a mut dyn Device,
+    path: Path,
+    clock: Clock,
+}
+
+/// Measures, as the side that sends.
+///
+/// # Errors
+///
+/// The other side is gone, nothing arrives, or the device failed.
+pub fn client(device: &mut dyn Device, exchange: Exchange, plan: &Plan) -> Result<Outcome, LimitError> {
+    let mut exchange = exchange;
+    exchange.send("the plan", plan)?;
+    let (mut end, peer) = introduce(device, &mut exchange, plan)?;
+    // What comes before the first frame, such as ARP or a link that is just coming up, is no part of a measurement.
+    ping(&mut end, &mut exchange, 1)?;
+    let mut rows = Vec::new();
+    for size in &plan.sizes {
+        rows.push(blast(&mut end, &mut exchange, plan, *size)?);
+    }
+    let latency =
+        if plan.round_trips > 0 { Some(ping(&mut end, &mut exchange, plan.round_trips)?) } else { None };
+    let mut outcome = Outcome {
+        kinds: [end.device.capabilities().kind.to_owned(), peer.kind],
+        rows,
+        latency,
+        tcp_gigabits_per_s: None,
+        tcp_latency: None,
+    };
+    if plan.tcp {
+        let (gigabits, latency) =
+            tcp::client(&mut exchange, end.path.source, peer.address, plan.round_trips)?;
+        (outcome.tcp_gigabits_per_s, outcome.tcp_latency) = (Some(gigabits), latency);
+    }
+    Ok(outcome)
+}
+
+/// Serves one client.
+///
+/// # Errors
+///
+/// As [`client`].
+pub fn serve(device: &mut dyn Device, exchange: Exchange) -> Result<Plan, LimitError> {
+    let mut exchange = exchange;
+    let plan: Plan = exchange.receive_first("the plan")?;
+    let (mut end, peer) = introduce(device, &mut exchange, &plan)?;
+    answer(&mut end, &mut exchange)?;
+    for _ in &plan.sizes {
+        absorb(&mut end, &mut exchange)?;
+    }
+    if plan.round_trips > 0 {
+        answer(&mut end, &mut exchange)?;
+    }
+    if plan.tcp {
+        tcp::serve(&mut exchange, end.path.source, peer.address)?;
+    }
+    Ok(plan)
+}
+
+/// Kernel TCP takes addresses of the kernel's.
+fn check_kernel_has(device: &mut dyn Device) -> Result<(), LimitError> {
+    match device.host_tcp() {
+        Some(_) => Err(LimitError::Plan(
+            "the addresses of this device are not the kernel's, so kernel TCP cannot be measured between them; leave \
+             --tcp out, and measure it on the interface below with --device udp:ADDRESS"
+                .into(),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn introduce<'a>(
+    device: &'a mut dyn Device,
+    exchange: &mut Exchange,
+    plan: &Plan,
+) -> Result<(End<'a>, Introduction), LimitError> {
+    if plan.tcp {
+        check_kernel_has(device)?;
+    }
+    let capabilities = device.capabilities();
+    let ip_overhead = if device.addresses().iter().any(IpAddr::is_ipv4) { 28 } else { 48 };
+    let room = capabilities.link_mtu.saturating_sub(ip_overhead).min(capabilities.max_datagram);
+    let own = Introduction {
+        kind: capabilities.kind.to_owned(),
+        address: device
+            .addresses()
+            .first()
+            .copied()
+            .ok_or_else(|| LimitError::Plan("the device has no address".into()))?,
+        max_payload: room.saturating_sub(OVERHEAD),
+    };
+    let peer: Introduction = exchange.swap("the introduction", &own)?;
+    let largest = own.max_payload.min(peer.max_payload);
+    if let Some(size) = plan.sizes.iter().find(|size| !(MIN_PAYLOAD..=largest).contains(size)) {
+        return Err(LimitError::Plan(format!(
+            "frames with {size} bytes of payload: choose {MIN_PAYLOAD} to {largest}, which is what both links carry"
+        )));
+    }
+    let same_version = |address: &&IpAddr| address.is_ipv4() == peer.address.is_ipv4();
+    let Some(source) = device.addresses().iter().find(same_version).copied() else {
+        let own = own.address.to_string();
+        return Err(LimitError::Family { own, peer: peer.address });
+    };
+    let mut path = Path {
+        encapsulation: Encapsulation::RoceV2,
+        source,
+        destination: peer.address,
+        source_port: 0,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+        vlan: device.vlan(0),
+    };
+    let wanted = flow::flow_label_to_port(flow::qp_pair_flow_label(Qpn::new(1), Qpn::new(2)));
+    path.source_port =
+        device.bind_source_port(&path, wanted).map_err(|error| LimitError::Io { what: "the path", error })?;
+    Ok((End { device, path, clock: Clock::start() }, peer))
+}
+
+impl End<'_> {
+    /// Sends one frame if there is room for it.
+    fn send(&mut self, template: &[u8], number: u64) -> bool {
+        let now = self.clock.now();
+        let Some(slot) = self.device.slot() else { return false };
+        let Some(room) = slot.buffer.get_mut(..template.len()) else { return false };
+        room.copy_from_slice(template);
+        set_number(room, number);
+        let identification = slot.batch.identification(&self.path, template.len());
+        self.device.commit(now, &Transmit { path: self.path, len: template.len(), identification });
+        true
+    }
+
+    fn flush(&mut self) -> Result<(), LimitError> {
+        let now = self.clock.now();
+        self.device.flush(now).map_err(|error| LimitError::Io { what: "sending", error })
+    }
+
+    /// Receives one burst: what each frame is for and its number.
+    fn receive(&mut self, mut sink: impl FnMut(Purpose, u64)) -> Result<usize, LimitError> {
+        let now = self.clock.now();
+        let source = self.path.destination;
+        let mut take = |received: &roce_transport::Received<'_>| {
+            if received.path.source == source
+                && let Some((purpose, number)) = read(received.head)
+            {
+                sink(purpose, number);
+            }
+        };
+        self.device
+            .receive(now, &mut take)
+            .map_err(|error: io::Error| LimitError::Io { what: "receiving", error })
+    }
+}
+
+/// Many frames one way, never more than the window without a credit.
+fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -> Result<Row, LimitError> {
+    let frame = template(&end.path, Purpose::Data, size);
+    exchange.barrier()?;
+    let start = StdInstant::now();
+    let mut last_credit = start;
+    let (mut sent, mut settled) = (0, 0);
+    while settled < plan.frames {
+        let before = settled;
+        while sent < plan.frames && sent - settled < plan.window && end.send(&frame, sent) {
+            sent += 1;
+        }
+        end.flush()?;
+        end.receive(|purpose, number| {
+            if purpose == Purpose::Credit {
+                settled = settled.max(number.min(sent));
+            }
+        })?;
+        if settled > before {
+            last_credit = StdInstant::now();
+        } else if last_credit.elapsed() > LOST_AFTER {
+            if settled == 0 && start.elapsed() > PATIENCE {
+                return Err(LimitError::Silence { sent });
+            }
+            if sent == plan.frames {
+                break;
+            }
+            if settled > 0 {
+                settled = sent;
+                last_credit = StdInstant::now();
+            }
+        }
+    }
+    let elapsed_s = start.elapsed().as_secs_f64();
+    // How many really came.
+    exchange.send("the end of the frames", &sent)?;
+    let arrived: u64 = exchange.receive("the number of frames that arrived")?;
+    let bits = arrived as f64 * size as f64 * 8.0;
+    Ok(Row {
+        size,
+        datagram_bytes: frame.len(),
+        sent,
+        arrived,
+        elapsed_s,
+        gigabits_per_s: bits / elapsed_s / 1e9,
+        frames_per_s: arrived as f64 / elapsed_s,
+    })
+}
+
+/// The other side of [`blast`].
+fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), LimitError> {
+    let credit = template(&end.path, Purpose::Credit, MIN_PAYLOAD);
+    exchange.barrier()?;
+    let (mut arrived, mut next, mut told) = (0, 0, 0);
+    let mut idle = 0_u32;
+    loop {
+        let count = end.receive(|purpose, number| {
+            if purpose == Purpose::Data {
+                arrived += 1;
+                next = next.max(number + 1);
+            }
+        })?;
+        let is_owed = next - told >= CREDIT_EVERY || count == 0 && next > told;
+        if is_owed && end.send(&credit, next) {
+            told = next;
+        }
+        // Also where nothing is owed: a device with a host of its own has answers to send, for example to ARP.
+        if is_owed || count == 0 {
+            end.flush()?;
+        }
+        idle = if count == 0 { idle + 1 } else { 0 };
+        // The other side has nothing more to send when it says so.
+        if idle > 0 && idle.is_multiple_of(1024) && exchange.has_input()? {
+            let _: u64 = exchange.receive("the end of the frames")?;
+            exchange.send("the number of frames that arrived", &arrived)?;
+            return Ok(());
+        }
+    }
+}
+
+/// One frame there and back so often; until the first one is back, any number more.
+fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<Latency, LimitError> {
+    let frame = template(&end.path, Purpose::Ping, MIN_PAYLOAD);
+    exchange.barrier()?;
+    let begin = StdInstant::now();
+    let mut times = Vec::with_capacity(round_trips as usize);
+    let mut number = 0;
+    while number < round_trips || times.is_empty() {
+        let start = StdInstant::now();
+        let _ = end.send(&frame, number);
+        end.flush()?;
+        let mut is_back = false;
+        while !is_back && start.elapsed() < LOST_AFTER {
+            end.receive(|purpose, found| is_back |= purpose == Purpose::Pong && found == number)?;
+        }
+        if is_back {
+            times.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
+        } else if times.is_empty() && begin.elapsed() > PATIENCE {
+            return Err(LimitError::Silence { sent: number + 1 });
+        }
+        number += 1;
+    }
+    exchange.send("the end of the round trips", &0_u64)?;
+    Ok(latency(&mut times))
+}
+
+/// Least, median and 99th percentile of a set of times, which may not be empty.
+pub(super) fn latency(times: &mut [f64]) -> Latency {
+    times.sort_by(f64::total_cmp);
+    let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(f64::NAN);
+    Latency { least_us: at(0.0), median_us: at(0.5), p99_us: at(0.99) }
+}
+
+fn answer(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), LimitError> {
+    let frame = template(&end.path, Purpose::Pong, MIN_PAYLOAD);
+    exchange.barrier()?;
+    let mut idle = 0_u32;
+    loop {
+        let mut ping = None;
+        end.receive(|purpose, number| {
+            if purpose == Purpose::Ping {
+                ping = Some(number);
+            }
+        })?;
+        if let Some(number) = ping {
+            let _ = end.send(&frame, number);
+        }
+        // Also without a ping: the host behind the device may have an answer.
+        end.flush()?;
+        idle = if ping.is_none() { idle + 1 } else { 0 };
+        if idle > 0 && idle.is_multiple_of(4096) && exchange.has_input()? {
+            let _: u64 = exchange.receive("the end of the round trips")?;
+            return Ok(());
+        }
+    }
+}

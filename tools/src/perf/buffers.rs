@@ -1,0 +1,231 @@
+//! Memory of one side, and where in it messages lie.
+
+use roce_transport::{Access, RKey, Sge};
+
+use super::content::{Pattern, STAMP};
+use super::{Connection, Plan, Test, Verb};
+use crate::exchange::perftest::{Agreement, Role};
+use roce::verbs::{MemoryRegion, ProtectionDomain, VerbsError};
+
+/// The 40 bytes in front of what a UD queue pair receives.
+pub(super) const GRH: usize = 40;
+/// Behind what a peer may write to: nobody does.
+const GUARD: usize = 64;
+/// What it holds.
+const GUARD_BYTE: u8 = 0xa5;
+/// Receives and READs of large messages have buffers of their own up to so many bytes.
+const BUDGET: usize = 64 << 20;
+
+/// Where messages of one size lie: the originals spread small ones over a buffer, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Geometry {
+    pub(super) size: usize,
+    /// Bytes from one message to the next.
+    step: usize,
+    /// Messages until they begin anew.
+    pub(super) slots: usize,
+}
+
+impl Geometry {
+    pub(super) fn new(plan: &Plan, agreement: &Agreement, size: usize) -> Self {
+        let step = size.next_multiple_of(agreement.cache_line);
+        let is_spread = plan.test == Test::Bandwidth && size <= agreement.cycle / 2;
+        Self { size, step, slots: if is_spread { agreement.cycle / step } else { 1 } }
+    }
+
+    /// Where message `number` begins.
+    pub(super) fn offset(&self, number: u64) -> usize {
+        (number % self.slots as u64) as usize * self.step
+    }
+
+    /// The number of the last message of `count` that went to a slot.
+    pub(super) fn last_in(&self, slot: usize, count: u64) -> Option<u64> {
+        let (slot, slots) = (slot as u64, self.slots as u64);
+        (slot < count).then(|| (count - 1 - slot) / slots * slots + slot)
+    }
+}
+
+/// Regions of one side, for all queue pairs and sizes.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    /// Bytes of the areas below that one queue pair has.
+    area: usize,
+    /// What is sent.
+    body: MemoryRegion,
+    /// The numbers of messages, which go in front.
+    stamps: MemoryRegion,
+    tx_depth: usize,
+    /// What the peer accesses.
+    pub(super) exposed: MemoryRegion,
+    /// Where READs, atomics and receives land.
+    landing: MemoryRegion,
+    num_qp: usize,
+    depth: usize,
+    skip: usize,
+    pub(super) pattern: Pattern,
+}
+
+impl Buffers {
+    pub(super) fn new(
+        pd: &ProtectionDomain,
+        plan: &Plan,
+        agreement: &Agreement,
+        sizes: &[usize],
+        role: Role,
+    ) -> Result<Self, VerbsError> {
+        let largest = sizes.iter().copied().max().unwrap_or(1);
+        let area = largest.max(agreement.cycle).next_multiple_of(agreement.cache_line);
+        let stride = (area + GUARD).next_multiple_of(4096);
+        let num_qp = plan.num_qp;
+        let access = match plan.verb {
+            Verb::Write => Access::REMOTE_WRITE,
+            Verb::Read => Access::REMOTE_READ,
+            Verb::Atomic => Access::REMOTE_ATOMIC,
+            Verb::Send => Access::empty(),
+        };
+        let pattern = Pattern::new(area);
+        let is_posting = matches!(plan.verb, Verb::Write | Verb::Send);
+        let body = pd.allocate(if is_posting { num_qp * area } else { 1 }, Access::LOCAL_WRITE)?;
+        let stamps = pd.allocate(num_qp * plan.tx_depth * STAMP, Access::LOCAL_WRITE)?;
+        let is_exposed = plan.verb != Verb::Send;
+        let exposed =
+            pd.allocate(if is_exposed { num_qp * stride } else { 1 }, access | Access::LOCAL_WRITE)?;
+        let skip = if plan.connection == Connection::Ud { GRH } else { 0 };
+        let depth = if plan.verb == Verb::Send { plan.rx_depth } else { plan.tx_depth };
+        let landing =
+            sizes.iter().map(|size| num_qp * depth_for(*size, skip, depth, num_qp) * room(*size, skip));
+        let landing = pd
+            .allocate(landing.max().filter(|_| plan.verb != Verb::Write).unwrap_or(1), Access::LOCAL_WRITE)?;
+        let tx_depth = plan.tx_depth;
+        let buffers = Self { area, body, stamps, tx_depth, exposed, landing, num_qp, depth, skip, pattern };
+        for qp in 0..num_qp {
+            let bytes = buffers.pattern.area(role, qp, area);
+            if is_posting {
+                put(&buffers.body, qp * area, &bytes);
+            }
+            if is_exposed {
+                if plan.verb == Verb::Read {
+                    put(&buffers.exposed, buffers.exposed_offset(qp), &bytes);
+                }
+                put(&buffers.exposed, buffers.exposed_offset(qp) + area, &[GUARD_BYTE; GUARD]);
+            }
+        }
+        Ok(buffers)
+    }
+
+    /// Where in its region the memory that a peer accesses through this queue pair begins.
+    pub(super) fn exposed_offset(&self, qp: usize) -> usize {
+        qp * (self.area + GUARD).next_multiple_of(4096)
+    }
+
+    /// The same as a peer has to know it.
+    pub(super) fn advertised(&self, qp: usize) -> (u64, RKey) {
+        (self.exposed.addr() + self.exposed_offset(qp) as u64, self.exposed.rkey())
+    }
+
+    /// The elements of message `number`, which holds its number from now on.
+    pub(super) fn message(&self, qp: usize, geometry: &Geometry, number: u64) -> ([Sge; 2], usize) {
+        let stamp = (qp * self.tx_depth + (number % self.tx_depth as u64) as usize) * STAMP;
+        put(&self.stamps, stamp, &number.to_le_bytes());
+        let (first, start) = (geometry.size.min(STAMP), qp * self.area + geometry.offset(number));
+        let stamp = self.stamps.element(stamp..stamp + first);
+        if geometry.size <= STAMP {
+            return ([stamp, Sge::default()], 1);
+        }
+        ([stamp, self.body.element(start + first..start + geometry.size)], 2)
+    }
+
+    /// The same as bytes.
+    pub(super) fn message_bytes(&self, qp: usize, geometry: &Geometry, number: u64) -> Vec<u8> {
+        let mut bytes = vec![0; geometry.size];
+        take(&self.body, qp * self.area + geometry.offset(number), &mut bytes);
+        for (byte, stamp) in bytes.iter_mut().zip(number.to_le_bytes()) {
+            *byte = stamp;
+        }
+        bytes
+    }
+
+    /// Puts bytes into the buffer that is sent from, for latency tests, and returns the element.
+    pub(super) fn set_message(&self, bytes: &[u8]) -> Sge {
+        put(&self.body, 0, bytes);
+        self.body.element(0..bytes.len())
+    }
+
+    /// How many messages of this size can land at once on each queue pair.
+    pub(super) fn landing_slots(&self, size: usize) -> usize {
+        depth_for(size, self.skip, self.depth, self.num_qp)
+    }
+
+    fn landing_offset(&self, qp: usize, size: usize, number: u64) -> usize {
+        let slots = self.landing_slots(size);
+        (qp * slots + (number % slots as u64) as usize) * room(size, self.skip)
+    }
+
+    /// Where message `number` lands, with the header in front of it on UD.
+    pub(super) fn landing(&self, qp: usize, size: usize, number: u64) -> Sge {
+        let start = self.landing_offset(qp, size, number);
+        self.landing.element(start..start + self.skip + size)
+    }
+
+    /// Reads from `start` of the message that landed.
+    pub(super) fn landed(&self, qp: usize, size: usize, number: u64, start: usize, out: &mut [u8]) {
+        take(&self.landing, self.landing_offset(qp, size, number) + self.skip + start, out);
+    }
+
+    /// Makes sure that what landed is not taken for the next one.
+    pub(super) fn scribble(&self, qp: usize, size: usize, number: u64) {
+        let start = self.landing_offset(qp, size, number) + self.skip;
+        let mut bytes = [0; STAMP];
+        let bytes = &mut bytes[..size.min(STAMP)];
+        take(&self.landing, start, bytes);
+        bytes.iter_mut().for_each(|byte| *byte = !*byte);
+        put(&self.landing, start, bytes);
+    }
+
+    /// Zeroes what peers write to.
+    pub(super) fn clear_exposed(&self, qp: usize) {
+        put(&self.exposed, self.exposed_offset(qp), &vec![0; self.area]);
+    }
+
+    /// Where somebody wrote behind the memory of this queue pair.
+    pub(super) fn broken_guard(&self, qp: usize) -> Option<(usize, u8)> {
+        let mut guard = [0; GUARD];
+        take(&self.exposed, self.exposed_offset(qp) + self.area, &mut guard);
+        let at = guard.iter().position(|byte| *byte != GUARD_BYTE)?;
+        Some((self.area + at, guard[at]))
+    }
+}
+
+fn room(size: usize, skip: usize) -> usize {
+    (size + skip).next_multiple_of(64)
+}
+
+fn depth_for(size: usize, skip: usize, depth: usize, num_qp: usize) -> usize {
+    (BUDGET / room(size, skip) / num_qp).clamp(2, depth.max(2))
+}
+
+pub(super) fn put(region: &MemoryRegion, at: usize, bytes: &[u8]) {
+    let written = region.write(at, bytes);
+    debug_assert!(written.is_ok(), "buffers lie inside their regions");
+}
+
+pub(super) fn take(region: &MemoryRegion, at: usize, out: &mut [u8]) {
+    let read = region.read(at, out);
+    debug_assert!(read.is_ok(), "buffers lie inside their regions");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_message_of_each_slot() {
+        let geometry = Geometry { size: 64, step: 64, slots: 4 };
+        assert_eq!(
+            (0..4).map(|slot| geometry.last_in(slot, 6)).collect::<Vec<_>>(),
+            [Some(4), Some(5), Some(2), Some(3)]
+        );
+        assert_eq!(geometry.last_in(2, 2), None);
+        assert_eq!((geometry.offset(5), geometry.offset(4)), (64, 0));
+    }
+}

@@ -1,0 +1,161 @@
+//! What messages contain, and whether they do.
+
+use std::ops::Range;
+
+use crate::exchange::perftest::Role;
+
+/// Bytes at the start of a message that hold its number.
+pub(super) const STAMP: usize = 8;
+/// Messages up to this size are always looked at from the first byte to the last.
+const SMALL: usize = 4096;
+/// Of larger messages one of so many, ...
+const EVERY: u64 = 16;
+/// ... and of the others so many bytes at both ends.
+const ENDS: usize = 64;
+
+/// The bytes that we fill buffers with: the same at each offset, but for a difference for each side and queue
+/// pair.
+#[derive(Debug)]
+pub(super) struct Pattern(Vec<u8>);
+
+impl Pattern {
+    pub(super) fn new(len: usize) -> Self {
+        let byte = |index: usize| (index * 31 + (index >> 8) + (index >> 16) * 7) as u8;
+        Self((0..len).map(byte).collect())
+    }
+
+    /// The content of a whole area.
+    pub(super) fn area(&self, role: Role, qp: usize, len: usize) -> Vec<u8> {
+        let tone = tone(role, qp);
+        self.0.iter().take(len).map(|byte| byte.wrapping_add(tone)).collect()
+    }
+
+    /// Where `bytes`, which begin at `start` of the message that was sent from `offset` of the area, differ
+    /// from what that message contains. Messages that were READ have no number.
+    pub(super) fn wrong(
+        &self,
+        from: (Role, usize),
+        offset: usize,
+        number: Option<u64>,
+        start: usize,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let tone = tone(from.0, from.1);
+        let stamp = number.map(u64::to_le_bytes);
+        let stamped = if stamp.is_some() { STAMP.saturating_sub(start).min(bytes.len()) } else { 0 };
+        if let Some(stamp) = stamp
+            && let Some(at) = (0..stamped).find(|at| bytes[*at] != stamp[start + at])
+        {
+            return Some(start + at);
+        }
+        let known = self.0.get(offset + start..).unwrap_or_default();
+        if known.len() < bytes.len() {
+            return Some(start + known.len());
+        }
+        let differs = |(byte, known): (&u8, &u8)| *byte != known.wrapping_add(tone);
+        let at = bytes[stamped..].iter().zip(&known[stamped..]).position(differs)?;
+        Some(start + stamped + at)
+    }
+}
+
+fn tone(role: Role, qp: usize) -> u8 {
+    (qp as u8).wrapping_mul(17).wrapping_add(if role == Role::Client { 1 } else { 102 })
+}
+
+/// Which bytes of message `number` are looked at.
+pub(super) fn pieces(size: usize, number: u64) -> [Range<usize>; 2] {
+    if size <= SMALL || number.is_multiple_of(EVERY) { [0..size, 0..0] } else { [0..ENDS, size - ENDS..size] }
+}
+
+/// What an original has sent so far. Its buffers hold random bytes that never change, and it sends them in turn
+/// from a number of places that is known.
+#[derive(Debug)]
+pub(super) struct Learned {
+    places: usize,
+    known: Vec<Vec<u8>>,
+}
+
+impl Learned {
+    pub(super) fn new(places: usize) -> Self {
+        Self { places, known: Vec::new() }
+    }
+
+    /// Whether a whole message has to be shown to [`Self::learn`].
+    pub(super) fn wants(&self) -> bool {
+        self.known.len() < self.places
+    }
+
+    /// Takes a whole message. Returns where it is wrong.
+    pub(super) fn learn(&mut self, number: u64, bytes: &[u8]) -> Option<usize> {
+        let at = self.wrong(number, 0, bytes)?;
+        if self.wants() {
+            self.known.push(bytes.to_vec());
+            return None;
+        }
+        Some(at)
+    }
+
+    /// Where bytes that begin at `start` of a message differ from all that is known.
+    pub(super) fn wrong(&self, number: u64, start: usize, bytes: &[u8]) -> Option<usize> {
+        let mut first = None;
+        let begin = (number % self.places as u64) as usize;
+        for place in 0..self.known.len() {
+            let known = &self.known[(begin + place) % self.known.len()];
+            let known = known.get(start..start + bytes.len()).unwrap_or_default();
+            if known == bytes {
+                return None;
+            }
+            let at = bytes.iter().zip(known).position(|(one, other)| one != other);
+            first = first.or(Some(start + at.unwrap_or(known.len())));
+        }
+        first.or(Some(start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_byte_number_queue_pair_or_side_is_seen() {
+        let pattern = Pattern::new(8192);
+        let area = pattern.area(Role::Client, 3, 8192);
+        let mut message = area[64..164].to_vec();
+        message[..STAMP].copy_from_slice(&7_u64.to_le_bytes());
+        let wrong = |bytes: &[u8]| pattern.wrong((Role::Client, 3), 64, Some(7), 0, bytes);
+        assert_eq!(wrong(&message), None);
+        for at in 0..100 {
+            message[at] ^= 0x40;
+            assert_eq!(wrong(&message), Some(at));
+            message[at] ^= 0x40;
+        }
+        assert_eq!(pattern.wrong((Role::Client, 3), 64, Some(8), 0, &message), Some(0));
+        assert_eq!(pattern.wrong((Role::Client, 2), 64, Some(7), 0, &message), Some(8));
+        assert_eq!(pattern.wrong((Role::Server, 3), 64, Some(7), 0, &message), Some(8));
+        assert_eq!(pattern.wrong((Role::Client, 3), 128, Some(7), 0, &message), Some(8));
+        assert_eq!(pattern.wrong((Role::Client, 3), 64, Some(7), 90, &message[90..]), None);
+        assert_eq!(pattern.wrong((Role::Client, 3), 64, Some(7), 4, &message[4..6]), None);
+        assert_eq!(pattern.wrong((Role::Client, 3), 0, None, 0, &area[..5]), None);
+        assert_eq!(pattern.wrong((Role::Client, 3), 8190, None, 0, &[0; 4]), Some(2));
+    }
+
+    #[test]
+    fn an_original_may_send_from_as_many_places_as_it_has() {
+        let mut learned = Learned::new(2);
+        assert!(learned.wants());
+        assert_eq!(learned.learn(0, b"one"), None);
+        assert_eq!(learned.learn(1, b"two"), None);
+        assert!(!learned.wants());
+        assert_eq!(learned.learn(2, b"one"), None);
+        assert_eq!(learned.wrong(3, 1, b"wo"), None);
+        assert_eq!(learned.learn(3, b"twa"), Some(2));
+        assert_eq!(learned.learn(3, b"longer"), Some(0));
+    }
+
+    #[test]
+    fn small_messages_are_looked_at_as_a_whole() {
+        assert_eq!(pieces(4096, 3), [0..4096, 0..0]);
+        assert_eq!(pieces(65_536, 3), [0..64, 65_472..65_536]);
+        assert_eq!(pieces(65_536, 32), [0..65_536, 0..0]);
+    }
+}

@@ -1,0 +1,406 @@
+//! The bandwidth and latency tests of perftest (`ib_write_bw`, `ib_send_lat` and so on), client and server: they
+//! talk to the originals.
+//!
+//! The originals check nothing of what arrives. We do: with one of us on the other side every message carries
+//! its number and a known content; with an original, whose buffers hold random bytes that never change, what
+//! arrives must be what has arrived before.
+
+mod bandwidth;
+mod buffers;
+mod content;
+mod latency;
+mod meeting;
+mod receiver;
+mod sender;
+mod session;
+mod statistics;
+mod verify;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use roce_packet::PathMtu;
+use roce_transport::{Cause, QpType, WcStatus};
+use serde::Serialize;
+
+use roce::observe::advice;
+use roce::verbs::{ConnectionError, VerbsError, WaitError};
+
+pub use meeting::Meeting;
+pub use session::{Row, Session};
+pub use statistics::{Bandwidth, Latency, Rate};
+
+/// The TCP port of the originals.
+pub const PORT: u16 = 18_515;
+/// The largest size of `-a`: 8 MiB.
+const LARGEST: usize = 1 << 23;
+
+/// What is measured with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// RDMA WRITE.
+    Write,
+    /// SEND.
+    Send,
+    /// RDMA READ.
+    Read,
+    /// Atomic operations of 8 bytes.
+    Atomic,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+pub enum Test {
+    /// Bandwidth.
+    #[value(name = "bw")]
+    #[serde(rename = "bw")]
+    Bandwidth,
+    /// Latency.
+    #[value(name = "lat")]
+    #[serde(rename = "lat")]
+    Latency,
+}
+
+/// Transport of the queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Connection {
+    /// Reliable connection.
+    #[value(name = "RC")]
+    Rc,
+    /// Unreliable connection.
+    #[value(name = "UC")]
+    Uc,
+    /// Unreliable datagram.
+    #[value(name = "UD")]
+    Ud,
+}
+
+/// Which atomic operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+pub enum AtomicOp {
+    /// Adds 1.
+    #[value(name = "FETCH_AND_ADD")]
+    #[serde(rename = "FETCH_AND_ADD")]
+    FetchAdd,
+    /// Replaces 0 by 0.
+    #[value(name = "CMP_AND_SWAP")]
+    #[serde(rename = "CMP_AND_SWAP")]
+    CompareSwap,
+}
+
+/// How long a test goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Length {
+    /// So many messages on each queue pair.
+    Iterations(u64),
+    /// So many seconds, of which some at both ends do not count.
+    Seconds {
+        /// All of them.
+        all: u64,
+        /// How many at each end do not count.
+        margin: u64,
+    },
+}
+
+/// Bytes of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Size {
+    /// So many.
+    Given(usize),
+    /// So many, or the path MTU if that is less and the transport is UD.
+    Default(usize),
+    /// Every power of two from 2 bytes to 8 MiB, or to the path MTU for UD.
+    All,
+}
+
+/// What both sides must agree on, and what each chooses.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The operation.
+    pub verb: Verb,
+    /// Bandwidth or latency.
+    pub test: Test,
+    /// Transport.
+    pub connection: Connection,
+    /// Bytes of a message.
+    pub size: Size,
+    /// How long.
+    pub length: Length,
+    /// Bandwidth: both sides send.
+    pub bidirectional: bool,
+    /// Queue pairs.
+    pub num_qp: usize,
+    /// Send requests under way on each queue pair.
+    pub tx_depth: usize,
+    /// Receives posted on each queue pair.
+    pub rx_depth: usize,
+    /// One send request of so many completes visibly.
+    pub cq_mod: usize,
+    /// READs and atomics under way on each queue pair.
+    pub out_reads: u8,
+    /// Messages of at most so many bytes are posted inline.
+    pub inline: usize,
+    /// Atomic operation.
+    pub atomic: AtomicOp,
+    /// Path MTU; `None` is the largest that the link carries.
+    pub mtu: Option<PathMtu>,
+    /// Index of the GID to send from.
+    pub gid_index: Option<usize>,
+    /// Whether rdma_cm connects the queue pairs.
+    pub rdma_cm: bool,
+    /// Local ACK timeout, 4.096 µs × 2^timeout.
+    pub timeout: u8,
+    /// Units of 10^9 bits instead of 2^20 bytes.
+    pub gigabits: bool,
+    /// Whether the peak bandwidth is wanted.
+    pub peak: bool,
+    /// How long nothing may happen before it is given up.
+    pub patience: Duration,
+}
+
+impl Plan {
+    /// The program that runs on the other side.
+    #[must_use]
+    pub fn program(&self) -> &'static str {
+        match (self.verb, self.test) {
+            (Verb::Write, Test::Bandwidth) => "ib_write_bw",
+            (Verb::Write, Test::Latency) => "ib_write_lat",
+            (Verb::Send, Test::Bandwidth) => "ib_send_bw",
+            (Verb::Send, Test::Latency) => "ib_send_lat",
+            (Verb::Read, Test::Bandwidth) => "ib_read_bw",
+            (Verb::Read, Test::Latency) => "ib_read_lat",
+            (Verb::Atomic, Test::Bandwidth) => "ib_atomic_bw",
+            (Verb::Atomic, Test::Latency) => "ib_atomic_lat",
+        }
+    }
+
+    /// The sizes that are measured, with this path MTU.
+    fn sizes(&self, mtu: PathMtu) -> Result<Vec<usize>, PerftestError> {
+        let most = if self.connection == Connection::Ud { mtu.bytes() } else { usize::MAX };
+        match self.size {
+            Size::Given(size) if size > most => Err(PerftestError::Plan(format!(
+                "{size} bytes do not fit into one UD message with path MTU {most} (-s, -m)"
+            ))),
+            Size::Given(size) => Ok(vec![size]),
+            Size::Default(size) => Ok(vec![size.min(most)]),
+            Size::All => {
+                let doubled = std::iter::successors(Some(2), |size| Some(size * 2));
+                Ok(doubled.take_while(|size| *size <= LARGEST.min(most)).collect())
+            }
+        }
+    }
+
+    fn is_reliable(&self) -> bool {
+        self.connection == Connection::Rc
+    }
+
+    fn iterations(&self) -> Option<u64> {
+        match self.length {
+            Length::Iterations(iterations) => Some(iterations),
+            Length::Seconds { .. } => None,
+        }
+    }
+
+    fn qp_type(&self) -> QpType {
+        match self.connection {
+            Connection::Rc => QpType::Rc,
+            Connection::Uc => QpType::Uc,
+            Connection::Ud => QpType::Ud,
+        }
+    }
+
+    /// Whether the plan can be carried out.
+    ///
+    /// # Errors
+    ///
+    /// What cannot, and which option changes it.
+    pub fn check(&self) -> Result<(), PerftestError> {
+        let wrong = |text: &str| Err(PerftestError::Plan(text.to_owned()));
+        match (self.connection, self.verb) {
+            (Connection::Uc, Verb::Read | Verb::Atomic) => {
+                return wrong("UC knows neither READ nor atomics; use -c RC");
+            }
+            (Connection::Ud, verb) if verb != Verb::Send => {
+                return wrong("UD knows only SEND; use -c RC or `roce perf send`");
+            }
+            (Connection::Uc, _) if self.rdma_cm => {
+                return wrong(
+                    "librdmacm connects no UC queue pairs, nor do the originals; leave out -R or use -c RC",
+                );
+            }
+            (Connection::Ud, _) if self.rdma_cm => {
+                return wrong(
+                    "UD queue pairs exchange their numbers over TCP here; leave out -R on both sides",
+                );
+            }
+            _ => {}
+        }
+        if self.verb == Verb::Atomic && !matches!(self.size, Size::Given(8) | Size::Default(8)) {
+            return wrong("atomics have 8 bytes; leave out -s and -a");
+        }
+        if matches!(self.size, Size::Given(size) if !(1..=1 << 30).contains(&size)) {
+            return wrong("choose a size of 1 byte to 1 GiB (-s)");
+        }
+        match self.length {
+            Length::Iterations(count) if !(5..=100_000_000).contains(&count) => {
+                return wrong("choose 5 to 100000000 iterations (-n)");
+            }
+            Length::Seconds { all, margin } if all <= 2 * margin || all > 86_400 => {
+                return wrong("choose 1 to 86400 seconds (-D), more than two margins (-f)");
+            }
+            Length::Seconds { .. } if self.size == Size::All => return wrong("-a does not go with -D"),
+            _ => {}
+        }
+        let is_latency = self.test == Test::Latency;
+        if is_latency && (self.bidirectional || self.num_qp != 1) {
+            return wrong("-b and -q are for bandwidth tests");
+        }
+        if !(1..=16_384).contains(&self.num_qp) {
+            return wrong("choose 1 to 16384 queue pairs (-q)");
+        }
+        if !(1..=32_768).contains(&self.tx_depth) || !(1..=32_768).contains(&self.rx_depth) {
+            return wrong("choose depths of 1 to 32768 (-t, -r)");
+        }
+        if !(1..=self.tx_depth).contains(&self.cq_mod) {
+            return wrong("choose 1 to the depth of the send queue for -Q");
+        }
+        if self.inline > roce_transport::MAX_INLINE {
+            return wrong("at most 512 bytes are posted inline (-I)");
+        }
+        if !(1..=128).contains(&self.out_reads) {
+            return wrong("choose 1 to 128 outstanding reads (-o)");
+        }
+        Ok(())
+    }
+}
+
+/// Why a test failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PerftestError {
+    /// A number of the plan is out of range.
+    #[error("{0}")]
+    Plan(String),
+    /// The exchange over TCP.
+    #[error(
+        "exchanging {what} with the other side: {error}; see what it says there, and whether {program} runs with the same \
+         options"
+    )]
+    Exchange {
+        /// What was being exchanged.
+        what: &'static str,
+        /// The program that should be there.
+        program: &'static str,
+        /// Why it failed.
+        error: std::io::Error,
+    },
+    /// The other side uses another kind of address.
+    #[error(
+        "the other side has the GID of {remote}, which this device has no address to reach from; choose a GID of the \
+         other IP version there (-x), or another --device here"
+    )]
+    GidMismatch {
+        /// Its address.
+        remote: IpAddr,
+    },
+    /// rdma_cm made no connection of a queue pair.
+    #[error("connecting a queue pair by rdma_cm: {0}")]
+    Connection(#[from] ConnectionError),
+    /// A verb.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// Waiting failed.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    /// Nothing happened.
+    #[error(
+        "nothing came for {} s after {done} of {expected} messages; {}",
+        .patience.as_secs(),
+        if *.reliable { "see whether the other side still runs" } else { "what is lost is not sent again on UC and UD" }
+    )]
+    Stalled {
+        /// Messages completed.
+        done: u64,
+        /// Messages expected.
+        expected: u64,
+        /// How long it was waited.
+        patience: Duration,
+        /// Whether the transport retransmits.
+        reliable: bool,
+    },
+    /// A work request failed.
+    #[error("a work request failed with {} ({cause:?}): {}", .status.name(), advice(*.status, *.cause))]
+    Completion {
+        /// How.
+        status: WcStatus,
+        /// Why.
+        cause: Cause,
+    },
+    /// Something arrived with the wrong content.
+    #[error(
+        "message {message} of {size} bytes on queue pair {qp} is wrong at byte {at}, which is {found:#04x}; no damage on \
+         the way does that, so record it with --pcap and report it"
+    )]
+    Content {
+        /// Queue pair, counted from 0.
+        qp: usize,
+        /// Message, counted from 0 for each size.
+        message: u64,
+        /// Bytes of a message.
+        size: usize,
+        /// Where.
+        at: usize,
+        /// What was found.
+        found: u8,
+    },
+    /// A message of another length.
+    #[error("message {message} has {found} bytes instead of {expected}; give both sides the same size (-s)")]
+    Length {
+        /// Which.
+        message: u64,
+        /// How long it should be.
+        expected: usize,
+        /// How long it is.
+        found: usize,
+    },
+    /// An atomic operation returned what no sequence of them returns.
+    #[error(
+        "atomic operation {message} on queue pair {qp} returned {found} instead of {expected}: it was not done once"
+    )]
+    Atomic {
+        /// Queue pair, counted from 0.
+        qp: usize,
+        /// Operation, counted from 0.
+        message: u64,
+        /// What it should have returned.
+        expected: u64,
+        /// What it did return.
+        found: u64,
+    },
+    /// The peer's atomics do not add up.
+    #[error(
+        "queue pair {qp} was to add {expected} and memory shows {found}: an operation was lost or done twice"
+    )]
+    Sum {
+        /// Queue pair, counted from 0.
+        qp: usize,
+        /// What was to be added.
+        expected: u64,
+        /// What was added.
+        found: u64,
+    },
+    /// Messages were lost on the way.
+    #[error("{received} of {sent} messages arrived on queue pair {qp}")]
+    Lost {
+        /// Queue pair, counted from 0.
+        qp: usize,
+        /// Messages sent.
+        sent: u64,
+        /// Messages received.
+        received: u64,
+    },
+}

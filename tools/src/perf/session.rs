@@ -1,0 +1,424 @@
+//! One side of a test: from the exchange before the first message to the one after the last.
+
+use std::io::{self, Read, Write};
+
+use roce_packet::Gid;
+use roce_transport::{QpCapabilities, UdDestination};
+use serde::Serialize;
+
+use super::buffers::Buffers;
+use super::statistics::Rate;
+use super::{Bandwidth, Latency, Length, Meeting, PerftestError, Plan, Size, Test, Verb};
+use super::{bandwidth, buffers::Geometry, latency};
+use crate::exchange::perftest::{Agreement, FIRST_KEYS, Keys, Link, Report, Role};
+use roce::verbs::{CompletionQueue, Context, QueuePair, QueuePairOptions};
+
+/// One queue pair and its peer.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) qp: QueuePair,
+    pub(super) local: Keys,
+    pub(super) remote: Keys,
+    pub(super) destination: Option<UdDestination>,
+    /// With rdma_cm: what connects it.
+    pub(super) connection: Option<roce::verbs::Connection>,
+}
+
+/// What this side has, but for the exchange.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) plan: Plan,
+    pub(super) role: Role,
+    pub(super) agreement: Agreement,
+    pub(super) context: Context,
+    pub(super) cq: CompletionQueue,
+    pub(super) buffers: Buffers,
+    pub(super) lanes: Vec<Lane>,
+}
+
+/// What was measured for one size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Bytes of a message.
+    pub size: usize,
+    /// Of a bandwidth test: of this side, or of both sides together if both send.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Bandwidth>,
+    /// Of a latency test.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
+    /// Packets that this side sent again.
+    pub retransmitted_packets: u64,
+}
+
+/// One block of the exchange, or what happens between two.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Keys,
+    Connect,
+    Barrier,
+}
+
+/// What comes before the first message. It differs from program to program.
+fn opening(plan: &Plan, meeting: &Meeting) -> Vec<Step> {
+    use Step::{Barrier, Connect, Keys};
+    let rest: &[Step] = match (plan.verb, plan.test) {
+        (Verb::Send, _) => &[Keys, Connect, Barrier, Keys],
+        (_, Test::Bandwidth) => &[Keys, Connect, Keys, Barrier],
+        (_, Test::Latency) => &[Barrier, Keys, Connect, Keys, Barrier],
+    };
+    if matches!(meeting, Meeting::Keys) {
+        return rest.to_vec();
+    }
+    // Connected first of all, in between two barriers.
+    let rest = rest.iter().copied().filter(|step| !matches!(step, Connect));
+    [Barrier, Connect, Barrier].into_iter().chain(rest).collect()
+}
+
+/// One side, connected.
+#[derive(Debug)]
+pub struct Session<S> {
+    link: Link<S>,
+    end: End,
+    sizes: Vec<usize>,
+}
+
+impl<S: Read + Write> Session<S> {
+    /// Agrees with the other side, makes queue pairs and connects them, as `meeting` says. Reads of `stream` should time
+    /// out after 50 ms or so: what goes on without it is looked at then.
+    ///
+    /// # Errors
+    ///
+    /// The plan is impossible, or the other side is gone, is another program or cannot be reached.
+    pub fn open(
+        context: &Context,
+        plan: &Plan,
+        stream: S,
+        role: Role,
+        meeting: &Meeting,
+    ) -> Result<Self, PerftestError> {
+        plan.check()?;
+        let Some(address) = context.gid_address(plan.gid_index) else {
+            return Err(PerftestError::Plan(format!(
+                "the device has no GID {}; `roce devices -v` lists GIDs",
+                plan.gid_index.unwrap_or(0)
+            )));
+        };
+        let mtu = plan.largest_mtu(context);
+        let mut link = Link::new(stream, role, plan.patience);
+        if !matches!(meeting, Meeting::Keys) {
+            link = link.with_structures();
+        }
+        let agreement = link.agree(mtu).map_err(failed(plan, "the release and path MTU"))?;
+        let sizes = plan.sizes(agreement.mtu)?;
+        let pd = context.alloc_pd()?;
+        let cq = context.create_cq(plan.num_qp * (plan.tx_depth + plan.rx_depth), None)?;
+        let buffers = Buffers::new(&pd, plan, &agreement, &sizes, role)?;
+        let mut options = QueuePairOptions::new(plan.qp_type(), &cq);
+        options.capabilities = QpCapabilities {
+            max_send_wr: plan.tx_depth,
+            max_recv_wr: plan.rx_depth,
+            max_inline: plan.inline,
+            ..options.capabilities
+        };
+        let out_reads = if matches!(plan.verb, Verb::Read | Verb::Atomic) { plan.out_reads } else { 1 };
+        let mut lanes = Vec::new();
+        for index in 0..plan.num_qp {
+            let qp = pd.create_qp(&options)?;
+            let psn = roce_packet::Psn::new(qp.endpoint()?.psn);
+            let (vaddr, rkey) = buffers.advertised(index);
+            let gid = Gid::from_ip(address);
+            let local = Keys { out_reads: out_reads.into(), qpn: qp.number(), psn, rkey: rkey.0, vaddr, gid };
+            lanes.push(Lane { qp, local, remote: local, destination: None, connection: None });
+        }
+        let (plan, context) = (plan.clone(), context.clone());
+        let end = End { plan, role, agreement, context, cq, buffers, lanes };
+        let mut session = Self { link, end, sizes };
+        for step in opening(&session.end.plan, meeting) {
+            match step {
+                Step::Keys => session.keys()?,
+                Step::Connect => session.end.connect(meeting)?,
+                Step::Barrier => session.barrier("a barrier")?,
+            }
+        }
+        Ok(session)
+    }
+
+    /// Which side this is.
+    pub fn role(&self) -> Role {
+        self.link.role()
+    }
+
+    /// What was agreed.
+    pub fn agreement(&self) -> &Agreement {
+        &self.end.agreement
+    }
+
+    /// The queue pairs: ours, and what the other side told of its own.
+    pub fn keys_of_all(&self) -> impl Iterator<Item = (Keys, Keys)> + '_ {
+        self.end.lanes.iter().map(|lane| (lane.local, lane.remote))
+    }
+
+    fn keys(&mut self) -> Result<(), PerftestError> {
+        for index in 0..self.end.lanes.len() {
+            let local = self.end.lanes[index].local;
+            let keys = self.link.keys(FIRST_KEYS, local, &mut || false);
+            self.end.lanes[index].remote = keys.map_err(failed(&self.end.plan, "keys"))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the other side, as long as packets come or it says something.
+    fn barrier(&mut self, what: &'static str) -> Result<(), PerftestError> {
+        let Some(lane) = self.end.lanes.first() else { return Ok(()) };
+        let mut alive = packets_come(&self.end.context);
+        self.link.keys(what, lane.local, &mut alive).map_err(failed(&self.end.plan, what))?;
+        Ok(())
+    }
+
+    /// The last barrier.
+    fn leave(&mut self) -> Result<(), PerftestError> {
+        let Some(lane) = self.end.lanes.first() else { return Ok(()) };
+        let mut alive = packets_come(&self.end.context);
+        let left = self.link.farewell("the end", lane.local, &mut alive);
+        left.map_err(failed(&self.end.plan, "the end"))
+    }
+
+    /// Between two of us: tells how many messages went out on each queue pair, and checks what came.
+    fn tally(&mut self, size: usize, sent: &[u64], received: &[u64]) -> Result<(), PerftestError> {
+        if !self.end.agreement.is_ours {
+            return Ok(());
+        }
+        let mut theirs = Vec::new();
+        for index in 0..self.end.lanes.len() {
+            let count = sent.get(index).copied().unwrap_or(0);
+            let mut block = [0; 16];
+            block[..8].copy_from_slice(&(size as u64).to_be_bytes());
+            block[8..].copy_from_slice(&count.to_be_bytes());
+            let mut alive = packets_come(&self.end.context);
+            let found = self.link.swap("tally", &block, &mut alive);
+            let found = u128::from_be_bytes(found.map_err(failed(&self.end.plan, "a tally"))?);
+            let (found, count) = ((found >> 64) as usize, found as u64);
+            if found != size {
+                return Err(PerftestError::Length { message: 0, expected: size, found });
+            }
+            theirs.push(count);
+        }
+        self.end.check_tally(size, &theirs, received)?;
+        // Nobody sends on before this: by then both have looked.
+        let verdict = self.link.swap("verdict", b"fine", &mut || true);
+        verdict.map_err(failed(&self.end.plan, "a verdict"))?;
+        Ok(())
+    }
+
+    fn report(&mut self, ours: &Report) -> Result<Report, PerftestError> {
+        self.link.report(ours).map_err(failed(&self.end.plan, "reports"))
+    }
+
+    /// Measures every size; `tell` hears of each.
+    ///
+    /// # Errors
+    ///
+    /// A message is lost or wrong, or the connection broke.
+    pub fn run(&mut self, tell: &mut dyn FnMut(&Row) -> io::Result<()>) -> Result<Vec<Row>, PerftestError> {
+        let (verb, is_server) = (self.end.plan.verb, self.link.role() == Role::Server);
+        let rows = match self.end.plan.test {
+            Test::Bandwidth if is_server && verb != Verb::Send && !self.end.plan.bidirectional => {
+                self.stand_by_for_bandwidth(tell)?
+            }
+            Test::Bandwidth => self.bandwidth(tell)?,
+            Test::Latency if is_server && matches!(verb, Verb::Read | Verb::Atomic) => {
+                self.stand_by_for_latency()?
+            }
+            Test::Latency => self.latency(tell)?,
+        };
+        // ib_write_lat just ends.
+        if (verb, self.end.plan.test) != (Verb::Write, Test::Latency) {
+            self.leave()?;
+        }
+        Ok(rows)
+    }
+
+    fn bandwidth(&mut self, tell: &mut dyn FnMut(&Row) -> io::Result<()>) -> Result<Vec<Row>, PerftestError> {
+        let (verb, bidirectional) = (self.end.plan.verb, self.end.plan.bidirectional);
+        let is_send = verb == Verb::Send;
+        let in_seconds = matches!(self.end.plan.length, Length::Seconds { .. });
+        let mut rows = Vec::new();
+        let mut last = Report::default();
+        for size in self.sizes.clone() {
+            let geometry = Geometry::new(&self.end.plan, &self.end.agreement, size);
+            let before = self.end.context.counters().retransmitted_packets;
+            let mut run = bandwidth::Run::new(&self.end, geometry)?;
+            if is_send || bidirectional {
+                self.barrier("the barrier before a size")?;
+            }
+            let measured = run.run(&self.end)?;
+            last = self.end.report_of(size, &measured);
+            let mut total = measured;
+            for step in after_a_size(verb, bidirectional, self.end.plan.size, in_seconds) {
+                match step {
+                    AfterSize::Barrier => self.barrier("the barrier after a size")?,
+                    AfterSize::Reports => {
+                        let theirs = self.report(&last)?;
+                        total = add(&measured, &theirs, self.end.plan.gigabits);
+                    }
+                }
+            }
+            if !(is_send && in_seconds) {
+                self.tally(size, &run.sent(), &run.received())?;
+            }
+            let after = self.end.context.counters().retransmitted_packets;
+            let row =
+                Row { size, bandwidth: Some(total), latency: None, retransmitted_packets: after - before };
+            tell(&row).map_err(failed(&self.end.plan, "a row"))?;
+            rows.push(row);
+        }
+        if !is_send && !bidirectional {
+            self.barrier("the barrier before reports")?;
+            self.report(&last)?;
+        }
+        Ok(rows)
+    }
+
+    /// The server of a test that needs nothing but its memory.
+    fn stand_by_for_bandwidth(
+        &mut self,
+        tell: &mut dyn FnMut(&Row) -> io::Result<()>,
+    ) -> Result<Vec<Row>, PerftestError> {
+        let before = self.end.context.counters().retransmitted_packets;
+        if self.end.agreement.is_ours {
+            for size in self.sizes.clone() {
+                self.tally(size, &[], &[])?;
+            }
+        }
+        self.barrier("the barrier before reports")?;
+        let theirs = self.report(&Report::default())?;
+        if !self.end.agreement.is_ours {
+            self.end.check_foreign(theirs.iterations)?;
+        }
+        let bandwidth = add(&Bandwidth::default(), &theirs, self.end.plan.gigabits);
+        let retransmitted_packets = self.end.context.counters().retransmitted_packets - before;
+        let size = usize::try_from(theirs.size).unwrap_or(0);
+        let row = Row { size, bandwidth: Some(bandwidth), latency: None, retransmitted_packets };
+        tell(&row).map_err(failed(&self.end.plan, "a row"))?;
+        Ok(vec![row])
+    }
+
+    fn stand_by_for_latency(&mut self) -> Result<Vec<Row>, PerftestError> {
+        for size in self.sizes.clone() {
+            self.tally(size, &[], &[])?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn latency(&mut self, tell: &mut dyn FnMut(&Row) -> io::Result<()>) -> Result<Vec<Row>, PerftestError> {
+        let is_send = self.end.plan.verb == Verb::Send;
+        let in_seconds = matches!(self.end.plan.length, Length::Seconds { .. });
+        let mut rows = Vec::new();
+        for size in self.sizes.clone() {
+            let before = self.end.context.counters().retransmitted_packets;
+            let mut run = latency::Run::new(&self.end, size)?;
+            if is_send {
+                self.barrier("the barrier before a size")?;
+            }
+            let measured = run.run(&self.end)?;
+            // When time is up, one side is ahead of the other by a message.
+            if !in_seconds || matches!(self.end.plan.verb, Verb::Read | Verb::Atomic) {
+                self.tally(size, &[run.sent()], &[run.received()])?;
+            }
+            let after = self.end.context.counters().retransmitted_packets;
+            let row =
+                Row { size, bandwidth: None, latency: Some(measured), retransmitted_packets: after - before };
+            tell(&row).map_err(failed(&self.end.plan, "a row"))?;
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    /// Stays until the other side, whose last acknowledgement may have been lost, has nothing left to ask for; then
+    /// ends connections of rdma_cm.
+    pub fn linger(&mut self) {
+        if (self.end.plan.verb, self.end.plan.test) == (Verb::Write, Test::Latency) {
+            self.end.await_silence();
+        }
+        self.end.disconnect();
+    }
+}
+
+impl End {
+    fn report_of(&self, size: usize, measured: &Bandwidth) -> Report {
+        let gigabits = self.plan.gigabits;
+        Report {
+            size: size as u64,
+            iterations: measured.messages,
+            peak: measured.peak.map_or(0.0, |peak| peak.bandwidth(gigabits)),
+            average: measured.average.bandwidth(gigabits),
+            rate: measured.average.messages_per_s / 1e6,
+        }
+    }
+
+    /// The side that `lane` hears from.
+    pub(super) fn other(&self) -> Role {
+        if self.role == Role::Client { Role::Server } else { Role::Client }
+    }
+}
+
+/// Whether anything has arrived since it was asked last.
+fn packets_come(context: &Context) -> impl FnMut() -> bool + '_ {
+    let mut before = context.counters().rdma_rx_packets;
+    move || {
+        let now = context.counters().rdma_rx_packets;
+        std::mem::replace(&mut before, now) != now
+    }
+}
+
+/// Both sides together.
+fn add(ours: &Bandwidth, theirs: &Report, gigabits: bool) -> Bandwidth {
+    let peak = Rate::reported(gigabits, theirs.peak, 0.0);
+    let peak = match ours.peak {
+        Some(ours) if theirs.peak > 0.0 => Some(ours + peak),
+        None if theirs.peak > 0.0 && ours.messages == 0 => Some(peak),
+        _ => None,
+    };
+    let average = ours.average + Rate::reported(gigabits, theirs.average, theirs.rate);
+    Bandwidth { messages: ours.messages.max(theirs.iterations), peak, average }
+}
+
+fn failed(plan: &Plan, what: &'static str) -> impl FnOnce(io::Error) -> PerftestError {
+    let program = plan.program();
+    move |error| PerftestError::Exchange { what, program, error }
+}
+
+/// What the two sides of a bandwidth test do once all messages of a size have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterSize {
+    Barrier,
+    Reports,
+}
+
+/// In the order of the original programs, in which ib_send_bw differs from the others.
+fn after_a_size(verb: Verb, bidirectional: bool, size: Size, in_seconds: bool) -> Vec<AfterSize> {
+    let is_send = verb == Verb::Send;
+    let reports = (bidirectional && !(is_send && in_seconds)).then_some(AfterSize::Reports);
+    let barrier = (size == Size::All && (is_send || bidirectional)).then_some(AfterSize::Barrier);
+    let order = if is_send { [reports, barrier] } else { [barrier, reports] };
+    order.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ib_send_bw -a -b waited for reports where we had a barrier, and both for ever.
+    #[test]
+    fn reports_come_before_the_barrier_with_send_and_after_it_without() {
+        use AfterSize::{Barrier, Reports};
+        assert_eq!(after_a_size(Verb::Send, true, Size::All, false), [Reports, Barrier]);
+        assert_eq!(after_a_size(Verb::Write, true, Size::All, false), [Barrier, Reports]);
+        assert_eq!(after_a_size(Verb::Read, true, Size::All, false), [Barrier, Reports]);
+        assert_eq!(after_a_size(Verb::Send, false, Size::All, false), [Barrier]);
+        assert_eq!(after_a_size(Verb::Write, false, Size::All, false), []);
+        assert_eq!(after_a_size(Verb::Send, true, Size::Given(8), false), [Reports]);
+        assert_eq!(after_a_size(Verb::Send, true, Size::Given(8), true), []);
+    }
+}
