@@ -59,13 +59,16 @@ pub use pd::{MemoryRegion, MemoryWindow, ProtectionDomain};
 pub use qp::{ConnectOptions, Endpoint, QueuePair, QueuePairOptions};
 pub use srq::SharedReceiveQueue;
 
+pub use crate::device::{Capabilities, Device, OpenError, OpenOptions};
 pub use crate::driver::{GidEntry, PathOptions};
-pub use roce_packet::mad::{CmTimeout, PortSpace, RejReason, SidrStatus};
-pub use roce_packet::{ImmDt, Path, PathMtu, Psn, Qpn, RnrTimer};
+pub use roce_packet::mad::{CmReq, CmTimeout, CommId, PortSpace, RejReason, ServiceId, SidrStatus};
+pub use roce_packet::{Encapsulation, Gid, ImmDt, Path, PathMtu, Psn, Qpn, RnrTimer};
 pub use roce_transport::cm::{CmError, CmTiming};
-pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Rate};
+pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Observation, Rate};
 pub use roce_transport::{
-    Access, AsyncEvent, Cause, Counters, FlushPlacement, LKey, Notify, Payload, QpAttr, QpAttributes,
-    QpCapabilities, QpState, QpType, RKey, Recovery, RecvWr, SelectiveRepeat, SendFlags, SendOp, SendWr, Sge,
-    UdDestination, Wc, WcFlags, WcOpcode, WcStatus, WindowBinding, WindowType,
+    Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, DestroyError, EngineConfig,
+    FlushPlacement, KeyError, LKey, Memory, ModifyQpError, Notify, OutOfBounds, Pacing, Payload, PdError,
+    PostError, QpAttr, QpAttributes, QpCapabilities, QpState, QpType, RKey, Recovery, RecvWr, RegisterError,
+    SelectiveRepeat, SendFlags, SendOp, SendWr, Sge, SrqAttributes, SrqError, SrqId, UdDestination, Wc,
+    WcFlags, WcOpcode, WcStatus, WindowBinding, WindowType, WorkError,
 };
