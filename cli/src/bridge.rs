@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use roce_fault::FaultPlan;
-use roce_sim::net::units::parse_time;
+use roce_transport::units;
 use serde_json::{Value, json};
 
 use super::sim::shipped::Source;
@@ -58,15 +58,15 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME")]
     delay: Option<String>,
 
-    /// Bytes in the queue of a priority, beyond which packets are lost [default: 2MB]
+    /// Capacity of the queue of each priority; packets beyond it are dropped [default: 2MB]
     #[arg(long, value_name = "BYTES")]
     queue: Option<String>,
 
-    /// Mark packets that leave more than this many bytes in the queue, with --kmax and --pmax
+    /// Mark some packets that leave more than this many bytes queued, with --kmax and --pmax
     #[arg(long, value_name = "BYTES")]
     kmin: Option<String>,
 
-    /// Mark all that leave more than this behind
+    /// Always mark packets that leave more than this many bytes queued
     #[arg(long, value_name = "BYTES")]
     kmax: Option<String>,
 
@@ -74,7 +74,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SHARE")]
     pmax: Option<f64>,
 
-    /// Mark all that leave more than this many bytes in the queue, and no others
+    /// Always mark packets that leave more than this many bytes queued, and no others
     #[arg(long, value_name = "BYTES")]
     step: Option<String>,
 
@@ -82,11 +82,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "PRIORITIES", value_delimiter = ',')]
     pfc: Option<Vec<u8>>,
 
-    /// Pause above so many bytes in the queue [default: 500KB]
+    /// Pause the sender above this many queued bytes [default: 500KB]
     #[arg(long, value_name = "BYTES")]
     xoff: Option<String>,
 
-    /// End the pause at so many [default: four fifths of --xoff]
+    /// End the pause at this many queued bytes [default: four fifths of --xoff]
     #[arg(long, value_name = "BYTES")]
     xon: Option<String>,
 
@@ -137,8 +137,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     // Before anything else, so that no signal is missed.
     let mut live = Live::new(scenario.duration, args.quiet)?;
     if let Some(dir) = &args.out {
-        let interval = args.interval.as_deref().map(parse_time).transpose()?;
-        let interval = interval.map_or(INTERVAL, |time| Duration::from_nanos(time.as_ns()));
+        let interval = args.interval.as_deref().map(units::duration_ns).transpose()?;
+        let interval = interval.map_or(INTERVAL, Duration::from_nanos);
         live.series = Some(Series::create(dir, interval)?);
     }
     let mut runner = Runner::open(&scenario.settings, [&left, &right])?;
@@ -180,7 +180,7 @@ fn read(args: &Args) -> anyhow::Result<Scenario> {
         scenario.settings.seed = seed;
     }
     if let Some(text) = &args.duration {
-        scenario.duration = Some(Duration::from_nanos(parse_time(text)?.as_ns()));
+        scenario.duration = Some(Duration::from_nanos(units::duration_ns(text)?));
     }
     Ok(scenario)
 }
@@ -302,7 +302,7 @@ impl Observer for Live {
         self.series.as_ref().map_or(self.lines, |series| series.next().min(self.lines))
     }
 
-    fn look(&mut self, since_start: Duration, bridge: &Bridge) -> ControlFlow<()> {
+    fn observe(&mut self, since_start: Duration, bridge: &Bridge) -> ControlFlow<()> {
         if let Some(series) = &mut self.series {
             series.look(since_start, bridge);
         }

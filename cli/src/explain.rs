@@ -165,9 +165,7 @@ impl Explanation<'_> {
             .filter(is_covered)
             .map(|part| {
                 let mut bytes = self.walk.part_bytes(part).to_vec();
-                for field in part.header.fields.iter().filter(|field| field.variant) {
-                    field.set_ones(&mut bytes);
-                }
+                part.header.mask_variant_fields(&mut bytes);
                 (part, bytes)
             })
             .collect()

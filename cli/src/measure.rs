@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use roce_packet::PathMtu;
+use roce_transport::units;
 use serde::Serialize;
 
 use super::common::{DeviceArgs, EXCHANGE_PORT, device_on, device_towards, parse_mtu, resolve};
@@ -114,14 +115,8 @@ struct MeasureArgs {
 struct Sizes(Vec<usize>);
 
 pub(super) fn parse_size(text: &str) -> Result<usize, String> {
-    let (digits, factor) = match text.to_ascii_uppercase().strip_suffix(['K', 'M']) {
-        Some(digits) if text.to_ascii_uppercase().ends_with('K') => (digits.to_owned(), 1 << 10),
-        Some(digits) => (digits.to_owned(), 1 << 20),
-        None => (text.to_owned(), 1),
-    };
-    let number: usize =
-        digits.parse().map_err(|_| format!("{text} is no size; write bytes, or 64K, or 1M"))?;
-    number.checked_mul(factor).ok_or_else(|| format!("{text} is too large"))
+    let bytes = units::size(text).map_err(|error| error.to_string())?;
+    usize::try_from(bytes).map_err(|_| format!("{text} is too large"))
 }
 
 fn parse_range(text: &str) -> Result<Sizes, String> {

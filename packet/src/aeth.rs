@@ -1,8 +1,12 @@
 //! The acknowledge header: acknowledgements, refusals and flow control (IBTA 9.3.5, 9.7.5).
 
+use core::fmt;
+
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError};
+use crate::fields::Show::{Decimal, Flag, Hex};
+use crate::fields::{Field, Header, bytes, mask};
 use crate::number::Msn;
 
 /// The acknowledge extended transport header as it lies in a packet.
@@ -134,6 +138,21 @@ impl Syndrome {
     }
 }
 
+impl fmt::Display for Syndrome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Ack { credit_code } => match Self::credits(credit_code) {
+                Some(1) => f.write_str("ACK 1 credit"),
+                Some(credits) => write!(f, "ACK {credits} credits"),
+                None => f.write_str("ACK"),
+            },
+            Self::RnrNak { timer } => write!(f, "RNR NAK wait {timer}"),
+            Self::Nak(code) => write!(f, "NAK {code}"),
+            Self::Reserved(byte) => write!(f, "reserved syndrome 0x{byte:02x}"),
+        }
+    }
+}
+
 /// The time in an RNR NAK, as its five-bit code (IBTA 9.7.5.2.8).
 ///
 /// The codes are not in the order of the times: code 0 is the longest.
@@ -160,6 +179,14 @@ impl RnrTimer {
     #[allow(clippy::indexing_slicing, reason = "the mask keeps the index below 32")]
     pub const fn delay_ns(self) -> u64 {
         RNR_TENS_OF_MICROSECONDS[(self.0 & 0x1f) as usize] as u64 * 10_000
+    }
+}
+
+impl fmt::Display for RnrTimer {
+    /// In milliseconds: `655.36 ms`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hundredths = self.delay_ns() / 10_000;
+        write!(f, "{}.{:02} ms", hundredths / 100, hundredths % 100)
     }
 }
 
@@ -210,6 +237,19 @@ impl NakCode {
     }
 }
 
+impl fmt::Display for NakCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PsnSequence => "PSN sequence error",
+            Self::InvalidRequest => "invalid request",
+            Self::RemoteAccess => "remote access error",
+            Self::RemoteOperational => "remote operational error",
+            Self::InvalidRdRequest => "invalid RD request",
+            Self::Reserved(code) => return write!(f, "reserved code {code}"),
+        })
+    }
+}
+
 /// Credits by code; the code after the last means no limit.
 const CREDITS: [u32; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
@@ -221,3 +261,52 @@ const RNR_TENS_OF_MICROSECONDS: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
+
+/// The fields of a [`AethView`].
+pub static AETH: Header = Header {
+    name: "AETH",
+    title: "acknowledge header",
+    purpose: "Says whether a request succeeded, and how many messages the responder has completed.",
+    rule: "IBTA 9.3.5, 9.7.5",
+    fields: &[
+        Field::new("Syndrome", "infiniband.aeth.syndrome", bytes(0, 1), Hex)
+            .note(|value, out| write!(out, "{}", Syndrome::from_byte(value as u8)))
+            .means("Acknowledged, refused, or not ready; the next four fields are its parts."),
+        Field::new("reserved", "infiniband.aeth.syndrome.reserved", mask(0, 0x80), Flag)
+            .means("Sent as zero."),
+        Field::new("kind", "infiniband.aeth.syndrome.opcode", mask(0, 0x60), Decimal)
+            .means("0 acknowledged, 1 receiver not ready, 3 refused; 2 is reserved."),
+        Field::new("credits", "infiniband.aeth.syndrome.credit_count", mask(0, 0x1f), Decimal)
+            .when(|aeth| kind(aeth) == 0)
+            .note(credits_note)
+            .means("Code of the number of messages that the responder can accept; 31 is no limit."),
+        Field::new("timer", "infiniband.aeth.syndrome.timer", mask(0, 0x1f), Decimal)
+            .when(|aeth| kind(aeth) == 1)
+            .note(|code, out| write!(out, "{}", RnrTimer(code as u8)))
+            .means("Code of the shortest time to wait before trying again, 0.01 to 655.36 ms."),
+        Field::new("NAK code", "infiniband.aeth.syndrome.error_code", mask(0, 0x1f), Decimal)
+            .when(|aeth| kind(aeth) == 3)
+            .note(|code, out| write!(out, "{}", NakCode::from_code(code as u8)))
+            .means("Why the request was refused."),
+        Field::new("value", "infiniband.aeth.syndrome.reserved_value", mask(0, 0x1f), Decimal)
+            .when(|aeth| kind(aeth) == 2)
+            .means("Has no meaning while the kind is reserved."),
+        Field::new("MSN", "infiniband.aeth.msn", bytes(1, 3), Decimal)
+            .means("Number of request messages that the responder has completed, 24 bits; it wraps around."),
+    ],
+};
+
+/// The two bits that select the meaning of the five below them. Wireshark shows the highest bit by itself.
+const fn kind(aeth: &[u8]) -> u8 {
+    match aeth {
+        [syndrome, ..] => *syndrome >> 5 & 0b11,
+        [] => 0,
+    }
+}
+
+fn credits_note(code: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    match Syndrome::credits(code as u8) {
+        Some(credits) => write!(out, "{credits} messages"),
+        None => out.write_str("no limit"),
+    }
+}

@@ -4,6 +4,9 @@ use zerocopy::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError};
+use crate::fields::Show::Hex;
+use crate::fields::{Field, Header, bytes};
+use crate::reth::REMOTE_KEY;
 
 /// The atomic extended transport header as it lies in a packet.
 ///
@@ -161,3 +164,30 @@ impl AtomicAckEth {
         *out = zerocopy::transmute!(AtomicAckEthView { original: U64::new(self.original) });
     }
 }
+
+/// The fields of a [`AtomicEthView`].
+pub static ATOMIC_ETH: Header = Header {
+    name: "AtomicETH",
+    title: "atomic header",
+    purpose: "Says which 64-bit value of the responder changes, and how.",
+    rule: "IBTA 9.3.4",
+    fields: &[
+        Field::new("VA", "infiniband.reth.va", bytes(0, 8), Hex)
+            .means("Address of the value, a multiple of 8."),
+        Field::new("R_Key", "infiniband.reth.r_key", bytes(8, 4), Hex).means(REMOTE_KEY),
+        Field::new("SwapDt", "infiniband.atomiceth.swapdt", bytes(12, 8), Hex)
+            .means("The new value of a compare and swap, or the number that a fetch and add adds."),
+        Field::new("CmpDt", "infiniband.atomiceth.cmpdt", bytes(20, 8), Hex)
+            .means("The value that a compare and swap expects; fetch and add ignores it."),
+    ],
+};
+
+/// The fields of a [`AtomicAckEthView`].
+pub static ATOMIC_ACK_ETH: Header = Header {
+    name: "AtomicAckETH",
+    title: "atomic acknowledge header",
+    purpose: "Returns the value that an atomic operation found.",
+    rule: "IBTA 9.3.5.3",
+    fields: &[Field::new("OrigRemDt", "infiniband.atomicacketh.origremdt", bytes(0, 8), Hex)
+        .means("The value in the responder's memory before the operation.")],
+};

@@ -1,9 +1,13 @@
 //! The base transport header, first of every datagram (IBTA 9.2).
 
+use core::fmt;
+
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::fields::Show::{Decimal, Flag, Hex};
+use crate::fields::{Field, Header, bytes, mask};
 use crate::number::{Psn, Qpn};
 use crate::opcode::Opcode;
 
@@ -237,3 +241,70 @@ pub(crate) const PAD_SHIFT: u32 = 4;
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 const ACK_REQUEST: u8 = 0x80;
+
+/// The fields of a [`BthView`].
+pub static BTH: Header = Header {
+    name: "BTH",
+    title: "base transport header",
+    purpose: "Begins every packet: names the operation, the receiving queue pair and the sequence number.",
+    rule: "IBTA 9.2",
+    fields: &[
+        Field::new("OpCode", "infiniband.bth.opcode", bytes(0, 1), Hex)
+            .note(opcode_note)
+            .means("Transport service (upper 3 bits) and operation (lower 5); decides which headers follow."),
+        Field::new("SE", "infiniband.bth.se", mask(1, 0x80), Flag)
+            .means("Solicited event: the receiver's completion wakes the application up."),
+        Field::new("M", "infiniband.bth.m", mask(1, 0x40), Flag)
+            .means("MigReq, the state of path migration: RNICs send 1, Linux rxe 0; receivers accept both."),
+        Field::new("PadCnt", "infiniband.bth.padcnt", mask(1, 0x30), Decimal)
+            .means("Padding behind the payload, 0 to 3 bytes, up to a multiple of 4."),
+        Field::new("TVer", "infiniband.bth.tver", mask(1, 0x0f), Decimal)
+            .means("Version of the transport; receivers drop packets with another value than 0."),
+        Field::new("P_Key", "infiniband.bth.p_key", bytes(2, 2), Hex)
+            .note(partition_note)
+            .means("Partition of both ends; RoCE networks almost always use the default one, 0xffff."),
+        Field::new("F", "roce.bth.fecn", mask(4, 0x80), Flag)
+            .variant()
+            .means("FECN, forward congestion notification; RoCE v2 uses the ECN bits of IP instead."),
+        Field::new("B", "roce.bth.becn", mask(4, 0x40), Flag)
+            .variant()
+            .means("BECN, set in a CNP: the receiver of this packet must slow down."),
+        Field::reserved("roce.bth.reserved6", mask(4, 0x3f)).variant(),
+        Field::new("DestQP", "infiniband.bth.destqp", bytes(5, 3), Hex)
+            .note(queue_pair_note)
+            .means("Number of the receiving queue pair, 24 bits."),
+        Field::new("A", "infiniband.bth.a", mask(8, 0x80), Flag)
+            .means("AckReq: the requester asks for an acknowledgement of this packet."),
+        Field::reserved("infiniband.bth.reserved7", mask(8, 0x7f)),
+        Field::new("PSN", "infiniband.bth.psn", bytes(9, 3), Decimal).means(
+            "Packet sequence number, 24 bits; it wraps around. A response carries that of its request.",
+        ),
+    ],
+};
+
+fn opcode_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    let opcode = Opcode(value as u8);
+    out.write_str(opcode.name().unwrap_or(if opcode.is_vendor_specific() {
+        "vendor-specific"
+    } else {
+        "not assigned"
+    }))
+}
+
+fn partition_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(match value {
+        0xffff => "default partition, full member",
+        0x7fff => "default partition, limited member",
+        value if value & 0x8000 != 0 => "full member",
+        _ => "limited member",
+    })
+}
+
+fn queue_pair_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(match value as u32 {
+        0 => "subnet management, unused in RoCE",
+        1 => "connection management (GSI)",
+        0xff_ffff => "multicast",
+        _ => "",
+    })
+}

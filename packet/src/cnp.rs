@@ -17,6 +17,7 @@ use crate::bth::Bth;
 use crate::datagram::Datagram;
 use crate::envelope::Envelope;
 use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::fields::{Field, Header, Show, bytes};
 use crate::icrc;
 use crate::number::{Psn, Qpn};
 use crate::opcode::Opcode;
@@ -157,3 +158,13 @@ impl CnpDeviations {
         found
     }
 }
+
+/// The content of a CNP between BTH and ICRC.
+pub static CNP: Header = Header {
+    name: "CNP",
+    title: "congestion notification",
+    purpose: "Fills the packet: the arrival of a CNP alone tells the sender of a flow to slow down.",
+    rule: "IBTA A17.9",
+    fields: &[Field::new("reserved", "roce.cnp.reserved", bytes(0, 16), Show::Bytes)
+        .means("16 bytes, sent as zero.")],
+};

@@ -6,6 +6,7 @@ use crate::bth::Bth;
 use crate::deth::{Deth, Rdeth, Xrceth};
 use crate::envelope::Envelope;
 use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::fields::Header;
 use crate::flush::Feth;
 use crate::icrc;
 use crate::immediate::{Ieth, ImmDt};
@@ -287,3 +288,21 @@ fn header_layer(header: HeaderSet) -> (Layer, usize) {
         _ => (Layer::Ieth, Ieth::LEN),
     }
 }
+
+/// The payload of a datagram.
+pub static PAYLOAD: Header = Header {
+    name: "payload",
+    title: "payload",
+    purpose: "Carries the bytes of the application.",
+    rule: "IBTA 9.2",
+    fields: &[],
+};
+
+/// The padding behind a payload.
+pub static PADDING: Header = Header {
+    name: "pad",
+    title: "padding",
+    purpose: "Extends the payload to a multiple of 4 bytes; the ICRC covers it.",
+    rule: "IBTA 9.2",
+    fields: &[],
+};

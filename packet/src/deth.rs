@@ -1,9 +1,14 @@
 //! Headers that say which datagram context a packet belongs to: DETH, RDETH and XRCETH.
 
+use core::fmt;
+
 use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError};
+use crate::fields::Show::Hex;
+use crate::fields::{Field, Header, bytes};
+use crate::mad::GSI_Q_KEY;
 use crate::number::{Qpn, from_be_24, to_be_24};
 
 /// The datagram extended transport header as it lies in a packet.
@@ -213,4 +218,56 @@ impl Xrceth {
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         *out = zerocopy::transmute!(XrcethView { reserved: 0, srq: to_be_24(self.srq) });
     }
+}
+
+/// The fields of a [`DethView`].
+pub static DETH: Header = Header {
+    name: "DETH",
+    title: "datagram header",
+    purpose: "Names the queue pair that sent the datagram, and carries the key of the receiving one.",
+    rule: "IBTA 9.3.2",
+    fields: &[
+        Field::new("Q_Key", "infiniband.deth.q_key", bytes(0, 4), Hex)
+            .note(q_key_note)
+            .means("Key of the receiving queue pair, which drops datagrams with another one."),
+        Field::reserved("roce.deth.reserved", bytes(4, 1)),
+        Field::new("SrcQP", "infiniband.deth.srcqp", bytes(5, 3), Hex)
+            .means("The queue pair that sent the datagram and receives a reply."),
+    ],
+};
+
+/// The fields of a [`RdethView`].
+pub static RDETH: Header = Header {
+    name: "RDETH",
+    title: "reliable datagram header",
+    purpose: "Names the end-to-end context that reliable datagrams between two nodes share.",
+    rule: "IBTA 9.3.1",
+    fields: &[
+        Field::reserved("roce.rdeth.reserved", bytes(0, 1)),
+        Field::new("EE context", "infiniband.rdeth.eecnxt", bytes(1, 3), Hex)
+            .means("Number of the end-to-end context, 24 bits."),
+    ],
+};
+
+/// The fields of a [`XrcethView`].
+pub static XRCETH: Header = Header {
+    name: "XRCETH",
+    title: "extended reliable connection header",
+    purpose: "Names the receive queue of the peer; many processes share the connection.",
+    rule: "IBTA A14",
+    fields: &[
+        Field::reserved("roce.xrceth.reserved", bytes(0, 1)),
+        Field::new("XRCSRQ", "roce.xrceth.srq", bytes(1, 3), Hex)
+            .means("Number of the shared receive queue, 24 bits."),
+    ],
+};
+
+pub(crate) fn q_key_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(match value as u32 {
+        GSI_Q_KEY => "connection management",
+        0x0123_4567 => "rdma_cm",
+        0x1111_1111 => "ibv_ud_pingpong, perftest",
+        value if value & 0x8000_0000 != 0 => "privileged",
+        _ => "",
+    })
 }

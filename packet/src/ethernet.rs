@@ -11,6 +11,8 @@ use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError};
+use crate::fields::Show::{Decimal, Flag, Hex, Mac};
+use crate::fields::{Field, Header, bits, bytes, mask};
 
 /// A 48-bit Ethernet address in the order of the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,6 +114,26 @@ impl EtherType {
     pub const MAC_CONTROL: Self = Self(0x8808);
     /// RoCE v1: a GRH follows (Annex A16).
     pub const ROCE_V1: Self = Self(0x8915);
+
+    /// The name of the protocol, for those that networks of RoCE carry.
+    #[must_use]
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::IPV4 => "IPv4",
+            Self::ARP => "ARP",
+            Self::VLAN => "802.1Q tag",
+            Self::IPV6 => "IPv6",
+            Self::MAC_CONTROL => "MAC control",
+            Self(0x8809) => "slow protocols",
+            Self(0x8847) => "MPLS",
+            Self::SERVICE_VLAN => "802.1ad service tag",
+            Self(0x88cc) => "LLDP",
+            Self(0x88f7) => "PTP",
+            Self::ROCE_V1 => "RoCE v1",
+            length if length.is_length() => "length of an 802.3 frame",
+            _ => return None,
+        })
+    }
 
     /// Whether the number is the length of an 802.3 frame and not a type.
     #[must_use]
@@ -325,6 +347,55 @@ impl From<&VlanView> for VlanHeader {
     fn from(view: &VlanView) -> Self {
         Self { tag: view.tag(), ether_type: view.ether_type() }
     }
+}
+
+/// The fields of a [`EthernetView`].
+pub static ETHERNET: Header = Header {
+    name: "Ethernet",
+    title: "frame header",
+    purpose: "Carries the frame over one link; routers replace it and the ICRC does not cover it.",
+    rule: "IEEE 802.3 clause 3",
+    fields: &[
+        Field::new("destination", "eth.dst", bytes(0, 6), Mac)
+            .means("Address of the receiver, or of the next router."),
+        Field::new("source", "eth.src", bytes(6, 6), Mac)
+            .means("Address of the port that sent the frame on this link."),
+        Field::new("type", "eth.type", bytes(12, 2), Hex)
+            .note(ether_type_note)
+            .means("Type of the next header."),
+    ],
+};
+
+/// The fields of a [`VlanView`].
+pub static VLAN: Header = Header {
+    name: "VLAN",
+    title: "802.1Q tag",
+    purpose: "Says which virtual network the frame belongs to, and its priority.",
+    rule: "IEEE 802.1Q 9.6",
+    fields: &[
+        Field::new("PCP", "vlan.priority", mask(0, 0xe0), Decimal)
+            .means("Priority, 0 to 7; priority flow control pauses each one separately."),
+        Field::new("DEI", "vlan.dei", mask(0, 0x10), Flag)
+            .means("Drop eligible: a congested switch drops this frame first."),
+        Field::new("VID", "vlan.id", bits(0, 4, 12), Decimal)
+            .means("Number of the virtual network, 1 to 4094; 0 if the tag carries a priority only."),
+        Field::new("type", "vlan.etype", bytes(2, 2), Hex)
+            .note(ether_type_note)
+            .means("Type of the next header."),
+    ],
+};
+
+/// What may follow the packet in an Ethernet frame.
+pub static ETHERNET_TRAILER: Header = Header {
+    name: "trailer",
+    title: "bytes behind the packet",
+    purpose: "Extends short frames to 60 bytes; the ICRC does not cover it.",
+    rule: "IEEE 802.3 clause 3",
+    fields: &[],
+};
+
+fn ether_type_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(EtherType(value as u16).name().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError};
+use crate::fields::Show::{Decimal, Flag};
+use crate::fields::{Field, Header, bits, mask};
 
 /// The flush extended transport header as it lies in a packet: one word.
 ///
@@ -130,3 +132,21 @@ impl FlushSelectivity {
 const GLOBAL_VISIBILITY: u8 = 1 << 0;
 const PERSISTENCE: u8 = 1 << 1;
 const SELECTIVITY_SHIFT: u32 = 4;
+
+/// The fields of a [`FethView`].
+pub static FETH: Header = Header {
+    name: "FETH",
+    title: "flush header",
+    purpose: "Says what must have happened to earlier writes before the responder answers.",
+    rule: "IBTA A19",
+    fields: &[
+        Field::reserved("roce.feth.reserved", bits(0, 0, 26)),
+        Field::new("SEL", "roce.feth.selectivity", mask(3, 0x30), Decimal)
+            .means("What to flush: 0 the range in the RETH, 1 the whole memory region."),
+        Field::reserved("roce.feth.reserved2", mask(3, 0x0c)),
+        Field::new("P", "roce.feth.persistence", mask(3, 0x02), Flag)
+            .means("Persistence: the data survives a loss of power."),
+        Field::new("G", "roce.feth.global_visibility", mask(3, 0x01), Flag)
+            .means("Global visibility: every reader at the responder sees the data."),
+    ],
+};

@@ -4,8 +4,11 @@ use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::fields::Show::{Decimal, Ipv6};
+use crate::fields::{Field, Header, bits, bytes, mask};
 use crate::gid::Gid;
-use crate::ipv6::first_word;
+use crate::ipv4::TTL;
+use crate::ipv6::{FLOW_LABEL, first_word};
 
 /// The GRH as it lies in a packet: the shape of an IPv6 header.
 ///
@@ -164,3 +167,28 @@ impl Grh {
         });
     }
 }
+
+/// The fields of a [`GrhView`].
+pub static GRH: Header = Header {
+    name: "GRH",
+    title: "global route header",
+    purpose: "Is layer 3 of RoCE v1: it has the layout of IPv6, but routers do not forward it.",
+    rule: "IBTA 8.3, A16",
+    fields: &[
+        Field::new("IPVer", "infiniband.grh.ipver", mask(0, 0xf0), Decimal)
+            .means("Version of the header; 6."),
+        Field::new("TClass", "infiniband.grh.tclass", bits(0, 4, 8), Decimal)
+            .variant()
+            .means("DSCP in the upper six bits, ECN in the lower two."),
+        Field::new("FlowLabel", "infiniband.grh.flowlabel", bits(1, 4, 20), Decimal)
+            .variant()
+            .means(FLOW_LABEL),
+        Field::new("PayLen", "infiniband.grh.paylen", bytes(4, 2), Decimal)
+            .means("Bytes behind this header, from the BTH to the ICRC inclusive."),
+        Field::new("NxtHdr", "infiniband.grh.nxthdr", bytes(6, 1), Decimal)
+            .means("Type of the next header; 27 is the BTH."),
+        Field::new("HopLmt", "infiniband.grh.hoplmt", bytes(7, 1), Decimal).variant().means(TTL),
+        Field::new("SGID", "infiniband.grh.sgid", bytes(8, 16), Ipv6).means("GID of the sender."),
+        Field::new("DGID", "infiniband.grh.dgid", bytes(24, 16), Ipv6).means("GID of the receiver."),
+    ],
+};

@@ -12,6 +12,7 @@
 use crc32fast::Hasher;
 
 use crate::envelope::{Envelope, Layout};
+use crate::fields::{Field, Header, Show, bytes};
 
 /// Bytes of the ICRC on the wire.
 pub const LEN: usize = 4;
@@ -310,6 +311,16 @@ static BEFORE_VARIANT_BYTE: [u32; 256] = products(squared(BACK_BY_BIT, 5));
 static BACK_BY_BYTES: [u32; 256] = powers(squared(BACK_BY_BIT, 3));
 /// 0 to 255 times 256 bytes backwards.
 static BACK_BY_256_BYTES: [u32; 256] = powers(squared(BACK_BY_BIT, 11));
+
+/// The ICRC.
+pub static ICRC: Header = Header {
+    name: "ICRC",
+    title: "invariant CRC",
+    purpose: "Protects every field that does not change between the two ends.",
+    rule: "IBTA 7.8.1, A17.3",
+    fields: &[Field::new("ICRC", "infiniband.invariant.crc", bytes(0, 4), Show::Hex)
+        .means("CRC-32 of the masked packet, here in the byte order of the wire: lowest byte first.")],
+};
 
 #[cfg(test)]
 mod tests {

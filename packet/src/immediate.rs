@@ -4,6 +4,7 @@ use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError};
+use crate::fields::{Field, Header, Show::Bytes, bytes};
 
 /// The invalidate extended transport header as it lies in a packet.
 ///
@@ -108,3 +109,23 @@ impl ImmDt {
         *out = self.0;
     }
 }
+
+/// The fields of a [`IethView`].
+pub static IETH: Header = Header {
+    name: "IETH",
+    title: "invalidate header",
+    purpose: "Invalidates a key of the receiver's memory together with a SEND.",
+    rule: "IBTA 9.3.7",
+    fields: &[Field::new("R_Key", "infiniband.ieth", bytes(0, 4), Bytes)
+        .means("The key that the receiver invalidates when the message is complete.")],
+};
+
+/// The fields of a [`ImmDtView`].
+pub static IMMDT: Header = Header {
+    name: "ImmDt",
+    title: "immediate data",
+    purpose: "Carries four bytes to the receiving application, in its completion.",
+    rule: "IBTA 9.3.6",
+    fields: &[Field::new("ImmDt", "infiniband.immdt", bytes(0, 4), Bytes)
+        .means("Four bytes that the protocol does not interpret.")],
+};

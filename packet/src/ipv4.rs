@@ -1,11 +1,16 @@
 //! IPv4, as far as RoCE v2 uses it: no options, no fragments.
 
+use core::fmt;
 use core::net::Ipv4Addr;
 
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::fields::Show::{Decimal, Flag, Hex, Ipv4, Words};
+use crate::fields::{Field, Header, bits, bytes, mask};
+use crate::path::Ecn;
+use crate::udp::ip_protocol_name;
 
 /// The IPv4 header without options, as it lies in a packet.
 ///
@@ -255,4 +260,78 @@ pub(crate) const fn fold(sum: u32) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
     sum as u16
+}
+
+/// The fields of a [`Ipv4View`].
+pub static IPV4: Header = Header {
+    name: "IPv4",
+    title: "Internet Protocol version 4",
+    purpose: "Carries the packet from host to host; an address is the end of an IPv4-mapped GID.",
+    rule: "RFC 791 section 3.1, A17.3",
+    fields: &[
+        Field::new("version", "ip.version", mask(0, 0xf0), Decimal).means("Version of IP; 4."),
+        Field::new("IHL", "ip.hdr_len", mask(0, 0x0f), Words)
+            .means("Length of this header in bytes; the wire counts words of 4. RoCE has no options, so 20."),
+        Field::new("DSCP", "ip.dsfield.dscp", mask(1, 0xfc), Decimal).variant().note(dscp_note).means(DSCP),
+        Field::new("ECN", "ip.dsfield.ecn", mask(1, 0x03), Decimal).variant().note(ecn_note).means(ECN),
+        Field::new("total length", "ip.len", bytes(2, 2), Decimal)
+            .means("Bytes from this header to the ICRC inclusive, without Ethernet padding."),
+        Field::new("identification", "ip.id", bytes(4, 2), Hex)
+            .means("Number that the fragments of a packet share; the ICRC covers it."),
+        Field::new("reserved", "ip.flags.rb", mask(6, 0x80), Flag).means("Sent as zero."),
+        Field::new("DF", "ip.flags.df", mask(6, 0x40), Flag)
+            .means("Set if routers must not fragment the packet; RoCE sets it."),
+        Field::new("MF", "ip.flags.mf", mask(6, 0x20), Flag)
+            .means("Set if more fragments follow; clear in RoCE."),
+        Field::new("fragment offset", "ip.frag_offset", bits(6, 3, 13), Decimal)
+            .means("Position of a fragment in units of 8 bytes; 0 in RoCE."),
+        Field::new("TTL", "ip.ttl", bytes(8, 1), Decimal).variant().means(TTL),
+        Field::new("protocol", "ip.proto", bytes(9, 1), Decimal)
+            .note(protocol_note)
+            .means("Type of the next header."),
+        Field::new("header checksum", "ip.checksum", bytes(10, 2), Hex)
+            .variant()
+            .means("Ones' complement sum of this header; it changes with the TTL."),
+        Field::new("source", "ip.src", bytes(12, 4), Ipv4)
+            .means("Address of the sender, the last four bytes of its GID."),
+        Field::new("destination", "ip.dst", bytes(16, 4), Ipv4)
+            .means("Address of the receiver, the last four bytes of its GID."),
+    ],
+};
+
+/// The options of an IPv4 header.
+pub static IPV4_OPTIONS: Header = Header {
+    name: "options",
+    title: "IPv4 options",
+    purpose: "Extends the IPv4 header; RoCE packets have no options.",
+    rule: "RFC 791 section 3.1",
+    fields: &[],
+};
+
+pub(crate) const DSCP: &str =
+    "Traffic class, 0 to 63, by which switches choose a queue; routers may change it.";
+pub(crate) const ECN: &str = "Congestion mark: RoCE sends 10 or 01, a congested switch sets 11.";
+pub(crate) const TTL: &str = "Number of routers that may still forward the packet; each subtracts one.";
+
+pub(crate) fn dscp_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    match (value / 8, value % 8) {
+        (0, 0) => out.write_str("best effort"),
+        (5, 6) => out.write_str("EF"),
+        (class, 0) => write!(out, "CS{class}"),
+        (class @ 1..=4, drop @ (2 | 4 | 6)) => write!(out, "AF{class}{}", drop / 2),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn ecn_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(match Ecn::from_bits(value as u8) {
+        Ecn::NotCapable => "00, not ECN-capable",
+        Ecn::Capable0 => "10, ECN-capable: ECT(0)",
+        Ecn::Capable1 => "01, ECN-capable: ECT(1)",
+        Ecn::CongestionExperienced => "11, congestion experienced: CE",
+    })
+}
+
+pub(crate) fn protocol_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(ip_protocol_name(value as u8).unwrap_or_default())
 }

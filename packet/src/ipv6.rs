@@ -6,6 +6,9 @@ use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::fields::Show::{Decimal, Hex, Ipv6};
+use crate::fields::{Field, Header, bits, bytes, mask};
+use crate::ipv4::{DSCP, ECN, TTL, dscp_note, ecn_note, protocol_note};
 
 /// The IPv6 header as it lies in a packet.
 ///
@@ -162,3 +165,27 @@ impl Ipv6Header {
 pub(crate) const fn first_word(traffic_class: u8, flow_label: u32) -> u32 {
     6 << 28 | (traffic_class as u32) << 20 | flow_label & 0x000f_ffff
 }
+
+/// The fields of a [`Ipv6View`].
+pub static IPV6: Header = Header {
+    name: "IPv6",
+    title: "Internet Protocol version 6",
+    purpose: "Carries the packet from host to host; its addresses are the GIDs themselves.",
+    rule: "RFC 8200 section 3, A17.3",
+    fields: &[
+        Field::new("version", "ipv6.version", mask(0, 0xf0), Decimal).means("Version of IP; 6."),
+        Field::new("DSCP", "ipv6.tclass.dscp", bits(0, 4, 6), Decimal).variant().note(dscp_note).means(DSCP),
+        Field::new("ECN", "ipv6.tclass.ecn", mask(1, 0x30), Decimal).variant().note(ecn_note).means(ECN),
+        Field::new("flow label", "ipv6.flow", bits(1, 4, 20), Hex).variant().means(FLOW_LABEL),
+        Field::new("payload length", "ipv6.plen", bytes(4, 2), Decimal)
+            .means("Bytes behind this header, from UDP to the ICRC inclusive."),
+        Field::new("next header", "ipv6.nxt", bytes(6, 1), Decimal)
+            .note(protocol_note)
+            .means("Type of the next header."),
+        Field::new("hop limit", "ipv6.hlim", bytes(7, 1), Decimal).variant().means(TTL),
+        Field::new("source", "ipv6.src", bytes(8, 16), Ipv6).means("Address of the sender, its GID."),
+        Field::new("destination", "ipv6.dst", bytes(24, 16), Ipv6).means("Address of the receiver, its GID."),
+    ],
+};
+
+pub(crate) const FLOW_LABEL: &str = "20 bits by which switches may keep the packets of a flow on one path.";

@@ -58,6 +58,7 @@ mod deth;
 mod envelope;
 mod error;
 mod ethernet;
+pub mod fields;
 pub mod flow;
 mod flush;
 mod frame;
@@ -108,5 +109,5 @@ pub use opcode::{Direction, HeaderSet, Opcode, OpcodeInfo, Operation, PayloadRul
 pub use path::{Ecn, Encapsulation, Path, ROCE_UDP_PORT};
 pub use pause::PauseFrame;
 pub use reth::{Reth, RethView};
-pub use udp::{IP_PROTOCOL_UDP, UdpHeader, UdpView};
+pub use udp::{IP_PROTOCOL_UDP, UdpHeader, UdpView, ip_protocol_name};
 pub use writer::DatagramWriter;

@@ -21,6 +21,38 @@ impl Opcode {
         TABLE[self.0 as usize].as_ref()
     }
 
+    /// The same operation of another transport: the upper three bits of an opcode are the transport.
+    #[inline]
+    #[must_use]
+    pub const fn with_transport(self, transport: Transport) -> Self {
+        let bits = match transport {
+            Transport::Rc => 0,
+            Transport::Uc => 1,
+            Transport::Rd => 2,
+            Transport::Ud => 3,
+            Transport::Cnp => 4,
+            Transport::Xrc => 5,
+        };
+        Self(self.0 & 0x1f | bits << 5)
+    }
+
+    const fn transport(self) -> Transport {
+        match self.0 >> 5 {
+            0 => Transport::Rc,
+            1 => Transport::Uc,
+            2 => Transport::Rd,
+            3 => Transport::Ud,
+            4 => Transport::Cnp,
+            _ => Transport::Xrc,
+        }
+    }
+
+    /// Whether the specification leaves the opcode to manufacturers.
+    #[must_use]
+    pub const fn is_vendor_specific(self) -> bool {
+        self.0 >= 0xc0
+    }
+
     /// The name in the table, as in `RC_SEND_FIRST`.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
@@ -261,20 +293,20 @@ const fn row(
     headers: HeaderSet,
     payload: PayloadRule,
 ) -> OpcodeInfo {
-    let transport = match opcode.0 >> 5 {
-        0 => Transport::Rc,
-        1 => Transport::Uc,
-        2 => Transport::Rd,
-        3 => Transport::Ud,
-        4 => Transport::Cnp,
-        _ => Transport::Xrc,
-    };
+    let transport = opcode.transport();
     let direction = match operation {
         Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge => {
             Direction::Response
         }
         Operation::Cnp => Direction::Cnp,
-        _ => Direction::Request,
+        Operation::Send
+        | Operation::Write
+        | Operation::ReadRequest
+        | Operation::CompareSwap
+        | Operation::FetchAdd
+        | Operation::Resync
+        | Operation::Flush
+        | Operation::AtomicWrite => Direction::Request,
     };
     let mut offsets = [0; HEADER_COUNT];
     let mut end = Bth::LEN as u8;
@@ -411,6 +443,7 @@ mod tests {
     fn names_agree_with_the_other_columns() {
         for info in TABLE.iter().flatten() {
             let name = info.name;
+            assert_eq!(info.opcode.with_transport(Transport::Rc).with_transport(info.transport), info.opcode);
             let prefix = match info.transport {
                 Transport::Rc => "RC_",
                 Transport::Uc => "UC_",

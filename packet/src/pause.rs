@@ -3,11 +3,15 @@
 //!
 //! A host's user-space stack never sends them; switches and NICs do, and so does a simulator.
 
+use core::fmt;
+
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::ethernet::{EtherType, EthernetHeader, EthernetView, MacAddr};
+use crate::fields::Show::{Decimal, Flag, Hex};
+use crate::fields::{Field, Header, bytes, mask};
 
 /// Priorities that PFC tells apart.
 pub const PRIORITIES: usize = 8;
@@ -220,6 +224,69 @@ struct WholePfc {
     control: MacControlView,
     body: PfcView,
     padding: [u8; 26],
+}
+
+/// The fields of a [`MacControlView`] and the [`PauseView`] behind it.
+pub static PAUSE: Header = Header {
+    name: "pause",
+    title: "802.3x pause",
+    purpose: "Asks the other end of the link to send no frames for a time.",
+    rule: "IEEE 802.3 Annex 31B",
+    fields: &[
+        Field::new("opcode", "macc.opcode", bytes(0, 2), Hex)
+            .note(mac_control_note)
+            .means("Type of the control frame."),
+        Field::new("pause time", "macc.pause_time", bytes(2, 2), Decimal)
+            .means("Length of the pause in units of 512 bit times (51.2 ns at 10 Gb/s); 0 ends it."),
+    ],
+};
+
+/// The fields of a [`MacControlView`] and the [`PfcView`] behind it.
+pub static PFC: Header = Header {
+    name: "PFC",
+    title: "priority flow control",
+    purpose: "Asks the other end of the link to pause some priorities, so that their frames are not lost.",
+    rule: "IEEE 802.1Q clause 36, 802.3 Annex 31D",
+    fields: &[
+        Field::new("opcode", "macc.opcode", bytes(0, 2), Hex)
+            .note(mac_control_note)
+            .means("Type of the control frame."),
+        Field::reserved("roce.pfc.reserved", bytes(2, 1)),
+        enabled("macc.cbfc.enbv.c7", 7),
+        enabled("macc.cbfc.enbv.c6", 6),
+        enabled("macc.cbfc.enbv.c5", 5),
+        enabled("macc.cbfc.enbv.c4", 4),
+        enabled("macc.cbfc.enbv.c3", 3),
+        enabled("macc.cbfc.enbv.c2", 2),
+        enabled("macc.cbfc.enbv.c1", 1),
+        enabled("macc.cbfc.enbv.c0", 0),
+        time("time 0", "macc.cbfc.pause_time.c0", 0),
+        time("time 1", "macc.cbfc.pause_time.c1", 1),
+        time("time 2", "macc.cbfc.pause_time.c2", 2),
+        time("time 3", "macc.cbfc.pause_time.c3", 3),
+        time("time 4", "macc.cbfc.pause_time.c4", 4),
+        time("time 5", "macc.cbfc.pause_time.c5", 5),
+        time("time 6", "macc.cbfc.pause_time.c6", 6),
+        time("time 7", "macc.cbfc.pause_time.c7", 7),
+    ],
+};
+
+const fn enabled(key: &'static str, priority: u32) -> Field {
+    Field::new("enabled", key, mask(3, 1 << priority), Flag)
+        .means("Set if the time of this priority is valid.")
+}
+
+const fn time(name: &'static str, key: &'static str, priority: usize) -> Field {
+    Field::new(name, key, bytes(4 + 2 * priority, 2), Decimal)
+        .means("Length of the pause of this priority in units of 512 bit times; 0 ends it.")
+}
+
+fn mac_control_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(match value as u16 {
+        PauseFrame::OPCODE_PAUSE => "pause",
+        PauseFrame::OPCODE_PFC => "priority flow control",
+        _ => "",
+    })
 }
 
 #[cfg(test)]

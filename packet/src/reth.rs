@@ -4,6 +4,8 @@ use zerocopy::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError};
+use crate::fields::Show::{Decimal, Hex};
+use crate::fields::{Field, Header, bytes};
 
 /// The RDMA extended transport header as it lies in a packet.
 ///
@@ -86,3 +88,20 @@ impl Reth {
         });
     }
 }
+
+/// The fields of a [`RethView`].
+pub static RETH: Header = Header {
+    name: "RETH",
+    title: "RDMA header",
+    purpose: "Says which memory of the responder is read or written, and with which key.",
+    rule: "IBTA 9.3.3",
+    fields: &[
+        Field::new("VA", "infiniband.reth.va", bytes(0, 8), Hex)
+            .means("Virtual address in the memory of the responder."),
+        Field::new("R_Key", "infiniband.reth.r_key", bytes(8, 4), Hex).means(REMOTE_KEY),
+        Field::new("DMALen", "infiniband.reth.dmalen", bytes(12, 4), Decimal)
+            .means("Bytes of the whole message, over all its packets; at most 2^31."),
+    ],
+};
+
+pub(crate) const REMOTE_KEY: &str = "Key of the responder's memory, which permits the access.";

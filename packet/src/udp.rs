@@ -1,15 +1,33 @@
 //! UDP, the layer between IP and the BTH in RoCE v2.
 
+use core::fmt;
 use core::net::IpAddr;
 
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::fields::Show::{Decimal, Hex};
+use crate::fields::{Field, Header, bytes};
+use crate::grh::Grh;
 use crate::ipv4::{fold, ones_complement_sum};
 
 /// The IP protocol number of UDP.
 pub const IP_PROTOCOL_UDP: u8 = 17;
+
+/// The name of the protocol with this IP protocol number, for those that networks of RoCE carry.
+#[must_use]
+pub const fn ip_protocol_name(protocol: u8) -> Option<&'static str> {
+    Some(match protocol {
+        1 => "ICMP",
+        2 => "IGMP",
+        6 => "TCP",
+        IP_PROTOCOL_UDP => "UDP",
+        Grh::NEXT_HEADER => "BTH",
+        58 => "ICMPv6",
+        _ => return None,
+    })
+}
 
 /// The UDP header as it lies in a packet.
 ///
@@ -147,6 +165,37 @@ impl UdpHeader {
             checksum: U16::new(self.checksum),
         }
     }
+}
+
+/// The fields of a [`UdpView`].
+pub static UDP: Header = Header {
+    name: "UDP",
+    title: "User Datagram Protocol",
+    purpose: "Lets routers forward RoCE v2 and balance it over several paths.",
+    rule: "RFC 768, A17.3",
+    fields: &[
+        Field::new("source port", "udp.srcport", bytes(0, 2), Decimal)
+            .means("Hash of the flow, by which switches choose among equal paths; receivers ignore it."),
+        Field::new("destination port", "udp.dstport", bytes(2, 2), Decimal)
+            .note(port_note)
+            .means("Marks the packet as RoCE v2: 4791."),
+        Field::new("length", "udp.length", bytes(4, 2), Decimal)
+            .means("Bytes from this header to the ICRC inclusive."),
+        Field::new("checksum", "udp.checksum", bytes(6, 2), Hex)
+            .variant()
+            .means("RoCE NICs send 0, no checksum; receivers accept any value."),
+    ],
+};
+
+fn port_note(port: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(match port {
+        4791 => "RoCE v2",
+        67 | 68 => "DHCP",
+        53 | 5353 => "DNS",
+        319 | 320 => "PTP",
+        4789 => "VXLAN",
+        _ => "",
+    })
 }
 
 #[cfg(test)]

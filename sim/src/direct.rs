@@ -1,7 +1,7 @@
-//! Two engines that hand each other their datagrams directly: no link, no faults, no allocation.
+//! Two engines that exchange their datagrams directly, without a link, faults or allocations.
 //!
-//! This is the shortest way between two engines, for what asks how fast they are or what they allocate.
-//! Datagrams go over in bursts, as with a device that hands in several at once.
+//! This is the shortest path between two engines, for benches and allocation tests. Datagrams are exchanged in bursts, as
+//! with a device that receives several at once.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use roce_transport::{
 
 use crate::pair::{MEMORY_BASE, Settings, Side, bring_up_attributes};
 
-/// Datagrams that go over before they are handled.
+/// Datagrams of one burst.
 pub const BURST: usize = 32;
-/// The largest datagram: 4096 bytes of payload and every header there is.
+/// The size of the largest datagram: 4096 bytes of payload and all headers.
 const SLOT: usize = 4096 + 128;
 
 /// One of the two hosts: an engine with one region of all rights at [`MEMORY_BASE`].
 #[derive(Debug)]
 pub struct Host {
-    /// Its engine.
+    /// The engine.
     pub engine: Engine,
-    /// Its protection domain.
+    /// The protection domain.
     pub pd: PdId,
-    /// Where everything completes.
+    /// The completion queue of all queue pairs.
     pub cq: CqId,
-    /// Its region.
+    /// The region.
     pub region: RegionAttributes,
     /// The bytes of the region.
     pub memory: Arc<WordMemory>,
@@ -43,10 +43,10 @@ impl Host {
     }
 }
 
-/// Two hosts without anything between them.
+/// Two directly joined hosts.
 #[derive(Debug)]
 pub struct Direct {
-    /// The time now; it stands still unless it is moved.
+    /// The current time, which only the caller changes.
     pub now: Instant,
     hosts: [Host; 2],
     buffers: Vec<[u8; SLOT]>,
@@ -54,7 +54,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Two hosts with `memory_len` bytes each.
+    /// Creates two hosts with `memory_len` bytes of memory each.
     #[must_use]
     pub fn new(config: &EngineConfig, memory_len: usize) -> Self {
         let host = || {
@@ -80,7 +80,7 @@ impl Direct {
         &self.hosts[side as usize]
     }
 
-    /// One of the hosts, to change.
+    /// Mutable access to one of the hosts.
     pub fn host_mut(&mut self, side: Side) -> &mut Host {
         &mut self.hosts[side as usize]
     }
@@ -101,7 +101,7 @@ impl Direct {
         }
     }
 
-    /// A connected pair of queue pairs in RTS (for UD: two that may talk to each other).
+    /// Creates a connected pair of queue pairs in RTS (for UD: two that may exchange datagrams).
     #[track_caller]
     pub fn connect(&mut self, qp_type: QpType, settings: &Settings) -> [Qpn; 2] {
         let qpns = [Side::A, Side::B].map(|side| {
@@ -122,7 +122,7 @@ impl Direct {
         qpns
     }
 
-    /// Hands one burst over and returns how many datagrams it had.
+    /// Hands one burst over and returns its number of datagrams.
     pub fn hand_over(&mut self, from: Side) -> usize {
         let now = self.now;
         let [a, b] = &mut self.hosts;
@@ -143,11 +143,11 @@ impl Direct {
         self.pending.len()
     }
 
-    /// Hands datagrams over until neither side has any, and returns how many there were: a million at most.
+    /// Hands datagrams over until neither side has any, and returns their number: a million at most.
     ///
     /// # Panics
     ///
-    /// When there are more.
+    /// There are more.
     #[track_caller]
     pub fn drive(&mut self) -> usize {
         let mut sum = 0;
@@ -157,7 +157,7 @@ impl Direct {
                 return sum;
             }
             sum += count;
-            assert!(sum < 1 << 20, "the engines answer each other for ever");
+            assert!(sum < 1 << 20, "the engines answer each other without end");
         }
     }
 

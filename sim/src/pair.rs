@@ -1,4 +1,4 @@
-//! Two engines and the link between them, in virtual time: the bench on which a protocol is tested.
+//! Two engines and the link between them, in virtual time, for protocol tests.
 //!
 //! ```
 //! use roce_sim::pair::{Pair, Side};
@@ -38,13 +38,13 @@ pub use settings::{Settings, bring_up_attributes};
 /// What a script does with a packet on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Let it through.
+    /// Deliver it unchanged.
     Pass,
-    /// Lose it.
+    /// Drop it.
     Drop,
     /// Deliver it twice.
     Duplicate,
-    /// Flip this bit, counted from the first of the BTH.
+    /// Flip this bit, counted from the first bit of the BTH.
     FlipBit(usize),
     /// Deliver it this much later than the link would.
     Delay(u64),
@@ -55,9 +55,9 @@ pub enum Action {
 /// A packet on the link, as a script sees it.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    /// When it left.
+    /// The time at which it left.
     pub at: Instant,
-    /// Who sent it.
+    /// The sender.
     pub from: Side,
     /// Its opcode.
     pub opcode: Opcode,
@@ -65,13 +65,13 @@ pub struct Sent {
     pub psn: Psn,
     /// The queue pair it goes to.
     pub dest_qp: Qpn,
-    /// Where it goes, and how it is treated.
+    /// Addresses, and the traffic class.
     pub path: Path,
-    /// How many packets that side sent before it.
+    /// The number of packets that this side sent before it.
     pub index: usize,
     /// BTH to ICRC.
     pub bytes: Vec<u8>,
-    /// What the link did with it.
+    /// What the link did to it.
     pub action: Action,
 }
 
@@ -88,28 +88,28 @@ struct InFlight {
 
 /// Two hosts and the link between them.
 pub struct Pair {
-    /// The time now.
+    /// The current time.
     pub now: Instant,
     /// One-way delay of the link in nanoseconds.
     pub link_delay_ns: u64,
-    /// How long the link is taken by each packet. 0, the default, lets everything that is sent at one time
-    /// arrive at one time.
+    /// How long each packet occupies the link. With 0, the default, packets that are sent at one time arrive at one
+    /// time.
     pub packet_time_ns: u64,
-    /// Sides whose device takes no packet at present ("would block"): their engines are not asked for any.
+    /// Sides whose device accepts no packet at present ("would block"): their engines are not polled.
     pub blocked: [bool; 2],
     /// Every packet that was put on the link, if [`Self::record`] is set.
     pub sent: Vec<Sent>,
-    /// Whether [`Self::sent`] is filled.
+    /// Whether [`Self::sent`] is recorded.
     pub record: bool,
     hosts: [Host; 2],
     in_flight: BTreeMap<(Instant, u64), InFlight>,
     sequence: u64,
     sent_by: [usize; 2],
-    /// When the link is free again, by sender.
+    /// The time at which the link is free again, by sender.
     free_at: [Instant; 2],
     script: Option<Script>,
     faults: [Option<FaultInjector>; 2],
-    /// What the engines said of the packets they were given.
+    /// The verdicts of the engines on received packets.
     pub verdicts: Vec<(Side, Verdict)>,
     slot: Vec<u8>,
 }
@@ -124,13 +124,13 @@ impl std::fmt::Debug for Pair {
     }
 }
 impl Pair {
-    /// Two hosts on 198.18.0.1 and 198.18.0.2, one microsecond apart.
+    /// Creates two hosts on 198.18.0.1 and 198.18.0.2, one microsecond apart.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::with_config(EngineConfig::from_number(seed), MEMORY_LEN)
     }
 
-    /// The same with other engine settings (both sides get them, with different seeds) and memory size.
+    /// Like [`new`](Self::new), with other engine settings (for both sides, with different seeds) and memory size.
     #[must_use]
     pub fn with_config(config: EngineConfig, memory_len: usize) -> Self {
         let mut other = config.clone();
@@ -163,22 +163,22 @@ impl Pair {
         &self.hosts[side as usize]
     }
 
-    /// One of the hosts, to change.
+    /// Mutable access to one of the hosts.
     pub fn host_mut(&mut self, side: Side) -> &mut Host {
         &mut self.hosts[side as usize]
     }
 
-    /// Lets `script` decide about every packet from now on.
+    /// Lets `script` decide what happens to every packet from now on.
     pub fn set_script(&mut self, script: impl FnMut(&Sent) -> Action + 'static) {
         self.script = Some(Box::new(script));
     }
 
-    /// Lets every packet through again.
+    /// Delivers every packet again.
     pub fn clear_script(&mut self) {
         self.script = None;
     }
 
-    /// Puts a fault injector on what `from` sends.
+    /// Applies a fault injector to the packets of `from`.
     pub fn set_faults(&mut self, from: Side, faults: Option<FaultInjector>) {
         self.faults[from as usize] = faults;
     }
@@ -198,7 +198,7 @@ impl Pair {
         }
     }
 
-    /// Makes a queue pair in RESET on one side.
+    /// Creates a queue pair in RESET on one side.
     #[track_caller]
     pub fn create_qp(&mut self, side: Side, qp_type: QpType, settings: &Settings) -> Qpn {
         let host = self.host_mut(side);
@@ -214,13 +214,13 @@ impl Pair {
         host.engine.create_qp(&init).expect("a queue pair can be made")
     }
 
-    /// A connected pair of queue pairs in RTS (for UD: two that may talk to each other).
+    /// Creates a connected pair of queue pairs in RTS (for UD: two that may exchange datagrams).
     #[track_caller]
     pub fn connect(&mut self, qp_type: QpType) -> (Qpn, Qpn) {
         self.connect_with(qp_type, &Settings::default())
     }
 
-    /// The same with other settings.
+    /// Like [`connect`](Self::connect), with other settings.
     #[track_caller]
     pub fn connect_with(&mut self, qp_type: QpType, settings: &Settings) -> (Qpn, Qpn) {
         let a = self.create_qp(Side::A, qp_type, settings);
@@ -230,7 +230,7 @@ impl Pair {
         (a, b)
     }
 
-    /// Takes a queue pair from RESET up to `state` (INIT, RTR or RTS).
+    /// Moves a queue pair from RESET up to `state` (INIT, RTR or RTS).
     #[track_caller]
     pub fn bring_up(&mut self, side: Side, own: Qpn, peer: Qpn, settings: &Settings, state: QpState) {
         let host = self.host(side);
@@ -245,11 +245,11 @@ impl Pair {
         }
     }
 
-    /// Posts a send request at the present time.
+    /// Posts a send request at the current time.
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// The error of the engine.
     pub fn post_send(&mut self, side: Side, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         let now = self.now;
         self.host_mut(side).engine.post_send(now, qpn, wr)
@@ -259,7 +259,7 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// What the engine says.
+    /// The error of the engine.
     pub fn post_recv(
         &mut self,
         side: Side,
@@ -272,7 +272,7 @@ impl Pair {
         self.host_mut(side).engine.post_recv(qpn, &RecvWr { wr_id, elements: &[element] })
     }
 
-    /// Everything in the completion queue of one side.
+    /// Removes and returns all completions of one side.
     pub fn completions(&mut self, side: Side) -> Vec<Wc> {
         let mut all = Vec::new();
         let mut some = [Wc::default(); 32];
@@ -283,13 +283,13 @@ impl Pair {
         all
     }
 
-    /// Lets a packet of the test's own making arrive at `to` now, as if its peer had sent it.
+    /// Delivers a packet that the test made to `to` now, as if its peer had sent it.
     pub fn inject(&mut self, to: Side, path: Path, bytes: &[u8]) -> Verdict {
         let identification = Identification::Known { identification: 0, dont_fragment: true };
         self.deliver(to, &Received { path, identification, head: bytes, tail: &[] })
     }
 
-    /// The same with everything that a device can say of a packet.
+    /// Like [`inject`](Self::inject), with all fields that a device gives for a packet.
     pub fn deliver(&mut self, to: Side, received: &Received<'_>) -> Verdict {
         let now = self.now;
         let verdict = self.host_mut(to).engine.handle_datagram(now, received);
@@ -298,14 +298,14 @@ impl Pair {
         verdict
     }
 
-    /// Runs until nothing is left to do, at most one virtual minute.
+    /// Runs until both engines are idle, at most one virtual minute.
     #[track_caller]
     pub fn drive(&mut self) {
         let limit = self.now.plus_nanos(60_000_000_000);
         assert!(self.drive_until(limit), "the pair is still busy after a virtual minute");
     }
 
-    /// Runs until nothing is left to do (`true`) or the time is `limit` (`false`).
+    /// Runs until both engines are idle (`true`) or the time is `limit` (`false`).
     pub fn drive_until(&mut self, limit: Instant) -> bool {
         loop {
             self.collect(Side::A);
@@ -321,7 +321,7 @@ impl Pair {
         }
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     #[must_use]
     pub fn next_time(&self) -> Option<Instant> {
         let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
@@ -329,8 +329,8 @@ impl Pair {
         timeouts.chain(arrival).min()
     }
 
-    /// Moves the time to `next` and lets arrive and expire what is due by then. Arrivals at the same time
-    /// at one host form a burst: their answers are collected afterwards.
+    /// Moves the time to `next` and handles the arrivals and timers that are due by then. Arrivals at the same time at one
+    /// host form a burst: their answers are collected afterwards.
     fn advance_to(&mut self, next: Instant) {
         self.now = self.now.max(next);
         while let Some(entry) = self.in_flight.first_entry() {
@@ -350,7 +350,7 @@ impl Pair {
         }
     }
 
-    /// Takes everything out of an engine that it wants to send or tell.
+    /// Collects all packets and events of an engine.
     pub fn collect(&mut self, from: Side) {
         let mut buffer = std::mem::take(&mut self.slot);
         while !self.blocked[from as usize] {
@@ -426,7 +426,7 @@ impl Pair {
             return;
         };
         packet.path = delivery.path(packet.path);
-        // Held back behind so many others: on a link without a queue that is a matter of time.
+        // On a link without a queue, a packet is overtaken by others if it arrives later.
         let behind = delivery.reorder.map_or(0, |reorder| u64::from(reorder.behind) * 40);
         let delay = delivery.delay_ns + behind;
         if delivery.duplicate {
@@ -445,7 +445,7 @@ impl Pair {
         self.in_flight.insert((at, self.sequence), packet);
     }
 
-    /// Lets the next thing happen, whatever it is; `false` when nothing is left to happen.
+    /// Handles the next event; `false` if there is none.
     pub fn step(&mut self) -> bool {
         self.collect(Side::A);
         self.collect(Side::B);
@@ -454,8 +454,8 @@ impl Pair {
         true
     }
 
-    /// Checks that both engines account for every packet they were given: what a call said of it is what
-    /// the counters say, each packet once, and the same for each queue pair that lives.
+    /// Checks that both engines count every received packet exactly once and as their verdicts say, in total and for each
+    /// existing queue pair.
     #[track_caller]
     pub fn check_accounting(&self) {
         for side in [Side::A, Side::B] {

@@ -54,6 +54,7 @@ mod time;
 mod timer;
 mod uc;
 mod ud;
+pub mod units;
 mod verdict;
 mod wr;
 

@@ -1,6 +1,6 @@
 //! How a message is cut into packets: shared by RC and UC, on both ways (IBTA 9.4, table 35).
 
-use roce_packet::{DatagramWriter, Envelope, Ieth, Opcode, Path, Reth};
+use roce_packet::{DatagramWriter, Envelope, Ieth, Opcode, Path, Reth, Transport};
 
 use crate::io::{Batch, Transmit};
 use crate::sq::Wqe;
@@ -47,31 +47,43 @@ pub(crate) struct Segment {
     pub(crate) is_end: bool,
 }
 
-/// Packet `index` of `wqe`. `base` is 0x00 for RC and 0x20 for UC. `None` for an operation that is not
-/// cut into packets.
+/// Packet `index` of `wqe`; `None` for an operation that is not cut into packets.
 #[inline]
-pub(crate) fn segment(base: u8, wqe: &Wqe, index: u32, mtu: usize) -> Option<Segment> {
+pub(crate) fn segment(transport: Transport, wqe: &Wqe, index: u32, mtu: usize) -> Option<Segment> {
     let offset = index * mtu as u32;
     let place = Place::of(index, wqe.psns);
-    let operation = match (&wqe.op, place) {
-        (SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_), Place::First) => 0x00,
-        (SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_), Place::Middle) => 0x01,
-        (SendOp::Send, Place::Last) => 0x02,
-        (SendOp::SendWithImm(_), Place::Last) => 0x03,
-        (SendOp::Send, Place::Only) => 0x04,
-        (SendOp::SendWithImm(_), Place::Only) => 0x05,
-        (SendOp::SendWithInvalidate(_), Place::Last) => 0x16,
-        (SendOp::SendWithInvalidate(_), Place::Only) => 0x17,
-        (SendOp::Write { .. } | SendOp::WriteWithImm { .. }, Place::First) => 0x06,
-        (SendOp::Write { .. } | SendOp::WriteWithImm { .. }, Place::Middle) => 0x07,
-        (SendOp::Write { .. }, Place::Last) => 0x08,
-        (SendOp::WriteWithImm { .. }, Place::Last) => 0x09,
-        (SendOp::Write { .. }, Place::Only) => 0x0a,
-        (SendOp::WriteWithImm { .. }, Place::Only) => 0x0b,
-        _ => return None,
+    let opcode = match (&wqe.op, place) {
+        (SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_), Place::First) => {
+            Opcode::RC_SEND_FIRST
+        }
+        (SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_), Place::Middle) => {
+            Opcode::RC_SEND_MIDDLE
+        }
+        (SendOp::Send, Place::Last) => Opcode::RC_SEND_LAST,
+        (SendOp::SendWithImm(_), Place::Last) => Opcode::RC_SEND_LAST_WITH_IMM,
+        (SendOp::SendWithInvalidate(_), Place::Last) => Opcode::RC_SEND_LAST_WITH_INVALIDATE,
+        (SendOp::Send, Place::Only) => Opcode::RC_SEND_ONLY,
+        (SendOp::SendWithImm(_), Place::Only) => Opcode::RC_SEND_ONLY_WITH_IMM,
+        (SendOp::SendWithInvalidate(_), Place::Only) => Opcode::RC_SEND_ONLY_WITH_INVALIDATE,
+        (SendOp::Write { .. } | SendOp::WriteWithImm { .. }, Place::First) => Opcode::RC_RDMA_WRITE_FIRST,
+        (SendOp::Write { .. } | SendOp::WriteWithImm { .. }, Place::Middle) => Opcode::RC_RDMA_WRITE_MIDDLE,
+        (SendOp::Write { .. }, Place::Last) => Opcode::RC_RDMA_WRITE_LAST,
+        (SendOp::WriteWithImm { .. }, Place::Last) => Opcode::RC_RDMA_WRITE_LAST_WITH_IMM,
+        (SendOp::Write { .. }, Place::Only) => Opcode::RC_RDMA_WRITE_ONLY,
+        (SendOp::WriteWithImm { .. }, Place::Only) => Opcode::RC_RDMA_WRITE_ONLY_WITH_IMM,
+        (
+            SendOp::Read { .. }
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::BindWindow { .. }
+            | SendOp::LocalInvalidate { .. },
+            _,
+        ) => return None,
     };
     let len = (wqe.len.saturating_sub(offset) as usize).min(mtu);
-    Some(Segment { opcode: Opcode(base | operation), offset, len, is_end: place.is_end() })
+    Some(Segment { opcode: opcode.with_transport(transport), offset, len, is_end: place.is_end() })
 }
 
 /// Writes the extended headers of a SEND or WRITE packet after its BTH.
@@ -82,19 +94,26 @@ pub(crate) fn write_headers(
     index: u32,
     is_end: bool,
 ) -> Option<()> {
+    if let SendOp::Write { remote_addr, rkey } | SendOp::WriteWithImm { remote_addr, rkey, .. } = wqe.op
+        && index == 0
+    {
+        writer.reth(&Reth { va: remote_addr, rkey: rkey.0, dma_len: wqe.len }).ok()?;
+    }
     match wqe.op {
-        SendOp::Write { remote_addr, rkey } if index == 0 => {
-            writer.reth(&Reth { va: remote_addr, rkey: rkey.0, dma_len: wqe.len }).ok()
-        }
-        SendOp::WriteWithImm { remote_addr, rkey, imm } => {
-            if index == 0 {
-                writer.reth(&Reth { va: remote_addr, rkey: rkey.0, dma_len: wqe.len }).ok()?;
-            }
-            if is_end { writer.imm_dt(&imm).ok() } else { Some(()) }
-        }
-        SendOp::SendWithImm(imm) if is_end => writer.imm_dt(&imm).ok(),
+        SendOp::SendWithImm(imm) | SendOp::WriteWithImm { imm, .. } if is_end => writer.imm_dt(&imm).ok(),
         SendOp::SendWithInvalidate(rkey) if is_end => writer.ieth(&Ieth { rkey: rkey.0 }).ok(),
-        _ => Some(()),
+        SendOp::Send
+        | SendOp::SendWithImm(_)
+        | SendOp::SendWithInvalidate(_)
+        | SendOp::Write { .. }
+        | SendOp::WriteWithImm { .. } => Some(()),
+        SendOp::Read { .. }
+        | SendOp::CompareSwap { .. }
+        | SendOp::FetchAdd { .. }
+        | SendOp::AtomicWrite { .. }
+        | SendOp::Flush { .. }
+        | SendOp::BindWindow { .. }
+        | SendOp::LocalInvalidate { .. } => None,
     }
 }
 

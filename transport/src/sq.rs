@@ -63,16 +63,6 @@ impl Wqe {
         self.progress == Progress::Started && self.first_psn.distance_to(psn) < self.psns
     }
 
-    /// Whether the request is answered by a response packet and not by an acknowledgement.
-    pub(crate) fn awaits_response(&self) -> bool {
-        awaits_response(&self.op)
-    }
-
-    /// Whether the request never leaves this machine.
-    pub(crate) fn is_local(&self) -> bool {
-        matches!(self.op, SendOp::BindWindow { .. } | SendOp::LocalInvalidate { .. })
-    }
-
     pub(crate) fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => WcOpcode::Send,
@@ -86,17 +76,6 @@ impl Wqe {
             SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
         }
     }
-}
-
-pub(crate) fn awaits_response(op: &SendOp) -> bool {
-    matches!(
-        op,
-        SendOp::Read { .. }
-            | SendOp::CompareSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. }
-    )
 }
 
 /// The ring. Positions are counted from the first request ever posted and never wrap.
@@ -214,6 +193,20 @@ impl SendQueue {
     }
 
     fn check_payload(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
+        // The length that the operation prescribes, and whether the payload is where its result goes.
+        let (required, returns_data) = match wr.op {
+            SendOp::Send
+            | SendOp::SendWithImm(_)
+            | SendOp::SendWithInvalidate(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteWithImm { .. } => (None, false),
+            SendOp::Read { .. } => (None, true),
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (Some(8), true),
+            SendOp::AtomicWrite { .. } => (Some(8), false),
+            SendOp::Flush { .. } | SendOp::BindWindow { .. } | SendOp::LocalInvalidate { .. } => {
+                (Some(0), false)
+            }
+        };
         let len = match &wr.payload {
             Payload::Elements(elements) => {
                 if elements.len() > self.max_elements {
@@ -225,8 +218,7 @@ impl SendQueue {
                 elements.iter().map(|element| u64::from(element.length)).sum::<u64>()
             }
             Payload::Inline(bytes) => {
-                if matches!(wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
-                {
+                if returns_data {
                     return Err(PostError::CannotBeInline);
                 }
                 if bytes.len() > self.max_inline {
@@ -235,13 +227,8 @@ impl SendQueue {
                 bytes.len() as u64
             }
         };
-        match wr.op {
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. } if len != 8 => {
-                Err(PostError::WrongLength { need: 8, have: len })
-            }
-            SendOp::Flush { .. } | SendOp::BindWindow { .. } | SendOp::LocalInvalidate { .. } if len != 0 => {
-                Err(PostError::WrongLength { need: 0, have: len })
-            }
+        match required {
+            Some(need) if len != need => Err(PostError::WrongLength { need, have: len }),
             _ if len > u64::from(MAX_MESSAGE) => {
                 Err(PostError::MessageTooLong { have: len, limit: u64::from(MAX_MESSAGE) })
             }

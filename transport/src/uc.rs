@@ -1,6 +1,6 @@
 //! Unreliable connection: packets with PSNs, and nobody who asks for a lost one again (IBTA 9.8.2).
 
-use roce_packet::{Datagram, DatagramWriter, Operation, Position, Psn};
+use roce_packet::{Datagram, DatagramWriter, Operation, Position, Psn, Transport};
 
 use crate::completion::WcStatus;
 use crate::counters::count;
@@ -64,7 +64,7 @@ impl UcRequester {
         }
         let wqe = *wqe;
         let index = wqe.first_psn.distance_to(psn);
-        let segment = segment(0x20, &wqe, index, core.mtu())?;
+        let segment = segment(Transport::Uc, &wqe, index, core.mtu())?;
         let mut bth = core.bth(shared, segment.opcode, psn);
         bth.solicited = segment.is_end && wqe.flags.contains(SendFlags::SOLICITED);
         let path = core.attr.path?;
@@ -152,9 +152,10 @@ impl UcResponder {
         }
         let info = datagram.info();
         let begins = matches!(info.position, Position::First | Position::Only);
-        let fits = match (&self.inbound, info.operation) {
-            (Inbound::Send(_), Operation::Send) | (Inbound::Write(_), Operation::Write) => !begins,
-            _ => begins,
+        let fits = match self.inbound {
+            Inbound::Idle => false,
+            Inbound::Send(_) => info.operation == Operation::Send,
+            Inbound::Write(_) => info.operation == Operation::Write,
         };
         if begins {
             self.skipping = false;
@@ -200,28 +201,56 @@ impl UcResponder {
         datagram: &Datagram<'_>,
     ) -> Result<(), DropReason> {
         check_length(datagram, core.mtu()).map_err(reason)?;
-        if datagram.info().operation == Operation::Send {
-            if matches!(self.inbound, Inbound::Idle) {
-                let receive = self.receive(core, shared)?;
-                self.inbound = Inbound::send(receive);
-            }
-            match self.inbound.place(core, shared, datagram) {
-                Ok(None) => {}
-                Ok(Some(ended)) => {
-                    let wc = ended.completion(core, datagram);
-                    core.complete_recv(shared, wc, datagram.bth().solicited);
-                }
-                // The fault is in the receive, so no other message can have it (IBTA 10.3.1).
-                Err(PlaceError::Local(cause)) => {
-                    if let Some(receive) = self.inbound.take_receive() {
-                        core.fail_recv(shared, receive.wr_id, WcStatus::LocalProtectionError, cause);
-                    }
-                    core.fail(Failure::Told);
-                }
-                Err(error) => return Err(reason(error)),
-            }
-            return Ok(());
+        match datagram.info().operation {
+            Operation::Send => self.execute_send(core, shared, datagram),
+            Operation::Write => self.execute_write(core, shared, datagram),
+            Operation::ReadRequest
+            | Operation::ReadResponse
+            | Operation::Acknowledge
+            | Operation::AtomicAcknowledge
+            | Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::Resync
+            | Operation::Flush
+            | Operation::AtomicWrite
+            | Operation::Cnp => Err(DropReason::UnknownOpcode),
         }
+    }
+
+    fn execute_send(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), DropReason> {
+        if matches!(self.inbound, Inbound::Idle) {
+            let receive = self.receive(core, shared)?;
+            self.inbound = Inbound::send(receive);
+        }
+        match self.inbound.place(core, shared, datagram) {
+            Ok(None) => {}
+            Ok(Some(ended)) => {
+                let wc = ended.completion(core, datagram);
+                core.complete_recv(shared, wc, datagram.bth().solicited);
+            }
+            // The fault is in the receive, so no other message can have it (IBTA 10.3.1).
+            Err(PlaceError::Local(cause)) => {
+                if let Some(receive) = self.inbound.take_receive() {
+                    core.fail_recv(shared, receive.wr_id, WcStatus::LocalProtectionError, cause);
+                }
+                core.fail(Failure::Told);
+            }
+            Err(error) => return Err(reason(error)),
+        }
+        Ok(())
+    }
+
+    fn execute_write(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), DropReason> {
         if !core.attr.access.contains(Access::REMOTE_WRITE) {
             return Err(DropReason::Access);
         }

@@ -58,7 +58,17 @@ impl UdRequester {
         let to = self.sq.destination(position)?;
         let opcode = match wqe.op {
             SendOp::SendWithImm(_) => Opcode::UD_SEND_ONLY_WITH_IMM,
-            _ => Opcode::UD_SEND_ONLY,
+            SendOp::Send => Opcode::UD_SEND_ONLY,
+            SendOp::SendWithInvalidate(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteWithImm { .. }
+            | SendOp::Read { .. }
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::BindWindow { .. }
+            | SendOp::LocalInvalidate { .. } => return None,
         };
         let mut bth = core.bth(shared, opcode, self.psn);
         bth.dest_qp = to.remote_qpn;

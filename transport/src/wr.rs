@@ -5,6 +5,7 @@ use roce_packet::{ImmDt, Path, Qpn};
 
 use crate::ids::{LKey, RKey};
 use crate::memory::WindowBinding;
+use crate::qp::QpType;
 
 /// The most scatter/gather elements one work request can have.
 pub const MAX_SGE: usize = 32;
@@ -124,6 +125,60 @@ pub enum SendOp {
         /// The window's key.
         rkey: RKey,
     },
+}
+
+/// How the requester carries an operation out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// In as many packets as the message needs; an acknowledgement completes it.
+    Segments,
+    /// By requests for pieces of the message; the responses complete it.
+    Read,
+    /// By one packet; its response completes it.
+    Single,
+    /// Without a packet.
+    Local,
+}
+
+impl SendOp {
+    #[inline]
+    pub(crate) const fn course(&self) -> Course {
+        match self {
+            Self::Send
+            | Self::SendWithImm(_)
+            | Self::SendWithInvalidate(_)
+            | Self::Write { .. }
+            | Self::WriteWithImm { .. } => Course::Segments,
+            Self::Read { .. } => Course::Read,
+            Self::CompareSwap { .. }
+            | Self::FetchAdd { .. }
+            | Self::AtomicWrite { .. }
+            | Self::Flush { .. } => Course::Single,
+            Self::BindWindow { .. } | Self::LocalInvalidate { .. } => Course::Local,
+        }
+    }
+
+    /// Whether a response packet completes the request, and not an acknowledgement.
+    #[inline]
+    pub(crate) const fn awaits_response(&self) -> bool {
+        matches!(self.course(), Course::Read | Course::Single)
+    }
+
+    /// Whether queue pairs of this type have the operation (IBTA table 34).
+    pub(crate) const fn is_supported_by(&self, qp_type: QpType) -> bool {
+        match self {
+            Self::Send | Self::SendWithImm(_) => true,
+            Self::Write { .. } | Self::WriteWithImm { .. } => matches!(qp_type, QpType::Rc | QpType::Uc),
+            Self::SendWithInvalidate(_)
+            | Self::Read { .. }
+            | Self::CompareSwap { .. }
+            | Self::FetchAdd { .. }
+            | Self::AtomicWrite { .. }
+            | Self::Flush { .. }
+            | Self::BindWindow { .. }
+            | Self::LocalInvalidate { .. } => matches!(qp_type, QpType::Rc),
+        }
+    }
 }
 
 bitflags! {

@@ -323,9 +323,9 @@ fn wrong_text_is_refused_with_what_would_be_right() {
         ("dcqcn,gd=11", "there is no parameter \"gd\"; there are clamp_tgt_rate, "),
         ("dcqcn:paper,rpg_gd", "\"rpg_gd\" is not of the form name=value"),
         ("dcqcn,echo=2", "echo is \"2\" and must be 0 to 1"),
-        ("fixed", "fixed: \"\" is no rate; write bits a second with K, M or G, such as 10G"),
-        ("fixed:0", "\"0\" is no rate"),
-        ("fixed:10Q", "\"10Q\" is no rate"),
+        ("fixed", "fixed: \"\" is not a rate; write for example 10Gbps"),
+        ("fixed:0", "\"0\" is not a rate"),
+        ("fixed:10Q", "\"10Q\" is not a rate"),
         ("none,rpg_gd=1", "none: there is no parameter \"rpg_gd\"; there are cnp_enable, "),
     ] {
         let message = Congestion::parse(text).expect_err(text).to_string();

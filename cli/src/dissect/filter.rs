@@ -3,7 +3,6 @@
 use roce_packet::{Opcode, Psn};
 
 use super::Args;
-use super::fields;
 use super::walk::Walk;
 
 impl Args {
@@ -11,7 +10,7 @@ impl Args {
     pub(super) fn matches(&self, walk: &Walk<'_>) -> bool {
         let unfiltered = self.qp.is_empty() && self.opcode.is_empty() && self.psn.is_none() && !self.bad_icrc;
         let Some(packet) = walk.packet() else { return unfiltered };
-        let source_qp = walk.number(&fields::DETH, "infiniband.deth.srcqp");
+        let source_qp = walk.number("infiniband.deth.srcqp");
         let is_qp = |qp: &u32| packet.bth.dest_qp().get() == *qp || source_qp == Some(u64::from(*qp));
         (self.qp.is_empty() || self.qp.iter().any(is_qp))
             && (self.opcode.is_empty()

@@ -2,11 +2,12 @@
 
 use std::io::{self, Write};
 
+use roce_packet::fields::{Field, Show, Value};
 use roce_packet::{Encapsulation, ParseError};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::Shown;
-use super::fields::{Field, Show, Value, hex};
+use super::fields::{self, hex};
 use super::walk::{Icrc, Protocol};
 use crate::terminal::Output;
 use roce_capture::Direction;
@@ -128,7 +129,7 @@ impl Serialize for JsonValue<'_> {
                 serializer.serialize_u64(*number)
             }
             (Value::Bytes(bytes), Show::Bytes) => serializer.serialize_str(&hex(bytes)),
-            _ => serializer.serialize_str(&field.text(value)),
+            _ => serializer.serialize_str(&fields::text(field, value)),
         }
     }
 }

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use roce_packet::fields::{Header, Value};
 use roce_packet::{Aeth, AtomicEth, Deth, Ecn, Encapsulation, Operation, Reth};
 
 use super::Shown;
-use super::fields::{self, Value};
+use super::fields;
 use super::filter::short_name;
 use super::walk::{Icrc, Packet, Protocol, Walk};
 use crate::terminal::{Output, Paint};
@@ -203,7 +204,7 @@ impl Row {
             None => format!("opcode {}", bth.opcode()),
         };
         if packet.info.is_none() && shown.walk.error.is_none() {
-            self.detail(format_args!("manufacturer's own"));
+            self.detail(format_args!("vendor-specific"));
         }
         self.cells[QP] = format!("0x{:x}", bth.dest_qp().get());
         self.cells[PSN] = bth.psn().get().to_string();
@@ -248,8 +249,7 @@ impl Row {
             let bytes = walk.part_bytes(part);
             match part.header.name {
                 "AETH" if let Ok((aeth, _)) = Aeth::parse(bytes) => {
-                    let text = fields::aeth_text(aeth.syndrome.to_byte());
-                    self.detail(format_args!("{text} msn {}", aeth.msn.get()));
+                    self.detail(format_args!("{} msn {}", aeth.syndrome, aeth.msn));
                 }
                 "RETH" if let Ok((reth, _)) = Reth::parse(bytes) => self
                     .detail(format_args!("va 0x{:x} rkey 0x{:x} len {}", reth.va, reth.rkey, reth.dma_len)),
@@ -260,13 +260,13 @@ impl Row {
                     self.detail(format_args!("from QP 0x{:x} qkey 0x{:x}", deth.source_qp.get(), deth.q_key));
                 }
                 "AtomicAckETH" => {
-                    let original = walk.number(&fields::ATOMIC_ACK_ETH, "infiniband.atomicacketh.origremdt");
+                    let original = walk.number("infiniband.atomicacketh.origremdt");
                     self.detail(format_args!("original 0x{:x}", original.unwrap_or_default()));
                 }
                 "ImmDt" => self.detail(format_args!("imm {}", fields::hex(bytes))),
                 "IETH" => self.detail(format_args!("invalidate rkey 0x{}", fields::hex(bytes))),
                 "XRCETH" => {
-                    let srq = walk.number(&fields::XRCETH, "roce.xrceth.srq").unwrap_or_default();
+                    let srq = walk.number("roce.xrceth.srq").unwrap_or_default();
                     self.detail(format_args!("SRQ 0x{srq:x}"));
                 }
                 _ => {}
@@ -284,7 +284,7 @@ impl Row {
     }
 
     /// The name of a message, and of its fields those that tell connections apart.
-    fn connection_management(&mut self, message: &'static fields::Header, walk: &Walk<'_>) {
+    fn connection_management(&mut self, message: &'static Header, walk: &Walk<'_>) {
         let mut text = message.name.to_owned();
         let part = walk.parts.iter().find(|part| std::ptr::eq(part.header, message));
         let bytes = part.map(|part| walk.part_bytes(part)).unwrap_or_default();
@@ -294,10 +294,9 @@ impl Row {
                 "local QPN" | "starting PSN" | "service ID" | "reason" | "QPN" | "status"
             );
             if let Some(value @ Value::Number(number)) = field.value(bytes).filter(|_| shown) {
-                let _ = match (field.name, field.note_text(&value)) {
-                    ("service ID", Some(note)) => write!(text, ", {}", note.trim_start_matches("rdma_cm, ")),
+                let _ = match (field.name, fields::note(field, &value)) {
                     ("service ID", None) => write!(text, ", service 0x{number:x}"),
-                    ("reason", Some(note)) => write!(text, ", {note}"),
+                    ("service ID" | "reason", Some(note)) => write!(text, ", {note}"),
                     ("local QPN" | "QPN", _) => write!(text, ", QP 0x{number:x}"),
                     ("starting PSN", _) => write!(text, ", PSN {number}"),
                     (name, _) => write!(text, ", {name} {number}"),
@@ -313,20 +312,12 @@ impl Row {
             return;
         };
         self.cells[OPCODE] = part.header.name.to_owned();
-        let bytes = walk.part_bytes(part);
-        let number = |key: &str| {
-            let field = part.header.fields.iter().find(|field| field.key == key)?;
-            match field.value(bytes)? {
-                Value::Number(number) => Some(number),
-                Value::Bytes(_) => None,
-            }
-        };
-        if let Some(time) = number("macc.pause_time") {
+        if let Some(time) = walk.number("macc.pause_time") {
             self.detail(format_args!("everything {}", quanta(time)));
         }
         for priority in 0..8 {
-            let enabled = number(&format!("macc.cbfc.enbv.c{priority}"));
-            let time = number(&format!("macc.cbfc.pause_time.c{priority}"));
+            let enabled = walk.number(&format!("macc.cbfc.enbv.c{priority}"));
+            let time = walk.number(&format!("macc.cbfc.pause_time.c{priority}"));
             if let (Some(1), Some(time)) = (enabled, time) {
                 self.detail(format_args!("priority {priority} {}", quanta(time)));
             }

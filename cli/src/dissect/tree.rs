@@ -2,8 +2,10 @@
 
 use std::io::{self, Write};
 
+use roce_packet::fields::{Field, Header, Value};
+
 use super::Shown;
-use super::fields::{Field, Header, Value};
+use super::fields;
 use super::walk::{Icrc, Part, Protocol, Walk};
 use crate::terminal::{Output, Paint, Style};
 use roce_capture::Direction;
@@ -104,18 +106,18 @@ pub(crate) fn field_line(
         1 => (start + range.start).to_string(),
         _ => format!("{}-{}", start + range.start, start + range.end - 1),
     };
-    let pattern = field.bit_pattern(header).unwrap_or_default();
+    let pattern = fields::bit_pattern(field, header).unwrap_or_default();
     let mut text = match value {
         Value::Bytes(bytes) if bytes.len() > LONGEST && bytes.iter().all(|byte| *byte == 0) => {
             format!("{} zeros", bytes.len())
         }
-        _ => field.text(value),
+        _ => fields::text(field, value),
     };
     if text.len() > 2 * LONGEST {
         text.truncate(2 * LONGEST);
         text.push_str("...");
     }
-    if let Some(note) = field.note_text(value) {
+    if let Some(note) = fields::note(field, value) {
         text = format!("{text:<12}  {note}");
     }
     let name = field.name;

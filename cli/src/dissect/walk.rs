@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use roce_packet::fields::{self, Header, Value};
+use roce_packet::mad::{CM_CLASS, CmReq, MAD_LEN, MadHeader, ServiceId};
 use roce_packet::pause::PauseFrame;
 use roce_packet::{
     Bth, BthView, Dissection, Encapsulation, EtherType, EthernetHeader, Frame, IcrcCheck, NetworkView,
-    Opcode, OpcodeInfo, ParseError, ParseErrorKind, Qpn, Transport, VlanHeader,
+    Opcode, OpcodeInfo, ParseError, ParseErrorKind, Qpn, Transport, VlanHeader, ip_protocol_name,
 };
 
-use super::fields::{self, Header};
 use roce_capture::{CapturedPacket, LinkType};
 
 /// A header or another part, and where in the frame it lies.
@@ -165,7 +166,7 @@ impl<'a> Walk<'a> {
         }
         let icrc = match &frame {
             Ok(frame) => {
-                walk.error = frame.datagram().err().filter(|error| !is_manufacturers_own(error));
+                walk.error = frame.datagram().err().filter(|error| !is_vendor_specific(error));
                 match frame.verify_icrc() {
                     Ok(check) => Icrc::Checked(check),
                     Err(_) => Icrc::Unchecked("too short"),
@@ -217,13 +218,13 @@ impl<'a> Walk<'a> {
         self.bytes.get(part.start..part.start + part.len).unwrap_or_default()
     }
 
-    /// The value of a field given by its header and its name in JSON, for fields that are numbers.
-    pub(crate) fn number(&self, header: &'static Header, key: &str) -> Option<u64> {
-        let part = self.parts.iter().find(|part| std::ptr::eq(part.header, header))?;
-        let field = header.fields.iter().find(|field| field.key == key)?;
+    /// The value of the field with this name in JSON, for fields that are numbers.
+    pub(crate) fn number(&self, key: &str) -> Option<u64> {
+        let field_in = |header: &'static Header| header.fields.iter().find(|field| field.key == key);
+        let (part, field) = self.parts.iter().find_map(|part| Some((part, field_in(part.header)?)))?;
         match field.value(self.part_bytes(part))? {
-            fields::Value::Number(number) => Some(number),
-            fields::Value::Bytes(_) => None,
+            Value::Number(number) => Some(number),
+            Value::Bytes(_) => None,
         }
     }
 
@@ -339,18 +340,23 @@ impl<'a> Walk<'a> {
         let mad_len = fields::MAD.len_bytes();
         self.push(&fields::MAD, start, mad_len);
         let (data, len) = (start + mad_len, len - mad_len);
-        let attribute = self.number(&fields::MAD, "infiniband.mad.attributeid").unwrap_or(0) as u16;
-        let is_cm = self.number(&fields::MAD, "infiniband.mad.mgmtclass") == Some(7);
+        let attribute = self.number("infiniband.mad.attributeid").unwrap_or(0) as u16;
+        let is_cm = self.number("infiniband.mad.mgmtclass") == Some(CM_CLASS.into());
         self.cm = fields::cm_message(attribute).filter(|_| is_cm);
         let Some(message) = self.cm else { return self.push(&fields::MAD_DATA, data, len) };
-        let private = fields::REQ_PRIVATE_DATA;
-        let request = self.bytes.get(data..).unwrap_or_default();
-        if message.name == "CM REQ" && len >= private && fields::is_rdma_cm(request) {
+        let private = MAD_LEN - MadHeader::LEN - CmReq::PRIVATE_DATA;
+        if std::ptr::eq(message, &fields::REQ) && len >= private && self.is_rdma_cm(data) {
             self.push(message, data, private);
             self.push(&fields::IP_CM, data + private, len - private);
         } else {
             self.push(message, data, len);
         }
+    }
+
+    /// Whether the request that begins at `start` is one of rdma_cm, which begins the private data with a header.
+    fn is_rdma_cm(&self, start: usize) -> bool {
+        let id = self.bytes.get(start + 8..).and_then(<[u8]>::first_chunk);
+        id.is_some_and(|id| ServiceId(u64::from_be_bytes(*id)).port().is_some())
     }
 
     /// Names what is not RoCE.
@@ -364,13 +370,16 @@ impl<'a> Walk<'a> {
         if ether_type == EtherType::MAC_CONTROL {
             return self.pause();
         }
-        let ether_type = u64::from(ether_type.0);
-        let number = |header, key| self.number(header, key);
-        let protocol = number(&fields::IPV4, "ip.proto").or_else(|| number(&fields::IPV6, "ipv6.nxt"));
-        let name = match protocol {
-            Some(protocol) => fields::protocol(protocol).unwrap_or_else(|| format!("IP protocol {protocol}")),
-            None => fields::ether_type(ether_type).unwrap_or_else(|| format!("EtherType 0x{ether_type:04x}")),
+        let (name, number) = match outer.network {
+            Some(NetworkView::Ipv4(ip)) => {
+                (ip_protocol_name(ip.protocol()), format!("IP protocol {}", ip.protocol()))
+            }
+            Some(NetworkView::Ipv6(ip)) => {
+                (ip_protocol_name(ip.next_header()), format!("IP protocol {}", ip.next_header()))
+            }
+            Some(NetworkView::Grh(_)) | None => (ether_type.name(), format!("EtherType {ether_type}")),
         };
+        let name = name.map_or(number, str::to_owned);
         self.protocol = Protocol::Other(name, self.ports().unwrap_or_default());
     }
 
@@ -406,8 +415,8 @@ impl<'a> Walk<'a> {
 
 /// Whether the opcode is one that the specification leaves to manufacturers: nothing is wrong with it, we
 /// only cannot tell what follows.
-fn is_manufacturers_own(error: &ParseError) -> bool {
-    error.kind == ParseErrorKind::UnknownOpcode && error.have >= 0xc0
+fn is_vendor_specific(error: &ParseError) -> bool {
+    error.kind == ParseErrorKind::UnknownOpcode && Opcode(error.have as u8).is_vendor_specific()
 }
 
 /// The ICRC of a frame in which only the checksum of the IPv4 header is wrong. The ICRC does not cover the

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
+use roce_packet::fields::{Field, Value};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{Explanation, From};
-use crate::dissect::fields::{Field, Value, hex};
+use crate::dissect::fields::{self, hex};
 use crate::dissect::json::{JsonError, JsonValue, icrc_entries};
 use crate::dissect::walk::{Part, Protocol};
 use crate::terminal::Output;
@@ -88,11 +89,11 @@ impl Serialize for JsonField<'_> {
         map.serialize_entry("first_bit", &field.start)?;
         map.serialize_entry("bits", &field.width)?;
         map.serialize_entry("value", &JsonValue { field, value: *value })?;
-        map.serialize_entry("text", &field.text(value))?;
-        if let Some(pattern) = field.bit_pattern(header) {
+        map.serialize_entry("text", &fields::text(field, value))?;
+        if let Some(pattern) = fields::bit_pattern(field, header) {
             map.serialize_entry("pattern", &pattern)?;
         }
-        if let Some(note) = field.note_text(value) {
+        if let Some(note) = fields::note(field, value) {
             map.serialize_entry("note", &note)?;
         }
         map.serialize_entry("masked_from_icrc", &field.variant)?;

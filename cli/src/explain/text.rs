@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
+use roce_packet::fields::EXTENDED;
 use roce_packet::{Direction, OpcodeInfo, Operation, PayloadRule, Position, Transport};
 
 use super::{Explanation, From, is_masked};
-use crate::dissect::fields::EXTENDED;
 use crate::dissect::tree::{field_line, icrc_text, part_title, spaced};
 use crate::dissect::walk::{Icrc, Part, Protocol};
 use crate::terminal::{Output, Paint};

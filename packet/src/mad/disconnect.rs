@@ -3,7 +3,9 @@
 use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::tables::{local_comm_id, private_data_from, remote_comm_id};
 use super::{CM_LEN, CommId};
+use crate::fields::{Field, Header, Show, bytes};
 use crate::number::Qpn;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -98,3 +100,32 @@ impl CmDrep {
         })
     }
 }
+
+/// The fields of a [`CmDreq`].
+pub static DREQ: Header = Header {
+    name: "CM DREQ",
+    title: "request to disconnect",
+    purpose: "Ends a connection; either side may send it.",
+    rule: "IBTA 12.6.10",
+    fields: &[
+        local_comm_id("infiniband.cm.dreq.localcommid"),
+        remote_comm_id("infiniband.cm.dreq.remotecommid"),
+        Field::new("remote QPN", "infiniband.cm.req.remoteqpneecn", bytes(8, 3), Show::Hex)
+            .means("The receiver's queue pair."),
+        Field::reserved("roce.cm.dreq.reserved", bytes(11, 1)),
+        private_data_from(12, "infiniband.cm.dreq.private"),
+    ],
+};
+
+/// The fields of a [`CmDrep`].
+pub static DREP: Header = Header {
+    name: "CM DREP",
+    title: "reply to a disconnect",
+    purpose: "Confirms that the connection has ended.",
+    rule: "IBTA 12.6.11",
+    fields: &[
+        local_comm_id("infiniband.cm.drsp.localcommid"),
+        remote_comm_id("infiniband.cm.drsp.remotecommid"),
+        private_data_from(8, "infiniband.cm.drsp.private"),
+    ],
+};

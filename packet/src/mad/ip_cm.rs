@@ -6,7 +6,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::tables::PRIVATE;
 use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::fields::Show::{Bytes, Decimal, Ipv4, Ipv6};
+use crate::fields::{Field, Header, bytes, mask};
 
 /// What a listener is known by, 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -211,4 +214,40 @@ fn sixteen(address: IpAddr) -> [u8; 16] {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
     }
+}
+
+/// The fields of a [`IpCmView`].
+pub static IP_CM: Header = Header {
+    name: "IP CM",
+    title: "rdma_cm header in the private data",
+    purpose: "Tells the listener the IP addresses and the port of the active side.",
+    rule: "IBTA A11",
+    fields: &[
+        Field::new("major version", "infiniband.cm.req.ip_cm.majv", mask(0, 0xf0), Decimal)
+            .means("Version of the header; 0."),
+        Field::new("minor version", "infiniband.cm.req.ip_cm.minv", mask(0, 0x0f), Decimal)
+            .means("Version of the header; 0."),
+        Field::new("IP version", "infiniband.cm.req.ip_cm.ipv", mask(1, 0xf0), Decimal)
+            .means("Version of the two addresses: 4 or 6."),
+        Field::reserved("infiniband.cm.req.ip_cm.reserved", mask(1, 0x0f)),
+        Field::new("source port", "infiniband.cm.req.ip_cm.sport", bytes(2, 2), Decimal)
+            .means("Port of the active side."),
+        Field::new("source address", "infiniband.cm.req.ip_cm.sip4", bytes(4, 16), Ipv4)
+            .when(|header| !is_ip6(header))
+            .means("Address of the active side."),
+        Field::new("source address", "infiniband.cm.req.ip_cm.sip6", bytes(4, 16), Ipv6)
+            .when(is_ip6)
+            .means("Address of the active side."),
+        Field::new("destination address", "infiniband.cm.req.ip_cm.dip4", bytes(20, 16), Ipv4)
+            .when(|header| !is_ip6(header))
+            .means("Address of the listener."),
+        Field::new("destination address", "infiniband.cm.req.ip_cm.dip6", bytes(20, 16), Ipv6)
+            .when(is_ip6)
+            .means("Address of the listener."),
+        Field::new("private data", "infiniband.cm.req.ip_cm.private", bytes(36, 56), Bytes).means(PRIVATE),
+    ],
+};
+
+fn is_ip6(header: &[u8]) -> bool {
+    IpCmView::from_prefix(header).is_ok_and(|(view, _)| view.ip_version() == 6)
 }

@@ -12,6 +12,7 @@ mod reject;
 mod reply;
 mod request;
 mod sidr;
+pub(crate) mod tables;
 
 use core::fmt;
 
@@ -26,6 +27,8 @@ pub use request::{CmPath, CmReq, TransportService};
 pub use sidr::{CmSidrRep, CmSidrReq, SidrStatus};
 
 use crate::error::{Layer, ParseError, ParseErrorKind};
+use crate::fields::Show::{Decimal, Hex};
+use crate::fields::{Field, Header, bytes};
 
 /// Bytes of every management datagram.
 pub const MAD_LEN: usize = 256;
@@ -241,6 +244,17 @@ impl CmTimeout {
     }
 }
 
+impl fmt::Display for CmTimeout {
+    /// Rounded, with the unit that fits: `4.1 us`, `67.1 ms`, `2.20 s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.nanos() as f64 {
+            ns if ns < 1e6 => write!(f, "{:.1} us", ns / 1e3),
+            ns if ns < 1e9 => write!(f, "{:.1} ms", ns / 1e6),
+            ns => write!(f, "{:.2} s", ns / 1e9),
+        }
+    }
+}
+
 /// One message of connection management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
@@ -436,4 +450,56 @@ pub fn private_data<const N: usize>(data: &[u8]) -> [u8; N] {
         *to = *from;
     }
     out
+}
+
+/// The fields of a [`MadView`].
+pub static MAD: Header = Header {
+    name: "MAD",
+    title: "management datagram header",
+    purpose: "Begins every management message; RoCE uses them to open and close connections.",
+    rule: "IBTA 13.4.3",
+    fields: &[
+        Field::new("BaseVersion", "infiniband.mad.baseversion", bytes(0, 1), Decimal)
+            .means("Version of this header; 1."),
+        Field::new("MgmtClass", "infiniband.mad.mgmtclass", bytes(1, 1), Hex)
+            .note(class_note)
+            .means("Kind of management; 7 is connection management."),
+        Field::new("ClassVersion", "infiniband.mad.classversion", bytes(2, 1), Decimal)
+            .means("Version of the class; 2 for connection management."),
+        Field::new("Method", "infiniband.mad.method", bytes(3, 1), Hex)
+            .means("Method; connection management uses Send (3) only."),
+        Field::new("Status", "infiniband.mad.status", bytes(4, 2), Hex)
+            .means("Status of a response; 0 in connection management."),
+        Field::new("ClassSpecific", "infiniband.mad.classspecific", bytes(6, 2), Hex)
+            .means("Depends on the class; 0 in connection management."),
+        Field::new("TransactionID", "infiniband.mad.transactionid", bytes(8, 8), Hex)
+            .means("Chosen by the sender of a request; the response repeats it."),
+        Field::new("AttributeID", "infiniband.mad.attributeid", bytes(16, 2), Hex)
+            .note(|id, out| out.write_str(tables::cm_message(id as u16).map_or("", |message| message.name)))
+            .means("Type of the message."),
+        Field::reserved("roce.mad.reserved", bytes(18, 2)),
+        Field::new("AttributeModifier", "infiniband.mad.attributemodifier", bytes(20, 4), Hex)
+            .means("0 in connection management; some kernels carry options here."),
+    ],
+};
+
+/// The content of a management datagram of another class than connection management.
+pub static MAD_DATA: Header = Header {
+    name: "data",
+    title: "content of the management datagram",
+    purpose: "Depends on the class and the attribute.",
+    rule: "IBTA 13.4",
+    fields: &[],
+};
+
+fn class_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(match value {
+        0x01 => "subnet management, by LID",
+        0x03 => "subnet administration",
+        0x04 => "performance management",
+        0x06 => "device management",
+        0x07 => "connection management",
+        0x81 => "subnet management, by direct route",
+        _ => "",
+    })
 }

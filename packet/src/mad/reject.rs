@@ -5,7 +5,10 @@ use core::fmt;
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::tables::{local_comm_id, private_data_from, remote_comm_id, timeout_note};
 use super::{CM_LEN, CmTimeout, CommId};
+use crate::fields::Show::{Bytes, Decimal};
+use crate::fields::{Field, Header, bytes, mask};
 
 /// Which message a rejection or a receipt is about, two bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -272,4 +275,52 @@ impl CmMra {
             private_data: self.private_data,
         })
     }
+}
+
+/// The fields of a [`CmRej`].
+pub static REJ: Header = Header {
+    name: "CM REJ",
+    title: "rejection",
+    purpose: "Refuses a connection, or abandons a handshake.",
+    rule: "IBTA 12.6.7",
+    fields: &[
+        local_comm_id("infiniband.cm.rej.localcommid"),
+        remote_comm_id("infiniband.cm.rej.remotecommid"),
+        Field::new("message rejected", "infiniband.cm.rej.msgrej", mask(8, 0xc0), Decimal)
+            .means("Rejected message: 0 REQ, 1 REP, 2 another."),
+        Field::reserved("infiniband.cm.rej.reserved0", mask(8, 0x3f)),
+        Field::new("reject info length", "infiniband.cm.rej.rejinfolen", mask(9, 0xfe), Decimal)
+            .means("Valid bytes of the additional information."),
+        Field::reserved("infiniband.cm.rej.reserved1", mask(9, 0x01)),
+        Field::new("reason", "infiniband.cm.rej.reason", bytes(10, 2), Decimal)
+            .note(reason_note)
+            .means("Reason of the rejection."),
+        Field::new("additional information", "infiniband.cm.rej.ari", bytes(12, 72), Bytes)
+            .means("Depends on the reason, for example an acceptable value."),
+        private_data_from(84, "infiniband.cm.rej.private"),
+    ],
+};
+
+/// The fields of a [`CmMra`].
+pub static MRA: Header = Header {
+    name: "CM MRA",
+    title: "message receipt acknowledgement",
+    purpose: "Says that a message arrived and that the answer takes longer.",
+    rule: "IBTA 12.6.6",
+    fields: &[
+        local_comm_id("roce.cm.mra.localcommid"),
+        remote_comm_id("roce.cm.mra.remotecommid"),
+        Field::new("message", "roce.cm.mra.message", mask(8, 0xc0), Decimal)
+            .means("Received message: 0 REQ, 1 REP, 2 LAP."),
+        Field::reserved("roce.cm.mra.reserved0", mask(8, 0x3f)),
+        Field::new("service timeout", "roce.cm.mra.servicetout", mask(9, 0xf8), Decimal)
+            .note(timeout_note)
+            .means("Code t for 4.096 us times 2^t: the answer follows within this time."),
+        Field::reserved("roce.cm.mra.reserved1", mask(9, 0x07)),
+        private_data_from(10, "roce.cm.mra.private"),
+    ],
+};
+
+fn reason_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(RejReason(value as u16).name().unwrap_or_default())
 }

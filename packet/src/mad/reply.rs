@@ -3,7 +3,13 @@
 use zerocopy::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::tables::{
+    CA_GUID, INITIATOR_DEPTH, NOT_IN_ROCE, QPN, RESPONDER_RESOURCES, RNR_RETRY, STARTING_PSN, local_comm_id,
+    private_data_from, remote_comm_id, timeout_note,
+};
 use super::{CM_LEN, CmTimeout, CommId};
+use crate::fields::Show::{Decimal, Flag, Hex};
+use crate::fields::{Field, Header, bytes, mask};
 use crate::number::{Psn, Qpn, from_be_24, to_be_24};
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -160,3 +166,56 @@ impl CmRtu {
         })
     }
 }
+
+/// The fields of a [`CmRep`].
+pub static REP: Header = Header {
+    name: "CM REP",
+    title: "reply to a request",
+    purpose: "Accepts the connection and gives the attributes of the sender's end.",
+    rule: "IBTA 12.6.8",
+    fields: &[
+        local_comm_id("infiniband.cm.rep"),
+        remote_comm_id("infiniband.cm.rep.remotecommid"),
+        Field::new("local Q_Key", "infiniband.cm.rep.localqkey", bytes(8, 4), Hex).means(NOT_IN_ROCE),
+        Field::new("local QPN", "infiniband.cm.rep.localqpn", bytes(12, 3), Hex).means(QPN),
+        Field::new("vendor ID", "roce.cm.rep.vendorid.high", bytes(15, 1), Hex)
+            .means("Manufacturer of the sender's adapter, bits 23 to 16."),
+        Field::new("local EECN", "infiniband.cm.rep.localeecn", bytes(16, 3), Hex).means(NOT_IN_ROCE),
+        Field::new("vendor ID", "roce.cm.rep.vendorid.middle", bytes(19, 1), Hex)
+            .means("Manufacturer of the sender's adapter, bits 15 to 8."),
+        Field::new("starting PSN", "infiniband.cm.rep.startpsn", bytes(20, 3), Decimal).means(STARTING_PSN),
+        Field::new("vendor ID", "roce.cm.rep.vendorid.low", bytes(23, 1), Hex)
+            .means("Manufacturer of the sender's adapter, bits 7 to 0."),
+        Field::new("responder resources", "infiniband.cm.rep.respres", bytes(24, 1), Decimal)
+            .means(RESPONDER_RESOURCES),
+        Field::new("initiator depth", "infiniband.cm.rep.initdepth", bytes(25, 1), Decimal)
+            .means(INITIATOR_DEPTH),
+        Field::new("target ACK delay", "infiniband.cm.rep.tgtackdelay", mask(26, 0xf8), Decimal)
+            .note(timeout_note)
+            .means("Code t for 4.096 us times 2^t: the longest delay of the sender's acknowledgements."),
+        Field::new("failover accepted", "infiniband.cm.rep.failoveracc", mask(26, 0x06), Decimal)
+            .means("Answer to the alternate path: 0 accepted, 1 not supported, 2 refused."),
+        Field::new("flow control", "infiniband.cm.rep.e2eflowctrl", mask(26, 0x01), Flag)
+            .means("Set if the sender obeys credits."),
+        Field::new("RNR retry count", "infiniband.cm.rep.rnrretrcount", mask(27, 0xe0), Decimal)
+            .means(RNR_RETRY),
+        Field::new("SRQ", "infiniband.cm.rep.srq", mask(27, 0x10), Flag)
+            .means("Set if the sender receives from a shared queue."),
+        Field::reserved("infiniband.cm.rep.reserved", mask(27, 0x0f)),
+        Field::new("local CA GUID", "infiniband.cm.rep.localcaguid", bytes(28, 8), Hex).means(CA_GUID),
+        private_data_from(36, "infiniband.cm.rep.private"),
+    ],
+};
+
+/// The fields of a [`CmRtu`].
+pub static RTU: Header = Header {
+    name: "CM RTU",
+    title: "ready to use",
+    purpose: "Completes the handshake: the active side is ready to receive.",
+    rule: "IBTA 12.6.9",
+    fields: &[
+        local_comm_id("infiniband.cm.rtu.localcommid"),
+        remote_comm_id("infiniband.cm.rtu.remotecommid"),
+        private_data_from(8, "infiniband.cm.rtu.private"),
+    ],
+};

@@ -1,9 +1,17 @@
 //! The request for a connection (IBTA 12.6.5).
 
+use core::fmt;
+
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::tables::{
+    ACK_TIMEOUT, CA_GUID, CM_TIMEOUT, INITIATOR_DEPTH, NOT_IN_ROCE, QPN, RESPONDER_RESOURCES, RNR_RETRY,
+    STARTING_PSN, local_comm_id, private_data_from, service_note, timeout_note,
+};
 use super::{CM_LEN, CmTimeout, CommId, ServiceId};
+use crate::fields::Show::{Bytes, Decimal, Flag, Hex, Ipv4, Ipv6};
+use crate::fields::{Field, Header, bits, bytes, mask};
 use crate::gid::Gid;
 use crate::mtu::PathMtu;
 use crate::number::{Psn, Qpn, from_be_24, to_be_24};
@@ -81,6 +89,17 @@ impl TransportService {
             1 => Self::Uc,
             2 => Self::Rd,
             _ => Self::Extended,
+        }
+    }
+
+    /// The name in words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "reliable connection",
+            Self::Uc => "unreliable connection",
+            Self::Rd => "reliable datagram",
+            Self::Extended => "extended",
         }
     }
 
@@ -288,4 +307,125 @@ impl CmReq {
             private_data: self.private_data,
         })
     }
+}
+
+/// The fields of a [`CmReq`].
+pub static REQ: Header = Header {
+    name: "CM REQ",
+    title: "request for a connection",
+    purpose: "Asks a listener for a connection and gives the attributes of the sender's end.",
+    rule: "IBTA 12.6.5",
+    fields: &[
+        local_comm_id("infiniband.cm.req"),
+        Field::reserved("roce.cm.req.reserved0", bytes(4, 1)),
+        Field::new("vendor ID", "roce.cm.req.vendorid", bytes(5, 3), Hex)
+            .note(vendor_note)
+            .means("Manufacturer of the sender's adapter."),
+        Field::new("service ID", "infiniband.cm.req.serviceid", bytes(8, 8), Hex)
+            .note(service_note)
+            .means("Service of the listener; rdma_cm puts a port number into it."),
+        Field::new("local CA GUID", "infiniband.cm.req.localcaguid", bytes(16, 8), Hex).means(CA_GUID),
+        Field::reserved("roce.cm.req.reserved1", bytes(24, 4)),
+        Field::new("local Q_Key", "infiniband.cm.req.localqkey", bytes(28, 4), Hex).means(NOT_IN_ROCE),
+        Field::new("local QPN", "infiniband.cm.req.localqpn", bytes(32, 3), Hex).means(QPN),
+        Field::new("responder resources", "infiniband.cm.req.responderres", bytes(35, 1), Decimal)
+            .means(RESPONDER_RESOURCES),
+        Field::new("local EECN", "infiniband.cm.req.localeecn", bytes(36, 3), Hex).means(NOT_IN_ROCE),
+        Field::new("initiator depth", "infiniband.cm.req.initdepth", bytes(39, 1), Decimal)
+            .means(INITIATOR_DEPTH),
+        Field::new("remote EECN", "infiniband.cm.req.remoteeecn", bytes(40, 3), Hex).means(NOT_IN_ROCE),
+        Field::new("remote response timeout", "infiniband.cm.req.remoteresptout", mask(43, 0xf8), Decimal)
+            .note(timeout_note)
+            .means(CM_TIMEOUT),
+        Field::new("transport service", "infiniband.cm.req.transpsvctype", mask(43, 0x06), Decimal)
+            .note(transport_note)
+            .means("0 reliable connection, 1 unreliable connection, 3 see the extended transport."),
+        Field::new("flow control", "infiniband.cm.req.e2eflowctrl", mask(43, 0x01), Flag)
+            .means("Set if the sender obeys credits."),
+        Field::new("starting PSN", "infiniband.cm.req.startpsn", bytes(44, 3), Decimal).means(STARTING_PSN),
+        Field::new("local response timeout", "infiniband.cm.req.localresptout", mask(47, 0xf8), Decimal)
+            .note(timeout_note)
+            .means(CM_TIMEOUT),
+        Field::new("retry count", "infiniband.cm.req.retrcount", mask(47, 0x07), Decimal)
+            .means("How often the receiver of this message resends a lost packet, 0 to 7."),
+        Field::new("P_Key", "infiniband.cm.req.pkey", bytes(48, 2), Hex)
+            .means("Partition of the connection."),
+        Field::new("path MTU", "infiniband.cm.req.pppmtu", mask(50, 0xf0), Decimal)
+            .note(mtu_note)
+            .means("Code of the path MTU; both ends use the same."),
+        Field::new("RDC exists", "infiniband.cm.req.rdcexist", mask(50, 0x08), Flag).means(NOT_IN_ROCE),
+        Field::new("RNR retry count", "infiniband.cm.req.rnrretrcount", mask(50, 0x07), Decimal)
+            .means(RNR_RETRY),
+        Field::new("max CM retries", "infiniband.cm.req.maxcmretr", mask(51, 0xf0), Decimal)
+            .means("How often this message is sent again, at most."),
+        Field::new("SRQ", "infiniband.cm.req.srq", mask(51, 0x08), Flag)
+            .means("Set if the sender receives from a shared queue."),
+        Field::new("extended transport", "infiniband.cm.req.ext_transport", mask(51, 0x07), Decimal)
+            .means("1 for an extended reliable connection."),
+        Field::new("primary local LID", "infiniband.cm.req.prim_locallid", bytes(52, 2), Hex)
+            .means("InfiniBand address; 0xffff in RoCE."),
+        Field::new("primary remote LID", "infiniband.cm.req.prim_remotelid", bytes(54, 2), Hex)
+            .means("InfiniBand address; 0xffff in RoCE."),
+        Field::new("primary local GID", "infiniband.cm.req.prim_localgid_ipv4", bytes(56, 16), Ipv4)
+            .when(|req| is_mapped(req, 56))
+            .means("The sender's end of the path."),
+        Field::new("primary local GID", "infiniband.cm.req.prim_localgid", bytes(56, 16), Ipv6)
+            .when(|req| !is_mapped(req, 56))
+            .means("The sender's end of the path."),
+        Field::new("primary remote GID", "infiniband.cm.req.prim_remotegid_ipv4", bytes(72, 16), Ipv4)
+            .when(|req| is_mapped(req, 72))
+            .means("The receiver's end of the path."),
+        Field::new("primary remote GID", "infiniband.cm.req.prim_remotegid", bytes(72, 16), Ipv6)
+            .when(|req| !is_mapped(req, 72))
+            .means("The receiver's end of the path."),
+        Field::new("primary flow label", "infiniband.cm.req.prim_flowlabel", bits(88, 0, 20), Hex)
+            .means("Both ends compute the UDP source port of the connection from it."),
+        Field::reserved("infiniband.cm.req.prim_reserved0", bits(90, 4, 6)),
+        Field::new("primary packet rate", "infiniband.cm.req.prim_pktrate", mask(91, 0x3f), Decimal)
+            .means("InfiniBand's code of the path's rate; 0 in RoCE."),
+        Field::new("primary traffic class", "infiniband.cm.req.prim_tfcclass", bytes(92, 1), Hex)
+            .means("DSCP and ECN for the connection."),
+        Field::new("primary hop limit", "infiniband.cm.req.prim_hoplim", bytes(93, 1), Decimal)
+            .means("TTL for the connection."),
+        Field::new("primary SL", "infiniband.cm.req.prim_sl", mask(94, 0xf0), Decimal)
+            .means("Service level: the VLAN priority of the connection."),
+        Field::new("primary subnet local", "infiniband.cm.req.prim_subnetlocal", mask(94, 0x08), Flag)
+            .means("Set if the path has no router."),
+        Field::reserved("infiniband.cm.req.prim_reserved1", mask(94, 0x07)),
+        Field::new(
+            "primary local ACK timeout",
+            "infiniband.cm.req.prim_localacktout",
+            mask(95, 0xf8),
+            Decimal,
+        )
+        .note(timeout_note)
+        .means(ACK_TIMEOUT),
+        Field::reserved("infiniband.cm.req.prim_reserved2", mask(95, 0x07)),
+        Field::new("alternate path", "roce.cm.req.alternate_path", bytes(96, 44), Bytes)
+            .means("A second path to migrate to, in the layout of the first; all zero if absent."),
+        private_data_from(140, "infiniband.cm.req.private"),
+    ],
+};
+
+fn is_mapped(req: &[u8], gid: usize) -> bool {
+    req.get(gid..).and_then(<[u8]>::first_chunk).is_some_and(|gid| Gid(*gid).to_ipv4().is_some())
+}
+
+fn mtu_note(code: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    match PathMtu::from_code(code as u8) {
+        Some(mtu) => write!(out, "{mtu} bytes"),
+        None => Ok(()),
+    }
+}
+
+fn transport_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(TransportService::from_bits(value as u8).name())
+}
+
+fn vendor_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(match value {
+        0x15b3 => "Mellanox, NVIDIA",
+        0x02c9 => "Mellanox",
+        _ => "",
+    })
 }

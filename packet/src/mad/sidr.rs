@@ -1,9 +1,15 @@
 //! Service ID resolution: how a sender of datagrams finds a queue pair (IBTA 12.11).
 
+use core::fmt;
+
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::tables::{private_data_from, service_note};
 use super::{CM_LEN, CommId, ServiceId};
+use crate::deth::q_key_note;
+use crate::fields::Show::{Bytes, Decimal, Hex};
+use crate::fields::{Field, Header, bytes};
 use crate::number::Qpn;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -161,4 +167,56 @@ impl CmSidrRep {
             private_data: self.private_data,
         })
     }
+}
+
+/// The fields of a [`CmSidrReq`].
+pub static SIDR_REQ: Header = Header {
+    name: "CM SIDR_REQ",
+    title: "request to resolve a service ID",
+    purpose: "Asks which queue pair receives the datagrams of a service.",
+    rule: "IBTA 12.11.1",
+    fields: &[
+        Field::new("request ID", "roce.cm.sidr_req.requestid", bytes(0, 4), Hex)
+            .means("Number of the request, which the reply repeats."),
+        Field::new("P_Key", "roce.cm.sidr_req.pkey", bytes(4, 2), Hex).means("Partition of the datagrams."),
+        Field::reserved("roce.cm.sidr_req.reserved", bytes(6, 2)),
+        Field::new("service ID", "roce.cm.sidr_req.serviceid", bytes(8, 8), Hex)
+            .note(service_note)
+            .means("The requested service."),
+        private_data_from(16, "roce.cm.sidr_req.private"),
+    ],
+};
+
+/// The fields of a [`CmSidrRep`].
+pub static SIDR_REP: Header = Header {
+    name: "CM SIDR_REP",
+    title: "reply with the queue pair of a service",
+    purpose: "Gives the queue pair and the Q_Key for datagrams to a service.",
+    rule: "IBTA 12.11.2",
+    fields: &[
+        Field::new("request ID", "roce.cm.sidr_rep.requestid", bytes(0, 4), Hex)
+            .means("The number of the request."),
+        Field::new("status", "roce.cm.sidr_rep.status", bytes(4, 1), Decimal)
+            .note(status_note)
+            .means("Whether the service is available."),
+        Field::new("info length", "roce.cm.sidr_rep.infolen", bytes(5, 1), Decimal)
+            .means("Valid bytes of the additional information."),
+        Field::reserved("roce.cm.sidr_rep.reserved0", bytes(6, 2)),
+        Field::new("QPN", "roce.cm.sidr_rep.qpn", bytes(8, 3), Hex)
+            .means("The queue pair that receives the datagrams."),
+        Field::reserved("roce.cm.sidr_rep.reserved1", bytes(11, 1)),
+        Field::new("service ID", "roce.cm.sidr_rep.serviceid", bytes(12, 8), Hex)
+            .note(service_note)
+            .means("The service."),
+        Field::new("Q_Key", "roce.cm.sidr_rep.qkey", bytes(20, 4), Hex)
+            .note(q_key_note)
+            .means("The key that the datagrams must carry."),
+        Field::new("additional information", "roce.cm.sidr_rep.info", bytes(24, 72), Bytes)
+            .means("Depends on the status."),
+        private_data_from(96, "roce.cm.sidr_rep.private"),
+    ],
+};
+
+fn status_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(SidrStatus(value as u8).name().unwrap_or_default())
 }

@@ -7,7 +7,7 @@ use super::work::{Flow, Kind, Op, SHARED_WORDS, Zone};
 use super::world::{Checked, FlowState, World};
 use crate::pair::Side;
 
-/// Memory as it must be, against memory as it is, with a running count of the bytes that differ.
+/// Expected and actual memory, with the number of bytes that differ.
 struct Shadow {
     expected: Vec<u8>,
     found: Vec<u8>,
@@ -59,7 +59,7 @@ impl World<'_> {
             outcome.map_err(|message| format!("flow {index}: {message}"))?;
             let flow = &self.flows[index];
             if flow.source.content() != self.plan.flows[index].source {
-                return Err(format!("flow {index}: what was sent was changed"));
+                return Err(format!("flow {index}: the source of a request was changed"));
             }
         }
         self.check_shared_words(is_idle)?;
@@ -88,7 +88,7 @@ impl World<'_> {
         check_requester(plan, flow, self.plan.mtu.bytes())
     }
 
-    /// Receives and WRITEs of messages that arrived in part may hold the beginning of them.
+    /// Receives and WRITEs of messages that arrived in part may contain their first bytes.
     fn check_unreliable(&self, index: usize, is_idle: bool) -> Checked {
         let (plan, flow) = (&self.plan.flows[index], &self.flows[index]);
         if is_idle && flow.posted < plan.ops.len() {
@@ -175,7 +175,7 @@ impl World<'_> {
         let all_faultless = self.plan.is_faultless() && !matches!(self.plan.mode, Mode::Safety { .. });
         let mut failures = self.flows.iter().filter_map(|flow| flow.failed);
         if all_faultless && failures.any(|(_, status)| status == WcStatus::RetryExceededError) {
-            // A queue pair whose peer failed for lack of receives gets no answer any more.
+            // A queue pair whose peer failed for lack of receives gets no further answer.
             let out_of_receives =
                 self.ends.iter().any(|end| end.engine.counters().req_rnr_retries_exceeded > 0);
             if !out_of_receives {
@@ -186,8 +186,7 @@ impl World<'_> {
     }
 }
 
-/// Bytes of the receive zone between the receives. Inside a receive anything may be left of a message that
-/// never ended.
+/// Checks the bytes of the receive zone between the receives. A receive may contain parts of an incomplete message.
 fn check_guards(plan: &Flow, flow: &FlowState) -> Checked {
     let mut found = flow.receive.content();
     for (offset, len) in plan.receives.iter().flat_map(|receive| &receive.pieces) {
@@ -196,8 +195,8 @@ fn check_guards(plan: &Flow, flow: &FlowState) -> Checked {
     if found == plan.receive { Ok(()) } else { Err("bytes between the receives changed".into()) }
 }
 
-/// The responder has executed some number of requests, and of the next one some number of packets: no more
-/// and no less, and at least what completed.
+/// Checks that the responder has executed exactly the first requests, part of the next one by whole packets, and no less
+/// than the completed ones.
 fn check_responder(plan: &Flow, flow: &FlowState, mtu: usize) -> Checked {
     let mut target = Shadow::new(&plan.target, flow.target.content());
     let mut receive = Shadow::new(&plan.receive, flow.receive.content());
@@ -240,7 +239,7 @@ fn execute<'a>(
         Kind::Send(_) => receive.scatter(pieces(), &op.data, (offset, offset + len)),
         Kind::Write(at, _) => target.write(at + offset, &op.data[part]),
         Kind::AtomicWrite(at) => target.write(at, &op.data),
-        // What an atomic finds is what it must bring.
+        // The value that an atomic finds is its expected result.
         Kind::CompareSwap(at, expected, new) => {
             if op.data == expected.to_ne_bytes() {
                 target.write(at, &new.to_ne_bytes());
@@ -254,7 +253,7 @@ fn execute<'a>(
     }
 }
 
-/// What READs and atomics brought: all of those that completed, and a beginning of one more.
+/// Checks the results of READs and atomics: all completed ones, and the first bytes of one more.
 fn check_requester(plan: &Flow, flow: &FlowState, mtu: usize) -> Checked {
     let found = flow.local.content();
     let mut start = plan.local.clone();

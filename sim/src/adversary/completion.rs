@@ -1,4 +1,4 @@
-//! Checks each completion when it comes: its order, its content, and the data that it vouches for.
+//! Checks each completion when it is polled: its order, its fields, and the data that it stands for.
 
 use roce_packet::ImmDt;
 use roce_transport::{Cause, GRH_AREA, QpState, QpType, Wc, WcFlags, WcOpcode, WcStatus};
@@ -13,7 +13,7 @@ impl World<'_> {
         self.trace.completion(self.now, side, wc);
         let is_receive = wc.wr_id & RECEIVE != 0;
         let (flow, index) = ((wc.wr_id >> 32) as usize & 0xffff, wc.wr_id as u32 as usize);
-        let state = self.flows.get(flow).ok_or("a completion of nothing")?;
+        let state = self.flows.get(flow).ok_or("a completion for an unknown flow")?;
         let owner = if is_receive { state.from.other() } else { state.from };
         if owner != side || self.pairs[state.pair].qpns[side as usize] != wc.qpn {
             return Err(format!("a completion for the wrong queue pair: {wc:?}"));
@@ -27,7 +27,7 @@ impl World<'_> {
         outcome.map_err(|message| format!("flow {flow}, number {index}: {message}: {wc:?}"))
     }
 
-    /// Between two visible completions there may only be requests that were not to be seen.
+    /// All requests between two visible completions must be unsignaled.
     fn skips_unseen(&self, flow: usize, from: usize, to: usize) -> Checked {
         let signal_all = self.plan.pairs[self.flows[flow].pair].signal_all;
         let mut ops = self.plan.flows[flow].ops[from.min(to)..to].iter();
@@ -88,12 +88,12 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Whether the link gave a request reason to fail: faults, or RNR NAKs.
+    /// Checks that faults or RNR NAKs explain the failure of a request.
     fn has_reason(&self, flow: &FlowState, wc: &Wc) -> Checked {
         if self.plan.pairs[flow.pair].qp_type != QpType::Rc {
             return Err("nothing fails on an unreliable queue pair".into());
         }
-        // What happened shortly before the last progress may have an effect after it.
+        // A fault shortly before the last progress may have an effect after it.
         let recent = self.now.since(flow.last_progress).as_nanos() as u64 + 3 * self.plan.timeout_ns();
         let is_recent = |at: &&roce_transport::Instant| (self.now.since(**at).as_nanos() as u64) < recent;
         match wc.status {
@@ -115,7 +115,7 @@ impl World<'_> {
                 }
                 Ok(())
             }
-            _ => Err("a failure that has no place here".into()),
+            _ => Err("a failure with an impossible status".into()),
         }
     }
 
@@ -191,7 +191,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What was written before a message is there when the message is.
+    /// The data of WRITEs before a message must be complete when the message is.
     fn check_writes_before(&self, index: usize, from: usize, message: usize) -> Checked {
         let plan = &self.plan.flows[index];
         for (number, op) in plan.ops.iter().enumerate().take(message).skip(from) {
@@ -218,12 +218,12 @@ impl World<'_> {
     }
 }
 
-/// The next request from `from` on that takes a receive.
+/// The next request from `from` on that consumes a receive.
 fn next_message(plan: &Flow, from: usize) -> Option<usize> {
     (from..plan.ops.len()).find(|index| plan.ops[*index].kind.takes_receive())
 }
 
-/// What a request does to `target`, if anything.
+/// The bytes that a request writes to `target`, if any.
 fn changed(op: &Op) -> Option<(usize, usize)> {
     match op.kind {
         Kind::Write(offset, _) => Some((offset, op.data.len())),
@@ -239,7 +239,7 @@ fn is_written_later(plan: &Flow, number: usize) -> bool {
     plan.ops[number + 1..].iter().filter_map(changed).any(|other| overlap(range, other))
 }
 
-/// Whether something that is posted later lands on what request `number` brings.
+/// Whether a later request overwrites the result of request `number`.
 fn is_disturbed_later(plan: &Flow, number: usize) -> bool {
     let own = &plan.ops[number].pieces;
     plan.ops[number + 1..]

@@ -7,27 +7,27 @@ use roce_packet::Path;
 use roce_transport::{Instant, Transmit};
 
 use super::plan::Plan;
-use super::random::Random;
 use crate::pair::Side;
+use crate::random::SplitMix64;
 use roce_fault::{Delivery, FaultInjector, Verdict};
 
-/// A packet on its way.
+/// A packet on the link.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) to: Side,
     pub(super) path: Path,
     pub(super) identification: u16,
     pub(super) bytes: Vec<u8>,
-    /// Damaged where its ICRC covers it.
+    /// Whether bytes that the ICRC covers are damaged.
     pub(super) damaged: bool,
 }
 
-/// What happened to a packet that was sent.
+/// The fate of a packet that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
-    /// For the ladder.
+    /// The text in the ladder.
     pub(super) name: &'static str,
-    /// When the fault takes effect, if there was one: at the arrival of what comes late.
+    /// The time at which the fault takes effect, if there is one: for a late packet, its arrival.
     pub(super) disturbs: Option<Instant>,
 }
 
@@ -36,13 +36,13 @@ pub(super) struct Link {
     delay_ns: u64,
     gap_ns: u64,
     injectors: [FaultInjector; 2],
-    /// When the last packet of each direction left.
+    /// The departure of the last packet of each direction.
     last: [Instant; 2],
-    random: Random,
-    /// How late a second copy may be.
+    random: SplitMix64,
+    /// The largest delay of a second copy.
     latest_copy_ns: u64,
     poll_ns: u64,
-    /// When each packet is looked at, when it arrived, its number and its place.
+    /// For each packet: the time at which it is handled, its arrival, its number and its index.
     arrivals: BinaryHeap<Reverse<(Instant, Instant, u64, usize)>>,
     packets: Vec<Option<InFlight>>,
     free: Vec<usize>,
@@ -61,7 +61,7 @@ impl Link {
                 FaultInjector::new(b.clone(), plan.seed.wrapping_add(0x1234_5678)),
             ],
             last: [Instant::ZERO; 2],
-            random: Random::new(plan.seed ^ 0x5555),
+            random: SplitMix64::new(plan.seed ^ 0x5555),
             latest_copy_ns: plan.timeout_ns(),
             poll_ns: plan.poll_ns,
             arrivals: BinaryHeap::new(),
@@ -72,7 +72,7 @@ impl Link {
         }
     }
 
-    /// Takes what `from` sends at `now`, with the faults of the plan if they are still on.
+    /// Accepts a packet that `from` sends at `now`, and applies the faults of the plan if they are still on.
     pub(super) fn send(
         &mut self,
         now: Instant,
@@ -148,7 +148,7 @@ impl Link {
         self.arrivals.push(Reverse((seen, at, self.sequence, place)));
     }
 
-    /// When the next packet is looked at.
+    /// The time at which the next packet is handled.
     pub(super) fn next_arrival(&self) -> Option<Instant> {
         self.arrivals.peek().map(|Reverse((at, ..))| *at)
     }
@@ -163,7 +163,7 @@ impl Link {
         self.packets[place].take()
     }
 
-    /// Gives the buffer of a packet back.
+    /// Returns the buffer of a packet for reuse.
     pub(super) fn recycle(&mut self, packet: InFlight) {
         self.spare.push(packet.bytes);
     }

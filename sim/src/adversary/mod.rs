@@ -1,18 +1,18 @@
-//! The adversary: from one number a whole run of two engines over the worst of links, checked byte by byte.
+//! The adversary: a run of two engines over a faulty link, derived from one seed and checked byte by byte.
 //!
 //! [`run`] derives everything from its seed: path MTU, first PSNs, timeouts, queue depths, the faults of
 //! each direction, and what the applications at both ends do on several queue pairs. While it runs, every
-//! packet and every completion is checked; at the end every byte of every region is compared with what must
-//! be there. What it holds the engines to:
+//! packet and every completion is checked; at the end every byte of every region is compared with the expected one. It
+//! checks these properties:
 //!
-//! - RC: every request takes effect exactly once and in order, also when it fails half-way; completions come
-//!   in order with the right content; atomics are counted once; data is there when a completion says so.
-//! - UC: what arrives is whole, in order and never twice. UD: what arrives is whole.
-//! - Nothing outside the targeted ranges changes, and no packet that was damaged is worked on.
-//! - A request fails only if the link gave it reason to, and when the faults stop everything ends within
+//! - RC: every request takes effect exactly once and in order, also if it fails halfway; completions come
+//!   in order with the right content; atomics take effect once; data is complete when its completion is.
+//! - UC: messages that arrive are complete, in order and never duplicated. UD: messages that arrive are complete.
+//! - Nothing outside the targeted ranges changes, and no damaged packet is handled.
+//! - A request fails only because of faults on the link, and once the faults stop, every request ends within
 //!   `(retry_cnt + 1) * 4 * timeout`.
 //!
-//! The same seed gives the same run, packet for packet: [`Report::hash`] says so.
+//! The same seed gives the same run, packet for packet, and the same [`Report::hash`].
 
 mod check;
 mod completion;
@@ -20,7 +20,6 @@ mod link;
 mod packet;
 mod plan;
 mod post;
-mod random;
 mod work;
 mod world;
 
@@ -33,14 +32,14 @@ pub use work::{Flow, Kind, Op, Piece, Receive, Zone};
 
 use world::World;
 
-/// What a run that found nothing wrong was like.
+/// The report of a run without errors.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Of every packet and every completion, with their times.
+    /// A hash of every packet and every completion, with their times.
     pub hash: u64,
     /// Packets that were sent.
     pub packets: usize,
-    /// Requests that completed, and directions of queue pairs that failed (with good reason).
+    /// Requests that completed, and directions of queue pairs that failed because of faults.
     pub completed: usize,
     /// See `completed`.
     pub failed: usize,
@@ -48,14 +47,14 @@ pub struct Report {
     pub counters: [Counters; 2],
 }
 
-/// What a run found.
+/// The error that a run found.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// What is wrong.
+    /// The error.
     pub message: String,
-    /// The last packets, the oldest first, one a line.
+    /// The last packets, oldest first, one per line.
     pub ladder: Vec<String>,
 }
 
@@ -75,16 +74,16 @@ impl std::error::Error for Failure {}
 ///
 /// # Errors
 ///
-/// With the first thing that is wrong.
+/// The first error.
 pub fn run(seed: u64) -> Result<Report, Box<Failure>> {
     run_plan(&Plan::new(seed))
 }
 
-/// Runs a plan, which may have been changed since it was drawn.
+/// Runs a plan, which the caller may have changed.
 ///
 /// # Errors
 ///
-/// With the first thing that is wrong.
+/// The first error.
 pub fn run_plan(plan: &Plan) -> Result<Report, Box<Failure>> {
     let mut world = World::new(plan);
     match world.run() {

@@ -1,4 +1,4 @@
-//! What can be said about each packet, and the record of them.
+//! The checks of each packet, and the record of packets.
 
 use std::collections::VecDeque;
 
@@ -7,18 +7,18 @@ use roce_transport::congestion::Congestion;
 use roce_transport::{Instant, QpType, Wc};
 
 use super::link::Fate;
-use super::random::mix;
 use super::world::{Checked, World};
 use crate::pair::Side;
+use crate::random::mix;
 
-/// Packets in a ladder.
+/// The number of entries in a ladder.
 const LADDER: usize = 60;
 
-/// A hash of all that happened, and the last of it in words.
+/// A hash of all events, and the last events as text.
 #[derive(Debug)]
 pub(super) struct Trace {
     pub(super) hash: u64,
-    /// Packets, posts and completions so far.
+    /// The number of packets, posts and completions so far.
     pub(super) events: u64,
     ladder: VecDeque<Entry>,
 }
@@ -47,7 +47,7 @@ impl Trace {
         self.ladder.push_back(entry);
     }
 
-    /// The ICRC speaks for the rest of the packet.
+    /// Adds a packet. The ICRC stands for the rest of the packet.
     fn packet(&mut self, at: Instant, from: Side, qpn: Qpn, bytes: &[u8], fate: &'static str) {
         self.mix(at.as_nanos() ^ (from as u64) << 63);
         let icrc = bytes.last_chunk::<4>().map_or(0, |icrc| u32::from_le_bytes(*icrc));
@@ -106,15 +106,15 @@ impl Entry {
     }
 }
 
-/// A pause that an RNR NAK asked for.
+/// A pause that an RNR NAK requested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pause {
-    /// What needs a receive.
+    /// The PSN of the request that needs a receive.
     refused: Psn,
     until: Instant,
-    /// The how-manieth it is since any other answer came.
+    /// The number of RNR NAKs since any other answer arrived.
     count: u32,
-    /// The requester may have had reason to take the NAK for something else.
+    /// Whether the requester may have had reason to drop the NAK.
     is_doubtful: bool,
 }
 
@@ -123,7 +123,7 @@ impl World<'_> {
         self.pairs.iter().position(|pair| pair.qpns[to as usize] == qpn)
     }
 
-    /// Looks at a packet that `from` puts on the link.
+    /// Checks a packet that `from` puts on the link.
     pub(super) fn observe_sent(&mut self, from: Side, bytes: &[u8], fate: Fate) -> Checked {
         let datagram =
             Datagram::parse(bytes, &[]).map_err(|error| format!("sent a broken packet: {error}"))?;
@@ -146,7 +146,7 @@ impl World<'_> {
         }
     }
 
-    /// The window, and the size of READ requests.
+    /// Checks the window, and the size of READ requests.
     fn check_request(&self, flow: usize, datagram: &Datagram<'_>) -> Checked {
         let psn = datagram.bth().psn;
         let first = self.flows[flow].unacknowledged;
@@ -163,15 +163,15 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What an RNR NAK refused may be sent again after the pause, and not more often than `rnr_retry` says.
+    /// A request that an RNR NAK refused may be sent again after the pause, at most `rnr_retry` times.
     fn check_pause(&mut self, flow: usize, psn: Psn) -> Checked {
         let (now, limit) = (self.now, u32::from(self.plan.rnr_retry));
         let flow = &mut self.flows[flow];
         let Some(pause) = &mut flow.pause else { return Ok(()) };
         let Pause { until, count, .. } = *pause;
-        // It goes back further when an earlier answer is missing.
+        // The requester goes back further if an earlier answer is missing.
         pause.is_doubtful |= psn.before(pause.refused);
-        // With an answer missing the NAK may have been dropped, and what is new goes on.
+        // If an answer is missing, the NAK may have been dropped, and new requests continue.
         if pause.is_doubtful || psn != pause.refused {
             return Ok(());
         }
@@ -184,7 +184,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Every request is legal, so no NAK may be final, and an RNR NAK needs an empty receive queue.
+    /// Every request is legal, so no NAK may be fatal, and an RNR NAK is legal only with an empty receive queue.
     fn check_response(&mut self, flow: usize, datagram: &Datagram<'_>) -> Checked {
         let flow = &mut self.flows[flow];
         let psn = datagram.bth().psn;
@@ -195,7 +195,7 @@ impl World<'_> {
             Some(Syndrome::RnrNak { .. }) if flow.receives_posted > flow.received => {
                 Err(format!("RNR NAK although {} receives are there", flow.receives_posted - flow.received))
             }
-            // A reserved one is the NAK of selective repeat.
+            // A reserved code is the NAK of selective repeat.
             Some(Syndrome::Nak(_) | Syndrome::RnrNak { .. } | Syndrome::Reserved(_)) => {
                 flow.last_nak = Some(psn);
                 Ok(())
@@ -213,7 +213,7 @@ impl World<'_> {
             return Ok(());
         };
         let last = self.flows[2 * pair + to.other() as usize].last_nak;
-        // In a burst the NAK may not have left yet, and under congestion control READ responses hold it up.
+        // In a burst the NAK may not have left yet, and under congestion control READ responses delay it.
         let prompt = !self.plan.bursts && self.plan.congestion == Congestion::none();
         if prompt && last != Some(attr.rq_psn) {
             return Err(format!("{:?} is missing, and the last NAK was for {last:?}", attr.rq_psn));
@@ -221,7 +221,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Remembers what an undamaged packet tells its receiver.
+    /// Records the contents of an undamaged packet.
     pub(super) fn observe_arrived(&mut self, to: Side, bytes: &[u8]) {
         let Ok(datagram) = Datagram::parse(bytes, &[]) else { return };
         let bth = *datagram.bth();
@@ -237,7 +237,7 @@ impl World<'_> {
             Some(Syndrome::RnrNak { timer }) => {
                 flow.rnr_naks.push(now);
                 let before = flow.pause.filter(|pause| pause.refused == bth.psn);
-                // Arrivals come before the timers of the same moment.
+                // Arrivals are handled before the timers of the same time.
                 let is_waiting = before.is_some_and(|pause| now <= pause.until);
                 if !is_waiting && !bth.psn.before(flow.unacknowledged) {
                     flow.pause = Some(Pause {
@@ -258,7 +258,7 @@ impl World<'_> {
             && !is_rnr
         {
             pause.count = 0;
-            // It may have been overtaken by the RNR NAK, which then only told that it was missing.
+            // The RNR NAK may have overtaken it, and then showed only that it was missing.
             pause.is_doubtful |= is_data;
         }
         flow.pause = flow.pause.filter(|pause| is_rnr || !answered.after(pause.refused));

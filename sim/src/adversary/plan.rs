@@ -1,23 +1,23 @@
-//! What one run does: everything that follows from the seed before the first packet.
+//! The plan of a run: everything that the seed decides before the first packet.
 
 use roce_packet::{PathMtu, Psn};
 use roce_transport::congestion::Congestion;
 use roce_transport::{QpType, Recovery};
 
-use super::random::Random;
 use super::work::{Flow, Shape};
+use crate::random::SplitMix64;
 use roce_fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
 
-/// What a run has to show.
+/// The goal of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The faults stop after so many packets. From then on everything must complete, or fail for a reason,
+    /// The faults stop after so many packets. From then on every request must complete, or fail because of earlier faults,
     /// within a bound.
     Liveness {
         /// Packets, of both directions together.
         packets: usize,
     },
-    /// The faults go on until the end or until so many packets were sent. Nothing wrong may happen.
+    /// The faults continue until the end or until so many packets were sent. All safety checks must hold.
     Safety {
         /// Packets, of both directions together.
         packets: usize,
@@ -29,13 +29,13 @@ pub enum Mode {
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// What to show.
+    /// The goal.
     pub mode: Mode,
     /// Path MTU of the connected queue pairs.
     pub mtu: PathMtu,
-    /// Unacknowledged packets of a requester.
+    /// The largest number of unacknowledged packets of a requester.
     pub window: u32,
-    /// Packets of one READ request, 0 for any number.
+    /// The largest number of packets of one READ request; 0 for no limit.
     pub max_read_packets: u32,
     /// Local ACK timeout exponent.
     pub timeout: u8,
@@ -47,33 +47,33 @@ pub struct Plan {
     pub min_rnr_timer: u8,
     /// READs and atomics that a requester may have outstanding, and those that a responder keeps.
     pub rd_atomic: (u8, u8),
-    /// Send queue depth; sometimes much less than there is to do.
+    /// Send queue depth; sometimes much less than the number of requests.
     pub max_send_wr: usize,
-    /// Packets of one queue pair before the next has its turn.
+    /// Packets of one queue pair before it is the next one's turn.
     pub quantum: u32,
-    /// One-way delay of the link, and the time one packet takes on it.
+    /// One-way delay of the link.
     pub link_delay_ns: u64,
     /// Time between two packets of one direction.
     pub gap_ns: u64,
-    /// What happens to what A sends, and to what B sends.
+    /// The faults of packets from A, and of packets from B.
     pub faults: [FaultPlan; 2],
-    /// Whether the receivers do not see the IPv4 Identification.
+    /// Whether the IPv4 Identification is hidden from receivers.
     pub hidden_identification: bool,
     /// Whether senders fill superpackets.
     pub batches: bool,
-    /// Datagrams arrive in two slices, the first of this length.
+    /// The length of the first of two slices in which datagrams arrive.
     pub head_len: Option<usize>,
-    /// Arrivals are looked at only at multiples of this time, as a driver that polls does.
+    /// Arrivals are handled only at multiples of this time, as by a polling driver.
     pub poll_ns: u64,
-    /// Several arrivals are handled before anything is sent.
+    /// Whether several arrivals are handled before packets are sent.
     pub bursts: bool,
-    /// How both ends make up for losses. No seed draws anything but going back.
+    /// The recovery of both ends. Seeds draw go-back-N only.
     pub recovery: Recovery,
-    /// Congestion control of both ends. No seed draws any.
+    /// The congestion control of both ends. Seeds draw none.
     pub congestion: Congestion,
     /// The queue pairs.
     pub pairs: Vec<PairPlan>,
-    /// What is to be done: flow `2 * pair` goes from A to B, the next one back.
+    /// The flows: flow `2 * pair` goes from A to B, the next one from B to A.
     pub flows: Vec<Flow>,
 }
 
@@ -84,15 +84,15 @@ pub struct PairPlan {
     pub qp_type: QpType,
     /// First PSN of A, and of B.
     pub psns: [Psn; 2],
-    /// Every request completes visibly.
+    /// Whether every request is signaled.
     pub signal_all: bool,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Derives the plan of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let mut random = Random::new(super::random::mix(seed));
+        let mut random = SplitMix64::new(crate::random::mix(seed));
         let random = &mut random;
         let mtu = random.pick(&PathMtu::ALL);
         let timeout = random.range(4, 9) as u8;
@@ -156,7 +156,7 @@ impl Plan {
         4096 << self.timeout
     }
 
-    /// Whether nothing happens to any packet.
+    /// Whether the plan has no faults.
     #[must_use]
     pub fn is_faultless(&self) -> bool {
         self.faults.iter().all(FaultPlan::is_empty)
@@ -164,7 +164,7 @@ impl Plan {
 }
 
 impl PairPlan {
-    fn new(random: &mut Random, qp_type: QpType) -> Self {
+    fn new(random: &mut SplitMix64, qp_type: QpType) -> Self {
         let mut psn = || {
             let psn =
                 if random.percent(60) { 0x100_0000 - random.range(1, 40) } else { random.below(1 << 24) };
@@ -174,9 +174,9 @@ impl PairPlan {
     }
 }
 
-/// What happens in one direction. Delays reach up to twice the timeout, so that answers come after their
-/// request was given up and sent again.
-fn fault_plan(random: &mut Random, timeout: u8) -> FaultPlan {
+/// The faults of one direction. Delays reach up to twice the timeout, so that answers arrive after the retransmission of
+/// their request.
+fn fault_plan(random: &mut SplitMix64, timeout: u8) -> FaultPlan {
     if random.percent(12) {
         return FaultPlan::default();
     }

@@ -1,4 +1,4 @@
-//! Connecting and posting: what the applications at the two ends call.
+//! The calls of the applications at the two hosts: connecting and posting.
 
 use roce_packet::{Qpn, RnrTimer};
 use roce_transport::{
@@ -10,17 +10,17 @@ use super::work::{Kind, MAX_ELEMENTS, MAX_INLINE, Op, Zone};
 use super::world::{FlowState, PairState, World};
 use crate::pair::Side;
 
-/// Marks the identifiers of receives.
+/// The bit that marks identifiers of receives.
 pub(super) const RECEIVE: u64 = 1 << 63;
 const Q_KEY: u32 = 0x0bad_cafe;
 
-/// The identifier of a work request: what it is, its flow, its place.
+/// The identifier of a work request: its kind, flow and number.
 pub(super) const fn wr_id(kind: u64, flow: usize, index: usize) -> u64 {
     kind | (flow as u64) << 32 | index as u64
 }
 
 impl World<'_> {
-    /// Makes and connects the queue pairs of a pair.
+    /// Creates and connects the queue pairs of a pair.
     pub(super) fn connect(&mut self, pair: usize) {
         let qp_type = self.plan.pairs[pair].qp_type;
         let qpns = [Side::A, Side::B].map(|side| {
@@ -74,7 +74,7 @@ impl World<'_> {
         [init, rtr, rts]
     }
 
-    /// Posts whatever is due and fits.
+    /// Posts the requests and receives that are due and fit.
     pub(super) fn post(&mut self) {
         for flow in 0..self.flows.len() {
             while self.post_receive(flow) {}

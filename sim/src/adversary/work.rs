@@ -1,49 +1,49 @@
-//! What the applications at the two ends do, and what must come of it.
+//! The requests and receives of the applications at the two hosts, and their expected results.
 //!
-//! Every flow (one direction of one pair of queue pairs) has memory of its own, so what each byte must be
-//! in the end follows from the order of its operations alone:
+//! Every flow (one direction of one pair of queue pairs) has memory of its own, so the expected value of each byte
+//! follows from the order of its operations alone:
 //!
-//! - `source` at the requester, read only: what is sent;
-//! - `local` at the requester: where READs and results of atomics land. Its upper half is given out once,
-//!   for READs whose result a later, fenced request sends on;
-//! - `target` at the responder: what WRITEs, READs and atomics work on;
-//! - `receive` at the responder: the receives.
+//! - `source` at the requester, read only: the bytes to send;
+//! - `local` at the requester: the results of READs and atomics. Its upper half is allocated once,
+//!   for READs whose result a later, fenced request sends;
+//! - `target` at the responder: the bytes that WRITEs, READs and atomics access;
+//! - `receive` at the responder: the buffers of receives.
 //!
-//! A request that changes what an earlier READ reads is fenced, because nothing else orders the two.
+//! A request that changes what an earlier READ reads is fenced, because no other rule orders the two.
 
 use roce_packet::{ImmDt, PathMtu};
 use roce_transport::{GRH_AREA, QpType};
 
-use super::random::Random;
+use crate::random::SplitMix64;
 
 /// Bytes that can be posted inline.
 pub(super) const MAX_INLINE: usize = 100;
 /// Elements of a work request.
 pub(super) const MAX_ELEMENTS: usize = 4;
-/// Words per host that all flows add to.
+/// Words per host to which all flows add.
 pub(super) const SHARED_WORDS: usize = 2;
 
 /// A piece of memory that a flow owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zone {
-    /// What the requester sends.
+    /// The bytes that the requester sends.
     Source,
-    /// Where its READs land.
+    /// The results of its READs and atomics.
     Local,
 }
 
 /// A range of a zone, as an element of a work request.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// Which zone of the requester.
+    /// The zone of the requester.
     pub zone: Zone,
-    /// First byte.
+    /// The offset of the first byte.
     pub offset: usize,
     /// Bytes.
     pub len: usize,
 }
 
-/// What a request does; offsets are into `target`.
+/// The operation of a request; offsets are into `target`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// SEND.
@@ -54,9 +54,9 @@ pub enum Kind {
     Read(usize),
     /// COMPARE SWAP: offset, expected and new value.
     CompareSwap(usize, u64, u64),
-    /// FETCH ADD: offset and what to add.
+    /// FETCH ADD: offset and addend.
     FetchAdd(usize, u64),
-    /// FETCH ADD on a word that all flows share: which word, and what to add.
+    /// FETCH ADD on a word that all flows share: the word and the addend.
     SharedAdd(usize, u64),
     /// ATOMIC WRITE.
     AtomicWrite(usize),
@@ -65,7 +65,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it takes a receive of the peer.
+    /// Whether it consumes a receive of the peer.
     #[must_use]
     pub const fn takes_receive(&self) -> bool {
         matches!(self, Self::Send(_) | Self::Write(_, Some(_)))
@@ -80,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// Whether it brings something into `local`.
+    /// Whether it writes to `local`.
     #[must_use]
     pub const fn brings(&self) -> bool {
         matches!(self, Self::Read(_) | Self::CompareSwap(..) | Self::FetchAdd(..) | Self::SharedAdd(..))
@@ -90,19 +90,19 @@ impl Kind {
 /// A send request.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// What it does.
+    /// The operation.
     pub kind: Kind,
-    /// From or to where; empty for inline.
+    /// The local buffers; empty for inline data.
     pub pieces: Vec<Piece>,
-    /// The bytes are handed over at posting.
+    /// Whether the data is posted inline.
     pub inline: bool,
-    /// It completes visibly.
+    /// Whether it is signaled.
     pub signaled: bool,
-    /// It waits for earlier READs and atomics.
+    /// Whether it waits for earlier READs and atomics.
     pub fence: bool,
-    /// The bytes that it sends, or that it must bring.
+    /// The bytes that it sends, or the expected result.
     pub data: Vec<u8>,
-    /// Not before this much time after the one before it.
+    /// The smallest time after the previous post.
     pub wait_ns: u64,
 }
 
@@ -111,12 +111,12 @@ pub struct Op {
 pub struct Receive {
     /// Ranges of the receive zone.
     pub pieces: Vec<(usize, usize)>,
-    /// Not before this much time after the one before it.
+    /// The smallest time after the previous post.
     pub wait_ns: u64,
 }
 
 impl Receive {
-    /// Bytes that fit.
+    /// The size in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.pieces.iter().map(|(_, len)| len).sum()
@@ -132,7 +132,7 @@ pub struct Flow {
     pub ops: Vec<Op>,
     /// Receives at the other end, in order.
     pub receives: Vec<Receive>,
-    /// What the zones hold at first.
+    /// The initial contents of the zones.
     pub source: Vec<u8>,
     /// The same.
     pub local: Vec<u8>,
@@ -142,7 +142,7 @@ pub struct Flow {
     pub receive: Vec<u8>,
 }
 
-/// How much the flows of a run do.
+/// The amount of work of the flows of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     mtu: usize,
@@ -154,9 +154,9 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    pub(super) fn new(random: &mut Random, mtu: PathMtu, heavy: bool) -> Self {
+    pub(super) fn new(random: &mut SplitMix64, mtu: PathMtu, heavy: bool) -> Self {
         let mtu = mtu.bytes();
-        // Going back again and again over a long message would take a large part of the run.
+        // Repeated retransmissions of a long message would take a large part of the run.
         let packets = if heavy { random.pick(&[2, 4, 10]) } else { random.pick(&[2, 5, 20, 70]) };
         let budget = random.pick(&[600, 3_000, 10_000, 65_536]);
         let waits = [1_000, 50_000, 1_000_000];
@@ -169,8 +169,8 @@ impl Shape {
         }
     }
 
-    /// Often next to a multiple of the path MTU.
-    fn len(&self, random: &mut Random, limit: usize) -> usize {
+    /// A length, often next to a multiple of the path MTU.
+    fn len(&self, random: &mut SplitMix64, limit: usize) -> usize {
         let most = self.max_len.min(limit);
         let len = match random.below(10) {
             0 | 1 => random.below(9),
@@ -184,12 +184,12 @@ impl Shape {
     }
 }
 
-fn wait(random: &mut Random, (percent, most): (usize, u64)) -> u64 {
+fn wait(random: &mut SplitMix64, (percent, most): (usize, u64)) -> u64 {
     if random.percent(percent) { random.below(most as usize + 1) as u64 } else { 0 }
 }
 
 /// Cuts `len` bytes into up to four pieces, some of which may be empty.
-fn cut(random: &mut Random, len: usize) -> Vec<usize> {
+fn cut(random: &mut SplitMix64, len: usize) -> Vec<usize> {
     let count = random.pick(&[1, 1, 1, 2, 3, 4]);
     if len == 0 && random.percent(50) {
         return Vec::new();
@@ -206,24 +206,24 @@ pub(super) fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
     a.0 < b.0 + b.1 && b.0 < a.0 + a.1
 }
 
-/// A flow as it is being drawn up.
+/// A flow under construction.
 struct Drawing<'a> {
-    random: &'a mut Random,
+    random: &'a mut SplitMix64,
     shape: &'a Shape,
     flow: Flow,
-    /// What `target` and `local` will hold after the requests so far.
+    /// The contents of `target` and `local` after the requests so far.
     target: Vec<u8>,
     local: Vec<u8>,
-    /// What READs since the last fence read.
+    /// The ranges that READs since the last fence read.
     open_reads: Vec<(usize, usize)>,
-    /// How much of the upper half of `local`, of `target` (UC) and of `receive` is given out.
+    /// The number of allocated bytes of the upper half of `local`, of `target` (UC) and of `receive`.
     local_used: usize,
     target_used: usize,
     receive_used: usize,
 }
 
 impl Flow {
-    pub(super) fn new(random: &mut Random, shape: &Shape, qp_type: QpType) -> Self {
+    pub(super) fn new(random: &mut SplitMix64, shape: &Shape, qp_type: QpType) -> Self {
         let count = if random.percent(15) { 0 } else { random.range(1, shape.max_ops) };
         let room = shape.max_len + 64;
         let empty = Self {
@@ -257,7 +257,7 @@ impl Flow {
         drawing.finish()
     }
 
-    /// Where each packet of a message ends: (offset, length) of every packet's share.
+    /// The payload of each packet of a message, as offset and length.
     pub(super) fn packets(len: usize, mtu: usize) -> impl Iterator<Item = (usize, usize)> {
         (0..len.div_ceil(mtu).max(1)).map(move |index| (index * mtu, (len - index * mtu).min(mtu)))
     }
@@ -311,7 +311,7 @@ impl Drawing<'_> {
     }
 
     fn imm(&mut self, percent: usize) -> Option<ImmDt> {
-        self.random.percent(percent).then(|| ImmDt((self.random.next() as u32).to_be_bytes()))
+        self.random.percent(percent).then(|| ImmDt((self.random.draw() as u32).to_be_bytes()))
     }
 
     /// Changes `target` as the request just pushed does, and fences that request where a READ is open.
@@ -369,7 +369,7 @@ impl Drawing<'_> {
     }
 
     fn word(&mut self) -> (usize, u64) {
-        // Few words, so that one atomic meets the result of another.
+        // Few words, so that atomics find the results of others.
         let offset = 8 * self.random.below((self.target.len() / 8).min(6));
         let bytes = self.target[offset..offset + 8].try_into().expect("8 bytes");
         (offset, u64::from_ne_bytes(bytes))
@@ -377,8 +377,8 @@ impl Drawing<'_> {
 
     fn compare_swap(&mut self) {
         let (offset, now) = self.word();
-        let expected = if self.random.percent(60) { now } else { self.random.next() };
-        let new = self.random.next();
+        let expected = if self.random.percent(60) { now } else { self.random.draw() };
+        let new = self.random.draw();
         let pieces = self.landing(8);
         self.push(Kind::CompareSwap(offset, expected, new), pieces, now.to_ne_bytes().to_vec());
         let after = if expected == now { new } else { now };
@@ -387,13 +387,13 @@ impl Drawing<'_> {
 
     fn fetch_add(&mut self) {
         let (offset, now) = self.word();
-        let add = self.random.next();
+        let add = self.random.draw();
         let pieces = self.landing(8);
         self.push(Kind::FetchAdd(offset, add), pieces, now.to_ne_bytes().to_vec());
         self.change(offset, &now.wrapping_add(add).to_ne_bytes());
     }
 
-    /// What it finds depends on the other flows, so its result gets a place of its own.
+    /// The value that it finds depends on the other flows, so its result has a range of its own.
     fn shared_add(&mut self) {
         let Some(offset) = self.own_place(8) else { return };
         let kind = Kind::SharedAdd(self.random.below(SHARED_WORDS), self.random.range(1, 1000) as u64);
@@ -413,7 +413,7 @@ impl Drawing<'_> {
         self.push(Kind::Flush(offset, len), Vec::new(), Vec::new());
     }
 
-    /// A place in the upper part of `local` that nothing else uses.
+    /// A range in the upper part of `local` that no other request uses.
     fn own_place(&mut self, len: usize) -> Option<usize> {
         let offset = self.local_used;
         self.local_used += len;
@@ -424,7 +424,7 @@ impl Drawing<'_> {
         Some(offset)
     }
 
-    /// A READ, and a fenced request that sends on what it brought.
+    /// A READ, and a fenced request that sends its result.
     fn forward(&mut self) {
         let len = self.shape.len(self.random, usize::MAX).max(1);
         let Some(place) = self.own_place(len) else { return };

@@ -1,4 +1,4 @@
-//! The two ends and the clock: posting, sending, arriving, until nothing is left to do.
+//! The two hosts and the clock of a run: posts, packets and completions until no event is left.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::plan::{Mode, Plan};
 use super::work::{Flow, SHARED_WORDS};
 use crate::pair::Side;
 
-/// Something that a check has to say.
+/// The result of a check.
 pub(super) type Checked = Result<(), String>;
 
 /// A registered piece of memory.
@@ -32,49 +32,49 @@ pub(super) struct End {
     pub(super) engine: Engine,
     pub(super) pd: PdId,
     pub(super) cq: CqId,
-    /// The words that all flows towards this host add to.
+    /// The words to which all flows towards this host add.
     pub(super) shared: Region,
     pub(super) shared_start: Vec<u8>,
     batch: Batch,
 }
 
-/// A flow on its way.
+/// The state of a flow.
 #[derive(Debug)]
 pub(super) struct FlowState {
     pub(super) from: Side,
     pub(super) pair: usize,
-    /// At the requester.
+    /// The memory at the requester.
     pub(super) source: Region,
     pub(super) local: Region,
-    /// At the responder.
+    /// The memory at the responder.
     pub(super) target: Region,
     pub(super) receive: Region,
-    /// Requests and receives posted so far, and when the next may be.
+    /// The number of requests and receives posted so far, and the earliest time for the next.
     pub(super) posted: usize,
     pub(super) next_post: Instant,
     pub(super) receives_posted: usize,
     pub(super) next_receive: Instant,
-    /// Requests known to be complete: one past the last that was seen to succeed.
+    /// Requests that are known to be complete: one past the last successful completion.
     pub(super) completed: usize,
-    /// The first request that failed, and how.
+    /// The first request that failed, and its status.
     pub(super) failed: Option<(usize, WcStatus)>,
-    /// One past the last request that was seen to fail.
+    /// One past the last request with a failed completion.
     pub(super) flushed: usize,
     /// Receives that completed, and one past the last that was flushed.
     pub(super) received: usize,
     pub(super) receives_flushed: usize,
     /// One past the request whose message arrived last.
     pub(super) arrived: usize,
-    /// UD: how often each message arrived.
+    /// For UD, how often each message arrived.
     pub(super) copies: Vec<u32>,
     pub(super) last_progress: Instant,
-    /// No acknowledgement for this PSN or a later one has arrived.
+    /// The first PSN without an acknowledgement.
     pub(super) unacknowledged: Psn,
     /// The PSN that the responder named in its last NAK for a gap or an RNR.
     pub(super) last_nak: Option<Psn>,
-    /// The pause that the last RNR NAK asked for.
+    /// The pause that the last RNR NAK requested.
     pub(super) pause: Option<Pause>,
-    /// When RNR NAKs arrived.
+    /// The arrival times of RNR NAKs.
     pub(super) rnr_naks: Vec<Instant>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct FlowState {
 #[derive(Debug)]
 pub(super) struct PairState {
     pub(super) qpns: [Qpn; 2],
-    /// When faults to its packets took effect, in both directions.
+    /// The times at which faults to its packets took effect, in both directions.
     pub(super) disturbed: Vec<Instant>,
     pub(super) doubled: u32,
 }
@@ -161,7 +161,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The run itself, with the checks at its end.
+    /// Runs the plan, with the checks at its end.
     pub(super) fn run(&mut self) -> Checked {
         let mut ended = false;
         while !ended {
@@ -179,7 +179,7 @@ impl<'a> World<'a> {
         self.check_end(!ended)
     }
 
-    /// Whether the run ends although something is left to do.
+    /// Whether the run ends although events are left.
     fn is_over(&mut self, next: Instant) -> Result<bool, String> {
         match (self.plan.mode, self.stopped_at) {
             (Mode::Safety { packets }, _) => return Ok(self.packets >= packets),
@@ -199,8 +199,8 @@ impl<'a> World<'a> {
         Ok(false)
     }
 
-    /// When everything must have ended: the promise, and what one RNR pause takes, and what the link itself
-    /// takes when every packet waits for an answer to the one before.
+    /// The time by which all requests must have ended: the bound of the timeouts, one RNR pause, and the time on the link if every
+    /// packet waits for the answer to its predecessor.
     fn bound(&self, stopped_at: Instant) -> Instant {
         let tries = u64::from(self.plan.retry_cnt) + 1;
         let pause = RnrTimer::new(self.plan.min_rnr_timer).unwrap_or_default().delay_ns();
@@ -218,17 +218,17 @@ impl<'a> World<'a> {
         let posts = self.flows.iter().zip(&self.plan.flows).flat_map(|(flow, plan)| {
             let send = (flow.posted < plan.ops.len()).then_some(flow.next_post);
             let receive = (flow.receives_posted < plan.receives.len()).then_some(flow.next_receive);
-            // One that is due was tried and found its queue full.
+            // A post that is due was tried, and its queue was full.
             [send, receive].into_iter().flatten().filter(|at| *at > self.now)
         });
         timeouts.chain(posts).chain(self.link.next_arrival()).min()
     }
 
-    /// Completions, posts and packets, until none of them leads to another.
+    /// Handles completions, posts and packets until no new one follows.
     fn settle(&mut self) -> Checked {
         loop {
             let before = self.trace.events;
-            // What answers an arrival leaves before the applications react to it.
+            // Answers to an arrival leave before the applications react to it.
             self.completions()?;
             for side in [Side::A, Side::B] {
                 self.transmit(side)?;
@@ -241,7 +241,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Everything an engine wants to send now.
+    /// Sends all packets that an engine has now.
     fn transmit(&mut self, side: Side) -> Checked {
         let mut buffer = std::mem::take(&mut self.buffer);
         let outcome = loop {
@@ -267,7 +267,7 @@ impl<'a> World<'a> {
         outcome
     }
 
-    /// Whatever has arrived by now.
+    /// Handles the packets that have arrived by now.
     fn arrivals(&mut self) -> Checked {
         while let Some(packet) = self.link.arrived(self.now) {
             let identification = if self.plan.hidden_identification {
@@ -353,10 +353,10 @@ impl End {
         config.congestion = plan.congestion.clone();
         let mut engine = Engine::new(config);
         let pd = engine.allocate_pd().expect("a new engine has room");
-        // Every request and every receive completes once at most.
+        // Every request and every receive completes at most once.
         let entries: usize = plan.flows.iter().map(|flow| flow.ops.len() + flow.receives.len()).sum();
         let cq = engine.create_cq(entries + 1).expect("a new engine has room");
-        let start = super::random::Random::new(plan.seed ^ number).bytes(8 * SHARED_WORDS);
+        let start = crate::random::SplitMix64::new(plan.seed ^ number).bytes(8 * SHARED_WORDS);
         let (memory, access) =
             (Arc::new(WordMemory::from_bytes(&start)), Access::LOCAL_WRITE | Access::REMOTE);
         let attributes = engine.register(pd, 0x1000, memory.clone(), access).expect("a new engine has room");

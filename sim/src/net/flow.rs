@@ -1,4 +1,4 @@
-//! A flow while it runs, and what became of it.
+//! Flows and their results.
 
 use roce_packet::Qpn;
 use roce_transport::WcStatus;
@@ -6,7 +6,7 @@ use roce_transport::WcStatus;
 use super::time::Time;
 use super::workload::FlowSpec;
 
-/// A flow at work.
+/// The state of a flow during a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     pub(super) spec: FlowSpec,
@@ -17,29 +17,29 @@ pub(super) struct Flow {
     pub(super) posted: u64,
     pub(super) completed: u64,
     pub(super) end: Time,
-    /// What its queue pairs counted, taken when it ends.
+    /// The counters of its queue pairs, read when it ends.
     pub(super) counts: FlowCounts,
-    /// Bytes sent, new ones only, at the last sample.
+    /// Bytes sent up to the last sample, without retransmissions.
     pub(super) sampled: u64,
 }
 
-/// How far a flow is.
+/// The state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowState {
-    /// Its time has not come.
+    /// Its start time lies ahead.
     Waiting,
-    /// Under way.
+    /// It is running.
     Running,
-    /// Complete: the last acknowledgement has arrived.
+    /// It is complete: the last acknowledgement has arrived.
     Complete,
     /// Its queue pair failed with this status.
     Failed(WcStatus),
-    /// It could not begin: no path, or no room for another queue pair.
+    /// It could not start: no path, or no room for another queue pair.
     Refused,
 }
 
 impl FlowState {
-    /// As results call it.
+    /// The name in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,12 +52,12 @@ impl FlowState {
     }
 }
 
-/// What the queue pairs of a flow counted.
+/// The counters of the queue pairs of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounts {
     /// Datagrams that the sender sent.
     pub packets: u64,
-    /// Of those, sent again.
+    /// Datagrams that were sent again, contained in `packets`.
     pub retransmitted: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
@@ -65,9 +65,9 @@ pub struct FlowCounts {
     pub marked: u64,
     /// CNPs that the receiver sent.
     pub cnps_sent: u64,
-    /// CNPs that reached the sender and its rate.
+    /// CNPs that reached the congestion control of the sender.
     pub cnps_handled: u64,
-    /// Datagrams that arrived ahead of their turn.
+    /// Datagrams that arrived before an earlier one.
     pub out_of_sequence: u64,
 }
 
@@ -92,21 +92,21 @@ impl Flow {
     }
 }
 
-/// What became of a flow.
+/// The result of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowResult {
-    /// What was asked for.
+    /// The flow as specified.
     pub spec: FlowSpec,
-    /// How far it came.
+    /// Its state at the end.
     pub state: FlowState,
     /// From its start to its last acknowledgement, if it is complete.
     pub completion_time: Option<Time>,
-    /// What was counted on the way.
+    /// The counters of its queue pairs.
     pub counts: FlowCounts,
 }
 
 impl FlowResult {
-    /// Payload bits a second over its life, 0 unless it is complete.
+    /// Payload bits per second from its start to its end; 0 unless it is complete.
     #[must_use]
     pub fn goodput_bps(&self) -> f64 {
         match self.completion_time {

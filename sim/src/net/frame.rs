@@ -1,8 +1,8 @@
-//! Frames on their way: built once by the sender, then passed on by handle.
+//! Frames in the network: built once by the sender, then forwarded by handle.
 //!
-//! What switches look at and change lies in [`Frame`], one cache line; the datagram itself is never touched between
-//! its sender and its receiver. Short datagrams and the headers of implied ones lie in the frame too, whole
-//! datagrams in a slot beside it.
+//! [`Frame`], one cache line, has the fields that switches read and change; the datagram itself is not accessed between its
+//! sender and its receiver. The frame also contains short datagrams and the headers of implied ones; long datagrams
+//! have a slot of their own.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,7 +12,7 @@ use roce_packet::{
 
 use super::settings::priority_of;
 
-/// A frame of [`Frames`].
+/// The handle of a frame in [`Frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameId(u32);
 
@@ -24,13 +24,13 @@ impl FrameId {
     }
 }
 
-/// Bytes of a frame that are kept in it: BTH, RETH and immediate data, or a whole acknowledgement.
+/// Bytes of a datagram inside [`Frame`]: BTH, RETH and immediate data, or a whole acknowledgement.
 pub(super) const HEAD: usize = 32;
 /// Ethernet, IPv4 and UDP header.
 const AROUND_DATAGRAM: usize = EthernetHeader::LEN + Ipv4Header::LEN + UdpHeader::LEN;
 /// BTH and ICRC.
 pub(super) const DATAGRAM_OVERHEAD: u32 = 12 + 4;
-/// Preamble and gap, which no buffer holds.
+/// Preamble and gap, which take no space in buffers.
 const GAP: u32 = PREAMBLE_AND_GAP_LEN as u32;
 /// A pause frame on the wire: the shortest Ethernet frame.
 const PAUSE_LEN: usize = roce_packet::wire_len(PauseFrame::LEN);
@@ -42,31 +42,31 @@ pub const fn wire_len(datagram_len: usize) -> u32 {
     roce_packet::wire_len(AROUND_DATAGRAM + datagram_len) as u32
 }
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A RoCE datagram.
     #[default]
     Datagram,
-    /// One with wrong bits: its receiver will notice.
+    /// A datagram with flipped bits: the ICRC check of its receiver fails.
     Damaged,
     /// A pause frame for one priority: XOFF with the longest time, or XON.
     Pause,
 }
 
-/// What the network knows of a frame.
+/// The fields of a frame that the network uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
-    /// The frame behind it in a queue.
-    pub(super) next: FrameId,
+    /// The next free place, if this one is free.
+    next: FrameId,
     /// Hosts by number.
     pub(super) source: u32,
     pub(super) destination: u32,
-    /// The port by which it entered the switch that it is in.
+    /// The ingress port at the current switch.
     pub(super) entered: u32,
     slot: u32,
     pub(super) wire_len: u16,
-    /// The datagram, BTH to ICRC, and how much of it exists.
+    /// Bytes of the datagram, BTH to ICRC.
     pub(super) len: u16,
     pub(super) source_port: u16,
     pub(super) head_len: u8,
@@ -119,21 +119,21 @@ impl Frame {
         }
     }
 
-    /// Of a pause frame.
+    /// The quanta of a pause frame.
     pub(super) fn quanta(&self) -> u16 {
         u16::from_be_bytes([self.head[0], self.head[1]])
     }
 
-    /// What a buffer holds of it: without preamble and gap.
-    pub(super) fn buffered_len(&self) -> u64 {
-        u64::from(u32::from(self.wire_len).saturating_sub(GAP))
+    /// Bytes that it takes in buffers: without preamble and gap.
+    pub(super) fn buffered_len(&self) -> u32 {
+        u32::from(self.wire_len).saturating_sub(GAP)
     }
 
     pub(super) fn ecn(&self) -> Ecn {
         Ecn::from_bits(self.traffic_class)
     }
 
-    /// Sets DSCP and ECN, and the priority that the DSCP stands for.
+    /// Sets DSCP and ECN, and the priority that follows from the DSCP.
     pub(super) fn set_traffic_class(&mut self, traffic_class: u8) {
         self.traffic_class = traffic_class;
         self.priority = priority_of(traffic_class >> 2);
@@ -143,7 +143,7 @@ impl Frame {
         self.traffic_class |= Ecn::CongestionExperienced.bits();
     }
 
-    /// From where to where, as the receiver sees it.
+    /// The path as the receiver sees it.
     pub(super) fn path(&self) -> Path {
         Path {
             encapsulation: Encapsulation::RoceV2,
@@ -160,7 +160,7 @@ impl Frame {
 
 /// Hosts have the addresses of 198.18.0.0/15 one after the other, from .1 on (RFC 2544).
 const FIRST_ADDRESS: u32 = u32::from_be_bytes([198, 18, 0, 1]);
-/// The most hosts of a network.
+/// The largest number of hosts of a network.
 pub const MAX_HOSTS: usize = (1 << 17) - 2;
 
 /// The address of host number `host`.
@@ -176,7 +176,7 @@ fn host_number(address: IpAddr) -> Option<u32> {
 
 const NO_SLOT: u32 = u32::MAX;
 
-/// All frames that exist now, and the bytes of those that have all.
+/// All frames in the network, and the slots of long datagrams.
 #[derive(Debug)]
 pub(super) struct Frames {
     frames: Vec<Frame>,
@@ -190,7 +190,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// For datagrams of at most `slot_len` bytes.
+    /// Creates the arena for datagrams of at most `slot_len` bytes.
     pub(super) fn new(slot_len: usize) -> Self {
         Self {
             frames: Vec::new(),
@@ -211,7 +211,7 @@ impl Frames {
         &mut self.frames[id.0 as usize]
     }
 
-    /// Frames that exist now, and the most that ever did.
+    /// The number of frames now, and the largest number so far.
     pub(super) fn live(&self) -> (usize, usize) {
         (self.live, self.most)
     }
@@ -243,7 +243,7 @@ impl Frames {
         self.free = id;
     }
 
-    /// Puts the bytes of a datagram beside its frame: all in the frame if they fit, else in a slot.
+    /// Stores the bytes of a datagram: in the frame if they fit, else in a slot.
     pub(super) fn store(&mut self, id: FrameId, bytes: &[u8]) {
         let frame = &mut self.frames[id.0 as usize];
         if let Some(place) = frame.head.get_mut(..bytes.len()) {
@@ -265,7 +265,7 @@ impl Frames {
         frame.head_len = HEAD as u8;
     }
 
-    /// What exists of a datagram: all of it, or its headers.
+    /// The stored bytes of a datagram: all of them, or the headers.
     #[inline]
     pub(super) fn bytes(&self, id: FrameId) -> &[u8] {
         let frame = self.get(id);
@@ -285,7 +285,7 @@ impl Frames {
         &mut self.bytes[start..start + usize::from(frame.len)]
     }
 
-    /// A second frame with the same content.
+    /// Makes a second frame with the same content.
     pub(super) fn duplicate(&mut self, id: FrameId) -> FrameId {
         let mut copy = *self.get(id);
         let bytes = (copy.slot != NO_SLOT).then(|| self.bytes(id).to_vec());
@@ -296,55 +296,6 @@ impl Frames {
             self.store(copy, &bytes);
         }
         copy
-    }
-}
-
-/// Frames one behind the other.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fifo {
-    head: FrameId,
-    tail: FrameId,
-    /// Bytes, without preamble and gap.
-    pub(super) bytes: u64,
-    pub(super) frames: u32,
-}
-
-impl Fifo {
-    pub(super) const EMPTY: Self = Self { head: FrameId::NONE, tail: FrameId::NONE, bytes: 0, frames: 0 };
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.frames == 0
-    }
-
-    #[inline]
-    pub(super) fn push(&mut self, frames: &mut Frames, id: FrameId) {
-        let frame = frames.get_mut(id);
-        frame.next = FrameId::NONE;
-        self.bytes += frame.buffered_len();
-        self.frames += 1;
-        if self.tail.is_some() {
-            frames.get_mut(self.tail).next = id;
-        } else {
-            self.head = id;
-        }
-        self.tail = id;
-    }
-
-    pub(super) fn front(&self) -> Option<FrameId> {
-        self.head.is_some().then_some(self.head)
-    }
-
-    #[inline]
-    pub(super) fn pop(&mut self, frames: &Frames) -> Option<FrameId> {
-        let id = self.front()?;
-        let frame = frames.get(id);
-        self.bytes -= frame.buffered_len();
-        self.frames -= 1;
-        self.head = frame.next;
-        if !self.head.is_some() {
-            self.tail = FrameId::NONE;
-        }
-        Some(id)
     }
 }
 
@@ -389,22 +340,5 @@ mod tests {
         frames.store(again, &[1; 1040]);
         assert_eq!(frames.bytes(c), long);
         assert_eq!(frames.live(), (2, 3));
-    }
-
-    #[test]
-    fn first_in_first_out() {
-        let mut frames = Frames::new(64);
-        let mut fifo = Fifo::EMPTY;
-        let ids: Vec<_> = (0..3).map(|_| frames.insert(frame(20))).collect();
-        for id in &ids {
-            fifo.push(&mut frames, *id);
-        }
-        assert_eq!((fifo.frames, fifo.bytes), (3, 3 * 66));
-        let mut out = Vec::new();
-        while let Some(id) = fifo.pop(&frames) {
-            out.push(id);
-        }
-        assert_eq!(out, ids);
-        assert!(fifo.is_empty() && fifo.bytes == 0);
     }
 }

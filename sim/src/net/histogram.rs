@@ -1,6 +1,6 @@
-//! Percentiles of many values in little room: buckets that grow with the value, each within 1.6 % of its middle.
+//! Percentiles of many values in little memory: buckets that grow with the value, each within 1.6 % of its middle.
 
-/// Bits of a value below its highest that are kept.
+/// The number of bits kept below the highest bit of a value.
 const PRECISION: u32 = 5;
 const STEPS: u64 = 1 << PRECISION;
 
@@ -43,19 +43,19 @@ impl Histogram {
         low + ((1 << shift) >> 1)
     }
 
-    /// How many values there were.
+    /// The number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// The largest.
+    /// The largest value.
     #[must_use]
     pub fn most(&self) -> u64 {
         self.most
     }
 
-    /// The value that the part `quantile` of all does not exceed, 0 if there are none.
+    /// The value that the share `quantile` of all values does not exceed; 0 without values.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> u64 {
         let wanted = (quantile * self.total as f64).ceil().max(1.0) as u64;

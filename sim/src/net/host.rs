@@ -1,8 +1,8 @@
-//! A host: a real engine behind a port.
+//! A host: an engine and its port.
 //!
-//! The port asks the engine for the next packet only when the link is free, so the engine's own scheduler decides
-//! what goes out. A packet whose priority is paused waits in the port; a few may, then the engine is asked for no more
-//! requests until something moves. Answers have a priority of their own and pass.
+//! The port polls the engine for the next packet only when the link is free, so the scheduler of the engine decides the
+//! order. Up to [`MOST_HELD`] packets of a paused priority wait in the port; then the port polls for acknowledgements and
+//! notifications only, until the pause ends. They have a priority of their own.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,18 +16,20 @@ use roce_transport::{
 
 use super::frame::{Frame, FrameId, Kind, host_address};
 use super::payload::{Pattern, flow_address};
-use super::port::{CONTROL, DropReason};
-use super::settings::{HostSettings, PauseStorm, PayloadMode, ReceiveLimit, Settings, priority_of};
+use super::port::DropReason;
+use super::settings::{
+    Class, HostSettings, PRIORITIES, PauseStorm, PayloadMode, ReceiveLimit, Settings, priority_of,
+};
 use super::time::Time;
 use super::world::{Event, World};
 
-/// Room for the largest datagram.
+/// The size of the largest datagram.
 const SCRATCH: usize = 4096 + 128;
-/// Packets of one priority that may wait in the port because it is paused.
-const MOST_HELD: u32 = 8;
-/// Completions that the queue has room for at first.
+/// The largest number of packets of a paused priority in the port.
+const MOST_HELD: usize = 8;
+/// The initial capacity of the completion queue.
 const COMPLETION_QUEUE: usize = 1 << 10;
-/// The most completions fetched at once.
+/// The number of completions polled at once.
 const COMPLETIONS: usize = 16;
 
 pub(super) struct Host {
@@ -38,20 +40,21 @@ pub(super) struct Host {
     cq: CqId,
     region: RegionAttributes,
     pub(super) memory: Arc<Pattern>,
-    /// When an event will let the engine look at its clock.
+    /// The time of the next queued timer event.
     timer: Time,
     intake: Option<Intake>,
     scratch: Box<[u8; SCRATCH]>,
-    /// Completions that the simulation has not looked at.
+    /// Completions that the simulation has not handled yet.
     pub(super) completions: Vec<Wc>,
-    /// Completions that all flows that send from here can have at one time, and for how many the queue has room.
+    /// The largest number of completions that all flows of this host can have at one time.
     outstanding: usize,
+    /// The capacity of the completion queue.
     capacity: usize,
     /// Queue pairs of receivers whose flow has ended, oldest first.
     retired: VecDeque<Qpn>,
 }
 
-/// What the engine is asked for.
+/// Which packets the engine is polled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     All,
@@ -59,7 +62,7 @@ enum Wanted {
     Answers,
 }
 
-/// Frames that a slow host has not taken in yet.
+/// Frames that a slow host has not received yet.
 #[derive(Debug)]
 struct Intake {
     limit: ReceiveLimit,
@@ -97,7 +100,7 @@ impl Host {
         }
     }
 
-    /// A frame arrived at its port.
+    /// Handles a frame that arrived at the port.
     #[inline]
     pub(super) fn receive(&mut self, world: &mut World, id: FrameId) {
         if !world.capture.is_empty() {
@@ -128,12 +131,12 @@ impl Host {
         }
     }
 
-    /// The engine gets a frame.
+    /// Hands a frame to the engine.
     #[inline]
     pub(super) fn take(&mut self, world: &mut World, id: FrameId) {
         let frame = world.frames.get(id);
         if let Some(intake) = &mut self.intake {
-            intake.waiting = intake.waiting.saturating_sub(frame.buffered_len());
+            intake.waiting = intake.waiting.saturating_sub(frame.buffered_len().into());
             if intake.waiting <= intake.limit.xoff_bytes / 2 {
                 for priority in (0..8).filter(|priority| intake.paused >> priority & 1 == 1) {
                     world.send_pause(self.port, priority, false);
@@ -158,10 +161,10 @@ impl Host {
         self.settle(world);
     }
 
-    /// The engine's clock may have something to say.
+    /// Handles a timer event.
     pub(super) fn look_at_clock(&mut self, world: &mut World) {
         if self.timer > world.now {
-            // An earlier deadline has replaced the one that this event was for.
+            // An earlier event has already handled the deadline of this one.
             return;
         }
         self.timer = Time::NEVER;
@@ -169,7 +172,7 @@ impl Host {
         self.settle(world);
     }
 
-    /// After every input: completions out, packets out, the next deadline.
+    /// Collects completions and packets after an input, and schedules the next deadline.
     #[inline]
     pub(super) fn settle(&mut self, world: &mut World) {
         self.fetch_completions();
@@ -187,7 +190,7 @@ impl Host {
         }
     }
 
-    /// Sees to it that an event comes no later than the engine's next deadline.
+    /// Queues a timer event for the next deadline of the engine, unless an earlier one is queued.
     #[inline]
     pub(super) fn set_timer(&mut self, world: &mut World) {
         let Some(deadline) = self.engine.poll_timeout() else { return };
@@ -198,26 +201,19 @@ impl Host {
         }
     }
 
-    /// The link is free: a frame that waits, or what the engine has.
+    /// Sends on a free link: a frame that waits in the port, or the next packet of the engine.
     #[inline]
     pub(super) fn send(&mut self, world: &mut World) {
         let port = self.port;
         loop {
-            let World { ports, frames, .. } = world;
-            let end = &mut ports[port as usize];
-            let sendable = end.sendable();
-            if sendable != 0 {
-                let queue = if sendable >> CONTROL & 1 == 1 {
-                    CONTROL
-                } else {
-                    (15 - sendable.leading_zeros()) as usize
-                };
-                if let Some(id) = end.dequeue(frames, queue) {
-                    world.transmit(port, id);
-                    return world.wake_when_free(port);
-                }
+            let end = &mut world.ports[port as usize];
+            if let Some(queue) = end.egress.next(end.pause.mask, &[Class::Strict; PRIORITIES])
+                && let Some(id) = end.egress.pop(queue)
+            {
+                world.transmit(port, id);
+                return world.wake_when_free(port);
             }
-            let is_full = |priority: u8| end.queues[usize::from(priority)].frames >= MOST_HELD;
+            let is_full = |priority: u8| end.egress.len(usize::from(priority)) >= MOST_HELD;
             let settings = &world.settings.host;
             let requests = priority_of(settings.dscp);
             let answers = priority_of(settings.ack_dscp.unwrap_or(settings.dscp));
@@ -238,7 +234,7 @@ impl Host {
         }
     }
 
-    /// Asks the engine for a packet and puts it into a frame.
+    /// Polls the engine for a packet and makes a frame of it.
     #[inline]
     fn next_frame(&mut self, world: &mut World, wanted: Wanted) -> Option<FrameId> {
         let mut slot = TxSlot::new(&mut self.scratch[..]);
@@ -270,7 +266,7 @@ impl Host {
         Some(id)
     }
 
-    /// Half of a pause that this host asked for is over: it asks again if it still has to.
+    /// Refreshes a pause that this host requested, once half of its time is over and it is still needed.
     pub(super) fn refresh_pause(&mut self, world: &mut World, priority: u8) {
         let slow = self.intake.as_ref().is_some_and(|intake| intake.paused >> priority & 1 == 1);
         let storms = self.storms(world, priority);
@@ -279,19 +275,19 @@ impl Host {
         }
     }
 
-    /// It begins to pause its link for no reason, or ends it.
+    /// Starts or ends a pause storm of this host.
     pub(super) fn storm(&mut self, world: &mut World, storm: &PauseStorm) {
         let begins = world.now < storm.end;
         if begins {
             world.ports[self.port as usize].stats.pauses_sent += 1;
         } else if self.storms(world, storm.priority) {
-            // Another one goes on.
+            // Another storm of the same priority continues.
             return;
         }
         world.send_pause(self.port, storm.priority, begins);
     }
 
-    /// Whether it pauses this priority for no reason now.
+    /// Whether a storm pauses this priority now.
     fn storms(&self, world: &World, priority: u8) -> bool {
         let (number, now) = (self.number, world.now);
         world.settings.storms.iter().any(|storm| {
@@ -299,7 +295,7 @@ impl Host {
         })
     }
 
-    /// Makes a queue pair for a flow. It is connected by [`Self::connect`].
+    /// Creates a queue pair for a flow. [`Self::connect`] connects it.
     pub(super) fn create_qp(&mut self, settings: &HostSettings, sends: bool) -> Option<Qpn> {
         let capabilities = QpCapabilities {
             max_send_wr: if sends { settings.depth as usize } else { 1 },
@@ -325,7 +321,7 @@ impl Host {
         Some(qpn)
     }
 
-    /// When flows fail, all that they have posted completes at once.
+    /// Makes room in the completion queue: when flows fail, all their posted requests complete at once.
     fn make_room(&mut self, depth: usize) {
         self.outstanding += depth;
         if self.outstanding > self.capacity {
@@ -336,26 +332,26 @@ impl Host {
         }
     }
 
-    /// A flow that was sent from here has ended.
+    /// Destroys the queue pair of a sender whose flow has ended.
     pub(super) fn destroy_sender(&mut self, settings: &HostSettings, qpn: Qpn) {
         if self.engine.destroy_qp(qpn).is_ok() {
             self.outstanding = self.outstanding.saturating_sub(settings.depth as usize);
         }
     }
 
-    /// A flow that was received here has ended: its queue pair may make room for another.
+    /// Retires the queue pair of a receiver whose flow has ended; it may be destroyed to make room for another.
     pub(super) fn retire(&mut self, qpn: Qpn) {
         self.retired.push_back(qpn);
     }
 
-    /// Takes a queue pair to RTS with its peer, as an exchange beside the network would.
+    /// Moves a queue pair to RTS, as a connection manager outside the network would.
     pub(super) fn connect(&mut self, world: &World, own: Qpn, host: u32, peer: Qpn) -> bool {
         let settings = &world.settings.host;
         let mut path = Frame::pause(0, 0).path();
         path.source = host_address(self.number);
         path.destination = host_address(host);
         path.hop_limit = 64;
-        // The engine makes it ECN capable if something controls the rate.
+        // The engine makes it ECN capable if congestion control is on.
         path.traffic_class = settings.dscp << 2;
         path.source_port = roce_packet::flow::SourcePortRule::QpPair.port(&roce_packet::flow::FlowInputs {
             local: own,
@@ -399,16 +395,16 @@ impl Host {
         self.engine.post_send(world.now.to_instant(), qpn, &wr).is_ok()
     }
 
-    /// The key of its region, for peers.
+    /// The key of its region for peers.
     pub(super) fn rkey(&self) -> RKey {
         self.region.rkey
     }
 }
 
 impl Intake {
-    /// When a frame that has just arrived will have been taken in.
+    /// The time at which a frame that arrives now will have been received.
     fn take(&mut self, frame: &Frame, now: Time) -> Time {
-        let len = frame.buffered_len();
+        let len = u64::from(frame.buffered_len());
         self.waiting += len;
         self.busy_until = self.busy_until.max(now) + Time::to_send(len, self.limit.rate_bps);
         self.busy_until
@@ -425,7 +421,7 @@ fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> Engine
     config.notification = settings.host.notification;
     config.recovery = settings.host.recovery;
     config.line_rate = Rate::bits_per_second(line_rate_bps);
-    // Timers are exact here, so nothing has to be made up for.
+    // Timers are exact here, so no burst has to compensate for late ones.
     config.pacing = Pacing { burst: 0, preamble: true };
     config
 }

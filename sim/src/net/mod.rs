@@ -1,11 +1,11 @@
 //! A packet network in virtual time whose hosts run the real engine.
 //!
-//! A [`Topology`] says which hosts and switches there are, [`Settings`] what they are like, a list of [`FlowSpec`]s what
-//! is to be sent. A [`Simulation`] of them works on one event after the other, in whole picoseconds, and gives
-//! [`Results`]. Nothing is random but what the seed decides, so the same input gives the same [`Results::trace_hash`].
+//! A [`Topology`] lists hosts, switches and links, [`Settings`] configure them, and a list of [`FlowSpec`]s describes the
+//! traffic. A [`Simulation`] handles one event after the other, in whole picoseconds, and returns [`Results`]. Every random
+//! number follows from the seed, so the same input gives the same [`Results::trace_hash`].
 //!
-//! Hosts are [`Engine`](roce_transport::Engine)s with queue pairs, work requests and completions, as a program has them over a
-//! wire; frames carry what those engines wrote. What is idealised says `docs/simulator.md`.
+//! Hosts are [`Engine`](roce_transport::Engine)s with queue pairs, work requests and completions, as a program uses them over a
+//! wire; frames carry the datagrams of those engines. `docs/simulator.md` lists what is idealised.
 //!
 //! ```
 //! use roce_sim::net::{LinkSpec, Settings, Simulation, Time, Topology, incast};
@@ -22,10 +22,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod egress;
 mod flow;
 mod frame;
 mod histogram;
 mod host;
+mod marking;
 mod payload;
 mod port;
 mod queue;
@@ -37,13 +39,14 @@ mod switch;
 mod time;
 mod topology;
 mod trace;
-pub mod units;
 mod workload;
 mod world;
 
+pub use egress::{CONTROL, Egress};
 pub use flow::{FlowCounts, FlowResult, FlowState};
 pub use frame::{MAX_HOSTS, host_address, wire_len};
 pub use histogram::Histogram;
+pub use marking::Marking;
 pub use payload::MAX_FLOW;
 pub use port::{DropReason, PortStats};
 pub use queue::EventQueue;
@@ -51,8 +54,8 @@ pub use results::{PortResult, QueuePoint, RatePoint, Results, port_name};
 pub use route::RouteError;
 pub(crate) use route::check_routes;
 pub use settings::{
-    Balance, Class, Headroom, HostSettings, Marking, MeasureSettings, PRIORITIES, PauseMode, PauseStorm,
-    PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Watchdog, priority_of,
+    Balance, Class, Headroom, HostSettings, MeasureSettings, PRIORITIES, PauseMode, PauseStorm, PayloadMode,
+    ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Watchdog, priority_of,
 };
 pub use simulation::{BuildError, Simulation};
 pub use switch::BufferTooSmall;

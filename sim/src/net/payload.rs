@@ -1,7 +1,7 @@
-//! What flows carry: a pattern that needs no memory, so that every byte can be checked however long a flow is.
+//! The payload of flows: a computed pattern, so that every byte can be checked without storing it.
 //!
-//! A host has one region. The upper half of an address says which flow it belongs to, the lower where in it; the
-//! byte there is a function of both. Reading computes it, writing compares with it.
+//! A host has one region. The upper bits of an address select the flow, the lower bits the position in it, and the byte there
+//! is a function of both. A read computes the bytes; a write compares them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ const FLOW_BITS: u32 = 40;
 /// The longest flow: a terabyte.
 pub const MAX_FLOW: u64 = 1 << FLOW_BITS;
 
-/// Where the bytes of a flow begin.
+/// The address of the first byte of a flow.
 pub(super) fn flow_address(flow: u32) -> u64 {
     u64::from(flow) << FLOW_BITS
 }
@@ -32,13 +32,13 @@ impl Pattern {
         Self { mode, checked: AtomicU64::new(0), wrong: AtomicU64::new(0) }
     }
 
-    /// Bytes that were compared, and writes that were wrong.
+    /// Bytes that were compared, and writes with a wrong byte.
     pub(super) fn checked(&self) -> (u64, u64) {
         (self.checked.load(Ordering::Relaxed), self.wrong.load(Ordering::Relaxed))
     }
 }
 
-/// The eight bytes with this number, flow and place taken together.
+/// The eight bytes at 8 × `number`.
 #[inline]
 fn word(number: u64) -> [u8; 8] {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -94,7 +94,7 @@ impl Memory for Pattern {
         Ok(())
     }
 
-    // Flows are WRITEs: nothing asks for these.
+    // Flows are WRITEs, so no request needs these.
     fn compare_swap(&self, _: usize, _: u64, _: u64) -> Result<u64, OutOfBounds> {
         Err(OutOfBounds)
     }

@@ -1,22 +1,21 @@
-//! The event queue: what happens next, strictly by time, and at one time in the order of scheduling.
+//! The event queue: events in the order of their time, and events of one time in the order of scheduling.
 //!
-//! Near events lie in a wheel of buckets, each a few nanoseconds wide; events beyond the wheel wait in a heap and are
-//! moved in when the wheel has turned far enough. Putting an event in is a few stores; only the bucket that is being
-//! worked on is sorted. A bucket is a list without holes, so that reading it does not wait for memory at each event, and
-//! the room of emptied ones is used again.
+//! A timing wheel holds near events in buckets, each a few nanoseconds wide; later events wait in a heap until the wheel
+//! has turned far enough. An insertion is a few stores; only the current bucket is sorted. A bucket is contiguous, so
+//! that reading it needs no pointer chasing, and the memory of emptied buckets is reused.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::time::Time;
 
-/// Buckets are 2^13 ps = 8.2 ns wide ...
+/// The width of a bucket: 2^13 ps = 8.2 ns.
 const WIDTH_BITS: u32 = 13;
-/// ... and there are so many of them: 134 µs lie in the wheel.
+/// The number of buckets: the wheel covers 134 µs.
 const BUCKETS: usize = 1 << 14;
 const MASK: u64 = BUCKETS as u64 - 1;
 
-/// Events of type `E` in the order in which they are to happen.
+/// Scheduled events of type `E`.
 ///
 /// ```
 /// use roce_sim::net::{EventQueue, Time};
@@ -32,19 +31,19 @@ const MASK: u64 = BUCKETS as u64 - 1;
 /// ```
 #[derive(Debug)]
 pub struct EventQueue<E> {
-    /// In the order of scheduling.
+    /// The events of each bucket in the order of scheduling.
     buckets: Box<[Vec<(Time, E)>]>,
     /// One bit per bucket that is not empty.
     occupied: Box<[u64]>,
-    /// Room that emptied buckets have left.
+    /// The memory of emptied buckets.
     spare: Vec<Vec<(Time, E)>>,
-    /// The bucket that is being worked on, sorted, and how far.
+    /// The events of the current bucket, sorted, and the number of those that are done.
     current: Vec<(Time, E)>,
     done: usize,
-    /// The number of that bucket since the beginning of time.
+    /// The number of that bucket since time zero.
     turn: u64,
     far: BinaryHeap<Reverse<Far<E>>>,
-    /// Counts what went into `far`, so that equal times stay in order there.
+    /// The number of events that went into `far`, so that events of one time stay in order there.
     sequence: u64,
     len: usize,
 }
@@ -82,7 +81,7 @@ impl<E: Copy> Default for EventQueue<E> {
 }
 
 impl<E: Copy> EventQueue<E> {
-    /// An empty queue at time zero.
+    /// Creates an empty queue at time zero.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -98,20 +97,20 @@ impl<E: Copy> EventQueue<E> {
         }
     }
 
-    /// Events that wait.
+    /// The number of scheduled events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is going to happen any more.
+    /// Whether no event is scheduled.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Lets `event` happen at `time`, after everything that was scheduled for this time before. What lies
-    /// in the past comes out next.
+    /// Schedules `event` at `time`, after the events already scheduled for this time. An event in the past comes
+    /// out next.
     #[inline]
     pub fn push(&mut self, time: Time, event: E) {
         self.len += 1;
@@ -145,7 +144,7 @@ impl<E: Copy> EventQueue<E> {
         bucket.push((time, event));
     }
 
-    /// The next event, removed.
+    /// Removes and returns the next event.
     #[inline]
     pub fn pop(&mut self) -> Option<(Time, E)> {
         loop {
@@ -160,7 +159,7 @@ impl<E: Copy> EventQueue<E> {
         }
     }
 
-    /// When the next event happens.
+    /// The time of the next event.
     pub fn next_time(&mut self) -> Option<Time> {
         loop {
             if let Some((time, _)) = self.current.get(self.done) {
@@ -172,7 +171,7 @@ impl<E: Copy> EventQueue<E> {
         }
     }
 
-    /// Goes on to the next bucket that holds something.
+    /// Moves on to the next bucket that is not empty.
     fn advance(&mut self) -> bool {
         self.current.clear();
         self.done = 0;
@@ -187,8 +186,8 @@ impl<E: Copy> EventQueue<E> {
             (Some(near), Some(far)) => near.min(far),
         };
         self.turn = turn;
-        // First what was scheduled long ago, so that it stays before later events of the same time.
-        self.bring_in();
+        // Events from the heap come first: they were scheduled before other events of the same time.
+        self.move_far_events();
         let bucket = (turn & MASK) as usize;
         self.occupied[bucket / 64] &= !(1 << (bucket % 64));
         let emptied = std::mem::replace(&mut self.current, std::mem::take(&mut self.buckets[bucket]));
@@ -198,8 +197,8 @@ impl<E: Copy> EventQueue<E> {
         true
     }
 
-    /// Moves into the wheel what is no longer too far away.
-    fn bring_in(&mut self) {
+    /// Moves events from the heap into the wheel that it covers now.
+    fn move_far_events(&mut self) {
         while let Some(Reverse(entry)) = self.far.peek() {
             let (time, event) = (entry.key.0, entry.event);
             let turn = time.as_ps() >> WIDTH_BITS;
@@ -211,7 +210,7 @@ impl<E: Copy> EventQueue<E> {
         }
     }
 
-    /// The first turn after this one whose bucket holds something.
+    /// The first turn after this one whose bucket is not empty.
     fn next_occupied(&self) -> Option<u64> {
         let start = self.turn + 1;
         let first = (start & MASK) as usize;
@@ -245,7 +244,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// So many picoseconds after the event that came out last.
+        /// Schedules an event so many picoseconds after the last one that came out.
         Push(u64),
         Pop,
     }
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_is_now() {
+    fn an_event_in_the_past_comes_next() {
         let mut queue = EventQueue::new();
         queue.push(Time::from_us(1), 'a');
         queue.push(Time::from_us(1), 'b');

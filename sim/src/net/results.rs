@@ -1,48 +1,48 @@
-//! What a simulation found out.
+//! The results of a simulation.
 
 use super::flow::{FlowResult, FlowState};
 use super::histogram::Histogram;
 use super::port::{DropReason, PortStats};
 use super::time::Time;
 
-/// Everything that came out of a run.
+/// All results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
-    /// A hash over all that happened: equal for equal runs.
+    /// A hash over all events: equal for equal runs.
     pub trace_hash: u64,
-    /// Events that were worked on.
+    /// The number of handled events.
     pub events: u64,
-    /// When the last flow ended, or the simulation was stopped.
+    /// The time at which the last flow ended or the simulation stopped.
     pub end: Time,
-    /// One of each flow, in the order of the workload.
+    /// The result of each flow, in the order of the workload.
     pub flows: Vec<FlowResult>,
-    /// One of each port: two for each link of the topology, in its order.
+    /// The result of each port: two for each link of the topology, in its order.
     pub ports: Vec<PortResult>,
     /// Rates of flows over time.
     pub rates: Vec<RatePoint>,
-    /// Queues of ports over time; points at which a queue was empty are left out.
+    /// Queues of ports over time, without points at which the queue was empty.
     pub queues: Vec<QueuePoint>,
-    /// Points that were left out because there were too many.
+    /// The number of points that were not kept because there were too many.
     pub points_left_out: u64,
     /// RoCE data packets that hosts sent.
     pub data_packets: u64,
-    /// Bytes of payload that receivers compared with what they should be (real payload only), and writes in which they
-    /// differed.
+    /// Bytes of payload that receivers compared with the expected ones (real payload only), and the number of writes with a
+    /// wrong byte.
     pub checked: (u64, u64),
-    /// The most frames that were under way at one time.
+    /// The largest number of frames in the network at one time.
     pub most_frames: usize,
 }
 
-/// What happened at one end of a link.
+/// The result of one end of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortResult {
-    /// The node and its neighbour.
+    /// The name, made of the node and its neighbour.
     pub name: String,
     /// Whether a host owns it.
     pub is_host: bool,
-    /// What it counted.
+    /// Its counters.
     pub stats: PortStats,
-    /// Bytes that waited, at the samples at which any did.
+    /// Queued bytes, over the samples at which the queue was not empty.
     pub queue: Histogram,
 }
 
@@ -51,35 +51,35 @@ pub struct PortResult {
 pub struct RatePoint {
     /// The end of the interval.
     pub time: Time,
-    /// Which flow.
+    /// The number of the flow.
     pub flow: u32,
-    /// Payload bits a second that left its sender for the first time in the interval.
+    /// Payload bits per second that left its sender for the first time in the interval.
     pub goodput_bps: f64,
-    /// The rate that its congestion control allows; infinite without limit.
+    /// The rate that its congestion control allows; infinite without a limit.
     pub rate_bps: f64,
-    /// The rate that it wants to come back to, where there is such a thing.
+    /// The target rate of its congestion control, if the algorithm has one.
     pub target_bps: Option<f64>,
-    /// Its estimate of congestion, where there is such a thing.
+    /// The estimate of congestion, if the algorithm has one.
     pub alpha: Option<f64>,
 }
 
 /// A queue at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePoint {
-    /// When.
+    /// The time of the sample.
     pub time: Time,
-    /// Which port, by its place in [`Results::ports`].
+    /// The port, as an index into [`Results::ports`].
     pub port: u32,
-    /// Bytes that waited, of all priorities.
+    /// Queued bytes of all priorities.
     pub bytes: u64,
     /// Frames marked so far.
     pub marked: u64,
-    /// How long it has stood still so far, all priorities together.
+    /// How long it was paused so far, all priorities together.
     pub paused: Time,
 }
 
 impl Results {
-    /// Completion times of all complete flows, shortest first.
+    /// The completion times of all complete flows, shortest first.
     #[must_use]
     pub fn completion_times(&self) -> Vec<Time> {
         let mut times: Vec<Time> = self.flows.iter().filter_map(|flow| flow.completion_time).collect();
@@ -87,7 +87,7 @@ impl Results {
         times
     }
 
-    /// The completion time that the part `quantile` of all complete flows does not exceed.
+    /// The completion time that the share `quantile` of all complete flows does not exceed.
     #[must_use]
     pub fn completion_quantile(&self, quantile: f64) -> Option<Time> {
         let times = self.completion_times();
@@ -95,19 +95,19 @@ impl Results {
         times.get(wanted - 1).or(times.last()).copied()
     }
 
-    /// Flows that are not complete.
+    /// The number of flows that are not complete.
     #[must_use]
     pub fn incomplete(&self) -> usize {
         self.flows.iter().filter(|flow| flow.state != FlowState::Complete).count()
     }
 
-    /// Frames dropped everywhere for this reason.
+    /// Frames dropped for this reason, all ports together.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.ports.iter().map(|port| port.stats.dropped[reason as usize]).sum()
     }
 
-    /// The sum of something over all ports.
+    /// The sum of a counter over all ports.
     pub fn sum(&self, of: impl Fn(&PortStats) -> u64) -> u64 {
         self.ports.iter().map(|port| of(&port.stats)).sum()
     }
@@ -119,8 +119,8 @@ impl Results {
         self.ports.iter().find(|port| port.name == name)
     }
 
-    /// Payload bits a second that a flow sent for the first time after `from`, in the mean of the samples at which it ran;
-    /// `None` if there are none.
+    /// The mean rate of a flow after `from`, in payload bits per second without retransmissions, over the samples at which it
+    /// ran; `None` without such a sample.
     #[must_use]
     pub fn goodput_after(&self, flow: u32, from: Time) -> Option<f64> {
         let points = self.rates.iter().filter(|point| point.flow == flow && point.time > from);
@@ -128,7 +128,7 @@ impl Results {
         (count > 0).then(|| sum / f64::from(count))
     }
 
-    /// Jain's index of the rates of all complete flows: 1 when all are equal, 1/n when one has everything.
+    /// Jain's index of the rates of all complete flows: 1 if all are equal, 1/n if one flow has the whole rate.
     #[must_use]
     pub fn jain(&self) -> f64 {
         let rates: Vec<f64> =
@@ -138,7 +138,7 @@ impl Results {
     }
 }
 
-/// How results call the port of `from` towards `to`.
+/// The name in results of the port of `from` towards `to`.
 #[must_use]
 pub fn port_name(from: &str, to: &str) -> String {
     format!("{from}->{to}")

@@ -1,4 +1,4 @@
-//! Which ports lead to a host: all shortest paths, found breadth first, and one of them for each frame.
+//! Routes: all shortest paths to each host, found breadth first.
 
 use super::settings::RouteOverride;
 use super::topology::{NodeId, NodeKind, Topology};
@@ -9,18 +9,18 @@ pub(super) const fn other_end(port: u32) -> u32 {
     port ^ 1
 }
 
-/// A route that cannot be.
+/// Why the routes of a network cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// An override names something that is not there.
+    /// An override names a node or link that does not exist.
     #[error("route at {at} to {to}: {reason}")]
     Override {
-        /// The switch.
+        /// The switch of the override.
         at: String,
-        /// The host.
+        /// The host of the override.
         to: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The tables of all switches together would be too large.
@@ -29,33 +29,33 @@ pub enum RouteError {
         most = MOST_ROUTES
     )]
     TooMany {
-        /// All switches.
+        /// The number of switches.
         switches: usize,
-        /// Those with hosts.
+        /// The number of switches with hosts.
         with_hosts: usize,
     },
 }
 
-/// The most entries that the tables of all switches have together: half a gigabyte.
+/// The largest number of entries of all tables together, which take half a gigabyte.
 const MOST_ROUTES: usize = 1 << 26;
 
 /// The routes of all switches.
 #[derive(Debug)]
 pub(super) struct Routes {
-    /// Of each host: its switch (or `NONE` when another host is at the end of its link) and the port there.
+    /// For each host: its switch (or `NONE` when another host is at the end of its link) and the port there.
     attached: Vec<(u32, u32)>,
-    /// Per switch, and switch with hosts: where in `sets` the ports are, and how many.
+    /// For each switch, and switch with hosts: the position of the ports in `sets`, and their number.
     table: Vec<(u32, u32)>,
-    /// Of each switch: its column in the table, or `NONE` if it has no host.
+    /// For each switch: its column in the table, or `NONE` if it has no host.
     columns: Vec<u32>,
-    /// How many columns there are.
+    /// The number of columns.
     width: usize,
     sets: Vec<u32>,
     /// Sorted by switch and host.
     overrides: Vec<Override>,
 }
 
-/// Switch and host, and where in the sets their ports are.
+/// A switch, a host, and the position of their ports in the sets.
 type Override = ((u32, u32), (u32, u32));
 
 const NONE: u32 = u32::MAX;
@@ -95,7 +95,7 @@ impl Routes {
         Ok(routes)
     }
 
-    /// Ports of switch `at` whose other end is nearer.
+    /// The ports of switch `at` whose other end is nearer to the destination.
     fn shortest(&mut self, map: &Map, distances: &[u32], at: u32) -> (u32, u32) {
         let own = distances[map.switches[at as usize] as usize];
         let first = self.sets.len() as u32;
@@ -110,7 +110,7 @@ impl Routes {
         (first, self.sets.len() as u32 - first)
     }
 
-    /// The ports of `switch` that lead to `host`; none if it cannot be reached.
+    /// The ports of `switch` that lead to `host`; empty if it cannot be reached.
     #[inline]
     pub(super) fn ports(&self, switch: u32, host: u32) -> &[u32] {
         if !self.overrides.is_empty()
@@ -132,7 +132,7 @@ impl Routes {
         self.sets.get(first as usize..(first + count) as usize).unwrap_or_default()
     }
 
-    /// Whether frames from one host can come to another.
+    /// Whether frames from one host can reach another.
     pub(super) fn joins(&self, from: u32, to: u32) -> bool {
         match self.attached.get(from as usize) {
             Some((NONE, port)) => self
@@ -145,11 +145,11 @@ impl Routes {
     }
 }
 
-/// Checks routes that are not shortest ones.
+/// Checks routes that replace the shortest paths.
 ///
 /// # Errors
 ///
-/// The number of the first that cannot be, and why.
+/// The number of the first impossible route, and the reason.
 pub(crate) fn check_routes(topology: &Topology, routes: &[RouteOverride]) -> Result<(), (usize, RouteError)> {
     if routes.is_empty() {
         return Ok(());
@@ -161,7 +161,7 @@ pub(crate) fn check_routes(topology: &Topology, routes: &[RouteOverride]) -> Res
     Ok(())
 }
 
-/// Switch and host that an override is about, and the ports that it names.
+/// The switch and the host of an override, and the ports that it names.
 fn resolve(
     topology: &Topology,
     map: &Map,
@@ -171,7 +171,7 @@ fn resolve(
         |reason: String| RouteError::Override { at: wanted.at.clone(), to: wanted.to.clone(), reason };
     let at = topology.node_named(&wanted.at).ok_or_else(|| wrong(format!("no node {}", wanted.at)))?;
     let switch = map.switches.iter().position(|switch| *switch == at);
-    let switch = switch.ok_or_else(|| wrong(format!("{} is no switch", wanted.at)))? as u32;
+    let switch = switch.ok_or_else(|| wrong(format!("{} is not a switch", wanted.at)))? as u32;
     let to = topology.host_named(&wanted.to).ok_or_else(|| wrong(format!("no host {}", wanted.to)))?;
     let mut ports = Vec::with_capacity(wanted.via.len());
     for via in &wanted.via {
@@ -186,13 +186,13 @@ fn resolve(
     Ok(((switch, to), ports))
 }
 
-/// The topology seen from its nodes.
+/// The neighbours of each node.
 struct Map {
     hosts: Vec<NodeId>,
     switches: Vec<NodeId>,
-    /// Of each node: its number among the switches.
+    /// For each node: its number among the switches.
     numbers: Vec<u32>,
-    /// Of each node: port and the node behind it.
+    /// For each node: its ports and the node at the other end of each.
     neighbours: Vec<Vec<(u32, NodeId)>>,
 }
 
@@ -224,7 +224,7 @@ impl Map {
         }
     }
 
-    /// Hops from each node to switch `to`, not through hosts.
+    /// The number of hops from each node to switch `to`, without paths through hosts.
     fn distances(&self, to: u32) -> Vec<u32> {
         let mut distances = vec![NONE; self.neighbours.len()];
         let mut queue = std::collections::VecDeque::from([self.switches[to as usize]]);
@@ -243,7 +243,8 @@ impl Map {
     }
 }
 
-/// Spreads flows over paths: a hash of what routers look at, different in each switch.
+/// Spreads flows over paths: a hash of the fields that routers use, different in each switch. It is part of the trace hash, so
+/// it cannot change.
 #[inline]
 pub(super) fn flow_hash(source: u32, destination: u32, source_port: u16, switch: u32) -> u32 {
     let addresses = u64::from(source) << 32 | u64::from(destination);

@@ -1,33 +1,33 @@
-//! What a network is made of besides its topology.
+//! The settings of a network besides its topology.
 
 use roce_packet::PathMtu;
 use roce_transport::Recovery;
 use roce_transport::congestion::{Congestion, NotificationPoint};
 
+use super::marking::Marking;
 use super::time::Time;
 
 /// Priorities of a link.
 pub const PRIORITIES: usize = 8;
 
-/// Everything that can be set about a simulation. `Settings::default()` is a lossless network of 100 Gb/s as data
-/// centres build it.
+/// All settings of a simulation. `Settings::default()` is a lossless network with links of 100 Gb/s, as data centres build it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Of every random decision.
+    /// The seed of every random decision.
     pub seed: u64,
-    /// Whether payload exists.
+    /// Whether payload is real or implied.
     pub payload: PayloadMode,
-    /// Nothing happens after this.
+    /// The time at which the simulation stops.
     pub stop: Time,
     /// Switches.
     pub switch: SwitchSettings,
     /// Hosts.
     pub host: HostSettings,
-    /// What is looked at, how often.
+    /// What is sampled, and how often.
     pub measure: MeasureSettings,
     /// Routes other than the shortest ones.
     pub routes: Vec<RouteOverride>,
-    /// Hosts that pause their link for no reason.
+    /// Hosts that send pause frames without cause.
     pub storms: Vec<PauseStorm>,
 }
 
@@ -46,41 +46,42 @@ impl Default for Settings {
     }
 }
 
-/// What travels in datagrams.
+/// Whether datagrams have payload bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadMode {
-    /// Every byte, a pattern that the receiver checks, under a real ICRC.
+    /// Datagrams have every byte, a pattern that the receiver checks, and a real ICRC.
     Real,
-    /// Headers; payload and ICRC are implied. The same events at the same times, in a fraction of the time.
+    /// Datagrams have headers only; payload and ICRC are implied. The events are the same at the same times, and the run is much
+    /// faster.
     Implied,
 }
 
-/// The switches; all are alike.
+/// The settings of all switches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwitchSettings {
-    /// Bytes of the buffer that all ports share.
+    /// Bytes of the buffer of each switch, which its ports share.
     pub buffer_bytes: u64,
-    /// Bytes that each port has for each lossless priority besides the shared ones.
+    /// Bytes that each port has for each lossless priority besides the shared part.
     pub reserve_bytes: u64,
-    /// Bytes that each port may still take in for each lossless priority after it has sent a pause.
+    /// Bytes that each port still accepts for each lossless priority after it has sent a pause.
     pub headroom: Headroom,
     /// When a lossless priority of a port is paused.
     pub threshold: Threshold,
-    /// A pause ends when the port holds so many bytes less than the threshold.
+    /// A pause ends when the port holds this number of bytes less than the threshold.
     pub xon_offset_bytes: u64,
-    /// A lossy queue holds at most this times the bytes that are free.
+    /// A lossy queue holds at most `lossy_alpha` × the free bytes.
     pub lossy_alpha: f64,
     /// Lossless priorities, one bit each.
     pub pfc: u8,
     /// How a pause reaches the other end.
     pub pause: PauseMode,
-    /// What to do with a queue that is paused for ever.
+    /// The watchdog against queues that stay paused.
     pub watchdog: Option<Watchdog>,
     /// Marking, per priority.
     pub marking: [Marking; PRIORITIES],
-    /// Who sends next, per priority.
+    /// The scheduling class of each priority.
     pub scheduling: [Class; PRIORITIES],
-    /// Which of several shortest paths.
+    /// How frames choose among several shortest paths.
     pub balance: Balance,
 }
 
@@ -106,7 +107,7 @@ impl Default for SwitchSettings {
 }
 
 impl SwitchSettings {
-    /// The first setting that is out of its range, by its key in scenarios, and what is wrong with it.
+    /// The first setting out of its range: its key in scenarios and the reason.
     pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_share = |alpha: f64| alpha.is_finite() && alpha >= 0.0;
         let threshold = match self.threshold {
@@ -118,38 +119,38 @@ impl SwitchSettings {
             Class::Strict => true,
         });
         let checks = [
-            ("threshold", threshold, "alpha is a number from 0 on"),
-            ("lossy_alpha", is_share(self.lossy_alpha), "it is a number from 0 on"),
-            ("weight", weights, "weights are 1 to 65535"),
+            ("threshold", threshold, "alpha must be a number from 0 up"),
+            ("lossy_alpha", is_share(self.lossy_alpha), "it must be a number from 0 up"),
+            ("weight", weights, "it must be 1 to 65535"),
         ];
         checks.into_iter().find(|(_, good, _)| !good).map(|(key, _, reason)| (key, reason))
     }
 }
 
-/// The most that a queue may weigh: what it may send in a turn is counted in 32 bits.
+/// The largest weight of a queue: the bytes that it may send in a turn are counted in 32 bits.
 const MAX_WEIGHT: u32 = 65_535;
 
-/// How much fits behind a pause.
+/// The size of the headroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headroom {
-    /// What the link and the two MACs can hold: 2 × rate × delay, three of the longest frames of the path MTU and a pause
+    /// The bytes that the link and the two MACs can hold: 2 × rate × delay, three of the longest frames of the path MTU and a pause
     /// frame, and at least two frames of 4,196 bytes.
     Auto,
-    /// Bytes.
+    /// This number of bytes.
     Bytes(u64),
 }
 
-/// How much of the shared buffer a port may hold before it pauses its peer.
+/// The share of the buffer that a port may use before it pauses its peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// `alpha` times what is free.
+    /// `alpha` × the free bytes.
     Dynamic {
         /// The factor.
         alpha: f64,
     },
-    /// Bytes.
+    /// A fixed number of bytes.
     Static {
-        /// How many.
+        /// The threshold.
         bytes: u64,
     },
 }
@@ -157,106 +158,68 @@ pub enum Threshold {
 /// How a pause reaches the other end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseMode {
-    /// By frames that wait for the frame in front and travel, with quanta that run out and are refreshed.
+    /// As pause frames, which wait for the frame in transmission and travel over the link, with quanta that expire and are
+    /// refreshed.
     Frames,
-    /// At once and until told otherwise: an ideal.
+    /// At once, and until its end is requested. This is an idealisation.
     Instant,
 }
 
-/// Frees a priority that has been paused for too long by dropping what waits there.
+/// Drops the frames of a priority that has been paused for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watchdog {
-    /// Paused without interruption for so long.
+    /// The duration of an uninterrupted pause that triggers the watchdog.
     pub after: Time,
-    /// Frames are dropped for so long, then the queue works again.
+    /// How long frames are dropped before the queue works again.
     pub restore: Time,
 }
 
-/// When a frame that leaves a queue is marked. The queue is what is left behind it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Marking {
-    /// Never.
-    Off,
-    /// Never below `kmin` bytes, always above `kmax`, in between with a probability that rises to `pmax`.
-    Red {
-        /// Bytes.
-        kmin: u64,
-        /// Bytes.
-        kmax: u64,
-        /// 0 to 1.
-        pmax: f64,
-    },
-    /// Above so many bytes.
-    Step {
-        /// How many.
-        bytes: u64,
-    },
-}
-
-impl Marking {
-    /// The probability, 0 to 1, that a frame is marked which leaves so many bytes behind it (RED on the instantaneous
-    /// queue, as in the DCQCN paper, or a step).
-    #[must_use]
-    pub fn probability(self, queued: u64) -> f64 {
-        match self {
-            Self::Off => 0.0,
-            Self::Step { bytes } => f64::from(queued > bytes),
-            Self::Red { kmin, .. } if queued <= kmin => 0.0,
-            Self::Red { kmax, .. } if queued > kmax => 1.0,
-            Self::Red { kmin, kmax, pmax } => {
-                pmax * (queued - kmin) as f64 / kmax.saturating_sub(kmin).max(1) as f64
-            }
-        }
-    }
-}
-
-/// How a queue competes.
+/// The scheduling class of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Before all lower priorities and all weighted ones.
+    /// Served before all lower priorities and all weighted queues.
     Strict,
-    /// Shares what strict ones leave, by weight (deficit round robin).
+    /// Shares the rate that strict queues leave, by weight (deficit round robin).
     Weighted(u32),
 }
 
-/// Which of several shortest paths a frame takes.
+/// How frames choose among several shortest paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balance {
-    /// By a hash of addresses and ports: all frames of a queue pair take one path.
+    /// A hash of addresses and ports chooses: all frames of a queue pair take one path.
     Flow,
-    /// Each frame the next one: frames overtake each other.
+    /// Each frame takes the next path in turn, so frames overtake each other.
     Spray,
 }
 
-/// The hosts; all are alike.
+/// The settings of all hosts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostSettings {
-    /// From the last bit of a frame to the engine.
+    /// The time from the last bit of a frame to its handling by the engine.
     pub delay: Time,
-    /// Of data; the priority is its upper three bits.
+    /// The DSCP of data; its upper three bits are the priority.
     pub dscp: u8,
-    /// Of acknowledgements, if another.
+    /// The DSCP of acknowledgements, if it differs from that of data.
     pub ack_dscp: Option<u8>,
-    /// Who sets the rate of a flow.
+    /// The congestion control of each flow.
     pub congestion: Congestion,
-    /// How marks are answered; the code point of CNPs is in here.
+    /// How the receiver answers marks; it contains the DSCP of CNPs.
     pub notification: NotificationPoint,
-    /// What is sent again after a loss.
+    /// The recovery of lost packets.
     pub recovery: Recovery,
     /// Path MTU.
     pub path_mtu: PathMtu,
-    /// Packets that a queue pair may have outstanding.
+    /// Packets that a queue pair may have unacknowledged.
     pub window_packets: u32,
     /// Local ACK timeout: 4.096 µs × 2^timeout.
     pub timeout: u8,
-    /// Retries, 7 is the most.
+    /// Retries, 0 to 7.
     pub retry_cnt: u8,
     /// Bytes of one WRITE; a longer flow is several of them.
     pub message_bytes: u64,
-    /// WRITEs of one flow that may be under way.
+    /// WRITEs of one flow that may be outstanding.
     pub depth: u32,
-    /// How fast a host takes frames in, if slower than its link: bits per second and the bytes in front of it at
-    /// which it pauses the switch.
+    /// A limit on the rate at which hosts receive, if it is lower than that of the link.
     pub receive_limit: Option<ReceiveLimit>,
 }
 
@@ -281,43 +244,43 @@ impl Default for HostSettings {
 }
 
 impl HostSettings {
-    /// The first setting that is out of its range, by its key in scenarios, and what is wrong with it.
+    /// The first setting out of its range: its key in scenarios and the reason.
     pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_code_point = |dscp: u8| dscp <= 63;
         let checks = [
-            ("depth", (1..=4_096).contains(&self.depth), "a flow needs 1 to 4096 WRITEs at a time"),
+            ("depth", (1..=4_096).contains(&self.depth), "it must be 1 to 4096 WRITEs"),
             ("message", (1..=1 << 31).contains(&self.message_bytes), "a WRITE has 1 to 2^31 bytes"),
-            ("dscp", is_code_point(self.dscp), "code points are 0 to 63"),
-            ("ack_dscp", self.ack_dscp.is_none_or(is_code_point), "code points are 0 to 63"),
-            ("timeout", self.timeout <= 31, "timeouts are 0 to 31"),
-            ("retry_cnt", self.retry_cnt <= 7, "0 to 7 retries are possible"),
+            ("dscp", is_code_point(self.dscp), "it must be 0 to 63"),
+            ("ack_dscp", self.ack_dscp.is_none_or(is_code_point), "it must be 0 to 63"),
+            ("timeout", self.timeout <= 31, "it must be 0 to 31"),
+            ("retry_cnt", self.retry_cnt <= 7, "it must be 0 to 7"),
         ];
         checks.into_iter().find(|(_, good, _)| !good).map(|(key, _, reason)| (key, reason))
     }
 }
 
-/// A host that cannot keep up.
+/// A host that receives at a lower rate than that of its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveLimit {
-    /// Which; all if `None`.
+    /// The number of the host; all hosts if `None`.
     pub host: Option<u32>,
     /// Bits per second.
     pub rate_bps: u64,
-    /// Bytes that wait when it pauses the switch.
+    /// The number of waiting bytes at which it pauses the switch.
     pub xoff_bytes: u64,
 }
 
-/// What is looked at while a simulation runs.
+/// What is sampled and captured while a simulation runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasureSettings {
-    /// How often rates and queues are looked at.
+    /// The time between two samples of rates and queues.
     pub interval: Time,
-    /// Samples of queues begin here: percentiles leave the start out.
+    /// The time of the first sample of queues, so that percentiles do not contain the start.
     pub warm_up: Time,
-    /// The most points of a series; beyond, only percentiles are kept, and the result says so.
+    /// The largest number of points of a series. Later points count for percentiles only, and the results give their number.
     pub most_points: usize,
-    /// Ports that are captured, by their place in [`Results::ports`](super::Results::ports):
-    /// [`Topology::port_named`](super::Topology::port_named) knows them.
+    /// Ports that are captured, by their index in [`Results::ports`](super::Results::ports):
+    /// [`Topology::port_named`](super::Topology::port_named) finds it.
     pub capture: Vec<u32>,
 }
 
@@ -327,27 +290,27 @@ impl Default for MeasureSettings {
     }
 }
 
-/// A route that is not a shortest one.
+/// A route that replaces the shortest paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteOverride {
     /// The switch.
     pub at: String,
     /// The host.
     pub to: String,
-    /// The neighbours to take.
+    /// The neighbours to forward to.
     pub via: Vec<String>,
 }
 
-/// A host that sends pause frames without end.
+/// A host that sends pause frames without cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseStorm {
-    /// Which.
+    /// The number of the host.
     pub host: u32,
-    /// Of this priority.
+    /// The priority that it pauses.
     pub priority: u8,
-    /// From here on.
+    /// The start.
     pub start: Time,
-    /// Until here.
+    /// The end.
     pub end: Time,
 }
 

@@ -1,4 +1,4 @@
-//! The whole: builds a network from its description and lets it run.
+//! Builds a network from its description and runs it.
 
 use roce_transport::congestion::Observation;
 
@@ -23,35 +23,35 @@ use roce_fault::FaultInjector;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// Its topology.
+    /// The topology is unusable.
     #[error("topology: {0}")]
     Topology(#[from] TopologyError),
-    /// Its routes.
+    /// A route is impossible.
     #[error(transparent)]
     Route(#[from] RouteError),
-    /// Its switches.
+    /// A switch cannot be built.
     #[error("switch {name}: {error}")]
     Buffer {
-        /// Which.
+        /// The name of the switch.
         name: String,
-        /// What is wrong.
+        /// The reason.
         error: BufferTooSmall,
     },
-    /// Its flows.
+    /// A flow is impossible.
     #[error("workload: {0}")]
     Workload(#[from] WorkloadError),
-    /// A setting out of its range.
+    /// A setting is out of its range.
     #[error("{0}")]
     Setting(String),
 }
 
-/// A network with its flows, somewhere between the beginning and the end.
+/// A network with its flows, at some point of a run.
 pub struct Simulation {
     world: World,
     hosts: Vec<Host>,
     switches: Vec<Switch>,
     flows: Vec<Flow>,
-    /// Flows that run, and those that have ended since the last sample.
+    /// Flows that run, and flows that have ended since the last sample.
     running: Vec<u32>,
     /// Flows that have not ended.
     unfinished: usize,
@@ -65,11 +65,11 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Builds a network. Nothing has happened yet.
+    /// Builds a network. No event has been handled yet.
     ///
     /// # Errors
     ///
-    /// What cannot be, and where.
+    /// The network cannot be built as described.
     pub fn new(topology: &Topology, flows: &[FlowSpec], settings: Settings) -> Result<Self, BuildError> {
         topology.check()?;
         let hosts_count = topology.hosts() as u32;
@@ -110,7 +110,7 @@ impl Simulation {
         Ok(simulation)
     }
 
-    /// Puts in what is known to happen.
+    /// Queues the events that are known from the start.
     fn plan(&mut self) {
         let events = &mut self.world.events;
         for (number, flow) in (0..).zip(&self.flows) {
@@ -123,13 +123,13 @@ impl Simulation {
         events.push(self.world.settings.measure.interval, Event::Sample);
     }
 
-    /// The time now.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Time {
         self.world.now
     }
 
-    /// Flows that have ended, and all.
+    /// The number of flows that have ended, and of all flows.
     #[must_use]
     pub fn progress(&self) -> (usize, usize) {
         (self.flows.len() - self.unfinished, self.flows.len())
@@ -141,19 +141,19 @@ impl Simulation {
         &self.rate_points
     }
 
-    /// The queues sampled so far, oldest first; empty ones are not kept.
+    /// The queues sampled so far, oldest first; points with an empty queue are not kept.
     #[must_use]
     pub fn queues(&self) -> &[QueuePoint] {
         &self.queue_points
     }
 
-    /// What a port of [`Self::queues`] is called.
+    /// The name of a port of [`Self::queues`].
     #[must_use]
     pub fn port_name(&self, port: u32) -> &str {
         self.names.get(port as usize).map_or("", |(name, _)| name)
     }
 
-    /// Works on up to `most` events. `false` when all flows have ended or the time is up.
+    /// Handles up to `most` events. Returns `false` when all flows have ended or the stop time is reached.
     pub fn run(&mut self, most: u64) -> bool {
         for _ in 0..most {
             if self.unfinished == 0 {
@@ -169,14 +169,14 @@ impl Simulation {
         true
     }
 
-    /// Nothing more happens.
+    /// No event is left.
     fn stop(&mut self) -> bool {
         self.end = self.world.settings.stop.min(self.world.now.max(self.end));
         self.unfinished = 0;
         false
     }
 
-    /// Works until all flows have ended or the time is up.
+    /// Runs until all flows have ended or the stop time is reached.
     pub fn run_to_end(&mut self) {
         while self.run(1 << 20) {}
     }
@@ -254,7 +254,7 @@ impl Simulation {
         }
     }
 
-    /// Completions that a host has got.
+    /// Handles the new completions of a host.
     #[inline]
     fn look_at(&mut self, host: u32) {
         while let Some(wc) = self.hosts[host as usize].completions.pop() {
@@ -277,7 +277,7 @@ impl Simulation {
         }
     }
 
-    /// Makes and connects the queue pairs of a flow and lets it begin.
+    /// Creates and connects the queue pairs of a flow and posts its first WRITEs.
     fn start(&mut self, number: u32) {
         self.world.trace.event(self.world.now.as_ps(), 4 << 56 | u64::from(number));
         let spec = self.flows[number as usize].spec;
@@ -307,7 +307,7 @@ impl Simulation {
         self.hosts[source].settle(&mut self.world);
     }
 
-    /// Posts the next WRITE of a flow, if something is left.
+    /// Posts the next WRITE of a flow, if bytes are left.
     fn post(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         let left = flow.spec.bytes - flow.posted;
@@ -333,8 +333,8 @@ impl Simulation {
         self.end = self.end.max(now);
         let source = flow.spec.source as usize;
         self.world.trace.event(now.as_ps(), 5 << 56 | u64::from(number));
-        // The sender needs its queue pair no more. The receiver keeps its own for now: a copy of something may still
-        // come.
+        // The sender no longer needs its queue pair. The receiver keeps its own for now, because copies of packets may
+        // still arrive.
         let flow = &self.flows[number as usize];
         let (own, peer, destination) =
             (flow.source_qpn, flow.destination_qpn, flow.spec.destination as usize);
@@ -342,7 +342,7 @@ impl Simulation {
         self.hosts[destination].retire(peer);
     }
 
-    /// What the queue pairs of a flow have counted.
+    /// The counters of the queue pairs of a flow.
     fn counts_of(&self, number: u32) -> FlowCounts {
         let flow = &self.flows[number as usize];
         let sender = &self.hosts[flow.spec.source as usize].engine;
@@ -382,7 +382,7 @@ impl Simulation {
             let flow = &mut self.flows[*number as usize];
             let engine = &self.hosts[flow.spec.source as usize].engine;
             let Some(counters) = engine.qp_counters(flow.source_qpn) else { continue };
-            // Acknowledgements of a sender are none, so all it sends is data.
+            // A sender sends no acknowledgements, so all its packets are data.
             let new = counters.rdma_tx_packets - counters.retransmitted_packets;
             let bytes =
                 (counters.rdma_tx_bytes - counters.retransmitted_bytes).saturating_sub(new * overhead);
@@ -407,10 +407,7 @@ impl Simulation {
 
     fn sample_queues(&mut self, now: Time) {
         for (number, port) in (0..).zip(&self.world.ports) {
-            if port.waiting == 0 {
-                continue;
-            }
-            let bytes = port.queued_bytes();
+            let bytes = port.egress.bytes();
             if bytes == 0 {
                 continue;
             }
@@ -425,12 +422,12 @@ impl Simulation {
         }
     }
 
-    /// Frames of captured ports since the last call.
+    /// Removes and returns the frames captured since the last call.
     pub fn take_captured(&mut self) -> Vec<Captured> {
         std::mem::take(&mut self.world.captured)
     }
 
-    /// Ends the simulation and says what came out.
+    /// Ends the simulation and returns its results.
     #[must_use]
     pub fn results(mut self) -> Results {
         for number in 0..self.flows.len() as u32 {
@@ -441,6 +438,7 @@ impl Simulation {
         let now = self.world.now;
         for port in &mut self.world.ports {
             port.stats.paused = port.paused_until(now);
+            port.stats.queue_most = port.egress.most_bytes();
         }
         let ports = self.names.into_iter().zip(self.world.ports.iter()).zip(self.queues);
         let checked = self.hosts.iter().map(|host| host.memory.checked());
@@ -448,7 +446,7 @@ impl Simulation {
         Results {
             trace_hash: self.world.trace.hash(),
             events: self.world.trace.events(),
-            // Who looks before the end gets what there is.
+            // Before the end of the run, this is the current time.
             end: if self.unfinished > 0 { now } else { self.end },
             data_packets: flows.iter().map(|flow| flow.counts.packets).sum(),
             flows,
@@ -475,21 +473,21 @@ fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> Result<(), B
         return Err(BuildError::Setting(format!("{key}: {reason}")));
     }
     if settings.measure.interval == Time::ZERO {
-        return wrong("interval: samples need a time between them");
+        return wrong("interval: it must be longer than 0");
     }
     if settings.measure.capture.iter().any(|port| *port as usize >= ports) {
-        return wrong("capture: there is no such port");
+        return wrong("capture: the port does not exist");
     }
     if let Some(host) = settings.storms.iter().map(|storm| storm.host).find(|host| *host >= hosts) {
         return Err(BuildError::Setting(format!("there is no host {host}; the last is {}", hosts - 1)));
     }
     if settings.storms.iter().any(|storm| storm.priority > 7) {
-        return wrong("priorities are 0 to 7");
+        return wrong("the priority of a storm must be 0 to 7");
     }
     Ok(())
 }
 
-/// Two ports for each link, and the name of each with whether a host owns it.
+/// Builds two ports for each link. Returns also the name of each, and whether a host owns it.
 fn build_ports(topology: &Topology, seed: u64) -> (Vec<Port>, Vec<(String, bool)>) {
     let mut numbers = Vec::with_capacity(topology.nodes.len());
     let (mut hosts, mut switches) = (0, 0);

@@ -8,56 +8,56 @@ use roce_transport::Instant;
 const PS_PER_NS: u64 = 1_000;
 const PS_PER_S: u64 = 1_000_000_000_000;
 
-/// A point in time or a span of it, in picoseconds. 2^64 ps are 213 days; sums stop there.
+/// A point in time or a duration, in picoseconds. 2^64 ps are 213 days; sums saturate there.
 ///
-/// One byte takes 20 ps at 400 Gb/s, so that frames of different ports never drift against each other by
-/// rounding.
+/// One byte takes 20 ps at 400 Gb/s, so that rounding never lets frames of different ports drift against each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The beginning, or no time at all.
+    /// The start of the simulation, or an empty duration.
     pub const ZERO: Self = Self(0);
-    /// Later than anything that happens.
+    /// A time after every event.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// So many picoseconds.
+    /// A time in picoseconds.
     #[must_use]
     pub const fn from_ps(ps: u64) -> Self {
         Self(ps)
     }
 
-    /// So many nanoseconds.
+    /// A time in nanoseconds.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns.saturating_mul(PS_PER_NS))
     }
 
-    /// So many microseconds.
+    /// A time in microseconds.
     #[must_use]
     pub const fn from_us(us: u64) -> Self {
         Self(us.saturating_mul(1_000 * PS_PER_NS))
     }
 
-    /// Picoseconds.
+    /// This time in picoseconds.
     #[must_use]
     pub const fn as_ps(self) -> u64 {
         self.0
     }
 
-    /// Nanoseconds, rounded down.
+    /// This time in nanoseconds, rounded down.
     #[must_use]
     pub const fn as_ns(self) -> u64 {
         self.0 / PS_PER_NS
     }
 
-    /// Seconds, for output.
+    /// This time in seconds, for output.
     #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / PS_PER_S as f64
     }
 
-    /// How long `bytes` take at `bits_per_second`, rounded up to a picosecond. A link without speed takes for ever.
+    /// How long `bytes` take at `bits_per_second`, rounded up to a picosecond. A rate of 0 gives
+    /// [`NEVER`](Self::NEVER).
     #[must_use]
     pub const fn to_send(bytes: u64, bits_per_second: u64) -> Self {
         if bits_per_second == 0 {

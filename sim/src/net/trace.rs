@@ -1,6 +1,6 @@
-//! A hash over everything that happens: equal for equal runs, different for different ones.
+//! A hash over all events of a run: equal for equal runs.
 
-/// Takes in numbers in order.
+/// The hash so far, and the number of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trace {
     hash: u64,
@@ -12,8 +12,8 @@ impl Trace {
         Self { hash: 0x6a09_e667_f3bc_c908, events: 0 }
     }
 
-    /// Two numbers of an event. The order counts: each step mixes what was before with a multiplication that can be
-    /// undone, so no event is forgotten.
+    /// Adds two numbers of an event. The order counts. Each step is reversible, so that no event is forgotten. The recorded
+    /// hashes of tests depend on this function, so it cannot change.
     #[inline]
     pub(super) fn note(&mut self, first: u64, second: u64) {
         let mixed = (self.hash ^ first).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,42 +1,42 @@
-//! What switches and hosts share: time, events, frames and ports; and what a link does.
+//! The state that switches and hosts share: time, events, frames and ports; and the behaviour of links.
 
-use rand_core::Rng;
 use roce_transport::Instant;
 
+use super::egress::CONTROL;
 use super::frame::{Frame, FrameId, Frames, Kind};
-use super::port::{CONTROL, DropReason, Held, Owner, Port};
+use super::port::{DropReason, Held, Owner, Port};
 use super::queue::EventQueue;
 use super::route::{Routes, other_end};
 use super::settings::{PauseMode, Settings};
 use super::time::Time;
 use super::trace::Trace;
 
-/// What is going to happen.
+/// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// The last bit of a frame arrives at a port.
     Arrive { port: u32, frame: FrameId },
-    /// A host has taken a frame in.
+    /// A host has received a frame.
     Taken { host: u32, frame: FrameId },
     /// The link of a port is free.
     Free { port: u32 },
-    /// An engine wants to look at its clock.
+    /// The next deadline of an engine.
     Timer { host: u32 },
-    /// A flow begins.
+    /// A flow starts.
     Start { flow: u32 },
-    /// A pause may be over.
+    /// A pause may have expired.
     PauseEnds { port: u32, priority: u8 },
-    /// A pause that this port asked for may have to be asked for again.
+    /// A pause that this port requested may need a refresh.
     PauseRefresh { port: u32, priority: u8 },
-    /// A pause may have taken too long.
+    /// A pause may have lasted too long.
     Watchdog { port: u32, priority: u8 },
-    /// A queue works again.
+    /// The watchdog enables a queue again.
     Restore { port: u32, priority: u8 },
-    /// A frame that was to be overtaken goes at the latest now.
+    /// The latest time for a frame that waits to be overtaken.
     Release { port: u32, frame: FrameId },
-    /// A host begins or goes on pausing for no reason.
+    /// A pause storm of a host starts or ends.
     Storm { storm: u32 },
-    /// Rates and queues are looked at.
+    /// Rates and queues are sampled.
     Sample,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct World {
     pub(super) ports: Vec<Port>,
     pub(super) routes: Routes,
     pub(super) trace: Trace,
-    /// Frames of captured ports, until somebody fetches them.
+    /// Frames of captured ports that were not fetched yet.
     pub(super) captured: Vec<Captured>,
     /// Ports that are captured.
     pub(super) capture: Vec<u32>,
@@ -58,33 +58,33 @@ pub(super) struct World {
 /// A frame that passed a captured port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// When its first bit left, or its last arrived.
+    /// The time at which its first bit left or its last bit arrived.
     pub time: Time,
-    /// The port, by its place in [`Results::ports`](super::Results::ports).
+    /// The port, as an index into [`Results::ports`](super::Results::ports).
     pub port: u32,
-    /// Whether it left.
+    /// Whether it left the port.
     pub outbound: bool,
-    /// What it was.
+    /// The content.
     pub content: CapturedContent,
 }
 
-/// What a captured frame was.
+/// The content of a captured frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CapturedContent {
     /// A RoCE datagram.
     Datagram {
-        /// From where to where, with the marks it had there.
+        /// Addresses, and the ECN mark at this port.
         path: roce_packet::Path,
         /// BTH to ICRC; only the headers when payload is implied.
         bytes: Vec<u8>,
-        /// Bytes of the whole datagram.
+        /// The size of the whole datagram in bytes.
         len: usize,
     },
     /// A pause frame.
     Pause {
-        /// For this priority.
+        /// The paused priority.
         priority: u8,
-        /// In units of 512 bit times.
+        /// The duration in units of 512 bit times.
         quanta: u16,
     },
 }
@@ -94,7 +94,7 @@ impl World {
         self.now.to_instant()
     }
 
-    /// Whether a port can send now. If not, it will be told when it can.
+    /// Whether a port can send now. If not, an event is queued for the time at which it can.
     #[inline]
     pub(super) fn is_free(&mut self, port: u32) -> bool {
         let end = &mut self.ports[port as usize];
@@ -110,7 +110,7 @@ impl World {
         false
     }
 
-    /// Asks to be told as soon as the link is free, which may be now.
+    /// Queues an event for the time at which the link is free, which may be now.
     #[inline]
     pub(super) fn wake_when_free(&mut self, port: u32) {
         let end = &mut self.ports[port as usize];
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Begins to send a frame on a free link.
+    /// Starts the transmission of a frame on a free link.
     #[inline]
     pub(super) fn transmit(&mut self, port: u32, id: FrameId) {
         let wire_len = u64::from(self.frames.get(id).wire_len);
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// Lets the fault plan of the link have its way.
+    /// Applies the fault plan of the link.
     #[cold]
     fn transmit_faulty(&mut self, port: u32, id: FrameId, arrival: Time) {
         let now = self.instant();
@@ -149,7 +149,7 @@ impl World {
         let (ecn, len) = (frame.ecn(), usize::from(frame.len));
         let Some(faults) = &mut self.ports[port as usize].faults else { return };
         let verdict = faults.injector.inject_headers(now, ecn, self.frames.bytes(id), len);
-        // What is lost, or waits to be overtaken itself, overtakes nobody.
+        // A frame that is lost, or waits to be overtaken itself, overtakes no other.
         let overtakes =
             matches!(&verdict, roce_fault::Verdict::Deliver(delivery) if delivery.reorder.is_none());
         let released = if overtakes { release_overtaken(&mut faults.held) } else { Vec::new() };
@@ -191,11 +191,11 @@ impl World {
         }
     }
 
-    /// A held frame goes now, if it has not gone before. Says whether it did.
+    /// Releases a held frame that is still held. Returns whether it was.
     pub(super) fn release(&mut self, port: u32, id: FrameId) -> bool {
         let now = self.now;
         let Some(faults) = &mut self.ports[port as usize].faults else { return false };
-        // The event may be that of an earlier frame in the same place, which others have overtaken in time.
+        // The event may belong to an earlier frame with the same handle, which was overtaken in time.
         let is_due = |held: &Held| held.frame == id && held.latest <= now;
         let Some(at) = faults.held.iter().position(is_due) else { return false };
         faults.held.remove(at);
@@ -209,7 +209,7 @@ impl World {
         self.frames.remove(id);
     }
 
-    /// Tells the other end of a port to stop sending a priority, or to go on.
+    /// Pauses a priority of the other end of a port, or ends the pause.
     pub(super) fn send_pause(&mut self, port: u32, priority: u8, stop: bool) {
         let quanta = if stop { roce_packet::pause::MAX_QUANTA } else { 0 };
         let stats = &mut self.ports[port as usize].stats;
@@ -217,7 +217,7 @@ impl World {
         match self.settings.switch.pause {
             PauseMode::Frames => {
                 let frame = self.frames.insert(Frame::pause(priority, quanta));
-                self.ports[port as usize].enqueue(&mut self.frames, CONTROL, frame);
+                self.ports[port as usize].enqueue(&self.frames, CONTROL, frame);
                 if stop {
                     self.plan_refresh(port, priority);
                 }
@@ -229,7 +229,7 @@ impl World {
         }
     }
 
-    /// A pause that lasts is asked for again when half of its time is over.
+    /// Schedules the refresh of a pause at half of its duration.
     fn plan_refresh(&mut self, port: u32, priority: u8) {
         let end = &mut self.ports[port as usize];
         end.asked.last[usize::from(priority)] = self.now;
@@ -240,8 +240,7 @@ impl World {
         }
     }
 
-    /// Whether the other end has to be asked again now to stay paused, if it has to stay so. If it is too early, an event
-    /// will ask again.
+    /// Whether a pause has to be refreshed now, if it is still needed. If it is too early, another event is queued.
     pub(super) fn refresh_is_due(&mut self, port: u32, priority: u8, is_paused: bool) -> bool {
         let end = &mut self.ports[port as usize];
         end.asked.refreshes &= !(1 << priority);
@@ -253,7 +252,7 @@ impl World {
         is_paused && due <= self.now
     }
 
-    /// A pause frame arrived.
+    /// Handles a pause frame that arrived.
     pub(super) fn take_pause(&mut self, port: u32, id: FrameId) {
         let frame = *self.frames.get(id);
         self.frames.remove(id);
@@ -262,7 +261,7 @@ impl World {
         self.pause(port, frame.priority, until);
     }
 
-    /// Stops a priority of a port until a time, or lets it go on when that has passed.
+    /// Pauses a priority of a port until a time, or ends its pause if that time has passed.
     fn pause(&mut self, port: u32, priority: u8, until: Time) {
         let now = self.now;
         let watchdog = self.settings.switch.watchdog;
@@ -302,7 +301,7 @@ impl World {
         self.wake_when_free(port);
     }
 
-    /// Looks whether a pause is over.
+    /// Checks whether a pause has expired.
     pub(super) fn check_pause(&mut self, port: u32, priority: u8) {
         let end = &mut self.ports[port as usize];
         let (bit, index) = (1_u8 << priority, usize::from(priority));
@@ -318,8 +317,8 @@ impl World {
         self.events.push(until, Event::PauseEnds { port, priority });
     }
 
-    /// An arrival as the trace knows it: where, how long, which packet of which queue pair, how marked. Which bits of a
-    /// damaged frame are wrong does not count: implied payload has fewer.
+    /// Adds an arrival to the trace hash: port, length, BTH and traffic class. The BTH of a damaged frame does not count, because
+    /// with implied payload other bits are flipped.
     #[inline]
     pub(super) fn note_arrival(&mut self, port: u32, id: FrameId) {
         let frame = self.frames.get(id);
@@ -331,7 +330,7 @@ impl World {
         self.trace.note(bth, u64::from(frame.traffic_class));
     }
 
-    /// Keeps a copy of a frame if the port is captured.
+    /// Captures a frame if the port is captured.
     pub(super) fn note(&mut self, port: u32, id: FrameId, outbound: bool) {
         if !self.capture.contains(&port) {
             return;
@@ -349,7 +348,7 @@ impl World {
     }
 }
 
-/// Frames that enough others have overtaken.
+/// Removes the frames that enough others have overtaken.
 fn release_overtaken(held: &mut Vec<Held>) -> Vec<FrameId> {
     let mut released = Vec::new();
     held.retain_mut(|held| {
@@ -366,13 +365,7 @@ fn refresh_time(rate_bps: u64) -> Time {
     Time::from_ps(pause_time(roce_packet::pause::MAX_QUANTA, rate_bps).as_ps() / 2)
 }
 
-/// How long so many units of 512 bit times last.
+/// The duration of so many units of 512 bit times.
 fn pause_time(quanta: u16, rate_bps: u64) -> Time {
     Time::to_send(u64::from(quanta) * 64, rate_bps)
-}
-
-/// Whether something happens that happens with `chance`.
-pub(super) fn strikes(random: &mut impl Rng, chance: f64) -> bool {
-    // 32 bits: the smallest chance that makes a difference is one in four thousand million.
-    f64::from(random.next_u32()) < chance * 4_294_967_296.0
 }

@@ -1,4 +1,4 @@
-//! One end of a pair: an engine with everything that a test needs around it.
+//! One end of a pair: an engine with the objects that a test needs.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use roce_transport::{
     Access, CqId, Engine, EngineConfig, Event, Memory, PdId, RegionAttributes, Sge, WordMemory,
 };
 
-/// Where a host's memory begins in its address space.
+/// The first address of a host's memory.
 pub const MEMORY_BASE: u64 = 0x10_0000;
-/// Bytes of memory that a host has unless told otherwise.
+/// The default size of a host's memory in bytes.
 pub const MEMORY_LEN: usize = 1 << 20;
 
 /// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// The first, by habit the requester.
+    /// The first host, usually the requester.
     A,
-    /// The second.
+    /// The second host.
     B,
 }
 
 impl Side {
-    /// The other one.
+    /// The other side.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -35,15 +35,15 @@ impl Side {
 /// An engine with one protection domain, one completion queue and one region.
 #[derive(Debug)]
 pub struct Host {
-    /// The engine itself, for whatever the shorthands do not cover.
+    /// The engine, for calls without a shorthand here.
     pub engine: Engine,
-    /// Its address.
+    /// The address.
     pub address: IpAddr,
-    /// Its protection domain.
+    /// The protection domain.
     pub pd: PdId,
-    /// Its completion queue, for both directions of all queue pairs.
+    /// The completion queue, for both directions of all queue pairs.
     pub cq: CqId,
-    /// Its region: all rights, from [`MEMORY_BASE`] on.
+    /// The region, with all access rights, which starts at [`MEMORY_BASE`].
     pub region: RegionAttributes,
     memory: Arc<WordMemory>,
     /// Every event so far.

@@ -1,11 +1,11 @@
-//! How the queue pairs of a pair are set up.
+//! The settings of the queue pairs of a pair.
 
 use roce_packet::{Path, PathMtu, Psn, Qpn, RnrTimer};
 use roce_transport::{Access, QpAttr, QpCapabilities, QpState, QpType};
 
 use super::Side;
 
-/// How the queue pairs of a pair are set up. `Settings::default()` suits most tests.
+/// The settings of the queue pairs of a pair. `Settings::default()` suits most tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Path MTU.
@@ -20,13 +20,13 @@ pub struct Settings {
     pub rnr_retry: u8,
     /// RNR delay code.
     pub min_rnr_timer: u8,
-    /// READs and atomics, both directions.
+    /// Outstanding READs and atomics, in both directions.
     pub rd_atomic: u8,
-    /// What peers may do.
+    /// The access rights of peers.
     pub access: Access,
     /// Queue sizes.
     pub capabilities: QpCapabilities,
-    /// Q_Key of UD queue pairs.
+    /// The Q_Key of UD queue pairs.
     pub qkey: u32,
 }
 
@@ -52,7 +52,7 @@ impl Default for Settings {
         }
     }
 }
-/// The modify calls from RESET to INIT, RTR and RTS.
+/// The attributes of the calls from RESET to INIT, RTR and RTS.
 #[must_use]
 pub fn bring_up_attributes(
     qp_type: QpType,

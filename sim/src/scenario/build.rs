@@ -1,4 +1,4 @@
-//! From the tables of a file to a network.
+//! Builds a network from the tables of a scenario file.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::net::{
     incast, on_off, parse_flows, permutation, poisson, priority_of,
 };
 
-/// What went wrong, without its line.
+/// The reason of an error, without its line.
 pub(super) type Wrong = String;
 
 pub(super) fn build(
@@ -55,7 +55,7 @@ pub(super) fn build(
         });
         flows.extend(more.map_err(fail(place.clone()))?);
         if flows.len() > MAX_FLOWS {
-            return Err(fail(place)(format!("with these there are more than {MAX_FLOWS} flows")));
+            return Err(fail(place)(format!("the sum of all flows exceeds {MAX_FLOWS}")));
         }
     }
     if flows.is_empty() {
@@ -73,7 +73,7 @@ pub(super) fn build(
     Ok(Scenario { name, description, expectation, topology, settings, flows, sweeps })
 }
 
-/// The name and the values as [`Scenario::parse_with`] takes them.
+/// Name and values in the form of [`Scenario::parse_with`].
 fn swept(sweep: file::Sweep) -> Result<(String, Vec<String>), Wrong> {
     if sweep.values.is_empty() {
         return Err(format!("the sweep of {} has no values", sweep.name));
@@ -85,7 +85,7 @@ fn swept(sweep: file::Sweep) -> Result<(String, Vec<String>), Wrong> {
     Ok((sweep.name, sweep.values.into_iter().map(text).collect()))
 }
 
-/// The links of hosts.
+/// Rate and delay of the links of hosts.
 pub(super) fn link(shape: &file::Topology) -> LinkSpec {
     LinkSpec {
         rate_bps: shape.rate.map_or(LinkSpec::DEFAULT.rate_bps, |rate| rate.0),
@@ -138,7 +138,8 @@ fn host(
         })?;
     }
     if let Some(mtu) = table.path_mtu {
-        let wrong = || ScenarioError::at(text, Some(mtu.span()), "path_mtu is 256, 512, 1024, 2048 or 4096");
+        let wrong =
+            || ScenarioError::at(text, Some(mtu.span()), "path_mtu must be 256, 512, 1024, 2048 or 4096");
         host.path_mtu = PathMtu::from_bytes(usize::from(*mtu.get_ref())).ok_or_else(wrong)?;
     }
     if let Some(limit) = table.receive_limit {
@@ -157,7 +158,7 @@ fn span<T>(value: Option<&Spanned<T>>) -> Option<Range<usize>> {
     value.map(Spanned::span)
 }
 
-/// Where a key stands in the file.
+/// The position of a key in the file.
 fn place_of(places: &[(&str, Option<Range<usize>>)], key: &str) -> Option<Range<usize>> {
     places.iter().find(|(name, _)| *name == key).and_then(|(_, place)| place.clone())
 }
@@ -210,7 +211,7 @@ fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, S
             _ => return Err(wrong(place)("threshold needs either alpha or bytes".to_owned())),
         };
     }
-    // The priority of data is lossless and marked, unless it is said otherwise.
+    // The priority of data is lossless and marked, unless the file sets it otherwise.
     switch.pfc = 1 << data;
     if let Some(priorities) = table.pfc {
         let place = priorities.span();
@@ -241,7 +242,7 @@ fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, S
 
 fn set_queue(switch: &mut SwitchSettings, queue: &file::Queue) -> Result<(), Wrong> {
     let index = usize::from(queue.priority);
-    let class = switch.scheduling.get_mut(index).ok_or("a priority is 0 to 7")?;
+    let class = switch.scheduling.get_mut(index).ok_or("a priority must be 0 to 7")?;
     if let Some(weight) = queue.weight {
         *class = Class::Weighted(weight);
     }
@@ -257,7 +258,7 @@ fn marks(table: &file::Marking) -> Result<Marking, Wrong> {
         (false, Some(step), None, None, None) => Ok(Marking::Step { bytes: step.0 }),
         (false, None, Some(kmin), Some(kmax), Some(pmax)) => {
             if kmin.0 > kmax.0 || !(0.0..=1.0).contains(&pmax) {
-                return Err("marking: kmin is at most kmax, and pmax is 0 to 1".to_owned());
+                return Err("marking: kmin must be at most kmax, and pmax must be 0 to 1".to_owned());
             }
             Ok(Marking::Red { kmin: kmin.0, kmax: kmax.0, pmax })
         }
@@ -270,7 +271,7 @@ fn measure(table: &file::Measure, text: &str) -> Result<MeasureSettings, Scenari
     if let Some(interval) = &table.interval {
         measure.interval = interval.get_ref().0;
         if measure.interval == Time::ZERO {
-            let reason = "interval: samples need a time between them";
+            let reason = "interval: it must be longer than 0";
             return Err(ScenarioError::at(text, Some(interval.span()), reason));
         }
     }
@@ -302,7 +303,7 @@ fn pause_storm(storm: file::Storm, topology: &Topology) -> Result<PauseStorm, Wr
         return Err(format!("priority {} is not 0 to 7", storm.priority));
     }
     if storm.end.0 <= storm.start.0 {
-        return Err("a storm ends after it has begun".to_owned());
+        return Err("end: a storm must end after its start".to_owned());
     }
     Ok(PauseStorm { host, priority: storm.priority, start: storm.start.0, end: storm.end.0 })
 }
@@ -353,7 +354,7 @@ fn generate(
     flows.map_err(|error| error.to_string())
 }
 
-/// The rate of the links of hosts, of which Poisson arrivals take a part.
+/// The rate of the links of hosts, to which the load of Poisson arrivals refers.
 fn host_rate(topology: &Topology) -> Result<u64, Wrong> {
     let is_host =
         |node: u32| topology.nodes.get(node as usize).is_some_and(|node| node.kind == NodeKind::Host);
@@ -361,9 +362,7 @@ fn host_rate(topology: &Topology) -> Result<u64, Wrong> {
     let mut rates = links.map(|link| link.spec.rate_bps);
     let first = rates.next().ok_or("there are no hosts")?;
     if rates.any(|rate| rate != first) {
-        return Err(
-            "the links of hosts have different rates, so a load of all of them means nothing".to_owned()
-        );
+        return Err("the links of hosts have different rates, so a common load is not defined".to_owned());
     }
     Ok(first)
 }

@@ -1,5 +1,4 @@
-//! The tables of a scenario file, as serde reads them. Every key is explained in `docs/simulator.md`; an unknown one is
-//! an error.
+//! The tables of a scenario file as serde reads them. `docs/simulator.md` explains every key. An unknown key is an error.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -14,7 +13,7 @@ pub(super) struct File {
     pub(super) name: String,
     #[serde(default)]
     pub(super) description: String,
-    /// What is to be seen, in words.
+    /// The expected result, as text.
     #[serde(default)]
     pub(super) expectation: String,
     #[serde(default = "one")]
@@ -35,7 +34,7 @@ pub(super) struct File {
     pub(super) route: Vec<Spanned<Route>>,
     #[serde(default)]
     pub(super) storm: Vec<Spanned<Storm>>,
-    /// For `roce bridge`, which reads the rest as well and does to packets what the switch does here.
+    /// For `roce bridge`, which also reads the other tables and treats packets as the switch does here.
     #[serde(default, rename = "bridge")]
     _bridge: IgnoredAny,
     #[serde(default)]
@@ -58,7 +57,7 @@ pub(super) enum Payload {
 #[serde(deny_unknown_fields)]
 pub(super) struct Topology {
     pub(super) kind: Shape,
-    /// Of a star, or at each switch.
+    /// The number of hosts of a star, or at each switch.
     pub(super) hosts: Option<usize>,
     pub(super) switches: Option<usize>,
     pub(super) left: Option<usize>,
@@ -70,13 +69,13 @@ pub(super) struct Topology {
     pub(super) depth: Option<u32>,
     pub(super) fanout: Option<usize>,
     pub(super) k: Option<usize>,
-    /// A topology file, or its text.
+    /// The name of a topology file, or its text.
     pub(super) file: Option<String>,
     pub(super) text: Option<String>,
-    /// Of links to hosts.
+    /// The links to hosts.
     pub(super) rate: Option<Rate>,
     pub(super) delay: Option<Span>,
-    /// Of links between switches, if different.
+    /// The links between switches, if they differ.
     pub(super) fabric_rate: Option<Rate>,
     pub(super) fabric_delay: Option<Span>,
     #[serde(default)]
@@ -121,7 +120,7 @@ pub(super) struct Switch {
     pub(super) pause: Option<Pause>,
     pub(super) watchdog: Option<Watchdog>,
     pub(super) balance: Option<Balance>,
-    /// Of the priority of data.
+    /// The marking of the priority of data.
     pub(super) marking: Option<Spanned<Marking>>,
     #[serde(default)]
     pub(super) queue: Vec<Spanned<Queue>>,
@@ -183,7 +182,7 @@ pub(super) struct Marking {
 #[serde(deny_unknown_fields)]
 pub(super) struct Queue {
     pub(super) priority: u8,
-    /// Weighted with this weight; strict if missing.
+    /// The weight; the queue is strict if it is missing.
     pub(super) weight: Option<u32>,
     pub(super) marking: Option<Marking>,
 }
@@ -238,7 +237,7 @@ pub(super) struct Storm {
     pub(super) end: Span,
 }
 
-/// A value that is worth being swept, and over what.
+/// A key whose value the scenario proposes to vary, and the values.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sweep {

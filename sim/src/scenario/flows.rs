@@ -1,12 +1,12 @@
-//! The tables of flows: which keys each kind has.
+//! The tables of flows, and the keys of each kind.
 //!
-//! One flat table and not one for each kind, because serde forgets where a key stood when it has to read `kind` first.
+//! All kinds share one flat table, because serde loses the position of keys if it has to read `kind` first.
 
 use serde::Deserialize;
 
 use super::values::{Bytes, Span};
 
-/// What somebody sends.
+/// The flows of one table.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Table")]
 pub(super) enum Flows {
@@ -31,7 +31,7 @@ enum Kind {
     Trace,
 }
 
-/// A table as it stands in the file.
+/// A table as it is in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -65,7 +65,7 @@ impl TryFrom<Table> for Flows {
 }
 
 impl Table {
-    /// Takes out what a kind has.
+    /// Removes and returns the keys of a kind.
     fn take(&mut self, kind: Kind) -> Result<Flows, String> {
         let missing = |key| move || format!("flows of the kind {} need `{key}`", name(kind));
         let mut from = || self.from.take().ok_or_else(missing("from"));
@@ -97,7 +97,7 @@ impl Table {
         })
     }
 
-    /// A key that nobody took.
+    /// A key that the kind does not have.
     fn left(&self) -> Option<&'static str> {
         let keys = [
             ("from", self.from.is_some()),
@@ -118,7 +118,7 @@ impl Table {
     }
 }
 
-/// As it is written.
+/// The name of the kind in the file.
 fn name(kind: Kind) -> &'static str {
     match kind {
         Kind::Pair => "pair",

@@ -1,4 +1,4 @@
-//! Scenarios: a network and what happens in it, as a TOML file.
+//! Scenarios: TOML files that describe a network and its flows.
 //!
 //! ```
 //! use roce_sim::net::Simulation;
@@ -40,34 +40,34 @@ use crate::net::{FlowSpec, Settings, Topology};
 /// A network, its settings and its flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What it is called.
+    /// The name.
     pub name: String,
-    /// What it is about.
+    /// The description.
     pub description: String,
-    /// What is to be seen.
+    /// The expected result.
     pub expectation: String,
     /// Nodes and links.
     pub topology: Topology,
-    /// Everything else about the network.
+    /// The settings of the network.
     pub settings: Settings,
-    /// What is sent.
+    /// The flows.
     pub flows: Vec<FlowSpec>,
-    /// What the file proposes to vary, as [`Self::parse_with`] takes it: names, and the values of each.
+    /// The keys that the file proposes to vary, each with its values, in the form of [`Self::parse_with`].
     pub sweeps: Vec<(String, Vec<String>)>,
 }
 
-/// Why a text is no scenario, and where.
+/// An error in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{reason}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct ScenarioError {
-    /// Counted from 1; `None` where no line is to blame, as for what was set from outside.
+    /// The number of the line, from 1; `None` if the error has no line, for example in a replaced value.
     pub line: Option<usize>,
-    /// What is wrong there.
+    /// The reason.
     pub reason: String,
 }
 
 impl ScenarioError {
-    /// What is wrong with `span`, in bytes of `text`; lines are counted here.
+    /// An error at `span`, in bytes of `text`; the line is counted here.
     pub fn at(text: &str, span: Option<Range<usize>>, reason: impl Into<String>) -> Self {
         let line = span.map(|span| {
             let before = text.get(..span.start).unwrap_or(text);
@@ -77,7 +77,7 @@ impl ScenarioError {
     }
 }
 
-/// Gives the text of a file that a scenario names, or says why it cannot.
+/// Returns the text of a file that a scenario names, or the reason why it cannot.
 pub type Load<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
 
 impl Scenario {
@@ -85,7 +85,7 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong, with its line.
+    /// The first error, with its line.
     pub fn parse(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
         Self::parse_whole(text, load, &[])
     }
@@ -96,12 +96,12 @@ impl Scenario {
         build::build(text, file, load, own)
     }
 
-    /// The same with values replaced: `("host.congestion", "dcqcn:paper")`. A name is the path of tables to the key,
+    /// Like [`parse`](Self::parse), with values replaced: `("host.congestion", "dcqcn:paper")`. A name is the path of tables to the key,
     /// with the number of an element for lists (`flows.0.bytes`). A value that is not TOML by itself is taken as text.
     ///
     /// # Errors
     ///
-    /// As [`Self::parse`]; lines are those of the text with the values put in only if nothing was replaced.
+    /// As [`Self::parse`]; errors after the replacement have no line.
     pub fn parse_with(
         text: &str,
         replaced: &[(String, String)],
@@ -110,7 +110,7 @@ impl Scenario {
         Self::parse_among(text, replaced, load, &[])
     }
 
-    /// The same where `host.congestion` may also name `own` algorithms, which the engine does not have.
+    /// Like [`parse_with`](Self::parse_with), where `host.congestion` may also name one of `own` algorithms.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl Scenario {
         if replaced.is_empty() {
             return Self::parse_whole(text, load, own);
         }
-        // What is wrong before anything is replaced has a line.
+        // Errors before the replacement have a line.
         let mut table: toml::Table =
             toml::from_str(text).map_err(|error| ScenarioError::at(text, error.span(), error.message()))?;
         for (name, value) in replaced {
@@ -156,7 +156,7 @@ fn replace(table: &mut toml::Table, name: &str, value: &str) -> Result<(), Strin
             inner.insert((*last).to_owned(), value);
         }
         toml::Value::Array(list) => {
-            let index: usize = last.parse().map_err(|_| format!("{last} is no number of an element"))?;
+            let index: usize = last.parse().map_err(|_| format!("{last} is not the number of an element"))?;
             *list.get_mut(index).ok_or_else(|| format!("there is no element {index}"))? = value;
         }
         _ => return Err(format!("{last} is not in a table")),
@@ -173,7 +173,7 @@ fn child<'a>(value: &'a mut toml::Value, part: &str) -> Result<&'a mut toml::Val
             Ok(table.entry(part.to_owned()).or_insert_with(|| toml::Value::Table(toml::Table::new())))
         }
         toml::Value::Array(list) => {
-            let index: usize = part.parse().map_err(|_| format!("{part} is no number of an element"))?;
+            let index: usize = part.parse().map_err(|_| format!("{part} is not the number of an element"))?;
             list.get_mut(index).ok_or_else(|| format!("there is no element {index}"))
         }
         _ => Err(format!("{part} is not in a table")),

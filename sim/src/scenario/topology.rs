@@ -1,4 +1,4 @@
-//! From the table of a topology to nodes and links, and what goes wrong on them.
+//! Builds nodes, links and their faults from the table of a topology.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use super::{Load, ScenarioError};
 use crate::net::{Clos, Link, LinkSpec, Topology};
 use roce_fault::FaultPlan;
 
-/// Makes an error out of a place and a reason.
+/// Makes an error from a position and a reason.
 pub(super) type Blame<'a> = dyn Fn(Range<usize>, Wrong) -> ScenarioError + 'a;
 
-/// The topology that stands at `place`.
+/// Builds the topology of the table at `place`.
 pub(super) fn build(
     table: file::Topology,
     load: &Load<'_>,
@@ -22,7 +22,7 @@ pub(super) fn build(
 ) -> Result<Topology, ScenarioError> {
     let drawn = refuse_foreign_keys(&table).and_then(|()| draw(&table, load));
     let mut topology = drawn.map_err(|reason| blame(place.clone(), reason))?;
-    // What is said of one link holds, whatever is said of all.
+    // The plan of one link takes precedence over that of all links.
     let (one, all): (Vec<_>, Vec<_>) =
         table.faults.into_iter().partition(|fault| fault.get_ref().link.is_some());
     for fault in one {
@@ -85,7 +85,7 @@ fn draw(table: &file::Topology, load: &Load<'_>) -> Result<Topology, Wrong> {
     topology.map_err(|error| error.to_string())
 }
 
-/// What the keys of a table mean to its kind. A key that means nothing would be a wish that is not heard.
+/// Whether each key applies to the kind of the topology. Keys that do not apply are rejected, not ignored.
 fn refuse_foreign_keys(table: &file::Topology) -> Result<(), Wrong> {
     let fabric = ["fabric_rate", "fabric_delay"];
     let (own, has_fabric): (&[&str], bool) = match table.kind {
@@ -135,7 +135,9 @@ fn add_to_one(topology: &mut Topology, fault: &file::Fault) -> Result<(), Wrong>
         return Err(format!("there is no link between {a} and {b}"));
     }
     if links.iter().any(|link| link.faults.is_some()) {
-        return Err(format!("the link between {a} and {b} has its faults already: put them into one plan"));
+        return Err(format!(
+            "the link between {a} and {b} already has a fault plan: write one plan for each link"
+        ));
     }
     links.iter_mut().for_each(|link| link.faults = Some(plan.clone()));
     Ok(())
@@ -149,7 +151,7 @@ fn add_to_all(
     for (number, fault) in faults.into_iter().enumerate() {
         let place = fault.span();
         if number > 0 {
-            let reason = "all links have their faults already: put them into one plan";
+            let reason = "there already is a fault plan for all links: write one plan for them";
             return Err(blame(place, reason.to_owned()));
         }
         let plan: FaultPlan =

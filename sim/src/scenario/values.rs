@@ -1,13 +1,13 @@
 //! Numbers with units inside scenario files.
 
+use roce_transport::units::{self, UnitError};
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, de};
 
 use crate::net::Time;
-use crate::net::units::{UnitError, parse_bytes, parse_rate, parse_time};
 
 macro_rules! with_unit {
-    ($(#[$doc:meta])* $name:ident, $inner:ty, $parse:path, $expecting:literal) => {
+    ($(#[$doc:meta])* $name:ident, $inner:ty, $parse:expr, $expecting:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub(super) struct $name(pub(super) $inner);
@@ -22,15 +22,15 @@ macro_rules! with_unit {
 
 with_unit!(
     /// Bits per second.
-    Rate, u64, parse_rate, "a rate such as \"100Gbps\""
+    Rate, u64, units::rate, "a rate such as \"100Gbps\""
 );
 with_unit!(
-    /// A point in time or a span.
-    Span, Time, parse_time, "a time such as \"1us\""
+    /// A point in time or a duration.
+    Span, Time, |text| units::duration_ps(text).map(Time::from_ps), "a time such as \"1us\""
 );
 with_unit!(
-    /// Bytes; a number without unit will do.
-    Bytes, u64, parse_bytes, "a size such as \"400KB\" or 400000"
+    /// Bytes; a number without a unit is accepted.
+    Bytes, u64, units::size, "a size such as \"400KB\" or 400000"
 );
 
 struct Text<T>(&'static str, fn(&str) -> Result<T, UnitError>);

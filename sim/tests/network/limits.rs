@@ -107,7 +107,7 @@ fn what_is_too_large_is_refused() {
     let mut settings = Settings::default();
     settings.switch.scheduling[3] = Class::Weighted(u32::MAX);
     let error = Simulation::new(&star, &[flow(0, 1, 1)], settings).err().unwrap().to_string();
-    assert_eq!(error, "weight: weights are 1 to 65535");
+    assert_eq!(error, "weight: it must be 1 to 65535");
 }
 
 /// A switch marks at its port to the receiver: what arrives from the sender is unmarked, what leaves is marked.
@@ -137,5 +137,5 @@ fn any_port_can_be_captured() {
     assert!(marked(5) > 10 && captured.iter().any(|frame| frame.port == 5 && !frame.outbound));
     settings.measure.capture = vec![6];
     let error = Simulation::new(&topology, &flows, settings).err().unwrap().to_string();
-    assert_eq!(error, "capture: there is no such port");
+    assert_eq!(error, "capture: the port does not exist");
 }

@@ -205,7 +205,7 @@ fn what_is_wrong_with_flows_is_told_with_its_own_line() {
     assert!(error("degree", "degre").starts_with("line 7: unknown field `degre`, expected one of `kind`"));
     assert_eq!(
         error("\"1MB\"", "\"1XB\""),
-        "line 9: \"1XB\" is no size; write for example \"400KB\" or \"9MiB\""
+        "line 9: \"1XB\" is not a size; write for example 64K, 400KB or 9MiB"
     );
     assert!(error("\"incast\"", "\"incst\"").starts_with("line 6: unknown variant `incst`"));
     // What belongs to the table as a whole has the line of its head.

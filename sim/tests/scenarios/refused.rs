@@ -1,4 +1,4 @@
-//! What a scenario may not say, and where it is told.
+//! Texts that are refused as scenarios, and the line that the error names.
 
 use roce_sim::net::Time;
 use roce_sim::scenario::Scenario;
@@ -16,27 +16,27 @@ fn with(more: &str) -> String {
     parse(&format!("{STAR}{more}")).unwrap_err()
 }
 
-/// It was told at the end of the build, by the network, without a line.
+/// The error came from the network at the end of the build, without a line.
 #[test]
-fn every_setting_is_told_with_its_line() {
+fn every_setting_is_refused_with_its_line() {
     let wrong = [
-        ("[host]\ntimeout = 32", "line 11: timeout: timeouts are 0 to 31"),
-        ("[host]\ndepth = 0", "line 11: depth: a flow needs 1 to 4096 WRITEs at a time"),
-        ("[host]\ndscp = 64", "line 11: dscp: code points are 0 to 63"),
-        ("[measure]\ninterval = \"0us\"", "line 11: interval: samples need a time between them"),
+        ("[host]\ntimeout = 32", "line 11: timeout: it must be 0 to 31"),
+        ("[host]\ndepth = 0", "line 11: depth: it must be 1 to 4096 WRITEs"),
+        ("[host]\ndscp = 64", "line 11: dscp: it must be 0 to 63"),
+        ("[measure]\ninterval = \"0us\"", "line 11: interval: it must be longer than 0"),
         ("[switch]\nthreshold = {}", "line 11: threshold needs either alpha or bytes"),
-        ("[switch]\nthreshold = { alpha = nan }", "line 11: threshold: alpha is a number from 0 on"),
-        ("[switch]\nlossy_alpha = -1.0", "line 11: lossy_alpha: it is a number from 0 on"),
+        ("[switch]\nthreshold = { alpha = nan }", "line 11: threshold: alpha must be a number from 0 up"),
+        ("[switch]\nlossy_alpha = -1.0", "line 11: lossy_alpha: it must be a number from 0 up"),
         ("[switch]\npfc = [3, 8]", "line 11: pfc: priority 8 is not 0 to 7"),
         (
             "[switch]\nmarking = { kmin = 5 }",
             "line 11: marking needs kmin, kmax and pmax, or step, or off = true",
         ),
-        ("[[switch.queue]]\npriority = 3\nweight = 0", "line 10: weight: weights are 1 to 65535"),
+        ("[[switch.queue]]\npriority = 3\nweight = 0", "line 10: weight: it must be 1 to 65535"),
         ("[[route]]\nat = \"s1\"\nto = \"h1\"\nvia = [\"h1\"]", "line 10: route at s1 to h1: no node s1"),
         (
             "[[storm]]\nhost = \"h1\"\npriority = 3\nstart = \"5us\"\nend = \"5us\"",
-            "line 10: a storm ends after it has begun",
+            "line 10: end: a storm must end after its start",
         ),
     ];
     for (more, reason) in wrong {
@@ -44,7 +44,7 @@ fn every_setting_is_told_with_its_line() {
     }
 }
 
-/// A key of another kind of topology would be a wish that nobody hears.
+/// A key of another kind of topology is refused, because it has no effect.
 #[test]
 fn a_topology_has_only_its_own_keys() {
     let kind = |kind: &str| parse(&STAR.replace("kind = \"star\"", kind));
@@ -60,7 +60,7 @@ fn a_topology_has_only_its_own_keys() {
     assert_eq!((bus.topology.hosts(), bus.topology.nodes.len(), bus.topology.links.len()), (3, 6, 5));
 }
 
-/// A link has one plan: its own, or that of all links.
+/// A link has one plan: its own, or that for all links.
 #[test]
 fn what_is_said_of_one_link_holds_beside_what_is_said_of_all() {
     let one = "[[topology.faults]]\nlink = [\"s0\", \"h1\"]\nplan = \"drop=2%\"\n";
@@ -70,11 +70,11 @@ fn what_is_said_of_one_link_holds_beside_what_is_said_of_all() {
         let plans: Vec<_> = links.iter().map(|link| link.faults.as_ref().unwrap().to_string()).collect();
         assert_eq!(plans, ["drop=1%", "drop=2%", "drop=1%"]);
     }
-    let twice = "the link between s0 and h1 has its faults already: put them into one plan";
+    let twice = "the link between s0 and h1 already has a fault plan: write one plan for each link";
     assert_eq!(with(&format!("{one}{one}")), format!("line 13: {twice}"));
     assert_eq!(
         with(&format!("{all}{all}")),
-        "line 12: all links have their faults already: put them into one plan"
+        "line 12: there already is a fault plan for all links: write one plan for them"
     );
 }
 
@@ -92,7 +92,7 @@ fn a_load_is_a_part_of_the_links_of_the_file() {
     assert!((0.3..0.7).contains(&load), "{load}");
     assert_eq!(
         parse(&text("40Gbps")).unwrap_err(),
-        "line 6: the links of hosts have different rates, so a load of all of them means nothing"
+        "line 6: the links of hosts have different rates, so a common load is not defined"
     );
 }
 
@@ -104,7 +104,7 @@ fn what_is_too_large_is_refused() {
     let half = STAR.replace("\"pair\"", "\"on-off\"\nperiod = \"1us\"\ncount = 5000000");
     let flows = half.split("[[flows]]").nth(1).unwrap();
     let error = parse(&format!("{half}[[flows]]{flows}")).unwrap_err();
-    assert_eq!(error, "line 12: with these there are more than 8388608 flows");
+    assert_eq!(error, "line 12: the sum of all flows exceeds 8388608");
     let line =
         STAR.replace("kind = \"star\"\nhosts = 3", "kind = \"line\"\nswitches = 1000000000\nhosts = 0");
     assert_eq!(parse(&line).unwrap_err(), "line 2: that would be more than 262144 nodes or links");

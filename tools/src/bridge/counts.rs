@@ -1,4 +1,4 @@
-//! What a bridge counts.
+//! The counters of a bridge.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use roce_fault::Sightings;
 use roce_packet::{Bth, Datagram, Direction, Syndrome};
 use serde::Serialize;
 
-/// One direction. Packets are RoCE packets; one that is for example delayed and marked counts for both.
+/// The counters of one direction. Packets are RoCE packets; a packet that is delayed and marked counts for both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Packets that arrived, and the bytes of their frames.
     pub packets: u64,
     pub bytes: u64,
-    /// Packets that were given to the other device, and the bytes of their frames.
+    /// Packets handed to the other device, and the bytes of their frames.
     pub forwarded_packets: u64,
     pub forwarded_bytes: u64,
-    /// Frames that are not RoCE, and those that are broken; both pass as they are.
+    /// Frames that are not RoCE, and malformed ones; both pass unchanged.
     pub other_frames: u64,
     pub malformed: u64,
-    /// By rules and by chance.
+    /// Packets that rules or chance dropped, marked, and so on.
     pub fault_dropped: u64,
     pub fault_marked: u64,
     pub corrupted: u64,
@@ -26,20 +26,20 @@ pub struct Counts {
     pub reordered: u64,
     pub delayed: u64,
     pub cleared: u64,
-    /// To be marked, but not ECN capable (or, by rules, marked already).
+    /// Packets that were chosen for a mark and are not ECN capable (or, by rules, are marked already).
     pub not_markable: u64,
-    /// By the queue.
+    /// Packets that the queue dropped and marked.
     pub queue_dropped: u64,
     pub queue_marked: u64,
-    /// In the queue now, and the most there were.
+    /// Bytes in the queue now, and the largest number so far.
     pub queue_bytes: u64,
     pub queue_most_bytes: u64,
-    /// Frames lost because the bridge held too many, or the device would not take them.
+    /// Frames dropped because the bridge held too many, or the device did not accept them.
     pub no_room: u64,
-    /// Pause frames to the sender, and those that came from the receiver.
+    /// Pause frames to the sender, and from the receiver.
     pub pauses_sent: u64,
     pub pauses_received: u64,
-    /// Seen on the way, before anything was done to them.
+    /// Packets of these kinds, counted as they arrive.
     pub cnps: u64,
     pub naks: u64,
     pub rnr_naks: u64,
@@ -47,28 +47,28 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All that were marked.
+    /// All marked packets.
     pub const fn marked(&self) -> u64 {
         self.fault_marked + self.queue_marked
     }
 
-    /// All that were lost.
+    /// All dropped packets.
     pub const fn dropped(&self) -> u64 {
         self.fault_dropped + self.queue_dropped + self.no_room
     }
 }
 
-/// What went to one queue pair.
+/// The packets to one queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueuePairCounts {
-    /// Its place in the order of appearance in this direction, from 1.
+    /// Its number in the order of appearance in this direction, from 1.
     pub relative_qp: u32,
-    /// Its number.
+    /// The queue pair number.
     pub qpn: u32,
     pub packets: u64,
-    /// Bytes of payload in them.
+    /// Bytes of payload in these packets.
     pub payload_bytes: u64,
-    /// Requests whose sequence number was seen before.
+    /// Requests with a PSN that was seen before.
     pub retransmissions: u64,
     pub cnps: u64,
     pub naks: u64,
@@ -83,7 +83,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Takes in a packet, BTH to ICRC.
+    /// Counts a packet, BTH to ICRC.
     pub(super) fn observe(&mut self, datagram: &[u8], counts: &mut Counts) {
         let Ok((bth, _)) = Bth::parse(datagram) else { return };
         let sighting = self.sightings.observe(&bth);

@@ -1,4 +1,4 @@
-//! What happens to the frames that come from one side.
+//! The treatment of the frames that come from one side.
 
 use std::collections::VecDeque;
 
@@ -21,11 +21,11 @@ use roce_fault::Held;
 pub struct Leaving {
     pub bytes: Vec<u8>,
     pub offload: Offload,
-    /// Of a RoCE packet.
+    /// What was done to it, if it is a RoCE packet.
     pub touch: Option<Touch>,
 }
 
-/// What is kept of a packet beside its bytes.
+/// The fields of a packet besides its bytes.
 #[derive(Clone, Copy)]
 struct Meta {
     offload: Offload,
@@ -39,21 +39,21 @@ pub(super) struct Direction {
     watch: Watch,
     held: Held<Meta>,
     queue: Queue,
-    /// Pauses that the receiver asks for.
+    /// Pauses that the receiver requested.
     pub(super) pauses: Pauses,
-    /// The device towards it takes nothing for now.
+    /// Whether the device towards the receiver accepts no frames at present.
     pub(super) receiver_is_full: bool,
-    /// Packets on the cable, by when they arrive.
+    /// Packets on the cable, with their arrival.
     travelling: VecDeque<(Instant, Packet)>,
-    /// Frames that are not ours to touch, with their priority.
+    /// Frames that pass unchanged, with their priority.
     passing: VecDeque<(u8, Leaving)>,
-    /// Lost packets, where somebody wants to see them.
+    /// Dropped packets, if they are captured.
     lost: Option<VecDeque<Leaving>>,
     pub(super) counts: Counts,
 }
 
 impl Direction {
-    /// The rates are those of the links to the sender and to the receiver, where they are known.
+    /// The rates are those of the links to the sender and to the receiver, if they are known.
     pub(super) fn new(settings: &DirectionSettings, seed: u64, rates: [Option<u64>; 2]) -> Self {
         Self {
             injector: FaultInjector::new(settings.faults.clone(), seed),
@@ -69,7 +69,7 @@ impl Direction {
         }
     }
 
-    /// Keeps lost packets for [`poll_lost`](Self::poll_lost).
+    /// Keeps dropped packets for [`poll_lost`](Self::poll_lost).
     pub(super) fn keep_lost(&mut self) {
         self.lost = Some(VecDeque::new());
     }
@@ -86,10 +86,10 @@ impl Direction {
         &self.watch
     }
 
-    /// Takes a frame with its tag in it.
+    /// Handles a frame with its VLAN tag in place.
     pub(super) fn handle_frame(&mut self, now: Instant, bytes: &[u8], offload: Offload) {
         self.advance(now);
-        // What was joined otherwise than as datagrams is no RoCE.
+        // Frames joined in another way than as datagrams are not RoCE.
         match Place::find(bytes) {
             Ok(place) if !offload.is_joined() || offload.udp_segment_len().is_some() => {
                 packet::split(bytes, offload, &place, |bytes, offload| {
@@ -141,9 +141,10 @@ impl Direction {
         let meta = Meta { offload, place, number, touch };
         let copies = if delivery.duplicate { 2 } else { 1 };
         let waits = delivery.delay_ns > 0 || delivery.reorder.is_some();
-        for _ in 0..copies {
+        // All but the last are cloned.
+        for bytes in std::iter::repeat_n(bytes, copies) {
             if !waits {
-                self.enqueue(now, meta, bytes.clone());
+                self.enqueue(now, meta, bytes);
                 self.held.overtake();
             } else if !self.held.hold(
                 now,
@@ -153,7 +154,7 @@ impl Direction {
             ) {
                 touch.loss = Some(Loss::Held);
                 self.counts.no_room += 1;
-                self.lose(bytes.clone(), offload, touch);
+                self.lose(bytes, offload, touch);
             }
         }
     }
@@ -175,7 +176,7 @@ impl Direction {
         }
     }
 
-    /// Does what is due up to `now`.
+    /// Does the work that is due up to `now`.
     pub(super) fn advance(&mut self, now: Instant) {
         let mut due = Vec::new();
         self.held.release(now, |meta, bytes| {
@@ -191,7 +192,7 @@ impl Direction {
         }
     }
 
-    /// Whether packets have to wait in the queue because there is no place for them behind it.
+    /// Whether packets have to stay in the queue because the cable or the device is full.
     fn is_blocked(&self) -> bool {
         self.receiver_is_full || self.travelling.len() >= MAX_TRAVELLING
     }
@@ -212,11 +213,11 @@ impl Direction {
         Some(Leaving { bytes: packet.bytes, offload: packet.offload, touch: Some(packet.touch) })
     }
 
-    /// What the sender must be told about its priorities.
+    /// The pauses that are due to the sender, by priority.
     pub(super) fn poll_pauses(&mut self, now: Instant) -> Option<[Option<u16>; PRIORITIES]> {
-        let told = self.queue.poll_pauses(now);
-        self.counts.pauses_sent += u64::from(told.is_some());
-        told
+        let request = self.queue.poll_pauses(now);
+        self.counts.pauses_sent += u64::from(request.is_some());
+        request
     }
 
     pub(super) fn timeout(&mut self, now: Instant) -> Option<Instant> {
@@ -224,7 +225,7 @@ impl Direction {
         if self.receiver_is_full {
             return own;
         }
-        // Pauses that are over are forgotten when they are asked for.
+        // A query removes a pause that has ended.
         for priority in 0..PRIORITIES as u8 {
             self.pauses.is_paused(now, priority);
         }
@@ -236,6 +237,7 @@ impl Direction {
 
     pub(super) fn counts(&self) -> Counts {
         let faults = self.injector.counters();
+        let [queue_bytes, queue_most_bytes] = self.queue.bytes();
         Counts {
             fault_dropped: faults.dropped,
             fault_marked: faults.marked,
@@ -246,19 +248,19 @@ impl Direction {
             cleared: faults.cleared,
             not_markable: faults.not_markable + self.queue.not_markable,
             queue_marked: self.queue.marked,
-            queue_bytes: self.queue.total_bytes(),
-            queue_most_bytes: self.queue.most_bytes,
+            queue_bytes,
+            queue_most_bytes,
             ..self.counts
         }
     }
 }
 
-/// Whether a frame is for this end of the link only (IEEE 802.3 annex 31B).
+/// Whether a frame is a MAC control frame, which stays on its link (IEEE 802.3 annex 31B).
 pub(super) fn is_mac_control(bytes: &[u8]) -> bool {
     bytes.get(12..14) == Some(&[0x88, 0x08])
 }
 
-/// Frames that wait for a device that is full.
+/// The largest number of other frames that wait for a full device.
 const MAX_PASSING: usize = 4096;
-/// Packets that the cable holds: 10 Gb/s with 1 KiB for 200 ms.
+/// The largest number of packets on the cable: 10 Gb/s with 1 KiB for 200 ms.
 const MAX_TRAVELLING: usize = 1 << 18;

@@ -1,4 +1,4 @@
-//! The port of a switch, out of a scenario of the simulator.
+//! The settings of a switch port from a scenario of the simulator.
 
 use std::num::NonZeroU64;
 
@@ -7,12 +7,12 @@ use roce_sim::scenario::Scenario;
 
 use super::settings::QueueSettings;
 
-/// What a port of the switch in the middle of a star does, for a bridge between its hosts. `pauses` says that somebody has
-/// said what shall be paused.
+/// The settings of a port of the switch of a star, for a bridge between its hosts. `pauses` is true if the file sets the pauses
+/// of the bridge.
 ///
 /// # Errors
 ///
-/// The network is more than one port, as a sentence.
+/// One port cannot stand for the network. The error is a sentence.
 pub(super) fn port(network: &Scenario, pauses: bool) -> Result<QueueSettings, String> {
     let topology = &network.topology;
     let switches = topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch).count();
@@ -21,17 +21,19 @@ pub(super) fn port(network: &Scenario, pauses: bool) -> Result<QueueSettings, St
         return Err(NO_STAR.to_owned());
     }
     if topology.links.iter().any(|link| link.faults.is_some()) {
-        return Err("a bridge cannot tell the links of a topology apart: say what goes wrong in [[bridge.rule]] or as \
+        return Err(
+            "a bridge cannot distinguish the links of a topology: write faults as [[bridge.rule]] or as \
                     `fault` of [bridge.left] and [bridge.right] instead of [[topology.faults]]"
-            .to_owned());
+                .to_owned(),
+        );
     }
     let switch = &network.settings.switch;
     if switch.pfc != 0 && !pauses {
-        return Err("the switch of this scenario pauses, by a buffer that a bridge does not have: write `pfc = []` in \
-                    [switch], or say what the bridge pauses in [bridge.queue]"
+        return Err("the pauses of this scenario's switch depend on a shared buffer, which a bridge does not have: write \
+                    `pfc = []` in [switch], or set the pauses of the bridge in [bridge.queue]"
             .to_owned());
     }
-    // Where one port is congested, its queue q comes to rest at alpha times what it leaves free: q = alpha (buffer - q).
+    // The queue q of a single congested port settles at alpha × the free bytes: q = alpha (buffer - q).
     let limit = switch.buffer_bytes as f64 * switch.lossy_alpha / (1.0 + switch.lossy_alpha);
     let data = usize::from(priority_of(network.settings.host.dscp));
     Ok(QueueSettings {
@@ -44,4 +46,4 @@ pub(super) fn port(network: &Scenario, pauses: bool) -> Result<QueueSettings, St
 }
 
 const NO_STAR: &str =
-    "a bridge takes the place of one switch whose links are all alike: [topology] takes kind = \"star\"";
+    "a bridge replaces one switch whose links are all alike: write kind = \"star\" in [topology]";

@@ -1,15 +1,15 @@
-//! One RoCE packet in its frame, and what a bad network does to its bytes.
+//! One RoCE packet in its frame, and the changes of a bad network to its bytes.
 
 use roce_fault::BitFlips;
 use roce_packet::{Frame, FrameHeaders, Ipv4Header, Ipv4View, NetworkHeader, ParseError};
 
 use roce_device::whole::Offload;
 
-/// Where things are in a RoCE frame.
+/// The layout of a RoCE frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) headers: FrameHeaders,
-    /// Where the datagram ends; padding of short frames may follow.
+    /// The end of the datagram; padding of short frames may follow.
     pub(super) end: usize,
 }
 
@@ -18,7 +18,7 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// It is something else, or broken.
+    /// The frame is not RoCE, or malformed.
     pub(super) fn find(frame: &[u8]) -> Result<Self, ParseError> {
         let parsed = Frame::parse(frame)?;
         let end = parsed.headers.len_bytes() + parsed.transport.len();
@@ -30,7 +30,7 @@ impl Place {
         frame.get(self.headers.len_bytes()..self.end).unwrap_or_default()
     }
 
-    /// Writes another traffic class, and makes the header checksum of IPv4 right. The ICRC covers neither.
+    /// Sets the traffic class, and updates the header checksum of IPv4. The ICRC covers neither.
     pub(super) fn set_traffic_class(&mut self, frame: &mut [u8], traffic_class: u8) {
         let Some(header) = frame.get_mut(self.headers.network_offset()..) else { return };
         match &mut self.headers.network {
@@ -49,8 +49,8 @@ impl Place {
         }
     }
 
-    /// Flips bits of the datagram. A UDP checksum that was complete follows, so that it is the ICRC that is wrong and
-    /// the receiver's NIC that notices.
+    /// Flips bits of the datagram. A complete UDP checksum is updated, so that only the ICRC is wrong and the receiver's NIC
+    /// drops the packet.
     pub(super) fn flip(&self, frame: &mut [u8], offload: Offload, flips: &BitFlips) {
         let udp_offset = self.headers.udp_offset().filter(|_| !offload.needs_checksum());
         let datagram_offset = self.headers.len_bytes();
@@ -82,8 +82,8 @@ impl Place {
     }
 }
 
-/// Makes single packets of one that stands for several, as the kernel would: lengths, an IPv4 Identification that
-/// counts up, checksums. Anything else is handed over as it is.
+/// Splits a joined packet into single ones as the kernel does: lengths, an IPv4 Identification that counts up, checksums.
+/// Other packets are handed over unchanged.
 pub(super) fn split(frame: &[u8], offload: Offload, place: &Place, mut sink: impl FnMut(&[u8], Offload)) {
     let headers_len = place.headers.len_bytes();
     let (Some(udp_offset), Some(segment_len)) = (place.headers.udp_offset(), offload.udp_segment_len())
@@ -113,19 +113,19 @@ pub(super) fn split(frame: &[u8], offload: Offload, place: &Place, mut sink: imp
         let udp = &mut single[udp_offset..];
         let before = [word(udp, 4), udp_len];
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        // The length stands in the pseudo header, too. A sum that is not finished is not inverted.
+        // The pseudo header contains the length, too. An unfinished sum is not inverted.
         if offload.needs_checksum() {
             let sum = !update(!word(udp, 6), before[0], before[1]);
             udp[6..8].copy_from_slice(&sum.to_be_bytes());
         } else if word(udp, 6) != 0 {
-            // It was that of the whole. IPv4 needs none, and the ICRC is the check that counts.
+            // It was that of the joined packet. IPv4 needs none, and the ICRC protects the datagram.
             udp[6..8].fill(0);
         }
         sink(&single, offload.of_one());
     }
 }
 
-/// The priority that a frame has in switches: that of its tag, or the upper bits of its DSCP.
+/// The priority of a frame in switches: that of its VLAN tag, or the upper bits of its DSCP.
 pub(super) fn priority(frame: &[u8]) -> u8 {
     match word(frame, 12) {
         0x8100 => frame.get(14).map_or(0, |byte| byte >> 5),
@@ -136,12 +136,12 @@ pub(super) fn priority(frame: &[u8]) -> u8 {
     }
 }
 
-/// Changes the 20 bytes of an IPv4 header and makes its checksum right.
+/// Changes the 20 bytes of an IPv4 header and updates its checksum.
 fn write_ipv4(header: &mut [u8], change: impl FnOnce(&mut [u8; Ipv4Header::LEN])) {
     let Some(bytes) = header.first_chunk_mut() else { return };
     change(bytes);
     bytes[10..12].fill(0);
-    // What is left of the header are 10 words; RoCE has no options.
+    // A header without options has 10 words, and RoCE has no options.
     let sum: u32 = bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     let folded = (folded & 0xffff) + (folded >> 16);
@@ -157,13 +157,13 @@ fn write_ipv6_class(header: &mut [u8], class: u8) {
     }
 }
 
-/// Two bytes of a slice; what lies beyond its end counts as zero.
+/// Two bytes of a slice; bytes beyond its end count as zero.
 fn word(bytes: &[u8], at: usize) -> u16 {
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
     u16::from_be_bytes([byte(at), byte(at + 1)])
 }
 
-/// A checksum after one word of what it covers has changed (RFC 1624).
+/// A checksum after a change of one word that it covers (RFC 1624).
 const fn update(checksum: u16, before: u16, after: u16) -> u16 {
     let sum = !checksum as u32 + !before as u32 + after as u32;
     let sum = (sum & 0xffff) + (sum >> 16);

@@ -1,34 +1,34 @@
-//! The port of a switch: queues by priority in front of a rate, marks, pauses.
+//! The port of a switch: the simulator's queues by priority in front of a rate, marks, pauses.
 //!
-//! Time is that of the packets and not that of whoever calls: a packet begins to leave when the one before it has
-//! left and it is there, also if this is noticed later. So the rate is exact, however rarely somebody looks.
-
-use std::collections::VecDeque;
+//! Time is that of the packets, not of the caller: a packet begins to leave when it is there and its predecessor has
+//! left, even if the caller notices later. So the rate is exact, however rarely the caller asks.
 
 use roce_packet::pause::{MAX_QUANTA, PRIORITIES, pause_duration_ns};
 use roce_packet::{Ecn, wire_len};
+use roce_sim::net::{Class, Egress, Time};
+use roce_sim::random::SplitMix64;
 use roce_transport::Instant;
 
 use super::packet::Place;
-use super::settings::{QueueSettings, marks};
+use super::settings::QueueSettings;
 use super::touch::Touch;
 use roce_device::framed::pauses::{ASSUMED_BITS_PER_SECOND, Pauses};
 use roce_device::whole::Offload;
 
-/// A packet on its way.
+/// A packet in the bridge.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) bytes: Vec<u8>,
     pub(super) offload: Offload,
     pub(super) place: Place,
     pub(super) priority: u8,
-    /// Which packet of its direction it is.
+    /// The number of the packet in its direction.
     pub(super) number: u64,
     pub(super) touch: Touch,
 }
 
 impl Packet {
-    /// Bytes that it takes of a cable.
+    /// The bytes that it takes on a cable.
     fn wire_bytes(&self) -> u64 {
         wire_len(self.bytes.len()) as u64
     }
@@ -37,85 +37,78 @@ impl Packet {
 pub(super) struct Queue {
     settings: QueueSettings,
     seed: u64,
-    waiting: [VecDeque<(Instant, Packet)>; PRIORITIES],
-    bytes: [u64; PRIORITIES],
-    /// When the last packet has left, in picoseconds.
+    /// Packets with their arrival.
+    egress: Egress<(Instant, Packet)>,
+    /// When the last packet has left, in picoseconds: in 64 bits they would end after 213 days.
     free_ps: u128,
-    /// Priorities whose sender is paused, and when that must be said again.
+    /// For each priority whose sender is paused, the time of the next refresh.
     pausing: [Option<Instant>; PRIORITIES],
     /// Half of the longest pause on the link of the sender.
     refresh_ns: u64,
-    pub(super) most_bytes: u64,
     pub(super) marked: u64,
     pub(super) not_markable: u64,
 }
 
 impl Queue {
-    /// `sender_rate` is that of the link to the sender, in bits a second, if it is known.
+    /// `sender_rate` is that of the link to the sender, in bits per second, if it is known.
     pub(super) fn new(settings: QueueSettings, seed: u64, sender_rate: Option<u64>) -> Self {
         let rate = sender_rate.filter(|rate| *rate > 0).unwrap_or(ASSUMED_BITS_PER_SECOND);
         Self {
             settings,
             seed,
-            waiting: [const { VecDeque::new() }; PRIORITIES],
-            bytes: [0; PRIORITIES],
+            egress: Egress::default(),
             free_ps: 0,
             pausing: [None; PRIORITIES],
             refresh_ns: pause_duration_ns(MAX_QUANTA, rate) / 2,
-            most_bytes: 0,
             marked: 0,
             not_markable: 0,
         }
     }
 
-    pub(super) fn total_bytes(&self) -> u64 {
-        self.bytes.iter().sum()
+    /// Bytes in the queue now, and the most there were.
+    pub(super) fn bytes(&self) -> [u64; 2] {
+        [self.egress.bytes(), self.egress.most_bytes()]
     }
 
-    /// Takes a packet, or gives it back if there is no room.
+    /// Queues a packet, or returns it if there is no room.
     pub(super) fn push(&mut self, now: Instant, packet: Packet) -> Option<Packet> {
         let index = usize::from(packet.priority & 7);
-        let bytes = self.bytes[index] + packet.bytes.len() as u64;
-        if bytes > self.settings.limit_bytes {
+        let len = packet.bytes.len() as u32;
+        if self.egress.bytes_of(index) + u64::from(len) > self.settings.limit_bytes {
             return Some(packet);
         }
-        self.bytes[index] = bytes;
-        self.waiting[index].push_back((now, packet));
-        self.most_bytes = self.most_bytes.max(self.total_bytes());
+        self.egress.push(index, len, (now, packet));
         None
     }
 
     /// The next packet that begins to leave up to `now`, and when it arrives at the far end of the cable.
     pub(super) fn serve(&mut self, now: Instant, pauses: &mut Pauses) -> Option<(Instant, Packet)> {
-        let may_leave =
-            |priority: &usize| !self.waiting[*priority].is_empty() && !pauses.is_paused(now, *priority as u8);
-        let Some(index) = (0..PRIORITIES).rev().find(may_leave) else {
-            // What waits for the end of a pause cannot have left before.
-            if self.total_bytes() > 0 {
+        let Some(index) = self.egress.next(paused(now, pauses), &[Class::Strict; PRIORITIES]) else {
+            // A packet that waits for the end of a pause cannot have left earlier.
+            if !self.egress.is_empty() {
                 self.free_ps = self.free_ps.max(picoseconds(now));
             }
             return None;
         };
-        let (arrived, _) = self.waiting[index].front()?;
+        let (arrived, _) = self.egress.front(index)?;
         let start = self.free_ps.max(picoseconds(*arrived));
         if start > picoseconds(now) {
             return None;
         }
-        let (_, mut packet) = self.waiting[index].pop_front()?;
-        self.bytes[index] -= packet.bytes.len() as u64;
-        self.mark(&mut packet, self.bytes[index]);
-        let taken_ps = match self.settings.rate {
-            Some(rate) => u128::from(packet.wire_bytes()) * 8_000_000_000_000 / u128::from(rate.get()),
-            None => 0,
-        };
-        self.free_ps = start + taken_ps;
+        let (_, mut packet) = self.egress.pop(index)?;
+        self.mark(&mut packet, self.egress.bytes_of(index));
+        let rate = self.settings.rate;
+        let taken = rate.map_or(Time::ZERO, |rate| Time::to_send(packet.wire_bytes(), rate.get()));
+        self.free_ps = start + u128::from(taken.as_ps());
         let there = Instant::from_nanos((self.free_ps / 1000) as u64).plus_nanos(self.settings.delay_ns);
         Some((there, packet))
     }
 
     fn mark(&mut self, packet: &mut Packet, queued: u64) {
-        let draw = (mixed(self.seed ^ mixed(packet.number)) >> 32) as u32;
-        if !marks(self.settings.marking, queued, draw) {
+        // The draw depends on seed and number alone, so that a packet has the same one however fast packets come.
+        let number = SplitMix64::new(packet.number).draw();
+        let draw = || (SplitMix64::new(self.seed ^ number).draw() >> 32) as u32;
+        if !self.settings.marking.marks(queued, draw) {
             return;
         }
         let path = packet.place.headers.path();
@@ -130,53 +123,50 @@ impl Queue {
         }
     }
 
-    /// When [`serve`](Self::serve) may have something again, given that it has nothing now.
+    /// When [`serve`](Self::serve) may return a packet again, given that it has none now.
     pub(super) fn next(&self, now: Instant, pauses: &mut Pauses) -> Option<Instant> {
-        if self.total_bytes() == 0 {
+        if self.egress.is_empty() {
             return None;
         }
-        let mut times = (0..PRIORITIES).filter(|index| !self.waiting[*index].is_empty());
-        if times.any(|index| !pauses.is_paused(now, index as u8)) {
+        if self.egress.sendable(paused(now, pauses)) != 0 {
             return Some(Instant::from_nanos(self.free_ps.div_ceil(1000) as u64));
         }
         pauses.next_end()
     }
 
-    /// For each priority what its sender must be told: the quanta of a pause, or 0 for its end.
+    /// The pauses that are due to the sender: for each priority the quanta of a pause, or 0 for its end.
     pub(super) fn poll_pauses(&mut self, now: Instant) -> Option<[Option<u16>; PRIORITIES]> {
-        let mut told = [None; PRIORITIES];
-        for (index, told) in told.iter_mut().enumerate() {
+        let mut request = [None; PRIORITIES];
+        for (index, quanta) in request.iter_mut().enumerate() {
             let Some(pausing) = self.pausing.get_mut(index).filter(|_| self.settings.pfc >> index & 1 == 1)
             else {
                 continue;
             };
-            let bytes = self.bytes[index];
+            let bytes = self.egress.bytes_of(index);
             let is_due = pausing.is_none_or(|again| again <= now);
             if pausing.is_some() && bytes <= self.settings.xon_bytes {
                 *pausing = None;
-                *told = Some(0);
+                *quanta = Some(0);
             } else if is_due && (bytes > self.settings.xoff_bytes || pausing.is_some()) {
                 *pausing = Some(now.plus_nanos(self.refresh_ns));
-                *told = Some(MAX_QUANTA);
+                *quanta = Some(MAX_QUANTA);
             }
         }
-        told.iter().any(Option::is_some).then_some(told)
+        request.iter().any(Option::is_some).then_some(request)
     }
 
-    /// When a pause must be said again.
+    /// The time of the next refresh of a pause.
     pub(super) fn next_refresh(&self) -> Option<Instant> {
         self.pausing.iter().flatten().min().copied()
     }
 }
 
-fn picoseconds(time: Instant) -> u128 {
-    u128::from(time.as_nanos()) * 1000
+/// Priorities that the receiver has paused, one bit each.
+fn paused(now: Instant, pauses: &mut Pauses) -> u8 {
+    let is_paused = |priority: &u8| pauses.is_paused(now, *priority);
+    (0..PRIORITIES as u8).filter(is_paused).fold(0, |mask, priority| mask | 1 << priority)
 }
 
-/// The finalizer of splitmix64: every bit of the number changes half of the bits of the result.
-fn mixed(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
+fn picoseconds(time: Instant) -> u128 {
+    u128::from(time.as_nanos()) * 1000
 }

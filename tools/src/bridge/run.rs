@@ -22,23 +22,23 @@ pub struct Runner {
     bridge: Bridge,
     ports: [Box<dyn WholePort>; 2],
     clock: Clock,
-    /// When the clock was started, in nanoseconds since 1970 UTC.
+    /// The start of the clock, in nanoseconds since 1970 UTC.
     epoch_ns: u64,
     capture: Option<PcapWriter>,
-    /// What the device of a side had no room for.
+    /// The frame that the device of a side had no room for.
     waiting: [Option<Leaving>; 2],
 }
 
-/// Whoever looks at a bridge while it runs.
+/// Observes a bridge while it runs.
 pub trait Observer {
-    /// A descriptor that becomes readable when the bridge shall end.
+    /// A descriptor that becomes readable when the bridge has to end.
     fn end(&self) -> Option<BorrowedFd<'_>>;
 
-    /// When [`look`](Self::look) wants to be called, counted from the start.
+    /// The time of the next call of [`observe`](Self::observe), counted from the start.
     fn next(&self) -> Duration;
 
-    /// Is called about then.
-    fn look(&mut self, since_start: Duration, bridge: &Bridge) -> ControlFlow<()>;
+    /// Called at about that time.
+    fn observe(&mut self, since_start: Duration, bridge: &Bridge) -> ControlFlow<()>;
 }
 
 impl Runner {
@@ -46,7 +46,7 @@ impl Runner {
     ///
     /// # Errors
     ///
-    /// One of them cannot be opened.
+    /// A device cannot be opened.
     pub fn open(settings: &Settings, devices: [&str; 2]) -> Result<Self, OpenError> {
         let [left, right] = devices;
         let ports = [open_whole(left)?, open_whole(right)?];
@@ -65,50 +65,50 @@ impl Runner {
         })
     }
 
-    /// Writes every frame that is forwarded, and those lost on purpose, to a file: what was done to it as a comment,
-    /// and each direction as an interface.
+    /// Writes every forwarded frame, and every frame that the bridge drops, to a file: with a comment on what was done to it,
+    /// and with each direction as an interface.
     ///
     /// # Errors
     ///
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn capture(&mut self, path: &Path) -> Result<(), CaptureError> {
         self.capture = Some(PcapWriter::create(path, &["from left to right", "from right to left"])?);
         self.bridge.keep_lost();
         Ok(())
     }
 
-    /// The bridge, to be read.
+    /// The bridge, for its counts.
     pub const fn bridge(&self) -> &Bridge {
         &self.bridge
     }
 
-    /// The two devices' interfaces.
+    /// The interfaces of both devices.
     pub fn interfaces(&self) -> [&str; 2] {
         self.ports.each_ref().map(|port| port.record().interface.as_str())
     }
 
-    /// MTUs of both.
+    /// The MTUs of both devices.
     pub fn mtus(&self) -> [usize; 2] {
         self.ports.each_ref().map(|port| port.record().link_mtu)
     }
 
-    /// How long it has been running.
+    /// The time since the start in seconds.
     pub fn seconds(&self) -> f64 {
         self.clock.now().as_nanos() as f64 / 1e9
     }
 
-    /// Counters of the device of a side.
+    /// The counters of the device of a side.
     pub fn device_counters(&self, side: Side) -> Vec<(&'static str, u64)> {
         let mut found = Vec::new();
         self.ports[side as usize].counters(&mut |name, value| found.push((name, value)));
         found
     }
 
-    /// Forwards until the observer says that it is enough.
+    /// Forwards until the observer ends it.
     ///
     /// # Errors
     ///
-    /// A device is broken, or the capture cannot be written.
+    /// A device fails, or the capture cannot be written.
     pub fn run(&mut self, observer: &mut impl Observer) -> anyhow::Result<()> {
         loop {
             let mut received = 0;
@@ -122,7 +122,7 @@ impl Runner {
                 self.write_lost(now, side)?;
             }
             let since_start = Duration::from_nanos(now.as_nanos());
-            if observer.next() <= since_start && observer.look(since_start, &self.bridge).is_break() {
+            if observer.next() <= since_start && observer.observe(since_start, &self.bridge).is_break() {
                 break;
             }
             if received == 0 && self.sleep(observer)? {
@@ -180,14 +180,14 @@ impl Runner {
         Ok(())
     }
 
-    /// Waits until there is something to do; `true` if it is to end.
+    /// Waits until there is work; `true` if the bridge has to end.
     fn sleep(&mut self, observer: &impl Observer) -> io::Result<bool> {
         let now = self.clock.now();
         let due = self.bridge.poll_timeout(now);
         let devices = self.ports.iter().filter_map(|port| port.deadline());
         let look = Instant::from_nanos(observer.next().as_nanos() as u64);
         let next = devices.chain(due).chain([look]).min().unwrap_or(look);
-        // What a device has no room for is tried again soon.
+        // A frame that a device had no room for is retried soon.
         let retry = self.waiting.iter().any(Option::is_some).then(|| now.plus_nanos(RETRY_NS));
         let wait = retry.map_or(next, |retry| retry.min(next)).since(now);
         if wait.is_zero() {
@@ -203,7 +203,7 @@ impl Runner {
         }
         let events = descriptors.iter().map(PollFd::revents).collect::<Vec<_>>();
         if events.iter().take(2).any(|events| events.intersects(PollFlags::ERR | PollFlags::HUP)) {
-            // An interface that went down: it may come up again.
+            // An interface is down; it may come up again.
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(events.get(2).is_some_and(|events| events.contains(PollFlags::IN)))
@@ -224,7 +224,7 @@ fn write(
     capture.write(from as u32, time_ns, Direction::Unknown, comment.as_deref(), &leaving.bytes)
 }
 
-/// Puts a tag that the kernel took out back where it was; `false` if there is none.
+/// Restores a VLAN tag that the kernel removed; `false` if there is none.
 fn put_tag_in(frame: &WholeFrame<'_>, tagged: &mut Vec<u8>) -> bool {
     let (Some(tag), Some((addresses, rest))) = (frame.vlan, frame.bytes.split_at_checked(12)) else {
         return false;

@@ -1,5 +1,5 @@
-//! A scenario file: the options of `roce bridge` as TOML, or a scenario of the simulator whose switch the bridge takes the
-//! place of (`docs/bridge.md`). A name that is not known is an error.
+//! Scenario files: the options of `roce bridge` as TOML, or a scenario of the simulator whose switch the bridge replaces
+//! (`docs/bridge.md`). An unknown key is an error.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use roce_fault::{FaultPlan, FaultPlanError};
 use roce_sim::net::Marking;
-use roce_sim::net::units::{UnitError, parse_bytes, parse_rate, parse_time};
 use roce_sim::scenario::{Load, Scenario as Network, ScenarioError};
+use roce_transport::units::{self, UnitError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
@@ -17,7 +17,7 @@ use toml::Spanned;
 use super::network;
 use super::settings::{QueueSettings, Settings, Side};
 
-/// What a file says.
+/// The contents of a scenario file.
 #[derive(Debug, Default)]
 pub struct Scenario {
     pub settings: Settings,
@@ -27,11 +27,11 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Reads the text of a file. What a scenario of the simulator names comes from `load`.
+    /// Reads the text of a file. `load` returns the files that a scenario of the simulator names.
     ///
     /// # Errors
     ///
-    /// It is no TOML, has names that are not known, or values that cannot be meant.
+    /// The text is not TOML, or has unknown keys or invalid values.
     pub fn parse(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
         let wrong = |error: toml::de::Error| ScenarioError::at(text, error.span(), error.message());
         let kind: Kind = toml::from_str(text).map_err(wrong)?;
@@ -50,16 +50,16 @@ impl Scenario {
     }
 }
 
-/// Where, and what is wrong.
+/// A position, and the reason of an error.
 type Problem = (Range<usize>, String);
 
-/// Tells the two kinds of files apart.
+/// Distinguishes the two kinds of files.
 #[derive(Debug, Deserialize)]
 struct Kind {
     topology: Option<IgnoredAny>,
 }
 
-/// A scenario of the simulator, which has read everything else.
+/// The part of a scenario of the simulator that the simulator does not read.
 #[derive(Debug, Deserialize)]
 struct Whole {
     #[serde(default)]
@@ -87,7 +87,7 @@ struct End {
     fault: Option<Spanned<String>>,
 }
 
-/// Which directions a table is about, by where their packets come from.
+/// The directions to which a table applies, by the origin of their packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -144,7 +144,7 @@ impl fmt::Display for Word {
     }
 }
 
-/// The queue as it is written, in a file and on the command line.
+/// The settings of the queue as text, from a file or the command line.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Queue {
@@ -163,32 +163,31 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Reads the values; `base` has what is not given.
+    /// Reads the values; `base` has the values that are not given.
     ///
     /// # Errors
     ///
-    /// What is wrong, as a sentence.
+    /// A value is invalid. The error is a sentence.
     pub fn build(&self, base: &QueueSettings) -> Result<QueueSettings, String> {
-        let bytes = |text: &Option<String>| read(text, parse_bytes);
+        let bytes = |text: &Option<String>| read(text, units::size);
         let marking = match (bytes(&self.step)?, bytes(&self.kmin)?, bytes(&self.kmax)?, self.pmax) {
             (None, None, None, None) => base.marking,
             (Some(bytes), None, None, None) => Marking::Step { bytes },
             (None, Some(kmin), Some(kmax), Some(pmax)) => Marking::Red { kmin, kmax, pmax },
-            _ => return Err("marking takes kmin, kmax and pmax together, or step alone".to_owned()),
+            _ => return Err("marking needs kmin, kmax and pmax together, or step alone".to_owned()),
         };
         let mut pfc = 0;
         for priority in self.pfc.iter().flatten() {
             if *priority > 7 {
-                return Err(format!("there is no priority {priority}; pfc takes those from 0 to 7"));
+                return Err(format!("pfc: priority {priority} is not 0 to 7"));
             }
             pfc |= 1 << priority;
         }
         let xoff_bytes = bytes(&self.xoff)?.unwrap_or(base.xoff_bytes);
-        let rate = read(&self.rate, parse_rate)?.map(|rate| NonZeroU64::new(rate).ok_or(NO_RATE));
-        let delay = read(&self.delay, parse_time)?;
+        let rate = read(&self.rate, units::rate)?.map(|rate| NonZeroU64::new(rate).ok_or(NO_RATE));
         let settings = QueueSettings {
             rate: rate.transpose()?.or(base.rate),
-            delay_ns: delay.map_or(base.delay_ns, |delay| delay.as_ps() / 1000),
+            delay_ns: read(&self.delay, units::duration_ns)?.unwrap_or(base.delay_ns),
             limit_bytes: bytes(&self.bytes)?.unwrap_or(base.limit_bytes),
             marking,
             pfc,
@@ -199,13 +198,13 @@ impl Queue {
     }
 }
 
-/// Reads a number with its unit, if there is one.
+/// Reads an optional number with its unit.
 fn read<T>(text: &Option<String>, parse: fn(&str) -> Result<T, UnitError>) -> Result<Option<T>, String> {
     text.as_deref().map(parse).transpose().map_err(|error| error.to_string())
 }
 
-/// A queue that nothing leaves.
-const NO_RATE: &str = "a rate of 0 forwards nothing; leave it out for as fast as the device goes";
+/// The error for a queue without throughput.
+const NO_RATE: &str = "a rate of 0 forwards nothing; leave it out to forward as fast as the device can";
 
 impl Rule {
     /// The rule in the syntax of fault plans.
@@ -231,13 +230,13 @@ impl Rule {
 }
 
 impl File {
-    /// `base` is the queue of both directions where nothing else is said.
+    /// `base` is the queue of both directions unless the file sets it.
     fn build(self, base: QueueSettings) -> Result<Scenario, Problem> {
         let mut settings = Settings { seed: self.seed.unwrap_or_default(), ..Settings::default() };
         for side in Side::BOTH {
             settings.direction_mut(side).queue = base.clone();
         }
-        // Rules first: they are tried before chance.
+        // Rules come first: they are tried before chance.
         for rule in &self.rule {
             let plan: FaultPlan = rule
                 .get_ref()
@@ -264,8 +263,9 @@ impl File {
         }
         let duration = match &self.duration {
             Some(text) => {
-                let time = parse_time(text.get_ref()).map_err(|error| (text.span(), error.to_string()))?;
-                Some(Duration::from_nanos(time.as_ps() / 1000))
+                let ns =
+                    units::duration_ns(text.get_ref()).map_err(|error| (text.span(), error.to_string()))?;
+                Some(Duration::from_nanos(ns))
             }
             None => None,
         };
@@ -281,7 +281,7 @@ mod tests {
     const NO_FILES: &Load<'_> = &|name| Err(format!("there is no {name}"));
 
     #[test]
-    fn a_file_says_what_the_options_say() {
+    fn a_file_sets_all_options() {
         let scenario = Scenario::parse(
             r#"
             seed = 7
@@ -330,18 +330,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn errors_name_their_line() {
         for (text, line, part) in [
             ("seed = 1\nsped = 2\n", 2, "unknown field `sped`"),
             ("[left]\ndevice = \"raw:a\"\nrate = \"1Gbps\"\n", 3, "unknown field `rate`"),
             ("[[rule]]\npsn = 5\n", 1, "missing field `action`"),
             ("\n[[rule]]\npsn = \"x\"\naction = \"drop\"\n", 2, "psn=`x`"),
             ("[[rule]]\nfrom = \"top\"\naction = \"drop\"\n", 2, "unknown variant `top`"),
-            ("[queue]\nrate = \"fast\"\n", 1, "\"fast\" is no rate"),
+            ("[queue]\nrate = \"fast\"\n", 1, "\"fast\" is not a rate"),
             ("[queue]\nkmin = \"5KB\"\n", 1, "kmin, kmax and pmax together"),
-            ("[queue]\npfc = [8]\n", 1, "no priority 8"),
+            ("[queue]\npfc = [8]\n", 1, "priority 8 is not 0 to 7"),
             ("[left]\nfault = \"drop=2\"\n", 2, "drop=`2`"),
-            ("duration = \"1\"\n", 1, "\"1\" is no time"),
+            ("duration = \"1\"\n", 1, "\"1\" is not a time"),
             ("[left\n", 1, ""),
         ] {
             let error = Scenario::parse(text, NO_FILES).unwrap_err();
@@ -381,7 +381,7 @@ mod tests {
             assert_eq!((queue.delay_ns, queue.limit_bytes, queue.pfc), (50_000, 1_500_000, 0));
             assert_eq!(queue.marking, Marking::Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 });
         }
-        // What is said for the bridge alone wins, in the direction for which it is said.
+        // The settings for the bridge alone take precedence in their direction.
         let other = format!("{NETWORK}[bridge.queue]\nfrom = \"right\"\nstep = \"9KB\"\nrate = \"1Gbps\"\n");
         let scenario = Scenario::parse(&other, NO_FILES).unwrap();
         let [left, right] = Side::BOTH.map(|side| scenario.settings.direction(side).queue.clone());
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_is_no_port_is_refused() {
+    fn a_network_that_is_not_one_port_is_refused() {
         for (from, to, line, part) in [
             ("hosts = 3", "hosts = 1", Some(13), "no host h2"),
             ("hosts = 3", "hosts = 3\n        speed = 1", Some(7), "unknown field `speed`"),

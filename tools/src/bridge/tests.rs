@@ -1,4 +1,4 @@
-//! The bridge without devices: frames and time in, frames and time out.
+//! Tests of the bridge without devices.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -32,7 +32,7 @@ fn path(is_ipv4: bool) -> Path {
     }
 }
 
-/// A datagram with a right ICRC.
+/// A datagram with a correct ICRC.
 fn datagram(path: &Path, identification: u16, qpn: u32, psn: u32, payload: usize) -> Vec<u8> {
     let mut bytes = vec![0; Bth::LEN];
     let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(qpn), Psn::new(psn));
@@ -72,7 +72,7 @@ fn with_queue(toml: &str) -> Settings {
     Scenario::parse(&text, &|name| Err(format!("there is no {name}"))).unwrap().settings
 }
 
-/// Everything that has left to the right by then.
+/// All frames that have left to the right by then.
 fn leaving(bridge: &mut Bridge, now: u64) -> Vec<Vec<u8>> {
     let now = Instant::from_nanos(now);
     bridge.handle_timeout(now);
@@ -95,14 +95,14 @@ fn ecn_of(frame: &[u8], good: bool) -> Ecn {
 }
 
 #[test]
-fn without_orders_everything_passes_as_it_is_and_in_order() {
+fn by_default_everything_passes_unchanged_and_in_order() {
     let mut bridge = bridge(&Settings::default());
     let mut arp = vec![0xff; 6];
     arp.extend([2, 0, 0, 0, 0, 1, 8, 6, 0, 1]);
     arp.resize(60, 0);
     let mut padded = packet(7, 1, 0);
     padded.extend([0xaa; 5]);
-    // A checksum in the IPv4 header that is wrong makes a broken RoCE packet, which is no reason to lose it.
+    // A wrong checksum in the IPv4 header makes a RoCE packet malformed, and it passes all the same.
     let mut broken = packet(7, 1, 0);
     broken[24] ^= 1;
     let frames = [arp, packet(7, 0, 100), padded, broken, vec![1, 2, 3]];
@@ -116,7 +116,7 @@ fn without_orders_everything_passes_as_it_is_and_in_order() {
 }
 
 #[test]
-fn a_mark_leaves_both_checksums_right() {
+fn a_mark_leaves_both_checksums_correct() {
     let mut bridge = bridge(&with_faults("ecn=100%"));
     let mut tagged = path(true);
     tagged.vlan = Some(VlanTag { pcp: 3, dei: false, vid: 100 });
@@ -125,11 +125,11 @@ fn a_mark_leaves_both_checksums_right() {
         assert_eq!(ecn_of(&frame, true), Ecn::Capable0);
         give(&mut bridge, 0, &frame);
         let [marked] = <[_; 1]>::try_from(leaving(&mut bridge, 0)).unwrap();
-        // Parsing has looked at the checksum of IPv4.
+        // The parser has checked the checksum of IPv4.
         assert_eq!(ecn_of(&marked, true), Ecn::CongestionExperienced);
         assert_eq!(Frame::parse(&marked).unwrap().path().dscp(), 26);
         let changed = frame.iter().zip(&marked).filter(|(before, after)| before != after).count();
-        // The mark, and both bytes of the checksum or one.
+        // The mark, and one or both bytes of the checksum.
         assert!(if path.source.is_ipv4() { (2..=3).contains(&changed) } else { changed == 1 }, "{changed}");
     }
     assert_eq!(bridge.counts(Side::Left).fault_marked, 3);
@@ -140,7 +140,7 @@ fn damage_makes_the_icrc_wrong_and_nothing_else() {
     let mut bridge = bridge(&with_faults("rule:action=corrupt:200"));
     let path = path(true);
     let mut frame = frame_of(&path, 0, &datagram(&path, 0, 9, 5, 64));
-    // A checksum, which RoCE need not have: it stays right.
+    // The UDP checksum is optional in RoCE. It stays correct.
     let sum = |frame: &[u8]| {
         let words = frame[34..]
             .chunks(2)
@@ -185,7 +185,7 @@ fn joined_packets_are_split_before_rules_apply() {
         for part in &parts {
             assert_eq!(ecn_of(&part.bytes, true), Ecn::Capable0);
             assert!(part.offload.needs_checksum() && !part.offload.is_joined());
-            // Whole and part differ in the length only, and so do the sums.
+            // The joined packet and its part differ in the length only, and so do the sums.
             let sum = u16::from_be_bytes([part.bytes[udp + 6], part.bytes[udp + 7]]);
             let len_of = |frame: &[u8]| (frame.len() - udp) as u16;
             let expected = 0x1234_u32 + 0xffff - u32::from(len_of(&frame)) + u32::from(len_of(&part.bytes));
@@ -221,7 +221,7 @@ fn rules_are_for_one_direction_and_one_pass() {
         bridge.queue_pairs(Side::Left).copied().collect::<Vec<_>>().try_into().unwrap();
     assert_eq!((first.relative_qp, first.qpn, first.packets, first.retransmissions), (1, 50, 2, 0));
     assert_eq!((second.relative_qp, second.qpn, second.packets, second.retransmissions), (2, 60, 4, 1));
-    // From the other side nothing is dropped.
+    // No packet from the other side is dropped.
     for (qpn, psn) in [(50, 10), (60, 70), (60, 71)] {
         bridge.handle_frame(Instant::ZERO, Side::Right, Offload::NONE, &packet(qpn, psn, 8));
         assert!(bridge.poll_transmit(Instant::ZERO, Side::Left).is_some());
@@ -243,9 +243,9 @@ fn copies_delays_and_overtaking() {
     assert_eq!(psn_of(&leaving(&mut bridge, 13_000)[0]), 3);
 }
 
-/// What a queue does to 1,000 packets that come at once, and how long it takes.
+/// 1,000 packets arrive at once.
 #[test]
-fn a_rate_is_exact_however_rarely_somebody_looks() {
+fn a_rate_is_exact_however_rarely_it_is_polled() {
     for step in [1_000, 50_000, 7_000_000] {
         let mut bridge = bridge(&with_queue("rate = \"1Gbps\"\ndelay = \"5us\"\nbytes = \"2MB\""));
         let frame = packet(9, 0, 1024);
@@ -265,7 +265,7 @@ fn a_rate_is_exact_however_rarely_somebody_looks() {
 }
 
 #[test]
-fn a_queue_loses_marks_and_comes_to_rest() {
+fn a_queue_drops_marks_and_drains() {
     let settings = with_queue("rate = \"1Gbps\"\nbytes = \"50KB\"\nstep = \"20KB\"");
     let mut bridge = bridge(&settings);
     let frame = packet(9, 0, 1024);
@@ -273,12 +273,12 @@ fn a_queue_loses_marks_and_comes_to_rest() {
         give(&mut bridge, 0, &frame);
     }
     let counts = bridge.counts(Side::Left);
-    // One leaves at once.
+    // One packet leaves at once.
     let room = 50_000 / frame.len() as u64;
     assert_eq!((counts.queue_dropped, counts.queue_most_bytes), (60 - room - 1, room * frame.len() as u64));
     let left = leaving(&mut bridge, 1_000_000);
     let marked = left.iter().filter(|frame| ecn_of(frame, true) == Ecn::CongestionExperienced).count() as u64;
-    // The first found an empty queue; of the others those with more than 20,000 bytes behind them.
+    // The first one found an empty queue; of the others, those with more than 20,000 bytes behind them are marked.
     let expected = (0..room).filter(|behind| behind * frame.len() as u64 > 20_000).count() as u64;
     assert_eq!((marked, bridge.counts(Side::Left).queue_marked), (expected, expected));
     assert_eq!(bridge.counts(Side::Left).queue_bytes, 0);
@@ -286,14 +286,14 @@ fn a_queue_loses_marks_and_comes_to_rest() {
 }
 
 #[test]
-fn a_sender_is_paused_before_the_queue_is_full_and_told_when_it_may_go_on() {
+fn a_sender_is_paused_before_the_queue_is_full_and_resumed() {
     let settings =
         with_queue("rate = \"1Gbps\"\nbytes = \"50KB\"\npfc = [3]\nxoff = \"10KB\"\nxon = \"5KB\"");
     let mut bridge = bridge(&settings);
     for psn in 0..12 {
         give(&mut bridge, 0, &packet(9, psn, 1024));
     }
-    let told = |bridge: &mut Bridge, now| {
+    let request = |bridge: &mut Bridge, now| {
         let frame = bridge.poll_transmit(Instant::from_nanos(now), Side::Left)?;
         let pause = PauseFrame::parse(&frame.bytes).unwrap();
         assert_eq!(pause.source, MAC);
@@ -301,14 +301,14 @@ fn a_sender_is_paused_before_the_queue_is_full_and_told_when_it_may_go_on() {
         assert!(quanta.iter().enumerate().all(|(priority, quanta)| quanta.is_some() == (priority == 3)));
         quanta[3]
     };
-    assert_eq!((told(&mut bridge, 0), told(&mut bridge, 0)), (Some(u16::MAX), None));
-    // Still full when half of the pause is over: it is said again. 65,535 quanta of 512 bits at 1 Gb/s are 33 ms.
+    assert_eq!((request(&mut bridge, 0), request(&mut bridge, 0)), (Some(u16::MAX), None));
+    // Still full when half of the pause is over: the pause is refreshed. 65,535 quanta of 512 bits at 1 Gb/s are 33 ms.
     bridge.set_full(Side::Right, true);
     assert_eq!(bridge.poll_timeout(Instant::ZERO), Some(Instant::from_nanos(16_776_960)));
-    assert_eq!((told(&mut bridge, 16_000_000), told(&mut bridge, 17_000_000)), (None, Some(u16::MAX)));
+    assert_eq!((request(&mut bridge, 16_000_000), request(&mut bridge, 17_000_000)), (None, Some(u16::MAX)));
     bridge.set_full(Side::Right, false);
     assert_eq!(leaving(&mut bridge, 18_000_000).len(), 12);
-    assert_eq!((told(&mut bridge, 18_000_000), told(&mut bridge, 18_000_000)), (Some(0), None));
+    assert_eq!((request(&mut bridge, 18_000_000), request(&mut bridge, 18_000_000)), (Some(0), None));
     assert_eq!(bridge.counts(Side::Left).pauses_sent, 3);
 }
 
@@ -320,7 +320,7 @@ fn a_pause_that_is_received_holds_its_priority_back() {
     let mut pause = [0; PauseFrame::LEN];
     PauseFrame { source: MAC, request: PauseRequest::PerPriority(quanta) }.emit(&mut pause);
     bridge.handle_frame(Instant::ZERO, Side::Right, Offload::NONE, &pause);
-    // It is not passed on.
+    // It is not forwarded.
     assert!(bridge.poll_transmit(Instant::ZERO, Side::Left).is_none());
     for psn in 0..3 {
         give(&mut bridge, 10, &packet(9, psn, 1024));
@@ -328,7 +328,7 @@ fn a_pause_that_is_received_holds_its_priority_back() {
     // 1000 * 512 bits at 1 Gb/s.
     assert_eq!(bridge.poll_timeout(Instant::from_nanos(10)), Some(Instant::from_nanos(512_000)));
     assert!(leaving(&mut bridge, 511_999).is_empty());
-    assert!(leaving(&mut bridge, 512_000).is_empty(), "it takes its time on the wire");
+    assert!(leaving(&mut bridge, 512_000).is_empty(), "its transmission takes time");
     assert_eq!(leaving(&mut bridge, 600_000).len(), 3);
     assert_eq!(bridge.counts(Side::Left).pauses_received, 1);
 }
@@ -346,7 +346,7 @@ fn what_is_decided_depends_on_seed_and_packet_and_not_on_time() {
         }
         bridge.handle_timeout(Instant::from_nanos(u64::MAX / 2));
         for frame in leaving(&mut bridge, u64::MAX / 2) {
-            // Damage may have struck the number itself; the Identification has a copy.
+            // The PSN may be damaged; the Identification has a copy.
             let Ok(Frame { headers: FrameHeaders { network: NetworkHeader::Ipv4 { ip, .. }, .. }, .. }) =
                 Frame::parse(&frame)
             else {

@@ -1,4 +1,4 @@
-//! What was done to a packet, and why, for the comment in a capture.
+//! The record of what was done to a packet and why, for the comment in a capture.
 
 use std::fmt::Write as _;
 
@@ -6,28 +6,28 @@ use roce_fault::{Delivery, FaultPlan};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touch {
-    /// The rule that decided, by its place in the plan.
+    /// The rule that decided, as an index into the plan.
     pub rule: Option<usize>,
-    /// What rules or chance did, if anything.
+    /// What rules or chance did, if they did something.
     pub delivery: Option<Delivery>,
     pub loss: Option<Loss>,
-    /// The bytes left in the queue that marked it.
+    /// The bytes left in the queue when the queue marked it.
     pub queue_mark: Option<u64>,
 }
 
-/// Why a packet does not go on.
+/// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// A rule, or chance.
+    /// A rule or chance dropped it.
     Fault,
     /// The queue was full.
     Queue,
-    /// Too many packets were held back.
+    /// Too many packets were held.
     Held,
 }
 
 impl Touch {
-    /// A line for people, `None` if the packet went through as it was.
+    /// The comment; `None` if the packet passed unchanged.
     pub fn text(&self, plan: &FaultPlan) -> Option<String> {
         let mut text = String::new();
         if self.delivery.is_some() || self.loss == Some(Loss::Fault) {
@@ -39,18 +39,18 @@ impl Touch {
         if let Some(delivery) = &self.delivery {
             describe(delivery, &mut text);
         }
-        let mut say = |part: &str| {
+        let mut append = |part: &str| {
             text.push_str(if text.is_empty() || text.ends_with(':') { "" } else { "," });
             text.push_str(if text.is_empty() { "" } else { " " });
             text.push_str(part);
         };
         if let Some(queued) = self.queue_mark {
-            say(&format!("marked CE by the queue with {queued} bytes behind it"));
+            append(&format!("marked CE by the queue with {queued} bytes behind it"));
         }
         match self.loss {
-            Some(Loss::Fault) => say("dropped"),
-            Some(Loss::Queue) => say("dropped because the queue is full"),
-            Some(Loss::Held) => say("dropped because too many packets are held back"),
+            Some(Loss::Fault) => append("dropped"),
+            Some(Loss::Queue) => append("dropped because the queue is full"),
+            Some(Loss::Held) => append("dropped because too many packets are held"),
             None => {}
         }
         (!text.is_empty()).then_some(text)

@@ -12,6 +12,7 @@ use super::{
     Rate, Start, Swift, SwiftParameters, Timely, TimelyParameters,
 };
 use crate::parameters::{self, ParameterError, Parameters};
+use crate::units::{self, UnitError};
 
 /// An algorithm with its parameters.
 #[derive(Clone, Default)]
@@ -172,9 +173,9 @@ pub enum CongestionError {
         /// The presets that exist.
         known: String,
     },
-    /// No rate.
+    /// The text after `fixed:` is not a rate.
     #[error("fixed: {0}")]
-    Rate(#[from] RateError),
+    Rate(#[from] UnitError),
     /// A parameter.
     #[error("{algorithm}: {error}")]
     Parameter {
@@ -294,25 +295,16 @@ impl Congestion {
     }
 }
 
-/// Text that is no rate.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no rate; write bits a second with K, M or G, such as 10G")]
-pub struct RateError {
-    text: String,
-}
-
-/// Reads a rate such as `10G`, `400M`, `1500K` or `9600`, in bits a second. Fractions are taken: `2.5G`.
+/// Reads a rate as [`units::rate`] does, such as `10G`, from 1 bit per second up to 1,000 Tbps.
 impl core::str::FromStr for Rate {
-    type Err = RateError;
+    type Err = UnitError;
 
-    fn from_str(text: &str) -> Result<Self, RateError> {
-        const UNITS: [(&[char], f64); 4] =
-            [(&['K', 'k'], 1e3), (&['M', 'm'], 1e6), (&['G', 'g'], 1e9), (&['T', 't'], 1e12)];
-        let unit = UNITS.iter().find_map(|(letters, unit)| Some((text.strip_suffix(*letters)?, *unit)));
-        let (number, unit) = unit.unwrap_or((text, 1.0));
-        let bits = number.parse::<f64>().ok().map(|number| number * unit);
-        bits.filter(|bits| (1.0..1e15).contains(bits))
-            .map(Self::from_float)
-            .ok_or_else(|| RateError { text: text.to_owned() })
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let bits = units::rate(text)?;
+        if (1..1_000_000_000_000_000).contains(&bits) {
+            Ok(Self::bits_per_second(bits))
+        } else {
+            Err(UnitError::rate(text))
+        }
     }
 }

@@ -33,7 +33,7 @@ use core::fmt;
 use core::time::Duration;
 
 pub use crate::parameters::{Parameter, ParameterError, ParameterRange};
-pub use choice::{Algorithm, Congestion, CongestionError, RateError};
+pub use choice::{Algorithm, Congestion, CongestionError};
 pub use dcqcn::{Dcqcn, DcqcnForm, DcqcnParameters};
 pub use dctcp::{Dctcp, DctcpParameters};
 pub use fixed::FixedRate;

@@ -3,9 +3,8 @@
 use super::Engine;
 use crate::ids::SrqId;
 use crate::qp::{QpCore, QpState, QpType};
-use crate::sq::awaits_response;
 use crate::time::Instant;
-use crate::wr::{Payload, PostError, RecvWr, SendOp, SendWr};
+use crate::wr::{Payload, PostError, RecvWr, SendWr};
 use roce_packet::Qpn;
 
 /// Work requests.
@@ -83,23 +82,15 @@ impl Engine {
     }
 }
 
-/// Whether the transport has the operation, and whether the queue pair can carry it out (IBTA table 34).
+/// Whether the transport has the operation, and whether the queue pair can carry it out .
 fn check_operation(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
     if (core.qp_type == QpType::Ud) != wr.destination.is_some() {
         return Err(PostError::Destination);
     }
-    let supported = match core.qp_type {
-        QpType::Rc => true,
-        QpType::Uc => matches!(
-            wr.op,
-            SendOp::Send | SendOp::SendWithImm(_) | SendOp::Write { .. } | SendOp::WriteWithImm { .. }
-        ),
-        QpType::Ud => matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)),
-    };
-    if !supported {
+    if !wr.op.is_supported_by(core.qp_type) {
         return Err(PostError::UnsupportedOperation);
     }
-    if awaits_response(&wr.op) && core.attr.max_rd_atomic == 0 && core.attr.state != QpState::Err {
+    if wr.op.awaits_response() && core.attr.max_rd_atomic == 0 && core.attr.state != QpState::Err {
         return Err(PostError::NoReadAtomicResources);
     }
     if core.qp_type == QpType::Ud {

@@ -69,7 +69,20 @@ impl RcRequester {
             (Operation::ReadResponse | Operation::AtomicAcknowledge, Syndrome::Ack { .. }) => {
                 self.on_response(core, shared, datagram)
             }
-            _ => self.bad_response(core, shared, psn, Cause::UnexpectedResponse),
+            (
+                Operation::ReadResponse
+                | Operation::AtomicAcknowledge
+                | Operation::Send
+                | Operation::Write
+                | Operation::ReadRequest
+                | Operation::CompareSwap
+                | Operation::FetchAdd
+                | Operation::Resync
+                | Operation::Flush
+                | Operation::AtomicWrite
+                | Operation::Cnp,
+                Syndrome::Ack { .. } | Syndrome::RnrNak { .. } | Syndrome::Nak(_),
+            ) => self.bad_response(core, shared, psn, Cause::UnexpectedResponse),
         }
     }
 
@@ -103,7 +116,7 @@ impl RcRequester {
             if psn.before(wqe.first_psn) {
                 break;
             }
-            if wqe.awaits_response() {
+            if wqe.op.awaits_response() {
                 response_missing = true;
                 break;
             }
@@ -256,7 +269,9 @@ impl RcRequester {
                 count!(shared, core, req_remote_invalid_request);
                 (WcStatus::RemoteInvalidRequestError, Cause::NakInvalidRequest)
             }
-            _ => (WcStatus::RemoteInvalidRequestError, Cause::NakUnknown),
+            NakCode::PsnSequence | NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
+                (WcStatus::RemoteInvalidRequestError, Cause::NakUnknown)
+            }
         };
         let position = self.position_of(psn);
         self.fail(core, shared, position, status, cause);
@@ -293,7 +308,13 @@ impl RcRequester {
                 is_read_response && info.position == Position::Only && datagram.payload_len() == 0
             }
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => !is_read_response,
-            _ => false,
+            SendOp::Send
+            | SendOp::SendWithImm(_)
+            | SendOp::SendWithInvalidate(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteWithImm { .. }
+            | SendOp::BindWindow { .. }
+            | SendOp::LocalInvalidate { .. } => false,
         };
         if !expected {
             return self.bad_response(core, shared, psn, Cause::UnexpectedResponse);

@@ -7,6 +7,7 @@ mod requester;
 mod resources;
 mod responder;
 mod selective;
+mod single;
 
 pub(crate) use requester::RcRequester;
 pub(crate) use responder::RcResponder;

@@ -14,9 +14,10 @@
 
 use alloc::boxed::Box;
 
-use roce_packet::{AtomicEth, DatagramWriter, Feth, FlushSelectivity, Opcode, Psn, Reth};
+use roce_packet::{DatagramWriter, Opcode, Psn, Reth, Transport};
 
 use super::selective::{LossRecovery, Selective};
+use super::single::Single;
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::{Loss, SentRequest};
 use crate::counters::count;
@@ -28,7 +29,7 @@ use crate::segment::{packets, seal, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{Progress, SendQueue, Wqe, local_cause};
 use crate::timer::Timer;
-use crate::wr::{FlushPlacement, SendFlags, SendOp};
+use crate::wr::{Course, SendFlags, SendOp};
 
 /// So many packets since an acknowledgement was asked for that the next one asks for it.
 const LONG_AGO: u32 = u32::MAX / 2;
@@ -151,10 +152,12 @@ impl RcRequester {
         }
         let wqe = *self.sq.get(self.cursor_wqe)?;
         let sent_before = self.cursor != self.unsent;
-        let transmit = match wqe.op {
-            SendOp::Read { .. } => self.send_read(core, shared, slot, &wqe)?,
-            _ if wqe.awaits_response() => self.send_single(core, shared, slot, &wqe)?,
-            _ => self.send_segment(core, shared, slot, &wqe)?,
+        let transmit = match wqe.op.course() {
+            Course::Segments => self.send_segment(core, shared, slot, &wqe)?,
+            Course::Read => self.send_read(core, shared, slot, &wqe)?,
+            Course::Single => self.send_single(core, shared, slot, &wqe)?,
+            // Carried out when it was prepared.
+            Course::Local => return None,
         };
         if sent_before {
             count!(shared, core, retransmitted_packets);
@@ -181,7 +184,7 @@ impl RcRequester {
                 if wqe.flags.contains(SendFlags::FENCE) && self.outstanding > 0 {
                     return Next::Blocked;
                 }
-                if wqe.is_local() {
+                if wqe.op.course() == Course::Local {
                     let wqe = *wqe;
                     return self.execute_local(core, shared, &wqe);
                 }
@@ -215,7 +218,7 @@ impl RcRequester {
     fn window_allows(&self, core: &QpCore, shared: &Shared, wqe: &Wqe, psns: u32) -> bool {
         let window = self.window(shared);
         let used = self.una.distance_to(self.cursor);
-        if !wqe.awaits_response() {
+        if !wqe.op.awaits_response() {
             return used < window && self.control_allows(core, wqe);
         }
         if self.outstanding >= u32::from(core.attr.max_rd_atomic) {
@@ -250,7 +253,16 @@ impl RcRequester {
                 WcStatus::LocalQpOperationError,
                 Cause::LocalInvalidate,
             ),
-            _ => (Ok(()), WcStatus::LocalQpOperationError, Cause::None),
+            SendOp::Send
+            | SendOp::SendWithImm(_)
+            | SendOp::SendWithInvalidate(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteWithImm { .. }
+            | SendOp::Read { .. }
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. } => return Next::Send,
         };
         if result.is_err() {
             self.fail(core, shared, self.cursor_wqe, status, cause);
@@ -272,7 +284,7 @@ impl RcRequester {
         wqe: &Wqe,
     ) -> Option<Transmit> {
         let index = wqe.first_psn.distance_to(self.cursor);
-        let segment = segment(0x00, wqe, index, core.mtu())?;
+        let segment = segment(Transport::Rc, wqe, index, core.mtu())?;
         let mut bth = core.bth(shared, segment.opcode, self.cursor);
         bth.solicited = segment.is_end && wqe.flags.contains(SendFlags::SOLICITED);
         bth.ack_req = segment.is_end || self.wants_acknowledgement(core, shared, segment.len);
@@ -366,19 +378,19 @@ impl RcRequester {
         slot: &mut TxSlot<'_>,
         wqe: &Wqe,
     ) -> Option<Transmit> {
-        let opcode = match wqe.op {
-            SendOp::CompareSwap { .. } => Opcode::RC_COMPARE_SWAP,
-            SendOp::FetchAdd { .. } => Opcode::RC_FETCH_ADD,
-            SendOp::AtomicWrite { .. } => Opcode::RC_ATOMIC_WRITE,
-            SendOp::Flush { .. } => Opcode::RC_FLUSH,
-            _ => return None,
+        let single = Single::of(&wqe.op)?;
+        let opcode = match single {
+            Single::CompareSwap(_) => Opcode::RC_COMPARE_SWAP,
+            Single::FetchAdd(_) => Opcode::RC_FETCH_ADD,
+            Single::AtomicWrite(_) => Opcode::RC_ATOMIC_WRITE,
+            Single::Flush(..) => Opcode::RC_FLUSH,
         };
         let mut bth = core.bth(shared, opcode, self.cursor);
         bth.ack_req = true;
         let path = core.attr.path?;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
-        write_single_headers(&mut writer, &wqe.op)?;
-        if let SendOp::AtomicWrite { .. } = wqe.op {
+        single.write_headers(&mut writer)?;
+        if let Single::AtomicWrite(_) = single {
             let target = writer.payload_slot(8).ok()?;
             if let Err(error) = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, 0, target) {
                 let status = WcStatus::LocalProtectionError;
@@ -529,34 +541,8 @@ pub(super) fn payload_before(wqe: &Wqe, index: u32, mtu: usize) -> u64 {
 
 /// How many PSNs a request takes.
 fn packets_of(wqe: &Wqe, mtu: usize) -> u32 {
-    match wqe.op {
-        SendOp::Flush { .. } => 1,
-        _ => packets(wqe.len, mtu),
-    }
-}
-
-fn write_single_headers(writer: &mut DatagramWriter<'_>, op: &SendOp) -> Option<()> {
-    match *op {
-        SendOp::CompareSwap { remote_addr, rkey, compare, swap } => {
-            writer.atomic_eth(&AtomicEth { va: remote_addr, rkey: rkey.0, swap_or_add: swap, compare }).ok()
-        }
-        SendOp::FetchAdd { remote_addr, rkey, add } => {
-            writer.atomic_eth(&AtomicEth { va: remote_addr, rkey: rkey.0, swap_or_add: add, compare: 0 }).ok()
-        }
-        SendOp::AtomicWrite { remote_addr, rkey } => {
-            writer.reth(&Reth { va: remote_addr, rkey: rkey.0, dma_len: 8 }).ok()
-        }
-        SendOp::Flush { remote_addr, rkey, length, placement, whole_region } => {
-            let selectivity =
-                if whole_region { FlushSelectivity::WholeRegion } else { FlushSelectivity::Range };
-            let feth = Feth {
-                global_visibility: placement.contains(FlushPlacement::GLOBAL_VISIBILITY),
-                persistence: placement.contains(FlushPlacement::PERSISTENCE),
-                selectivity,
-            };
-            writer.feth(&feth).ok()?;
-            writer.reth(&Reth { va: remote_addr, rkey: rkey.0, dma_len: length }).ok()
-        }
-        _ => None,
+    match wqe.op.course() {
+        Course::Single => 1,
+        Course::Segments | Course::Read | Course::Local => packets(wqe.len, mtu),
     }
 }

@@ -12,7 +12,7 @@ use crate::counters::count;
 use crate::event::AsyncEvent;
 use crate::ids::RKey;
 use crate::inbound::{Inbound, PlaceError, check_length};
-use crate::memory::Access;
+use crate::memory::{Access, Memory, OutOfBounds};
 use crate::qp::{Failure, QpCore, QpState};
 use crate::recovery::Recovery;
 use crate::rq::Receive;
@@ -184,7 +184,7 @@ impl RcResponder {
                 Verdict::Handled
             }
             Operation::ReadRequest => self.duplicate_read(core, psn, datagram.reth()),
-            _ => {
+            Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite | Operation::Flush => {
                 let Some(resource) = self.resources.find(psn) else {
                     return Verdict::Dropped(DropReason::DuplicateUnanswerable);
                 };
@@ -195,6 +195,11 @@ impl RcResponder {
                 self.resources.send_again(psn, Sending { psn, va: 0, left: 0, begun: false });
                 Verdict::Handled
             }
+            Operation::ReadResponse
+            | Operation::Acknowledge
+            | Operation::AtomicAcknowledge
+            | Operation::Resync
+            | Operation::Cnp => Verdict::Dropped(DropReason::DuplicateUnanswerable),
         }
     }
 
@@ -224,10 +229,10 @@ impl RcResponder {
     ) -> Result<(), Refusal> {
         let info = datagram.info();
         let continues = matches!(info.position, Position::Middle | Position::Last);
-        let fits = match (&self.inbound, info.operation) {
-            (Inbound::Send(_), Operation::Send) | (Inbound::Write(_), Operation::Write) => continues,
-            (Inbound::Idle, _) => !continues,
-            _ => false,
+        let fits = match self.inbound {
+            Inbound::Idle => !continues,
+            Inbound::Send(_) => continues && info.operation == Operation::Send,
+            Inbound::Write(_) => continues && info.operation == Operation::Write,
         };
         if !fits || !is_enabled(core, info) {
             return Err(Refusal::INVALID);
@@ -236,12 +241,23 @@ impl RcResponder {
             Operation::Send => self.execute_send(core, shared, datagram)?,
             Operation::Write => self.execute_write(core, shared, datagram)?,
             Operation::ReadRequest => return self.execute_read(core, shared, datagram),
-            Operation::CompareSwap | Operation::FetchAdd => {
-                return self.execute_atomic(core, shared, datagram);
+            Operation::CompareSwap => {
+                return self.execute_atomic(core, shared, datagram, |memory, offset, eth| {
+                    memory.compare_swap(offset, eth.compare, eth.swap_or_add)
+                });
+            }
+            Operation::FetchAdd => {
+                return self.execute_atomic(core, shared, datagram, |memory, offset, eth| {
+                    memory.fetch_add(offset, eth.swap_or_add)
+                });
             }
             Operation::AtomicWrite => return self.execute_atomic_write(core, shared, datagram),
             Operation::Flush => return self.execute_flush(core, shared, datagram),
-            _ => return Err(Refusal::INVALID),
+            Operation::ReadResponse
+            | Operation::Acknowledge
+            | Operation::AtomicAcknowledge
+            | Operation::Resync
+            | Operation::Cnp => return Err(Refusal::INVALID),
         }
         self.acknowledgeable = (self.epsn, self.msn);
         self.epsn = self.epsn.next();
@@ -366,6 +382,7 @@ impl RcResponder {
         core: &mut QpCore,
         shared: &mut Shared,
         datagram: &Datagram<'_>,
+        apply: impl Fn(&dyn Memory, usize, &AtomicEth) -> Result<u64, OutOfBounds>,
     ) -> Result<(), Refusal> {
         let eth: AtomicEth = datagram.atomic_eth().ok_or(Refusal::INVALID)?;
         if !eth.va.is_multiple_of(8) || !self.resources.has_room() {
@@ -374,15 +391,7 @@ impl RcResponder {
         let memory = shared
             .keys
             .resolve_remote(RKey(eth.rkey), core.pd, core.number, (eth.va, 8), Access::REMOTE_ATOMIC)
-            .and_then(|resolved| {
-                let memory = shared.keys.memory(&resolved)?;
-                Ok(match datagram.info().operation {
-                    Operation::CompareSwap => {
-                        memory.compare_swap(resolved.offset, eth.compare, eth.swap_or_add)?
-                    }
-                    _ => memory.fetch_add(resolved.offset, eth.swap_or_add)?,
-                })
-            });
+            .and_then(|resolved| Ok(apply(shared.keys.memory(&resolved)?, resolved.offset, &eth)?));
         let original = memory.map_err(|_| Refusal::ACCESS)?;
         count!(shared, core, rx_atomic_requests);
         self.keep_single(Answer::Atomic { original });
@@ -474,12 +483,12 @@ impl RcResponder {
     }
 
     pub(super) fn owe_acknowledgement(&mut self, core: &mut QpCore, shared: &mut Shared) {
-        match self.reply {
-            Some(Reply::Ack) => count!(shared, core, acks_coalesced),
-            // A NAK says the same about everything before it, and more.
-            Some(_) if self.nak_sent => {}
-            _ => self.reply = Some(Reply::Ack),
+        if self.reply == Some(Reply::Ack) {
+            count!(shared, core, acks_coalesced);
+        } else if self.reply.is_none() || !self.nak_sent {
+            self.reply = Some(Reply::Ack);
         }
+        // Else a NAK is owed, which acknowledges everything before it.
     }
 
     /// Answers a request that was not executed (section 5.4 of the protocol notes; IBTA 9.9.3).
@@ -498,10 +507,10 @@ impl RcResponder {
             }
             Refusal::Nak(code, cause, status) => {
                 tracing::debug!(qpn = core.number.get(), ?code, ?cause, "request refused");
-                match code {
-                    NakCode::RemoteAccess => count!(shared, core, resp_remote_access_errors),
-                    _ if cause == Cause::MessageTooLong => count!(shared, core, resp_local_length_error),
-                    _ => {}
+                if code == NakCode::RemoteAccess {
+                    count!(shared, core, resp_remote_access_errors);
+                } else if cause == Cause::MessageTooLong {
+                    count!(shared, core, resp_local_length_error);
                 }
                 self.reply = Some(Reply::FatalNak { code, psn });
                 self.fail_with(core, shared, code, status, cause);
@@ -526,7 +535,11 @@ impl RcResponder {
         self.inbound = Inbound::Idle;
         core.fail(Failure::Event(match code {
             NakCode::RemoteAccess => AsyncEvent::QpAccessError(core.number),
-            _ => AsyncEvent::QpRequestError(core.number),
+            NakCode::PsnSequence
+            | NakCode::InvalidRequest
+            | NakCode::RemoteOperational
+            | NakCode::InvalidRdRequest
+            | NakCode::Reserved(_) => AsyncEvent::QpRequestError(core.number),
         }));
     }
 }
@@ -537,7 +550,13 @@ fn is_enabled(core: &QpCore, info: &OpcodeInfo) -> bool {
         Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
         Operation::ReadRequest => Access::REMOTE_READ,
         Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-        _ => Access::empty(),
+        // Every queue pair takes a SEND, and a FLUSH checks its own two rights.
+        Operation::Send | Operation::Flush => Access::empty(),
+        Operation::ReadResponse
+        | Operation::Acknowledge
+        | Operation::AtomicAcknowledge
+        | Operation::Resync
+        | Operation::Cnp => return false,
     };
     core.attr.access.contains(need)
 }

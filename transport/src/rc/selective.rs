@@ -182,7 +182,7 @@ impl RcRequester {
     fn awaits_responses(&self) -> bool {
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position).filter(|wqe| wqe.progress != Progress::Posted) {
-            if wqe.progress == Progress::Started && wqe.awaits_response() {
+            if wqe.progress == Progress::Started && wqe.op.awaits_response() {
                 return true;
             }
             position += 1;

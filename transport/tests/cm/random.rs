@@ -9,26 +9,22 @@ use std::time::Duration;
 
 use roce_packet::mad::{CmTimeout, CommId, RejReason, SidrStatus};
 use roce_packet::{Psn, Qpn};
+use roce_sim::random::SplitMix64;
 use roce_transport::cm::{CmError, CmEvent, CmQpParameters, CmTiming};
 
 use crate::world::{ACTIVE, Fate, PASSIVE, TIMING, World, offer, question, request};
 
 const SEEDS: u64 = 300;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-pub(crate) struct Dice(u64);
+pub(crate) struct Dice(SplitMix64);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        self.0.draw()
     }
 
     pub(crate) fn below(&mut self, limit: u64) -> u64 {

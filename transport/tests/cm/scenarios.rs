@@ -1,12 +1,15 @@
 //! What connections go through, one story each.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
-use roce_packet::mad::{CmMessage, CmTimeout, PortSpace, RejReason, SidrStatus, TransportService};
+use roce_packet::fields::{self, Value};
+use roce_packet::mad::{CmMessage, CmTimeout, MadHeader, PortSpace, RejReason, SidrStatus, TransportService};
 use roce_packet::{PathMtu, Psn, Qpn, flow};
 use roce_transport::cm::{CmAccepts, CmConnect, CmError, CmEvent, CmListen, CmState};
 
-use crate::world::{ACTIVE, Fate, PASSIVE, SERVICE, World, address, offer, question, request};
+use crate::world::{ACTIVE, Fate, PASSIVE, SERVICE, World, address, bytes, offer, question, request};
 
 /// Both ends get parameters that fit each other.
 #[test]
@@ -53,6 +56,36 @@ fn what_queue_pairs_need() {
     // The peer says that it takes up to 134 ms to acknowledge.
     assert_eq!(parameters.timeout, CmTimeout::new(15));
     assert_eq!(passive.timeout, parameters.timeout);
+}
+
+/// The field table of `roce dissect` and this engine agree on what a starting PSN is: the first PSN that the sender of
+/// the message wants to receive.
+#[test]
+fn the_field_table_and_the_engine_agree_on_the_starting_psn() {
+    let sent = Rc::new(RefCell::new(Vec::new()));
+    let mut world = World::with_fate({
+        let sent = Rc::clone(&sent);
+        move |_, mad| {
+            let header = fields::cm_message(mad.message.attribute_id()).unwrap();
+            let field = header.fields.iter().find(|field| field.name == "starting PSN");
+            sent.borrow_mut().extend(field.map(|field| {
+                assert!(field.meaning.contains("the sender of this message wants to receive"));
+                let Some(Value::Number(psn)) = field.value(&bytes(mad)[MadHeader::LEN..]) else {
+                    panic!("no PSN")
+                };
+                Psn::new(psn as u32)
+            }));
+            Fate::Deliver
+        }
+    });
+    world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
+    let id = world.asked();
+    let passive = world.sides[PASSIVE].accept(world.now, id, &offer(0x22), b"").unwrap();
+    let CmEvent::ConnectResponse { parameters: active, .. } = world.event(ACTIVE) else {
+        panic!("no response")
+    };
+    assert_eq!(*sent.borrow(), [active.rq_psn, passive.rq_psn], "of the REQ and of the REP");
+    assert_eq!(*sent.borrow(), [passive.sq_psn, active.sq_psn]);
 }
 
 #[test]
@@ -119,7 +152,7 @@ fn requests_that_cannot_be_taken() {
         let transmit = world.sides[ACTIVE].poll_transmit(world.now).unwrap();
         let mut mad = roce_packet::mad::CmMad::parse(&transmit.mad[..]).unwrap();
         change(&mut mad.message);
-        let bytes = crate::world::bytes(&mad);
+        let bytes = bytes(&mad);
         world.sides[PASSIVE].handle_mad(world.now, &transmit.path, Qpn::GSI, &bytes);
         world.expect_rejected(ACTIVE, id, reason);
         assert!(world.sides[PASSIVE].is_empty());

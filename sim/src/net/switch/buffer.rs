@@ -1,24 +1,24 @@
-//! The buffer that all ports of a switch share: what is let in, when a port has to pause its peer.
+//! The buffer that all ports of a switch share: which frames it admits, and when a port pauses its peer.
 //!
-//! Bytes of lossless priorities are accounted where they came in, per port and priority, in three parts: a reserve
-//! of each, then the shared part up to a threshold, then, after the pause has been sent, the headroom. Lossy
-//! priorities are accounted where they go out.
+//! Bytes of lossless priorities are accounted at their ingress port and priority, in three parts: first the reserve, then
+//! the shared part up to a threshold, then, after the pause was sent, the headroom. Bytes of lossy priorities are
+//! accounted at their egress queue.
 
 use super::super::settings::{Headroom, PRIORITIES, SwitchSettings, Threshold};
 use super::super::time::Time;
 use super::super::topology::LinkSpec;
 
-/// Headers and checksums of a frame, at most.
+/// The largest size of headers and checksums of a frame.
 const AROUND_PAYLOAD: u64 = 100;
-/// A pause frame on the wire.
+/// The size of a pause frame on the wire.
 const PAUSE_LEN: u64 = 84;
-/// Frames under way take at least so many bytes, two of the longest that RoCE knows: other traffic may be longer than
-/// our path MTU.
+/// The smallest allowance for frames in transmission: two frames of the largest path MTU of RoCE, because other traffic may
+/// use longer frames than our path MTU.
 const LEAST_FRAMES: u64 = 2 * (4096 + AROUND_PAYLOAD);
 
 #[derive(Debug)]
 pub(super) struct Buffer {
-    /// Bytes that are shared: what reserves and headrooms leave.
+    /// The size of the shared part: the buffer without reserves and headrooms.
     shared: u64,
     used: u64,
     reserve: u64,
@@ -29,17 +29,17 @@ pub(super) struct Buffer {
     accounts: Vec<[Account; PRIORITIES]>,
 }
 
-/// What came in by one port with one priority.
+/// Bytes that arrived at one port with one priority.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
-    /// In the reserve and the shared part.
+    /// Bytes in the reserve and the shared part.
     bytes: u64,
-    /// In the headroom.
+    /// Bytes in the headroom.
     headroom: u64,
     paused: bool,
 }
 
-/// A share of what is free in 65,536ths, or bytes.
+/// A share of the free bytes in units of 1/65,536, or a number of bytes.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     Share(u64),
@@ -60,18 +60,18 @@ impl Limit {
     }
 }
 
-/// The buffer is too small for what it has to keep free.
+/// The buffer is smaller than the sum of its reserves and headrooms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a buffer of {buffer} bytes is too small: reserves and headrooms of its ports need {needed}")]
 pub struct BufferTooSmall {
-    /// Its size.
+    /// The size of the buffer.
     pub buffer: u64,
-    /// What reserves and headrooms come to.
+    /// The sum of reserves and headrooms.
     pub needed: u64,
 }
 
 impl Buffer {
-    /// For ports to these links, over which frames of up to `path_mtu` bytes of payload come.
+    /// Creates the buffer for ports to these links, which carry frames with up to `path_mtu` bytes of payload.
     pub(super) fn new(
         settings: &SwitchSettings,
         path_mtu: usize,
@@ -103,7 +103,7 @@ impl Buffer {
         self.shared.saturating_sub(self.used)
     }
 
-    /// Lets a frame of a lossless priority in, if there is room. Says whether the peer is to be paused now.
+    /// Admits a frame of a lossless priority if there is room, and returns whether the peer has to be paused now.
     #[inline]
     pub(super) fn admit(&mut self, port: usize, priority: usize, len: u64) -> Option<bool> {
         let threshold = self.threshold.of(self.free());
@@ -127,7 +127,7 @@ impl Buffer {
         Some(stop)
     }
 
-    /// A frame of a lossless priority left. Says whether the peer may go on.
+    /// Releases the space of a frame of a lossless priority, and returns whether the pause of the peer ends.
     #[inline]
     pub(super) fn release(&mut self, port: usize, priority: usize, len: u64) -> bool {
         let account = &mut self.accounts[port][priority];
@@ -149,7 +149,7 @@ impl Buffer {
         go_on
     }
 
-    /// Lets a frame of a lossy priority in, if its queue, with `queued` bytes, may grow.
+    /// Admits a frame of a lossy priority if its queue, with `queued` bytes, may grow.
     #[inline]
     pub(super) fn admit_lossy(&mut self, queued: u64, len: u64) -> bool {
         if len > self.free() || queued + len > self.lossy.of(self.free()) {
@@ -168,15 +168,15 @@ impl Buffer {
         self.accounts[port][priority].paused
     }
 
-    /// Bytes in the shared part now.
+    /// Bytes in use of the shared part.
     #[cfg(test)]
     fn used(&self) -> u64 {
         self.used
     }
 }
 
-/// What still arrives after a pause was sent: what the link holds in both directions, the frame that crossed the
-/// threshold, and those that the MACs at both ends have begun, ours in front of the pause.
+/// The bytes that still arrive after a pause was sent: those on the link in both directions, the frame that crossed the
+/// threshold, and the frames that the MACs at both ends have begun, ours in front of the pause.
 fn headroom(setting: Headroom, path_mtu: usize, link: &LinkSpec) -> u64 {
     match setting {
         Headroom::Bytes(bytes) => bytes,

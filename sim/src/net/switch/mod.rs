@@ -1,33 +1,34 @@
-//! A switch: takes a frame in, finds its way, keeps it until its port is free.
+//! A switch: receives a frame, chooses its egress port, and queues it until that port is free.
 
 mod buffer;
-mod marking;
-mod scheduler;
 
+use rand_core::Rng as _;
 use rand_pcg::Pcg32;
 
 pub use buffer::BufferTooSmall;
 
 use self::buffer::Buffer;
+use super::egress::CONTROL;
 use super::frame::{FrameId, Kind};
-use super::port::{CONTROL, DropReason, generator};
+use super::port::DropReason;
 use super::route::flow_hash;
 use super::settings::{Balance, Settings};
 use super::time::Time;
 use super::topology::LinkSpec;
 use super::world::{Event, World};
+use crate::random::generator;
 
 #[derive(Debug)]
 pub(super) struct Switch {
     number: u32,
     buffer: Buffer,
     random: Pcg32,
-    /// Counts frames when they are sprayed.
+    /// The number of frames sprayed so far.
     sprayed: u32,
 }
 
 impl Switch {
-    /// Switch number `number` with ports to these links.
+    /// Builds switch `number` with a port for each of these links.
     pub(super) fn new(number: u32, settings: &Settings, links: &[LinkSpec]) -> Result<Self, BufferTooSmall> {
         let buffer = Buffer::new(&settings.switch, settings.host.path_mtu.bytes(), links)?;
         Ok(Self {
@@ -38,7 +39,7 @@ impl Switch {
         })
     }
 
-    /// A frame arrived at one of its ports.
+    /// Handles a frame that arrived at one of the ports.
     #[inline]
     pub(super) fn receive(&mut self, world: &mut World, port: u32, id: FrameId) {
         if !world.capture.is_empty() {
@@ -54,8 +55,8 @@ impl Switch {
             return world.discard(port, id, DropReason::HopLimit);
         }
         frame.hop_limit -= 1;
-        let (priority, len) = (frame.priority, frame.buffered_len());
-        let Some(out) = self.way_out(world, id) else {
+        let (priority, len) = (frame.priority, u64::from(frame.buffered_len()));
+        let Some(out) = self.egress_port(world, id) else {
             return world.discard(port, id, DropReason::NoRoute);
         };
         let queue = usize::from(priority);
@@ -73,7 +74,7 @@ impl Switch {
                 }
                 Some(_) => {}
             }
-        } else if !self.buffer.admit_lossy(end.queues[queue].bytes, len) {
+        } else if !self.buffer.admit_lossy(end.egress.bytes_of(queue), len) {
             return world.discard(out, id, DropReason::Buffer);
         }
         let World { ports, frames, .. } = world;
@@ -83,9 +84,9 @@ impl Switch {
         }
     }
 
-    /// One of the ports that lead to the frame's host.
+    /// Chooses one of the ports that lead to the frame's host.
     #[inline]
-    fn way_out(&mut self, world: &World, id: FrameId) -> Option<u32> {
+    fn egress_port(&mut self, world: &World, id: FrameId) -> Option<u32> {
         let frame = world.frames.get(id);
         let ports = world.routes.ports(self.number, frame.destination);
         let choice = match (ports.len(), world.settings.switch.balance) {
@@ -102,13 +103,13 @@ impl Switch {
         ports.get(choice).copied()
     }
 
-    /// The link of a port is free: the next frame goes.
+    /// Sends the next frame of a port whose link is free.
     #[inline]
     pub(super) fn send(&mut self, world: &mut World, out: u32) {
-        let World { ports, frames, settings, .. } = world;
-        let end = &mut ports[out as usize];
-        let Some(queue) = scheduler::next(end, frames, &settings.switch.scheduling) else { return };
-        let Some(id) = end.dequeue(frames, queue) else { return };
+        let end = &mut world.ports[out as usize];
+        let classes = &world.settings.switch.scheduling;
+        let Some(queue) = end.egress.next(end.pause.mask, classes) else { return };
+        let Some(id) = end.egress.pop(queue) else { return };
         if queue != CONTROL {
             self.leave(world, out, queue, id);
         }
@@ -118,13 +119,13 @@ impl Switch {
         }
     }
 
-    /// Settles what a frame that leaves held in the buffer, and marks it.
+    /// Releases the buffer space of a frame that leaves, and marks the frame.
     #[inline]
     fn leave(&mut self, world: &mut World, out: u32, queue: usize, id: FrameId) {
         self.give_back(world, queue, id);
-        let left = world.ports[out as usize].queues[queue].bytes;
+        let left = world.ports[out as usize].egress.bytes_of(queue);
         let marking = world.settings.switch.marking[queue];
-        if marking::marks(marking, left, &mut self.random) {
+        if marking.marks(left, || self.random.next_u32()) {
             let frame = world.frames.get_mut(id);
             if frame.ecn().is_capable() {
                 frame.mark();
@@ -135,7 +136,7 @@ impl Switch {
 
     fn give_back(&mut self, world: &mut World, queue: usize, id: FrameId) {
         let frame = world.frames.get(id);
-        let (entered, len, priority) = (frame.entered, frame.buffered_len(), frame.priority);
+        let (entered, len, priority) = (frame.entered, u64::from(frame.buffered_len()), frame.priority);
         if world.settings.switch.pfc >> priority & 1 == 1 {
             let local = world.ports[entered as usize].local as usize;
             if self.buffer.release(local, queue, len) {
@@ -146,7 +147,7 @@ impl Switch {
         }
     }
 
-    /// Half of a pause that this switch asked for is over: it asks again if it still has to.
+    /// Refreshes a pause that this switch requested, once half of its time is over and it is still needed.
     pub(super) fn refresh_pause(&mut self, world: &mut World, port: u32, priority: u8) {
         let local = world.ports[port as usize].local as usize;
         let is_paused = self.buffer.is_paused(local, usize::from(priority));
@@ -155,7 +156,7 @@ impl Switch {
         }
     }
 
-    /// A port has been paused for as long as the watchdog allows, perhaps.
+    /// Checks whether a port has been paused for longer than the watchdog allows, and empties its queue if so.
     pub(super) fn watch(&mut self, world: &mut World, out: u32, priority: u8) {
         let Some(watchdog) = world.settings.switch.watchdog else { return };
         let (bit, queue) = (1_u8 << priority, usize::from(priority));
@@ -166,8 +167,8 @@ impl Switch {
         if !is_paused || end.pause.dropping & bit != 0 {
             return;
         }
-        if now.since(since) < watchdog.after || end.queues[queue].is_empty() {
-            // Another pause than the one that set the clock, or nothing to save yet.
+        if now.since(since) < watchdog.after || end.egress.len(queue) == 0 {
+            // This pause began later than the one that queued the event, or no frame waits.
             end.pause.watched |= bit;
             let at = (since + watchdog.after).max(now + Time::from_ns(1_000));
             world.events.push(at, Event::Watchdog { port: out, priority });
@@ -175,14 +176,14 @@ impl Switch {
         }
         end.stats.watchdog += 1;
         end.pause.dropping |= bit;
-        while let Some(id) = world.ports[out as usize].dequeue(&world.frames, queue) {
+        while let Some(id) = world.ports[out as usize].egress.pop(queue) {
             self.give_back(world, queue, id);
             world.discard(out, id, DropReason::Watchdog);
         }
         world.events.push(now + watchdog.restore, Event::Restore { port: out, priority });
     }
 
-    /// The watchdog lets a queue work again, and watches it if it is still paused.
+    /// Ends the action of the watchdog on a queue, and watches the queue again if it is still paused.
     pub(super) fn restore(&mut self, world: &mut World, out: u32, priority: u8) {
         let Some(watchdog) = world.settings.switch.watchdog else { return };
         let (bit, queue, now) = (1_u8 << priority, usize::from(priority), world.now);

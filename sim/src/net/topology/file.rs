@@ -1,7 +1,7 @@
-//! Topologies as text: one node or link a line.
+//! Topology files: one declaration of nodes or of a link per line.
 //!
 //! ```text
-//! # anything behind a number sign is a remark
+//! # a number sign starts a comment
 //! host   a b c
 //! switch s
 //! link   a s 100Gbps 1us
@@ -9,27 +9,29 @@
 //! link   s c 40Gbps  5us drop=0.1%
 //! ```
 
+use roce_transport::units;
+
 use super::{Link, LinkSpec, NodeId, NodeKind, Topology};
-use crate::net::units::{parse_rate, parse_time};
+use crate::net::Time;
 use roce_fault::FaultPlan;
 
-/// What is wrong with a topology file, and in which line.
+/// An error in a topology file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct TopologyFileError {
-    /// Counted from 1.
+    /// The number of the line, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The reason.
     pub reason: String,
 }
 
 impl Topology {
-    /// Reads the text form; links without rate or delay are like `default`. A fault plan may follow the delay, in
-    /// the words of [`roce_fault::FaultPlan`].
+    /// Reads the text form. A link without a rate or delay has that of `default`. A fault plan may follow the delay, in the
+    /// syntax of [`roce_fault::FaultPlan`].
     ///
     /// # Errors
     ///
-    /// The first line that is wrong.
+    /// The first line with an error.
     pub fn parse(text: &str, default: LinkSpec) -> Result<Self, TopologyFileError> {
         let mut topology = Self::default();
         for (number, line) in text.lines().enumerate() {
@@ -69,10 +71,10 @@ impl Topology {
         let (a, b) = (find(a)?, find(b)?);
         let mut spec = default;
         if let Some(rate) = rest.first() {
-            spec.rate_bps = parse_rate(rate).map_err(|error| error.to_string())?;
+            spec.rate_bps = units::rate(rate).map_err(|error| error.to_string())?;
         }
         if let Some(delay) = rest.get(1) {
-            spec.delay = parse_time(delay).map_err(|error| error.to_string())?;
+            spec.delay = Time::from_ps(units::duration_ps(delay).map_err(|error| error.to_string())?);
         }
         let faults = match rest.get(2..) {
             Some(words) if !words.is_empty() => {
@@ -88,7 +90,6 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Time;
 
     #[test]
     fn a_small_network() {
@@ -110,8 +111,8 @@ mod tests {
             ("host", "line 1: a name is missing"),
             ("host a\nlink a", "line 2: a link needs the names of two nodes"),
             ("host a\nlink a b", "line 2: there is no node b above this line"),
-            ("host a b\nlink a b 1Gb", "line 2: \"1Gb\" is no rate; write for example \"100Gbps\""),
-            ("host a b\nlink a b 1Gbps soon", "line 2: \"soon\" is no time; write for example \"1us\""),
+            ("host a b\nlink a b 1Gb", "line 2: \"1Gb\" is not a rate; write for example 10Gbps"),
+            ("host a b\nlink a b 1Gbps soon", "line 2: \"soon\" is not a time; write for example 50us"),
         ];
         for (text, message) in cases {
             assert_eq!(Topology::parse(text, LinkSpec::DEFAULT).unwrap_err().to_string(), message);

@@ -1,8 +1,8 @@
-//! Topologies by rule. Hosts come first, so that they have the numbers from 0 on as nodes too.
+//! Generated topologies. Hosts come first, so that host and node numbers agree.
 
 use super::{LinkSpec, NodeId, NodeKind, Topology, TopologyError};
 
-/// The most nodes that a generator makes.
+/// The largest number of nodes that a generator makes.
 const MOST: usize = 1 << 18;
 
 impl Topology {
@@ -21,7 +21,7 @@ impl Topology {
         (0..count).map(|number| self.add(format!("{prefix}{number}"), NodeKind::Switch)).collect()
     }
 
-    /// Links hosts to switches in order, `each` to every one.
+    /// Links hosts to switches in order, `each` hosts to every switch.
     fn attach(&mut self, switches: &[NodeId], each: usize, spec: LinkSpec) {
         let mut host = 0;
         for switch in switches {
@@ -32,7 +32,7 @@ impl Topology {
         }
     }
 
-    /// Two hosts and a cable.
+    /// Two hosts and a link between them.
     #[must_use]
     pub fn point_to_point(spec: LinkSpec) -> Self {
         let mut topology = Self::default();
@@ -76,7 +76,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// A bus as today's Ethernet has it: `hosts` hosts in a row, each at a switch of its own.
+    /// A bus of switched Ethernet: a row of switches with one host each.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl Topology {
         at_least("fanout", fanout, 1)?;
         let leaves = fanout.checked_pow(depth).ok_or_else(too_many)?;
         let mut topology = Self::with_hosts(product(&[leaves, each])?)?;
-        // Less than twice the leaves are switches, unless nothing branches.
+        // The number of switches is below twice the number of leaves if the fanout is at least two.
         product(&[leaves, 2])?;
         product(&[depth as usize, 2])?;
         let mut level = topology.add_switches("root", 1);
@@ -253,18 +253,18 @@ impl Topology {
     }
 }
 
-/// How many of what a three-tier Clos has.
+/// The dimensions of a three-tier Clos network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clos {
-    /// Pods.
+    /// The number of pods.
     pub pods: usize,
-    /// ToRs of a pod.
+    /// ToRs per pod.
     pub tors: usize,
-    /// Leaves of a pod.
+    /// Leaves per pod.
     pub leaves: usize,
-    /// Spines.
+    /// The number of spines.
     pub spines: usize,
-    /// Hosts of a ToR.
+    /// Hosts per ToR.
     pub hosts: usize,
 }
 

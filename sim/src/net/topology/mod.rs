@@ -1,4 +1,4 @@
-//! Which nodes there are and which links join them.
+//! Topologies: nodes, and the links between them.
 
 mod file;
 mod generate;
@@ -9,33 +9,33 @@ use roce_fault::FaultPlan;
 pub use file::TopologyFileError;
 pub use generate::Clos;
 
-/// A node of a topology, by its place in [`Topology::nodes`].
+/// A node of a topology, as an index into [`Topology::nodes`].
 pub type NodeId = u32;
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
-    /// Runs an engine; has one link.
+    /// A host, which runs an engine and has one link.
     Host,
-    /// Forwards.
+    /// A switch, which forwards frames.
     Switch,
 }
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// How it is called in results.
+    /// The name in results.
     pub name: String,
-    /// What it is.
+    /// The kind.
     pub kind: NodeKind,
 }
 
-/// What a link is like; the same in both directions.
+/// Rate and delay of a link, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSpec {
     /// Bits per second, preamble and gap included.
     pub rate_bps: u64,
-    /// From the last bit's departure to its arrival.
+    /// The time from the departure to the arrival of a bit.
     pub delay: Time,
 }
 
@@ -49,56 +49,56 @@ impl LinkSpec {
 pub struct Link {
     /// One end.
     pub a: NodeId,
-    /// The other.
+    /// The other end.
     pub b: NodeId,
-    /// What it is like.
+    /// Rate and delay.
     pub spec: LinkSpec,
-    /// What goes wrong on it, in both directions independently.
+    /// The fault plan, applied to both directions independently.
     pub faults: Option<FaultPlan>,
 }
 
 /// Nodes and links.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
-    /// All nodes. Hosts are numbered by their order in here, and so are switches.
+    /// All nodes. The numbers of hosts and of switches follow this order.
     pub nodes: Vec<Node>,
     /// All links.
     pub links: Vec<Link>,
 }
 
-/// What makes a topology unusable.
+/// Why a topology is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// A host needs one link, no more and no less.
+    /// A host has no link or several.
     #[error("host {name} has {links} links, but a host has exactly one")]
     HostLinks {
-        /// Which.
+        /// The name.
         name: String,
-        /// How many.
+        /// The number.
         links: usize,
     },
-    /// A link to itself.
+    /// A node is linked to itself.
     #[error("node {name} is linked to itself")]
     Loop {
-        /// Which.
+        /// The name.
         name: String,
     },
-    /// A link that could never send.
-    #[error("the link between {a} and {b} has no rate")]
+    /// The rate of a link is 0.
+    #[error("the link between {a} and {b} has a rate of 0")]
     NoRate {
         /// One end.
         a: String,
-        /// The other.
+        /// The other end.
         b: String,
     },
-    /// More hosts than there are addresses.
+    /// There are more hosts than addresses.
     #[error("{hosts} hosts are too many; {most} are possible", most = super::frame::MAX_HOSTS)]
     TooManyHosts {
-        /// How many.
+        /// The number.
         hosts: usize,
     },
-    /// A generator was asked for something impossible.
+    /// The dimensions of a generated topology are impossible.
     #[error("{0}")]
     Shape(String),
 }
@@ -123,7 +123,7 @@ impl Topology {
         self.nodes.iter().position(|node| node.name == name).and_then(|index| NodeId::try_from(index).ok())
     }
 
-    /// The port of a host (`h1`), or that of a node towards a neighbour (`s0:h1`), by its place in
+    /// The port of a host (`h1`), or that of a node towards a neighbour (`s0:h1`), as an index into
     /// [`Results::ports`](crate::net::Results::ports).
     #[must_use]
     pub fn port_named(&self, name: &str) -> Option<u32> {
@@ -145,11 +145,11 @@ impl Topology {
         })
     }
 
-    /// Checks what a network needs.
+    /// Checks the requirements of a network.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong.
+    /// The first requirement that is not met.
     pub fn check(&self) -> Result<(), TopologyError> {
         let name = |node: NodeId| self.nodes[node as usize].name.clone();
         let mut links = vec![0; self.nodes.len()];

@@ -1,19 +1,19 @@
-//! Distributions of flow sizes, as files of points.
+//! Distributions of flow sizes, read from points.
 
-/// Sizes of flows: a distribution given by points, straight between them.
+/// A distribution of flow sizes, given by points with linear interpolation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowSizes {
-    /// Bytes and the part of all flows that has at most so many; both rise.
+    /// A size in bytes and the share of all flows up to this size. Both rise.
     points: Vec<(f64, f64)>,
 }
 
-/// What is wrong with a file of points.
+/// An error in a file of points.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct CdfError {
-    /// Counted from 1; 0 for the file as a whole.
+    /// The number of the line, from 1; 0 for the whole file.
     pub line: usize,
-    /// What is wrong there.
+    /// The reason.
     pub reason: String,
 }
 
@@ -31,12 +31,12 @@ impl FlowSizes {
         Self::parse(include_str!("../../../data/hadoop.cdf")).unwrap_or(Self { points: Vec::new() })
     }
 
-    /// Reads points: bytes, and the percentage of flows that have at most so many, one point a line, rising, the last
-    /// at 100.
+    /// Reads points, one per line: a size in bytes and the percentage of flows up to this size. Both rise, and the last
+    /// percentage is 100.
     ///
     /// # Errors
     ///
-    /// The first line that is wrong.
+    /// The first line with an error.
     pub fn parse(text: &str) -> Result<Self, CdfError> {
         let mut points: Vec<(f64, f64)> = Vec::new();
         for (line, text) in (1..).zip(text.lines()) {
@@ -66,7 +66,7 @@ impl FlowSizes {
         }
     }
 
-    /// The size that the part `quantile` of all flows does not exceed, at least a byte.
+    /// The size that the share `quantile` of all flows does not exceed, at least one byte.
     #[must_use]
     pub fn at(&self, quantile: f64) -> u64 {
         let index = self.points.partition_point(|(_, part)| *part < quantile);

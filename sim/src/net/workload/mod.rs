@@ -1,4 +1,4 @@
-//! Which host sends how much to which, and when.
+//! Workloads: the flows between hosts.
 
 mod cdf;
 
@@ -6,30 +6,30 @@ use rand_core::Rng;
 use rand_pcg::Pcg32;
 
 use super::payload::MAX_FLOW;
-use super::port::generator;
 use super::time::Time;
+use crate::random::generator;
 
 pub use cdf::{CdfError, FlowSizes};
 
-/// A flow: one queue pair that writes so many bytes.
+/// A flow: the bytes that one queue pair writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowSpec {
-    /// The host that sends, by number.
+    /// The number of the sender.
     pub source: u32,
-    /// The host that receives.
+    /// The number of the receiver.
     pub destination: u32,
-    /// How much.
+    /// Bytes of payload.
     pub bytes: u64,
-    /// When it begins.
+    /// The start time.
     pub start: Time,
 }
 
-/// What a generator was asked for and cannot do.
+/// Why a workload is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WorkloadError(pub(crate) String);
 
-/// The most flows of a workload.
+/// The largest number of flows of a workload.
 pub const MAX_FLOWS: usize = 1 << 23;
 
 fn check_hosts(hosts: u32, need: u32, what: &str) -> Result<(), WorkloadError> {
@@ -39,7 +39,7 @@ fn check_hosts(hosts: u32, need: u32, what: &str) -> Result<(), WorkloadError> {
     Ok(())
 }
 
-/// Every host sends to one other and hears from one other: a ring through all hosts in random order.
+/// A permutation: every host sends to one other host and receives from one, in a ring of random order.
 ///
 /// # Errors
 ///
@@ -59,11 +59,11 @@ pub fn permutation(hosts: u32, bytes: u64, start: Time, seed: u64) -> Result<Vec
         .collect())
 }
 
-/// Several hosts to one: the first `degree` hosts other than `receiver`, all at the same time.
+/// An incast to one host: the first `degree` hosts other than `receiver`, all at the same time.
 ///
 /// # Errors
 ///
-/// Not so many hosts.
+/// The number of hosts is too small.
 pub fn incast(
     hosts: u32,
     degree: u32,
@@ -77,7 +77,7 @@ pub fn incast(
     Ok(senders.map(|source| FlowSpec { source, destination: receiver, bytes, start }).collect())
 }
 
-/// Every host to every other.
+/// A flow from every host to every other.
 ///
 /// # Errors
 ///
@@ -96,7 +96,7 @@ pub fn all_to_all(hosts: u32, bytes: u64, start: Time) -> Result<Vec<FlowSpec>, 
     Ok(pairs.map(|(source, destination)| FlowSpec { source, destination, bytes, start }).collect())
 }
 
-/// Bursts of one pair of hosts at regular times: `bytes` every `period`, `count` times.
+/// Bursts between one pair of hosts: `bytes` every `period`, `count` times.
 ///
 /// # Errors
 ///
@@ -116,27 +116,26 @@ pub fn on_off(
     Ok((0..count).map(|burst| FlowSpec { source, destination, bytes, start: at(burst) }).collect())
 }
 
-/// What Poisson arrivals are made of.
+/// The parameters of Poisson arrivals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Poisson {
-    /// Hosts that take part.
+    /// The number of hosts.
     pub hosts: u32,
-    /// The part of each host's link that is asked for, 0 to 1, counting payload only.
+    /// The load of each host's link, 0 to 1, counting payload only.
     pub load: f64,
-    /// Of each host's link.
+    /// The rate of each host's link.
     pub rate_bps: u64,
-    /// Flows begin until here.
+    /// The time after which no flow starts.
     pub duration: Time,
-    /// Of every draw.
+    /// The seed of every draw.
     pub seed: u64,
 }
 
-/// Flows between random pairs of hosts, at random times that know nothing of each other, with sizes of a
-/// distribution.
+/// Flows between random pairs of hosts, at independent random times, with sizes of a distribution.
 ///
 /// # Errors
 ///
-/// A load outside 0 to 1, too few hosts, or more flows than can be.
+/// The load is outside 0 to 1, there are too few hosts, or too many flows.
 pub fn poisson(what: &Poisson, sizes: &FlowSizes) -> Result<Vec<FlowSpec>, WorkloadError> {
     check_hosts(what.hosts, 2, "Poisson arrivals")?;
     if !(what.load > 0.0 && what.load <= 1.0) {
@@ -164,11 +163,11 @@ pub fn poisson(what: &Poisson, sizes: &FlowSizes) -> Result<Vec<FlowSpec>, Workl
 }
 
 /// Reads a list of flows: source, destination, bytes and start in nanoseconds, separated by tabs, commas or blanks, one
-/// flow a line. A first line that begins with a letter is taken for a heading.
+/// flow per line. A first line that begins with a letter is a heading.
 ///
 /// # Errors
 ///
-/// The first line that is wrong, and why.
+/// The first line with an error.
 pub fn parse_flows(text: &str) -> Result<Vec<FlowSpec>, WorkloadError> {
     let mut flows = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -180,7 +179,7 @@ pub fn parse_flows(text: &str) -> Result<Vec<FlowSpec>, WorkloadError> {
         let wrong = |reason: String| WorkloadError(format!("line {number}: {reason}"));
         let words = line.split([' ', '\t', ',']).filter(|word| !word.is_empty());
         let values: Result<Vec<u64>, _> = words
-            .map(|word| word.parse::<u64>().map_err(|_| wrong(format!("\"{word}\" is no whole number"))))
+            .map(|word| word.parse::<u64>().map_err(|_| wrong(format!("\"{word}\" is not a whole number"))))
             .collect();
         let values = values?;
         let [source, destination, bytes, start_ns] = values[..] else {
@@ -203,7 +202,7 @@ pub fn parse_flows(text: &str) -> Result<Vec<FlowSpec>, WorkloadError> {
 ///
 /// # Errors
 ///
-/// The first flow that cannot be.
+/// The first impossible flow.
 pub fn check(flows: &[FlowSpec], hosts: u32) -> Result<(), WorkloadError> {
     for (number, flow) in flows.iter().enumerate() {
         let wrong = |reason: String| Err(WorkloadError(format!("flow {number}: {reason}")));
@@ -228,7 +227,7 @@ fn below(random: &mut Pcg32, limit: u64) -> u64 {
     ((u128::from(random.next_u64()) * u128::from(limit)) >> 64) as u64
 }
 
-/// A number from 0 to below 1.
+/// An evenly distributed number from 0 to below 1.
 fn unit(random: &mut Pcg32) -> f64 {
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -286,7 +285,7 @@ mod tests {
         assert_eq!(flows.len(), 2);
         assert_eq!(flows[1], FlowSpec { source: 1, destination: 2, bytes: 5, start: Time::from_ns(7) });
         let message = |text: &str| parse_flows(text).unwrap_err().to_string();
-        assert_eq!(message("0 1 x 0"), "line 1: \"x\" is no whole number");
+        assert_eq!(message("0 1 x 0"), "line 1: \"x\" is not a whole number");
         assert_eq!(
             message("0 1 5 0\n0 1"),
             "line 2: 2 numbers; source, destination, bytes and start in ns are needed"

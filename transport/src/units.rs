@@ -1,0 +1,228 @@
+//! Reads rates, sizes and durations with units, as command-line options, scenario files and device texts write them.
+//!
+//! Every reader takes a decimal number (`2.5`, `1_000`, `1e3`), optional blanks, and a unit in upper or lower case. The
+//! result is a whole number, rounded to the nearest.
+//!
+//! ```
+//! use roce_transport::units;
+//!
+//! assert_eq!(units::rate("2.5Gbps"), Ok(2_500_000_000));
+//! assert_eq!(units::size("64K"), Ok(65_536));
+//! assert_eq!(units::duration_ns("1.5us"), Ok(1_500));
+//! assert_eq!(units::rate("fast").unwrap_err().to_string(), "\"fast\" is not a rate; write for example 10Gbps");
+//! ```
+
+use alloc::borrow::ToOwned as _;
+use alloc::string::String;
+
+/// A text that is not a number with one of the expected units, or a number that is too large.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a {quantity}; write for example {example}")]
+pub struct UnitError {
+    text: String,
+    quantity: &'static str,
+    example: &'static str,
+}
+
+impl UnitError {
+    /// For a rate that is outside the range of its use.
+    pub(crate) fn rate(text: &str) -> Self {
+        Self { text: text.to_owned(), quantity: "rate", example: "10Gbps" }
+    }
+}
+
+/// A rate in bits per second. The units are `bps`, `Kbps`, `Mbps`, `Gbps` and `Tbps`, or `K`, `M`, `G` and `T`; each is
+/// 1,000 of the previous one. A number without a unit is in bits per second.
+///
+/// # Errors
+///
+/// The text is not a rate.
+pub fn rate(text: &str) -> Result<u64, UnitError> {
+    to_u64(read(text, RATES)).ok_or_else(|| UnitError::rate(text))
+}
+
+/// A size in bytes. `KB`, `MB` and `GB` are powers of 1,000; `KiB`, `MiB` and `GiB`, or `K`, `M` and `G`, are powers of
+/// 1,024. A number without a unit is in bytes.
+///
+/// # Errors
+///
+/// The text is not a size.
+pub fn size(text: &str) -> Result<u64, UnitError> {
+    let error = || UnitError { text: text.to_owned(), quantity: "size", example: "64K, 400KB or 9MiB" };
+    to_u64(read(text, SIZES)).ok_or_else(error)
+}
+
+/// A duration in picoseconds. The units are `ps`, `ns`, `us`, `µs`, `ms` and `s`.
+///
+/// # Errors
+///
+/// The text is not a duration, or it is 213 days or more.
+pub fn duration_ps(text: &str) -> Result<u64, UnitError> {
+    duration(text, read(text, TIMES))
+}
+
+/// A duration in nanoseconds, with the units of [`duration_ps`].
+///
+/// # Errors
+///
+/// The text is not a duration, or it is 584 years or more.
+pub fn duration_ns(text: &str) -> Result<u64, UnitError> {
+    duration(text, read(text, TIMES).map(|ps| ps.saturating_add(500) / 1_000))
+}
+
+fn duration(text: &str, value: Option<u128>) -> Result<u64, UnitError> {
+    let error = || UnitError { text: text.to_owned(), quantity: "time", example: "50us" };
+    to_u64(value).ok_or_else(error)
+}
+
+fn to_u64(value: Option<u128>) -> Option<u64> {
+    value?.try_into().ok()
+}
+
+/// Names of units in lower case, and the value of each.
+type Units = &'static [(&'static [&'static str], u64)];
+
+const RATES: Units = &[
+    (&["", "bps"], 1),
+    (&["k", "kbps"], 1_000),
+    (&["m", "mbps"], 1_000_000),
+    (&["g", "gbps"], 1_000_000_000),
+    (&["t", "tbps"], 1_000_000_000_000),
+];
+const SIZES: Units = &[
+    (&["", "b"], 1),
+    (&["kb"], 1_000),
+    (&["mb"], 1_000_000),
+    (&["gb"], 1_000_000_000),
+    (&["k", "kib"], 1 << 10),
+    (&["m", "mib"], 1 << 20),
+    (&["g", "gib"], 1 << 30),
+];
+/// In picoseconds.
+const TIMES: Units = &[
+    (&["ps"], 1),
+    (&["ns"], 1_000),
+    (&["us", "µs", "μs"], 1_000_000),
+    (&["ms"], 1_000_000_000),
+    (&["s"], 1_000_000_000_000),
+];
+/// Decimal places that count. Further ones are below one picosecond, byte or bit per second.
+const PLACES: usize = 18;
+
+/// Integers only: floating-point numbers would round large values before their last digit.
+fn read(text: &str, units: Units) -> Option<u128> {
+    let text = text.trim();
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let end = text.find(|byte: char| !(byte.is_ascii_digit() || matches!(byte, '.' | '_')));
+    let (number, rest) = text.split_at(end.unwrap_or(text.len()));
+    let (exponent, unit) = split_exponent(rest)?;
+    let unit = unit.trim().to_lowercase();
+    let (_, scale) = units.iter().find(|(names, _)| names.contains(&unit.as_str()))?;
+    let number = number.replace('_', "");
+    let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
+    if fraction.contains('.') {
+        return None;
+    }
+    let fraction = fraction.get(..PLACES).unwrap_or(fraction);
+    let digits: u128 = [whole, fraction].concat().parse().ok()?;
+    let scaled = digits.checked_mul(u128::from(*scale))?;
+    let power = exponent.checked_sub(i32::try_from(fraction.len()).ok()?)?;
+    let factor = 10_u128.checked_pow(power.unsigned_abs())?;
+    if power >= 0 { scaled.checked_mul(factor) } else { Some(scaled.checked_add(factor / 2)? / factor) }
+}
+
+/// The exponent of `e3Gbps`, and what follows it.
+fn split_exponent(text: &str) -> Option<(i32, &str)> {
+    let Some(rest) = text.strip_prefix(['e', 'E']) else { return Some((0, text)) };
+    let digits = rest.strip_prefix(['+', '-']).unwrap_or(rest);
+    let sign = rest.len() - digits.len();
+    let end = digits.find(|byte: char| !byte.is_ascii_digit()).unwrap_or(digits.len());
+    let (exponent, unit) = rest.split_at(sign + end);
+    Some((exponent.parse().ok()?, unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString as _;
+
+    use super::*;
+
+    #[test]
+    fn all_accepted_forms() {
+        for (text, bits) in [
+            ("100Gbps", 100_000_000_000),
+            ("2.5 Gbps", 2_500_000_000),
+            ("10G", 10_000_000_000),
+            ("1500k", 1_500_000),
+            ("1T", 1_000_000_000_000),
+            ("9600", 9_600),
+            ("+.5M", 500_000),
+            ("5.Mbps", 5_000_000),
+            ("1e3M", 1_000_000_000),
+            ("25E-1 Kbps", 2_500),
+            ("0", 0),
+        ] {
+            assert_eq!(rate(text), Ok(bits), "{text}");
+        }
+        for (text, bytes) in [
+            ("400KB", 400_000),
+            ("9MiB", 9 << 20),
+            ("64K", 65_536),
+            ("1m", 1 << 20),
+            ("1G", 1 << 30),
+            ("1_000", 1_000),
+            ("64 B", 64),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for (text, ps) in [("1us", 1_000_000), ("0.5 µs", 500_000), ("0.5ps", 1), ("2.5ms", 2_500_000_000)] {
+            assert_eq!(duration_ps(text), Ok(ps), "{text}");
+        }
+        for (text, ns) in [("1.5us", 1_500), ("0s", 0), ("1499ps", 1), ("18446744073709551615ns", u64::MAX)] {
+            assert_eq!(duration_ns(text), Ok(ns), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_quantity_and_an_example() {
+        let message = |error: UnitError| error.to_string();
+        assert_eq!(message(rate("fast").unwrap_err()), "\"fast\" is not a rate; write for example 10Gbps");
+        assert_eq!(
+            message(size("1XB").unwrap_err()),
+            "\"1XB\" is not a size; write for example 64K, 400KB or 9MiB"
+        );
+        assert_eq!(message(duration_ns("1").unwrap_err()), "\"1\" is not a time; write for example 50us");
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            "Gbps",
+            "1 Gb",
+            "-1Gbps",
+            "1e300Gbps",
+            "1e",
+            "1e+",
+            "..Gbps",
+            "1.2.3G",
+            "_",
+            "_G",
+            "1G1",
+            "²",
+            "1e99999999999",
+            "20000000000Gbps",
+            "infG",
+            "nan",
+        ] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+        for text in ["K", "1 kB/s", "18446744073709551616", "99999999999999999999999999999999999999999G"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        for text in ["5", "5m", "1h", "18446744073709551616ns"] {
+            assert!(duration_ns(text).is_err(), "{text}");
+        }
+    }
+}
