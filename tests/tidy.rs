@@ -124,6 +124,13 @@ fn packet_transport_and_sim_own_no_clock_and_no_thread() {
 }
 
 #[test]
+fn the_readme_has_the_first_program() {
+    let program = read("examples/hello.rs");
+    let (_, code) = program.split_once("\n\n").expect("a comment, then the program");
+    assert!(read("README.md").contains(code), "README.md and examples/hello.rs differ");
+}
+
+#[test]
 fn every_dependency_is_explained() {
     let text = read("docs/dependencies.md");
     let mut wrong = Vec::new();

@@ -131,7 +131,7 @@ pub enum ConnectionError {
     #[error("the peer does not answer; is it running, and does UDP port 4791 reach it?")]
     Unreachable,
     /// The connection ended before it was used.
-    #[error("the connection is over")]
+    #[error("the connection has ended")]
     Disconnected,
     /// The time was over.
     #[error("nothing happened within the time given")]
@@ -150,7 +150,7 @@ impl From<ModifyQpError> for ConnectionError {
     }
 }
 
-/// What became of a connection, in the words of librdmacm.
+/// An event of a connection, named as in librdmacm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionEvent {
@@ -220,7 +220,7 @@ impl From<WaitFailure> for ConnectionError {
     }
 }
 
-/// Waits until connection management has what `look` asks it for.
+/// Waits until `look` finds something in connection management.
 fn wait_for<T>(
     context: &Context,
     timeout: Option<Duration>,
@@ -321,7 +321,7 @@ impl Context {
         Ok(connection)
     }
 
-    /// Asks for a connection without waiting: its events tell what becomes of it.
+    /// Asks for a connection without waiting for it: the next event of the connection is its outcome.
     ///
     /// # Errors
     ///
@@ -409,13 +409,42 @@ impl Context {
         Ok(DatagramService { destination, private_data: private_data.to_vec() })
     }
 
-    /// A port as operating systems give it to whoever connects.
+    /// A port from the range of ephemeral ports.
     fn ephemeral_port(&self) -> u16 {
         0xc000 | self.runtime().random_u64() as u16
     }
 }
 
 /// A service for datagrams that was found.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// const Q_KEY: u32 = 0x1234;
+/// let listener = far.listen(PortSpace::Udp, 7471)?;
+/// let server = std::thread::spawn(move || -> Result<QueuePair, ConnectionError> {
+///     let request = listener.accept_datagrams(None)?;
+///     let (pd, cq) = (far.alloc_pd()?, far.create_cq(16, None)?);
+///     let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
+///     qp.activate_datagram(Q_KEY)?;
+///     request.accept(&qp, b"here")?;
+///     Ok(qp)
+/// });
+///
+/// let parameters = ConnectionParameters::default().port_space(PortSpace::Udp);
+/// let service = near.resolve("192.0.2.2:7471".parse()?, &parameters, None)?;
+/// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+/// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
+/// qp.activate_datagram(Q_KEY)?;
+/// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(service.destination))?;
+/// # server.join().expect("no panic")?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct DatagramService {
     /// Where datagrams go.

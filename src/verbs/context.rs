@@ -240,6 +240,22 @@ fn largest_mtu(capabilities: &Capabilities, overhead: usize) -> Option<PathMtu> 
 }
 
 /// What `ibv_query_device` and `ibv_query_port` return.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// let attributes = near.query();
+/// println!("{}, MTU {:?}", attributes.capabilities.kind, attributes.active_mtu);
+/// for entry in near.gid_table() {
+///     println!("GID {}: {} ({:?})", entry.index, entry.address(), entry.gid_type);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceAttributes {
@@ -332,6 +348,25 @@ impl Context {
     }
 
     /// Makes the destination of UD sends: `ibv_create_ah` and the two numbers of the work request.
+    ///
+    /// ```
+    /// # use roce::device::memory::MemoryDevice;
+    /// # use roce::verbs::*;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+    /// # let near = Context::builder().attach(Box::new(near))?;
+    /// # let far = Context::builder().attach(Box::new(far))?;
+    /// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+    /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
+    /// qp.activate_datagram(0x1234)?;
+    /// // To a multicast group, which this queue pair receives as well.
+    /// let group = "239.1.2.3".parse()?;
+    /// qp.attach_multicast(group)?;
+    /// let to = near.create_address_handle(group, Qpn::MULTICAST, 0x1234, &PathOptions::default())?;
+    /// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(to))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -82,7 +82,7 @@ setters!(QueuePairOptions<'a> {
     recovery: impl Into<Option<Recovery>>,
 });
 
-/// What a peer must know to connect: how it is exchanged is the application's business.
+/// What a peer must know to connect. The application decides how it is exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Address of the device.
@@ -157,6 +157,44 @@ setters!(ConnectOptions {
 });
 
 /// A queue pair. Dropping the last handle destroys it in whatever state it is.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
+/// # let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
+/// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
+/// # let far_qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far_cq))?;
+/// # near_qp.connect(&far_qp.endpoint()?, &ConnectOptions::default())?;
+/// # far_qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
+/// // Received, written and read in the memory of the other side.
+/// let target = far_pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE)?;
+/// let local = near_pd.allocate(4096, Access::LOCAL_WRITE)?;
+/// let (remote_addr, rkey) = (target.addr(), target.rkey());
+/// local.write(0, b"hello")?;
+/// near_qp.post_send_list(&[
+///     SendWr::new(1, SendOp::Write { remote_addr, rkey }, &[local.element(0..5)]),
+///     SendWr::new(2, SendOp::Read { remote_addr, rkey }, &[local.element(100..105)]),
+/// ])?;
+/// let mut done = [Wc::default()];
+/// for wr_id in 1..=2 {
+///     near_cq.wait(&mut done, None)?;
+///     assert_eq!(done[0].result()?.wr_id, wr_id);
+/// }
+/// let mut text = [0; 5];
+/// local.read(100, &mut text)?;
+/// assert_eq!(&text, b"hello");
+///
+/// // The states, one by one, for what `connect` does not offer.
+/// assert_eq!(near_qp.query().map(|attributes| attributes.state), Some(QpState::Rts));
+/// near_qp.modify(&QpAttr::to_state(QpState::Err))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueuePair(Arc<QpInner>);
 
@@ -184,7 +222,7 @@ impl Drop for QpInner {
         nic.leave_all_groups(self.number);
         nic.release_source_ports(self.number);
         let destroyed = nic.engine.destroy_qp(self.number);
-        debug_assert!(destroyed.is_ok(), "nobody else destroys it: {destroyed:?}");
+        debug_assert!(destroyed.is_ok(), "only its last handle destroys it: {destroyed:?}");
     }
 }
 
@@ -396,7 +434,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// When it is no UD queue pair, or the device cannot join.
+    /// When it is not a UD queue pair, or the device cannot join.
     pub fn attach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
         self.runtime()
             .lock()

@@ -14,7 +14,37 @@ use super::{
 };
 use crate::cm::service::{CmService, bring_up};
 
-/// A port at which peers ask for connections. Dropping it refuses those that nobody took.
+/// A port at which peers ask for connections. Dropping it refuses the requests that were not fetched.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// use std::net::SocketAddr;
+///
+/// let listener = far.listen(PortSpace::Tcp, 7471)?;
+/// let server = std::thread::spawn(move || -> Result<Connection, ConnectionError> {
+///     let request = listener.accept(None)?;
+///     let context = &far;
+///     let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+///     let qp = pd.create_qp(&QueuePairOptions::new(request.qp_type(), &cq))?;
+///     let mut connection = request.accept(&qp, &ConnectionParameters::default().private_data(b"welcome"))?;
+///     connection.established(None)?;
+///     Ok(connection)
+/// });
+///
+/// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+/// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
+/// let peer: SocketAddr = "192.0.2.2:7471".parse()?;
+/// let connection = near.connect(peer, &qp, &ConnectionParameters::default())?;
+/// assert!(connection.private_data().starts_with(b"welcome"));
+/// # server.join().expect("no panic")?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct CmListener {
     pub(super) context: Context,
@@ -141,7 +171,7 @@ impl ConnectRequest {
         &self.request.request
     }
 
-    /// Accepts: brings the queue pair to RTS and tells the peer. The event ESTABLISHED follows.
+    /// Accepts: brings the queue pair to RTS and sends the REP. The event ESTABLISHED follows.
     ///
     /// # Errors
     ///
@@ -166,7 +196,7 @@ impl ConnectRequest {
         let (id, offer) = (self.request.id, parameters.offer(qp));
         with_cm(&self.context, |cm, now, nic| {
             let agreed = cm.manager.preview(id, &offer)?;
-            // Ready before the peer is told: its first packet may come at once.
+            // Ready before the REP is sent: the first packet of the peer may come at once.
             bring_up(now, nic, &preparation, &agreed)?;
             cm.adopt(id, Some(preparation));
             match cm.manager.accept(now, id, &offer, &parameters.private_data) {
