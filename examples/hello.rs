@@ -23,8 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut done = [Wc::default(); 1];
     near_cq.wait(&mut done, None)?;
+    done[0].result()?;
     let mut text = [0; 20];
     target.read(0, &mut text)?;
-    println!("{:?}: {}", done[0].status, String::from_utf8_lossy(&text));
+    println!("{}", String::from_utf8_lossy(&text));
     Ok(())
 }

@@ -129,19 +129,14 @@ fn pair(
         receive_faults: injector(faults[1], 2)?,
         capture: interfaces.into_iter().next().map(|file| Box::new(file) as _),
     };
-    let near = Context::builder().seed(Some(1)).options(options).attach(Box::new(near))?;
-    let far = Context::builder().seed(Some(2)).attach(Box::new(far))?;
+    let near = Context::builder().seed(1).options(options).attach(Box::new(near))?;
+    let far = Context::builder().seed(2).attach(Box::new(far))?;
     let (near, far) = (Side::new(near, qp_type)?, Side::new(far, qp_type)?);
     if qp_type == QpType::Ud {
         near.qp.activate_datagram(1)?;
         far.qp.activate_datagram(0x1122)?;
     } else {
-        let options = ConnectOptions {
-            path_mtu: PathMtu::Mtu256,
-            timeout: 12,
-            min_rnr_timer: 10,
-            ..ConnectOptions::default()
-        };
+        let options = ConnectOptions::default().path_mtu(PathMtu::Mtu256).timeout(12).min_rnr_timer(10);
         near.qp.connect(&far.qp.endpoint()?, &options)?;
         far.qp.connect(&near.qp.endpoint()?, &options)?;
     }

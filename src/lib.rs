@@ -4,8 +4,18 @@
 //! flow-hash source port and the ICRC) on a real wire from user space, by default over a plain UDP socket, without
 //! a kernel module and without root.
 //!
-//! [`verbs`] is what applications program against, after libibverbs. Underneath, a `driver` joins one
-//! engine of `roce-transport` to one device of [`device`].
+//! A first program: one side writes into the memory of the other, over UDP on the loopback interface.
+//!
+#![doc = concat!("```no_run\n", include_str!("../examples/hello.rs"), "```")]
+//!
+//! [`verbs`] is what applications program against, after libibverbs and librdmacm. [`device`] has the devices, and the trait
+//! for one's own. [`tcp`] is TCP from the address of a device, and [`observe`] has the counters.
+//!
+//! The library decides nothing of the protocol: that is the engine's, [`transport`], which owns no socket, clock or
+//! thread. It starts one thread for each [`Context`](verbs::Context), which serves peers while the application does not.
+
+#[macro_use]
+mod setters;
 
 mod cm;
 mod driver;
@@ -15,3 +25,4 @@ pub mod tcp;
 pub mod verbs;
 
 pub use roce_device as device;
+pub use {roce_packet as packet, roce_transport as transport};

@@ -13,7 +13,7 @@ use crate::driver::wake::wait_readable;
 use crate::verbs::{Context, GidEntry};
 
 /// How long connecting may take on a TCP of our own.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long dropping a connection waits for the peer to have taken everything.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -44,40 +44,40 @@ impl Tcp {
     ///
     /// # Errors
     ///
-    /// Nobody answers, or nobody listens there, or the device has no address of that family.
+    /// The peer does not answer or does not listen there, or the device has no address of that family.
     pub fn connect(context: &Context, peer: SocketAddr) -> io::Result<Self> {
         if !has_own_tcp(context) {
             return Self::try_from(TcpStream::connect(peer)?);
         }
-        Self::connect_own(context, peer, CONNECT_PATIENCE)
+        Self::connect_own(context, peer, CONNECT_TIMEOUT)
     }
 
-    /// The same, but only for so long.
+    /// The same, with a limit of time.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect); `TimedOut` when the time is over. A time of zero is refused.
-    pub fn connect_within(context: &Context, peer: SocketAddr, patience: Duration) -> io::Result<Self> {
+    /// As [`connect`](Self::connect); `TimedOut` when the time is over. A time of zero is an error.
+    pub fn connect_within(context: &Context, peer: SocketAddr, timeout: Duration) -> io::Result<Self> {
         if !has_own_tcp(context) {
-            return Self::try_from(TcpStream::connect_timeout(&peer, patience)?);
+            return Self::try_from(TcpStream::connect_timeout(&peer, timeout)?);
         }
-        Self::connect_own(context, peer, patience)
+        Self::connect_own(context, peer, timeout)
     }
 
-    fn connect_own(context: &Context, peer: SocketAddr, patience: Duration) -> io::Result<Self> {
+    fn connect_own(context: &Context, peer: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let id = until(context, None, |tcp, now| tcp.connect(now, peer))?;
         let connection = Connection::new(context, id);
-        until(context, Some(patience), |tcp, now| tcp.check_connected(now, id))?;
+        until(context, Some(timeout), |tcp, now| tcp.check_connected(now, id))?;
         Ok(Self { transport: Transport::Own(connection), peer })
     }
 
-    /// Who is on the other side.
+    /// The address and port of the peer.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
     }
 
-    /// How long [`Read::read`] waits before it fails with `WouldBlock` or `TimedOut`; `None` for ever.
+    /// How long [`Read::read`] waits before it fails with `WouldBlock` or `TimedOut`; `None` means without end.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Tcp {
         }
     }
 
-    /// How long [`Write::write`] waits before it fails with `WouldBlock` or `TimedOut`; `None` for ever.
+    /// How long [`Write::write`] waits before it fails with `WouldBlock` or `TimedOut`; `None` means without end.
     ///
     /// # Errors
     ///
@@ -179,8 +179,8 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let Self { context, id, .. } = self;
         if !std::thread::panicking() {
-            // The process may end with the device, and nobody sends again then. A peer that does not take it in
-            // time does not get it.
+            // The process may end with the device, and then nothing is sent again. A peer that does not take the data in
+            // time does not get them.
             let _ = until(context, Some(LINGER), |tcp, _| match tcp.unacknowledged(*id) {
                 0 => Ok(()),
                 _ => Err(io::ErrorKind::WouldBlock.into()),

@@ -263,6 +263,13 @@ fn the_picture_of_the_house_shows_the_crates() {
 }
 
 #[test]
+fn the_readme_has_the_first_program() {
+    let program = read("examples/hello.rs");
+    let (_, code) = program.split_once("\n\n").expect("a comment, then the program");
+    assert!(read("README.md").contains(code), "README.md and examples/hello.rs differ");
+}
+
+#[test]
 fn every_dependency_is_explained() {
     let text = read("docs/dependencies.md");
     let mut wrong = Vec::new();

@@ -93,6 +93,18 @@ with qp, rqp (order of appearance), psn, rpsn (from the first one seen), opcode 
 number), pass (which time this PSN is seen), len (bytes from BTH to ICRC), chance, times, after, until;
 and action drop, dup, reorder, corrupt, ecn, force-ecn, clear-ecn, clear-dscp, delay:TIME or deliver.";
 
+/// Sets an option if it was given.
+pub(super) fn set<T>(
+    builder: ContextBuilder,
+    value: Option<T>,
+    setter: impl FnOnce(ContextBuilder, T) -> ContextBuilder,
+) -> ContextBuilder {
+    match value {
+        Some(value) => setter(builder, value),
+        None => builder,
+    }
+}
+
 impl DeviceArgs {
     /// Opens the device: the one asked for, or `default`.
     pub(super) fn open(&self, default: impl FnOnce() -> anyhow::Result<String>) -> anyhow::Result<Context> {
@@ -102,9 +114,11 @@ impl DeviceArgs {
 
     /// What a context on this device is made with.
     pub(super) fn builder(&self) -> ContextBuilder {
-        let builder = Context::builder().seed(self.seed).window(self.window);
-        let builder = builder.congestion(self.congestion.clone()).line_rate(self.line_rate);
-        let builder = builder.recovery(self.recovery);
+        let builder = set(Context::builder(), self.seed, ContextBuilder::seed);
+        let builder = set(builder, self.window, ContextBuilder::window);
+        let builder = set(builder, self.congestion.clone(), ContextBuilder::congestion);
+        let builder = set(builder, self.line_rate, ContextBuilder::line_rate);
+        let builder = set(builder, self.recovery, ContextBuilder::recovery);
         // Whoever sets the variable decides; without it `roce stat` shows every command.
         if std::env::var_os("ROCE_STAT").is_some() { builder } else { builder.publish(true) }
     }

@@ -12,10 +12,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 
+use super::common::set;
 use super::measure::{print_columns, print_row};
 use super::terminal::{Output, Paint};
 use operations::{OPERATIONS, Outcome};
-use roce::verbs::Context;
+use roce::verbs::{Context, ContextBuilder};
 use roce_device::OpenOptions;
 use roce_device::pcap::CaptureFile;
 use roce_tools::exchange::Exchange;
@@ -217,7 +218,9 @@ impl<'a> Demo<'a> {
             capture: capture.map(|file| Box::new(file) as _),
             ..OpenOptions::default()
         };
-        let context = Context::builder().seed(self.args.seed).options(options).open(&self.spec(true))?;
+        let context = set(Context::builder(), self.args.seed, ContextBuilder::seed)
+            .options(options)
+            .open(&self.spec(true))?;
         let mut world = World::new(context)?;
         self.order(&Order::Connect(world.introduction()?))?;
         world.connect(&theirs)?;
@@ -295,7 +298,7 @@ impl<'a> Demo<'a> {
         let address = self.listener.local_addr().context("asking for the TCP port")?;
         self.order(&Order::Serve { device: self.spec(false), address })?;
         let exchange = Exchange::accept_from(&self.listener)?;
-        let context = Context::builder().seed(self.args.seed).open(&self.spec(true))?;
+        let context = set(Context::builder(), self.args.seed, ContextBuilder::seed).open(&self.spec(true))?;
         let path_mtu = context.largest_path_mtu().context("the link carries no path MTU")?.bytes();
         let plan = Plan {
             tool,

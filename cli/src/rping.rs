@@ -92,7 +92,7 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     output.flush()?;
     loop {
         let request = listener.accept(None)?;
-        let (peer, _) = request.peer();
+        let peer = request.peer().ip();
         let verbose = args.verbose;
         let outcome = rping_serve(&context, request, &mut |ping| {
             if verbose {

@@ -50,7 +50,7 @@ impl Link {
         if !found.is_up() {
             return Err(unsuitable(format!("{name} is down; `ip link set dev {name} up` starts it")));
         }
-        let fail = |source| OpenError::System { spec: spec.to_owned(), step: "ask for the MTU", source };
+        let fail = |error| OpenError::System { spec: spec.to_owned(), step: "ask for the MTU", error };
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(fail)?;
         let mtu = link_mtu(&socket, name).map_err(fail)?;
         let (rx_queues, tx_queues) = queues(&socket, name);

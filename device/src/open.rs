@@ -231,7 +231,7 @@ pub enum OpenError {
     },
     /// This user may not do that.
     #[error(
-        "device `{spec}`: cannot {step}: {source}; it takes {privilege}. Without any privilege there is \
+        "device `{spec}`: cannot {step}: {error}; it takes {privilege}. Without any privilege there is \
          `--device udp:ADDRESS`"
     )]
     Privilege {
@@ -242,17 +242,17 @@ pub enum OpenError {
         /// Who may do it.
         privilege: &'static str,
         /// What the operating system said.
-        source: io::Error,
+        error: io::Error,
     },
     /// The operating system refused something.
-    #[error("device `{spec}`: cannot {step}: {source}")]
+    #[error("device `{spec}`: cannot {step}: {error}")]
     System {
         /// What was asked for.
         spec: String,
         /// What did not work.
         step: &'static str,
         /// What the operating system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 

@@ -220,7 +220,7 @@ impl CmService {
                     self.take_datagram(now, slot, wc);
                 }
                 if let Err(error) = self.post_receive(nic, slot) {
-                    tracing::error!(%error, "queue pair 1 takes no receive");
+                    tracing::error!(%error, "queue pair 1 cannot take a receive");
                 }
             }
             if count < done.len() {
@@ -249,7 +249,7 @@ impl CmService {
         match nic.bind_source_port(Qpn::GSI, &path, flow::rxe_qpn_port(Qpn::GSI)) {
             Ok(port) => path.source_port = port,
             Err(error) => {
-                tracing::debug!(%error, "no way to send a message of connection management");
+                tracing::debug!(%error, "a message of connection management cannot be sent");
                 self.not_posted += 1;
                 return;
             }
@@ -257,7 +257,7 @@ impl CmService {
         let to = UdDestination { path, remote_qpn: transmit.remote_qpn, remote_qkey: GSI_Q_KEY };
         let wr = SendWr::inline(0, SendOp::Send, &transmit.mad[..]).with_flags(SendFlags::empty()).to(to);
         if let Err(error) = nic.engine.post_send(now, Qpn::GSI, &wr) {
-            tracing::debug!(%error, "queue pair 1 takes no more");
+            tracing::debug!(%error, "queue pair 1 cannot take a send");
             self.not_posted += 1;
         }
     }
@@ -369,11 +369,11 @@ impl CmService {
         self.listeners.insert(service_id, Listener::default());
     }
 
-    /// Takes no more requests, and refuses those that the application has not fetched.
+    /// Stops listening, and refuses the requests that the application has not fetched.
     pub(crate) fn close_listener(&mut self, now: Instant, service_id: ServiceId) {
         let Some(mut listener) = self.listeners.remove(&service_id) else { return };
         self.wakers.released.append(&mut listener.wakers);
-        // The manager has a listener for every one here.
+        // The manager knows every listener of this table.
         let _ = self.manager.unlisten(service_id);
         for request in listener.requests {
             let _ = self.manager.reject(now, request.id, RejReason::INVALID_SERVICE_ID, &[]);
@@ -616,7 +616,7 @@ mod tests {
         mad
     }
 
-    /// A listener with connection management that nobody serves but the test.
+    /// A listener with connection management that only the test serves.
     fn with_listener(work: impl FnOnce(&mut CmService, Instant, &mut Nic)) {
         let (device, _peer) = MemoryDevice::pair(OWN, PEER).unwrap();
         let mut nic = Nic::new(Engine::new(EngineConfig::from_number(7)), Box::new(device));

@@ -14,8 +14,7 @@ use std::net::IpAddr;
 
 use roce_transport::{Engine, Instant, TxSlot, Verdict};
 
-use crate::device::Clock;
-use crate::device::Device;
+use crate::device::{Clock, Device};
 use holders::Holders;
 
 pub(crate) use groups::GroupError;
@@ -30,7 +29,7 @@ pub(crate) struct Nic {
     pub(crate) engine: Engine,
     device: Box<dyn Device>,
     clock: Clock,
-    /// The device took no more datagrams at the last try.
+    /// The device had no room for a datagram at the last try.
     device_full: bool,
     /// The first error of the device that will not go away by itself. From then on the device is left alone.
     failure: Option<io::Error>,

@@ -9,6 +9,7 @@ use super::Nic;
 
 /// A line of the GID table, as `show_gids` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GidEntry {
     /// The index that [`PathOptions::sgid_index`] takes.
     pub index: usize,
@@ -43,6 +44,7 @@ pub(crate) fn gid_table(addresses: &[IpAddr], carries_ethernet: bool) -> Vec<Gid
 
 /// Options of a path beyond its two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathOptions {
     /// Index into the GID table of the GID to send from; it also chooses between RoCE v1 and v2. Without it, the
     /// first address of the same kind as the destination is used, with RoCE v2.
@@ -62,6 +64,14 @@ impl Default for PathOptions {
         Self { sgid_index: None, traffic_class: 2, hop_limit: 64, flow_label: 0, source_port: None }
     }
 }
+
+setters!(PathOptions {
+    sgid_index: impl Into<Option<usize>>,
+    traffic_class: u8,
+    hop_limit: u8,
+    flow_label: u32,
+    source_port: impl Into<Option<u16>>,
+});
 
 /// Whether two addresses are of one IP version, and both or neither link-local.
 fn fits(source: IpAddr, destination: IpAddr) -> bool {

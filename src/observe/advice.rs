@@ -37,7 +37,7 @@ const fn towards_the_peer(cause: Cause) -> Option<&'static str> {
         }
         Cause::RnrRetries => {
             "the peer had no receive posted for too long: post more of them there before this side sends, or set \
-             rnr_retry to 7, which waits for ever"
+             rnr_retry to 7, which waits without end"
         }
         Cause::NakInvalidRequest => {
             "the peer takes the request for illegal: check that its receive is long enough, that its queue pair allows \
@@ -51,11 +51,11 @@ const fn towards_the_peer(cause: Cause) -> Option<&'static str> {
             "the receive that the peer had posted is faulty: look there for LOC_PROT_ERR and correct its lkey or range"
         }
         Cause::NakUnknown => {
-            "the peer speaks of an error that this transport does not have: record it with --pcap and look at the NAK \
+            "the peer reports an error that this transport does not have: record it with --pcap and look at the NAK \
              with `roce dissect`"
         }
         Cause::UnexpectedResponse => {
-            "what answered does not keep to the protocol: record it with --pcap and look at the last response with \
+            "the response does not keep to the protocol: record it with --pcap and look at the last response with \
              `roce dissect`"
         }
         Cause::ResponseLength => {

@@ -48,7 +48,7 @@ impl Runtime {
             state.background_sleeps_until = Some(now.plus_nanos(timeout.as_nanos() as u64));
             (timeout, state.nic.failure().is_some())
         };
-        // A device that failed may be readable for ever, and has nothing to give.
+        // The descriptor of a device that failed may stay readable, and there is nothing to receive.
         let device = self.device_descriptor.as_ref().filter(|_| watch_device && !has_failed);
         if watch_device && self.device_descriptor.is_none() {
             timeout = timeout.min(BACK_OFF);

@@ -10,6 +10,36 @@ use super::{CompletionQueue, VerbsError};
 /// A completion queue that tasks wait for. It needs the context's background thread, and no particular runtime.
 ///
 /// While a task waits, the events of the queue go to the task instead of the channel of the queue, if it has one.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
+/// # let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
+/// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
+/// # let far_qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far_cq))?;
+/// # near_qp.connect(&far_qp.endpoint()?, &ConnectOptions::default())?;
+/// # far_qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
+/// let buffer = far_pd.allocate(4096, Access::LOCAL_WRITE)?;
+/// far_qp.post_recv(&RecvWr { wr_id: 7, elements: &[buffer.element(0..4096)] })?;
+/// near_qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello"))?;
+///
+/// let queue = AsyncCompletionQueue::new(far_cq);
+/// let receive = async {
+///     let mut done = [Wc::default()];
+///     queue.poll(&mut done).await?;
+///     Ok::<_, VerbsError>(done[0])
+/// };
+/// // Any other runtime does as well.
+/// let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// assert_eq!(runtime.block_on(receive)?.result()?.byte_len, 5);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct AsyncCompletionQueue {
     cq: CompletionQueue,

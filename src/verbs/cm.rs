@@ -3,14 +3,15 @@
 mod connection;
 mod requests;
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use roce_packet::mad::{IpCm, PortSpace, RejReason, ServiceId, SidrStatus, TransportService};
-use roce_packet::{PathMtu, Qpn, RnrTimer, flow};
+use roce_packet::{PathMtu, Qpn, flow};
 use roce_transport::cm::{CmConnect, CmError, CmEvent, CmListen, CmOffer, CmResolve, CmTiming};
 use roce_transport::{Access, ModifyQpError, QpAttr, QpState, QpType, UdDestination};
 
+use super::qp::rnr_timer;
 use super::{Context, PathOptions, QueuePair, VerbsError};
 use crate::cm::service::{BACKLOG, CmService, ConnectionNotice, Preparation};
 use crate::driver::Nic;
@@ -20,7 +21,14 @@ pub use connection::Connection;
 pub use requests::{CmListener, ConnectRequest, DatagramRequest};
 
 /// What a connection is asked for or accepted with: `rdma_conn_param`, and what librdmacm takes from the kernel.
+///
+/// ```
+/// use roce::verbs::{ConnectionParameters, PathMtu};
+///
+/// let parameters = ConnectionParameters::default().path_mtu(PathMtu::Mtu4096).private_data(b"version 1");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ConnectionParameters {
     /// Bytes for the peer's application: 56 when connecting, 196 when accepting.
     pub private_data: Vec<u8>,
@@ -28,21 +36,21 @@ pub struct ConnectionParameters {
     pub responder_resources: u8,
     /// READs and atomics to have under way at once.
     pub initiator_depth: u8,
-    /// How often a lost packet is sent again, 0 to 7. Only whoever connects decides.
+    /// How often a lost packet is sent again, 0 to 7. Only the connecting side decides.
     pub retry_count: u8,
-    /// How often the peer is to retry after "not ready"; 7 is for ever.
+    /// How often the peer is to retry after "not ready"; 7 means without end.
     pub rnr_retry_count: u8,
-    /// The delay that RNR NAKs ask for, as a code of 0 to 31.
+    /// The delay that RNR NAKs ask for, as a code from 0 to 31.
     pub min_rnr_timer: u8,
-    /// Path MTU. Only whoever connects decides.
+    /// Path MTU. Only the connecting side decides.
     pub path_mtu: PathMtu,
     /// What the peer may do.
     pub access: Access,
-    /// Traffic class, hop limit, GID. Only whoever connects decides.
+    /// Traffic class, hop limit, GID. Only the connecting side decides.
     pub path: PathOptions,
-    /// Repetition of messages. Only whoever connects decides.
+    /// Repetition of messages. Only the connecting side decides.
     pub timing: CmTiming,
-    /// The port space of the listener. Only whoever connects decides.
+    /// The port space of the listener. Only the connecting side decides.
     pub port_space: PortSpace,
 }
 
@@ -64,6 +72,20 @@ impl Default for ConnectionParameters {
     }
 }
 
+setters!(ConnectionParameters {
+    private_data: impl Into<Vec<u8>>,
+    responder_resources: u8,
+    initiator_depth: u8,
+    retry_count: u8,
+    rnr_retry_count: u8,
+    min_rnr_timer: u8,
+    path_mtu: PathMtu,
+    access: Access,
+    path: PathOptions,
+    timing: CmTiming,
+    port_space: PortSpace,
+});
+
 impl ConnectionParameters {
     fn offer(&self, qp: &QueuePair) -> CmOffer {
         CmOffer {
@@ -76,9 +98,8 @@ impl ConnectionParameters {
         }
     }
 
-    fn preparation(&self, qp: &QueuePair) -> Preparation {
-        let min_rnr_timer = RnrTimer::new(self.min_rnr_timer & 31).unwrap_or_default();
-        Preparation { qpn: qp.number(), min_rnr_timer }
+    fn preparation(&self, qp: &QueuePair) -> Result<Preparation, ModifyQpError> {
+        Ok(Preparation { qpn: qp.number(), min_rnr_timer: rnr_timer(self.min_rnr_timer)? })
     }
 }
 
@@ -110,7 +131,7 @@ pub enum ConnectionError {
     #[error("the peer does not answer; is it running, and does UDP port 4791 reach it?")]
     Unreachable,
     /// The connection ended before it was used.
-    #[error("the connection is over")]
+    #[error("the connection has ended")]
     Disconnected,
     /// The time was over.
     #[error("nothing happened within the time given")]
@@ -129,7 +150,7 @@ impl From<ModifyQpError> for ConnectionError {
     }
 }
 
-/// What became of a connection, in the words of librdmacm.
+/// An event of a connection, named as in librdmacm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionEvent {
@@ -199,7 +220,7 @@ impl From<WaitFailure> for ConnectionError {
     }
 }
 
-/// Waits until connection management has what `look` asks it for.
+/// Waits until `look` finds something in connection management.
 fn wait_for<T>(
     context: &Context,
     timeout: Option<Duration>,
@@ -268,19 +289,18 @@ impl Context {
         Ok(CmListener { context: self.clone(), port_space, port })
     }
 
-    /// Connects a queue pair to whoever listens there, and waits until both ends may send.
+    /// Connects a queue pair to the listener at this address and port, and waits until both ends may send.
     ///
     /// # Errors
     ///
     /// When the peer refuses or does not answer, or the queue pair is not one in RESET or INIT of RC or UC.
     pub fn connect(
         &self,
-        peer: IpAddr,
-        port: u16,
+        peer: SocketAddr,
         qp: &QueuePair,
         parameters: &ConnectionParameters,
     ) -> Result<Connection, ConnectionError> {
-        let mut connection = self.start_connect(peer, port, qp, parameters)?;
+        let mut connection = self.start_connect(peer, qp, parameters)?;
         connection.established(None)?;
         Ok(connection)
     }
@@ -292,52 +312,51 @@ impl Context {
     /// As [`connect`](Self::connect).
     pub async fn connect_async(
         &self,
-        peer: IpAddr,
-        port: u16,
+        peer: SocketAddr,
         qp: &QueuePair,
         parameters: &ConnectionParameters,
     ) -> Result<Connection, ConnectionError> {
-        let mut connection = self.start_connect(peer, port, qp, parameters)?;
+        let mut connection = self.start_connect(peer, qp, parameters)?;
         connection.established_async().await?;
         Ok(connection)
     }
 
-    /// Asks for a connection without waiting: its events tell what becomes of it.
+    /// Asks for a connection without waiting for it: the next event of the connection is its outcome.
     ///
     /// # Errors
     ///
     /// When the queue pair is not one in RESET or INIT of RC or UC, or the peer cannot be reached from here.
     pub fn start_connect(
         &self,
-        peer: IpAddr,
-        port: u16,
+        peer: SocketAddr,
         qp: &QueuePair,
         parameters: &ConnectionParameters,
     ) -> Result<Connection, ConnectionError> {
         self.check_path_mtu(parameters.path_mtu)?;
+        let preparation = parameters.preparation(qp)?;
         initialise(self, qp, parameters.access)?;
         let source_port = self.ephemeral_port();
         let transport = if qp.qp_type() == QpType::Uc { TransportService::Uc } else { TransportService::Rc };
         let id = with_cm(self, |cm, now, nic| {
             let path = nic
-                .path_to(peer, Qpn::GSI, (Qpn::GSI, Qpn::GSI), &parameters.path)
+                .path_to(peer.ip(), Qpn::GSI, (Qpn::GSI, Qpn::GSI), &parameters.path)
                 .map_err(VerbsError::io("making a path to the peer"))?;
             let id = cm.manager.connect(
                 now,
                 &CmConnect {
                     path,
-                    service_id: ServiceId::of_port(parameters.port_space, port),
+                    service_id: ServiceId::of_port(parameters.port_space, peer.port()),
                     transport,
                     offer: parameters.offer(qp),
                     path_mtu: parameters.path_mtu,
-                    flow_label: flow::rdma_cm_flow_label(source_port, port),
+                    flow_label: flow::rdma_cm_flow_label(source_port, peer.port()),
                     retry_count: parameters.retry_count,
                     timing: parameters.timing,
                     ip_cm: Some(IpCm { source_port, source: path.source, destination: path.destination }),
                     private_data: &parameters.private_data,
                 },
             )?;
-            cm.adopt(id, Some(parameters.preparation(qp)));
+            cm.adopt(id, Some(preparation));
             Ok(id)
         })?;
         Ok(Connection::new(self, id, qp))
@@ -350,17 +369,16 @@ impl Context {
     /// When the peer refuses, does not answer, or cannot be reached from here.
     pub fn resolve(
         &self,
-        peer: IpAddr,
-        port: u16,
+        peer: SocketAddr,
         parameters: &ConnectionParameters,
         timeout: Option<Duration>,
     ) -> Result<DatagramService, ConnectionError> {
         let source_port = self.ephemeral_port();
         let id = with_cm(self, |cm, now, nic| {
             let path = nic
-                .path_to(peer, Qpn::GSI, (Qpn::GSI, Qpn::GSI), &parameters.path)
+                .path_to(peer.ip(), Qpn::GSI, (Qpn::GSI, Qpn::GSI), &parameters.path)
                 .map_err(VerbsError::io("making a path to the peer"))?;
-            let service_id = ServiceId::of_port(parameters.port_space, port);
+            let service_id = ServiceId::of_port(parameters.port_space, peer.port());
             let ip_cm = IpCm { source_port, source: path.source, destination: path.destination };
             let question = CmResolve {
                 path,
@@ -387,17 +405,46 @@ impl Context {
             }
             _ => return Err(ConnectionError::Unreachable),
         };
-        let destination = self.create_address_handle(peer, qpn, q_key, &parameters.path)?;
+        let destination = self.create_address_handle(peer.ip(), qpn, q_key, &parameters.path)?;
         Ok(DatagramService { destination, private_data: private_data.to_vec() })
     }
 
-    /// A port as operating systems give it to whoever connects.
+    /// A port from the range of ephemeral ports.
     fn ephemeral_port(&self) -> u16 {
         0xc000 | self.runtime().random_u64() as u16
     }
 }
 
 /// A service for datagrams that was found.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// const Q_KEY: u32 = 0x1234;
+/// let listener = far.listen(PortSpace::Udp, 7471)?;
+/// let server = std::thread::spawn(move || -> Result<QueuePair, ConnectionError> {
+///     let request = listener.accept_datagrams(None)?;
+///     let (pd, cq) = (far.alloc_pd()?, far.create_cq(16, None)?);
+///     let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
+///     qp.activate_datagram(Q_KEY)?;
+///     request.accept(&qp, b"here")?;
+///     Ok(qp)
+/// });
+///
+/// let parameters = ConnectionParameters::default().port_space(PortSpace::Udp);
+/// let service = near.resolve("192.0.2.2:7471".parse()?, &parameters, None)?;
+/// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+/// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
+/// qp.activate_datagram(Q_KEY)?;
+/// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(service.destination))?;
+/// # server.join().expect("no panic")?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct DatagramService {
     /// Where datagrams go.

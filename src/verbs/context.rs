@@ -1,5 +1,6 @@
 //! An open device.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -23,14 +24,33 @@ const OVERHEAD_V6: usize = 40 + 8 + 12 + 16 + 4 + 4;
 #[derive(Clone, Debug)]
 pub struct Context(Arc<Handle>);
 
+/// Changes settings of the engine.
+type Tune = Box<dyn FnOnce(&mut EngineConfig) + Send>;
+
 /// How a context is opened.
-#[derive(Debug)]
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use roce::verbs::Context;
+///
+/// # fn main() -> Result<(), roce::verbs::VerbsError> {
+/// let most = 8;
+/// let context = Context::builder()
+///     .spin(Duration::ZERO)
+///     .window(256)
+///     .tune(move |config| config.max_qp = most)
+///     .open("udp:127.0.0.1,port=0")?;
+/// assert_eq!(context.query().limits.max_qp, most);
+/// # Ok(())
+/// # }
+/// ```
 pub struct ContextBuilder {
     seed: Option<u64>,
     spin: Duration,
     background: bool,
     options: OpenOptions,
-    tune: Option<fn(&mut EngineConfig)>,
+    tune: Option<Tune>,
     process_slot: u8,
     window: Option<u32>,
     publish: bool,
@@ -57,11 +77,17 @@ impl Default for ContextBuilder {
     }
 }
 
+impl fmt::Debug for ContextBuilder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ContextBuilder").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
 impl ContextBuilder {
-    /// Makes queue pair numbers, keys and PSNs repeatable. Without it nobody can guess them.
+    /// Makes queue pair numbers, keys and PSNs repeatable. Without it they cannot be guessed.
     #[must_use]
-    pub fn seed(mut self, seed: Option<u64>) -> Self {
-        self.seed = seed;
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
         self
     }
 
@@ -88,8 +114,8 @@ impl ContextBuilder {
 
     /// The most PSNs that a queue pair leaves unacknowledged.
     #[must_use]
-    pub fn window(mut self, packets: Option<u32>) -> Self {
-        self.window = packets;
+    pub fn window(mut self, packets: u32) -> Self {
+        self.window = Some(packets);
         self
     }
 
@@ -105,30 +131,30 @@ impl ContextBuilder {
     /// The congestion control of RC and UC queue pairs that have none of their own, and how marked packets are answered: what
     /// [`Congestion::parse`] gives. Without it nothing controls rates, and marks are answered as ConnectX does.
     #[must_use]
-    pub fn congestion(mut self, congestion: Option<(Congestion, NotificationPoint)>) -> Self {
-        self.congestion = congestion;
+    pub fn congestion(mut self, congestion: (Congestion, NotificationPoint)) -> Self {
+        self.congestion = Some(congestion);
         self
     }
 
     /// What the link carries, where congestion control begins; 100 Gb/s unless said otherwise.
     #[must_use]
-    pub fn line_rate(mut self, line_rate: Option<Rate>) -> Self {
-        self.line_rate = line_rate;
+    pub fn line_rate(mut self, line_rate: Rate) -> Self {
+        self.line_rate = Some(line_rate);
         self
     }
 
     /// How RC queue pairs that say nothing else make up for losses; go-back-N unless said otherwise. Selective repeat is for
     /// our own peers only, and both ends have to be set so.
     #[must_use]
-    pub fn recovery(mut self, recovery: Option<Recovery>) -> Self {
-        self.recovery = recovery;
+    pub fn recovery(mut self, recovery: Recovery) -> Self {
+        self.recovery = Some(recovery);
         self
     }
 
     /// Changes further settings of the engine.
     #[must_use]
-    pub fn tune(mut self, tune: fn(&mut EngineConfig)) -> Self {
-        self.tune = Some(tune);
+    pub fn tune(mut self, tune: impl FnOnce(&mut EngineConfig) + Send + 'static) -> Self {
+        self.tune = Some(Box::new(tune));
         self
     }
 
@@ -177,7 +203,7 @@ impl ContextBuilder {
     }
 
     /// The engine's settings. Its secret comes from the operating system unless a seed was given.
-    fn engine_config(&self, random: &mut fastrand::Rng, capabilities: &Capabilities) -> EngineConfig {
+    fn engine_config(&mut self, random: &mut fastrand::Rng, capabilities: &Capabilities) -> EngineConfig {
         let mut seed = [0; 32];
         let secret = if self.seed.is_none() { fill_from_system(&mut seed) } else { false };
         if !secret {
@@ -197,7 +223,7 @@ impl ContextBuilder {
         }
         config.line_rate = self.line_rate.unwrap_or(config.line_rate);
         config.recovery = self.recovery.unwrap_or(config.recovery);
-        if let Some(tune) = self.tune {
+        if let Some(tune) = self.tune.take() {
             tune(&mut config);
         }
         config
@@ -213,8 +239,25 @@ fn largest_mtu(capabilities: &Capabilities, overhead: usize) -> Option<PathMtu> 
     PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= capabilities.link_mtu)
 }
 
-/// What `ibv_query_device` and `ibv_query_port` tell.
+/// What `ibv_query_device` and `ibv_query_port` return.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// let attributes = near.query();
+/// println!("{}, MTU {:?}", attributes.capabilities.kind, attributes.active_mtu);
+/// for entry in near.gid_table() {
+///     println!("GID {}: {} ({:?})", entry.index, entry.address(), entry.gid_type);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DeviceAttributes {
     /// What the device underneath can do.
     pub capabilities: Capabilities,
@@ -305,6 +348,25 @@ impl Context {
     }
 
     /// Makes the destination of UD sends: `ibv_create_ah` and the two numbers of the work request.
+    ///
+    /// ```
+    /// # use roce::device::memory::MemoryDevice;
+    /// # use roce::verbs::*;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+    /// # let near = Context::builder().attach(Box::new(near))?;
+    /// # let far = Context::builder().attach(Box::new(far))?;
+    /// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+    /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
+    /// qp.activate_datagram(0x1234)?;
+    /// // To a multicast group, which this queue pair receives as well.
+    /// let group = "239.1.2.3".parse()?;
+    /// qp.attach_multicast(group)?;
+    /// let to = near.create_address_handle(group, Qpn::MULTICAST, 0x1234, &PathOptions::default())?;
+    /// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(to))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -9,7 +9,8 @@ use roce_transport::{
 
 use crate::driver::GroupError;
 
-/// Why a verb did nothing. Each variant says what it was about; its source says what was wrong.
+/// Why a verb did nothing. The text says what it was about and what was wrong; so no variant has a source, whose text a
+/// report of the whole chain would repeat.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
@@ -17,41 +18,41 @@ pub enum VerbsError {
     #[error(transparent)]
     Open(#[from] crate::device::OpenError),
     /// The operating system refused something.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     Io {
         /// What was attempted.
         what: &'static str,
         /// The operating system's answer.
-        source: io::Error,
+        error: io::Error,
     },
     /// The device failed earlier and moves nothing any more.
     #[error("the device failed: {0}; close this context and open it again")]
     DeviceFailed(String),
     /// A protection domain.
     #[error("protection domain: {0}")]
-    Pd(#[from] PdError),
+    Pd(PdError),
     /// A memory region.
     #[error("memory region: {0}")]
-    Register(#[from] RegisterError),
+    Register(RegisterError),
     /// A memory key.
     #[error("memory key: {0}")]
     Key(KeyError),
     /// A completion queue.
     #[error("completion queue: {0}")]
-    Cq(#[from] CqError),
+    Cq(CqError),
     /// A shared receive queue.
     #[error("shared receive queue: {0}")]
-    Srq(#[from] SrqError),
+    Srq(SrqError),
     /// Making a queue pair.
     #[error("queue pair: {0}")]
-    CreateQp(#[from] CreateQpError),
+    CreateQp(CreateQpError),
     /// Changing a queue pair.
     #[error("queue pair: {0}")]
-    ModifyQp(#[from] ModifyQpError),
+    ModifyQp(ModifyQpError),
     /// Posting work.
     #[error("work request: {0}")]
-    Post(#[from] PostError),
-    /// Posting a list of work requests; those before `position` were taken.
+    Post(PostError),
+    /// Posting a list of work requests; those before `position` were queued.
     #[error("work request {position} of the list: {error}")]
     PostList {
         /// Index in the list.
@@ -61,7 +62,7 @@ pub enum VerbsError {
     },
     /// Removing something.
     #[error("{0}")]
-    Destroy(#[from] DestroyError),
+    Destroy(DestroyError),
     /// Objects of two contexts or protection domains were mixed.
     #[error("{0} belongs to another context")]
     OtherContext(&'static str),
@@ -83,15 +84,38 @@ pub enum VerbsError {
     },
 }
 
+/// Conversions without a source, in place of `#[from]`.
+macro_rules! from {
+    ($($variant:ident($error:ty)),+ $(,)?) => {
+        $(impl From<$error> for VerbsError {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        })+
+    };
+}
+
+from!(
+    Pd(PdError),
+    Register(RegisterError),
+    Key(KeyError),
+    Cq(CqError),
+    Srq(SrqError),
+    CreateQp(CreateQpError),
+    ModifyQp(ModifyQpError),
+    Post(PostError),
+    Destroy(DestroyError),
+);
+
 impl VerbsError {
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io { what, source }
+        move |error| Self::Io { what, error }
     }
 
     pub(crate) fn group(what: &'static str, error: GroupError) -> Self {
         match error {
             GroupError::QueuePair(error) => error.into(),
-            GroupError::Device(source) => Self::Io { what, source },
+            GroupError::Device(error) => Self::Io { what, error },
         }
     }
 }

@@ -7,7 +7,7 @@ use roce_transport::{Memory, OutOfBounds, WordMemory};
 /// From this length on a copy goes in blocks.
 const BLOCK: usize = 64;
 
-/// Bytes that can be registered and read and written by everybody at once.
+/// Bytes that can be registered, and read and written by several threads and peers at once.
 ///
 /// It never gives out a reference to its bytes. Every access is a copy made of accesses that the machine
 /// carries out atomically, at least byte by byte: races tear values but are not undefined behaviour.
@@ -73,7 +73,7 @@ impl Memory for SharedMemory {
         let source = self.pointer(offset, out.len())?;
         let blocks = out.len() / BLOCK * BLOCK;
         // SAFETY: `source` is valid for `out.len()` bytes of words that may be accessed concurrently, `out`
-        // is exclusively ours, and the two do not overlap because nobody has a reference into the words.
+        // is exclusively ours, and the two do not overlap because there is no reference into the words.
         unsafe { copy_blocks(source, out.as_mut_ptr(), blocks) };
         std::sync::atomic::fence(Ordering::Acquire);
         self.words.read(offset + blocks, &mut out[blocks..])
@@ -87,7 +87,7 @@ impl Memory for SharedMemory {
         let target = self.pointer(offset, data.len())?;
         let blocks = data.len() / BLOCK * BLOCK;
         // SAFETY: `target` is valid for `data.len()` bytes of words that may be accessed concurrently,
-        // `data` is only read, and the two do not overlap because nobody has a reference into the words.
+        // `data` is only read, and the two do not overlap because there is no reference into the words.
         unsafe { copy_blocks(data.as_ptr(), target, blocks) };
         self.words.write(offset + blocks, &data[blocks..])
     }
@@ -145,7 +145,7 @@ unsafe fn copy_blocks(source: *const u8, target: *mut u8, len: usize) {
     }
 }
 
-/// Never called: other machines take the way through the atomics.
+/// Never called: other machines use the atomics.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy_blocks(_source: *const u8, _target: *mut u8, _len: usize) {}
 

@@ -1,38 +1,76 @@
 //! What applications program against: objects and semantics after libibverbs.
 //!
-//! | libibverbs | here |
-//! |---|---|
-//! | `ibv_open_device` | [`Context::open`] |
-//! | `ibv_alloc_pd` | [`Context::alloc_pd`] |
-//! | `ibv_reg_mr` | [`ProtectionDomain::allocate`], [`ProtectionDomain::register`] |
-//! | `ibv_alloc_mw`, `ibv_bind_mw` | [`ProtectionDomain::alloc_window`], [`MemoryWindow::bind`] |
-//! | `ibv_create_comp_channel` | [`Context::create_channel`] |
-//! | `ibv_create_cq`, `ibv_poll_cq`, `ibv_req_notify_cq` | [`Context::create_cq`], [`CompletionQueue::poll`], [`CompletionQueue::request_notification`] |
-//! | `ibv_create_srq` | [`ProtectionDomain::create_srq`] |
-//! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp` | [`ProtectionDomain::create_qp`], [`QueuePair::modify`], [`QueuePair::query`] |
-//! | `ibv_post_send`, `ibv_post_recv` | [`QueuePair::post_send`], [`QueuePair::post_recv`] |
-//! | `ibv_create_ah` | [`Context::create_address_handle`] |
-//! | `ibv_get_async_event` | [`Context::async_event`] |
-//! | `rdma_bind_addr`, `rdma_listen` | [`Context::listen`] |
-//! | `rdma_get_request`, `rdma_accept`, `rdma_reject` | [`CmListener::accept`], [`ConnectRequest::accept`], [`ConnectRequest::reject`] |
-//! | `rdma_resolve_addr`, `rdma_connect` | [`Context::connect`], [`Context::start_connect`], [`Context::resolve`] |
-//! | `rdma_get_cm_event`, `rdma_disconnect` | [`Connection::next_event`], [`Connection::disconnect`] |
+//! A SEND from one queue pair into the receive of another. Here the two devices are a pair in memory; with
+//! [`Context::open`]`("udp:192.0.2.1")` the peer may be on another machine, and the endpoints travel by any means, or the
+//! queue pairs are connected by [`Context::listen`] and [`Context::connect`].
+//!
+//! ```
+//! use roce::device::memory::MemoryDevice;
+//! use roce::verbs::*;
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+//!     let near = Context::builder().attach(Box::new(near))?;
+//!     let far = Context::builder().attach(Box::new(far))?;
+//!     let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
+//!     let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
+//!     let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
+//!     let far_qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far_cq))?;
+//!     near_qp.connect(&far_qp.endpoint()?, &ConnectOptions::default())?;
+//!     far_qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
+//!
+//!     let buffer = far_pd.allocate(4096, Access::LOCAL_WRITE)?;
+//!     far_qp.post_recv(&RecvWr { wr_id: 7, elements: &[buffer.element(0..4096)] })?;
+//!     near_qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello"))?;
+//!
+//!     let mut done = [Wc::default()];
+//!     near_cq.wait(&mut done, None)?;
+//!     done[0].result()?;
+//!     far_cq.wait(&mut done, None)?;
+//!     let received = done[0].result()?;
+//!     assert_eq!((received.wr_id, received.byte_len), (7, 5));
+//!     let mut text = [0; 5];
+//!     buffer.read(0, &mut text)?;
+//!     assert_eq!(&text, b"hello");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! | libibverbs, librdmacm | here | example |
+//! |---|---|---|
+//! | `ibv_open_device` | [`Context::open`], [`Context::builder`] | [`ContextBuilder`] |
+//! | `ibv_query_device`, `ibv_query_port`, `ibv_query_gid_table` | [`Context::query`], [`Context::gid_table`] | [`DeviceAttributes`] |
+//! | `ibv_alloc_pd` | [`Context::alloc_pd`] | above |
+//! | `ibv_reg_mr` | [`ProtectionDomain::allocate`], [`ProtectionDomain::register`] | [`MemoryRegion`] |
+//! | `ibv_alloc_mw`, `ibv_bind_mw` | [`ProtectionDomain::alloc_window`], [`MemoryWindow::bind`] | [`MemoryWindow`] |
+//! | `ibv_create_comp_channel`, `ibv_get_cq_event` | [`Context::create_channel`], [`CompletionChannel::wait`] | [`CompletionChannel`] |
+//! | `ibv_create_cq`, `ibv_poll_cq`, `ibv_req_notify_cq` | [`Context::create_cq`], [`CompletionQueue::poll`], [`CompletionQueue::request_notification`] | [`CompletionQueue`], [`AsyncCompletionQueue`] |
+//! | `ibv_create_srq`, `ibv_post_srq_recv` | [`ProtectionDomain::create_srq`], [`SharedReceiveQueue::post_recv`] | [`SharedReceiveQueue`] |
+//! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp` | [`ProtectionDomain::create_qp`], [`QueuePair::modify`], [`QueuePair::query`] | [`QueuePairOptions`], [`QueuePair`] |
+//! | `ibv_post_send`, `ibv_post_recv` | [`QueuePair::post_send`], [`QueuePair::post_recv`] | above, [`QueuePair`] |
+//! | `ibv_create_ah`, `ibv_attach_mcast` | [`Context::create_address_handle`], [`QueuePair::attach_multicast`] | [`Context::create_address_handle`] |
+//! | `ibv_get_async_event` | [`Context::async_event`] | [`SharedReceiveQueue`] |
+//! | `rdma_bind_addr`, `rdma_listen` | [`Context::listen`] | [`CmListener`] |
+//! | `rdma_get_request`, `rdma_accept`, `rdma_reject` | [`CmListener::accept`], [`ConnectRequest::accept`], [`ConnectRequest::reject`] | [`CmListener`] |
+//! | `rdma_resolve_addr`, `rdma_connect` | [`Context::connect`], [`Context::start_connect`] | [`CmListener`], [`Connection`] |
+//! | the same for `RDMA_PS_UDP` | [`Context::resolve`], [`CmListener::accept_datagrams`] | [`DatagramService`] |
+//! | `rdma_get_cm_event`, `rdma_disconnect` | [`Connection::next_event`], [`Connection::disconnect`] | [`Connection`] |
 //!
 //! Every object keeps what it depends on alive, and is destroyed when its last handle is dropped.
 //!
 //! # Progress
 //!
-//! There is no hardware: somebody has to run the protocol. [`QueuePair::post_send`] transmits before it returns,
+//! There is no hardware: a thread of the process runs the protocol. [`QueuePair::post_send`] transmits before it returns,
 //! [`CompletionQueue::poll`] receives, and a background thread does both while the application does neither, so
 //! that a peer's READ is answered although this process never calls anything.
 //!
 //! # Memory that others write to
 //!
 //! A peer may write into a [`MemoryRegion`] at any time, while this process reads it. Plain Rust references
-//! to such bytes would be unsound: the compiler may assume that nobody changes what `&[u8]` points to.
+//! to such bytes would be unsound: the compiler may assume that what `&[u8]` points to does not change.
 //! So a region gives out no references. [`MemoryRegion::read`] and [`MemoryRegion::write`] copy, and
 //! every access, by the application and by the engine, is an atomic access of the machine: a race gives
-//! old bytes and new bytes side by side, never undefined behaviour. Whoever has seen a completion sees
+//! old bytes and new bytes side by side, never undefined behaviour. A thread that has seen a completion sees
 //! all bytes that the completed operation wrote. See [`SharedMemory`].
 
 mod asynchronous;
@@ -59,13 +97,16 @@ pub use pd::{MemoryRegion, MemoryWindow, ProtectionDomain};
 pub use qp::{ConnectOptions, Endpoint, QueuePair, QueuePairOptions};
 pub use srq::SharedReceiveQueue;
 
+pub use crate::device::{Capabilities, Device, OpenError, OpenOptions};
 pub use crate::driver::{GidEntry, PathOptions};
-pub use roce_packet::mad::{CmTimeout, PortSpace, RejReason, SidrStatus};
-pub use roce_packet::{ImmDt, Path, PathMtu, Psn, Qpn, RnrTimer};
+pub use roce_packet::mad::{CmReq, CmTimeout, CommId, PortSpace, RejReason, ServiceId, SidrStatus};
+pub use roce_packet::{Encapsulation, Gid, ImmDt, Path, PathMtu, Psn, Qpn, RnrTimer};
 pub use roce_transport::cm::{CmError, CmTiming};
-pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Rate};
+pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Observation, Rate};
 pub use roce_transport::{
-    Access, AsyncEvent, Cause, Counters, FlushPlacement, LKey, Notify, Payload, QpAttr, QpAttributes,
-    QpCapabilities, QpState, QpType, RKey, Recovery, RecvWr, SelectiveRepeat, SendFlags, SendOp, SendWr, Sge,
-    UdDestination, Wc, WcFlags, WcOpcode, WcStatus, WindowBinding, WindowType,
+    Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, DestroyError, EngineConfig,
+    FlushPlacement, KeyError, LKey, Memory, ModifyQpError, Notify, OutOfBounds, Pacing, Payload, PdError,
+    PostError, QpAttr, QpAttributes, QpCapabilities, QpState, QpType, RKey, Recovery, RecvWr, RegisterError,
+    SelectiveRepeat, SendFlags, SendOp, SendWr, Sge, SrqAttributes, SrqError, SrqId, UdDestination, Wc,
+    WcFlags, WcOpcode, WcStatus, WindowBinding, WindowType, WorkError,
 };

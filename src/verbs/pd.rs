@@ -17,12 +17,12 @@ pub struct ProtectionDomain(Arc<PdInner>);
 struct PdInner {
     context: Context,
     id: PdId,
-    /// Regions that nobody holds any more but that windows were bound over when they were dropped.
+    /// Regions without a handle whose windows were still bound when the last handle was dropped.
     orphans: Mutex<Vec<LKey>>,
 }
 
 impl PdInner {
-    /// Removes the orphans whose windows have gone.
+    /// Removes the orphans whose windows are gone.
     fn remove_orphans(&self, engine: &mut Engine) {
         let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner);
         orphans.retain(|lkey| engine.deregister(*lkey).is_err());
@@ -65,7 +65,7 @@ impl ProtectionDomain {
     }
 
     /// Registers memory that exists already; the same memory may be registered several times. Its virtual
-    /// address is drawn at random: it tells peers nothing about this process.
+    /// address is drawn at random: it reveals nothing about this process to peers.
     ///
     /// # Errors
     ///
@@ -109,6 +109,27 @@ impl ProtectionDomain {
 }
 
 /// Registered memory. Dropping the last handle revokes the keys.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// let pd = near.alloc_pd()?;
+/// let region = pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+/// region.write(100, b"hello")?;
+/// // What a peer needs for a READ of these bytes.
+/// let (remote_addr, rkey) = (region.addr() + 100, region.rkey());
+/// // The same memory under another key, without any right for peers.
+/// let private = pd.register(region.memory().clone(), Access::LOCAL_WRITE)?;
+/// let mut text = [0; 5];
+/// private.read(100, &mut text)?;
+/// assert_eq!(&text, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryRegion(Arc<RegionInner>);
 
@@ -195,6 +216,24 @@ impl MemoryRegion {
 }
 
 /// A memory window: a part of a region under a key of its own.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// let pd = near.alloc_pd()?;
+/// let region = pd.allocate(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+/// let window = pd.alloc_window(WindowType::Type1)?;
+/// // Peers may read these hundred bytes, until the window is bound anew or dropped.
+/// let access = Access::REMOTE_READ;
+/// let rkey = window.bind(&WindowBinding { region: region.lkey(), addr: region.addr(), len: 100, access })?;
+/// assert_eq!(window.rkey(), rkey);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MemoryWindow {
     pd: ProtectionDomain,
@@ -206,7 +245,7 @@ impl Drop for MemoryWindow {
         let rkey = self.rkey();
         let engine = &mut self.pd.0.context.runtime().lock().nic.engine;
         if engine.deallocate_window(rkey).is_err() {
-            // A work request has bound it under another variant, which nobody noted here.
+            // A work request has bound it under another variant, which was not noted here.
             let mut variants = (0..=0xff).map(|variant| RKey(rkey.0 & !0xff | variant));
             let removed = variants.any(|rkey| engine.deallocate_window(rkey).is_ok());
             debug_assert!(removed, "the number of a window is its own until it goes");

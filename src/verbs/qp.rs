@@ -6,15 +6,28 @@ use std::sync::Arc;
 use roce_packet::{PathMtu, Psn, Qpn, RnrTimer};
 use roce_transport::congestion::{Congestion, Observation};
 use roce_transport::{
-    Access, Counters, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState, QpType, Recovery,
-    RecvWr, SendWr,
+    Access, Counters, ModifyQpError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState,
+    QpType, Recovery, RecvWr, SendWr,
 };
 
 use super::{CompletionQueue, PathOptions, ProtectionDomain, SharedReceiveQueue, VerbsError};
 use crate::runtime::Runtime;
 
 /// What a queue pair is made from.
+///
+/// ```
+/// use roce::verbs::{Context, QpType, QueuePairOptions};
+///
+/// # fn main() -> Result<(), roce::verbs::VerbsError> {
+/// let context = Context::open("udp:127.0.0.1,port=0")?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+/// let srq = pd.create_srq(64, 1)?;
+/// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq).srq(&srq).signal_all(true))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct QueuePairOptions<'a> {
     /// Transport.
     pub qp_type: QpType,
@@ -52,7 +65,23 @@ impl<'a> QueuePairOptions<'a> {
     }
 }
 
-/// What a peer must know to connect: how it is exchanged is the application's business.
+/// The delay of RNR NAKs with this code.
+pub(super) fn rnr_timer(code: u8) -> Result<RnrTimer, ModifyQpError> {
+    let error = ModifyQpError::OutOfRange { name: "min_rnr_timer", have: code.into(), limit: 31 };
+    RnrTimer::new(code).ok_or(error)
+}
+
+setters!(QueuePairOptions<'a> {
+    send_cq: &'a CompletionQueue,
+    recv_cq: &'a CompletionQueue,
+    srq: impl Into<Option<&'a SharedReceiveQueue>>,
+    capabilities: QpCapabilities,
+    signal_all: bool,
+    congestion: impl Into<Option<Congestion>>,
+    recovery: impl Into<Option<Recovery>>,
+});
+
+/// What a peer must know to connect. The application decides how it is exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Endpoint {
@@ -65,7 +94,15 @@ pub struct Endpoint {
 }
 
 /// How a connection is set up. The default suits most uses.
+///
+/// ```
+/// use roce::verbs::{ConnectOptions, PathMtu, PathOptions};
+///
+/// let path = PathOptions::default().traffic_class(2 | 26 << 2);
+/// let options = ConnectOptions::default().path_mtu(PathMtu::Mtu4096).path(path).timeout(12);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ConnectOptions {
     /// Path MTU, the same at both ends.
     pub path_mtu: PathMtu,
@@ -75,9 +112,9 @@ pub struct ConnectOptions {
     pub timeout: u8,
     /// Retries after timeouts and sequence errors.
     pub retry_cnt: u8,
-    /// Retries after RNR NAKs; 7 is for ever.
+    /// Retries after RNR NAKs; 7 means without end.
     pub rnr_retry: u8,
-    /// The delay that RNR NAKs ask for, as a code of 0 to 31.
+    /// The delay that RNR NAKs ask for, as a code from 0 to 31.
     pub min_rnr_timer: u8,
     /// READs and atomics outstanding as requester.
     pub max_rd_atomic: u8,
@@ -106,7 +143,58 @@ impl Default for ConnectOptions {
     }
 }
 
+setters!(ConnectOptions {
+    path_mtu: PathMtu,
+    path: PathOptions,
+    timeout: u8,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    min_rnr_timer: u8,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+    access: Access,
+    qkey: u32,
+});
+
 /// A queue pair. Dropping the last handle destroys it in whatever state it is.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
+/// # let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
+/// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
+/// # let far_qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far_cq))?;
+/// # near_qp.connect(&far_qp.endpoint()?, &ConnectOptions::default())?;
+/// # far_qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
+/// // Received, written and read in the memory of the other side.
+/// let target = far_pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE)?;
+/// let local = near_pd.allocate(4096, Access::LOCAL_WRITE)?;
+/// let (remote_addr, rkey) = (target.addr(), target.rkey());
+/// local.write(0, b"hello")?;
+/// near_qp.post_send_list(&[
+///     SendWr::new(1, SendOp::Write { remote_addr, rkey }, &[local.element(0..5)]),
+///     SendWr::new(2, SendOp::Read { remote_addr, rkey }, &[local.element(100..105)]),
+/// ])?;
+/// let mut done = [Wc::default()];
+/// for wr_id in 1..=2 {
+///     near_cq.wait(&mut done, None)?;
+///     assert_eq!(done[0].result()?.wr_id, wr_id);
+/// }
+/// let mut text = [0; 5];
+/// local.read(100, &mut text)?;
+/// assert_eq!(&text, b"hello");
+///
+/// // The states, one by one, for what `connect` does not offer.
+/// assert_eq!(near_qp.query().map(|attributes| attributes.state), Some(QpState::Rts));
+/// near_qp.modify(&QpAttr::to_state(QpState::Err))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueuePair(Arc<QpInner>);
 
@@ -134,7 +222,7 @@ impl Drop for QpInner {
         nic.leave_all_groups(self.number);
         nic.release_source_ports(self.number);
         let destroyed = nic.engine.destroy_qp(self.number);
-        debug_assert!(destroyed.is_ok(), "nobody else destroys it: {destroyed:?}");
+        debug_assert!(destroyed.is_ok(), "only its last handle destroys it: {destroyed:?}");
     }
 }
 
@@ -254,6 +342,8 @@ impl QueuePair {
     /// When the peer's address is of another family, or an option is out of range.
     pub fn connect(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<(), VerbsError> {
         let rc = self.0.qp_type == QpType::Rc;
+        // Before anything changes.
+        let min_rnr_timer = rnr_timer(options.min_rnr_timer)?;
         self.modify(&QpAttr {
             pkey_index: Some(0),
             port: Some(1),
@@ -273,7 +363,7 @@ impl QueuePair {
             dest_qpn: Some(peer),
             rq_psn: Some(Psn::new(remote.psn)),
             max_dest_rd_atomic: rc.then_some(options.max_dest_rd_atomic),
-            min_rnr_timer: if rc { RnrTimer::new(options.min_rnr_timer & 31) } else { None },
+            min_rnr_timer: rc.then_some(min_rnr_timer),
             ..QpAttr::to_state(QpState::Rtr)
         })?;
         self.modify(&QpAttr {
@@ -344,7 +434,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// When it is no UD queue pair, or the device cannot join.
+    /// When it is not a UD queue pair, or the device cannot join.
     pub fn attach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
         self.runtime()
             .lock()

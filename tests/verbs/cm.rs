@@ -1,6 +1,6 @@
 //! Connections made by connection management over queue pair 1.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use roce::device::OpenOptions;
@@ -19,23 +19,27 @@ fn quick() -> ConnectionParameters {
         packet_lifetime: CmTimeout::new(10),
         max_retries: 15,
     };
-    ConnectionParameters { timing, ..ConnectionParameters::default() }
+    ConnectionParameters::default().timing(timing)
 }
 
 fn saying(private_data: &[u8]) -> ConnectionParameters {
-    ConnectionParameters { private_data: private_data.to_vec(), ..quick() }
+    quick().private_data(private_data)
 }
 
 fn address(side: &Side) -> IpAddr {
     side.context.address().unwrap()
 }
 
+fn at(side: &Side, port: u16) -> SocketAddr {
+    SocketAddr::new(address(side), port)
+}
+
 /// Connects the queue pairs of two sides. The far one listens.
 fn join(near: &Side, far: &Side, listener: &CmListener) -> (Connection, Connection) {
     let mut active =
-        near.context.start_connect(address(far), listener.port(), &near.qp, &saying(b"hello")).unwrap();
+        near.context.start_connect(at(far, listener.port()), &near.qp, &saying(b"hello")).unwrap();
     let request = listener.accept(Some(PATIENCE)).unwrap();
-    assert_eq!(request.peer().0, address(near));
+    assert_eq!(request.peer().ip(), address(near));
     assert_eq!(&request.private_data()[..6], b"hello\0");
     assert_eq!(request.qp_type(), QpType::Rc);
     let mut passive = request.accept(&far.qp, &saying(b"welcome")).unwrap();
@@ -104,23 +108,15 @@ fn attributes_of_both_ends() {
     within(60, || {
         let (near, far) = sides(Wire::UdpV4).unwrap();
         let listener = far.context.listen(PortSpace::Tcp, 0).unwrap();
-        let asked = ConnectionParameters {
-            responder_resources: 3,
-            initiator_depth: 9,
-            retry_count: 5,
-            rnr_retry_count: 2,
-            path_mtu: PathMtu::Mtu512,
-            ..quick()
-        };
-        let mut active =
-            near.context.start_connect(address(&far), listener.port(), &near.qp, &asked).unwrap();
+        let asked = quick()
+            .responder_resources(3)
+            .initiator_depth(9)
+            .retry_count(5)
+            .rnr_retry_count(2)
+            .path_mtu(PathMtu::Mtu512);
+        let mut active = near.context.start_connect(at(&far, listener.port()), &near.qp, &asked).unwrap();
         let request = listener.accept(Some(PATIENCE)).unwrap();
-        let given = ConnectionParameters {
-            responder_resources: 4,
-            initiator_depth: 8,
-            rnr_retry_count: 6,
-            ..quick()
-        };
+        let given = quick().responder_resources(4).initiator_depth(8).rnr_retry_count(6);
         let mut passive = request.accept(&far.qp, &given).unwrap();
         active.established(Some(PATIENCE)).unwrap();
         passive.established(Some(PATIENCE)).unwrap();
@@ -144,7 +140,7 @@ fn unreliable_connections() {
         let (near, far) = Wire::UdpV4.open().unwrap();
         let (near, far) = (Side::new(near, QpType::Uc), Side::new(far, QpType::Uc));
         let listener = far.context.listen(PortSpace::Tcp, PORT).unwrap();
-        let mut active = near.context.start_connect(address(&far), PORT, &near.qp, &quick()).unwrap();
+        let mut active = near.context.start_connect(at(&far, PORT), &near.qp, &quick()).unwrap();
         let request = listener.accept(Some(PATIENCE)).unwrap();
         assert_eq!(request.qp_type(), QpType::Uc);
         let mut passive = request.accept(&far.qp, &quick()).unwrap();
@@ -164,7 +160,7 @@ fn rejections() {
         let (near, far) = sides(Wire::UdpV4).unwrap();
         // Nobody listens; the far end needs connection management at all to say so.
         let listener = far.context.listen(PortSpace::Tcp, PORT).unwrap();
-        let error = near.context.connect(address(&far), PORT + 1, &near.qp, &quick()).unwrap_err();
+        let error = near.context.connect(at(&far, PORT + 1), &near.qp, &quick()).unwrap_err();
         let reason = |error| match error {
             ConnectionError::Rejected { reason, private_data } => (reason, private_data),
             other => panic!("{other}"),
@@ -173,18 +169,18 @@ fn rejections() {
 
         // The application says no, in words and by doing nothing.
         let mut asking =
-            near.context.start_connect(address(&far), PORT, &near.another_qp(QpType::Rc), &quick()).unwrap();
+            near.context.start_connect(at(&far, PORT), &near.another_qp(QpType::Rc), &quick()).unwrap();
         listener.accept(Some(PATIENCE)).unwrap().reject(b"not today").unwrap();
         let (why, words) = reason(asking.established(Some(PATIENCE)).unwrap_err());
         assert_eq!((why, &words[..10]), (RejReason::CONSUMER, &b"not today\0"[..]));
         let mut asking =
-            near.context.start_connect(address(&far), PORT, &near.another_qp(QpType::Rc), &quick()).unwrap();
+            near.context.start_connect(at(&far, PORT), &near.another_qp(QpType::Rc), &quick()).unwrap();
         drop(listener.accept(Some(PATIENCE)).unwrap());
         assert_eq!(reason(asking.established(Some(PATIENCE)).unwrap_err()).0, RejReason::CONSUMER);
 
         // A listener that goes away takes its requests along.
         let mut asking =
-            near.context.start_connect(address(&far), PORT, &near.another_qp(QpType::Rc), &quick()).unwrap();
+            near.context.start_connect(at(&far, PORT), &near.another_qp(QpType::Rc), &quick()).unwrap();
         until("the request arrived", || far.counter("cm_connections") > 0);
         drop(listener);
         let (why, _) = reason(asking.established(Some(PATIENCE)).unwrap_err());
@@ -200,12 +196,12 @@ fn queue_pairs_that_cannot_be_connected() {
         let taken = far.context.listen(PortSpace::Tcp, PORT);
         assert!(matches!(taken, Err(ConnectionError::Manager(CmError::InUse(_)))), "{taken:?}");
         let datagrams = near.another_qp(QpType::Ud);
-        let error = near.context.connect(address(&far), PORT, &datagrams, &quick()).unwrap_err();
+        let error = near.context.connect(at(&far, PORT), &datagrams, &quick()).unwrap_err();
         assert!(matches!(error, ConnectionError::QueuePairType(QpType::Ud)), "{error}");
-        let too_long = near.context.connect(address(&far), PORT, &near.qp, &saying(&[0; 57])).unwrap_err();
+        let too_long = near.context.connect(at(&far, PORT), &near.qp, &saying(&[0; 57])).unwrap_err();
         assert!(too_long.to_string().contains("57 bytes"), "{too_long}");
         // The wrong transport on the other side: the peer is refused.
-        let mut asking = near.context.start_connect(address(&far), PORT, &near.qp, &quick()).unwrap();
+        let mut asking = near.context.start_connect(at(&far, PORT), &near.qp, &quick()).unwrap();
         let request = listener.accept(Some(PATIENCE)).unwrap();
         let error = request.accept(&far.another_qp(QpType::Uc), &quick()).unwrap_err();
         assert!(matches!(error, ConnectionError::QueuePairType(QpType::Uc)), "{error}");
@@ -213,7 +209,7 @@ fn queue_pairs_that_cannot_be_connected() {
         // In RTS already.
         let (one, other) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
         connect_qps(&one, &other, &ConnectOptions::default());
-        let error = near.context.connect(address(&far), PORT, &one, &quick()).unwrap_err();
+        let error = near.context.connect(at(&far, PORT), &one, &quick()).unwrap_err();
         assert!(matches!(error, ConnectionError::QueuePairState(QpState::Rts)), "{error}");
     });
 }
@@ -227,13 +223,15 @@ fn a_peer_that_does_not_exist() {
         parameters.timing.max_retries = 2;
         let begin = Instant::now();
         let nobody = "127.255.255.254".parse().unwrap();
-        let error = near.context.connect(nobody, PORT, &near.qp, &parameters).unwrap_err();
+        let error = near.context.connect(SocketAddr::new(nobody, PORT), &near.qp, &parameters).unwrap_err();
         assert!(matches!(error, ConnectionError::Unreachable), "{error}");
         let expected = Duration::from_nanos(3 * parameters.timing.interval_ns());
         assert!(begin.elapsed() >= expected, "{:?}", begin.elapsed());
         // The caller may have less patience than the protocol.
-        let mut asking =
-            near.context.start_connect(nobody, PORT, &near.another_qp(QpType::Rc), &quick()).unwrap();
+        let mut asking = near
+            .context
+            .start_connect(SocketAddr::new(nobody, PORT), &near.another_qp(QpType::Rc), &quick())
+            .unwrap();
         let error = asking.established(Some(Duration::from_millis(10))).unwrap_err();
         assert!(matches!(error, ConnectionError::TimedOut), "{error}");
     });
@@ -249,7 +247,7 @@ fn a_thousand_connections_leave_nothing_behind() {
         let listener = far.context.listen(PortSpace::Tcp, PORT).unwrap();
         for round in 0..1_000_u64 {
             let (one, other) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
-            let mut active = near.context.start_connect(address(&far), PORT, &one, &quick()).unwrap();
+            let mut active = near.context.start_connect(at(&far, PORT), &one, &quick()).unwrap();
             let mut passive = listener.accept(Some(PATIENCE)).unwrap().accept(&other, &quick()).unwrap();
             active.established(Some(PATIENCE)).unwrap();
             passive.established(Some(PATIENCE)).unwrap();
@@ -291,7 +289,7 @@ fn connections_over_a_lossy_wire() {
         let listener = far.context.listen(PortSpace::Tcp, PORT).unwrap();
         for round in 0..40 {
             let (one, other) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
-            let mut active = near.context.start_connect(address(&far), PORT, &one, &quick()).unwrap();
+            let mut active = near.context.start_connect(at(&far, PORT), &one, &quick()).unwrap();
             let mut passive = listener.accept(Some(PATIENCE)).unwrap().accept(&other, &quick()).unwrap();
             active.established(Some(PATIENCE)).unwrap_or_else(|error| panic!("round {round}: {error}"));
             passive.established(Some(PATIENCE)).unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -318,7 +316,7 @@ fn a_peer_that_was_killed() {
         let mut parameters = quick();
         parameters.retry_count = 2;
         parameters.timing.max_retries = 3;
-        let mut active = near.context.start_connect(address(&far), PORT, &near.qp, &parameters).unwrap();
+        let mut active = near.context.start_connect(at(&far, PORT), &near.qp, &parameters).unwrap();
         let mut passive = listener.accept(Some(PATIENCE)).unwrap().accept(&far.qp, &parameters).unwrap();
         active.established(Some(PATIENCE)).unwrap();
         passive.established(Some(PATIENCE)).unwrap();
@@ -350,7 +348,7 @@ fn tokio_tasks_connect_and_listen() {
                 passive.established_async().await.unwrap();
                 passive
             };
-            let ask = connect.connect_async(peer, PORT, &near.qp, &parameters);
+            let ask = connect.connect_async(SocketAddr::new(peer, PORT), &near.qp, &parameters);
             let both = async {
                 let (mut serve, mut ask) = (Box::pin(serve), Box::pin(ask));
                 let (mut passive, mut active) = (None, None);
@@ -388,14 +386,13 @@ fn services_for_datagrams() {
         near.qp.activate_datagram(QKEY).unwrap();
         far.qp.activate_datagram(QKEY).unwrap();
         let listener = far.context.listen(PortSpace::Udp, PORT).unwrap();
-        let parameters =
-            ConnectionParameters { port_space: PortSpace::Udp, private_data: b"where?".to_vec(), ..quick() };
+        let parameters = quick().port_space(PortSpace::Udp).private_data(b"where?");
         std::thread::scope(|scope| {
-            let asked = scope
-                .spawn(|| near.context.resolve(address(&far), PORT, &parameters, Some(PATIENCE)).unwrap());
+            let asked =
+                scope.spawn(|| near.context.resolve(at(&far, PORT), &parameters, Some(PATIENCE)).unwrap());
             let request = listener.accept_datagrams(Some(PATIENCE)).unwrap();
             assert_eq!(&request.private_data()[..7], b"where?\0");
-            assert_eq!(request.peer().0, address(&near));
+            assert_eq!(request.peer().ip(), address(&near));
             request.accept(&far.qp, b"here").unwrap();
             let service = asked.join().unwrap();
             assert_eq!(&service.private_data[..5], b"here\0");
@@ -405,8 +402,8 @@ fn services_for_datagrams() {
             near.qp.post_send(&wr).unwrap();
             assert_eq!(succeed(&far.recv_cq).byte_len, 40 + 9);
         });
-        let parameters = ConnectionParameters { port_space: PortSpace::Ipoib, ..parameters };
-        let error = near.context.resolve(address(&far), PORT, &parameters, Some(PATIENCE)).unwrap_err();
+        let parameters = parameters.port_space(PortSpace::Ipoib);
+        let error = near.context.resolve(at(&far, PORT), &parameters, Some(PATIENCE)).unwrap_err();
         assert!(matches!(error, ConnectionError::Unresolved { status: SidrStatus::UNSUPPORTED }), "{error}");
         until("all records are gone", || far.counter("cm_connections") == 0);
     });
@@ -419,14 +416,18 @@ fn listeners_refuse_what_their_port_space_is_not_for() {
     within(60, || {
         let (near, far) = sides(Wire::UdpV4).unwrap();
         let there = address(&far);
-        let of = |port_space| ConnectionParameters { port_space, ..quick() };
+        let of = |port_space| quick().port_space(port_space);
         let listeners = PortSpace::ALL.map(|space| far.context.listen(space, PORT).unwrap());
-        let error = near.context.resolve(there, PORT, &of(PortSpace::Tcp), Some(PATIENCE)).unwrap_err();
+        let error = near
+            .context
+            .resolve(SocketAddr::new(there, PORT), &of(PortSpace::Tcp), Some(PATIENCE))
+            .unwrap_err();
         let unsupported = matches!(error, ConnectionError::Unresolved { status: SidrStatus::UNSUPPORTED });
         assert!(unsupported, "{error}");
         for space in [PortSpace::Udp, PortSpace::Ipoib] {
             let qp = near.another_qp(QpType::Rc);
-            let mut asking = near.context.start_connect(there, PORT, &qp, &of(space)).unwrap();
+            let mut asking =
+                near.context.start_connect(SocketAddr::new(there, PORT), &qp, &of(space)).unwrap();
             match asking.established(Some(PATIENCE)) {
                 Err(ConnectionError::Rejected { reason, .. }) => {
                     assert_eq!(reason, RejReason::INVALID_TRANSPORT_TYPE);
@@ -435,13 +436,14 @@ fn listeners_refuse_what_their_port_space_is_not_for() {
             }
         }
         let both = of(PortSpace::Ib);
-        let mut active = near.context.start_connect(there, PORT, &near.qp, &both).unwrap();
+        let mut active = near.context.start_connect(SocketAddr::new(there, PORT), &near.qp, &both).unwrap();
         let listener = &listeners[3];
         let _passive = listener.accept(Some(PATIENCE)).unwrap().accept(&far.qp, &both).unwrap();
         active.established(Some(PATIENCE)).unwrap();
         let datagrams = far.another_qp(QpType::Ud);
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| near.context.resolve(there, PORT, &both, Some(PATIENCE)).unwrap());
+            let asked = scope
+                .spawn(|| near.context.resolve(SocketAddr::new(there, PORT), &both, Some(PATIENCE)).unwrap());
             let request = listener.accept_datagrams(Some(PATIENCE)).unwrap();
             request.accept(&datagrams, b"").unwrap();
             assert_eq!(asked.join().unwrap().destination.remote_qpn, datagrams.number());
@@ -478,9 +480,9 @@ fn a_packet_stands_for_the_lost_rtu() {
         let listener = far.context.listen(PortSpace::Tcp, PORT).unwrap();
         // A repetition would come after 8.6 s.
         let timing = CmTiming { response_timeout: CmTimeout::new(21), ..quick().timing };
-        let patient = ConnectionParameters { timing, ..quick() };
+        let patient = quick().timing(timing);
         let begin = Instant::now();
-        let mut active = near.context.start_connect(address(&far), PORT, &near.qp, &patient).unwrap();
+        let mut active = near.context.start_connect(at(&far, PORT), &near.qp, &patient).unwrap();
         let mut passive = listener.accept(Some(PATIENCE)).unwrap().accept(&far.qp, &quick()).unwrap();
         active.established(Some(PATIENCE)).unwrap();
         far.receive(1, 0, 100);

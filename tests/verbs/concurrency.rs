@@ -151,7 +151,7 @@ fn objects_come_and_go_beside_running_traffic() {
                 // A peer that has gone is given up soon. One that is there may be slow on a busy machine.
                 let options = match round % 4 {
                     3 => ConnectOptions::default(),
-                    _ => ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() },
+                    _ => ConnectOptions::default().timeout(8).retry_cnt(1),
                 };
                 let (a, b) = connect((a, b), QpType::Rc, &options);
                 for number in 0..20 {

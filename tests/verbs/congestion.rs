@@ -12,7 +12,7 @@ use crate::world::*;
 fn connected(wire: Wire, congestion: &str, faults: Option<&str>) -> Option<(Side, Side)> {
     let transmit_faults = faults.map(|plan| FaultInjector::new(plan.parse().unwrap(), 1));
     let near = Context::builder()
-        .congestion(Some(Congestion::parse(congestion).unwrap()))
+        .congestion(Congestion::parse(congestion).unwrap())
         .options(OpenOptions { transmit_faults, ..OpenOptions::default() });
     let (near, far) = wire.open_with(near, Context::builder())?;
     Some(connect((near, far), QpType::Rc, &ConnectOptions::default()))
@@ -61,7 +61,7 @@ fn marks_on_the_wire_slow_the_sender() {
 fn a_queue_pair_has_a_congestion_control_of_its_own() {
     let Some((near, _far)) = connected(Wire::Memory, "fixed:1G", None) else { return };
     let congestion = Some(Congestion::parse("fixed:2G").unwrap().0);
-    let options = QueuePairOptions { congestion, ..QueuePairOptions::new(QpType::Uc, &near.send_cq) };
+    let options = QueuePairOptions::new(QpType::Uc, &near.send_cq).congestion(congestion);
     let own = near.pd.create_qp(&options).unwrap();
     assert_eq!(own.congestion().map(|seen| seen.rate), Some(2e9));
     assert_eq!(near.qp.congestion().map(|seen| seen.rate), Some(1e9));

@@ -153,7 +153,7 @@ fn what_was_posted_runs_out_of_retries() {
         let pd = context.alloc_pd().unwrap();
         let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq)).unwrap();
         let remote = Endpoint { address: "192.0.2.2".parse().unwrap(), qpn: 17, psn: 0 };
-        let options = ConnectOptions { timeout: 8, retry_cnt: 2, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().timeout(8).retry_cnt(2);
         qp.connect(&remote, &options).unwrap();
         cable.cut();
         qp.post_send(&SendWr::inline(7, SendOp::Send, b"hello")).unwrap();

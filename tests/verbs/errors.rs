@@ -1,11 +1,11 @@
 //! What goes wrong, and whether the message says what to do about it.
 
+use std::error::Error;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use roce::device::memory::MemoryDevice;
-use roce::device::{Capabilities, Device};
 use roce::verbs::*;
 use roce_transport::{Instant, Received, Transmit, TxSlot};
 
@@ -117,13 +117,13 @@ fn nobody_there_and_nobody_ready() {
     within(60, || {
         let (near, far) = rc_pair();
         let (near_qp, far_qp) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
-        connect_qps(&near_qp, &far_qp, &ConnectOptions { rnr_retry: 1, ..ConnectOptions::default() });
+        connect_qps(&near_qp, &far_qp, &ConnectOptions::default().rnr_retry(1));
         near_qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello")).unwrap();
         let wc = fail(&near.send_cq, WcStatus::RnrRetryExceededError);
         assert_eq!(wc.cause, Cause::RnrRetries);
 
         let near_qp = near.another_qp(QpType::Rc);
-        let options = ConnectOptions { timeout: 8, retry_cnt: 2, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().timeout(8).retry_cnt(2);
         near_qp.connect(&far_qp.endpoint().unwrap(), &options).unwrap();
         drop(far_qp);
         near_qp.post_send(&SendWr::inline(2, SendOp::Send, b"hello")).unwrap();
@@ -141,7 +141,7 @@ fn objects_of_two_contexts_do_not_mix() {
         let (cq, foreign) = (one.create_cq(4, None).unwrap(), other.create_cq(4, None).unwrap());
         let error = "the completion queue belongs to another context";
         says(pd.create_qp(&QueuePairOptions::new(QpType::Rc, &foreign)), &[error]);
-        let options = QueuePairOptions { recv_cq: &foreign, ..QueuePairOptions::new(QpType::Rc, &cq) };
+        let options = QueuePairOptions::new(QpType::Rc, &cq).recv_cq(&foreign);
         says(pd.create_qp(&options), &[error]);
         let channel = other.create_channel().unwrap();
         says(one.create_cq(4, Some(&channel)), &["the completion channel belongs to another context"]);
@@ -201,7 +201,7 @@ fn a_path_mtu_that_the_link_does_not_carry() {
         assert_eq!(context.largest_path_mtu(), Some(PathMtu::Mtu1024));
         let side = Side::new(context, QpType::Rc);
         let remote = Endpoint { address: "192.0.2.2".parse().unwrap(), qpn: 17, psn: 0 };
-        let options = ConnectOptions { path_mtu: PathMtu::Mtu2048, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().path_mtu(PathMtu::Mtu2048);
         let parts =
             ["path MTU 2048 needs a link MTU of 2112", "the device has 1500", "use a smaller path MTU"];
         says(side.qp.connect(&remote, &options), &parts);
@@ -250,7 +250,7 @@ fn limits_are_named() {
         drop(qps);
         pd.create_qp(&options).unwrap();
         let capabilities = QpCapabilities { max_inline: 513, ..QpCapabilities::default() };
-        says(pd.create_qp(&QueuePairOptions { capabilities, ..options }), &["max_inline is 513", "512"]);
+        says(pd.create_qp(&options.capabilities(capabilities)), &["max_inline is 513", "512"]);
         let _regions = [1, 2].map(|len| pd.allocate(len, Access::empty()).unwrap());
         says(pd.allocate(1, Access::empty()), &["all 2 memory keys are in use", "raise the limit"]);
         says(pd.alloc_window(WindowType::Type1), &["all 2 memory keys are in use"]);
@@ -330,5 +330,77 @@ fn work_that_cannot_be_posted() {
         says(near.qp.post_send(&wr.to(handle)), &["needs a destination and any other must have none"]);
         // Nothing of all this was queued.
         near.carry_out(7, far.write_op(0), &[element]);
+    });
+}
+
+/// A report of the whole chain, as many programs print it, says nothing twice.
+#[test]
+fn no_error_prints_its_source_twice() {
+    let io = || io::Error::other("the cause of it all");
+    let (spec, step) = ("udp:127.0.0.1".to_owned(), "open a socket");
+    let open = OpenError::System { spec: spec.clone(), step, error: io() };
+    let privilege = OpenError::Privilege { spec, step, privilege: "CAP_NET_RAW", error: io() };
+    let verbs = || VerbsError::Io { what: "making an eventfd", error: io() };
+    let errors: [Box<dyn Error>; 17] = [
+        Box::new(VerbsError::Open(open)),
+        Box::new(VerbsError::Open(privilege)),
+        Box::new(verbs()),
+        Box::new(VerbsError::DeviceFailed("the cause of it all".into())),
+        Box::new(VerbsError::from(PdError::Unknown)),
+        Box::new(VerbsError::from(RegisterError::UnknownProtectionDomain)),
+        Box::new(VerbsError::from(KeyError::Unknown)),
+        Box::new(VerbsError::from(CqError::Unknown)),
+        Box::new(VerbsError::from(SrqError::Unknown)),
+        Box::new(VerbsError::from(CreateQpError::UnknownProtectionDomain)),
+        Box::new(VerbsError::from(ModifyQpError::UnknownQp)),
+        Box::new(VerbsError::from(PostError::UnknownQp)),
+        Box::new(VerbsError::PostList { position: 3, error: PostError::UnknownQp }),
+        Box::new(VerbsError::from(DestroyError::UnknownQp)),
+        Box::new(WaitError::Io(io())),
+        Box::new(WaitError::Verbs(verbs())),
+        Box::new(ConnectionError::Verbs(verbs())),
+    ];
+    for error in errors {
+        let text = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            assert!(!text.contains(&error.to_string()), "`{text}` repeats `{error}`");
+            source = error.source();
+        }
+    }
+    assert!(verbs().to_string().contains("the cause of it all"));
+}
+
+#[test]
+fn a_delay_of_rnr_naks_that_does_not_exist() {
+    within(60, || {
+        let (near, far) = rc_pair();
+        let (one, other) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
+        let remote = other.endpoint().unwrap();
+        let names = ["min_rnr_timer cannot be 32", "31"];
+        says(one.connect(&remote, &ConnectOptions::default().min_rnr_timer(32)), &names);
+        let parameters = ConnectionParameters::default().min_rnr_timer(255);
+        let peer = (far.context.address().unwrap(), 7174).into();
+        let error = near.context.start_connect(peer, &one, &parameters).unwrap_err().to_string();
+        assert!(error.contains("min_rnr_timer cannot be 255"), "{error}");
+        // Nothing has changed.
+        assert_eq!(one.query().unwrap().state, QpState::Reset);
+        one.connect(&remote, &ConnectOptions::default().min_rnr_timer(31)).unwrap();
+    });
+}
+
+#[test]
+fn the_result_of_a_completion_is_an_error_if_the_request_failed() {
+    within(60, || {
+        let (near, far) = rc_pair();
+        assert_eq!(
+            near.carry_out(1, far.write_op(0), &[near.region.element(0..8)]).result().unwrap().wr_id,
+            1
+        );
+        let op = SendOp::Write { remote_addr: far.region.addr(), rkey: RKey(far.region.rkey().0 ^ 1) };
+        near.post(2, op, &[near.region.element(0..8)]);
+        let error = fail(&near.send_cq, WcStatus::RemoteAccessError).result().unwrap_err();
+        assert_eq!(error.wc.wr_id, 2);
+        assert!(error.to_string().contains("REM_ACCESS_ERR, NakRemoteAccess"), "{error}");
     });
 }

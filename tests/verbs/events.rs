@@ -188,7 +188,7 @@ fn a_lost_packet_is_sent_again_on_time_while_the_application_sleeps() {
         let channel = near.context.create_channel().unwrap();
         near.send_cq = near.context.create_cq(64, Some(&channel)).unwrap();
         // 4.096 us x 2^8 is 1 ms.
-        let options = ConnectOptions { timeout: 8, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().timeout(8);
         let new_pair = || {
             let (near_qp, far_qp) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
             connect_qps(&near_qp, &far_qp, &options);

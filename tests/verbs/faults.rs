@@ -72,7 +72,7 @@ fn no_wrong_byte_whatever_the_wire_does() {
             let far = Context::builder().options(options(seed + 7, None));
             let Some(contexts) = wire.open_with(near, far) else { continue };
             // Eight times 134 ms: on a busy machine a thread may not run for a while.
-            let options = ConnectOptions { timeout: 15, ..ConnectOptions::default() };
+            let options = ConnectOptions::default().timeout(15);
             let (near, far) = connect(contexts, QpType::Rc, &options);
             exercise(&near, &far, 60);
             let (own, theirs) = (near.context.counters(), far.context.counters());
@@ -109,7 +109,7 @@ fn a_tenth_of_the_packets_lost_is_only_slow() {
         let (near, far) = (Context::builder().options(options()), Context::builder().options(options()));
         let contexts = Wire::UdpV4.open_with(near, far).unwrap();
         // Eight times 134 ms: on a busy machine a thread may not run for a while.
-        let options = ConnectOptions { timeout: 15, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().timeout(15);
         let (near, far) = connect(contexts, QpType::Rc, &options);
         exercise(&near, &far, 6);
     });
@@ -196,10 +196,7 @@ fn packets_for_the_right_queue_pair_from_a_stranger_change_nothing() {
         let next_psn = near.qp.endpoint().unwrap().psn;
         stranger
             .qp
-            .connect(
-                &Endpoint { psn: 0, ..endpoint },
-                &ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() },
-            )
+            .connect(&Endpoint { psn: 0, ..endpoint }, &ConnectOptions::default().timeout(8).retry_cnt(1))
             .unwrap();
         assert_ne!(stranger.qp.endpoint().unwrap().psn, next_psn);
         stranger.post(1, far.write_op(0), &[stranger.region.element(0..4096)]);

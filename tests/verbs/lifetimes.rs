@@ -21,7 +21,7 @@ fn one_of_each(spec: &str) -> Vec<Box<dyn Any>> {
     let binding = WindowBinding { region: region.lkey(), addr: region.addr(), len: 100, access };
     window.bind(&binding).unwrap();
     let own = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq)).unwrap();
-    let options = QueuePairOptions { srq: Some(&srq), ..QueuePairOptions::new(QpType::Rc, &cq) };
+    let options = QueuePairOptions::new(QpType::Rc, &cq).srq(&srq);
     let shared = pd.create_qp(&options).unwrap();
     own.connect(&shared.endpoint().unwrap(), &ConnectOptions::default()).unwrap();
     shared.connect(&own.endpoint().unwrap(), &ConnectOptions::default()).unwrap();
@@ -126,7 +126,7 @@ fn a_context_comes_back_on_its_address_and_knows_nothing_of_its_past() {
         drop(far);
         let again = Side::new(Context::open(&spec).unwrap(), QpType::Rc);
         assert_ne!(again.qp.number(), old);
-        let options = ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().timeout(8).retry_cnt(1);
         let qp = near.another_qp(QpType::Rc);
         qp.connect(&Endpoint { qpn: old.get(), ..again.qp.endpoint().unwrap() }, &options).unwrap();
         qp.post_send(&SendWr::new(1, write, &[near.region.element(0..8)])).unwrap();
@@ -153,7 +153,7 @@ fn numbers(builder: ContextBuilder) -> Vec<u64> {
 #[test]
 fn a_seed_makes_numbers_repeatable_and_without_it_they_differ() {
     within(60, || {
-        let seeded = |seed| numbers(Context::builder().seed(Some(seed)));
+        let seeded = |seed| numbers(Context::builder().seed(seed));
         assert_eq!(seeded(1), seeded(1));
         let all: Vec<Vec<u64>> =
             vec![seeded(1), seeded(2), numbers(Context::builder()), numbers(Context::builder())];

@@ -21,7 +21,7 @@ fn each_rc_pair(test: fn(&Side, &Side, PathMtu)) {
     within(120, move || {
         for wire in Wire::ALL {
             for path_mtu in [PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu4096] {
-                let options = ConnectOptions { path_mtu, ..ConnectOptions::default() };
+                let options = ConnectOptions::default().path_mtu(path_mtu);
                 let Some((near, far)) = connected(wire, QpType::Rc, &options) else { continue };
                 test(&near, &far, path_mtu);
             }
@@ -243,7 +243,7 @@ fn uc_messages_and_writes_arrive() {
     within(60, || {
         for wire in Wire::ALL {
             let path_mtu = PathMtu::Mtu1024;
-            let options = ConnectOptions { path_mtu, ..ConnectOptions::default() };
+            let options = ConnectOptions::default().path_mtu(path_mtu);
             let Some((near, far)) = connected(wire, QpType::Uc, &options) else { continue };
             for (number, len) in lengths(path_mtu).into_iter().enumerate() {
                 let seed = 10 * number as u64;
@@ -375,7 +375,7 @@ fn ud_multicast_reaches_every_member() {
 fn counters_count_what_happened() {
     within(60, || {
         // Nothing is to be sent again, however busy the machine is.
-        let options = ConnectOptions { timeout: 20, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().timeout(20);
         let (near, far) = connected(Wire::UdpV4, QpType::Rc, &options).unwrap();
         let before = near.context.counters();
         assert_eq!(before, Counters::default());

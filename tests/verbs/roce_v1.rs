@@ -49,9 +49,9 @@ fn a_gid_of_roce_v1_makes_the_frame_of_a_nic() {
     // One queue pair to have the path made, one to send with the NIC's PSN.
     let peer = Qpn::new(0x10a);
     let first = pd.create_qp(&options).unwrap();
-    let path = PathOptions { sgid_index: gid.map(|gid| gid.index), ..PathOptions::default() };
+    let path = PathOptions::default().sgid_index(gid.map(|gid| gid.index));
     let remote = Endpoint { address: destination, qpn: peer.get(), psn: 0 };
-    first.connect(&remote, &ConnectOptions { path, ..ConnectOptions::default() }).unwrap();
+    first.connect(&remote, &ConnectOptions::default().path(path)).unwrap();
     let path = first.query().unwrap().path;
     let second = pd.create_qp(&options).unwrap();
     let init = QpAttr {

@@ -21,11 +21,7 @@ struct Shared {
 fn shared() -> Shared {
     let (near, far) = rc_pair();
     let srq = far.pd.create_srq(16, 2).unwrap();
-    let options = QueuePairOptions {
-        recv_cq: &far.recv_cq,
-        srq: Some(&srq),
-        ..QueuePairOptions::new(QpType::Rc, &far.send_cq)
-    };
+    let options = QueuePairOptions::new(QpType::Rc, &far.send_cq).recv_cq(&far.recv_cq).srq(&srq);
     let far_qps = [0, 1].map(|_| far.pd.create_qp(&options).unwrap());
     let near_qps = [0, 1].map(|_| near.another_qp(QpType::Rc));
     for (near, far) in near_qps.iter().zip(&far_qps) {
@@ -97,8 +93,7 @@ fn two_events_wait_until_both_are_fetched() {
         let element = shared.far.region.element(0..10);
         (0..2).for_each(|wr_id| other.post_recv(&RecvWr { wr_id, elements: &[element] }).unwrap());
         other.arm_limit(2).unwrap();
-        let options =
-            QueuePairOptions { srq: Some(&other), ..QueuePairOptions::new(QpType::Rc, &shared.far.recv_cq) };
+        let options = QueuePairOptions::new(QpType::Rc, &shared.far.recv_cq).srq(&other);
         let far_qp = shared.far.pd.create_qp(&options).unwrap();
         let near_qp = shared.near.another_qp(QpType::Rc);
         connect_qps(&near_qp, &far_qp, &ConnectOptions::default());
@@ -148,10 +143,7 @@ fn what_a_shared_queue_refuses() {
 
         let other = Context::open(&format!("udp:{}", own_address())).unwrap();
         let other_srq = other.alloc_pd().unwrap().create_srq(4, 1).unwrap();
-        let options = QueuePairOptions {
-            srq: Some(&other_srq),
-            ..QueuePairOptions::new(QpType::Rc, &shared.far.send_cq)
-        };
+        let options = QueuePairOptions::new(QpType::Rc, &shared.far.send_cq).srq(&other_srq);
         let error = shared.far.pd.create_qp(&options).unwrap_err();
         assert_eq!(error.to_string(), "the shared receive queue belongs to another context");
     });

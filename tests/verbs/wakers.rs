@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,7 +61,9 @@ fn rc_sides() -> (Side, Side) {
 }
 
 fn ask(near: &Side, peer: IpAddr, port: u16) -> Connection {
-    near.context.start_connect(peer, port, &near.qp, &ConnectionParameters::default()).unwrap()
+    near.context
+        .start_connect(SocketAddr::new(peer, port), &near.qp, &ConnectionParameters::default())
+        .unwrap()
 }
 
 #[test]

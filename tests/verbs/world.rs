@@ -74,22 +74,15 @@ impl Side {
         let region = pd.allocate(MEMORY, access).unwrap();
         let (send_cq, recv_cq) =
             (context.create_cq(256, None).unwrap(), context.create_cq(256, None).unwrap());
-        let options = QueuePairOptions {
-            recv_cq: &recv_cq,
-            capabilities: CAPABILITIES,
-            ..QueuePairOptions::new(qp_type, &send_cq)
-        };
+        let options = QueuePairOptions::new(qp_type, &send_cq).recv_cq(&recv_cq).capabilities(CAPABILITIES);
         let qp = pd.create_qp(&options).unwrap();
         Self { context, pd, region, send_cq, recv_cq, qp }
     }
 
     /// Another queue pair with the same queues.
     pub(crate) fn another_qp(&self, qp_type: QpType) -> QueuePair {
-        let options = QueuePairOptions {
-            recv_cq: &self.recv_cq,
-            capabilities: CAPABILITIES,
-            ..QueuePairOptions::new(qp_type, &self.send_cq)
-        };
+        let options =
+            QueuePairOptions::new(qp_type, &self.send_cq).recv_cq(&self.recv_cq).capabilities(CAPABILITIES);
         self.pd.create_qp(&options).unwrap()
     }
 

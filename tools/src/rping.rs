@@ -12,7 +12,7 @@
 //!
 //! The client repeats this and disconnects at the end. The content of "go ahead" means nothing.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use roce::verbs::{
@@ -109,12 +109,7 @@ pub struct RpingPlan {
 
 /// The parameters that rping connects and accepts with.
 fn parameters(path_mtu: PathMtu) -> ConnectionParameters {
-    ConnectionParameters {
-        responder_resources: 1,
-        initiator_depth: 1,
-        path_mtu,
-        ..ConnectionParameters::default()
-    }
+    ConnectionParameters::default().responder_resources(1).initiator_depth(1).path_mtu(path_mtu)
 }
 
 /// One end.
@@ -143,7 +138,7 @@ impl End {
         let cq = context.create_cq(32, None)?;
         let capabilities =
             QpCapabilities { max_send_wr: 16, max_recv_wr: RECEIVES, ..QpCapabilities::default() };
-        let options = QueuePairOptions { capabilities, ..QueuePairOptions::new(QpType::Rc, &cq) };
+        let options = QueuePairOptions::new(QpType::Rc, &cq).capabilities(capabilities);
         let qp = pd.create_qp(&options)?;
         // From INIT on receives can be posted, so that the peer's first message finds one.
         qp.modify(&QpAttr {
@@ -188,8 +183,8 @@ impl End {
             Ok(_) => Ok(Some(done[0])),
             Err(WaitError::TimedOut) => Err(RpingError::Silence),
             Err(WaitError::Verbs(error)) => Err(error.into()),
-            Err(WaitError::Io(source)) => {
-                Err(VerbsError::Io { what: "waiting for a completion", source }.into())
+            Err(WaitError::Io(error)) => {
+                Err(VerbsError::Io { what: "waiting for a completion", error }.into())
             }
             Err(other) => Err(VerbsError::DeviceFailed(other.to_string()).into()),
         }
@@ -262,7 +257,8 @@ pub fn client(
     on_ping: &mut dyn FnMut(&[u8]),
 ) -> Result<(), RpingError> {
     let end = End::new(context)?;
-    let mut connection = context.start_connect(server, port, &end.qp, &parameters(plan.path_mtu))?;
+    let mut connection =
+        context.start_connect(SocketAddr::new(server, port), &end.qp, &parameters(plan.path_mtu))?;
     connection.established(None)?;
     for ping in 0..plan.count {
         let text = ping_text(ping, plan.size);

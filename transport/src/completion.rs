@@ -271,6 +271,28 @@ pub struct Wc {
     pub flags: WcFlags,
 }
 
+/// A work request that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("work request {} of queue pair {} ended with {}, {:?}", .wc.wr_id, .wc.qpn.get(), .wc.status.name(), .wc.cause)]
+pub struct WorkError {
+    /// How it ended.
+    pub wc: Wc,
+}
+
+impl Wc {
+    /// This completion, if the work request succeeded.
+    ///
+    /// # Errors
+    ///
+    /// When it failed.
+    pub const fn result(self) -> Result<Self, WorkError> {
+        match self.status {
+            WcStatus::Success => Ok(self),
+            _ => Err(WorkError { wc: self }),
+        }
+    }
+}
+
 /// Which completions are to raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {

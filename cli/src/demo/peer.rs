@@ -7,7 +7,8 @@ use anyhow::{Context as _, bail};
 use roce_transport::{GRH_AREA, WcFlags};
 
 use super::world::{Order, Report, TARGET, Transport, World, injector};
-use roce::verbs::Context;
+use crate::common::set;
+use roce::verbs::{Context, ContextBuilder};
 use roce_device::OpenOptions;
 use roce_tools::exchange::Exchange;
 use roce_tools::measure;
@@ -99,7 +100,8 @@ fn open(
         None => None,
     };
     let options = OpenOptions { transmit_faults, ..OpenOptions::default() };
-    let world = World::new(Context::builder().seed(seed).options(options).open(device)?)?;
+    let world =
+        World::new(set(Context::builder(), seed, ContextBuilder::seed).options(options).open(device)?)?;
     let introduction = world.introduction()?;
     *slot = Some(world);
     Ok(Report::Opened(introduction))

@@ -143,11 +143,9 @@ impl World {
         let recv_cqs =
             [context.create_cq(64, None)?, context.create_cq(64, None)?, context.create_cq(64, None)?];
         let make = |qp_type, recv_cq| {
-            let options = QueuePairOptions {
-                recv_cq,
-                capabilities: QpCapabilities { max_inline: 64, ..QpCapabilities::default() },
-                ..QueuePairOptions::new(qp_type, &send_cq)
-            };
+            let options = QueuePairOptions::new(qp_type, &send_cq)
+                .recv_cq(recv_cq)
+                .capabilities(QpCapabilities { max_inline: 64, ..QpCapabilities::default() });
             pd.create_qp(&options)
         };
         let qps = [
@@ -166,7 +164,7 @@ impl World {
 
     pub(super) fn connect(&self, other: &Introduction) -> anyhow::Result<()> {
         // A short timeout, 67 ms: on this machine an answer takes microseconds, or as long as a process does not run.
-        let options = ConnectOptions { path_mtu: PathMtu::Mtu1024, timeout: 14, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().path_mtu(PathMtu::Mtu1024).timeout(14);
         let [rc, uc, ud] = &self.qps;
         rc.connect(&other.endpoints[0], &options)?;
         uc.connect(&other.endpoints[1], &options)?;

@@ -92,7 +92,7 @@ pub(crate) fn run(setting: &Setting) -> Result<String> {
     let context = wire.end.run(|| {
         // The sender's half is under control; who answers marks is not asked.
         let congestion = Congestion::parse("dcqcn")?;
-        let context = Context::builder().congestion(Some(congestion)).open(&format!("udp:{OURS}"))?;
+        let context = Context::builder().congestion(congestion).open(&format!("udp:{OURS}"))?;
         anyhow::Ok(context)
     })?;
     let mut ours = Ours::new(&context, QpType::Rc, Access::LOCAL_WRITE | Access::REMOTE)?;

@@ -122,7 +122,7 @@ impl Ours {
             max_recv_sge: 4,
             max_inline: 64,
         };
-        let options = QueuePairOptions { capabilities, ..QueuePairOptions::new(qp_type, &cq) };
+        let options = QueuePairOptions::new(qp_type, &cq).capabilities(capabilities);
         let qp = pd.create_qp(&options)?;
         Ok(Self { context: context.clone(), region, cq, qp, psn: 0, peer: None, destination: None })
     }
@@ -378,13 +378,11 @@ pub(crate) fn connect(ours: &mut Ours, theirs: &mut Theirs<'_>, link: &Link, qp_
         return Ok(());
     }
     let remote = Endpoint { address: their_address, qpn: theirs.qpn, psn };
-    let options = ConnectOptions {
-        path_mtu: link.mtu,
-        timeout: link.timeout,
-        retry_cnt: link.retries,
-        access: Access::REMOTE | Access::FLUSH_GLOBAL,
-        ..ConnectOptions::default()
-    };
+    let options = ConnectOptions::default()
+        .path_mtu(link.mtu)
+        .timeout(link.timeout)
+        .retry_cnt(link.retries)
+        .access(Access::REMOTE | Access::FLUSH_GLOBAL);
     ours.qp.connect(&remote, &options)?;
     theirs.peer.ask(&format!(
         "connect qp=0 {route} mtu={} dest={} psn={psn} rq_psn={} timeout={} retry={}",

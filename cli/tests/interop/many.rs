@@ -69,7 +69,7 @@ fn connect(
     let answer = peer.ask(&format!("qp id={index} type=rc cq=0 sends=16 recvs=16"))?;
     let qpn = u32::try_from(answer.number("qpn")?)?;
     let own = ours.endpoint()?;
-    let options = ConnectOptions { timeout: 18, ..ConnectOptions::default() };
+    let options = ConnectOptions::default().timeout(18);
     ours.connect(&Endpoint { address: theirs, qpn, psn: 77 }, &options)?;
     peer.ask(&format!(
         "connect qp={index} local={theirs} remote={our_address} mtu=1024 dest={} psn=77 rq_psn={} timeout=18",

@@ -83,7 +83,7 @@ struct Counters {
 impl KernelHost {
     /// Takes the addresses of an interface and their port 4791. `spec` is what the user wrote, for errors.
     pub(crate) fn open(spec: &str, link: &Link) -> Result<Self, OpenError> {
-        let fail = |step, source| OpenError::System { spec: spec.to_owned(), step, source };
+        let fail = |step, error| OpenError::System { spec: spec.to_owned(), step, error };
         let mut netlink = Netlink::open().map_err(|error| fail("open a netlink socket", error))?;
         let own = netlink.addresses(link.index).map_err(|error| fail("ask for the addresses", error))?;
         let mut addresses: Vec<IpAddr> =
@@ -330,7 +330,7 @@ fn reserve(spec: &str, address: IpAddr, interface: u32) -> Result<Socket, OpenEr
         io::ErrorKind::AddrInUse => {
             OpenError::PortInUse { spec: spec.to_owned(), address, port: ROCE_UDP_PORT }
         }
-        _ => OpenError::System { spec: spec.to_owned(), step: "hold UDP port 4791", source },
+        _ => OpenError::System { spec: spec.to_owned(), step: "hold UDP port 4791", error: source },
     })
 }
 

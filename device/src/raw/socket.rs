@@ -30,19 +30,19 @@ pub(super) fn open_whole(spec: &str, link: &Link) -> Result<Socket, OpenError> {
     let socket = open_with(spec, link, None)?;
     listen_to(&socket, link.index, libc::PACKET_MR_PROMISC, MacAddr::ZERO).map_err(|source| {
         let step = "make the interface take frames that are not for it";
-        OpenError::System { spec: spec.to_owned(), step, source }
+        OpenError::System { spec: spec.to_owned(), step, error: source }
     })?;
     Ok(socket)
 }
 
 fn open_with(spec: &str, link: &Link, filter: Option<&[SockFilter]>) -> Result<Socket, OpenError> {
-    let fail = |step| move |source| OpenError::System { spec: spec.to_owned(), step, source };
+    let fail = |step| move |error| OpenError::System { spec: spec.to_owned(), step, error };
     let socket = probe().map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied => OpenError::Privilege {
             spec: spec.to_owned(),
             step: "open a packet socket",
             privilege: PRIVILEGE,
-            source,
+            error: source,
         },
         _ => fail("open a packet socket")(source),
     })?;

@@ -63,7 +63,7 @@ pub(crate) fn open(spec: &TapSpec) -> Result<(TapPort, OwnHost), OpenError> {
     let port = open_port(spec)?;
     let mut seed = [0; 8];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).map_err(|error| {
-        OpenError::System { spec: spec.to_string(), step: "get random numbers", source: error.into() }
+        OpenError::System { spec: spec.to_string(), step: "get random numbers", error: error.into() }
     })?;
     let host = OwnHost::new(&HostConfig {
         mac: spec.mac(),
@@ -83,7 +83,7 @@ pub(crate) fn open_whole(spec: &TapSpec) -> Result<TapPort, OpenError> {
 }
 
 fn open_port(spec: &TapSpec) -> Result<TapPort, OpenError> {
-    let fail = |step| move |source| OpenError::System { spec: spec.to_string(), step, source };
+    let fail = |step| move |error| OpenError::System { spec: spec.to_string(), step, error };
     let tun = open_driver(spec)?;
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(fail("open a socket"))?;
     let was_there = ioctl::is_up(&socket, &spec.name).ok();
@@ -141,9 +141,9 @@ fn open_driver(spec: &TapSpec) -> Result<File, OpenError> {
             step: "open /dev/net/tun",
             privilege: "the right to read and write it, which root has, and everybody after `chmod 666 /dev/net/tun` \
                         by root",
-            source,
+            error: source,
         },
-        _ => OpenError::System { spec: spec.to_string(), step: "open /dev/net/tun", source },
+        _ => OpenError::System { spec: spec.to_string(), step: "open /dev/net/tun", error: source },
     })
 }
 
@@ -155,7 +155,7 @@ fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError
             step: "open the TAP interface",
             privilege: "CAP_NET_ADMIN, which root has, and anybody inside `unshare -Urn`; or root makes the \
                         interface for a user with `ip tuntap add dev NAME mode tap user USER`",
-            source,
+            error: source,
         },
         Some(libc::EBUSY) => OpenError::Unsuitable {
             spec: text,
@@ -168,7 +168,7 @@ fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError
                  what it is); choose another name"
             ),
         },
-        _ => OpenError::System { spec: text, step: "open the TAP interface", source },
+        _ => OpenError::System { spec: text, step: "open the TAP interface", error: source },
     }
 }
 

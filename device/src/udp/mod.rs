@@ -78,7 +78,7 @@ impl UdpDevice {
         let readiness = readiness_of(&opened.socket).map_err(|source| OpenError::System {
             spec: spec.to_string(),
             step: "watch the UDP socket",
-            source,
+            error: source,
         })?;
         let headers = if spec.address.is_ipv4() { IPV4_AND_UDP } else { IPV6_AND_UDP };
         let capabilities = Capabilities {

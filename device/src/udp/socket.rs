@@ -40,7 +40,7 @@ pub struct SocketReport {
 
 /// Opens the socket of a device.
 pub(super) fn open(spec: &UdpSpec) -> Result<Opened, OpenError> {
-    let fail = |step, source| OpenError::System { spec: spec.to_string(), step, source };
+    let fail = |step, error| OpenError::System { spec: spec.to_string(), step, error };
     if spec.address.is_unspecified() {
         let local = local_addresses().unwrap_or_default();
         return Err(OpenError::Wildcard { spec: spec.to_string(), address: spec.address, local });
@@ -217,7 +217,7 @@ fn bind_error(spec: &UdpSpec, error: io::Error) -> OpenError {
             let local = local_addresses().unwrap_or_default();
             OpenError::AddressNotLocal { spec: text, address, local }
         }
-        _ => OpenError::System { spec: text, step: "use the address", source: error },
+        _ => OpenError::System { spec: text, step: "use the address", error },
     }
 }
 

@@ -157,7 +157,7 @@ fn open_socket(spec: &XdpSpec, text: &str) -> Result<OwnedFd, OpenError> {
             spec: text,
             step: "open an AF_XDP socket",
             privilege: socket::PRIVILEGE,
-            source,
+            error: source,
         },
         Some(libc::EAFNOSUPPORT) => OpenError::Unsuitable {
             spec: text,
@@ -166,7 +166,7 @@ fn open_socket(spec: &XdpSpec, text: &str) -> Result<OwnedFd, OpenError> {
                 spec.interface
             ),
         },
-        _ => OpenError::System { spec: text, step: "open an AF_XDP socket", source },
+        _ => OpenError::System { spec: text, step: "open an AF_XDP socket", error: source },
     })
 }
 

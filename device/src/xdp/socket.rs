@@ -100,9 +100,9 @@ impl Opening<'_> {
     pub(super) fn fail(&self, step: &'static str) -> impl Fn(io::Error) -> OpenError {
         move |source| match source.kind() {
             io::ErrorKind::PermissionDenied => {
-                OpenError::Privilege { spec: self.text.clone(), step, privilege: PRIVILEGE, source }
+                OpenError::Privilege { spec: self.text.clone(), step, privilege: PRIVILEGE, error: source }
             }
-            _ => OpenError::System { spec: self.text.clone(), step, source },
+            _ => OpenError::System { spec: self.text.clone(), step, error: source },
         }
     }
 

@@ -9,6 +9,30 @@ use super::{ConnectionError, ConnectionEvent, Context, QueuePair, wait_for, with
 use crate::cm::service::{CmService, to_error};
 
 /// A connection, from the request on. Dropping it disconnects.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let listener = far.listen(PortSpace::Tcp, 7471)?;
+/// # let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+/// # let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
+/// let mut connection = near.start_connect("192.0.2.2:7471".parse()?, &qp, &ConnectionParameters::default())?;
+/// # listener.accept(None)?.reject(b"not today")?;
+/// match connection.next_event(None)? {
+///     ConnectionEvent::Established { .. } => connection.disconnect()?,
+///     ConnectionEvent::Rejected { reason, private_data } => {
+///         assert_eq!(reason, RejReason::CONSUMER);
+///         assert!(private_data.starts_with(b"not today"));
+///     }
+///     other => println!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Connection {
     context: Context,
@@ -106,7 +130,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Moves the queue pair to ERR and tells the peer that the connection is over. The event DISCONNECTED follows
+    /// Moves the queue pair to ERR and sends the DREQ. The event DISCONNECTED follows
     /// when the peer has confirmed it, or after all repetitions.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The listening side: requests for connections, and questions for services.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -14,7 +14,37 @@ use super::{
 };
 use crate::cm::service::{CmService, bring_up};
 
-/// A port at which peers ask for connections. Dropping it refuses those that nobody took.
+/// A port at which peers ask for connections. Dropping it refuses the requests that were not fetched.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let far = Context::builder().attach(Box::new(far))?;
+/// use std::net::SocketAddr;
+///
+/// let listener = far.listen(PortSpace::Tcp, 7471)?;
+/// let server = std::thread::spawn(move || -> Result<Connection, ConnectionError> {
+///     let request = listener.accept(None)?;
+///     let context = &far;
+///     let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+///     let qp = pd.create_qp(&QueuePairOptions::new(request.qp_type(), &cq))?;
+///     let mut connection = request.accept(&qp, &ConnectionParameters::default().private_data(b"welcome"))?;
+///     connection.established(None)?;
+///     Ok(connection)
+/// });
+///
+/// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+/// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
+/// let peer: SocketAddr = "192.0.2.2:7471".parse()?;
+/// let connection = near.connect(peer, &qp, &ConnectionParameters::default())?;
+/// assert!(connection.private_data().starts_with(b"welcome"));
+/// # server.join().expect("no panic")?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct CmListener {
     pub(super) context: Context,
@@ -115,8 +145,9 @@ impl Drop for ConnectRequest {
 impl ConnectRequest {
     /// The peer's address and the port that it says to connect from.
     #[must_use]
-    pub fn peer(&self) -> (IpAddr, u16) {
-        (self.request.path.destination, self.request.ip_cm.map_or(0, |header| header.source_port))
+    pub fn peer(&self) -> SocketAddr {
+        let port = self.request.ip_cm.map_or(0, |header| header.source_port);
+        SocketAddr::new(self.request.path.destination, port)
     }
 
     /// What the peer's application said: 56 bytes, as the peer padded them.
@@ -140,7 +171,7 @@ impl ConnectRequest {
         &self.request.request
     }
 
-    /// Accepts: brings the queue pair to RTS and tells the peer. The event ESTABLISHED follows.
+    /// Accepts: brings the queue pair to RTS and sends the REP. The event ESTABLISHED follows.
     ///
     /// # Errors
     ///
@@ -160,12 +191,12 @@ impl ConnectRequest {
             self.refuse(RejReason::INVALID_PATH_MTU, &[])?;
             return Err(error.into());
         }
+        let preparation = parameters.preparation(qp)?;
         initialise(&self.context, qp, parameters.access)?;
         let (id, offer) = (self.request.id, parameters.offer(qp));
-        let preparation = parameters.preparation(qp);
         with_cm(&self.context, |cm, now, nic| {
             let agreed = cm.manager.preview(id, &offer)?;
-            // Ready before the peer is told: its first packet may come at once.
+            // Ready before the REP is sent: the first packet of the peer may come at once.
             bring_up(now, nic, &preparation, &agreed)?;
             cm.adopt(id, Some(preparation));
             match cm.manager.accept(now, id, &offer, &parameters.private_data) {
@@ -228,8 +259,9 @@ impl Drop for DatagramRequest {
 impl DatagramRequest {
     /// The peer's address and the port that it says to ask from.
     #[must_use]
-    pub fn peer(&self) -> (IpAddr, u16) {
-        (self.request.path.destination, self.request.ip_cm.map_or(0, |header| header.source_port))
+    pub fn peer(&self) -> SocketAddr {
+        let port = self.request.ip_cm.map_or(0, |header| header.source_port);
+        SocketAddr::new(self.request.path.destination, port)
     }
 
     /// What the peer's application said: 180 bytes, as the peer padded them.

@@ -1,5 +1,6 @@
 //! The request of rdma_cm to a peer that runs nothing of ours.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use roce_packet::PathMtu;
@@ -76,15 +77,13 @@ fn request(doctor: &Doctor, peer: &Peer) -> Result<(), Failure> {
     let pd = doctor.context.alloc_pd()?;
     let cq = doctor.context.create_cq(16, None)?;
     let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
-    let parameters = ConnectionParameters {
-        path_mtu: doctor.context.largest_path_mtu().map_or(PathMtu::Mtu256, |mtu| mtu.min(PathMtu::Mtu1024)),
-        path: doctor.path,
-        timing: TIMING,
-        ..ConnectionParameters::default()
-    };
+    let parameters = ConnectionParameters::default()
+        .path_mtu(doctor.context.largest_path_mtu().map_or(PathMtu::Mtu256, |mtu| mtu.min(PathMtu::Mtu1024)))
+        .path(doctor.path)
+        .timing(TIMING);
     let mut connection = doctor
         .context
-        .start_connect(peer.address, peer.service_port, &qp, &parameters)
+        .start_connect(SocketAddr::new(peer.address, peer.service_port), &qp, &parameters)
         .map_err(Failure::Connection)?;
     connection.established(Some(PATIENCE)).map_err(Failure::Connection)
 }

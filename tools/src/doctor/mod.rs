@@ -103,7 +103,7 @@ impl Doctor {
     ) -> Result<Self, DoctorError> {
         let (watch, log) = watch::Watch::around(device);
         let context = builder.attach(Box::new(watch))?;
-        Ok(Self { context, log, path: PathOptions { sgid_index, ..PathOptions::default() } })
+        Ok(Self { context, log, path: PathOptions::default().sgid_index(sgid_index) })
     }
 
     /// The context, for instance to listen on its address.

@@ -56,11 +56,8 @@ impl Probe {
             max_recv_wr: RECEIVES,
             ..QpCapabilities::default()
         };
-        let options = QueuePairOptions {
-            recv_cq: &recv_cq,
-            capabilities,
-            ..QueuePairOptions::new(QpType::Ud, &send_cq)
-        };
+        let options =
+            QueuePairOptions::new(QpType::Ud, &send_cq).recv_cq(&recv_cq).capabilities(capabilities);
         let qp = pd.create_qp(&options)?;
         qp.activate_datagram(QKEY)?;
         let probe = Self { context: context.clone(), log, pd, path, qp, send_cq, recv_cq, region };
@@ -104,7 +101,7 @@ impl Probe {
         burst: &Burst,
         class: u8,
     ) -> Result<UdDestination, DoctorError> {
-        let path = PathOptions { traffic_class: class, flow_label: burst.flow_label, ..self.path };
+        let path = self.path.traffic_class(class).flow_label(burst.flow_label);
         Ok(self.context.create_address_handle(peer.address, Qpn::new(peer.qpn), peer.qkey, &path)?)
     }
 

@@ -46,7 +46,7 @@ impl Traveller {
         let send_cq = probe.context.create_cq(16, None)?;
         let recv_cq = probe.context.create_cq(16, None)?;
         let region = probe.pd.allocate(2 * trips.bytes, Access::LOCAL_WRITE)?;
-        let options = QueuePairOptions { recv_cq: &recv_cq, ..QueuePairOptions::new(QpType::Rc, &send_cq) };
+        let options = QueuePairOptions::new(QpType::Rc, &send_cq).recv_cq(&recv_cq);
         let qp = probe.pd.create_qp(&options)?;
         Ok(Self { qp, send_cq, recv_cq, region, trips, path_mtu })
     }
@@ -61,13 +61,11 @@ impl Traveller {
         peer: &Introduction,
         to: &Endpoint,
     ) -> Result<(), DoctorError> {
-        let options = ConnectOptions {
-            path_mtu: self.path_mtu,
-            path: probe.path,
-            timeout: TIMEOUT,
-            retry_cnt: RETRIES,
-            ..ConnectOptions::default()
-        };
+        let options = ConnectOptions::default()
+            .path_mtu(self.path_mtu)
+            .path(probe.path)
+            .timeout(TIMEOUT)
+            .retry_cnt(RETRIES);
         self.qp.connect(&Endpoint { address: peer.address, ..*to }, &options)?;
         self.post_receive()
     }

@@ -42,7 +42,7 @@ pub fn connect_when_listening(
     let end = Instant::now() + patience;
     loop {
         let qp = prepare()?;
-        match context.connect(server.ip(), server.port(), &qp, parameters) {
+        match context.connect(server, &qp, parameters) {
             Err(ConnectionError::Rejected { reason: RejReason::INVALID_SERVICE_ID, .. })
                 if Instant::now() < end =>
             {
@@ -80,7 +80,7 @@ impl End {
         let cq = context.create_cq(RECEIVES + 1, None)?;
         let capabilities =
             QpCapabilities { max_send_wr: 1, max_recv_wr: RECEIVES, ..QpCapabilities::default() };
-        let options = QueuePairOptions { capabilities, ..QueuePairOptions::new(QpType::Rc, &cq) };
+        let options = QueuePairOptions::new(QpType::Rc, &cq).capabilities(capabilities);
         let qp = pd.create_qp(&options)?;
         // From INIT on receives can be posted, so that the peer's first message finds one.
         qp.modify(&QpAttr {
@@ -103,12 +103,7 @@ impl End {
 
 /// What connections of messages are asked for with: nothing but SENDs go over them.
 fn messages_only(parameters: &ConnectionParameters) -> ConnectionParameters {
-    ConnectionParameters {
-        responder_resources: 0,
-        initiator_depth: 0,
-        access: Access::empty(),
-        ..parameters.clone()
-    }
+    parameters.clone().responder_resources(0).initiator_depth(0).access(Access::empty())
 }
 
 impl Messages {

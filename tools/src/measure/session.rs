@@ -160,19 +160,16 @@ impl Session {
         let recv_cq = context.create_cq(plan.receives() + 8, channel.as_ref())?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = pd.allocate(plan.stride() * plan.receives(), access)?;
-        let options = QueuePairOptions {
-            recv_cq: &recv_cq,
-            capabilities: plan.capabilities(),
-            ..QueuePairOptions::new(QpType::Rc, &send_cq)
-        };
+        let options =
+            QueuePairOptions::new(QpType::Rc, &send_cq).recv_cq(&recv_cq).capabilities(plan.capabilities());
         let qp = pd.create_qp(&options)?;
         let mut endpoint = qp.endpoint()?;
         endpoint.address = address.unwrap_or(endpoint.address);
         let own = Introduction { endpoint, addr: region.addr(), rkey: region.rkey().0 };
         let other: Introduction = exchange.swap("the other side's queue pair", &own)?;
         let path_mtu = PathMtu::from_bytes(plan.path_mtu).unwrap_or(PathMtu::Mtu1024);
-        let path = PathOptions { sgid_index, ..PathOptions::default() };
-        let connect = ConnectOptions { path_mtu, path, timeout: plan.timeout, ..ConnectOptions::default() };
+        let path = PathOptions::default().sgid_index(sgid_index);
+        let connect = ConnectOptions::default().path_mtu(path_mtu).path(path).timeout(plan.timeout);
         qp.connect(&other.endpoint, &connect)?;
         let (remote_addr, remote_rkey) = (other.addr, roce_transport::RKey(other.rkey));
         let context = context.clone();

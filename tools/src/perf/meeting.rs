@@ -52,7 +52,7 @@ impl Plan {
     }
 
     fn path(&self) -> PathOptions {
-        PathOptions { sgid_index: self.gid_index, traffic_class: 0, ..PathOptions::default() }
+        PathOptions::default().sgid_index(self.gid_index).traffic_class(0)
     }
 
     /// What connections of rdma_cm are asked for or accepted with.
@@ -61,15 +61,13 @@ impl Plan {
         let reads = if matches!(self.verb, Verb::Read | Verb::Atomic) { self.out_reads } else { 0 };
         // The local ACK timeout of a connection is twice the time that a packet is under way.
         let lifetime = CmTimeout::new(self.timeout.saturating_sub(1).clamp(1, 20));
-        ConnectionParameters {
-            responder_resources: reads,
-            initiator_depth: reads,
-            path_mtu,
-            access: self.access(),
-            path: self.path(),
-            timing: CmTiming { packet_lifetime: lifetime, ..CmTiming::default() },
-            ..ConnectionParameters::default()
-        }
+        ConnectionParameters::default()
+            .responder_resources(reads)
+            .initiator_depth(reads)
+            .path_mtu(path_mtu)
+            .access(self.access())
+            .path(self.path())
+            .timing(CmTiming { packet_lifetime: lifetime, ..CmTiming::default() })
     }
 }
 
@@ -99,15 +97,13 @@ impl End {
             }
             let endpoint = Endpoint { address, qpn: remote.qpn.get(), psn: remote.psn.get() };
             let reads = |count: u32| count.clamp(1, 128) as u8;
-            let options = ConnectOptions {
-                path_mtu: self.agreement.mtu,
-                path,
-                timeout: self.plan.timeout,
-                access,
-                max_rd_atomic: reads(remote.out_reads).min(self.plan.out_reads),
-                max_dest_rd_atomic: reads(local.out_reads),
-                ..ConnectOptions::default()
-            };
+            let options = ConnectOptions::default()
+                .path_mtu(self.agreement.mtu)
+                .path(path)
+                .timeout(self.plan.timeout)
+                .access(access)
+                .max_rd_atomic(reads(remote.out_reads).min(self.plan.out_reads))
+                .max_dest_rd_atomic(reads(local.out_reads));
             lane.qp.connect(&endpoint, &options)?;
         }
         Ok(())

@@ -148,8 +148,7 @@ impl Session {
 
     /// Connects every queue pair with its peer, with the other attributes of the originals, and posts receives.
     fn attach(&mut self, remote: &[Destination]) -> Result<(), PingpongError> {
-        let path =
-            PathOptions { sgid_index: self.plan.gid_index, traffic_class: 0, ..PathOptions::default() };
+        let path = PathOptions::default().sgid_index(self.plan.gid_index).traffic_class(0);
         for (index, (qp, peer)) in self.qps.iter().zip(remote).enumerate() {
             if peer.gid == Gid::ZERO {
                 return Err(PingpongError::NoGid { program: self.plan.kind.program() });
@@ -169,15 +168,13 @@ impl Session {
                 self.remote.push(self.context.create_address_handle(address, peer.qpn, QKEY, &path)?);
             } else {
                 let endpoint = Endpoint { address, qpn: peer.qpn.get(), psn: peer.psn.get() };
-                let options = ConnectOptions {
-                    path_mtu: self.plan.mtu,
-                    path,
-                    access: Access::empty(),
-                    max_rd_atomic: 1,
-                    max_dest_rd_atomic: 1,
-                    timeout: self.plan.timeout,
-                    ..ConnectOptions::default()
-                };
+                let options = ConnectOptions::default()
+                    .path_mtu(self.plan.mtu)
+                    .path(path)
+                    .access(Access::empty())
+                    .max_rd_atomic(1)
+                    .max_dest_rd_atomic(1)
+                    .timeout(self.plan.timeout);
                 qp.connect(&endpoint, &options)?;
             }
             if self.srq.is_none() {

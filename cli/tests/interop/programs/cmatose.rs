@@ -62,7 +62,7 @@ impl Node {
         let wanted = plan.messages.max(1);
         let capabilities =
             QpCapabilities { max_send_wr: wanted, max_recv_wr: wanted, ..QpCapabilities::default() };
-        let options = QueuePairOptions { capabilities, ..QueuePairOptions::new(QpType::Rc, &cq) };
+        let options = QueuePairOptions::new(QpType::Rc, &cq).capabilities(capabilities);
         let node = Self { index, qp: pd.create_qp(&options)?, cq, region, plan };
         node.qp.modify(&QpAttr {
             pkey_index: Some(0),
@@ -147,7 +147,7 @@ fn await_end(connection: &mut Connection) -> Result<()> {
 /// Accepts the connections of one ucmatose, exchanges messages and disconnects.
 pub(crate) fn serve(context: &Context, listener: &CmListener, plan: Plan) -> Result<()> {
     let mut nodes = Vec::new();
-    let parameters = ConnectionParameters { access: Access::empty(), ..ConnectionParameters::default() };
+    let parameters = ConnectionParameters::default().access(Access::empty());
     for index in 0..plan.connections {
         let request =
             listener.accept(Some(PATIENCE)).with_context(|| format!("waiting for connection {index}"))?;
@@ -176,10 +176,10 @@ pub(crate) fn serve(context: &Context, listener: &CmListener, plan: Plan) -> Res
 /// Connects to a ucmatose that serves, replies, and is disconnected.
 fn ask(context: &Context, server: IpAddr, plan: Plan) -> Result<()> {
     let mut nodes = Vec::new();
-    let parameters = ConnectionParameters { access: Access::empty(), ..ConnectionParameters::default() };
+    let parameters = ConnectionParameters::default().access(Access::empty());
     for index in 0..plan.connections {
         let node = Node::new(context, plan, index)?;
-        let connection = context.connect(server, PORT, &node.qp, &parameters)?;
+        let connection = context.connect((server, PORT).into(), &node.qp, &parameters)?;
         nodes.push((node, connection));
     }
     for (node, _) in &nodes {
