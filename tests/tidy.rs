@@ -269,6 +269,34 @@ fn the_readme_has_the_first_program() {
     assert!(read("README.md").contains(code), "README.md and examples/hello.rs differ");
 }
 
+/// The tables of the path of a packet: each hop is a function that exists, and there are as few files as the text says.
+#[test]
+fn the_path_of_a_packet_exists() {
+    let text = read("docs/architecture.md");
+    let (mut wrong, mut ways): (Vec<String>, Vec<BTreeSet<String>>) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [number, place, _] = cells[..] else { continue };
+        let Ok(number) = number.parse::<usize>() else { continue };
+        let mut names = place.split('`').skip(1).step_by(2);
+        let (file, function) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
+        let source = fs::read_to_string(root().join(file)).unwrap_or_default();
+        if !["(", "<"].iter().any(|end| source.contains(&format!("fn {function}{end}"))) {
+            wrong.push(format!("hop {number}: there is no {function} in {file}"));
+        }
+        if number == 1 {
+            ways.push(BTreeSet::new());
+        }
+        ways.last_mut().expect("hop 1 comes first").insert(file.to_owned());
+    }
+    let counts: Vec<usize> = ways.iter().map(BTreeSet::len).collect();
+    let [out, back] = counts[..] else { panic!("two tables of hops, not {counts:?}") };
+    if !text.contains(&format!("now {out} and {back}.")) {
+        wrong.push(format!("the text should say: now {out} and {back}."));
+    }
+    report(&wrong, "correct the table in docs/architecture.md");
+}
+
 #[test]
 fn every_dependency_is_explained() {
     let text = read("docs/dependencies.md");

@@ -1,15 +1,16 @@
 //! A key-value service in two tasks: requests and answers are SENDs, and the client fetches a value with a READ.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use roce::verbs::*;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const MESSAGE: usize = 64;
-const RECEIVES: usize = 4;
 
-/// A queue pair, where it completes, and the memory for what arrives.
+/// A queue pair with what it needs: a domain, a completion queue and memory.
 struct End {
+    pd: ProtectionDomain,
     qp: QueuePair,
     cq: AsyncCompletionQueue,
     memory: MemoryRegion,
@@ -20,46 +21,71 @@ impl End {
         let (pd, cq) = (context.alloc_pd()?, context.create_cq(64, None)?);
         let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
         let memory = pd.allocate(4096, Access::LOCAL_WRITE)?;
-        Ok(Self { qp, cq: AsyncCompletionQueue::new(cq), memory })
+        Ok(Self { pd, qp, cq: AsyncCompletionQueue::new(cq), memory })
     }
 
-    fn receive(&self, slot: u64) -> Result<()> {
-        let at = slot as usize * MESSAGE;
-        Ok(self.qp.post_recv(&RecvWr { wr_id: slot, elements: &[self.memory.element(at..at + MESSAGE)] })?)
-    }
-
+    /// Posts the receive of the answer and sends a message.
     fn send(&self, message: &[u8]) -> Result<()> {
+        self.qp.post_recv(&RecvWr { wr_id: 0, elements: &[self.memory.element(0..MESSAGE)] })?;
         Ok(self.qp.post_send(&SendWr::inline(0, SendOp::Send, message).with_flags(SendFlags::empty()))?)
     }
 
-    /// The next message; its receive is posted again.
-    async fn message(&self) -> Result<Vec<u8>> {
+    /// The bytes of the next completion: a message that arrived, or a value that was read.
+    async fn next(&self) -> Result<Vec<u8>> {
         let mut done = [Wc::default()];
         self.cq.poll(&mut done).await?;
-        let wc = done[0].result()?;
-        let mut message = vec![0; wc.byte_len as usize];
-        self.memory.read(wc.wr_id as usize * MESSAGE, &mut message)?;
-        self.receive(wc.wr_id)?;
-        Ok(message)
+        let mut bytes = vec![0; done[0].result()?.byte_len as usize];
+        self.memory.read(0, &mut bytes)?;
+        Ok(bytes)
     }
 }
 
-/// Answers `key=value` with nothing and `key` with address, key and length of the value.
+/// Stores `key=value`; answers every request with address, length and key of the value.
 async fn serve(context: Context, listener: CmListener) -> Result<()> {
-    let (end, pd) = (End::new(&context)?, context.alloc_pd()?);
+    let end = End::new(&context)?;
+    let mut values: HashMap<String, MemoryRegion> = HashMap::new();
     let _connection = listener.accept_async().await?.accept(&end.qp, &ConnectionParameters::default())?;
-    (0..RECEIVES as u64).try_for_each(|slot| end.receive(slot))?;
-    let mut values: HashMap<Vec<u8>, MemoryRegion> = HashMap::new();
-    // The client disconnects at the end, which flushes the receives.
-    while let Ok(message) = end.message().await {
-        let (key, value) = message.split_at(message.iter().position(|byte| *byte == b'=').unwrap_or(message.len()));
-        if let [_, value @ ..] = value {
-            let region = pd.register(SharedMemory::from_bytes(value).into(), Access::REMOTE_READ)?;
-            values.insert(key.to_vec(), region);
+    end.qp.post_recv(&RecvWr { wr_id: 0, elements: &[end.memory.element(0..MESSAGE)] })?;
+    // The receive is flushed when the client disconnects.
+    while let Ok(request) = end.next().await {
+        let request = String::from_utf8(request)?;
+        let (key, value) = request.split_once('=').unwrap_or((&request, ""));
+        if !value.is_empty() {
+            let memory = SharedMemory::from_bytes(value.as_bytes());
+            values.insert(key.to_owned(), end.pd.register(memory.into(), Access::REMOTE_READ)?);
         }
-        let place = values.get(key).map(|region| (region.addr(), region.rkey().0, region.len() as u32));
-        let (addr, rkey, len) = place.unwrap_or_default();
-        end.send(&[&addr.to_be_bytes()[..], &rkey.to_be_bytes(), &len.to_be_bytes()].concat())?;
+        let place = values.get(key).map(|value| (value.addr(), value.len() as u32, value.rkey().0));
+        let (addr, len, rkey) = place.unwrap_or_default();
+        end.send(&[&addr.to_be_bytes()[..], &len.to_be_bytes(), &rkey.to_be_bytes()].concat())?;
     }
     Ok(())
+}
+
+/// Puts or gets: the value that the service then has under the key.
+async fn call(end: &End, request: &str) -> Result<String> {
+    end.send(request.as_bytes())?;
+    let answer = end.next().await?;
+    let number = |at: usize| answer[at..at + 4].iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
+    let remote_addr = u64::from(number(0)) << 32 | u64::from(number(4));
+    let op = SendOp::Read { remote_addr, rkey: RKey(number(12)) };
+    end.qp.post_send(&SendWr::new(0, op, &[end.memory.element(0..number(8) as usize)]))?;
+    Ok(String::from_utf8(end.next().await?)?)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let (near, far) = (Context::open("udp:127.0.0.3")?, Context::open("udp:127.0.0.4")?);
+    let listener = far.listen(PortSpace::Tcp, 7471)?;
+    let client = async {
+        let end = End::new(&near)?;
+        let peer: SocketAddr = "127.0.0.4:7471".parse()?;
+        let _connection = near.connect_async(peer, &end.qp, &ConnectionParameters::default()).await?;
+        assert_eq!(call(&end, "planet=mercury").await?, "mercury");
+        assert_eq!(call(&end, "star=sirius").await?, "sirius");
+        assert_eq!(call(&end, "planet").await?, "mercury");
+        assert_eq!(call(&end, "comet").await?, "");
+        Ok(())
+    };
+    let (served, called) = tokio::join!(serve(far.clone(), listener), client);
+    served.and(called).inspect(|()| println!("every value is the one that was stored"))
 }
