@@ -8,12 +8,13 @@
 mod held;
 mod parse;
 mod plan;
+pub mod random;
 mod track;
 
 #[cfg(test)]
 mod tests;
 
-use rand_core::{Rng, SeedableRng};
+use rand_core::Rng;
 use rand_pcg::Pcg32;
 use roce_packet::{Bth, Ecn, Path};
 use roce_transport::Instant;
@@ -413,9 +414,7 @@ struct Generators {
 
 impl Generators {
     fn new(seed: u64) -> Self {
-        // Seeds that differ by a multiple of the golden ratio never meet, and are hashed once more.
-        let stream =
-            |number: u64| Pcg32::seed_from_u64(seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let stream = |number| random::generator(seed, number);
         Self {
             drop: stream(1),
             duplicate: stream(2),

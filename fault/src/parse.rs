@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use roce_transport::units;
+
 use super::plan::{Action, Chance, Delay, DelayTime, FaultPlan, Numbers, OpcodePattern, Rates, Rule};
 
 /// Why a text is no fault plan: the place, and what was expected there.
@@ -218,12 +220,7 @@ fn delay_time(text: &str) -> Option<DelayTime> {
 
 /// Nanoseconds.
 fn duration(text: &str) -> Option<u64> {
-    let (amount, decimals) = UNITS.iter().find_map(|(unit, decimals)| {
-        let amount = text.strip_suffix(unit)?;
-        // "5ms" ends in "s" as well, but "5m" is no number.
-        amount.ends_with(|last: char| last.is_ascii_digit()).then_some((amount, *decimals))
-    })?;
-    fixed_point(amount, decimals)
+    units::duration_ns(text).ok()
 }
 
 fn numbers_24(text: &str) -> Option<Numbers> {

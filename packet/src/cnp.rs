@@ -1,4 +1,4 @@
-//! Congestion notification packets: a receiver tells a sender that the network marked its data (Annex A17).
+//! Congestion notification packets: a receiver notifies a sender that the network marked its data (Annex A17).
 //!
 //! ```text
 //!  0     12              28     32
@@ -47,7 +47,7 @@ impl Cnp {
 
     /// The way that a CNP takes for data which came by `data`: back, with the given code point, capable of
     /// being marked itself as in CNPs of ConnectX, and on a VLAN with the given priority. Its hop limit is that of
-    /// `data`: whoever passes a path as it arrived has to put in its own.
+    /// `data`: a caller that passes a received path must set its own.
     #[must_use]
     pub const fn path(data: &Path, dscp: u8, pcp: u8) -> Path {
         let mut path = data.reply().with_dscp(dscp).with_ecn(Ecn::Capable0);

@@ -265,7 +265,7 @@ fn bad_payload(info: &OpcodeInfo, payload_len: usize, len: usize) -> ParseError 
         _ if !len.is_multiple_of(4) => (ParseErrorKind::BadLength, len.next_multiple_of(4), len),
         PayloadRule::None => (ParseErrorKind::TrailingBytes, 0, payload_len),
         PayloadRule::Exactly(need) => (ParseErrorKind::BadLength, need, payload_len),
-        // Only reached for lengths that are no multiple of four.
+        // Only reached for lengths that are not a multiple of four.
         PayloadRule::FullMtu | PayloadRule::OneToMtu | PayloadRule::ZeroToMtu => {
             (ParseErrorKind::BadLength, len.next_multiple_of(4), len)
         }

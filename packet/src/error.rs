@@ -1,4 +1,4 @@
-//! Why bytes are not what they should be: always with the layer, the place and the numbers.
+//! Errors of parsers: each names the layer, the offset and the numbers.
 
 use core::fmt;
 
@@ -103,7 +103,7 @@ pub enum ParseErrorKind {
 }
 
 impl ParseErrorKind {
-    /// A few words for a human.
+    /// A short description.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {

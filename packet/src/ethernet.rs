@@ -1,6 +1,6 @@
 //! Ethernet: addresses, EtherTypes, the 14-byte header and the 802.1Q tag.
 //!
-//! The frame check sequence is no part of what this module sees: a NIC removes it before a capture or a
+//! This module does not handle the frame check sequence: a NIC removes it before a capture or a
 //! socket gets the frame.
 
 use core::fmt;
@@ -173,13 +173,13 @@ impl EthernetView {
             .map_err(|_| ParseError::truncated(Layer::Ethernet, 0, EthernetHeader::LEN, bytes.len()))
     }
 
-    /// Whom the frame is for.
+    /// The address of the receiver.
     #[must_use]
     pub const fn destination(&self) -> MacAddr {
         MacAddr(self.destination)
     }
 
-    /// Who sent it.
+    /// The address of the sender.
     #[must_use]
     pub const fn source(&self) -> MacAddr {
         MacAddr(self.source)
@@ -195,9 +195,9 @@ impl EthernetView {
 /// The Ethernet header without any tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EthernetHeader {
-    /// Whom the frame is for.
+    /// The address of the receiver.
     pub destination: MacAddr,
-    /// Who sent it.
+    /// The address of the sender.
     pub source: MacAddr,
     /// What comes next; [`EtherType::VLAN`] when a tag follows.
     pub ether_type: EtherType,

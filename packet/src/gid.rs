@@ -13,7 +13,7 @@ use crate::ethernet::MacAddr;
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The GID of nobody.
+    /// The unspecified GID, all zero.
     pub const ZERO: Self = Self([0; 16]);
 
     /// The link-local GID of a port: `fe80::` and the address of its Ethernet interface in EUI-64 form, that

@@ -76,13 +76,13 @@ impl GrhView {
         self.hop_limit
     }
 
-    /// Who sent the packet.
+    /// The sender.
     #[must_use]
     pub const fn source(&self) -> Gid {
         Gid(self.source)
     }
 
-    /// Whom it is for.
+    /// The receiver.
     #[must_use]
     pub const fn destination(&self) -> Gid {
         Gid(self.destination)
@@ -100,9 +100,9 @@ pub struct Grh {
     pub payload_length: u16,
     /// Hops that are left.
     pub hop_limit: u8,
-    /// Who sent the packet.
+    /// The sender.
     pub source: Gid,
-    /// Whom it is for.
+    /// The receiver.
     pub destination: Gid,
 }
 

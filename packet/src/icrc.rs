@@ -18,7 +18,7 @@ use crate::fields::{Field, Header, Show, bytes};
 pub const LEN: usize = 4;
 
 /// The ICRC of a datagram. `head` and `tail` together are BTH to padding, without the ICRC, and the BTH
-/// lies wholly in `head`; a shorter `head` is no datagram and the value then means nothing.
+/// lies wholly in `head`; a shorter `head` is not a datagram, and the value is then meaningless.
 ///
 /// The length fields of the headers in `envelope` follow from the two slices. Lengths above what IP can
 /// carry, 65,535 bytes in all, wrap around.
@@ -31,7 +31,7 @@ pub fn compute(envelope: &Envelope, head: &[u8], tail: &[u8]) -> u32 {
 /// What the headers below the BTH contribute to the ICRC, except for their lengths and the
 /// Identification: all that stays the same between two ports.
 ///
-/// Whoever sends or receives many datagrams on one path can keep it. That saves a few nanoseconds per
+/// A sender or receiver of many datagrams on one path can keep it. That saves a few nanoseconds per
 /// datagram against [`compute`].
 ///
 /// ```

@@ -63,7 +63,7 @@ impl Ieth {
     }
 }
 
-/// The immediate data of a message as it lies in a packet: four bytes that mean nothing to the protocol.
+/// The immediate data of a message as it lies in a packet: four bytes that the protocol does not interpret.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ImmDtView {

@@ -119,14 +119,14 @@ impl Ipv4View {
         self.checksum.get()
     }
 
-    /// Who sent the packet.
+    /// The sender.
     #[must_use]
     pub const fn source(&self) -> Ipv4Addr {
         let [a, b, c, d] = self.source;
         Ipv4Addr::new(a, b, c, d)
     }
 
-    /// Whom it is for.
+    /// The receiver.
     #[must_use]
     pub const fn destination(&self) -> Ipv4Addr {
         let [a, b, c, d] = self.destination;
@@ -155,9 +155,9 @@ pub struct Ipv4Header {
     pub ttl: u8,
     /// What the packet carries; 17 is UDP.
     pub protocol: u8,
-    /// Who sent the packet.
+    /// The sender.
     pub source: Ipv4Addr,
-    /// Whom it is for.
+    /// The receiver.
     pub destination: Ipv4Addr,
 }
 

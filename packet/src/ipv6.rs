@@ -77,13 +77,13 @@ impl Ipv6View {
         self.hop_limit
     }
 
-    /// Who sent the packet.
+    /// The sender.
     #[must_use]
     pub const fn source(&self) -> Ipv6Addr {
         Ipv6Addr::from_octets(self.source)
     }
 
-    /// Whom it is for.
+    /// The receiver.
     #[must_use]
     pub const fn destination(&self) -> Ipv6Addr {
         Ipv6Addr::from_octets(self.destination)
@@ -103,9 +103,9 @@ pub struct Ipv6Header {
     pub next_header: u8,
     /// Hops that are left.
     pub hop_limit: u8,
-    /// Who sent the packet.
+    /// The sender.
     pub source: Ipv6Addr,
-    /// Whom it is for.
+    /// The receiver.
     pub destination: Ipv6Addr,
 }
 

@@ -7,7 +7,7 @@ const HALF_WINDOW: u32 = 0x0080_0000;
 
 /// A packet sequence number: 24 bits, counted modulo 2^24 (IBTA 9.7.1).
 ///
-/// Sequence numbers lie on a circle, so there is no smallest one and this type is deliberately not
+/// Sequence numbers lie on a circle, so none is the smallest, and this type is deliberately not
 /// [`Ord`]. Of two different numbers the later one is less than 2^23 steps ahead; see [`Psn::before`].
 ///
 /// ```

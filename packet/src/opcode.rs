@@ -8,7 +8,7 @@ use crate::bth::Bth;
 
 /// The first byte of the BTH: what kind of packet this is.
 ///
-/// Any value can be held, so that a sniffer can show what it does not know; [`Opcode::info`] tells.
+/// Any value can be held, so that a sniffer can show unknown ones; [`Opcode::info`] returns what is known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Opcode(pub u8);
 
@@ -213,7 +213,7 @@ pub enum PayloadRule {
     Exactly(usize),
 }
 
-/// Who sends a packet.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The requester, to a responder.

@@ -1,4 +1,4 @@
-//! Pause frames: how a link tells its other end to stop for a while (IEEE 802.3 Annex 31B for all traffic,
+//! Pause frames: how one end of a link stops the other for a time (IEEE 802.3 Annex 31B for all traffic,
 //! 802.1Qbb for single priorities).
 //!
 //! A host's user-space stack never sends them; switches and NICs do, and so does a simulator.
@@ -13,14 +13,14 @@ use crate::ethernet::{EtherType, EthernetHeader, EthernetView, MacAddr};
 use crate::fields::Show::{Decimal, Flag, Hex};
 use crate::fields::{Field, Header, bytes, mask};
 
-/// Priorities that PFC tells apart.
+/// The number of priorities of PFC.
 pub const PRIORITIES: usize = 8;
 
 /// The longest pause that one frame can ask for.
 pub const MAX_QUANTA: u16 = u16::MAX;
 
 /// How long `quanta` last on a link of `bits_per_second`, in nanoseconds, rounded up. One quantum is the time
-/// of 512 bits. A link without speed is paused for ever: [`u64::MAX`].
+/// of 512 bits. A link with speed 0 is paused without end: [`u64::MAX`].
 #[must_use]
 pub const fn pause_duration_ns(quanta: u16, bits_per_second: u64) -> u64 {
     if bits_per_second == 0 {
@@ -84,13 +84,13 @@ impl PfcView {
         self.reserved
     }
 
-    /// One bit per priority, priority 0 in the lowest: whose quanta are to be heeded.
+    /// One bit per priority, priority 0 in the lowest: whose quanta are valid.
     #[must_use]
     pub const fn enable(&self) -> u8 {
         self.enable
     }
 
-    /// The pause of every priority in units of 512 bit times, heeded or not.
+    /// The pause of every priority in units of 512 bit times, valid or not.
     #[must_use]
     pub const fn quanta(&self) -> [u16; PRIORITIES] {
         let [a, b, c, d, e, f, g, h] = self.quanta;

@@ -168,7 +168,7 @@ impl<'a> DatagramWriter<'a> {
         self.seal(|covered| seed.compute(identification, covered, &[]))
     }
 
-    /// Appends four zero bytes where the ICRC would be, for a network in which nobody compares it, and returns
+    /// Appends four zero bytes in place of the ICRC, for a network that does not check it, and returns
     /// the bytes from BTH to ICRC inclusive.
     #[inline]
     pub fn finish_unsealed(self) -> Result<usize, BufferTooSmall> {

@@ -282,7 +282,7 @@ fn reasons_have_names() {
         let named = (1..=33).contains(&number) || number == 35;
         assert_eq!(RejReason(number).name().is_some(), named, "{number}");
     }
-    assert_eq!(RejReason(8).to_string(), "8 (invalid service ID: nobody listens)");
+    assert_eq!(RejReason(8).to_string(), "8 (invalid service ID: no listener)");
     assert_eq!(RejReason(34).to_string(), "34 (reserved)");
     for status in 0..=6 {
         assert_eq!(SidrStatus(status).name().is_some(), status <= 5, "{status}");

@@ -9,5 +9,4 @@ pub mod adversary;
 pub mod direct;
 pub mod net;
 pub mod pair;
-pub mod random;
 pub mod scenario;

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
-
 /// Something that counts, such as a `Context` of the verbs.
 pub trait CounterSource {
     /// Calls `visit` with the name and the value of each counter, in the order of the documentation. Reading changes none
@@ -57,8 +55,9 @@ impl fmt::Display for Snapshot {
 }
 
 /// One object with every counter, zeros included.
-impl Serialize for Snapshot {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+#[cfg(feature = "serde")]
+impl serde::Serialize for Snapshot {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())
     }
 }

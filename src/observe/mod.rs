@@ -1,11 +1,12 @@
-//! What can be seen from outside: counters, the stream of trace events, capture files.
+//! What can be seen from outside: counters, and what to do about a failed work request.
 
 mod advice;
 mod counters;
 mod publish;
+mod published;
 
 pub use advice::advice;
 pub use counters::{CounterSource, Snapshot};
-pub use publish::{Published, published};
+pub use published::{Published, published};
 
 pub(crate) use publish::Publisher;

@@ -9,7 +9,6 @@ use roce_transport::{
     Access, Counters, ModifyQpError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState,
     QpType, Recovery, RecvWr, SendWr,
 };
-use serde::{Deserialize, Serialize};
 
 use super::{CompletionQueue, PathOptions, ProtectionDomain, SharedReceiveQueue, VerbsError};
 use crate::runtime::Runtime;
@@ -83,7 +82,8 @@ setters!(QueuePairOptions<'a> {
 });
 
 /// What a peer must know to connect. The application decides how it is exchanged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Endpoint {
     /// Address of the device.
     pub address: IpAddr,

@@ -123,7 +123,7 @@ impl WcStatus {
     }
 }
 
-/// The exact check that failed: more than the status says, and than a peer would ever be told.
+/// The exact check that failed: more detail than the status, and than a peer receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(names, expected.split(' ').collect::<Vec<_>>());
         for (number, cause) in Cause::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, number, "{cause:?}");
-            // Whoever adds a cause has to come here, and then to the list.
+            // A new cause needs an arm here and an entry in the list.
             match cause {
                 Cause::None
                 | Cause::Flushed

@@ -1,4 +1,4 @@
-//! What an engine is made with.
+//! The settings of an engine.
 
 use roce_packet::PathMtu;
 
@@ -15,14 +15,14 @@ pub struct EngineConfig {
     /// BTH MigReq on packets sent. Peers such as ConnectX take a slow path when it is 0.
     pub mig_req: bool,
     /// The most PSNs that a requester leaves unacknowledged, 1 to 2^23 - 1 (IBTA 9.7.2); the
-    /// nearest of these is taken. It bounds what is lost in a socket buffer when the peer is slow.
+    /// nearest of these is used. It bounds the loss in a socket buffer when the peer is slow.
     pub max_outstanding_packets: u32,
-    /// A READ is asked for in pieces of at most so many response packets, so that responses cannot
-    /// overrun this end; 0 asks for every READ at once.
+    /// A READ is requested in pieces of at most so many response packets, so that responses cannot
+    /// overrun this end; 0 requests every READ at once.
     pub max_read_packets: u32,
     /// The largest UD message: the path MTU of the port.
     pub port_mtu: PathMtu,
-    /// Packets that one queue pair may send before the next one has its turn.
+    /// Packets that one queue pair may send before the next one.
     pub quantum: u32,
     /// The most queue pairs, up to 65,000.
     pub max_qp: usize,
@@ -38,23 +38,23 @@ pub struct EngineConfig {
     pub max_mr: usize,
     /// The most events that wait to be fetched.
     pub max_events: usize,
-    /// The congestion control of RC and UC queue pairs that are made without one of their own.
+    /// The congestion control of RC and UC queue pairs that do not set their own.
     pub congestion: Congestion,
-    /// How marked packets are answered.
+    /// How the engine answers marked packets.
     pub notification: NotificationPoint,
-    /// What the link carries; algorithms start there. The engine never sends slower because of it alone.
+    /// The rate of the link, where algorithms start. It does not limit the engine by itself.
     pub line_rate: Rate,
-    /// How RC queue pairs that are made without another way make up for losses.
+    /// The loss recovery of RC queue pairs that do not set their own.
     pub recovery: Recovery,
-    /// How packets are spaced at the rate of a congestion control.
+    /// How packets are paced at the rate of a congestion control.
     pub pacing: Pacing,
 }
 
-/// How packets are spaced.
+/// How packets are paced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
-    /// Bytes that may leave at once after a pause, before the packet that is always free to go: what makes up for
-    /// timers that come late. At most 2^24 are taken.
+    /// Bytes that may leave at once after a pause, before the packet that may always leave: compensates for
+    /// late timers. At most 2^24.
     pub burst: u32,
     /// Whether preamble and gap of Ethernet, 20 bytes a frame, count as sent. Headers and FCS always do.
     pub preamble: bool,

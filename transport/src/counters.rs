@@ -103,7 +103,7 @@ counters! {
     retransmit_rounds,
     /// Dropped: shorter than its headers, pad and ICRC say.
     drop_short,
-    /// Dropped: a length or pad that no packet of this opcode has.
+    /// Dropped: a length or pad count that the opcode does not allow.
     drop_bad_length,
     /// Dropped: a transport version other than 0.
     drop_bad_version,

@@ -6,12 +6,12 @@ use roce_packet::Qpn;
 
 use crate::ids::{CqId, SrqId};
 
-/// Something the application should look at.
+/// A notification for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An armed completion queue received a completion that it was armed for.
     Completion(CqId),
-    /// Something that belongs to no work request.
+    /// An event that does not belong to a work request.
     Async(AsyncEvent),
 }
 
@@ -19,7 +19,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// The queue pair failed in a way that no completion tells.
+    /// The queue pair failed, and no completion reports it.
     QpFatal(Qpn),
     /// A peer's request was invalid while no receive was in use; the queue pair is in the error state.
     QpRequestError(Qpn),
@@ -42,7 +42,7 @@ pub enum AsyncEvent {
 pub(crate) struct EventQueue {
     queue: VecDeque<Event>,
     capacity: usize,
-    /// Events that found the queue full.
+    /// Events that were lost because the queue was full.
     pub(crate) lost: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Names of the objects that an engine holds.
+//! Identifiers of the objects that an engine holds.
 
 use core::fmt;
 
@@ -29,7 +29,7 @@ macro_rules! object_id {
 }
 
 object_id!(
-    /// A protection domain: memory and queue pairs of different domains never meet.
+    /// A protection domain: queue pairs cannot use the memory of another domain.
     PdId, "protection domain"
 );
 object_id!(

@@ -1,4 +1,4 @@
-//! A message that is arriving: where its bytes go. Shared by the responders of RC and UC.
+//! The destination of an arriving message. Shared by the responders of RC and UC.
 
 use roce_packet::{Datagram, PayloadRule, Position, Reth};
 

@@ -1,4 +1,4 @@
-//! The seam between the engine and whatever moves its datagrams.
+//! The interface between the engine and the device that moves its datagrams.
 //!
 //! A device hands in [`Received`] datagrams and lends a [`TxSlot`] for each one that leaves. Neither
 //! side knows what the other is: a socket, a ring shared with a kernel, or a link in a simulator.
@@ -16,7 +16,7 @@ pub enum Identification {
         dont_fragment: bool,
     },
     /// The device did not see the header (a UDP socket). `hint` is the likeliest value: the index of the segment in what
-    /// the device received as one, 0 for a single datagram. The engine takes any place in a superpacket for as good, since
+    /// the device received as one, 0 for a single datagram. The engine accepts any position in a superpacket, since
     /// a network may split it, and otherwise recovers the value from the ICRC itself.
     Unknown {
         /// The value to try first.
@@ -35,7 +35,7 @@ impl Identification {
 /// One datagram from BTH to ICRC as a device received it.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// From whom to whom, as the sender wrote it (not reversed).
+    /// The path as the sender wrote it (not reversed).
     pub path: Path,
     /// What is known about the IPv4 Identification.
     pub identification: Identification,
@@ -96,7 +96,7 @@ struct OpenBatch {
 impl Batch {
     /// No superpacket is open: every datagram stands alone.
     pub const NONE: Self = Self { open: None, unsealed: false };
-    /// Every datagram stands alone, and nobody will look at its ICRC: zero is written in its place.
+    /// Every datagram is separate, and its ICRC is not checked: zero is written in its place.
     pub const UNSEALED: Self = Self { open: None, unsealed: true };
 
     /// Whether the ICRC is left out.
@@ -142,7 +142,7 @@ impl Batch {
         }
     }
 
-    /// Takes `transmit` in, after [`Self::accepts`] said yes. A shorter segment closes the superpacket.
+    /// Adds `transmit`, which [`Self::accepts`] accepted. A shorter segment closes the superpacket.
     pub fn push(&mut self, transmit: &Transmit) {
         if let Some(open) = &mut self.open {
             open.segments += 1;

@@ -1,4 +1,4 @@
-//! How RC makes up for lost requests, as a choice.
+//! How RC recovers lost requests.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -14,17 +14,17 @@ pub enum Recovery {
     /// Everything from the lost packet on (IBTA 9.7.5.1.4). What every peer understands.
     #[default]
     GoBackN,
-    /// Only what is missing. **No standard knows this**: both ends have to be set so, and nothing is negotiated on the
-    /// wire. See [`SelectiveRepeat`].
+    /// Only what is missing. **This is not part of any standard**: both ends must be configured; the wire has no
+    /// negotiation. See [`SelectiveRepeat`].
     SelectiveRepeat(SelectiveRepeat),
 }
 
 parameters! {
     /// Selective repeat after IRN (SIGCOMM 2018), with the timeouts of the paper.
     ///
-    /// The responder keeps requests that came too early, and says of each that it came and what is missing: an ACKNOWLEDGE
-    /// with the reserved syndrome 0x40, the missing PSN in the BTH and the PSN that came in place of the message count. Once
-    /// the gap is filled everything is executed in its order, so completions, acknowledgements, RNR NAKs and atomics are
+    /// The responder keeps early requests, and reports each of them with the missing PSN: an ACKNOWLEDGE
+    /// with the reserved syndrome 0x40, the missing PSN in the BTH and the received PSN in place of the message count. Once
+    /// the gap is filled, the requests are executed in order, so completions, acknowledgements, RNR NAKs and atomics are
     /// those of go-back-N. The requester sends what is missing once, and again after a timeout.
     ///
     /// While READs or atomics are in flight the requester goes back as usual; what the responder kept is then not
@@ -50,7 +50,7 @@ impl SelectiveRepeat {
     }
 }
 
-/// Why text names no recovery.
+/// Why a text is not the name of a recovery.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
     /// No such one.
@@ -98,7 +98,7 @@ impl fmt::Display for Recovery {
     }
 }
 
-/// The syndrome of an acknowledgement that says what came too early: in the range that IBTA reserves.
+/// The syndrome of an acknowledgement that reports an early packet: in the range that IBTA reserves.
 pub(crate) const SELECTIVE_SYNDROME: u8 = 0x40;
 
 #[cfg(test)]

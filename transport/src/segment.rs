@@ -1,4 +1,4 @@
-//! How a message is cut into packets: shared by RC and UC, on both ways (IBTA 9.4, table 35).
+//! How a message is cut into packets: shared by RC and UC, for sending and receiving (IBTA 9.4, table 35).
 
 use roce_packet::{DatagramWriter, Envelope, Ieth, Opcode, Path, Reth, Transport};
 
@@ -6,7 +6,7 @@ use crate::io::{Batch, Transmit};
 use crate::sq::Wqe;
 use crate::wr::SendOp;
 
-/// Which packet of its message: the difference is the opcode.
+/// The position of a packet in its message, which decides the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     First,

@@ -1,4 +1,4 @@
-//! Time as the engine sees it: a number of nanoseconds that somebody else read from a clock.
+//! The time of the engine: a number of nanoseconds that the caller read from a clock.
 
 use core::fmt;
 use core::ops::{Add, Sub};

@@ -11,7 +11,7 @@ pub(crate) enum Timer {
     Retry,
     /// The delay that an RNR NAK asked for (IBTA 9.7.5.2.8).
     Rnr,
-    /// The next packet may go, or the congestion control changes its mind by itself.
+    /// The next packet may be sent, or the congestion control has a deadline.
     Pace,
 }
 
@@ -50,7 +50,7 @@ impl Deadlines {
     }
 }
 
-/// The order in which queue pairs want to be looked at: a binary heap with one entry at most for each.
+/// The order of the deadlines of all queue pairs: a binary heap with at most one entry for each.
 ///
 /// Lazy: an acknowledgement moves a deadline later for every packet, so an entry stays where it is
 /// and is corrected when it comes up. A queue pair has an entry at or before its deadline, always.
@@ -71,7 +71,7 @@ impl TimerQueue {
         self.heap.reserve(self.places.len().saturating_sub(self.heap.len()));
     }
 
-    /// Sees to it that `position` has an entry at or before `deadline`.
+    /// Ensures that `position` has an entry at or before `deadline`.
     pub(crate) fn push(&mut self, deadline: Instant, position: u32) {
         let index = position as usize;
         if index >= self.places.len() {

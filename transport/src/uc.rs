@@ -1,4 +1,4 @@
-//! Unreliable connection: packets with PSNs, and nobody who asks for a lost one again (IBTA 9.8.2).
+//! Unreliable connection: packets have PSNs, but lost ones are not sent again (IBTA 9.8.2).
 
 use roce_packet::{Datagram, DatagramWriter, Operation, Position, Psn, Transport};
 
@@ -16,7 +16,7 @@ use crate::sq::{Progress, SendQueue, local_cause};
 use crate::verdict::{DropReason, Verdict};
 use crate::wr::{MAX_MESSAGE, SendFlags};
 
-/// The sending half of UC: a request is complete when its last packet is on its way.
+/// The sending half of UC: a request is complete when its last packet is sent.
 #[derive(Debug)]
 pub(crate) struct UcRequester {
     pub(crate) sq: SendQueue,
@@ -94,12 +94,12 @@ impl UcRequester {
     }
 }
 
-/// A packet so far behind the expected PSN, or less, was doubled or overtaken on the way: it is dropped, or a
-/// message could arrive twice or after a later one. Beyond that the sender is taken to have moved on by more
-/// than half of all PSNs while nothing arrived.
+/// A packet at most this far behind the expected PSN was duplicated or overtaken: it is dropped, because otherwise a
+/// message could arrive twice or after a later one. A packet further behind means that the sender advanced by more
+/// than half of all PSNs while no packet arrived.
 const LATE_PACKETS: u32 = 1 << 16;
 
-/// The receiving half of UC: a gap costs the message it falls into.
+/// The receiving half of UC: a lost packet loses its whole message.
 #[derive(Debug)]
 pub(crate) struct UcResponder {
     epsn: Psn,
@@ -173,7 +173,7 @@ impl UcResponder {
         }
     }
 
-    /// Gives the present message up and skips what is left of it.
+    /// Abandons the present message and skips its remaining packets.
     fn abandon(&mut self) {
         self.set_aside();
         self.skipping = true;
@@ -233,12 +233,12 @@ impl UcResponder {
                 let wc = ended.completion(core, datagram);
                 core.complete_recv(shared, wc, datagram.bth().solicited);
             }
-            // The fault is in the receive, so no other message can have it (IBTA 10.3.1).
+            // The fault is in the receive, so another message must not use it (IBTA 10.3.1).
             Err(PlaceError::Local(cause)) => {
                 if let Some(receive) = self.inbound.take_receive() {
                     core.fail_recv(shared, receive.wr_id, WcStatus::LocalProtectionError, cause);
                 }
-                core.fail(Failure::Told);
+                core.fail(Failure::Reported);
             }
             Err(error) => return Err(reason(error)),
         }

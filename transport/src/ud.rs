@@ -1,4 +1,4 @@
-//! Unreliable datagram: one packet a message, to anybody (IBTA 9.8.3).
+//! Unreliable datagram: one packet a message, to any queue pair (IBTA 9.8.3).
 
 use core::net::IpAddr;
 
@@ -94,7 +94,7 @@ impl UdRequester {
     }
 }
 
-/// The receiving half of UD. It expects no PSN and remembers nothing.
+/// The receiving half of UD. It does not check PSNs and keeps no state.
 #[derive(Debug)]
 pub(crate) struct UdResponder;
 
@@ -135,7 +135,7 @@ impl UdResponder {
         if let Err(error) = placed {
             let status = WcStatus::LocalProtectionError;
             core.fail_recv(shared, receive.wr_id, status, local_cause(error));
-            core.fail(Failure::Told);
+            core.fail(Failure::Reported);
             return Verdict::Handled;
         }
         let mut wc = Wc {

@@ -1,13 +1,13 @@
-//! What became of a received packet.
+//! The outcome of handling a received packet.
 
 use crate::counters::Counters;
 
 /// The outcome of handling one packet. Everything a peer does wrong ends here and never as an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was worked on (which may mean that it was answered with a NAK).
+    /// It was handled; the answer may be a NAK.
     Handled,
-    /// It was dropped without an answer and changed nothing.
+    /// It was dropped without an answer and without effect.
     Dropped(DropReason),
 }
 
@@ -37,7 +37,7 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// Shorter than its headers, pad and ICRC say.
     Short => drop_short,
-    /// A length or pad that no packet of this opcode has.
+    /// A length or pad count that the opcode does not allow.
     BadLength => drop_bad_length,
     /// A transport version other than 0.
     BadVersion => drop_bad_version,
@@ -79,8 +79,8 @@ drop_reasons! {
     Access => drop_access,
     /// Part of a message that began with a loss (UC).
     IncompleteMessage => drop_incomplete_message,
-    /// Doubled or overtaken on the way (UC).
+    /// Duplicated or overtaken in the network (UC).
     LatePacket => drop_late_packet,
-    /// Nobody here joined the multicast group.
+    /// No local queue pair joined the multicast group.
     NoMulticastMember => drop_no_multicast_member,
 }

@@ -228,7 +228,7 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// With which bytes.
     pub payload: Payload<'a>,
-    /// For UD only: to whom.
+    /// For UD only: the receiver.
     pub destination: Option<UdDestination>,
 }
 
@@ -240,7 +240,7 @@ impl<'a> SendWr<'a> {
         Self { wr_id, op, flags: SendFlags::SIGNALED, payload, destination: None }
     }
 
-    /// The same with bytes copied at once.
+    /// A signaled request whose bytes are copied at once.
     #[must_use]
     pub fn inline(wr_id: u64, op: SendOp, bytes: &'a [u8]) -> Self {
         let payload = Payload::Inline(bytes);

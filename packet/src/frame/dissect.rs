@@ -181,7 +181,7 @@ impl<'a> Dissection<'a> {
             if view.protocol() != IP_PROTOCOL_UDP {
                 return Err(not_roce(Layer::Ipv4, base + 9, view.protocol().into()));
             }
-            // Only the first fragment has ports, and RoCE is never fragmented by those who send it.
+            // Only the first fragment has ports, and senders never fragment RoCE.
             if view.fragment_offset() != 0 {
                 return Err(not_roce(Layer::Ipv4, base + 6, view.fragment_offset()));
             }
@@ -288,7 +288,7 @@ const fn not_roce(layer: Layer, offset: usize, have: usize) -> ParseError {
 
 /// Looks for UDP behind IPv6 extension headers: hop-by-hop options, routing, destination options, and the
 /// header of a first or only fragment (RFC 8200 section 4). RoCE has none of them, but a packet that does
-/// should be reported and not taken for somebody else's.
+/// should be reported and not ignored as foreign.
 fn udp_behind_extension_headers(first: u8, bytes: &[u8]) -> Option<&UdpView> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;

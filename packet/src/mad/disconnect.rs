@@ -23,9 +23,9 @@ const _: () = assert!(size_of::<DreqLayout>() == CM_LEN);
 /// DREQ: asks to end a connection; either side may. IBTA 12.6.10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmDreq {
-    /// What the sender calls the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// What the receiver calls it.
+    /// The receiver's ID of the connection.
     pub remote_comm_id: CommId,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
@@ -71,9 +71,9 @@ const _: () = assert!(size_of::<DrepLayout>() == CM_LEN);
 /// DREP: confirms that a connection has ended. IBTA 12.6.11.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmDrep {
-    /// What the sender calls the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// What the receiver calls it.
+    /// The receiver's ID of the connection.
     pub remote_comm_id: CommId,
     /// Bytes of the application.
     pub private_data: [u8; Self::PRIVATE_DATA],

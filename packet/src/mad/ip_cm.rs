@@ -11,7 +11,7 @@ use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::fields::Show::{Bytes, Decimal, Ipv4, Ipv6};
 use crate::fields::{Field, Header, bytes, mask};
 
-/// What a listener is known by, 64 bits.
+/// The number of a service, 64 bits, at which a listener accepts connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
@@ -141,13 +141,13 @@ impl IpCmView {
         self.ip_version & 0x0f
     }
 
-    /// The port of whoever connects.
+    /// The port of the active side.
     #[must_use]
     pub const fn source_port(&self) -> u16 {
         self.source_port.get()
     }
 
-    /// The address of whoever connects; an IPv4 one stands in the last four bytes.
+    /// The address of the active side; an IPv4 one stands in the last four bytes.
     #[must_use]
     pub const fn source(&self) -> [u8; 16] {
         self.source
@@ -160,12 +160,12 @@ impl IpCmView {
     }
 }
 
-/// The header with which rdma_cm begins the private data of REQ and SIDR_REQ: who connects. Annex A11.
+/// The header with which rdma_cm begins the private data of REQ and SIDR_REQ: the addresses of both ends. Annex A11.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpCm {
-    /// The port of whoever connects.
+    /// The port of the active side.
     pub source_port: u16,
-    /// The address of whoever connects.
+    /// The address of the active side.
     pub source: IpAddr,
     /// The address of the listener, of the same family. A mixed pair is written as two IPv6 addresses.
     pub destination: IpAddr,

@@ -4,7 +4,7 @@
 //! message of its class. Of the classes only connection management, 0x07 in version 2, is here.
 //!
 //! The messages hold every value that the wire can carry, with the reserved bits left out: a listener has to
-//! read a request that it is going to refuse. So they have no public views; [`MadView`] is the one of the header.
+//! read a request that it refuses. So they have no public views; [`MadView`] is the one of the header.
 
 mod disconnect;
 mod ip_cm;
@@ -86,7 +86,7 @@ impl MadView {
         self.base_version
     }
 
-    /// What kind of management it is.
+    /// Kind of management.
     #[must_use]
     pub const fn class(&self) -> u8 {
         self.class
@@ -98,13 +98,13 @@ impl MadView {
         self.class_version
     }
 
-    /// What is done; the top bit marks a response.
+    /// The method; the top bit marks a response.
     #[must_use]
     pub const fn method(&self) -> u8 {
         self.method
     }
 
-    /// How a request went, in responses of some classes.
+    /// Status of a response, in some classes.
     #[must_use]
     pub const fn status(&self) -> u16 {
         self.status.get()
@@ -116,7 +116,7 @@ impl MadView {
         self.class_specific.get()
     }
 
-    /// What joins a request and its answer.
+    /// The number that a request and its response share.
     #[must_use]
     pub const fn transaction_id(&self) -> u64 {
         self.transaction_id.get()
@@ -144,17 +144,17 @@ impl MadView {
 /// The header of a management datagram of any class. IBTA 13.4.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MadHeader {
-    /// What kind of management it is; [`CM_CLASS`] for connection management.
+    /// Kind of management; [`CM_CLASS`] for connection management.
     pub class: u8,
     /// The version of the class.
     pub class_version: u8,
-    /// What is done; the top bit marks a response.
+    /// The method; the top bit marks a response.
     pub method: u8,
-    /// How a request went, in responses of some classes; else 0.
+    /// Status of a response, in some classes; else 0.
     pub status: u16,
     /// Two bytes of the class; 0 in connection management.
     pub class_specific: u16,
-    /// What joins a request and its answer.
+    /// The number that a request and its response share.
     pub transaction_id: u64,
     /// Which message it is.
     pub attribute_id: u16,
@@ -207,7 +207,7 @@ fn bad_version(offset: usize, need: u8, have: u8) -> ParseError {
     ParseError { layer: Layer::Mad, kind, offset, need: need.into(), have: have.into() }
 }
 
-/// What one end calls a connection, 32 bits. Each end has its own.
+/// The ID of a connection at one end, 32 bits. Each end has its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u32);
 
@@ -264,7 +264,7 @@ impl fmt::Display for CmTimeout {
 pub enum CmMessage {
     /// Asks for a connection.
     Req(CmReq),
-    /// Asks for patience.
+    /// Says that the answer takes longer.
     Mra(CmMra),
     /// Refuses.
     Rej(CmRej),

@@ -1,4 +1,4 @@
-//! "No" and "wait": rejections with their reasons, and receipts (IBTA 12.6.6, 12.6.7).
+//! Rejections with their reasons, and message receipts (IBTA 12.6.6, 12.6.7).
 
 use core::fmt;
 
@@ -78,16 +78,16 @@ reasons! {
     NO_EEC = 2, "no end-to-end context available";
     /// Something else is used up.
     NO_RESOURCES = 3, "no resources available";
-    /// The sender waited for an answer in vain.
+    /// The sender received no answer in time.
     TIMEOUT = 4, "timeout";
     /// The request is not supported.
     UNSUPPORTED = 5, "unsupported request";
     /// The receiver knows no such connection.
     INVALID_COMM_ID = 6, "invalid communication ID";
-    /// The pair of IDs belongs together no longer.
+    /// The two IDs no longer belong to the same connection.
     INVALID_COMM_INSTANCE = 7, "invalid communication instance";
-    /// Nobody listens.
-    INVALID_SERVICE_ID = 8, "invalid service ID: nobody listens";
+    /// The service has no listener.
+    INVALID_SERVICE_ID = 8, "invalid service ID: no listener";
     /// The listener does not take this transport.
     INVALID_TRANSPORT_TYPE = 9, "invalid transport type";
     /// The queue pair of the request is still connected as far as the sender knows.
@@ -118,15 +118,15 @@ reasons! {
     INVALID_ALTERNATE_HOP_LIMIT = 22, "invalid alternate hop limit";
     /// The packet rate of the alternate path.
     INVALID_ALTERNATE_PACKET_RATE = 23, "alternate packet rate too high";
-    /// Ask another port and another manager.
+    /// The service is at another port and another manager.
     PORT_AND_CM_REDIRECTION = 24, "port and CM redirection";
-    /// Ask another port.
+    /// The service is at another port.
     PORT_REDIRECTION = 25, "port redirection";
     /// The path MTU is too large.
     INVALID_PATH_MTU = 26, "path MTU unacceptable";
     /// Too few READs and atomics can be held.
     INSUFFICIENT_RESPONDER_RESOURCES = 27, "insufficient responder resources";
-    /// The application said no.
+    /// The application refused.
     CONSUMER = 28, "the application refused";
     /// The RNR retry count.
     INVALID_RNR_RETRY = 29, "RNR retry count unacceptable";
@@ -143,7 +143,7 @@ reasons! {
 }
 
 impl fmt::Display for RejReason {
-    /// Number and name: `8 (invalid service ID: nobody listens)`.
+    /// Number and name: `8 (invalid service ID: no listener)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.0, self.name().unwrap_or("reserved"))
     }
@@ -171,12 +171,12 @@ struct RejLayout {
 
 const _: () = assert!(size_of::<RejLayout>() == CM_LEN);
 
-/// REJ: refuses a connection, or gives up on one that was being made. IBTA 12.6.7.
+/// REJ: refuses a connection, or abandons a handshake. IBTA 12.6.7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmRej {
-    /// What the sender calls the connection; 0 if it never had a name for it.
+    /// The sender's ID of the connection; 0 if it has none.
     pub local_comm_id: CommId,
-    /// What the receiver calls it; 0 if the sender does not know.
+    /// The receiver's ID of the connection; 0 if unknown.
     pub remote_comm_id: CommId,
     /// Which message is refused.
     pub rejected: CmMessageKind,
@@ -184,7 +184,7 @@ pub struct CmRej {
     pub info_length: u8,
     /// Why.
     pub reason: RejReason,
-    /// Depends on the reason, for example the value that would do.
+    /// Depends on the reason, for example an acceptable value.
     pub info: [u8; Self::INFO],
     /// Bytes of the application.
     pub private_data: [u8; Self::PRIVATE_DATA],
@@ -239,9 +239,9 @@ const _: () = assert!(size_of::<MraLayout>() == CM_LEN);
 /// MRA: a message arrived, and the answer takes longer. IBTA 12.6.6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmMra {
-    /// What the sender calls the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// What the receiver calls it.
+    /// The receiver's ID of the connection.
     pub remote_comm_id: CommId,
     /// Which message arrived.
     pub received: CmMessageKind,

@@ -36,12 +36,12 @@ struct RepLayout {
 
 const _: () = assert!(size_of::<RepLayout>() == CM_LEN);
 
-/// REP: accepts a connection and tells what the requester must know of this end. IBTA 12.6.8.
+/// REP: accepts a connection and gives the attributes of this end. IBTA 12.6.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmRep {
-    /// What the sender calls the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// What the receiver calls it.
+    /// The receiver's ID of the connection.
     pub remote_comm_id: CommId,
     /// Unused in connections; 0.
     pub local_q_key: u32,
@@ -55,15 +55,15 @@ pub struct CmRep {
     pub starting_psn: Psn,
     /// READs and atomics of the peer that the sender will hold.
     pub responder_resources: u8,
-    /// READs and atomics that the sender will have under way at most.
+    /// READs and atomics that the sender has outstanding at most.
     pub initiator_depth: u8,
     /// How long the sender may take to acknowledge.
     pub target_ack_delay: CmTimeout,
     /// Two bits: what became of the alternate path; 0 accepted, 1 not supported, 2 refused.
     pub failover_accepted: u8,
-    /// The sender heeds credits.
+    /// The sender obeys credits.
     pub flow_control: bool,
-    /// Three bits: how often the receiver is to retry after "not ready"; 7 is for ever.
+    /// Three bits: how often the receiver retries after an RNR NAK; 7 is no limit.
     pub rnr_retry_count: u8,
     /// The sender receives from a shared queue.
     pub srq: bool,
@@ -137,9 +137,9 @@ const _: () = assert!(size_of::<RtuLayout>() == CM_LEN);
 /// RTU: the requester is ready to use the connection. IBTA 12.6.9.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmRtu {
-    /// What the sender calls the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
-    /// What the receiver calls it.
+    /// The receiver's ID of the connection.
     pub remote_comm_id: CommId,
     /// Bytes of the application.
     pub private_data: [u8; Self::PRIVATE_DATA],

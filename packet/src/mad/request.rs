@@ -180,11 +180,11 @@ impl CmPath {
 /// Where a field has fewer bits than its type, only those are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmReq {
-    /// What the sender calls the connection.
+    /// The sender's ID of the connection.
     pub local_comm_id: CommId,
     /// Manufacturer of the sender's adapter, 24 bits.
     pub vendor_id: u32,
-    /// What the listener is known by.
+    /// The service of the listener.
     pub service_id: ServiceId,
     /// World-wide number of the sender's adapter.
     pub local_ca_guid: u64,
@@ -196,7 +196,7 @@ pub struct CmReq {
     pub responder_resources: u8,
     /// Of reliable datagrams, 24 bits; 0.
     pub local_eecn: u32,
-    /// READs and atomics that the sender would like to have under way.
+    /// READs and atomics that the sender wants to have outstanding.
     pub initiator_depth: u8,
     /// Of reliable datagrams, 24 bits; 0.
     pub remote_eecn: u32,
@@ -204,7 +204,7 @@ pub struct CmReq {
     pub remote_cm_response_timeout: CmTimeout,
     /// The service.
     pub transport: TransportService,
-    /// The sender heeds credits.
+    /// The sender obeys credits.
     pub flow_control: bool,
     /// PSN of the first packet that the sender of this message wants to receive; the other side starts with it.
     pub starting_psn: Psn,
@@ -218,7 +218,7 @@ pub struct CmReq {
     pub path_mtu_code: u8,
     /// Of reliable datagrams.
     pub rdc_exists: bool,
-    /// Three bits: how often the receiver is to retry after "not ready"; 7 is for ever.
+    /// Three bits: how often the receiver retries after an RNR NAK; 7 is no limit.
     pub rnr_retry_count: u8,
     /// Four bits: how often messages of this exchange are repeated at most.
     pub max_cm_retries: u8,

@@ -27,7 +27,7 @@ const _: () = assert!(size_of::<SidrReqLayout>() == CM_LEN);
 /// SIDR_REQ: asks which queue pair answers datagrams for a service. IBTA 12.11.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmSidrReq {
-    /// What the sender calls its question.
+    /// The number of the request.
     pub request_id: CommId,
     /// Partition.
     pub p_key: u16,
@@ -67,15 +67,15 @@ impl CmSidrReq {
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
-    /// There it is.
+    /// The service is available.
     pub const VALID: Self = Self(0);
-    /// Nobody offers the service.
+    /// The service has no listener.
     pub const UNSUPPORTED: Self = Self(1);
-    /// The application said no.
+    /// The application refused.
     pub const REJECTED: Self = Self(2);
     /// No queue pair is left.
     pub const NO_QP: Self = Self(3);
-    /// Ask elsewhere.
+    /// The service is at another address.
     pub const REDIRECT: Self = Self(4);
     /// The version of connection management is not supported.
     pub const UNSUPPORTED_VERSION: Self = Self(5);
@@ -88,7 +88,7 @@ impl SidrStatus {
             Self::UNSUPPORTED => "service ID not supported",
             Self::REJECTED => "the application refused",
             Self::NO_QP => "no queue pair available",
-            Self::REDIRECT => "ask elsewhere",
+            Self::REDIRECT => "redirected",
             Self::UNSUPPORTED_VERSION => "class version not supported",
             _ => return None,
         })
@@ -112,10 +112,10 @@ struct SidrRepLayout {
 
 const _: () = assert!(size_of::<SidrRepLayout>() == CM_LEN);
 
-/// SIDR_REP: tells which queue pair and Q_Key datagrams for a service need. IBTA 12.11.2.
+/// SIDR_REP: gives the queue pair and the Q_Key for datagrams to a service. IBTA 12.11.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmSidrRep {
-    /// The number of the question.
+    /// The number of the request.
     pub request_id: CommId,
     /// Whether the service is there.
     pub status: SidrStatus,

@@ -8,7 +8,7 @@ use roce_transport::{Instant, Transmit};
 
 use super::plan::Plan;
 use crate::pair::Side;
-use crate::random::SplitMix64;
+use roce_fault::random::SplitMix64;
 use roce_fault::{Delivery, FaultInjector, Verdict};
 
 /// A packet on the link.

@@ -9,7 +9,7 @@ use roce_transport::{Instant, QpType, Wc};
 use super::link::Fate;
 use super::world::{Checked, World};
 use crate::pair::Side;
-use crate::random::mix;
+use roce_fault::random::mix;
 
 /// The number of entries in a ladder.
 const LADDER: usize = 60;

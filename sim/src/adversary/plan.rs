@@ -5,7 +5,7 @@ use roce_transport::congestion::Congestion;
 use roce_transport::{QpType, Recovery};
 
 use super::work::{Flow, Shape};
-use crate::random::SplitMix64;
+use roce_fault::random::SplitMix64;
 use roce_fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
 
 /// The goal of a run.
@@ -92,7 +92,7 @@ impl Plan {
     /// Derives the plan of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let mut random = SplitMix64::new(crate::random::mix(seed));
+        let mut random = SplitMix64::new(roce_fault::random::mix(seed));
         let random = &mut random;
         let mtu = random.pick(&PathMtu::ALL);
         let timeout = random.range(4, 9) as u8;

@@ -14,7 +14,7 @@
 use roce_packet::{ImmDt, PathMtu};
 use roce_transport::{GRH_AREA, QpType};
 
-use crate::random::SplitMix64;
+use roce_fault::random::SplitMix64;
 
 /// Bytes that can be posted inline.
 pub(super) const MAX_INLINE: usize = 100;

@@ -356,7 +356,7 @@ impl End {
         // Every request and every receive completes at most once.
         let entries: usize = plan.flows.iter().map(|flow| flow.ops.len() + flow.receives.len()).sum();
         let cq = engine.create_cq(entries + 1).expect("a new engine has room");
-        let start = crate::random::SplitMix64::new(plan.seed ^ number).bytes(8 * SHARED_WORDS);
+        let start = roce_fault::random::SplitMix64::new(plan.seed ^ number).bytes(8 * SHARED_WORDS);
         let (memory, access) =
             (Arc::new(WordMemory::from_bytes(&start)), Access::LOCAL_WRITE | Access::REMOTE);
         let attributes = engine.register(pd, 0x1000, memory.clone(), access).expect("a new engine has room");

@@ -51,7 +51,7 @@ mod tests {
     use rand_core::Rng as _;
 
     use super::*;
-    use crate::random::generator;
+    use roce_fault::random::generator;
 
     #[test]
     fn probability_rises_between_the_thresholds() {

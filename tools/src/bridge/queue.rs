@@ -3,10 +3,10 @@
 //! Time is that of the packets, not of the caller: a packet begins to leave when it is there and its predecessor has
 //! left, even if the caller notices later. So the rate is exact, however rarely the caller asks.
 
+use roce_fault::random::SplitMix64;
 use roce_packet::pause::{MAX_QUANTA, PRIORITIES, pause_duration_ns};
 use roce_packet::{Ecn, wire_len};
 use roce_sim::net::{Class, Egress, Time};
-use roce_sim::random::SplitMix64;
 use roce_transport::Instant;
 
 use super::packet::Place;

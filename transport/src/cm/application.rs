@@ -1,4 +1,4 @@
-//! What the application asks of the connection manager.
+//! The calls of the application.
 
 use alloc::boxed::Box;
 
@@ -20,7 +20,7 @@ use crate::time::Instant;
 const PERMISSIVE_LID: u16 = 0xffff;
 
 impl ConnectionManager {
-    /// Takes requests for a service from now on.
+    /// Starts to accept requests for a service.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Takes no more requests for a service. Those that wait for the application stay.
+    /// Stops accepting requests for a service. Requests that wait for the application stay.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl ConnectionManager {
         self.listeners.contains_key(&service_id)
     }
 
-    /// Asks for a connection and returns what it is called from now on.
+    /// Requests a connection and returns its ID.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl ConnectionManager {
         connection.terms.map(|terms| terms.agreed(own)).ok_or(wrong)
     }
 
-    /// Refuses a request, or gives up a connection that is being made.
+    /// Refuses a request, or abandons a handshake.
     ///
     /// # Errors
     ///
@@ -179,7 +179,7 @@ impl ConnectionManager {
                     let rej = connection.rej(rejected, reason, data);
                     manager.send(&connection.route, &rej);
                     connection.last = Some(rej);
-                    // Long enough for the peer to repeat what is refused.
+                    // Long enough for the peer to repeat the refused message.
                     let interval = connection.repetition.interval_ns.saturating_add(connection.timewait_ns());
                     manager.linger(connection, interval.saturating_mul(2));
                 }
@@ -188,20 +188,20 @@ impl ConnectionManager {
         })
     }
 
-    /// Asks the peer for patience: the answer will come within `service_timeout`.
+    /// Sends an MRA: the answer follows within `service_timeout`.
     ///
     /// # Errors
     ///
     /// When no message of the peer waits for an answer.
     pub fn delay(&mut self, now: Instant, id: CommId, service_timeout: CmTimeout) -> Result<(), CmError> {
         self.with(now, id, CmInput::Delay, |manager, mut connection| {
-            manager.ask_for_patience(&mut connection, service_timeout);
+            manager.send_mra(&mut connection, service_timeout);
             manager.put(connection);
             Ok(())
         })
     }
 
-    pub(super) fn ask_for_patience(&mut self, connection: &mut Connection, service_timeout: CmTimeout) {
+    pub(super) fn send_mra(&mut self, connection: &mut Connection, service_timeout: CmTimeout) {
         let received = if connection.active { CmMessageKind::Rep } else { CmMessageKind::Req };
         let mra = connection.mra(received, service_timeout);
         self.send(&connection.route, &mra);
@@ -211,7 +211,7 @@ impl ConnectionManager {
         }
     }
 
-    /// The queue pair of a connection that the peer accepted is ready: says so.
+    /// The queue pair of an accepted connection is ready: sends the RTU.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ impl ConnectionManager {
         })
     }
 
-    /// A packet of the peer arrived on the queue pair before its RTU did: that says the same.
+    /// A packet of the peer arrived on the queue pair before its RTU, which it replaces.
     ///
     /// # Errors
     ///
@@ -269,7 +269,7 @@ impl ConnectionManager {
         self.send_repeatedly(connection, mad);
     }
 
-    /// Lets go of a connection in whatever state it is: it is refused, given up or disconnected as needed,
+    /// Releases a connection in any state: it is refused, abandoned or disconnected as needed,
     /// and raises no more events.
     pub fn release(&mut self, now: Instant, id: CommId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -303,7 +303,7 @@ impl ConnectionManager {
     }
 }
 
-/// The passive side settles what both can do, and notes it.
+/// The passive side computes and stores the attributes that both sides support.
 fn agree(connection: &mut Connection, own: &CmOffer) -> Option<CmQpParameters> {
     let terms = connection.terms.as_mut()?;
     let parameters = terms.agreed(own);
@@ -312,7 +312,7 @@ fn agree(connection: &mut Connection, own: &CmOffer) -> Option<CmQpParameters> {
 }
 
 impl Terms {
-    /// The passive side: neither end has more READs under way than the other holds.
+    /// The passive side: neither end has more READs outstanding than the other holds.
     pub(super) fn agreed(&self, own: &CmOffer) -> CmQpParameters {
         let mut parameters = CmQpParameters {
             rq_psn: own.starting_psn,

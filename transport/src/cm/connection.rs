@@ -24,11 +24,11 @@ pub(super) struct Repetition {
     pub(super) retries: u8,
     /// There and back.
     pub(super) round_trip_ns: u64,
-    /// How long a packet may be under way.
+    /// The packet lifetime: how long a packet may take to arrive.
     pub(super) lifetime: CmTimeout,
 }
 
-/// No repetition comes sooner, whatever a peer asks for.
+/// The shortest interval of repetitions, for any timeout of a peer.
 const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
 
 impl Repetition {
@@ -41,7 +41,7 @@ impl Repetition {
         }
     }
 
-    /// After this time the peer has given up.
+    /// After this time the peer has stopped waiting.
     pub(super) fn all_ns(&self) -> u64 {
         self.interval_ns.saturating_mul(u64::from(self.retries) + 1)
     }
@@ -67,7 +67,7 @@ pub(super) struct Connection {
     pub(super) active: bool,
     /// The application has let go: no events.
     pub(super) silent: bool,
-    /// What the peer calls it.
+    /// The ID of the peer.
     pub(super) remote: Option<CommId>,
     pub(super) route: Route,
     /// Of the exchange that made the connection.
@@ -131,7 +131,7 @@ impl Connection {
         CmMad::new(self.transaction_id, CmMessage::Rej(rej))
     }
 
-    /// The REJ of whoever waited in vain. The peer may not have told its ID yet, so it is told by which adapter
+    /// The REJ after a timeout. The peer's ID may be unknown, so the REJ names the adapter
     /// and ID to find the connection (IBTA 12.6.7.2, reason 4).
     pub(super) fn rej_timeout(&self, rejected: CmMessageKind, ca_guid: u64) -> CmMad {
         let mut mad = self.rej(rejected, RejReason::TIMEOUT, &[]);

@@ -6,7 +6,7 @@
 pub struct CmCounters {
     /// Messages that arrived and were understood.
     pub received: u64,
-    /// Datagrams for queue pair 1 that are no message of connection management.
+    /// Datagrams for queue pair 1 that are not messages of connection management.
     pub malformed: u64,
     /// Messages handed out for sending, repeated ones included.
     pub sent: u64,
@@ -14,19 +14,19 @@ pub struct CmCounters {
     pub repeated: u64,
     /// Messages and calls that change nothing in the state that the connection is in.
     pub unexpected: u64,
-    /// Messages about connections that do not exist, or from somebody who has no part in them.
+    /// Messages about connections that do not exist, or from another host than the peer.
     pub unknown: u64,
     /// Requests refused because a table was full.
     pub refused_full: u64,
     /// Requests for a service without listener, or whose listener takes only the other kind of request.
     pub refused_service: u64,
-    /// Requests whose queue pair was still connected as far as this end knew.
+    /// Requests whose queue pair is still connected in the records of this end.
     pub stale: u64,
     /// Messages not sent because too many waited.
     pub dropped_queue_full: u64,
     /// Connections established, by either side.
     pub established: u64,
-    /// Exchanges given up because the peer did not answer.
+    /// Exchanges that ended because the peer did not answer.
     pub timed_out: u64,
 }
 

@@ -86,7 +86,7 @@ impl ConnectionManager {
             // The peer has begun anew, and so does this end.
             self.close(connection);
         }
-        // What a requester gives its question is not said; this is what rdma_cm does.
+        // The specification does not define this value; rdma_cm sends the same.
         let timing = CmTiming { response_timeout: CmTimeout::new(20), ..CmTiming::default() };
         let repetition = Repetition::new(&timing, self.config.longest_wait);
         let mut connection = Connection::new(CommId(0), *route, req.service_id, repetition);

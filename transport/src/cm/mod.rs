@@ -1,8 +1,8 @@
-//! Connection management: who may talk to whom, and with which numbers (IBTA 12, Annex A11).
+//! Connection management: sets connections up and exchanges their attributes (IBTA 12, Annex A11).
 //!
-//! A [`ConnectionManager`] speaks the messages of connection management for one device. Like the engine it owns no
+//! A [`ConnectionManager`] exchanges the messages of connection management for one device. Like the engine it owns no
 //! clock, socket or randomness, and it does not touch queue pairs: its events carry what a queue pair needs, and
-//! whoever drives it brings the datagrams of queue pair 1.
+//! its caller passes in the datagrams of queue pair 1.
 //!
 //! ```text
 //!   active                                    passive
@@ -15,7 +15,7 @@
 //!   TimewaitExit                      TimewaitExit
 //! ```
 //!
-//! Every message that wants an answer is repeated until there is one, and every duplicate is answered again, so
+//! Every message that expects an answer is repeated until one arrives, and every duplicate is answered again, so
 //! any of them may be lost. The table [`TRANSITIONS`] has all that can happen.
 //!
 //! Two things differ from the kernel's manager: a DREQ is answered at once, without asking the application, and a
@@ -63,10 +63,10 @@ pub struct ConnectionManager {
     rng: ChaCha12Rng,
     listeners: BTreeMap<ServiceId, Listener>,
     connections: BTreeMap<CommId, Box<Connection>>,
-    /// By what the peer calls it, and by the peer's queue pair while the connection holds that.
+    /// By the peer's ID, and by the peer's queue pair while the connection holds it.
     by_remote: BTreeMap<(IpAddr, CommId), CommId>,
     by_peer_qpn: BTreeMap<(IpAddr, Qpn), CommId>,
-    /// Questions for a service have numbers of their own.
+    /// Requests for a service have numbers of their own.
     sidr_by_remote: BTreeMap<(IpAddr, CommId), CommId>,
     deadlines: BTreeSet<(Instant, CommId)>,
     /// Records that only linger, oldest first, as far as they are still there.
@@ -129,13 +129,13 @@ impl ConnectionManager {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// What has been counted.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &CmCounters {
         &self.counters
     }
 
-    /// Where a connection stands; [`CmState::Closed`] if there is none.
+    /// The state of a connection; [`CmState::Closed`] if it does not exist.
     #[must_use]
     pub fn state(&self, id: CommId) -> CmState {
         self.connections.get(&id).map_or(CmState::Closed, |connection| connection.state)
@@ -147,7 +147,7 @@ impl ConnectionManager {
         self.connections.len()
     }
 
-    /// Whether there is no record.
+    /// Whether there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()
@@ -157,7 +157,7 @@ impl ConnectionManager {
         self.now = self.now.max(now);
     }
 
-    /// An ID that is not in use and that nobody can guess. 0 stands for "unknown" in rejections.
+    /// A random ID that is not in use. 0 stands for "unknown" in rejections.
     fn draw_id(&mut self) -> Result<CommId, CmError> {
         let limit = self.config.max_connections.min(1 << 20);
         if self.connections.len() >= limit {
@@ -211,7 +211,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Takes a record out to work on it. Either [`put`](Self::put) or [`close`](Self::close) it afterwards.
+    /// Removes a record to change it. Either [`put`](Self::put) or [`close`](Self::close) it afterwards.
     fn take(&mut self, id: CommId) -> Result<Box<Connection>, CmError> {
         self.connections.remove(&id).ok_or(CmError::Unknown(id))
     }

@@ -1,4 +1,4 @@
-//! What applications give to the connection manager, and what they get from it.
+//! The parameters and results of the connection manager.
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -18,7 +18,7 @@ pub struct CmConfig {
     pub seed: [u8; 32],
     /// World-wide number of this adapter: the EUI-64 of its port.
     pub ca_guid: u64,
-    /// How long this end may take to acknowledge a packet; goes into every REP. 15, 134 ms, is what Soft-RoCE says.
+    /// How long this end may take to acknowledge a packet, for every REP. Soft-RoCE sends 15, 134 ms.
     pub ack_delay: CmTimeout,
     /// The most records at once, whatever state they are in.
     pub max_connections: usize,
@@ -29,7 +29,7 @@ pub struct CmConfig {
     pub max_lingering: usize,
     /// The most datagrams that wait to be sent. Further ones are dropped, as a network would drop them.
     pub max_queued: usize,
-    /// No wait that a peer asks for is longer.
+    /// The longest wait that a peer can request.
     pub longest_wait: CmTimeout,
 }
 
@@ -55,7 +55,7 @@ impl CmConfig {
 pub struct CmTiming {
     /// Within this time either end is to answer a message.
     pub response_timeout: CmTimeout,
-    /// How long a packet may be under way.
+    /// The packet lifetime: how long a packet may take to arrive.
     pub packet_lifetime: CmTimeout,
     /// How often a message is repeated, 0 to 15.
     pub max_retries: u8,
@@ -69,7 +69,7 @@ impl CmTiming {
     }
 }
 
-/// What recent kernels use: 1.07 s to answer, 268 ms under way, 15 repetitions.
+/// The values of recent kernels: response timeout 1.07 s, packet lifetime 268 ms, 15 repetitions.
 impl Default for CmTiming {
     fn default() -> Self {
         Self { response_timeout: CmTimeout::new(18), packet_lifetime: CmTimeout::new(16), max_retries: 15 }
@@ -85,20 +85,20 @@ pub struct CmOffer {
     pub starting_psn: Psn,
     /// READs and atomics of the peer that it can hold.
     pub responder_resources: u8,
-    /// READs and atomics that it would like to have under way.
+    /// READs and atomics that it wants to have outstanding.
     pub initiator_depth: u8,
-    /// How often the peer is to retry after "not ready"; 7 is for ever.
+    /// How often the peer retries after an RNR NAK; 7 is no limit.
     pub rnr_retry_count: u8,
     /// It receives from a shared queue.
     pub srq: bool,
 }
 
-/// What a connection is asked for with.
+/// The parameters of a connection request.
 #[derive(Clone, Copy, Debug)]
 pub struct CmConnect<'a> {
     /// The way to queue pair 1 of the peer.
     pub path: Path,
-    /// What the listener is known by.
+    /// The service of the listener.
     pub service_id: ServiceId,
     /// RC or UC.
     pub transport: TransportService,
@@ -119,7 +119,7 @@ pub struct CmConnect<'a> {
     pub private_data: &'a [u8],
 }
 
-/// What a service is asked for with.
+/// The parameters of a service request.
 #[derive(Clone, Copy, Debug)]
 pub struct CmResolve<'a> {
     /// The way to queue pair 1 of the peer.
@@ -134,12 +134,12 @@ pub struct CmResolve<'a> {
     pub private_data: &'a [u8],
 }
 
-/// Which requests a listener takes. Others are refused at once: nobody would ever answer them.
+/// Which requests a listener accepts. Others are refused at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmAccepts {
     /// Requests for connections.
     Connections,
-    /// Questions for queue pairs that take datagrams.
+    /// Requests for the queue pair of a datagram service.
     Datagrams,
     /// Both.
     Both,
@@ -155,7 +155,7 @@ impl CmAccepts {
     }
 }
 
-/// What services of a port space are for.
+/// The requests that the services of a port space accept.
 impl From<PortSpace> for CmAccepts {
     fn from(port_space: PortSpace) -> Self {
         match port_space {
@@ -166,7 +166,7 @@ impl From<PortSpace> for CmAccepts {
     }
 }
 
-/// How requests for a service are taken.
+/// The settings of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmListen {
     /// Which of them.
@@ -211,11 +211,11 @@ pub struct CmQpParameters {
 pub struct CmConnectRequest {
     /// What to call it in [`accept`](super::ConnectionManager::accept) and its like.
     pub id: CommId,
-    /// The service that is asked for.
+    /// The requested service.
     pub service_id: ServiceId,
     /// The way to the peer.
     pub path: Path,
-    /// What rdma_cm says of the peer, as the peer says it.
+    /// The rdma_cm header of the peer, unchecked.
     pub ip_cm: Option<IpCm>,
     /// The whole request.
     pub request: CmReq,
@@ -237,7 +237,7 @@ pub struct CmSidrRequest {
     pub id: CommId,
     /// The way to the peer.
     pub path: Path,
-    /// What rdma_cm says of the peer, as the peer says it.
+    /// The rdma_cm header of the peer, unchecked.
     pub ip_cm: Option<IpCm>,
     /// The whole question.
     pub request: CmSidrReq,
@@ -252,13 +252,13 @@ impl CmSidrRequest {
     }
 }
 
-/// What the application is told. The names are librdmacm's.
+/// An event for the application. The names are those of librdmacm.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CmEvent {
-    /// Somebody wants a connection: accept or reject it.
+    /// A peer requests a connection: accept or reject it.
     ConnectRequest(Box<CmConnectRequest>),
-    /// Somebody asks for a service: answer.
+    /// A peer requests a service: answer.
     SidrRequest(Box<CmSidrRequest>),
     /// The peer accepted: make the queue pair ready to send, then call [`ready`](super::ConnectionManager::ready).
     ConnectResponse {
@@ -357,7 +357,7 @@ impl CmEvent {
     }
 }
 
-/// A datagram for queue pair 1 of somebody.
+/// A datagram for queue pair 1 of a peer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CmTransmit {
     /// The way there. Its source port is whatever the peer used, or the application gave.
@@ -368,18 +368,18 @@ pub struct CmTransmit {
     pub mad: Box<[u8; MAD_LEN]>,
 }
 
-/// Why the connection manager did nothing.
+/// Why a call of the connection manager failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
     /// The service has a listener.
     #[error("{0} has a listener already; choose another port")]
     InUse(ServiceId),
-    /// The service has none.
+    /// The service has no listener.
     #[error("{0} has no listener")]
     NotListening(ServiceId),
     /// The connection never was, or is over.
-    #[error("there is no connection {0}: it is over, or its peer gave up")]
+    #[error("connection {0} does not exist: it has ended, or its peer did not answer")]
     Unknown(CommId),
     /// The call does not fit the state.
     #[error("connection {id} is in state {state:?}, which does not allow this")]

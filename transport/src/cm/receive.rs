@@ -1,4 +1,4 @@
-//! What arrives at queue pair 1.
+//! The receive path of queue pair 1.
 
 use alloc::boxed::Box;
 
@@ -15,8 +15,8 @@ use super::{
 };
 use crate::time::Instant;
 
-/// How much patience a duplicate asks for while the application makes up its mind: 68 s, as kernels do.
-const PATIENCE: CmTimeout = CmTimeout::new(24);
+/// The service timeout of the MRA that answers a duplicate until the application decides: 68 s, as in kernels.
+const SERVICE_TIMEOUT: CmTimeout = CmTimeout::new(24);
 
 impl ConnectionManager {
     /// Takes in one datagram for queue pair 1. `path` is as the sender wrote it (not reversed), `source_qpn`
@@ -72,7 +72,7 @@ impl ConnectionManager {
         let same = connection.transaction_id == transaction_id && qpn == Some(req.local_qpn);
         if same && !connection.active {
             match self.advance(&mut connection, CmInput::Req) {
-                Some(CmState::MraReqSent) => self.ask_for_patience(&mut connection, PATIENCE),
+                Some(CmState::MraReqSent) => self.send_mra(&mut connection, SERVICE_TIMEOUT),
                 // The REP again, or the REJ.
                 Some(_) => self.send_again(&connection),
                 None => {}
@@ -123,7 +123,7 @@ impl ConnectionManager {
         if !matches!(req.transport, TransportService::Rc | TransportService::Uc) {
             return Err(RejReason::INVALID_TRANSPORT_TYPE);
         }
-        // Nobody may have packets of a connection sent to somebody else.
+        // A peer must not direct the packets of a connection to another host.
         let path = &route.path;
         let ends = (Gid::from_ip(path.destination), Gid::from_ip(path.source));
         if (req.primary.local_gid, req.primary.remote_gid) != ends {
@@ -168,7 +168,7 @@ impl ConnectionManager {
             self.counters.refused_full += 1;
             return self.refuse(route, transaction_id, req, RejReason::NO_RESOURCES);
         };
-        // What the peer takes for the life of a packet is one step below its ACK timeout.
+        // The packet lifetime of the peer is one step below its ACK timeout.
         let lifetime = CmTimeout::new(req.primary.local_ack_timeout.code().saturating_sub(1));
         let timing = CmTiming {
             response_timeout: req.local_cm_response_timeout,
@@ -276,7 +276,7 @@ impl ConnectionManager {
         }
         match self.advance(&mut connection, CmInput::Rep) {
             Some(CmState::RepReceived) => self.take_rep(&mut connection, route, rep),
-            Some(CmState::MraRepSent) => self.ask_for_patience(&mut connection, PATIENCE),
+            Some(CmState::MraRepSent) => self.send_mra(&mut connection, SERVICE_TIMEOUT),
             // The RTU again, or the REJ.
             Some(_) => self.send_again(&connection),
             None => {}
@@ -300,7 +300,7 @@ impl ConnectionManager {
         parameters.max_rd_atomic = terms.own.initiator_depth.min(rep.responder_resources);
         parameters.max_dest_rd_atomic = terms.own.responder_resources.min(rep.initiator_depth);
         parameters.peer_srq = rep.srq;
-        // In the REQ stood what this end needs; here counts how long the peer may take.
+        // The REQ had the delay of this end; the timeout needs that of the peer.
         parameters.timeout = local_ack_timeout(connection.repetition.lifetime, rep.target_ack_delay);
         parameters.path.flow_label = req.primary.flow_label;
         set_source_port(parameters, terms.own.qpn);
@@ -374,7 +374,7 @@ impl ConnectionManager {
     }
 }
 
-/// What a REQ says, for the queue pair of the passive side.
+/// The attributes of a REQ for the queue pair of the passive side.
 fn terms(route: &Route, req: &CmReq, path_mtu: PathMtu) -> Terms {
     let path = Path {
         traffic_class: req.primary.traffic_class,

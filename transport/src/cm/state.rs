@@ -8,33 +8,33 @@ pub enum CmState {
     Idle,
     /// Active side: the REQ is out.
     ReqSent,
-    /// Active side: the peer has the REQ and asked for patience.
+    /// Active side: the peer answered the REQ with an MRA.
     MraReqReceived,
     /// Active side: the REP is here, the application has to make its queue pair ready.
     RepReceived,
-    /// The same, and the peer was asked for patience.
+    /// The same, and an MRA was sent.
     MraRepSent,
     /// Passive side: the application has to accept or to refuse.
     ReqReceived,
-    /// The same, and the peer was asked for patience.
+    /// The same, and an MRA was sent.
     MraReqSent,
     /// Passive side: the REP is out.
     RepSent,
-    /// Passive side: the peer has the REP and asked for patience.
+    /// Passive side: the peer answered the REP with an MRA.
     MraRepReceived,
     /// Both sides may send.
     Established,
     /// The DREQ is out.
     DreqSent,
-    /// Over; late packets of the connection may still be on their way.
+    /// The connection has ended; late packets may still arrive.
     Timewait,
-    /// A REJ was sent; it is repeated to whoever did not get it.
+    /// A REJ was sent; it is repeated for each duplicate of the refused message.
     Refused,
     /// The SIDR_REQ is out.
     SidrReqSent,
     /// The application has to answer a SIDR_REQ.
     SidrReqReceived,
-    /// The SIDR_REP was sent; it is repeated to whoever did not get it.
+    /// The SIDR_REP was sent; it is repeated for each duplicate of the request.
     SidrAnswered,
     /// No record exists any more.
     Closed,
@@ -46,7 +46,7 @@ pub enum CmState {
 pub enum CmInput {
     /// The application connects.
     Connect,
-    /// The application asks for a service.
+    /// The application requests a service.
     Resolve,
     /// The application accepts a request.
     Accept,

@@ -1,4 +1,4 @@
-//! What happens when nothing arrives.
+//! Timeouts.
 
 use alloc::boxed::Box;
 
@@ -9,7 +9,7 @@ use super::{CmEvent, CmInput, CmState, ConnectionManager};
 use crate::time::Instant;
 
 impl ConnectionManager {
-    /// Lets every deadline that has passed take effect. Early calls do nothing.
+    /// Handles every expired deadline. An early call has no effect.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.set_now(now);
         while let Some((deadline, id)) = self.deadlines.first().copied()
@@ -50,7 +50,7 @@ impl ConnectionManager {
         }
     }
 
-    /// The peer does not answer: it is told so, and the application too.
+    /// The peer does not answer: sends a REJ and reports it to the application.
     fn give_up(&mut self, connection: Box<Connection>, from: CmState) {
         let rejected = match from {
             CmState::ReqSent | CmState::MraReqReceived => Some(CmMessageKind::Req),

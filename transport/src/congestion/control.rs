@@ -62,10 +62,10 @@ impl Control {
     /// Tells the algorithm something that may change the rate. What was sent before is paid off at the rate before.
     fn tell(&mut self, now: Instant, what: impl FnOnce(&mut dyn CongestionControl)) {
         self.pacer.settle(now, self.rate);
-        self.hear(what);
+        self.notify(what);
     }
 
-    fn hear(&mut self, what: impl FnOnce(&mut dyn CongestionControl)) {
+    fn notify(&mut self, what: impl FnOnce(&mut dyn CongestionControl)) {
         what(self.algorithm.as_mut());
         self.rate = self.algorithm.rate();
         self.window = self.algorithm.window();
@@ -94,7 +94,7 @@ impl Control {
         let bytes = wire_len(transmit, self.preamble);
         self.pacer.settle(now, self.rate);
         self.pacer.charge(bytes, self.rate);
-        self.hear(|algorithm| algorithm.on_send(now, bytes));
+        self.notify(|algorithm| algorithm.on_send(now, bytes));
     }
 
     /// A packet of a request left (RC).
@@ -142,7 +142,7 @@ impl Control {
         self.tell(now, |algorithm| algorithm.on_ack(now, &ack));
     }
 
-    /// An acknowledgement carries an echoed mark. The algorithm hears of it with what is acknowledged next.
+    /// An acknowledgement carries an echoed mark. The algorithm learns of it with the next acknowledgement.
     pub(crate) fn echo(&mut self) {
         self.echoed = true;
     }

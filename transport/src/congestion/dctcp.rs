@@ -96,7 +96,7 @@ impl CongestionControl for Dctcp {
             self.notified |= ack.bytes == 0;
             self.starting = false;
         }
-        // Whoever does not use the window learns nothing about a larger one.
+        // A sender that does not use the whole window has no evidence for a larger one.
         let was_full = 2 * (ack.in_flight + ack.bytes) >= self.window as u64;
         if self.starting && was_full {
             self.set_window(self.window + ack.bytes as f64);

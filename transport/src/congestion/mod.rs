@@ -1,6 +1,6 @@
-//! Congestion control: who decides how fast a queue pair may send, and how it learns of congestion.
+//! Congestion control: decides how fast a queue pair may send.
 //!
-//! An algorithm is a struct that implements [`CongestionControl`]. It is told what happens to one queue pair
+//! An algorithm is a struct that implements [`CongestionControl`]. It is notified of what happens to one queue pair
 //! and answers with a [`Rate`] and, if it wants one, a window of bytes. The engine does everything else: it spaces
 //! packets at that rate, holds back what does not fit the window, measures round trips, receives and
 //! checks congestion notification packets. So an algorithm sees no packet and owns no timer; the guide
@@ -164,7 +164,7 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn on_loss(&mut self, _now: Instant, _loss: Loss) {}
 
     /// The time that [`Self::next_timer`] asked for has come, or passed: while the queue pair has nothing to
-    /// send nobody calls, so that idle queue pairs cost nothing, and everything due since then is made up for in one
+    /// send there are no calls, so that idle queue pairs cost nothing, and everything due since then is made up for in one
     /// call.
     fn on_timer(&mut self, _now: Instant) {}
 

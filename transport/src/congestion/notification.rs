@@ -1,4 +1,4 @@
-//! The notification point: the receiver of marked packets tells their sender (Annex A17).
+//! The notification point: the receiver of marked packets notifies their sender (Annex A17).
 //!
 //! It is paced twice. A marked packet leads to a notification only if none was made for its flow within
 //! `min_time_between_cnps`; and when one leaves later than it was made, because of `cnp_delay` or of a
@@ -122,7 +122,7 @@ pub(crate) struct Notifier {
     pairs: Vec<((IpAddr, IpAddr), CnpPace)>,
 }
 
-/// The most notifications that wait, and the most pairs of addresses that are told apart.
+/// The most notifications that wait, and the most pairs of addresses that are kept apart.
 const MOST_WAITING: usize = 4_096;
 const MOST_PAIRS: usize = 4_096;
 
@@ -137,7 +137,7 @@ pub(crate) enum Leaving {
 }
 
 impl Notifier {
-    /// A marked packet came on `path` for the queue pair `own`: tells `to` unless that was done lately, in which
+    /// A marked packet came on `path` for the queue pair `own`: notifies `to` unless that was done recently, in which
     /// case it returns `false`. `pace` is that of the queue pair.
     pub(crate) fn mark(
         &mut self,

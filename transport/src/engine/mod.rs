@@ -33,7 +33,7 @@ use crate::timer::{Timer, TimerQueue};
 
 /// All queue pairs of one device.
 ///
-/// It owns no clock, socket, thread or randomness: whoever drives it brings the time with every call,
+/// It owns no clock, socket, thread or randomness: the caller passes the time with every call,
 /// datagrams in and buffers for datagrams out.
 ///
 /// # The contract
@@ -113,7 +113,7 @@ impl Engine {
         self.shared.now = self.shared.now.max(now);
     }
 
-    /// Lets every deadline that has passed take effect. Early calls do nothing.
+    /// Handles every expired deadline. An early call has no effect.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.set_now(now);
         let now = self.shared.now;
@@ -280,7 +280,7 @@ impl Engine {
                 qp.flush_sends(&mut self.shared);
             }
             Failure::SendQueue => qp.flush_sends(&mut self.shared),
-            Failure::Told => qp.enter_error(&mut self.shared),
+            Failure::Reported => qp.enter_error(&mut self.shared),
             Failure::Event(event) => {
                 qp.enter_error(&mut self.shared);
                 self.shared.events.push_async(event);

@@ -61,7 +61,7 @@ pub enum CqError {
         /// Largest possible.
         most: usize,
     },
-    /// It overflowed and completions were lost. Its queue pairs are in the error state or on the way there.
+    /// It overflowed and completions were lost. Its queue pairs are in the error state or about to enter it.
     #[error(
         "the completion queue with {capacity} entries overflowed and lost completions; make it larger or poll it more often"
     )]

@@ -79,7 +79,7 @@ impl Engine {
             _ => PathMtu::Mtu1024,
         };
         let congestion = match init.qp_type {
-            // It talks to many peers; there is no one rate to set.
+            // It sends to many peers, so one rate does not apply.
             QpType::Ud => Congestion::none(),
             _ => options.congestion.as_ref().unwrap_or(&self.shared.config.congestion).clone(),
         };
@@ -109,7 +109,7 @@ impl Engine {
         core.start_control(&self.shared);
         let qp = Qp { core, halves, requester_turn: true, scheduled: false, queued_deadline: None };
         self.qps.insert(Box::new(qp));
-        // A queue pair waits in the ready queue at most once, so this makes room for good.
+        // A queue pair waits in the ready queue at most once, so this room suffices permanently.
         self.ready.reserve(self.qps.len().saturating_sub(self.ready.len()));
         self.timers.reserve(position + 1);
         self.count_users(init, 1);
@@ -133,7 +133,7 @@ impl Engine {
         init.capabilities.check()
     }
 
-    /// A number nobody can guess: 8 bits of process slot, 16 random bits (0 and 1 are reserved).
+    /// An unpredictable number: 8 bits of process slot, 16 random bits (0 and 1 are reserved).
     fn draw_number(&mut self, position: usize) -> Result<Qpn, CreateQpError> {
         let limit = self.shared.config.max_qp.min(65_000);
         if self.qps.len() >= limit {
@@ -220,7 +220,7 @@ impl Engine {
             QpState::Rtr if from == QpState::Init => qp.start_receiving(&self.shared),
             QpState::Rts if from == QpState::Rtr => qp.start_sending(),
             QpState::Sqd if from == QpState::Rts => qp.start_draining(&mut self.shared),
-            // Whoever starts the queue again no longer waits for it to drain.
+            // A queue that is started again is no longer drained.
             QpState::Rts => qp.core.drain_pending = false,
             _ => {}
         }
@@ -313,7 +313,7 @@ impl Qp {
         set(&mut own.min_rnr_timer, attr.min_rnr_timer);
         set(&mut own.dest_qpn, attr.dest_qpn);
         if let Some(path) = attr.path {
-            // Switches mark only what says that it can be marked.
+            // Switches mark only packets that are ECN-capable.
             let controlled = self.core.control.is_some();
             own.path = Some(if controlled { path.with_ecn(Ecn::Capable0) } else { path });
         }
@@ -370,7 +370,7 @@ impl Qp {
         }
     }
 
-    /// Going to SQD: what was started is finished, and then an event tells it, if it is wanted.
+    /// Going to SQD: started requests finish, and then an event reports it if it is enabled.
     fn start_draining(&mut self, shared: &mut crate::shared::Shared) {
         let drained = match &self.halves {
             Halves::Rc(requester, _) => requester.is_drained(),

@@ -1,4 +1,4 @@
-//! The way in: every check that comes before a queue pair sees a packet.
+//! The receive path: every check before a queue pair handles a packet.
 //!
 //! The order is: it parses, its ICRC is right, its queue pair exists, the opcode fits the transport and
 //! the state, the partition key and the addresses match. A packet that fails is dropped and counted,
@@ -18,7 +18,7 @@ use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
 
 impl Engine {
-    /// Takes in one datagram, BTH to ICRC, and says what became of it.
+    /// Handles one datagram, BTH to ICRC, and returns the outcome.
     #[inline]
     pub fn handle_datagram(&mut self, now: Instant, received: &Received<'_>) -> Verdict {
         self.set_now(now);
@@ -127,7 +127,7 @@ impl Engine {
     }
 }
 
-/// A marked packet came from the peer. If it carries data its sender hears of it, whatever becomes of the packet: by a
+/// A marked packet came from the peer. If it carries data, its sender is notified, even if the packet is dropped: by a
 /// notification, or by the next acknowledgement where that was agreed on.
 fn notify(
     notifier: &mut Notifier,
@@ -140,7 +140,7 @@ fn notify(
     if datagram.payload_len() == 0 || info.direction == Direction::Cnp {
         return;
     }
-    // A group has no way back, and its address is nobody's source.
+    // A multicast address cannot be a source, so a notification has no destination.
     if datagram.bth().dest_qp == Qpn::MULTICAST {
         return;
     }
@@ -166,13 +166,13 @@ fn notify(
     }
 }
 
-/// Hop limit of packets that this queue pair sends of its own accord. UD has no path of its own.
+/// Hop limit of packets that this queue pair sends unprompted. UD has no path of its own.
 fn own_hop_limit(core: &QpCore) -> u8 {
     let path = core.attr.path.filter(|_| core.qp_type != QpType::Ud);
     path.map_or(DEFAULT_HOP_LIMIT, |path| path.hop_limit)
 }
 
-/// What operating systems send with.
+/// The default of operating systems.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 fn parse_failure(error: ParseError) -> DropReason {
@@ -188,16 +188,16 @@ fn parse_failure(error: ParseError) -> DropReason {
 /// How well the ICRC agrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Integrity {
-    /// With everything known, or with an Identification of zero, which our own peers send: 32 bits speak.
+    /// With everything known, or with an Identification of zero, which our own peers send: 32 bits are checked.
     Exact,
-    /// With an Identification that segments of our own peers' superpackets have: 25 bits speak at least. Those of a peer
-    /// that counts pass here as well, so it is no evidence of whose they are.
+    /// With an Identification that segments of our own peers' superpackets have: at least 25 bits are checked. Those of a peer
+    /// that counts are accepted here as well, so this does not identify the sender.
     Segment,
-    /// With one of the other values of an Identification that was not seen: 16 bits speak.
+    /// With one of the other values of an Identification that was not seen: 16 bits are checked.
     Recovered,
 }
 
-/// Whatever can be said about a packet without looking at any queue pair.
+/// The checks of a packet that need no queue pair.
 #[inline]
 fn check<'a>(received: &Received<'a>) -> Result<(Datagram<'a>, Integrity), DropReason> {
     let datagram = Datagram::parse(received.head, received.tail).map_err(parse_failure)?;
@@ -243,7 +243,7 @@ fn check_icrc(received: &Received<'_>, datagram: &Datagram<'_>) -> Option<Integr
 }
 
 /// No superpacket has more segments, and they are counted from 0 (Linux, `UDP_MAX_SEGMENTS`). So for a peer that is trusted
-/// 25 bits of the ICRC speak at least.
+/// at least 25 bits of the ICRC are checked.
 const MOST_SEGMENTS: u16 = 128;
 
 /// So many exact ICRCs, and none that was recovered between them, say that the peer sends the Identification we expect:
@@ -285,7 +285,7 @@ impl Qp {
         if core.qp_type != QpType::Ud && !core.is_from_peer(&received.path) {
             return Err(DropReason::BadAddress);
         }
-        // UD hears from many peers, each with its own habit.
+        // UD receives from many peers, which differ in this.
         if core.qp_type != QpType::Ud {
             match integrity {
                 Integrity::Exact => core.exact_icrcs = core.exact_icrcs.saturating_add(1),

@@ -1,4 +1,4 @@
-//! The way out: whose turn it is, and what it sends.
+//! The send path: which queue pair sends next, and what.
 
 use roce_packet::Psn;
 
@@ -54,7 +54,7 @@ impl Engine {
         if let Some(transmit) = self.transmit_notification(slot) {
             return Some(transmit);
         }
-        // Nobody's turn is used up: those that have requests as well wait for it.
+        // This does not use up a turn: queue pairs that also have requests keep theirs.
         for &index in &self.ready {
             let Some(qp) = self.qps.get_mut(index) else { continue };
             if let Some(transmit) = qp.transmit_answer(&mut self.shared, slot) {
@@ -135,13 +135,13 @@ impl Qp {
     /// What the responder of an RC queue pair sends.
     fn transmit_answer(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         let Halves::Rc(_, responder) = &mut self.halves else { return None };
-        let speaks = match self.core.attr.state {
+        let may_send = match self.core.attr.state {
             QpState::Rtr | QpState::Rts | QpState::Sqd => true,
-            // The peer is still told why.
-            QpState::Err => responder.has_last_words(),
+            // The peer still receives the fatal NAK.
+            QpState::Err => responder.owes_fatal_nak(),
             _ => false,
         };
-        let transmit = speaks.then(|| responder.transmit(&mut self.core, shared, slot)).flatten()?;
+        let transmit = may_send.then(|| responder.transmit(&mut self.core, shared, slot)).flatten()?;
         self.count_transmit(shared, &transmit);
         Some(transmit)
     }
@@ -155,8 +155,8 @@ impl Qp {
 /// Lets the halves of an RC queue pair take turns, so that a long READ response does not hold up
 /// requests, nor a long WRITE the acknowledgements of the other direction.
 ///
-/// A turn is used up by sending and not by being asked: where packets are spaced both halves are asked in vain between
-/// any two of them. Whoever sends out of its turn leaves it to the other.
+/// Only sending uses up a turn: where packets are paced, both halves often have nothing to send between
+/// any two of them. A half that sends out of its turn leaves the next turn to the other.
 fn alternate(
     requester_turn: &mut bool,
     requester: &mut RcRequester,

@@ -220,7 +220,7 @@ impl KeyTable {
         self.insert(rng, entry).map(RKey)
     }
 
-    /// Gives `entry` a number that nobody can guess and a variant that differs from the last 255 keys.
+    /// Gives `entry` an unpredictable number and a variant that differs from the last 255 keys.
     fn insert(&mut self, rng: &mut impl Rng, mut entry: Entry) -> Result<u32, RegisterError> {
         if self.entries.len() >= self.limit {
             return Err(RegisterError::TooManyKeys { limit: self.limit });

@@ -1,4 +1,4 @@
-//! Memory that work requests and peers may touch: what it is, who may touch it, and with which key.
+//! Memory that work requests and peers may access, and the keys that permit the access.
 
 mod keys;
 mod words;

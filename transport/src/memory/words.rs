@@ -44,7 +44,7 @@ impl WordMemory {
         bytes
     }
 
-    /// The words themselves. The last one has bytes beyond [`Memory::len`] when that is no multiple of 8.
+    /// The words themselves. The last one has bytes beyond [`Memory::len`] when that is not a multiple of 8.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
         &self.words

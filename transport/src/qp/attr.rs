@@ -1,4 +1,4 @@
-//! What a queue pair is made with and what can be set in it.
+//! The capabilities and attributes of a queue pair.
 
 use core::fmt;
 
@@ -82,7 +82,7 @@ pub struct QpInit {
 pub struct QpOptions {
     /// Its congestion control.
     pub congestion: Option<Congestion>,
-    /// How it makes up for losses (RC).
+    /// The loss recovery (RC).
     pub recovery: Option<Recovery>,
 }
 
@@ -165,7 +165,7 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
-    /// Nothing but a state.
+    /// Only a state.
     #[must_use]
     pub fn to_state(state: QpState) -> Self {
         Self { state: Some(state), ..Self::default() }

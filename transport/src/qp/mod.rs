@@ -35,7 +35,7 @@ use crate::wr::SendFlags;
 pub(crate) struct Qp {
     pub(crate) core: QpCore,
     pub(crate) halves: Halves,
-    /// Whether the sending half is asked before the other one: whoever sent last is asked last.
+    /// Whether the sending half goes before the other one: the half that sent last goes last.
     pub(crate) requester_turn: bool,
     /// Whether it waits in the engine's ready queue.
     pub(crate) scheduled: bool,
@@ -102,7 +102,7 @@ pub(crate) struct QpCore {
     pub(crate) exact_icrcs: u8,
     /// The next completion of SQD is still to be announced.
     pub(crate) drain_pending: bool,
-    /// How it takes part in congestion control, and what that has come to.
+    /// The congestion control and its state.
     pub(crate) congestion: Congestion,
     pub(crate) control: Option<Box<Control>>,
     pub(crate) recovery: Recovery,
@@ -115,8 +115,8 @@ pub(crate) struct QpCore {
 /// How a queue pair failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// To the error state; a completion told the reason.
-    Told,
+    /// To the error state; a completion reported the reason.
+    Reported,
     /// To the error state with an event, because no completion could tell.
     Event(AsyncEvent),
     /// Only the send queue stops (UC, UD).

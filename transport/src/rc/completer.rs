@@ -1,4 +1,4 @@
-//! The requester's ear: acknowledgements, NAKs and responses (IBTA 9.7.5.2, 9.7.6).
+//! The receive path of the requester: acknowledgements, NAKs and responses (IBTA 9.7.5.2, 9.7.6).
 
 use roce_packet::{Datagram, NakCode, Operation, Position, Psn, RnrTimer, Syndrome};
 
@@ -15,10 +15,10 @@ use crate::timer::Timer;
 use crate::verdict::{DropReason, Verdict};
 use crate::wr::SendOp;
 
-/// What a cumulative acknowledgement did and met on its way.
+/// The result of a cumulative acknowledgement.
 #[derive(Clone, Copy)]
 pub(super) struct Advance {
-    /// Something that was unanswered is answered now, so the packet was not in vain whatever follows.
+    /// At least one PSN that was unacknowledged is acknowledged now.
     pub(super) moved: bool,
     /// A READ or atomic in between has not been answered: its response was lost. Otherwise everything up to
     /// the PSN is answered.
@@ -26,7 +26,7 @@ pub(super) struct Advance {
 }
 
 impl Advance {
-    /// The truth about a packet that could do no more than this.
+    /// The verdict on a packet that had no further effect.
     pub(super) const fn verdict(self, reason: DropReason) -> Verdict {
         if self.moved { Verdict::Handled } else { Verdict::Dropped(reason) }
     }
@@ -86,7 +86,7 @@ impl RcRequester {
         }
     }
 
-    /// A PSN that awaits no answer: either an old one again, or one that was never sent.
+    /// A PSN that is not outstanding: a duplicate of an old one, or one that was never sent.
     fn outside_window(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
         if psn.before(self.una) {
             count!(shared, core, stale_responses);
@@ -152,7 +152,7 @@ impl RcRequester {
             core.deadlines.set(Timer::Rnr, None);
         }
         if self.cursor.before(self.una) {
-            // The answer came although the packet was about to be sent again.
+            // The acknowledgement arrived before the retransmission.
             count!(shared, core, spurious_retransmits);
             self.cursor = self.una;
             self.cursor_wqe = self.sq.head();
@@ -176,7 +176,7 @@ impl RcRequester {
     /// A later answer arrived while a READ or atomic is unanswered: an implied NAK (IBTA 9.7.5.2.9).
     fn on_lost_response(&mut self, core: &mut QpCore, shared: &mut Shared, advance: Advance) -> Verdict {
         if self.recovering == Some(self.una) || self.cursor == self.una {
-            // The request is being sent again already; what arrives meanwhile was under way before.
+            // The request is being retransmitted already; the packets that arrive meanwhile were sent before that.
             return advance.verdict(DropReason::ResponseGap);
         }
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
@@ -189,11 +189,11 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// A NAK speaks for everything before its PSN.
+    /// A NAK acknowledges every PSN before its own.
     ///
     /// # Errors
     ///
-    /// A response is missing in between; what became of the packet.
+    /// The verdict on the packet, when the response to an earlier READ or atomic is missing.
     pub(super) fn advance_before(
         &mut self,
         core: &mut QpCore,
@@ -213,7 +213,7 @@ impl RcRequester {
             Err(verdict) => return verdict,
         };
         if self.recovering == Some(psn) || self.cursor == psn {
-            // Sent again already. What it says of the packets before may still have been news.
+            // Retransmitted already. The NAK may still have acknowledged earlier packets.
             if !advance.moved {
                 count!(shared, core, stale_responses);
             }

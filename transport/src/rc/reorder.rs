@@ -90,7 +90,7 @@ impl Reorder {
 }
 
 impl RcResponder {
-    /// A packet ahead of the expected one, with selective repeat: it is kept, and its arrival is told.
+    /// A packet ahead of the expected one, with selective repeat: it is kept, and its arrival is reported.
     pub(super) fn keep_early(
         &mut self,
         core: &mut QpCore,
@@ -142,7 +142,7 @@ impl RcResponder {
 mod tests {
     use super::*;
 
-    /// A SEND Only with four bytes of payload and an ICRC that nobody looks at here.
+    /// A SEND Only with four bytes of payload and an ICRC that is not checked here.
     fn send_only(psn: u8, payload: u8) -> [u8; 20] {
         let mut bytes = [0; 20];
         (bytes[0], bytes[11]) = (0x04, psn);

@@ -1,4 +1,4 @@
-//! What the responder sends: acknowledgements, NAKs, READ responses, results of atomics.
+//! The send path of the responder: acknowledgements, NAKs, READ responses, results of atomics.
 
 use roce_packet::{Aeth, AtomicAckEth, DatagramWriter, Msn, NakCode, Opcode, Psn, Syndrome};
 
@@ -24,18 +24,18 @@ pub(super) enum Reply {
     Kept(Psn),
     /// The expected PSN needs a receive and there is none.
     Rnr,
-    /// The packet with this PSN was refused for good.
+    /// The packet with this PSN was refused; the connection ends.
     FatalNak { code: NakCode, psn: Psn },
 }
 
 impl RcResponder {
-    /// Whether there is a NAK to send although the queue pair is in the error state.
-    pub(crate) fn has_last_words(&self) -> bool {
+    /// Whether a fatal NAK is still to be sent, which the error state allows.
+    pub(crate) fn owes_fatal_nak(&self) -> bool {
         matches!(self.reply, Some(Reply::FatalNak { .. }))
     }
 
     /// Writes the next packet into `slot`, if one is owed. Responses go before the acknowledgement: it
-    /// speaks for everything up to its PSN, so whatever it covers must be out (IBTA 9.7.5.1.2).
+    /// covers everything up to its PSN, so the responses before it must be sent first (IBTA 9.7.5.1.2).
     pub(crate) fn transmit(
         &mut self,
         core: &mut QpCore,

@@ -1,4 +1,4 @@
-//! The sending half of RC: which packet goes out next, and going back when one was lost.
+//! The sending half of RC: chooses the next packet, and goes back when one was lost.
 //!
 //! Every request packet has a PSN; a READ takes as many as its response has packets. Three PSNs say
 //! where the queue stands, in this order around the circle:
@@ -31,7 +31,7 @@ use crate::sq::{Progress, SendQueue, Wqe, local_cause};
 use crate::timer::Timer;
 use crate::wr::{Course, SendFlags, SendOp};
 
-/// So many packets since an acknowledgement was asked for that the next one asks for it.
+/// A count of packets since the last acknowledge request that makes the next packet request one.
 const LONG_AGO: u32 = u32::MAX / 2;
 
 #[derive(Debug)]
@@ -49,14 +49,14 @@ pub(crate) struct RcRequester {
     pub(super) rnr_retries_left: u8,
     /// An RNR NAK asked for a pause.
     pub(super) rnr_waiting: bool,
-    /// The PSN that a NAK sent this half back to. Another NAK for it says nothing new.
+    /// The PSN that a NAK made this half go back to. A second NAK for it is a duplicate.
     pub(super) recovering: Option<Psn>,
     since_ack_request: u32,
-    /// How losses are made up for, if not by going back.
+    /// The loss recovery, unless it is go-back-N.
     pub(super) recovery: Option<Box<dyn LossRecovery>>,
 }
 
-/// What stops the queue from sending.
+/// The result of preparing the next packet.
 enum Next {
     Send,
     Blocked,
@@ -85,7 +85,7 @@ impl RcRequester {
         }
     }
 
-    /// Forgets everything, for RESET.
+    /// Returns to the initial state, for RESET.
     pub(crate) fn reset(&mut self) {
         self.sq.clear();
         self.start(Psn::new(0));
@@ -307,9 +307,10 @@ impl RcRequester {
     /// Tells the congestion control of a packet under the cursor, whose answer is that to `psn`.
     fn note_sent(&self, core: &mut QpCore, shared: &Shared, psn: Psn, payload: usize, ack_req: bool) {
         if let Some(control) = &mut core.control {
-            // The answer to a READ takes as long as its data, so it measures nothing; nor does one to a repetition.
+            // The response to a READ takes as long as its data, so it is not a sample of the round trip,
+            // and a retransmission is ambiguous.
             let measures = psn == self.cursor && self.cursor == self.unsent;
-            // Going back takes everything off what is in flight; sending a part again adds nothing to it.
+            // Going back resets the bytes in flight; selective retransmission does not add to them.
             let again =
                 self.cursor != self.unsent && self.recovery.as_ref().is_some_and(|it| it.is_resending());
             let payload = if again { 0 } else { payload };
@@ -321,7 +322,7 @@ impl RcRequester {
     }
 
     /// Asks for an acknowledgement at quarters of the window, so that a long message keeps the window
-    /// moving, and on the packet that fills it: otherwise only the timer would go on.
+    /// moving, and on the packet that fills it: otherwise only the timer would make progress.
     fn wants_acknowledgement(&self, core: &QpCore, shared: &Shared, payload: usize) -> bool {
         if core.congestion.echo {
             return true;
@@ -346,7 +347,7 @@ impl RcRequester {
         let mtu = core.mtu();
         let index = wqe.first_psn.distance_to(self.cursor);
         let left = wqe.psns.saturating_sub(index);
-        // A piece that was asked for before is asked for again up to the same end, so that late
+        // A piece that was requested before is requested again up to the same end, so that late
         // responses to the first request still fit.
         let repeated = self.cursor.distance_to(wqe.requested_to.next());
         let piece = if repeated > 0 && repeated <= left { repeated } else { read_piece(shared, left) };
@@ -422,7 +423,7 @@ impl RcRequester {
     }
 
     /// Sets the retransmission timer: T = 4.096 µs × 2^timeout (IBTA 9.7.6.1.3). 0 means never. Where packets are
-    /// spaced, the one that asks for an answer may leave long after those before it: only then the time begins.
+    /// paced, the packet that requests an acknowledgement may leave long after those before it: the timer starts with it.
     pub(super) fn arm(&self, core: &mut QpCore, shared: &Shared) {
         let awaits = core.control.as_ref().is_none_or(|control| control.awaits_answer());
         let deadline = (core.attr.timeout != 0 && self.in_flight() > 0 && awaits).then(|| {
@@ -441,7 +442,7 @@ impl RcRequester {
         self.cursor = self.una;
         self.cursor_wqe = self.sq.head();
         self.outstanding = 0;
-        // The first packet asks for an answer: a responder that has it says how far it really is.
+        // The first packet requests an acknowledgement: a responder that has it reports its position.
         self.since_ack_request = LONG_AGO;
         if let Some(recovery) = &mut self.recovery {
             recovery.on_go_back();
@@ -499,7 +500,7 @@ impl RcRequester {
         }
     }
 
-    /// Fails the request at `position` and with it the queue pair. Whatever is older and not answered
+    /// Fails the request at `position` and with it the queue pair. Every older request without an answer
     /// is flushed before it, so that completions stay in order.
     pub(super) fn fail(
         &mut self,
@@ -520,12 +521,12 @@ impl RcRequester {
         if let Some(wqe) = self.sq.pop() {
             core.fail_send(shared, &wqe, status, cause);
         }
-        core.fail(Failure::Told);
+        core.fail(Failure::Reported);
     }
 }
 
 /// How many packets of a READ with `left` packets are asked for at once. Half of all PSNs or more must never
-/// be outstanding, because nobody could tell the older from the newer (IBTA 9.7.2).
+/// be outstanding, because an older PSN could not be told from a newer one (IBTA 9.7.2).
 fn read_piece(shared: &Shared, left: u32) -> u32 {
     const MOST: u32 = 1 << 22;
     match shared.config.max_read_packets {

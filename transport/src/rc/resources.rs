@@ -34,7 +34,7 @@ pub(super) struct Resource {
     /// The message count that the answer carries.
     pub(super) msn: Msn,
     pub(super) answer: Answer,
-    /// What is still to be sent; `None` while nobody waits.
+    /// What is still to be sent; `None` when the peer waits for nothing.
     pub(super) sending: Option<Sending>,
     /// Whether the whole answer was sent at least once.
     pub(super) answered: bool,
@@ -79,8 +79,8 @@ impl Resources {
     }
 
     /// Whether one more request fits. The oldest one makes room unless its answer is still being sent:
-    /// then the peer has more outstanding than it may. An answer that is being repeated does not count: a
-    /// peer that asks for something new has what it asked for twice.
+    /// then the peer exceeds its limit of outstanding requests. A repeated answer does not count: a
+    /// peer that sends a new request has received the answer.
     pub(super) fn has_room(&self) -> bool {
         let is_free = |oldest: &Resource| oldest.sending.is_none() || oldest.answered;
         self.limit > 0 && (self.ring.len() < self.limit || self.ring.front().is_some_and(is_free))
@@ -96,8 +96,8 @@ impl Resources {
         self.ring.push_back(resource);
     }
 
-    /// The record of the request that used `psn` last. Where one has stayed since the numbers went round, a
-    /// newer one counts.
+    /// The record of the latest request that used `psn`. Where an older one has stayed since the PSNs wrapped around, the
+    /// newer one is returned.
     pub(super) fn find(&mut self, psn: Psn) -> Option<&mut Resource> {
         self.ring.iter_mut().rev().find(|resource| resource.contains(psn))
     }
@@ -128,7 +128,7 @@ impl Resources {
         }
     }
 
-    /// Gives up all answers that are still to be sent.
+    /// Discards all answers that are still to be sent.
     pub(super) fn abandon(&mut self) {
         for resource in &mut self.ring {
             resource.sending = None;
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_from_before_the_numbers_went_round_is_not_the_one_that_is_repeated() {
+    fn the_newest_record_with_a_psn_is_repeated() {
         let mut resources = Resources::default();
         resources.set_limit(4);
         for original in [1, 2] {

@@ -38,12 +38,12 @@ pub(crate) struct RcResponder {
     pub(super) reply: Option<Reply>,
     established: bool,
     /// Requests that came too early, with selective repeat; and whether an RNR NAK asked the peer for a pause, in which
-    /// nothing more is said.
+    /// no further reply is sent.
     pub(super) reorder: Option<Reorder>,
     pub(super) paused: bool,
 }
 
-/// What a request was refused with.
+/// How a request is refused.
 pub(super) enum Refusal {
     Nak(NakCode, Cause, WcStatus),
     Rnr,
@@ -147,7 +147,7 @@ impl RcResponder {
         }
         if self.nak_sent {
             self.nak_sent = false;
-            // A NAK that is still unsent has become wrong, but what it acknowledged is still owed.
+            // An unsent NAK is obsolete, but the acknowledgement that it carried is still owed.
             self.reply = self.reply.map(|_| Reply::Ack);
         }
         self.paused = false;
@@ -159,7 +159,7 @@ impl RcResponder {
         Verdict::Handled
     }
 
-    /// A packet is missing: one NAK per gap, then silence (IBTA 9.7.5.1.4).
+    /// A packet is missing: one NAK per gap, then no further reply (IBTA 9.7.5.1.4).
     pub(super) fn gap(&mut self, core: &mut QpCore, shared: &mut Shared) -> Verdict {
         count!(shared, core, out_of_sequence);
         if self.nak_sent {
@@ -176,8 +176,8 @@ impl RcResponder {
         let psn = datagram.bth().psn;
         match datagram.info().operation {
             Operation::Send | Operation::Write => {
-                // Only where it is asked for, as with new packets: Soft-RoCE loses a request for ever when it is
-                // acknowledged while it is being sent again. Who repeats single packets awaits an answer to each.
+                // Only on request, as with new packets: Soft-RoCE loses a request permanently when it is
+                // acknowledged during its retransmission. Selective repeat expects an acknowledgement of each packet.
                 if datagram.bth().ack_req || self.reorder.is_some() {
                     self.owe_acknowledgement(core, shared);
                 }
@@ -203,8 +203,8 @@ impl RcResponder {
         }
     }
 
-    /// A READ asked for again, from its start or from the middle: it must lie inside what was asked
-    /// before, under the same key.
+    /// A repeated READ, from its start or from the middle: its range must lie inside the range of the
+    /// first request, under the same key.
     fn duplicate_read(&mut self, core: &QpCore, psn: Psn, reth: Option<Reth>) -> Verdict {
         const UNANSWERABLE: Verdict = Verdict::Dropped(DropReason::DuplicateUnanswerable);
         let (Some(resource), Some(reth)) = (self.resources.find(psn), reth) else { return UNANSWERABLE };
@@ -335,8 +335,8 @@ impl RcResponder {
                 if let Some(receive) = receive {
                     let (status, cause) = (WcStatus::LocalAccessError, Cause::RemoteAccessRefused);
                     core.fail_recv(shared, receive.wr_id, status, cause);
-                    // The completion tells it, so no event has to.
-                    core.fail(Failure::Told);
+                    // The completion reports the error, so an event is not needed.
+                    core.fail(Failure::Reported);
                 }
                 return Err(error.into());
             }
@@ -503,7 +503,7 @@ impl RcResponder {
             Refusal::Invalidate(wr_id) => {
                 let (status, cause) = (WcStatus::RemoteInvalidRequestError, Cause::RemoteInvalidate);
                 core.fail_recv(shared, wr_id, status, cause);
-                core.fail(Failure::Told);
+                core.fail(Failure::Reported);
             }
             Refusal::Nak(code, cause, status) => {
                 tracing::debug!(qpn = core.number.get(), ?code, ?cause, "request refused");
@@ -518,7 +518,7 @@ impl RcResponder {
         }
     }
 
-    /// Tells the application why the queue pair fails: by the receive in use, else by an event.
+    /// Reports to the application why the queue pair fails: by the receive in use, else by an event.
     pub(super) fn fail_with(
         &mut self,
         core: &mut QpCore,
@@ -529,7 +529,7 @@ impl RcResponder {
     ) {
         if let Some(receive) = self.inbound.take_receive() {
             core.fail_recv(shared, receive.wr_id, status, cause);
-            core.fail(Failure::Told);
+            core.fail(Failure::Reported);
             return;
         }
         self.inbound = Inbound::Idle;

@@ -233,7 +233,7 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// After a timeout: sends again what the responder has not told to have, if that can be done.
+    /// After a timeout: retransmits what the responder has not reported as received, if that is possible.
     pub(super) fn resend_after_timeout(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
         if self.recovery.is_none() || self.awaits_responses() {
             return false;

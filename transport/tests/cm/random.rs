@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use roce_fault::random::SplitMix64;
 use roce_packet::mad::{CmTimeout, CommId, RejReason, SidrStatus};
 use roce_packet::{Psn, Qpn};
-use roce_sim::random::SplitMix64;
 use roce_transport::cm::{CmError, CmEvent, CmQpParameters, CmTiming};
 
 use crate::world::{ACTIVE, Fate, PASSIVE, TIMING, World, offer, question, request};

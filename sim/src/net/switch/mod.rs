@@ -16,7 +16,7 @@ use super::settings::{Balance, Settings};
 use super::time::Time;
 use super::topology::LinkSpec;
 use super::world::{Event, World};
-use crate::random::generator;
+use roce_fault::random::generator;
 
 #[derive(Debug)]
 pub(super) struct Switch {

@@ -7,7 +7,7 @@ use rand_pcg::Pcg32;
 
 use super::payload::MAX_FLOW;
 use super::time::Time;
-use crate::random::generator;
+use roce_fault::random::generator;
 
 pub use cdf::{CdfError, FlowSizes};
 

@@ -35,34 +35,34 @@ impl SplitMix64 {
     }
 
     /// A number below `limit`; 0 if the limit is 0.
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         ((u128::from(self.draw()) * limit as u128) >> 64) as usize
     }
 
     /// A number from `first` to `last`, both included.
-    pub(crate) fn range(&mut self, first: usize, last: usize) -> usize {
+    pub fn range(&mut self, first: usize, last: usize) -> usize {
         first + self.below(last + 1 - first)
     }
 
     /// Whether an event with a probability of `percent` happens.
-    pub(crate) fn percent(&mut self, percent: usize) -> bool {
+    pub fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
     /// One of the choices.
-    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
     /// Fills `bytes` with random bytes.
-    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
+    pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.draw().to_le_bytes()[..chunk.len()]);
         }
     }
 
     /// So many random bytes.
-    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);
         bytes
@@ -71,7 +71,7 @@ impl SplitMix64 {
 
 /// A generator for one of several places that draw from the same seed, so that one more draw in one place changes
 /// nothing in another.
-pub(crate) fn generator(seed: u64, place: u64) -> Pcg32 {
+pub fn generator(seed: u64, place: u64) -> Pcg32 {
     Pcg32::seed_from_u64(seed.wrapping_add(place.wrapping_mul(GOLDEN_RATIO)))
 }
 

@@ -1,0 +1,217 @@
+//! What a process publishes about its context, as text on a Unix socket, and how others read it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The time for reading one process, and the most bytes that are read.
+const READ_PATIENCE: Duration = Duration::from_secs(1);
+const LONGEST: usize = 1 << 20;
+/// The most sockets that are looked at in one directory.
+const MOST_FILES: usize = 4096;
+
+/// What a context publishes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Published {
+    /// The process.
+    pub pid: u32,
+    /// Its program and arguments, as far as they are short.
+    pub command: String,
+    /// The version of this library.
+    pub version: String,
+    /// The kind of its device.
+    pub device: String,
+    /// The addresses of its device.
+    pub addresses: Vec<String>,
+    /// Seconds since the context was opened.
+    pub uptime_s: f64,
+    /// Names and values, in the order of the documentation.
+    pub counters: Vec<(String, u64)>,
+}
+
+impl Published {
+    /// The first line of the document: the format and its version.
+    const HEADER: &str = "roce counters 1";
+
+    /// One line for each fact: a key, a space and a value; for a counter `counter`, its name and its value.
+    pub(super) fn to_text(&self) -> String {
+        let Self { pid, command, version, device, addresses, uptime_s, counters } = self;
+        let mut text = format!(
+            "{}\npid {pid}\ncommand {command}\nversion {version}\ndevice {device}\nuptime_s {uptime_s}\n",
+            Self::HEADER
+        );
+        for address in addresses {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "address {address}");
+        }
+        for (name, value) in counters {
+            let _ = writeln!(text, "counter {name} {value}");
+        }
+        text
+    }
+
+    /// Reads such a document. Root reads what other users wrote: what is not a document gives `None`, and nothing in the
+    /// result can move a terminal's cursor.
+    pub(super) fn from_text(text: &str) -> Option<Self> {
+        let is_name = |name: &str| {
+            name.len() < 100 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        let mut document = Self::default();
+        let mut lines = text.lines();
+        if lines.next() != Some(Self::HEADER) {
+            return None;
+        }
+        for line in lines {
+            let (key, value) = line.split_once(' ')?;
+            match key {
+                "pid" => document.pid = value.parse().ok()?,
+                "command" => document.command = printable(value),
+                "version" => document.version = printable(value),
+                "device" => document.device = printable(value),
+                "address" => document.addresses.push(printable(value)),
+                "uptime_s" => document.uptime_s = value.parse().ok()?,
+                "counter" => {
+                    let (name, value) = value.split_once(' ')?;
+                    if is_name(name) {
+                        document.counters.push((name.to_owned(), value.parse().ok()?));
+                    }
+                }
+                // A later version may tell more.
+                _ => {}
+            }
+        }
+        Some(document)
+    }
+}
+
+/// A short text without control characters.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().filter(|sign| !sign.is_control()).take(200).collect()
+}
+
+pub(super) fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Where the sockets of a user are.
+pub(super) fn directory_of(uid: u32) -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute()) {
+        Some(path) => Path::new(&path).join("roce"),
+        None => PathBuf::from(format!("/tmp/roce-{uid}")),
+    }
+}
+
+/// Reads all contexts that this user may read, or those of one process; root reads those of all users. Processes
+/// that are gone, and sockets that do not answer with a document, are left out.
+///
+/// # Errors
+///
+/// When the directory is there but cannot be read.
+pub fn published(pid: Option<u32>) -> io::Result<Vec<Published>> {
+    let mut found = Vec::new();
+    for directory in readable_directories() {
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let mut places: Vec<(u32, u32, PathBuf)> = entries
+            .flatten()
+            .take(MOST_FILES)
+            .filter_map(|entry| {
+                let (process, number) = place(entry.file_name().to_str()?)?;
+                pid.is_none_or(|pid| pid == process).then(|| (process, number, entry.path()))
+            })
+            .collect();
+        places.sort();
+        found.extend(places.iter().filter_map(|(_, _, path)| read(path).ok()));
+    }
+    Ok(found)
+}
+
+/// The process and the number in the name of a socket.
+fn place(name: &str) -> Option<(u32, u32)> {
+    let (process, number) = name.split_once('.')?;
+    Some((process.parse().ok()?, number.parse().ok()?))
+}
+
+fn readable_directories() -> Vec<PathBuf> {
+    let mut all = vec![directory_of(own_uid())];
+    if own_uid() == 0 {
+        let inside = |place: &str| fs::read_dir(place).into_iter().flatten().flatten();
+        let runtime = inside("/run/user").map(|entry| entry.path().join("roce"));
+        let temporary = inside("/tmp")
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("roce-"))
+            .map(|entry| entry.path());
+        // Not through a link, which another user may have made.
+        all.extend(
+            runtime.chain(temporary).filter(|path| path.symlink_metadata().is_ok_and(|it| it.is_dir())),
+        );
+        all.sort();
+        all.dedup();
+    }
+    all
+}
+
+fn read(path: &Path) -> io::Result<Published> {
+    let mut stream = UnixStream::connect(path)?;
+    let end = Instant::now() + READ_PATIENCE;
+    let mut text = Vec::new();
+    let mut part = [0; 1 << 14];
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || text.len() > LONGEST {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part)? {
+            0 => break,
+            count => text.extend_from_slice(part.get(..count).unwrap_or_default()),
+        }
+    }
+    let text = std::str::from_utf8(&text).ok().and_then(Published::from_text);
+    text.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_sockets_are_a_process_and_a_number() {
+        assert_eq!(place("12.3"), Some((12, 3)));
+        for other in ["12", "12.", ".3", "12.3.4", "a.b", "-1.2", ""] {
+            assert_eq!(place(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_document_reads_as_it_was_written_and_anything_else_is_refused() {
+        let document = Published {
+            pid: 7,
+            command: "roce ping --device udp:127.0.0.2".to_owned(),
+            version: "0.1.0".to_owned(),
+            device: "udp".to_owned(),
+            addresses: vec!["127.0.0.2".to_owned(), "::1".to_owned()],
+            uptime_s: 1.25,
+            counters: vec![("rx_handled".to_owned(), u64::MAX), ("tx_packets".to_owned(), 0)],
+        };
+        let text = document.to_text();
+        assert_eq!(Published::from_text(&text), Some(document));
+        for broken in [
+            "",
+            "[",
+            "roce counters 2\n",
+            &text.replace("pid 7", "pid x"),
+            &text.replace("uptime_s ", "uptime_s"),
+        ] {
+            assert_eq!(Published::from_text(broken), None, "{broken}");
+        }
+        let hostile = text.replace("ping", "\u{1b}[2J").replace("rx_handled", "rx\u{1b}handled");
+        let read = Published::from_text(&hostile).unwrap();
+        assert_eq!((read.command.as_str(), read.counters.len()), ("roce [2J --device udp:127.0.0.2", 1));
+    }
+}
