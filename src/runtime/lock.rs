@@ -19,12 +19,14 @@ const BATCH: usize = 16;
 pub(crate) struct Locked<'a> {
     // The order matters: fields are dropped in it, the mutex is released first.
     state: MutexGuard<'a, State>,
-    deliveries: Deliveries<'a>,
+    deliveries: Option<Deliveries<'a>>,
+    runtime: &'a Runtime,
 }
 
 impl<'a> Locked<'a> {
+    #[inline]
     pub(super) fn new(runtime: &'a Runtime, state: MutexGuard<'a, State>) -> Self {
-        Self { state, deliveries: Deliveries::none(runtime) }
+        Self { state, deliveries: None, runtime }
     }
 }
 
@@ -47,7 +49,10 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.deliveries.collect(&mut self.state);
+        self.state.collect_events();
+        if self.state.has_deliveries() {
+            self.deliveries = Some(Deliveries::new(self.runtime, &mut self.state));
+        }
     }
 }
 
@@ -63,20 +68,21 @@ struct Deliveries<'a> {
 }
 
 impl<'a> Deliveries<'a> {
-    fn none(runtime: &'a Runtime) -> Self {
-        Self {
+    #[cold]
+    fn new(runtime: &'a Runtime, state: &mut State) -> Self {
+        let mut deliveries = Self {
             runtime,
             completions: ArrayVec::new(),
             has_more: false,
             wakers: None,
             device_failed: false,
             wake_background: false,
-        }
+        };
+        deliveries.collect(state);
+        deliveries
     }
 
-    #[inline]
     fn collect(&mut self, state: &mut State) {
-        state.collect_events();
         while !self.completions.is_full()
             && let Some(event) = state.events.pop_front()
         {
@@ -88,14 +94,11 @@ impl<'a> Deliveries<'a> {
         }
         self.has_more = !state.events.is_empty();
         self.wakers = state.take_wakers();
-        if state.nic.failure().is_some() {
-            self.device_failed = !std::mem::replace(&mut state.failure_announced, true);
+        if state.is_failure_new() {
+            state.failure_announced = true;
+            self.device_failed = true;
         }
-        // The background thread does not know of deadlines that came up after it had gone to sleep, such as the ACK
-        // timeout of what was posted just now.
-        if let Some(until) = state.background_sleeps_until
-            && state.deadline().is_some_and(|deadline| deadline < until)
-        {
+        if state.background_sleeps_too_long() {
             state.background_sleeps_until = None;
             self.wake_background = true;
         }
@@ -118,11 +121,13 @@ impl<'a> Deliveries<'a> {
 }
 
 impl Drop for Deliveries<'_> {
-    #[inline]
     fn drop(&mut self) {
         self.deliver();
         while self.has_more {
-            self.collect(&mut self.runtime.lock_state());
+            let mut state = self.runtime.lock_state();
+            state.collect_events();
+            self.collect(&mut state);
+            drop(state);
             self.deliver();
         }
     }

@@ -116,8 +116,30 @@ impl State {
         self.nic.statistics.busy_polls + self.nic.statistics.idle_polls
     }
 
-    /// Wakers to be woken or dropped once the lock is released.
+    /// Whether there is something to do once the lock is released.
     #[inline]
+    pub(super) fn has_deliveries(&self) -> bool {
+        !self.events.is_empty()
+            || self.cm.as_ref().is_some_and(|cm| !cm.wakers.is_empty())
+            || self.is_failure_new()
+            || self.background_sleeps_too_long()
+    }
+
+    /// Whether the device has failed since the last announcement.
+    #[inline]
+    pub(super) fn is_failure_new(&self) -> bool {
+        !self.failure_announced && self.nic.failure().is_some()
+    }
+
+    /// Whether a deadline came up after the background thread had gone to sleep, such as the ACK timeout of what was
+    /// posted just now.
+    #[inline]
+    pub(super) fn background_sleeps_too_long(&self) -> bool {
+        self.background_sleeps_until
+            .is_some_and(|until| self.deadline().is_some_and(|deadline| deadline < until))
+    }
+
+    /// Wakers to be woken or dropped once the lock is released.
     pub(super) fn take_wakers(&mut self) -> Option<Wakers> {
         let wakers = &mut self.cm.as_mut()?.wakers;
         (!wakers.is_empty()).then(|| std::mem::take(wakers))
