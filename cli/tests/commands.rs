@@ -357,7 +357,7 @@ fn wrong_devices_are_named() {
 fn a_server_that_is_absent_and_one_too_many() {
     let device = format!("udp:{}", own_address());
     let nobody = own_address().to_string();
-    let said = [nobody.as_str(), "refused", "is the server running there?"];
+    let said = [nobody.as_str(), "refused", "check that the server runs there"];
     refused(&["blast", &nobody, "--device", &device], &said);
     refused(&["blast", "no-such-host.invalid", "--device", &device], &["looking up no-such-host.invalid"]);
     refused(&["blast", "::1"], &["cannot both use [::1]", "127.0.0.1"]);
@@ -437,7 +437,7 @@ fn a_client_whose_server_dies_ends_too() {
         // acknowledges, that no answer comes to what was acknowledged, or the end of the TCP connection.
         let advised = [
             ("RETRY_EXC_ERR (AckTimeout)", "UDP port 4791"),
-            ("no completion within 30 s", "see whether the other side still runs"),
+            ("nothing arrived for 30 s", "check that the other side still runs"),
             ("127.", "look there for"),
         ];
         let says = |(what, advice): &(&str, &str)| {

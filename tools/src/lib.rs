@@ -7,9 +7,12 @@
 pub mod bridge;
 pub mod doctor;
 pub mod exchange;
+mod harness;
 pub mod limit;
 pub mod measure;
 pub mod perf;
 pub mod pingpong;
 pub mod plot;
 pub mod rping;
+
+pub use harness::{Role, ToolError};

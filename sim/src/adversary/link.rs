@@ -7,9 +7,9 @@ use roce_packet::Path;
 use roce_transport::{Instant, Transmit};
 
 use super::plan::Plan;
-use roce_fault::{Delivery, FaultInjector, Verdict};
 use crate::pair::Side;
 use crate::random::SplitMix64;
+use roce_fault::{Delivery, FaultInjector, Verdict};
 
 /// A packet on the link.
 #[derive(Debug)]

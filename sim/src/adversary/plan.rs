@@ -5,8 +5,8 @@ use roce_transport::congestion::Congestion;
 use roce_transport::{QpType, Recovery};
 
 use super::work::{Flow, Shape};
-use roce_fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
 use crate::random::SplitMix64;
+use roce_fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
 
 /// The goal of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

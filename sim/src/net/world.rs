@@ -150,7 +150,8 @@ impl World {
         let Some(faults) = &mut self.ports[port as usize].faults else { return };
         let verdict = faults.injector.inject_headers(now, ecn, self.frames.bytes(id), len);
         // A frame that is lost, or waits to be overtaken itself, overtakes no other.
-        let overtakes = matches!(&verdict, roce_fault::Verdict::Deliver(delivery) if delivery.reorder.is_none());
+        let overtakes =
+            matches!(&verdict, roce_fault::Verdict::Deliver(delivery) if delivery.reorder.is_none());
         let released = if overtakes { release_overtaken(&mut faults.held) } else { Vec::new() };
         match verdict {
             roce_fault::Verdict::Drop => {

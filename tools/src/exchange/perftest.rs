@@ -1,9 +1,9 @@
-//! What the perftest programs (`ib_write_bw` and its siblings) tell each other over TCP, or with `-R` over a connection
-//! of rdma_cm of its own.
+//! The blocks that the perftest programs (`ib_write_bw` and so on) exchange over TCP, or with `-R` over a separate
+//! connection of rdma_cm.
 //!
 //! Everything is exchanged in blocks of a fixed size: the client writes and then reads, the server reads and
 //! then writes. Which blocks there are depends on the test and has changed between releases, so every block is
-//! logged with its name and bytes (`ROCE_LOG=roce::tcp::perftest=debug`). Source: the behaviour of releases 6.06
+//! logged with its name and bytes (`ROCE_LOG=roce_tools::exchange::perftest=debug`). Source: the behaviour of releases 6.06
 //! and 6.24 of the programs.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 use roce_packet::{Gid, PathMtu, Psn, Qpn};
 use tracing::debug;
 
+use crate::harness::Role;
+
 /// The release that we announce: since 6.28 the programs want to exchange a structure of a C compiler.
 const VERSION: &[u8] = b"6.20";
 /// What follows the NUL of the version: the programs stop reading there, and pad with zeros.
-const OURSELVES: &[u8] = b"roce 1";
+const OUR_MARK: &[u8] = b"roce 1";
 /// Bytes of the version block.
 const VERSION_LEN: usize = 16;
 /// The oldest release that speaks this exchange.
@@ -31,15 +33,6 @@ const KEYS_LEN_WITHOUT_GID: usize = 59;
 /// Bytes of a block of keys over rdma_cm: five numbers of 4 bytes, 4 of padding, the address, the GID, a shared
 /// receive queue, the index of the GID.
 const KEYS_LEN_AS_STRUCTURE: usize = 5 * 4 + 4 + 8 + 16 + 2 * 4;
-
-/// Which side: who writes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Connects, and writes first.
-    Client,
-    /// Listens.
-    Server,
-}
 
 /// Where the other side finds one queue pair and its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,11 +253,11 @@ impl<S: Read + Write> Link<S> {
     ///
     /// As [`Self::swap`]; or the other side announces something else, or too old a release.
     pub fn agree(&mut self, mtu: PathMtu) -> io::Result<Agreement> {
-        let dead = &mut || false;
+        let no_other_signs = &mut || false;
         let mut ours = [0; VERSION_LEN];
         ours[..VERSION.len()].copy_from_slice(VERSION);
-        ours[VERSION.len() + 1..][..OURSELVES.len()].copy_from_slice(OURSELVES);
-        let theirs = self.swap("version", &ours, dead)?;
+        ours[VERSION.len() + 1..][..OUR_MARK.len()].copy_from_slice(OUR_MARK);
+        let theirs = self.swap("version", &ours, no_other_signs)?;
         let (version, rest) = theirs.split_at(theirs.iter().position(|byte| *byte == 0).unwrap_or(0));
         let version = std::str::from_utf8(version).ok().and_then(|text| text.parse::<f64>().ok());
         let Some(version) = version.filter(|version| version.is_finite()) else {
@@ -274,10 +267,10 @@ impl<S: Read + Write> Link<S> {
             return Err(invalid(format!("release {version} of perftest is too old; install 5.70 or newer")));
         }
         self.version = version;
-        let is_ours = rest.get(1..).is_some_and(|rest| rest.starts_with(OURSELVES));
+        let is_ours = rest.get(1..).is_some_and(|rest| rest.starts_with(OUR_MARK));
         let cycle = self.larger("cycle buffer", 4096)?;
         let cache_line = self.larger("cache line", 64)?;
-        let code = self.swap("path MTU", &[b'0' + mtu.code(), 0], dead)?;
+        let code = self.swap("path MTU", &[b'0' + mtu.code(), 0], no_other_signs)?;
         // What is no code leaves ours, as it does there.
         let theirs = PathMtu::from_code(code[0].wrapping_sub(b'0')).unwrap_or(mtu);
         let mtu = if theirs.bytes() < mtu.bytes() { theirs } else { mtu };
@@ -320,9 +313,9 @@ impl<S: Read + Write> Link<S> {
     /// # Errors
     ///
     /// As [`Self::keys`].
-    pub fn farewell(&mut self, what: &str, ours: Keys, alive: &mut dyn FnMut() -> bool) -> io::Result<()> {
+    pub fn final_keys(&mut self, what: &str, ours: Keys, alive: &mut dyn FnMut() -> bool) -> io::Result<()> {
         match self.keys(what, ours, alive) {
-            // The client has said all it had to say. It leaves as soon as it has our block, over rdma_cm maybe
+            // The client has sent everything. It exits as soon as it has our block, over rdma_cm maybe
             // before its acknowledgement has arrived here.
             Err(error) if self.role == Role::Server && error.kind() == ErrorKind::BrokenPipe => Ok(()),
             other => other.map(drop),
@@ -335,15 +328,16 @@ impl<S: Read + Write> Link<S> {
     ///
     /// As [`Self::swap`].
     pub fn report(&mut self, ours: &Report) -> io::Result<Report> {
-        let dead = &mut || false;
-        let size = u64::from_be_bytes(self.swap("size", &ours.size.to_be_bytes(), dead)?);
+        let no_other_signs = &mut || false;
+        let size = u64::from_be_bytes(self.swap("size", &ours.size.to_be_bytes(), no_other_signs)?);
         let iterations = if self.version >= WIDE_ITERATIONS {
-            u64::from_be_bytes(self.swap("iterations", &ours.iterations.to_be_bytes(), dead)?)
+            u64::from_be_bytes(self.swap("iterations", &ours.iterations.to_be_bytes(), no_other_signs)?)
         } else {
             let iterations = u32::try_from(ours.iterations).unwrap_or(u32::MAX);
-            u32::from_be_bytes(self.swap("iterations", &iterations.to_be_bytes(), dead)?).into()
+            u32::from_be_bytes(self.swap("iterations", &iterations.to_be_bytes(), no_other_signs)?).into()
         };
-        let mut number = |what, ours: f64| self.swap(what, &ours.to_be_bytes(), dead).map(f64::from_be_bytes);
+        let mut number =
+            |what, ours: f64| self.swap(what, &ours.to_be_bytes(), no_other_signs).map(f64::from_be_bytes);
         let (peak, average) = (number("peak", ours.peak)?, number("average", ours.average)?);
         Ok(Report { size, iterations, peak, average, rate: number("message rate", ours.rate)? })
     }
@@ -420,11 +414,11 @@ mod tests {
         let leaving = || Leaving(keys().to_wire().into_iter().collect());
         let patience = Duration::from_millis(20);
         let mut server = Link::new(leaving(), Role::Server, patience);
-        assert!(server.farewell("the end", keys(), &mut || false).is_ok());
+        assert!(server.final_keys("the end", keys(), &mut || false).is_ok());
         let mut server = Link::new(Leaving(VecDeque::new()), Role::Server, patience);
-        assert!(server.farewell("the end", keys(), &mut || false).is_err());
+        assert!(server.final_keys("the end", keys(), &mut || false).is_err());
         let mut client = Link::new(leaving(), Role::Client, patience);
-        assert!(client.farewell("the end", keys(), &mut || false).is_err());
+        assert!(client.final_keys("the end", keys(), &mut || false).is_err());
     }
 
     #[test]

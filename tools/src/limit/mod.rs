@@ -15,8 +15,6 @@ use serde::{Deserialize, Serialize};
 
 pub use run::{client, serve};
 
-use crate::exchange::ExchangeError;
-
 /// What is measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -83,42 +81,4 @@ struct Introduction {
     kind: String,
     address: IpAddr,
     max_payload: usize,
-}
-
-/// Why the limit could not be measured.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LimitError {
-    /// The exchange with the other side.
-    #[error(transparent)]
-    Exchange(#[from] ExchangeError),
-    /// The device or TCP.
-    #[error("{what}: {error}")]
-    Io {
-        /// What failed.
-        what: &'static str,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// The plan is impossible.
-    #[error("{0}")]
-    Plan(String),
-    /// Nothing arrives.
-    #[error(
-        "nothing came back on {sent} frames within {} s; see with tcpdump on both sides \
-         whether frames get through at all",
-        run::PATIENCE.as_secs()
-    )]
-    Silence {
-        /// Frames sent.
-        sent: u64,
-    },
-    /// The devices have no addresses of one kind.
-    #[error("this device has {own}, the other side {peer}: both need addresses of the same IP version")]
-    Family {
-        /// Ours.
-        own: String,
-        /// The other side's.
-        peer: IpAddr,
-    },
 }

@@ -1,9 +1,9 @@
 //! What is to be measured: the same on both sides.
 
-use std::fmt;
-
 use roce_transport::{MAX_INLINE, QpCapabilities};
 use serde::{Deserialize, Serialize};
+
+use crate::harness::ToolError;
 
 /// The most memory that one side sets aside.
 const MAX_MEMORY: usize = 4 << 30;
@@ -89,18 +89,6 @@ pub struct Plan {
     pub timeout: u8,
 }
 
-/// Why a plan is impossible.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanError(String);
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for PlanError {}
-
 impl Plan {
     /// The largest message.
     #[must_use]
@@ -142,41 +130,41 @@ impl Plan {
     /// # Errors
     ///
     /// The first thing that is wrong and what would be right.
-    pub fn check(&self) -> Result<(), PlanError> {
-        let wrong = |text: String| Err(PlanError(text));
+    pub fn check(&self) -> Result<(), ToolError> {
+        let refuse = |text: String| Err(ToolError::Plan(text));
         if self.sizes.is_empty() {
-            return wrong("there is no message size; give --size or --sizes".into());
+            return refuse("there is no message size; give --size or --sizes".into());
         }
         if self.iterations == 0 || self.iterations > 1 << 40 {
-            return wrong(format!("--iterations is {}; at least 1 is needed", self.iterations));
+            return refuse(format!("--iterations is {}; at least 1 is needed", self.iterations));
         }
         if self.buffers == 0 || self.buffers > 16_384 {
-            return wrong(format!("--buffers is {}; 1 to 16384 are possible", self.buffers));
+            return refuse(format!("--buffers is {}; 1 to 16384 are possible", self.buffers));
         }
         if self.largest() > 1 << 30 {
-            return wrong(format!(
+            return refuse(format!(
                 "a message of {} bytes; up to 1073741824 are possible here",
                 self.largest()
             ));
         }
         if self.inline && self.op == Op::Read {
-            return wrong("--inline with --op read: a READ has no bytes of its own to put inline".into());
+            return refuse("--inline with --op read: a READ has no bytes of its own to put inline".into());
         }
         if self.inline && self.largest() > MAX_INLINE {
-            return wrong(format!(
+            return refuse(format!(
                 "--inline with a message of {} bytes; at most {MAX_INLINE} bytes can be inline",
                 self.largest()
             ));
         }
         if self.tool == Tool::Ping && self.op == Op::Read {
-            return wrong(
+            return refuse(
                 "ping has no --op read alone: nobody would answer; --op write is a WRITE followed by a READ"
                     .into(),
             );
         }
         let memory = self.stride().saturating_mul(self.receives());
         if memory > MAX_MEMORY {
-            return wrong(format!(
+            return refuse(format!(
                 "{} buffers of {} bytes need {memory} bytes of memory, the limit is {MAX_MEMORY}; use fewer --buffers",
                 self.receives(),
                 self.largest()

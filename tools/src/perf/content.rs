@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use crate::exchange::perftest::Role;
+use crate::harness::Role;
+use crate::harness::content::{Pattern, STAMP, mismatch};
 
-/// Bytes at the start of a message that hold its number.
-pub(super) const STAMP: usize = 8;
 /// Messages up to this size are always looked at from the first byte to the last.
 const SMALL: usize = 4096;
 /// Of larger messages one of so many, ...
@@ -16,11 +15,11 @@ const ENDS: usize = 64;
 /// The bytes that we fill buffers with: the same at each offset, but for a difference for each side and queue
 /// pair.
 #[derive(Debug)]
-pub(super) struct Pattern(Vec<u8>);
+pub(super) struct Areas(Vec<u8>);
 
-impl Pattern {
+impl Areas {
     pub(super) fn new(len: usize) -> Self {
-        let byte = |index: usize| (index * 31 + (index >> 8) + (index >> 16) * 7) as u8;
+        let byte = |index: usize| Pattern::new(31, (index as u64 >> 16) * 7).byte(index);
         Self((0..len).map(byte).collect())
     }
 
@@ -32,7 +31,7 @@ impl Pattern {
 
     /// Where `bytes`, which begin at `start` of the message that was sent from `offset` of the area, differ
     /// from what that message contains. Messages that were READ have no number.
-    pub(super) fn wrong(
+    pub(super) fn mismatch(
         &self,
         from: (Role, usize),
         offset: usize,
@@ -87,7 +86,7 @@ impl Learned {
 
     /// Takes a whole message. Returns where it is wrong.
     pub(super) fn learn(&mut self, number: u64, bytes: &[u8]) -> Option<usize> {
-        let at = self.wrong(number, 0, bytes)?;
+        let at = self.mismatch(number, 0, bytes)?;
         if self.wants() {
             self.known.push(bytes.to_vec());
             return None;
@@ -96,7 +95,7 @@ impl Learned {
     }
 
     /// Where bytes that begin at `start` of a message differ from all that is known.
-    pub(super) fn wrong(&self, number: u64, start: usize, bytes: &[u8]) -> Option<usize> {
+    pub(super) fn mismatch(&self, number: u64, start: usize, bytes: &[u8]) -> Option<usize> {
         let mut first = None;
         let begin = (number % self.places as u64) as usize;
         for place in 0..self.known.len() {
@@ -105,7 +104,7 @@ impl Learned {
             if known == bytes {
                 return None;
             }
-            let at = bytes.iter().zip(known).position(|(one, other)| one != other);
+            let at = mismatch(bytes, known);
             first = first.or(Some(start + at.unwrap_or(known.len())));
         }
         first.or(Some(start))
@@ -118,25 +117,25 @@ mod tests {
 
     #[test]
     fn a_wrong_byte_number_queue_pair_or_side_is_seen() {
-        let pattern = Pattern::new(8192);
+        let pattern = Areas::new(8192);
         let area = pattern.area(Role::Client, 3, 8192);
         let mut message = area[64..164].to_vec();
         message[..STAMP].copy_from_slice(&7_u64.to_le_bytes());
-        let wrong = |bytes: &[u8]| pattern.wrong((Role::Client, 3), 64, Some(7), 0, bytes);
+        let wrong = |bytes: &[u8]| pattern.mismatch((Role::Client, 3), 64, Some(7), 0, bytes);
         assert_eq!(wrong(&message), None);
         for at in 0..100 {
             message[at] ^= 0x40;
             assert_eq!(wrong(&message), Some(at));
             message[at] ^= 0x40;
         }
-        assert_eq!(pattern.wrong((Role::Client, 3), 64, Some(8), 0, &message), Some(0));
-        assert_eq!(pattern.wrong((Role::Client, 2), 64, Some(7), 0, &message), Some(8));
-        assert_eq!(pattern.wrong((Role::Server, 3), 64, Some(7), 0, &message), Some(8));
-        assert_eq!(pattern.wrong((Role::Client, 3), 128, Some(7), 0, &message), Some(8));
-        assert_eq!(pattern.wrong((Role::Client, 3), 64, Some(7), 90, &message[90..]), None);
-        assert_eq!(pattern.wrong((Role::Client, 3), 64, Some(7), 4, &message[4..6]), None);
-        assert_eq!(pattern.wrong((Role::Client, 3), 0, None, 0, &area[..5]), None);
-        assert_eq!(pattern.wrong((Role::Client, 3), 8190, None, 0, &[0; 4]), Some(2));
+        assert_eq!(pattern.mismatch((Role::Client, 3), 64, Some(8), 0, &message), Some(0));
+        assert_eq!(pattern.mismatch((Role::Client, 2), 64, Some(7), 0, &message), Some(8));
+        assert_eq!(pattern.mismatch((Role::Server, 3), 64, Some(7), 0, &message), Some(8));
+        assert_eq!(pattern.mismatch((Role::Client, 3), 128, Some(7), 0, &message), Some(8));
+        assert_eq!(pattern.mismatch((Role::Client, 3), 64, Some(7), 90, &message[90..]), None);
+        assert_eq!(pattern.mismatch((Role::Client, 3), 64, Some(7), 4, &message[4..6]), None);
+        assert_eq!(pattern.mismatch((Role::Client, 3), 0, None, 0, &area[..5]), None);
+        assert_eq!(pattern.mismatch((Role::Client, 3), 8190, None, 0, &[0; 4]), Some(2));
     }
 
     #[test]
@@ -147,7 +146,7 @@ mod tests {
         assert_eq!(learned.learn(1, b"two"), None);
         assert!(!learned.wants());
         assert_eq!(learned.learn(2, b"one"), None);
-        assert_eq!(learned.wrong(3, 1, b"wo"), None);
+        assert_eq!(learned.mismatch(3, 1, b"wo"), None);
         assert_eq!(learned.learn(3, b"twa"), Some(2));
         assert_eq!(learned.learn(3, b"longer"), Some(0));
     }

@@ -6,7 +6,8 @@ use super::buffers::Geometry;
 use super::content::Learned;
 use super::session::{End, Lane};
 use super::verify::Atomics;
-use super::{AtomicOp, PerftestError, Verb};
+use super::{AtomicOp, Verb};
+use crate::harness::ToolError;
 
 /// Requests that are posted at once.
 const BATCH: usize = 16;
@@ -62,9 +63,11 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(end: &End, geometry: Geometry) -> Self {
         let plan = &end.plan;
-        let lands = matches!(plan.verb, Verb::Read | Verb::Atomic);
-        let depth =
-            if lands { end.buffers.landing_slots(geometry.size).min(plan.tx_depth) } else { plan.tx_depth };
+        let depth = if plan.lands() {
+            end.buffers.landing_slots(geometry.size).min(plan.tx_depth)
+        } else {
+            plan.tx_depth
+        };
         let places = if plan.verb == Verb::Read { plan.num_qp * geometry.slots } else { 0 };
         Self {
             geometry,
@@ -106,7 +109,7 @@ impl Sender {
     }
 
     /// Posts what there is room for. Returns how many messages that was.
-    pub(super) fn post(&mut self, end: &End) -> Result<u64, PerftestError> {
+    pub(super) fn post(&mut self, end: &End) -> Result<u64, ToolError> {
         let mut all = 0;
         for index in 0..self.lanes.len() {
             loop {
@@ -120,7 +123,7 @@ impl Sender {
         Ok(all)
     }
 
-    fn post_some(&mut self, end: &End, index: usize) -> Result<u64, PerftestError> {
+    fn post_some(&mut self, end: &End, index: usize) -> Result<u64, ToolError> {
         let (lane, progress) = (&end.lanes[index], self.lanes[index]);
         let free = self.depth.saturating_sub(progress.posted - progress.completed);
         let left = progress.limit.map_or(u64::MAX, |limit| limit.saturating_sub(progress.posted));
@@ -130,12 +133,12 @@ impl Sender {
         }
         let mut elements = [([Sge::default(); 2], 0); BATCH];
         let size = self.geometry.size;
-        let is_inline = !self.lands(end) && size <= end.plan.inline;
+        let is_inline = !end.plan.lands() && size <= end.plan.inline;
         let mut inline = Vec::new();
         for (place, number) in elements[..count].iter_mut().zip(progress.posted..) {
             if is_inline {
                 inline.push(end.buffers.message_bytes(index, &self.geometry, number));
-            } else if self.lands(end) {
+            } else if end.plan.lands() {
                 *place = ([end.buffers.landing(index, size, number), Sge::default()], 1);
             } else {
                 *place = end.buffers.message(index, &self.geometry, number);
@@ -166,16 +169,12 @@ impl Sender {
         Ok(count as u64)
     }
 
-    fn lands(&self, end: &End) -> bool {
-        matches!(end.plan.verb, Verb::Read | Verb::Atomic)
-    }
-
     fn op(&self, end: &End, lane: &Lane, number: u64) -> SendOp {
         operation(end, lane, self.geometry.offset(number))
     }
 
     /// Takes a completion: it speaks for all requests of its queue pair up to it. Returns how many those are.
-    pub(super) fn complete(&mut self, end: &End, id: WorkId) -> Result<u64, PerftestError> {
+    pub(super) fn complete(&mut self, end: &End, id: WorkId) -> Result<u64, ToolError> {
         let Some(lane) = self.lanes.get_mut(id.qp) else { return Ok(0) };
         let (first, after) = (lane.completed, id.number + 1);
         lane.completed = after;
@@ -189,12 +188,7 @@ impl Sender {
             }
             Verb::Atomic => {
                 for number in first..after {
-                    let mut value = [0; 8];
-                    end.buffers.landed(id.qp, 8, number, 0, &mut value);
-                    let found = u64::from_ne_bytes(value);
-                    if let Some(expected) = self.atomics[id.qp].wrong(number, found) {
-                        return Err(PerftestError::Atomic { qp: id.qp, message: number, expected, found });
-                    }
+                    end.check_atomic(id.qp, number, &mut self.atomics[id.qp])?;
                 }
             }
             Verb::Write | Verb::Send => {}

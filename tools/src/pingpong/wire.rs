@@ -1,4 +1,4 @@
-//! What `ibv_rc_pingpong` and its siblings tell each other over TCP before they begin.
+//! The exchange of `ibv_rc_pingpong` and so on over TCP before the first message.
 
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -12,8 +12,8 @@
 use roce_transport::units;
 
 use super::{Link, LinkSpec, NodeId, NodeKind, Topology};
-use roce_fault::FaultPlan;
 use crate::net::Time;
+use roce_fault::FaultPlan;
 
 /// An error in a topology file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
