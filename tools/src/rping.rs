@@ -10,7 +10,7 @@
 //!                                         ◀── SEND  go ahead
 //! ```
 //!
-//! The client repeats this and disconnects at the end. The content of "go ahead" means nothing.
+//! The client repeats this and disconnects at the end. The content of "go ahead" has no meaning.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::harness::{CompletionQueues, Requirements, Resources, ToolError, check
 pub const RPING_PORT: u16 = 7174;
 /// The most bytes of a ping, its NUL included.
 pub const MAX_PING: usize = 64 * 1024 - 1;
-/// The fewest: the text with the largest number.
+/// The fewest bytes of a ping: its text with the largest number.
 pub const MIN_PING: usize = 27;
 
 /// Address, key and size: 16 bytes in network order.
@@ -38,7 +38,7 @@ const RECEIVES: usize = 2;
 const PING_AT: usize = 4096;
 const PONG_AT: usize = PING_AT + 64 * 1024;
 const REGION: usize = PONG_AT + 64 * 1024;
-/// A peer that has connected says something within this time.
+/// The time limit for each message of a peer that has connected.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the client does.
@@ -64,7 +64,7 @@ fn parameters(path_mtu: PathMtu) -> ConnectionParameters {
     }
 }
 
-/// One end.
+/// One end of the connection.
 struct End(Resources);
 
 /// A message of the peer: where it may be read or written.
@@ -150,7 +150,7 @@ impl End {
     }
 }
 
-/// The bytes of a ping as rping makes them: its number, then letters that begin one further each time, and a NUL.
+/// The bytes of a ping as rping makes them: its number, then letters that start one letter later each time, and a NUL.
 fn ping_text(ping: u64, size: usize) -> Vec<u8> {
     const FIRST: u8 = b'A';
     const LETTERS: u64 = (b'z' - FIRST + 1) as u64;
@@ -165,7 +165,7 @@ fn ping_text(ping: u64, size: usize) -> Vec<u8> {
     text
 }
 
-/// Connects to an rping server and plays. `on_ping` sees what came back.
+/// Connects to an rping server and runs the pings. It calls `on_ping` with each echo.
 ///
 /// # Errors
 ///
@@ -200,7 +200,7 @@ pub fn client(
     Ok(())
 }
 
-/// Accepts a client and plays until it disconnects. Returns how many pings there were. `on_ping` sees each.
+/// Accepts a client and serves it until it disconnects. It calls `on_ping` with each ping and returns their number.
 ///
 /// # Errors
 ///

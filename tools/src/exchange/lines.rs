@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 use roce::tcp::{Tcp, TcpListening};
 use roce::verbs::Context;
 
-/// The longest line that is read: whatever connects here is not trusted.
+/// The longest line that is read: connections are not trusted.
 const LONGEST_LINE: u64 = 1 << 20;
-/// How long the other side may take for one line.
+/// The time limit for one line.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The same for the first line of a connection.
 const FIRST_LINE_PATIENCE: Duration = Duration::from_secs(3);
@@ -24,17 +24,17 @@ pub enum ExchangeError {
     /// The address does not answer.
     #[error("connecting to {peer}: {source}; check that the server runs there")]
     Connect {
-        /// Where.
+        /// The address.
         peer: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The port cannot be listened on.
     #[error("listening on {address}: {source}; choose another port")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The connection broke.
@@ -42,19 +42,19 @@ pub enum ExchangeError {
     Broken {
         /// What was being exchanged.
         what: &'static str,
-        /// With whom.
+        /// The other side.
         peer: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Nothing came for a long time.
+    /// The other side sent nothing within the time limit.
     #[error("{peer} has not sent {what} within {} s; is it busy with another client?", .patience.as_secs())]
     Silent {
         /// What was awaited.
         what: &'static str,
-        /// From whom.
+        /// The other side.
         peer: String,
-        /// For how long.
+        /// The time limit.
         patience: Duration,
     },
     /// The other side closed the connection.
@@ -62,7 +62,7 @@ pub enum ExchangeError {
     Closed {
         /// What was awaited.
         what: &'static str,
-        /// From whom.
+        /// The other side.
         peer: String,
     },
     /// The other side sent something else.
@@ -70,9 +70,9 @@ pub enum ExchangeError {
     Unexpected {
         /// What was awaited.
         what: &'static str,
-        /// From whom.
+        /// The other side.
         peer: String,
-        /// What is wrong with it.
+        /// The cause.
         source: serde_json::Error,
     },
 }
@@ -110,7 +110,7 @@ impl Exchange {
         Self::over(connected.map_err(|source| ExchangeError::Connect { peer: peer.to_string(), source })?)
     }
 
-    /// The same, but only for so long.
+    /// The same with a time limit.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Exchange {
         self.receive(what)
     }
 
-    /// Waits until both sides are here.
+    /// Waits until both sides have reached this point.
     ///
     /// # Errors
     ///

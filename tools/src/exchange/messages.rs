@@ -1,6 +1,6 @@
-//! An exchange of messages over a connection of rdma_cm: what is written at once is one SEND.
+//! An exchange of messages over a connection of rdma_cm: each write is one SEND.
 //!
-//! perftest exchanges its blocks so with `-R`. It has one receive posted at a time, and posts it again before it
+//! perftest uses it for its blocks with `-R`. It has one receive posted at a time, and posts it again before it
 //! answers; so two sides that write in turn never wait for one another.
 
 use std::collections::VecDeque;
@@ -20,11 +20,11 @@ use crate::harness::{CompletionQueues, Requirements, Resources, take};
 /// The most bytes of a message: more than any block of perftest has.
 pub const LARGEST_MESSAGE: usize = 256;
 const RECEIVES: usize = 4;
-/// Where messages leave from, behind those that arrive.
+/// The offset of messages that are sent, behind those that arrive.
 const SEND_AT: usize = RECEIVES * LARGEST_MESSAGE;
-/// How long a read waits.
+/// The time limit of a read.
 const READ_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long between two attempts to connect to a port without a listener.
+/// The time between two attempts to connect to a port without a listener.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Connects to a port, which may have no listener at first: until `patience` is over it is tried again and again,
@@ -56,7 +56,7 @@ pub fn connect_when_listening(
 
 /// One end of a connection that carries messages.
 ///
-/// Reads give [`ErrorKind::WouldBlock`] when nothing has come for 50 ms, and 0 bytes once the connection is over.
+/// Reads give [`ErrorKind::WouldBlock`] when nothing has come for 50 ms, and 0 bytes once the connection has ended.
 #[derive(Debug)]
 pub struct Messages {
     connection: Connection,
@@ -85,7 +85,7 @@ fn resources(context: &Context) -> Result<Resources, VerbsError> {
     Ok(resources)
 }
 
-/// What connections of messages are asked for with: nothing but SENDs go over them.
+/// The parameters of connections that carry only SENDs.
 fn messages_only(parameters: &ConnectionParameters) -> ConnectionParameters {
     ConnectionParameters {
         responder_resources: 0,
@@ -134,7 +134,7 @@ impl Messages {
         Ok(Self { connection, resources, arrived: VecDeque::new(), is_closed: false })
     }
 
-    /// Ends the connection in good order; the other end reads 0 bytes from now on.
+    /// Disconnects; the other end reads 0 bytes from now on.
     pub fn disconnect(&mut self) {
         // It may have ended it already.
         let _ = self.connection.disconnect();
@@ -184,8 +184,8 @@ impl Read for Messages {
 }
 
 impl Write for Messages {
-    /// Returns when the other side has the message, or never will. Who answers has it: the connection may end before
-    /// a lost acknowledgement is repeated.
+    /// Returns when the other side has the message, or cannot receive it any more. An answer proves that it has the
+    /// message: the connection may end before a lost acknowledgement is repeated.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let bytes = bytes.get(..LARGEST_MESSAGE).unwrap_or(bytes);
         self.resources.put(SEND_AT, bytes);

@@ -26,7 +26,7 @@ const OLDEST: f64 = 5.70;
 const WIDE_ITERATIONS: f64 = 5.33;
 /// Bytes of a block of keys with a GID.
 const KEYS_LEN: usize = 108;
-/// What the colons of such a block part: five numbers, an address, the GID, a shared receive queue, and nothing.
+/// The fields between the colons of such a block: five numbers, an address, the GID, a shared receive queue, and nothing.
 const KEYS_PARTS: usize = 6 + 16 + 2;
 /// Bytes of a block of keys without one.
 const KEYS_LEN_WITHOUT_GID: usize = 59;
@@ -47,7 +47,7 @@ pub struct Keys {
     pub rkey: u32,
     /// First address of its memory.
     pub vaddr: u64,
-    /// Where it is.
+    /// Its GID.
     pub gid: Gid,
 }
 
@@ -126,7 +126,7 @@ impl Keys {
     }
 }
 
-/// What one side measured, as it tells the other.
+/// The figures that one side sends to the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
     /// Bytes of a message.
@@ -152,7 +152,7 @@ pub struct Agreement {
     pub mtu: PathMtu,
     /// The release that the other side announced.
     pub version: f64,
-    /// Whether the other side is one of us, so that contents can be checked.
+    /// Whether the other side is this program, so that contents can be checked.
     pub is_ours: bool,
 }
 
@@ -181,17 +181,17 @@ impl<S: Read + Write> Link<S> {
         Self { structures: true, ..self }
     }
 
-    /// What the exchange goes over.
+    /// The stream of the exchange.
     pub fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
 
-    /// Which side this is.
+    /// The role of this side.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Exchanges one block. While nothing comes `alive` is asked whether there are other signs of life.
+    /// Exchanges one block. While nothing arrives, `alive` says whether there are other signs of life.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ impl<S: Read + Write> Link<S> {
         let (version, rest) = theirs.split_at(theirs.iter().position(|byte| *byte == 0).unwrap_or(0));
         let version = std::str::from_utf8(version).ok().and_then(|text| text.parse::<f64>().ok());
         let Some(version) = version.filter(|version| version.is_finite()) else {
-            return Err(invalid(format!("\"{}\" is no release of perftest", theirs.escape_ascii())));
+            return Err(invalid(format!("\"{}\" is not a release of perftest", theirs.escape_ascii())));
         };
         if version < OLDEST {
             return Err(invalid(format!("release {version} of perftest is too old; install 5.70 or newer")));
@@ -271,7 +271,7 @@ impl<S: Read + Write> Link<S> {
         let cycle = self.larger("cycle buffer", 4096)?;
         let cache_line = self.larger("cache line", 64)?;
         let code = self.swap("path MTU", &[b'0' + mtu.code(), 0], no_other_signs)?;
-        // What is no code leaves ours, as it does there.
+        // An unknown code leaves the own path MTU, as in the programs.
         let theirs = PathMtu::from_code(code[0].wrapping_sub(b'0')).unwrap_or(mtu);
         let mtu = if theirs.bytes() < mtu.bytes() { theirs } else { mtu };
         Ok(Agreement { cycle, cache_line, mtu, version, is_ours })
@@ -281,7 +281,9 @@ impl<S: Read + Write> Link<S> {
         let theirs = u32::from_be_bytes(self.swap(what, &ours.to_be_bytes(), &mut || false)?);
         let most = 1 << 20;
         if theirs > most || !theirs.is_power_of_two() {
-            return Err(invalid(format!("{theirs} is no {what}: a power of two up to {most} is expected")));
+            return Err(invalid(format!(
+                "{theirs} is not a valid {what}: a power of two up to {most} is expected"
+            )));
         }
         Ok(theirs.max(ours) as usize)
     }
@@ -308,7 +310,7 @@ impl<S: Read + Write> Link<S> {
         Keys::from_wire(&theirs).ok_or_else(|| no_keys(&theirs))
     }
 
-    /// Exchanges the block after which both sides leave.
+    /// Exchanges the block after which both sides exit.
     ///
     /// # Errors
     ///
@@ -343,7 +345,7 @@ impl<S: Read + Write> Link<S> {
     }
 }
 
-/// What [`Link::keys`] is called with the first time.
+/// The name of the first keys that [`Link::keys`] exchanges.
 pub const FIRST_KEYS: &str = "keys";
 
 fn is_early(error: &io::Error) -> bool {
@@ -351,7 +353,7 @@ fn is_early(error: &io::Error) -> bool {
 }
 
 fn no_keys(block: &[u8]) -> io::Error {
-    invalid(format!("\"{}\" holds no keys of perftest", block.escape_ascii()))
+    invalid(format!("\"{}\" does not hold the keys of perftest", block.escape_ascii()))
 }
 
 fn invalid(text: String) -> io::Error {
@@ -481,13 +483,13 @@ mod tests {
     }
 
     #[test]
-    fn strangers_and_old_releases_are_refused_in_words() {
+    fn strangers_and_old_releases_are_refused_with_a_reason() {
         for (bytes, part) in [
-            (&b"GET / HTTP/1.1\r\n\r\n"[..], "no release of perftest"),
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], "not a release of perftest"),
             (b"5.10\0\0\0\0\0\0\0\0\0\0\0\0", "too old"),
-            (b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\x00\x00\x00\x00", "no cycle buffer"),
+            (b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\x00\x00\x00\x00", "not a valid cycle buffer"),
             (b"6.06", "closed the connection"),
-            (b"nan\0\0\0\0\0\0\0\0\0\0\0\0\0", "no release"),
+            (b"nan\0\0\0\0\0\0\0\0\0\0\0\0\0", "not a release"),
         ] {
             let error = link(bytes).agree(PathMtu::Mtu1024).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");

@@ -15,14 +15,14 @@ use crate::harness::statistics::{gigabits_per_s, percentile};
 use roce_device::Clock;
 use roce_device::Device;
 
-/// How long nothing may arrive.
+/// The time limit for a frame of the other side.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
-/// Frames that one credit stands for.
+/// Frames for each credit.
 const CREDIT_EVERY: u64 = 16;
-/// After so long without a credit, what is under way is taken for lost.
+/// The time without a credit after which outstanding frames count as lost.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
-/// A device and the way to the other one.
+/// A device and the path to the other one.
 struct End<'a> {
     device: &'a mut dyn Device,
     path: Path,
@@ -38,7 +38,7 @@ pub fn client(device: &mut dyn Device, exchange: Exchange, plan: &Plan) -> Resul
     let mut exchange = exchange;
     exchange.send("the plan", plan)?;
     let (mut end, peer) = introduce(device, &mut exchange, plan)?;
-    // What comes before the first frame, such as ARP or a link that is just coming up, is no part of a measurement.
+    // What comes before the first frame, such as ARP or a link that is just coming up, is not part of a measurement.
     ping(&mut end, &mut exchange, 1)?;
     let mut rows = Vec::new();
     for size in &plan.sizes {
@@ -83,7 +83,7 @@ pub fn serve(device: &mut dyn Device, exchange: Exchange) -> Result<Plan, ToolEr
     Ok(plan)
 }
 
-/// Kernel TCP takes addresses of the kernel's.
+/// Kernel TCP needs an address of the kernel.
 fn check_kernel_has(device: &mut dyn Device) -> Result<(), ToolError> {
     match device.host_tcp() {
         Some(_) => Err(ToolError::Plan(
@@ -163,7 +163,7 @@ impl End<'_> {
         self.device.flush(now).map_err(|error| ToolError::Io { what: "sending", error })
     }
 
-    /// Receives one burst: what each frame is for and its number.
+    /// Receives one burst: the purpose and the number of each frame.
     fn receive(&mut self, mut sink: impl FnMut(Purpose, u64)) -> Result<usize, ToolError> {
         let now = self.clock.now();
         let source = self.path.destination;
@@ -185,7 +185,7 @@ fn silence(sent: u64) -> ToolError {
     ToolError::Stalled { progress, patience: PATIENCE, is_reliable: true }
 }
 
-/// Many frames one way, never more than the window without a credit.
+/// Sends many frames one way, at most the window without a credit.
 fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -> Result<Row, ToolError> {
     let frame = template(&end.path, Purpose::Data, size);
     exchange.barrier()?;
@@ -219,7 +219,7 @@ fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -
         }
     }
     let elapsed_s = start.elapsed().as_secs_f64();
-    // How many really came.
+    // The number of frames that arrived.
     exchange.send("the end of the frames", &sent)?;
     let arrived: u64 = exchange.receive("the number of frames that arrived")?;
     Ok(Row {
@@ -264,7 +264,7 @@ fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
     }
 }
 
-/// One frame there and back so often; until the first one is back, any number more.
+/// Measures round trips of one frame, and repeats the first until it succeeds.
 fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<Latency, ToolError> {
     let frame = template(&end.path, Purpose::Ping, MIN_PAYLOAD);
     exchange.barrier()?;

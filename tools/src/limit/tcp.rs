@@ -1,4 +1,4 @@
-//! Kernel TCP between the same two addresses, as another yardstick.
+//! Kernel TCP between the same two addresses, for comparison.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ fn failed(error: std::io::Error) -> ToolError {
     ToolError::Io { what: "kernel TCP", error }
 }
 
-/// Sends [`TOTAL`] bytes, then 8 bytes there and back.
+/// Sends [`TOTAL`] bytes, then 8 bytes in round trips.
 pub(super) fn client(
     exchange: &mut Exchange,
     own: IpAddr,
@@ -52,7 +52,7 @@ pub(super) fn client(
     Ok((gigabits, (!times.is_empty()).then(|| latency(&mut times))))
 }
 
-/// Connects from the address of the device, so that both measurements take the same way.
+/// Connects from the address of the device, so that both measurements take the same route.
 fn connect(own: IpAddr, server: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(own, 0).into())?;

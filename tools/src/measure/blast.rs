@@ -1,4 +1,4 @@
-//! Blast: many messages one way, a fixed number of them under way at once.
+//! Blast: many messages one way, with a fixed number of outstanding messages.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, ToolErro
             if reading {
                 sender.check_read(session, wc)?;
             }
-            // Requests complete in order, so a signaled one speaks for those before it.
+            // Requests complete in order, so the completion of a signaled request covers those before it.
             sender.completed = wc.wr_id + 1;
         }
     }
@@ -67,7 +67,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Posts as much as there are free buffers.
+    /// Posts a message for each free buffer.
     fn post(&mut self, session: &Session) -> Result<(), ToolError> {
         let plan = &session.plan;
         let buffers = plan.buffers as u64;
@@ -120,13 +120,13 @@ impl Sender {
         send_wr(number, op, payload, signaled)
     }
 
-    /// Checks that a READ brought its buffer's number, and wipes it so that the next one must bring it
-    /// again.
+    /// Checks that a READ returned the number of its buffer, and overwrites that number, so that the next
+    /// READ must return it again.
     fn check_read(&self, session: &Session, wc: &Wc) -> Result<(), ToolError> {
         for number in self.completed..=wc.wr_id {
             let slot = number % session.plan.buffers as u64;
             session.check_stamp(slot, slot, self.size)?;
-            // The last round stays for the check of the whole content.
+            // The last messages stay in memory for the check of the whole content.
             if number + (session.plan.buffers as u64) < session.plan.iterations {
                 session.stamp(slot, !slot, self.size);
             }
@@ -142,7 +142,7 @@ impl Sender {
     }
 }
 
-/// Gets the server ready for a size, before the client starts.
+/// Prepares the server for a size, before the client starts.
 pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), ToolError> {
     let receives = session.plan.receives() as u64;
     match session.plan.op {
@@ -160,7 +160,7 @@ pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), T
     Ok(())
 }
 
-/// The server: takes what comes, or stands by while the client reads and writes.
+/// The server: receives messages, or stands by while the client reads and writes.
 pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, ToolError> {
     let measurement = session.measure();
     match session.plan.op {
@@ -198,7 +198,7 @@ fn receive_all(session: &mut Session, size: usize) -> Result<(), ToolError> {
             let slot = wc.wr_id % receives;
             if session.plan.op == Op::Send {
                 session.check_stamp(slot, number, size)?;
-                // The last messages stay where they are, for the check of their whole content.
+                // The last messages stay in memory, so their whole content is checked.
                 if number + receives >= iterations {
                     session.check_content(slot, &content(number % buffers, number, size), number)?;
                 }
@@ -213,7 +213,7 @@ fn receive_all(session: &mut Session, size: usize) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// Serves a client that needs nothing but this side's memory, until it reports.
+/// Serves a client that accesses only the memory of this side, until it reports.
 pub(super) fn stand_by(session: &mut Session) -> Result<(), ToolError> {
     let mut completions = [Wc::default(); 1];
     loop {

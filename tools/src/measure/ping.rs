@@ -1,4 +1,4 @@
-//! Ping: a message there, one back, and so on. Half a round trip is the time one way.
+//! Ping: the sides send a message to each other in turn. Half a round trip is the one-way time.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use super::work::{InlineBytes, content, send_wr};
 use super::{Op, Row, Side};
 use crate::harness::{ToolError, check_length};
 
-/// Messages leave from this buffer and arrive in that one.
+/// Messages are sent from `OUT` and arrive in `IN`.
 const OUT: u64 = 0;
 const IN: u64 = 1;
 
@@ -64,7 +64,7 @@ fn new_histogram() -> Result<Histogram<u64>, ToolError> {
         .map_err(|error| ToolError::Plan(format!("histogram of round trips: {error}")))
 }
 
-/// Gets the server ready for a size.
+/// Prepares the server for a size.
 pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), ToolError> {
     session.fill(2, size);
     Ok(())
@@ -89,7 +89,7 @@ pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, ToolErr
     Ok(side)
 }
 
-/// What both sides do.
+/// The state of one side.
 struct Pinger {
     inline: Option<InlineBytes>,
     size: usize,
@@ -184,7 +184,7 @@ impl Pinger {
         session.check_stamp(IN, number, self.size)
     }
 
-    /// Fetches what is left and checks the last message whole.
+    /// Fetches the remaining completions and checks the whole content of the last message.
     fn finish(&mut self, session: &Session) -> Result<(), ToolError> {
         while self.unfetched > 0 {
             self.fetch(session)?;

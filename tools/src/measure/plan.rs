@@ -1,11 +1,11 @@
-//! What is to be measured: the same on both sides.
+//! The plan of a measurement, which both sides share.
 
 use roce_transport::{MAX_INLINE, QpCapabilities};
 use serde::{Deserialize, Serialize};
 
 use crate::harness::ToolError;
 
-/// The most memory that one side sets aside.
+/// The most memory that one side allocates.
 const MAX_MEMORY: usize = 4 << 30;
 
 /// Which of the two measurements.
@@ -36,7 +36,7 @@ pub enum Op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Completion {
-    /// By asking again and again.
+    /// By polling.
     Poll,
     /// By waiting for an event.
     Event,
@@ -48,7 +48,7 @@ pub enum Completion {
 pub enum Post {
     /// One at a time.
     Single,
-    /// As many at once as there is room for.
+    /// One list for all free buffers.
     List,
 }
 
@@ -65,15 +65,15 @@ pub enum Signal {
 /// A measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Which one.
+    /// The measurement.
     pub tool: Tool,
-    /// By which operation.
+    /// The operation.
     pub op: Op,
     /// Message sizes in bytes, one row each.
     pub sizes: Vec<usize>,
     /// Messages or round trips per size.
     pub iterations: u64,
-    /// Messages under way at once (blast).
+    /// Outstanding messages (blast).
     pub buffers: usize,
     /// Whether messages are posted inline.
     pub inline: bool,
@@ -101,13 +101,13 @@ impl Plan {
         self.largest().max(8).next_multiple_of(64)
     }
 
-    /// Receives that the receiving side keeps posted: twice as many as messages can be under way, so that
+    /// Receives that the receiving side keeps posted: twice the number of outstanding messages, so that
     /// the sender does not run into RNR NAKs while the receiver posts new ones.
     pub(super) fn receives(&self) -> usize {
         self.buffers * 2
     }
 
-    /// A signal is asked for after so many messages.
+    /// The number of messages for each signaled one.
     pub(super) fn signal_every(&self) -> u64 {
         match self.signal {
             Signal::Full => 1,
@@ -125,15 +125,15 @@ impl Plan {
         }
     }
 
-    /// Says what is impossible. The server checks the client's plan with this too.
+    /// Checks the plan. The server checks the plan of the client with this too.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong and what would be right.
+    /// The first value that is out of range, and the range.
     pub fn check(&self) -> Result<(), ToolError> {
         let refuse = |text: String| Err(ToolError::Plan(text));
         if self.sizes.is_empty() {
-            return refuse("there is no message size; give --size or --sizes".into());
+            return refuse("no message size was given; use --size or --sizes".into());
         }
         if self.iterations == 0 || self.iterations > 1 << 40 {
             return refuse(format!("--iterations is {}; at least 1 is needed", self.iterations));
@@ -158,7 +158,7 @@ impl Plan {
         }
         if self.tool == Tool::Ping && self.op == Op::Read {
             return refuse(
-                "ping has no --op read alone: nobody would answer; --op write is a WRITE followed by a READ"
+                "ping does not support --op read, because the server would not answer; --op write is a WRITE followed by a READ"
                     .into(),
             );
         }

@@ -1,4 +1,4 @@
-//! Two ends, connected and with memory registered: what both measurements run on.
+//! The connection that both measurements run on: its set-up, and the course of a measurement.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::harness::{
 };
 use roce::verbs::{CompletionQueue, ConnectOptions, Context, Endpoint, PathOptions};
 
-/// How long nothing may happen before a measurement is given up.
+/// The time limit for a completion.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What each side tells the other before it starts.
+/// What each side sends before the first message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Introduction {
     endpoint: Endpoint,
@@ -26,7 +26,7 @@ struct Introduction {
     rkey: u32,
 }
 
-/// How one side ended a size: with what it measured, or with what went wrong.
+/// The result of one side for a size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Report {
     #[serde(rename = "Done")]
@@ -42,7 +42,7 @@ pub(super) struct Session {
     pub(super) remote_addr: u64,
     pub(super) remote_rkey: RKey,
     pub(super) exchange: Exchange,
-    /// Receives posted and taken since the start; their difference is what is posted now.
+    /// Receives posted and completed since the start.
     pub(super) receives_posted: u64,
     pub(super) receives_taken: u64,
     context: Context,
@@ -128,24 +128,24 @@ impl Session {
     }
 }
 
-/// A measurement of one side that is running.
+/// The counters and times at the start of a measurement.
 #[derive(Debug)]
 pub(super) struct Measurement {
     stopwatch: Stopwatch,
     before: Counters,
 }
 
-/// All that one side of a measurement does happens in here.
+/// The span of one side of a measurement.
 fn session_span(side: &'static str, plan: &Plan, exchange: &Exchange) -> tracing::Span {
     tracing::info_span!("session", side, tool = ?plan.tool, op = ?plan.op, peer = exchange.peer())
 }
 
-/// Runs the client of a measurement: `progress` hears of every row as it is finished. `gid_index` chooses the
+/// Runs the client of a measurement: It calls `progress` with each finished row. `gid_index` chooses the
 /// GID to send from; without it, it is the first of the exchange's IP version.
 ///
 /// # Errors
 ///
-/// When the plan is impossible, the other side is not there or fails, or a message arrives wrong.
+/// When the plan cannot be carried out, the other side is missing or fails, or a message has the wrong content.
 pub fn run_client(
     context: &Context,
     mut exchange: Exchange,
@@ -196,9 +196,11 @@ pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>
     let path_mtu = PathMtu::from_bytes(plan.path_mtu);
     let refusal = match (plan.check(), path_mtu, context.largest_path_mtu()) {
         (Err(error), ..) => Some(error.to_string()),
-        (_, None, _) => Some(format!("{} is no path MTU; use 256, 512, 1024, 2048 or 4096", plan.path_mtu)),
+        (_, None, _) => {
+            Some(format!("{} is not a path MTU; use 256, 512, 1024, 2048 or 4096", plan.path_mtu))
+        }
         (_, Some(wanted), Some(most)) if wanted.bytes() > most.bytes() => Some(format!(
-            "path MTU {} is more than my link carries; use --mtu {} or less",
+            "path MTU {} is larger than the link of the server allows; use --mtu {} or less",
             wanted.bytes(),
             most.bytes()
         )),
@@ -206,7 +208,9 @@ pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>
     };
     exchange.send("the answer to the plan", &refusal)?;
     if let Some(refusal) = refusal {
-        return Err(ToolError::OtherSide(format!("asked for something impossible: {refusal}")));
+        return Err(ToolError::OtherSide(format!(
+            "it asked for a plan that cannot be carried out: {refusal}"
+        )));
     }
     let mut session = Session::new(context, exchange, plan, gid_index)?;
     for size in session.plan.sizes.clone() {
@@ -225,7 +229,7 @@ pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>
             Err(error) => Report::Failed(error.to_string()),
         };
         let other: Report = session.exchange.swap("the report", &own)?;
-        // What a client that failed has not written is not there.
+        // A client that failed has not written everything, so a wrong content is not an error of its own.
         let is_passive = session.plan.op == Op::Write && session.plan.tool == Tool::Blast;
         if !is_passive || matches!(other, Report::Finished(_)) {
             served?;

@@ -1,4 +1,4 @@
-//! Buffers, their content, and how it is checked.
+//! The buffers, and the checks of their content.
 
 use roce_transport::{Payload, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
@@ -19,7 +19,7 @@ impl Session {
         slot as usize * self.plan.stride()
     }
 
-    /// Fills `slots` buffers with what will be sent from them.
+    /// Fills `slots` buffers with the content of their first message.
     pub(super) fn fill(&self, slots: u64, size: usize) {
         for slot in 0..slots {
             self.put(slot, &content(slot, slot, size));

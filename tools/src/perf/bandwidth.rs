@@ -16,7 +16,7 @@ use roce::verbs::WaitError;
 /// Completions that are fetched at once.
 const BATCH: usize = 32;
 
-/// One size.
+/// The test of one size.
 #[derive(Debug)]
 pub(super) struct Run {
     geometry: Geometry,
@@ -70,7 +70,7 @@ impl Run {
         while !self.is_done() {
             if self.is_over(end) {
                 if self.receiver.is_some() || end.plan.verb == Verb::Send {
-                    // What is under way stays there: the other side takes no more.
+                    // Outstanding requests are abandoned: the other side accepts no more messages.
                     break;
                 }
                 if let Some(sender) = &mut self.sender
@@ -83,7 +83,7 @@ impl Run {
             if self.begun.is_some()
                 && let Some(sender) = &mut self.sender
             {
-                // Before: by the time it is posted some of it has been sent.
+                // The time before the post: afterwards a part has been sent already.
                 let now = self.begun.map_or(0, |begun| begun.elapsed().as_nanos() as u64);
                 let count = sender.post(end)?;
                 if let Some(times) = &mut self.times {

@@ -1,4 +1,4 @@
-//! Memory of one side, and where in it messages lie.
+//! The memory of one side, and the places of messages in it.
 
 use roce_transport::{Access, RKey, Sge};
 
@@ -13,16 +13,16 @@ use roce::verbs::{MemoryRegion, ProtectionDomain, VerbsError};
 const GUARD: usize = 64;
 /// The value of these bytes.
 const GUARD_BYTE: u8 = 0xa5;
-/// Receives and READs of large messages have buffers of their own up to so many bytes.
+/// The memory limit for receives and READs, each of which has its own buffer.
 const BUDGET: usize = 64 << 20;
 
-/// Where messages of one size lie: the originals spread small ones over a buffer, one after the other.
+/// The places of messages of one size: the originals place small ones one after the other in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     pub(super) size: usize,
     /// Bytes from one message to the next.
     step: usize,
-    /// Messages until they begin anew.
+    /// The number of places, which are used in turn.
     pub(super) slots: usize,
 }
 
@@ -50,12 +50,12 @@ impl Geometry {
 pub(super) struct Buffers {
     /// Bytes of the areas below that one queue pair has.
     area: usize,
-    /// What is sent.
+    /// The bytes that are sent.
     body: MemoryRegion,
-    /// The numbers of messages, which go in front.
+    /// The numbers at the start of messages.
     stamps: MemoryRegion,
     tx_depth: usize,
-    /// What the peer accesses.
+    /// The memory that the peer accesses.
     pub(super) exposed: MemoryRegion,
     /// Where READs, atomics and receives land.
     landing: MemoryRegion,
@@ -112,12 +112,12 @@ impl Buffers {
         qp * (self.area + GUARD).next_multiple_of(4096)
     }
 
-    /// The same as a peer has to know it.
+    /// The address and the key of that memory, for the peer.
     pub(super) fn advertised(&self, qp: usize) -> (u64, RKey) {
         (self.exposed.addr() + self.exposed_offset(qp) as u64, self.exposed.rkey())
     }
 
-    /// The elements of message `number`, which holds its number from now on.
+    /// Writes the number of a message, and returns the elements of the message.
     pub(super) fn message(&self, qp: usize, geometry: &Geometry, number: u64) -> ([Sge; 2], usize) {
         let stamp = (qp * self.tx_depth + (number % self.tx_depth as u64) as usize) * STAMP;
         put(&self.stamps, stamp, &number.to_le_bytes());
@@ -129,7 +129,7 @@ impl Buffers {
         ([stamp, self.body.element(start + first..start + geometry.size)], 2)
     }
 
-    /// The same as bytes.
+    /// The bytes of that message.
     pub(super) fn message_bytes(&self, qp: usize, geometry: &Geometry, number: u64) -> Vec<u8> {
         let mut bytes = vec![0; geometry.size];
         take(&self.body, qp * self.area + geometry.offset(number), &mut bytes);
@@ -174,7 +174,7 @@ impl Buffers {
         put(&self.landing, start, bytes);
     }
 
-    /// Zeroes what peers write to.
+    /// Zeroes the memory that peers write to.
     pub(super) fn clear_exposed(&self, qp: usize) {
         put(&self.exposed, self.exposed_offset(qp), &vec![0; self.area]);
     }

@@ -1,15 +1,15 @@
-//! What messages contain, and whether they do.
+//! The content of messages, and its check.
 
 use std::ops::Range;
 
 use crate::harness::Role;
 use crate::harness::content::{Pattern, STAMP, mismatch};
 
-/// Messages up to this size are always looked at from the first byte to the last.
+/// Messages up to this size are always compared completely.
 const SMALL: usize = 4096;
-/// Of larger messages one of so many, ...
+/// Larger messages are compared completely once in this number of messages, ...
 const EVERY: u64 = 16;
-/// ... and of the others so many bytes at both ends.
+/// ... and otherwise this number of bytes at both ends.
 const ENDS: usize = 64;
 
 /// The bytes that we fill buffers with: the same at each offset, but for a difference for each side and queue
@@ -61,7 +61,7 @@ fn tone(role: Role, qp: usize) -> u8 {
     (qp as u8).wrapping_mul(17).wrapping_add(if role == Role::Client { 1 } else { 102 })
 }
 
-/// Which bytes of message `number` are looked at.
+/// The bytes of message `number` that are compared.
 pub(super) fn pieces(size: usize, number: u64) -> [Range<usize>; 2] {
     if size <= SMALL || number.is_multiple_of(EVERY) { [0..size, 0..0] } else { [0..ENDS, size - ENDS..size] }
 }
@@ -79,12 +79,12 @@ impl Learned {
         Self { places, known: Vec::new() }
     }
 
-    /// Whether a whole message has to be shown to [`Self::learn`].
+    /// Whether [`Self::learn`] needs another whole message.
     pub(super) fn wants(&self) -> bool {
         self.known.len() < self.places
     }
 
-    /// Takes a whole message. Returns where it is wrong.
+    /// Compares a whole message, or stores it. Returns its first wrong byte.
     pub(super) fn learn(&mut self, number: u64, bytes: &[u8]) -> Option<usize> {
         let at = self.mismatch(number, 0, bytes)?;
         if self.wants() {

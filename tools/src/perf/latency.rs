@@ -1,4 +1,4 @@
-//! Latency: one message under way. SENDs and WRITEs are answered, READs and atomics answer themselves.
+//! Latency: one outstanding message. The other side answers SENDs and WRITEs; READs and atomics need no answer.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::{Length, Verb};
 use crate::harness::content::{Pattern, mismatch};
 use crate::harness::{Role, ToolError, check_completion, check_length, spin, take};
 
-/// One size.
+/// The test of one size.
 #[derive(Debug)]
 pub(super) struct Run {
     geometry: Geometry,
@@ -22,7 +22,7 @@ pub(super) struct Run {
     received: u64,
     /// Receives posted.
     posted: u64,
-    /// A message has arrived that nobody has asked for yet.
+    /// A message has arrived and was not handled yet.
     arrived: bool,
     /// The send has completed.
     completed: bool,
@@ -35,7 +35,7 @@ pub(super) struct Run {
     bytes: Vec<u8>,
 }
 
-/// The content of message `number` of our latency tests: the last byte is the one that the originals look at.
+/// The content of message `number` of our latency tests: the last byte is the one that the originals read.
 fn fill(role: Role, number: u64, bytes: &mut [u8]) {
     let side = if role == Role::Client { 5 } else { 77 };
     Pattern::new(29, number.wrapping_mul(101).wrapping_add(side)).fill(bytes);
@@ -157,7 +157,7 @@ impl Run {
             if self.poll(end)? || !self.is_over(end) {
                 continue;
             }
-            // What the other side executes it may have executed already: it must not be left in doubt.
+            // The other side may have executed a READ or an atomic operation, so its result must be awaited.
             if !lands {
                 return Ok(());
             }

@@ -16,19 +16,19 @@ use roce::verbs::{
     CmListener, ConnectOptions, ConnectionError, ConnectionEvent, ConnectionParameters, Context, PathOptions,
 };
 
-/// The originals listen for the queue pairs a moment after they have said that they are ready.
+/// The originals listen for the queue pairs a moment after they report that they are ready.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 /// The time limit for the end of the connections.
 const DISCONNECT_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What connects the queue pairs.
+/// The method that connects the queue pairs.
 #[derive(Debug)]
 pub enum Meeting {
     /// The keys that both sides exchange.
     Keys,
-    /// rdma_cm: this side asks for each connection.
+    /// rdma_cm: this side requests each connection.
     Connect(SocketAddr),
-    /// rdma_cm: this side takes what is asked for here.
+    /// rdma_cm: this side accepts the connections of this listener.
     Accept(CmListener),
 }
 
@@ -39,7 +39,7 @@ impl Plan {
         self.mtu.or_else(|| context.largest_path_mtu()).unwrap_or(PathMtu::Mtu256)
     }
 
-    /// What the peer may do.
+    /// The access of the peer.
     pub(super) fn access(&self) -> Access {
         match self.verb {
             Verb::Write => Access::REMOTE_WRITE,
@@ -141,7 +141,7 @@ impl End {
         let connections: Vec<_> = self.lanes.iter_mut().filter_map(|lane| lane.connection.as_mut()).collect();
         let end = Instant::now() + DISCONNECT_PATIENCE;
         for connection in connections {
-            // The other side may have been faster.
+            // The other side may have disconnected first.
             let _ = connection.disconnect();
             loop {
                 match connection.next_event(Some(end.saturating_duration_since(Instant::now()))) {

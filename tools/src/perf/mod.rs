@@ -1,9 +1,9 @@
 //! The bandwidth and latency tests of perftest (`ib_write_bw`, `ib_send_lat` and so on), client and server: they
 //! talk to the originals.
 //!
-//! The originals check nothing of what arrives. We do: with one of us on the other side every message carries
-//! its number and a known content; with an original, whose buffers hold random bytes that never change, what
-//! arrives must be what has arrived before.
+//! The originals do not check what arrives. This program does: between two of this program every message carries its
+//! number and a known content; an original sends from buffers of random bytes that never change, so its messages must
+//! equal its earlier ones.
 
 mod bandwidth;
 mod buffers;
@@ -33,7 +33,7 @@ pub const PORT: u16 = 18_515;
 /// The largest size of `-a`: 8 MiB.
 const LARGEST: usize = 1 << 23;
 
-/// What is measured with.
+/// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
@@ -47,7 +47,7 @@ pub enum Verb {
     Atomic,
 }
 
-/// What is measured.
+/// The quantity that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 pub enum Test {
     /// Bandwidth.
@@ -88,17 +88,17 @@ pub enum AtomicOp {
     CompareSwap,
 }
 
-/// How long a test goes on.
+/// The duration of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Length {
-    /// So many messages on each queue pair.
+    /// This number of messages on each queue pair.
     Iterations(u64),
-    /// So many seconds, of which some at both ends do not count.
+    /// This number of seconds, without a margin at both ends.
     Seconds {
-        /// All of them.
+        /// The whole duration.
         all: u64,
-        /// How many at each end do not count.
+        /// The margin at each end, which does not count.
         margin: u64,
     },
 }
@@ -107,9 +107,9 @@ pub enum Length {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Size {
-    /// So many.
+    /// This number of bytes.
     Given(usize),
-    /// So many, or the path MTU if that is less and the transport is UD.
+    /// This number of bytes, or the path MTU if that is less and the transport is UD.
     Default(usize),
     /// Every power of two from 2 bytes to 8 MiB, or to the path MTU for UD.
     All,
@@ -126,21 +126,21 @@ pub struct Plan {
     pub connection: Connection,
     /// Bytes of a message.
     pub size: Size,
-    /// How long.
+    /// Its duration.
     pub length: Length,
     /// Bandwidth: both sides send.
     pub bidirectional: bool,
     /// Queue pairs.
     pub num_qp: usize,
-    /// Send requests under way on each queue pair.
+    /// Outstanding send requests of each queue pair.
     pub tx_depth: usize,
     /// Receives posted on each queue pair.
     pub rx_depth: usize,
-    /// One send request of so many completes visibly.
+    /// The number of send requests for each signaled one.
     pub cq_mod: usize,
-    /// READs and atomics under way on each queue pair.
+    /// Outstanding READs and atomics of each queue pair.
     pub out_reads: u8,
-    /// Messages of at most so many bytes are posted inline.
+    /// Messages up to this number of bytes are posted inline.
     pub inline: usize,
     /// Atomic operation.
     pub atomic: AtomicOp,
@@ -156,7 +156,7 @@ pub struct Plan {
     pub gigabits: bool,
     /// Whether the peak bandwidth is wanted.
     pub peak: bool,
-    /// How long nothing may happen before it is given up.
+    /// The time limit for the next message.
     pub patience: Duration,
 }
 
@@ -225,15 +225,15 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// What cannot, and which option changes it.
+    /// The first value that is out of range, and the option that changes it.
     pub fn check(&self) -> Result<(), ToolError> {
         let refuse = |text: &str| Err(ToolError::Plan(text.to_owned()));
         match (self.connection, self.verb) {
             (Connection::Uc, Verb::Read | Verb::Atomic) => {
-                return refuse("UC knows neither READ nor atomics; use -c RC");
+                return refuse("UC supports neither READ nor atomics; use -c RC");
             }
             (Connection::Ud, verb) if verb != Verb::Send => {
-                return refuse("UD knows only SEND; use -c RC or `roce perf send`");
+                return refuse("UD supports only SEND; use -c RC or `roce perf send`");
             }
             (Connection::Uc, _) if self.rdma_cm => {
                 return refuse(
@@ -260,7 +260,9 @@ impl Plan {
             Length::Seconds { all, margin } if all <= 2 * margin || all > 86_400 => {
                 return refuse("choose 1 to 86400 seconds (-D), more than two margins (-f)");
             }
-            Length::Seconds { .. } if self.size == Size::All => return refuse("-a does not go with -D"),
+            Length::Seconds { .. } if self.size == Size::All => {
+                return refuse("-a cannot be combined with -D");
+            }
             _ => {}
         }
         let is_latency = self.test == Test::Latency;

@@ -1,4 +1,4 @@
-//! The side that SENDs arrive at.
+//! The side that receives SENDs.
 
 use roce_transport::{RecvWr, Wc};
 
@@ -14,7 +14,7 @@ use crate::harness::{ToolError, check_length};
 struct ReceiveProgress {
     posted: u64,
     taken: u64,
-    /// The number that the next message of ours has at least.
+    /// The smallest possible number of the next message from this program.
     next: u64,
     learned: Learned,
 }

@@ -1,4 +1,4 @@
-//! The side that posts: requests under way on all queue pairs.
+//! The side that posts requests on all queue pairs.
 
 use roce_transport::{Payload, RKey, SendFlags, SendOp, SendWr, Sge};
 
@@ -11,12 +11,12 @@ use crate::harness::ToolError;
 
 /// Requests that are posted at once.
 const BATCH: usize = 16;
-/// Bits of a work request number that count messages; those above say which queue pair, the highest who.
+/// Bits of a work request number that count messages; the bits above are the queue pair, the highest is [`RECEIVE`].
 const NUMBER_BITS: u32 = 48;
 /// Set in the numbers of receives.
 const RECEIVE: u64 = 1 << 63;
 
-/// What a work request was.
+/// The meaning of a work request number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorkId {
     pub(super) qp: usize,
@@ -36,14 +36,14 @@ impl WorkId {
     }
 }
 
-/// How far one queue pair is.
+/// The progress of one queue pair.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
     posted: u64,
-    /// Up to here requests complete visibly.
+    /// The number of requests up to the last signaled one.
     visible: u64,
     completed: u64,
-    /// Messages that there are to be, if that is how the end is found.
+    /// The number of messages, in tests of a number of messages.
     limit: Option<u64>,
 }
 
@@ -51,9 +51,9 @@ struct Progress {
 pub(super) struct Sender {
     geometry: Geometry,
     lanes: Vec<Progress>,
-    /// Requests under way on each queue pair at most.
+    /// The most outstanding requests of each queue pair.
     depth: u64,
-    /// One of so many completes visibly.
+    /// The number of requests for each signaled one.
     every: u64,
     /// For READs from an original, each place of each queue pair.
     learned: Vec<Learned>,
@@ -92,7 +92,7 @@ impl Sender {
         self.lanes.iter().map(|lane| lane.completed).sum()
     }
 
-    /// Messages that there will be, as far as that is known.
+    /// The number of messages, as far as it is known.
     pub(super) fn expected(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.limit.unwrap_or(lane.posted)).sum()
     }
@@ -101,14 +101,14 @@ impl Sender {
         self.lanes.iter().all(|lane| lane.limit.is_some_and(|limit| lane.completed >= limit))
     }
 
-    /// Lets no more messages begin, but for one where the last one would not complete visibly.
+    /// Ends the test after the outstanding messages, and one more where the last request is not signaled.
     pub(super) fn close(&mut self) {
         for lane in &mut self.lanes {
             lane.limit = Some(lane.posted + u64::from(lane.visible < lane.posted));
         }
     }
 
-    /// Posts what there is room for. Returns how many messages that was.
+    /// Posts as many requests as possible. Returns their number.
     pub(super) fn post(&mut self, end: &End) -> Result<u64, ToolError> {
         let mut all = 0;
         for index in 0..self.lanes.len() {
@@ -173,7 +173,7 @@ impl Sender {
         operation(end, lane, self.geometry.offset(number))
     }
 
-    /// Takes a completion: it speaks for all requests of its queue pair up to it. Returns how many those are.
+    /// Handles a completion, which covers all earlier requests of its queue pair. Returns their number.
     pub(super) fn complete(&mut self, end: &End, id: WorkId) -> Result<u64, ToolError> {
         let Some(lane) = self.lanes.get_mut(id.qp) else { return Ok(0) };
         let (first, after) = (lane.completed, id.number + 1);

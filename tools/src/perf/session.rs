@@ -22,11 +22,11 @@ pub(super) struct Lane {
     pub(super) local: Keys,
     pub(super) remote: Keys,
     pub(super) destination: Option<UdDestination>,
-    /// With rdma_cm: what connects it.
+    /// The connection of rdma_cm.
     pub(super) connection: Option<roce::verbs::Connection>,
 }
 
-/// What this side has, but for the exchange.
+/// The objects of this side, without the exchange.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) plan: Plan,
@@ -56,7 +56,7 @@ pub struct Row {
 /// Prints a row when its size is finished.
 type OnRow<'a> = &'a mut dyn FnMut(&Row) -> io::Result<()>;
 
-/// One block of the exchange, or what happens between two.
+/// A step of the opening.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Keys,
@@ -64,7 +64,7 @@ enum Step {
     Barrier,
 }
 
-/// What comes before the first message. It differs from program to program.
+/// The steps before the first message, which differ from program to program.
 fn opening(plan: &Plan, meeting: &Meeting) -> Vec<Step> {
     use Step::{Barrier, Connect, Keys};
     let rest: &[Step] = match (plan.verb, plan.test) {
@@ -90,7 +90,7 @@ pub struct Session<S> {
 
 impl<S: Read + Write> Session<S> {
     /// Agrees with the other side, makes queue pairs and connects them, as `meeting` says. Reads of `stream` should time
-    /// out after 50 ms or so: what goes on without it is looked at then.
+    /// out after 50 ms or so: the session then looks for other signs of life.
     ///
     /// # Errors
     ///
@@ -144,17 +144,17 @@ impl<S: Read + Write> Session<S> {
         Ok(session)
     }
 
-    /// Which side this is.
+    /// The role of this side.
     pub fn role(&self) -> Role {
         self.link.role()
     }
 
-    /// What was agreed.
+    /// The agreement of both sides.
     pub fn agreement(&self) -> &Agreement {
         &self.end.agreement
     }
 
-    /// The queue pairs: ours, and what the other side told of its own.
+    /// The keys of the queue pairs: those of this side and those of the other side.
     pub fn keys_of_all(&self) -> impl Iterator<Item = (Keys, Keys)> + '_ {
         self.end.lanes.iter().map(|lane| (lane.local, lane.remote))
     }
@@ -168,7 +168,7 @@ impl<S: Read + Write> Session<S> {
         Ok(())
     }
 
-    /// Waits for the other side, as long as packets come or it says something.
+    /// Waits for the other side, as long as packets or blocks arrive.
     fn barrier(&mut self, what: &'static str) -> Result<(), ToolError> {
         let Some(lane) = self.end.lanes.first() else { return Ok(()) };
         let mut alive = packets_come(&self.end.context);
@@ -184,7 +184,7 @@ impl<S: Read + Write> Session<S> {
         left.map_err(failed(&self.end.plan, "the end"))
     }
 
-    /// Between two of us: tells how many messages went out on each queue pair, and checks what came.
+    /// Between two of this program: exchanges the number of messages sent on each queue pair, and checks what arrived.
     fn tally(&mut self, size: usize, sent: &[u64], received: &[u64]) -> Result<(), ToolError> {
         if !self.end.agreement.is_ours {
             return Ok(());
@@ -203,7 +203,7 @@ impl<S: Read + Write> Session<S> {
             theirs.push(count);
         }
         self.end.check_tally(size, &theirs, received)?;
-        // Nobody sends on before this: by then both have looked.
+        // Neither side sends before both sides have checked.
         let verdict = self.link.swap("verdict", b"fine", &mut || true);
         verdict.map_err(failed(&self.end.plan, "a verdict"))?;
         Ok(())

@@ -300,7 +300,7 @@ impl Session {
     }
 }
 
-/// What changes while messages go to and fro.
+/// The state of a run.
 struct Run {
     sent: u64,
     received: u64,
