@@ -277,7 +277,7 @@ fn refused(args: &[&str], parts: &[&str]) {
 #[test]
 fn impossible_options_are_named() {
     let table: &[(&str, &[&str], &[&str])] = &[
-        ("ping", &["--op", "read"], &["ping has no --op read alone", "--op write is"]),
+        ("ping", &["--op", "read"], &["ping does not support --op read", "--op write is"]),
         ("blast", &["--op", "fly"], &["'fly'", "--op", "write-imm"]),
         ("blast", &["--inline", "--op", "read"], &["--inline with --op read"]),
         ("blast", &["--inline", "--size", "513"], &["--inline with a message of 513", "at most 512"]),
@@ -388,7 +388,7 @@ fn a_client_that_asks_for_too_much_hears_why() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("--buffers is 1000000000"), "{answer}");
     assert!(server.running.is_alive());
-    server.running.until_it_says("asked for something impossible");
+    server.running.until_it_says("asked for a plan that cannot be carried out");
     server.rows("blast", &["-n", "10"]);
 }
 

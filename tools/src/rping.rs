@@ -130,9 +130,7 @@ impl End {
         let Some(wc) = self.completion(WcOpcode::Recv)? else { return Ok(None) };
         if wc.byte_len as usize != MESSAGE {
             let have = wc.byte_len;
-            return Err(ToolError::Protocol(format!(
-                "{have} bytes arrived instead of the {MESSAGE} of rping"
-            )));
+            return Err(ToolError::Peer(format!("sent {have} bytes instead of the {MESSAGE} of rping")));
         }
         let at = RECEIVES_AT + wc.wr_id as usize * MESSAGE;
         let mut message = [0; MESSAGE];
@@ -165,6 +163,10 @@ fn ping_text(ping: u64, size: usize) -> Vec<u8> {
     text
 }
 
+fn disconnected(ping: u64) -> ToolError {
+    ToolError::Peer(format!("disconnected in the middle of ping {ping}"))
+}
+
 /// Connects to an rping server and runs the pings. It calls `on_ping` with each echo.
 ///
 /// # Errors
@@ -186,7 +188,7 @@ pub fn client(
         end.0.put(PONG_AT, &vec![0; plan.size]);
         for at in [PING_AT, PONG_AT] {
             end.advertise(at, plan.size)?;
-            end.receive()?.ok_or(ToolError::Disconnected { ping })?;
+            end.receive()?.ok_or_else(|| disconnected(ping))?;
         }
         let echo = end.0.bytes(PONG_AT, plan.size);
         if plan.verify {
@@ -215,11 +217,11 @@ pub fn serve(
     connection.established(Some(PATIENCE))?;
     for ping in 0.. {
         let Some(Advertisement { remote_addr, rkey, size }) = end.receive()? else { return Ok(ping) };
-        let early = || ToolError::Disconnected { ping };
+        let early = || disconnected(ping);
         let len = size as usize;
         if len > MAX_PING + 1 {
-            return Err(ToolError::Protocol(format!(
-                "a ping of {len} bytes; at most {MAX_PING} are possible"
+            return Err(ToolError::Peer(format!(
+                "announced a ping of {len} bytes; at most {MAX_PING} are possible"
             )));
         }
         end.execute(SendOp::Read { remote_addr, rkey }, WcOpcode::RdmaRead, len)?.ok_or_else(early)?;

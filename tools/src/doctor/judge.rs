@@ -112,7 +112,7 @@ pub(super) fn arrival(both: &Both) -> Finding {
         (false, false) => Finding::problem(
             Step::Arrival,
             format!(
-                "no RoCE packet arrives in either direction ({} sent each direction), though TCP works",
+                "no RoCE packet arrives in either direction ({} sent each way), though TCP works",
                 to.sent
             ),
             "open UDP port 4791 in both directions on every firewall between the two, on both machines (`nft list \
@@ -219,7 +219,7 @@ pub(super) fn loss(many: &Both) -> Finding {
     let is_asymmetric = to.rate() > 4.0 * from.rate() || from.rate() > 4.0 * to.rate();
     let direction = if is_asymmetric && overflow.is_none() {
         let worse = if to.rate() > from.rate() { &to } else { &from };
-        format!("; the loss is one-direction: look at what carries packets {} only", worse.name())
+        format!("; the loss is one-way: look at what carries packets {} only", worse.name())
     } else {
         String::new()
     };

@@ -37,11 +37,13 @@ use roce_device::Device;
 pub const SERVICE_PORT: u16 = 4791;
 
 fn not_a_path_mtu(bytes: usize) -> ToolError {
-    ToolError::Protocol(format!("{bytes} is not a path MTU; run the same version on both sides"))
+    ToolError::Peer(format!(
+        "asks for path MTU {bytes}, which does not exist; run the same version on both sides"
+    ))
 }
 
 fn unreasonable(request: &str) -> ToolError {
-    ToolError::Protocol(format!("it asks for {request}; run the same version on both sides"))
+    ToolError::Peer(format!("asks for {request}; run the same version on both sides"))
 }
 
 /// Whom to examine.

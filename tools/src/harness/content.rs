@@ -52,3 +52,33 @@ pub(crate) fn check(message: u64, size: usize, found: &[u8], expected: &[u8]) ->
         Some(at) => Err(ToolError::Content { qp: 0, message, size, at, found: found[at] }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two releases that measure together must fill and check messages alike.
+    #[test]
+    fn contents_are_those_of_earlier_releases() {
+        for number in [0_u64, 1, 8, 300, u64::MAX / 101] {
+            let ping = Pattern::new(31, number.wrapping_mul(7).wrapping_add(1));
+            let pong = Pattern::new(29, number.wrapping_mul(101));
+            for index in [0_usize, 1, 255, 256, 257, 4096, 65_535, 65_536, 70_001] {
+                let at = index as u64;
+                assert_eq!(
+                    ping.byte(index),
+                    (at * 31 + (at >> 8) + 1).wrapping_add(number.wrapping_mul(7)) as u8
+                );
+                assert_eq!(
+                    pong.byte(index),
+                    (at * 29 + (at >> 8)).wrapping_add(number.wrapping_mul(101)) as u8
+                );
+            }
+        }
+        let mut bytes = [0xff; 10];
+        stamp(&mut bytes, 0x0102);
+        assert_eq!(bytes, [2, 1, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        assert_eq!(mismatch(&bytes, &[2, 1, 0, 0, 0, 0, 0, 1, 0xff, 0xff]), Some(7));
+        assert!(check(3, 10, &bytes, &bytes).is_ok());
+    }
+}

@@ -1,6 +1,5 @@
 //! The error of the tools.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use roce::observe::advice;
@@ -16,12 +15,6 @@ pub enum ToolError {
     /// The plan cannot be carried out, or the sides cannot agree on one.
     #[error("{0}")]
     Plan(String),
-    /// The device has no such GID.
-    #[error("the device has no GID {index}; `roce devices -v` lists GIDs")]
-    Gid {
-        /// The index of the GID.
-        index: usize,
-    },
     /// The exchange with our own tool on the other side failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
@@ -37,21 +30,6 @@ pub enum ToolError {
         program: &'static str,
         /// The cause.
         error: std::io::Error,
-    },
-    /// The other side did not send its GID.
-    #[error("the other side sent no GID; start {program} there with -g INDEX (`ibv_devinfo -v` lists GIDs)")]
-    NoGid {
-        /// The program on the other side.
-        program: &'static str,
-    },
-    /// The GIDs of the two sides have different IP versions.
-    #[error(
-        "the other side uses the GID of {remote}, and this side has chosen a GID of the other IP version; choose another \
-         GID there or another --device here"
-    )]
-    GidMismatch {
-        /// The address of the other side.
-        remote: IpAddr,
     },
     /// Connection management failed.
     #[error("connecting a queue pair with rdma_cm: {0}")]
@@ -140,50 +118,6 @@ pub enum ToolError {
         /// The number of the message that arrived.
         found: u64,
     },
-    /// An atomic operation returned a value that no order of operations explains.
-    #[error(
-        "atomic operation {message} on queue pair {qp} returned {found} instead of {expected}: it was not executed \
-         exactly once"
-    )]
-    Atomic {
-        /// The queue pair, counted from 0.
-        qp: usize,
-        /// The operation, counted from 0.
-        message: u64,
-        /// The expected value.
-        expected: u64,
-        /// The actual value.
-        found: u64,
-    },
-    /// The sum in memory differs from what the atomic operations added.
-    #[error(
-        "the operations of queue pair {qp} add {expected} and memory shows {found}: an operation was lost or executed \
-         twice"
-    )]
-    Sum {
-        /// The queue pair, counted from 0.
-        qp: usize,
-        /// The sum of all operations.
-        expected: u64,
-        /// The sum in memory.
-        found: u64,
-    },
-    /// Messages were lost in the network.
-    #[error("{received} of {sent} messages arrived on queue pair {qp}")]
-    Lost {
-        /// The queue pair, counted from 0.
-        qp: usize,
-        /// Messages sent.
-        sent: u64,
-        /// Messages received.
-        received: u64,
-    },
-    /// The peer disconnected too early.
-    #[error("the peer disconnected in the middle of ping {ping}")]
-    Disconnected {
-        /// The ping, counted from 0.
-        ping: u64,
-    },
     /// The device sends no packets.
     #[error(
         "the device did not send the posted packets within {} s; the neighbour may not answer (`ip neigh`), or the link \
@@ -194,12 +128,12 @@ pub enum ToolError {
         /// The time limit.
         patience: Duration,
     },
-    /// The peer sent something that the protocol of the tool does not allow.
-    #[error("the peer does not keep to the protocol: {0}")]
-    Protocol(String),
-    /// The other side failed.
-    #[error("the other side failed: {0}")]
-    OtherSide(String),
+    /// Messages were lost, or operations were not executed exactly once.
+    #[error("{0}")]
+    Verification(String),
+    /// The peer failed, disconnected, or sent something unexpected.
+    #[error("the other side {0}")]
+    Peer(String),
 }
 
 /// Fails if a work request failed.

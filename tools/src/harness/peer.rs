@@ -15,7 +15,10 @@ const QKEY: u32 = 0x1111_1111;
 
 /// The address of the chosen GID, or of the first.
 pub(crate) fn source_address(context: &Context, gid_index: Option<usize>) -> Result<IpAddr, ToolError> {
-    context.gid_address(gid_index).ok_or(ToolError::Gid { index: gid_index.unwrap_or(0) })
+    context.gid_address(gid_index).ok_or_else(|| {
+        let index = gid_index.unwrap_or(0);
+        ToolError::Plan(format!("the device has no GID {index}; `roce devices -v` lists GIDs"))
+    })
 }
 
 /// Where the other side finds a queue pair, or this side finds the peer of one.
@@ -37,7 +40,10 @@ pub(crate) fn connect_as_originals(
 ) -> Result<Option<UdDestination>, ToolError> {
     let address = peer.gid.to_ip();
     if own.is_ipv4_mapped() != peer.gid.is_ipv4_mapped() {
-        return Err(ToolError::GidMismatch { remote: address });
+        return Err(ToolError::Peer(format!(
+            "uses the GID of {address}, and this side has chosen a GID of the other IP version; choose another GID there or \
+             another --device here"
+        )));
     }
     if qp_type == QpType::Ud {
         qp.activate_datagram(QKEY)?;

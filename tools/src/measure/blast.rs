@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use roce_packet::ImmDt;
-use roce_transport::{Payload, SendOp, SendWr, Sge, Wc};
+use roce_transport::{Payload, SendWr, Sge, Wc};
 
 use super::session::Session;
 use super::work::{InlineBytes, content, send_wr};
@@ -35,11 +34,7 @@ pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, ToolErro
     let mut completions = [Wc::default(); BATCH];
     while sender.completed < iterations {
         sender.post(session)?;
-        let count = session.completions(
-            &session.resources.send_cq,
-            &mut completions,
-            "waiting for the peer to acknowledge messages",
-        )?;
+        let count = session.sends(&mut completions)?;
         for wc in &completions[..count] {
             if reading {
                 sender.check_read(session, wc)?;
@@ -102,16 +97,7 @@ impl Sender {
     fn request(&self, session: &Session, number: u64) -> SendWr<'_> {
         let plan = &session.plan;
         let slot = number % plan.buffers as u64;
-        let (remote_addr, rkey) = (session.remote(slot), session.remote_rkey);
-        let op = match plan.op {
-            Op::Send => SendOp::Send,
-            Op::Write => SendOp::Write { remote_addr, rkey },
-            Op::WriteImm => {
-                let imm = ImmDt((number as u32).to_be_bytes());
-                SendOp::WriteWithImm { remote_addr, rkey, imm }
-            }
-            Op::Read => SendOp::Read { remote_addr, rkey },
-        };
+        let op = session.operation(slot, number);
         let payload = match &self.inline {
             Some(inline) => inline.payload(slot),
             None => Payload::Elements(&self.elements[slot as usize]),
@@ -187,11 +173,7 @@ fn receive_all(session: &mut Session, size: usize) -> Result<(), ToolError> {
     let mut completions = [Wc::default(); BATCH];
     let mut number = 0;
     while number < iterations {
-        let count = session.completions(
-            &session.resources.recv_cq,
-            &mut completions,
-            "waiting for a message from the peer",
-        )?;
+        let count = session.receives(&mut completions)?;
         for wc in &completions[..count] {
             check_order(number, wc.wr_id.wrapping_sub(first))?;
             check_length(number, size, wc.byte_len as usize)?;

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use roce_packet::ImmDt;
 use roce_transport::{Payload, SendOp, Wc};
 
 use super::blast::stand_by;
@@ -110,13 +109,7 @@ impl Pinger {
     }
 
     fn send(&mut self, session: &Session, number: u64) -> Result<(), ToolError> {
-        let (remote_addr, rkey) = (session.remote(IN), session.remote_rkey);
-        let op = match session.plan.op {
-            Op::WriteImm => {
-                SendOp::WriteWithImm { remote_addr, rkey, imm: ImmDt((number as u32).to_be_bytes()) }
-            }
-            _ => SendOp::Send,
-        };
+        let op = session.operation(IN, number);
         let signaled = (number + 1).is_multiple_of(session.plan.signal_every());
         self.post(session, number, op, signaled)?;
         if self.unfetched >= session.plan.buffers as u64 {
@@ -143,22 +136,14 @@ impl Pinger {
 
     fn fetch(&mut self, session: &Session) -> Result<(), ToolError> {
         let mut completions = [Wc::default(); 64];
-        let count = session.completions(
-            &session.resources.send_cq,
-            &mut completions,
-            "waiting for the peer to acknowledge a message",
-        )?;
+        let count = session.sends(&mut completions)?;
         self.unfetched -= count as u64;
         Ok(())
     }
 
     fn receive(&mut self, session: &mut Session, number: u64) -> Result<(), ToolError> {
         let mut completions = [Wc::default(); 1];
-        session.completions(
-            &session.resources.recv_cq,
-            &mut completions,
-            "waiting for the peer's message",
-        )?;
+        session.receives(&mut completions)?;
         session.receives_taken += 1;
         check_length(number, self.size, completions[0].byte_len as usize)?;
         session.check_stamp(IN, number, self.size)?;
@@ -171,16 +156,12 @@ impl Pinger {
     /// A WRITE and then a READ of the same bytes, in one chain.
     fn write_and_read(&mut self, session: &Session, number: u64) -> Result<(), ToolError> {
         let (remote_addr, rkey) = (session.remote(IN), session.remote_rkey);
-        self.post(session, number, SendOp::Write { remote_addr, rkey }, false)?;
+        self.post(session, number, session.operation(IN, number), false)?;
         let element = [session.element(IN, self.size)];
         let read = SendOp::Read { remote_addr, rkey };
         session.resources.qp.post_send(&send_wr(number, read, Payload::Elements(&element), true))?;
         let mut completions = [Wc::default(); 1];
-        session.completions(
-            &session.resources.send_cq,
-            &mut completions,
-            "waiting for the peer's READ response",
-        )?;
+        session.sends(&mut completions)?;
         session.check_stamp(IN, number, self.size)
     }
 

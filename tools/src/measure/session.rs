@@ -109,13 +109,18 @@ impl Session {
         }
     }
 
+    /// Waits for completions of sends.
+    pub(super) fn sends(&self, out: &mut [Wc]) -> Result<usize, ToolError> {
+        self.completions(&self.resources.send_cq, out, "waiting for the peer to acknowledge messages")
+    }
+
+    /// Waits for completions of receives.
+    pub(super) fn receives(&self, out: &mut [Wc]) -> Result<usize, ToolError> {
+        self.completions(&self.resources.recv_cq, out, "waiting for a message of the peer")
+    }
+
     /// Waits for completions as the plan says. Every one of them must be a success.
-    pub(super) fn completions(
-        &self,
-        cq: &CompletionQueue,
-        out: &mut [Wc],
-        progress: &str,
-    ) -> Result<usize, ToolError> {
+    fn completions(&self, cq: &CompletionQueue, out: &mut [Wc], progress: &str) -> Result<usize, ToolError> {
         let waited = match self.plan.completion {
             Completion::Poll => wait_spinning(cq, out, PATIENCE),
             Completion::Event => wait_for_event(cq, out, PATIENCE, &mut 0),
@@ -157,7 +162,7 @@ pub fn run_client(
     plan.check()?;
     exchange.send("the plan", plan)?;
     if let Some(refusal) = exchange.receive::<Option<String>>("the answer to the plan")? {
-        return Err(ToolError::OtherSide(refusal));
+        return Err(ToolError::Peer(format!("failed: {refusal}")));
     }
     let mut session = Session::new(context, exchange, plan.clone(), gid_index)?;
     let mut rows = Vec::new();
@@ -176,7 +181,7 @@ pub fn run_client(
         let mut row = measured?;
         match other? {
             Report::Finished(side) => row.server = side,
-            Report::Failed(reason) => return Err(ToolError::OtherSide(reason)),
+            Report::Failed(reason) => return Err(ToolError::Peer(format!("failed: {reason}"))),
         }
         progress(&row);
         rows.push(row);
@@ -208,9 +213,7 @@ pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>
     };
     exchange.send("the answer to the plan", &refusal)?;
     if let Some(refusal) = refusal {
-        return Err(ToolError::OtherSide(format!(
-            "it asked for a plan that cannot be carried out: {refusal}"
-        )));
+        return Err(ToolError::Peer(format!("asked for a plan that cannot be carried out: {refusal}")));
     }
     let mut session = Session::new(context, exchange, plan, gid_index)?;
     for size in session.plan.sizes.clone() {
@@ -235,7 +238,7 @@ pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>
             served?;
         }
         if let Report::Failed(reason) = other {
-            return Err(ToolError::OtherSide(reason));
+            return Err(ToolError::Peer(format!("failed: {reason}")));
         }
     }
     session.exchange.barrier()?;

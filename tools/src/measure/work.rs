@@ -1,5 +1,6 @@
 //! The buffers, and the checks of their content.
 
+use roce_packet::ImmDt;
 use roce_transport::{Payload, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 use super::Op;
@@ -66,6 +67,19 @@ impl Session {
     /// The address of a buffer on the other side.
     pub(super) fn remote(&self, slot: u64) -> u64 {
         self.remote_addr + self.offset(slot) as u64
+    }
+
+    /// The operation of the plan, with a buffer on the other side.
+    pub(super) fn operation(&self, slot: u64, number: u64) -> SendOp {
+        let (remote_addr, rkey) = (self.remote(slot), self.remote_rkey);
+        match self.plan.op {
+            Op::Send => SendOp::Send,
+            Op::Write => SendOp::Write { remote_addr, rkey },
+            Op::WriteImm => {
+                SendOp::WriteWithImm { remote_addr, rkey, imm: ImmDt((number as u32).to_be_bytes()) }
+            }
+            Op::Read => SendOp::Read { remote_addr, rkey },
+        }
     }
 
     /// Posts the next receive into a whole buffer, or without one for immediate data.

@@ -138,6 +138,16 @@ mod tests {
         assert_eq!(pattern.mismatch((Role::Client, 3), 8190, None, 0, &[0; 4]), Some(2));
     }
 
+    /// Two releases that measure together must fill and check messages alike.
+    #[test]
+    fn areas_are_those_of_earlier_releases() {
+        let area = Areas::new(140_000).area(Role::Server, 2, 140_000);
+        for index in [0_usize, 255, 256, 65_535, 65_536, 131_072, 139_999] {
+            let byte = (index * 31 + (index >> 8) + (index >> 16) * 7) as u8;
+            assert_eq!(area[index], byte.wrapping_add(2 * 17 + 102));
+        }
+    }
+
     #[test]
     fn an_original_may_send_from_as_many_places_as_it_has() {
         let mut learned = Learned::new(2);

@@ -6,6 +6,7 @@ use super::buffers::Geometry;
 use super::content::Learned;
 use super::sender::WorkId;
 use super::session::End;
+use super::verify::lost;
 use crate::harness::content::STAMP;
 use crate::harness::{ToolError, check_length};
 
@@ -92,7 +93,7 @@ impl Receiver {
                 && lane.next >= limit
                 && lane.taken < limit
             {
-                return Err(ToolError::Lost { qp: id.qp, sent: limit, received: lane.taken });
+                return Err(lost(id.qp, limit, lane.taken));
             }
         }
         self.post(end, id.qp)

@@ -17,7 +17,7 @@ impl End {
                 Verb::Send => {
                     let received = received.get(qp).copied().unwrap_or(0);
                     if received != sent {
-                        return Err(ToolError::Lost { qp, sent, received });
+                        return Err(lost(qp, sent, received));
                     }
                 }
                 Verb::Write if self.plan.test == super::Test::Bandwidth => {
@@ -30,7 +30,7 @@ impl End {
                     let found = self.sum(qp, &geometry);
                     let expected = if self.plan.atomic == AtomicOp::FetchAdd { sent } else { 0 };
                     if found != expected {
-                        return Err(ToolError::Sum { qp, expected, found });
+                        return Err(wrong_sum(qp, expected, found));
                     }
                     self.buffers.clear_exposed(qp);
                 }
@@ -106,7 +106,7 @@ impl End {
         }
         // It may do CMP_AND_SWAP, which changes nothing, and more before it begins to count.
         if self.plan.verb == Verb::Atomic && sum != 0 && sum < count {
-            return Err(ToolError::Sum { qp: 0, expected: count, found: sum });
+            return Err(wrong_sum(0, count, sum));
         }
         Ok(())
     }
@@ -142,7 +142,10 @@ impl End {
         let found = u64::from_ne_bytes(value);
         match atomics.unexpected(number, found) {
             None => Ok(()),
-            Some(expected) => Err(ToolError::Atomic { qp, message: number, expected, found }),
+            Some(expected) => Err(ToolError::Verification(format!(
+                "atomic operation {number} on queue pair {qp} returned {found} instead of {expected}: it was not executed \
+                 exactly once"
+            ))),
         }
     }
 
@@ -179,6 +182,16 @@ impl End {
         }
         Ok(())
     }
+}
+
+pub(super) fn lost(qp: usize, sent: u64, received: u64) -> ToolError {
+    ToolError::Verification(format!("{received} of {sent} messages arrived on queue pair {qp}"))
+}
+
+fn wrong_sum(qp: usize, expected: u64, found: u64) -> ToolError {
+    ToolError::Verification(format!(
+        "the operations of queue pair {qp} add {expected} and memory shows {found}: an operation was lost or executed twice"
+    ))
 }
 
 /// What atomic operations must return: the first value is unknown, each operation on the same place adds.

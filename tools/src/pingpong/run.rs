@@ -135,7 +135,10 @@ impl Session {
         };
         for (qp, peer) in self.qps.iter().zip(remote) {
             if peer.gid == Gid::ZERO {
-                return Err(ToolError::NoGid { program: self.plan.kind.program() });
+                return Err(ToolError::Peer(format!(
+                    "sent no GID; start {} there with -g INDEX (`ibv_devinfo -v` lists GIDs)",
+                    self.plan.kind.program()
+                )));
             }
             let peer = PeerQueuePair { gid: peer.gid, qpn: peer.qpn, psn: peer.psn };
             let qp_type = self.plan.qp_type();
