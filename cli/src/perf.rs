@@ -16,8 +16,8 @@ use super::measure::parse_size;
 use super::terminal::Output;
 use roce::tcp::{Tcp, TcpListening};
 use roce::verbs::{Context, PortSpace};
+use roce_tools::Role;
 use roce_tools::exchange::Messages;
-use roce_tools::exchange::perftest::Role;
 use roce_tools::perf::{AtomicOp, Connection, Length, Meeting, PORT, Plan, Session, Size, Test, Verb};
 
 /// How often it is looked whether the engine still receives while the exchange says nothing.

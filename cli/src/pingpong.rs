@@ -13,7 +13,8 @@ use super::common::{DeviceArgs, connect_exchange, device_on, device_towards, par
 use super::terminal::Output;
 use roce::tcp::TcpListening;
 use roce::verbs::Context;
-use roce_tools::pingpong::{Kind, Outcome, PORT, Plan, Role, Session};
+use roce_tools::Role;
+use roce_tools::pingpong::{Kind, Outcome, PORT, Plan, Session};
 
 /// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong or ibv_srq_pingpong
 ///

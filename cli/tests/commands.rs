@@ -277,7 +277,7 @@ fn refused(args: &[&str], parts: &[&str]) {
 #[test]
 fn impossible_options_are_named() {
     let table: &[(&str, &[&str], &[&str])] = &[
-        ("ping", &["--op", "read"], &["ping has no --op read alone", "--op write is"]),
+        ("ping", &["--op", "read"], &["ping does not support --op read", "--op write is"]),
         ("blast", &["--op", "fly"], &["'fly'", "--op", "write-imm"]),
         ("blast", &["--inline", "--op", "read"], &["--inline with --op read"]),
         ("blast", &["--inline", "--size", "513"], &["--inline with a message of 513", "at most 512"]),
@@ -357,7 +357,7 @@ fn wrong_devices_are_named() {
 fn a_server_that_is_absent_and_one_too_many() {
     let device = format!("udp:{}", own_address());
     let nobody = own_address().to_string();
-    let said = [nobody.as_str(), "refused", "is the server running there?"];
+    let said = [nobody.as_str(), "refused", "check that the server runs there"];
     refused(&["blast", &nobody, "--device", &device], &said);
     refused(&["blast", "no-such-host.invalid", "--device", &device], &["looking up no-such-host.invalid"]);
     refused(&["blast", "::1"], &["cannot both use [::1]", "127.0.0.1"]);
@@ -388,7 +388,7 @@ fn a_client_that_asks_for_too_much_hears_why() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("--buffers is 1000000000"), "{answer}");
     assert!(server.running.is_alive());
-    server.running.until_it_says("asked for something impossible");
+    server.running.until_it_says("asked for a plan that cannot be carried out");
     server.rows("blast", &["-n", "10"]);
 }
 
@@ -437,7 +437,7 @@ fn a_client_whose_server_dies_ends_too() {
         // acknowledges, that no answer comes to what was acknowledged, or the end of the TCP connection.
         let advised = [
             ("RETRY_EXC_ERR (AckTimeout)", "UDP port 4791"),
-            ("no completion within 30 s", "see whether the other side still runs"),
+            ("nothing arrived for 30 s", "check that the other side still runs"),
             ("127.", "look there for"),
         ];
         let says = |(what, advice): &(&str, &str)| {

@@ -140,7 +140,9 @@ fn where_nobody_has_the_port_that_is_said() {
     let (nobody, own) = (own_address().to_string(), own_address());
     let finished = run(&["doctor", &nobody, "--device", &format!("udp:{own}")]);
     assert_eq!(finished.code, Some(1));
-    for part in ["ICMP port unreachable", "nobody waits at TCP port 18520", "no answer", "ill: 2 problems"] {
+    for part in
+        ["ICMP port unreachable", "no server listens on TCP port 18520", "no answer", "ill: 2 problems"]
+    {
         assert!(finished.stdout.contains(part), "{part}: {finished:?}");
     }
 }

@@ -3,8 +3,9 @@
 use roce::device::OpenOptions;
 use roce::verbs::*;
 use roce_fault::FaultInjector;
+use roce_tools::ToolError;
 use roce_tools::rping::{
-    MAX_PING, MIN_PING, RPING_PORT, RpingError, RpingPlan, client as rping_client, serve as rping_serve,
+    MAX_PING, MIN_PING, RPING_PORT, RpingPlan, client as rping_client, serve as rping_serve,
 };
 
 use crate::common::within;
@@ -15,11 +16,7 @@ fn plan(count: u64, size: usize) -> RpingPlan {
 }
 
 /// Plays, and returns how many pings each end saw.
-fn play(
-    near: &Context,
-    far: &Context,
-    plan: &RpingPlan,
-) -> (Result<u64, RpingError>, Result<u64, RpingError>) {
+fn play(near: &Context, far: &Context, plan: &RpingPlan) -> (Result<u64, ToolError>, Result<u64, ToolError>) {
     let listener = far.listen(PortSpace::Tcp, RPING_PORT).unwrap();
     let server = far.address().unwrap();
     std::thread::scope(|scope| {

@@ -4,13 +4,15 @@
 //! Each tool is a module with a plan (what the user asked for) and functions that carry it out over a
 //! [`Context`](roce::verbs::Context). Nothing here reads a command line or writes to a terminal.
 
-#[expect(missing_docs, reason = "its counters and settings were private until they had a crate of their own")]
 pub mod bridge;
 pub mod doctor;
 pub mod exchange;
+mod harness;
 pub mod limit;
 pub mod measure;
 pub mod perf;
 pub mod pingpong;
 pub mod plot;
 pub mod rping;
+
+pub use harness::{Role, ToolError};

@@ -42,7 +42,7 @@ fn serve(exchange: &mut Exchange, device: &str, address: SocketAddr) -> anyhow::
     exchange.send("a report", &report)?;
     let Ok(context) = opened else { return Ok(()) };
     let report = match Exchange::connect(address)
-        .map_err(measure::PerfError::from)
+        .map_err(roce_tools::ToolError::from)
         .and_then(|line| measure::serve(&context, line, None))
     {
         Ok(_) => Report::Done,

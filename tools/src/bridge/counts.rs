@@ -9,40 +9,55 @@ use serde::Serialize;
 /// The counters of one direction. Packets are RoCE packets; a packet that is delayed and marked counts for both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Packets that arrived, and the bytes of their frames.
+    /// Packets that arrived.
     pub packets: u64,
+    /// Bytes of the frames of these packets.
     pub bytes: u64,
-    /// Packets handed to the other device, and the bytes of their frames.
+    /// Packets handed to the other device.
     pub forwarded_packets: u64,
+    /// Bytes of the frames of these packets.
     pub forwarded_bytes: u64,
-    /// Frames that are not RoCE, and malformed ones; both pass unchanged.
+    /// Frames that are not RoCE; they pass unchanged.
     pub other_frames: u64,
+    /// Malformed frames; they pass unchanged.
     pub malformed: u64,
-    /// Packets that rules or chance dropped, marked, and so on.
+    /// Packets that rules or chance dropped.
     pub fault_dropped: u64,
+    /// Packets that rules or chance marked CE.
     pub fault_marked: u64,
+    /// Packets with bits that rules or chance flipped.
     pub corrupted: u64,
+    /// Packets that rules or chance duplicated.
     pub duplicated: u64,
+    /// Packets that rules or chance let later packets overtake.
     pub reordered: u64,
+    /// Packets that rules or chance delayed.
     pub delayed: u64,
+    /// Packets whose DSCP or ECN bits rules or chance cleared.
     pub cleared: u64,
     /// Packets that were chosen for a mark and are not ECN capable (or, by rules, are marked already).
     pub not_markable: u64,
-    /// Packets that the queue dropped and marked.
+    /// Packets that the queue dropped.
     pub queue_dropped: u64,
+    /// Packets that the queue marked CE.
     pub queue_marked: u64,
-    /// Bytes in the queue now, and the largest number so far.
+    /// Bytes in the queue now.
     pub queue_bytes: u64,
+    /// The largest number of bytes in the queue so far.
     pub queue_most_bytes: u64,
     /// Frames dropped because the bridge held too many, or the device did not accept them.
     pub no_room: u64,
-    /// Pause frames to the sender, and from the receiver.
+    /// Pause frames to the sender.
     pub pauses_sent: u64,
+    /// Pause frames from the receiver.
     pub pauses_received: u64,
-    /// Packets of these kinds, counted as they arrive.
+    /// Congestion notification packets that arrived.
     pub cnps: u64,
+    /// NAKs that arrived, without RNR NAKs.
     pub naks: u64,
+    /// RNR NAKs that arrived.
     pub rnr_naks: u64,
+    /// Requests that arrived with a PSN that was seen before.
     pub retransmissions: u64,
 }
 
@@ -65,13 +80,17 @@ pub struct QueuePairCounts {
     pub relative_qp: u32,
     /// The queue pair number.
     pub qpn: u32,
+    /// Packets.
     pub packets: u64,
     /// Bytes of payload in these packets.
     pub payload_bytes: u64,
     /// Requests with a PSN that was seen before.
     pub retransmissions: u64,
+    /// Congestion notification packets.
     pub cnps: u64,
+    /// NAKs, without RNR NAKs.
     pub naks: u64,
+    /// RNR NAKs.
     pub rnr_naks: u64,
 }
 

@@ -57,6 +57,7 @@ pub struct Bridge {
 }
 
 impl Bridge {
+    /// Makes a bridge between two ports.
     pub fn new(settings: &Settings, ports: [Port; 2]) -> Self {
         let direction = |from: Side, seed| {
             let rates = [from, from.other()].map(|side| ports[side as usize].bits_per_second);

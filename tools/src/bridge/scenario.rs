@@ -20,9 +20,13 @@ use super::settings::{QueueSettings, Settings, Side};
 /// The contents of a scenario file.
 #[derive(Debug, Default)]
 pub struct Scenario {
+    /// The settings of both directions.
     pub settings: Settings,
+    /// The left device.
     pub left: Option<String>,
+    /// The right device.
     pub right: Option<String>,
+    /// The time after which the bridge ends.
     pub duration: Option<Duration>,
 }
 
@@ -91,13 +95,17 @@ struct End {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
+    /// Packets from the left.
     Left,
+    /// Packets from the right.
     Right,
+    /// All packets.
     #[default]
     Both,
 }
 
 impl Origin {
+    /// The sides where these packets come from.
     pub fn sides(self) -> impl Iterator<Item = Side> {
         Side::BOTH.into_iter().filter(move |side| match self {
             Self::Left => *side == Side::Left,
@@ -148,17 +156,28 @@ impl fmt::Display for Word {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Queue {
+    /// The packets that pass this queue.
     #[serde(default)]
     pub from: Origin,
+    /// The rate at which packets leave.
     pub rate: Option<String>,
+    /// The delay of every packet.
     pub delay: Option<String>,
+    /// The capacity of the queue of one priority.
     pub bytes: Option<String>,
+    /// The queue length above which packets are marked with a probability.
     pub kmin: Option<String>,
+    /// The queue length above which all packets are marked.
     pub kmax: Option<String>,
+    /// The probability of a mark at `kmax`.
     pub pmax: Option<f64>,
+    /// The queue length above which all packets are marked, instead of `kmin` and `kmax`.
     pub step: Option<String>,
+    /// Priorities whose sender is paused.
     pub pfc: Option<Vec<u8>>,
+    /// The queue length above which the pause starts.
     pub xoff: Option<String>,
+    /// The queue length at which the pause ends.
     pub xon: Option<String>,
 }
 

@@ -8,13 +8,17 @@ use roce_sim::net::Marking;
 /// One of the two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
+    /// The left device.
     Left,
+    /// The right device.
     Right,
 }
 
 impl Side {
+    /// Both sides.
     pub const BOTH: [Self; 2] = [Self::Left, Self::Right];
 
+    /// The opposite side.
     pub const fn other(self) -> Self {
         match self {
             Self::Left => Self::Right,
@@ -22,6 +26,7 @@ impl Side {
         }
     }
 
+    /// Its name in options and output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Left => "left",
@@ -42,6 +47,7 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The settings for packets from a side.
     pub const fn direction(&self, from: Side) -> &DirectionSettings {
         match from {
             Side::Left => &self.left,
@@ -49,6 +55,7 @@ impl Settings {
         }
     }
 
+    /// The settings for packets from a side, to change them.
     pub const fn direction_mut(&mut self, from: Side) -> &mut DirectionSettings {
         match from {
             Side::Left => &mut self.left,
@@ -60,7 +67,9 @@ impl Settings {
 /// The treatment of the RoCE packets of one direction, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DirectionSettings {
+    /// Faults by rules and by chance.
     pub faults: FaultPlan,
+    /// The queue behind the faults.
     pub queue: QueueSettings,
 }
 
@@ -73,6 +82,7 @@ pub struct QueueSettings {
     pub delay_ns: u64,
     /// The capacity of the queue of one priority in bytes; packets beyond it are dropped.
     pub limit_bytes: u64,
+    /// When the queue marks packets CE.
     pub marking: Marking,
     /// Priorities whose sender is paused, one bit each.
     pub pfc: u8,

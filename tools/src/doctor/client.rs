@@ -10,8 +10,9 @@ use super::judge::{self, Both, Tried};
 use super::probe::Probe;
 use super::serve::ask_for_trips;
 use super::wire::{Burst, Introduction, PROTOCOL, Trial, Trips};
-use super::{Doctor, DoctorError, Peer, cm, local};
+use super::{Doctor, Peer, cm, local, unreasonable};
 use crate::exchange::{Exchange, ExchangeError};
+use crate::harness::ToolError;
 
 /// How long connecting over TCP may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
@@ -27,21 +28,21 @@ const FLOW_LABEL: u32 = 0x6_9ce5;
 const TRIPS: u32 = 3;
 const TIMED_TRIPS: u32 = 200;
 
-/// Findings, which somebody hears of as they are made.
+/// The findings so far; each is reported as soon as it is made.
 struct Notes<'a> {
     diagnosis: Diagnosis,
-    told: &'a mut dyn FnMut(&Finding),
+    on_finding: &'a mut dyn FnMut(&Finding),
 }
 
 impl Notes<'_> {
     fn add(&mut self, finding: Finding) {
-        (self.told)(&finding);
+        (self.on_finding)(&finding);
         self.diagnosis.findings.push(finding);
     }
 }
 
-pub(super) fn examine(doctor: &Doctor, peer: &Peer, told: &mut dyn FnMut(&Finding)) -> Diagnosis {
-    let mut notes = Notes { diagnosis: Diagnosis::default(), told };
+pub(super) fn examine(doctor: &Doctor, peer: &Peer, on_finding: &mut dyn FnMut(&Finding)) -> Diagnosis {
+    let mut notes = Notes { diagnosis: Diagnosis::default(), on_finding };
     let device = local::device(doctor, peer);
     let has_no_gid = device.is_problem();
     notes.add(device);
@@ -61,12 +62,12 @@ pub(super) fn examine(doctor: &Doctor, peer: &Peer, told: &mut dyn FnMut(&Findin
     });
     match Exchange::connect_within(&doctor.context, peer.exchange(), CONNECT_PATIENCE) {
         Ok(exchange) => {
-            if let Err(error) = together(doctor, exchange, &mut notes) {
-                notes.add(broken(&error));
+            if let Err(error) = with_server(doctor, exchange, &mut notes) {
+                notes.add(exchange_failed(&error));
             }
         }
         Err(error) => {
-            notes.add(alone(peer, &error));
+            notes.add(no_server(peer, &error));
             let finding = cm::ask(doctor, peer, &knock.reach);
             notes.add(finding);
         }
@@ -74,23 +75,25 @@ pub(super) fn examine(doctor: &Doctor, peer: &Peer, told: &mut dyn FnMut(&Findin
     notes.diagnosis
 }
 
-fn broken(error: &DoctorError) -> Finding {
+fn exchange_failed(error: &ToolError) -> Finding {
     let remedy = match error {
-        DoctorError::Exchange(ExchangeError::Closed { .. } | ExchangeError::Unexpected { .. }) => {
+        ToolError::Exchange(ExchangeError::Closed { .. } | ExchangeError::Unexpected { .. }) => {
             "see that it is `roce doctor` that waits there, in the same version, and what it says"
         }
-        DoctorError::NothingLeaves => "see that the link is up and that the neighbour answers",
+        ToolError::NotSent { .. } => "see that the link is up and that the neighbour answers",
         _ => "see what the other side says, and repeat with ROCE_LOG=debug",
     };
     Finding::problem(Step::Exchange, format!("the examination ended early: {error}"), remedy)
 }
 
-/// Nobody waits over there; that is no illness.
-fn alone(peer: &Peer, error: &ExchangeError) -> Finding {
+/// No server runs on the other side, which is not a problem.
+fn no_server(peer: &Peer, error: &ExchangeError) -> Finding {
     let port = peer.exchange_port;
     let why = match error {
         ExchangeError::Connect { source, .. } => match source.kind() {
-            io::ErrorKind::ConnectionRefused => format!("nobody waits at TCP port {port} there (refused)"),
+            io::ErrorKind::ConnectionRefused => {
+                format!("no server listens on TCP port {port} there (refused)")
+            }
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                 format!("TCP port {port} does not answer within {} s", CONNECT_PATIENCE.as_secs())
             }
@@ -104,19 +107,19 @@ fn alone(peer: &Peer, error: &ExchangeError) -> Finding {
 }
 
 /// Everything that takes two.
-fn together(doctor: &Doctor, mut exchange: Exchange, notes: &mut Notes<'_>) -> Result<(), DoctorError> {
+fn with_server(doctor: &Doctor, mut exchange: Exchange, notes: &mut Notes<'_>) -> Result<(), ToolError> {
     let probe = doctor.probe()?;
     let own = probe.introduction()?;
     let peer: Introduction = exchange.swap("the introduction", &own)?;
     if peer.doctor != PROTOCOL {
-        return Err(DoctorError::Unreasonable(format!("version {} of the examination", peer.doctor)));
+        return Err(unreasonable(&format!("version {} of the examination", peer.doctor)));
     }
     notes.add(judge::other_side(&own, &peer));
     let outcome = trials(&probe, &mut exchange, &own, &peer, notes);
     // Whatever happened, the other side hears the end of it if it still can.
-    let told = exchange.send("the end", &Trial::End(notes.diagnosis.problems()));
+    let sent = exchange.send("the end", &Trial::End(notes.diagnosis.problems()));
     outcome?;
-    Ok(told?)
+    Ok(sent?)
 }
 
 fn trials(
@@ -125,7 +128,7 @@ fn trials(
     own: &Introduction,
     peer: &Introduction,
     notes: &mut Notes<'_>,
-) -> Result<(), DoctorError> {
+) -> Result<(), ToolError> {
     let has_flow_label = own.address.is_ipv6() && own.sees_ip_header && peer.sees_ip_header;
     let headers = Burst {
         number: 1,
@@ -155,7 +158,7 @@ fn trials(
         let trips = Trips { path_mtu, count: TRIPS, bytes: 3 * path_mtu - 13 };
         tried.push(match ask_for_trips(probe, exchange, peer, trips)? {
             Ok([here, there]) => Tried { path_mtu, here, there },
-            Err(refusal) => return Err(DoctorError::Unreasonable(refusal)),
+            Err(refusal) => return Err(unreasonable(&refusal)),
         });
     }
     notes.add(judge::path_mtu(&headers, &tried));
@@ -173,7 +176,7 @@ fn burst(
     burst: &Burst,
     own: &Introduction,
     peer: &Introduction,
-) -> Result<Both, DoctorError> {
+) -> Result<Both, ToolError> {
     exchange.send("what to try next", &Trial::Burst(burst.clone()))?;
     let (here, there) = probe.burst(exchange, burst, peer)?;
     Ok(Both { own: own.clone(), peer: peer.clone(), here, there })

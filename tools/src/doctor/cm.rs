@@ -10,7 +10,8 @@ use roce_transport::cm::CmTiming;
 
 use super::finding::{Finding, Step};
 use super::local::Reach;
-use super::{Doctor, DoctorError, Peer};
+use super::{Doctor, Peer};
+use crate::harness::ToolError;
 use roce::observe::Snapshot;
 use roce::verbs::{ConnectionError, ConnectionParameters, QueuePairOptions};
 
@@ -32,18 +33,17 @@ pub(super) fn ask(doctor: &Doctor, peer: &Peer, reach: &Reach) -> Finding {
     let port = peer.service_port;
     match answer {
         Ok(()) => Finding::ok(Step::RdmaCm, format!("a service at port {port} accepted (REP) {proof}")),
-        Err(Failure::Connection(ConnectionError::Rejected { reason, .. })) => {
+        Err(ToolError::Connection(ConnectionError::Rejected { reason, .. })) => {
             Finding::ok(Step::RdmaCm, format!("{} {proof}", rejection(reason, port)))
         }
-        Err(Failure::Connection(ConnectionError::Unreachable | ConnectionError::TimedOut)) => {
-            let heard = Heard {
+        Err(ToolError::Connection(ConnectionError::Unreachable | ConnectionError::TimedOut)) => {
+            let arrivals = Arrivals {
                 datagrams: doctor.log.take().datagrams,
                 damaged: since.get("rx_icrc_encapsulated").unwrap_or(0),
             };
-            silence(peer, reach, &heard)
+            silence(peer, reach, &arrivals)
         }
-        Err(Failure::Connection(error)) => unexpected(&error.to_string()),
-        Err(Failure::Doctor(error)) => unexpected(&error.to_string()),
+        Err(error) => unexpected(&error.to_string()),
     }
 }
 
@@ -62,18 +62,7 @@ fn unexpected(error: &str) -> Finding {
     )
 }
 
-enum Failure {
-    Connection(ConnectionError),
-    Doctor(DoctorError),
-}
-
-impl<E: Into<DoctorError>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self::Doctor(error.into())
-    }
-}
-
-fn request(doctor: &Doctor, peer: &Peer) -> Result<(), Failure> {
+fn request(doctor: &Doctor, peer: &Peer) -> Result<(), ToolError> {
     let pd = doctor.context.alloc_pd()?;
     let cq = doctor.context.create_cq(16, None)?;
     let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
@@ -81,31 +70,29 @@ fn request(doctor: &Doctor, peer: &Peer) -> Result<(), Failure> {
         .path_mtu(doctor.context.largest_path_mtu().map_or(PathMtu::Mtu256, |mtu| mtu.min(PathMtu::Mtu1024)))
         .path(doctor.path)
         .timing(TIMING);
-    let mut connection = doctor
-        .context
-        .start_connect(SocketAddr::new(peer.address, peer.service_port), &qp, &parameters)
-        .map_err(Failure::Connection)?;
-    connection.established(Some(PATIENCE)).map_err(Failure::Connection)
+    let mut connection =
+        doctor.context.start_connect(SocketAddr::new(peer.address, peer.service_port), &qp, &parameters)?;
+    Ok(connection.established(Some(PATIENCE))?)
 }
 
-/// What came although no answer did.
-pub(super) struct Heard {
+/// The packets that arrived instead of an answer.
+pub(super) struct Arrivals {
     pub(super) datagrams: u64,
     pub(super) damaged: u64,
 }
 
 /// Why nothing came, as far as the rest tells.
-pub(super) fn silence(peer: &Peer, reach: &Reach, heard: &Heard) -> Finding {
+pub(super) fn silence(peer: &Peer, reach: &Reach, arrivals: &Arrivals) -> Finding {
     let address = peer.address;
     let problem = |text: String, remedy: &str| Finding::problem(Step::RdmaCm, text, remedy);
-    if heard.damaged > 0 {
+    if arrivals.damaged > 0 {
         return problem(
-            format!("{address} answers, but {} packets came with a wrong ICRC", heard.damaged),
+            format!("{address} answers, but {} packets came with a wrong ICRC", arrivals.damaged),
             "something rewrites headers on the way (NAT of addresses or ports), or one side computes the ICRC \
              wrongly: record it with --pcap and see `roce dissect`, which checks every ICRC",
         );
     }
-    if heard.datagrams > 0 {
+    if arrivals.datagrams > 0 {
         return problem(
             format!("{address} sends RoCE packets, but no answer to the request"),
             "record it with --pcap and look at what comes with `roce dissect`",

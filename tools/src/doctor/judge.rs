@@ -1,4 +1,4 @@
-//! From what both sides saw to sentences. Everything here is a function of numbers.
+//! Turns the observations of both sides into findings. All functions are pure.
 
 use std::net::IpAddr;
 
@@ -15,14 +15,14 @@ const HOP_LIMIT: u8 = 64;
 pub(super) struct Both {
     pub(super) own: Introduction,
     pub(super) peer: Introduction,
-    /// What was observed here: the way from the peer.
+    /// What was observed here: the direction from the peer.
     pub(super) here: Observation,
-    /// What was observed there: the way to the peer.
+    /// What was observed there: the direction to the peer.
     pub(super) there: Observation,
 }
 
 /// One direction of a burst.
-struct Way<'a> {
+struct Direction<'a> {
     from: &'a Introduction,
     to: &'a Introduction,
     /// What the sender says.
@@ -32,7 +32,7 @@ struct Way<'a> {
     seen: &'a Observation,
 }
 
-impl Way<'_> {
+impl Direction<'_> {
     fn has_arrived(&self) -> bool {
         self.seen.intact > 0 || !self.seen.classes.is_empty() || self.seen.damaged > 0
     }
@@ -53,17 +53,17 @@ impl Way<'_> {
 
 impl Both {
     /// To the peer, and from it.
-    fn ways(&self) -> [Way<'_>; 2] {
+    fn directions(&self) -> [Direction<'_>; 2] {
         let Self { own, peer, here, there } = self;
         [
-            Way { from: own, to: peer, sent: here.sent, source_port: here.source_port, seen: there },
-            Way { from: peer, to: own, sent: there.sent, source_port: there.source_port, seen: here },
+            Direction { from: own, to: peer, sent: here.sent, source_port: here.source_port, seen: there },
+            Direction { from: peer, to: own, sent: there.sent, source_port: there.source_port, seen: here },
         ]
     }
 
     /// Whether nothing arrives in one direction at least, so that there is nothing else to look at.
     pub(super) fn is_dead(&self) -> bool {
-        self.ways().iter().any(|way| !way.has_arrived())
+        self.directions().iter().any(|direction| !direction.has_arrived())
     }
 }
 
@@ -101,8 +101,10 @@ pub(super) fn other_side(own: &Introduction, peer: &Introduction) -> Finding {
 
 /// Whether anything arrives at all.
 pub(super) fn arrival(both: &Both) -> Finding {
-    let [to, from] = both.ways();
-    let names = |way: &Way<'_>| format!("none of {} RoCE packets {} arrives", way.sent, way.name());
+    let [to, from] = both.directions();
+    let names = |direction: &Direction<'_>| {
+        format!("none of {} RoCE packets {} arrives", direction.sent, direction.name())
+    };
     match (to.has_arrived(), from.has_arrived()) {
         (true, true) => {
             Finding::ok(Step::Arrival, format!("RoCE packets arrive in both directions{}", hops(both)))
@@ -147,7 +149,7 @@ pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
     let mut wrong = Vec::new();
     let mut sent = 0;
     let mut are_all = false;
-    for (first, second) in headers.ways().iter().zip(many.ways().iter()) {
+    for (first, second) in headers.directions().iter().zip(many.directions().iter()) {
         let damaged = first.seen.damaged + second.seen.damaged;
         let total = first.sent + second.sent;
         sent += total;
@@ -183,11 +185,11 @@ pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
 
 /// What did not arrive, came twice or late.
 pub(super) fn loss(many: &Both) -> Finding {
-    let [to, from] = many.ways();
-    let ways = [&to, &from];
-    if ways.iter().all(|way| way.lost() == 0) {
-        let late: u32 = ways.iter().map(|way| way.seen.late).sum();
-        let twice: u32 = ways.iter().map(|way| way.seen.duplicates).sum();
+    let [to, from] = many.directions();
+    let directions = [&to, &from];
+    if directions.iter().all(|direction| direction.lost() == 0) {
+        let late: u32 = directions.iter().map(|direction| direction.seen.late).sum();
+        let twice: u32 = directions.iter().map(|direction| direction.seen.duplicates).sum();
         if late > 0 || twice > 0 {
             return order(&to, late, twice);
         }
@@ -199,11 +201,21 @@ pub(super) fn loss(many: &Both) -> Finding {
             ),
         );
     }
-    let describe = |way: &&&Way<'_>| {
-        format!("{} of {} packets {} ({})", way.lost(), way.sent, way.name(), percent(way.rate()))
+    let describe = |direction: &&&Direction<'_>| {
+        format!(
+            "{} of {} packets {} ({})",
+            direction.lost(),
+            direction.sent,
+            direction.name(),
+            percent(direction.rate())
+        )
     };
-    let text: Vec<String> = ways.iter().filter(|way| way.lost() > 0).map(|way| describe(&way)).collect();
-    let overflow = ways.iter().find(|way| way.seen.overflow > 0);
+    let text: Vec<String> = directions
+        .iter()
+        .filter(|direction| direction.lost() > 0)
+        .map(|direction| describe(&direction))
+        .collect();
+    let overflow = directions.iter().find(|direction| direction.seen.overflow > 0);
     let is_asymmetric = to.rate() > 4.0 * from.rate() || from.rate() > 4.0 * to.rate();
     let direction = if is_asymmetric && overflow.is_none() {
         let worse = if to.rate() > from.rate() { &to } else { &from };
@@ -212,10 +224,10 @@ pub(super) fn loss(many: &Both) -> Finding {
         String::new()
     };
     let remedy = match overflow {
-        Some(way) => format!(
+        Some(direction) => format!(
             "{} were lost in {}, which did not fetch them in time: larger buffers (`sysctl net.core.rmem_max`) or \
              more CPU there",
-            way.seen.overflow, way.to.address
+            direction.seen.overflow, direction.to.address
         ),
         None => format!(
             "RoCE resends everything from the first lost packet on, so that even little loss costs much: look for \
@@ -226,7 +238,7 @@ pub(super) fn loss(many: &Both) -> Finding {
     Finding::problem(Step::Loss, format!("lost: {}", text.join(" and ")), remedy)
 }
 
-fn order(to: &Way<'_>, late: u32, twice: u32) -> Finding {
+fn order(to: &Direction<'_>, late: u32, twice: u32) -> Finding {
     Finding::problem(
         Step::Loss,
         format!(
@@ -238,14 +250,14 @@ fn order(to: &Way<'_>, late: u32, twice: u32) -> Finding {
     )
 }
 
-/// Pairs of sent and seen that differ under a mask, with the way they went.
+/// Pairs of sent and seen that differ under a mask, with their direction.
 fn changes(both: &Both, look: impl Fn(u8) -> u8) -> Vec<(String, u8, u8, u32)> {
     let mut found = Vec::new();
-    for way in both.ways() {
-        for (sent, seen, count) in &way.seen.classes {
+    for direction in both.directions() {
+        for (sent, seen, count) in &direction.seen.classes {
             let (sent, seen) = (look(*sent), look(*seen));
             if sent != seen {
-                found.push((way.name(), sent, seen, *count));
+                found.push((direction.name(), sent, seen, *count));
             }
         }
     }
@@ -266,12 +278,14 @@ pub(super) fn dscp(both: &Both) -> Finding {
     if changed.is_empty() {
         return Finding::ok(Step::Dscp, "0, 26, 46 and 48 are kept in both directions");
     }
-    let text: Vec<String> =
-        changed.iter().map(|(way, sent, seen, _)| format!("{sent} becomes {seen} {way}")).collect();
+    let text: Vec<String> = changed
+        .iter()
+        .map(|(direction, sent, seen, _)| format!("{sent} becomes {seen} {direction}"))
+        .collect();
     Finding::problem(
         Step::Dscp,
         text.join(", "),
-        "whoever rewrites it puts RoCE into another queue, without PFC and ECN: let the ports on the way trust DSCP \
+        "a device that rewrites it moves RoCE into another queue, without PFC and ECN: let the ports on the way trust DSCP \
          (on hosts `mlnx_qos -i IFNAME --trust dscp`, on switches `qos trust dscp` or the like), and see \
          `nft list ruleset` for rules that set it",
     )
@@ -287,7 +301,7 @@ pub(super) fn ecn(both: &Both) -> Finding {
     if !rewritten.is_empty() {
         let text: Vec<String> = rewritten
             .iter()
-            .map(|(way, sent, seen, _)| format!("{} becomes {} {way}", name(*sent), name(*seen)))
+            .map(|(direction, sent, seen, _)| format!("{} becomes {} {direction}", name(*sent), name(*seen)))
             .collect();
         return Finding::problem(
             Step::Ecn,
@@ -300,15 +314,15 @@ pub(super) fn ecn(both: &Both) -> Finding {
     if marks == 0 {
         return Finding::ok(Step::Ecn, "every code point is kept in both directions, and nothing is marked");
     }
-    let ways: Vec<&str> = marked.iter().map(|(way, ..)| way.as_str()).collect();
+    let directions: Vec<&str> = marked.iter().map(|(direction, ..)| direction.as_str()).collect();
     let capable: u32 = both
-        .ways()
+        .directions()
         .iter()
-        .flat_map(|way| &way.seen.classes)
+        .flat_map(|direction| &direction.seen.classes)
         .filter(|(sent, ..)| matches!(sent & 3, 1 | 2))
         .map(|(_, _, count)| count)
         .sum();
-    let text = format!("{marks} of {capable} packets were marked CE, {}", ways.first().unwrap_or(&""));
+    let text = format!("{marks} of {capable} packets were marked CE, {}", directions.first().unwrap_or(&""));
     if 2 * marks >= capable {
         return Finding::problem(
             Step::Ecn,
@@ -323,36 +337,38 @@ pub(super) fn ecn(both: &Both) -> Finding {
 /// Whether addresses and ports are kept.
 pub(super) fn source_port(both: &Both) -> Finding {
     let mut ports = Vec::new();
-    for way in both.ways() {
+    for direction in both.directions() {
         let strangers: Vec<&(IpAddr, u16)> =
-            way.seen.sources.iter().filter(|(address, _)| *address != way.from.address).collect();
+            direction.seen.sources.iter().filter(|(address, _)| *address != direction.from.address).collect();
         if let Some((address, port)) = strangers.first() {
             return Finding::problem(
                 Step::SourcePort,
                 format!(
                     "packets from {} arrive as from {address}:{port}: an address is translated (NAT)",
-                    way.from.address
+                    direction.from.address
                 ),
                 "RoCE does not pass NAT, as the ICRC covers addresses and ports: route between the two, or give \
                  both addresses of one network",
             );
         }
         // RoCE v1 has no ports.
-        if way.source_port == 0 {
+        if direction.source_port == 0 {
             return Finding::not_tested(Step::SourcePort, "RoCE v1 has no UDP port");
         }
-        if let Some((_, port)) = way.seen.sources.iter().find(|(_, port)| *port != way.source_port) {
+        if let Some((_, port)) =
+            direction.seen.sources.iter().find(|(_, port)| *port != direction.source_port)
+        {
             return Finding::problem(
                 Step::SourcePort,
                 format!(
                     "packets {} leave from UDP port {} and arrive from {port}",
-                    way.name(),
-                    way.source_port
+                    direction.name(),
+                    direction.source_port
                 ),
                 "something translates ports (NAT, masquerading): exempt UDP port 4791 from it; the ICRC covers the port",
             );
         }
-        ports.push(way.source_port);
+        ports.push(direction.source_port);
     }
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
     Finding::ok(
@@ -371,11 +387,11 @@ pub(super) fn flow_label(both: &Both, sent: Option<u32>) -> Finding {
         };
         return Finding::not_tested(Step::FlowLabel, why);
     };
-    for way in both.ways() {
-        if let Some(seen) = way.seen.flow_labels.iter().find(|seen| **seen != sent) {
+    for direction in both.directions() {
+        if let Some(seen) = direction.seen.flow_labels.iter().find(|seen| **seen != sent) {
             return Finding::problem(
                 Step::FlowLabel,
-                format!("{sent:#07x} becomes {seen:#07x} {}", way.name()),
+                format!("{sent:#07x} becomes {seen:#07x} {}", direction.name()),
                 "find the router that rewrites flow labels; packets of one flow may take several ways there",
             );
         }
@@ -437,8 +453,8 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
     }
     let where_to = match worst.full_packets() {
         // What does not arrive there is not sent back.
-        [false, _] => format!(" {}", both.ways()[0].name()),
-        [true, false] => format!(" {}", both.ways()[1].name()),
+        [false, _] => format!(" {}", both.directions()[0].name()),
+        [true, false] => format!(" {}", both.directions()[1].name()),
         [true, true] => String::new(),
     };
     let needed = worst.path_mtu + if both.own.address.is_ipv4() { 64 } else { 84 };

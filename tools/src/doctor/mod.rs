@@ -1,11 +1,11 @@
-//! Why two machines do not talk RoCE to each other: probes, and in words what is wrong and what to change.
+//! Finds out why two machines cannot exchange RoCE packets, and what to change.
 //!
 //! One side waits ([`Doctor::serve`]), the other one asks ([`Doctor::examine`]); they agree over TCP on what to
-//! send each other, and compare what was sent with what arrived. Where nobody waits, a request of rdma_cm is
-//! sent instead: whatever the peer answers to it proves that RoCE works there.
+//! send each other, and compare what was sent with what arrived. Without a server, the client sends a request of
+//! rdma_cm instead: any answer proves that RoCE works there.
 //!
 //! ```text
-//! wire       what the two tell each other          watch   headers of what arrives
+//! wire       messages between the two sides        watch   headers of what arrives
 //! probe      bursts of UD datagrams, both ways     trips   RC messages there and back, byte by byte
 //! local      device, MTU, route, UDP port          cm      the request of rdma_cm
 //! client, serve   who does what when               judge   from numbers to sentences
@@ -28,41 +28,22 @@ use std::net::{IpAddr, SocketAddr};
 
 pub use finding::{Diagnosis, Finding, Outcome, Step};
 
-use crate::exchange::{Exchange, ExchangeError};
-use roce::verbs::{Context, ContextBuilder, PathOptions, VerbsError, WaitError};
+use crate::exchange::Exchange;
+use crate::harness::ToolError;
+use roce::verbs::{Context, ContextBuilder, PathOptions};
 use roce_device::Device;
 
-/// The port of rdma_cm that is asked for: one where nobody listens as a rule, so that nobody is disturbed.
+/// The port of rdma_cm that is asked for: a port that is usually free, so that no service is disturbed.
 pub const SERVICE_PORT: u16 = 4791;
 
-/// Why an examination could not go on.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DoctorError {
-    /// The exchange with the other side.
-    #[error(transparent)]
-    Exchange(#[from] ExchangeError),
-    /// A verb.
-    #[error(transparent)]
-    Verbs(#[from] VerbsError),
-    /// Waiting failed.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
-    /// The device has no GID with this index, or none at all.
-    #[error("this device has no such GID; `roce devices -v` shows GID tables")]
-    NoAddress,
-    /// The device takes no packets.
-    #[error(
-        "the device did not send within 5 s what was posted; the neighbour may not answer (`ip neigh`), or the link \
-         is down (`ip link`)"
-    )]
-    NothingLeaves,
-    /// The other side asked for something that is no path MTU.
-    #[error("{0} is no path MTU; do both sides run the same version?")]
-    PathMtu(usize),
-    /// The other side asked for too much.
-    #[error("the other side asked for {0}; do both sides run the same version?")]
-    Unreasonable(String),
+fn not_a_path_mtu(bytes: usize) -> ToolError {
+    ToolError::Peer(format!(
+        "asks for path MTU {bytes}, which does not exist; run the same version on both sides"
+    ))
+}
+
+fn unreasonable(request: &str) -> ToolError {
+    ToolError::Peer(format!("asks for {request}; run the same version on both sides"))
 }
 
 /// Whom to examine.
@@ -100,7 +81,7 @@ impl Doctor {
         builder: ContextBuilder,
         device: Box<dyn Device>,
         sgid_index: Option<usize>,
-    ) -> Result<Self, DoctorError> {
+    ) -> Result<Self, ToolError> {
         let (watch, log) = watch::Watch::around(device);
         let context = builder.attach(Box::new(watch))?;
         Ok(Self { context, log, path: PathOptions::default().sgid_index(sgid_index) })
@@ -118,9 +99,9 @@ impl Doctor {
         self.context.gid_address(self.path.sgid_index)
     }
 
-    /// Examines the way to a peer; `told` hears of every finding at once.
-    pub fn examine(&self, peer: &Peer, told: &mut dyn FnMut(&Finding)) -> Diagnosis {
-        client::examine(self, peer, told)
+    /// Examines the way to a peer; and calls `on_finding` with each finding as soon as it is made.
+    pub fn examine(&self, peer: &Peer, on_finding: &mut dyn FnMut(&Finding)) -> Diagnosis {
+        client::examine(self, peer, on_finding)
     }
 
     /// Takes part in the examination by a client that has connected; returns how many problems it found.
@@ -128,11 +109,11 @@ impl Doctor {
     /// # Errors
     ///
     /// When the client does not keep to the rules, goes away, or a verb fails.
-    pub fn serve(&self, exchange: Exchange) -> Result<usize, DoctorError> {
+    pub fn serve(&self, exchange: Exchange) -> Result<usize, ToolError> {
         serve::serve(self, exchange)
     }
 
-    fn probe(&self) -> Result<probe::Probe, DoctorError> {
+    fn probe(&self) -> Result<probe::Probe, ToolError> {
         probe::Probe::new(&self.context, self.log.clone(), self.path)
     }
 }

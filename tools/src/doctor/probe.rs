@@ -3,38 +3,31 @@
 use std::time::{Duration, Instant};
 
 use roce_packet::Qpn;
-use roce_transport::{Access, QpCapabilities, QpType, RecvWr, SendOp, SendWr, Wc, WcStatus};
+use roce_transport::{Access, QpCapabilities, QpType, SendOp, SendWr, Wc, WcStatus};
 
-use super::DoctorError;
 use super::watch::Log;
 use super::wire::{Burst, Introduction, Observation, PROBE_BYTES, PROTOCOL, Stamp};
 use crate::exchange::Exchange;
+use crate::harness::{CompletionQueues, GRH, Requirements, Resources, ToolError, source_address, take};
 use roce::observe::Snapshot;
-use roce::verbs::{
-    CompletionQueue, Context, MemoryRegion, PathOptions, ProtectionDomain, QueuePair, QueuePairOptions,
-    UdDestination, WaitError,
-};
+use roce::verbs::{Context, PathOptions, UdDestination, WaitError};
 
 /// Probes under way at once: fewer than the smallest socket buffer holds.
 const CHUNK: u32 = 128;
 /// Receives posted at once.
 const RECEIVES: usize = 256;
-/// The IP or global route header that UD puts before what arrives.
-const HEADER: usize = 40;
 /// After both sides have sent everything, nothing comes any more when it has been quiet for so long.
 const QUIET: Duration = Duration::from_millis(60);
+/// The time limit for sending a chunk.
+const SEND_PATIENCE: Duration = Duration::from_secs(5);
 const QKEY: u32 = 0x1d0c_7012;
 
 /// What a side needs for all trials.
 pub(super) struct Probe {
     pub(super) context: Context,
     pub(super) log: Log,
-    pub(super) pd: ProtectionDomain,
     pub(super) path: PathOptions,
-    qp: QueuePair,
-    send_cq: CompletionQueue,
-    recv_cq: CompletionQueue,
-    region: MemoryRegion,
+    resources: Resources,
 }
 
 /// What a side keeps while a burst runs.
@@ -45,22 +38,23 @@ struct Progress {
 }
 
 impl Probe {
-    pub(super) fn new(context: &Context, log: Log, path: PathOptions) -> Result<Self, DoctorError> {
-        let pd = context.alloc_pd()?;
-        let send_cq = context.create_cq(CHUNK as usize + 8, None)?;
-        let recv_cq = context.create_cq(RECEIVES + 8, None)?;
-        let len = RECEIVES * (HEADER + PROBE_BYTES) + CHUNK as usize * PROBE_BYTES;
-        let region = pd.allocate(len, Access::LOCAL_WRITE)?;
-        let capabilities = QpCapabilities {
-            max_send_wr: CHUNK as usize,
-            max_recv_wr: RECEIVES,
-            ..QpCapabilities::default()
-        };
-        let options =
-            QueuePairOptions::new(QpType::Ud, &send_cq).recv_cq(&recv_cq).capabilities(capabilities);
-        let qp = pd.create_qp(&options)?;
-        qp.activate_datagram(QKEY)?;
-        let probe = Self { context: context.clone(), log, pd, path, qp, send_cq, recv_cq, region };
+    pub(super) fn new(context: &Context, log: Log, path: PathOptions) -> Result<Self, ToolError> {
+        let resources = Resources::new(
+            context,
+            &Requirements {
+                qp_type: QpType::Ud,
+                capabilities: QpCapabilities {
+                    max_send_wr: CHUNK as usize,
+                    max_recv_wr: RECEIVES,
+                    ..QpCapabilities::default()
+                },
+                completion_queues: CompletionQueues::Separate,
+                memory: RECEIVES * (GRH + PROBE_BYTES) + CHUNK as usize * PROBE_BYTES,
+                access: Access::empty(),
+            },
+        )?;
+        resources.qp.activate_datagram(QKEY)?;
+        let probe = Self { context: context.clone(), log, path, resources };
         for slot in 0..RECEIVES {
             probe.post_receive(slot)?;
         }
@@ -68,7 +62,7 @@ impl Probe {
     }
 
     /// What the other side is told.
-    pub(super) fn introduction(&self) -> Result<Introduction, DoctorError> {
+    pub(super) fn introduction(&self) -> Result<Introduction, ToolError> {
         let attributes = self.context.query();
         let own = self.own_address()?;
         Ok(Introduction {
@@ -78,29 +72,23 @@ impl Probe {
             link_mtu: attributes.capabilities.link_mtu,
             largest_path_mtu: attributes.active_mtu.map_or(0, roce_packet::PathMtu::bytes),
             sees_ip_header: attributes.capabilities.sees_ip_header,
-            qpn: self.qp.number().get(),
+            qpn: self.resources.qp.number().get(),
             qkey: QKEY,
         })
     }
 
     /// The address of the GID that is used.
-    pub(super) fn own_address(&self) -> Result<std::net::IpAddr, DoctorError> {
-        self.context.gid_address(self.path.sgid_index).ok_or(DoctorError::NoAddress)
+    pub(super) fn own_address(&self) -> Result<std::net::IpAddr, ToolError> {
+        source_address(&self.context, self.path.sgid_index)
     }
 
-    fn post_receive(&self, slot: usize) -> Result<(), DoctorError> {
-        let start = slot * (HEADER + PROBE_BYTES);
-        let element = [self.region.element(start..start + HEADER + PROBE_BYTES)];
-        Ok(self.qp.post_recv(&RecvWr { wr_id: slot as u64, elements: &element })?)
+    fn post_receive(&self, slot: usize) -> Result<(), ToolError> {
+        let start = slot * (GRH + PROBE_BYTES);
+        Ok(self.resources.post_receive(slot as u64, start..start + GRH + PROBE_BYTES)?)
     }
 
     /// Where probes of a traffic class go.
-    fn destination(
-        &self,
-        peer: &Introduction,
-        burst: &Burst,
-        class: u8,
-    ) -> Result<UdDestination, DoctorError> {
+    fn destination(&self, peer: &Introduction, burst: &Burst, class: u8) -> Result<UdDestination, ToolError> {
         let path = self.path.traffic_class(class).flow_label(burst.flow_label);
         Ok(self.context.create_address_handle(peer.address, Qpn::new(peer.qpn), peer.qkey, &path)?)
     }
@@ -111,7 +99,7 @@ impl Probe {
         exchange: &mut Exchange,
         burst: &Burst,
         peer: &Introduction,
-    ) -> Result<(Observation, Observation), DoctorError> {
+    ) -> Result<(Observation, Observation), ToolError> {
         let destinations = burst
             .classes
             .iter()
@@ -145,25 +133,24 @@ impl Probe {
         burst: &Burst,
         probes: std::ops::Range<u32>,
         destinations: &[UdDestination],
-    ) -> Result<u32, DoctorError> {
-        let base = RECEIVES * (HEADER + PROBE_BYTES);
+    ) -> Result<u32, ToolError> {
+        let base = RECEIVES * (GRH + PROBE_BYTES);
         let mut payload = [0x5a; PROBE_BYTES];
         let count = probes.len();
         for (slot, probe) in probes.enumerate() {
             let start = base + slot * PROBE_BYTES;
             Stamp { burst: burst.number, probe }.write(&mut payload);
-            let written = self.region.write(start, &payload);
-            debug_assert!(written.is_ok(), "probes lie inside the region");
-            let element = [self.region.element(start..start + PROBE_BYTES)];
+            self.resources.put(start, &payload);
+            let element = [self.resources.region.element(start..start + PROBE_BYTES)];
             let Some(to) = destinations.get(probe as usize % destinations.len().max(1)) else { break };
-            self.qp.post_send(&SendWr::new(probe.into(), SendOp::Send, &element).to(*to))?;
+            self.resources.qp.post_send(&SendWr::new(probe.into(), SendOp::Send, &element).to(*to))?;
         }
         let mut done = [Wc::default(); 64];
         let (mut completed, mut sent) = (0, 0);
         while completed < count {
-            let found = match self.send_cq.wait(&mut done, Some(Duration::from_secs(5))) {
+            let found = match self.resources.send_cq.wait(&mut done, Some(SEND_PATIENCE)) {
                 Ok(found) => found,
-                Err(WaitError::TimedOut) => return Err(DoctorError::NothingLeaves),
+                Err(WaitError::TimedOut) => return Err(ToolError::NotSent { patience: SEND_PATIENCE }),
                 Err(error) => return Err(error.into()),
             };
             completed += found;
@@ -178,11 +165,11 @@ impl Probe {
         burst: &Burst,
         chunk: std::ops::Range<u32>,
         progress: &mut Progress,
-    ) -> Result<(), DoctorError> {
+    ) -> Result<(), ToolError> {
         let mut last = Instant::now();
         let mut done = [Wc::default(); 64];
         while last.elapsed() < QUIET {
-            let found = match self.recv_cq.wait(&mut done, Some(Duration::from_millis(2))) {
+            let found = match self.resources.recv_cq.wait(&mut done, Some(Duration::from_millis(2))) {
                 Ok(found) => found,
                 Err(WaitError::TimedOut) => 0,
                 Err(error) => return Err(error.into()),
@@ -199,13 +186,13 @@ impl Probe {
         Ok(())
     }
 
-    fn take(&self, burst: &Burst, wc: &Wc, progress: &mut Progress) -> Result<(), DoctorError> {
+    fn take(&self, burst: &Burst, wc: &Wc, progress: &mut Progress) -> Result<(), ToolError> {
         let slot = wc.wr_id as usize;
         let mut start = [0; Stamp::LEN];
-        let is_read = self.region.read(slot * (HEADER + PROBE_BYTES) + HEADER, &mut start).is_ok();
+        take(&self.resources.region, slot * (GRH + PROBE_BYTES) + GRH, &mut start);
         self.post_receive(slot)?;
-        let is_whole = wc.status == WcStatus::Success && wc.byte_len as usize == HEADER + PROBE_BYTES;
-        let stamp = Stamp::read(&start).filter(|stamp| is_read && is_whole && stamp.burst == burst.number);
+        let is_whole = wc.status == WcStatus::Success && wc.byte_len as usize == GRH + PROBE_BYTES;
+        let stamp = Stamp::read(&start).filter(|stamp| is_whole && stamp.burst == burst.number);
         let Some(stamp) = stamp else { return Ok(()) };
         let Some(arrived) = progress.arrived.get_mut(stamp.probe as usize) else { return Ok(()) };
         if std::mem::replace(arrived, true) {

@@ -1,13 +1,14 @@
 //! The side that waits to be examined.
 
 use super::probe::Probe;
-use super::trips::Traveller;
+use super::trips::RoundTrips;
 use super::wire::{Admission, Introduction, Trial};
-use super::{Doctor, DoctorError};
+use super::{Doctor, unreasonable};
 use crate::exchange::Exchange;
+use crate::harness::ToolError;
 
 /// Takes part in one examination; returns how many problems the client found.
-pub(super) fn serve(doctor: &Doctor, mut exchange: Exchange) -> Result<usize, DoctorError> {
+pub(super) fn serve(doctor: &Doctor, mut exchange: Exchange) -> Result<usize, ToolError> {
     let peer: Introduction = exchange.receive_first("the introduction of a doctor")?;
     let probe = doctor.probe()?;
     exchange.send("the introduction", &probe.introduction()?)?;
@@ -15,24 +16,24 @@ pub(super) fn serve(doctor: &Doctor, mut exchange: Exchange) -> Result<usize, Do
         match exchange.receive("what to try next")? {
             Trial::Burst(burst) => {
                 if !burst.is_reasonable() {
-                    return Err(DoctorError::Unreasonable(format!("{} probes", burst.count)));
+                    return Err(unreasonable(&format!("{} probes", burst.count)));
                 }
                 probe.burst(&mut exchange, &burst, &peer)?;
             }
             Trial::Trips(trips) => {
                 if !trips.is_reasonable() {
-                    return Err(DoctorError::Unreasonable(format!("{} round trips", trips.count)));
+                    return Err(unreasonable(&format!("{} round trips", trips.count)));
                 }
-                let traveller = Traveller::new(&probe, trips);
-                let admission: Admission = match &traveller {
-                    Ok(traveller) => Ok(traveller.endpoint(&probe)?),
+                let round_trips = RoundTrips::new(&probe, trips);
+                let admission: Admission = match &round_trips {
+                    Ok(round_trips) => Ok(round_trips.endpoint(&probe)?),
                     Err(error) => Err(error.to_string()),
                 };
                 exchange.send("the queue pair for round trips", &admission)?;
-                let Ok(traveller) = traveller else { continue };
+                let Ok(round_trips) = round_trips else { continue };
                 let other = exchange.receive("the queue pair for round trips")?;
-                traveller.connect(&probe, &peer, &other)?;
-                let report = traveller.back(&probe, &mut exchange)?;
+                round_trips.connect(&probe, &peer, &other)?;
+                let report = round_trips.return_all(&probe, &mut exchange)?;
                 let _: super::wire::TripReport = exchange.swap("how the round trips went", &report)?;
             }
             Trial::End(problems) => return Ok(problems),
@@ -46,7 +47,7 @@ pub(super) fn ask_for_trips(
     exchange: &mut Exchange,
     peer: &Introduction,
     trips: super::wire::Trips,
-) -> Result<Result<[super::wire::TripReport; 2], String>, DoctorError> {
+) -> Result<Result<[super::wire::TripReport; 2], String>, ToolError> {
     exchange.send("what to try next", &Trial::Trips(trips))?;
     let admission: Admission = exchange.receive("the queue pair for round trips")?;
     let other = match admission {
@@ -55,10 +56,10 @@ pub(super) fn ask_for_trips(
             return Ok(Err(refusal.chars().filter(|sign| !sign.is_control()).take(200).collect()));
         }
     };
-    let traveller = Traveller::new(probe, trips)?;
-    exchange.send("the queue pair for round trips", &traveller.endpoint(probe)?)?;
-    traveller.connect(probe, peer, &other)?;
-    let own = traveller.there(probe, exchange)?;
+    let round_trips = RoundTrips::new(probe, trips)?;
+    exchange.send("the queue pair for round trips", &round_trips.endpoint(probe)?)?;
+    round_trips.connect(probe, peer, &other)?;
+    let own = round_trips.send_all(probe, exchange)?;
     let theirs = exchange.swap("how the round trips went", &own)?;
     Ok(Ok([own, theirs]))
 }

@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 use roce_packet::PathMtu;
-use roce_transport::{Access, QpType, RecvWr, SendOp, SendWr, Wc, WcStatus};
+use roce_transport::{Access, QpCapabilities, QpType, SendOp, Wc, WcStatus};
 
-use super::DoctorError;
+use super::not_a_path_mtu;
 use super::probe::Probe;
 use super::wire::{Introduction, TripReport, Trips};
 use crate::exchange::Exchange;
+use crate::harness::content::Pattern;
+use crate::harness::{CompletionQueues, Requirements, Resources, ToolError};
 use roce::observe::advice;
-use roce::verbs::{
-    CompletionQueue, ConnectOptions, Endpoint, MemoryRegion, QueuePair, QueuePairOptions, WaitError,
-};
+use roce::verbs::{CompletionQueue, ConnectOptions, Endpoint, WaitError};
 
 /// How long one message may take, retransmissions included.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -21,63 +21,62 @@ const TIMEOUT: u8 = 15;
 const RETRIES: u8 = 7;
 
 /// One end of a connection for round trips.
-pub(super) struct Traveller {
-    qp: QueuePair,
-    send_cq: CompletionQueue,
-    recv_cq: CompletionQueue,
-    region: MemoryRegion,
+pub(super) struct RoundTrips {
+    resources: Resources,
     trips: Trips,
     path_mtu: PathMtu,
 }
 
-/// What a byte of a message is: different for every message, position and direction.
-fn pattern(message: u32, index: usize, is_reply: bool) -> u8 {
-    (index as u32).wrapping_mul(31).wrapping_add(index as u32 >> 8).wrapping_add(message * 7 + 1) as u8
-        ^ if is_reply { 0xa5 } else { 0 }
-}
-
+/// The content of a message, which depends on its number and its direction.
 fn content(message: u32, bytes: usize, is_reply: bool) -> Vec<u8> {
-    (0..bytes).map(|index| pattern(message, index, is_reply)).collect()
+    let mut content = Pattern::new(31, u64::from(message) * 7 + 1).bytes(bytes);
+    if is_reply {
+        content.iter_mut().for_each(|byte| *byte ^= 0xa5);
+    }
+    content
 }
 
-impl Traveller {
-    pub(super) fn new(probe: &Probe, trips: Trips) -> Result<Self, DoctorError> {
-        let path_mtu = PathMtu::from_bytes(trips.path_mtu).ok_or(DoctorError::PathMtu(trips.path_mtu))?;
-        let send_cq = probe.context.create_cq(16, None)?;
-        let recv_cq = probe.context.create_cq(16, None)?;
-        let region = probe.pd.allocate(2 * trips.bytes, Access::LOCAL_WRITE)?;
-        let options = QueuePairOptions::new(QpType::Rc, &send_cq).recv_cq(&recv_cq);
-        let qp = probe.pd.create_qp(&options)?;
-        Ok(Self { qp, send_cq, recv_cq, region, trips, path_mtu })
+impl RoundTrips {
+    pub(super) fn new(probe: &Probe, trips: Trips) -> Result<Self, ToolError> {
+        let path_mtu = PathMtu::from_bytes(trips.path_mtu).ok_or_else(|| not_a_path_mtu(trips.path_mtu))?;
+        let resources = Resources::new(
+            &probe.context,
+            &Requirements {
+                qp_type: QpType::Rc,
+                capabilities: QpCapabilities {
+                    max_send_wr: 16,
+                    max_recv_wr: 16,
+                    ..QpCapabilities::default()
+                },
+                completion_queues: CompletionQueues::Separate,
+                memory: 2 * trips.bytes,
+                access: Access::empty(),
+            },
+        )?;
+        Ok(Self { resources, trips, path_mtu })
     }
 
-    pub(super) fn endpoint(&self, probe: &Probe) -> Result<Endpoint, DoctorError> {
-        Ok(Endpoint { address: probe.own_address()?, ..self.qp.endpoint()? })
+    pub(super) fn endpoint(&self, probe: &Probe) -> Result<Endpoint, ToolError> {
+        Ok(Endpoint { address: probe.own_address()?, ..self.resources.qp.endpoint()? })
     }
 
-    pub(super) fn connect(
-        &self,
-        probe: &Probe,
-        peer: &Introduction,
-        to: &Endpoint,
-    ) -> Result<(), DoctorError> {
+    pub(super) fn connect(&self, probe: &Probe, peer: &Introduction, to: &Endpoint) -> Result<(), ToolError> {
         let options = ConnectOptions::default()
             .path_mtu(self.path_mtu)
             .path(probe.path)
             .timeout(TIMEOUT)
             .retry_cnt(RETRIES);
-        self.qp.connect(&Endpoint { address: peer.address, ..*to }, &options)?;
+        self.resources.qp.connect(&Endpoint { address: peer.address, ..*to }, &options)?;
         self.post_receive()
     }
 
-    fn post_receive(&self) -> Result<(), DoctorError> {
-        let element = [self.region.element(0..self.trips.bytes)];
-        Ok(self.qp.post_recv(&RecvWr { wr_id: 0, elements: &element })?)
+    fn post_receive(&self) -> Result<(), ToolError> {
+        Ok(self.resources.post_receive(0, 0..self.trips.bytes)?)
     }
 
     /// Sends all messages, each when the one before it has come back.
-    pub(super) fn there(&self, probe: &Probe, exchange: &mut Exchange) -> Result<TripReport, DoctorError> {
-        self.travel(probe, exchange, |report, exchange| {
+    pub(super) fn send_all(&self, probe: &Probe, exchange: &mut Exchange) -> Result<TripReport, ToolError> {
+        self.repeat(probe, exchange, |report, exchange| {
             let start = Instant::now();
             self.send(report.done, false)?;
             if let Err(failure) = self.receive(report.done, true, exchange)? {
@@ -89,8 +88,8 @@ impl Traveller {
     }
 
     /// Sends every message back, with other bytes.
-    pub(super) fn back(&self, probe: &Probe, exchange: &mut Exchange) -> Result<TripReport, DoctorError> {
-        self.travel(probe, exchange, |report, exchange| {
+    pub(super) fn return_all(&self, probe: &Probe, exchange: &mut Exchange) -> Result<TripReport, ToolError> {
+        self.repeat(probe, exchange, |report, exchange| {
             if let Err(failure) = self.receive(report.done, false, exchange)? {
                 return Ok(Err(failure));
             }
@@ -99,12 +98,12 @@ impl Traveller {
         })
     }
 
-    fn travel(
+    fn repeat(
         &self,
         probe: &Probe,
         exchange: &mut Exchange,
-        mut once: impl FnMut(&mut TripReport, &mut Exchange) -> Result<Result<(), String>, DoctorError>,
-    ) -> Result<TripReport, DoctorError> {
+        mut once: impl FnMut(&mut TripReport, &mut Exchange) -> Result<Result<(), String>, ToolError>,
+    ) -> Result<TripReport, ToolError> {
         let mut report = TripReport::default();
         probe.log.take();
         exchange.barrier()?;
@@ -118,21 +117,19 @@ impl Traveller {
         report.times_ns.sort_unstable();
         report.longest = probe.log.take().longest;
         report.retransmitted_packets =
-            self.qp.counters().map_or(0, |counters| counters.retransmitted_packets);
+            self.resources.qp.counters().map_or(0, |counters| counters.retransmitted_packets);
         Ok(report)
     }
 
-    fn send(&self, message: u32, is_reply: bool) -> Result<(), DoctorError> {
+    fn send(&self, message: u32, is_reply: bool) -> Result<(), ToolError> {
         let bytes = self.trips.bytes;
-        let written = self.region.write(bytes, &content(message, bytes, is_reply));
-        debug_assert!(written.is_ok(), "messages lie inside the region");
-        let element = [self.region.element(bytes..2 * bytes)];
-        Ok(self.qp.post_send(&SendWr::new(message.into(), SendOp::Send, &element))?)
+        self.resources.put(bytes, &content(message, bytes, is_reply));
+        Ok(self.resources.post(message.into(), SendOp::Send, bytes..2 * bytes)?)
     }
 
     /// Waits until the peer has acknowledged what was sent last.
-    fn sent(&self) -> Result<Result<(), String>, DoctorError> {
-        Ok(self.completion(&self.send_cq, "an acknowledgement", None)?.map(|_| ()))
+    fn sent(&self) -> Result<Result<(), String>, ToolError> {
+        Ok(self.completion(&self.resources.send_cq, "an acknowledgement", None)?.map(|_| ()))
     }
 
     fn receive(
@@ -140,19 +137,15 @@ impl Traveller {
         message: u32,
         is_reply: bool,
         exchange: &mut Exchange,
-    ) -> Result<Result<(), String>, DoctorError> {
-        let wc = match self.completion(&self.recv_cq, "a message", Some(exchange))? {
+    ) -> Result<Result<(), String>, ToolError> {
+        let wc = match self.completion(&self.resources.recv_cq, "a message", Some(exchange))? {
             Ok(wc) => wc,
             Err(failure) => return Ok(Err(failure)),
         };
-        let mut arrived = vec![0; self.trips.bytes];
-        let is_read = self.region.read(0, &mut arrived).is_ok();
-        let is_right = is_read && wc.byte_len as usize == arrived.len();
-        if !is_right || arrived != content(message, self.trips.bytes, is_reply) {
-            return Ok(Err(format!(
-                "message {message} of {} bytes arrived with other content",
-                arrived.len()
-            )));
+        let bytes = self.trips.bytes;
+        let arrived = self.resources.bytes(0, bytes);
+        if wc.byte_len as usize != bytes || arrived != content(message, bytes, is_reply) {
+            return Ok(Err(format!("message {message} of {bytes} bytes arrived with other content")));
         }
         self.post_receive()?;
         Ok(Ok(()))
@@ -164,34 +157,27 @@ impl Traveller {
         cq: &CompletionQueue,
         awaited: &str,
         mut exchange: Option<&mut Exchange>,
-    ) -> Result<Result<Wc, String>, DoctorError> {
+    ) -> Result<Result<Wc, String>, ToolError> {
         let end = Instant::now() + PATIENCE;
         let mut done = [Wc::default(); 1];
         let mut has_ended = false;
         loop {
             match cq.wait(&mut done, Some(Duration::from_millis(20))) {
                 Ok(_) if done[0].status == WcStatus::Success => return Ok(Ok(done[0])),
-                Ok(_) => return Ok(Err(self.reason(&done[0]))),
+                Ok(_) => {
+                    let Wc { status, cause, .. } = self.resources.reason(&done[0]);
+                    return Ok(Err(format!("{} ({cause:?}): {}", status.name(), advice(status, cause))));
+                }
                 Err(WaitError::TimedOut) => {}
                 Err(error) => return Err(error.into()),
             }
             // What the other side sent before it ended has been looked for once more.
             if has_ended || Instant::now() > end {
-                return Ok(Err(format!("waited in vain for {awaited}")));
+                return Ok(Err(format!("{awaited} did not arrive")));
             }
             if let Some(exchange) = &mut exchange {
                 has_ended = exchange.has_input()?;
             }
         }
-    }
-
-    /// Why a work request failed: a flushed one only follows from another.
-    fn reason(&self, failed: &Wc) -> String {
-        let mut wc = *failed;
-        let mut other = [Wc::default(); 1];
-        while wc.status == WcStatus::WrFlushError && matches!(self.send_cq.poll(&mut other), Ok(1)) {
-            wc = other[0];
-        }
-        format!("{} ({:?}): {}", wc.status.name(), wc.cause, advice(wc.status, wc.cause))
     }
 }

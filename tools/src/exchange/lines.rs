@@ -10,51 +10,51 @@ use serde::de::DeserializeOwned;
 use roce::tcp::{Tcp, TcpListening};
 use roce::verbs::Context;
 
-/// The longest line that is read: whatever connects here is not trusted.
+/// The longest line that is read: connections are not trusted.
 const LONGEST_LINE: u64 = 1 << 20;
-/// How long the other side may take for one line.
+/// The time limit for one line.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The same for the first line of a connection.
-const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(3);
+const FIRST_LINE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why the exchange with the other side failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// Nobody answers there.
-    #[error("connecting to {peer}: {source}; is the server running there?")]
+    /// The address does not answer.
+    #[error("connecting to {peer}: {source}; check that the server runs there")]
     Connect {
-        /// Where.
+        /// The address.
         peer: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The port cannot be listened on.
     #[error("listening on {address}: {source}; choose another port")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The connection broke.
-    #[error("exchanging {what} with {peer}: {source}; look there for why it ended")]
+    #[error("exchanging {what} with {peer}: {source}; look there for the reason")]
     Broken {
         /// What was being exchanged.
         what: &'static str,
-        /// With whom.
+        /// The other side.
         peer: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Nothing came for a long time.
+    /// The other side sent nothing within the time limit.
     #[error("{peer} has not sent {what} within {} s; is it busy with another client?", .patience.as_secs())]
     Silent {
         /// What was awaited.
         what: &'static str,
-        /// From whom.
+        /// The other side.
         peer: String,
-        /// For how long.
+        /// The time limit.
         patience: Duration,
     },
     /// The other side closed the connection.
@@ -62,7 +62,7 @@ pub enum ExchangeError {
     Closed {
         /// What was awaited.
         what: &'static str,
-        /// From whom.
+        /// The other side.
         peer: String,
     },
     /// The other side sent something else.
@@ -70,9 +70,9 @@ pub enum ExchangeError {
     Unexpected {
         /// What was awaited.
         what: &'static str,
-        /// From whom.
+        /// The other side.
         peer: String,
-        /// What is wrong with it.
+        /// The cause.
         source: serde_json::Error,
     },
 }
@@ -91,7 +91,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// When nobody listens there.
+    /// When no server listens there.
     pub fn connect(address: impl ToSocketAddrs + std::fmt::Debug) -> Result<Self, ExchangeError> {
         let peer = format!("{address:?}");
         let _connect = tracing::debug_span!("connect", peer).entered();
@@ -103,18 +103,18 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// When nobody listens there.
+    /// When no server listens there.
     pub fn connect_from(context: &Context, peer: SocketAddr) -> Result<Self, ExchangeError> {
         let _connect = tracing::debug_span!("connect", %peer).entered();
         let connected = Tcp::connect(context, peer);
         Self::over(connected.map_err(|source| ExchangeError::Connect { peer: peer.to_string(), source })?)
     }
 
-    /// The same, but only for so long.
+    /// The same with a time limit.
     ///
     /// # Errors
     ///
-    /// When nobody listens there or nobody answers in time; the error says which.
+    /// When no server listens there, or it does not answer in time; the error says which.
     pub fn connect_within(
         context: &Context,
         peer: SocketAddr,
@@ -167,7 +167,7 @@ impl Exchange {
         Ok(Self { reader: BufReader::new(stream), peer, span })
     }
 
-    /// Who is on the other side.
+    /// The name of the other side.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer
@@ -201,15 +201,15 @@ impl Exchange {
         self.receive_line(what, PATIENCE)
     }
 
-    /// Receives the first value of a connection. Whoever is slow with that one is a stranger, as a rule, and
-    /// must not keep others waiting.
+    /// Receives the first value of a connection. The time limit is short: a client that is slow with it is
+    /// probably another program, and other clients wait.
     ///
     /// # Errors
     ///
     /// As [`Self::receive`].
     pub fn receive_first<T: DeserializeOwned>(&mut self, what: &'static str) -> Result<T, ExchangeError> {
-        self.set_patience(what, PATIENCE_WITH_STRANGERS)?;
-        let first = self.receive_line(what, PATIENCE_WITH_STRANGERS)?;
+        self.set_patience(what, FIRST_LINE_PATIENCE)?;
+        let first = self.receive_line(what, FIRST_LINE_PATIENCE)?;
         self.set_patience(what, PATIENCE)?;
         Ok(first)
     }
@@ -254,7 +254,7 @@ impl Exchange {
         self.receive(what)
     }
 
-    /// Waits until both sides are here.
+    /// Waits until both sides have reached this point.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! An exchange of messages over a connection of rdma_cm: what is written at once is one SEND.
+//! An exchange of messages over a connection of rdma_cm: each write is one SEND.
 //!
-//! perftest exchanges its blocks so with `-R`. It has one receive posted at a time, and posts it again before it
+//! perftest uses it for its blocks with `-R`. It has one receive posted at a time, and posts it again before it
 //! answers; so two sides that write in turn never wait for one another.
 
 use std::collections::VecDeque;
@@ -11,20 +11,21 @@ use std::time::{Duration, Instant};
 use roce_packet::mad::RejReason;
 
 use roce::verbs::{
-    Access, CmListener, CompletionQueue, Connection, ConnectionError, ConnectionParameters, Context,
-    MemoryRegion, ProtectionDomain, QpAttr, QpCapabilities, QpState, QpType, QueuePair, QueuePairOptions,
-    RecvWr, SendOp, SendWr, VerbsError, WaitError, Wc, WcOpcode, WcStatus,
+    Access, CmListener, Connection, ConnectionError, ConnectionParameters, Context, QpCapabilities, QpType,
+    QueuePair, SendOp, VerbsError, WaitError, Wc, WcOpcode, WcStatus,
 };
+
+use crate::harness::{CompletionQueues, Requirements, Resources, take};
 
 /// The most bytes of a message: more than any block of perftest has.
 pub const LARGEST_MESSAGE: usize = 256;
 const RECEIVES: usize = 4;
-/// Where messages leave from, behind those that arrive.
+/// The offset of messages that are sent, behind those that arrive.
 const SEND_AT: usize = RECEIVES * LARGEST_MESSAGE;
-/// How long a read waits.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long between two attempts to connect to a port without a listener.
-const AGAIN: Duration = Duration::from_millis(50);
+/// The time limit of a read.
+const READ_TIMEOUT: Duration = Duration::from_millis(50);
+/// The time between two attempts to connect to a port without a listener.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Connects to a port, which may have no listener at first: until `patience` is over it is tried again and again,
 /// each time with a queue pair that `prepare` makes.
@@ -46,7 +47,7 @@ pub fn connect_when_listening(
             Err(ConnectionError::Rejected { reason: RejReason::INVALID_SERVICE_ID, .. })
                 if Instant::now() < end =>
             {
-                std::thread::sleep(AGAIN);
+                std::thread::sleep(RETRY_INTERVAL);
             }
             other => return other,
         }
@@ -55,53 +56,36 @@ pub fn connect_when_listening(
 
 /// One end of a connection that carries messages.
 ///
-/// Reads give [`ErrorKind::WouldBlock`] when nothing has come for 50 ms, and 0 bytes once the connection is over.
+/// Reads give [`ErrorKind::WouldBlock`] when nothing has come for 50 ms, and 0 bytes once the connection has ended.
 #[derive(Debug)]
 pub struct Messages {
     connection: Connection,
-    end: End,
-    /// Receives that hold bytes nobody has read: which, from where, up to where.
+    resources: Resources,
+    /// Receives with unread bytes: the slot, the start and the end of these bytes.
     arrived: VecDeque<(usize, usize, usize)>,
-    over: bool,
+    is_closed: bool,
 }
 
-#[derive(Debug)]
-struct End {
-    qp: QueuePair,
-    cq: CompletionQueue,
-    region: MemoryRegion,
-    _pd: ProtectionDomain,
+fn resources(context: &Context) -> Result<Resources, VerbsError> {
+    let resources = Resources::new(
+        context,
+        &Requirements {
+            qp_type: QpType::Rc,
+            capabilities: QpCapabilities {
+                max_send_wr: 1,
+                max_recv_wr: RECEIVES,
+                ..QpCapabilities::default()
+            },
+            completion_queues: CompletionQueues::Shared,
+            memory: SEND_AT + LARGEST_MESSAGE,
+            access: Access::empty(),
+        },
+    )?;
+    resources.post_receives_early(0, RECEIVES, LARGEST_MESSAGE)?;
+    Ok(resources)
 }
 
-impl End {
-    fn new(context: &Context) -> Result<Self, VerbsError> {
-        let pd = context.alloc_pd()?;
-        let region = pd.allocate(SEND_AT + LARGEST_MESSAGE, Access::LOCAL_WRITE)?;
-        let cq = context.create_cq(RECEIVES + 1, None)?;
-        let capabilities =
-            QpCapabilities { max_send_wr: 1, max_recv_wr: RECEIVES, ..QpCapabilities::default() };
-        let options = QueuePairOptions::new(QpType::Rc, &cq).capabilities(capabilities);
-        let qp = pd.create_qp(&options)?;
-        // From INIT on receives can be posted, so that the peer's first message finds one.
-        qp.modify(&QpAttr {
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::empty()),
-            ..QpAttr::to_state(QpState::Init)
-        })?;
-        let end = Self { qp, cq, region, _pd: pd };
-        (0..RECEIVES).try_for_each(|slot| end.post_receive(slot))?;
-        Ok(end)
-    }
-
-    fn post_receive(&self, slot: usize) -> Result<(), VerbsError> {
-        let at = slot * LARGEST_MESSAGE;
-        let element = self.region.element(at..at + LARGEST_MESSAGE);
-        self.qp.post_recv(&RecvWr { wr_id: slot as u64, elements: &[element] })
-    }
-}
-
-/// What connections of messages are asked for with: nothing but SENDs go over them.
+/// The parameters of connections that carry only SENDs.
 fn messages_only(parameters: &ConnectionParameters) -> ConnectionParameters {
     parameters.clone().responder_resources(0).initiator_depth(0).access(Access::empty())
 }
@@ -121,13 +105,10 @@ impl Messages {
         let mut made = None;
         let connection =
             connect_when_listening(context, server, &messages_only(parameters), patience, &mut || {
-                let end = End::new(context)?;
-                let qp = end.qp.clone();
-                made = Some(end);
-                Ok(qp)
+                Ok(made.insert(resources(context)?).qp.clone())
             })?;
-        let end = made.ok_or(ConnectionError::Disconnected)?;
-        Ok(Self { connection, end, arrived: VecDeque::new(), over: false })
+        let resources = made.ok_or(ConnectionError::Disconnected)?;
+        Ok(Self { connection, resources, arrived: VecDeque::new(), is_closed: false })
     }
 
     /// Takes the next connection of a listener.
@@ -142,13 +123,13 @@ impl Messages {
         timeout: Option<Duration>,
     ) -> Result<Self, ConnectionError> {
         let request = listener.accept(timeout)?;
-        let end = End::new(context)?;
-        let mut connection = request.accept(&end.qp, &messages_only(parameters))?;
+        let resources = resources(context)?;
+        let mut connection = request.accept(&resources.qp, &messages_only(parameters))?;
         connection.established(None)?;
-        Ok(Self { connection, end, arrived: VecDeque::new(), over: false })
+        Ok(Self { connection, resources, arrived: VecDeque::new(), is_closed: false })
     }
 
-    /// Ends the connection in good order; the other end reads 0 bytes from now on.
+    /// Disconnects; the other end reads 0 bytes from now on.
     pub fn disconnect(&mut self) {
         // It may have ended it already.
         let _ = self.connection.disconnect();
@@ -156,19 +137,17 @@ impl Messages {
 
     /// Takes in one completion, if there is one in time. Returns it if it is a send's.
     fn completion(&mut self, timeout: Duration) -> io::Result<Option<Wc>> {
-        let mut done = [Wc::default()];
-        match self.end.cq.wait(&mut done, Some(timeout)) {
-            Ok(_) => {}
+        let wc = match self.resources.wait(timeout) {
+            Ok(wc) => wc,
             Err(WaitError::TimedOut) => return Err(ErrorKind::WouldBlock.into()),
             Err(error) => return Err(io::Error::other(error)),
-        }
-        let wc = done[0];
+        };
         if wc.status == WcStatus::WrFlushError {
-            self.over = true;
+            self.is_closed = true;
             return Ok(None);
         }
         if wc.status != WcStatus::Success {
-            self.over = true;
+            self.is_closed = true;
             return Err(io::Error::other(format!("a message ended with {}", wc.status.name())));
         }
         if wc.opcode != WcOpcode::Recv {
@@ -182,38 +161,40 @@ impl Messages {
 
 impl Read for Messages {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        while self.arrived.is_empty() && !self.over {
-            self.completion(LOOK)?;
+        while self.arrived.is_empty() && !self.is_closed {
+            self.completion(READ_TIMEOUT)?;
         }
         let Some((slot, from, to)) = self.arrived.pop_front() else { return Ok(0) };
         let count = room.len().min(to - from);
-        self.end.region.read(from, &mut room[..count]).map_err(io::Error::other)?;
+        take(&self.resources.region, from, &mut room[..count]);
         if from + count < to {
             self.arrived.push_front((slot, from + count, to));
-        } else if !self.over {
-            self.end.post_receive(slot).map_err(io::Error::other)?;
+        } else if !self.is_closed {
+            let at = slot * LARGEST_MESSAGE;
+            let posted = self.resources.post_receive(slot as u64, at..at + LARGEST_MESSAGE);
+            posted.map_err(io::Error::other)?;
         }
         Ok(count)
     }
 }
 
 impl Write for Messages {
-    /// Returns when the other side has the message, or never will. Who answers has it: the connection may end before
-    /// a lost acknowledgement is repeated.
+    /// Returns when the other side has the message, or cannot receive it any more. An answer proves that it has the
+    /// message: the connection may end before a lost acknowledgement is repeated.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let bytes = bytes.get(..LARGEST_MESSAGE).unwrap_or(bytes);
-        self.end.region.write(SEND_AT, bytes).map_err(io::Error::other)?;
-        let elements = [self.end.region.element(SEND_AT..SEND_AT + bytes.len())];
-        self.end.qp.post_send(&SendWr::new(u64::MAX, SendOp::Send, &elements)).map_err(io::Error::other)?;
+        self.resources.put(SEND_AT, bytes);
+        let posted = self.resources.post(u64::MAX, SendOp::Send, SEND_AT..SEND_AT + bytes.len());
+        posted.map_err(io::Error::other)?;
         let before = self.arrived.len();
         loop {
-            let completion = self.completion(LOOK);
-            if self.over && self.arrived.len() > before {
+            let completion = self.completion(READ_TIMEOUT);
+            if self.is_closed && self.arrived.len() > before {
                 return Ok(bytes.len());
             }
             match completion {
                 Ok(Some(_)) => return Ok(bytes.len()),
-                Ok(None) if self.over => return Err(ErrorKind::BrokenPipe.into()),
+                Ok(None) if self.is_closed => return Err(ErrorKind::BrokenPipe.into()),
                 Ok(None) => {}
                 // The retry count of the queue pair bounds this.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}

@@ -1,4 +1,4 @@
-//! How the two ends of a tool meet: one JSON value a line over TCP for our own tools, the blocks of perftest for
+//! The exchanges between the two sides of a tool: one JSON value a line over TCP for our own tools, the blocks of perftest for
 //! `roce perf`, and messages over a connection of rdma_cm.
 
 mod lines;

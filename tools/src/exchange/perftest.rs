@@ -1,9 +1,9 @@
-//! What the perftest programs (`ib_write_bw` and its siblings) tell each other over TCP, or with `-R` over a connection
-//! of rdma_cm of its own.
+//! The blocks that the perftest programs (`ib_write_bw` and so on) exchange over TCP, or with `-R` over a separate
+//! connection of rdma_cm.
 //!
 //! Everything is exchanged in blocks of a fixed size: the client writes and then reads, the server reads and
 //! then writes. Which blocks there are depends on the test and has changed between releases, so every block is
-//! logged with its name and bytes (`ROCE_LOG=roce::tcp::perftest=debug`). Source: the behaviour of releases 6.06
+//! logged with its name and bytes (`ROCE_LOG=roce_tools::exchange::perftest=debug`). Source: the behaviour of releases 6.06
 //! and 6.24 of the programs.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 use roce_packet::{Gid, PathMtu, Psn, Qpn};
 use tracing::debug;
 
+use crate::harness::Role;
+
 /// The release that we announce: since 6.28 the programs want to exchange a structure of a C compiler.
 const VERSION: &[u8] = b"6.20";
 /// What follows the NUL of the version: the programs stop reading there, and pad with zeros.
-const OURSELVES: &[u8] = b"roce 1";
+const OUR_MARK: &[u8] = b"roce 1";
 /// Bytes of the version block.
 const VERSION_LEN: usize = 16;
 /// The oldest release that speaks this exchange.
@@ -24,22 +26,13 @@ const OLDEST: f64 = 5.70;
 const WIDE_ITERATIONS: f64 = 5.33;
 /// Bytes of a block of keys with a GID.
 const KEYS_LEN: usize = 108;
-/// What the colons of such a block part: five numbers, an address, the GID, a shared receive queue, and nothing.
+/// The fields between the colons of such a block: five numbers, an address, the GID, a shared receive queue, and nothing.
 const KEYS_PARTS: usize = 6 + 16 + 2;
 /// Bytes of a block of keys without one.
 const KEYS_LEN_WITHOUT_GID: usize = 59;
 /// Bytes of a block of keys over rdma_cm: five numbers of 4 bytes, 4 of padding, the address, the GID, a shared
 /// receive queue, the index of the GID.
 const KEYS_LEN_AS_STRUCTURE: usize = 5 * 4 + 4 + 8 + 16 + 2 * 4;
-
-/// Which side: who writes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Connects, and writes first.
-    Client,
-    /// Listens.
-    Server,
-}
 
 /// Where the other side finds one queue pair and its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +47,7 @@ pub struct Keys {
     pub rkey: u32,
     /// First address of its memory.
     pub vaddr: u64,
-    /// Where it is.
+    /// Its GID.
     pub gid: Gid,
 }
 
@@ -133,7 +126,7 @@ impl Keys {
     }
 }
 
-/// What one side measured, as it tells the other.
+/// The figures that one side sends to the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
     /// Bytes of a message.
@@ -159,7 +152,7 @@ pub struct Agreement {
     pub mtu: PathMtu,
     /// The release that the other side announced.
     pub version: f64,
-    /// Whether the other side is one of us, so that contents can be checked.
+    /// Whether the other side is this program, so that contents can be checked.
     pub is_ours: bool,
 }
 
@@ -188,17 +181,17 @@ impl<S: Read + Write> Link<S> {
         Self { structures: true, ..self }
     }
 
-    /// What the exchange goes over.
+    /// The stream of the exchange.
     pub fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
 
-    /// Which side this is.
+    /// The role of this side.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Exchanges one block. While nothing comes `alive` is asked whether there are other signs of life.
+    /// Exchanges one block. While nothing arrives, `alive` says whether there are other signs of life.
     ///
     /// # Errors
     ///
@@ -260,25 +253,25 @@ impl<S: Read + Write> Link<S> {
     ///
     /// As [`Self::swap`]; or the other side announces something else, or too old a release.
     pub fn agree(&mut self, mtu: PathMtu) -> io::Result<Agreement> {
-        let dead = &mut || false;
+        let no_other_signs = &mut || false;
         let mut ours = [0; VERSION_LEN];
         ours[..VERSION.len()].copy_from_slice(VERSION);
-        ours[VERSION.len() + 1..][..OURSELVES.len()].copy_from_slice(OURSELVES);
-        let theirs = self.swap("version", &ours, dead)?;
+        ours[VERSION.len() + 1..][..OUR_MARK.len()].copy_from_slice(OUR_MARK);
+        let theirs = self.swap("version", &ours, no_other_signs)?;
         let (version, rest) = theirs.split_at(theirs.iter().position(|byte| *byte == 0).unwrap_or(0));
         let version = std::str::from_utf8(version).ok().and_then(|text| text.parse::<f64>().ok());
         let Some(version) = version.filter(|version| version.is_finite()) else {
-            return Err(invalid(format!("\"{}\" is no release of perftest", theirs.escape_ascii())));
+            return Err(invalid(format!("\"{}\" is not a release of perftest", theirs.escape_ascii())));
         };
         if version < OLDEST {
             return Err(invalid(format!("release {version} of perftest is too old; install 5.70 or newer")));
         }
         self.version = version;
-        let is_ours = rest.get(1..).is_some_and(|rest| rest.starts_with(OURSELVES));
+        let is_ours = rest.get(1..).is_some_and(|rest| rest.starts_with(OUR_MARK));
         let cycle = self.larger("cycle buffer", 4096)?;
         let cache_line = self.larger("cache line", 64)?;
-        let code = self.swap("path MTU", &[b'0' + mtu.code(), 0], dead)?;
-        // What is no code leaves ours, as it does there.
+        let code = self.swap("path MTU", &[b'0' + mtu.code(), 0], no_other_signs)?;
+        // An unknown code leaves the own path MTU, as in the programs.
         let theirs = PathMtu::from_code(code[0].wrapping_sub(b'0')).unwrap_or(mtu);
         let mtu = if theirs.bytes() < mtu.bytes() { theirs } else { mtu };
         Ok(Agreement { cycle, cache_line, mtu, version, is_ours })
@@ -288,7 +281,9 @@ impl<S: Read + Write> Link<S> {
         let theirs = u32::from_be_bytes(self.swap(what, &ours.to_be_bytes(), &mut || false)?);
         let most = 1 << 20;
         if theirs > most || !theirs.is_power_of_two() {
-            return Err(invalid(format!("{theirs} is no {what}: a power of two up to {most} is expected")));
+            return Err(invalid(format!(
+                "{theirs} is not a valid {what}: a power of two up to {most} is expected"
+            )));
         }
         Ok(theirs.max(ours) as usize)
     }
@@ -315,14 +310,14 @@ impl<S: Read + Write> Link<S> {
         Keys::from_wire(&theirs).ok_or_else(|| no_keys(&theirs))
     }
 
-    /// Exchanges the block after which both sides leave.
+    /// Exchanges the block after which both sides exit.
     ///
     /// # Errors
     ///
     /// As [`Self::keys`].
-    pub fn farewell(&mut self, what: &str, ours: Keys, alive: &mut dyn FnMut() -> bool) -> io::Result<()> {
+    pub fn final_keys(&mut self, what: &str, ours: Keys, alive: &mut dyn FnMut() -> bool) -> io::Result<()> {
         match self.keys(what, ours, alive) {
-            // The client has said all it had to say. It leaves as soon as it has our block, over rdma_cm maybe
+            // The client has sent everything. It exits as soon as it has our block, over rdma_cm maybe
             // before its acknowledgement has arrived here.
             Err(error) if self.role == Role::Server && error.kind() == ErrorKind::BrokenPipe => Ok(()),
             other => other.map(drop),
@@ -335,21 +330,22 @@ impl<S: Read + Write> Link<S> {
     ///
     /// As [`Self::swap`].
     pub fn report(&mut self, ours: &Report) -> io::Result<Report> {
-        let dead = &mut || false;
-        let size = u64::from_be_bytes(self.swap("size", &ours.size.to_be_bytes(), dead)?);
+        let no_other_signs = &mut || false;
+        let size = u64::from_be_bytes(self.swap("size", &ours.size.to_be_bytes(), no_other_signs)?);
         let iterations = if self.version >= WIDE_ITERATIONS {
-            u64::from_be_bytes(self.swap("iterations", &ours.iterations.to_be_bytes(), dead)?)
+            u64::from_be_bytes(self.swap("iterations", &ours.iterations.to_be_bytes(), no_other_signs)?)
         } else {
             let iterations = u32::try_from(ours.iterations).unwrap_or(u32::MAX);
-            u32::from_be_bytes(self.swap("iterations", &iterations.to_be_bytes(), dead)?).into()
+            u32::from_be_bytes(self.swap("iterations", &iterations.to_be_bytes(), no_other_signs)?).into()
         };
-        let mut number = |what, ours: f64| self.swap(what, &ours.to_be_bytes(), dead).map(f64::from_be_bytes);
+        let mut number =
+            |what, ours: f64| self.swap(what, &ours.to_be_bytes(), no_other_signs).map(f64::from_be_bytes);
         let (peak, average) = (number("peak", ours.peak)?, number("average", ours.average)?);
         Ok(Report { size, iterations, peak, average, rate: number("message rate", ours.rate)? })
     }
 }
 
-/// What [`Link::keys`] is called with the first time.
+/// The name of the first keys that [`Link::keys`] exchanges.
 pub const FIRST_KEYS: &str = "keys";
 
 fn is_early(error: &io::Error) -> bool {
@@ -357,7 +353,7 @@ fn is_early(error: &io::Error) -> bool {
 }
 
 fn no_keys(block: &[u8]) -> io::Error {
-    invalid(format!("\"{}\" holds no keys of perftest", block.escape_ascii()))
+    invalid(format!("\"{}\" does not hold the keys of perftest", block.escape_ascii()))
 }
 
 fn invalid(text: String) -> io::Error {
@@ -420,11 +416,11 @@ mod tests {
         let leaving = || Leaving(keys().to_wire().into_iter().collect());
         let patience = Duration::from_millis(20);
         let mut server = Link::new(leaving(), Role::Server, patience);
-        assert!(server.farewell("the end", keys(), &mut || false).is_ok());
+        assert!(server.final_keys("the end", keys(), &mut || false).is_ok());
         let mut server = Link::new(Leaving(VecDeque::new()), Role::Server, patience);
-        assert!(server.farewell("the end", keys(), &mut || false).is_err());
+        assert!(server.final_keys("the end", keys(), &mut || false).is_err());
         let mut client = Link::new(leaving(), Role::Client, patience);
-        assert!(client.farewell("the end", keys(), &mut || false).is_err());
+        assert!(client.final_keys("the end", keys(), &mut || false).is_err());
     }
 
     #[test]
@@ -487,13 +483,13 @@ mod tests {
     }
 
     #[test]
-    fn strangers_and_old_releases_are_refused_in_words() {
+    fn strangers_and_old_releases_are_refused_with_a_reason() {
         for (bytes, part) in [
-            (&b"GET / HTTP/1.1\r\n\r\n"[..], "no release of perftest"),
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], "not a release of perftest"),
             (b"5.10\0\0\0\0\0\0\0\0\0\0\0\0", "too old"),
-            (b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\x00\x00\x00\x00", "no cycle buffer"),
+            (b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\x00\x00\x00\x00", "not a valid cycle buffer"),
             (b"6.06", "closed the connection"),
-            (b"nan\0\0\0\0\0\0\0\0\0\0\0\0\0", "no release"),
+            (b"nan\0\0\0\0\0\0\0\0\0\0\0\0\0", "not a release"),
         ] {
             let error = link(bytes).agree(PathMtu::Mtu1024).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");

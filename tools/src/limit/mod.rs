@@ -1,5 +1,5 @@
-//! What a device can do without any protocol: frames that look like those of a transfer, sent as fast as they
-//! go, and one there and back. Every other speed can be stated as a share of it, measured in the same run.
+//! The speed of a device without a protocol: frames that look like those of a transfer, sent as fast as possible,
+//! and round trips of one frame. Every other speed can be stated as a share of this one, measured in the same run.
 //!
 //! The frames are WRITEs with a right ICRC, built once; for each one the bytes are copied into the device's slot
 //! and a number is put in, as an engine would copy them out of memory. The other side looks at the number in
@@ -15,8 +15,6 @@ use serde::{Deserialize, Serialize};
 
 pub use run::{client, serve};
 
-use crate::exchange::ExchangeError;
-
 /// What is measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -26,7 +24,7 @@ pub struct Plan {
     pub frames: u64,
     /// Round trips of the smallest size.
     pub round_trips: u64,
-    /// Frames under way at once.
+    /// Outstanding frames.
     pub window: u64,
     /// Whether kernel TCP between the same two addresses is measured too.
     pub tcp: bool,
@@ -39,7 +37,7 @@ pub struct Row {
     pub size: usize,
     /// Bytes of a frame from BTH to ICRC.
     pub datagram_bytes: usize,
-    /// Frames that were sent and that arrived.
+    /// Frames that were sent.
     pub sent: u64,
     /// Frames that arrived.
     pub arrived: u64,
@@ -69,56 +67,18 @@ pub struct Outcome {
     pub kinds: [String; 2],
     /// One way, by size.
     pub rows: Vec<Row>,
-    /// There and back.
+    /// Round trips.
     pub latency: Option<Latency>,
     /// Kernel TCP, one way: 10^9 bits a second with 64 KiB writes.
     pub tcp_gigabits_per_s: Option<f64>,
-    /// Kernel TCP, there and back, 8 bytes.
+    /// Kernel TCP, round trips of 8 bytes.
     pub tcp_latency: Option<Latency>,
 }
 
-/// What each side says about itself.
+/// The description that each side sends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Introduction {
     kind: String,
     address: IpAddr,
     max_payload: usize,
-}
-
-/// Why the limit could not be measured.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LimitError {
-    /// The exchange with the other side.
-    #[error(transparent)]
-    Exchange(#[from] ExchangeError),
-    /// The device or TCP.
-    #[error("{what}: {error}")]
-    Io {
-        /// What failed.
-        what: &'static str,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// The plan is impossible.
-    #[error("{0}")]
-    Plan(String),
-    /// Nothing arrives.
-    #[error(
-        "nothing came back on {sent} frames within {} s; see with tcpdump on both sides \
-         whether frames get through at all",
-        run::PATIENCE.as_secs()
-    )]
-    Silence {
-        /// Frames sent.
-        sent: u64,
-    },
-    /// The devices have no addresses of one kind.
-    #[error("this device has {own}, the other side {peer}: both need addresses of the same IP version")]
-    Family {
-        /// Ours.
-        own: String,
-        /// The other side's.
-        peer: IpAddr,
-    },
 }

@@ -8,19 +8,21 @@ use roce_packet::{Encapsulation, Path, Qpn, flow};
 use roce_transport::Transmit;
 
 use super::frames::{MIN_PAYLOAD, OVERHEAD, Purpose, read, set_number, template};
-use super::{Introduction, Latency, LimitError, Outcome, Plan, Row, tcp};
+use super::{Introduction, Latency, Outcome, Plan, Row, tcp};
 use crate::exchange::Exchange;
+use crate::harness::ToolError;
+use crate::harness::statistics::{gigabits_per_s, percentile};
 use roce_device::Clock;
 use roce_device::Device;
 
-/// How long nothing may arrive.
+/// The time limit for a frame of the other side.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
-/// Frames that one credit stands for.
+/// Frames for each credit.
 const CREDIT_EVERY: u64 = 16;
-/// After so long without a credit, what is under way is taken for lost.
+/// The time without a credit after which outstanding frames count as lost.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
-/// A device and the way to the other one.
+/// A device and the path to the other one.
 struct End<'a> {
     device: &'a mut dyn Device,
     path: Path,
@@ -32,11 +34,11 @@ struct End<'a> {
 /// # Errors
 ///
 /// The other side is gone, nothing arrives, or the device failed.
-pub fn client(device: &mut dyn Device, exchange: Exchange, plan: &Plan) -> Result<Outcome, LimitError> {
+pub fn client(device: &mut dyn Device, exchange: Exchange, plan: &Plan) -> Result<Outcome, ToolError> {
     let mut exchange = exchange;
     exchange.send("the plan", plan)?;
     let (mut end, peer) = introduce(device, &mut exchange, plan)?;
-    // What comes before the first frame, such as ARP or a link that is just coming up, is no part of a measurement.
+    // What comes before the first frame, such as ARP or a link that is just coming up, is not part of a measurement.
     ping(&mut end, &mut exchange, 1)?;
     let mut rows = Vec::new();
     for size in &plan.sizes {
@@ -64,7 +66,7 @@ pub fn client(device: &mut dyn Device, exchange: Exchange, plan: &Plan) -> Resul
 /// # Errors
 ///
 /// As [`client`].
-pub fn serve(device: &mut dyn Device, exchange: Exchange) -> Result<Plan, LimitError> {
+pub fn serve(device: &mut dyn Device, exchange: Exchange) -> Result<Plan, ToolError> {
     let mut exchange = exchange;
     let plan: Plan = exchange.receive_first("the plan")?;
     let (mut end, peer) = introduce(device, &mut exchange, &plan)?;
@@ -81,10 +83,10 @@ pub fn serve(device: &mut dyn Device, exchange: Exchange) -> Result<Plan, LimitE
     Ok(plan)
 }
 
-/// Kernel TCP takes addresses of the kernel's.
-fn check_kernel_has(device: &mut dyn Device) -> Result<(), LimitError> {
+/// Kernel TCP needs an address of the kernel.
+fn check_kernel_has(device: &mut dyn Device) -> Result<(), ToolError> {
     match device.host_tcp() {
-        Some(_) => Err(LimitError::Plan(
+        Some(_) => Err(ToolError::Plan(
             "the addresses of this device are not the kernel's, so kernel TCP cannot be measured between them; leave \
              --tcp out, and measure it on the interface below with --device udp:ADDRESS"
                 .into(),
@@ -97,7 +99,7 @@ fn introduce<'a>(
     device: &'a mut dyn Device,
     exchange: &mut Exchange,
     plan: &Plan,
-) -> Result<(End<'a>, Introduction), LimitError> {
+) -> Result<(End<'a>, Introduction), ToolError> {
     if plan.tcp {
         check_kernel_has(device)?;
     }
@@ -110,20 +112,22 @@ fn introduce<'a>(
             .addresses()
             .first()
             .copied()
-            .ok_or_else(|| LimitError::Plan("the device has no address".into()))?,
+            .ok_or_else(|| ToolError::Plan("the device has no address".into()))?,
         max_payload: room.saturating_sub(OVERHEAD),
     };
     let peer: Introduction = exchange.swap("the introduction", &own)?;
     let largest = own.max_payload.min(peer.max_payload);
     if let Some(size) = plan.sizes.iter().find(|size| !(MIN_PAYLOAD..=largest).contains(size)) {
-        return Err(LimitError::Plan(format!(
+        return Err(ToolError::Plan(format!(
             "frames with {size} bytes of payload: choose {MIN_PAYLOAD} to {largest}, which is what both links carry"
         )));
     }
     let same_version = |address: &&IpAddr| address.is_ipv4() == peer.address.is_ipv4();
     let Some(source) = device.addresses().iter().find(same_version).copied() else {
-        let own = own.address.to_string();
-        return Err(LimitError::Family { own, peer: peer.address });
+        return Err(ToolError::Plan(format!(
+            "this device has the address {} and the other side {}; choose devices with addresses of one IP version",
+            own.address, peer.address
+        )));
     };
     let mut path = Path {
         encapsulation: Encapsulation::RoceV2,
@@ -137,7 +141,7 @@ fn introduce<'a>(
     };
     let wanted = flow::flow_label_to_port(flow::qp_pair_flow_label(Qpn::new(1), Qpn::new(2)));
     path.source_port =
-        device.bind_source_port(&path, wanted).map_err(|error| LimitError::Io { what: "the path", error })?;
+        device.bind_source_port(&path, wanted).map_err(|error| ToolError::Io { what: "the path", error })?;
     Ok((End { device, path, clock: Clock::start() }, peer))
 }
 
@@ -154,13 +158,13 @@ impl End<'_> {
         true
     }
 
-    fn flush(&mut self) -> Result<(), LimitError> {
+    fn flush(&mut self) -> Result<(), ToolError> {
         let now = self.clock.now();
-        self.device.flush(now).map_err(|error| LimitError::Io { what: "sending", error })
+        self.device.flush(now).map_err(|error| ToolError::Io { what: "sending", error })
     }
 
-    /// Receives one burst: what each frame is for and its number.
-    fn receive(&mut self, mut sink: impl FnMut(Purpose, u64)) -> Result<usize, LimitError> {
+    /// Receives one burst: the purpose and the number of each frame.
+    fn receive(&mut self, mut sink: impl FnMut(Purpose, u64)) -> Result<usize, ToolError> {
         let now = self.clock.now();
         let source = self.path.destination;
         let mut take = |received: &roce_transport::Received<'_>| {
@@ -172,12 +176,17 @@ impl End<'_> {
         };
         self.device
             .receive(now, &mut take)
-            .map_err(|error: io::Error| LimitError::Io { what: "receiving", error })
+            .map_err(|error: io::Error| ToolError::Io { what: "receiving", error })
     }
 }
 
-/// Many frames one way, never more than the window without a credit.
-fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -> Result<Row, LimitError> {
+fn silence(sent: u64) -> ToolError {
+    let progress = format!("{sent} frames sent; see with tcpdump on both sides whether frames arrive");
+    ToolError::Stalled { progress, patience: PATIENCE, is_reliable: true }
+}
+
+/// Sends many frames one way, at most the window without a credit.
+fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -> Result<Row, ToolError> {
     let frame = template(&end.path, Purpose::Data, size);
     exchange.barrier()?;
     let start = StdInstant::now();
@@ -198,7 +207,7 @@ fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -
             last_credit = StdInstant::now();
         } else if last_credit.elapsed() > LOST_AFTER {
             if settled == 0 && start.elapsed() > PATIENCE {
-                return Err(LimitError::Silence { sent });
+                return Err(silence(sent));
             }
             if sent == plan.frames {
                 break;
@@ -210,26 +219,25 @@ fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -
         }
     }
     let elapsed_s = start.elapsed().as_secs_f64();
-    // How many really came.
+    // The number of frames that arrived.
     exchange.send("the end of the frames", &sent)?;
     let arrived: u64 = exchange.receive("the number of frames that arrived")?;
-    let bits = arrived as f64 * size as f64 * 8.0;
     Ok(Row {
         size,
         datagram_bytes: frame.len(),
         sent,
         arrived,
         elapsed_s,
-        gigabits_per_s: bits / elapsed_s / 1e9,
+        gigabits_per_s: gigabits_per_s(arrived as f64 * size as f64, elapsed_s),
         frames_per_s: arrived as f64 / elapsed_s,
     })
 }
 
 /// The other side of [`blast`].
-fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), LimitError> {
+fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
     let credit = template(&end.path, Purpose::Credit, MIN_PAYLOAD);
     exchange.barrier()?;
-    let (mut arrived, mut next, mut told) = (0, 0, 0);
+    let (mut arrived, mut next, mut credited) = (0, 0, 0);
     let mut idle = 0_u32;
     loop {
         let count = end.receive(|purpose, number| {
@@ -238,9 +246,9 @@ fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), LimitError> 
                 next = next.max(number + 1);
             }
         })?;
-        let is_owed = next - told >= CREDIT_EVERY || count == 0 && next > told;
+        let is_owed = next - credited >= CREDIT_EVERY || count == 0 && next > credited;
         if is_owed && end.send(&credit, next) {
-            told = next;
+            credited = next;
         }
         // Also where nothing is owed: a device with a host of its own has answers to send, for example to ARP.
         if is_owed || count == 0 {
@@ -256,8 +264,8 @@ fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), LimitError> 
     }
 }
 
-/// One frame there and back so often; until the first one is back, any number more.
-fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<Latency, LimitError> {
+/// Measures round trips of one frame, and repeats the first until it succeeds.
+fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<Latency, ToolError> {
     let frame = template(&end.path, Purpose::Ping, MIN_PAYLOAD);
     exchange.barrier()?;
     let begin = StdInstant::now();
@@ -274,7 +282,7 @@ fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<
         if is_back {
             times.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
         } else if times.is_empty() && begin.elapsed() > PATIENCE {
-            return Err(LimitError::Silence { sent: number + 1 });
+            return Err(silence(number + 1));
         }
         number += 1;
     }
@@ -285,11 +293,11 @@ fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<
 /// Least, median and 99th percentile of a set of times, which may not be empty.
 pub(super) fn latency(times: &mut [f64]) -> Latency {
     times.sort_by(f64::total_cmp);
-    let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(f64::NAN);
+    let at = |share: f64| percentile(times, share).unwrap_or(f64::NAN);
     Latency { least_us: at(0.0), median_us: at(0.5), p99_us: at(0.99) }
 }
 
-fn answer(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), LimitError> {
+fn answer(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
     let frame = template(&end.path, Purpose::Pong, MIN_PAYLOAD);
     exchange.barrier()?;
     let mut idle = 0_u32;

@@ -1,4 +1,4 @@
-//! Kernel TCP between the same two addresses, as another yardstick.
+//! Kernel TCP between the same two addresses, for comparison.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -6,26 +6,28 @@ use std::time::Instant;
 
 use socket2::{Domain, Socket, Type};
 
+use super::Latency;
 use super::run::{PATIENCE, latency};
-use super::{Latency, LimitError};
 use crate::exchange::Exchange;
+use crate::harness::statistics::gigabits_per_s;
+use crate::harness::{ToolError, spin};
 
 /// Bytes of one write.
 const WRITE: usize = 64 << 10;
 /// Bytes one way.
 const TOTAL: usize = 1 << 30;
 
-fn failed(error: std::io::Error) -> LimitError {
-    LimitError::Io { what: "kernel TCP", error }
+fn failed(error: std::io::Error) -> ToolError {
+    ToolError::Io { what: "kernel TCP", error }
 }
 
-/// Sends [`TOTAL`] bytes, then 8 bytes there and back.
+/// Sends [`TOTAL`] bytes, then 8 bytes in round trips.
 pub(super) fn client(
     exchange: &mut Exchange,
     own: IpAddr,
     server: IpAddr,
     round_trips: u64,
-) -> Result<(f64, Option<Latency>), LimitError> {
+) -> Result<(f64, Option<Latency>), ToolError> {
     let port: u16 = exchange.receive("the port of the TCP measurement")?;
     let mut stream = connect(own, SocketAddr::new(server, port)).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
@@ -37,7 +39,7 @@ pub(super) fn client(
     }
     let mut done = [0; 8];
     stream.read_exact(&mut done).map_err(failed)?;
-    let gigabits = TOTAL as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9;
+    let gigabits = gigabits_per_s(TOTAL as f64, start.elapsed().as_secs_f64());
     // Without blocking, as the device is measured.
     stream.set_nonblocking(true).map_err(failed)?;
     let mut times = Vec::with_capacity(round_trips as usize);
@@ -50,7 +52,7 @@ pub(super) fn client(
     Ok((gigabits, (!times.is_empty()).then(|| latency(&mut times))))
 }
 
-/// Connects from the address of the device, so that both measurements take the same way.
+/// Connects from the address of the device, so that both measurements take the same route.
 fn connect(own: IpAddr, server: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(own, 0).into())?;
@@ -58,13 +60,13 @@ fn connect(own: IpAddr, server: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-pub(super) fn serve(exchange: &mut Exchange, own: IpAddr, peer: IpAddr) -> Result<(), LimitError> {
+pub(super) fn serve(exchange: &mut Exchange, own: IpAddr, peer: IpAddr) -> Result<(), ToolError> {
     let listener = TcpListener::bind(SocketAddr::new(own, 0)).map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
     exchange.send("the port of the TCP measurement", &port)?;
     let (mut stream, from) = listener.accept().map_err(failed)?;
     if from.ip() != peer {
-        return Err(LimitError::Plan(format!("{from} connected instead of {peer}")));
+        return Err(ToolError::Plan(format!("{from} connected instead of {peer}")));
     }
     stream.set_nodelay(true).map_err(failed)?;
     let mut bytes = vec![0; 4 * WRITE];
@@ -89,16 +91,16 @@ pub(super) fn serve(exchange: &mut Exchange, own: IpAddr, peer: IpAddr) -> Resul
 }
 
 /// Reads a whole message without sleeping.
-fn spin_read(stream: &mut TcpStream, message: &mut [u8]) -> Result<(), LimitError> {
-    let start = Instant::now();
+fn spin_read(stream: &mut TcpStream, message: &mut [u8]) -> Result<(), ToolError> {
     let mut filled = 0;
-    while filled < message.len() {
-        match stream.read(&mut message[filled..]) {
-            Ok(0) => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && start.elapsed() < PATIENCE => {}
-            Err(error) => return Err(failed(error)),
+    let read = spin(PATIENCE, || match stream.read(&mut message[filled..]) {
+        Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        Ok(count) => {
+            filled += count;
+            Ok((filled == message.len()).then_some(()))
         }
-    }
-    Ok(())
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    });
+    read.map_err(failed)?.ok_or_else(|| failed(std::io::ErrorKind::TimedOut.into()))
 }

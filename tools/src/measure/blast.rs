@@ -1,19 +1,19 @@
-//! Blast: many messages one way, a fixed number of them under way at once.
+//! Blast: many messages one way, with a fixed number of outstanding messages.
 
 use std::time::{Duration, Instant};
 
-use roce_packet::ImmDt;
-use roce_transport::{Payload, SendOp, SendWr, Sge, Wc};
+use roce_transport::{Payload, SendWr, Sge, Wc};
 
-use super::session::{PerfError, Session};
+use super::session::Session;
 use super::work::{InlineBytes, content, send_wr};
 use super::{Completion, Op, Post, Row, Side};
+use crate::harness::{ToolError, check_length, check_order};
 
 /// Completions that are fetched at once.
 const BATCH: usize = 64;
 
 /// The client: sends everything and waits until all of it is acknowledged.
-pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, PerfError> {
+pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, ToolError> {
     let plan = &session.plan;
     let (buffers, iterations) = (plan.buffers as u64, plan.iterations);
     let reading = plan.op == Op::Read;
@@ -31,15 +31,15 @@ pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, PerfErro
     };
     let measurement = session.measure();
     let started = Instant::now();
-    let mut done = [Wc::default(); BATCH];
+    let mut completions = [Wc::default(); BATCH];
     while sender.completed < iterations {
         sender.post(session)?;
-        let count = session.completions(&session.send_cq, &mut done, "the peer to acknowledge messages")?;
-        for wc in &done[..count] {
+        let count = session.sends(&mut completions)?;
+        for wc in &completions[..count] {
             if reading {
                 sender.check_read(session, wc)?;
             }
-            // Requests complete in order, so a signaled one speaks for those before it.
+            // Requests complete in order, so the completion of a signaled request covers those before it.
             sender.completed = wc.wr_id + 1;
         }
     }
@@ -62,8 +62,8 @@ struct Sender {
 }
 
 impl Sender {
-    /// Posts as much as there are free buffers.
-    fn post(&mut self, session: &Session) -> Result<(), PerfError> {
+    /// Posts a message for each free buffer.
+    fn post(&mut self, session: &Session) -> Result<(), ToolError> {
         let plan = &session.plan;
         let buffers = plan.buffers as u64;
         let end = plan.iterations.min(self.completed + buffers);
@@ -82,12 +82,12 @@ impl Sender {
         match plan.post {
             Post::Single => {
                 for request in requests {
-                    session.qp.post_send(&request)?;
+                    session.resources.qp.post_send(&request)?;
                 }
             }
             Post::List => {
                 let list: Vec<SendWr<'_>> = requests.collect();
-                session.qp.post_send_list(&list)?;
+                session.resources.qp.post_send_list(&list)?;
             }
         }
         self.posted = end;
@@ -97,16 +97,7 @@ impl Sender {
     fn request(&self, session: &Session, number: u64) -> SendWr<'_> {
         let plan = &session.plan;
         let slot = number % plan.buffers as u64;
-        let (remote_addr, rkey) = (session.remote(slot), session.remote_rkey);
-        let op = match plan.op {
-            Op::Send => SendOp::Send,
-            Op::Write => SendOp::Write { remote_addr, rkey },
-            Op::WriteImm => {
-                let imm = ImmDt((number as u32).to_be_bytes());
-                SendOp::WriteWithImm { remote_addr, rkey, imm }
-            }
-            Op::Read => SendOp::Read { remote_addr, rkey },
-        };
+        let op = session.operation(slot, number);
         let payload = match &self.inline {
             Some(inline) => inline.payload(slot),
             None => Payload::Elements(&self.elements[slot as usize]),
@@ -115,13 +106,13 @@ impl Sender {
         send_wr(number, op, payload, signaled)
     }
 
-    /// Checks that a READ brought its buffer's number, and wipes it so that the next one must bring it
-    /// again.
-    fn check_read(&self, session: &Session, wc: &Wc) -> Result<(), PerfError> {
+    /// Checks that a READ returned the number of its buffer, and overwrites that number, so that the next
+    /// READ must return it again.
+    fn check_read(&self, session: &Session, wc: &Wc) -> Result<(), ToolError> {
         for number in self.completed..=wc.wr_id {
             let slot = number % session.plan.buffers as u64;
             session.check_stamp(slot, slot, self.size)?;
-            // The last round stays for the check of the whole content.
+            // The last messages stay in memory for the check of the whole content.
             if number + (session.plan.buffers as u64) < session.plan.iterations {
                 session.stamp(slot, !slot, self.size);
             }
@@ -129,7 +120,7 @@ impl Sender {
         Ok(())
     }
 
-    fn check_all_reads(&self, session: &Session) -> Result<(), PerfError> {
+    fn check_all_reads(&self, session: &Session) -> Result<(), ToolError> {
         for slot in 0..(session.plan.buffers as u64).min(session.plan.iterations) {
             session.check_content(slot, &content(slot, slot, self.size), slot)?;
         }
@@ -137,8 +128,8 @@ impl Sender {
     }
 }
 
-/// Gets the server ready for a size, before the client starts.
-pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), PerfError> {
+/// Prepares the server for a size, before the client starts.
+pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), ToolError> {
     let receives = session.plan.receives() as u64;
     match session.plan.op {
         Op::Read => session.fill(session.plan.buffers as u64, size),
@@ -147,19 +138,16 @@ pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), P
             if session.plan.op == Op::WriteImm {
                 session.clear(session.plan.buffers as u64, size);
             }
-            let with_buffer = session.plan.op == Op::Send;
             while session.receives_posted < receives {
-                let slot = session.receives_posted % receives;
-                session.post_receive(slot, session.receives_posted, with_buffer)?;
-                session.receives_posted += 1;
+                session.post_receive(session.receives_posted)?;
             }
         }
     }
     Ok(())
 }
 
-/// The server: takes what comes, or stands by while the client reads and writes.
-pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, PerfError> {
+/// The server: receives messages, or stands by while the client reads and writes.
+pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, ToolError> {
     let measurement = session.measure();
     match session.plan.op {
         Op::Send | Op::WriteImm => receive_all(session, size)?,
@@ -178,33 +166,28 @@ pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, PerfErr
     Ok(side)
 }
 
-fn receive_all(session: &mut Session, size: usize) -> Result<(), PerfError> {
+fn receive_all(session: &mut Session, size: usize) -> Result<(), ToolError> {
     let (buffers, iterations) = (session.plan.buffers as u64, session.plan.iterations);
     let receives = session.plan.receives() as u64;
-    let with_buffer = session.plan.op == Op::Send;
     let first = session.receives_taken;
-    let mut done = [Wc::default(); BATCH];
+    let mut completions = [Wc::default(); BATCH];
     let mut number = 0;
     while number < iterations {
-        let count = session.completions(&session.recv_cq, &mut done, "a message from the peer")?;
-        for wc in &done[..count] {
-            if wc.wr_id != first + number || wc.byte_len as usize != size {
-                let (found, len) = (wc.wr_id.wrapping_sub(first), wc.byte_len);
-                return Err(PerfError::Order { expected: number, size, found, len });
-            }
+        let count = session.receives(&mut completions)?;
+        for wc in &completions[..count] {
+            check_order(number, wc.wr_id.wrapping_sub(first))?;
+            check_length(number, size, wc.byte_len as usize)?;
             let slot = wc.wr_id % receives;
-            if with_buffer {
+            if session.plan.op == Op::Send {
                 session.check_stamp(slot, number, size)?;
-                // The last messages stay where they are, for the check of their whole content.
+                // The last messages stay in memory, so their whole content is checked.
                 if number + receives >= iterations {
                     session.check_content(slot, &content(number % buffers, number, size), number)?;
                 }
-            } else if u32::from_be_bytes(wc.imm.0) != number as u32 {
-                let found = u64::from(u32::from_be_bytes(wc.imm.0));
-                return Err(PerfError::Order { expected: number, size, found, len: wc.byte_len });
+            } else {
+                check_order((number as u32).into(), u32::from_be_bytes(wc.imm.0).into())?;
             }
-            session.post_receive(slot, session.receives_posted, with_buffer)?;
-            session.receives_posted += 1;
+            session.post_receive(slot)?;
             session.receives_taken += 1;
             number += 1;
         }
@@ -212,9 +195,9 @@ fn receive_all(session: &mut Session, size: usize) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// Serves a client that needs nothing but this side's memory, until it reports.
-pub(super) fn stand_by(session: &mut Session) -> Result<(), PerfError> {
-    let mut done = [Wc::default(); 1];
+/// Serves a client that accesses only the memory of this side, until it reports.
+pub(super) fn stand_by(session: &mut Session) -> Result<(), ToolError> {
+    let mut completions = [Wc::default(); 1];
     loop {
         if session.exchange.has_input()? {
             return Ok(());
@@ -225,7 +208,7 @@ pub(super) fn stand_by(session: &mut Session) -> Result<(), PerfError> {
             continue;
         }
         for _ in 0..1024 {
-            session.recv_cq.poll(&mut done)?;
+            session.resources.recv_cq.poll(&mut completions)?;
         }
         std::thread::yield_now();
     }

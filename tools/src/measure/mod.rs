@@ -11,11 +11,13 @@ mod session;
 mod usage;
 mod work;
 
-pub use plan::{Completion, Op, Plan, PlanError, Post, Signal, Tool};
-pub use session::{PerfError, Session, run_client, serve};
+pub use plan::{Completion, Op, Plan, Post, Signal, Tool};
+pub use session::{run_client, serve};
 pub use usage::CpuUsage;
 
 use serde::{Deserialize, Serialize};
+
+use crate::harness::statistics::gigabits_per_s;
 
 /// What one side measured for one message size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -56,12 +58,11 @@ pub struct Row {
 
 impl Row {
     fn new(size: usize, messages: u64, elapsed_s: f64, one_way_us: f64, client: Side) -> Self {
-        let bits = size as f64 * 8.0 * messages as f64;
         Self {
             size,
             iterations: messages,
             elapsed_s,
-            gigabits_per_s: bits / elapsed_s / 1e9,
+            gigabits_per_s: gigabits_per_s(size as f64 * messages as f64, elapsed_s),
             messages_per_s: messages as f64 / elapsed_s,
             one_way_us,
             percentiles_us: None,

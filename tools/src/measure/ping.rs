@@ -1,25 +1,25 @@
-//! Ping: a message there, one back, and so on. Half a round trip is the time one way.
+//! Ping: the sides send a message to each other in turn. Half a round trip is the one-way time.
 
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use roce_packet::ImmDt;
 use roce_transport::{Payload, SendOp, Wc};
 
 use super::blast::stand_by;
-use super::session::{PerfError, Session};
+use super::session::Session;
 use super::work::{InlineBytes, content, send_wr};
 use super::{Op, Row, Side};
+use crate::harness::{ToolError, check_length};
 
-/// Messages leave from this buffer and arrive in that one.
+/// Messages are sent from `OUT` and arrive in `IN`.
 const OUT: u64 = 0;
 const IN: u64 = 1;
 
 /// The client: starts every round trip.
-pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, PerfError> {
+pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, ToolError> {
     session.fill(2, size);
-    let mut player = Player::new(session, size);
-    player.post_receive(session)?;
+    let mut pinger = Pinger::new(session, size);
+    pinger.post_receive(session)?;
     // Both sides have posted a receive before the first message goes.
     session.exchange.barrier()?;
     let mut histogram = new_histogram()?;
@@ -28,10 +28,10 @@ pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, PerfErro
     let mut before = started;
     for number in 0..session.plan.iterations {
         if session.plan.op == Op::Write {
-            player.write_and_read(session, number)?;
+            pinger.write_and_read(session, number)?;
         } else {
-            player.send(session, number)?;
-            player.receive(session, number)?;
+            pinger.send(session, number)?;
+            pinger.receive(session, number)?;
         }
         let now = Instant::now();
         // Values beyond the histogram's range count as its largest.
@@ -40,7 +40,7 @@ pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, PerfErro
     }
     let elapsed_s = before.duration_since(started).as_secs_f64();
     let side = session.side(&measurement);
-    player.finish(session)?;
+    pinger.finish(session)?;
     let iterations = session.plan.iterations;
     let half = |nanos: u64| nanos as f64 / 2000.0;
     let one_way_us = elapsed_s * 1e6 / iterations as f64 / 2.0;
@@ -58,65 +58,58 @@ pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, PerfErro
 }
 
 /// One nanosecond to a minute, three digits.
-fn new_histogram() -> Result<Histogram<u64>, PerfError> {
-    Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(|error| PerfError::Histogram(error.to_string()))
+fn new_histogram() -> Result<Histogram<u64>, ToolError> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3)
+        .map_err(|error| ToolError::Plan(format!("histogram of round trips: {error}")))
 }
 
-/// Gets the server ready for a size.
-pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), PerfError> {
+/// Prepares the server for a size.
+pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), ToolError> {
     session.fill(2, size);
     Ok(())
 }
 
 /// The server: answers every message with one of its own.
-pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, PerfError> {
-    let mut player = Player::new(session, size);
-    player.post_receive(session)?;
+pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, ToolError> {
+    let mut pinger = Pinger::new(session, size);
+    pinger.post_receive(session)?;
     session.exchange.barrier()?;
     let measurement = session.measure();
     if session.plan.op == Op::Write {
         stand_by(session)?;
     } else {
         for number in 0..session.plan.iterations {
-            player.receive(session, number)?;
-            player.send(session, number)?;
+            pinger.receive(session, number)?;
+            pinger.send(session, number)?;
         }
     }
     let side = session.side(&measurement);
-    player.finish(session)?;
+    pinger.finish(session)?;
     Ok(side)
 }
 
-/// What both sides do.
-struct Player {
+/// The state of one side.
+struct Pinger {
     inline: Option<InlineBytes>,
     size: usize,
     /// Signaled sends whose completion has not been fetched.
     unfetched: u64,
 }
 
-impl Player {
+impl Pinger {
     fn new(session: &Session, size: usize) -> Self {
         Self { inline: InlineBytes::new(session.plan.inline, 1, size), size, unfetched: 0 }
     }
 
-    fn post_receive(&self, session: &mut Session) -> Result<(), PerfError> {
+    fn post_receive(&self, session: &mut Session) -> Result<(), ToolError> {
         if session.plan.op == Op::Write || session.receives_posted > session.receives_taken {
             return Ok(());
         }
-        session.post_receive(IN, session.receives_posted, session.plan.op == Op::Send)?;
-        session.receives_posted += 1;
-        Ok(())
+        session.post_receive(IN)
     }
 
-    fn send(&mut self, session: &Session, number: u64) -> Result<(), PerfError> {
-        let (remote_addr, rkey) = (session.remote(IN), session.remote_rkey);
-        let op = match session.plan.op {
-            Op::WriteImm => {
-                SendOp::WriteWithImm { remote_addr, rkey, imm: ImmDt((number as u32).to_be_bytes()) }
-            }
-            _ => SendOp::Send,
-        };
+    fn send(&mut self, session: &Session, number: u64) -> Result<(), ToolError> {
+        let op = session.operation(IN, number);
         let signaled = (number + 1).is_multiple_of(session.plan.signal_every());
         self.post(session, number, op, signaled)?;
         if self.unfetched >= session.plan.buffers as u64 {
@@ -125,7 +118,7 @@ impl Player {
         Ok(())
     }
 
-    fn post(&mut self, session: &Session, number: u64, op: SendOp, signaled: bool) -> Result<(), PerfError> {
+    fn post(&mut self, session: &Session, number: u64, op: SendOp, signaled: bool) -> Result<(), ToolError> {
         let element = [session.element(OUT, self.size)];
         let payload = match &mut self.inline {
             Some(inline) => {
@@ -138,24 +131,21 @@ impl Player {
             }
         };
         self.unfetched += u64::from(signaled);
-        Ok(session.qp.post_send(&send_wr(number, op, payload, signaled))?)
+        Ok(session.resources.qp.post_send(&send_wr(number, op, payload, signaled))?)
     }
 
-    fn fetch(&mut self, session: &Session) -> Result<(), PerfError> {
-        let mut done = [Wc::default(); 64];
-        let count = session.completions(&session.send_cq, &mut done, "the peer to acknowledge a message")?;
+    fn fetch(&mut self, session: &Session) -> Result<(), ToolError> {
+        let mut completions = [Wc::default(); 64];
+        let count = session.sends(&mut completions)?;
         self.unfetched -= count as u64;
         Ok(())
     }
 
-    fn receive(&mut self, session: &mut Session, number: u64) -> Result<(), PerfError> {
-        let mut done = [Wc::default(); 1];
-        session.completions(&session.recv_cq, &mut done, "the peer's message")?;
+    fn receive(&mut self, session: &mut Session, number: u64) -> Result<(), ToolError> {
+        let mut completions = [Wc::default(); 1];
+        session.receives(&mut completions)?;
         session.receives_taken += 1;
-        let len = done[0].byte_len;
-        if len as usize != self.size {
-            return Err(PerfError::Order { expected: number, size: self.size, found: number, len });
-        }
+        check_length(number, self.size, completions[0].byte_len as usize)?;
         session.check_stamp(IN, number, self.size)?;
         if number + 1 < session.plan.iterations {
             self.post_receive(session)?;
@@ -164,19 +154,19 @@ impl Player {
     }
 
     /// A WRITE and then a READ of the same bytes, in one chain.
-    fn write_and_read(&mut self, session: &Session, number: u64) -> Result<(), PerfError> {
+    fn write_and_read(&mut self, session: &Session, number: u64) -> Result<(), ToolError> {
         let (remote_addr, rkey) = (session.remote(IN), session.remote_rkey);
-        self.post(session, number, SendOp::Write { remote_addr, rkey }, false)?;
+        self.post(session, number, session.operation(IN, number), false)?;
         let element = [session.element(IN, self.size)];
         let read = SendOp::Read { remote_addr, rkey };
-        session.qp.post_send(&send_wr(number, read, Payload::Elements(&element), true))?;
-        let mut done = [Wc::default(); 1];
-        session.completions(&session.send_cq, &mut done, "the peer's READ response")?;
+        session.resources.qp.post_send(&send_wr(number, read, Payload::Elements(&element), true))?;
+        let mut completions = [Wc::default(); 1];
+        session.sends(&mut completions)?;
         session.check_stamp(IN, number, self.size)
     }
 
-    /// Fetches what is left and checks the last message whole.
-    fn finish(&mut self, session: &Session) -> Result<(), PerfError> {
+    /// Fetches the remaining completions and checks the whole content of the last message.
+    fn finish(&mut self, session: &Session) -> Result<(), ToolError> {
         while self.unfetched > 0 {
             self.fetch(session)?;
         }

@@ -1,11 +1,11 @@
-//! What is to be measured: the same on both sides.
-
-use std::fmt;
+//! The plan of a measurement, which both sides share.
 
 use roce_transport::{MAX_INLINE, QpCapabilities};
 use serde::{Deserialize, Serialize};
 
-/// The most memory that one side sets aside.
+use crate::harness::ToolError;
+
+/// The most memory that one side allocates.
 const MAX_MEMORY: usize = 4 << 30;
 
 /// Which of the two measurements.
@@ -36,7 +36,7 @@ pub enum Op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Completion {
-    /// By asking again and again.
+    /// By polling.
     Poll,
     /// By waiting for an event.
     Event,
@@ -48,7 +48,7 @@ pub enum Completion {
 pub enum Post {
     /// One at a time.
     Single,
-    /// As many at once as there is room for.
+    /// One list for all free buffers.
     List,
 }
 
@@ -65,15 +65,15 @@ pub enum Signal {
 /// A measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Which one.
+    /// The measurement.
     pub tool: Tool,
-    /// By which operation.
+    /// The operation.
     pub op: Op,
     /// Message sizes in bytes, one row each.
     pub sizes: Vec<usize>,
     /// Messages or round trips per size.
     pub iterations: u64,
-    /// Messages under way at once (blast).
+    /// Outstanding messages (blast).
     pub buffers: usize,
     /// Whether messages are posted inline.
     pub inline: bool,
@@ -89,18 +89,6 @@ pub struct Plan {
     pub timeout: u8,
 }
 
-/// Why a plan is impossible.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanError(String);
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for PlanError {}
-
 impl Plan {
     /// The largest message.
     #[must_use]
@@ -113,13 +101,13 @@ impl Plan {
         self.largest().max(8).next_multiple_of(64)
     }
 
-    /// Receives that the receiving side keeps posted: twice as many as messages can be under way, so that
+    /// Receives that the receiving side keeps posted: twice the number of outstanding messages, so that
     /// the sender does not run into RNR NAKs while the receiver posts new ones.
     pub(super) fn receives(&self) -> usize {
         self.buffers * 2
     }
 
-    /// A signal is asked for after so many messages.
+    /// The number of messages for each signaled one.
     pub(super) fn signal_every(&self) -> u64 {
         match self.signal {
             Signal::Full => 1,
@@ -137,46 +125,46 @@ impl Plan {
         }
     }
 
-    /// Says what is impossible. The server checks the client's plan with this too.
+    /// Checks the plan. The server checks the plan of the client with this too.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong and what would be right.
-    pub fn check(&self) -> Result<(), PlanError> {
-        let wrong = |text: String| Err(PlanError(text));
+    /// The first value that is out of range, and the range.
+    pub fn check(&self) -> Result<(), ToolError> {
+        let refuse = |text: String| Err(ToolError::Plan(text));
         if self.sizes.is_empty() {
-            return wrong("there is no message size; give --size or --sizes".into());
+            return refuse("no message size was given; use --size or --sizes".into());
         }
         if self.iterations == 0 || self.iterations > 1 << 40 {
-            return wrong(format!("--iterations is {}; at least 1 is needed", self.iterations));
+            return refuse(format!("--iterations is {}; at least 1 is needed", self.iterations));
         }
         if self.buffers == 0 || self.buffers > 16_384 {
-            return wrong(format!("--buffers is {}; 1 to 16384 are possible", self.buffers));
+            return refuse(format!("--buffers is {}; 1 to 16384 are possible", self.buffers));
         }
         if self.largest() > 1 << 30 {
-            return wrong(format!(
+            return refuse(format!(
                 "a message of {} bytes; up to 1073741824 are possible here",
                 self.largest()
             ));
         }
         if self.inline && self.op == Op::Read {
-            return wrong("--inline with --op read: a READ has no bytes of its own to put inline".into());
+            return refuse("--inline with --op read: a READ has no bytes of its own to put inline".into());
         }
         if self.inline && self.largest() > MAX_INLINE {
-            return wrong(format!(
+            return refuse(format!(
                 "--inline with a message of {} bytes; at most {MAX_INLINE} bytes can be inline",
                 self.largest()
             ));
         }
         if self.tool == Tool::Ping && self.op == Op::Read {
-            return wrong(
-                "ping has no --op read alone: nobody would answer; --op write is a WRITE followed by a READ"
+            return refuse(
+                "ping does not support --op read, because the server would not answer; --op write is a WRITE followed by a READ"
                     .into(),
             );
         }
         let memory = self.stride().saturating_mul(self.receives());
         if memory > MAX_MEMORY {
-            return wrong(format!(
+            return refuse(format!(
                 "{} buffers of {} bytes need {memory} bytes of memory, the limit is {MAX_MEMORY}; use fewer --buffers",
                 self.receives(),
                 self.largest()

@@ -1,109 +1,24 @@
-//! Two ends, connected and with memory registered: what both measurements run on.
+//! The connection that both measurements run on: its set-up, and the course of a measurement.
 
 use std::time::Duration;
 
 use roce_packet::PathMtu;
-use roce_transport::{Access, Counters, Notify, QpType, Wc, WcStatus};
+use roce_transport::{Access, Counters, QpType, RKey, Wc};
 use serde::{Deserialize, Serialize};
 
 use super::usage::Stopwatch;
-use super::{Completion, Op, Plan, PlanError, Row, Side, Tool, blast, ping};
-use crate::exchange::{Exchange, ExchangeError};
-use roce::observe::advice;
-use roce::verbs::{
-    CompletionQueue, ConnectOptions, Context, Endpoint, MemoryRegion, PathOptions, QueuePair,
-    QueuePairOptions, VerbsError, WaitError,
+use super::{Completion, Op, Plan, Row, Side, Tool, blast, ping};
+use crate::exchange::Exchange;
+use crate::harness::{
+    CompletionQueues, Requirements, Resources, ToolError, check_completion, source_address, wait_for_event,
+    wait_spinning,
 };
+use roce::verbs::{CompletionQueue, ConnectOptions, Context, Endpoint, PathOptions};
 
-/// How long nothing may happen before a measurement is given up.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit for a completion.
+const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why a measurement failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PerfError {
-    /// The plan is impossible.
-    #[error("{0}")]
-    Plan(#[from] PlanError),
-    /// The device has no GID of this index.
-    #[error("the device has no GID {0}; `roce devices --device DEVICE` lists them")]
-    Gid(usize),
-    /// The exchange with the other side.
-    #[error(transparent)]
-    Exchange(#[from] ExchangeError),
-    /// A verb.
-    #[error(transparent)]
-    Verbs(#[from] VerbsError),
-    /// Nothing happened for a long time.
-    #[error(
-        "no completion within {} s: {waiting_for}; see whether the other side still runs, and use --pcap on both sides \
-         to find out how far packets get",
-        PATIENCE.as_secs()
-    )]
-    Stalled {
-        /// What was awaited.
-        waiting_for: &'static str,
-    },
-    /// Waiting failed.
-    #[error(transparent)]
-    Wait(WaitError),
-    /// A work request failed.
-    #[error(
-        "work request {wr_id} failed with {} ({cause:?}) on queue pair {qpn}: {}",
-        .status.name(),
-        advice(*.status, *.cause)
-    )]
-    Completion {
-        /// Its number.
-        wr_id: u64,
-        /// How.
-        status: WcStatus,
-        /// Why.
-        cause: roce_transport::Cause,
-        /// On which queue pair.
-        qpn: u32,
-    },
-    /// A message arrived with the wrong content.
-    #[error(
-        "message {message} of {size} bytes is wrong at byte {at}: expected {expected:#04x}, found {found:#04x}; no damage \
-         on the way does that, so record it with --pcap and report it"
-    )]
-    Content {
-        /// Which message.
-        message: u64,
-        /// Its size.
-        size: usize,
-        /// First wrong byte.
-        at: usize,
-        /// What should be there.
-        expected: u8,
-        /// What is there.
-        found: u8,
-    },
-    /// A message arrived with the wrong length or out of order.
-    #[error(
-        "expected message {expected} with {size} bytes, got number {found} with {len} bytes; no loss on the way does \
-         that, so record it with --pcap and report it"
-    )]
-    Order {
-        /// The message that was next.
-        expected: u64,
-        /// Its size.
-        size: usize,
-        /// What came.
-        found: u64,
-        /// How long that was.
-        len: u32,
-    },
-    /// The histogram of round trips could not be made.
-    #[error("histogram of round trips: {0}; measure fewer iterations at once")]
-    Histogram(String),
-    /// The other side gave up.
-    #[error("the other side failed: {0}")]
-    OtherSide(String),
-}
-
-/// What each side tells the other before it starts.
+/// What each side sends before the first message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Introduction {
     endpoint: Endpoint,
@@ -111,25 +26,23 @@ struct Introduction {
     rkey: u32,
 }
 
-/// How one side ended a size: with what it measured, or with what went wrong.
+/// The result of one side for a size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Report {
-    Done(Side),
+enum Report {
+    #[serde(rename = "Done")]
+    Finished(Side),
     Failed(String),
 }
 
 /// One end of a measurement.
 #[derive(Debug)]
-pub struct Session {
+pub(super) struct Session {
     pub(super) plan: Plan,
-    pub(super) qp: QueuePair,
-    pub(super) send_cq: CompletionQueue,
-    pub(super) recv_cq: CompletionQueue,
-    pub(super) region: MemoryRegion,
+    pub(super) resources: Resources,
     pub(super) remote_addr: u64,
-    pub(super) remote_rkey: roce_transport::RKey,
+    pub(super) remote_rkey: RKey,
     pub(super) exchange: Exchange,
-    /// Receives posted and taken since the start; their difference is what is posted now.
+    /// Receives posted and completed since the start.
     pub(super) receives_posted: u64,
     pub(super) receives_taken: u64,
     context: Context,
@@ -141,49 +54,41 @@ impl Session {
         mut exchange: Exchange,
         plan: Plan,
         gid_index: Option<usize>,
-    ) -> Result<Self, PerfError> {
+    ) -> Result<Self, ToolError> {
         let sgid_index = gid_index.or_else(|| context.gid_towards(exchange.peer_address()));
-        let address = context.gid_address(sgid_index);
-        if let (None, Some(index)) = (address, sgid_index) {
-            return Err(PerfError::Gid(index));
-        }
-        let pd = context.alloc_pd()?;
-        let channel = match plan.completion {
-            Completion::Event => Some(context.create_channel()?),
-            Completion::Poll => None,
-        };
-        let send_cq = context.create_cq(plan.buffers + 8, channel.as_ref())?;
-        let channel = match plan.completion {
-            Completion::Event => Some(context.create_channel()?),
-            Completion::Poll => None,
-        };
-        let recv_cq = context.create_cq(plan.receives() + 8, channel.as_ref())?;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let region = pd.allocate(plan.stride() * plan.receives(), access)?;
-        let options =
-            QueuePairOptions::new(QpType::Rc, &send_cq).recv_cq(&recv_cq).capabilities(plan.capabilities());
-        let qp = pd.create_qp(&options)?;
-        let mut endpoint = qp.endpoint()?;
-        endpoint.address = address.unwrap_or(endpoint.address);
+        let address = source_address(context, sgid_index)?;
+        let resources = Resources::new(
+            context,
+            &Requirements {
+                qp_type: QpType::Rc,
+                capabilities: plan.capabilities(),
+                completion_queues: match plan.completion {
+                    Completion::Event => CompletionQueues::WithChannels,
+                    Completion::Poll => CompletionQueues::Separate,
+                },
+                memory: plan.stride() * plan.receives(),
+                access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            },
+        )?;
+        let Resources { qp, region, .. } = &resources;
+        let endpoint = Endpoint { address, ..qp.endpoint()? };
         let own = Introduction { endpoint, addr: region.addr(), rkey: region.rkey().0 };
         let other: Introduction = exchange.swap("the other side's queue pair", &own)?;
         let path_mtu = PathMtu::from_bytes(plan.path_mtu).unwrap_or(PathMtu::Mtu1024);
         let path = PathOptions::default().sgid_index(sgid_index);
         let connect = ConnectOptions::default().path_mtu(path_mtu).path(path).timeout(plan.timeout);
         qp.connect(&other.endpoint, &connect)?;
-        let (remote_addr, remote_rkey) = (other.addr, roce_transport::RKey(other.rkey));
+        let (remote_addr, remote_rkey) = (other.addr, RKey(other.rkey));
         let context = context.clone();
+        let (receives_posted, receives_taken) = (0, 0);
         Ok(Self {
             plan,
-            qp,
-            send_cq,
-            recv_cq,
-            region,
+            resources,
             remote_addr,
             remote_rkey,
             exchange,
-            receives_posted: 0,
-            receives_taken: 0,
+            receives_posted,
+            receives_taken,
             context,
         })
     }
@@ -204,124 +109,60 @@ impl Session {
         }
     }
 
-    /// Waits for completions as the plan says. Every one of them must be a success.
-    pub(super) fn completions(
-        &self,
-        cq: &CompletionQueue,
-        out: &mut [Wc],
-        waiting_for: &'static str,
-    ) -> Result<usize, PerfError> {
-        let count = match self.plan.completion {
-            Completion::Poll => spin(cq, out, waiting_for)?,
-            Completion::Event => wait_for_event(cq, out, waiting_for)?,
-        };
-        for wc in out.iter().take(count) {
-            check_completion(&self.reason_of(wc))?;
-        }
-        Ok(count)
+    /// Waits for completions of sends.
+    pub(super) fn sends(&self, out: &mut [Wc]) -> Result<usize, ToolError> {
+        self.completions(&self.resources.send_cq, out, "waiting for the peer to acknowledge messages")
     }
 
-    /// Why a completion failed: a flushed one is only the consequence of another, which may lie in the other queue.
-    fn reason_of(&self, failed: &Wc) -> Wc {
-        if failed.status != WcStatus::WrFlushError {
-            return *failed;
-        }
-        let mut others = [Wc::default(); 64];
-        for cq in [&self.send_cq, &self.recv_cq] {
-            while let Ok(count @ 1..) = cq.poll(&mut others) {
-                let is_reason = |wc: &&Wc| !matches!(wc.status, WcStatus::Success | WcStatus::WrFlushError);
-                if let Some(reason) = others.iter().take(count).find(is_reason) {
-                    return *reason;
-                }
-            }
-        }
-        *failed
+    /// Waits for completions of receives.
+    pub(super) fn receives(&self, out: &mut [Wc]) -> Result<usize, ToolError> {
+        self.completions(&self.resources.recv_cq, out, "waiting for a message of the peer")
+    }
+
+    /// Waits for completions as the plan says. Every one of them must be a success.
+    fn completions(&self, cq: &CompletionQueue, out: &mut [Wc], progress: &str) -> Result<usize, ToolError> {
+        let waited = match self.plan.completion {
+            Completion::Poll => wait_spinning(cq, out, PATIENCE),
+            Completion::Event => wait_for_event(cq, out, PATIENCE, &mut 0),
+        };
+        let stalled =
+            || ToolError::Stalled { progress: progress.into(), patience: PATIENCE, is_reliable: true };
+        let count = waited.map_err(|error| ToolError::of_wait(error, stalled))?;
+        out.iter().take(count).try_for_each(|wc| check_completion(&self.resources.reason(wc)))?;
+        Ok(count)
     }
 }
 
-/// A measurement of one side that is running.
+/// The counters and times at the start of a measurement.
 #[derive(Debug)]
 pub(super) struct Measurement {
     stopwatch: Stopwatch,
     before: Counters,
 }
 
-pub(super) fn check_completion(wc: &Wc) -> Result<(), PerfError> {
-    if wc.status == WcStatus::Success {
-        return Ok(());
-    }
-    Err(PerfError::Completion { wr_id: wc.wr_id, status: wc.status, cause: wc.cause, qpn: wc.qpn.get() })
-}
-
-fn spin(cq: &CompletionQueue, out: &mut [Wc], waiting_for: &'static str) -> Result<usize, PerfError> {
-    let mut tries = 0_u32;
-    let mut started = None;
-    loop {
-        let count = cq.poll(out)?;
-        if count > 0 {
-            return Ok(count);
-        }
-        tries += 1;
-        // Looking at the clock each time would slow the spinning down.
-        if tries.is_multiple_of(1024) {
-            let started = *started.get_or_insert_with(std::time::Instant::now);
-            if started.elapsed() > PATIENCE {
-                return Err(PerfError::Stalled { waiting_for });
-            }
-            // With fewer processors than spinning processes the other side must get its turn.
-            std::thread::yield_now();
-        }
-        std::hint::spin_loop();
-    }
-}
-
-fn wait_for_event(
-    cq: &CompletionQueue,
-    out: &mut [Wc],
-    waiting_for: &'static str,
-) -> Result<usize, PerfError> {
-    loop {
-        let count = cq.poll(out)?;
-        if count > 0 {
-            return Ok(count);
-        }
-        cq.request_notification(Notify::Next)?;
-        let count = cq.poll(out)?;
-        if count > 0 {
-            return Ok(count);
-        }
-        let Some(channel) = cq.channel() else { return spin(cq, out, waiting_for) };
-        match channel.wait(Some(PATIENCE)) {
-            Ok(_) => {}
-            Err(WaitError::TimedOut) => return Err(PerfError::Stalled { waiting_for }),
-            Err(error) => return Err(PerfError::Wait(error)),
-        }
-    }
-}
-
-/// All that one side of a measurement does happens in here.
+/// The span of one side of a measurement.
 fn session_span(side: &'static str, plan: &Plan, exchange: &Exchange) -> tracing::Span {
     tracing::info_span!("session", side, tool = ?plan.tool, op = ?plan.op, peer = exchange.peer())
 }
 
-/// Runs the client of a measurement: `progress` hears of every row as it is finished. `gid_index` chooses the
+/// Runs the client of a measurement: It calls `progress` with each finished row. `gid_index` chooses the
 /// GID to send from; without it, it is the first of the exchange's IP version.
 ///
 /// # Errors
 ///
-/// When the plan is impossible, the other side is not there or fails, or a message arrives wrong.
+/// When the plan cannot be carried out, the other side is missing or fails, or a message has the wrong content.
 pub fn run_client(
     context: &Context,
     mut exchange: Exchange,
     plan: &Plan,
     gid_index: Option<usize>,
     progress: &mut dyn FnMut(&Row),
-) -> Result<Vec<Row>, PerfError> {
+) -> Result<Vec<Row>, ToolError> {
     let _session = session_span("client", plan, &exchange).entered();
     plan.check()?;
     exchange.send("the plan", plan)?;
     if let Some(refusal) = exchange.receive::<Option<String>>("the answer to the plan")? {
-        return Err(PerfError::OtherSide(refusal));
+        return Err(ToolError::Peer(format!("failed: {refusal}")));
     }
     let mut session = Session::new(context, exchange, plan.clone(), gid_index)?;
     let mut rows = Vec::new();
@@ -333,14 +174,14 @@ pub fn run_client(
             Tool::Blast => blast::client(&mut session, size),
         };
         let own = match &measured {
-            Ok(row) => Report::Done(row.client),
+            Ok(row) => Report::Finished(row.client),
             Err(error) => Report::Failed(error.to_string()),
         };
         let other = session.exchange.swap("the report", &own);
         let mut row = measured?;
         match other? {
-            Report::Done(side) => row.server = side,
-            Report::Failed(reason) => return Err(PerfError::OtherSide(reason)),
+            Report::Finished(side) => row.server = side,
+            Report::Failed(reason) => return Err(ToolError::Peer(format!("failed: {reason}"))),
         }
         progress(&row);
         rows.push(row);
@@ -354,15 +195,17 @@ pub fn run_client(
 /// # Errors
 ///
 /// As [`run_client`].
-pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>) -> Result<Plan, PerfError> {
+pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>) -> Result<Plan, ToolError> {
     let plan: Plan = exchange.receive_first("the plan")?;
     let _session = session_span("server", &plan, &exchange).entered();
     let path_mtu = PathMtu::from_bytes(plan.path_mtu);
     let refusal = match (plan.check(), path_mtu, context.largest_path_mtu()) {
         (Err(error), ..) => Some(error.to_string()),
-        (_, None, _) => Some(format!("{} is no path MTU; use 256, 512, 1024, 2048 or 4096", plan.path_mtu)),
+        (_, None, _) => {
+            Some(format!("{} is not a path MTU; use 256, 512, 1024, 2048 or 4096", plan.path_mtu))
+        }
         (_, Some(wanted), Some(most)) if wanted.bytes() > most.bytes() => Some(format!(
-            "path MTU {} is more than my link carries; use --mtu {} or less",
+            "path MTU {} is larger than the link of the server allows; use --mtu {} or less",
             wanted.bytes(),
             most.bytes()
         )),
@@ -370,7 +213,7 @@ pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>
     };
     exchange.send("the answer to the plan", &refusal)?;
     if let Some(refusal) = refusal {
-        return Err(PerfError::OtherSide(format!("asked for something impossible: {refusal}")));
+        return Err(ToolError::Peer(format!("asked for a plan that cannot be carried out: {refusal}")));
     }
     let mut session = Session::new(context, exchange, plan, gid_index)?;
     for size in session.plan.sizes.clone() {
@@ -385,17 +228,17 @@ pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>
             Tool::Blast => blast::server(&mut session, size),
         };
         let own = match &served {
-            Ok(side) => Report::Done(*side),
+            Ok(side) => Report::Finished(*side),
             Err(error) => Report::Failed(error.to_string()),
         };
         let other: Report = session.exchange.swap("the report", &own)?;
-        // What a client that failed has not written is not there.
+        // A client that failed has not written everything, so a wrong content is not an error of its own.
         let is_passive = session.plan.op == Op::Write && session.plan.tool == Tool::Blast;
-        if !is_passive || matches!(other, Report::Done(_)) {
+        if !is_passive || matches!(other, Report::Finished(_)) {
             served?;
         }
         if let Report::Failed(reason) = other {
-            return Err(PerfError::OtherSide(reason));
+            return Err(ToolError::Peer(format!("failed: {reason}")));
         }
     }
     session.exchange.barrier()?;

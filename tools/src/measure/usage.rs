@@ -18,7 +18,7 @@ pub struct CpuUsage {
 }
 
 impl CpuUsage {
-    /// Of one processor: 100 is one processor fully used.
+    /// The load in percent of one processor.
     #[must_use]
     pub fn percent(&self) -> f64 {
         if self.wall_s > 0.0 { (self.user_s + self.system_s) / self.wall_s * 100.0 } else { 0.0 }

@@ -1,29 +1,18 @@
-//! Buffers, their content, and how it is checked.
+//! The buffers, and the checks of their content.
 
+use roce_packet::ImmDt;
 use roce_transport::{Payload, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
-use super::session::{PerfError, Session};
+use super::Op;
+use super::session::Session;
+use crate::harness::content::{Pattern, STAMP, check, stamp};
+use crate::harness::{ToolError, take};
 
-/// Bytes at the start of a message that hold its number.
-const STAMP: usize = 8;
-
-/// The byte at `index` of whatever is sent from buffer `slot`. Every buffer differs from its neighbours,
-/// and no run of 256 bytes repeats where the next one begins.
-fn pattern(slot: u64, index: usize) -> u8 {
-    (index as u64).wrapping_mul(31).wrapping_add(index as u64 >> 8).wrapping_add(slot * 7 + 1) as u8
-}
-
-/// The whole content of message `number` when it is sent from buffer `slot`.
+/// The whole content of message `number` when it is sent from buffer `slot`. Every buffer differs from its neighbours.
 pub(super) fn content(slot: u64, number: u64, size: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..size).map(|index| pattern(slot, index)).collect();
-    stamp_bytes(&mut bytes, number);
+    let mut bytes = Pattern::new(31, slot * 7 + 1).bytes(size);
+    stamp(&mut bytes, number);
     bytes
-}
-
-fn stamp_bytes(bytes: &mut [u8], number: u64) {
-    for (byte, stamp) in bytes.iter_mut().zip(number.to_le_bytes()) {
-        *byte = stamp;
-    }
 }
 
 impl Session {
@@ -31,7 +20,7 @@ impl Session {
         slot as usize * self.plan.stride()
     }
 
-    /// Fills `slots` buffers with what will be sent from them.
+    /// Fills `slots` buffers with the content of their first message.
     pub(super) fn fill(&self, slots: u64, size: usize) {
         for slot in 0..slots {
             self.put(slot, &content(slot, slot, size));
@@ -47,8 +36,7 @@ impl Session {
     }
 
     fn put(&self, slot: u64, bytes: &[u8]) {
-        let written = self.region.write(self.offset(slot), bytes);
-        debug_assert!(written.is_ok(), "buffers lie inside the region");
+        self.resources.put(self.offset(slot), bytes);
     }
 
     /// Writes the number of a message into the buffer that it is sent from.
@@ -57,27 +45,23 @@ impl Session {
     }
 
     /// Checks the number in the buffer that a message arrived in.
-    pub(super) fn check_stamp(&self, slot: u64, number: u64, size: usize) -> Result<(), PerfError> {
-        let expected = number.to_le_bytes();
+    pub(super) fn check_stamp(&self, slot: u64, number: u64, size: usize) -> Result<(), ToolError> {
+        let (expected, len) = (number.to_le_bytes(), size.min(STAMP));
         let mut found = [0; STAMP];
-        let len = size.min(STAMP);
-        let read = self.region.read(self.offset(slot), &mut found[..len]);
-        debug_assert!(read.is_ok(), "buffers lie inside the region");
-        compare(number, &expected[..len], &found[..len], size)
+        take(&self.resources.region, self.offset(slot), &mut found[..len]);
+        check(number, size, &found[..len], &expected[..len])
     }
 
     /// Checks the whole content of a buffer.
-    pub(super) fn check_content(&self, slot: u64, expected: &[u8], number: u64) -> Result<(), PerfError> {
-        let mut found = vec![0; expected.len()];
-        let read = self.region.read(self.offset(slot), &mut found);
-        debug_assert!(read.is_ok(), "buffers lie inside the region");
-        compare(number, expected, &found, expected.len())
+    pub(super) fn check_content(&self, slot: u64, expected: &[u8], number: u64) -> Result<(), ToolError> {
+        let found = self.resources.bytes(self.offset(slot), expected.len());
+        check(number, expected.len(), &found, expected)
     }
 
     /// A buffer as an element of a work request.
     pub(super) fn element(&self, slot: u64, size: usize) -> Sge {
         let start = self.offset(slot);
-        self.region.element(start..start + size)
+        self.resources.region.element(start..start + size)
     }
 
     /// The address of a buffer on the other side.
@@ -85,21 +69,26 @@ impl Session {
         self.remote_addr + self.offset(slot) as u64
     }
 
-    /// Posts a receive into a whole buffer, or without one for immediate data.
-    pub(super) fn post_receive(&self, slot: u64, wr_id: u64, with_buffer: bool) -> Result<(), PerfError> {
-        let element = self.element(slot, self.plan.stride());
-        let elements: &[Sge] = if with_buffer { &[element] } else { &[] };
-        Ok(self.qp.post_recv(&RecvWr { wr_id, elements })?)
-    }
-}
-
-fn compare(message: u64, expected: &[u8], found: &[u8], size: usize) -> Result<(), PerfError> {
-    match expected.iter().zip(found).position(|(expected, found)| expected != found) {
-        None => Ok(()),
-        Some(at) => {
-            let (expected, found) = (expected[at], found[at]);
-            Err(PerfError::Content { message, size, at, expected, found })
+    /// The operation of the plan, with a buffer on the other side.
+    pub(super) fn operation(&self, slot: u64, number: u64) -> SendOp {
+        let (remote_addr, rkey) = (self.remote(slot), self.remote_rkey);
+        match self.plan.op {
+            Op::Send => SendOp::Send,
+            Op::Write => SendOp::Write { remote_addr, rkey },
+            Op::WriteImm => {
+                SendOp::WriteWithImm { remote_addr, rkey, imm: ImmDt((number as u32).to_be_bytes()) }
+            }
+            Op::Read => SendOp::Read { remote_addr, rkey },
         }
+    }
+
+    /// Posts the next receive into a whole buffer, or without one for immediate data.
+    pub(super) fn post_receive(&mut self, slot: u64) -> Result<(), ToolError> {
+        let element = self.element(slot, self.plan.stride());
+        let elements: &[Sge] = if self.plan.op == Op::Send { &[element] } else { &[] };
+        self.resources.qp.post_recv(&RecvWr { wr_id: self.receives_posted, elements })?;
+        self.receives_posted += 1;
+        Ok(())
     }
 }
 
@@ -118,7 +107,7 @@ impl InlineBytes {
 
     pub(super) fn stamp(&mut self, slot: u64, number: u64) {
         let start = slot as usize * self.size;
-        stamp_bytes(&mut self.bytes[start..start + self.size], number);
+        stamp(&mut self.bytes[start..start + self.size], number);
     }
 
     pub(super) fn payload(&self, slot: u64) -> Payload<'_> {

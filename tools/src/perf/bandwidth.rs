@@ -2,21 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use roce_transport::{Wc, WcStatus};
+use roce_transport::Wc;
 
 use super::buffers::Geometry;
 use super::receiver::Receiver;
 use super::sender::{Sender, WorkId};
 use super::session::End;
 use super::statistics::{Bandwidth, MOST_FOR_PEAK, Rate, Times};
-use super::{Length, PerftestError, Verb};
-use crate::exchange::perftest::Role;
+use super::{Length, Verb};
+use crate::harness::{Role, ToolError, check_completion};
 use roce::verbs::WaitError;
 
 /// Completions that are fetched at once.
 const BATCH: usize = 32;
 
-/// One size.
+/// The test of one size.
 #[derive(Debug)]
 pub(super) struct Run {
     geometry: Geometry,
@@ -32,7 +32,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Posts receives where SENDs are expected.
-    pub(super) fn new(end: &End, geometry: Geometry) -> Result<Self, PerftestError> {
+    pub(super) fn new(end: &End, geometry: Geometry) -> Result<Self, ToolError> {
         let plan = &end.plan;
         let is_sender = end.role == Role::Client || plan.bidirectional;
         let is_receiver = plan.verb == Verb::Send && (end.role == Role::Server || plan.bidirectional);
@@ -60,7 +60,7 @@ impl Run {
     }
 
     /// Sends, receives, or both.
-    pub(super) fn run(&mut self, end: &End) -> Result<Bandwidth, PerftestError> {
+    pub(super) fn run(&mut self, end: &End) -> Result<Bandwidth, ToolError> {
         // A server that sends too waits for the first message: by then the client's clock runs.
         let waits = self.receiver.is_some() && end.role == Role::Server;
         if !waits {
@@ -70,7 +70,7 @@ impl Run {
         while !self.is_done() {
             if self.is_over(end) {
                 if self.receiver.is_some() || end.plan.verb == Verb::Send {
-                    // What is under way stays there: the other side takes no more.
+                    // Outstanding requests are abandoned: the other side accepts no more messages.
                     break;
                 }
                 if let Some(sender) = &mut self.sender
@@ -83,7 +83,7 @@ impl Run {
             if self.begun.is_some()
                 && let Some(sender) = &mut self.sender
             {
-                // Before: by the time it is posted some of it has been sent.
+                // The time before the post: afterwards a part has been sent already.
                 let now = self.begun.map_or(0, |begun| begun.elapsed().as_nanos() as u64);
                 let count = sender.post(end)?;
                 if let Some(times) = &mut self.times {
@@ -96,8 +96,7 @@ impl Run {
             let count = match end.cq.wait(&mut completions, Some(self.patience(end))) {
                 Ok(count) => count,
                 Err(WaitError::TimedOut) if self.is_over(end) && self.ended.is_none() => 0,
-                Err(WaitError::TimedOut) => return Err(self.stalled(end)),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(ToolError::of_wait(error, || self.stalled(end))),
             };
             for wc in completions.iter().take(count) {
                 self.complete(end, wc)?;
@@ -132,24 +131,20 @@ impl Run {
         }
     }
 
-    fn stalled(&self, end: &End) -> PerftestError {
+    fn stalled(&self, end: &End) -> ToolError {
         let (sender, receiver) = (self.sender.as_ref(), self.receiver.as_ref());
-        PerftestError::Stalled {
-            done: sender.map_or(0, Sender::completed) + receiver.map_or(0, Receiver::taken),
-            expected: sender.map_or(0, Sender::expected) + receiver.map_or(0, Receiver::expected),
-            patience: end.plan.patience,
-            reliable: end.plan.is_reliable(),
-        }
+        end.stalled(
+            sender.map_or(0, Sender::completed) + receiver.map_or(0, Receiver::taken),
+            sender.map_or(0, Sender::expected) + receiver.map_or(0, Receiver::expected),
+        )
     }
 
     fn since_begin(&self) -> u64 {
         self.begun.map_or(0, |begun| begun.elapsed().as_nanos() as u64)
     }
 
-    fn complete(&mut self, end: &End, wc: &Wc) -> Result<(), PerftestError> {
-        if wc.status != WcStatus::Success {
-            return Err(PerftestError::Completion { status: wc.status, cause: wc.cause });
-        }
+    fn complete(&mut self, end: &End, wc: &Wc) -> Result<(), ToolError> {
+        check_completion(wc)?;
         let id = WorkId::from_wr_id(wc.wr_id);
         let count = if id.is_receive {
             let Some(receiver) = &mut self.receiver else { return Ok(()) };

@@ -1,28 +1,28 @@
-//! Memory of one side, and where in it messages lie.
+//! The memory of one side, and the places of messages in it.
 
 use roce_transport::{Access, RKey, Sge};
 
-use super::content::{Pattern, STAMP};
-use super::{Connection, Plan, Test, Verb};
-use crate::exchange::perftest::{Agreement, Role};
+use super::content::Areas;
+use super::{Plan, Test, Verb};
+use crate::exchange::perftest::Agreement;
+use crate::harness::content::{STAMP, stamp};
+use crate::harness::{Role, put, take};
 use roce::verbs::{MemoryRegion, ProtectionDomain, VerbsError};
 
-/// The 40 bytes in front of what a UD queue pair receives.
-pub(super) const GRH: usize = 40;
-/// Behind what a peer may write to: nobody does.
+/// Bytes behind the memory that a peer may write to; they must not change.
 const GUARD: usize = 64;
-/// What it holds.
+/// The value of these bytes.
 const GUARD_BYTE: u8 = 0xa5;
-/// Receives and READs of large messages have buffers of their own up to so many bytes.
+/// The memory limit for receives and READs, each of which has its own buffer.
 const BUDGET: usize = 64 << 20;
 
-/// Where messages of one size lie: the originals spread small ones over a buffer, one after the other.
+/// The places of messages of one size: the originals place small ones one after the other in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     pub(super) size: usize,
     /// Bytes from one message to the next.
     step: usize,
-    /// Messages until they begin anew.
+    /// The number of places, which are used in turn.
     pub(super) slots: usize,
 }
 
@@ -50,19 +50,19 @@ impl Geometry {
 pub(super) struct Buffers {
     /// Bytes of the areas below that one queue pair has.
     area: usize,
-    /// What is sent.
+    /// The bytes that are sent.
     body: MemoryRegion,
-    /// The numbers of messages, which go in front.
+    /// The numbers at the start of messages.
     stamps: MemoryRegion,
     tx_depth: usize,
-    /// What the peer accesses.
+    /// The memory that the peer accesses.
     pub(super) exposed: MemoryRegion,
     /// Where READs, atomics and receives land.
     landing: MemoryRegion,
     num_qp: usize,
     depth: usize,
     skip: usize,
-    pub(super) pattern: Pattern,
+    pub(super) pattern: Areas,
 }
 
 impl Buffers {
@@ -77,20 +77,14 @@ impl Buffers {
         let area = largest.max(agreement.cycle).next_multiple_of(agreement.cache_line);
         let stride = (area + GUARD).next_multiple_of(4096);
         let num_qp = plan.num_qp;
-        let access = match plan.verb {
-            Verb::Write => Access::REMOTE_WRITE,
-            Verb::Read => Access::REMOTE_READ,
-            Verb::Atomic => Access::REMOTE_ATOMIC,
-            Verb::Send => Access::empty(),
-        };
-        let pattern = Pattern::new(area);
+        let pattern = Areas::new(area);
         let is_posting = matches!(plan.verb, Verb::Write | Verb::Send);
         let body = pd.allocate(if is_posting { num_qp * area } else { 1 }, Access::LOCAL_WRITE)?;
         let stamps = pd.allocate(num_qp * plan.tx_depth * STAMP, Access::LOCAL_WRITE)?;
         let is_exposed = plan.verb != Verb::Send;
         let exposed =
-            pd.allocate(if is_exposed { num_qp * stride } else { 1 }, access | Access::LOCAL_WRITE)?;
-        let skip = if plan.connection == Connection::Ud { GRH } else { 0 };
+            pd.allocate(if is_exposed { num_qp * stride } else { 1 }, plan.access() | Access::LOCAL_WRITE)?;
+        let skip = plan.headroom();
         let depth = if plan.verb == Verb::Send { plan.rx_depth } else { plan.tx_depth };
         let landing =
             sizes.iter().map(|size| num_qp * depth_for(*size, skip, depth, num_qp) * room(*size, skip));
@@ -118,12 +112,12 @@ impl Buffers {
         qp * (self.area + GUARD).next_multiple_of(4096)
     }
 
-    /// The same as a peer has to know it.
+    /// The address and the key of that memory, for the peer.
     pub(super) fn advertised(&self, qp: usize) -> (u64, RKey) {
         (self.exposed.addr() + self.exposed_offset(qp) as u64, self.exposed.rkey())
     }
 
-    /// The elements of message `number`, which holds its number from now on.
+    /// Writes the number of a message, and returns the elements of the message.
     pub(super) fn message(&self, qp: usize, geometry: &Geometry, number: u64) -> ([Sge; 2], usize) {
         let stamp = (qp * self.tx_depth + (number % self.tx_depth as u64) as usize) * STAMP;
         put(&self.stamps, stamp, &number.to_le_bytes());
@@ -135,13 +129,11 @@ impl Buffers {
         ([stamp, self.body.element(start + first..start + geometry.size)], 2)
     }
 
-    /// The same as bytes.
+    /// The bytes of that message.
     pub(super) fn message_bytes(&self, qp: usize, geometry: &Geometry, number: u64) -> Vec<u8> {
         let mut bytes = vec![0; geometry.size];
         take(&self.body, qp * self.area + geometry.offset(number), &mut bytes);
-        for (byte, stamp) in bytes.iter_mut().zip(number.to_le_bytes()) {
-            *byte = stamp;
-        }
+        stamp(&mut bytes, number);
         bytes
     }
 
@@ -172,8 +164,8 @@ impl Buffers {
         take(&self.landing, self.landing_offset(qp, size, number) + self.skip + start, out);
     }
 
-    /// Makes sure that what landed is not taken for the next one.
-    pub(super) fn scribble(&self, qp: usize, size: usize, number: u64) {
+    /// Changes a message that has been checked, so that it cannot pass for the next one.
+    pub(super) fn invalidate(&self, qp: usize, size: usize, number: u64) {
         let start = self.landing_offset(qp, size, number) + self.skip;
         let mut bytes = [0; STAMP];
         let bytes = &mut bytes[..size.min(STAMP)];
@@ -182,12 +174,12 @@ impl Buffers {
         put(&self.landing, start, bytes);
     }
 
-    /// Zeroes what peers write to.
+    /// Zeroes the memory that peers write to.
     pub(super) fn clear_exposed(&self, qp: usize) {
         put(&self.exposed, self.exposed_offset(qp), &vec![0; self.area]);
     }
 
-    /// Where somebody wrote behind the memory of this queue pair.
+    /// The first guard byte of this queue pair that was overwritten, and its value.
     pub(super) fn broken_guard(&self, qp: usize) -> Option<(usize, u8)> {
         let mut guard = [0; GUARD];
         take(&self.exposed, self.exposed_offset(qp) + self.area, &mut guard);
@@ -202,16 +194,6 @@ fn room(size: usize, skip: usize) -> usize {
 
 fn depth_for(size: usize, skip: usize, depth: usize, num_qp: usize) -> usize {
     (BUDGET / room(size, skip) / num_qp).clamp(2, depth.max(2))
-}
-
-pub(super) fn put(region: &MemoryRegion, at: usize, bytes: &[u8]) {
-    let written = region.write(at, bytes);
-    debug_assert!(written.is_ok(), "buffers lie inside their regions");
-}
-
-pub(super) fn take(region: &MemoryRegion, at: usize, out: &mut [u8]) {
-    let read = region.read(at, out);
-    debug_assert!(read.is_ok(), "buffers lie inside their regions");
 }
 
 #[cfg(test)]

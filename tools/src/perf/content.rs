@@ -1,26 +1,25 @@
-//! What messages contain, and whether they do.
+//! The content of messages, and its check.
 
 use std::ops::Range;
 
-use crate::exchange::perftest::Role;
+use crate::harness::Role;
+use crate::harness::content::{Pattern, STAMP, mismatch};
 
-/// Bytes at the start of a message that hold its number.
-pub(super) const STAMP: usize = 8;
-/// Messages up to this size are always looked at from the first byte to the last.
+/// Messages up to this size are always compared completely.
 const SMALL: usize = 4096;
-/// Of larger messages one of so many, ...
+/// Larger messages are compared completely once in this number of messages, ...
 const EVERY: u64 = 16;
-/// ... and of the others so many bytes at both ends.
+/// ... and otherwise this number of bytes at both ends.
 const ENDS: usize = 64;
 
 /// The bytes that we fill buffers with: the same at each offset, but for a difference for each side and queue
 /// pair.
 #[derive(Debug)]
-pub(super) struct Pattern(Vec<u8>);
+pub(super) struct Areas(Vec<u8>);
 
-impl Pattern {
+impl Areas {
     pub(super) fn new(len: usize) -> Self {
-        let byte = |index: usize| (index * 31 + (index >> 8) + (index >> 16) * 7) as u8;
+        let byte = |index: usize| Pattern::new(31, (index as u64 >> 16) * 7).byte(index);
         Self((0..len).map(byte).collect())
     }
 
@@ -32,7 +31,7 @@ impl Pattern {
 
     /// Where `bytes`, which begin at `start` of the message that was sent from `offset` of the area, differ
     /// from what that message contains. Messages that were READ have no number.
-    pub(super) fn wrong(
+    pub(super) fn mismatch(
         &self,
         from: (Role, usize),
         offset: usize,
@@ -62,7 +61,7 @@ fn tone(role: Role, qp: usize) -> u8 {
     (qp as u8).wrapping_mul(17).wrapping_add(if role == Role::Client { 1 } else { 102 })
 }
 
-/// Which bytes of message `number` are looked at.
+/// The bytes of message `number` that are compared.
 pub(super) fn pieces(size: usize, number: u64) -> [Range<usize>; 2] {
     if size <= SMALL || number.is_multiple_of(EVERY) { [0..size, 0..0] } else { [0..ENDS, size - ENDS..size] }
 }
@@ -80,14 +79,14 @@ impl Learned {
         Self { places, known: Vec::new() }
     }
 
-    /// Whether a whole message has to be shown to [`Self::learn`].
+    /// Whether [`Self::learn`] needs another whole message.
     pub(super) fn wants(&self) -> bool {
         self.known.len() < self.places
     }
 
-    /// Takes a whole message. Returns where it is wrong.
+    /// Compares a whole message, or stores it. Returns its first wrong byte.
     pub(super) fn learn(&mut self, number: u64, bytes: &[u8]) -> Option<usize> {
-        let at = self.wrong(number, 0, bytes)?;
+        let at = self.mismatch(number, 0, bytes)?;
         if self.wants() {
             self.known.push(bytes.to_vec());
             return None;
@@ -96,7 +95,7 @@ impl Learned {
     }
 
     /// Where bytes that begin at `start` of a message differ from all that is known.
-    pub(super) fn wrong(&self, number: u64, start: usize, bytes: &[u8]) -> Option<usize> {
+    pub(super) fn mismatch(&self, number: u64, start: usize, bytes: &[u8]) -> Option<usize> {
         let mut first = None;
         let begin = (number % self.places as u64) as usize;
         for place in 0..self.known.len() {
@@ -105,7 +104,7 @@ impl Learned {
             if known == bytes {
                 return None;
             }
-            let at = bytes.iter().zip(known).position(|(one, other)| one != other);
+            let at = mismatch(bytes, known);
             first = first.or(Some(start + at.unwrap_or(known.len())));
         }
         first.or(Some(start))
@@ -118,25 +117,35 @@ mod tests {
 
     #[test]
     fn a_wrong_byte_number_queue_pair_or_side_is_seen() {
-        let pattern = Pattern::new(8192);
+        let pattern = Areas::new(8192);
         let area = pattern.area(Role::Client, 3, 8192);
         let mut message = area[64..164].to_vec();
         message[..STAMP].copy_from_slice(&7_u64.to_le_bytes());
-        let wrong = |bytes: &[u8]| pattern.wrong((Role::Client, 3), 64, Some(7), 0, bytes);
+        let wrong = |bytes: &[u8]| pattern.mismatch((Role::Client, 3), 64, Some(7), 0, bytes);
         assert_eq!(wrong(&message), None);
         for at in 0..100 {
             message[at] ^= 0x40;
             assert_eq!(wrong(&message), Some(at));
             message[at] ^= 0x40;
         }
-        assert_eq!(pattern.wrong((Role::Client, 3), 64, Some(8), 0, &message), Some(0));
-        assert_eq!(pattern.wrong((Role::Client, 2), 64, Some(7), 0, &message), Some(8));
-        assert_eq!(pattern.wrong((Role::Server, 3), 64, Some(7), 0, &message), Some(8));
-        assert_eq!(pattern.wrong((Role::Client, 3), 128, Some(7), 0, &message), Some(8));
-        assert_eq!(pattern.wrong((Role::Client, 3), 64, Some(7), 90, &message[90..]), None);
-        assert_eq!(pattern.wrong((Role::Client, 3), 64, Some(7), 4, &message[4..6]), None);
-        assert_eq!(pattern.wrong((Role::Client, 3), 0, None, 0, &area[..5]), None);
-        assert_eq!(pattern.wrong((Role::Client, 3), 8190, None, 0, &[0; 4]), Some(2));
+        assert_eq!(pattern.mismatch((Role::Client, 3), 64, Some(8), 0, &message), Some(0));
+        assert_eq!(pattern.mismatch((Role::Client, 2), 64, Some(7), 0, &message), Some(8));
+        assert_eq!(pattern.mismatch((Role::Server, 3), 64, Some(7), 0, &message), Some(8));
+        assert_eq!(pattern.mismatch((Role::Client, 3), 128, Some(7), 0, &message), Some(8));
+        assert_eq!(pattern.mismatch((Role::Client, 3), 64, Some(7), 90, &message[90..]), None);
+        assert_eq!(pattern.mismatch((Role::Client, 3), 64, Some(7), 4, &message[4..6]), None);
+        assert_eq!(pattern.mismatch((Role::Client, 3), 0, None, 0, &area[..5]), None);
+        assert_eq!(pattern.mismatch((Role::Client, 3), 8190, None, 0, &[0; 4]), Some(2));
+    }
+
+    /// Two releases that measure together must fill and check messages alike.
+    #[test]
+    fn areas_are_those_of_earlier_releases() {
+        let area = Areas::new(140_000).area(Role::Server, 2, 140_000);
+        for index in [0_usize, 255, 256, 65_535, 65_536, 131_072, 139_999] {
+            let byte = (index * 31 + (index >> 8) + (index >> 16) * 7) as u8;
+            assert_eq!(area[index], byte.wrapping_add(2 * 17 + 102));
+        }
     }
 
     #[test]
@@ -147,7 +156,7 @@ mod tests {
         assert_eq!(learned.learn(1, b"two"), None);
         assert!(!learned.wants());
         assert_eq!(learned.learn(2, b"one"), None);
-        assert_eq!(learned.wrong(3, 1, b"wo"), None);
+        assert_eq!(learned.mismatch(3, 1, b"wo"), None);
         assert_eq!(learned.learn(3, b"twa"), Some(2));
         assert_eq!(learned.learn(3, b"longer"), Some(0));
     }

@@ -1,22 +1,20 @@
-//! Latency: one message under way. SENDs and WRITEs are answered, READs and atomics answer themselves.
+//! Latency: one outstanding message. The other side answers SENDs and WRITEs; READs and atomics need no answer.
 
 use std::time::{Duration, Instant};
 
-use roce_transport::{Payload, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus};
+use roce_transport::{Payload, RecvWr, SendFlags, SendWr, Sge, Wc};
 
-use super::buffers::{GRH, Geometry, take};
+use super::buffers::Geometry;
 use super::content::Learned;
 use super::sender::{WorkId, operation};
 use super::session::End;
 use super::statistics::Latency;
 use super::verify::Atomics;
-use super::{Connection, Length, PerftestError, Verb};
-use crate::exchange::perftest::Role;
+use super::{Length, Verb};
+use crate::harness::content::{Pattern, mismatch};
+use crate::harness::{Role, ToolError, check_completion, check_length, spin, take};
 
-/// How often memory is looked at between two looks at the clock.
-const LOOKS: u32 = 256;
-
-/// One size.
+/// The test of one size.
 #[derive(Debug)]
 pub(super) struct Run {
     geometry: Geometry,
@@ -24,7 +22,7 @@ pub(super) struct Run {
     received: u64,
     /// Receives posted.
     posted: u64,
-    /// A message has arrived that nobody has asked for yet.
+    /// A message has arrived and was not handled yet.
     arrived: bool,
     /// The send has completed.
     completed: bool,
@@ -37,12 +35,10 @@ pub(super) struct Run {
     bytes: Vec<u8>,
 }
 
-/// The content of message `number` of our latency tests: the last byte is the one that the originals look at.
+/// The content of message `number` of our latency tests: the last byte is the one that the originals read.
 fn fill(role: Role, number: u64, bytes: &mut [u8]) {
-    let tone = (number as u8).wrapping_mul(101).wrapping_add(if role == Role::Client { 5 } else { 77 });
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = (index as u8).wrapping_mul(29).wrapping_add((index >> 8) as u8).wrapping_add(tone);
-    }
+    let side = if role == Role::Client { 5 } else { 77 };
+    Pattern::new(29, number.wrapping_mul(101).wrapping_add(side)).fill(bytes);
     if let Some(last) = bytes.last_mut() {
         *last = number.wrapping_add(1) as u8;
     }
@@ -50,7 +46,7 @@ fn fill(role: Role, number: u64, bytes: &mut [u8]) {
 
 impl Run {
     /// Posts receives where SENDs are expected.
-    pub(super) fn new(end: &End, size: usize) -> Result<Self, PerftestError> {
+    pub(super) fn new(end: &End, size: usize) -> Result<Self, ToolError> {
         let geometry = Geometry::new(&end.plan, &end.agreement, size);
         let mut run = Self {
             geometry,
@@ -83,7 +79,7 @@ impl Run {
     }
 
     /// Sends and waits in turn.
-    pub(super) fn run(&mut self, end: &End) -> Result<Latency, PerftestError> {
+    pub(super) fn run(&mut self, end: &End) -> Result<Latency, ToolError> {
         self.begun = Instant::now();
         let is_answered = matches!(end.plan.verb, Verb::Send | Verb::Write);
         // With SEND the client begins, with WRITE the server does.
@@ -130,11 +126,11 @@ impl Run {
         }
     }
 
-    fn send(&mut self, end: &End) -> Result<(), PerftestError> {
+    fn send(&mut self, end: &End) -> Result<(), ToolError> {
         let Some(lane) = end.lanes.first() else { return Ok(()) };
         let number = self.sent;
         let op = operation(end, lane, self.geometry.offset(number));
-        let lands = matches!(end.plan.verb, Verb::Read | Verb::Atomic);
+        let lands = end.plan.lands();
         let element: Sge = if lands {
             end.buffers.landing(0, self.geometry.size, number)
         } else {
@@ -161,7 +157,7 @@ impl Run {
             if self.poll(end)? || !self.is_over(end) {
                 continue;
             }
-            // What the other side executes it may have executed already: it must not be left in doubt.
+            // The other side may have executed a READ or an atomic operation, so its result must be awaited.
             if !lands {
                 return Ok(());
             }
@@ -171,74 +167,57 @@ impl Run {
         }
         match end.plan.verb {
             Verb::Read => end.check_read(0, &self.geometry, number, &mut self.learned),
-            Verb::Atomic => {
-                let mut value = [0; 8];
-                end.buffers.landed(0, 8, number, 0, &mut value);
-                let found = u64::from_ne_bytes(value);
-                match self.atomics.wrong(number, found) {
-                    None => Ok(()),
-                    Some(expected) => Err(PerftestError::Atomic { qp: 0, message: number, expected, found }),
-                }
-            }
+            Verb::Atomic => end.check_atomic(0, number, &mut self.atomics),
             Verb::Send | Verb::Write => Ok(()),
         }
     }
 
-    /// Waits for a completion for a while; returns whether there was one.
-    fn poll(&mut self, end: &End) -> Result<bool, PerftestError> {
-        let begin = Instant::now();
+    /// Waits for completions until the test is over; returns whether there were any.
+    fn poll(&mut self, end: &End) -> Result<bool, ToolError> {
         let mut completions = [Wc::default(); 4];
-        loop {
-            for _ in 0..LOOKS {
-                let count = end.cq.poll(&mut completions)?;
-                for wc in completions.iter().take(count) {
-                    self.complete(end, wc)?;
-                }
-                if count > 0 {
-                    return Ok(true);
-                }
-                std::hint::spin_loop();
+        let count = spin(self.patience(end), || -> Result<_, ToolError> {
+            Ok(Some(end.cq.poll(&mut completions)?).filter(|count| *count > 0))
+        })?;
+        let Some(count) = count else { return self.over_or_stalled(end) };
+        for wc in completions.iter().take(count) {
+            self.complete(end, wc)?;
+        }
+        Ok(true)
+    }
+
+    /// The longest wait for a message.
+    fn patience(&self, end: &End) -> Duration {
+        match end.plan.length {
+            Length::Iterations(_) => end.plan.patience,
+            Length::Seconds { all, .. } => {
+                end.plan.patience.min(Duration::from_secs(all).saturating_sub(self.begun.elapsed()))
             }
-            if self.is_over(end) {
-                return Ok(false);
-            }
-            if begin.elapsed() > end.plan.patience {
-                return Err(self.stalled(end));
-            }
-            // With fewer processors than spinning processes the other side must get its turn.
-            std::thread::yield_now();
         }
     }
 
-    fn stalled(&self, end: &End) -> PerftestError {
-        PerftestError::Stalled {
-            done: self.sent.min(self.received),
-            expected: end.plan.iterations().unwrap_or(self.sent),
-            patience: end.plan.patience,
-            reliable: end.plan.is_reliable(),
-        }
+    fn over_or_stalled(&self, end: &End) -> Result<bool, ToolError> {
+        if self.is_over(end) { Ok(false) } else { Err(self.stalled(end)) }
     }
 
-    fn complete(&mut self, end: &End, wc: &Wc) -> Result<(), PerftestError> {
-        if wc.status != WcStatus::Success {
-            return Err(PerftestError::Completion { status: wc.status, cause: wc.cause });
-        }
+    fn stalled(&self, end: &End) -> ToolError {
+        end.stalled(self.sent.min(self.received), end.plan.iterations().unwrap_or(self.sent))
+    }
+
+    fn complete(&mut self, end: &End, wc: &Wc) -> Result<(), ToolError> {
+        check_completion(wc)?;
         let id = WorkId::from_wr_id(wc.wr_id);
         if !id.is_receive {
             self.completed |= id.number + 1 == self.sent;
             return Ok(());
         }
-        let skip = if end.plan.connection == Connection::Ud { GRH } else { 0 };
-        let (expected, found) = (self.geometry.size, (wc.byte_len as usize).saturating_sub(skip));
-        if found != expected {
-            return Err(PerftestError::Length { message: id.number, expected, found });
-        }
+        let expected = self.geometry.size;
+        check_length(id.number, expected, (wc.byte_len as usize).saturating_sub(end.plan.headroom()))?;
         end.buffers.landed(0, expected, id.number, 0, &mut self.bytes);
         self.arrived = true;
         self.post_receive(end)
     }
 
-    fn post_receive(&mut self, end: &End) -> Result<(), PerftestError> {
+    fn post_receive(&mut self, end: &End) -> Result<(), ToolError> {
         if end.plan.iterations().is_some_and(|iterations| self.posted >= iterations) {
             return Ok(());
         }
@@ -251,7 +230,7 @@ impl Run {
     }
 
     /// Waits for the next message and checks it; returns whether there was one.
-    fn receive(&mut self, end: &End) -> Result<bool, PerftestError> {
+    fn receive(&mut self, end: &End) -> Result<bool, ToolError> {
         let arrived = if end.plan.verb == Verb::Send {
             while !self.arrived {
                 if !self.poll(end)? {
@@ -271,50 +250,41 @@ impl Run {
     }
 
     /// Waits until the last byte of memory is that of the next message.
-    fn watch(&mut self, end: &End) -> Result<bool, PerftestError> {
-        let begin = Instant::now();
+    fn watch(&mut self, end: &End) -> Result<bool, ToolError> {
         let (size, start) = (self.geometry.size, end.buffers.exposed_offset(0));
         let awaited = self.received.wrapping_add(1) as u8;
         let mut last = [0; 1];
-        loop {
-            for _ in 0..LOOKS {
-                end.context.progress();
-                take(&end.buffers.exposed, start + size - 1, &mut last);
-                if last[0] == awaited {
-                    // Whoever wrote that byte has let go of the engine: all of the packet is there.
-                    end.context.progress();
-                    take(&end.buffers.exposed, start, &mut self.bytes);
-                    return Ok(true);
-                }
-                std::hint::spin_loop();
-            }
-            if self.is_over(end) {
-                return Ok(false);
-            }
-            if begin.elapsed() > end.plan.patience {
-                return Err(self.stalled(end));
-            }
-            std::thread::yield_now();
+        let arrived = spin(self.patience(end), || -> Result<_, ToolError> {
+            end.context.progress();
+            take(&end.buffers.exposed, start + size - 1, &mut last);
+            Ok((last[0] == awaited).then_some(()))
+        })?;
+        if arrived.is_none() {
+            return self.over_or_stalled(end);
         }
+        // The thread that wrote that byte has released the engine: the whole packet is in memory.
+        end.context.progress();
+        take(&end.buffers.exposed, start, &mut self.bytes);
+        Ok(true)
     }
 
     /// Checks the message that has been copied out.
-    fn check(&mut self, end: &End) -> Result<(), PerftestError> {
+    fn check(&mut self, end: &End) -> Result<(), ToolError> {
         let (size, number) = (self.geometry.size, self.received);
-        let wrong = if end.agreement.is_ours {
+        let at = if end.agreement.is_ours {
             let mut expected = vec![0; size];
-            fill(end.other(), number, &mut expected);
-            self.bytes.iter().zip(&expected).position(|(found, expected)| found != expected)
+            fill(end.role.other(), number, &mut expected);
+            mismatch(&self.bytes, &expected)
         } else {
             // The originals count in the last byte of a WRITE, and change nothing else.
             let constant = if end.plan.verb == Verb::Write { size - 1 } else { size };
             self.learned.learn(number, &self.bytes[..constant])
         };
-        match wrong {
+        match at {
             None => Ok(()),
             Some(at) => {
                 let found = self.bytes.get(at).copied().unwrap_or(0);
-                Err(PerftestError::Content { qp: 0, message: number, size, at, found })
+                Err(ToolError::Content { qp: 0, message: number, size, at, found })
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How the queue pairs of the two sides are connected, and parted.
+//! Connects and disconnects the queue pairs of the two sides.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,28 +9,26 @@ use roce_transport::Access;
 use roce_transport::cm::CmTiming;
 
 use super::session::End;
-use super::{Connection, PerftestError, Plan, Verb};
+use super::{Plan, Verb};
 use crate::exchange::connect_when_listening;
+use crate::harness::{PeerQueuePair, ToolError, connect_as_originals};
 use roce::verbs::{
-    CmListener, ConnectOptions, ConnectionError, ConnectionEvent, ConnectionParameters, Context, Endpoint,
-    PathOptions,
+    CmListener, ConnectOptions, ConnectionError, ConnectionEvent, ConnectionParameters, Context, PathOptions,
 };
 
-/// What the originals agree on without saying so.
-const QKEY: u32 = 0x1111_1111;
-/// The originals listen for the queue pairs a moment after they have said that they are ready.
-const LISTENING: Duration = Duration::from_secs(5);
-/// How long the end of a connection is waited for.
-const PARTING: Duration = Duration::from_secs(3);
+/// The originals listen for the queue pairs a moment after they report that they are ready.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
+/// The time limit for the end of the connections.
+const DISCONNECT_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What connects the queue pairs.
+/// The method that connects the queue pairs.
 #[derive(Debug)]
 pub enum Meeting {
     /// The keys that both sides exchange.
     Keys,
-    /// rdma_cm: this side asks for each connection.
+    /// rdma_cm: this side requests each connection.
     Connect(SocketAddr),
-    /// rdma_cm: this side takes what is asked for here.
+    /// rdma_cm: this side accepts the connections of this listener.
     Accept(CmListener),
 }
 
@@ -41,8 +39,8 @@ impl Plan {
         self.mtu.or_else(|| context.largest_path_mtu()).unwrap_or(PathMtu::Mtu256)
     }
 
-    /// What the peer may do.
-    fn access(&self) -> Access {
+    /// The access of the peer.
+    pub(super) fn access(&self) -> Access {
         match self.verb {
             Verb::Write => Access::REMOTE_WRITE,
             Verb::Read => Access::REMOTE_READ,
@@ -58,7 +56,7 @@ impl Plan {
     /// What connections of rdma_cm are asked for or accepted with.
     #[must_use]
     pub fn connection_parameters(&self, path_mtu: PathMtu) -> ConnectionParameters {
-        let reads = if matches!(self.verb, Verb::Read | Verb::Atomic) { self.out_reads } else { 0 };
+        let reads = if self.lands() { self.out_reads } else { 0 };
         // The local ACK timeout of a connection is twice the time that a packet is under way.
         let lifetime = CmTimeout::new(self.timeout.saturating_sub(1).clamp(1, 20));
         ConnectionParameters::default()
@@ -73,7 +71,7 @@ impl Plan {
 
 impl End {
     /// Connects every queue pair with its peer, with the attributes of the originals.
-    pub(super) fn connect(&mut self, meeting: &Meeting) -> Result<(), PerftestError> {
+    pub(super) fn connect(&mut self, meeting: &Meeting) -> Result<(), ToolError> {
         match meeting {
             Meeting::Keys => self.connect_by_keys(),
             Meeting::Connect(server) => self.ask(*server),
@@ -81,21 +79,10 @@ impl End {
         }
     }
 
-    fn connect_by_keys(&mut self) -> Result<(), PerftestError> {
+    fn connect_by_keys(&mut self) -> Result<(), ToolError> {
         let (path, access) = (self.plan.path(), self.plan.access());
         for lane in &mut self.lanes {
             let (local, remote) = (lane.local, lane.remote);
-            let address = remote.gid.to_ip();
-            if local.gid.is_ipv4_mapped() != remote.gid.is_ipv4_mapped() {
-                return Err(PerftestError::GidMismatch { remote: address });
-            }
-            if self.plan.connection == Connection::Ud {
-                lane.qp.activate_datagram(QKEY)?;
-                let destination = self.context.create_address_handle(address, remote.qpn, QKEY, &path)?;
-                lane.destination = Some(destination);
-                continue;
-            }
-            let endpoint = Endpoint { address, qpn: remote.qpn.get(), psn: remote.psn.get() };
             let reads = |count: u32| count.clamp(1, 128) as u8;
             let options = ConnectOptions::default()
                 .path_mtu(self.agreement.mtu)
@@ -104,13 +91,16 @@ impl End {
                 .access(access)
                 .max_rd_atomic(reads(remote.out_reads).min(self.plan.out_reads))
                 .max_dest_rd_atomic(reads(local.out_reads));
-            lane.qp.connect(&endpoint, &options)?;
+            let peer = PeerQueuePair { gid: remote.gid, qpn: remote.qpn, psn: remote.psn };
+            let qp_type = self.plan.qp_type();
+            lane.destination =
+                connect_as_originals(&self.context, &lane.qp, qp_type, local.gid, peer, &options)?;
         }
         Ok(())
     }
 
     /// Client: one connection after the other, so that both sides number them alike.
-    fn ask(&mut self, server: SocketAddr) -> Result<(), PerftestError> {
+    fn ask(&mut self, server: SocketAddr) -> Result<(), ToolError> {
         let parameters = self.plan.connection_parameters(self.agreement.mtu);
         for lane in &mut self.lanes {
             let qp = &lane.qp;
@@ -120,14 +110,14 @@ impl End {
                 Ok(qp.clone())
             };
             let connection =
-                connect_when_listening(&self.context, server, &parameters, LISTENING, &mut fresh)?;
+                connect_when_listening(&self.context, server, &parameters, LISTEN_PATIENCE, &mut fresh)?;
             lane.connection = Some(connection);
         }
         Ok(())
     }
 
     /// Server: takes the connections in the order in which they are asked for.
-    fn accept(&mut self, listener: &CmListener) -> Result<(), PerftestError> {
+    fn accept(&mut self, listener: &CmListener) -> Result<(), ToolError> {
         let parameters = self.plan.connection_parameters(self.agreement.mtu);
         for lane in &mut self.lanes {
             let request = listener.accept(Some(self.plan.patience))?;
@@ -145,9 +135,9 @@ impl End {
     /// Ends what rdma_cm connected. Some originals do so themselves, others wait until it is done.
     pub(super) fn disconnect(&mut self) {
         let connections: Vec<_> = self.lanes.iter_mut().filter_map(|lane| lane.connection.as_mut()).collect();
-        let end = Instant::now() + PARTING;
+        let end = Instant::now() + DISCONNECT_PATIENCE;
         for connection in connections {
-            // The other side may have been faster.
+            // The other side may have disconnected first.
             let _ = connection.disconnect();
             loop {
                 match connection.next_event(Some(end.saturating_duration_since(Instant::now()))) {
@@ -155,23 +145,10 @@ impl End {
                     Ok(_) => {}
                     Err(ConnectionError::TimedOut) => break,
                     Err(error) => {
-                        tracing::debug!(%error, "parting");
+                        tracing::debug!(%error, "disconnecting");
                         break;
                     }
                 }
-            }
-        }
-    }
-
-    /// Stays until nothing has come for twice the time after which the other side repeats what was not
-    /// acknowledged: the last acknowledgement may have been lost.
-    pub(super) fn await_silence(&self) {
-        let quiet = Duration::from_nanos(4096 << self.plan.timeout.clamp(14, 19)) * 2;
-        for _ in 0..20 {
-            let before = self.context.counters().rdma_rx_packets;
-            std::thread::sleep(quiet);
-            if self.context.counters().rdma_rx_packets == before {
-                return;
             }
         }
     }

@@ -1,9 +1,9 @@
 //! The bandwidth and latency tests of perftest (`ib_write_bw`, `ib_send_lat` and so on), client and server: they
 //! talk to the originals.
 //!
-//! The originals check nothing of what arrives. We do: with one of us on the other side every message carries
-//! its number and a known content; with an original, whose buffers hold random bytes that never change, what
-//! arrives must be what has arrived before.
+//! The originals do not check what arrives. This program does: between two of this program every message carries its
+//! number and a known content; an original sends from buffers of random bytes that never change, so its messages must
+//! equal its earlier ones.
 
 mod bandwidth;
 mod buffers;
@@ -16,15 +16,13 @@ mod session;
 mod statistics;
 mod verify;
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use roce_packet::PathMtu;
-use roce_transport::{Cause, QpType, WcStatus};
+use roce_transport::QpType;
 use serde::Serialize;
 
-use roce::observe::advice;
-use roce::verbs::{ConnectionError, VerbsError, WaitError};
+use crate::harness::{GRH, ToolError};
 
 pub use meeting::Meeting;
 pub use session::{Row, Session};
@@ -35,7 +33,7 @@ pub const PORT: u16 = 18_515;
 /// The largest size of `-a`: 8 MiB.
 const LARGEST: usize = 1 << 23;
 
-/// What is measured with.
+/// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
@@ -49,7 +47,7 @@ pub enum Verb {
     Atomic,
 }
 
-/// What is measured.
+/// The quantity that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 pub enum Test {
     /// Bandwidth.
@@ -90,17 +88,17 @@ pub enum AtomicOp {
     CompareSwap,
 }
 
-/// How long a test goes on.
+/// The duration of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Length {
-    /// So many messages on each queue pair.
+    /// This number of messages on each queue pair.
     Iterations(u64),
-    /// So many seconds, of which some at both ends do not count.
+    /// This number of seconds, without a margin at both ends.
     Seconds {
-        /// All of them.
+        /// The whole duration.
         all: u64,
-        /// How many at each end do not count.
+        /// The margin at each end, which does not count.
         margin: u64,
     },
 }
@@ -109,9 +107,9 @@ pub enum Length {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Size {
-    /// So many.
+    /// This number of bytes.
     Given(usize),
-    /// So many, or the path MTU if that is less and the transport is UD.
+    /// This number of bytes, or the path MTU if that is less and the transport is UD.
     Default(usize),
     /// Every power of two from 2 bytes to 8 MiB, or to the path MTU for UD.
     All,
@@ -128,21 +126,21 @@ pub struct Plan {
     pub connection: Connection,
     /// Bytes of a message.
     pub size: Size,
-    /// How long.
+    /// Its duration.
     pub length: Length,
     /// Bandwidth: both sides send.
     pub bidirectional: bool,
     /// Queue pairs.
     pub num_qp: usize,
-    /// Send requests under way on each queue pair.
+    /// Outstanding send requests of each queue pair.
     pub tx_depth: usize,
     /// Receives posted on each queue pair.
     pub rx_depth: usize,
-    /// One send request of so many completes visibly.
+    /// The number of send requests for each signaled one.
     pub cq_mod: usize,
-    /// READs and atomics under way on each queue pair.
+    /// Outstanding READs and atomics of each queue pair.
     pub out_reads: u8,
-    /// Messages of at most so many bytes are posted inline.
+    /// Messages up to this number of bytes are posted inline.
     pub inline: usize,
     /// Atomic operation.
     pub atomic: AtomicOp,
@@ -158,7 +156,7 @@ pub struct Plan {
     pub gigabits: bool,
     /// Whether the peak bandwidth is wanted.
     pub peak: bool,
-    /// How long nothing may happen before it is given up.
+    /// The time limit for the next message.
     pub patience: Duration,
 }
 
@@ -179,10 +177,10 @@ impl Plan {
     }
 
     /// The sizes that are measured, with this path MTU.
-    fn sizes(&self, mtu: PathMtu) -> Result<Vec<usize>, PerftestError> {
+    fn sizes(&self, mtu: PathMtu) -> Result<Vec<usize>, ToolError> {
         let most = if self.connection == Connection::Ud { mtu.bytes() } else { usize::MAX };
         match self.size {
-            Size::Given(size) if size > most => Err(PerftestError::Plan(format!(
+            Size::Given(size) if size > most => Err(ToolError::Plan(format!(
                 "{size} bytes do not fit into one UD message with path MTU {most} (-s, -m)"
             ))),
             Size::Given(size) => Ok(vec![size]),
@@ -192,6 +190,16 @@ impl Plan {
                 Ok(doubled.take_while(|size| *size <= LARGEST.min(most)).collect())
             }
         }
+    }
+
+    /// Whether the result of a request lands in the memory of this side.
+    fn lands(&self) -> bool {
+        matches!(self.verb, Verb::Read | Verb::Atomic)
+    }
+
+    /// Bytes in front of the messages that arrive.
+    fn headroom(&self) -> usize {
+        if self.connection == Connection::Ud { GRH } else { 0 }
     }
 
     fn is_reliable(&self) -> bool {
@@ -217,190 +225,65 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// What cannot, and which option changes it.
-    pub fn check(&self) -> Result<(), PerftestError> {
-        let wrong = |text: &str| Err(PerftestError::Plan(text.to_owned()));
+    /// The first value that is out of range, and the option that changes it.
+    pub fn check(&self) -> Result<(), ToolError> {
+        let refuse = |text: &str| Err(ToolError::Plan(text.to_owned()));
         match (self.connection, self.verb) {
             (Connection::Uc, Verb::Read | Verb::Atomic) => {
-                return wrong("UC knows neither READ nor atomics; use -c RC");
+                return refuse("UC supports neither READ nor atomics; use -c RC");
             }
             (Connection::Ud, verb) if verb != Verb::Send => {
-                return wrong("UD knows only SEND; use -c RC or `roce perf send`");
+                return refuse("UD supports only SEND; use -c RC or `roce perf send`");
             }
             (Connection::Uc, _) if self.rdma_cm => {
-                return wrong(
+                return refuse(
                     "librdmacm connects no UC queue pairs, nor do the originals; leave out -R or use -c RC",
                 );
             }
             (Connection::Ud, _) if self.rdma_cm => {
-                return wrong(
+                return refuse(
                     "UD queue pairs exchange their numbers over TCP here; leave out -R on both sides",
                 );
             }
             _ => {}
         }
         if self.verb == Verb::Atomic && !matches!(self.size, Size::Given(8) | Size::Default(8)) {
-            return wrong("atomics have 8 bytes; leave out -s and -a");
+            return refuse("atomics have 8 bytes; leave out -s and -a");
         }
         if matches!(self.size, Size::Given(size) if !(1..=1 << 30).contains(&size)) {
-            return wrong("choose a size of 1 byte to 1 GiB (-s)");
+            return refuse("choose a size of 1 byte to 1 GiB (-s)");
         }
         match self.length {
             Length::Iterations(count) if !(5..=100_000_000).contains(&count) => {
-                return wrong("choose 5 to 100000000 iterations (-n)");
+                return refuse("choose 5 to 100000000 iterations (-n)");
             }
             Length::Seconds { all, margin } if all <= 2 * margin || all > 86_400 => {
-                return wrong("choose 1 to 86400 seconds (-D), more than two margins (-f)");
+                return refuse("choose 1 to 86400 seconds (-D), more than two margins (-f)");
             }
-            Length::Seconds { .. } if self.size == Size::All => return wrong("-a does not go with -D"),
+            Length::Seconds { .. } if self.size == Size::All => {
+                return refuse("-a cannot be combined with -D");
+            }
             _ => {}
         }
         let is_latency = self.test == Test::Latency;
         if is_latency && (self.bidirectional || self.num_qp != 1) {
-            return wrong("-b and -q are for bandwidth tests");
+            return refuse("-b and -q are for bandwidth tests");
         }
         if !(1..=16_384).contains(&self.num_qp) {
-            return wrong("choose 1 to 16384 queue pairs (-q)");
+            return refuse("choose 1 to 16384 queue pairs (-q)");
         }
         if !(1..=32_768).contains(&self.tx_depth) || !(1..=32_768).contains(&self.rx_depth) {
-            return wrong("choose depths of 1 to 32768 (-t, -r)");
+            return refuse("choose depths of 1 to 32768 (-t, -r)");
         }
         if !(1..=self.tx_depth).contains(&self.cq_mod) {
-            return wrong("choose 1 to the depth of the send queue for -Q");
+            return refuse("choose 1 to the depth of the send queue for -Q");
         }
         if self.inline > roce_transport::MAX_INLINE {
-            return wrong("at most 512 bytes are posted inline (-I)");
+            return refuse("at most 512 bytes are posted inline (-I)");
         }
         if !(1..=128).contains(&self.out_reads) {
-            return wrong("choose 1 to 128 outstanding reads (-o)");
+            return refuse("choose 1 to 128 outstanding reads (-o)");
         }
         Ok(())
     }
-}
-
-/// Why a test failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PerftestError {
-    /// A number of the plan is out of range.
-    #[error("{0}")]
-    Plan(String),
-    /// The exchange over TCP.
-    #[error(
-        "exchanging {what} with the other side: {error}; see what it says there, and whether {program} runs with the same \
-         options"
-    )]
-    Exchange {
-        /// What was being exchanged.
-        what: &'static str,
-        /// The program that should be there.
-        program: &'static str,
-        /// Why it failed.
-        error: std::io::Error,
-    },
-    /// The other side uses another kind of address.
-    #[error(
-        "the other side has the GID of {remote}, which this device has no address to reach from; choose a GID of the \
-         other IP version there (-x), or another --device here"
-    )]
-    GidMismatch {
-        /// Its address.
-        remote: IpAddr,
-    },
-    /// rdma_cm made no connection of a queue pair.
-    #[error("connecting a queue pair by rdma_cm: {0}")]
-    Connection(#[from] ConnectionError),
-    /// A verb.
-    #[error(transparent)]
-    Verbs(#[from] VerbsError),
-    /// Waiting failed.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
-    /// Nothing happened.
-    #[error(
-        "nothing came for {} s after {done} of {expected} messages; {}",
-        .patience.as_secs(),
-        if *.reliable { "see whether the other side still runs" } else { "what is lost is not sent again on UC and UD" }
-    )]
-    Stalled {
-        /// Messages completed.
-        done: u64,
-        /// Messages expected.
-        expected: u64,
-        /// How long it was waited.
-        patience: Duration,
-        /// Whether the transport retransmits.
-        reliable: bool,
-    },
-    /// A work request failed.
-    #[error("a work request failed with {} ({cause:?}): {}", .status.name(), advice(*.status, *.cause))]
-    Completion {
-        /// How.
-        status: WcStatus,
-        /// Why.
-        cause: Cause,
-    },
-    /// Something arrived with the wrong content.
-    #[error(
-        "message {message} of {size} bytes on queue pair {qp} is wrong at byte {at}, which is {found:#04x}; no damage on \
-         the way does that, so record it with --pcap and report it"
-    )]
-    Content {
-        /// Queue pair, counted from 0.
-        qp: usize,
-        /// Message, counted from 0 for each size.
-        message: u64,
-        /// Bytes of a message.
-        size: usize,
-        /// Where.
-        at: usize,
-        /// What was found.
-        found: u8,
-    },
-    /// A message of another length.
-    #[error("message {message} has {found} bytes instead of {expected}; give both sides the same size (-s)")]
-    Length {
-        /// Which.
-        message: u64,
-        /// How long it should be.
-        expected: usize,
-        /// How long it is.
-        found: usize,
-    },
-    /// An atomic operation returned what no sequence of them returns.
-    #[error(
-        "atomic operation {message} on queue pair {qp} returned {found} instead of {expected}: it was not done once"
-    )]
-    Atomic {
-        /// Queue pair, counted from 0.
-        qp: usize,
-        /// Operation, counted from 0.
-        message: u64,
-        /// What it should have returned.
-        expected: u64,
-        /// What it did return.
-        found: u64,
-    },
-    /// The peer's atomics do not add up.
-    #[error(
-        "queue pair {qp} was to add {expected} and memory shows {found}: an operation was lost or done twice"
-    )]
-    Sum {
-        /// Queue pair, counted from 0.
-        qp: usize,
-        /// What was to be added.
-        expected: u64,
-        /// What was added.
-        found: u64,
-    },
-    /// Messages were lost on the way.
-    #[error("{received} of {sent} messages arrived on queue pair {qp}")]
-    Lost {
-        /// Queue pair, counted from 0.
-        qp: usize,
-        /// Messages sent.
-        sent: u64,
-        /// Messages received.
-        received: u64,
-    },
 }

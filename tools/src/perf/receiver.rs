@@ -1,19 +1,21 @@
-//! The side that SENDs arrive at.
+//! The side that receives SENDs.
 
 use roce_transport::{RecvWr, Wc};
 
-use super::PerftestError;
-use super::buffers::{GRH, Geometry};
-use super::content::{Learned, STAMP};
+use super::buffers::Geometry;
+use super::content::Learned;
 use super::sender::WorkId;
 use super::session::End;
+use super::verify::lost;
+use crate::harness::content::STAMP;
+use crate::harness::{ToolError, check_length};
 
-/// How far one queue pair is.
+/// The progress of one queue pair.
 #[derive(Debug)]
-struct Taken {
+struct ReceiveProgress {
     posted: u64,
     taken: u64,
-    /// The number that the next message of ours has at least.
+    /// The smallest possible number of the next message from this program.
     next: u64,
     learned: Learned,
 }
@@ -21,14 +23,15 @@ struct Taken {
 #[derive(Debug)]
 pub(super) struct Receiver {
     geometry: Geometry,
-    lanes: Vec<Taken>,
+    lanes: Vec<ReceiveProgress>,
     limit: Option<u64>,
 }
 
 impl Receiver {
     /// Posts the receives.
-    pub(super) fn new(end: &End, geometry: Geometry) -> Result<Self, PerftestError> {
-        let lane = |_| Taken { posted: 0, taken: 0, next: 0, learned: Learned::new(geometry.slots) };
+    pub(super) fn new(end: &End, geometry: Geometry) -> Result<Self, ToolError> {
+        let lane =
+            |_| ReceiveProgress { posted: 0, taken: 0, next: 0, learned: Learned::new(geometry.slots) };
         let lanes = (0..end.plan.num_qp).map(lane).collect();
         let mut receiver = Self { geometry, lanes, limit: end.plan.iterations() };
         let slots = end.buffers.landing_slots(geometry.size).min(end.plan.rx_depth);
@@ -40,7 +43,7 @@ impl Receiver {
         Ok(receiver)
     }
 
-    fn post(&mut self, end: &End, qp: usize) -> Result<(), PerftestError> {
+    fn post(&mut self, end: &End, qp: usize) -> Result<(), ToolError> {
         let lane = &mut self.lanes[qp];
         if self.limit.is_some_and(|limit| lane.posted >= limit) {
             return Ok(());
@@ -69,14 +72,10 @@ impl Receiver {
     }
 
     /// Takes a message: checks it, and posts its buffer again.
-    pub(super) fn take(&mut self, end: &End, id: WorkId, wc: &Wc) -> Result<(), PerftestError> {
+    pub(super) fn take(&mut self, end: &End, id: WorkId, wc: &Wc) -> Result<(), ToolError> {
         let Some(lane) = self.lanes.get_mut(id.qp) else { return Ok(()) };
-        let skip = if end.plan.connection == super::Connection::Ud { GRH } else { 0 };
         let (size, message) = (self.geometry.size, lane.taken);
-        let found = (wc.byte_len as usize).saturating_sub(skip);
-        if found != size {
-            return Err(PerftestError::Length { message, expected: size, found });
-        }
+        check_length(message, size, (wc.byte_len as usize).saturating_sub(end.plan.headroom()))?;
         let read = |start: usize, out: &mut [u8]| end.buffers.landed(id.qp, size, id.number, start, out);
         let mut stamp = [0; STAMP];
         let stamped = &mut stamp[..size.min(STAMP)];
@@ -84,9 +83,9 @@ impl Receiver {
         let number = if end.plan.is_reliable() { lane.next } else { number_of(stamped, lane.next) };
         let offset = self.geometry.offset(number);
         let known = |start: usize, bytes: &[u8]| {
-            end.buffers.pattern.wrong((end.other(), id.qp), offset, Some(number), start, bytes)
+            end.buffers.pattern.mismatch((end.role.other(), id.qp), offset, Some(number), start, bytes)
         };
-        end.look(id.qp, size, message, &read, &known, &mut lane.learned)?;
+        end.check_message(id.qp, size, message, &read, &known, &mut lane.learned)?;
         lane.taken += 1;
         if end.agreement.is_ours {
             lane.next = number.saturating_add(1);
@@ -94,7 +93,7 @@ impl Receiver {
                 && lane.next >= limit
                 && lane.taken < limit
             {
-                return Err(PerftestError::Lost { qp: id.qp, sent: limit, received: lane.taken });
+                return Err(lost(id.qp, limit, lane.taken));
             }
         }
         self.post(end, id.qp)

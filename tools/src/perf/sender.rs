@@ -1,4 +1,4 @@
-//! The side that posts: requests under way on all queue pairs.
+//! The side that posts requests on all queue pairs.
 
 use roce_transport::{Payload, RKey, SendFlags, SendOp, SendWr, Sge};
 
@@ -6,16 +6,17 @@ use super::buffers::Geometry;
 use super::content::Learned;
 use super::session::{End, Lane};
 use super::verify::Atomics;
-use super::{AtomicOp, PerftestError, Verb};
+use super::{AtomicOp, Verb};
+use crate::harness::ToolError;
 
 /// Requests that are posted at once.
 const BATCH: usize = 16;
-/// Bits of a work request number that count messages; those above say which queue pair, the highest who.
+/// Bits of a work request number that count messages; the bits above are the queue pair, the highest is [`RECEIVE`].
 const NUMBER_BITS: u32 = 48;
 /// Set in the numbers of receives.
 const RECEIVE: u64 = 1 << 63;
 
-/// What a work request was.
+/// The meaning of a work request number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorkId {
     pub(super) qp: usize,
@@ -35,14 +36,14 @@ impl WorkId {
     }
 }
 
-/// How far one queue pair is.
+/// The progress of one queue pair.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
     posted: u64,
-    /// Up to here requests complete visibly.
+    /// The number of requests up to the last signaled one.
     visible: u64,
     completed: u64,
-    /// Messages that there are to be, if that is how the end is found.
+    /// The number of messages, in tests of a number of messages.
     limit: Option<u64>,
 }
 
@@ -50,9 +51,9 @@ struct Progress {
 pub(super) struct Sender {
     geometry: Geometry,
     lanes: Vec<Progress>,
-    /// Requests under way on each queue pair at most.
+    /// The most outstanding requests of each queue pair.
     depth: u64,
-    /// One of so many completes visibly.
+    /// The number of requests for each signaled one.
     every: u64,
     /// For READs from an original, each place of each queue pair.
     learned: Vec<Learned>,
@@ -62,9 +63,11 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(end: &End, geometry: Geometry) -> Self {
         let plan = &end.plan;
-        let lands = matches!(plan.verb, Verb::Read | Verb::Atomic);
-        let depth =
-            if lands { end.buffers.landing_slots(geometry.size).min(plan.tx_depth) } else { plan.tx_depth };
+        let depth = if plan.lands() {
+            end.buffers.landing_slots(geometry.size).min(plan.tx_depth)
+        } else {
+            plan.tx_depth
+        };
         let places = if plan.verb == Verb::Read { plan.num_qp * geometry.slots } else { 0 };
         Self {
             geometry,
@@ -89,7 +92,7 @@ impl Sender {
         self.lanes.iter().map(|lane| lane.completed).sum()
     }
 
-    /// Messages that there will be, as far as that is known.
+    /// The number of messages, as far as it is known.
     pub(super) fn expected(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.limit.unwrap_or(lane.posted)).sum()
     }
@@ -98,15 +101,15 @@ impl Sender {
         self.lanes.iter().all(|lane| lane.limit.is_some_and(|limit| lane.completed >= limit))
     }
 
-    /// Lets no more messages begin, but for one where the last one would not complete visibly.
+    /// Ends the test after the outstanding messages, and one more where the last request is not signaled.
     pub(super) fn close(&mut self) {
         for lane in &mut self.lanes {
             lane.limit = Some(lane.posted + u64::from(lane.visible < lane.posted));
         }
     }
 
-    /// Posts what there is room for. Returns how many messages that was.
-    pub(super) fn post(&mut self, end: &End) -> Result<u64, PerftestError> {
+    /// Posts as many requests as possible. Returns their number.
+    pub(super) fn post(&mut self, end: &End) -> Result<u64, ToolError> {
         let mut all = 0;
         for index in 0..self.lanes.len() {
             loop {
@@ -120,7 +123,7 @@ impl Sender {
         Ok(all)
     }
 
-    fn post_some(&mut self, end: &End, index: usize) -> Result<u64, PerftestError> {
+    fn post_some(&mut self, end: &End, index: usize) -> Result<u64, ToolError> {
         let (lane, progress) = (&end.lanes[index], self.lanes[index]);
         let free = self.depth.saturating_sub(progress.posted - progress.completed);
         let left = progress.limit.map_or(u64::MAX, |limit| limit.saturating_sub(progress.posted));
@@ -130,12 +133,12 @@ impl Sender {
         }
         let mut elements = [([Sge::default(); 2], 0); BATCH];
         let size = self.geometry.size;
-        let is_inline = !self.lands(end) && size <= end.plan.inline;
+        let is_inline = !end.plan.lands() && size <= end.plan.inline;
         let mut inline = Vec::new();
         for (place, number) in elements[..count].iter_mut().zip(progress.posted..) {
             if is_inline {
                 inline.push(end.buffers.message_bytes(index, &self.geometry, number));
-            } else if self.lands(end) {
+            } else if end.plan.lands() {
                 *place = ([end.buffers.landing(index, size, number), Sge::default()], 1);
             } else {
                 *place = end.buffers.message(index, &self.geometry, number);
@@ -166,16 +169,12 @@ impl Sender {
         Ok(count as u64)
     }
 
-    fn lands(&self, end: &End) -> bool {
-        matches!(end.plan.verb, Verb::Read | Verb::Atomic)
-    }
-
     fn op(&self, end: &End, lane: &Lane, number: u64) -> SendOp {
         operation(end, lane, self.geometry.offset(number))
     }
 
-    /// Takes a completion: it speaks for all requests of its queue pair up to it. Returns how many those are.
-    pub(super) fn complete(&mut self, end: &End, id: WorkId) -> Result<u64, PerftestError> {
+    /// Handles a completion, which covers all earlier requests of its queue pair. Returns their number.
+    pub(super) fn complete(&mut self, end: &End, id: WorkId) -> Result<u64, ToolError> {
         let Some(lane) = self.lanes.get_mut(id.qp) else { return Ok(0) };
         let (first, after) = (lane.completed, id.number + 1);
         lane.completed = after;
@@ -189,12 +188,7 @@ impl Sender {
             }
             Verb::Atomic => {
                 for number in first..after {
-                    let mut value = [0; 8];
-                    end.buffers.landed(id.qp, 8, number, 0, &mut value);
-                    let found = u64::from_ne_bytes(value);
-                    if let Some(expected) = self.atomics[id.qp].wrong(number, found) {
-                        return Err(PerftestError::Atomic { qp: id.qp, message: number, expected, found });
-                    }
+                    end.check_atomic(id.qp, number, &mut self.atomics[id.qp])?;
                 }
             }
             Verb::Write | Verb::Send => {}

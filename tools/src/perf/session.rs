@@ -1,6 +1,7 @@
 //! One side of a test: from the exchange before the first message to the one after the last.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
 use roce_packet::Gid;
 use roce_transport::{QpCapabilities, UdDestination};
@@ -8,9 +9,10 @@ use serde::Serialize;
 
 use super::buffers::Buffers;
 use super::statistics::Rate;
-use super::{Bandwidth, Latency, Length, Meeting, PerftestError, Plan, Size, Test, Verb};
+use super::{Bandwidth, Latency, Length, Meeting, Plan, Size, Test, Verb};
 use super::{bandwidth, buffers::Geometry, latency};
-use crate::exchange::perftest::{Agreement, FIRST_KEYS, Keys, Link, Report, Role};
+use crate::exchange::perftest::{Agreement, FIRST_KEYS, Keys, Link, Report};
+use crate::harness::{Role, ToolError, await_silence, check_length, source_address};
 use roce::verbs::{CompletionQueue, Context, QueuePair, QueuePairOptions};
 
 /// One queue pair and its peer.
@@ -20,11 +22,11 @@ pub(super) struct Lane {
     pub(super) local: Keys,
     pub(super) remote: Keys,
     pub(super) destination: Option<UdDestination>,
-    /// With rdma_cm: what connects it.
+    /// The connection of rdma_cm.
     pub(super) connection: Option<roce::verbs::Connection>,
 }
 
-/// What this side has, but for the exchange.
+/// The objects of this side, without the exchange.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) plan: Plan,
@@ -51,7 +53,10 @@ pub struct Row {
     pub retransmitted_packets: u64,
 }
 
-/// One block of the exchange, or what happens between two.
+/// Prints a row when its size is finished.
+type OnRow<'a> = &'a mut dyn FnMut(&Row) -> io::Result<()>;
+
+/// A step of the opening.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Keys,
@@ -59,7 +64,7 @@ enum Step {
     Barrier,
 }
 
-/// What comes before the first message. It differs from program to program.
+/// The steps before the first message, which differ from program to program.
 fn opening(plan: &Plan, meeting: &Meeting) -> Vec<Step> {
     use Step::{Barrier, Connect, Keys};
     let rest: &[Step] = match (plan.verb, plan.test) {
@@ -85,7 +90,7 @@ pub struct Session<S> {
 
 impl<S: Read + Write> Session<S> {
     /// Agrees with the other side, makes queue pairs and connects them, as `meeting` says. Reads of `stream` should time
-    /// out after 50 ms or so: what goes on without it is looked at then.
+    /// out after 50 ms or so: the session then looks for other signs of life.
     ///
     /// # Errors
     ///
@@ -96,14 +101,9 @@ impl<S: Read + Write> Session<S> {
         stream: S,
         role: Role,
         meeting: &Meeting,
-    ) -> Result<Self, PerftestError> {
+    ) -> Result<Self, ToolError> {
         plan.check()?;
-        let Some(address) = context.gid_address(plan.gid_index) else {
-            return Err(PerftestError::Plan(format!(
-                "the device has no GID {}; `roce devices -v` lists GIDs",
-                plan.gid_index.unwrap_or(0)
-            )));
-        };
+        let address = source_address(context, plan.gid_index)?;
         let mtu = plan.largest_mtu(context);
         let mut link = Link::new(stream, role, plan.patience);
         if !matches!(meeting, Meeting::Keys) {
@@ -121,7 +121,7 @@ impl<S: Read + Write> Session<S> {
             max_inline: plan.inline,
             ..options.capabilities
         };
-        let out_reads = if matches!(plan.verb, Verb::Read | Verb::Atomic) { plan.out_reads } else { 1 };
+        let out_reads = if plan.lands() { plan.out_reads } else { 1 };
         let mut lanes = Vec::new();
         for index in 0..plan.num_qp {
             let qp = pd.create_qp(&options)?;
@@ -144,22 +144,22 @@ impl<S: Read + Write> Session<S> {
         Ok(session)
     }
 
-    /// Which side this is.
+    /// The role of this side.
     pub fn role(&self) -> Role {
         self.link.role()
     }
 
-    /// What was agreed.
+    /// The agreement of both sides.
     pub fn agreement(&self) -> &Agreement {
         &self.end.agreement
     }
 
-    /// The queue pairs: ours, and what the other side told of its own.
+    /// The keys of the queue pairs: those of this side and those of the other side.
     pub fn keys_of_all(&self) -> impl Iterator<Item = (Keys, Keys)> + '_ {
         self.end.lanes.iter().map(|lane| (lane.local, lane.remote))
     }
 
-    fn keys(&mut self) -> Result<(), PerftestError> {
+    fn keys(&mut self) -> Result<(), ToolError> {
         for index in 0..self.end.lanes.len() {
             let local = self.end.lanes[index].local;
             let keys = self.link.keys(FIRST_KEYS, local, &mut || false);
@@ -168,8 +168,8 @@ impl<S: Read + Write> Session<S> {
         Ok(())
     }
 
-    /// Waits for the other side, as long as packets come or it says something.
-    fn barrier(&mut self, what: &'static str) -> Result<(), PerftestError> {
+    /// Waits for the other side, as long as packets or blocks arrive.
+    fn barrier(&mut self, what: &'static str) -> Result<(), ToolError> {
         let Some(lane) = self.end.lanes.first() else { return Ok(()) };
         let mut alive = packets_come(&self.end.context);
         self.link.keys(what, lane.local, &mut alive).map_err(failed(&self.end.plan, what))?;
@@ -177,15 +177,15 @@ impl<S: Read + Write> Session<S> {
     }
 
     /// The last barrier.
-    fn leave(&mut self) -> Result<(), PerftestError> {
+    fn leave(&mut self) -> Result<(), ToolError> {
         let Some(lane) = self.end.lanes.first() else { return Ok(()) };
         let mut alive = packets_come(&self.end.context);
-        let left = self.link.farewell("the end", lane.local, &mut alive);
+        let left = self.link.final_keys("the end", lane.local, &mut alive);
         left.map_err(failed(&self.end.plan, "the end"))
     }
 
-    /// Between two of us: tells how many messages went out on each queue pair, and checks what came.
-    fn tally(&mut self, size: usize, sent: &[u64], received: &[u64]) -> Result<(), PerftestError> {
+    /// Between two of this program: exchanges the number of messages sent on each queue pair, and checks what arrived.
+    fn tally(&mut self, size: usize, sent: &[u64], received: &[u64]) -> Result<(), ToolError> {
         if !self.end.agreement.is_ours {
             return Ok(());
         }
@@ -199,38 +199,34 @@ impl<S: Read + Write> Session<S> {
             let found = self.link.swap("tally", &block, &mut alive);
             let found = u128::from_be_bytes(found.map_err(failed(&self.end.plan, "a tally"))?);
             let (found, count) = ((found >> 64) as usize, found as u64);
-            if found != size {
-                return Err(PerftestError::Length { message: 0, expected: size, found });
-            }
+            check_length(0, size, found)?;
             theirs.push(count);
         }
         self.end.check_tally(size, &theirs, received)?;
-        // Nobody sends on before this: by then both have looked.
+        // Neither side sends before both sides have checked.
         let verdict = self.link.swap("verdict", b"fine", &mut || true);
         verdict.map_err(failed(&self.end.plan, "a verdict"))?;
         Ok(())
     }
 
-    fn report(&mut self, ours: &Report) -> Result<Report, PerftestError> {
+    fn report(&mut self, ours: &Report) -> Result<Report, ToolError> {
         self.link.report(ours).map_err(failed(&self.end.plan, "reports"))
     }
 
-    /// Measures every size; `tell` hears of each.
+    /// Measures every size, and calls `on_row` with each row.
     ///
     /// # Errors
     ///
     /// A message is lost or wrong, or the connection broke.
-    pub fn run(&mut self, tell: &mut dyn FnMut(&Row) -> io::Result<()>) -> Result<Vec<Row>, PerftestError> {
+    pub fn run(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
         let (verb, is_server) = (self.end.plan.verb, self.link.role() == Role::Server);
         let rows = match self.end.plan.test {
             Test::Bandwidth if is_server && verb != Verb::Send && !self.end.plan.bidirectional => {
-                self.stand_by_for_bandwidth(tell)?
+                self.stand_by_for_bandwidth(on_row)?
             }
-            Test::Bandwidth => self.bandwidth(tell)?,
-            Test::Latency if is_server && matches!(verb, Verb::Read | Verb::Atomic) => {
-                self.stand_by_for_latency()?
-            }
-            Test::Latency => self.latency(tell)?,
+            Test::Bandwidth => self.bandwidth(on_row)?,
+            Test::Latency if is_server && self.end.plan.lands() => self.stand_by_for_latency()?,
+            Test::Latency => self.latency(on_row)?,
         };
         // ib_write_lat just ends.
         if (verb, self.end.plan.test) != (Verb::Write, Test::Latency) {
@@ -239,7 +235,7 @@ impl<S: Read + Write> Session<S> {
         Ok(rows)
     }
 
-    fn bandwidth(&mut self, tell: &mut dyn FnMut(&Row) -> io::Result<()>) -> Result<Vec<Row>, PerftestError> {
+    fn bandwidth(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
         let (verb, bidirectional) = (self.end.plan.verb, self.end.plan.bidirectional);
         let is_send = verb == Verb::Send;
         let in_seconds = matches!(self.end.plan.length, Length::Seconds { .. });
@@ -267,11 +263,7 @@ impl<S: Read + Write> Session<S> {
             if !(is_send && in_seconds) {
                 self.tally(size, &run.sent(), &run.received())?;
             }
-            let after = self.end.context.counters().retransmitted_packets;
-            let row =
-                Row { size, bandwidth: Some(total), latency: None, retransmitted_packets: after - before };
-            tell(&row).map_err(failed(&self.end.plan, "a row"))?;
-            rows.push(row);
+            rows.push(self.end.row(size, before, Some(total), None, on_row)?);
         }
         if !is_send && !bidirectional {
             self.barrier("the barrier before reports")?;
@@ -281,10 +273,7 @@ impl<S: Read + Write> Session<S> {
     }
 
     /// The server of a test that needs nothing but its memory.
-    fn stand_by_for_bandwidth(
-        &mut self,
-        tell: &mut dyn FnMut(&Row) -> io::Result<()>,
-    ) -> Result<Vec<Row>, PerftestError> {
+    fn stand_by_for_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
         let before = self.end.context.counters().retransmitted_packets;
         if self.end.agreement.is_ours {
             for size in self.sizes.clone() {
@@ -297,21 +286,18 @@ impl<S: Read + Write> Session<S> {
             self.end.check_foreign(theirs.iterations)?;
         }
         let bandwidth = add(&Bandwidth::default(), &theirs, self.end.plan.gigabits);
-        let retransmitted_packets = self.end.context.counters().retransmitted_packets - before;
         let size = usize::try_from(theirs.size).unwrap_or(0);
-        let row = Row { size, bandwidth: Some(bandwidth), latency: None, retransmitted_packets };
-        tell(&row).map_err(failed(&self.end.plan, "a row"))?;
-        Ok(vec![row])
+        Ok(vec![self.end.row(size, before, Some(bandwidth), None, on_row)?])
     }
 
-    fn stand_by_for_latency(&mut self) -> Result<Vec<Row>, PerftestError> {
+    fn stand_by_for_latency(&mut self) -> Result<Vec<Row>, ToolError> {
         for size in self.sizes.clone() {
             self.tally(size, &[], &[])?;
         }
         Ok(Vec::new())
     }
 
-    fn latency(&mut self, tell: &mut dyn FnMut(&Row) -> io::Result<()>) -> Result<Vec<Row>, PerftestError> {
+    fn latency(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
         let is_send = self.end.plan.verb == Verb::Send;
         let in_seconds = matches!(self.end.plan.length, Length::Seconds { .. });
         let mut rows = Vec::new();
@@ -323,14 +309,10 @@ impl<S: Read + Write> Session<S> {
             }
             let measured = run.run(&self.end)?;
             // When time is up, one side is ahead of the other by a message.
-            if !in_seconds || matches!(self.end.plan.verb, Verb::Read | Verb::Atomic) {
+            if !in_seconds || self.end.plan.lands() {
                 self.tally(size, &[run.sent()], &[run.received()])?;
             }
-            let after = self.end.context.counters().retransmitted_packets;
-            let row =
-                Row { size, bandwidth: None, latency: Some(measured), retransmitted_packets: after - before };
-            tell(&row).map_err(failed(&self.end.plan, "a row"))?;
-            rows.push(row);
+            rows.push(self.end.row(size, before, None, Some(measured), on_row)?);
         }
         Ok(rows)
     }
@@ -339,13 +321,30 @@ impl<S: Read + Write> Session<S> {
     /// ends connections of rdma_cm.
     pub fn linger(&mut self) {
         if (self.end.plan.verb, self.end.plan.test) == (Verb::Write, Test::Latency) {
-            self.end.await_silence();
+            // Twice the time after which the other side repeats what was not acknowledged.
+            let quiet = Duration::from_nanos(4096 << self.end.plan.timeout.clamp(14, 19)) * 2;
+            await_silence(&self.end.context, quiet);
         }
         self.end.disconnect();
     }
 }
 
 impl End {
+    /// Makes the row of a size and reports it; `before` is the number of retransmissions before the size.
+    fn row(
+        &self,
+        size: usize,
+        before: u64,
+        bandwidth: Option<Bandwidth>,
+        latency: Option<Latency>,
+        on_row: OnRow<'_>,
+    ) -> Result<Row, ToolError> {
+        let retransmitted_packets = self.context.counters().retransmitted_packets - before;
+        let row = Row { size, bandwidth, latency, retransmitted_packets };
+        on_row(&row).map_err(|error| ToolError::Io { what: "printing", error })?;
+        Ok(row)
+    }
+
     fn report_of(&self, size: usize, measured: &Bandwidth) -> Report {
         let gigabits = self.plan.gigabits;
         Report {
@@ -357,9 +356,12 @@ impl End {
         }
     }
 
-    /// The side that `lane` hears from.
-    pub(super) fn other(&self) -> Role {
-        if self.role == Role::Client { Role::Server } else { Role::Client }
+    pub(super) fn stalled(&self, done: u64, expected: u64) -> ToolError {
+        ToolError::Stalled {
+            progress: format!("{done} of {expected} messages are complete"),
+            patience: self.plan.patience,
+            is_reliable: self.plan.is_reliable(),
+        }
     }
 }
 
@@ -384,9 +386,9 @@ fn add(ours: &Bandwidth, theirs: &Report, gigabits: bool) -> Bandwidth {
     Bandwidth { messages: ours.messages.max(theirs.iterations), peak, average }
 }
 
-fn failed(plan: &Plan, what: &'static str) -> impl FnOnce(io::Error) -> PerftestError {
+fn failed(plan: &Plan, what: &'static str) -> impl FnOnce(io::Error) -> ToolError {
     let program = plan.program();
-    move |error| PerftestError::Exchange { what, program, error }
+    move |error| ToolError::Handshake { what, program, error }
 }
 
 /// What the two sides of a bandwidth test do once all messages of a size have come.

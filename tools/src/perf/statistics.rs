@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::harness::statistics::percentile;
+
 /// Bytes in the "MB" of the originals.
 const MEBIBYTE: f64 = 1_048_576.0;
 /// With more messages than this the originals look for no peak either: it takes their square.
@@ -142,19 +144,15 @@ impl Distribution {
     fn new(samples: &[f64], average: f64) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let rank = |share: f64| {
-            let rank = (sorted.len() as f64 * share).ceil() as usize;
-            sorted.get(rank.saturating_sub(1)).copied()
-        };
         let variance =
             sorted.iter().map(|sample| (sample - average).powi(2)).sum::<f64>() / sorted.len() as f64;
         Some(Self {
             least_us: *sorted.first()?,
             most_us: *sorted.last()?,
-            typical_us: rank(0.5)?,
+            typical_us: percentile(&sorted, 0.5)?,
             deviation_us: variance.sqrt(),
-            percentile_99_us: rank(0.99)?,
-            percentile_99_9_us: rank(0.999)?,
+            percentile_99_us: percentile(&sorted, 0.99)?,
+            percentile_99_9_us: percentile(&sorted, 0.999)?,
         })
     }
 }

@@ -1,26 +1,23 @@
 //! What memory that a peer accessed must hold afterwards.
 
-use super::buffers::{Geometry, take};
-use super::content::{Learned, STAMP, pieces};
+use super::buffers::Geometry;
+use super::content::{Learned, pieces};
 use super::session::End;
-use super::{AtomicOp, PerftestError, Size, Verb};
+use super::{AtomicOp, Size, Verb};
+use crate::harness::content::STAMP;
+use crate::harness::{ToolError, take};
 
 impl End {
     /// With one of us on the other side: `sent` messages of `size` bytes came on each queue pair, of which this side
     /// noticed `received` itself, and everything of them must be there. Gets ready for the next size.
-    pub(super) fn check_tally(
-        &self,
-        size: usize,
-        sent: &[u64],
-        received: &[u64],
-    ) -> Result<(), PerftestError> {
+    pub(super) fn check_tally(&self, size: usize, sent: &[u64], received: &[u64]) -> Result<(), ToolError> {
         let geometry = Geometry::new(&self.plan, &self.agreement, size);
         for (qp, &sent) in sent.iter().enumerate() {
             match self.plan.verb {
                 Verb::Send => {
                     let received = received.get(qp).copied().unwrap_or(0);
                     if received != sent {
-                        return Err(PerftestError::Lost { qp, sent, received });
+                        return Err(lost(qp, sent, received));
                     }
                 }
                 Verb::Write if self.plan.test == super::Test::Bandwidth => {
@@ -33,7 +30,7 @@ impl End {
                     let found = self.sum(qp, &geometry);
                     let expected = if self.plan.atomic == AtomicOp::FetchAdd { sent } else { 0 };
                     if found != expected {
-                        return Err(PerftestError::Sum { qp, expected, found });
+                        return Err(wrong_sum(qp, expected, found));
                     }
                     self.buffers.clear_exposed(qp);
                 }
@@ -44,7 +41,7 @@ impl End {
     }
 
     /// Each place must hold the last message that went there. On UC it may be an earlier one, or pieces.
-    fn check_written(&self, qp: usize, geometry: &Geometry, sent: u64) -> Result<(), PerftestError> {
+    fn check_written(&self, qp: usize, geometry: &Geometry, sent: u64) -> Result<(), ToolError> {
         if !self.plan.is_reliable() && self.plan.size == Size::All {
             // What is still on its way would be taken for one of the next size.
             return Ok(());
@@ -56,13 +53,13 @@ impl End {
             let Some(message) = geometry.last_in(slot, sent) else { break };
             let offset = geometry.offset(message);
             take(&self.buffers.exposed, start + offset, &mut bytes);
-            let wrong = if self.plan.is_reliable() {
-                self.buffers.pattern.wrong((self.other(), qp), offset, Some(message), 0, &bytes)
+            let at = if self.plan.is_reliable() {
+                self.buffers.pattern.mismatch((self.role.other(), qp), offset, Some(message), 0, &bytes)
             } else {
-                self.wrong_or_missing(qp, offset, &bytes)
+                self.mismatch_of_partial(qp, offset, &bytes)
             };
-            if let Some(at) = wrong {
-                return Err(PerftestError::Content { qp, message, size, at, found: bytes[at] });
+            if let Some(at) = at {
+                return Err(ToolError::Content { qp, message, size, at, found: bytes[at] });
             }
         }
         Ok(())
@@ -70,17 +67,17 @@ impl End {
 
     /// Where bytes that may never have come are something else. Each message of a slot has the same bytes but for
     /// its number.
-    fn wrong_or_missing(&self, qp: usize, offset: usize, bytes: &[u8]) -> Option<usize> {
-        let expected = self.buffers.pattern.area(self.other(), qp, offset + bytes.len());
+    fn mismatch_of_partial(&self, qp: usize, offset: usize, bytes: &[u8]) -> Option<usize> {
+        let expected = self.buffers.pattern.area(self.role.other(), qp, offset + bytes.len());
         let pairs = bytes.iter().zip(expected.get(offset..)?);
         let (at, _) =
             pairs.enumerate().skip(STAMP).find(|(_, (found, expected))| **found != 0 && found != expected)?;
         Some(at)
     }
 
-    fn check_guard(&self, qp: usize, geometry: &Geometry) -> Result<(), PerftestError> {
+    fn check_guard(&self, qp: usize, geometry: &Geometry) -> Result<(), ToolError> {
         let Some((at, found)) = self.buffers.broken_guard(qp) else { return Ok(()) };
-        Err(PerftestError::Content { qp, message: 0, size: geometry.size, at, found })
+        Err(ToolError::Content { qp, message: 0, size: geometry.size, at, found })
     }
 
     /// All that was added to memory that was 0.
@@ -96,7 +93,7 @@ impl End {
 
     /// What can be said after an original has done `count` operations on this side's memory, all queue pairs
     /// together and without those that did not count.
-    pub(super) fn check_foreign(&self, count: u64) -> Result<(), PerftestError> {
+    pub(super) fn check_foreign(&self, count: u64) -> Result<(), ToolError> {
         let geometry = Geometry::new(&self.plan, &self.agreement, 8);
         let mut sum = 0_u64;
         for qp in 0..self.lanes.len() {
@@ -109,7 +106,7 @@ impl End {
         }
         // It may do CMP_AND_SWAP, which changes nothing, and more before it begins to count.
         if self.plan.verb == Verb::Atomic && sum != 0 && sum < count {
-            return Err(PerftestError::Sum { qp: 0, expected: count, found: sum });
+            return Err(wrong_sum(0, count, sum));
         }
         Ok(())
     }
@@ -121,21 +118,40 @@ impl End {
         geometry: &Geometry,
         number: u64,
         learned: &mut Learned,
-    ) -> Result<(), PerftestError> {
+    ) -> Result<(), ToolError> {
         let size = geometry.size;
         let offset = geometry.offset(number);
         let read = |start: usize, out: &mut [u8]| self.buffers.landed(qp, size, number, start, out);
         let known = |start: usize, bytes: &[u8]| {
-            self.buffers.pattern.wrong((self.other(), qp), offset, None, start, bytes)
+            self.buffers.pattern.mismatch((self.role.other(), qp), offset, None, start, bytes)
         };
-        self.look(qp, size, number, &read, &known, learned)?;
-        self.buffers.scribble(qp, size, number);
+        self.check_message(qp, size, number, &read, &known, learned)?;
+        self.buffers.invalidate(qp, size, number);
         Ok(())
+    }
+
+    /// Checks what atomic operation `number` returned.
+    pub(super) fn check_atomic(
+        &self,
+        qp: usize,
+        number: u64,
+        atomics: &mut Atomics,
+    ) -> Result<(), ToolError> {
+        let mut value = [0; 8];
+        self.buffers.landed(qp, 8, number, 0, &mut value);
+        let found = u64::from_ne_bytes(value);
+        match atomics.unexpected(number, found) {
+            None => Ok(()),
+            Some(expected) => Err(ToolError::Verification(format!(
+                "atomic operation {number} on queue pair {qp} returned {found} instead of {expected}: it was not executed \
+                 exactly once"
+            ))),
+        }
     }
 
     /// Looks at a message through `read`: with one of us on the other side `known` says where it is wrong, with
     /// an original what it has sent before.
-    pub(super) fn look(
+    pub(super) fn check_message(
         &self,
         qp: usize,
         size: usize,
@@ -143,7 +159,7 @@ impl End {
         read: &dyn Fn(usize, &mut [u8]),
         known: &dyn Fn(usize, &[u8]) -> Option<usize>,
         learned: &mut Learned,
-    ) -> Result<(), PerftestError> {
+    ) -> Result<(), ToolError> {
         let is_new = !self.agreement.is_ours && learned.wants();
         let pieces = if is_new { [0..size, 0..0] } else { pieces(size, message) };
         for piece in pieces {
@@ -152,20 +168,30 @@ impl End {
                 continue;
             }
             read(piece.start, &mut bytes);
-            let wrong = if self.agreement.is_ours {
+            let at = if self.agreement.is_ours {
                 known(piece.start, &bytes)
             } else if is_new {
                 learned.learn(message, &bytes)
             } else {
-                learned.wrong(message, piece.start, &bytes)
+                learned.mismatch(message, piece.start, &bytes)
             };
-            if let Some(at) = wrong {
+            if let Some(at) = at {
                 let found = bytes.get(at.wrapping_sub(piece.start)).copied().unwrap_or(0);
-                return Err(PerftestError::Content { qp, message, size, at, found });
+                return Err(ToolError::Content { qp, message, size, at, found });
             }
         }
         Ok(())
     }
+}
+
+pub(super) fn lost(qp: usize, sent: u64, received: u64) -> ToolError {
+    ToolError::Verification(format!("{received} of {sent} messages arrived on queue pair {qp}"))
+}
+
+fn wrong_sum(qp: usize, expected: u64, found: u64) -> ToolError {
+    ToolError::Verification(format!(
+        "the operations of queue pair {qp} add {expected} and memory shows {found}: an operation was lost or executed twice"
+    ))
 }
 
 /// What atomic operations must return: the first value is unknown, each operation on the same place adds.
@@ -181,7 +207,7 @@ impl Atomics {
     }
 
     /// What operation `number` should have returned, if `found` is something else.
-    pub(super) fn wrong(&mut self, number: u64, found: u64) -> Option<u64> {
+    pub(super) fn unexpected(&mut self, number: u64, found: u64) -> Option<u64> {
         let slots = self.first.len() as u64;
         let place = self.first.get_mut((number % slots) as usize)?;
         let change = (number / slots).wrapping_mul(self.added);
@@ -198,15 +224,15 @@ mod tests {
     #[test]
     fn an_operation_that_was_done_twice_or_not_at_all_is_seen() {
         let mut atomics = Atomics::new(AtomicOp::FetchAdd, 2);
-        assert_eq!(atomics.wrong(0, 10), None);
-        assert_eq!(atomics.wrong(1, u64::MAX), None);
-        assert_eq!(atomics.wrong(2, 11), None);
-        assert_eq!(atomics.wrong(3, 0), None);
-        assert_eq!(atomics.wrong(4, 13), Some(12));
-        assert_eq!(atomics.wrong(4, 11), Some(12));
+        assert_eq!(atomics.unexpected(0, 10), None);
+        assert_eq!(atomics.unexpected(1, u64::MAX), None);
+        assert_eq!(atomics.unexpected(2, 11), None);
+        assert_eq!(atomics.unexpected(3, 0), None);
+        assert_eq!(atomics.unexpected(4, 13), Some(12));
+        assert_eq!(atomics.unexpected(4, 11), Some(12));
         let mut swaps = Atomics::new(AtomicOp::CompareSwap, 1);
-        assert_eq!(swaps.wrong(0, 5), None);
-        assert_eq!(swaps.wrong(1, 5), None);
-        assert_eq!(swaps.wrong(2, 6), Some(5));
+        assert_eq!(swaps.unexpected(0, 5), None);
+        assert_eq!(swaps.unexpected(1, 5), None);
+        assert_eq!(swaps.unexpected(2, 6), Some(5));
     }
 }

@@ -1,35 +1,33 @@
-//! What messages contain, and what they may contain.
+//! The content of messages, and what else they may contain.
 
-/// What the original clients fill their buffer with (their servers with one more, but nobody gets to see
-/// that).
+use crate::harness::content::{Pattern, mismatch};
+
+/// What the original clients fill their buffer with (their servers use the next value, which is never sent).
 const ORIGINAL: u8 = 0x7b;
 /// With `-c` they write 0 at the start of each page.
 const PAGE: usize = 4096;
 /// What every message of a shared receive queue contains: its queue pairs share one buffer there.
 const SHARED: u8 = 0x5a;
 
-/// The byte at `index` of message `number` of our client.
-fn ours(number: u64, index: usize) -> u8 {
-    (index as u64).wrapping_mul(29).wrapping_add(index as u64 >> 8).wrapping_add(number.wrapping_mul(101))
-        as u8
-}
-
 /// The content of message `number` from our client.
 pub(super) fn fill(number: u64, is_shared: bool, bytes: &mut [u8]) {
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = if is_shared { SHARED } else { ours(number, index) };
+    if is_shared {
+        bytes.fill(SHARED);
+    } else {
+        Pattern::new(29, number.wrapping_mul(101)).fill(bytes);
     }
 }
 
 /// Where an echo differs from what was sent.
-pub(super) fn wrong_echo(number: u64, is_shared: bool, bytes: &[u8]) -> Option<usize> {
-    let expected = |index| if is_shared { SHARED } else { ours(number, index) };
-    bytes.iter().enumerate().position(|(index, byte)| *byte != expected(index))
+pub(super) fn echo_mismatch(number: u64, is_shared: bool, bytes: &[u8]) -> Option<usize> {
+    let mut expected = vec![0; bytes.len()];
+    fill(number, is_shared, &mut expected);
+    mismatch(bytes, &expected)
 }
 
 /// Where what a client sent is neither what ours sends nor what the originals do.
-pub(super) fn wrong_request(number: u64, is_shared: bool, bytes: &[u8]) -> Option<usize> {
-    let at = wrong_echo(number, is_shared, bytes)?;
+pub(super) fn request_mismatch(number: u64, is_shared: bool, bytes: &[u8]) -> Option<usize> {
+    let at = echo_mismatch(number, is_shared, bytes)?;
     let original = if is_shared {
         bytes.iter().position(|byte| *byte != 0)
     } else {
@@ -50,23 +48,23 @@ mod tests {
         let (mut one, mut two) = (vec![0; 5000], vec![0; 5000]);
         fill(1, false, &mut one);
         fill(2, false, &mut two);
-        assert_eq!(wrong_echo(1, false, &one), None);
-        assert_eq!(wrong_echo(2, false, &one), Some(0));
-        assert_eq!(wrong_request(2, false, &two), None);
+        assert_eq!(echo_mismatch(1, false, &one), None);
+        assert_eq!(echo_mismatch(2, false, &one), Some(0));
+        assert_eq!(request_mismatch(2, false, &two), None);
         two[4999] ^= 1;
-        assert_eq!(wrong_request(2, false, &two), Some(4999));
+        assert_eq!(request_mismatch(2, false, &two), Some(4999));
     }
 
     #[test]
     fn what_the_originals_send_is_right_and_nothing_else() {
         let mut bytes = vec![ORIGINAL; 9000];
-        assert_eq!(wrong_request(7, false, &bytes), None);
+        assert_eq!(request_mismatch(7, false, &bytes), None);
         (bytes[0], bytes[4096], bytes[8192]) = (0, 0, 0);
-        assert_eq!(wrong_request(7, false, &bytes), None);
+        assert_eq!(request_mismatch(7, false, &bytes), None);
         bytes[1] = 0;
-        assert_eq!(wrong_request(7, false, &bytes), Some(1));
-        assert_eq!(wrong_request(7, true, &[0; 64]), None);
-        assert_eq!(wrong_request(7, true, &[SHARED; 64]), None);
-        assert_eq!(wrong_request(7, true, &[0, SHARED]), Some(1));
+        assert_eq!(request_mismatch(7, false, &bytes), Some(1));
+        assert_eq!(request_mismatch(7, true, &[0; 64]), None);
+        assert_eq!(request_mismatch(7, true, &[SHARED; 64]), None);
+        assert_eq!(request_mismatch(7, true, &[0, SHARED]), Some(1));
     }
 }

@@ -1,24 +1,22 @@
 //! The pingpong programs of libibverbs (`ibv_rc_pingpong`, `ibv_uc_pingpong`, `ibv_ud_pingpong`,
 //! `ibv_srq_pingpong`), client and server: they talk to the originals.
 //!
-//! The originals receive into the buffer that they send from, so whatever they are sent comes back to whoever sent
-//! it. The client here therefore sends something else in each message and checks the echo; the server sends back
-//! what it was sent and checks that it is a content that one of the clients sends.
+//! The originals receive into the buffer that they send from, so they echo every message. The client here
+//! therefore sends a different content in each message and checks the echo; the server echoes each message and checks
+//! that it has the content that one of the clients sends.
 
 mod content;
 mod run;
 mod wire;
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use roce_packet::PathMtu;
-use roce_transport::{Cause, WcStatus};
+use roce_transport::QpType;
 
-use roce::observe::advice;
-use roce::verbs::{VerbsError, WaitError};
+use crate::harness::{GRH, ToolError};
 
-pub use run::{Role, Session};
+pub use run::Session;
 
 /// The TCP port of the originals.
 pub const PORT: u16 = 18_515;
@@ -76,91 +74,47 @@ pub struct Plan {
     pub patience: Duration,
 }
 
-/// Why a pingpong failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PingpongError {
-    /// A number of the plan is out of range.
-    #[error("{0}")]
-    Plan(String),
-    /// The exchange over TCP.
-    #[error("{what}: {error}; does {program} with the same options run on the other side?")]
-    Exchange {
-        /// What was being done.
-        what: &'static str,
-        /// The program that should be there.
-        program: &'static str,
-        /// Why it failed.
-        error: std::io::Error,
-    },
-    /// The other side did not tell where it is.
-    #[error("the other side sent no GID; start {program} there with -g INDEX (`ibv_devinfo -v` lists GIDs)")]
-    NoGid {
-        /// The program there.
-        program: &'static str,
-    },
-    /// The other side uses another kind of address.
-    #[error(
-        "the other side has the GID of {remote}, which this device has no address to reach from; choose a GID of the \
-         other IP version there (-g), or another --device here"
-    )]
-    GidMismatch {
-        /// Its address.
-        remote: IpAddr,
-    },
-    /// A verb.
-    #[error(transparent)]
-    Verbs(#[from] VerbsError),
-    /// Waiting failed.
-    #[error(transparent)]
-    Wait(WaitError),
-    /// Nothing happened.
-    #[error(
-        "nothing came for {} s after {sent} messages sent and {received} received; {}",
-        .patience.as_secs(),
-        if *.reliable { "see whether the other side still runs" } else { "a lost message ends a pingpong without retransmission" }
-    )]
-    Stalled {
-        /// Messages sent.
-        sent: u64,
-        /// Messages received.
-        received: u64,
-        /// How long it was waited.
-        patience: Duration,
-        /// Whether the transport retransmits.
-        reliable: bool,
-    },
-    /// A work request failed.
-    #[error("a work request failed with {} ({cause:?}): {}", .status.name(), advice(*.status, *.cause))]
-    Completion {
-        /// How.
-        status: WcStatus,
-        /// Why.
-        cause: Cause,
-    },
-    /// A message arrived with the wrong content.
-    #[error(
-        "message {message} is wrong at byte {at}, which is {found:#04x}; no damage on the way does that, so record it with \
-         --pcap and report it"
-    )]
-    Content {
-        /// Which.
-        message: u64,
-        /// Where.
-        at: usize,
-        /// What was found.
-        found: u8,
-    },
-    /// A message of another length.
-    #[error("message {message} has {found} bytes instead of {expected}; give both sides the same size (-s)")]
-    Length {
-        /// Which.
-        message: u64,
-        /// How long it should be.
-        expected: usize,
-        /// How long it is.
-        found: usize,
-    },
+impl Plan {
+    fn qp_type(&self) -> QpType {
+        match self.kind {
+            Kind::Rc | Kind::Srq => QpType::Rc,
+            Kind::Uc => QpType::Uc,
+            Kind::Ud => QpType::Ud,
+        }
+    }
+
+    /// Bytes from one buffer to the next.
+    fn stride(&self) -> usize {
+        (self.size + GRH).next_multiple_of(64)
+    }
+
+    fn check(&self) -> Result<(), ToolError> {
+        let refuse = |text: String| Err(ToolError::Plan(text));
+        let largest = self.mtu.bytes();
+        if self.size == 0 || self.size > 1 << 30 {
+            return refuse(format!("messages of {} bytes: choose 1 byte to 1 GiB (-s)", self.size));
+        }
+        if self.kind == Kind::Ud && self.size > largest {
+            return refuse(format!(
+                "{} bytes do not fit into one UD message with path MTU {largest} (-s, -m)",
+                self.size
+            ));
+        }
+        if self.kind == Kind::Srq && !(1..=MAX_QP).contains(&self.num_qp) {
+            return refuse(format!("{} queue pairs: choose 1 to {MAX_QP} (-q)", self.num_qp));
+        }
+        let receives = if self.kind == Kind::Srq { self.num_qp.max(1) } else { 1 };
+        if !(receives..=16_384).contains(&self.rx_depth) {
+            return refuse(format!(
+                "{} receives: choose at least one for each queue pair (-r)",
+                self.rx_depth
+            ));
+        }
+        if self.iterations == 0 {
+            return refuse("no iterations: choose at least one (-n)".to_owned());
+        }
+        Ok(())
+    }
 }
 
 /// What a run measured.
@@ -174,7 +128,7 @@ pub struct Outcome {
     pub elapsed_s: f64,
     /// Completion events, if they were used.
     pub events: u64,
-    /// Messages at the end that nobody acknowledged: the other side had sent all of its own and left.
+    /// Messages at the end without an acknowledgement, because the other side had received everything and exited.
     pub unacknowledged: u64,
     /// Packets that this side sent again.
     pub retransmitted_packets: u64,

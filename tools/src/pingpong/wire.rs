@@ -1,4 +1,4 @@
-//! What `ibv_rc_pingpong` and its siblings tell each other over TCP before they begin.
+//! The exchange of `ibv_rc_pingpong` and so on over TCP before the first message.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -7,10 +7,10 @@ use roce_packet::{Gid, Psn, Qpn};
 
 /// Bytes of one destination on the wire: four numbers in hexadecimal, three colons, a NUL.
 const LEN: usize = 52;
-/// What the client says last, with its NUL.
+/// The last message of the client, with its NUL.
 const DONE: &[u8; 5] = b"done\0";
 
-/// One queue pair: where the other side finds it.
+/// The address of one queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Destination {
     pub(super) qpn: Qpn,
@@ -19,7 +19,7 @@ pub(super) struct Destination {
 }
 
 impl Destination {
-    /// What stands where `ibv_srq_pingpong` has room for more queue pairs than it uses.
+    /// The placeholder for queue pairs that `ibv_srq_pingpong` does not use.
     pub(super) const NONE: Self = Self { qpn: Qpn::new(0), psn: Psn::new(0), gid: Gid::ZERO };
 
     fn to_wire(self) -> [u8; LEN] {
@@ -75,7 +75,7 @@ pub(super) fn receive(peer: &mut impl Read, count: usize) -> io::Result<Vec<Dest
             let text = String::from_utf8_lossy(&wire).into_owned();
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{text:?} is no LID:QPN:PSN:GID of a pingpong program"),
+                format!("{text:?} is not the LID:QPN:PSN:GID of a pingpong program"),
             )
         })
     };
@@ -90,11 +90,7 @@ pub(super) fn send_done(peer: &mut impl Write) -> io::Result<()> {
 pub(super) fn receive_done(peer: &mut impl Read) -> io::Result<()> {
     let mut wire = [0; DONE.len()];
     peer.read_exact(&mut wire)?;
-    if wire == *DONE {
-        Ok(())
-    } else {
-        Err(io::Error::new(io::ErrorKind::InvalidData, "expected the word done"))
-    }
+    if wire == *DONE { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "expected `done`")) }
 }
 
 #[cfg(test)]

@@ -1,0 +1,165 @@
+//! The error of the tools.
+
+use std::time::Duration;
+
+use roce::observe::advice;
+use roce::verbs::{ConnectionError, VerbsError, WaitError};
+use roce_transport::{Cause, Wc, WcStatus};
+
+use crate::exchange::ExchangeError;
+
+/// Why a tool failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToolError {
+    /// The plan cannot be carried out, or the sides cannot agree on one.
+    #[error("{0}")]
+    Plan(String),
+    /// The exchange with our own tool on the other side failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// The exchange with an original program failed.
+    #[error(
+        "exchanging {what} with the other side: {error}; check that {program} runs there with the same options, and \
+         read its messages"
+    )]
+    Handshake {
+        /// The block or message that was exchanged.
+        what: &'static str,
+        /// The program that is expected on the other side.
+        program: &'static str,
+        /// The cause.
+        error: std::io::Error,
+    },
+    /// Connection management failed.
+    #[error("connecting a queue pair with rdma_cm: {0}")]
+    Connection(#[from] ConnectionError),
+    /// A verb failed.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// Waiting failed.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    /// A device, a socket or the output failed.
+    #[error("{what}: {error}")]
+    Io {
+        /// The operation.
+        what: &'static str,
+        /// The cause.
+        error: std::io::Error,
+    },
+    /// No message and no acknowledgement arrived for too long.
+    #[error(
+        "nothing arrived for {} s: {progress}; {}",
+        .patience.as_secs(),
+        if *.is_reliable {
+            "check that the other side still runs, and use --pcap on both sides to see how far packets get"
+        } else {
+            "UC and UD work without retransmission, so one lost message can stop both sides"
+        }
+    )]
+    Stalled {
+        /// How far the tool had come.
+        progress: String,
+        /// The time limit.
+        patience: Duration,
+        /// Whether the transport retransmits.
+        is_reliable: bool,
+    },
+    /// A work request failed.
+    #[error(
+        "a work request on queue pair {qpn} failed with {} ({cause:?}): {}",
+        .status.name(),
+        advice(*.status, *.cause)
+    )]
+    Completion {
+        /// The completion status.
+        status: WcStatus,
+        /// The cause of that status.
+        cause: Cause,
+        /// The queue pair here.
+        qpn: u32,
+    },
+    /// A message has the wrong content.
+    #[error(
+        "message {message} of {size} bytes on queue pair {qp} is wrong at byte {at}, which is {found:#04x}; the ICRC \
+         detects damage in the network, so record the run with --pcap and report it"
+    )]
+    Content {
+        /// The queue pair, counted from 0.
+        qp: usize,
+        /// The message, counted from 0.
+        message: u64,
+        /// Bytes of the message.
+        size: usize,
+        /// The first wrong byte.
+        at: usize,
+        /// Its value.
+        found: u8,
+    },
+    /// A message has the wrong length.
+    #[error("message {message} has {found} bytes instead of {expected}; give both sides the same size (-s)")]
+    Length {
+        /// The message, counted from 0.
+        message: u64,
+        /// The expected length.
+        expected: usize,
+        /// The actual length.
+        found: usize,
+    },
+    /// Messages arrived out of order.
+    #[error(
+        "message {found} arrived instead of message {expected}; a reliable connection keeps the order, so record the \
+         run with --pcap and report it"
+    )]
+    Order {
+        /// The number of the expected message.
+        expected: u64,
+        /// The number of the message that arrived.
+        found: u64,
+    },
+    /// The device sends no packets.
+    #[error(
+        "the device did not send the posted packets within {} s; the neighbour may not answer (`ip neigh`), or the link \
+         is down (`ip link`)",
+        .patience.as_secs()
+    )]
+    NotSent {
+        /// The time limit.
+        patience: Duration,
+    },
+    /// Messages were lost, or operations were not executed exactly once.
+    #[error("{0}")]
+    Verification(String),
+    /// The peer failed, disconnected, or sent something unexpected.
+    #[error("the other side {0}")]
+    Peer(String),
+}
+
+/// Fails if a work request failed.
+pub(crate) fn check_completion(wc: &Wc) -> Result<(), ToolError> {
+    if wc.status == WcStatus::Success {
+        return Ok(());
+    }
+    Err(ToolError::Completion { status: wc.status, cause: wc.cause, qpn: wc.qpn.get() })
+}
+
+/// Fails if a message has the wrong length.
+pub(crate) fn check_length(message: u64, expected: usize, found: usize) -> Result<(), ToolError> {
+    if found == expected { Ok(()) } else { Err(ToolError::Length { message, expected, found }) }
+}
+
+/// Fails if another message arrived than expected.
+pub(crate) fn check_order(expected: u64, found: u64) -> Result<(), ToolError> {
+    if found == expected { Ok(()) } else { Err(ToolError::Order { expected, found }) }
+}
+
+impl ToolError {
+    /// The error of a wait for completions; `stalled` makes the error of a wait that took too long.
+    pub(crate) fn of_wait(error: WaitError, stalled: impl FnOnce() -> Self) -> Self {
+        match error {
+            WaitError::TimedOut => stalled(),
+            error => Self::Wait(error),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What the tools share: verbs objects, waiting, the content of messages, figures, and one error.
+
+pub(crate) mod content;
+mod error;
+mod peer;
+mod resources;
+pub(crate) mod statistics;
+mod wait;
+
+pub use error::ToolError;
+pub(crate) use error::{check_completion, check_length, check_order};
+pub(crate) use peer::{GRH, PeerQueuePair, await_silence, connect_as_originals, source_address};
+pub(crate) use resources::{CompletionQueues, Requirements, Resources, put, take};
+pub(crate) use wait::{spin, wait_for_event, wait_spinning};
+
+/// The side of a test between two machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Connects to the server, and writes first.
+    Client,
+    /// Listens.
+    Server,
+}
+
+impl Role {
+    /// The role of the other side.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}

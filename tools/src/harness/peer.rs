@@ -1,0 +1,66 @@
+//! The addresses of the two sides, and the attributes that the original programs connect with.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use roce::verbs::{ConnectOptions, Context, Endpoint, QpType, QueuePair, UdDestination};
+use roce_packet::{Gid, Psn, Qpn};
+
+use super::ToolError;
+
+/// Bytes of the global route header in front of what a UD queue pair receives.
+pub(crate) const GRH: usize = 40;
+/// The Q_Key that the originals use.
+const QKEY: u32 = 0x1111_1111;
+
+/// The address of the chosen GID, or of the first.
+pub(crate) fn source_address(context: &Context, gid_index: Option<usize>) -> Result<IpAddr, ToolError> {
+    context.gid_address(gid_index).ok_or_else(|| {
+        let index = gid_index.unwrap_or(0);
+        ToolError::Plan(format!("the device has no GID {index}; `roce devices -v` lists GIDs"))
+    })
+}
+
+/// Where the other side finds a queue pair, or this side finds the peer of one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerQueuePair {
+    pub(crate) gid: Gid,
+    pub(crate) qpn: Qpn,
+    pub(crate) psn: Psn,
+}
+
+/// Connects a queue pair, or gets a UD queue pair ready and returns where its messages go.
+pub(crate) fn connect_as_originals(
+    context: &Context,
+    qp: &QueuePair,
+    qp_type: QpType,
+    own: Gid,
+    peer: PeerQueuePair,
+    options: &ConnectOptions,
+) -> Result<Option<UdDestination>, ToolError> {
+    let address = peer.gid.to_ip();
+    if own.is_ipv4_mapped() != peer.gid.is_ipv4_mapped() {
+        return Err(ToolError::Peer(format!(
+            "uses the GID of {address}, and this side has chosen a GID of the other IP version; choose another GID there or \
+             another --device here"
+        )));
+    }
+    if qp_type == QpType::Ud {
+        qp.activate_datagram(QKEY)?;
+        return Ok(Some(context.create_address_handle(address, peer.qpn, QKEY, &options.path)?));
+    }
+    qp.connect(&Endpoint { address, qpn: peer.qpn.get(), psn: peer.psn.get() }, options)?;
+    Ok(None)
+}
+
+/// Stays until no packet has arrived for `quiet`, but not for ever: the other side repeats what was not acknowledged,
+/// because the last acknowledgement may have been lost.
+pub(crate) fn await_silence(context: &Context, quiet: Duration) {
+    for _ in 0..20 {
+        let before = context.counters().rdma_rx_packets;
+        std::thread::sleep(quiet);
+        if context.counters().rdma_rx_packets == before {
+            return;
+        }
+    }
+}
