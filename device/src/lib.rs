@@ -4,11 +4,6 @@
 //! unprivileged UDP socket, a pair of queues in memory, a TAP and an AF_XDP ring are equals. Wrappers
 //! ([`fault`], [`pcap`]) are devices around a device.
 
-#![cfg_attr(
-    not(all(feature = "udp", feature = "whole", feature = "xdp")),
-    allow(dead_code, reason = "which helpers are used depends on the kinds of devices that are built")
-)]
-
 #[cfg(test)]
 extern crate self as roce_device;
 
@@ -21,16 +16,18 @@ pub mod fault;
 pub mod framed;
 pub mod host;
 mod interfaces;
-#[cfg(feature = "framed")]
+#[cfg(feature = "kernel-host")]
 mod link;
 pub mod memory;
 #[cfg(any(feature = "udp", feature = "raw"))]
 mod mmsg;
+mod netlink;
 mod open;
 #[cfg(feature = "capture")]
 pub mod pcap;
 #[cfg(feature = "raw")]
 pub mod raw;
+#[cfg(any(feature = "udp", feature = "tap", feature = "kernel-host"))]
 mod spec;
 #[cfg(feature = "tap")]
 pub mod tap;

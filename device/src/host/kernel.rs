@@ -13,8 +13,7 @@
 //! packet socket does not.) The same is done for a neighbour that has become stale: our frames go
 //! past the kernel, which would otherwise not learn that it is in use, and would not notice that it moved.
 
-mod netlink;
-pub mod way;
+mod routes;
 
 use std::collections::HashMap;
 use std::io;
@@ -29,7 +28,10 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Typ
 use super::{Host, Resolution, Unreachable};
 use crate::OpenError;
 use crate::link::Link;
-use netlink::{Neighbour, Netlink, Route};
+use crate::netlink::Netlink;
+use routes::{Neighbour, Route};
+
+pub use routes::{NextHop, next_hop};
 
 /// Shares the addresses of an interface with the kernel.
 pub(crate) struct KernelHost {
@@ -85,7 +87,8 @@ impl KernelHost {
     pub(crate) fn open(spec: &str, link: &Link) -> Result<Self, OpenError> {
         let fail = |step, source| OpenError::System { spec: spec.to_owned(), step, source };
         let mut netlink = Netlink::open().map_err(|error| fail("open a netlink socket", error))?;
-        let own = netlink.addresses(link.index).map_err(|error| fail("ask for the addresses", error))?;
+        let mut own = netlink.addresses().map_err(|error| fail("ask for the addresses", error))?;
+        own.retain(|own| own.interface == link.index);
         let mut addresses: Vec<IpAddr> =
             own.iter().filter(|own| own.is_usable).map(|own| own.address).collect();
         // What people mean when they name an interface comes first; the order is otherwise that of the kernel.
@@ -158,9 +161,9 @@ impl KernelHost {
         if entry.answer != Resolution::Pending || entry.next_hop.is_none() {
             let (answer, next_hop) = match self.netlink.route(destination, self.interface)? {
                 Route::Neighbour(next_hop) => (None, Some(next_hop)),
-                Route::Own => (Some(Resolution::Known(self.mac)), None),
+                Route::Local => (Some(Resolution::Known(self.mac)), None),
                 Route::Multicast => (MacAddr::for_multicast(destination).map(Resolution::Known), None),
-                Route::None => (Some(Resolution::Failed(Unreachable::NoRoute)), None),
+                Route::Unreachable => (Some(Resolution::Failed(Unreachable::NoRoute)), None),
             };
             if next_hop != entry.next_hop {
                 entry.asked_at = None;

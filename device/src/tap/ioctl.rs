@@ -54,11 +54,6 @@ pub(super) fn set_offload(tun: &File) -> io::Result<bool> {
     set(0).map(|()| false)
 }
 
-/// Whether an interface is up.
-pub(super) fn is_up(socket: &UdpSocket, name: &str) -> io::Result<bool> {
-    flags(socket, name).map(|flags| flags & libc::IFF_UP as libc::c_short != 0)
-}
-
 /// Brings an interface up.
 pub(super) fn set_up(socket: &UdpSocket, name: &str) -> io::Result<()> {
     let mut request = request_for(name)?;

@@ -19,7 +19,8 @@ use roce_transport::Instant;
 use rustix::io::Errno;
 
 use super::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord, SUPERFRAME_ROOM};
-use super::interfaces::link_mtu;
+use super::interfaces::Interface;
+use super::netlink::Netlink;
 use super::{Availability, OpenError};
 use crate::host::own::{HostConfig, OwnHost};
 use ioctl::VNET_HEADER;
@@ -86,25 +87,29 @@ fn open_port(spec: &TapSpec) -> Result<TapPort, OpenError> {
     let fail = |step| move |source| OpenError::System { spec: spec.to_string(), step, source };
     let tun = open_driver(spec)?;
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(fail("open a socket"))?;
-    let was_there = ioctl::is_up(&socket, &spec.name).ok();
-    ioctl::attach(&tun, &spec.name).map_err(|error| attach_error(spec, was_there.is_some(), error))?;
+    let find = || find_interface(&spec.name).map_err(fail("look the TAP interface up"));
+    let existing = find()?;
+    ioctl::attach(&tun, &spec.name).map_err(|error| attach_error(spec, existing.is_some(), error))?;
     ioctl::set_header_len(&tun).map_err(fail("set up the TAP interface"))?;
     let splits = ioctl::set_offload(&tun).map_err(fail("set the offloads of the TAP interface"))?;
-    match was_there {
+    let mtu = match existing {
         None => {
             if let Some(mtu) = spec.mtu {
                 ioctl::set_mtu(&socket, &spec.name, mtu).map_err(fail("set the MTU"))?;
             }
             ioctl::set_up(&socket, &spec.name).map_err(fail("bring the TAP interface up"))?;
+            find()?.ok_or_else(|| fail("look the TAP interface up")(io::ErrorKind::NotFound.into()))?.mtu
         }
-        Some(is_up) => check_existing(spec, &socket, is_up)?,
-    }
-    let link_mtu = link_mtu(&socket, &spec.name).map_err(fail("ask for the MTU"))?;
+        Some(existing) => {
+            check_existing(spec, &existing)?;
+            existing.mtu
+        }
+    };
     let record = PortRecord {
         kind: "tap",
         interface: spec.name.clone(),
         mac: spec.mac(),
-        link_mtu,
+        link_mtu: mtu,
         max_segments: if splits { MAX_SEGMENTS } else { 1 },
         bits_per_second: None,
     };
@@ -172,18 +177,20 @@ fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError
     }
 }
 
-/// An interface that somebody else made is left as it is.
-fn check_existing(spec: &TapSpec, socket: &UdpSocket, is_up: bool) -> Result<(), OpenError> {
-    let name = &spec.name;
-    if let (Some(wanted), Ok(mtu)) = (spec.mtu, link_mtu(socket, name))
-        && usize::from(wanted) != mtu
-    {
+fn find_interface(name: &str) -> io::Result<Option<Interface>> {
+    Ok(Netlink::open()?.interfaces()?.into_iter().find(|interface| interface.name == name))
+}
+
+/// An interface that existed before is left as it is.
+fn check_existing(spec: &TapSpec, existing: &Interface) -> Result<(), OpenError> {
+    let (name, mtu) = (&spec.name, existing.mtu);
+    if let Some(wanted) = spec.mtu.filter(|wanted| usize::from(*wanted) != mtu) {
         let problem = format!(
-            "{name} is there and has MTU {mtu}; leave mtu= out, or run `ip link set dev {name} mtu {wanted}`"
+            "{name} exists and has MTU {mtu}; leave mtu= out, or run `ip link set dev {name} mtu {wanted}`"
         );
         return Err(OpenError::Unsuitable { spec: spec.to_string(), problem });
     }
-    if !is_up {
+    if !existing.is_up {
         tracing::warn!(interface = %name, "the interface is down; `ip link set dev {name} up` starts it");
     }
     Ok(())

@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
 use super::spec::UdpSpec;
 use crate::OpenError;
-use crate::interfaces::{LocalAddress, interface_of, link_mtu, local_addresses};
+use crate::interfaces::{LocalAddress, interface_of, local_addresses};
 
 /// The socket of a device and what the kernel made of our wishes.
 pub(super) struct Opened {
@@ -56,11 +56,10 @@ pub(super) fn open(spec: &UdpSpec) -> Result<Opened, OpenError> {
         .map_err(|error| fail("choose an interface for multicast", error))?;
     let local = socket.local_addr().map_err(|error| fail("ask for the port", error))?;
     let local = local.as_socket().unwrap_or(wanted);
-    let link_mtu = interface.as_ref().and_then(|interface| link_mtu(&socket, &interface.interface).ok());
     let report = SocketReport {
         port: local.port(),
         interface: interface.as_ref().map(|interface| interface.interface.clone()),
-        link_mtu: link_mtu.unwrap_or(USUAL_MTU),
+        link_mtu: interface.as_ref().map_or(USUAL_MTU, |interface| interface.link_mtu),
         gso: spec.gso && can_split(&socket),
         gro: spec.gro && set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok(),
         receive_buffer_bytes,
