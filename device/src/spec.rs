@@ -29,8 +29,8 @@ impl<'a> SpecText<'a> {
         self.rest.split(',').next().unwrap_or_default().trim()
     }
 
-    #[cfg(feature = "framed")]
     /// The same where it is the name of an interface.
+    #[cfg(feature = "kernel-host")]
     pub(super) fn interface(&self, expected: &'static str) -> Result<String, OpenError> {
         let name = self.subject();
         Ok(interface_name(name).ok_or_else(|| self.bad(name, expected))?.to_owned())
@@ -53,12 +53,16 @@ impl<'a> SpecText<'a> {
     }
 }
 
-#[cfg(feature = "framed")]
 /// Takes the name of an interface out of a specification, if it can be one.
+#[cfg(feature = "kernel-host")]
 pub(crate) fn interface_name(text: &str) -> Option<&str> {
     let is_fine = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'=';
-    (!text.is_empty() && text.len() < libc::IFNAMSIZ && text.bytes().all(is_fine)).then_some(text)
+    (!text.is_empty() && text.len() < IFNAMSIZ && text.bytes().all(is_fine)).then_some(text)
 }
+
+/// Bytes of the name of an interface, with the zero at its end.
+#[cfg(feature = "kernel-host")]
+const IFNAMSIZ: usize = 16;
 
 /// What is written is read, and written again in the form beside it, which means the same.
 #[cfg(test)]
@@ -88,7 +92,7 @@ where
     }
 }
 
-#[cfg(all(test, feature = "framed"))]
+#[cfg(all(test, feature = "kernel-host"))]
 mod tests {
     use super::interface_name;
 

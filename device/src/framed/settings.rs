@@ -2,6 +2,7 @@
 
 use roce_packet::{Path, VlanTag};
 
+#[cfg(any(feature = "tap", feature = "kernel-host"))]
 /// The largest VLAN number; 4095 is reserved (IEEE 802.1Q 9.6).
 const MAX_VID: u16 = 4094;
 
@@ -19,6 +20,7 @@ pub struct FrameSettings {
 impl FrameSettings {
     /// Takes in `vlan=` or `prio=` of a specification. `None` if `key` is neither of them; the error says what
     /// was expected.
+    #[cfg(any(feature = "tap", feature = "kernel-host"))]
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Option<Result<(), &'static str>> {
         match key {
             "vlan" => Some(match value.parse() {

@@ -26,6 +26,7 @@ pub(super) fn open(spec: &str, link: &Link) -> Result<Socket, OpenError> {
 }
 
 /// Opens a socket that takes every frame that its interface sees, to whomever it goes.
+#[cfg(feature = "whole")]
 pub(super) fn open_whole(spec: &str, link: &Link) -> Result<Socket, OpenError> {
     let socket = open_with(spec, link, None)?;
     listen_to(&socket, link.index, libc::PACKET_MR_PROMISC, MacAddr::ZERO).map_err(|source| {
