@@ -10,6 +10,7 @@ extern crate self as roce_device;
 mod clock;
 #[cfg(any(feature = "udp", feature = "raw"))]
 mod cmsg;
+mod counters;
 #[cfg(feature = "fault")]
 pub mod fault;
 #[cfg(feature = "framed")]

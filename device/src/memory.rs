@@ -15,6 +15,7 @@ use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Capabilities, Device};
+use crate::counters::counters;
 
 /// One end of a pair.
 pub struct MemoryDevice {
@@ -32,13 +33,19 @@ pub struct MemoryDevice {
     counters: Counters,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    sent: u64,
-    received: u64,
-    overflow: u64,
-    bad_destination: u64,
-    bad_commit: u64,
+counters! {
+    struct Counters {
+        /// Datagrams sent.
+        sent => "memory_tx_datagrams",
+        /// Datagrams dropped because the queue to the other end was full.
+        overflow => "memory_tx_overflow",
+        /// Datagrams dropped because they are neither for the other end nor for a group that it joined.
+        bad_destination => "memory_tx_bad_destination",
+        /// Commits without a slot, or longer than the slot.
+        bad_commit => "memory_tx_bad_commit",
+        /// Datagrams received.
+        received => "memory_rx_datagrams",
+    }
 }
 
 /// One direction.
@@ -208,11 +215,7 @@ impl Device for MemoryDevice {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        visit("memory_tx_datagrams", self.counters.sent);
-        visit("memory_tx_overflow", self.counters.overflow);
-        visit("memory_tx_bad_destination", self.counters.bad_destination);
-        visit("memory_tx_bad_commit", self.counters.bad_commit);
-        visit("memory_rx_datagrams", self.counters.received);
+        self.counters.visit(visit);
     }
 }
 

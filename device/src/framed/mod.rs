@@ -27,6 +27,7 @@ use roce_packet::{Gid, MacAddr, Path, VlanTag};
 use roce_transport::{Instant, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, HostTcp};
+use crate::counters::counters;
 use crate::host::{Host, Resolution};
 use held::{Held, HeldDatagram};
 use pauses::Pauses;
@@ -68,27 +69,39 @@ pub struct FramedDevice {
     counters: Counters,
 }
 
-/// What was sent and received, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    tx_frames: u64,
-    tx_datagrams: u64,
-    tx_bytes: u64,
-    tx_own: u64,
-    tx_held: u64,
-    tx_host_frames: u64,
-    /// Dropped: nobody answers for the destination, or no route leads to it.
-    tx_unreachable: u64,
-    /// Dropped: too many wait for the same answer.
-    tx_unresolved: u64,
-    /// Dropped: no headers can be made for the path.
-    tx_bad_path: u64,
-    rx_frames: u64,
-    rx_datagrams: u64,
-    rx_host_frames: u64,
-    rx_malformed: u64,
-    rx_wrong_vlan: u64,
-    rx_not_for_us: u64,
+counters! {
+    struct Counters {
+        /// Frames with datagrams given to the port.
+        tx_frames => "frame_tx_frames",
+        /// Datagrams in them.
+        tx_datagrams => "frame_tx_datagrams",
+        /// Their bytes, BTH to ICRC.
+        tx_bytes => "frame_tx_bytes",
+        /// Datagrams to an address of this device, delivered without the port.
+        tx_own => "frame_tx_own",
+        /// Datagrams that had to wait: their priority was paused, or their neighbour was not resolved.
+        tx_held => "frame_tx_held",
+        /// Frames of the host, such as ARP.
+        tx_host_frames => "frame_tx_host",
+        /// Datagrams dropped because the next hop does not answer or no route leads to the destination.
+        tx_unreachable => "frame_tx_unreachable",
+        /// Datagrams dropped because too many wait for the same neighbour.
+        tx_unresolved => "frame_tx_unresolved",
+        /// Datagrams dropped because no headers exist for their path.
+        tx_bad_path => "frame_tx_bad_path",
+        /// Frames received, of every protocol.
+        rx_frames => "frame_rx_frames",
+        /// Datagrams delivered.
+        rx_datagrams => "frame_rx_datagrams",
+        /// Frames passed on to the host.
+        rx_host_frames => "frame_rx_host",
+        /// Frames dropped because their headers do not parse.
+        rx_malformed => "frame_rx_malformed",
+        /// Frames dropped because they belong to another VLAN.
+        rx_wrong_vlan => "frame_rx_wrong_vlan",
+        /// RoCE frames dropped because their destination is not an address or group of this device.
+        rx_not_for_us => "frame_rx_not_for_us",
+    }
 }
 
 impl FramedDevice {
@@ -220,22 +233,7 @@ impl Device for FramedDevice {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let it = &self.counters;
-        visit("frame_tx_frames", it.tx_frames);
-        visit("frame_tx_datagrams", it.tx_datagrams);
-        visit("frame_tx_bytes", it.tx_bytes);
-        visit("frame_tx_own", it.tx_own);
-        visit("frame_tx_held", it.tx_held);
-        visit("frame_tx_host", it.tx_host_frames);
-        visit("frame_tx_unreachable", it.tx_unreachable);
-        visit("frame_tx_unresolved", it.tx_unresolved);
-        visit("frame_tx_bad_path", it.tx_bad_path);
-        visit("frame_rx_frames", it.rx_frames);
-        visit("frame_rx_datagrams", it.rx_datagrams);
-        visit("frame_rx_host", it.rx_host_frames);
-        visit("frame_rx_malformed", it.rx_malformed);
-        visit("frame_rx_wrong_vlan", it.rx_wrong_vlan);
-        visit("frame_rx_not_for_us", it.rx_not_for_us);
+        self.counters.visit(visit);
         visit("rx_global_pause", self.pauses.global_frames);
         for (name, value) in PAUSE_COUNTERS.iter().zip(self.pauses.frames) {
             visit(name, value);

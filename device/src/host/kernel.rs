@@ -27,6 +27,7 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Typ
 
 use super::{Host, Resolution, Unreachable};
 use crate::OpenError;
+use crate::counters::counters;
 use crate::link::Link;
 use crate::netlink::Netlink;
 use routes::{Neighbour, Route};
@@ -73,13 +74,19 @@ impl Entry {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    lookups: u64,
-    asked: u64,
-    moved: u64,
-    unanswered: u64,
-    errors: u64,
+counters! {
+    struct Counters {
+        /// Requests to the kernel for the route or the neighbour of a destination.
+        lookups => "host_lookups",
+        /// Datagrams that made the kernel resolve a neighbour.
+        asked => "host_asked",
+        /// Neighbours that appeared with another Ethernet address.
+        moved => "host_moved",
+        /// Neighbours given up because they did not answer.
+        unanswered => "host_unanswered",
+        /// Requests that the kernel failed to answer.
+        errors => "host_errors",
+    }
 }
 
 impl KernelHost {
@@ -254,12 +261,7 @@ impl Host for KernelHost {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let it = &self.counters;
-        visit("host_lookups", it.lookups);
-        visit("host_asked", it.asked);
-        visit("host_moved", it.moved);
-        visit("host_unanswered", it.unanswered);
-        visit("host_errors", it.errors);
+        self.counters.visit(visit);
     }
 }
 

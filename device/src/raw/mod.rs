@@ -128,21 +128,8 @@ impl FramePort for RawPort {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let transmit = &self.transmitter.counters;
-        visit("raw_tx_frames", transmit.frames);
-        visit("raw_tx_bytes", transmit.bytes);
-        visit("raw_tx_superframes", transmit.superframes);
-        visit("raw_tx_calls", transmit.calls);
-        visit("raw_tx_blocked", transmit.blocked);
-        visit("raw_tx_too_long", transmit.too_long);
-        visit("raw_tx_refused", transmit.refused);
-        let receive = &self.receiver.counters;
-        visit("raw_rx_frames", receive.frames);
-        visit("raw_rx_bytes", receive.bytes);
-        visit("raw_rx_superframes", receive.superframes);
-        visit("raw_rx_calls", receive.calls);
-        visit("raw_rx_too_long", receive.too_long);
-        visit("raw_rx_bad_kind", receive.bad_kind);
+        self.transmitter.counters.visit(visit);
+        self.receiver.counters.visit(visit);
         // The kernel forgets the number when it is asked.
         self.overflow.set(self.overflow.get() + socket::take_overflow(&self.socket));
         visit("raw_rx_overflow", self.overflow.get());

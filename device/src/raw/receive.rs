@@ -9,20 +9,25 @@ use roce_packet::VlanTag;
 use super::header;
 use super::socket::has_lost_interface;
 use crate::cmsg::{ControlBuffer, read_control, space};
+use crate::counters::counters;
 use crate::framed::port::Incoming;
 use crate::mmsg;
 
-/// What was received, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
-    pub(super) frames: u64,
-    pub(super) bytes: u64,
-    pub(super) superframes: u64,
-    pub(super) calls: u64,
-    /// Longer than the buffers.
-    pub(super) too_long: u64,
-    /// Joined in a way that has nothing to do with datagrams.
-    pub(super) bad_kind: u64,
+counters! {
+    pub(super) struct Counters {
+        /// Frames received.
+        frames => "raw_rx_frames",
+        /// Their bytes.
+        bytes => "raw_rx_bytes",
+        /// Frames that the kernel had joined from several.
+        superframes => "raw_rx_superframes",
+        /// System calls that received.
+        calls => "raw_rx_calls",
+        /// Frames dropped because they are longer than the buffers.
+        too_long => "raw_rx_too_long",
+        /// Frames dropped because the kernel joined them as something other than UDP.
+        bad_kind => "raw_rx_bad_kind",
+    }
 }
 
 /// Takes a frame with the header in front of it and the tag that was in it; says whether it wanted it.

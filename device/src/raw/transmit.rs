@@ -10,22 +10,27 @@ use std::ptr;
 use roce_transport::Instant;
 
 use super::header;
+use crate::counters::counters;
 use crate::framed::port::{FRAME_ROOM, Outgoing, SUPERFRAME_ROOM};
 use crate::mmsg;
 
-/// What was sent, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
-    pub(super) frames: u64,
-    pub(super) bytes: u64,
-    pub(super) superframes: u64,
-    pub(super) calls: u64,
-    /// Kept because the kernel had no room.
-    pub(super) blocked: u64,
-    /// Dropped because longer than the interface takes.
-    pub(super) too_long: u64,
-    /// Dropped because the kernel refused them.
-    pub(super) refused: u64,
+counters! {
+    pub(super) struct Counters {
+        /// Frames sent; one with segmentation offload counts once.
+        frames => "raw_tx_frames",
+        /// Their bytes.
+        bytes => "raw_tx_bytes",
+        /// Frames that the kernel or the card had to split.
+        superframes => "raw_tx_superframes",
+        /// System calls that sent.
+        calls => "raw_tx_calls",
+        /// Attempts to send that found the send buffer of the socket full; the frames stay and are tried again.
+        blocked => "raw_tx_blocked",
+        /// Frames dropped because they are longer than the interface takes.
+        too_long => "raw_tx_too_long",
+        /// Frames dropped because the kernel refused them.
+        refused => "raw_tx_refused",
+    }
 }
 
 /// The frames that wait to be sent.

@@ -22,6 +22,7 @@ use super::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord,
 use super::interfaces::Interface;
 use super::netlink::Netlink;
 use super::{Availability, OpenError};
+use crate::counters::counters;
 use crate::host::own::{HostConfig, OwnHost};
 use ioctl::VNET_HEADER;
 
@@ -48,15 +49,17 @@ pub(crate) struct TapPort {
     counters: Counters,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    /// Frames that the kernel did not take at once.
-    tx_waited: u64,
-    /// Frames lost because the interface is down or the kernel has no memory.
-    tx_dropped: u64,
-    /// Frames that the kernel found wrong.
-    tx_refused: u64,
-    rx_malformed: u64,
+counters! {
+    struct Counters {
+        /// Frames that the kernel did not take at once.
+        tx_waited => "tap_tx_waited",
+        /// Frames dropped because the interface is down or the kernel has no memory.
+        tx_dropped => "tap_tx_dropped",
+        /// Frames dropped because the kernel found them invalid.
+        tx_refused => "tap_tx_refused",
+        /// Frames dropped because their offload header is missing or unknown.
+        rx_malformed => "tap_rx_malformed",
+    }
 }
 
 /// Opens the TAP interface that `spec` names, or makes it; with it comes the host behind it.
@@ -305,9 +308,6 @@ impl FramePort for TapPort {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        visit("tap_tx_waited", self.counters.tx_waited);
-        visit("tap_tx_dropped", self.counters.tx_dropped);
-        visit("tap_tx_refused", self.counters.tx_refused);
-        visit("tap_rx_malformed", self.counters.rx_malformed);
+        self.counters.visit(visit);
     }
 }

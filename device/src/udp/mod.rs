@@ -238,26 +238,11 @@ impl Device for UdpDevice {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let transmit = &self.transmitter.counters;
-        visit("udp_tx_datagrams", transmit.datagrams);
-        visit("udp_tx_bytes", transmit.bytes);
-        visit("udp_tx_messages", transmit.messages);
-        visit("udp_tx_calls", transmit.calls);
-        visit("udp_tx_blocked", transmit.blocked);
-        visit("udp_tx_too_long", transmit.too_long);
-        visit("udp_tx_refused", transmit.refused);
-        visit("udp_tx_bad_path", transmit.bad_path);
-        visit("udp_tx_resealed", transmit.resealed);
-        let receive = &self.receiver.counters;
-        visit("udp_rx_datagrams", receive.datagrams);
-        visit("udp_rx_bytes", receive.bytes);
-        visit("udp_rx_messages", receive.messages);
-        visit("udp_rx_calls", receive.calls);
-        visit("udp_rx_too_long", receive.too_long);
-        visit("udp_rx_bad_source", receive.bad_source);
+        self.transmitter.counters.visit(visit);
+        self.receiver.counters.visit(visit);
         let overflow = self.groups.iter().map(|group| u64::from(group.overflow)).sum::<u64>();
         visit("udp_rx_overflow", u64::from(self.overflow) + self.old_overflow + overflow);
-        visit("udp_reported_errors", transmit.reported + receive.reported);
+        visit("udp_reported_errors", self.transmitter.reported_errors + self.receiver.reported_errors);
     }
 }
 

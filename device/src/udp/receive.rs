@@ -9,21 +9,24 @@ use roce_packet::{Encapsulation, Path};
 use roce_transport::{Identification, Received};
 
 use crate::cmsg::{ControlBuffer, number, read_control, space};
+use crate::counters::counters;
 use crate::mmsg;
 
-/// What was received, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
-    pub(super) datagrams: u64,
-    pub(super) bytes: u64,
-    pub(super) messages: u64,
-    pub(super) calls: u64,
-    /// Longer than the buffers.
-    pub(super) too_long: u64,
-    /// From an address of a kind that makes no sense here.
-    pub(super) bad_source: u64,
-    /// Errors that other hosts reported about what was sent.
-    pub(super) reported: u64,
+counters! {
+    pub(super) struct Counters {
+        /// Datagrams received.
+        datagrams => "udp_rx_datagrams",
+        /// Their bytes, BTH to ICRC.
+        bytes => "udp_rx_bytes",
+        /// Messages taken from the kernel; one with receive offload carries several datagrams.
+        messages => "udp_rx_messages",
+        /// System calls that received.
+        calls => "udp_rx_calls",
+        /// Messages dropped because they are longer than the buffers.
+        too_long => "udp_rx_too_long",
+        /// Messages dropped because their source is an address of the wrong kind.
+        bad_source => "udp_rx_bad_source",
+    }
 }
 
 /// Buffers for one system call, and the headers that describe them to the kernel.
@@ -42,6 +45,8 @@ pub(super) struct Receiver {
     /// that one that comes alone is asked for alone.
     ask: usize,
     pub(super) counters: Counters,
+    /// Errors that other hosts reported about what was sent.
+    pub(super) reported_errors: u64,
 }
 
 // SAFETY: the pointers in `headers` and `_slices` lead to memory that the same structure owns, on the heap,
@@ -53,9 +58,9 @@ unsafe impl Send for Receiver {}
 #[repr(C, align(8))]
 struct Name([u8; size_of::<libc::sockaddr_in6>()]);
 
-/// Everything that one message has beside its bytes.
+/// What the control messages of one message say.
 #[derive(Clone, Copy, Default)]
-struct Beside {
+struct ControlData {
     traffic_class: u8,
     hop_limit: u8,
     /// Length of each datagram but the last; 0 if the message is one datagram.
@@ -89,8 +94,18 @@ impl Receiver {
                 header
             })
             .collect();
-        let counters = Counters::default();
-        Self { data, stride, names, controls, _slices: slices, headers, used: count, ask: 1, counters }
+        Self {
+            data,
+            stride,
+            names,
+            controls,
+            _slices: slices,
+            headers,
+            used: count,
+            ask: 1,
+            counters: Counters::default(),
+            reported_errors: 0,
+        }
     }
 
     /// Receives one burst on `socket`, which is bound to `destination` and was opened with the options of
@@ -114,7 +129,7 @@ impl Receiver {
                 _ => {
                     // Somebody could not be reached. That is not an error of this socket, and asking for
                     // it has cleared it.
-                    self.counters.reported += 1;
+                    self.reported_errors += 1;
                     return Ok(0);
                 }
             },
@@ -208,8 +223,8 @@ fn sender(name: &Name) -> Option<(IpAddr, u16)> {
     Some((address, u16::from_be_bytes(*port)))
 }
 
-fn read_beside(control: &[u8]) -> Beside {
-    let mut beside = Beside::default();
+fn read_beside(control: &[u8]) -> ControlData {
+    let mut beside = ControlData::default();
     read_control(control, |level, kind, value| {
         let Some(number) = number(value) else { return };
         match (level, kind) {

@@ -43,6 +43,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::framed::port::{FramePort, Incoming, Outgoing, PortRecord};
 use super::link::{Link, usable_addresses};
 use super::{Availability, OpenError};
+use crate::counters::counters;
 use crate::host::kernel::KernelHost;
 use socket::{Opened, Report, Rings};
 use umem::{CHUNK_LEN, SLOT_CHUNKS, TX_SLOTS, Umem};
@@ -93,19 +94,29 @@ impl InterfaceWatch {
     }
 }
 
-/// What was sent and received, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    tx_frames: u64,
-    tx_bytes: u64,
-    tx_calls: u64,
-    tx_blocked: u64,
-    tx_refused: u64,
-    rx_frames: u64,
-    rx_bytes: u64,
-    rx_fragmented: u64,
-    rx_superpackets: u64,
-    rx_wakeups: u64,
+counters! {
+    struct Counters {
+        /// Frames put into the transmit ring.
+        tx_frames => "xdp_tx_frames",
+        /// Their bytes.
+        tx_bytes => "xdp_tx_bytes",
+        /// System calls that made the kernel send.
+        tx_calls => "xdp_tx_calls",
+        /// Attempts to send for which the kernel had no room; the frames stay and are tried again.
+        tx_blocked => "xdp_tx_blocked",
+        /// Frames dropped because they do not fit a slot, have none, or are to be split.
+        tx_refused => "xdp_tx_refused",
+        /// Frames taken from the receive ring.
+        rx_frames => "xdp_rx_frames",
+        /// Bytes of the frames that were delivered.
+        rx_bytes => "xdp_rx_bytes",
+        /// Frames that came in more than one chunk.
+        rx_fragmented => "xdp_rx_fragmented",
+        /// Frames dropped because they are longer than the link carries: the sending end of a virtual cable did not split them.
+        rx_superpackets => "xdp_rx_superpackets",
+        /// System calls that made the driver take free chunks.
+        rx_wakeups => "xdp_rx_wakeups",
+    }
 }
 
 /// Opens the backend that `spec` names, on a queue of an interface that shares its addresses with the kernel.
@@ -312,19 +323,10 @@ impl Counters {
     }
 
     /// These, and what the kernel counts for the socket.
-    fn visit(&self, report: &Report, socket: BorrowedFd<'_>, visit: &mut dyn FnMut(&'static str, u64)) {
+    fn visit_all(&self, report: &Report, socket: BorrowedFd<'_>, visit: &mut dyn FnMut(&'static str, u64)) {
         visit("xdp_native", report.is_native.into());
         visit("xdp_zero_copy", report.is_zero_copy.into());
-        visit("xdp_tx_frames", self.tx_frames);
-        visit("xdp_tx_bytes", self.tx_bytes);
-        visit("xdp_tx_calls", self.tx_calls);
-        visit("xdp_tx_blocked", self.tx_blocked);
-        visit("xdp_tx_refused", self.tx_refused);
-        visit("xdp_rx_frames", self.rx_frames);
-        visit("xdp_rx_bytes", self.rx_bytes);
-        visit("xdp_rx_fragmented", self.rx_fragmented);
-        visit("xdp_rx_superpackets", self.rx_superpackets);
-        visit("xdp_rx_wakeups", self.rx_wakeups);
+        self.visit(visit);
         let Ok(kernel) = sockopt::xdp_statistics(socket) else { return };
         visit("xdp_rx_dropped", kernel.rx_dropped);
         visit("xdp_rx_invalid", kernel.rx_invalid_descs);
@@ -436,7 +438,7 @@ impl FramePort for XdpPort {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.counters.visit(&self.report, self.socket.as_fd(), visit);
+        self.counters.visit_all(&self.report, self.socket.as_fd(), visit);
     }
 }
 

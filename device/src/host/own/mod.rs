@@ -32,6 +32,7 @@ use roce_packet::{EtherType, EthernetHeader, Gid, MacAddr};
 use roce_transport::Instant;
 
 use super::{Host, HostTcp, Resolution, Unreachable};
+use crate::counters::counters;
 use crate::framed::port::Incoming;
 use groups::Groups;
 use messages::{Message, solicited_node};
@@ -94,18 +95,19 @@ pub(crate) struct OwnHost {
     counters: Counters,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    /// Frames that were broken or made no sense.
-    malformed: u64,
-    /// Frames for somebody else, or for nobody.
-    ignored: u64,
-    /// Frames from a host that has one of our addresses.
-    conflicts: u64,
-    /// Messages and packets that there was no room for.
-    overflows: u64,
-    /// Packets that nobody answered for.
-    unreachable: u64,
+counters! {
+    struct Counters {
+        /// Frames dropped because they are damaged or contradict themselves.
+        malformed => "host_rx_malformed",
+        /// Frames passed over: for another host, or of a protocol that this host does not have.
+        ignored => "host_rx_ignored",
+        /// Frames from a host that uses one of our addresses.
+        conflicts => "host_address_conflicts",
+        /// Messages and packets dropped because a queue was full.
+        overflows => "host_overflows",
+        /// Packets of TCP and ICMP dropped because their destination does not answer.
+        unreachable => "host_tx_unreachable",
+    }
 }
 
 impl OwnHost {
@@ -380,10 +382,6 @@ impl Host for OwnHost {
         visit("host_neighbours", self.neighbours.len() as u64);
         visit("host_neighbours_moved", self.neighbours.moved);
         visit("host_neighbours_refused", self.neighbours.refused);
-        visit("host_rx_malformed", self.counters.malformed);
-        visit("host_rx_ignored", self.counters.ignored);
-        visit("host_address_conflicts", self.counters.conflicts);
-        visit("host_overflows", self.counters.overflows);
-        visit("host_tx_unreachable", self.counters.unreachable);
+        self.counters.visit(visit);
     }
 }

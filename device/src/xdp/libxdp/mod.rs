@@ -290,7 +290,7 @@ impl FramePort for LibxdpPort {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.counters.visit(&self.report, self.queues.socket(), visit);
+        self.counters.visit_all(&self.report, self.queues.socket(), visit);
     }
 }
 
