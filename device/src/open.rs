@@ -57,7 +57,7 @@ impl fmt::Debug for OpenOptions {
 /// Opens the device that `spec` names, for example `udp:192.0.2.1`, and wraps it as `options` say.
 ///
 /// The kinds are those of [`kinds`]; the syntax of each is in the documentation of its specification, such
-/// as [`UdpSpec`], [`TapSpec`], [`XdpSpec`] and [`RawSpec`].
+/// as `udp::UdpSpec`, `tap::TapSpec`, `xdp::XdpSpec` and `raw::RawSpec`.
 ///
 /// ```
 /// use roce_device::OpenOptions;

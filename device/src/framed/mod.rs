@@ -1,13 +1,119 @@
-//! Devices that carry whole Ethernet frames: a port that moves frames, the host around it, and between the
-//! engine and both what puts headers in front of datagrams and takes them off.
+//! Devices that carry Ethernet frames: a port moves frames, a host knows addresses and neighbours, and between both and
+//! the engine a [`FramedDevice`] puts headers in front of datagrams and removes them.
 //!
 //! ```text
 //!   engine                        datagrams
 //!     |
-//!   FramedDevice    transmit: L2 to L4 headers, superframes     receive: whose frame is it
+//!   FramedDevice    transmit: L2 to L4 headers, superframes     receive: which datagrams are ours
 //!     |      \      held: paused priorities, unknown neighbours   pauses: PFC
 //!   port     host                 frames
 //! ```
+//!
+//! A port and a host of your own make a device. These two live in memory:
+//!
+//! ```
+//! use std::io::{self, PipeReader};
+//! use std::net::IpAddr;
+//! use std::os::fd::{AsFd, BorrowedFd};
+//! use std::sync::{Arc, Mutex};
+//!
+//! use roce_device::framed::FramedDevice;
+//! use roce_device::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord};
+//! use roce_device::host::{Host, Resolution};
+//! use roce_device::{Device, Encapsulation, FrameSettings, Instant, MacAddr, Path, Transmit};
+//!
+//! struct MemoryPort {
+//!     record: PortRecord,
+//!     slot: Vec<u8>,
+//!     sent: Arc<Mutex<Vec<Vec<u8>>>>,
+//!     readable: PipeReader,
+//! }
+//!
+//! impl FramePort for MemoryPort {
+//!     fn record(&self) -> &PortRecord {
+//!         &self.record
+//!     }
+//!
+//!     fn slot(&mut self) -> Option<&mut [u8]> {
+//!         Some(&mut self.slot)
+//!     }
+//!
+//!     fn commit(&mut self, frame: Outgoing) {
+//!         self.sent.lock().unwrap().push(self.slot[frame.bytes].to_vec());
+//!     }
+//!
+//!     fn flush(&mut self, _: Instant) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//!
+//!     fn receive(&mut self, _: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
+//!         Ok(0)
+//!     }
+//!
+//!     fn as_fd(&self) -> BorrowedFd<'_> {
+//!         self.readable.as_fd()
+//!     }
+//!
+//!     fn counters(&self, _: &mut dyn FnMut(&'static str, u64)) {}
+//! }
+//!
+//! /// All its neighbours have the same Ethernet address.
+//! struct MemoryHost([IpAddr; 1], MacAddr);
+//!
+//! impl Host for MemoryHost {
+//!     fn addresses(&self) -> &[IpAddr] {
+//!         &self.0
+//!     }
+//!
+//!     fn resolve(&mut self, _: Instant, _: IpAddr) -> Resolution {
+//!         Resolution::Known(self.1)
+//!     }
+//!
+//!     fn set_multicast(&mut self, _: IpAddr, _: bool) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let (source, destination) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+//! let record = PortRecord {
+//!     kind: "memory",
+//!     interface: "none".to_owned(),
+//!     mac: MacAddr([2, 0, 0, 0, 0, 1]),
+//!     link_mtu: 4200,
+//!     max_segments: 1,
+//!     bits_per_second: None,
+//! };
+//! let sent = Arc::default();
+//! let (readable, _) = io::pipe()?;
+//! let port = MemoryPort { record, slot: vec![0; FRAME_ROOM], sent: Arc::clone(&sent), readable };
+//! let host = MemoryHost([source], MacAddr([2, 0, 0, 0, 0, 2]));
+//! let mut device = FramedDevice::new(Box::new(port), Box::new(host), FrameSettings::default());
+//!
+//! let path = Path {
+//!     encapsulation: Encapsulation::RoceV2,
+//!     source,
+//!     destination,
+//!     source_port: 49152,
+//!     traffic_class: 0,
+//!     hop_limit: 64,
+//!     flow_label: 0,
+//!     vlan: None,
+//! };
+//! let slot = device.slot().expect("a new device has room");
+//! slot.buffer[..16].copy_from_slice(b"from BTH to ICRC");
+//! device.commit(Instant::ZERO, &Transmit { path, len: 16, identification: 0 });
+//! device.flush(Instant::ZERO)?;
+//!
+//! let sent = sent.lock().unwrap();
+//! let frame = &sent[0];
+//! assert_eq!(frame[..6], [2, 0, 0, 0, 0, 2], "the neighbour");
+//! assert_eq!(frame[12..14], [0x08, 0x00], "IPv4");
+//! assert_eq!(frame[36..38], 4791_u16.to_be_bytes(), "the UDP port of RoCE v2");
+//! assert_eq!(&frame[42..], b"from BTH to ICRC");
+//! # Ok::<(), io::Error>(())
+//! ```
+//!
+//! `examples/unix_socket.rs` is a whole program with such a port, which also receives.
 
 mod held;
 pub mod pauses;

@@ -67,6 +67,8 @@ pub struct Incoming<'a> {
 ///
 /// Transmit: [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, [`flush`](Self::flush). As long as a
 /// slot is not committed, the next call lends the same one again, with what was written into it.
+///
+/// The page of [the module](super) has a port in memory as a program.
 pub trait FramePort: Send {
     /// What this port is.
     fn record(&self) -> &PortRecord;

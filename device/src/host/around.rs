@@ -44,7 +44,10 @@ impl fmt::Display for Unreachable {
     }
 }
 
-/// What a framed device needs of the host around it.
+/// What a framed device needs of the host around it. Only addresses and neighbours are required; a host that answers ARP or
+/// has a TCP implements the other methods as well.
+///
+/// The page of [`framed`](crate::framed) has a host in memory as a program.
 pub trait Host: Send {
     /// The addresses to send from, in GID table order; at least one.
     fn addresses(&self) -> &[IpAddr];
