@@ -2,7 +2,7 @@
 //! Ethernet address and learns theirs, answers pings, joins multicast groups, and carries TCP.
 //!
 //! ```text
-//!   frames in --> hear: ARP, neighbour discovery, queries for groups     stack: pings, TCP (smoltcp)
+//!   frames in --> receive: ARP, neighbour discovery, queries for groups     stack: pings, TCP (smoltcp)
 //!                   |                         |                            |
 //!                 neighbours --asks-->  messages  <--reports-- groups      |
 //!                   |                         |                            |
@@ -14,7 +14,7 @@
 //! one neighbour that matters, and nobody could look into them.
 
 mod groups;
-mod hear;
+mod receive;
 mod messages;
 mod neighbours;
 mod routes;
@@ -263,7 +263,7 @@ impl OwnHost {
             }
         }
         while let Some(packet) = self.stack.poll_packet(now) {
-            let Some(destination) = hear::destination_of(&packet) else {
+            let Some(destination) = receive::destination_of(&packet) else {
                 self.drop_packet(packet);
                 continue;
             };
@@ -313,13 +313,13 @@ impl Host for OwnHost {
             return;
         }
         if frame.tail.is_empty() {
-            self.hear(now, frame.head);
+            self.receive(now, frame.head);
         } else {
             let mut whole = std::mem::take(&mut self.scratch);
             whole.clear();
             whole.extend_from_slice(frame.head);
             whole.extend_from_slice(frame.tail);
-            self.hear(now, &whole);
+            self.receive(now, &whole);
             self.scratch = whole;
         }
     }
@@ -337,7 +337,7 @@ impl Host for OwnHost {
             self.counters.overflows += 1;
         }
         while let Some((destination, packet)) = self.next_packet(now) {
-            let ether_type = match hear::destination_of(&packet) {
+            let ether_type = match receive::destination_of(&packet) {
                 Some(IpAddr::V4(_)) | None => EtherType::IPV4,
                 Some(IpAddr::V6(_)) => EtherType::IPV6,
             };

@@ -32,7 +32,7 @@ pub(super) fn destination_of(packet: &[u8]) -> Option<IpAddr> {
 
 impl OwnHost {
     /// Takes a whole frame without a tag.
-    pub(super) fn hear(&mut self, now: Instant, frame: &[u8]) {
+    pub(super) fn receive(&mut self, now: Instant, frame: &[u8]) {
         let Ok((ethernet, payload)) = EthernetHeader::parse(frame) else {
             self.counters.malformed += 1;
             return;
@@ -43,13 +43,13 @@ impl OwnHost {
             self.counters.ignored += 1;
             return;
         }
-        let heard = match ethernet.ether_type {
+        let result = match ethernet.ether_type {
             EtherType::ARP => self.hear_arp(now, payload),
             EtherType::IPV4 => self.hear_ipv4(now, payload),
             EtherType::IPV6 => self.hear_ipv6(now, &ethernet, payload),
             _ => Some(false),
         };
-        match heard {
+        match result {
             Some(true) => {}
             Some(false) => self.counters.ignored += 1,
             None => self.counters.malformed += 1,
