@@ -2,7 +2,7 @@
 
 use super::{ByteOrder, CaptureErrorKind, Direction, LinkType, MAX_PACKET, Record, Source};
 
-/// What the header of the file says about all of its packets.
+/// What the header of the file determines for all packets.
 pub(super) struct Classic {
     order: ByteOrder,
     link_type: LinkType,

@@ -59,7 +59,7 @@ impl LinkType {
     /// IPv6.
     pub const IPV6: Self = Self(229);
 
-    /// The name that the registry has for it, as far as somebody may meet it next to RoCE.
+    /// The name that the registry has for it, for those that occur next to RoCE.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
@@ -92,7 +92,7 @@ impl fmt::Display for LinkType {
 /// Which way a packet went, seen from the machine that captured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// The file does not say.
+    /// The file does not record it.
     #[default]
     Unknown,
     /// It was received.
@@ -297,7 +297,7 @@ impl Format {
     }
 }
 
-/// Where the parts of a packet lie in the buffer, and what was said about it.
+/// Where the parts of a packet lie in the buffer, and the remarks on it.
 struct Record {
     time_ns: Option<u64>,
     link_type: LinkType,

@@ -1,4 +1,4 @@
-//! Control messages: what travels beside a datagram between this process and the kernel.
+//! Control messages, which travel with a datagram between this process and the kernel.
 
 #[cfg(feature = "udp")]
 use std::mem;

@@ -225,15 +225,15 @@ pub trait Device: Send {
     fn addresses(&self) -> &[IpAddr];
 
     /// Asks for datagrams to leave with UDP source port `wanted`; returns the port they will leave
-    /// with, which is `wanted` wherever the device can choose. The ICRC covers the port, so whoever
-    /// builds a path asks first. Called when a queue pair gets its path, never per packet.
+    /// with, which is `wanted` wherever the device can choose. The ICRC covers the port, so the
+    /// caller that builds a path asks first. Called when a queue pair gets its path, never per packet.
     ///
     /// # Errors
     ///
     /// When the socket for another port cannot be opened and there is no fallback.
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16>;
 
-    /// Nobody who asked for this source port is left: what it took may be given up.
+    /// The last user of this source port is gone: the device may free what the port took.
     fn release_source_port(&mut self, port: u16) {
         let _ = port;
     }

@@ -1,4 +1,4 @@
-//! What the kernel says about one Ethernet interface.
+//! The properties of one Ethernet interface.
 
 use std::io;
 use std::mem;
@@ -20,13 +20,13 @@ pub(crate) struct Link {
     pub(crate) mac: MacAddr,
     /// The largest IP packet in bytes.
     pub(crate) mtu: usize,
-    /// Bits a second, if the driver tells.
+    /// Bits per second, if the driver reports it.
     pub(crate) bits_per_second: Option<u64>,
     /// The driver, empty if it has no name.
     pub(crate) driver: String,
-    /// Queues that frames may arrive at, if the driver tells.
+    /// The number of receive queues, if the driver reports it.
     pub(crate) rx_queues: Option<u32>,
-    /// Queues that frames may leave by, if the driver tells.
+    /// The number of transmit queues, if the driver reports it.
     pub(crate) tx_queues: Option<u32>,
 }
 
@@ -139,7 +139,7 @@ unsafe fn ethtool<T>(socket: &UdpSocket, name: &str, mut answer: T) -> Option<T>
         *place = byte.cast_signed();
     }
     request.ifr_ifru.ifru_data = (&raw mut answer).cast();
-    // SAFETY: the request leads to `answer`, which the caller vouches for; both outlive the call.
+    // SAFETY: the request leads to `answer`, whose type the caller guarantees; both outlive the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
     (result == 0).then_some(answer)
 }

@@ -51,7 +51,7 @@ counters! {
 /// One direction.
 struct Wire {
     queue: Mutex<Queue>,
-    /// Readable while something is queued, once somebody has asked for it.
+    /// Readable while something is queued, once the descriptor was asked for.
     event: OwnedFd,
 }
 
@@ -60,7 +60,7 @@ struct Queue {
     free: Vec<Packet>,
     /// The groups that the receiving end joined.
     groups: Vec<IpAddr>,
-    /// Whether somebody waits for the event; without it no system call is ever made.
+    /// Whether the descriptor was asked for; without it no system call is ever made.
     watched: bool,
 }
 
@@ -360,7 +360,7 @@ mod tests {
     fn the_descriptor_is_readable_while_something_waits() {
         let (mut a, mut b) = MemoryDevice::pair(A, B).unwrap();
         let bytes = datagram(&path(A, B), 0, 8);
-        // Sent before anybody asked for the descriptor.
+        // Sent before the descriptor was asked for.
         send(&mut a, &path(A, B), &[&bytes]);
         assert!(readable(&b));
         receive_all(&mut b);

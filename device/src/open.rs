@@ -138,7 +138,7 @@ pub enum OpenError {
          lists all kinds and addresses)"
     )]
     UnknownKind {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The unknown word.
         kind: String,
@@ -149,24 +149,24 @@ pub enum OpenError {
          `{kind}` of the crate roce"
     )]
     NotBuilt {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The kind.
         kind: String,
     },
-    /// A single memory device would have nobody to talk to.
+    /// A single memory device would have no peer.
     #[error(
         "device `{spec}`: memory devices exist only as a pair inside one program, see \
          roce::device::memory::MemoryDevice::pair; between programs use udp:127.0.0.1 and udp:127.0.0.2"
     )]
     MemoryIsAPair {
-        /// What was asked for.
+        /// The specification.
         spec: String,
     },
-    /// Part of the specification makes no sense.
+    /// Part of the specification is not valid.
     #[error("device `{spec}`: `{item}`: expected {expected}")]
     BadSpec {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The part.
         item: String,
@@ -180,7 +180,7 @@ pub enum OpenError {
         Listed(.local)
     )]
     Wildcard {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The address.
         address: IpAddr,
@@ -190,21 +190,21 @@ pub enum OpenError {
     /// The address belongs to another machine, or to none.
     #[error("device `{spec}`: this machine does not have the address {address}; it has {}", Listed(.local))]
     AddressNotLocal {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The address.
         address: IpAddr,
         /// Those of this machine.
         local: Vec<LocalAddress>,
     },
-    /// Somebody else receives there.
+    /// Another socket receives there.
     #[error(
         "device `{spec}`: UDP port {port} of {address} is taken by another process or by the kernel's Soft-RoCE \
          (rxe); `ss -lunp 'sport = :{port}'` and `rdma link` show which. Stop it or use another address (on \
          one machine, any of 127.0.0.1 to 127.255.255.254 will do)"
     )]
     PortInUse {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The address.
         address: IpAddr,
@@ -214,44 +214,43 @@ pub enum OpenError {
     /// No interface has this name.
     #[error("device `{spec}`: there is no interface `{interface}`; this machine has {known}")]
     NoInterface {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The name.
         interface: String,
         /// Those that could be used.
         known: String,
     },
-    /// The interface, the kernel or somebody else on the interface does not allow it.
+    /// The interface, the kernel or another program on the interface does not allow it.
     #[error("device `{spec}`: {problem}")]
     Unsuitable {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// What is in the way, and what to do about it.
         problem: String,
     },
-    /// This user may not do that.
+    /// The user lacks a privilege.
     #[error(
-        "device `{spec}`: cannot {step}: {source}; it takes {privilege}. Without any privilege there is \
-         `--device udp:ADDRESS`"
+        "device `{spec}`: cannot {step}: {source}; this needs {privilege}. `--device udp:ADDRESS` needs no privilege"
     )]
     Privilege {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// What was refused.
         step: &'static str,
-        /// Who may do it.
+        /// The privilege that allows it.
         privilege: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The operating system refused something.
     #[error("device `{spec}`: cannot {step}: {source}")]
     System {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// What did not work.
         step: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -306,19 +305,19 @@ pub fn kinds() -> Vec<Kind> {
         },
         Kind {
             name: "tap",
-            summary: "a virtual Ethernet interface, and a host of its own behind it",
+            summary: "a virtual Ethernet interface with a host of its own",
             example: "tap:roce0,ip=198.18.0.2/24".to_owned(),
             availability: tap_availability(),
         },
         Kind {
             name: "xdp",
-            summary: "AF_XDP rings beside the kernel on an interface",
+            summary: "AF_XDP rings on an interface that the kernel uses too",
             example: format!("xdp:{interface}"),
             availability: xdp_availability(),
         },
         Kind {
             name: "raw",
-            summary: "a packet socket beside the kernel on an interface",
+            summary: "a packet socket on an interface that the kernel uses too",
             example: format!("raw:{interface}"),
             availability: raw_availability(),
         },

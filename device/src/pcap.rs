@@ -22,7 +22,7 @@ use roce_capture::{CaptureError, Direction, PcapWriter};
 /// Takes the frames of a capture.
 pub trait FrameSink: Send {
     /// Takes one frame, from its Ethernet header to its ICRC, at a time in nanoseconds since 1970 UTC.
-    /// `comment` says what is special about it.
+    /// `comment` is a remark on the packet, if there is one.
     fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]);
 
     /// How many frames could not be kept.
@@ -110,7 +110,7 @@ pub struct PcapDevice {
     scratch: Vec<u8>,
 }
 
-/// Makes frames and gives them away.
+/// Makes frames and passes them to the sink.
 struct Recorder {
     sink: Box<dyn FrameSink>,
     frame: Vec<u8>,

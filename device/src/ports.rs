@@ -245,7 +245,7 @@ pub(super) fn what_is_taken() -> Vec<(&'static str, Vec<u8>, bool)> {
         ("with a tag over IPv6", frame(Shape { is_ipv4: false, vlan: Some(TAG), ..PLAIN }, 1, 64), true),
         ("with two tags", two_tags, false),
         ("to a group", changed(v4(), 0, &[1, 0, 0x5e, 1, 2, 3]), true),
-        ("to somebody else", changed(v4(), 0, &[2, 0, 0, 0, 0, 9]), false),
+        ("to another host", changed(v4(), 0, &[2, 0, 0, 0, 0, 9]), false),
         ("another UDP port", changed(v4(), 36, &[0x12, 0xb6]), false),
         ("another UDP port over IPv6", changed(v6(), 56, &[0x12, 0xb6]), false),
         ("from port 4791 only", changed(changed(v4(), 34, &[0x12, 0xb7]), 36, &[0, 53]), false),

@@ -36,7 +36,7 @@ impl<'a> SpecText<'a> {
         Ok(interface_name(name).ok_or_else(|| self.bad(name, expected))?.to_owned())
     }
 
-    /// The options in order. An error, which names those that are `known`, for what is none.
+    /// The options in order. An error, which names the `known` ones, for anything else.
     pub(super) fn options(
         self,
         known: &'static str,
@@ -47,7 +47,7 @@ impl<'a> SpecText<'a> {
         })
     }
 
-    /// A part makes no sense; this could have been there.
+    /// The error for a part that is not valid; `expected` could have been there.
     pub(super) fn bad(&self, item: &str, expected: &'static str) -> OpenError {
         OpenError::BadSpec { spec: self.whole.to_owned(), item: item.to_owned(), expected }
     }
@@ -64,7 +64,7 @@ pub(crate) fn interface_name(text: &str) -> Option<&str> {
 #[cfg(feature = "kernel-host")]
 const IFNAMSIZ: usize = 16;
 
-/// What is written is read, and written again in the form beside it, which means the same.
+/// Each text parses, and is displayed in the canonical form next to it, which parses to the same.
 #[cfg(test)]
 #[track_caller]
 pub(super) fn check_spec<T>(cases: &[(&str, &str)])
@@ -78,7 +78,7 @@ where
     }
 }
 
-/// What makes no sense is refused with all these parts in the message.
+/// Each text is refused, with all these parts in the message.
 #[cfg(test)]
 #[track_caller]
 pub(super) fn check_spec_errors<T>(cases: &[(&str, &[&str])])

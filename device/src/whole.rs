@@ -1,4 +1,4 @@
-//! Ports that carry every frame of a link and change none: for whoever stands between two hosts and is neither.
+//! Ports that carry every frame of a link unchanged: for a bridge between two hosts.
 //!
 //! A frame comes with what the kernel left undone about it (several packets joined, a checksum not finished), and
 //! leaves with the same, so that the kernel on the other side goes on where the first one stopped.
@@ -16,7 +16,7 @@ use super::raw::{self, RawSpec};
 use super::spec::SpecText;
 use super::tap::{self, TapSpec};
 
-/// What is left to do about a frame: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6) in the order of the machine.
+/// The offloads that a frame still needs: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6) in the order of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload(pub [u8; Self::LEN]);
 
@@ -135,10 +135,10 @@ pub fn open_whole(spec: &str) -> Result<Box<dyn WholePort>, OpenError> {
     }
 }
 
-/// A TAP that is nobody's address.
+/// A TAP without addresses and without a host.
 fn tap_spec(text: &str) -> Result<TapSpec, OpenError> {
     const NAME: &str = "the name of a TAP interface such as tap0";
-    const MTU: &str = "mtu=BYTES and nothing else: it is no host";
+    const MTU: &str = "mtu=BYTES and nothing else: a TAP of a bridge has no host";
     let text = SpecText::new("tap", text);
     let name = text.interface(NAME)?;
     let mut mtu = None;

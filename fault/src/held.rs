@@ -20,7 +20,7 @@ pub struct Held<M> {
 struct Place<M> {
     bytes: Vec<u8>,
     meta: M,
-    /// Whether others were let go first on purpose: then it overtakes nobody itself.
+    /// Whether others were let go first on purpose: then it does not overtake others itself.
     reordered: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Faults on purpose: which datagrams are lost, doubled, delayed, reordered, damaged or marked.
 //!
-//! A [`FaultPlan`] says what shall happen, by chance or to datagrams that a rule names. A
+//! A [`FaultPlan`] describes what happens, by chance or to datagrams that a rule names. A
 //! [`FaultInjector`] decides for one datagram after the other, in one direction. It has no clock and does
 //! no input or output, so a simulated link and a wrapper around a real device use the same one, and the
 //! same plan, seed and datagrams give the same decisions everywhere.
@@ -210,7 +210,7 @@ counters! {
     cleared,
     /// Datagrams chosen to be marked that are not ECN capable, or were marked already.
     not_markable,
-    /// Datagrams of queue pairs beyond the 65,536 that relative rules can tell apart.
+    /// Datagrams of queue pairs beyond the 65,536 that relative rules can track.
     untracked,
 }
 

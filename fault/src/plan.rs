@@ -289,7 +289,7 @@ impl Numbers {
     }
 }
 
-/// A set of opcodes as somebody wrote it.
+/// A set of opcodes as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpcodePattern {
     text: String,

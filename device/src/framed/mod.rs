@@ -170,7 +170,7 @@ pub struct FramedDevice {
     /// To ourselves: received at the next call.
     own: VecDeque<HeldDatagram>,
     scratch: Vec<u8>,
-    /// The latest time that was heard of, for questions of callers that do not say when they ask.
+    /// The latest time that a call brought, for calls that bring none.
     latest: Instant,
     counters: Counters,
 }
@@ -211,7 +211,7 @@ counters! {
 }
 
 impl FramedDevice {
-    /// Puts a device together. `settings` say which VLAN and priorities its frames have.
+    /// Makes a device. `settings` say which VLAN and priorities its frames have.
     #[must_use]
     pub fn new(port: Box<dyn FramePort>, host: Box<dyn Host>, settings: FrameSettings) -> Self {
         let record = port.record().clone();
@@ -270,7 +270,7 @@ impl Device for FramedDevice {
     }
 
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
-        // So that the answer is there when the first datagram leaves.
+        // The resolution starts here, so that the answer is known when the first datagram leaves.
         if !self.is_own(path.destination)
             && address_in(path).is_none()
             && let Resolution::Failed(reason) = self.host.resolve(self.latest, path.destination)

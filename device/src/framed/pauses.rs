@@ -84,7 +84,7 @@ impl Pauses {
         self.global_frames > 0 || self.frames.iter().any(|count| *count > 0)
     }
 
-    /// When the next pause ends. One that is over counts until it is forgotten or somebody asks for its priority.
+    /// When the next pause ends. One that is over counts until `is_paused` is called for its priority.
     pub fn next_end(&self) -> Option<Instant> {
         self.until.iter().flatten().min().copied()
     }

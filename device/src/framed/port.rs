@@ -1,4 +1,4 @@
-//! What a framed device stands on: something that moves whole Ethernet frames.
+//! The port of a framed device: it moves Ethernet frames.
 
 use std::io;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub struct PortRecord {
     pub link_mtu: usize,
     /// The most datagrams that one frame can carry, for the kernel to split; 1 without segmentation offload.
     pub max_segments: u16,
-    /// The rate of the link in bits a second, if it has one. Pause times are counted in its bit times.
+    /// The rate of the link in bits per second, if it has one. Pause times are counted in its bit times.
     pub bits_per_second: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ pub struct Outgoing {
     pub split: Option<Split>,
 }
 
-/// How the kernel shall make frames out of one (UDP segmentation offload). The UDP checksum field holds the
+/// How the kernel splits one frame into several (UDP segmentation offload). The UDP checksum field holds the
 /// sum of the pseudo header, as checksum offload wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {

@@ -1,4 +1,4 @@
-//! Receiving: to whom a frame belongs, and the datagrams in it.
+//! Receiving: which frames are for this device or its host, and the datagrams in them.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::settings::FrameSettings;
 use super::{Counters, FramedDevice, Pauses};
 use crate::host::Host;
 
-/// What receiving needs of a device, beside its port.
+/// What receiving needs of a device besides its port.
 struct Receiver<'a> {
     host: &'a mut dyn Host,
     settings: FrameSettings,

@@ -18,7 +18,7 @@ pub struct FrameSettings {
 }
 
 impl FrameSettings {
-    /// Takes in `vlan=` or `prio=` of a specification. `None` if `key` is neither of them; the error says what
+    /// Reads `vlan=` or `prio=` of a specification. `None` if `key` is neither of them; the error says what
     /// was expected.
     #[cfg(any(feature = "tap", feature = "kernel-host"))]
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Option<Result<(), &'static str>> {

@@ -1,4 +1,4 @@
-//! RoCE over a packet socket (`AF_PACKET`), beside the kernel on one of its interfaces.
+//! RoCE over a packet socket (`AF_PACKET`), on an interface that the kernel uses too.
 //!
 //! Every byte of a frame is ours, so all that RoCE knows can be sent and seen: the Identification and the flow label,
 //! UDP without checksum, 802.1Q tags, RoCE v1. The kernel splits superframes on the way out and hands over

@@ -30,7 +30,7 @@ counters! {
     }
 }
 
-/// Takes a frame with the header in front of it and the tag that was in it; says whether it wanted it.
+/// Takes a frame with the header in front of it and the tag that was in it; returns whether it took the frame.
 pub(super) type Take<'a> = dyn FnMut(&[u8; header::LEN], &[u8], Option<VlanTag>, &mut Counters) -> bool + 'a;
 
 /// Buffers for one system call, and the headers that describe them to the kernel.
@@ -136,7 +136,7 @@ impl Receiver {
             libc::ENETDOWN => self.is_down = true,
             _ => {}
         }
-        // It may come up again, unless it was deleted. That it went down is said once, and before it is deleted.
+        // It may come up again, unless it was deleted. The kernel reports once that it went down, and before it is deleted.
         if self.is_down && has_lost_interface(socket) {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "its interface has been deleted"));
         }

@@ -102,7 +102,7 @@ impl Transmitter {
         self.commit_with(&frame.bytes, &header, frame.split.is_some());
     }
 
-    /// The same with a header that somebody else wrote.
+    /// The same with a header that the caller wrote.
     pub(super) fn commit_with(&mut self, bytes: &Range<usize>, header: &[u8; header::LEN], is_split: bool) {
         if !mem::take(&mut self.lent) || bytes.is_empty() || bytes.end > self.room {
             self.counters.refused += 1;
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// Before a flush the device asks for a slot for what its host may have to say, and often has nothing to say.
+    /// Before a flush the device asks for a slot for a frame of its host, which often has none.
     #[test]
     fn a_slot_that_was_lent_over_a_flush_does_not_make_the_area_full() {
         let (socket, peer) = UnixDatagram::pair().unwrap();

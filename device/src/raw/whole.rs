@@ -1,4 +1,4 @@
-//! A packet socket as a port that carries every frame of its interface, to whomever it goes.
+//! A packet socket as a port that carries every frame of its interface, whatever its destination.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! Requests to the TAP driver and to interfaces, each behind a safe face.
+//! Requests to the TAP driver and to interfaces, each in a safe function.
 
 use std::ffi::c_ulong;
 use std::fs::File;

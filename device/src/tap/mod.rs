@@ -1,4 +1,4 @@
-//! TAP devices: a virtual Ethernet interface of the kernel, and we are the host behind it. For virtual machines,
+//! TAP devices: a virtual Ethernet interface of the kernel with a host of ours behind it. For virtual machines,
 //! bridges and private network namespaces, without hardware.
 
 mod ioctl;
@@ -80,7 +80,7 @@ pub(crate) fn open(spec: &TapSpec) -> Result<(TapPort, OwnHost), OpenError> {
     Ok((port, host))
 }
 
-/// Opens a TAP interface, or makes it, with nobody behind it.
+/// Opens a TAP interface, or makes it, without a host behind it.
 #[cfg(feature = "whole")]
 pub(crate) fn open_whole(spec: &TapSpec) -> Result<TapPort, OpenError> {
     open_port(spec)
@@ -125,10 +125,10 @@ pub(crate) fn availability() -> Availability {
     match opened.and_then(|tun| ioctl::check_right(&tun)) {
         Ok(()) => Availability::Usable(Vec::new()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Availability::Lacks(format!("{DRIVER}; `modprobe tun` makes it"))
+            Availability::Lacks(format!("{DRIVER}; `modprobe tun` creates it"))
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Availability::Lacks(
-            "the right to make interfaces (CAP_NET_ADMIN), which root has and anybody inside `unshare -Urn`"
+            "the right to make interfaces (CAP_NET_ADMIN), which root has, and any user inside `unshare -Urn`"
                 .to_owned(),
         ),
         Err(error) => Availability::Lacks(format!("{DRIVER}: {error}")),
@@ -141,13 +141,13 @@ fn open_driver(spec: &TapSpec) -> Result<File, OpenError> {
         io::ErrorKind::NotFound => OpenError::Unsuitable {
             spec: spec.to_string(),
             problem: format!(
-                "there is no {DRIVER}; `modprobe tun` makes it, and a container must be given it"
+                "there is no {DRIVER}; `modprobe tun` creates it, and a container must be given access to it"
             ),
         },
         io::ErrorKind::PermissionDenied => OpenError::Privilege {
             spec: spec.to_string(),
             step: "open /dev/net/tun",
-            privilege: "the right to read and write it, which root has, and everybody after `chmod 666 /dev/net/tun` \
+            privilege: "the right to read and write it, which root has, and every user after `chmod 666 /dev/net/tun` \
                         by root",
             source,
         },
@@ -161,7 +161,7 @@ fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError
         Some(libc::EPERM) => OpenError::Privilege {
             spec: text,
             step: "open the TAP interface",
-            privilege: "CAP_NET_ADMIN, which root has, and anybody inside `unshare -Urn`; or root makes the \
+            privilege: "CAP_NET_ADMIN, which root has, and any user inside `unshare -Urn`; or root makes the \
                         interface for a user with `ip tuntap add dev NAME mode tap user USER`",
             source,
         },
@@ -172,7 +172,7 @@ fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError
         Some(libc::EINVAL) if was_there => OpenError::Unsuitable {
             spec: text,
             problem: format!(
-                "{name} is there and is no TAP interface with one queue (`ip -d link show dev {name}` tells \
+                "{name} exists and is not a TAP interface with one queue (`ip -d link show dev {name}` shows \
                  what it is); choose another name"
             ),
         },
@@ -229,7 +229,7 @@ impl TapPort {
         }
     }
 
-    /// Counts why a frame was not taken, and says whether it may wait.
+    /// Counts why a frame was not taken, and returns whether it may wait.
     fn note(&mut self, error: Errno) -> bool {
         match error {
             Errno::AGAIN => self.counters.tx_waited += 1,

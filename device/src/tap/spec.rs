@@ -11,7 +11,7 @@ use crate::framed::FrameSettings;
 use crate::host::own::{broadcast, same_prefix};
 use crate::spec::{SpecOption, SpecText};
 
-/// Which virtual Ethernet interface to open and who we are on it, read from text such as
+/// Which virtual Ethernet interface to open and the addresses of the host behind it, read from text such as
 /// `tap:roce0,ip=198.18.0.2/24`.
 ///
 /// ```text
@@ -19,7 +19,7 @@ use crate::spec::{SpecOption, SpecText};
 /// option = "ip=" ADDRESS "/" LENGTH    our address and its network; this or ip6 must be there
 ///        | "ip6=" ADDRESS "/" LENGTH   the same for IPv6
 ///        | "mac=" MAC                  our Ethernet address; derived from the address if not given
-///        | "gw=" ADDRESS               to whom packets for other networks go
+///        | "gw=" ADDRESS               the gateway to other networks
 ///        | "gw6=" ADDRESS              the same for IPv6
 ///        | "mtu=" BYTES                the largest IP packet; 1500 if not given and the interface is made
 ///        | "vlan=" VID                 the 802.1Q VLAN, 1 to 4094

@@ -71,7 +71,7 @@ impl UdpDevice {
     ///
     /// # Errors
     ///
-    /// The address is not one of this machine, or the port is taken; every error says what to do.
+    /// The address is not one of this machine, or the port is taken; every error names the next step.
     pub fn open(spec: &UdpSpec) -> Result<Self, OpenError> {
         let opened = socket::open(spec)?;
         let report = opened.report;
@@ -118,7 +118,7 @@ impl UdpDevice {
         &self.report
     }
 
-    /// The UDP port that it receives on and, unless told otherwise, sends from.
+    /// The UDP port that it receives on and, unless a path asks for another, sends from.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.report.port
@@ -129,7 +129,7 @@ impl UdpDevice {
         self.sockets.peer_port = port;
     }
 
-    /// Closes what nobody needs, unless datagrams wait, which know their sockets by their places.
+    /// Closes sockets that are not used any more, unless datagrams wait, which refer to sockets by their places.
     fn close_released(&mut self) {
         if self.transmitter.is_idle() {
             self.sockets.others.retain(|other| !other.is_released);

@@ -151,8 +151,8 @@ impl Receiver {
             // The type of the length differs between C libraries.
             #[allow(clippy::unnecessary_cast)]
             let control_len = header.msg_hdr.msg_controllen as usize;
-            let beside = read_beside(control.bytes().get(..control_len).unwrap_or_default());
-            if let Some(dropped) = beside.overflow {
+            let data = read_control_data(control.bytes().get(..control_len).unwrap_or_default());
+            if let Some(dropped) = data.overflow {
                 *overflow = dropped;
             }
             let path = Path {
@@ -160,13 +160,13 @@ impl Receiver {
                 source,
                 destination,
                 source_port,
-                traffic_class: beside.traffic_class,
-                hop_limit: beside.hop_limit,
+                traffic_class: data.traffic_class,
+                hop_limit: data.hop_limit,
                 flow_label: 0,
                 vlan: None,
             };
             counters.bytes += bytes.len() as u64;
-            count += deliver(path, bytes, beside.segment_len, sink);
+            count += deliver(path, bytes, data.segment_len, sink);
         }
         self.counters.datagrams += count as u64;
         Ok(count)
@@ -223,23 +223,23 @@ fn sender(name: &Name) -> Option<(IpAddr, u16)> {
     Some((address, u16::from_be_bytes(*port)))
 }
 
-fn read_beside(control: &[u8]) -> ControlData {
-    let mut beside = ControlData::default();
+fn read_control_data(control: &[u8]) -> ControlData {
+    let mut data = ControlData::default();
     read_control(control, |level, kind, value| {
         let Some(number) = number(value) else { return };
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                beside.traffic_class = number as u8;
+                data.traffic_class = number as u8;
             }
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
-                beside.hop_limit = number as u8;
+                data.hop_limit = number as u8;
             }
-            (libc::SOL_UDP, libc::UDP_GRO) => beside.segment_len = number as usize,
-            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => beside.overflow = Some(number),
+            (libc::SOL_UDP, libc::UDP_GRO) => data.segment_len = number as usize,
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => data.overflow = Some(number),
             _ => {}
         }
     });
-    beside
+    data
 }
 
 /// Number and size of buffers for superpackets; 64 KiB is the longest that IP can carry.

@@ -11,7 +11,7 @@ use super::spec::UdpSpec;
 use crate::OpenError;
 use crate::interfaces::{LocalAddress, interface_of, local_addresses};
 
-/// The socket of a device and what the kernel made of our wishes.
+/// The socket of a device and what the kernel granted.
 pub(super) struct Opened {
     pub(super) socket: Socket,
     pub(super) local: SocketAddr,
@@ -19,7 +19,7 @@ pub(super) struct Opened {
     pub(super) report: SocketReport,
 }
 
-/// What the kernel made of our wishes.
+/// What the kernel granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketReport {
     /// The port it receives on.
@@ -152,7 +152,7 @@ fn set_options(socket: &Socket, local: SocketAddr) -> io::Result<()> {
             set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
         }
     }
-    // Not essential: the kernel then says how much it had to drop.
+    // Not essential: with it the kernel reports how much it dropped.
     let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
     Ok(())
 }
@@ -225,7 +225,7 @@ pub(super) fn destination(address: IpAddr, port: u16, index: u32) -> SockAddr {
     with_scope(address, port, index).into()
 }
 
-/// Hops that a datagram may take if its path does not say.
+/// The hop limit of a datagram whose path has none.
 pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
 /// The MTU of Ethernet.
 const USUAL_MTU: usize = 1500;

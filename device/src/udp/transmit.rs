@@ -416,7 +416,7 @@ impl Transmitter {
     }
 }
 
-/// What is said to the kernel about one message.
+/// The control messages of one message.
 fn write_control(writer: &mut ControlWriter<'_>, superpacket: &Superpacket) {
     let path = &superpacket.path;
     let class = i32::from(path.traffic_class).to_ne_bytes();

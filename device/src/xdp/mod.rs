@@ -1,4 +1,4 @@
-//! RoCE over an AF_XDP socket, beside the kernel on one queue of one of its interfaces.
+//! RoCE over an AF_XDP socket, on one queue of an interface that the kernel uses too.
 //!
 //! Frames lie in memory that this process and the kernel share; rings say which are full and which are empty. A
 //! small program in the kernel sends RoCE here and everything else on its usual way. It leaves with the
@@ -71,7 +71,7 @@ pub(crate) struct XdpPort {
     counters: Counters,
 }
 
-/// An AF_XDP socket does not wake who waits for it when its interface is deleted, so it is asked now and then.
+/// A poll of an AF_XDP socket does not end when its interface is deleted, so the socket is asked now and then.
 #[derive(Debug, Default)]
 struct InterfaceWatch {
     ask_at: Instant,
@@ -343,7 +343,7 @@ impl FramePort for XdpPort {
 
     fn slot(&mut self) -> Option<&mut [u8]> {
         if self.lent.is_none() {
-            // The kernel may be done with a slot before it says that it has read the ring: half a frame is none.
+            // The kernel may be done with a slot before it says that it has read the ring. A frame needs all its descriptors at once.
             if self.rings.tx.room(SLOT_CHUNKS) < SLOT_CHUNKS {
                 return None;
             }
@@ -421,7 +421,7 @@ impl FramePort for XdpPort {
             self.rings.fill.submit();
             self.counters.rx_frames += delivered as u64;
         }
-        // A driver that ran out of chunks stops until it is told that there are some again.
+        // A driver that ran out of chunks stops until a system call tells it that there are some again.
         if self.report.is_native && self.rings.fill.needs_wakeup() {
             self.counters.rx_wakeups += 1;
             let _ = rustix::net::recv(&self.socket, &mut [0_u8; 0], RecvFlags::DONTWAIT);

@@ -23,7 +23,7 @@ pub(super) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Zeros that belong to nobody else.
+    /// Zeros of its own.
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
         // SAFETY: the kernel chooses a free place.
@@ -143,7 +143,7 @@ impl<T: Entry> Ring<T> {
 /// A ring that we write.
 pub(super) struct Producer<T> {
     ring: Ring<T>,
-    /// Up to where entries are written; the kernel sees them when it is told.
+    /// Up to where entries are written; the kernel sees them after the next publication.
     written: u32,
     /// Up to where the kernel had read when we last looked.
     consumed: u32,

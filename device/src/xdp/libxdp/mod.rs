@@ -141,12 +141,12 @@ impl Queues {
     ///
     /// The chunk must have come from the kernel and must not go back before the bytes are let go.
     unsafe fn bytes(&self, chunk: &FrameDesc) -> &[u8] {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         unsafe { self.umem.data(chunk) }.contents()
     }
 }
 
-/// What the system said, behind what xsk-rs says of it.
+/// The error of the system, behind that of xsk-rs.
 fn system_error<E: Error + Send + Sync + 'static>(error: E) -> io::Error {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     match cause.and_then(io::Error::raw_os_error) {
@@ -234,7 +234,7 @@ impl FramePort for LibxdpPort {
     fn flush(&mut self, now: Instant) -> io::Result<()> {
         self.watch.ask(now, self.queues.socket())?;
         self.retry_at = None;
-        // SAFETY: they were written and are used by nobody else until the kernel gives them back.
+        // SAFETY: they were written and are not used until the kernel gives them back.
         let produced = unsafe { self.queues.tx.produce(&self.committed) };
         // It takes all or nothing, so no frame is torn apart.
         self.committed.drain(..produced);
@@ -267,13 +267,13 @@ impl FramePort for LibxdpPort {
             begin += last + 1;
         }
         if begin > 0 {
-            // SAFETY: nobody reads them any more.
+            // SAFETY: the caller has read them.
             let filled = unsafe { self.queues.fill.produce(&self.received[..begin]) };
             debug_assert_eq!(filled, begin, "the ring has a place for every chunk");
             self.received.drain(..begin);
             self.counters.rx_frames += delivered as u64;
         }
-        // A driver that ran out of chunks stops until it is told that there are some again.
+        // A driver that ran out of chunks stops until a system call tells it that there are some again.
         if self.report.is_native && self.queues.fill.needs_wakeup() {
             self.counters.rx_wakeups += 1;
             let _ = rustix::net::recv(self.queues.socket(), &mut [0_u8; 0], RecvFlags::DONTWAIT);
