@@ -37,7 +37,7 @@ use pcapng::Pcapng;
 /// length beyond it is damage.
 pub const MAX_PACKET: u32 = 1 << 20;
 
-/// What the first byte of a captured packet belongs to; the number is that of the tcpdump.org registry.
+/// The protocol that a captured packet begins with; the number is that of the tcpdump.org registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkType(pub u32);
 
@@ -127,7 +127,7 @@ pub struct CapturedPacket<'a> {
     pub number: u64,
     /// When it was captured, in nanoseconds since 1970 UTC; `None` in pcapng's simple packets.
     pub time_ns: Option<u64>,
-    /// What the first byte belongs to.
+    /// The protocol that the packet begins with.
     pub link_type: LinkType,
     /// The number of the interface it was seen on, from 0 in each section of a pcapng file; classic files
     /// have no interfaces.
@@ -140,7 +140,7 @@ pub struct CapturedPacket<'a> {
     pub comment: Option<&'a str>,
     /// Its length on the wire in bytes.
     pub original_len: u32,
-    /// What was captured of it.
+    /// The captured bytes.
     pub bytes: &'a [u8],
 }
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::{ByteOrder, CaptureErrorKind, Direction, LinkType, MAX_PACKET, Record, Source};
 
-/// What the blocks read so far determine about the packets that follow.
+/// The properties of the packets that follow, from the blocks read so far.
 pub(super) struct Pcapng {
     order: ByteOrder,
     interfaces: Vec<Interface>,

@@ -21,7 +21,7 @@ pub struct FaultDevice {
     capabilities: Capabilities,
     transmit: Option<Side<Transmit>>,
     receive: Option<Side<(Path, Identification)>>,
-    /// What the engine writes into.
+    /// The slot of the engine.
     scratch: Vec<u8>,
     /// Where what was received is damaged.
     damaged: Vec<u8>,
@@ -124,7 +124,7 @@ impl Device for FaultDevice {
         }
         delivery.flips.apply(bytes);
         for _ in 0..copies(&delivery) {
-            // What the device has no room for waits its turn.
+            // Datagrams that the device has no room for wait.
             let waits = side.held.has_due(now) || !forward(inner, now, &transmit, bytes);
             if waits {
                 side.hold(now, &Delivery::UNTOUCHED, transmit, [bytes, &[]]);

@@ -111,7 +111,7 @@ pub use crate::host::{HostTcp, TcpId};
 pub use roce_packet::{Encapsulation, MacAddr, Path, VlanTag};
 pub use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
 
-/// What a device can do and what it does to a datagram on the way.
+/// The properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The kind, as `--device` names it: `udp`, `memory`, ….
@@ -244,19 +244,19 @@ pub trait Device: Send {
         None
     }
 
-    /// Room for one more datagram, or `None` when the device is full until [`flush`](Self::flush)
+    /// Lends the buffer of one more datagram, or `None` when the device is full until [`flush`](Self::flush)
     /// makes progress.
     fn slot(&mut self) -> Option<TxSlot<'_>>;
 
     /// Takes the datagram that was written into the slot lent last.
     fn commit(&mut self, now: Instant, transmit: &Transmit);
 
-    /// Hands everything committed to the wire. What the kernel would not take now stays and is tried
-    /// again at the next call; nothing committed is lost silently (what has to be dropped is counted).
+    /// Hands all committed datagrams to the wire. Those that the kernel does not take now stay and are tried again at
+    /// the next call; a dropped datagram is counted.
     ///
     /// # Errors
     ///
-    /// Only for errors that will not go away by themselves.
+    /// Only errors that do not pass by themselves.
     fn flush(&mut self, now: Instant) -> io::Result<()>;
 
     /// Receives one burst, calling `sink` for each datagram, and returns how many there were. Never
@@ -264,7 +264,7 @@ pub trait Device: Send {
     ///
     /// # Errors
     ///
-    /// Only for errors that will not go away by themselves.
+    /// Only errors that do not pass by themselves.
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize>;
 
     /// When [`flush`](Self::flush) or [`receive`](Self::receive) must be called again although nothing arrived: a
@@ -297,7 +297,7 @@ pub trait Device: Send {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64));
 }
 
-/// Inside `impl Device` of a wrapper with a field `inner`: what no wrapper does in another way than what it wraps.
+/// Inside `impl Device` of a wrapper with a field `inner`: the methods that every wrapper passes on.
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A socket to the tables of the kernel.
@@ -109,7 +109,7 @@ impl<'a> Answer<'a> {
 impl Netlink {
     pub(crate) fn open() -> io::Result<Self> {
         // Protocol 0, the default, is NETLINK_ROUTE.
-        let socket = socket(AddressFamily::NETLINK, SocketType::RAW, None)?;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         // The answer is there before it is read; the timeout only bounds what a broken kernel can do.
         set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1)))?;
         Ok(Self { socket, buffer: vec![0; BUFFER_LEN], sequence: 0 })
@@ -137,7 +137,7 @@ fn read_messages(mut bytes: &[u8], sequence: u32, visit: &mut impl FnMut(&Answer
         let len = header.len as usize;
         let body = bytes.get(size_of::<MessageHeader>()..len).ok_or_else(invalid_answer)?;
         bytes = bytes.get(len.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
-        // What is left of an earlier request that failed.
+        // An answer to an earlier request that failed.
         if header.sequence != sequence {
             continue;
         }
@@ -216,6 +216,12 @@ mod tests {
         let mut visited = Vec::new();
         let result = read_messages(bytes, 7, &mut |answer| visited.push(answer.body.to_vec()));
         (result, visited)
+    }
+
+    #[test]
+    fn child_processes_do_not_inherit_the_socket() {
+        let flags = rustix::io::fcntl_getfd(&Netlink::open().unwrap().socket).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
     }
 
     #[test]

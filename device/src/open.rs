@@ -37,7 +37,7 @@ pub struct OpenOptions {
     /// Decides what happens to datagrams on their way in.
     #[cfg(feature = "fault")]
     pub receive_faults: Option<FaultInjector>,
-    /// Gets a frame for every datagram that crosses the wire, thus after faults on the way out and before
+    /// Gets a frame for every datagram that crosses the wire: after faults on the way out and before
     /// faults on the way in.
     #[cfg(feature = "capture")]
     pub capture: Option<Box<dyn FrameSink>>,
@@ -170,7 +170,7 @@ pub enum OpenError {
         spec: String,
         /// The part.
         item: String,
-        /// What could have been there.
+        /// What would be valid there.
         expected: &'static str,
     },
     /// The address stands for all addresses.
@@ -184,7 +184,7 @@ pub enum OpenError {
         spec: String,
         /// The address.
         address: IpAddr,
-        /// Those of this machine.
+        /// The addresses of this machine.
         local: Vec<LocalAddress>,
     },
     /// The address belongs to another machine, or to none.
@@ -194,7 +194,7 @@ pub enum OpenError {
         spec: String,
         /// The address.
         address: IpAddr,
-        /// Those of this machine.
+        /// The addresses of this machine.
         local: Vec<LocalAddress>,
     },
     /// Another socket receives there.
@@ -218,7 +218,7 @@ pub enum OpenError {
         spec: String,
         /// The name.
         interface: String,
-        /// Those that could be used.
+        /// The interfaces that could be used.
         known: String,
     },
     /// The interface, the kernel or another program on the interface does not allow it.
@@ -226,7 +226,7 @@ pub enum OpenError {
     Unsuitable {
         /// The specification.
         spec: String,
-        /// What is in the way, and what to do about it.
+        /// The problem and the next step.
         problem: String,
     },
     /// The user lacks a privilege.
@@ -236,7 +236,7 @@ pub enum OpenError {
     Privilege {
         /// The specification.
         spec: String,
-        /// What was refused.
+        /// The refused step.
         step: &'static str,
         /// The privilege that allows it.
         privilege: &'static str,
@@ -248,7 +248,7 @@ pub enum OpenError {
     System {
         /// The specification.
         spec: String,
-        /// What did not work.
+        /// The step that failed.
         step: &'static str,
         /// The error of the operating system.
         source: io::Error,
@@ -260,7 +260,7 @@ pub enum OpenError {
 pub struct Kind {
     /// The word before the colon.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub summary: &'static str,
     /// A specification that opens one.
     pub example: String,

@@ -106,7 +106,7 @@ impl Drop for Shared {
 pub struct PcapDevice {
     inner: Box<dyn Device>,
     recorder: Recorder,
-    /// What the engine writes into: the slot of the inner device is out of reach once it is lent.
+    /// The slot of the engine: that of the inner device is out of reach once it is lent.
     scratch: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests of all ports share: frames, and both ends of a cable.
+//! Shared by the tests of all ports: frames, and both ends of a cable.
 
 use std::time::{Duration, Instant as Clock};
 
@@ -216,7 +216,7 @@ pub(super) fn check_devices(near: &mut FramedDevice, far: &mut FramedDevice) {
             round(near, &mut arrived);
             assert!(Clock::now() < end, "{destination}: {} datagrams of {}", arrived.len(), sent.len());
         }
-        // What the engine does: as long as it may, one behind the other.
+        // As the engine does: one behind the other, as long as the batch accepts them.
         sent.extend(send_batch(near, &path, 40, 1024));
         while arrived.len() < sent.len() {
             round(near, &mut arrived);

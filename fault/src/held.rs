@@ -7,7 +7,7 @@ use crate::Delivery;
 use roce_transport::Instant;
 
 /// Copies of datagrams with what is known about each, ordered by when they are due. Storage is reused, so
-/// that nothing is allocated once as many have been held at once as ever will be.
+/// that nothing is allocated any more once the largest number was held at the same time.
 pub struct Held<M> {
     places: Vec<Place<M>>,
     free: Vec<usize>,

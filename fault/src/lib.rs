@@ -57,7 +57,7 @@ pub struct FaultInjector {
     counters: FaultCounters,
 }
 
-/// What shall happen to a datagram.
+/// The fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is lost.

@@ -1,4 +1,4 @@
-//! What the tests of several crates share: reasons to skip, time limits, processes, addresses and namespaces.
+//! Shared by the tests of several crates: reasons to skip, time limits, processes, addresses and namespaces.
 //!
 //! Nothing here is shipped. Helpers panic where a test would.
 
@@ -78,9 +78,9 @@ pub struct Finished {
     pub success: bool,
     /// Its exit status, unless a signal ended it.
     pub code: Option<i32>,
-    /// What it wrote.
+    /// Its standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: String,
     /// From its start to its end.
     pub took: Duration,
@@ -126,7 +126,7 @@ impl Running {
         }
     }
 
-    /// Whether it has not ended by itself.
+    /// Whether it still runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

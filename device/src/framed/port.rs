@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use roce_packet::{FrameHeaders, MacAddr, VlanTag};
 use roce_transport::Instant;
 
-/// What a port is and what it can do.
+/// The properties of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortRecord {
     /// The kind of device, as `--device` names it.
@@ -24,7 +24,7 @@ pub struct PortRecord {
     pub bits_per_second: Option<u64>,
 }
 
-/// A frame that was written into a slot.
+/// A frame that was written into the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// Where in the slot it lies, from the destination address to the last datagram's ICRC, without frame check
@@ -70,10 +70,10 @@ pub struct Incoming<'a> {
 ///
 /// The page of [the module](super) has a port in memory as a program.
 pub trait FramePort: Send {
-    /// What this port is.
+    /// The properties of this port.
     fn record(&self) -> &PortRecord;
 
-    /// Room for one frame, all in one piece: [`FRAME_ROOM`] bytes, or [`SUPERFRAME_ROOM`] where
+    /// Lends the buffer of one frame: [`FRAME_ROOM`] bytes, or [`SUPERFRAME_ROOM`] where
     /// [`max_segments`](PortRecord::max_segments) is above 1. `None` when the port is full until
     /// [`flush`](Self::flush) makes progress.
     fn slot(&mut self) -> Option<&mut [u8]>;
@@ -81,12 +81,12 @@ pub trait FramePort: Send {
     /// Takes what was written into the slot lent last.
     fn commit(&mut self, frame: Outgoing);
 
-    /// Hands everything committed to the wire. What the kernel would not take now stays and is tried again at
-    /// the next call.
+    /// Hands all committed frames to the wire. Those that the kernel does not take now stay and are tried again at the
+    /// next call.
     ///
     /// # Errors
     ///
-    /// Only for errors that will not go away by themselves.
+    /// Only errors that do not pass by themselves.
     fn flush(&mut self, now: Instant) -> io::Result<()>;
 
     /// Receives one burst and returns how many frames there were. Frames that the port itself sent do not
@@ -94,7 +94,7 @@ pub trait FramePort: Send {
     ///
     /// # Errors
     ///
-    /// Only for errors that will not go away by themselves.
+    /// Only errors that do not pass by themselves.
     fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize>;
 
     /// When [`flush`](Self::flush) must be called again although nothing new was committed.

@@ -1,4 +1,4 @@
-//! What a person chooses about the frames of a device: the 802.1Q tag.
+//! The options of the frames of a device: the 802.1Q tag.
 
 use roce_packet::{Path, VlanTag};
 

@@ -1,4 +1,4 @@
-//! What a framed device needs of the host around it.
+//! The interface of a framed device to its host.
 
 use std::fmt;
 use std::io;
@@ -44,7 +44,7 @@ impl fmt::Display for Unreachable {
     }
 }
 
-/// What a framed device needs of the host around it. Only addresses and neighbours are required; a host that answers ARP or
+/// The host of a framed device. Only addresses and neighbours are required; a host that answers ARP or
 /// has a TCP implements the other methods as well.
 ///
 /// The page of [`framed`](crate::framed) has a host in memory as a program.

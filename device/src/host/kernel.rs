@@ -49,7 +49,7 @@ pub(crate) struct KernelHost {
     counters: Counters,
 }
 
-/// What is known about a destination.
+/// The state of one destination.
 #[derive(Clone, Debug)]
 struct Entry {
     /// The neighbour that frames for it go to; `None` before the first look and where none is needed.

@@ -1,4 +1,4 @@
-//! What a packet socket takes: RoCE and flow control, decided by the kernel before anything is copied.
+//! The filter of a packet socket: the kernel passes RoCE and flow control, and copies nothing else.
 
 use socket2::SockFilter;
 

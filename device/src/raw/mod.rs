@@ -8,7 +8,7 @@
 //! It takes `CAP_NET_RAW`, which every user has inside `unshare -Urn`.
 //!
 //! The kernel sees the same frames and would answer each with "port unreachable"; `KernelHost` holds the port so
-//! that it does not. What is not RoCE goes to the kernel alone.
+//! that it does not. Other frames go to the kernel alone.
 
 mod filter;
 mod header;

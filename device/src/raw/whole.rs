@@ -36,7 +36,7 @@ impl WholePort for RawPort {
 
     fn send(&mut self, offload: Offload, frame: &[u8]) -> bool {
         let Some(slot) = self.transmitter.slot() else { return false };
-        // What is longer than any frame is refused by `commit` and counted.
+        // `commit` refuses and counts frames that are too long.
         let len = frame.len().min(slot.len());
         slot[..len].copy_from_slice(&frame[..len]);
         self.transmitter.commit_with(&(0..frame.len()), &offload.0, offload.is_joined());

@@ -41,7 +41,7 @@ pub(crate) struct TapPort {
     record: PortRecord,
     tun: File,
     slot: Vec<u8>,
-    /// What was committed and not taken; it lies in the slot.
+    /// The frame that was committed and not taken; it lies in the slot.
     waiting: Option<Outgoing>,
     /// A lasting error that a commit met.
     failure: Option<io::Error>,

@@ -98,7 +98,7 @@ impl TapSpec {
         Ok(())
     }
 
-    /// What is wrong with the whole: the part and what could have been there.
+    /// The first problem of the whole: the part and what would be valid there.
     fn problem(&self) -> Option<(String, &'static str)> {
         if self.ipv4.is_none() && self.ipv6.is_none() {
             return Some((self.name.clone(), ADDRESS));
@@ -226,7 +226,7 @@ const LONGEST_NAME: usize = 15;
 /// RFC 791 and RFC 8200 section 5.
 const SMALLEST_MTU: u16 = 576;
 const SMALLEST_MTU_V6: u16 = 1280;
-/// What the kernel allows a TAP: 65535 with the Ethernet header.
+/// The largest MTU that the kernel allows a TAP: 65535 with the Ethernet header.
 const LARGEST_MTU: u16 = 65_521;
 const NAME: &str = "the name of an interface, of up to 15 letters, digits, dots, - and _, such as tap:roce0";
 const ADDRESS: &str = "an address behind the name, such as tap:roce0,ip=198.18.0.2/24 or ip6=2001:db8::2/64";

@@ -5,7 +5,7 @@
 //! Identification 0. The kernel splits superpackets on the way out and joins datagrams on the way in where
 //! it can (GSO and GRO), which is what makes this fast.
 //!
-//! What a socket cannot do: show the Identification of what it receives (the engine finds it out from the
+//! A socket cannot do the following: show the Identification of what it receives (the engine finds it out from the
 //! ICRC), choose the IPv6 flow label, leave out the UDP checksum, and carry RoCE v1.
 //!
 //! Path MTU discovery of the kernel applies: what is larger than a link on the way takes is dropped and
@@ -112,7 +112,7 @@ impl UdpDevice {
         })
     }
 
-    /// What the kernel granted when the socket was opened.
+    /// The properties that the kernel granted when the socket was opened.
     #[must_use]
     pub const fn report(&self) -> &SocketReport {
         &self.report

@@ -58,7 +58,7 @@ unsafe impl Send for Receiver {}
 #[repr(C, align(8))]
 struct Name([u8; size_of::<libc::sockaddr_in6>()]);
 
-/// What the control messages of one message say.
+/// The contents of the control messages of one message.
 #[derive(Clone, Copy, Default)]
 struct ControlData {
     traffic_class: u8,
@@ -195,7 +195,7 @@ impl Receiver {
 /// Takes a message apart into its datagrams.
 fn deliver(path: Path, bytes: &[u8], segment_len: usize, sink: &mut dyn FnMut(&Received<'_>)) -> usize {
     let segment_len = if segment_len == 0 { bytes.len().max(1) } else { segment_len };
-    // A datagram of no bytes is one too: it has to be counted like any other that is too short.
+    // An empty datagram is counted like any other that is too short.
     let empty = bytes.is_empty().then_some(bytes);
     let mut count = 0;
     for (index, head) in empty.into_iter().chain(bytes.chunks(segment_len)).enumerate() {

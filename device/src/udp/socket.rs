@@ -11,7 +11,7 @@ use super::spec::UdpSpec;
 use crate::OpenError;
 use crate::interfaces::{LocalAddress, interface_of, local_addresses};
 
-/// The socket of a device and what the kernel granted.
+/// The socket of a device and the properties that the kernel granted.
 pub(super) struct Opened {
     pub(super) socket: Socket,
     pub(super) local: SocketAddr,
@@ -19,7 +19,7 @@ pub(super) struct Opened {
     pub(super) report: SocketReport,
 }
 
-/// What the kernel granted.
+/// The properties that the kernel granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketReport {
     /// The port it receives on.
@@ -132,7 +132,7 @@ fn new_socket(local: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What the ICRC and the congestion bits need.
+/// Sets the options that the ICRC and the congestion bits need.
 fn set_options(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     match local {
         SocketAddr::V4(_) => {

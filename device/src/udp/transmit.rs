@@ -111,7 +111,7 @@ struct Superpacket {
     path: Path,
     /// Its source port is not the one of its path, so the ICRC is adapted.
     other_port: bool,
-    /// Segmentation was refused: its datagrams go one at a time, and their ICRCs are made for that.
+    /// Segmentation was refused: its datagrams leave one at a time, with ICRCs computed for that.
     apart: bool,
     /// If its first datagram can be sent alone, segmentation was what the system refused.
     suspect: bool,
@@ -453,7 +453,7 @@ fn reseal(datagram: &mut [u8], made_for: &Envelope, will_be: &Envelope) {
 
 /// Room for one datagram: path MTU 4096 with all headers that any opcode has, rounded up.
 pub(super) const SLOT_LEN: usize = 4160;
-/// What the kernel takes in one superpacket at least.
+/// Segments of one superpacket that every kernel takes.
 pub(super) const MAX_SEGMENTS: u16 = 64;
 /// The longest UDP payload on IPv4.
 const MAX_SUPERPACKET_LEN: usize = 65_507;

@@ -6,7 +6,7 @@
 //!
 //! Needs no C library: rings, memory and the program are in `rings`, `umem` and `program`. (With the feature `xsk-rs`
 //! there is `libxdp` as well, for interfaces that other XDP programs are on.) It takes the
-//! privileges of an administrator, and kernel 6.6 or later for frames longer than 3840 bytes, thus for path MTU 4096.
+//! privileges of an administrator, and kernel 6.6 or later for frames longer than 3840 bytes, which path MTU 4096 needs.
 //!
 //! # What to know about interfaces
 //!
@@ -181,7 +181,7 @@ fn open_socket(spec: &XdpSpec, text: &str) -> Result<OwnedFd, OpenError> {
     })
 }
 
-/// What a port is, of either backend.
+/// The record of a port, of either backend.
 fn record(link: &Link) -> PortRecord {
     PortRecord {
         kind: "xdp",

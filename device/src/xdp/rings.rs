@@ -193,7 +193,7 @@ impl<T: Entry> Producer<T> {
         self.written.wrapping_sub(self.consumed)
     }
 
-    /// Whether the kernel only goes on after a system call.
+    /// Whether the kernel needs a system call to continue.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }

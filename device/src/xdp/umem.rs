@@ -35,7 +35,7 @@ impl Umem {
         Ok(Self { mapping: Mapping::anonymous(LEN)? })
     }
 
-    /// What the kernel needs to know of it.
+    /// The registration for the kernel.
     pub(super) fn registration(&self) -> XdpUmemReg {
         XdpUmemReg {
             addr: self.mapping.start().as_ptr() as u64,
@@ -68,7 +68,7 @@ impl Umem {
         u32::try_from(offset / SLOT_LEN).ok().filter(|slot| *slot < TX_SLOTS)
     }
 
-    /// What was received.
+    /// The bytes of a received frame.
     ///
     /// # Safety
     ///

@@ -45,7 +45,7 @@ pub(super) enum Message {
     Membership { source: IpAddr, group: IpAddr, change: Change },
 }
 
-/// What a report says about a group.
+/// The kind of a report about a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Joined,

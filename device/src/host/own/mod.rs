@@ -42,7 +42,7 @@ use stack::Stack;
 
 pub(crate) use routes::{broadcast, same_prefix};
 
-/// What a host is to be.
+/// The configuration of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostConfig {
     /// Its Ethernet address.
@@ -253,7 +253,7 @@ impl OwnHost {
     /// The next packet of the stack, and the Ethernet address it goes to. Any host can make the stack answer, also to a
     /// forged address.
     fn next_packet(&mut self, now: Instant) -> Option<(MacAddr, Vec<u8>)> {
-        // Those that waited go first. Each is looked at once.
+        // Packets that waited go first; each is looked at once.
         for _ in 0..self.parked.len() {
             let (destination, packet) = self.parked.pop_front()?;
             match self.look_up(now, destination, Neighbours::resolve_again) {

@@ -198,7 +198,7 @@ impl Neighbours {
         }
         entry.state = match (evidence, entry.state) {
             (Evidence::Answer { .. }, _) => State::Reachable { mac, until: now + REACHABLE },
-            // Only an answer to us shows that frames arrive both ways. What is certain already stays so.
+            // Only an answer to us shows that frames arrive both ways. A confirmed entry stays confirmed.
             (_, state) if known == Some(mac) => state,
             _ => State::Stale { mac },
         };
@@ -264,7 +264,7 @@ impl Neighbours {
             (None, _) | (_, None) => true,
             (Some(now), Some(used)) => now.since(used) > REACHABLE && entry.state.next().is_none(),
         };
-        // What was never used goes first, then what was not used for the longest time.
+        // Entries that were never used go first, then those not used for the longest time.
         let candidates = self.entries.iter().filter(|(_, entry)| free(entry));
         let oldest =
             candidates.min_by_key(|(_, entry)| (entry.used, entry.confirmed)).map(|(address, _)| *address);

@@ -33,7 +33,7 @@ pub(super) struct LibxdpPort {
     queues: Queues,
     record: PortRecord,
     report: Report,
-    /// What is written into before it is copied to where the kernel reads it.
+    /// The buffer of the engine, which is copied to where the kernel reads it.
     slot: Vec<u8>,
     /// Chunks to send from that the kernel is done with.
     free: Vec<FrameDesc>,
@@ -305,5 +305,5 @@ impl std::fmt::Debug for LibxdpPort {
 
 /// What xsk-rs leaves of a chunk: it keeps 256 bytes in front.
 const PIECE_LEN: usize = CHUNK_LEN - 256;
-/// `XDP_PKT_CONTD`: the frame goes on in the next chunk.
+/// `XDP_PKT_CONTD`: the frame continues in the next chunk.
 const XDP_PKT_CONTD: u32 = 1;
