@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-const PROGRAM: &str = "src/device/xdp/libxdp/program.bpf.c";
+const PROGRAM: &str = "src/xdp/libxdp/program.bpf.c";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

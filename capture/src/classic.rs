@@ -2,11 +2,11 @@
 
 use super::{ByteOrder, CaptureErrorKind, Direction, LinkType, MAX_PACKET, Record, Source};
 
-/// What the header of the file says about all of its packets.
+/// The properties of all packets, from the header of the file.
 pub(super) struct Classic {
     order: ByteOrder,
     link_type: LinkType,
-    /// What the second number of a time counts: 1 for nanoseconds, 1,000 for microseconds.
+    /// Nanoseconds in one unit of the second number of a time: 1 for nanoseconds, 1,000 for microseconds.
     nanoseconds_per_unit: u64,
 }
 

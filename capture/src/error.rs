@@ -1,4 +1,4 @@
-//! What can be wrong with a capture file, and what to do about it.
+//! Errors of capture files, each with the next step.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ pub struct CaptureError {
     pub offset: u64,
     /// The number of the packet that would have been next, from 1; 0 when the file as a whole is meant.
     pub packet: u64,
-    /// What is wrong.
+    /// The problem.
     pub kind: CaptureErrorKind,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for CaptureError {
 // The text has the cause in it, so there is no `source` to print it a second time.
 impl std::error::Error for CaptureError {}
 
-/// What is wrong with a capture file. Displayed together with what to do about it.
+/// A problem of a capture file. Displayed together with the next step.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CaptureErrorKind {

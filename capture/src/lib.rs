@@ -37,7 +37,7 @@ use pcapng::Pcapng;
 /// length beyond it is damage.
 pub const MAX_PACKET: u32 = 1 << 20;
 
-/// What the first byte of a captured packet belongs to; the number is that of the tcpdump.org registry.
+/// The protocol that a captured packet begins with; the number is that of the tcpdump.org registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkType(pub u32);
 
@@ -59,7 +59,7 @@ impl LinkType {
     /// IPv6.
     pub const IPV6: Self = Self(229);
 
-    /// The name that the registry has for it, as far as somebody may meet it next to RoCE.
+    /// The name that the registry has for it, for those that occur next to RoCE.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
@@ -92,7 +92,7 @@ impl fmt::Display for LinkType {
 /// Which way a packet went, seen from the machine that captured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// The file does not say.
+    /// The file does not record it.
     #[default]
     Unknown,
     /// It was received.
@@ -127,7 +127,7 @@ pub struct CapturedPacket<'a> {
     pub number: u64,
     /// When it was captured, in nanoseconds since 1970 UTC; `None` in pcapng's simple packets.
     pub time_ns: Option<u64>,
-    /// What the first byte belongs to.
+    /// The protocol that the packet begins with.
     pub link_type: LinkType,
     /// The number of the interface it was seen on, from 0 in each section of a pcapng file; classic files
     /// have no interfaces.
@@ -140,7 +140,7 @@ pub struct CapturedPacket<'a> {
     pub comment: Option<&'a str>,
     /// Its length on the wire in bytes.
     pub original_len: u32,
-    /// What was captured of it.
+    /// The captured bytes.
     pub bytes: &'a [u8],
 }
 
@@ -297,7 +297,7 @@ impl Format {
     }
 }
 
-/// Where the parts of a packet lie in the buffer, and what was said about it.
+/// Where the parts of a packet lie in the buffer, and the remarks on it.
 struct Record {
     time_ns: Option<u64>,
     link_type: LinkType,

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::{ByteOrder, CaptureErrorKind, Direction, LinkType, MAX_PACKET, Record, Source};
 
-/// What the blocks so far say about the packets that follow.
+/// The properties of the packets that follow, from the blocks read so far.
 pub(super) struct Pcapng {
     order: ByteOrder,
     interfaces: Vec<Interface>,
@@ -149,7 +149,7 @@ impl Pcapng {
     }
 
     fn enhanced_packet(&self, body: &Body<'_>) -> Result<Record, CaptureErrorKind> {
-        let [number, time_high, time_low, captured, original_len] = body.words()?;
+        let [number, time_high, time_low, captured, original_len] = body.first_fields()?;
         let interface = self.interface(number)?;
         let data = body.data(20, captured)?;
         let mut record = Record {
@@ -174,7 +174,7 @@ impl Pcapng {
     }
 
     fn simple_packet(&self, body: &Body<'_>) -> Result<Record, CaptureErrorKind> {
-        let [original_len] = body.words()?;
+        let [original_len] = body.first_fields()?;
         let interface = self.interface(0)?;
         // The block does not say how much was captured, only its length with up to 3 bytes of padding.
         let mut captured = original_len;
@@ -194,7 +194,7 @@ impl Pcapng {
 
     /// The packet block that enhanced packets replaced in 2009.
     fn old_packet(&self, body: &Body<'_>) -> Result<Record, CaptureErrorKind> {
-        let [_, time_high, time_low, captured, original_len] = body.words()?;
+        let [_, time_high, time_low, captured, original_len] = body.first_fields()?;
         let number = match body.bytes {
             [a, b, ..] => u32::from(body.order.u16([*a, *b])),
             _ => 0,
@@ -214,7 +214,7 @@ impl Pcapng {
 
 impl Interface {
     fn read(body: &Body<'_>) -> Result<Self, CaptureErrorKind> {
-        let [_, snap_len] = body.words()?;
+        let [_, snap_len] = body.first_fields()?;
         let link_type = match body.bytes {
             [a, b, ..] => LinkType(body.order.u16([*a, *b]).into()),
             _ => LinkType(0),
@@ -260,10 +260,10 @@ struct Body<'a> {
 
 impl Body<'_> {
     /// The first numbers of the body.
-    fn words<const COUNT: usize>(&self) -> Result<[u32; COUNT], CaptureErrorKind> {
-        let (words, _) = self.bytes.as_chunks::<4>();
-        match words.first_chunk::<COUNT>() {
-            Some(words) => Ok(words.map(|word| self.order.u32(word))),
+    fn first_fields<const COUNT: usize>(&self) -> Result<[u32; COUNT], CaptureErrorKind> {
+        let (first_fields, _) = self.bytes.as_chunks::<4>();
+        match first_fields.first_chunk::<COUNT>() {
+            Some(first_fields) => Ok(first_fields.map(|word| self.order.u32(word))),
             None => Err(bad_block(self.block_type, "the block is too short")),
         }
     }

@@ -293,7 +293,7 @@ fn a_file_cut_anywhere_gives_its_whole_packets_then_a_named_error() {
             let (packets, error) = read(&file[..cut]);
             let whole = ends[1..].iter().filter(|end| **end <= cut).count();
             assert_eq!(packets.len(), whole, "cut at {cut}");
-            // At the end of a block or record nobody can know that more was to come.
+            // At the end of a block or record it cannot be known that more was to come.
             let clean = ends.contains(&cut) || (ends[0] == 48 && cut == 28);
             assert_eq!(error.is_none(), clean, "cut at {cut}: {error:?}");
             if let Some(error) = error {

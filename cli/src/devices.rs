@@ -111,15 +111,11 @@ fn guid(address: IpAddr) -> String {
 /// The largest path MTU that a link carries under its IP header.
 fn active_mtu(address: &LocalAddress) -> Option<PathMtu> {
     let overhead = if address.address.is_ipv4() { 64 } else { 84 };
-    let link_mtu = address.link_mtu()?;
-    PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= link_mtu)
+    PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= address.link_mtu)
 }
 
 fn netdev(address: &LocalAddress) -> String {
-    match address.link_mtu() {
-        Some(mtu) => format!("{}, MTU {mtu}", address.interface),
-        None => address.interface.clone(),
-    }
+    format!("{}, MTU {}", address.interface, address.link_mtu)
 }
 
 fn mtu_text(mtu: Option<PathMtu>) -> String {
@@ -200,7 +196,7 @@ fn document(kinds: &[Kind], verbose: bool) -> Value {
             "hca_id": device_on(address.address),
             "node_guid": guid(address.address),
             "interface": address.interface,
-            "link_mtu": address.link_mtu(),
+            "link_mtu": address.link_mtu,
             "active_mtu": active_mtu(address).map(PathMtu::bytes),
             "gids": [{ "index": 0, "gid": Gid::from(address.address).to_string(), "type": "RoCE v2" }],
         });

@@ -5,7 +5,7 @@ use std::time::Instant as StdInstant;
 use roce_transport::Instant;
 
 #[derive(Clone, Copy, Debug)]
-/// Nanoseconds of the monotonic clock since this value was made: the time that engines and devices are told.
+/// Nanoseconds of the monotonic clock since this value was made: the time that engines and devices get.
 pub struct Clock {
     origin: StdInstant,
 }

@@ -1,5 +1,6 @@
-//! Control messages: what travels beside a datagram between this process and the kernel.
+//! Control messages, which travel with a datagram between this process and the kernel.
 
+#[cfg(feature = "udp")]
 use std::mem;
 use std::ptr;
 
@@ -21,12 +22,14 @@ impl<const LEN: usize> ControlBuffer<LEN> {
     }
 }
 
-/// Puts control messages one behind the other.
+/// Writes control messages one behind the other.
+#[cfg(feature = "udp")]
 pub(crate) struct ControlWriter<'a> {
     bytes: &'a mut [u8],
     len: usize,
 }
 
+#[cfg(feature = "udp")]
 impl<'a> ControlWriter<'a> {
     pub(crate) const fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, len: 0 }
@@ -72,6 +75,7 @@ pub(crate) fn read_control(mut bytes: &[u8], mut visit: impl FnMut(i32, i32, &[u
 }
 
 /// The number in a message: one byte (the type of service) or an `int` (everything else).
+#[cfg(feature = "udp")]
 pub(crate) fn number(value: &[u8]) -> Option<u32> {
     match value {
         [byte] => Some((*byte).into()),
@@ -91,7 +95,7 @@ const fn aligned(len: usize) -> usize {
 /// Where the value of a message begins.
 const DATA_OFFSET: usize = aligned(size_of::<libc::cmsghdr>());
 
-#[cfg(test)]
+#[cfg(all(test, feature = "udp"))]
 mod tests {
     use super::*;
 

@@ -21,7 +21,7 @@ pub struct FaultDevice {
     capabilities: Capabilities,
     transmit: Option<Side<Transmit>>,
     receive: Option<Side<(Path, Identification)>>,
-    /// What the engine writes into.
+    /// The slot of the engine.
     scratch: Vec<u8>,
     /// Where what was received is damaged.
     damaged: Vec<u8>,
@@ -124,7 +124,7 @@ impl Device for FaultDevice {
         }
         delivery.flips.apply(bytes);
         for _ in 0..copies(&delivery) {
-            // What the device has no room for waits its turn.
+            // Datagrams that the device has no room for wait.
             let waits = side.held.has_due(now) || !forward(inner, now, &transmit, bytes);
             if waits {
                 side.hold(now, &Delivery::UNTOUCHED, transmit, [bytes, &[]]);
@@ -164,31 +164,11 @@ impl Device for FaultDevice {
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         if let Some(side) = &self.transmit {
-            let c = side.injector.counters();
-            visit("fault_tx_seen", c.seen);
-            visit("fault_tx_by_rule", c.by_rule);
-            visit("fault_tx_dropped", c.dropped);
-            visit("fault_tx_duplicated", c.duplicated);
-            visit("fault_tx_reordered", c.reordered);
-            visit("fault_tx_corrupted", c.corrupted);
-            visit("fault_tx_delayed", c.delayed);
-            visit("fault_tx_marked", c.marked);
-            visit("fault_tx_not_markable", c.not_markable);
-            visit("fault_tx_untracked", c.untracked);
+            side.injector.counters().visit_transmit(visit);
             visit("fault_tx_overflow", side.overflow + self.no_room);
         }
         if let Some(side) = &self.receive {
-            let c = side.injector.counters();
-            visit("fault_rx_seen", c.seen);
-            visit("fault_rx_by_rule", c.by_rule);
-            visit("fault_rx_dropped", c.dropped);
-            visit("fault_rx_duplicated", c.duplicated);
-            visit("fault_rx_reordered", c.reordered);
-            visit("fault_rx_corrupted", c.corrupted);
-            visit("fault_rx_delayed", c.delayed);
-            visit("fault_rx_marked", c.marked);
-            visit("fault_rx_not_markable", c.not_markable);
-            visit("fault_rx_untracked", c.untracked);
+            side.injector.counters().visit_receive(visit);
             visit("fault_rx_overflow", side.overflow);
         }
         self.inner.counters(visit);

@@ -1,12 +1,13 @@
-//! The addresses of this machine and the links they belong to.
+//! The interfaces of this machine and their addresses.
 
-use std::ffi::CStr;
 use std::fmt;
 use std::io;
-use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr;
+use std::net::IpAddr;
+
+use roce_packet::MacAddr;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::netlink::{Answer, Netlink, Request, address, number};
 
 /// An address that this machine receives for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,20 +16,12 @@ pub struct LocalAddress {
     pub address: IpAddr,
     /// The name of the interface that has it.
     pub interface: String,
-    /// The number of that interface; it tells link-local addresses apart.
+    /// The index of that interface; it is the zone of a link-local address.
     pub index: u32,
-    /// Whether the interface leads back to this machine only.
+    /// Whether the interface is a loopback interface.
     pub is_loopback: bool,
-}
-
-impl LocalAddress {
-    /// The largest IP packet of its interface in bytes, if the operating system tells.
-    #[must_use]
-    pub fn link_mtu(&self) -> Option<usize> {
-        let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-        let socket = UdpSocket::bind(any).ok()?;
-        link_mtu(&socket, &self.interface).ok()
-    }
+    /// The MTU of the interface: the largest IP packet in bytes.
+    pub link_mtu: usize,
 }
 
 impl fmt::Display for LocalAddress {
@@ -37,31 +30,30 @@ impl fmt::Display for LocalAddress {
     }
 }
 
-/// All addresses of interfaces that are up.
+/// All addresses of interfaces that are up, in the order of the kernel: IPv4 before IPv6.
 ///
 /// # Errors
 ///
-/// The operating system does not tell.
+/// The kernel does not answer.
 pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
-    let mut first = ptr::null_mut();
-    // SAFETY: `first` is a valid place for the list, which is freed below.
-    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut found = Vec::new();
-    let mut next = first;
-    // SAFETY: the list is valid until it is freed and ends with a null pointer.
-    while let Some(entry) = unsafe { next.as_ref() } {
-        // SAFETY: `entry` is part of that list.
-        found.extend(unsafe { local_address(entry) });
-        next = entry.ifa_next;
-    }
-    // SAFETY: it came from `getifaddrs` and nothing refers to it any more.
-    unsafe { libc::freeifaddrs(first) };
-    Ok(found)
+    let mut netlink = Netlink::open()?;
+    let interfaces = netlink.interfaces()?;
+    let addresses = netlink.addresses()?;
+    let local = |found: InterfaceAddress| {
+        let interface = interfaces.iter().find(|it| it.index == found.interface && it.is_up)?;
+        Some(LocalAddress {
+            address: found.address,
+            interface: interface.name.clone(),
+            index: interface.index,
+            is_loopback: interface.is_loopback,
+            link_mtu: interface.mtu,
+        })
+    };
+    Ok(addresses.into_iter().filter_map(local).collect())
 }
 
 /// The interface that has `address`. Loopback interfaces receive for the whole of 127.0.0.0/8.
+#[cfg(feature = "udp")]
 pub(crate) fn interface_of(address: IpAddr) -> Option<LocalAddress> {
     let all = local_addresses().ok()?;
     let exact = all.iter().find(|local| local.address == address);
@@ -69,80 +61,193 @@ pub(crate) fn interface_of(address: IpAddr) -> Option<LocalAddress> {
     Some(LocalAddress { address, ..found.clone() })
 }
 
-/// The largest IP packet of an interface in bytes. Any socket does for asking.
-pub(crate) fn link_mtu(socket: impl AsFd, interface: &str) -> io::Result<usize> {
-    // SAFETY: all zeros are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // The last byte stays zero and ends the name.
-    let places = request.ifr_name.len() - 1;
-    if interface.len() > places {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (place, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
-        *place = byte.cast_signed();
-    }
-    // SAFETY: the request reads a name from `request` and writes a number to it; both are in bounds.
-    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: this is the member that the request writes.
-    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-    usize::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
+/// An interface, up or down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) is_up: bool,
+    pub(crate) is_loopback: bool,
+    /// Its Ethernet address; `None` where it has none or has only zeros.
+    pub(crate) mac: Option<MacAddr>,
+    /// The largest IP packet in bytes.
+    pub(crate) mtu: usize,
 }
 
-/// Reads one entry; `None` if it has no IP address or is down.
-///
-/// # Safety
-///
-/// The pointers in `entry` must be valid or null, as they are in a list from `getifaddrs`.
-unsafe fn local_address(entry: &libc::ifaddrs) -> Option<LocalAddress> {
-    let flags = entry.ifa_flags.cast_signed();
-    if entry.ifa_addr.is_null() || flags & libc::IFF_UP == 0 {
-        return None;
-    }
-    // SAFETY: not null, and every address begins with its family.
-    let family = i32::from(unsafe { (*entry.ifa_addr).sa_family });
-    let address = match family {
-        libc::AF_INET => {
-            // SAFETY: the family says that this is what lies there.
-            let raw = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
-            IpAddr::V4(Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr)))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: the family says that this is what lies there.
-            let raw = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
-            IpAddr::V6(Ipv6Addr::from(raw.sin6_addr.s6_addr))
-        }
-        _ => return None,
-    };
-    // SAFETY: the name is a string that ends with a zero.
-    let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-    // SAFETY: as above.
-    let index = unsafe { libc::if_nametoindex(entry.ifa_name) };
-    let interface = name.to_string_lossy().into_owned();
-    Some(LocalAddress { address, interface, index, is_loopback: flags & libc::IFF_LOOPBACK != 0 })
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InterfaceAddress {
+    /// The index of the interface.
+    pub(crate) interface: u32,
+    pub(crate) address: IpAddr,
+    /// Whether it may be used: not during duplicate address detection, and not after that has found another host with
+    /// the address (RFC 4862 section 5.4).
+    pub(crate) is_usable: bool,
 }
+
+impl Netlink {
+    /// All interfaces, in the order of the kernel.
+    pub(crate) fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
+        let mut found = Vec::new();
+        let request = Request::dump(RTM_GETLINK, &LinkHeader::default());
+        self.ask(&request, |answer| found.extend(interface(answer)))?;
+        Ok(found)
+    }
+
+    /// The addresses of all interfaces, in the order of the kernel.
+    pub(crate) fn addresses(&mut self) -> io::Result<Vec<InterfaceAddress>> {
+        let mut found = Vec::new();
+        let request = Request::dump(RTM_GETADDR, &AddressHeader::default());
+        self.ask(&request, |answer| found.extend(interface_address(answer)))?;
+        Ok(found)
+    }
+}
+
+/// `struct ifinfomsg`.
+#[derive(Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct LinkHeader {
+    _family: u16,
+    _hardware: u16,
+    index: u32,
+    flags: u32,
+    _changed: u32,
+}
+
+/// `struct ifaddrmsg`.
+#[derive(Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct AddressHeader {
+    _family: u8,
+    _prefix_len: u8,
+    /// The lower eight; `IFA_FLAGS` has all.
+    flags: u8,
+    _scope: u8,
+    interface: u32,
+}
+
+fn interface(answer: &Answer<'_>) -> Option<Interface> {
+    let (header, attributes) = answer.parse::<LinkHeader>(RTM_NEWLINK)?;
+    let (mut name, mut mac, mut mtu) = (None, None, None);
+    for (kind, value) in attributes {
+        match kind {
+            IFLA_IFNAME => name = value.split(|byte| *byte == 0).next(),
+            IFLA_ADDRESS => mac = value.try_into().map(MacAddr).ok(),
+            IFLA_MTU => mtu = number(value),
+            _ => {}
+        }
+    }
+    Some(Interface {
+        index: header.index,
+        name: String::from_utf8_lossy(name?).into_owned(),
+        is_up: header.flags & IFF_UP != 0,
+        is_loopback: header.flags & IFF_LOOPBACK != 0,
+        mac: mac.filter(|mac| *mac != MacAddr::ZERO),
+        mtu: mtu? as usize,
+    })
+}
+
+fn interface_address(answer: &Answer<'_>) -> Option<InterfaceAddress> {
+    let (header, attributes) = answer.parse::<AddressHeader>(RTM_NEWADDR)?;
+    let mut flags = header.flags.into();
+    let (mut local, mut other) = (None, None);
+    for (kind, value) in attributes {
+        match kind {
+            // On a point-to-point link `IFA_ADDRESS` is the address of the other end.
+            IFA_LOCAL => local = address(value),
+            IFA_ADDRESS => other = address(value),
+            IFA_FLAGS => flags = number(value).unwrap_or(flags),
+            _ => {}
+        }
+    }
+    let is_tentative = flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0;
+    let is_usable = !is_tentative && flags & IFA_F_DADFAILED == 0;
+    Some(InterfaceAddress { interface: header.interface, address: local.or(other)?, is_usable })
+}
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFF_UP: u32 = 0x1;
+const IFF_LOOPBACK: u32 = 0x8;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+const IFA_F_OPTIMISTIC: u32 = 0x04;
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use roce_testing::in_own_network;
+    use std::net::Ipv4Addr;
+
+    fn displayed() -> Vec<String> {
+        local_addresses().unwrap().iter().map(ToString::to_string).collect()
+    }
 
     #[test]
     fn loopback_is_found_and_has_a_link() {
         let all = local_addresses().unwrap();
         let loopback = all.iter().find(|local| local.address == IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
-        assert!(loopback.is_loopback);
+        assert!(loopback.is_loopback && loopback.link_mtu >= 1280);
         assert_ne!(loopback.index, 0);
         assert_eq!(loopback.to_string(), format!("127.0.0.1 ({})", loopback.interface));
+    }
 
-        let other = interface_of("127.8.9.10".parse().unwrap()).unwrap();
-        assert_eq!(other.interface, loopback.interface);
+    #[cfg(feature = "udp")]
+    #[test]
+    fn loopback_interfaces_have_the_whole_of_127() {
+        let found = interface_of("127.8.9.10".parse().unwrap()).unwrap();
+        assert!(found.is_loopback && found.address == IpAddr::from([127, 8, 9, 10]));
         assert_eq!(interface_of("203.0.113.77".parse().unwrap()), None);
+    }
 
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        assert!(link_mtu(&socket, &loopback.interface).unwrap() >= 1280);
-        assert!(link_mtu(&socket, "no-such-link").is_err());
-        assert!(link_mtu(&socket, "a name that is much too long").is_err());
+    /// An address with a label (`ip address add … label v0:1`) belongs to the interface and not to its label.
+    #[test]
+    fn a_labelled_address_belongs_to_its_interface() {
+        let lines = [
+            "link add v0 type veth peer name v1",
+            "address add 198.18.0.1/24 dev v0 label v0:1",
+            "link set v0 up",
+        ];
+        in_own_network(&lines, || assert!(displayed().contains(&"198.18.0.1 (v0)".to_owned())));
+    }
+
+    #[test]
+    fn addresses_come_with_interface_zone_and_mtu() {
+        let lines = [
+            "link add v0 type veth peer name v1",
+            "link set v0 mtu 4200 address 02:00:00:00:00:07 up",
+            "link set v1 up",
+            "address add 2001:db8::1/64 dev v0 nodad",
+            "address add 198.18.0.1 peer 198.18.0.2/32 dev v0",
+            "address add 198.18.9.1/24 dev lo",
+        ];
+        in_own_network(&lines, || {
+            // `lo` is down.
+            assert_eq!(displayed()[0], "198.18.0.1 (v0)");
+            let all = local_addresses().unwrap();
+            let zone = |address: &str| {
+                let address: IpAddr = address.parse().unwrap();
+                all.iter().find(|it| it.address == address).map(|it| (it.index, it.link_mtu, it.is_loopback))
+            };
+            let interfaces = Netlink::open().unwrap().interfaces().unwrap();
+            let names: Vec<&str> = interfaces.iter().map(|it| it.name.as_str()).collect();
+            assert_eq!(names, ["lo", "v1", "v0"]);
+            let expected = Some((interfaces[2].index, 4200, false));
+            assert_eq!([zone("198.18.0.1"), zone("2001:db8::1"), zone("fe80::ff:fe00:7")], [expected; 3]);
+            assert_eq!((zone("198.18.9.1"), zone("198.18.0.2")), (None, None));
+            assert_eq!(interfaces[2].mac, Some(MacAddr([2, 0, 0, 0, 0, 7])));
+            assert_eq!(
+                (interfaces[0].mac, interfaces[0].is_up, interfaces[0].is_loopback),
+                (None, false, true)
+            );
+        });
     }
 }

@@ -1,13 +1,59 @@
-//! Devices: what moves datagrams between an engine and the world.
+//! Devices: how datagrams travel between an engine and the network.
 //!
-//! A device moves RoCE datagrams (BTH to ICRC plus a [`Path`]), not Ethernet frames, so an
-//! unprivileged UDP socket, a pair of queues in memory, a TAP and an AF_XDP ring are equals. Wrappers
-//! ([`fault`], [`pcap`]) are devices around a device.
-
-#![cfg_attr(
-    not(all(feature = "udp", feature = "whole", feature = "xdp")),
-    allow(dead_code, reason = "which helpers are used depends on the kinds of devices that are built")
-)]
+//! A [`Device`] moves RoCE datagrams (BTH to ICRC plus a [`Path`]), not Ethernet frames, so an unprivileged UDP socket, a
+//! pair of queues in memory, a TAP and an AF_XDP ring are equals. [`open`] opens the device that a text names;
+//! `framed::FramedDevice` makes one of anything that moves Ethernet frames; wrappers (`fault`, `pcap`) are
+//! devices around a device. `roce::ContextBuilder::attach` takes any of them.
+//!
+//! A device neither parses nor changes a datagram, owns no thread and never waits: the caller brings the time and polls.
+//! All functions return errors, and none panics, on whatever arrives from the network.
+//!
+//! ```
+//! use roce_device::memory::MemoryDevice;
+//! use roce_device::{Device, Encapsulation, Instant, Path, Transmit};
+//!
+//! let (source, destination) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+//! let (mut near, mut far) = MemoryDevice::pair(source, destination)?;
+//! let path = Path {
+//!     encapsulation: Encapsulation::RoceV2,
+//!     source,
+//!     destination,
+//!     source_port: 49152,
+//!     traffic_class: 0,
+//!     hop_limit: 64,
+//!     flow_label: 0,
+//!     vlan: None,
+//! };
+//!
+//! // An engine writes BTH to ICRC into the slot; any bytes do here.
+//! let datagram = b"from BTH to ICRC";
+//! let now = Instant::ZERO;
+//! let slot = near.slot().expect("a device that was just opened has room");
+//! slot.buffer[..datagram.len()].copy_from_slice(datagram);
+//! near.commit(now, &Transmit { path, len: datagram.len(), identification: 0 });
+//! near.flush(now)?;
+//!
+//! let count = far.receive(now, &mut |received| assert_eq!((received.head, received.path), (&datagram[..], path)))?;
+//! assert_eq!(count, 1);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `udp` (default) | `udp:ADDRESS`: a UDP socket, without privilege |
+//! | `tap` | `tap:NAME`: a virtual Ethernet interface with a host of its own behind it |
+//! | `xdp` | `xdp:IFNAME`: AF_XDP on an Ethernet interface |
+//! | `raw` | `raw:IFNAME`: a packet socket on an Ethernet interface |
+//! | `framed` | `framed` and `host`: devices with Ethernet frames over ports of your own; part of the three above |
+//! | `kernel-host` | `host::kernel`: addresses, routes and neighbours of the kernel; part of `xdp` and `raw` |
+//! | `whole` | `whole`: ports that carry every frame of a link unchanged, for a bridge; with `raw` and `tap` |
+//! | `fault` | `fault`: faults around any device |
+//! | `capture` | `pcap`: captures around any device |
+//! | `xsk-rs` | `xdp:IFNAME,backend=libxdp`; needs clang, m4, libelf-dev and zlib1g-dev to build |
+//!
+//! [`memory`] is in every build.
 
 #[cfg(test)]
 extern crate self as roce_device;
@@ -15,22 +61,25 @@ extern crate self as roce_device;
 mod clock;
 #[cfg(any(feature = "udp", feature = "raw"))]
 mod cmsg;
+mod counters;
 #[cfg(feature = "fault")]
 pub mod fault;
 #[cfg(feature = "framed")]
 pub mod framed;
 pub mod host;
 mod interfaces;
-#[cfg(feature = "framed")]
+#[cfg(feature = "kernel-host")]
 mod link;
 pub mod memory;
 #[cfg(any(feature = "udp", feature = "raw"))]
 mod mmsg;
+mod netlink;
 mod open;
 #[cfg(feature = "capture")]
 pub mod pcap;
 #[cfg(feature = "raw")]
 pub mod raw;
+#[cfg(any(feature = "udp", feature = "tap", feature = "kernel-host"))]
 mod spec;
 #[cfg(feature = "tap")]
 pub mod tap;
@@ -58,10 +107,11 @@ pub use open::{Availability, Kind, OpenError, OpenOptions, kinds, open, wrap};
 
 pub use crate::host::{HostTcp, TcpId};
 
-use roce_packet::{Path, VlanTag};
-use roce_transport::{Instant, Received, Transmit, TxSlot};
+// What the signatures of this crate name.
+pub use roce_packet::{Encapsulation, MacAddr, Path, VlanTag};
+pub use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
 
-/// What a device can do and what it does to a datagram on the way.
+/// The properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The kind, as `--device` names it: `udp`, `memory`, ….
@@ -78,10 +128,95 @@ pub struct Capabilities {
     pub link_mtu: usize,
 }
 
-/// One way onto a wire. See the module documentation for the order of calls.
+/// Moves datagrams between an engine and the network.
 ///
-/// Transmit: [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, [`flush`](Self::flush).
-/// A slot that is not committed is forgotten.
+/// Transmit: [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, [`flush`](Self::flush). A slot that is not
+/// committed is forgotten. Receive: [`receive`](Self::receive) calls a closure for each datagram.
+///
+/// A device of your own implements eight methods. This one delivers every datagram to itself:
+///
+/// ```
+/// use std::io;
+/// use std::net::IpAddr;
+/// use std::os::fd::BorrowedFd;
+///
+/// use roce_device::{Capabilities, Device, Identification, Instant, Path, Received, Transmit, TxSlot};
+///
+/// struct Loopback {
+///     capabilities: Capabilities,
+///     addresses: [IpAddr; 1],
+///     slot: Vec<u8>,
+///     queue: Vec<(Path, Vec<u8>)>,
+/// }
+///
+/// impl Device for Loopback {
+///     fn capabilities(&self) -> &Capabilities {
+///         &self.capabilities
+///     }
+///
+///     fn addresses(&self) -> &[IpAddr] {
+///         &self.addresses
+///     }
+///
+///     fn bind_source_port(&mut self, _: &Path, wanted: u16) -> io::Result<u16> {
+///         Ok(wanted)
+///     }
+///
+///     fn slot(&mut self) -> Option<TxSlot<'_>> {
+///         Some(TxSlot::new(&mut self.slot))
+///     }
+///
+///     fn commit(&mut self, _: Instant, transmit: &Transmit) {
+///         self.queue.push((transmit.path, self.slot[..transmit.len].to_vec()));
+///     }
+///
+///     fn flush(&mut self, _: Instant) -> io::Result<()> {
+///         Ok(())
+///     }
+///
+///     fn receive(&mut self, _: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
+///         let burst = std::mem::take(&mut self.queue);
+///         for (path, bytes) in &burst {
+///             let identification = Identification::ABSENT;
+///             sink(&Received { path: *path, identification, head: bytes, tail: &[] });
+///         }
+///         Ok(burst.len())
+///     }
+///
+///     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+///         None
+///     }
+///
+///     fn counters(&self, _: &mut dyn FnMut(&'static str, u64)) {}
+/// }
+///
+/// let address = "2001:db8::1".parse().unwrap();
+/// let capabilities = Capabilities {
+///     kind: "loopback",
+///     max_datagram: 4160,
+///     max_segments: 1,
+///     sees_ip_header: true,
+///     carries_ethernet: false,
+///     link_mtu: 4300,
+/// };
+/// let mut device = Loopback { capabilities, addresses: [address], slot: vec![0; 4160], queue: Vec::new() };
+/// let path = Path {
+///     encapsulation: roce_device::Encapsulation::RoceV2,
+///     source: address,
+///     destination: address,
+///     source_port: 49152,
+///     traffic_class: 0,
+///     hop_limit: 64,
+///     flow_label: 0,
+///     vlan: None,
+/// };
+/// let slot = device.slot().unwrap();
+/// slot.buffer[..16].copy_from_slice(b"from BTH to ICRC");
+/// device.commit(Instant::ZERO, &Transmit { path, len: 16, identification: 0 });
+/// device.flush(Instant::ZERO)?;
+/// assert_eq!(device.receive(Instant::ZERO, &mut |received| assert_eq!(received.head.len(), 16))?, 1);
+/// # Ok::<(), io::Error>(())
+/// ```
 pub trait Device: Send {
     /// What this device can do.
     fn capabilities(&self) -> &Capabilities;
@@ -90,15 +225,15 @@ pub trait Device: Send {
     fn addresses(&self) -> &[IpAddr];
 
     /// Asks for datagrams to leave with UDP source port `wanted`; returns the port they will leave
-    /// with, which is `wanted` wherever the device can choose. The ICRC covers the port, so whoever
-    /// builds a path asks first. Called when a queue pair gets its path, never per packet.
+    /// with, which is `wanted` wherever the device can choose. The ICRC covers the port, so the
+    /// caller that builds a path asks first. Called when a queue pair gets its path, never per packet.
     ///
     /// # Errors
     ///
     /// When the socket for another port cannot be opened and there is no fallback.
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16>;
 
-    /// Nobody who asked for this source port is left: what it took may be given up.
+    /// The last user of this source port is gone: the device may free what the port took.
     fn release_source_port(&mut self, port: u16) {
         let _ = port;
     }
@@ -109,19 +244,19 @@ pub trait Device: Send {
         None
     }
 
-    /// Room for one more datagram, or `None` when the device is full until [`flush`](Self::flush)
+    /// Lends the buffer of one more datagram, or `None` when the device is full until [`flush`](Self::flush)
     /// makes progress.
     fn slot(&mut self) -> Option<TxSlot<'_>>;
 
     /// Takes the datagram that was written into the slot lent last.
     fn commit(&mut self, now: Instant, transmit: &Transmit);
 
-    /// Hands everything committed to the wire. What the kernel would not take now stays and is tried
-    /// again at the next call; nothing committed is lost silently (what has to be dropped is counted).
+    /// Hands all committed datagrams to the wire. Those that the kernel does not take now stay and are tried again at
+    /// the next call; a dropped datagram is counted.
     ///
     /// # Errors
     ///
-    /// Only for errors that will not go away by themselves.
+    /// Only errors that do not pass by themselves.
     fn flush(&mut self, now: Instant) -> io::Result<()>;
 
     /// Receives one burst, calling `sink` for each datagram, and returns how many there were. Never
@@ -129,7 +264,7 @@ pub trait Device: Send {
     ///
     /// # Errors
     ///
-    /// Only for errors that will not go away by themselves.
+    /// Only errors that do not pass by themselves.
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize>;
 
     /// When [`flush`](Self::flush) or [`receive`](Self::receive) must be called again although nothing arrived: a
@@ -162,7 +297,7 @@ pub trait Device: Send {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64));
 }
 
-/// Inside `impl Device` of a wrapper with a field `inner`: what no wrapper does in another way than what it wraps.
+/// Inside `impl Device` of a wrapper with a field `inner`: the methods that every wrapper passes on.
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {

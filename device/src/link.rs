@@ -1,13 +1,14 @@
-//! What the kernel says about one Ethernet interface.
+//! The properties of one Ethernet interface.
 
+use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use pnet_datalink::NetworkInterface;
 use roce_packet::MacAddr;
 
-use super::interfaces::{LocalAddress, link_mtu, local_addresses};
+use super::interfaces::{Interface, LocalAddress, local_addresses};
+use super::netlink::Netlink;
 use super::{Availability, OpenError};
 
 /// An Ethernet interface that is up.
@@ -19,46 +20,46 @@ pub(crate) struct Link {
     pub(crate) mac: MacAddr,
     /// The largest IP packet in bytes.
     pub(crate) mtu: usize,
-    /// Bits a second, if the driver tells.
+    /// Bits per second, if the driver reports it.
     pub(crate) bits_per_second: Option<u64>,
     /// The driver, empty if it has no name.
     pub(crate) driver: String,
-    /// Queues that frames may arrive at, if the driver tells.
+    /// The number of receive queues, if the driver reports it.
     pub(crate) rx_queues: Option<u32>,
-    /// Queues that frames may leave by, if the driver tells.
+    /// The number of transmit queues, if the driver reports it.
     pub(crate) tx_queues: Option<u32>,
 }
 
 impl Link {
     /// Looks an interface up by its name. `spec` is what the user wrote, for errors.
     pub(crate) fn find(spec: &str, name: &str) -> Result<Self, OpenError> {
-        let all = pnet_datalink::interfaces();
+        let fail = |step, source| OpenError::System { spec: spec.to_owned(), step, error: source };
+        let all = interfaces().map_err(|error| fail("list the interfaces", error))?;
         let Some(found) = all.iter().find(|interface| interface.name == name) else {
             let known = listed(&all);
             return Err(OpenError::NoInterface { spec: spec.to_owned(), interface: name.to_owned(), known });
         };
         let unsuitable = |problem| OpenError::Unsuitable { spec: spec.to_owned(), problem };
-        if found.is_loopback() {
+        if found.is_loopback {
             let instead = "use udp:127.0.0.1 and udp:127.0.0.2 between programs of one machine";
             return Err(unsuitable(format!(
-                "{name} leads back to this machine and carries no Ethernet; {instead}"
+                "{name} is a loopback interface and carries no Ethernet; {instead}"
             )));
         }
-        let Some(mac) = mac_of(found) else {
+        let Some(mac) = found.mac else {
             return Err(unsuitable(format!("{name} has no Ethernet address; use {}", listed(&all))));
         };
-        if !found.is_up() {
+        if !found.is_up {
             return Err(unsuitable(format!("{name} is down; `ip link set dev {name} up` starts it")));
         }
-        let fail = |error| OpenError::System { spec: spec.to_owned(), step: "ask for the MTU", error };
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(fail)?;
-        let mtu = link_mtu(&socket, name).map_err(fail)?;
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+            .map_err(|error| fail("open a socket for ethtool requests", error))?;
         let (rx_queues, tx_queues) = queues(&socket, name);
         Ok(Self {
             name: name.to_owned(),
             index: found.index,
             mac,
-            mtu,
+            mtu: found.mtu,
             bits_per_second: speed(&socket, name),
             driver: driver(&socket, name).unwrap_or_default(),
             rx_queues,
@@ -67,30 +68,30 @@ impl Link {
     }
 }
 
-/// Interfaces that frames can be sent on.
-fn ethernet_interfaces() -> Vec<NetworkInterface> {
-    let mut all = pnet_datalink::interfaces();
-    all.retain(|interface| interface.is_up() && !interface.is_loopback() && mac_of(interface).is_some());
-    all
+fn interfaces() -> io::Result<Vec<Interface>> {
+    Netlink::open()?.interfaces()
 }
 
-/// The addresses of Ethernet interfaces.
+/// Whether frames can be sent on an interface once it is up.
+const fn is_ethernet(interface: &Interface) -> bool {
+    !interface.is_loopback && interface.mac.is_some()
+}
+
+/// The addresses of Ethernet interfaces that are up.
 pub(crate) fn usable_addresses() -> Availability {
-    let interfaces = ethernet_interfaces();
+    let mut interfaces = interfaces().unwrap_or_default();
+    interfaces.retain(is_ethernet);
     let mut addresses: Vec<LocalAddress> = local_addresses().unwrap_or_default();
-    addresses.retain(|local| interfaces.iter().any(|interface| interface.name == local.interface));
+    addresses.retain(|local| interfaces.iter().any(|interface| interface.index == local.index));
     if addresses.is_empty() {
         return Availability::Lacks("an Ethernet interface that is up and has an address".to_owned());
     }
     Availability::Usable(addresses)
 }
 
-fn mac_of(interface: &NetworkInterface) -> Option<MacAddr> {
-    interface.mac.map(|mac| MacAddr(mac.octets())).filter(|mac| *mac != MacAddr::ZERO)
-}
-
-fn listed(all: &[NetworkInterface]) -> String {
-    let usable = all.iter().filter(|interface| !interface.is_loopback() && mac_of(interface).is_some());
+/// The names of Ethernet interfaces, for an error.
+fn listed(all: &[Interface]) -> String {
+    let usable = all.iter().filter(|interface| is_ethernet(interface));
     let names: Vec<&str> = usable.map(|interface| interface.name.as_str()).collect();
     if names.is_empty() { "none with an Ethernet address".to_owned() } else { names.join(", ") }
 }
@@ -138,7 +139,7 @@ unsafe fn ethtool<T>(socket: &UdpSocket, name: &str, mut answer: T) -> Option<T>
         *place = byte.cast_signed();
     }
     request.ifr_ifru.ifru_data = (&raw mut answer).cast();
-    // SAFETY: the request leads to `answer`, which the caller vouches for; both outlive the call.
+    // SAFETY: the request leads to `answer`, whose type the caller guarantees; both outlive the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
     (result == 0).then_some(answer)
 }
@@ -203,6 +204,9 @@ mod tests {
                 "link add v0 type veth peer name v1",
                 "link set v0 address 02:00:00:00:00:07 mtu 4200 up",
                 "link set v1 mtu 4200",
+                "address add 198.18.0.1/24 dev v0",
+                "address add 198.18.1.1/24 dev v1",
+                "link set lo up",
             ],
             || {
                 let link = Link::find("raw:v0", "v0").unwrap();
@@ -219,8 +223,9 @@ mod tests {
                         assert!(error.contains(part), "{name}: {error}");
                     }
                 }
-                let names: Vec<_> = ethernet_interfaces().into_iter().map(|it| it.name).collect();
-                assert_eq!(names, ["v0"]);
+                let Availability::Usable(addresses) = usable_addresses() else { panic!("v0 has an address") };
+                let names: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+                assert_eq!(names, ["198.18.0.1 (v0)"]);
             },
         );
     }

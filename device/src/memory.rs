@@ -15,6 +15,7 @@ use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Capabilities, Device};
+use crate::counters::counters;
 
 /// One end of a pair.
 pub struct MemoryDevice {
@@ -32,19 +33,25 @@ pub struct MemoryDevice {
     counters: Counters,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    sent: u64,
-    received: u64,
-    overflow: u64,
-    bad_destination: u64,
-    bad_commit: u64,
+counters! {
+    struct Counters {
+        /// Datagrams sent.
+        sent => "memory_tx_datagrams",
+        /// Datagrams dropped because the queue to the other end was full.
+        overflow => "memory_tx_overflow",
+        /// Datagrams dropped because they are neither for the other end nor for a group that it joined.
+        bad_destination => "memory_tx_bad_destination",
+        /// Commits without a slot, or longer than the slot.
+        bad_commit => "memory_tx_bad_commit",
+        /// Datagrams received.
+        received => "memory_rx_datagrams",
+    }
 }
 
 /// One direction.
 struct Wire {
     queue: Mutex<Queue>,
-    /// Readable while something is queued, once somebody has asked for it.
+    /// Readable while something is queued, once the descriptor was asked for.
     event: OwnedFd,
 }
 
@@ -53,7 +60,7 @@ struct Queue {
     free: Vec<Packet>,
     /// The groups that the receiving end joined.
     groups: Vec<IpAddr>,
-    /// Whether somebody waits for the event; without it no system call is ever made.
+    /// Whether the descriptor was asked for; without it no system call is ever made.
     watched: bool,
 }
 
@@ -208,11 +215,7 @@ impl Device for MemoryDevice {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        visit("memory_tx_datagrams", self.counters.sent);
-        visit("memory_tx_overflow", self.counters.overflow);
-        visit("memory_tx_bad_destination", self.counters.bad_destination);
-        visit("memory_tx_bad_commit", self.counters.bad_commit);
-        visit("memory_rx_datagrams", self.counters.received);
+        self.counters.visit(visit);
     }
 }
 
@@ -357,7 +360,7 @@ mod tests {
     fn the_descriptor_is_readable_while_something_waits() {
         let (mut a, mut b) = MemoryDevice::pair(A, B).unwrap();
         let bytes = datagram(&path(A, B), 0, 8);
-        // Sent before anybody asked for the descriptor.
+        // Sent before the descriptor was asked for.
         send(&mut a, &path(A, B), &[&bytes]);
         assert!(readable(&b));
         receive_all(&mut b);

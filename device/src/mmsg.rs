@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// What the headers point to is valid for reads until this returns, with the lengths that they give.
 pub(super) unsafe fn send(socket: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT;
-    // SAFETY: the slice is as long as its length says; for the rest the caller vouches.
+    // SAFETY: the slice is as long as its length says; the caller guarantees the rest.
     let sent = unsafe {
         libc::syscall(libc::SYS_sendmmsg, socket.as_raw_fd(), headers.as_mut_ptr(), headers.len(), flags)
     };
@@ -29,7 +29,7 @@ pub(super) unsafe fn send(socket: BorrowedFd<'_>, headers: &mut [libc::mmsghdr])
 /// refers to it.
 pub(super) unsafe fn receive(socket: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let (flags, no_timeout) = (libc::MSG_DONTWAIT, std::ptr::null_mut::<libc::timespec>());
-    // SAFETY: the slice is as long as its length says; for the rest the caller vouches.
+    // SAFETY: the slice is as long as its length says; the caller guarantees the rest.
     let filled = unsafe {
         let (start, count) = (headers.as_mut_ptr(), headers.len());
         libc::syscall(libc::SYS_recvmmsg, socket.as_raw_fd(), start, count, flags, no_timeout)

@@ -37,7 +37,7 @@ pub struct OpenOptions {
     /// Decides what happens to datagrams on their way in.
     #[cfg(feature = "fault")]
     pub receive_faults: Option<FaultInjector>,
-    /// Gets a frame for every datagram that crosses the wire, thus after faults on the way out and before
+    /// Gets a frame for every datagram that crosses the wire: after faults on the way out and before
     /// faults on the way in.
     #[cfg(feature = "capture")]
     pub capture: Option<Box<dyn FrameSink>>,
@@ -57,7 +57,7 @@ impl fmt::Debug for OpenOptions {
 /// Opens the device that `spec` names, for example `udp:192.0.2.1`, and wraps it as `options` say.
 ///
 /// The kinds are those of [`kinds`]; the syntax of each is in the documentation of its specification, such
-/// as [`UdpSpec`], [`TapSpec`], [`XdpSpec`] and [`RawSpec`].
+/// as `udp::UdpSpec`, `tap::TapSpec`, `xdp::XdpSpec` and `raw::RawSpec`.
 ///
 /// ```
 /// use roce_device::OpenOptions;
@@ -138,7 +138,7 @@ pub enum OpenError {
          lists all kinds and addresses)"
     )]
     UnknownKind {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The unknown word.
         kind: String,
@@ -149,28 +149,28 @@ pub enum OpenError {
          `{kind}` of the crate roce"
     )]
     NotBuilt {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The kind.
         kind: String,
     },
-    /// A single memory device would have nobody to talk to.
+    /// A single memory device would have no peer.
     #[error(
         "device `{spec}`: memory devices exist only as a pair inside one program, see \
          roce::device::memory::MemoryDevice::pair; between programs use udp:127.0.0.1 and udp:127.0.0.2"
     )]
     MemoryIsAPair {
-        /// What was asked for.
+        /// The specification.
         spec: String,
     },
-    /// Part of the specification makes no sense.
+    /// Part of the specification is not valid.
     #[error("device `{spec}`: `{item}`: expected {expected}")]
     BadSpec {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The part.
         item: String,
-        /// What could have been there.
+        /// What would be valid there.
         expected: &'static str,
     },
     /// The address stands for all addresses.
@@ -180,31 +180,31 @@ pub enum OpenError {
         Listed(.local)
     )]
     Wildcard {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The address.
         address: IpAddr,
-        /// Those of this machine.
+        /// The addresses of this machine.
         local: Vec<LocalAddress>,
     },
     /// The address belongs to another machine, or to none.
     #[error("device `{spec}`: this machine does not have the address {address}; it has {}", Listed(.local))]
     AddressNotLocal {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The address.
         address: IpAddr,
-        /// Those of this machine.
+        /// The addresses of this machine.
         local: Vec<LocalAddress>,
     },
-    /// Somebody else receives there.
+    /// Another socket receives there.
     #[error(
         "device `{spec}`: UDP port {port} of {address} is taken by another process or by the kernel's Soft-RoCE \
          (rxe); `ss -lunp 'sport = :{port}'` and `rdma link` show which. Stop it or use another address (on \
          one machine, any of 127.0.0.1 to 127.255.255.254 will do)"
     )]
     PortInUse {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The address.
         address: IpAddr,
@@ -214,44 +214,43 @@ pub enum OpenError {
     /// No interface has this name.
     #[error("device `{spec}`: there is no interface `{interface}`; this machine has {known}")]
     NoInterface {
-        /// What was asked for.
+        /// The specification.
         spec: String,
         /// The name.
         interface: String,
-        /// Those that could be used.
+        /// The interfaces that could be used.
         known: String,
     },
-    /// The interface, the kernel or somebody else on the interface does not allow it.
+    /// The interface, the kernel or another program on the interface does not allow it.
     #[error("device `{spec}`: {problem}")]
     Unsuitable {
-        /// What was asked for.
+        /// The specification.
         spec: String,
-        /// What is in the way, and what to do about it.
+        /// The problem and the next step.
         problem: String,
     },
-    /// This user may not do that.
+    /// The user lacks a privilege.
     #[error(
-        "device `{spec}`: cannot {step}: {error}; it takes {privilege}. Without any privilege there is \
-         `--device udp:ADDRESS`"
+        "device `{spec}`: cannot {step}: {error}; this needs {privilege}. `--device udp:ADDRESS` needs no privilege"
     )]
     Privilege {
-        /// What was asked for.
+        /// The specification.
         spec: String,
-        /// What was refused.
+        /// The refused step.
         step: &'static str,
-        /// Who may do it.
+        /// The privilege that allows it.
         privilege: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// The operating system refused something.
     #[error("device `{spec}`: cannot {step}: {error}")]
     System {
-        /// What was asked for.
+        /// The specification.
         spec: String,
-        /// What did not work.
+        /// The step that failed.
         step: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: io::Error,
     },
 }
@@ -261,7 +260,7 @@ pub enum OpenError {
 pub struct Kind {
     /// The word before the colon.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub summary: &'static str,
     /// A specification that opens one.
     pub example: String,
@@ -306,19 +305,19 @@ pub fn kinds() -> Vec<Kind> {
         },
         Kind {
             name: "tap",
-            summary: "a virtual Ethernet interface, and a host of its own behind it",
+            summary: "a virtual Ethernet interface with a host of its own",
             example: "tap:roce0,ip=198.18.0.2/24".to_owned(),
             availability: tap_availability(),
         },
         Kind {
             name: "xdp",
-            summary: "AF_XDP rings beside the kernel on an interface",
+            summary: "AF_XDP rings on an interface that the kernel uses too",
             example: format!("xdp:{interface}"),
             availability: xdp_availability(),
         },
         Kind {
             name: "raw",
-            summary: "a packet socket beside the kernel on an interface",
+            summary: "a packet socket on an interface that the kernel uses too",
             example: format!("raw:{interface}"),
             availability: raw_availability(),
         },

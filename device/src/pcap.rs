@@ -16,12 +16,13 @@ use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, icrc};
 use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, forward_to_inner};
+use crate::counters::counters;
 use roce_capture::{CaptureError, Direction, PcapWriter};
 
 /// Takes the frames of a capture.
 pub trait FrameSink: Send {
     /// Takes one frame, from its Ethernet header to its ICRC, at a time in nanoseconds since 1970 UTC.
-    /// `comment` says what is special about it.
+    /// `comment` is a remark on the packet, if there is one.
     fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]);
 
     /// How many frames could not be kept.
@@ -105,22 +106,30 @@ impl Drop for Shared {
 pub struct PcapDevice {
     inner: Box<dyn Device>,
     recorder: Recorder,
-    /// What the engine writes into: the slot of the inner device is out of reach once it is lent.
+    /// The slot of the engine: that of the inner device is out of reach once it is lent.
     scratch: Vec<u8>,
 }
 
-/// Makes frames and gives them away.
+/// Makes frames and passes them to the sink.
 struct Recorder {
     sink: Box<dyn FrameSink>,
     frame: Vec<u8>,
     /// Nanoseconds from 1970 to the origin of the engine's time.
     epoch_ns: Option<u64>,
-    sent: u64,
-    received: u64,
-    /// Datagrams for which there is no frame.
-    unframed: u64,
-    /// Received datagrams whose ICRC is wrong whatever the Identification.
-    damaged: u64,
+    counters: Counters,
+}
+
+counters! {
+    struct Counters {
+        /// Datagrams recorded on the way out.
+        sent => "pcap_sent",
+        /// Datagrams recorded on the way in.
+        received => "pcap_received",
+        /// Datagrams not recorded because no frame can be made of them.
+        unframed => "pcap_unframed",
+        /// Received datagrams whose ICRC matches no Identification; they are recorded with a remark.
+        damaged => "pcap_damaged",
+    }
 }
 
 impl PcapDevice {
@@ -130,8 +139,7 @@ impl PcapDevice {
     pub fn new(inner: Box<dyn Device>, sink: Box<dyn FrameSink>) -> Self {
         let scratch = vec![0; inner.capabilities().max_datagram];
         let frame = Vec::with_capacity(FrameHeaders::MAX_LEN + scratch.len());
-        let recorder =
-            Recorder { sink, frame, epoch_ns: None, sent: 0, received: 0, unframed: 0, damaged: 0 };
+        let recorder = Recorder { sink, frame, epoch_ns: None, counters: Counters::default() };
         Self { inner, recorder, scratch }
     }
 
@@ -183,10 +191,7 @@ impl Device for PcapDevice {
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         let recorder = &self.recorder;
-        visit("pcap_sent", recorder.sent);
-        visit("pcap_received", recorder.received);
-        visit("pcap_unframed", recorder.unframed);
-        visit("pcap_damaged", recorder.damaged);
+        recorder.counters.visit(visit);
         visit("pcap_write_errors", recorder.sink.errors());
         self.inner.counters(visit);
     }
@@ -200,13 +205,13 @@ impl std::fmt::Debug for PcapDevice {
 
 impl Recorder {
     fn sent(&mut self, now: Instant, transmit: &Transmit, bytes: &[u8]) {
-        self.sent += 1;
+        self.counters.sent += 1;
         let Transmit { path, identification, .. } = transmit;
         self.record(now, Direction::Outbound, path, (*identification, true), [bytes, &[]], None);
     }
 
     fn received(&mut self, now: Instant, received: &Received<'_>) {
-        self.received += 1;
+        self.counters.received += 1;
         let Received { path, head, tail, .. } = received;
         let (header, comment) = match received.identification {
             Identification::Known { identification, dont_fragment } => {
@@ -216,7 +221,7 @@ impl Recorder {
             Identification::Unknown { hint } => match find_identification(path, head, tail, hint) {
                 Some(identification) => ((identification, true), None),
                 None => {
-                    self.damaged += 1;
+                    self.counters.damaged += 1;
                     ((0, true), Some(WRONG_ICRC))
                 }
             },
@@ -236,7 +241,7 @@ impl Recorder {
         let len = parts.iter().map(|part| part.len()).sum();
         let (to, from) = (ethernet_address(path.destination), ethernet_address(path.source));
         let Ok(mut headers) = FrameHeaders::new(path, identification, to, from, len) else {
-            self.unframed += 1;
+            self.counters.unframed += 1;
             return;
         };
         if let NetworkHeader::Ipv4 { ip, .. } = &mut headers.network {
@@ -245,7 +250,7 @@ impl Recorder {
         self.frame.clear();
         self.frame.resize(headers.len_bytes(), 0);
         if headers.emit(&mut self.frame).is_err() {
-            self.unframed += 1;
+            self.counters.unframed += 1;
             return;
         }
         parts.iter().for_each(|part| self.frame.extend_from_slice(part));

@@ -1,4 +1,4 @@
-//! What the tests of all ports share: frames, and both ends of a cable.
+//! Shared by the tests of all ports: frames, and both ends of a cable.
 
 use std::time::{Duration, Instant as Clock};
 
@@ -216,7 +216,7 @@ pub(super) fn check_devices(near: &mut FramedDevice, far: &mut FramedDevice) {
             round(near, &mut arrived);
             assert!(Clock::now() < end, "{destination}: {} datagrams of {}", arrived.len(), sent.len());
         }
-        // What the engine does: as long as it may, one behind the other.
+        // As the engine does: one behind the other, as long as the batch accepts them.
         sent.extend(send_batch(near, &path, 40, 1024));
         while arrived.len() < sent.len() {
             round(near, &mut arrived);
@@ -245,7 +245,7 @@ pub(super) fn what_is_taken() -> Vec<(&'static str, Vec<u8>, bool)> {
         ("with a tag over IPv6", frame(Shape { is_ipv4: false, vlan: Some(TAG), ..PLAIN }, 1, 64), true),
         ("with two tags", two_tags, false),
         ("to a group", changed(v4(), 0, &[1, 0, 0x5e, 1, 2, 3]), true),
-        ("to somebody else", changed(v4(), 0, &[2, 0, 0, 0, 0, 9]), false),
+        ("to another host", changed(v4(), 0, &[2, 0, 0, 0, 0, 9]), false),
         ("another UDP port", changed(v4(), 36, &[0x12, 0xb6]), false),
         ("another UDP port over IPv6", changed(v6(), 56, &[0x12, 0xb6]), false),
         ("from port 4791 only", changed(changed(v4(), 34, &[0x12, 0xb7]), 36, &[0, 53]), false),

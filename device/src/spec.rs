@@ -29,14 +29,14 @@ impl<'a> SpecText<'a> {
         self.rest.split(',').next().unwrap_or_default().trim()
     }
 
-    #[cfg(feature = "framed")]
     /// The same where it is the name of an interface.
+    #[cfg(feature = "kernel-host")]
     pub(super) fn interface(&self, expected: &'static str) -> Result<String, OpenError> {
         let name = self.subject();
         Ok(interface_name(name).ok_or_else(|| self.bad(name, expected))?.to_owned())
     }
 
-    /// The options in order. An error, which names those that are `known`, for what is none.
+    /// The options in order. An error, which names the `known` ones, for anything else.
     pub(super) fn options(
         self,
         known: &'static str,
@@ -47,20 +47,24 @@ impl<'a> SpecText<'a> {
         })
     }
 
-    /// A part makes no sense; this could have been there.
+    /// The error for a part that is not valid; `expected` could have been there.
     pub(super) fn bad(&self, item: &str, expected: &'static str) -> OpenError {
         OpenError::BadSpec { spec: self.whole.to_owned(), item: item.to_owned(), expected }
     }
 }
 
-#[cfg(feature = "framed")]
 /// Takes the name of an interface out of a specification, if it can be one.
+#[cfg(feature = "kernel-host")]
 pub(crate) fn interface_name(text: &str) -> Option<&str> {
     let is_fine = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'=';
-    (!text.is_empty() && text.len() < libc::IFNAMSIZ && text.bytes().all(is_fine)).then_some(text)
+    (!text.is_empty() && text.len() < IFNAMSIZ && text.bytes().all(is_fine)).then_some(text)
 }
 
-/// What is written is read, and written again in the form beside it, which means the same.
+/// Bytes of the name of an interface, with the zero at its end.
+#[cfg(feature = "kernel-host")]
+const IFNAMSIZ: usize = 16;
+
+/// Each text parses, and is displayed in the canonical form next to it, which parses to the same.
 #[cfg(test)]
 #[track_caller]
 pub(super) fn check_spec<T>(cases: &[(&str, &str)])
@@ -74,7 +78,7 @@ where
     }
 }
 
-/// What makes no sense is refused with all these parts in the message.
+/// Each text is refused, with all these parts in the message.
 #[cfg(test)]
 #[track_caller]
 pub(super) fn check_spec_errors<T>(cases: &[(&str, &[&str])])
@@ -88,7 +92,7 @@ where
     }
 }
 
-#[cfg(all(test, feature = "framed"))]
+#[cfg(all(test, feature = "kernel-host"))]
 mod tests {
     use super::interface_name;
 

@@ -1,4 +1,4 @@
-//! What the tests of all devices need: datagrams, and what a device did with them.
+//! Shared by the tests of all devices: datagrams, and checks of what a device did with them.
 //!
 //! Tests of crates above take this file in too, so everything is named as from outside.
 #![allow(dead_code, reason = "every test takes a part of it")]

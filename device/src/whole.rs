@@ -1,7 +1,7 @@
-//! Ports that carry every frame of a link and change none: for whoever stands between two hosts and is neither.
+//! Ports that carry every frame of a link unchanged: for a bridge between two hosts.
 //!
-//! A frame comes with what the kernel left undone about it (several packets joined, a checksum not finished), and
-//! leaves with the same, so that the kernel on the other side goes on where the first one stopped.
+//! A frame comes with the offloads that it still needs (several packets joined, a checksum not finished), and
+//! leaves with the same, so that the kernel on the other side continues where the first one stopped.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,7 +16,7 @@ use super::raw::{self, RawSpec};
 use super::spec::SpecText;
 use super::tap::{self, TapSpec};
 
-/// What is left to do about a frame: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6) in the order of the machine.
+/// The offloads that a frame still needs: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6) in the order of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload(pub [u8; Self::LEN]);
 
@@ -70,7 +70,7 @@ impl Offload {
 /// A frame as it was received.
 #[derive(Clone, Copy, Debug)]
 pub struct WholeFrame<'a> {
-    /// What the kernel left undone about the frame.
+    /// The offloads that the frame still needs.
     pub offload: Offload,
     /// The frame, from the destination address on, without frame check sequence.
     pub bytes: &'a [u8],
@@ -80,14 +80,14 @@ pub struct WholeFrame<'a> {
 
 /// Moves all frames of a link. Never blocks.
 pub trait WholePort: Send {
-    /// What this port is.
+    /// The properties of this port.
     fn record(&self) -> &PortRecord;
 
     /// Receives one burst and returns how many frames there were. Frames that this side sent do not come back.
     ///
     /// # Errors
     ///
-    /// Only for errors that will not go away by themselves.
+    /// Only errors that do not pass by themselves.
     fn receive(&mut self, sink: &mut dyn FnMut(&WholeFrame<'_>)) -> io::Result<usize>;
 
     /// Takes a frame; `false` if there is no room until [`flush`](Self::flush) makes progress.
@@ -97,7 +97,7 @@ pub trait WholePort: Send {
     ///
     /// # Errors
     ///
-    /// Only for errors that will not go away by themselves.
+    /// Only errors that do not pass by themselves.
     fn flush(&mut self, now: Instant) -> io::Result<()>;
 
     /// When [`flush`](Self::flush) must be called again although nothing new was taken.
@@ -135,10 +135,10 @@ pub fn open_whole(spec: &str) -> Result<Box<dyn WholePort>, OpenError> {
     }
 }
 
-/// A TAP that is nobody's address.
+/// A TAP without addresses and without a host.
 fn tap_spec(text: &str) -> Result<TapSpec, OpenError> {
     const NAME: &str = "the name of a TAP interface such as tap0";
-    const MTU: &str = "mtu=BYTES and nothing else: it is no host";
+    const MTU: &str = "mtu=BYTES and nothing else: a TAP of a bridge has no host";
     let text = SpecText::new("tap", text);
     let name = text.interface(NAME)?;
     let mut mtu = None;

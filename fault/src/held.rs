@@ -7,7 +7,7 @@ use crate::Delivery;
 use roce_transport::Instant;
 
 /// Copies of datagrams with what is known about each, ordered by when they are due. Storage is reused, so
-/// that nothing is allocated once as many have been held at once as ever will be.
+/// that nothing is allocated any more once the largest number was held at the same time.
 pub struct Held<M> {
     places: Vec<Place<M>>,
     free: Vec<usize>,
@@ -20,7 +20,7 @@ pub struct Held<M> {
 struct Place<M> {
     bytes: Vec<u8>,
     meta: M,
-    /// Whether others were let go first on purpose: then it overtakes nobody itself.
+    /// Whether others were let go first on purpose: then it does not overtake others itself.
     reordered: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Faults on purpose: which datagrams are lost, doubled, delayed, reordered, damaged or marked.
 //!
-//! A [`FaultPlan`] says what shall happen, by chance or to datagrams that a rule names. A
+//! A [`FaultPlan`] describes what happens, by chance or to datagrams that a rule names. A
 //! [`FaultInjector`] decides for one datagram after the other, in one direction. It has no clock and does
 //! no input or output, so a simulated link and a wrapper around a real device use the same one, and the
 //! same plan, seed and datagrams give the same decisions everywhere.
@@ -58,7 +58,7 @@ pub struct FaultInjector {
     counters: FaultCounters,
 }
 
-/// What shall happen to a datagram.
+/// The fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is lost.
@@ -159,48 +159,60 @@ impl BitFlips {
     }
 }
 
-/// How many datagrams met which fate. One that is for example delayed and marked counts for both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultCounters {
-    /// All that were decided on.
-    pub seen: u64,
-    /// Those to which a rule applied, `action=deliver` included.
-    pub by_rule: u64,
-    /// Lost.
-    pub dropped: u64,
-    /// Delivered twice.
-    pub duplicated: u64,
-    /// Overtaken.
-    pub reordered: u64,
-    /// Damaged.
-    pub corrupted: u64,
-    /// Delivered later.
-    pub delayed: u64,
-    /// Marked "congestion experienced".
-    pub marked: u64,
-    /// With bits of the traffic class set to zero.
-    pub cleared: u64,
-    /// Chosen to be marked but not ECN capable, or already marked.
-    pub not_markable: u64,
-    /// Of queue pairs beyond the 65,536 that relative rules can tell apart.
-    pub untracked: u64,
+/// Defines the counters of an injector: one line each is meaning and name.
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// How many datagrams met which fate. One that is for example delayed and marked counts for both.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct FaultCounters {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl FaultCounters {
+            /// The name of each, in the order of [`Self::visit`], without a prefix.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
+
+            /// Calls `visit` with each name, behind `fault_`, and value.
+            pub fn visit(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+                $(visit(concat!("fault_", stringify!($name)), self.$name);)+
+            }
+
+            /// The same for the transmit direction of a device: names behind `fault_tx_`.
+            pub fn visit_transmit(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+                $(visit(concat!("fault_tx_", stringify!($name)), self.$name);)+
+            }
+
+            /// The same for the receive direction of a device: names behind `fault_rx_`.
+            pub fn visit_receive(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+                $(visit(concat!("fault_rx_", stringify!($name)), self.$name);)+
+            }
+        }
+    };
 }
 
-impl FaultCounters {
-    /// Names and values.
-    pub fn visit(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        visit("fault_seen", self.seen);
-        visit("fault_by_rule", self.by_rule);
-        visit("fault_dropped", self.dropped);
-        visit("fault_duplicated", self.duplicated);
-        visit("fault_reordered", self.reordered);
-        visit("fault_corrupted", self.corrupted);
-        visit("fault_delayed", self.delayed);
-        visit("fault_marked", self.marked);
-        visit("fault_cleared", self.cleared);
-        visit("fault_not_markable", self.not_markable);
-        visit("fault_untracked", self.untracked);
-    }
+counters! {
+    /// All datagrams that were decided on.
+    seen,
+    /// Datagrams to which a rule applied, `action=deliver` included.
+    by_rule,
+    /// Datagrams dropped.
+    dropped,
+    /// Datagrams delivered twice.
+    duplicated,
+    /// Datagrams that others overtook.
+    reordered,
+    /// Datagrams damaged.
+    corrupted,
+    /// Datagrams delivered later.
+    delayed,
+    /// Datagrams marked "congestion experienced".
+    marked,
+    /// Datagrams with bits of the traffic class set to zero.
+    cleared,
+    /// Datagrams chosen to be marked that are not ECN capable, or were marked already.
+    not_markable,
+    /// Datagrams of queue pairs beyond the 65,536 that relative rules can track.
+    untracked,
 }
 
 impl FaultInjector {

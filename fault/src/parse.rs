@@ -15,38 +15,38 @@ pub struct FaultPlanError {
     pub item: usize,
     /// That item.
     pub text: String,
-    /// What is wrong with it.
+    /// The problem.
     pub kind: FaultPlanErrorKind,
 }
 
-/// What is wrong with an item of a fault plan.
+/// The problem of an item of a fault plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultPlanErrorKind {
     /// No such name.
     #[error("`{name}` is not known here; expected one of {expected}")]
     UnknownName {
-        /// What was written.
+        /// The text.
         name: String,
-        /// What could have been.
+        /// The valid names.
         expected: &'static str,
     },
     /// A name without `=` and a value.
     #[error("`{name}` has no value; expected {name}={expected}")]
     MissingValue {
-        /// What was written.
+        /// The text.
         name: String,
-        /// What kind of value it takes.
+        /// The kind of value that it takes.
         expected: &'static str,
     },
     /// A value that does not fit its name.
     #[error("{name}=`{value}`: expected {expected}")]
     BadValue {
-        /// What the value is for.
+        /// The name in front of the value.
         name: String,
-        /// What was written.
+        /// The text.
         value: String,
-        /// What could have been.
+        /// The valid names.
         expected: &'static str,
     },
     /// A name that was there before.

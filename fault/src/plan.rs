@@ -46,7 +46,7 @@ use super::parse::{DurationText, Percent};
 /// number   = decimal | "0x" hexadecimal
 /// ```
 ///
-/// Rules are tried in their order and the first that matches decides alone; `action=deliver` thus exempts
+/// Rules are tried in their order and the first that matches decides alone, so `action=deliver` exempts
 /// datagrams from what follows. Where none matches, each rate is drawn for itself, so one datagram may be
 /// marked, delayed and duplicated at once; what is dropped needs no more.
 ///
@@ -232,7 +232,7 @@ impl Rule {
     }
 }
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing: later rules and the rates do not apply.
@@ -289,7 +289,7 @@ impl Numbers {
     }
 }
 
-/// A set of opcodes as somebody wrote it.
+/// A set of opcodes as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpcodePattern {
     text: String,

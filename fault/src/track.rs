@@ -13,7 +13,7 @@ pub(super) struct Flows {
     first: BTreeMap<(Qpn, Class), Psn>,
 }
 
-/// Numbers queue pairs and sequence numbers as rules do (`rqp`, `rpsn`, `pass`), for whoever wants to report them.
+/// Numbers queue pairs and sequence numbers as rules do (`rqp`, `rpsn`, `pass`), for reports.
 #[derive(Debug)]
 pub struct Sightings {
     flows: Flows,
@@ -24,7 +24,7 @@ pub struct Sightings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting {
     /// The place of its destination queue pair in the order of their appearance, from 1. `None` for queue pair 1 and
-    /// those beyond the 65,536 that are told apart.
+    /// those beyond the 65,536 that are tracked.
     pub relative_qp: Option<u32>,
     /// Its sequence number, counted from the first one seen.
     pub relative_psn: Option<u32>,
@@ -146,7 +146,7 @@ impl Passes {
     }
 }
 
-/// Queue pairs and flows that are told apart.
+/// The most queue pairs and flows that are tracked.
 pub(super) const MAX_FLOWS: usize = 1 << 16;
 const SETS: usize = 1 << 12;
 const WAYS: usize = 4;

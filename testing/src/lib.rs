@@ -1,4 +1,4 @@
-//! What the tests of several crates share: reasons to skip, time limits, processes, addresses and namespaces.
+//! Shared by the tests of several crates: reasons to skip, time limits, processes, addresses and namespaces.
 //!
 //! Nothing here is shipped. Helpers panic where a test would.
 
@@ -78,9 +78,9 @@ pub struct Finished {
     pub success: bool,
     /// Its exit status, unless a signal ended it.
     pub code: Option<i32>,
-    /// What it wrote.
+    /// Its standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: String,
     /// From its start to its end.
     pub took: Duration,
@@ -102,8 +102,8 @@ impl Running {
         let described = format!("{command:?}");
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|error| panic!("{described}: {error}"));
-        let (told, lines) = std::sync::mpsc::channel();
-        let stdout = collect(child.stdout.take().expect("a pipe"), Some(told));
+        let (sender, lines) = std::sync::mpsc::channel();
+        let stdout = collect(child.stdout.take().expect("a pipe"), Some(sender));
         let stderr = collect(child.stderr.take().expect("a pipe"), None);
         let readers = [Some(stdout), Some(stderr)];
         Self { child, started: Instant::now(), described, readers, lines }
@@ -120,13 +120,13 @@ impl Running {
                 Err(error) => {
                     let _ = self.child.kill();
                     let stderr = self.readers[1].take().map(|reader| reader.join().unwrap());
-                    panic!("{} never said `{part}` ({error}): {stderr:?}", self.described);
+                    panic!("{} never wrote `{part}` ({error}): {stderr:?}", self.described);
                 }
             }
         }
     }
 
-    /// Whether it has not ended by itself.
+    /// Whether it still runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -148,8 +148,8 @@ impl Running {
             }
             if Instant::now() > end {
                 let _ = self.child.kill();
-                let told = self.readers.each_mut().map(|reader| reader.take().map(|it| it.join().unwrap()));
-                panic!("{} hangs: not over after {seconds} s; it wrote {told:?}", self.described);
+                let output = self.readers.each_mut().map(|reader| reader.take().map(|it| it.join().unwrap()));
+                panic!("{} hangs: not over after {seconds} s; it wrote {output:?}", self.described);
             }
             std::thread::sleep(Duration::from_millis(5));
         };
@@ -170,14 +170,14 @@ impl Drop for Running {
     }
 }
 
-fn collect(pipe: impl Read + Send + 'static, told: Option<Sender<String>>) -> JoinHandle<String> {
+fn collect(pipe: impl Read + Send + 'static, sender: Option<Sender<String>>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut text = String::new();
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
             text.push_str(&line);
             text.push('\n');
-            if let Some(told) = &told {
-                let _ = told.send(line);
+            if let Some(sender) = &sender {
+                let _ = sender.send(line);
             }
         }
         text

@@ -49,14 +49,14 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// `None` when there is no right to make one; the test is then left out, and that is said.
+    /// `None` when there is no right to make one; the test is then skipped with a message.
     #[track_caller]
     pub fn new() -> Option<Self> {
         let has_ip = Command::new("ip").arg("-V").output().is_ok_and(|output| output.status.success());
         if skip_unless(has_ip, "`ip` is not installed; it is in iproute2") {
             return None;
         }
-        let (told, path) = channel();
+        let (sender, path) = channel();
         let (jobs, queue) = channel::<Box<dyn FnOnce() + Send>>();
         let thread = std::thread::spawn(move || {
             // SAFETY: only the network of this thread changes, and nothing was opened on it yet. Descriptors and
@@ -64,7 +64,7 @@ impl Namespace {
             let made = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
             let id = rustix::thread::gettid().as_raw_nonzero();
             let path = made.then(|| format!("/proc/{}/task/{id}/ns/net", std::process::id()));
-            let _ = told.send(path);
+            let _ = sender.send(path);
             queue.iter().for_each(|job| job());
         });
         let path = path.recv().expect("the thread of a namespace");
@@ -80,13 +80,13 @@ impl Namespace {
         &self.path
     }
 
-    /// Runs something inside and returns what it returned; its panic is ours.
+    /// Runs something inside and returns its result; a panic inside is passed on.
     #[track_caller]
     pub fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
-        let (told, result) = channel();
+        let (sender, result) = channel();
         let job = Box::new(move || {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-            let _ = told.send(result);
+            let _ = sender.send(result);
         });
         self.jobs.as_ref().expect("open until dropped").send(job).expect("the thread of a namespace");
         match result.recv().expect("the thread of a namespace") {
@@ -99,8 +99,8 @@ impl Namespace {
     #[track_caller]
     pub fn ip(&self, lines: &[&str]) {
         for line in lines {
-            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            let output = self.run(move || Command::new("ip").args(words).output()).expect("running ip");
+            let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let output = self.run(move || Command::new("ip").args(arguments).output()).expect("running ip");
             assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
         }
     }
@@ -125,7 +125,7 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// Makes both, with this MTU. `None` when there is no right to; the test is then left out, and that is said.
+    /// Makes both, with this MTU. `None` when there is no right to; the test is then skipped with a message.
     #[track_caller]
     pub fn new(mtu: usize) -> Option<Self> {
         let (near, far) = (Namespace::new()?, Namespace::new()?);
@@ -146,7 +146,7 @@ impl Cable {
         Some(cable)
     }
 
-    /// Waits until the cable carries frames. Before, the kernel drops them without a word.
+    /// Waits until the cable carries frames. Until then the kernel drops them silently.
     #[track_caller]
     pub fn settle(&self) {
         self.near.run(settle_here);

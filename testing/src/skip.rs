@@ -1,4 +1,4 @@
-//! Leaving a test out, and saying so.
+//! Skipping a test with a message.
 
 use std::io::Write;
 

@@ -361,5 +361,5 @@ fn an_interface_that_we_made_goes_with_us_and_one_that_was_there_stays() {
     let wrong = refusal(&namespace, "tap:roce0,ip=198.18.0.3/24,mtu=9000");
     assert!(wrong.contains("has MTU 2000") && wrong.contains("ip link set dev roce0 mtu 9000"), "{wrong}");
     let no_tap = refusal(&namespace, "tap:lo,ip=198.18.0.3/24");
-    assert!(no_tap.contains("lo is there and is no TAP"), "{no_tap}");
+    assert!(no_tap.contains("lo exists and is not a TAP"), "{no_tap}");
 }

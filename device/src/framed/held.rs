@@ -1,4 +1,4 @@
-//! Datagrams that cannot go yet: their priority is paused, or nobody has said where their destination is.
+//! Datagrams that cannot leave yet: their priority is paused, or their neighbour is not resolved.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -8,11 +8,11 @@ use roce_transport::Transmit;
 
 /// Datagrams that wait for one destination's Ethernet address.
 const MAX_PER_DESTINATION: usize = 128;
-/// Datagrams that wait altogether. More are dropped, as the kernel does with those whose neighbour does not answer: who has
-/// told nobody where it is must not hold up the others.
+/// Datagrams that wait altogether. More are dropped, as the kernel does while it resolves a neighbour: an unresolved
+/// neighbour must not hold up the others.
 const MAX_ALTOGETHER: usize = 4096;
-/// Above so many of paused priorities the device takes no more from the engine: they leave at once when the pause ends, and
-/// who asked for it must have room for them. What the engine may not hand over it keeps, and the pace with it.
+/// Above this number of datagrams of paused priorities the device takes no more from the engine: they leave at once when
+/// the pause ends, and the host that asked for it must have room for them. The engine keeps the rest, and paces it.
 const MAX_PAUSED: usize = 32;
 
 /// A datagram and a copy of its bytes.
@@ -23,17 +23,17 @@ pub(super) struct HeldDatagram {
     pub(super) is_paused: bool,
 }
 
-/// Those that take the same path, in the order in which they came. Never empty.
-struct Line {
+/// The datagrams of one path in the order in which they came. Never empty.
+struct PathQueue {
     path: Path,
     queue: VecDeque<HeldDatagram>,
 }
 
-/// All of them.
+/// All held datagrams.
 #[derive(Default)]
 pub(super) struct Held {
     /// The path that waits longest first.
-    lines: Vec<Line>,
+    lines: Vec<PathQueue>,
     len: usize,
     /// How many of them came during a pause.
     paused: usize,
@@ -71,12 +71,12 @@ impl Held {
         let held = HeldDatagram { transmit, bytes, is_paused };
         match self.lines.iter_mut().find(|line| line.path == transmit.path) {
             Some(line) => line.queue.push_back(held),
-            None => self.lines.push(Line { path: transmit.path, queue: VecDeque::from([held]) }),
+            None => self.lines.push(PathQueue { path: transmit.path, queue: VecDeque::from([held]) }),
         }
     }
 
-    /// Shows the datagrams of every path in order to `decide`, until one stays. When `decide` says stop, no more are
-    /// shown.
+    /// Calls `decide` for the datagrams of every path in order, until one stays. After `Release::Stop` it is not called
+    /// again.
     pub(super) fn release(&mut self, mut decide: impl FnMut(&HeldDatagram) -> Release) {
         'lines: for line in &mut self.lines {
             while let Some(first) = line.queue.front() {
@@ -101,7 +101,7 @@ impl Held {
 pub(super) enum Release {
     /// It was sent or dropped.
     Gone,
-    /// What held it holds it still.
+    /// The reason for which it waits still holds.
     Stays,
     /// The port has no room.
     Stop,

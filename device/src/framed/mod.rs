@@ -1,13 +1,119 @@
-//! Devices that carry whole Ethernet frames: a port that moves frames, the host around it, and between the
-//! engine and both what puts headers in front of datagrams and takes them off.
+//! Devices that carry Ethernet frames: a port moves frames, a host knows addresses and neighbours, and between both and
+//! the engine a [`FramedDevice`] puts headers in front of datagrams and removes them.
 //!
 //! ```text
 //!   engine                        datagrams
 //!     |
-//!   FramedDevice    transmit: L2 to L4 headers, superframes     receive: whose frame is it
+//!   FramedDevice    transmit: L2 to L4 headers, superframes     receive: which datagrams are ours
 //!     |      \      held: paused priorities, unknown neighbours   pauses: PFC
 //!   port     host                 frames
 //! ```
+//!
+//! A port and a host of your own make a device. These two live in memory:
+//!
+//! ```
+//! use std::io::{self, PipeReader};
+//! use std::net::IpAddr;
+//! use std::os::fd::{AsFd, BorrowedFd};
+//! use std::sync::{Arc, Mutex};
+//!
+//! use roce_device::framed::FramedDevice;
+//! use roce_device::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord};
+//! use roce_device::host::{Host, Resolution};
+//! use roce_device::{Device, Encapsulation, FrameSettings, Instant, MacAddr, Path, Transmit};
+//!
+//! struct MemoryPort {
+//!     record: PortRecord,
+//!     slot: Vec<u8>,
+//!     sent: Arc<Mutex<Vec<Vec<u8>>>>,
+//!     readable: PipeReader,
+//! }
+//!
+//! impl FramePort for MemoryPort {
+//!     fn record(&self) -> &PortRecord {
+//!         &self.record
+//!     }
+//!
+//!     fn slot(&mut self) -> Option<&mut [u8]> {
+//!         Some(&mut self.slot)
+//!     }
+//!
+//!     fn commit(&mut self, frame: Outgoing) {
+//!         self.sent.lock().unwrap().push(self.slot[frame.bytes].to_vec());
+//!     }
+//!
+//!     fn flush(&mut self, _: Instant) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//!
+//!     fn receive(&mut self, _: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
+//!         Ok(0)
+//!     }
+//!
+//!     fn as_fd(&self) -> BorrowedFd<'_> {
+//!         self.readable.as_fd()
+//!     }
+//!
+//!     fn counters(&self, _: &mut dyn FnMut(&'static str, u64)) {}
+//! }
+//!
+//! /// All its neighbours have the same Ethernet address.
+//! struct MemoryHost([IpAddr; 1], MacAddr);
+//!
+//! impl Host for MemoryHost {
+//!     fn addresses(&self) -> &[IpAddr] {
+//!         &self.0
+//!     }
+//!
+//!     fn resolve(&mut self, _: Instant, _: IpAddr) -> Resolution {
+//!         Resolution::Known(self.1)
+//!     }
+//!
+//!     fn set_multicast(&mut self, _: IpAddr, _: bool) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let (source, destination) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+//! let record = PortRecord {
+//!     kind: "memory",
+//!     interface: "none".to_owned(),
+//!     mac: MacAddr([2, 0, 0, 0, 0, 1]),
+//!     link_mtu: 4200,
+//!     max_segments: 1,
+//!     bits_per_second: None,
+//! };
+//! let sent = Arc::default();
+//! let (readable, _) = io::pipe()?;
+//! let port = MemoryPort { record, slot: vec![0; FRAME_ROOM], sent: Arc::clone(&sent), readable };
+//! let host = MemoryHost([source], MacAddr([2, 0, 0, 0, 0, 2]));
+//! let mut device = FramedDevice::new(Box::new(port), Box::new(host), FrameSettings::default());
+//!
+//! let path = Path {
+//!     encapsulation: Encapsulation::RoceV2,
+//!     source,
+//!     destination,
+//!     source_port: 49152,
+//!     traffic_class: 0,
+//!     hop_limit: 64,
+//!     flow_label: 0,
+//!     vlan: None,
+//! };
+//! let slot = device.slot().expect("a new device has room");
+//! slot.buffer[..16].copy_from_slice(b"from BTH to ICRC");
+//! device.commit(Instant::ZERO, &Transmit { path, len: 16, identification: 0 });
+//! device.flush(Instant::ZERO)?;
+//!
+//! let sent = sent.lock().unwrap();
+//! let frame = &sent[0];
+//! assert_eq!(frame[..6], [2, 0, 0, 0, 0, 2], "the neighbour");
+//! assert_eq!(frame[12..14], [0x08, 0x00], "IPv4");
+//! assert_eq!(frame[36..38], 4791_u16.to_be_bytes(), "the UDP port of RoCE v2");
+//! assert_eq!(&frame[42..], b"from BTH to ICRC");
+//! # Ok::<(), io::Error>(())
+//! ```
+//!
+//! `examples/unix_socket.rs` is a whole program with such a port, which also receives.
 
 mod held;
 pub mod pauses;
@@ -27,6 +133,7 @@ use roce_packet::{Gid, MacAddr, Path, VlanTag};
 use roce_transport::{Instant, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, HostTcp};
+use crate::counters::counters;
 use crate::host::{Host, Resolution};
 use held::{Held, HeldDatagram};
 use pauses::Pauses;
@@ -63,36 +170,48 @@ pub struct FramedDevice {
     /// To ourselves: received at the next call.
     own: VecDeque<HeldDatagram>,
     scratch: Vec<u8>,
-    /// The latest time that was heard of, for questions of callers that do not say when they ask.
+    /// The latest time that a call brought, for calls that bring none.
     latest: Instant,
     counters: Counters,
 }
 
-/// What was sent and received, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    tx_frames: u64,
-    tx_datagrams: u64,
-    tx_bytes: u64,
-    tx_own: u64,
-    tx_held: u64,
-    tx_host_frames: u64,
-    /// Dropped: nobody answers for the destination, or no route leads to it.
-    tx_unreachable: u64,
-    /// Dropped: too many wait for the same answer.
-    tx_unresolved: u64,
-    /// Dropped: no headers can be made for the path.
-    tx_bad_path: u64,
-    rx_frames: u64,
-    rx_datagrams: u64,
-    rx_host_frames: u64,
-    rx_malformed: u64,
-    rx_wrong_vlan: u64,
-    rx_not_for_us: u64,
+counters! {
+    struct Counters {
+        /// Frames with datagrams given to the port.
+        tx_frames => "frame_tx_frames",
+        /// Datagrams in them.
+        tx_datagrams => "frame_tx_datagrams",
+        /// Their bytes, BTH to ICRC.
+        tx_bytes => "frame_tx_bytes",
+        /// Datagrams to an address of this device, delivered without the port.
+        tx_own => "frame_tx_own",
+        /// Datagrams that had to wait: their priority was paused, or their neighbour was not resolved.
+        tx_held => "frame_tx_held",
+        /// Frames of the host, such as ARP.
+        tx_host_frames => "frame_tx_host",
+        /// Datagrams dropped because the next hop does not answer or no route leads to the destination.
+        tx_unreachable => "frame_tx_unreachable",
+        /// Datagrams dropped because too many wait for the same neighbour.
+        tx_unresolved => "frame_tx_unresolved",
+        /// Datagrams dropped because no headers exist for their path.
+        tx_bad_path => "frame_tx_bad_path",
+        /// Frames received, of every protocol.
+        rx_frames => "frame_rx_frames",
+        /// Datagrams delivered.
+        rx_datagrams => "frame_rx_datagrams",
+        /// Frames passed on to the host.
+        rx_host_frames => "frame_rx_host",
+        /// Frames dropped because their headers do not parse.
+        rx_malformed => "frame_rx_malformed",
+        /// Frames dropped because they belong to another VLAN.
+        rx_wrong_vlan => "frame_rx_wrong_vlan",
+        /// RoCE frames dropped because their destination is not an address or group of this device.
+        rx_not_for_us => "frame_rx_not_for_us",
+    }
 }
 
 impl FramedDevice {
-    /// Puts a device together. `settings` say which VLAN and priorities its frames have.
+    /// Makes a device. `settings` say which VLAN and priorities its frames have.
     #[must_use]
     pub fn new(port: Box<dyn FramePort>, host: Box<dyn Host>, settings: FrameSettings) -> Self {
         let record = port.record().clone();
@@ -151,7 +270,7 @@ impl Device for FramedDevice {
     }
 
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
-        // So that the answer is there when the first datagram leaves.
+        // The resolution starts here, so that the answer is known when the first datagram leaves.
         if !self.is_own(path.destination)
             && address_in(path).is_none()
             && let Resolution::Failed(reason) = self.host.resolve(self.latest, path.destination)
@@ -220,22 +339,7 @@ impl Device for FramedDevice {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let it = &self.counters;
-        visit("frame_tx_frames", it.tx_frames);
-        visit("frame_tx_datagrams", it.tx_datagrams);
-        visit("frame_tx_bytes", it.tx_bytes);
-        visit("frame_tx_own", it.tx_own);
-        visit("frame_tx_held", it.tx_held);
-        visit("frame_tx_host", it.tx_host_frames);
-        visit("frame_tx_unreachable", it.tx_unreachable);
-        visit("frame_tx_unresolved", it.tx_unresolved);
-        visit("frame_tx_bad_path", it.tx_bad_path);
-        visit("frame_rx_frames", it.rx_frames);
-        visit("frame_rx_datagrams", it.rx_datagrams);
-        visit("frame_rx_host", it.rx_host_frames);
-        visit("frame_rx_malformed", it.rx_malformed);
-        visit("frame_rx_wrong_vlan", it.rx_wrong_vlan);
-        visit("frame_rx_not_for_us", it.rx_not_for_us);
+        self.counters.visit(visit);
         visit("rx_global_pause", self.pauses.global_frames);
         for (name, value) in PAUSE_COUNTERS.iter().zip(self.pauses.frames) {
             visit(name, value);

@@ -4,7 +4,7 @@ use roce_packet::PauseFrame;
 use roce_packet::pause::{PRIORITIES, PauseRequest, pause_duration_ns};
 use roce_transport::Instant;
 
-/// For links that do not know their rate: long pauses rather than lost frames.
+/// The assumed rate of links that report none: pauses last rather too long than too short.
 pub const ASSUMED_BITS_PER_SECOND: u64 = 10_000_000_000;
 
 /// Which priorities pause until when.
@@ -79,12 +79,12 @@ impl Pauses {
         }
     }
 
-    /// Whether there was ever one.
+    /// Whether a pause frame ever arrived.
     pub fn were_seen(&self) -> bool {
         self.global_frames > 0 || self.frames.iter().any(|count| *count > 0)
     }
 
-    /// When the next pause ends. One that is over counts until it is forgotten or somebody asks for its priority.
+    /// When the next pause ends. One that is over counts until `is_paused` is called for its priority.
     pub fn next_end(&self) -> Option<Instant> {
         self.until.iter().flatten().min().copied()
     }

@@ -1,4 +1,4 @@
-//! What a framed device stands on: something that moves whole Ethernet frames.
+//! The port of a framed device: it moves Ethernet frames.
 
 use std::io;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use roce_packet::{FrameHeaders, MacAddr, VlanTag};
 use roce_transport::Instant;
 
-/// What a port is and what it can do.
+/// The properties of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortRecord {
     /// The kind of device, as `--device` names it.
@@ -20,11 +20,11 @@ pub struct PortRecord {
     pub link_mtu: usize,
     /// The most datagrams that one frame can carry, for the kernel to split; 1 without segmentation offload.
     pub max_segments: u16,
-    /// The rate of the link in bits a second, if it has one. Pause times are counted in its bit times.
+    /// The rate of the link in bits per second, if it has one. Pause times are counted in its bit times.
     pub bits_per_second: Option<u64>,
 }
 
-/// A frame that was written into a slot.
+/// A frame that was written into the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// Where in the slot it lies, from the destination address to the last datagram's ICRC, without frame check
@@ -36,7 +36,7 @@ pub struct Outgoing {
     pub split: Option<Split>,
 }
 
-/// How the kernel shall make frames out of one (UDP segmentation offload). The UDP checksum field holds the
+/// How the kernel splits one frame into several (UDP segmentation offload). The UDP checksum field holds the
 /// sum of the pseudo header, as checksum offload wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
@@ -67,11 +67,13 @@ pub struct Incoming<'a> {
 ///
 /// Transmit: [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, [`flush`](Self::flush). As long as a
 /// slot is not committed, the next call lends the same one again, with what was written into it.
+///
+/// The page of [the module](super) has a port in memory as a program.
 pub trait FramePort: Send {
-    /// What this port is.
+    /// The properties of this port.
     fn record(&self) -> &PortRecord;
 
-    /// Room for one frame, all in one piece: [`FRAME_ROOM`] bytes, or [`SUPERFRAME_ROOM`] where
+    /// Lends the buffer of one frame: [`FRAME_ROOM`] bytes, or [`SUPERFRAME_ROOM`] where
     /// [`max_segments`](PortRecord::max_segments) is above 1. `None` when the port is full until
     /// [`flush`](Self::flush) makes progress.
     fn slot(&mut self) -> Option<&mut [u8]>;
@@ -79,12 +81,12 @@ pub trait FramePort: Send {
     /// Takes what was written into the slot lent last.
     fn commit(&mut self, frame: Outgoing);
 
-    /// Hands everything committed to the wire. What the kernel would not take now stays and is tried again at
-    /// the next call.
+    /// Hands all committed frames to the wire. Those that the kernel does not take now stay and are tried again at the
+    /// next call.
     ///
     /// # Errors
     ///
-    /// Only for errors that will not go away by themselves.
+    /// Only errors that do not pass by themselves.
     fn flush(&mut self, now: Instant) -> io::Result<()>;
 
     /// Receives one burst and returns how many frames there were. Frames that the port itself sent do not
@@ -92,7 +94,7 @@ pub trait FramePort: Send {
     ///
     /// # Errors
     ///
-    /// Only for errors that will not go away by themselves.
+    /// Only errors that do not pass by themselves.
     fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize>;
 
     /// When [`flush`](Self::flush) must be called again although nothing new was committed.

@@ -1,4 +1,4 @@
-//! Receiving: to whom a frame belongs, and the datagrams in it.
+//! Receiving: which frames are for this device or its host, and the datagrams in them.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::settings::FrameSettings;
 use super::{Counters, FramedDevice, Pauses};
 use crate::host::Host;
 
-/// What receiving needs of a device, beside its port.
+/// What receiving needs of a device besides its port.
 struct Receiver<'a> {
     host: &'a mut dyn Host,
     settings: FrameSettings,
@@ -100,7 +100,7 @@ impl Receiver<'_> {
             Some(len) if len > 0 && tail.is_empty() => usize::from(len),
             _ => usize::MAX,
         };
-        // What is shorter than a segment stands alone; chunks of an empty slice would be none.
+        // A frame shorter than a segment is one datagram; an empty slice has no chunks.
         let segments = if head.len() > len { head.chunks(len) } else { head.chunks(head.len().max(1)) };
         for (index, head) in (0..).zip(segments) {
             self.counters.rx_datagrams += 1;

@@ -1,7 +1,8 @@
-//! What a person chooses about the frames of a device: the 802.1Q tag.
+//! The options of the frames of a device: the 802.1Q tag.
 
 use roce_packet::{Path, VlanTag};
 
+#[cfg(any(feature = "tap", feature = "kernel-host"))]
 /// The largest VLAN number; 4095 is reserved (IEEE 802.1Q 9.6).
 const MAX_VID: u16 = 4094;
 
@@ -17,8 +18,9 @@ pub struct FrameSettings {
 }
 
 impl FrameSettings {
-    /// Takes in `vlan=` or `prio=` of a specification. `None` if `key` is neither of them; the error says what
+    /// Reads `vlan=` or `prio=` of a specification. `None` if `key` is neither of them; the error says what
     /// was expected.
+    #[cfg(any(feature = "tap", feature = "kernel-host"))]
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Option<Result<(), &'static str>> {
         match key {
             "vlan" => Some(match value.parse() {

@@ -94,7 +94,7 @@ fn datagrams_wait_for_an_answer_and_keep_their_order() {
     let way = path(us(1), us(9));
     let datagrams = send_batch(&mut device, &way, 5, 256);
     assert!(sent(&link).is_empty());
-    assert!(device.deadline().is_some(), "somebody looks again");
+    assert!(device.deadline().is_some(), "the held datagram is looked at again");
     // Others do not wait for it.
     let other = path(us(1), us(2));
     send(&mut device, &other, &[&datagram(&other, 0, 4)]);
@@ -148,7 +148,7 @@ fn destinations_that_do_not_answer_hold_up_nobody_else() {
     let other = path(us(1), us(2));
     send(&mut device, &other, &[&datagram(&other, 0, 4)]);
     assert_eq!(sent(&link).len(), 1);
-    // There is no room for datagrams to somebody new, who is asked all the same.
+    // There is no room for datagrams to another destination, which is resolved all the same.
     let new = path(us(1), us(60));
     send(&mut device, &new, &[&datagram(&new, 0, 4)]);
     assert_eq!(counter(&device, "frame_tx_unresolved"), dropped + 1);

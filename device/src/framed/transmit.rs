@@ -33,7 +33,7 @@ enum Fate {
 impl FramedDevice {
     /// Room behind the datagrams of the open frame, or at the start of a new one.
     pub(super) fn lend_slot(&mut self) -> Option<TxSlot<'_>> {
-        // Where there are pauses, one may have come: whoever sends has to receive now and then.
+        // Where pauses occur, one may have come: a sender has to receive now and then.
         let must_look = self.unlooked >= MAX_UNLOOKED && self.pauses.were_seen();
         if self.held.is_full() || self.is_port_full || must_look {
             return None;
@@ -192,7 +192,7 @@ impl FramedDevice {
             self.check_held_at = None;
             return;
         }
-        // Those of priorities that nobody sends with would wake us for ever.
+        // Pauses of priorities without datagrams would wake the caller for ever.
         self.pauses.forget_ended(now);
         let mut held = std::mem::take(&mut self.held);
         self.is_port_full = false;
@@ -219,7 +219,7 @@ impl FramedDevice {
         Release::Gone
     }
 
-    /// Sends what the host has to say. No frame is open.
+    /// Sends the frames of the host. No frame is open.
     pub(super) fn send_for_host(&mut self, now: Instant) {
         const TAG: usize = VlanHeader::LEN;
         let tag = self.settings.tag(0);
@@ -244,7 +244,7 @@ impl FramedDevice {
     }
 }
 
-/// The Ethernet address that follows from the destination itself, so that nobody has to be asked: that of a group, and
+/// The Ethernet address that follows from the destination itself, without a lookup: that of a group, and
 /// the one in the default GID of RoCE v1.
 pub(super) fn address_in(path: &Path) -> Option<MacAddr> {
     MacAddr::for_multicast(path.destination).or_else(|| match path.encapsulation {

@@ -1,4 +1,4 @@
-//! What a framed device needs of the host around it.
+//! The interface of a framed device to its host.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ use crate::framed::port::Incoming;
 pub enum Resolution {
     /// To this Ethernet address: of the destination itself or of the gateway to it.
     Known(MacAddr),
-    /// Somebody has been asked and has not answered yet.
+    /// A request is on its way and has no answer yet.
     Pending,
     /// Nowhere; why.
     Failed(Unreachable),
@@ -26,9 +26,9 @@ pub enum Resolution {
 pub enum Unreachable {
     /// No route to it leads through this interface.
     NoRoute,
-    /// Nobody answers for the address, or for the gateway to it.
+    /// No host answers for the address, or for the gateway to it.
     NoAnswer {
-        /// Who was asked for.
+        /// The address that was asked for.
         next_hop: IpAddr,
     },
 }
@@ -44,14 +44,16 @@ impl fmt::Display for Unreachable {
     }
 }
 
-/// What a framed device needs of the host around it.
+/// The host of a framed device. Only addresses and neighbours are required; a host that answers ARP or
+/// has a TCP implements the other methods as well.
+///
+/// The page of [`framed`](crate::framed) has a host in memory as a program.
 pub trait Host: Send {
     /// The addresses to send from, in GID table order; at least one.
     fn addresses(&self) -> &[IpAddr];
 
-    /// Where frames for a unicast address go. Asks around by itself when nobody knows yet; called for every
-    /// packet, thus fast when the answer is known.
-    /// `now` never goes back, or an answer that is over would be given for ever.
+    /// Where frames for a unicast address go. Starts a request by itself if the answer is not known. It is called for
+    /// every packet, so it must be fast when the answer is known. `now` never goes back.
     fn resolve(&mut self, now: Instant, destination: IpAddr) -> Resolution;
 
     /// Takes a frame that is not RoCE.

@@ -1,8 +1,8 @@
-//! The kernel as the host of a device: for packet sockets and AF_XDP, which use an interface beside it.
+//! The kernel as the host of a device: for packet sockets and AF_XDP, which use an interface together with it.
 //!
-//! The addresses are those that the kernel has on the interface. It answers for them when others ask (ARP, NDP),
-//! and it is asked, by rtnetlink, where packets go and who the neighbours are. So what `ip neigh` and `ip route`
-//! show and change is what happens, static entries and gateways included.
+//! The addresses are those that the kernel has on the interface. The kernel answers ARP and NDP requests for them, and
+//! this host asks it by rtnetlink for routes and neighbours. So what `ip neigh` and `ip route` show and change holds
+//! here too, static entries and gateways included.
 //!
 //! # Making the kernel ask
 //!
@@ -13,8 +13,7 @@
 //! packet socket does not.) The same is done for a neighbour that has become stale: our frames go
 //! past the kernel, which would otherwise not learn that it is in use, and would not notice that it moved.
 
-mod netlink;
-pub mod way;
+mod routes;
 
 use std::collections::HashMap;
 use std::io;
@@ -28,8 +27,12 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Typ
 
 use super::{Host, Resolution, Unreachable};
 use crate::OpenError;
+use crate::counters::counters;
 use crate::link::Link;
-use netlink::{Neighbour, Netlink, Route};
+use crate::netlink::Netlink;
+use routes::{Neighbour, Route};
+
+pub use routes::{NextHop, next_hop};
 
 /// Shares the addresses of an interface with the kernel.
 pub(crate) struct KernelHost {
@@ -37,7 +40,7 @@ pub(crate) struct KernelHost {
     mac: MacAddr,
     addresses: Vec<IpAddr>,
     netlink: Netlink,
-    asker: Asker,
+    solicitor: Solicitor,
     known: HashMap<IpAddr, Entry>,
     /// Each keeps the kernel in one multicast group.
     groups: Vec<(IpAddr, Socket)>,
@@ -46,7 +49,7 @@ pub(crate) struct KernelHost {
     counters: Counters,
 }
 
-/// What is known about a destination.
+/// The state of one destination.
 #[derive(Clone, Debug)]
 struct Entry {
     /// The neighbour that frames for it go to; `None` before the first look and where none is needed.
@@ -63,21 +66,27 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether somebody who wants an answer now is to get one of his own: the last question was given up, or nobody has
-    /// waited for the answer for as long as one may take.
-    fn begins_anew(&self, now: Instant) -> bool {
+    /// Whether a lookup starts a new resolution: the last one was given up, or was not looked at for longer than one may
+    /// take.
+    fn must_restart(&self, now: Instant) -> bool {
         let unwatched = now.since(self.check_at).as_nanos();
         matches!(self.answer, Resolution::Failed(_)) || unwatched >= u128::from(GIVE_UP_NS)
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    lookups: u64,
-    asked: u64,
-    moved: u64,
-    unanswered: u64,
-    errors: u64,
+counters! {
+    struct Counters {
+        /// Requests to the kernel for the route or the neighbour of a destination.
+        lookups => "host_lookups",
+        /// Datagrams that made the kernel resolve a neighbour.
+        asked => "host_asked",
+        /// Neighbours that appeared with another Ethernet address.
+        moved => "host_moved",
+        /// Neighbours given up because they did not answer.
+        unanswered => "host_unanswered",
+        /// Requests that the kernel failed to answer.
+        errors => "host_errors",
+    }
 }
 
 impl KernelHost {
@@ -85,7 +94,8 @@ impl KernelHost {
     pub(crate) fn open(spec: &str, link: &Link) -> Result<Self, OpenError> {
         let fail = |step, error| OpenError::System { spec: spec.to_owned(), step, error };
         let mut netlink = Netlink::open().map_err(|error| fail("open a netlink socket", error))?;
-        let own = netlink.addresses(link.index).map_err(|error| fail("ask for the addresses", error))?;
+        let mut own = netlink.addresses().map_err(|error| fail("ask for the addresses", error))?;
+        own.retain(|own| own.interface == link.index);
         let mut addresses: Vec<IpAddr> =
             own.iter().filter(|own| own.is_usable).map(|own| own.address).collect();
         // What people mean when they name an interface comes first; the order is otherwise that of the kernel.
@@ -101,7 +111,7 @@ impl KernelHost {
             } else {
                 format!(
                     "no address of {name} is usable yet: the kernel is asking whether another host has it, which \
-                     takes two seconds, or has found one (`ip address show dev {name}` says tentative or dadfailed)"
+                     takes two seconds, or it has found one (`ip address show dev {name}` says tentative or dadfailed)"
                 )
             };
             return Err(OpenError::Unsuitable { spec: spec.to_owned(), problem });
@@ -110,13 +120,14 @@ impl KernelHost {
         for address in &addresses {
             reservations.push(reserve(spec, *address, link.index)?);
         }
-        let asker = Asker::new(link).map_err(|error| fail("open a UDP socket on the interface", error))?;
+        let solicitor =
+            Solicitor::new(link).map_err(|error| fail("open a UDP socket on the interface", error))?;
         Ok(Self {
             interface: link.index,
             mac: link.mac,
             addresses,
             netlink,
-            asker,
+            solicitor,
             known: HashMap::new(),
             groups: Vec::new(),
             _reservations: reservations,
@@ -140,7 +151,7 @@ impl KernelHost {
         self.counters.lookups += 1;
         if let Err(error) = self.update(now, destination, &mut entry) {
             // The old answer stays until the kernel can be asked again.
-            tracing::debug!(%destination, %error, "the kernel does not say where packets go");
+            tracing::debug!(%destination, %error, "the kernel does not answer a request for a route or neighbour");
             self.counters.errors += 1;
             entry.check_at = now.plus_nanos(ERROR_NS);
         }
@@ -150,7 +161,7 @@ impl KernelHost {
     }
 
     fn update(&mut self, now: Instant, destination: IpAddr, entry: &mut Entry) -> io::Result<()> {
-        if entry.begins_anew(now) {
+        if entry.must_restart(now) {
             entry.asked_at = None;
             entry.wait_ns = FIRST_WAIT_NS;
         }
@@ -158,9 +169,9 @@ impl KernelHost {
         if entry.answer != Resolution::Pending || entry.next_hop.is_none() {
             let (answer, next_hop) = match self.netlink.route(destination, self.interface)? {
                 Route::Neighbour(next_hop) => (None, Some(next_hop)),
-                Route::Own => (Some(Resolution::Known(self.mac)), None),
+                Route::Local => (Some(Resolution::Known(self.mac)), None),
                 Route::Multicast => (MacAddr::for_multicast(destination).map(Resolution::Known), None),
-                Route::None => (Some(Resolution::Failed(Unreachable::NoRoute)), None),
+                Route::Unreachable => (Some(Resolution::Failed(Unreachable::NoRoute)), None),
             };
             if next_hop != entry.next_hop {
                 entry.asked_at = None;
@@ -180,7 +191,7 @@ impl KernelHost {
         if let Neighbour::Known { mac, is_stale } = found {
             if matches!(&entry.answer, Resolution::Known(old) if *old != mac) {
                 self.counters.moved += 1;
-                tracing::debug!(%next_hop, %mac, "a neighbour has another Ethernet address");
+                tracing::debug!(%next_hop, %mac, "a neighbour has a new Ethernet address");
             }
             if is_stale {
                 self.ask(now, next_hop, entry);
@@ -214,9 +225,9 @@ impl KernelHost {
     fn ask(&mut self, now: Instant, next_hop: IpAddr, entry: &mut Entry) {
         entry.asked_last = now;
         self.counters.asked += 1;
-        if let Err(error) = self.asker.ask(next_hop) {
+        if let Err(error) = self.solicitor.ask(next_hop) {
             self.counters.errors += 1;
-            tracing::debug!(%next_hop, %error, "the kernel does not ask for an Ethernet address");
+            tracing::debug!(%next_hop, %error, "the kernel cannot be made to resolve a neighbour");
         }
     }
 }
@@ -251,12 +262,7 @@ impl Host for KernelHost {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let it = &self.counters;
-        visit("host_lookups", it.lookups);
-        visit("host_asked", it.asked);
-        visit("host_moved", it.moved);
-        visit("host_unanswered", it.unanswered);
-        visit("host_errors", it.errors);
+        self.counters.visit(visit);
     }
 }
 
@@ -269,18 +275,18 @@ impl std::fmt::Debug for KernelHost {
     }
 }
 
-/// Sends what makes the kernel ask for an Ethernet address.
-struct Asker {
+/// Sends what makes the kernel resolve a neighbour.
+struct Solicitor {
     interface: u32,
     v4: Socket,
-    /// Not there where the kernel has no IPv6.
+    /// `None` where the kernel has no IPv6.
     v6: Option<Socket>,
 }
 
-impl Asker {
+impl Solicitor {
     fn new(link: &Link) -> io::Result<Self> {
         let open = |domain| {
-            let socket = deaf_socket(domain)?;
+            let socket = send_only_socket(domain)?;
             socket.bind_device(Some(link.name.as_bytes()))?;
             Ok::<_, io::Error>(socket)
         };
@@ -296,7 +302,7 @@ impl Asker {
     fn ask(&self, next_hop: IpAddr) -> io::Result<()> {
         let to = with_scope(next_hop, DISCARD_PORT, self.interface).into();
         match (next_hop, &self.v6) {
-            // A gateway is a neighbour, whatever the routes say.
+            // A gateway is a neighbour, even if no route leads to it.
             (IpAddr::V4(_), _) => self.v4.send_to_with_flags(&[], &to, libc::MSG_DONTROUTE)?,
             (IpAddr::V6(_), Some(v6)) => v6.send_to(&[], &to)?,
             (IpAddr::V6(_), None) => return Err(io::ErrorKind::Unsupported.into()),
@@ -310,7 +316,7 @@ impl Asker {
 fn reserve(spec: &str, address: IpAddr, interface: u32) -> Result<Socket, OpenError> {
     let local = with_scope(address, ROCE_UDP_PORT, interface);
     let attempt = || {
-        let socket = deaf_socket(Domain::for_address(local))?;
+        let socket = send_only_socket(Domain::for_address(local))?;
         if local.is_ipv6() {
             socket.set_only_v6(true)?;
         }
@@ -319,7 +325,7 @@ fn reserve(spec: &str, address: IpAddr, interface: u32) -> Result<Socket, OpenEr
     };
     let mut result: io::Result<Socket> = attempt();
     for _ in 0..PORT_TRIES {
-        // Whoever had it may have ended a moment ago.
+        // The process that had it may have ended a moment ago.
         if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
             break;
         }
@@ -338,12 +344,12 @@ fn reserve(spec: &str, address: IpAddr, interface: u32) -> Result<Socket, OpenEr
 fn member(group: IpAddr, interface: u32) -> io::Result<Socket> {
     match group {
         IpAddr::V4(group) => {
-            let socket = deaf_socket(Domain::IPV4)?;
+            let socket = send_only_socket(Domain::IPV4)?;
             socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))?;
             Ok(socket)
         }
         IpAddr::V6(group) => {
-            let socket = deaf_socket(Domain::IPV6)?;
+            let socket = send_only_socket(Domain::IPV6)?;
             socket.join_multicast_v6(&group, interface)?;
             Ok(socket)
         }
@@ -351,7 +357,7 @@ fn member(group: IpAddr, interface: u32) -> io::Result<Socket> {
 }
 
 /// A UDP socket that the kernel queues nothing for.
-fn deaf_socket(domain: Domain) -> io::Result<Socket> {
+fn send_only_socket(domain: Domain) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     // A filter that returns 0 takes 0 bytes of every datagram.
     socket.attach_filter(&[SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0)])?;
@@ -370,9 +376,9 @@ fn with_scope(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
     }
 }
 
-/// How old an answer may be, and how often at most the kernel is made to ask.
+/// How old an answer may be, and the shortest time between two solicitations.
 const REFRESH_NS: u64 = 1_000_000_000;
-/// How long nobody is asked again after nobody answered.
+/// How long a neighbour that did not answer is not asked again.
 const RETRY_NS: u64 = 250_000_000;
 /// How long a neighbour may take to answer. The kernel asks three times, a second apart.
 const GIVE_UP_NS: u64 = 3_000_000_000;
@@ -380,12 +386,12 @@ const GIVE_UP_NS: u64 = 3_000_000_000;
 const FIRST_WAIT_NS: u64 = 100_000;
 /// How long between looks for an answer.
 const LONGEST_WAIT_NS: u64 = 20_000_000;
-/// How long until the kernel is asked again that did not answer a question.
+/// How long until the next request after one that the kernel did not answer.
 const ERROR_NS: u64 = 100_000_000;
 /// How often and how long to wait for a port that is taken.
 const PORT_TRIES: u32 = 10;
 const PORT_PAUSE: Duration = Duration::from_millis(20);
-/// More destinations than this are not remembered.
+/// The most destinations that are remembered.
 const MAX_KNOWN: usize = 65_536;
 /// RFC 863.
 const DISCARD_PORT: u16 = 9;

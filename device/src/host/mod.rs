@@ -1,4 +1,4 @@
-//! The host around a device that carries Ethernet frames: who has which Ethernet address, and what is not
+//! The host around a device that carries Ethernet frames: it resolves Ethernet addresses and handles frames that are not
 //! RoCE.
 //!
 //! Packet sockets and AF_XDP share the addresses of an interface with the kernel, which answers ARP and

@@ -19,17 +19,17 @@ pub trait HostTcp {
     ///
     /// # Errors
     ///
-    /// `AddrInUse` when somebody listens there, `QuotaExceeded` when there are too many sockets.
+    /// `AddrInUse` when the port has a listener, `QuotaExceeded` when there are too many sockets.
     fn listen(&mut self, port: u16) -> io::Result<(TcpId, u16)>;
 
-    /// The next connection to a listener and who made it.
+    /// The next connection to a listener, and the address of its peer.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` when nobody has connected; `NotConnected` when the listener is closed.
+    /// `WouldBlock` when no connection waits; `NotConnected` when the listener is closed.
     fn accept(&mut self, listener: TcpId) -> io::Result<(TcpId, SocketAddr)>;
 
-    /// Starts to connect; [`check_connected`](Self::check_connected) tells how it goes.
+    /// Starts to connect; [`check_connected`](Self::check_connected) tells its state.
     ///
     /// # Errors
     ///

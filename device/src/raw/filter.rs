@@ -1,4 +1,4 @@
-//! What a packet socket takes: RoCE and flow control, decided by the kernel before anything is copied.
+//! The filter of a packet socket: the kernel passes RoCE and flow control, and copies nothing else.
 
 use socket2::SockFilter;
 
@@ -111,7 +111,7 @@ const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
 const SHIFT_LEFT: u32 = libc::BPF_ALU | libc::BPF_LSH | libc::BPF_K;
 const ADD_X: u32 = libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X;
 const MOVE_A_TO_X: u32 = libc::BPF_MISC | libc::BPF_TAX;
-/// Offsets into what is known beside the frame.
+/// Offsets of the ancillary data of a frame.
 const PACKET_TYPE: i32 = libc::SKF_AD_PKTTYPE;
 const VLAN_TAG_PRESENT: i32 = libc::SKF_AD_VLAN_TAG_PRESENT;
 /// The types below are: to this host, to all, to a group.

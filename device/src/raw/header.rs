@@ -1,5 +1,5 @@
 //! What stands in front of a frame between this process and a packet socket (`struct virtio_net_hdr`): how the
-//! kernel shall split it, or how several were joined.
+//! kernel is to split it, or how several were joined.
 
 use crate::framed::port::Split;
 

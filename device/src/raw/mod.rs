@@ -1,4 +1,4 @@
-//! RoCE over a packet socket (`AF_PACKET`), beside the kernel on one of its interfaces.
+//! RoCE over a packet socket (`AF_PACKET`), on an interface that the kernel uses too.
 //!
 //! Every byte of a frame is ours, so all that RoCE knows can be sent and seen: the Identification and the flow label,
 //! UDP without checksum, 802.1Q tags, RoCE v1. The kernel splits superframes on the way out and hands over
@@ -8,7 +8,7 @@
 //! It takes `CAP_NET_RAW`, which every user has inside `unshare -Urn`.
 //!
 //! The kernel sees the same frames and would answer each with "port unreachable"; `KernelHost` holds the port so
-//! that it does not. What is not RoCE goes to the kernel alone.
+//! that it does not. Other frames go to the kernel alone.
 
 mod filter;
 mod header;
@@ -128,21 +128,8 @@ impl FramePort for RawPort {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let transmit = &self.transmitter.counters;
-        visit("raw_tx_frames", transmit.frames);
-        visit("raw_tx_bytes", transmit.bytes);
-        visit("raw_tx_superframes", transmit.superframes);
-        visit("raw_tx_calls", transmit.calls);
-        visit("raw_tx_blocked", transmit.blocked);
-        visit("raw_tx_too_long", transmit.too_long);
-        visit("raw_tx_refused", transmit.refused);
-        let receive = &self.receiver.counters;
-        visit("raw_rx_frames", receive.frames);
-        visit("raw_rx_bytes", receive.bytes);
-        visit("raw_rx_superframes", receive.superframes);
-        visit("raw_rx_calls", receive.calls);
-        visit("raw_rx_too_long", receive.too_long);
-        visit("raw_rx_bad_kind", receive.bad_kind);
+        self.transmitter.counters.visit(visit);
+        self.receiver.counters.visit(visit);
         // The kernel forgets the number when it is asked.
         self.overflow.set(self.overflow.get() + socket::take_overflow(&self.socket));
         visit("raw_rx_overflow", self.overflow.get());

@@ -9,23 +9,28 @@ use roce_packet::VlanTag;
 use super::header;
 use super::socket::has_lost_interface;
 use crate::cmsg::{ControlBuffer, read_control, space};
+use crate::counters::counters;
 use crate::framed::port::Incoming;
 use crate::mmsg;
 
-/// What was received, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
-    pub(super) frames: u64,
-    pub(super) bytes: u64,
-    pub(super) superframes: u64,
-    pub(super) calls: u64,
-    /// Longer than the buffers.
-    pub(super) too_long: u64,
-    /// Joined in a way that has nothing to do with datagrams.
-    pub(super) bad_kind: u64,
+counters! {
+    pub(super) struct Counters {
+        /// Frames received.
+        frames => "raw_rx_frames",
+        /// Their bytes.
+        bytes => "raw_rx_bytes",
+        /// Frames that the kernel had joined from several.
+        superframes => "raw_rx_superframes",
+        /// System calls that received.
+        calls => "raw_rx_calls",
+        /// Frames dropped because they are longer than the buffers.
+        too_long => "raw_rx_too_long",
+        /// Frames dropped because the kernel joined them as something other than UDP.
+        bad_kind => "raw_rx_bad_kind",
+    }
 }
 
-/// Takes a frame with the header in front of it and the tag that was in it; says whether it wanted it.
+/// Takes a frame with the header in front of it and the tag that was in it; returns whether it took the frame.
 pub(super) type Take<'a> = dyn FnMut(&[u8; header::LEN], &[u8], Option<VlanTag>, &mut Counters) -> bool + 'a;
 
 /// Buffers for one system call, and the headers that describe them to the kernel.
@@ -131,7 +136,7 @@ impl Receiver {
             libc::ENETDOWN => self.is_down = true,
             _ => {}
         }
-        // It may come up again, unless it was deleted. That it went down is said once, and before it is deleted.
+        // It may come up again, unless it was deleted. The kernel reports once that it went down, and before it is deleted.
         if self.is_down && has_lost_interface(socket) {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "its interface has been deleted"));
         }

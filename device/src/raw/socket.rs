@@ -25,7 +25,8 @@ pub(super) fn open(spec: &str, link: &Link) -> Result<Socket, OpenError> {
     Ok(socket)
 }
 
-/// Opens a socket that takes every frame that its interface sees, to whomever it goes.
+/// Opens a socket that takes every frame of its interface, whatever its destination.
+#[cfg(feature = "whole")]
 pub(super) fn open_whole(spec: &str, link: &Link) -> Result<Socket, OpenError> {
     let socket = open_with(spec, link, None)?;
     listen_to(&socket, link.index, libc::PACKET_MR_PROMISC, MacAddr::ZERO).map_err(|source| {
@@ -67,7 +68,7 @@ pub(super) fn probe() -> io::Result<Socket> {
     Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)
 }
 
-/// Whether the kernel splits UDP datagrams for packet sockets: from 6.2 on. Nothing tells but sending one.
+/// Whether the kernel splits UDP datagrams for packet sockets: from 6.2 on. Only an attempt to send one shows it.
 pub(super) fn can_split() -> bool {
     // SAFETY: all zeros are valid: empty strings.
     let mut names: libc::utsname = unsafe { mem::zeroed() };

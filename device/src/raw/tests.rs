@@ -275,7 +275,7 @@ fn a_deleted_interface_is_an_error_for_those_who_only_receive() {
     let error = loop {
         match FramePort::receive(&mut rig.near, &mut |_| panic!("a frame")) {
             Err(error) => break error,
-            Ok(_) => assert!(Clock::now() < end, "nobody says that the interface is gone"),
+            Ok(_) => assert!(Clock::now() < end, "no call reports that the interface is deleted"),
         }
         std::thread::sleep(Duration::from_millis(1));
     };
@@ -341,7 +341,7 @@ fn what_could_not_be_reached_once_can_be_reached_later() {
     while crate::testing::counter(&device, "frame_tx_frames") == 0 {
         now = now.plus_nanos(1_000_000);
         device.flush(now).unwrap();
-        assert!(Clock::now() < end, "nobody asks for 198.18.0.3 again");
+        assert!(Clock::now() < end, "no request for 198.18.0.3 comes again");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -10,22 +10,27 @@ use std::ptr;
 use roce_transport::Instant;
 
 use super::header;
+use crate::counters::counters;
 use crate::framed::port::{FRAME_ROOM, Outgoing, SUPERFRAME_ROOM};
 use crate::mmsg;
 
-/// What was sent, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
-    pub(super) frames: u64,
-    pub(super) bytes: u64,
-    pub(super) superframes: u64,
-    pub(super) calls: u64,
-    /// Kept because the kernel had no room.
-    pub(super) blocked: u64,
-    /// Dropped because longer than the interface takes.
-    pub(super) too_long: u64,
-    /// Dropped because the kernel refused them.
-    pub(super) refused: u64,
+counters! {
+    pub(super) struct Counters {
+        /// Frames sent; one with segmentation offload counts once.
+        frames => "raw_tx_frames",
+        /// Their bytes.
+        bytes => "raw_tx_bytes",
+        /// Frames that the kernel or the card had to split.
+        superframes => "raw_tx_superframes",
+        /// System calls that sent.
+        calls => "raw_tx_calls",
+        /// Attempts to send that found the send buffer of the socket full; the frames stay and are tried again.
+        blocked => "raw_tx_blocked",
+        /// Frames dropped because they are longer than the interface takes.
+        too_long => "raw_tx_too_long",
+        /// Frames dropped because the kernel refused them.
+        refused => "raw_tx_refused",
+    }
 }
 
 /// The frames that wait to be sent.
@@ -97,7 +102,7 @@ impl Transmitter {
         self.commit_with(&frame.bytes, &header, frame.split.is_some());
     }
 
-    /// The same with a header that somebody else wrote.
+    /// The same with a header that the caller wrote.
     pub(super) fn commit_with(&mut self, bytes: &Range<usize>, header: &[u8; header::LEN], is_split: bool) {
         if !mem::take(&mut self.lent) || bytes.is_empty() || bytes.end > self.room {
             self.counters.refused += 1;
@@ -207,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// Before a flush the device asks for a slot for what its host may have to say, and often has nothing to say.
+    /// Before a flush the device asks for a slot for a frame of its host, which often has none.
     #[test]
     fn a_slot_that_was_lent_over_a_flush_does_not_make_the_area_full() {
         let (socket, peer) = UnixDatagram::pair().unwrap();

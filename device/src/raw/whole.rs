@@ -1,4 +1,4 @@
-//! A packet socket as a port that carries every frame of its interface, to whomever it goes.
+//! A packet socket as a port that carries every frame of its interface, whatever its destination.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,7 +36,7 @@ impl WholePort for RawPort {
 
     fn send(&mut self, offload: Offload, frame: &[u8]) -> bool {
         let Some(slot) = self.transmitter.slot() else { return false };
-        // What is longer than any frame is refused by `commit` and counted.
+        // `commit` refuses and counts frames that are too long.
         let len = frame.len().min(slot.len());
         slot[..len].copy_from_slice(&frame[..len]);
         self.transmitter.commit_with(&(0..frame.len()), &offload.0, offload.is_joined());

@@ -1,4 +1,4 @@
-//! Requests to the TAP driver and to interfaces, each behind a safe face.
+//! Requests to the TAP driver and to interfaces, each in a safe function.
 
 use std::ffi::c_ulong;
 use std::fs::File;
@@ -52,11 +52,6 @@ pub(super) fn set_offload(tun: &File) -> io::Result<bool> {
         return Ok(true);
     }
     set(0).map(|()| false)
-}
-
-/// Whether an interface is up.
-pub(super) fn is_up(socket: &UdpSocket, name: &str) -> io::Result<bool> {
-    flags(socket, name).map(|flags| flags & libc::IFF_UP as libc::c_short != 0)
 }
 
 /// Brings an interface up.

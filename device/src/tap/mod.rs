@@ -1,4 +1,4 @@
-//! TAP devices: a virtual Ethernet interface of the kernel, and we are the host behind it. For virtual machines,
+//! TAP devices: a virtual Ethernet interface of the kernel with a host of ours behind it. For virtual machines,
 //! bridges and private network namespaces, without hardware.
 
 mod ioctl;
@@ -19,8 +19,10 @@ use roce_transport::Instant;
 use rustix::io::Errno;
 
 use super::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord, SUPERFRAME_ROOM};
-use super::interfaces::link_mtu;
+use super::interfaces::Interface;
+use super::netlink::Netlink;
 use super::{Availability, OpenError};
+use crate::counters::counters;
 use crate::host::own::{HostConfig, OwnHost};
 use ioctl::VNET_HEADER;
 
@@ -39,7 +41,7 @@ pub(crate) struct TapPort {
     record: PortRecord,
     tun: File,
     slot: Vec<u8>,
-    /// What was committed and not taken; it lies in the slot.
+    /// The frame that was committed and not taken; it lies in the slot.
     waiting: Option<Outgoing>,
     /// A lasting error that a commit met.
     failure: Option<io::Error>,
@@ -47,15 +49,17 @@ pub(crate) struct TapPort {
     counters: Counters,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    /// Frames that the kernel did not take at once.
-    tx_waited: u64,
-    /// Frames lost because the interface is down or the kernel has no memory.
-    tx_dropped: u64,
-    /// Frames that the kernel found wrong.
-    tx_refused: u64,
-    rx_malformed: u64,
+counters! {
+    struct Counters {
+        /// Frames that the kernel did not take at once.
+        tx_waited => "tap_tx_waited",
+        /// Frames dropped because the interface is down or the kernel has no memory.
+        tx_dropped => "tap_tx_dropped",
+        /// Frames dropped because the kernel found them invalid.
+        tx_refused => "tap_tx_refused",
+        /// Frames dropped because their offload header is missing or unknown.
+        rx_malformed => "tap_rx_malformed",
+    }
 }
 
 /// Opens the TAP interface that `spec` names, or makes it; with it comes the host behind it.
@@ -76,7 +80,7 @@ pub(crate) fn open(spec: &TapSpec) -> Result<(TapPort, OwnHost), OpenError> {
     Ok((port, host))
 }
 
-/// Opens a TAP interface, or makes it, with nobody behind it.
+/// Opens a TAP interface, or makes it, without a host behind it.
 #[cfg(feature = "whole")]
 pub(crate) fn open_whole(spec: &TapSpec) -> Result<TapPort, OpenError> {
     open_port(spec)
@@ -86,25 +90,29 @@ fn open_port(spec: &TapSpec) -> Result<TapPort, OpenError> {
     let fail = |step| move |error| OpenError::System { spec: spec.to_string(), step, error };
     let tun = open_driver(spec)?;
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(fail("open a socket"))?;
-    let was_there = ioctl::is_up(&socket, &spec.name).ok();
-    ioctl::attach(&tun, &spec.name).map_err(|error| attach_error(spec, was_there.is_some(), error))?;
+    let find = || find_interface(&spec.name).map_err(fail("look the TAP interface up"));
+    let existing = find()?;
+    ioctl::attach(&tun, &spec.name).map_err(|error| attach_error(spec, existing.is_some(), error))?;
     ioctl::set_header_len(&tun).map_err(fail("set up the TAP interface"))?;
     let splits = ioctl::set_offload(&tun).map_err(fail("set the offloads of the TAP interface"))?;
-    match was_there {
+    let mtu = match existing {
         None => {
             if let Some(mtu) = spec.mtu {
                 ioctl::set_mtu(&socket, &spec.name, mtu).map_err(fail("set the MTU"))?;
             }
             ioctl::set_up(&socket, &spec.name).map_err(fail("bring the TAP interface up"))?;
+            find()?.ok_or_else(|| fail("look the TAP interface up")(io::ErrorKind::NotFound.into()))?.mtu
         }
-        Some(is_up) => check_existing(spec, &socket, is_up)?,
-    }
-    let link_mtu = link_mtu(&socket, &spec.name).map_err(fail("ask for the MTU"))?;
+        Some(existing) => {
+            check_existing(spec, &existing)?;
+            existing.mtu
+        }
+    };
     let record = PortRecord {
         kind: "tap",
         interface: spec.name.clone(),
         mac: spec.mac(),
-        link_mtu,
+        link_mtu: mtu,
         max_segments: if splits { MAX_SEGMENTS } else { 1 },
         bits_per_second: None,
     };
@@ -117,10 +125,10 @@ pub(crate) fn availability() -> Availability {
     match opened.and_then(|tun| ioctl::check_right(&tun)) {
         Ok(()) => Availability::Usable(Vec::new()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Availability::Lacks(format!("{DRIVER}; `modprobe tun` makes it"))
+            Availability::Lacks(format!("{DRIVER}; `modprobe tun` creates it"))
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Availability::Lacks(
-            "the right to make interfaces (CAP_NET_ADMIN), which root has and anybody inside `unshare -Urn`"
+            "the right to make interfaces (CAP_NET_ADMIN), which root has, and any user inside `unshare -Urn`"
                 .to_owned(),
         ),
         Err(error) => Availability::Lacks(format!("{DRIVER}: {error}")),
@@ -133,13 +141,13 @@ fn open_driver(spec: &TapSpec) -> Result<File, OpenError> {
         io::ErrorKind::NotFound => OpenError::Unsuitable {
             spec: spec.to_string(),
             problem: format!(
-                "there is no {DRIVER}; `modprobe tun` makes it, and a container must be given it"
+                "there is no {DRIVER}; `modprobe tun` creates it, and a container must be given access to it"
             ),
         },
         io::ErrorKind::PermissionDenied => OpenError::Privilege {
             spec: spec.to_string(),
             step: "open /dev/net/tun",
-            privilege: "the right to read and write it, which root has, and everybody after `chmod 666 /dev/net/tun` \
+            privilege: "the right to read and write it, which root has, and every user after `chmod 666 /dev/net/tun` \
                         by root",
             error: source,
         },
@@ -153,7 +161,7 @@ fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError
         Some(libc::EPERM) => OpenError::Privilege {
             spec: text,
             step: "open the TAP interface",
-            privilege: "CAP_NET_ADMIN, which root has, and anybody inside `unshare -Urn`; or root makes the \
+            privilege: "CAP_NET_ADMIN, which root has, and any user inside `unshare -Urn`; or root makes the \
                         interface for a user with `ip tuntap add dev NAME mode tap user USER`",
             error: source,
         },
@@ -164,7 +172,7 @@ fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError
         Some(libc::EINVAL) if was_there => OpenError::Unsuitable {
             spec: text,
             problem: format!(
-                "{name} is there and is no TAP interface with one queue (`ip -d link show dev {name}` tells \
+                "{name} exists and is not a TAP interface with one queue (`ip -d link show dev {name}` shows \
                  what it is); choose another name"
             ),
         },
@@ -172,18 +180,20 @@ fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError
     }
 }
 
-/// An interface that somebody else made is left as it is.
-fn check_existing(spec: &TapSpec, socket: &UdpSocket, is_up: bool) -> Result<(), OpenError> {
-    let name = &spec.name;
-    if let (Some(wanted), Ok(mtu)) = (spec.mtu, link_mtu(socket, name))
-        && usize::from(wanted) != mtu
-    {
+fn find_interface(name: &str) -> io::Result<Option<Interface>> {
+    Ok(Netlink::open()?.interfaces()?.into_iter().find(|interface| interface.name == name))
+}
+
+/// An interface that existed before is left as it is.
+fn check_existing(spec: &TapSpec, existing: &Interface) -> Result<(), OpenError> {
+    let (name, mtu) = (&spec.name, existing.mtu);
+    if let Some(wanted) = spec.mtu.filter(|wanted| usize::from(*wanted) != mtu) {
         let problem = format!(
-            "{name} is there and has MTU {mtu}; leave mtu= out, or run `ip link set dev {name} mtu {wanted}`"
+            "{name} exists and has MTU {mtu}; leave mtu= out, or run `ip link set dev {name} mtu {wanted}`"
         );
         return Err(OpenError::Unsuitable { spec: spec.to_string(), problem });
     }
-    if !is_up {
+    if !existing.is_up {
         tracing::warn!(interface = %name, "the interface is down; `ip link set dev {name} up` starts it");
     }
     Ok(())
@@ -219,7 +229,7 @@ impl TapPort {
         }
     }
 
-    /// Counts why a frame was not taken, and says whether it may wait.
+    /// Counts why a frame was not taken, and returns whether it may wait.
     fn note(&mut self, error: Errno) -> bool {
         match error {
             Errno::AGAIN => self.counters.tx_waited += 1,
@@ -298,9 +308,6 @@ impl FramePort for TapPort {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        visit("tap_tx_waited", self.counters.tx_waited);
-        visit("tap_tx_dropped", self.counters.tx_dropped);
-        visit("tap_tx_refused", self.counters.tx_refused);
-        visit("tap_rx_malformed", self.counters.rx_malformed);
+        self.counters.visit(visit);
     }
 }

@@ -11,7 +11,7 @@ use crate::framed::FrameSettings;
 use crate::host::own::{broadcast, same_prefix};
 use crate::spec::{SpecOption, SpecText};
 
-/// Which virtual Ethernet interface to open and who we are on it, read from text such as
+/// Which virtual Ethernet interface to open and the addresses of the host behind it, read from text such as
 /// `tap:roce0,ip=198.18.0.2/24`.
 ///
 /// ```text
@@ -19,7 +19,7 @@ use crate::spec::{SpecOption, SpecText};
 /// option = "ip=" ADDRESS "/" LENGTH    our address and its network; this or ip6 must be there
 ///        | "ip6=" ADDRESS "/" LENGTH   the same for IPv6
 ///        | "mac=" MAC                  our Ethernet address; derived from the address if not given
-///        | "gw=" ADDRESS               to whom packets for other networks go
+///        | "gw=" ADDRESS               the gateway to other networks
 ///        | "gw6=" ADDRESS              the same for IPv6
 ///        | "mtu=" BYTES                the largest IP packet; 1500 if not given and the interface is made
 ///        | "vlan=" VID                 the 802.1Q VLAN, 1 to 4094
@@ -98,7 +98,7 @@ impl TapSpec {
         Ok(())
     }
 
-    /// What is wrong with the whole: the part and what could have been there.
+    /// The first problem of the whole: the part and what would be valid there.
     fn problem(&self) -> Option<(String, &'static str)> {
         if self.ipv4.is_none() && self.ipv6.is_none() {
             return Some((self.name.clone(), ADDRESS));
@@ -226,7 +226,7 @@ const LONGEST_NAME: usize = 15;
 /// RFC 791 and RFC 8200 section 5.
 const SMALLEST_MTU: u16 = 576;
 const SMALLEST_MTU_V6: u16 = 1280;
-/// What the kernel allows a TAP: 65535 with the Ethernet header.
+/// The largest MTU that the kernel allows a TAP: 65535 with the Ethernet header.
 const LARGEST_MTU: u16 = 65_521;
 const NAME: &str = "the name of an interface, of up to 15 letters, digits, dots, - and _, such as tap:roce0";
 const ADDRESS: &str = "an address behind the name, such as tap:roce0,ip=198.18.0.2/24 or ip6=2001:db8::2/64";

@@ -130,7 +130,7 @@ fn whether_taps_can_be_made_is_known_without_making_one() {
     let Availability::Lacks(reason) = &lacking.0 else { panic!("{lacking:?}") };
     assert!(reason.contains("CAP_NET_ADMIN"), "{reason}");
     assert!(
-        lacking.1.contains("it takes CAP_NET_ADMIN") && lacking.1.contains("unshare -Urn"),
+        lacking.1.contains("this needs CAP_NET_ADMIN") && lacking.1.contains("unshare -Urn"),
         "{}",
         lacking.1
     );

@@ -1,4 +1,4 @@
-//! The header before each frame that tells of offloads (`struct virtio_net_hdr`, Virtio 1.2 section 5.1.6), and
+//! The header before each frame that describes offloads (`struct virtio_net_hdr`, Virtio 1.2 section 5.1.6), and
 //! the checksums that the kernel leaves to us.
 
 use roce_packet::ROCE_UDP_PORT;
@@ -38,11 +38,11 @@ pub(super) enum Received {
     One,
     /// Several UDP datagrams, each but the last with so many bytes.
     Several { segment_len: u16 },
-    /// Something that nobody asked for.
+    /// An offload that was not switched on.
     Unknown,
 }
 
-/// Reads the header of a frame and finishes the checksum of the frame if somebody may look at it.
+/// Reads the header of a frame and finishes the checksum of the frame if it is not for RoCE alone.
 pub(super) fn receive(header: [u8; VNET_HEADER], frame: &mut [u8]) -> Received {
     let [flags, kind, _, _, s0, s1, c0, c1, o0, o1] = header;
     let segment_len = u16::from_ne_bytes([s0, s1]);

@@ -5,7 +5,7 @@
 //! Identification 0. The kernel splits superpackets on the way out and joins datagrams on the way in where
 //! it can (GSO and GRO), which is what makes this fast.
 //!
-//! What a socket cannot do: show the Identification of what it receives (the engine finds it out from the
+//! A socket cannot do the following: show the Identification of what it receives (the engine finds it out from the
 //! ICRC), choose the IPv6 flow label, leave out the UDP checksum, and carry RoCE v1.
 //!
 //! Path MTU discovery of the kernel applies: what is larger than a link on the way takes is dropped and
@@ -71,7 +71,7 @@ impl UdpDevice {
     ///
     /// # Errors
     ///
-    /// The address is not one of this machine, or the port is taken; every error says what to do.
+    /// The address is not one of this machine, or the port is taken; every error names the next step.
     pub fn open(spec: &UdpSpec) -> Result<Self, OpenError> {
         let opened = socket::open(spec)?;
         let report = opened.report;
@@ -112,13 +112,13 @@ impl UdpDevice {
         })
     }
 
-    /// What the kernel granted when the socket was opened.
+    /// The properties that the kernel granted when the socket was opened.
     #[must_use]
     pub const fn report(&self) -> &SocketReport {
         &self.report
     }
 
-    /// The UDP port that it receives on and, unless told otherwise, sends from.
+    /// The UDP port that it receives on and, unless a path asks for another, sends from.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.report.port
@@ -129,7 +129,7 @@ impl UdpDevice {
         self.sockets.peer_port = port;
     }
 
-    /// Closes what nobody needs, unless datagrams wait, which know their sockets by their places.
+    /// Closes sockets that are not used any more, unless datagrams wait, which refer to sockets by their places.
     fn close_released(&mut self) {
         if self.transmitter.is_idle() {
             self.sockets.others.retain(|other| !other.is_released);
@@ -238,26 +238,11 @@ impl Device for UdpDevice {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let transmit = &self.transmitter.counters;
-        visit("udp_tx_datagrams", transmit.datagrams);
-        visit("udp_tx_bytes", transmit.bytes);
-        visit("udp_tx_messages", transmit.messages);
-        visit("udp_tx_calls", transmit.calls);
-        visit("udp_tx_blocked", transmit.blocked);
-        visit("udp_tx_too_long", transmit.too_long);
-        visit("udp_tx_refused", transmit.refused);
-        visit("udp_tx_bad_path", transmit.bad_path);
-        visit("udp_tx_resealed", transmit.resealed);
-        let receive = &self.receiver.counters;
-        visit("udp_rx_datagrams", receive.datagrams);
-        visit("udp_rx_bytes", receive.bytes);
-        visit("udp_rx_messages", receive.messages);
-        visit("udp_rx_calls", receive.calls);
-        visit("udp_rx_too_long", receive.too_long);
-        visit("udp_rx_bad_source", receive.bad_source);
+        self.transmitter.counters.visit(visit);
+        self.receiver.counters.visit(visit);
         let overflow = self.groups.iter().map(|group| u64::from(group.overflow)).sum::<u64>();
         visit("udp_rx_overflow", u64::from(self.overflow) + self.old_overflow + overflow);
-        visit("udp_reported_errors", transmit.reported + receive.reported);
+        visit("udp_reported_errors", self.transmitter.reported_errors + self.receiver.reported_errors);
     }
 }
 

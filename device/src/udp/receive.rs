@@ -9,21 +9,24 @@ use roce_packet::{Encapsulation, Path};
 use roce_transport::{Identification, Received};
 
 use crate::cmsg::{ControlBuffer, number, read_control, space};
+use crate::counters::counters;
 use crate::mmsg;
 
-/// What was received, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
-    pub(super) datagrams: u64,
-    pub(super) bytes: u64,
-    pub(super) messages: u64,
-    pub(super) calls: u64,
-    /// Longer than the buffers.
-    pub(super) too_long: u64,
-    /// From an address of a kind that makes no sense here.
-    pub(super) bad_source: u64,
-    /// Errors that other hosts reported about what was sent.
-    pub(super) reported: u64,
+counters! {
+    pub(super) struct Counters {
+        /// Datagrams received.
+        datagrams => "udp_rx_datagrams",
+        /// Their bytes, BTH to ICRC.
+        bytes => "udp_rx_bytes",
+        /// Messages taken from the kernel; one with receive offload carries several datagrams.
+        messages => "udp_rx_messages",
+        /// System calls that received.
+        calls => "udp_rx_calls",
+        /// Messages dropped because they are longer than the buffers.
+        too_long => "udp_rx_too_long",
+        /// Messages dropped because their source is an address of the wrong kind.
+        bad_source => "udp_rx_bad_source",
+    }
 }
 
 /// Buffers for one system call, and the headers that describe them to the kernel.
@@ -42,6 +45,8 @@ pub(super) struct Receiver {
     /// that one that comes alone is asked for alone.
     ask: usize,
     pub(super) counters: Counters,
+    /// Errors that other hosts reported about what was sent.
+    pub(super) reported_errors: u64,
 }
 
 // SAFETY: the pointers in `headers` and `_slices` lead to memory that the same structure owns, on the heap,
@@ -53,9 +58,9 @@ unsafe impl Send for Receiver {}
 #[repr(C, align(8))]
 struct Name([u8; size_of::<libc::sockaddr_in6>()]);
 
-/// Everything that one message has beside its bytes.
+/// The contents of the control messages of one message.
 #[derive(Clone, Copy, Default)]
-struct Beside {
+struct ControlData {
     traffic_class: u8,
     hop_limit: u8,
     /// Length of each datagram but the last; 0 if the message is one datagram.
@@ -89,8 +94,18 @@ impl Receiver {
                 header
             })
             .collect();
-        let counters = Counters::default();
-        Self { data, stride, names, controls, _slices: slices, headers, used: count, ask: 1, counters }
+        Self {
+            data,
+            stride,
+            names,
+            controls,
+            _slices: slices,
+            headers,
+            used: count,
+            ask: 1,
+            counters: Counters::default(),
+            reported_errors: 0,
+        }
     }
 
     /// Receives one burst on `socket`, which is bound to `destination` and was opened with the options of
@@ -114,7 +129,7 @@ impl Receiver {
                 _ => {
                     // Somebody could not be reached. That is not an error of this socket, and asking for
                     // it has cleared it.
-                    self.counters.reported += 1;
+                    self.reported_errors += 1;
                     return Ok(0);
                 }
             },
@@ -136,8 +151,8 @@ impl Receiver {
             // The type of the length differs between C libraries.
             #[allow(clippy::unnecessary_cast)]
             let control_len = header.msg_hdr.msg_controllen as usize;
-            let beside = read_beside(control.bytes().get(..control_len).unwrap_or_default());
-            if let Some(dropped) = beside.overflow {
+            let data = read_control_data(control.bytes().get(..control_len).unwrap_or_default());
+            if let Some(dropped) = data.overflow {
                 *overflow = dropped;
             }
             let path = Path {
@@ -145,13 +160,13 @@ impl Receiver {
                 source,
                 destination,
                 source_port,
-                traffic_class: beside.traffic_class,
-                hop_limit: beside.hop_limit,
+                traffic_class: data.traffic_class,
+                hop_limit: data.hop_limit,
                 flow_label: 0,
                 vlan: None,
             };
             counters.bytes += bytes.len() as u64;
-            count += deliver(path, bytes, beside.segment_len, sink);
+            count += deliver(path, bytes, data.segment_len, sink);
         }
         self.counters.datagrams += count as u64;
         Ok(count)
@@ -180,7 +195,7 @@ impl Receiver {
 /// Takes a message apart into its datagrams.
 fn deliver(path: Path, bytes: &[u8], segment_len: usize, sink: &mut dyn FnMut(&Received<'_>)) -> usize {
     let segment_len = if segment_len == 0 { bytes.len().max(1) } else { segment_len };
-    // A datagram of no bytes is one too: it has to be counted like any other that is too short.
+    // An empty datagram is counted like any other that is too short.
     let empty = bytes.is_empty().then_some(bytes);
     let mut count = 0;
     for (index, head) in empty.into_iter().chain(bytes.chunks(segment_len)).enumerate() {
@@ -208,23 +223,23 @@ fn sender(name: &Name) -> Option<(IpAddr, u16)> {
     Some((address, u16::from_be_bytes(*port)))
 }
 
-fn read_beside(control: &[u8]) -> Beside {
-    let mut beside = Beside::default();
+fn read_control_data(control: &[u8]) -> ControlData {
+    let mut data = ControlData::default();
     read_control(control, |level, kind, value| {
         let Some(number) = number(value) else { return };
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                beside.traffic_class = number as u8;
+                data.traffic_class = number as u8;
             }
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
-                beside.hop_limit = number as u8;
+                data.hop_limit = number as u8;
             }
-            (libc::SOL_UDP, libc::UDP_GRO) => beside.segment_len = number as usize,
-            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => beside.overflow = Some(number),
+            (libc::SOL_UDP, libc::UDP_GRO) => data.segment_len = number as usize,
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => data.overflow = Some(number),
             _ => {}
         }
     });
-    beside
+    data
 }
 
 /// Number and size of buffers for superpackets; 64 KiB is the longest that IP can carry.

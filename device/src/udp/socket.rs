@@ -9,9 +9,9 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
 use super::spec::UdpSpec;
 use crate::OpenError;
-use crate::interfaces::{LocalAddress, interface_of, link_mtu, local_addresses};
+use crate::interfaces::{LocalAddress, interface_of, local_addresses};
 
-/// The socket of a device and what the kernel made of our wishes.
+/// The socket of a device and the properties that the kernel granted.
 pub(super) struct Opened {
     pub(super) socket: Socket,
     pub(super) local: SocketAddr,
@@ -19,7 +19,7 @@ pub(super) struct Opened {
     pub(super) report: SocketReport,
 }
 
-/// What the kernel made of our wishes.
+/// The properties that the kernel granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketReport {
     /// The port it receives on.
@@ -56,11 +56,10 @@ pub(super) fn open(spec: &UdpSpec) -> Result<Opened, OpenError> {
         .map_err(|error| fail("choose an interface for multicast", error))?;
     let local = socket.local_addr().map_err(|error| fail("ask for the port", error))?;
     let local = local.as_socket().unwrap_or(wanted);
-    let link_mtu = interface.as_ref().and_then(|interface| link_mtu(&socket, &interface.interface).ok());
     let report = SocketReport {
         port: local.port(),
         interface: interface.as_ref().map(|interface| interface.interface.clone()),
-        link_mtu: link_mtu.unwrap_or(USUAL_MTU),
+        link_mtu: interface.as_ref().map_or(USUAL_MTU, |interface| interface.link_mtu),
         gso: spec.gso && can_split(&socket),
         gro: spec.gro && set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok(),
         receive_buffer_bytes,
@@ -133,7 +132,7 @@ fn new_socket(local: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What the ICRC and the congestion bits need.
+/// Sets the options that the ICRC and the congestion bits need.
 fn set_options(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     match local {
         SocketAddr::V4(_) => {
@@ -153,7 +152,7 @@ fn set_options(socket: &Socket, local: SocketAddr) -> io::Result<()> {
             set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
         }
     }
-    // Not essential: the kernel then says how much it had to drop.
+    // Not essential: with it the kernel reports how much it dropped.
     let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
     Ok(())
 }
@@ -226,7 +225,7 @@ pub(super) fn destination(address: IpAddr, port: u16, index: u32) -> SockAddr {
     with_scope(address, port, index).into()
 }
 
-/// Hops that a datagram may take if its path does not say.
+/// The hop limit of a datagram whose path has none.
 pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
 /// The MTU of Ethernet.
 const USUAL_MTU: usize = 1500;

@@ -9,7 +9,7 @@ use crate::testing::{
     Arrived, counter, datagram, is_sealed_for, path, put, readable, receive_all, send, send_batch,
 };
 
-/// A device on a port that nobody else has.
+/// A device on a port of its own.
 #[track_caller]
 fn device(spec: &str) -> UdpDevice {
     UdpDevice::open(&format!("{spec},port=0").parse().unwrap()).unwrap()
@@ -191,8 +191,8 @@ fn a_source_port_is_bound_and_used() {
     assert_eq!(ports, expected);
 
     // What arrives there is dropped and not queued.
-    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    stranger.send_to(&[0; 100], (Ipv4Addr::LOCALHOST, free)).unwrap();
+    let other = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    other.send_to(&[0; 100], (Ipv4Addr::LOCALHOST, free)).unwrap();
     let socket = &a.sockets.others[0].socket;
     let error = socket.recv(&mut [std::mem::MaybeUninit::uninit(); 8]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
@@ -478,9 +478,9 @@ fn multicast_on(address: &str, group: &str) {
 #[test]
 fn garbage_is_passed_on_for_the_engine_to_judge() {
     let (a, mut b) = ipv4_pair();
-    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let other = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     for len in [0, 1, 11, 5000] {
-        stranger.send_to(&vec![7; len], ("127.0.0.2", b.port())).unwrap();
+        other.send_to(&vec![7; len], ("127.0.0.2", b.port())).unwrap();
     }
     let lens: Vec<_> = expect(&mut b, 4).iter().map(|arrived| arrived.bytes.len()).collect();
     assert_eq!(lens, [0, 1, 11, 5000]);

@@ -13,6 +13,7 @@ use socket2::{SockAddr, Socket};
 
 use super::socket::{DEFAULT_HOP_LIMIT, destination};
 use crate::cmsg::{ControlBuffer, ControlWriter, space};
+use crate::counters::counters;
 use crate::mmsg;
 
 /// The sockets that datagrams leave through: the main one, and others for their source ports.
@@ -55,25 +56,27 @@ impl Sockets {
     }
 }
 
-/// What was sent, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
-    pub(super) datagrams: u64,
-    pub(super) bytes: u64,
-    pub(super) messages: u64,
-    pub(super) calls: u64,
-    /// Kept because the kernel had no room.
-    pub(super) blocked: u64,
-    /// Dropped because larger than a link on the way takes.
-    pub(super) too_long: u64,
-    /// Dropped because the kernel refused them.
-    pub(super) refused: u64,
-    /// Dropped because a UDP socket cannot send on such a path.
-    pub(super) bad_path: u64,
-    /// Sent with an ICRC adapted to the header that the kernel writes.
-    pub(super) resealed: u64,
-    /// Errors that other hosts reported about earlier datagrams.
-    pub(super) reported: u64,
+counters! {
+    pub(super) struct Counters {
+        /// Datagrams sent.
+        datagrams => "udp_tx_datagrams",
+        /// Their bytes, BTH to ICRC.
+        bytes => "udp_tx_bytes",
+        /// Messages given to the kernel; one with segmentation offload carries several datagrams.
+        messages => "udp_tx_messages",
+        /// System calls that sent.
+        calls => "udp_tx_calls",
+        /// Attempts to send that found the send buffer of the socket full; the datagrams stay and are tried again.
+        blocked => "udp_tx_blocked",
+        /// Datagrams dropped because they are longer than a link on the path takes.
+        too_long => "udp_tx_too_long",
+        /// Datagrams dropped because the kernel refused them.
+        refused => "udp_tx_refused",
+        /// Datagrams dropped because a UDP socket cannot send on their path.
+        bad_path => "udp_tx_bad_path",
+        /// Datagrams whose ICRC was adapted to the IP header that the kernel writes.
+        resealed => "udp_tx_resealed",
+    }
 }
 
 /// The datagrams that wait to be sent.
@@ -90,6 +93,8 @@ pub(super) struct Transmitter {
     pub(super) gso: bool,
     /// When to try again after the kernel had no room.
     pub(super) retry_at: Option<Instant>,
+    /// Errors that other hosts reported about earlier datagrams.
+    pub(super) reported_errors: u64,
     /// The error number of the refusal reported last.
     reported_refusal: i32,
     pub(super) counters: Counters,
@@ -106,7 +111,7 @@ struct Superpacket {
     path: Path,
     /// Its source port is not the one of its path, so the ICRC is adapted.
     other_port: bool,
-    /// Segmentation was refused: its datagrams go one at a time, and their ICRCs are made for that.
+    /// Segmentation was refused: its datagrams leave one at a time, with ICRCs computed for that.
     apart: bool,
     /// If its first datagram can be sent alone, segmentation was what the system refused.
     suspect: bool,
@@ -149,6 +154,7 @@ impl Transmitter {
             lent: false,
             gso,
             retry_at: None,
+            reported_errors: 0,
             reported_refusal: 0,
             counters: Counters::default(),
         }
@@ -347,7 +353,7 @@ impl Transmitter {
         match number {
             // Reported by another host about an earlier datagram; asking for it has cleared it.
             libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EPROTO if first_failure => {
-                self.counters.reported += 1;
+                self.reported_errors += 1;
                 return;
             }
             // No way to split, or each segment is too long for the link. Which one shows when they are
@@ -410,7 +416,7 @@ impl Transmitter {
     }
 }
 
-/// What is said to the kernel about one message.
+/// The control messages of one message.
 fn write_control(writer: &mut ControlWriter<'_>, superpacket: &Superpacket) {
     let path = &superpacket.path;
     let class = i32::from(path.traffic_class).to_ne_bytes();
@@ -447,7 +453,7 @@ fn reseal(datagram: &mut [u8], made_for: &Envelope, will_be: &Envelope) {
 
 /// Room for one datagram: path MTU 4096 with all headers that any opcode has, rounded up.
 pub(super) const SLOT_LEN: usize = 4160;
-/// What the kernel takes in one superpacket at least.
+/// Segments of one superpacket that every kernel takes.
 pub(super) const MAX_SEGMENTS: u16 = 64;
 /// The longest UDP payload on IPv4.
 const MAX_SUPERPACKET_LEN: usize = 65_507;

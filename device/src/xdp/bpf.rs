@@ -29,7 +29,7 @@ pub(super) fn put_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>
     unsafe { bpf(MAP_UPDATE, &attributes) }.map(|_| ())
 }
 
-/// Loads a program. The error has what the verifier said, if it refused.
+/// Loads a program. The error has the text of the verifier, if it refused.
 pub(super) fn load(program: &[Instruction], takes_fragments: bool) -> io::Result<OwnedFd> {
     match try_load(program, takes_fragments, &mut []) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EINVAL)) => {
@@ -86,7 +86,7 @@ pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, native: bool) -> i
 ///
 /// `attributes` must be what the kernel reads for this command, and what it leads to must be valid.
 unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<i32> {
-    // SAFETY: the kernel reads `size` bytes of the attributes; for the rest, the caller vouches.
+    // SAFETY: the kernel reads `size` bytes of the attributes; the caller guarantees the rest.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>() as libc::c_uint)
     };

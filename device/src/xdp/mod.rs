@@ -1,4 +1,4 @@
-//! RoCE over an AF_XDP socket, beside the kernel on one queue of one of its interfaces.
+//! RoCE over an AF_XDP socket, on one queue of an interface that the kernel uses too.
 //!
 //! Frames lie in memory that this process and the kernel share; rings say which are full and which are empty. A
 //! small program in the kernel sends RoCE here and everything else on its usual way. It leaves with the
@@ -6,7 +6,7 @@
 //!
 //! Needs no C library: rings, memory and the program are in `rings`, `umem` and `program`. (With the feature `xsk-rs`
 //! there is `libxdp` as well, for interfaces that other XDP programs are on.) It takes the
-//! privileges of an administrator, and kernel 6.6 or later for frames longer than 3840 bytes, thus for path MTU 4096.
+//! privileges of an administrator, and kernel 6.6 or later for frames longer than 3840 bytes, which path MTU 4096 needs.
 //!
 //! # What to know about interfaces
 //!
@@ -43,6 +43,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::framed::port::{FramePort, Incoming, Outgoing, PortRecord};
 use super::link::{Link, usable_addresses};
 use super::{Availability, OpenError};
+use crate::counters::counters;
 use crate::host::kernel::KernelHost;
 use socket::{Opened, Report, Rings};
 use umem::{CHUNK_LEN, SLOT_CHUNKS, TX_SLOTS, Umem};
@@ -70,7 +71,7 @@ pub(crate) struct XdpPort {
     counters: Counters,
 }
 
-/// An AF_XDP socket does not wake who waits for it when its interface is deleted, so it is asked now and then.
+/// A poll of an AF_XDP socket does not end when its interface is deleted, so the socket is asked now and then.
 #[derive(Debug, Default)]
 struct InterfaceWatch {
     ask_at: Instant,
@@ -93,19 +94,29 @@ impl InterfaceWatch {
     }
 }
 
-/// What was sent and received, and why what was not.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    tx_frames: u64,
-    tx_bytes: u64,
-    tx_calls: u64,
-    tx_blocked: u64,
-    tx_refused: u64,
-    rx_frames: u64,
-    rx_bytes: u64,
-    rx_fragmented: u64,
-    rx_superpackets: u64,
-    rx_wakeups: u64,
+counters! {
+    struct Counters {
+        /// Frames put into the transmit ring.
+        tx_frames => "xdp_tx_frames",
+        /// Their bytes.
+        tx_bytes => "xdp_tx_bytes",
+        /// System calls that made the kernel send.
+        tx_calls => "xdp_tx_calls",
+        /// Attempts to send for which the kernel had no room; the frames stay and are tried again.
+        tx_blocked => "xdp_tx_blocked",
+        /// Frames dropped because they do not fit a slot, have none, or are to be split.
+        tx_refused => "xdp_tx_refused",
+        /// Frames taken from the receive ring.
+        rx_frames => "xdp_rx_frames",
+        /// Bytes of the frames that were delivered.
+        rx_bytes => "xdp_rx_bytes",
+        /// Frames that came in more than one chunk.
+        rx_fragmented => "xdp_rx_fragmented",
+        /// Frames dropped because they are longer than the link carries: the sending end of a virtual cable did not split them.
+        rx_superpackets => "xdp_rx_superpackets",
+        /// System calls that made the driver take free chunks.
+        rx_wakeups => "xdp_rx_wakeups",
+    }
 }
 
 /// Opens the backend that `spec` names, on a queue of an interface that shares its addresses with the kernel.
@@ -170,7 +181,7 @@ fn open_socket(spec: &XdpSpec, text: &str) -> Result<OwnedFd, OpenError> {
     })
 }
 
-/// What a port is, of either backend.
+/// The record of a port, of either backend.
 fn record(link: &Link) -> PortRecord {
     PortRecord {
         kind: "xdp",
@@ -312,19 +323,10 @@ impl Counters {
     }
 
     /// These, and what the kernel counts for the socket.
-    fn visit(&self, report: &Report, socket: BorrowedFd<'_>, visit: &mut dyn FnMut(&'static str, u64)) {
+    fn visit_all(&self, report: &Report, socket: BorrowedFd<'_>, visit: &mut dyn FnMut(&'static str, u64)) {
         visit("xdp_native", report.is_native.into());
         visit("xdp_zero_copy", report.is_zero_copy.into());
-        visit("xdp_tx_frames", self.tx_frames);
-        visit("xdp_tx_bytes", self.tx_bytes);
-        visit("xdp_tx_calls", self.tx_calls);
-        visit("xdp_tx_blocked", self.tx_blocked);
-        visit("xdp_tx_refused", self.tx_refused);
-        visit("xdp_rx_frames", self.rx_frames);
-        visit("xdp_rx_bytes", self.rx_bytes);
-        visit("xdp_rx_fragmented", self.rx_fragmented);
-        visit("xdp_rx_superpackets", self.rx_superpackets);
-        visit("xdp_rx_wakeups", self.rx_wakeups);
+        self.visit(visit);
         let Ok(kernel) = sockopt::xdp_statistics(socket) else { return };
         visit("xdp_rx_dropped", kernel.rx_dropped);
         visit("xdp_rx_invalid", kernel.rx_invalid_descs);
@@ -341,7 +343,7 @@ impl FramePort for XdpPort {
 
     fn slot(&mut self) -> Option<&mut [u8]> {
         if self.lent.is_none() {
-            // The kernel may be done with a slot before it says that it has read the ring: half a frame is none.
+            // The kernel may be done with a slot before it says that it has read the ring. A frame needs all its descriptors at once.
             if self.rings.tx.room(SLOT_CHUNKS) < SLOT_CHUNKS {
                 return None;
             }
@@ -419,7 +421,7 @@ impl FramePort for XdpPort {
             self.rings.fill.submit();
             self.counters.rx_frames += delivered as u64;
         }
-        // A driver that ran out of chunks stops until it is told that there are some again.
+        // A driver that ran out of chunks stops until a system call tells it that there are some again.
         if self.report.is_native && self.rings.fill.needs_wakeup() {
             self.counters.rx_wakeups += 1;
             let _ = rustix::net::recv(&self.socket, &mut [0_u8; 0], RecvFlags::DONTWAIT);
@@ -436,7 +438,7 @@ impl FramePort for XdpPort {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.counters.visit(&self.report, self.socket.as_fd(), visit);
+        self.counters.visit_all(&self.report, self.socket.as_fd(), visit);
     }
 }
 

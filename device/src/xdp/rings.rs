@@ -23,7 +23,7 @@ pub(super) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Zeros that belong to nobody else.
+    /// Zeros of its own.
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
         // SAFETY: the kernel chooses a free place.
@@ -143,7 +143,7 @@ impl<T: Entry> Ring<T> {
 /// A ring that we write.
 pub(super) struct Producer<T> {
     ring: Ring<T>,
-    /// Up to where entries are written; the kernel sees them when it is told.
+    /// Up to where entries are written; the kernel sees them after the next publication.
     written: u32,
     /// Up to where the kernel had read when we last looked.
     consumed: u32,
@@ -193,7 +193,7 @@ impl<T: Entry> Producer<T> {
         self.written.wrapping_sub(self.consumed)
     }
 
-    /// Whether the kernel only goes on after a system call.
+    /// Whether the kernel needs a system call to continue.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }

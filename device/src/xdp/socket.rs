@@ -42,7 +42,7 @@ pub(super) struct Rings {
     pub(super) tx: Producer<XdpDesc>,
 }
 
-/// What the kernel made of our wishes.
+/// The properties that the kernel granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Report {
     /// The program runs in the driver.
@@ -314,12 +314,12 @@ pub(super) fn is_unknown(error: &io::Error) -> bool {
 pub(super) const FILL_RING_LEN: u32 = 2 * RX_CHUNKS;
 pub(super) const TX_RING_LEN: u32 = 2 * TX_CHUNKS;
 const _: () = assert!(TX_CHUNKS.is_power_of_two() && RX_CHUNKS.is_power_of_two());
-/// How long somebody who has just ended may keep what we want.
+/// How long the queue of a process that has just ended may stay taken.
 const PATIENCE: Duration = Duration::from_millis(1500);
 const SEND_BUFFER_BYTES: usize = 16 << 20;
 /// Frames for one system call; 32 if the kernel does not know the option.
 const TX_BUDGET: u32 = 256;
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
-/// What a received frame may have of the first chunk; the rest is headroom.
+/// Bytes of a received frame in the first chunk; the rest is headroom.
 const ONE_CHUNK: usize = umem::CHUNK_LEN - 256;
 const ETHERNET_AND_TAG: usize = 14 + 4;

@@ -114,7 +114,7 @@ fn only_roce_for_us_is_taken() {
 fn bursts_of_thousands_are_kept() {
     for mode in MODES {
         let Some(mut rig) = rig(4200, mode) else { return };
-        // As many as there are chunks, with nobody receiving meanwhile. On a virtual cable the driver's own ring
+        // As many as there are chunks, without a call that receives meanwhile. On a virtual cable the driver's own ring
         // holds 256, and is emptied by the kernel on the sending side.
         let count = if mode == "native" { 3000 } else { 4000 };
         let frames: Vec<Vec<u8>> = (0..count).map(|psn| frame(PLAIN, psn, 1024)).collect();
@@ -178,7 +178,7 @@ fn rings_have_room_for_chunks_that_come_back_early() {
     while rig.near.rings.tx.room(SLOT_CHUNKS) >= SLOT_CHUNKS {
         assert!(rig.near.rings.tx.push(nothing));
     }
-    assert!(rig.near.slot().is_none(), "room for a part of a frame is none");
+    assert!(rig.near.slot().is_none(), "a slot needs room for a whole frame");
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn an_interface_that_goes_down_comes_back() {
     assert!(rig.near.flush(Instant::ZERO).is_err());
 }
 
-/// The kernel wakes nobody and answers no poll with an error, so that who only receives waited for ever.
+/// The kernel ends no poll and reports no error, so that a process that only receives waited for ever.
 #[test]
 fn a_deleted_interface_is_an_error_for_those_who_only_receive() {
     let Some(mut rig) = rig(1500, "generic") else { return };
@@ -364,7 +364,7 @@ fn a_deleted_interface_is_an_error_for_those_who_only_receive() {
         now = rig.near.deadline().expect("it asks now and then");
         match rig.near.flush(now) {
             Err(error) => break error,
-            Ok(()) => assert!(Clock::now() < end, "nobody says that the interface is gone"),
+            Ok(()) => assert!(Clock::now() < end, "no call reports that the interface is deleted"),
         }
         std::thread::sleep(Duration::from_millis(1));
     };
@@ -382,7 +382,7 @@ fn errors_say_what_to_do_next() {
     assert!(error.contains("v0 has 1 receive queues") && error.contains("ethtool -L v0"), "{error}");
     let error = refusal("xdp:nothing");
     assert!(error.contains("there is no interface `nothing`; this machine has v0"), "{error}");
-    // Another program, of somebody else.
+    // A program that another process attached.
     let other = cable.near.run(|| {
         let map = bpf::create_socket_map(1).unwrap();
         let program =

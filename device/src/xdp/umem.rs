@@ -35,7 +35,7 @@ impl Umem {
         Ok(Self { mapping: Mapping::anonymous(LEN)? })
     }
 
-    /// What the kernel needs to know of it.
+    /// The registration for the kernel.
     pub(super) fn registration(&self) -> XdpUmemReg {
         XdpUmemReg {
             addr: self.mapping.start().as_ptr() as u64,
@@ -68,7 +68,7 @@ impl Umem {
         u32::try_from(offset / SLOT_LEN).ok().filter(|slot| *slot < TX_SLOTS)
     }
 
-    /// What was received.
+    /// The bytes of a received frame.
     ///
     /// # Safety
     ///
@@ -78,7 +78,7 @@ impl Umem {
         if len > CHUNK_LEN || start.checked_add(len)? > TX_START {
             return None;
         }
-        // SAFETY: it was just found to lie inside; the caller vouches that nobody writes to it.
+        // SAFETY: it was just found to lie inside; the caller guarantees that it is not written to.
         Some(unsafe { std::slice::from_raw_parts(self.mapping.start().add(start).as_ptr(), len) })
     }
 
@@ -92,7 +92,7 @@ impl Umem {
             return None;
         }
         let start = TX_START + slot as usize * SLOT_LEN;
-        // SAFETY: it lies inside, `self` is borrowed as long as the bytes are, and the caller vouches for the kernel.
+        // SAFETY: it lies inside, `self` is borrowed as long as the bytes are, and the caller guarantees that the kernel does not use it.
         Some(unsafe { std::slice::from_raw_parts_mut(self.mapping.start().add(start).as_ptr(), SLOT_LEN) })
     }
 }

@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 use super::finding::{Finding, Step};
 use super::{Doctor, Peer};
 use roce::verbs::GidEntry;
-use roce_device::host::kernel::way::{Way, way_to};
+use roce_device::host::kernel::{NextHop, next_hop};
 use roce_device::{LocalAddress, local_addresses};
 
 /// The IP MTU that carries every path MTU, IPv6 and immediate data included.
@@ -192,20 +192,20 @@ fn link_mtu_overhead(doctor: &Doctor) -> usize {
 pub(super) fn route(doctor: &Doctor, peer: &Peer) -> Finding {
     let Some(local) = interface(doctor) else { return Finding::not_tested(Step::Route, OWN_HOST) };
     let (name, address) = (&local.interface, peer.address);
-    match way_to(address, local.index) {
+    match next_hop(address, local.index) {
         Err(error) => Finding::not_tested(Step::Route, format!("the kernel does not tell: {error}")),
-        Ok(Way::Own) => Finding::ok(Step::Route, format!("{address} is on this machine")),
-        Ok(Way::Group) => Finding::problem(
+        Ok(NextHop::Local) => Finding::ok(Step::Route, format!("{address} is on this machine")),
+        Ok(NextHop::Multicast) => Finding::problem(
             Step::Route,
             format!("{address} is a multicast group"),
             "name the address of one machine",
         ),
-        Ok(Way::None) => Finding::problem(
+        Ok(NextHop::Unreachable) => Finding::problem(
             Step::Route,
             format!("there is no route to {address} through {name}"),
             format!("add one (`ip route add {address} via GATEWAY dev {name}`), or choose another --device"),
         ),
-        Ok(Way::Neighbour(next_hop, mac)) => neighbour(name, address, next_hop, mac),
+        Ok(NextHop::Neighbour { address: next_hop, mac }) => neighbour(name, address, next_hop, mac),
     }
 }
 

@@ -81,7 +81,7 @@ fn addresses_come_in_the_order_in_which_people_mean_them() {
     cable.near.ip(&["address add 198.18.7.1/24 dev v0", "address add 2001:db8:7::1/64 dev v0"]);
     let rig = Rig::new(&cable.near);
     let found: Vec<String> = rig.host.addresses().iter().map(ToString::to_string).collect();
-    // 2001:db8:7::1 is left out while the kernel asks whether somebody has it, unless it was quick.
+    // 2001:db8:7::1 is left out while the kernel checks it for duplicates, unless that was quick.
     let found: Vec<&str> = found.iter().map(String::as_str).filter(|it| *it != "2001:db8:7::1").collect();
     assert_eq!(found, ["198.18.0.1", "198.18.7.1", "2001:db8::1", "fe80::ff:fe00:1"]);
 }
@@ -179,7 +179,7 @@ fn a_neighbour_that_moves_is_followed() {
     for address in ["198.18.0.2", "2001:db8::2"] {
         assert_eq!(rig.settle(address).0, mac(2));
     }
-    // It tells everybody, as the kernel does when told to.
+    // It announces itself, as the kernel does with arp_notify.
     cable.far.run(|| std::fs::write("/proc/sys/net/ipv4/conf/v1/arp_notify", "1")).unwrap();
     cable.far.run(|| std::fs::write("/proc/sys/net/ipv6/conf/v1/ndisc_notify", "1")).unwrap();
     cable.near.run(|| std::fs::write("/proc/sys/net/ipv4/conf/v0/arp_accept", "1")).unwrap();
@@ -216,12 +216,12 @@ fn who_is_wanted_again_gets_the_whole_time_again() {
         assert_eq!(rig.host.resolve(now, next_hop), Resolution::Pending, "attempt {attempt}");
         now = now.plus_nanos(GIVE_UP_NS);
         assert_eq!(rig.host.resolve(now, next_hop), failed, "attempt {attempt}");
-        // Not at once: frames to somebody who is not there would be kept all the time.
+        // Not at once: frames to an absent neighbour would be kept all the time.
         assert_eq!(rig.host.resolve(now.plus_nanos(RETRY_NS - 1), next_hop), failed, "attempt {attempt}");
         now = now.plus_nanos(RETRY_NS);
         assert_eq!(rig.counter("host_unanswered"), attempt);
     }
-    // Asked, and then nobody waited: what was not heard meanwhile says nothing.
+    // Asked, and then not looked at: the silence meanwhile proves nothing.
     assert_eq!(rig.host.resolve(now, next_hop), Resolution::Pending);
     assert_eq!(rig.host.resolve(now.plus_nanos(10 * GIVE_UP_NS), next_hop), Resolution::Pending);
 }

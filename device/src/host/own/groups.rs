@@ -1,4 +1,4 @@
-//! Membership of multicast groups: what bridges that snoop and multicast routers want to hear (IGMPv2,
+//! Membership of multicast groups: the reports that snooping bridges and multicast routers expect (IGMPv2,
 //! RFC 2236, and MLDv2, RFC 3810).
 
 use std::io;
@@ -12,7 +12,7 @@ use super::messages::Change;
 
 /// The most groups of one host.
 pub(super) const CAPACITY: usize = 64;
-/// A join is said twice, for the first may get lost (the robustness variable less one, RFC 3810 9.1).
+/// A join is reported twice, as the first report may get lost (the robustness variable less one, RFC 3810 9.1).
 const REPORTS: u8 = 2;
 /// Time between the two (RFC 3810 9.11).
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Somebody asked who is in `group`, or with `None` in which groups we are, and wants to hear within `within`.
+    /// A query for the members of `group`, or with `None` for all our groups, wants reports within `within`.
     /// Each host and group waits for another part of that time, so that not all answer at once.
     pub(super) fn handle_query(
         &mut self,
@@ -94,7 +94,7 @@ impl Groups {
         }
     }
 
-    /// The next thing to be said.
+    /// The next report to send.
     pub(super) fn poll(&mut self, now: Instant) -> Option<(IpAddr, Change)> {
         if let Some(group) = self.left.pop() {
             return Some((group, Change::Left));

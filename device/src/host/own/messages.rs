@@ -1,4 +1,4 @@
-//! What a host says about itself on the link: ARP, neighbour discovery, and membership of multicast groups.
+//! The messages of a host about itself on the link: ARP, neighbour discovery, and membership of multicast groups.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -32,30 +32,30 @@ pub(super) const NDP_HOP_LIMIT: u8 = 255;
 /// Something to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// Who has `target`? From nobody (0.0.0.0), it only looks whether somebody does (RFC 5227 2.1.1); from the
+    /// Asks for the Ethernet address of `target`. With source 0.0.0.0 it is a probe (RFC 5227 2.1.1); from the
     /// target itself, it is an announcement.
     ArpRequest { source: Ipv4Addr, target: Ipv4Addr, to: MacAddr },
     /// I have `source`.
     ArpReply { source: Ipv4Addr, target: Ipv4Addr, to: MacAddr },
-    /// Who has `target`? From nobody (`::`), it only looks whether somebody does (RFC 4862 5.4.2).
+    /// Asks for the Ethernet address of `target`. With source `::` it is a probe (RFC 4862 5.4.2).
     Solicitation { source: Ipv6Addr, target: Ipv6Addr, to: Option<MacAddr> },
-    /// I have `source`. To `None`, it tells everybody.
+    /// Tells our Ethernet address for `source`. `None` sends it to all hosts.
     Advertisement { source: Ipv6Addr, to: Option<(Ipv6Addr, MacAddr)> },
     /// I am, or am no longer, in this group.
     Membership { source: IpAddr, group: IpAddr, change: Change },
 }
 
-/// What is said of a group.
+/// The kind of a report about a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Joined,
     Left,
-    /// Nothing new: somebody asked.
+    /// Unchanged: the answer to a query.
     Member,
 }
 
 impl Message {
-    /// Writes the frame and returns its length; `None` if it does not fit or makes no sense.
+    /// Writes the frame and returns its length; `None` if it does not fit or is not valid.
     pub(super) fn emit(&self, mac: MacAddr, buffer: &mut [u8]) -> Option<usize> {
         let (header, body) = buffer.get_mut(..LONGEST)?.split_first_chunk_mut()?;
         let (destination, ether_type, len) = match *self {
@@ -67,7 +67,7 @@ impl Message {
                 (to, EtherType::ARP, emit_arp(ArpOperation::Reply, mac, source, to, target, body))
             }
             Self::Solicitation { source, target, to } => {
-                // A question that nobody asks names no address to answer to (RFC 4861 4.3).
+                // A probe carries no address to answer to (RFC 4861 4.3).
                 let lladdr = (!source.is_unspecified()).then(|| raw(mac));
                 let group = solicited_node(target);
                 let destination = if to.is_some() { target } else { group };

@@ -2,7 +2,7 @@
 //! Ethernet address and learns theirs, answers pings, joins multicast groups, and carries TCP.
 //!
 //! ```text
-//!   frames in --> hear: ARP, neighbour discovery, queries for groups     stack: pings, TCP (smoltcp)
+//!   frames in --> receive: ARP, neighbour discovery, queries for groups     stack: pings, TCP (smoltcp)
 //!                   |                         |                            |
 //!                 neighbours --asks-->  messages  <--reports-- groups      |
 //!                   |                         |                            |
@@ -11,12 +11,12 @@
 //!
 //! Like the engine it owns no clock, no thread and no socket of the system. smoltcp gets IP packets only: the
 //! neighbour table is the one of this module, for a flood of ARP must not push out of smoltcp's eight places the
-//! one neighbour that matters, and nobody could look into them.
+//! one neighbour that matters, and its table cannot be read.
 
 mod groups;
-mod hear;
 mod messages;
 mod neighbours;
+mod receive;
 mod routes;
 mod stack;
 mod tcp;
@@ -32,6 +32,7 @@ use roce_packet::{EtherType, EthernetHeader, Gid, MacAddr};
 use roce_transport::Instant;
 
 use super::{Host, HostTcp, Resolution, Unreachable};
+use crate::counters::counters;
 use crate::framed::port::Incoming;
 use groups::Groups;
 use messages::{Message, solicited_node};
@@ -41,7 +42,7 @@ use stack::Stack;
 
 pub(crate) use routes::{broadcast, same_prefix};
 
-/// What a host is to be.
+/// The configuration of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostConfig {
     /// Its Ethernet address.
@@ -52,7 +53,7 @@ pub(crate) struct HostConfig {
     pub(crate) gateway_v6: Option<Ipv6Addr>,
     /// The largest IP packet in bytes.
     pub(crate) link_mtu: usize,
-    /// Something that strangers cannot guess: TCP begins with it.
+    /// A number that other hosts cannot guess: TCP derives its initial sequence numbers from it.
     pub(crate) seed: u64,
 }
 
@@ -63,9 +64,9 @@ const MOST_PARKED: usize = 32;
 /// Announcements at the start (`ANNOUNCE_NUM`, `ANNOUNCE_INTERVAL`, RFC 5227 1.1).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
-/// How often somebody with one of our addresses is complained of (`DEFEND_INTERVAL`).
+/// How often a host with one of our addresses is reported (`DEFEND_INTERVAL`).
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the answer for the next hop used last is not looked up again, so that the table sees who is in use.
+/// How long the answer for the next hop used last is not looked up again, so that the table learns which entries are in use.
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// How a neighbour is looked for: [`Neighbours::resolve`] or one of the others.
@@ -88,24 +89,25 @@ pub(crate) struct OwnHost {
     complain_at: Instant,
     /// Where packets to the destination used last go, and until when.
     last: Option<(IpAddr, MacAddr, Instant)>,
-    /// The latest time that was heard of. It never goes back.
+    /// The latest time that a call brought. It never goes back.
     now: Instant,
     scratch: Vec<u8>,
     counters: Counters,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    /// Frames that were broken or made no sense.
-    malformed: u64,
-    /// Frames for somebody else, or for nobody.
-    ignored: u64,
-    /// Frames from a host that has one of our addresses.
-    conflicts: u64,
-    /// Messages and packets that there was no room for.
-    overflows: u64,
-    /// Packets that nobody answered for.
-    unreachable: u64,
+counters! {
+    struct Counters {
+        /// Frames dropped because they are damaged or contradict themselves.
+        malformed => "host_rx_malformed",
+        /// Frames passed over: for another host, or of a protocol that this host does not have.
+        ignored => "host_rx_ignored",
+        /// Frames from a host that uses one of our addresses.
+        conflicts => "host_address_conflicts",
+        /// Messages and packets dropped because a queue was full.
+        overflows => "host_overflows",
+        /// Packets of TCP and ICMP dropped because their destination does not answer.
+        unreachable => "host_tx_unreachable",
+    }
 }
 
 impl OwnHost {
@@ -138,13 +140,13 @@ impl OwnHost {
         }
     }
 
-    /// Callers that do not know the time say that it is 0.
+    /// Callers that do not know the time pass 0.
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
         self.now
     }
 
-    /// The address to speak to a neighbour or peer from.
+    /// The source address for a neighbour or peer.
     fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
         let is_link_local = |address: &IpAddr| match address {
             IpAddr::V4(address) => address.is_link_local(),
@@ -155,7 +157,7 @@ impl OwnHost {
         same_scope.or_else(|| of_family.next()).copied()
     }
 
-    fn say(&mut self, message: Message) {
+    fn enqueue(&mut self, message: Message) {
         if self.messages.len() < MOST_MESSAGES {
             self.messages.push_back(message);
         } else {
@@ -163,7 +165,7 @@ impl OwnHost {
         }
     }
 
-    /// Says what it is time to say.
+    /// Queues the messages that are due.
     fn tick(&mut self, now: Instant) {
         if self.announcements > 0 && self.announce_at <= now {
             self.announce(self.announcements == ANNOUNCEMENTS);
@@ -173,7 +175,7 @@ impl OwnHost {
         while self.messages.len() < MOST_MESSAGES
             && let Some(ask) = self.neighbours.poll_ask(now)
         {
-            let message = match (self.source_for(ask.whom), ask.whom) {
+            let message = match (self.source_for(ask.target), ask.target) {
                 (Some(IpAddr::V4(source)), IpAddr::V4(target)) => {
                     Message::ArpRequest { source, target, to: ask.at.unwrap_or(MacAddr::BROADCAST) }
                 }
@@ -183,7 +185,7 @@ impl OwnHost {
                 // Without an address of a family there is no route either.
                 _ => continue,
             };
-            self.say(message);
+            self.enqueue(message);
         }
         while self.messages.len() < MOST_MESSAGES
             && let Some((group, change)) = self.groups.poll(now)
@@ -195,35 +197,35 @@ impl OwnHost {
                 IpAddr::V6(_) => self.addresses.last(),
             };
             if let Some(source) = source.copied() {
-                self.say(Message::Membership { source, group, change });
+                self.enqueue(Message::Membership { source, group, change });
             }
         }
     }
 
-    /// Tells everybody which addresses we have. The first time, whoever has one of them already is asked to
-    /// speak up; we do not wait for that, and only report it.
+    /// Announces our addresses. The first time, it also probes for a host that has one of them already; the start does
+    /// not wait for the answer, which is only reported.
     fn announce(&mut self, first: bool) {
         for address in self.addresses.clone() {
             match address {
                 IpAddr::V4(own) => {
                     let to = MacAddr::BROADCAST;
                     if first {
-                        self.say(Message::ArpRequest { source: Ipv4Addr::UNSPECIFIED, target: own, to });
+                        self.enqueue(Message::ArpRequest { source: Ipv4Addr::UNSPECIFIED, target: own, to });
                     }
-                    self.say(Message::ArpRequest { source: own, target: own, to });
+                    self.enqueue(Message::ArpRequest { source: own, target: own, to });
                 }
                 IpAddr::V6(own) => {
                     if first {
                         let source = Ipv6Addr::UNSPECIFIED;
-                        self.say(Message::Solicitation { source, target: own, to: None });
+                        self.enqueue(Message::Solicitation { source, target: own, to: None });
                     }
-                    self.say(Message::Advertisement { source: own, to: None });
+                    self.enqueue(Message::Advertisement { source: own, to: None });
                 }
             }
         }
     }
 
-    /// A frame said that somebody else has one of our addresses.
+    /// A frame shows that another host has one of our addresses.
     fn complain(&mut self, address: IpAddr, other: MacAddr) {
         self.counters.conflicts += 1;
         if self.complain_at <= self.now {
@@ -248,10 +250,10 @@ impl OwnHost {
         resolution
     }
 
-    /// The next packet of the stack, and the Ethernet address it goes to. Anybody can make the stack answer, in the name of
-    /// whomever he likes.
+    /// The next packet of the stack, and the Ethernet address it goes to. Any host can make the stack answer, also to a
+    /// forged address.
     fn next_packet(&mut self, now: Instant) -> Option<(MacAddr, Vec<u8>)> {
-        // Those that waited go first. Each is looked at once.
+        // Packets that waited go first; each is looked at once.
         for _ in 0..self.parked.len() {
             let (destination, packet) = self.parked.pop_front()?;
             match self.look_up(now, destination, Neighbours::resolve_again) {
@@ -261,11 +263,11 @@ impl OwnHost {
             }
         }
         while let Some(packet) = self.stack.poll_packet(now) {
-            let Some(destination) = hear::destination_of(&packet) else {
+            let Some(destination) = receive::destination_of(&packet) else {
                 self.drop_packet(packet);
                 continue;
             };
-            match self.look_up(now, destination, Neighbours::resolve_for_stranger) {
+            match self.look_up(now, destination, Neighbours::resolve_unsolicited) {
                 Resolution::Known(mac) => return Some((mac, packet)),
                 Resolution::Pending if self.parked.len() < MOST_PARKED => {
                     self.parked.push_back((destination, packet));
@@ -306,18 +308,18 @@ impl Host for OwnHost {
     fn handle_frame(&mut self, now: Instant, frame: &Incoming<'_>) {
         let now = self.advance(now);
         if frame.segment_len.is_some() {
-            // Several datagrams in one; nobody here takes any.
+            // Several datagrams in one; this host has no use for them.
             self.counters.ignored += 1;
             return;
         }
         if frame.tail.is_empty() {
-            self.hear(now, frame.head);
+            self.receive(now, frame.head);
         } else {
             let mut whole = std::mem::take(&mut self.scratch);
             whole.clear();
             whole.extend_from_slice(frame.head);
             whole.extend_from_slice(frame.tail);
-            self.hear(now, &whole);
+            self.receive(now, &whole);
             self.scratch = whole;
         }
     }
@@ -335,7 +337,7 @@ impl Host for OwnHost {
             self.counters.overflows += 1;
         }
         while let Some((destination, packet)) = self.next_packet(now) {
-            let ether_type = match hear::destination_of(&packet) {
+            let ether_type = match receive::destination_of(&packet) {
                 Some(IpAddr::V4(_)) | None => EtherType::IPV4,
                 Some(IpAddr::V6(_)) => EtherType::IPV6,
             };
@@ -351,7 +353,7 @@ impl Host for OwnHost {
             self.counters.overflows += 1;
             self.stack.give_back(packet);
         }
-        // To look somebody up may have raised a question.
+        // A lookup may have queued a request.
         self.tick(now);
         let message = self.messages.pop_front()?;
         message.emit(self.mac, buffer)
@@ -359,9 +361,9 @@ impl Host for OwnHost {
 
     fn deadline(&self) -> Option<Instant> {
         let announcement = (self.announcements > 0).then_some(self.announce_at);
-        let said = (!self.messages.is_empty()).then_some(Instant::ZERO);
+        let queued = (!self.messages.is_empty()).then_some(Instant::ZERO);
         let others = [self.neighbours.deadline(), self.groups.deadline(), self.stack.deadline()];
-        [announcement, said].into_iter().chain(others).flatten().min()
+        [announcement, queued].into_iter().chain(others).flatten().min()
     }
 
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
@@ -380,10 +382,6 @@ impl Host for OwnHost {
         visit("host_neighbours", self.neighbours.len() as u64);
         visit("host_neighbours_moved", self.neighbours.moved);
         visit("host_neighbours_refused", self.neighbours.refused);
-        visit("host_rx_malformed", self.counters.malformed);
-        visit("host_rx_ignored", self.counters.ignored);
-        visit("host_address_conflicts", self.counters.conflicts);
-        visit("host_overflows", self.counters.overflows);
-        visit("host_tx_unreachable", self.counters.unreachable);
+        self.counters.visit(visit);
     }
 }

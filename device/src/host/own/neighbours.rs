@@ -1,7 +1,7 @@
-//! The neighbour table: who has which Ethernet address. One table and one set of rules for ARP and neighbour
-//! discovery, those of RFC 4861 7.3.
+//! The neighbour table, which maps IP addresses to Ethernet addresses. ARP and neighbour discovery share one table and
+//! the rules of RFC 4861 7.3.
 //!
-//! It owns no clock and sends nothing: whom to ask comes out of [`Neighbours::poll_ask`].
+//! It owns no clock and sends nothing: [`Neighbours::poll_ask`] returns the requests to send.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -18,18 +18,18 @@ pub(super) const CAPACITY: usize = 1024;
 pub(super) const REACHABLE: Duration = Duration::from_secs(30);
 /// How long to wait for an answer (`RETRANS_TIMER`).
 pub(super) const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often to ask, both those who answered before and everybody (`MAX_UNICAST_SOLICIT`,
+/// How often to ask, first by unicast if the address was known, then by multicast (`MAX_UNICAST_SOLICIT`,
 /// `MAX_MULTICAST_SOLICIT`).
 pub(super) const ASK_TIMES: u8 = 3;
-/// How long nobody is asked again after nobody answered.
+/// How long a neighbour that did not answer is not asked again.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
 
-/// A question to be sent.
+/// A request to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     /// Whose Ethernet address is wanted.
-    pub(super) whom: IpAddr,
-    /// The address it had so far, to ask it alone; `None` to ask everybody.
+    pub(super) target: IpAddr,
+    /// The known Ethernet address, to ask by unicast; `None` to ask by multicast.
     pub(super) at: Option<MacAddr>,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Evidence {
     Answer { replaces: bool },
     /// It asked us for something, so that we will have to answer soon.
     Question,
-    /// It told everybody.
+    /// It announced itself to all hosts.
     Announcement { replaces: bool },
 }
 
@@ -78,23 +78,23 @@ impl State {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     state: State,
-    /// When somebody here last wanted to send there; `None` if nobody ever did.
+    /// When this host last had something to send there; `None` if never.
     used: Option<Instant>,
-    /// When it was last heard of.
-    heard: Instant,
+    /// When a frame last confirmed it.
+    confirmed: Instant,
 }
 
-/// The table. Its size has a limit: what strangers make us learn takes only places that nobody here needs.
+/// The table. Its size has a limit: an entry that another host causes takes only a place that is not in use here.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
-    // A `HashMap` with its random keys, because strangers choose what goes in. Its order decides nothing.
+    // A `HashMap` with its random keys, because other hosts choose the keys. Its order decides nothing.
     entries: HashMap<IpAddr, Entry>,
     asks: VecDeque<Ask>,
     /// The earliest `next` of all entries, or earlier.
     due: Option<Instant>,
-    /// Times that a neighbour turned up with another Ethernet address.
+    /// How often a neighbour appeared with another Ethernet address.
     pub(super) moved: u64,
-    /// Strangers that there was no place for.
+    /// Neighbours that were not entered because the table was full.
     pub(super) refused: u64,
 }
 
@@ -108,12 +108,12 @@ impl Neighbours {
         answer
     }
 
-    /// The same for what may only be an answer to a stranger: it takes no place of somebody in use, and is no use itself.
-    pub(super) fn resolve_for_stranger(&mut self, now: Instant, next_hop: IpAddr) -> Resolution {
+    /// The same for a packet that another host may have caused: it takes no place that is in use, and does not count as use.
+    pub(super) fn resolve_unsolicited(&mut self, now: Instant, next_hop: IpAddr) -> Resolution {
         self.find(now, next_hop, Some(now))
     }
 
-    /// The same once more for a packet that waits. Who had to make room meanwhile does not get his place back, or two who
+    /// The same for a packet that waits already. An entry that was removed meanwhile does not come back, or two packets that
     /// wait for the last place would take it from each other without end.
     pub(super) fn resolve_again(&mut self, now: Instant, next_hop: IpAddr) -> Resolution {
         if self.entries.contains_key(&next_hop) {
@@ -123,15 +123,15 @@ impl Neighbours {
         }
     }
 
-    /// `stranger` is as in [`make_room`](Self::make_room).
-    fn find(&mut self, now: Instant, next_hop: IpAddr, stranger: Option<Instant>) -> Resolution {
+    /// `unsolicited_at` is as in [`make_room`](Self::make_room).
+    fn find(&mut self, now: Instant, next_hop: IpAddr, unsolicited_at: Option<Instant>) -> Resolution {
         if !self.entries.contains_key(&next_hop) {
-            if !self.make_room(stranger) {
+            if !self.make_room(unsolicited_at) {
                 self.refused += 1;
                 return Resolution::Failed(Unreachable::NoAnswer { next_hop });
             }
             let state = State::Failed { until: now };
-            self.entries.insert(next_hop, Entry { state, used: None, heard: now });
+            self.entries.insert(next_hop, Entry { state, used: None, confirmed: now });
         }
         let Some(entry) = self.entries.get_mut(&next_hop) else { return Resolution::Pending };
         match entry.state {
@@ -159,26 +159,27 @@ impl Neighbours {
         }
     }
 
-    /// Whether nobody answered for this address the last time.
+    /// Whether the last requests for this address had no answer.
     pub(super) fn has_failed(&self, next_hop: IpAddr) -> bool {
         matches!(self.entries.get(&next_hop), Some(Entry { state: State::Failed { .. }, .. }))
     }
 
-    /// Takes in that `who` has the Ethernet address `mac`.
-    pub(super) fn learn(&mut self, now: Instant, who: IpAddr, mac: MacAddr, evidence: Evidence) {
-        let Some(entry) = self.entries.get_mut(&who) else {
-            // Answers to what was never asked, and announcements, are nobody's business here (RFC 4861 7.2.5).
+    /// Records that `address` has the Ethernet address `mac`.
+    pub(super) fn learn(&mut self, now: Instant, address: IpAddr, mac: MacAddr, evidence: Evidence) {
+        let Some(entry) = self.entries.get_mut(&address) else {
+            // Answers without a request, and announcements, create no entry (RFC 4861 7.2.5).
             if evidence != Evidence::Question {
                 return;
             }
             if self.make_room(Some(now)) {
-                self.entries.insert(who, Entry { state: State::Stale { mac }, used: None, heard: now });
+                self.entries
+                    .insert(address, Entry { state: State::Stale { mac }, used: None, confirmed: now });
             } else {
                 self.refused += 1;
             }
             return;
         };
-        entry.heard = now;
+        entry.confirmed = now;
         let was_asked = entry.state.next().is_some();
         let known = entry.state.mac();
         let replaces = match evidence {
@@ -197,7 +198,7 @@ impl Neighbours {
         }
         entry.state = match (evidence, entry.state) {
             (Evidence::Answer { .. }, _) => State::Reachable { mac, until: now + REACHABLE },
-            // Only an answer to us shows that frames arrive both ways. What is certain already stays so.
+            // Only an answer to us shows that frames arrive both ways. A confirmed entry stays confirmed.
             (_, state) if known == Some(mac) => state,
             _ => State::Stale { mac },
         };
@@ -224,26 +225,26 @@ impl Neighbours {
         self.entries.len()
     }
 
-    /// Asks whom it is time to ask, and gives up where it is time to give up.
+    /// Sends the requests that are due, and gives up neighbours that did not answer.
     fn advance(&mut self, now: Instant) {
         let Self { entries, asks, due, .. } = self;
         *due = None;
-        for (&whom, entry) in entries.iter_mut() {
+        for (&target, entry) in entries.iter_mut() {
             if entry.state.next().is_some_and(|next| next <= now) {
                 let next = now + ASK_INTERVAL;
                 entry.state = match entry.state {
                     State::Asking { asked, .. } if asked < ASK_TIMES => {
-                        asks.push_back(Ask { whom, at: None });
+                        asks.push_back(Ask { target, at: None });
                         State::Asking { asked: asked + 1, next }
                     }
                     State::Asking { .. } => State::Failed { until: now + GIVE_UP },
                     State::Probing { mac, asked, .. } if asked < ASK_TIMES => {
-                        asks.push_back(Ask { whom, at: Some(mac) });
+                        asks.push_back(Ask { target, at: Some(mac) });
                         State::Probing { mac, asked: asked + 1, next }
                     }
                     // Perhaps it has another address now.
                     State::Probing { .. } => {
-                        asks.push_back(Ask { whom, at: None });
+                        asks.push_back(Ask { target, at: None });
                         State::Asking { asked: 1, next }
                     }
                     state => state,
@@ -253,20 +254,21 @@ impl Neighbours {
         }
     }
 
-    /// Makes a place free if there is none. For a stranger, who comes at a certain time, only one that nobody
-    /// here has used lately. Returns whether there is one.
-    fn make_room(&mut self, stranger: Option<Instant>) -> bool {
+    /// Frees a place if there is none. An entry that another host causes, at time `unsolicited_at`, frees only a place that
+    /// was not used here lately. Returns whether there is a place.
+    fn make_room(&mut self, unsolicited_at: Option<Instant>) -> bool {
         if self.entries.len() < CAPACITY {
             return true;
         }
-        let free = |entry: &Entry| match (stranger, entry.used) {
+        let free = |entry: &Entry| match (unsolicited_at, entry.used) {
             (None, _) | (_, None) => true,
             (Some(now), Some(used)) => now.since(used) > REACHABLE && entry.state.next().is_none(),
         };
-        // What was never used goes first, then what was not used for the longest time.
+        // Entries that were never used go first, then those not used for the longest time.
         let candidates = self.entries.iter().filter(|(_, entry)| free(entry));
-        let victim = candidates.min_by_key(|(_, entry)| (entry.used, entry.heard)).map(|(who, _)| *who);
-        victim.is_some_and(|who| self.entries.remove(&who).is_some())
+        let oldest =
+            candidates.min_by_key(|(_, entry)| (entry.used, entry.confirmed)).map(|(address, _)| *address);
+        oldest.is_some_and(|address| self.entries.remove(&address).is_some())
     }
 }
 

@@ -1,4 +1,4 @@
-//! To whom packets go on the link: to their destination, or to a gateway.
+//! The next hop of packets on the link: their destination or a gateway.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -28,7 +28,7 @@ impl Routes {
         Self { own: own.to_vec(), gateway_v4, gateway_v6 }
     }
 
-    /// The next hop to a unicast address of somebody else.
+    /// The next hop to a unicast address of another host.
     pub(super) fn next_hop(&self, destination: IpAddr) -> Route {
         if self.is_own(destination) || !is_unicast(destination) || self.is_broadcast(destination) {
             return Route::None;
@@ -53,7 +53,7 @@ impl Routes {
         self.own.iter().any(|(own, len)| same_prefix(*own, address, *len))
     }
 
-    /// Whether it stands for everybody in one of the networks (RFC 919).
+    /// Whether it is the broadcast address of one of the networks (RFC 919).
     fn is_broadcast(&self, address: IpAddr) -> bool {
         self.own.iter().any(|(own, len)| match (own, address) {
             (IpAddr::V4(own), IpAddr::V4(address)) => broadcast(*own, *len) == Some(address),
@@ -90,7 +90,7 @@ pub(crate) fn same_prefix(one: IpAddr, other: IpAddr, len: u8) -> bool {
     }
 }
 
-/// The address of everybody in a network; networks of one or two addresses have none (RFC 3021).
+/// The broadcast address of a network; networks of one or two addresses have none (RFC 3021).
 pub(crate) fn broadcast(address: Ipv4Addr, len: u8) -> Option<Ipv4Addr> {
     let hosts = u32::MAX.checked_shr(u32::from(len)).unwrap_or(0);
     (len < 31).then(|| Ipv4Addr::from_bits(address.to_bits() | hosts))

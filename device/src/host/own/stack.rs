@@ -1,4 +1,4 @@
-//! IP of the host: smoltcp answers pings and carries TCP. It is given IP packets and gives IP packets; who has
+//! IP of the host: smoltcp answers pings and carries TCP. It takes and gives IP packets; which host has
 //! which Ethernet address is settled outside, so that there is one table of neighbours and not two.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use super::tcp::Sockets;
 const LONGEST_PACKET: usize = 4096;
 /// Packets that wait to be sent.
 const OUTBOX: usize = 64;
-/// When the stack says "now" but has nothing to say, look again after so long.
+/// When the stack is due at once but sends nothing, it is polled again after this time.
 const SECOND_LOOK: Duration = Duration::from_millis(1);
 
 /// smoltcp, its sockets, and the packets that it wants to send.
@@ -91,7 +91,7 @@ impl Stack {
         let mut wire = Wire { incoming: None, outbox: &mut self.outbox };
         self.interface.poll_egress(to_stack(now), &mut wire, &mut self.sockets.set);
         self.sockets.listen_again();
-        self.sockets.bury();
+        self.sockets.remove_closed();
         let wake = self.interface.poll_at(to_stack(now), &self.sockets.set).map(from_stack);
         self.wake = match wake {
             Some(wake) if wake <= now && self.outbox.packets.is_empty() => Some(now + SECOND_LOOK),
@@ -128,7 +128,7 @@ impl Device for Wire<'_> {
 
     fn receive(&mut self, _: StackInstant) -> Option<(Packet<'_>, Room<'_>)> {
         let packet = self.incoming.take()?;
-        // An answer that there is no room for is not given: whoever floods the host gets no more.
+        // Answers without room are dropped: a host that floods this one gets no more of them.
         Some((Packet(packet), Room(self.outbox)))
     }
 

@@ -21,13 +21,13 @@ const BUFFER: usize = 64 << 10;
 const BACKLOG: usize = 8;
 /// Sockets of one host, those that are still closing included.
 const MOST_SOCKETS: usize = 256;
-/// How long a peer may be silent, and how often one that says nothing is asked whether it is there.
+/// How long a peer may be silent, and how often keep-alives go to a silent peer.
 const SILENCE: StackDuration = StackDuration::from_secs(30);
 const KEEP_ALIVE: StackDuration = StackDuration::from_secs(10);
-/// The same until a connection is accepted, so that those who only begin one do not hold its place for long.
-const SILENCE_OF_STRANGERS: StackDuration = StackDuration::from_secs(5);
-const KEEP_STRANGERS_ALIVE: StackDuration = StackDuration::from_secs(2);
-/// Ports for those who do not choose one (RFC 6335 section 6).
+/// The same until a connection is accepted: half-open connections free their backlog slot sooner.
+const HALF_OPEN_SILENCE: StackDuration = StackDuration::from_secs(5);
+const HALF_OPEN_KEEP_ALIVE: StackDuration = StackDuration::from_secs(2);
+/// The ephemeral ports begin here (RFC 6335 section 6).
 const FIRST_EPHEMERAL: u16 = 49_152;
 
 /// All sockets of a host.
@@ -52,7 +52,7 @@ struct Connection {
     id: TcpId,
     handle: SocketHandle,
     peer: SocketAddr,
-    /// When somebody began to connect.
+    /// When the connection was started.
     since: Instant,
 }
 
@@ -82,8 +82,8 @@ impl Sockets {
         }
     }
 
-    /// Frees the sockets that have closed. They have said their last word.
-    pub(super) fn bury(&mut self) {
+    /// Removes fully closed sockets.
+    pub(super) fn remove_closed(&mut self) {
         let set = &mut self.set;
         self.closing.retain(|handle| {
             let state = set.get_mut::<Socket<'_>>(*handle).state();
@@ -169,7 +169,7 @@ impl HostTcp for OwnHost {
         for _ in 0..BACKLOG {
             match sockets.make_socket() {
                 Ok(handle) => {
-                    set_patience(sockets.set.get_mut(handle), SILENCE_OF_STRANGERS, KEEP_STRANGERS_ALIVE);
+                    set_patience(sockets.set.get_mut(handle), HALF_OPEN_SILENCE, HALF_OPEN_KEEP_ALIVE);
                     backlog.push(handle);
                 }
                 Err(error) => {
@@ -198,9 +198,9 @@ impl HostTcp for OwnHost {
             socket.remote_endpoint().filter(|_| is_there).map(|peer| (index, *handle, peer))
         });
         let Some((index, handle, peer)) = ready else { return Err(io::ErrorKind::WouldBlock.into()) };
-        // The one that takes its place goes to the end, so that those who came first are accepted first.
+        // The one that takes its place goes to the end, so that connections are accepted in the order in which they came.
         let fresh = sockets.make_socket()?;
-        set_patience(sockets.set.get_mut(fresh), SILENCE_OF_STRANGERS, KEEP_STRANGERS_ALIVE);
+        set_patience(sockets.set.get_mut(fresh), HALF_OPEN_SILENCE, HALF_OPEN_KEEP_ALIVE);
         set_patience(sockets.set.get_mut(handle), SILENCE, KEEP_ALIVE);
         let backlog = &mut sockets.listeners[place].backlog;
         backlog.remove(index);
@@ -234,7 +234,7 @@ impl HostTcp for OwnHost {
         }
         let id = sockets.make_id();
         sockets.connections.push(Connection { id, handle, peer, since: now });
-        // Whom we call is no stranger, unlike those whom the stack answers.
+        // The application asked for this peer, unlike those to which the stack only answers.
         let _ = self.look_up(now, peer.ip(), Neighbours::resolve);
         // The clock of the stack may have stood still for long.
         self.stack.interface.poll_maintenance(to_stack(now));
@@ -304,7 +304,7 @@ impl HostTcp for OwnHost {
         }
         if let Some(place) = sockets.listeners.iter().position(|listener| listener.id == id) {
             for handle in sockets.listeners.remove(place).backlog {
-                // Whoever has connected and was not accepted hears that nobody is here.
+                // A peer that has connected and was not accepted gets a reset.
                 sockets.set.get_mut::<Socket<'_>>(handle).abort();
                 sockets.closing.push(handle);
             }

@@ -164,7 +164,7 @@ fn its_start_announces_every_address_and_looks_for_others_with_it() {
     let probe = arp(1, (OWN_MAC, Ipv4Addr::UNSPECIFIED), (MacAddr::ZERO, OWN_V4), MacAddr::BROADCAST);
     let announcement = arp(1, (OWN_MAC, OWN_V4), (MacAddr::ZERO, OWN_V4), MacAddr::BROADCAST);
     assert_eq!(frames[..2], [probe, announcement.clone()]);
-    // For each IPv6 address a solicitation from nobody, an advertisement to all and a report of the group.
+    // For each IPv6 address a probe, an advertisement to all and a report of the group.
     let kinds: Vec<_> = frames[2..].iter().map(|frame| frame[14 + 40]).collect();
     assert_eq!(kinds, [135, 136, 135, 136, 58, 58], "{frames:02x?}");
     assert_eq!(frames[2][..6], [0x33, 0x33, 0xff, 0x0a, 0, 1]);
@@ -188,7 +188,7 @@ fn arp_questions_for_its_address_are_answered_and_others_are_not() {
     assert_eq!(sent(&mut host, at(4000)), Vec::<Vec<u8>>::new());
     // Who asked is known now.
     assert_eq!(host.resolve(at(4000), PEER_V4.into()), Resolution::Known(PEER_MAC));
-    // Somebody who looks whether the address is taken hears that it is, and is not learned.
+    // A host that probes the address gets an answer, and is not learned.
     let probe = arp(1, (PEER_MAC, Ipv4Addr::UNSPECIFIED), (MacAddr::ZERO, OWN_V4), MacAddr::BROADCAST);
     sent(&mut host, at(4000));
     give(&mut host, at(4001), &probe);
@@ -289,7 +289,7 @@ fn somebody_else_with_its_address_is_noticed() {
         &discovery(136, 0x20, OWN_V6, messages::ALL_NODES, OWN_V6, Some(PEER_MAC), 255),
     );
     assert_eq!(counter(&host, "host_address_conflicts"), 2);
-    // One that looks before it takes the address is told that it is taken.
+    // A host that probes the address gets an answer.
     let probe = discovery(135, 0, Ipv6Addr::UNSPECIFIED, solicited_node(OWN_V6), OWN_V6, None, 255);
     give(&mut host, at(4000), &probe);
     assert_eq!(counter(&host, "host_address_conflicts"), 3);
@@ -407,7 +407,7 @@ fn nobody_hears_from_a_flood_of_arp_more_than_the_limits_allow() {
     assert!(counter(&host, "host_neighbours") <= 256);
     assert_eq!(sent(&mut host, at(4000)).len(), MOST_MESSAGES);
     assert!(counter(&host, "host_overflows") > 40_000);
-    // The one in use is still known, though somebody may have spoken in its name.
+    // The one in use is still known, though frames with its address may be forged.
     assert!(matches!(host.resolve(at(4001), PEER_V4.into()), Resolution::Known(_)));
 }
 
@@ -543,7 +543,7 @@ proptest! {
             prop_assert!(sent(&mut host, at(4001)).len() <= 8);
         }
         sent(&mut host, at(100_000));
-        let nobody = host.accept(listening).map(|_| ()).map_err(|error| error.kind());
-        prop_assert_eq!(nobody, Err(io::ErrorKind::WouldBlock));
+        let accepted = host.accept(listening).map(|_| ()).map_err(|error| error.kind());
+        prop_assert_eq!(accepted, Err(io::ErrorKind::WouldBlock));
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct LibxdpPort {
     queues: Queues,
     record: PortRecord,
     report: Report,
-    /// What is written into before it is copied to where the kernel reads it.
+    /// The buffer of the engine, which is copied to where the kernel reads it.
     slot: Vec<u8>,
     /// Chunks to send from that the kernel is done with.
     free: Vec<FrameDesc>,
@@ -141,12 +141,12 @@ impl Queues {
     ///
     /// The chunk must have come from the kernel and must not go back before the bytes are let go.
     unsafe fn bytes(&self, chunk: &FrameDesc) -> &[u8] {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         unsafe { self.umem.data(chunk) }.contents()
     }
 }
 
-/// What the system said, behind what xsk-rs says of it.
+/// The error of the system, behind that of xsk-rs.
 fn system_error<E: Error + Send + Sync + 'static>(error: E) -> io::Error {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     match cause.and_then(io::Error::raw_os_error) {
@@ -234,7 +234,7 @@ impl FramePort for LibxdpPort {
     fn flush(&mut self, now: Instant) -> io::Result<()> {
         self.watch.ask(now, self.queues.socket())?;
         self.retry_at = None;
-        // SAFETY: they were written and are used by nobody else until the kernel gives them back.
+        // SAFETY: they were written and are not used until the kernel gives them back.
         let produced = unsafe { self.queues.tx.produce(&self.committed) };
         // It takes all or nothing, so no frame is torn apart.
         self.committed.drain(..produced);
@@ -267,13 +267,13 @@ impl FramePort for LibxdpPort {
             begin += last + 1;
         }
         if begin > 0 {
-            // SAFETY: nobody reads them any more.
+            // SAFETY: the caller has read them.
             let filled = unsafe { self.queues.fill.produce(&self.received[..begin]) };
             debug_assert_eq!(filled, begin, "the ring has a place for every chunk");
             self.received.drain(..begin);
             self.counters.rx_frames += delivered as u64;
         }
-        // A driver that ran out of chunks stops until it is told that there are some again.
+        // A driver that ran out of chunks stops until a system call tells it that there are some again.
         if self.report.is_native && self.queues.fill.needs_wakeup() {
             self.counters.rx_wakeups += 1;
             let _ = rustix::net::recv(self.queues.socket(), &mut [0_u8; 0], RecvFlags::DONTWAIT);
@@ -290,7 +290,7 @@ impl FramePort for LibxdpPort {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.counters.visit(&self.report, self.queues.socket(), visit);
+        self.counters.visit_all(&self.report, self.queues.socket(), visit);
     }
 }
 
@@ -305,5 +305,5 @@ impl std::fmt::Debug for LibxdpPort {
 
 /// What xsk-rs leaves of a chunk: it keeps 256 bytes in front.
 const PIECE_LEN: usize = CHUNK_LEN - 256;
-/// `XDP_PKT_CONTD`: the frame goes on in the next chunk.
+/// `XDP_PKT_CONTD`: the frame continues in the next chunk.
 const XDP_PKT_CONTD: u32 = 1;

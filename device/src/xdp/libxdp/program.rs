@@ -49,7 +49,7 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: it is open, and nobody uses it any more.
+        // SAFETY: it is open, and is not used any more.
         unsafe { bpf_object__close(self.0.as_ptr()) };
     }
 }
@@ -67,7 +67,7 @@ pub(super) struct Program {
 unsafe impl Send for Program {}
 
 impl Program {
-    /// Puts the program onto an interface, beside those that are there.
+    /// Attaches the program to an interface, next to those that are attached already.
     pub(super) fn attach(interface: u32, mac: MacAddr, native: bool) -> io::Result<Self> {
         let object = Object::open()?;
         // SAFETY: the object is open, and stays so as long as the program.

@@ -18,8 +18,8 @@ fn asks(table: &mut Neighbours, now: Instant) -> Vec<Ask> {
     std::iter::from_fn(|| table.poll_ask(now)).collect()
 }
 
-fn everybody(whom: IpAddr) -> Vec<Ask> {
-    vec![Ask { whom, at: None }]
+fn multicast_to(target: IpAddr) -> Vec<Ask> {
+    vec![Ask { target, at: None }]
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn who_is_not_known_is_asked_for_three_times_and_then_given_up() {
     let failed = Resolution::Failed(Unreachable::NoAnswer { next_hop: host(1) });
     for second in 0..3 {
         assert_eq!(table.resolve(at(second * 1000), host(1)), Resolution::Pending);
-        assert_eq!(asks(&mut table, at(second * 1000)), everybody(host(1)), "{second} s");
+        assert_eq!(asks(&mut table, at(second * 1000)), multicast_to(host(1)), "{second} s");
         assert_eq!(asks(&mut table, at(second * 1000 + 999)), []);
         assert_eq!(table.deadline(), Some(at(second * 1000 + 1000)));
     }
@@ -36,11 +36,11 @@ fn who_is_not_known_is_asked_for_three_times_and_then_given_up() {
     assert_eq!(asks(&mut table, at(3000)), []);
     assert_eq!(table.resolve(at(3000), host(1)), failed);
     assert!(table.has_failed(host(1)));
-    assert_eq!(table.deadline(), None, "nobody waits for an answer any more");
+    assert_eq!(table.deadline(), None, "no request is outstanding");
     assert_eq!(table.resolve(at(3999), host(1)), failed);
-    // Then it is tried anew.
+    // Then it is tried again.
     assert_eq!(table.resolve(at(4000), host(1)), Resolution::Pending);
-    assert_eq!(asks(&mut table, at(4000)), everybody(host(1)));
+    assert_eq!(asks(&mut table, at(4000)), multicast_to(host(1)));
     table.learn(at(4001), host(1), A, ANSWER);
     assert_eq!(table.resolve(at(4001), host(1)), Resolution::Known(A));
     assert!(!table.has_failed(host(1)));
@@ -59,10 +59,10 @@ fn an_answer_counts_for_thirty_seconds_and_who_is_in_use_is_asked_again() {
     }
     // Its own address is asked; meanwhile frames go on.
     assert_eq!(table.resolve(at(30_010), host(1)), Resolution::Known(A));
-    assert_eq!(asks(&mut table, at(30_010)), [Ask { whom: host(1), at: Some(A) }]);
+    assert_eq!(asks(&mut table, at(30_010)), [Ask { target: host(1), at: Some(A) }]);
     table.learn(at(30_020), host(1), A, ANSWER);
     assert_eq!(table.settled_until(host(1)), Some(at(60_020)));
-    // Nobody uses it: nobody asks.
+    // An entry without use causes no request.
     assert_eq!(table.deadline(), None);
     assert_eq!(asks(&mut table, at(500_000)), []);
 }
@@ -75,9 +75,9 @@ fn who_moved_without_a_word_is_found_again() {
     asks(&mut table, at(0));
     for second in 0..3 {
         assert_eq!(table.resolve(at(40_000 + second * 1000), host(1)), Resolution::Known(A));
-        assert_eq!(asks(&mut table, at(40_000 + second * 1000)), [Ask { whom: host(1), at: Some(A) }]);
+        assert_eq!(asks(&mut table, at(40_000 + second * 1000)), [Ask { target: host(1), at: Some(A) }]);
     }
-    assert_eq!(asks(&mut table, at(43_000)), everybody(host(1)));
+    assert_eq!(asks(&mut table, at(43_000)), multicast_to(host(1)));
     assert_eq!(table.resolve(at(43_001), host(1)), Resolution::Pending);
     table.learn(at(43_002), host(1), B, ANSWER);
     assert_eq!(table.resolve(at(43_003), host(1)), Resolution::Known(B));
@@ -92,7 +92,7 @@ fn only_questions_make_strangers_known() {
     table.learn(at(0), host(3), A, Evidence::Question);
     assert_eq!(table.len(), 1);
     assert_eq!(table.resolve(at(0), host(3)), Resolution::Known(A), "it is about to be answered");
-    assert_eq!(asks(&mut table, at(0)), [Ask { whom: host(3), at: Some(A) }], "but it is asked itself");
+    assert_eq!(asks(&mut table, at(0)), [Ask { target: host(3), at: Some(A) }], "but it is asked itself");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn another_address_takes_the_place_of_the_old_one_if_it_says_so() {
     asks(&mut table, at(0));
     table.learn(at(1), host(1), B, Evidence::Announcement { replaces: false });
     assert_eq!(table.resolve(at(1), host(1)), Resolution::Known(A));
-    assert_eq!(asks(&mut table, at(1)), [Ask { whom: host(1), at: Some(A) }], "now in doubt");
+    assert_eq!(asks(&mut table, at(1)), [Ask { target: host(1), at: Some(A) }], "now in doubt");
     table.learn(at(2), host(1), B, ANNOUNCEMENT);
     assert_eq!(table.resolve(at(2), host(1)), Resolution::Known(B));
     assert_eq!(table.moved, 1);
@@ -122,7 +122,7 @@ fn a_flood_of_strangers_neither_grows_the_table_nor_takes_the_places_of_those_in
         table.resolve(at(0), host(number));
         table.learn(at(0), host(number), A, ANSWER);
     }
-    // One who is still being asked for.
+    // One whose request is outstanding.
     table.resolve(at(0), host(100));
     asks(&mut table, at(0));
     for number in 0..20_000 {
@@ -133,7 +133,7 @@ fn a_flood_of_strangers_neither_grows_the_table_nor_takes_the_places_of_those_in
         assert_eq!(table.resolve(at(1), host(number)), Resolution::Known(A), "{number}");
     }
     assert_eq!(table.resolve(at(1), host(100)), Resolution::Pending);
-    // A newcomer that somebody here wants to reach gets a place, strangers or not.
+    // A neighbour that this host wants to reach gets a place in any case.
     assert_eq!(table.resolve(at(1), host(200)), Resolution::Pending);
     table.learn(at(2), host(200), A, ANSWER);
     assert_eq!(table.resolve(at(2), host(200)), Resolution::Known(A));
@@ -154,7 +154,7 @@ fn when_all_are_in_use_strangers_are_refused_and_the_longest_unused_makes_room()
     assert_eq!(table.len(), CAPACITY);
     assert_eq!(table.settled_until(host(0)), None, "the first one had to go");
     assert!(table.settled_until(host(1)).is_some());
-    // After a while without use, strangers may have the places again.
+    // After a while without use, unsolicited entries may take the places again.
     let later = Instant::from_nanos(40 * SECOND);
     table.learn(later, host(5000), B, Evidence::Question);
     assert_eq!((table.refused, table.len()), (1, CAPACITY));
@@ -170,21 +170,21 @@ fn answers_to_strangers_take_the_places_of_strangers_only() {
     }
     asks(&mut table, at(1));
     for number in 5000..5010 {
-        assert_eq!(table.resolve_for_stranger(at(2), host(number)), Resolution::Pending);
-        assert_eq!(asks(&mut table, at(2)), everybody(host(number)));
+        assert_eq!(table.resolve_unsolicited(at(2), host(number)), Resolution::Pending);
+        assert_eq!(asks(&mut table, at(2)), multicast_to(host(number)));
     }
     assert!((0..in_use).all(|number| table.settled_until(host(number)).is_some()));
-    // They had one place between them, and those who lost it do not take it back.
+    // There was one place for all, and the entries that lost it do not take it back.
     let waiting = (5000..5010).map(|number| table.resolve_again(at(2), host(number)));
     assert_eq!(waiting.filter(|it| *it == Resolution::Pending).count(), 1);
     assert_eq!(asks(&mut table, at(2)), []);
-    // One who takes the last place for us keeps it.
+    // An entry that takes the last place for this host keeps it.
     assert_eq!(table.resolve(at(3), host(in_use)), Resolution::Pending);
     table.learn(at(4), host(in_use), A, ANSWER);
     let refused = Resolution::Failed(Unreachable::NoAnswer { next_hop: host(5010) });
-    assert_eq!(table.resolve_for_stranger(at(5), host(5010)), refused);
+    assert_eq!(table.resolve_unsolicited(at(5), host(5010)), refused);
     assert_eq!((table.refused, table.len()), (1, CAPACITY));
-    assert_eq!(table.resolve_for_stranger(at(5), host(in_use)), Resolution::Known(A));
+    assert_eq!(table.resolve_unsolicited(at(5), host(in_use)), Resolution::Known(A));
 }
 
 #[test]

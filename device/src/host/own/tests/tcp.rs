@@ -27,7 +27,7 @@ impl Pair {
         Self { near: OwnHost::new(&config()), far: OwnHost::new(&far), now: at(0), loses_each: 0, frames: 0 }
     }
 
-    /// Carries frames until nobody has any.
+    /// Carries frames until none is left.
     fn carry(&mut self) {
         for _ in 0..1000 {
             let there = sent(&mut self.near, self.now);
@@ -91,7 +91,7 @@ fn transfer(pair: &mut Pair, near: TcpId, far: TcpId, bytes: &[u8]) -> Vec<u8> {
         }
         pair.step();
         while let Ok(len) = pair.far.read(far, &mut buffer) {
-            assert_ne!(len, 0, "nobody closed it");
+            assert_ne!(len, 0, "the connection is open");
             read.extend(&buffer[..len]);
         }
         if read.len() >= bytes.len() {
@@ -245,7 +245,7 @@ fn who_begins_connections_and_never_ends_them_blocks_a_port_for_seconds_only() {
         }
     }
     let begun = pair.now;
-    // They are never heard of again; here is somebody else.
+    // These peers stay silent; another one connects.
     pair.near = OwnHost::new(&HostConfig {
         mac: MacAddr([2, 0, 0, 0, 0, 5]),
         addresses: vec![(Ipv4Addr::new(198, 18, 0, 5).into(), 24)],

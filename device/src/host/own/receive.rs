@@ -32,7 +32,7 @@ pub(super) fn destination_of(packet: &[u8]) -> Option<IpAddr> {
 
 impl OwnHost {
     /// Takes a whole frame without a tag.
-    pub(super) fn hear(&mut self, now: Instant, frame: &[u8]) {
+    pub(super) fn receive(&mut self, now: Instant, frame: &[u8]) {
         let Ok((ethernet, payload)) = EthernetHeader::parse(frame) else {
             self.counters.malformed += 1;
             return;
@@ -43,21 +43,21 @@ impl OwnHost {
             self.counters.ignored += 1;
             return;
         }
-        let heard = match ethernet.ether_type {
-            EtherType::ARP => self.hear_arp(now, payload),
-            EtherType::IPV4 => self.hear_ipv4(now, payload),
-            EtherType::IPV6 => self.hear_ipv6(now, &ethernet, payload),
+        let result = match ethernet.ether_type {
+            EtherType::ARP => self.receive_arp(now, payload),
+            EtherType::IPV4 => self.receive_ipv4(now, payload),
+            EtherType::IPV6 => self.receive_ipv6(now, &ethernet, payload),
             _ => Some(false),
         };
-        match heard {
+        match result {
             Some(true) => {}
             Some(false) => self.counters.ignored += 1,
             None => self.counters.malformed += 1,
         }
     }
 
-    /// RFC 826. Like all that follow, returns whether it was of any use, or `None` if it was broken.
-    fn hear_arp(&mut self, now: Instant, payload: &[u8]) -> Option<bool> {
+    /// RFC 826. Like all that follow, returns whether it had an effect, or `None` if it was malformed.
+    fn receive_arp(&mut self, now: Instant, payload: &[u8]) -> Option<bool> {
         let packet = ArpPacket::new_checked(payload).ok()?;
         let ArpRepr::EthernetIpv4 {
             operation,
@@ -89,25 +89,25 @@ impl OwnHost {
             self.learn(now, source.into(), mac, evidence);
         }
         if is_question && is_for_us {
-            self.say(Message::ArpReply { source: target, target: source, to: mac });
+            self.enqueue(Message::ArpReply { source: target, target: source, to: mac });
         }
         Some(is_for_us)
     }
 
-    fn hear_ipv4(&mut self, now: Instant, payload: &[u8]) -> Option<bool> {
+    fn receive_ipv4(&mut self, now: Instant, payload: &[u8]) -> Option<bool> {
         let packet = Ipv4Packet::new_checked(payload).ok()?;
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
         if packet.more_frags() || packet.frag_offset() != 0 {
             return Some(false);
         }
         if packet.next_header() == IpProtocol::Igmp {
-            return self.hear_igmp(now, packet.payload());
+            return self.receive_igmp(now, packet.payload());
         }
         let is_roce = packet.next_header() == IpProtocol::Udp && is_for_roce(packet.payload());
         self.pass_on(now, payload, source.into(), destination.into(), is_roce)
     }
 
-    fn hear_igmp(&mut self, now: Instant, message: &[u8]) -> Option<bool> {
+    fn receive_igmp(&mut self, now: Instant, message: &[u8]) -> Option<bool> {
         let packet = IgmpPacket::new_checked(message).ok()?;
         if !packet.verify_checksum() {
             return None;
@@ -122,12 +122,12 @@ impl OwnHost {
         Some(true)
     }
 
-    fn hear_ipv6(&mut self, now: Instant, ethernet: &EthernetHeader, payload: &[u8]) -> Option<bool> {
+    fn receive_ipv6(&mut self, now: Instant, ethernet: &EthernetHeader, payload: &[u8]) -> Option<bool> {
         let packet = Ipv6Packet::new_checked(payload).ok()?;
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
         if packet.next_header() == IpProtocol::HopByHop {
             // The only thing that comes with options here.
-            return self.hear_mld(now, &packet);
+            return self.receive_mld(now, &packet);
         }
         if packet.next_header() == IpProtocol::Icmpv6 {
             let icmp = Icmpv6Packet::new_checked(packet.payload()).ok()?;
@@ -144,7 +144,7 @@ impl OwnHost {
                 else {
                     return None;
                 };
-                return self.hear_discovery(now, ethernet, source, destination, repr);
+                return self.receive_discovery(now, ethernet, source, destination, repr);
             }
         }
         let is_roce = packet.next_header() == IpProtocol::Udp && is_for_roce(packet.payload());
@@ -152,7 +152,7 @@ impl OwnHost {
     }
 
     /// RFC 4861 7.2.
-    fn hear_discovery(
+    fn receive_discovery(
         &mut self,
         now: Instant,
         ethernet: &EthernetHeader,
@@ -169,7 +169,7 @@ impl OwnHost {
                         return Some(false);
                     }
                     self.complain(target.into(), ethernet.source);
-                    self.say(Message::Advertisement { source: target, to: None });
+                    self.enqueue(Message::Advertisement { source: target, to: None });
                     return Some(true);
                 }
                 if !is_for_us || !self.routes.is_on_link(source.into()) || !is_unicast(source.into()) {
@@ -182,7 +182,7 @@ impl OwnHost {
                 if lladdr.is_some() {
                     self.learn(now, source.into(), mac, Evidence::Question);
                 }
-                self.say(Message::Advertisement { source: target, to: Some((source, mac)) });
+                self.enqueue(Message::Advertisement { source: target, to: Some((source, mac)) });
                 Some(true)
             }
             NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr } => {
@@ -195,7 +195,7 @@ impl OwnHost {
                 }
                 let mac = match lladdr {
                     Some(lladdr) => ethernet_address(lladdr)?,
-                    // The one who was asked alone need not say it again (RFC 4861 4.4).
+                    // An answer to a unicast request may leave the option out (RFC 4861 4.4).
                     None => ethernet.source,
                 };
                 let replaces = flags.contains(NdiscNeighborFlags::OVERRIDE);
@@ -213,7 +213,7 @@ impl OwnHost {
     }
 
     /// Behind the options: an MLD query, or nothing of interest.
-    fn hear_mld(&mut self, now: Instant, packet: &Ipv6Packet<&[u8]>) -> Option<bool> {
+    fn receive_mld(&mut self, now: Instant, packet: &Ipv6Packet<&[u8]>) -> Option<bool> {
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
         let (options, message) = packet.payload().split_at_checked(MLD_OPTIONS)?;
         if options[0] != u8::from(IpProtocol::Icmpv6)
@@ -255,8 +255,8 @@ impl OwnHost {
         Some(true)
     }
 
-    fn learn(&mut self, now: Instant, who: IpAddr, mac: MacAddr, evidence: Evidence) {
-        self.neighbours.learn(now, who, mac, evidence);
+    fn learn(&mut self, now: Instant, address: IpAddr, mac: MacAddr, evidence: Evidence) {
+        self.neighbours.learn(now, address, mac, evidence);
         self.last = None;
     }
 }
