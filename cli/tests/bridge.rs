@@ -445,7 +445,7 @@ fn a_scenario_file_ends_by_itself_and_errors_say_what_to_do() {
         for (args, part) in [
             (scenario.as_str(), "line 2: unknown field `devise`"),
             ("--left raw:m0", "--right is missing"),
-            ("--left raw:m0 --right raw:m0", "raw:m0 is on both sides"),
+            ("--left raw:m0 --right raw:m0", "are both raw:m0"),
             ("--left raw:m0 --right udp:198.18.0.1", "use raw:INTERFACE or tap:NAME"),
             (
                 "--left raw:m0 --right xdp:m1",

@@ -285,13 +285,13 @@ fn impossible_options_are_named() {
         ("ping", &["--inline", "--sizes", "1..1K"], &["--inline with a message of 1024"]),
         ("blast", &["--size", "2000M"], &["2097152000 bytes", "1073741824"]),
         ("blast", &["--size", "99999999999999999999"], &["--size", "99999999999999999999"]),
-        ("blast", &["--size", "18446744073709551615K"], &["--size", "too large"]),
+        ("blast", &["--size", "18446744073709551615K"], &["--size", "is not a size"]),
         ("blast", &["--size", "1X"], &["--size", "\"1X\" is not a size", "64K, 400KB"]),
         ("blast", &["--size", "-1"], &["-1"]),
         ("blast", &["--size", "K"], &["\"K\" is not a size"]),
         ("blast", &["--size", "1", "--sizes", "1..2"], &["--size", "--sizes", "cannot be used"]),
         ("blast", &["--sizes", "0..8"], &["--sizes", "at least 1"]),
-        ("blast", &["--sizes", "9..8"], &["9..8 holds no size"]),
+        ("blast", &["--sizes", "9..8"], &["9..8 is an empty range"]),
         ("blast", &["--sizes", "9"], &["--sizes", "such as 1..1048576"]),
         ("blast", &["--sizes", "1..x"], &["\"x\" is not a size"]),
         ("blast", &["-n", "0"], &["--iterations is 0"]),
@@ -349,7 +349,7 @@ fn wrong_devices_are_named() {
     let device = format!("udp:{}", own_address());
     refused(
         &["blast", "127.0.0.1", "--device", &device, "--pcap", nowhere],
-        &["making the capture", nowhere],
+        &["cannot create the capture file", nowhere],
     );
 }
 
@@ -359,7 +359,10 @@ fn a_server_that_is_absent_and_one_too_many() {
     let nobody = own_address().to_string();
     let said = [nobody.as_str(), "refused", "is the server running there?"];
     refused(&["blast", &nobody, "--device", &device], &said);
-    refused(&["blast", "no-such-host.invalid", "--device", &device], &["looking up no-such-host.invalid"]);
+    refused(
+        &["blast", "no-such-host.invalid", "--device", &device],
+        &["cannot resolve no-such-host.invalid"],
+    );
     refused(&["blast", "::1"], &["cannot both use [::1]", "127.0.0.1"]);
 
     let server = Server::start("blast", &[]);
@@ -368,7 +371,7 @@ fn a_server_that_is_absent_and_one_too_many() {
     // The same TCP port, on another UDP port.
     refused(
         &["blast", "--device", &format!("{spec},port=14791")],
-        &[&format!("listening on {} port 18520", server.address), "--port chooses another"],
+        &[&format!("cannot listen on {} port 18520", server.address), "choose another with --port"],
     );
     // It was not disturbed.
     server.rows("blast", &["-n", "10"]);
@@ -462,7 +465,11 @@ fn a_log_with_spans_is_written_when_it_is_asked_for() {
     assert!(!finished.stdout.contains("queue_pair"), "{}", finished.stdout);
     let wrong = Running::start(roce().env("ROCE_LOG", "roce=loud").arg("devices")).finish(60);
     assert_eq!(wrong.code, Some(1), "{wrong:?}");
-    assert!(wrong.stderr.contains("ROCE_LOG=roce=loud is no filter; write a level"), "{}", wrong.stderr);
+    assert!(
+        wrong.stderr.contains("ROCE_LOG=roce=loud is not a valid filter; write a level"),
+        "{}",
+        wrong.stderr
+    );
 }
 
 #[test]

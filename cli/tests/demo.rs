@@ -83,7 +83,7 @@ fn an_ordinary_user_sees_every_operation_within_half_a_minute() {
         .take_while(|took| *took >= Duration::from_secs(30))
         .collect();
     assert!(times.len() < 3, "it took {times:?}");
-    assert!(stdout.contains("every byte was right"), "{stdout}");
+    assert!(stdout.contains("all contents are correct"), "{stdout}");
 
     let parts: Vec<&str> = stdout.trim().split("\n\n").collect();
     let part = |number: &str| *parts.iter().find(|part| part.starts_with(number)).unwrap_or(&"");
@@ -95,7 +95,7 @@ fn an_ordinary_user_sees_every_operation_within_half_a_minute() {
     for line in lossy.lines().filter(|line| line.contains(" RC ")) {
         assert!(line.trim().starts_with("ok") && line.contains("20 of 20"), "{line}");
     }
-    assert!(lossy.contains("packets sent again"), "{lossy}");
+    assert!(lossy.contains("packets retransmitted"), "{lossy}");
     for (number, rows) in [("3. ", 2), ("4. ", 4)] {
         let table = part(number);
         let found = table.lines().filter(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));
@@ -218,7 +218,7 @@ fn what_cannot_work_is_said() {
     let finished = run(&["demo", "--pcap", nowhere.to_str().unwrap(), "--device", &device(), &device()]);
     assert_eq!(finished.code, Some(1));
     assert!(finished.stderr.contains("missing"), "{}", finished.stderr);
-    assert!(finished.stderr.contains("--pcap chooses another place"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("--pcap chooses another file"), "{}", finished.stderr);
 
     let pcap = folder.path().join("demo.pcapng");
     let taken = own_address();

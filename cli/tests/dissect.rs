@@ -174,7 +174,7 @@ fn wrong_arguments_say_what_would_be_right() {
     for (args, expected) in [
         (&["--opcode", "SENT"][..], "try RC_SEND"),
         (&["--opcode", "256"], "0 to 255"),
-        (&["--qp", "0x1000000"], "at most 16777215"),
+        (&["--qp", "0x1000000"], "greater than 16777215"),
         (&["--psn", "5.."], "expected a number"),
         (&["--tree", "--json"], "cannot be used with"),
     ] {
@@ -236,7 +236,7 @@ fn a_file_that_cannot_be_read_fails_with_a_reason() {
         ("truncated record header", &whole[..24 + 106 + 7], 1, "packet 2 at byte 130: the file ends here"),
         ("truncated packet", &whole[..24 + 106 + 60], 1, "packet 2 at byte 130: the file ends here"),
         ("absurd length", &absurd, 0, "packet 1 at byte 24: a packet of 4294967295 bytes"),
-        ("link type", &classic(197, &[(20, &[0; 20])]), 1, "link type 197 (ERF) does not carry RoCE"),
+        ("link type", &classic(197, &[(20, &[0; 20])]), 1, "link type 197 (ERF) is not supported"),
     ];
     for (name, file, packets, expected) in table {
         for form in [&[][..], &["--json"], &["--tree"]] {
@@ -261,8 +261,8 @@ fn snapped_packets_are_shown_and_not_called_broken() {
         (70, "va 0x7f00deadb000"),
         (60, "RC_WRITE_ONLY"),
         (50, "RoCE"),
-        (36, "too short to tell"),
-        (20, "too short to tell"),
+        (36, "too short to identify"),
+        (20, "too short to identify"),
     ] {
         let output = dissect(&classic(1, &[(90, &frame[..kept])]), &[]);
         assert!(output.status.success());
@@ -375,7 +375,7 @@ fn pause_frames_are_shown() {
     let output = dissect(&file, &[]);
     let lines: Vec<_> = stdout(&output).lines().collect();
     assert!(lines[0].contains("02:00:00:00:00:01 > 01:80:c2:00:00:01"), "{}", lines[0]);
-    assert!(words(lines[0]).contains("pause everything pause 256 x 512 bits"), "{}", lines[0]);
+    assert!(words(lines[0]).contains("pause all priorities pause 256 x 512 bits"), "{}", lines[0]);
     assert!(words(lines[1]).contains("PFC priority 0 pause 100 x 512 bits"), "{}", lines[1]);
     assert!(lines[1].ends_with("priority 3 pause 65535 x 512 bits"), "{}", lines[1]);
     assert!(stderr(&output).starts_with("2 packets: 0 RoCE, 2 pause, 0 not RoCE\n"), "{}", stderr(&output));
@@ -550,7 +550,7 @@ fn explain_says_which_character_is_wrong() {
     for (input, expected) in [
         ("45 02 0g", "line 1, character 8: 'g' is not a hexadecimal digit"),
         ("45 02 0", "line 1, character 7: `0` has an odd number of digits"),
-        ("", "there are no bytes"),
+        ("", "the input has no bytes"),
     ] {
         let output = roce_with_input(&["explain", "-"], input.as_bytes());
         assert_eq!(output.status.code(), Some(1));

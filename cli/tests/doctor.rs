@@ -80,7 +80,7 @@ fn damage_is_found_in_either_direction() {
     for (client, server) in [("corrupt=5%", "none"), ("none", "corrupt=5%")] {
         let (_, document) = examine(client, server);
         names(&document, "icrc", &["a wrong ICRC in", "packets from"]);
-        // Only one of the two directions is ill.
+        // Only one of the two directions has the fault.
         assert!(!finding(&document, "icrc")["text"].as_str().unwrap().contains(" and "), "{document}");
     }
 }
@@ -140,7 +140,9 @@ fn where_nobody_has_the_port_that_is_said() {
     let (nobody, own) = (own_address().to_string(), own_address());
     let finished = run(&["doctor", &nobody, "--device", &format!("udp:{own}")]);
     assert_eq!(finished.code, Some(1));
-    for part in ["ICMP port unreachable", "nobody waits at TCP port 18520", "no answer", "ill: 2 problems"] {
+    for part in
+        ["ICMP port unreachable", "nobody waits at TCP port 18520", "no answer", "unhealthy: 2 problems"]
+    {
         assert!(finished.stdout.contains(part), "{part}: {finished:?}");
     }
 }

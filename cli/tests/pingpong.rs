@@ -53,7 +53,7 @@ fn rc_and_srq_survive_loss_and_say_how_much_was_sent_again() {
         let outputs = pair(kind, &options);
         assert!(outputs.iter().all(|finished| finished.success), "{outputs:?}");
         assert!(
-            outputs.iter().any(|finished| finished.stdout.contains("packets were sent again")),
+            outputs.iter().any(|finished| finished.stdout.contains("packets were retransmitted")),
             "{outputs:?}"
         );
     }

@@ -200,7 +200,7 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
     assert!(job.starts_with("#!/bin/sh\n") && job.contains("--array=0-3\n"), "{job}");
     let kubernetes = ["small.toml", "--sweeps", "--out", "out", "--emit", "kubernetes"];
     let kubernetes = place.inside(&kubernetes).stdout;
-    assert!(kubernetes.contains("as they lie here: small.toml\n"), "{kubernetes}");
+    assert!(kubernetes.contains("with the same paths: small.toml\n"), "{kubernetes}");
     assert!(kubernetes.contains("completionMode: Indexed") && kubernetes.contains("completions: 4\n"));
     assert!(!Path::new(&out).exists(), "to emit is not to run");
     // What the shell would run, index by index.
@@ -277,7 +277,10 @@ fn merging_says_what_is_missing_and_what_does_not_belong_together() {
     for part in ["in scenario: changed; small", "in text of the scenario", "number of combinations: 2; 4"] {
         assert!(told.contains(part), "`{part}` is missing: {told}");
     }
-    assert!(!told.contains("differ in version") && !told.contains("differ in what is set"), "{told}");
+    assert!(
+        !told.contains("differ in version") && !told.contains("differ in names of the set values"),
+        "{told}"
+    );
 }
 
 /// Summaries of versions that did not write which run of a sweep it was.
@@ -319,15 +322,15 @@ fn what_is_wrong_is_refused_with_line_and_reason() {
         (&["no-such"], &["no-such", "--list"]),
         (&[&file, "--set", "host.color=red"], &["host.color=red", "unknown field `color`"]),
         (&[&file, "--set", "host.recovery=luck"], &["no loss recovery \"luck\""]),
-        (&[&file, "--set", "seed"], &["write NAME=VALUE"]),
+        (&[&file, "--set", "seed"], &["expected NAME=VALUE"]),
         (&[&file, "--seed", "9223372036854775808"], &["--seed", "is not in 0..=9223372036854775807"]),
         (&[&file, "--sweep", "seed=1,,2"], &["a value is empty"]),
-        (&[&file, "--live"], &["--live draws on a terminal", "--out DIR"]),
+        (&[&file, "--live"], &["--live needs a terminal", "--out DIR"]),
         (&[&file, "--live", "--sweeps"], &["--live", "--sweeps", "cannot be used"]),
         (&[&file, "--pcap-port", "h2"], &["--out"]),
         (
             &[&file, "--pcap-port", "h9", "--out", &out],
-            &["there is no port h9", "s0:h1 for that of a switch"],
+            &["the network has no port h9", "s0:h1 for the port of a switch"],
         ),
         (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C or --sweeps"]),
         (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),

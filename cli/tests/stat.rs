@@ -173,7 +173,7 @@ fn the_environment_decides() {
     assert!(place.of(&address).is_none());
     assert!(!place.folder().exists());
     let nobody = place.stat(&["4194304"]);
-    assert!(!nobody.success && nobody.stderr.contains("does not tell its counters"), "{nobody:?}");
+    assert!(!nobody.success && nobody.stderr.contains("does not publish its counters"), "{nobody:?}");
 }
 
 #[test]
