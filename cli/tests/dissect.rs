@@ -85,7 +85,7 @@ fn every_packet_of_every_capture_is_whole_and_has_a_good_icrc() {
 /// One row per packet with the values of the fields, empty where tshark does not see the field.
 fn tshark(capture: &Path, keys: &BTreeSet<&str>) -> Vec<Vec<String>> {
     let mut command = Command::new("tshark");
-    // It takes short payloads for the RPC protocol of file servers and then stops.
+    // tshark decodes short payloads as the RPC protocol of file servers and then stops.
     command.args(["--disable-protocol", "rpcordma"]);
     command.args(["-n", "-T", "fields", "-E", "separator=|", "-E", "occurrence=f", "-r"]).arg(capture);
     for key in keys {
@@ -302,18 +302,18 @@ fn broken_packets_are_shown_with_layer_and_offset() {
             assert!(stderr(&output).contains("malformed: 1\n"), "{}", stderr(&output));
         }
     }
-    // Opcodes from 0xc0 on belong to manufacturers, so they are not wrong.
+    // Opcodes from 0xc0 on are manufacturer-specific, and not an error.
     let output = dissect(&classic(1, &[(90, &change(&[(42, 0xc5)]))]), &[]);
     assert!(stdout(&output).contains("vendor-specific"), "{}", stdout(&output));
     assert!(!stderr(&output).contains("malformed"), "{}", stderr(&output));
-    // The checksum of IPv4 is no part of the ICRC, which still can be checked.
+    // The ICRC does not cover the IPv4 checksum, and can still be checked.
     let frame = change(&[(22, 63)]);
     let output = dissect(&classic(1, &[(90, &frame)]), &[]);
     assert!(stderr(&output).contains("ICRC: 1 good"), "{}", stderr(&output));
 }
 
 #[test]
-fn a_bad_icrc_is_told_with_both_values() {
+fn a_bad_icrc_is_shown_with_both_values() {
     let good = bytes(WRITE);
     let mut bad = good.clone();
     bad[86] ^= 0x01;
@@ -425,7 +425,7 @@ fn what_the_writer_wrote_is_shown_with_comment_interface_and_direction() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_it_quietly() {
+fn a_closed_pipe_ends_the_command_quietly() {
     let frame = bytes(WRITE);
     let packets = vec![(90, &frame[..]); 20_000];
     let folder = tempfile::tempdir().unwrap();
@@ -464,7 +464,7 @@ fn damaged_files_never_crash_it() {
             let index = random(file.len());
             file[index] = random(256) as u8;
         }
-        // Damaged packets behind a sound header say more than a damaged header.
+        // Damaged packets after a valid file header reach more code than a damaged file header.
         file[..24].copy_from_slice(&sources[round % sources.len()][..24]);
         for form in [&[][..], &["--tree"], &["--json"]] {
             let code = dissect(&file, form).status.code();
@@ -559,7 +559,7 @@ fn explain_says_which_character_is_wrong() {
 }
 
 #[test]
-fn explain_copes_with_everything_that_is_no_roce() {
+fn explain_accepts_packets_other_than_roce() {
     for hex in
         ["00", "4500", "ffffffffffff020000000001080600010800060400010200000000010a0000010000000000000a000002"]
     {
@@ -570,7 +570,7 @@ fn explain_copes_with_everything_that_is_no_roce() {
             }
         }
     }
-    // Every beginning of a packet.
+    // Every prefix of a packet.
     for end in 1..=90 {
         let output = roce(&["explain", "--from", "eth", &WRITE[..2 * end]]);
         assert_eq!(output.status.code(), Some(0), "{end}");

@@ -110,7 +110,7 @@ fn a_seed_repeats_a_run_and_another_does_not() {
     assert_ne!(first["configuration_hash"], other["configuration_hash"]);
 }
 
-/// The text of the scenario is the same; what its file of flows says is not.
+/// The text of the scenario is the same; the contents of its flow file differ.
 #[test]
 fn the_configuration_hash_knows_the_files_that_a_scenario_names() {
     let place = Place::new();
@@ -220,9 +220,9 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
     assert_eq!(table.lines().count(), 5, "{table}");
 }
 
-/// Where the directory of one of them should be there is a file.
+/// The directory of one run cannot be created, because a file has its name.
 #[test]
-fn a_run_that_fails_takes_none_of_its_sweep_with_it() {
+fn a_failed_run_does_not_affect_its_sweep() {
     let place = Place::new();
     let out = place.path("out");
     std::fs::create_dir(&out).unwrap();
@@ -238,7 +238,7 @@ fn a_run_that_fails_takes_none_of_its_sweep_with_it() {
     assert!(Path::new(&format!("{out}/00002/summary.json")).exists());
 }
 
-/// The second time, one of its tables cannot be written. What the first run left there says nothing about the second.
+/// In the second run one table cannot be written; the summary of the first run must be removed.
 #[test]
 fn a_run_that_fails_has_no_summary() {
     let place = Place::new();
@@ -270,7 +270,7 @@ fn merging_says_what_is_missing_and_what_does_not_belong_together() {
     assert!(finished.stderr.contains("1 of 4 runs are missing: --index 1\n"), "{}", finished.stderr);
     assert!(!finished.stderr.contains("differ"), "{}", finished.stderr);
 
-    // Two runs of a newer and shorter sweep of another text, beside what is left of the old one.
+    // Two runs of a newer and shorter sweep of another text, in the directory of an old one.
     std::fs::write(place.path("small.toml"), SMALL.replace("\"small\"", "\"changed\"")).unwrap();
     sweep("1,2");
     let told = merge().stderr;
@@ -301,7 +301,7 @@ fn old_summaries_can_be_merged() {
     assert_eq!(finished.stderr, "");
 }
 
-/// What is said on the command line goes before what the scenario proposes.
+/// Values of the command line override the sweeps of the scenario.
 #[test]
 fn a_value_that_is_set_is_not_swept() {
     let place = Place::new();
@@ -312,7 +312,7 @@ fn a_value_that_is_set_is_not_swept() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_with_line_and_reason() {
+fn errors_have_line_and_reason() {
     let place = Place::new();
     let (file, bad) = (place.path("small.toml"), place.path("bad.toml"));
     std::fs::write(&bad, SMALL.replace("degree", "degrees")).unwrap();
