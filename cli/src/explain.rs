@@ -114,7 +114,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             io::stdin().take(LONGEST_INPUT).read_to_end(&mut text).context("cannot read standard input")?;
             String::from_utf8_lossy(&text).into_owned()
         }
-        words => words.join(" "),
+        groups => groups.join(" "),
     };
     let bytes = bytes::parse(&text)?;
     let from = if args.from == From::Auto { From::guess(&bytes) } else { args.from };

@@ -36,7 +36,7 @@ pub(super) fn run(address: SocketAddr) -> anyhow::Result<()> {
 fn serve(exchange: &mut Exchange, device: &str, address: SocketAddr) -> anyhow::Result<()> {
     let opened = Context::open(device);
     let response = match &opened {
-        Ok(_) => Response::Done,
+        Ok(_) => Response::Completed,
         Err(error) => Response::Failed(error.to_string()),
     };
     exchange.send("a response", &response)?;
@@ -45,7 +45,7 @@ fn serve(exchange: &mut Exchange, device: &str, address: SocketAddr) -> anyhow::
         .map_err(measure::PerfError::from)
         .and_then(|line| measure::serve(&context, line, None))
     {
-        Ok(_) => Response::Done,
+        Ok(_) => Response::Completed,
         Err(error) => Response::Failed(error.to_string()),
     };
     drop(context);
@@ -57,9 +57,9 @@ fn handle(slot: &mut Option<Side>, request: Request) -> anyhow::Result<Response>
         Request::Open { device, fault, seed } => return open(slot, &device, fault.as_deref(), seed),
         Request::Close => {
             *slot = None;
-            return Ok(Response::Done);
+            return Ok(Response::Completed);
         }
-        Request::Quit => return Ok(Response::Done),
+        Request::Quit => return Ok(Response::Completed),
         _ => {}
     }
     let side = slot.as_mut().context("no device is open")?;
@@ -86,7 +86,7 @@ fn handle(slot: &mut Option<Side>, request: Request) -> anyhow::Result<Response>
         }
         Request::Open { .. } | Request::Close | Request::Serve { .. } | Request::Quit => {}
     }
-    Ok(Response::Done)
+    Ok(Response::Completed)
 }
 
 fn open(

@@ -77,7 +77,7 @@ pub(super) enum Request {
 /// The answer of the second process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Response {
-    Done,
+    Completed,
     Opened(SideInfo),
     Received { arrived: bool, imm: Option<[u8; 4]> },
     Word(u64),
