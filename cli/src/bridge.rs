@@ -1,4 +1,4 @@
-//! `roce bridge`: a bump in the wire.
+//! `roce bridge`: forwards frames between two devices and impairs RoCE packets.
 
 mod series;
 
@@ -23,11 +23,11 @@ use roce_tools::bridge::{
 };
 use series::Series;
 
-/// Forward everything between two devices, and do to RoCE packets what a bad network does
+/// Forward frames between two devices, and impair RoCE packets as a bad network does
 ///
-/// Stands between two hosts, hardware included, as a cable would. What is not RoCE passes as it is. RoCE packets meet
-/// --fault, then a queue with --rate, marks and pauses, then --delay. A scenario file says the same and more, such as
-/// different things for the two directions: docs/bridge.md. Ends with --duration or Ctrl-C.
+/// The bridge replaces the cable between two hosts, which may have RDMA hardware. Frames other than RoCE pass unchanged.
+/// RoCE packets pass --fault, then a queue with --rate, ECN marking and PFC, then --delay. A scenario file has more
+/// settings, such as different ones for each direction; see docs/bridge.md. The bridge runs until --duration or Ctrl-C.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Device on the left: raw:INTERFACE or tap:NAME
@@ -38,23 +38,23 @@ pub(super) struct Args {
     #[arg(long, value_name = "DEVICE")]
     right: Option<String>,
 
-    /// Read what to do from this file (TOML), which may be a scenario of `roce sim` with one switch, or one that is shipped
-    #[arg(long, value_name = "FILE", conflicts_with_all = OF_THE_FILE)]
+    /// Read the settings from this TOML file; also accepts a scenario of `roce sim` with one switch, or the name of a shipped one
+    #[arg(long, value_name = "FILE", conflicts_with_all = FILE_OPTIONS)]
     scenario: Option<String>,
 
-    /// Whose packets --fault and the queue are for: those that come from the left, from the right, or both
+    /// Direction that --fault and the queue apply to: packets from the left, from the right, or both
     #[arg(long, value_enum, hide_possible_values = true, value_name = "SIDE", default_value = "both")]
     from: Origin,
 
-    /// What to do to packets, such as drop=1% or rule:rpsn=5,pass=1,action=drop; as for the other commands
+    /// Faults to inject, such as drop=1% or rule:rpsn=5,pass=1,action=drop; `roce ping --help` explains the syntax
     #[arg(long, value_name = "PLAN")]
     fault: Option<FaultPlan>,
 
-    /// Rate of the wire, preamble and gap included, such as 1Gbps
+    /// Link rate, which includes preamble and interframe gap, such as 1Gbps
     #[arg(long, value_name = "RATE")]
     rate: Option<String>,
 
-    /// How long every packet travels, such as 20us
+    /// Propagation delay of every packet, such as 20us
     #[arg(long, value_name = "TIME")]
     delay: Option<String>,
 
@@ -70,15 +70,15 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES")]
     kmax: Option<String>,
 
-    /// The share that is marked just below --kmax, 0 to 1
+    /// Probability of a mark just below --kmax, 0 to 1
     #[arg(long, value_name = "SHARE")]
     pmax: Option<f64>,
 
-    /// Always mark packets that leave more than this many bytes queued, and no others
+    /// Mark exactly the packets that leave more than this many bytes queued; replaces --kmin, --kmax and --pmax
     #[arg(long, value_name = "BYTES")]
     step: Option<String>,
 
-    /// Priorities whose sender is paused (PFC), such as 3,4
+    /// Priorities for which PFC pauses the sender, such as 3,4
     #[arg(long, value_name = "PRIORITIES", value_delimiter = ',')]
     pfc: Option<Vec<u8>>,
 
@@ -90,23 +90,23 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES")]
     xon: Option<String>,
 
-    /// What chance starts from: the same seed and the same packets, the same decisions [default: 0]
+    /// Seed of random decisions; the same seed and the same packets give the same decisions [default: 0]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// End after this time, such as 10s
+    /// Stop after this time, such as 10s
     #[arg(long, value_name = "TIME")]
     duration: Option<String>,
 
-    /// Write all frames to this file (pcapng), those that were touched with a comment
+    /// Write all frames to this file (pcapng); frames that the bridge changed carry a comment
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 
-    /// Write rates.csv, by queue pair, and queues.csv into this directory
+    /// Write rates.csv (per queue pair) and queues.csv into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Time between two lines of these [default: 100ms]
+    /// Sampling interval of these files [default: 100ms]
     #[arg(long, value_name = "TIME", requires = "out")]
     interval: Option<String>,
 
@@ -114,27 +114,27 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Write nothing while it runs
+    /// Print nothing while the bridge runs
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// Options that a scenario file has, too.
-const OF_THE_FILE: [&str; 12] =
+/// Options that a scenario file replaces.
+const FILE_OPTIONS: [&str; 12] =
     ["from", "fault", "rate", "delay", "queue", "kmin", "kmax", "pmax", "step", "pfc", "xoff", "xon"];
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     let scenario = read(args)?;
     let device = |option: &Option<String>, file: &Option<String>, name| {
         let device = option.as_ref().or(file.as_ref()).cloned();
-        device.with_context(|| format!("--{name} is missing; it takes a device such as raw:eth0 or tap:tap0"))
+        device.with_context(|| format!("--{name} is missing; give a device such as raw:eth0 or tap:tap0"))
     };
     let left = device(&args.left, &scenario.left, "left")?;
     let right = device(&args.right, &scenario.right, "right")?;
     if left == right {
-        bail!("{left} is on both sides; a bridge joins two devices");
+        bail!("--left and --right are both {left}; a bridge needs two different devices");
     }
-    // Before anything else, so that no signal is missed.
+    // First, so that no signal is lost.
     let mut live = Live::new(scenario.duration, args.quiet)?;
     if let Some(dir) = &args.out {
         let interval = args.interval.as_deref().map(units::duration_ns).transpose()?;
@@ -147,10 +147,12 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     }
     let [left_mtu, right_mtu] = runner.mtus();
     if left_mtu != right_mtu {
-        tracing::warn!("{left} has MTU {left_mtu} and {right} {right_mtu}: longer packets get lost");
+        tracing::warn!(
+            "{left} has MTU {left_mtu}, {right} has MTU {right_mtu}: frames longer than the smaller one are dropped"
+        );
     }
     if !args.json {
-        writeln!(output, "forwarding between {left} and {right}; Ctrl-C ends it")?;
+        writeln!(output, "forwarding between {left} and {right}; press Ctrl-C to stop")?;
         output.flush()?;
     }
     runner.run(&mut live)?;
@@ -166,7 +168,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The scenario: that of the file, or that of the options.
+/// The scenario from --scenario, or the one that the options describe.
 fn read(args: &Args) -> anyhow::Result<Scenario> {
     let mut scenario = match &args.scenario {
         Some(name) => {
@@ -174,7 +176,7 @@ fn read(args: &Args) -> anyhow::Result<Scenario> {
             Scenario::parse(&source.text, &|file| source.load(file))
                 .with_context(|| format!("the scenario {name}"))?
         }
-        None => of_options(args)?,
+        None => from_options(args)?,
     };
     if let Some(seed) = args.seed {
         scenario.settings.seed = seed;
@@ -185,7 +187,7 @@ fn read(args: &Args) -> anyhow::Result<Scenario> {
     Ok(scenario)
 }
 
-fn of_options(args: &Args) -> anyhow::Result<Scenario> {
+fn from_options(args: &Args) -> anyhow::Result<Scenario> {
     let mut scenario = Scenario::default();
     let queue = Queue {
         from: args.from,
@@ -209,13 +211,13 @@ fn of_options(args: &Args) -> anyhow::Result<Scenario> {
     Ok(scenario)
 }
 
-/// Says every second what goes through, and when it is time to end.
+/// Prints statistics every second and decides when the bridge stops.
 struct Live {
     signals: SignalFd,
     end: Option<Duration>,
     quiet: bool,
-    /// When the next lines are due.
-    lines: Duration,
+    /// When the next statistics are due.
+    next_lines: Duration,
     series: Option<Series>,
     last: Duration,
     before: [Counts; 2],
@@ -223,7 +225,7 @@ struct Live {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Between two samples.
+/// Default sampling interval of --out.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 impl Live {
@@ -231,13 +233,13 @@ impl Live {
         let mut signals = SigSet::empty();
         signals.add(Signal::SIGINT);
         signals.add(Signal::SIGTERM);
-        signals.thread_block().context("blocking signals")?;
+        signals.thread_block().context("cannot block signals")?;
         let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
         Ok(Self {
-            signals: signals.context("waiting for signals")?,
+            signals: signals.context("cannot create a signalfd")?,
             end: duration,
             quiet,
-            lines: duration.map_or(SECOND, |duration| duration.min(SECOND)),
+            next_lines: duration.map_or(SECOND, |duration| duration.min(SECOND)),
             series: None,
             last: Duration::ZERO,
             before: Default::default(),
@@ -245,7 +247,7 @@ impl Live {
         })
     }
 
-    /// One line for each direction in which there was something, and one for each queue pair that has trouble.
+    /// Prints a line for each direction, and a line for each queue pair with CNPs, NAKs or retransmissions.
     fn print(&mut self, since_start: Duration, bridge: &Bridge) {
         let seconds = (since_start - self.last).as_secs_f64().max(1e-3);
         let mut text = String::new();
@@ -268,7 +270,7 @@ impl Live {
             );
             let known = std::mem::take(&mut self.queue_pairs[side as usize]);
             let current: Vec<QueuePairCounts> = bridge.queue_pairs(side).copied().collect();
-            for (index, one) in current.iter().enumerate().take(MOST_QUEUE_PAIRS) {
+            for (index, one) in current.iter().enumerate().take(MAX_QUEUE_PAIRS) {
                 let before = known.get(index).copied().unwrap_or_default();
                 let more = |now: u64, before: u64| now - before;
                 let cnps = more(one.cnps, before.cnps);
@@ -285,13 +287,13 @@ impl Live {
             self.before[side as usize] = now;
         }
         self.last = since_start;
-        // There is nobody to tell that nobody reads it.
+        // A closed standard error must not stop the bridge.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 }
 
-/// Queue pairs with lines of their own each second.
-const MOST_QUEUE_PAIRS: usize = 16;
+/// Largest number of queue pairs that are printed each second.
+const MAX_QUEUE_PAIRS: usize = 16;
 
 impl Observer for Live {
     fn end(&self) -> Option<BorrowedFd<'_>> {
@@ -299,19 +301,19 @@ impl Observer for Live {
     }
 
     fn next(&self) -> Duration {
-        self.series.as_ref().map_or(self.lines, |series| series.next().min(self.lines))
+        self.series.as_ref().map_or(self.next_lines, |series| series.next().min(self.next_lines))
     }
 
     fn observe(&mut self, since_start: Duration, bridge: &Bridge) -> ControlFlow<()> {
         if let Some(series) = &mut self.series {
-            series.look(since_start, bridge);
+            series.sample(since_start, bridge);
         }
-        if since_start >= self.lines {
+        if since_start >= self.next_lines {
             if !self.quiet {
                 self.print(since_start, bridge);
             }
-            self.lines = (self.lines + SECOND).max(since_start);
-            self.lines = self.end.map_or(self.lines, |end| end.min(self.lines));
+            self.next_lines = (self.next_lines + SECOND).max(since_start);
+            self.next_lines = self.end.map_or(self.next_lines, |end| end.min(self.next_lines));
         }
         let ends = self.end.is_some_and(|end| end <= since_start) || self.is_signalled();
         if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -319,7 +321,7 @@ impl Observer for Live {
 }
 
 impl Live {
-    /// For a bridge that never has to wait.
+    /// Checks for a signal without waiting, for a bridge that is never idle.
     fn is_signalled(&self) -> bool {
         matches!(self.signals.read_signal(), Ok(Some(_)))
     }
@@ -381,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_says_cannot_be_said_beside_it() {
+    fn scenario_conflicts_with_the_options_that_it_replaces() {
         let scenario = ["bridge", "--scenario", "file.toml"];
         let alone = Command::try_parse_from(scenario).unwrap();
         assert_eq!(alone.args.from, Origin::Both);

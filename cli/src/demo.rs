@@ -1,8 +1,8 @@
-//! `roce demo`: the main job in half a minute, without root and without set-up.
+//! `roce demo`: every operation between two processes, without root and without set-up.
 
 mod operations;
 mod peer;
-mod world;
+mod side;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -21,33 +21,33 @@ use roce_device::OpenOptions;
 use roce_device::pcap::CaptureFile;
 use roce_tools::exchange::Exchange;
 use roce_tools::measure::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
-use world::{Order, Report, World};
+use side::{Request, Response, Side};
 
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// How often each operation is repeated under loss.
 const ROUNDS_UNDER_LOSS: u32 = 20;
 
-/// Show the main job in half a minute: two processes, real RoCE v2 packets, no root
+/// Run RDMA between two processes in half a minute: real RoCE v2 packets, no root required
 ///
-/// Two processes on 127.0.0.1 and 127.0.0.2, UDP port 4791, exchange every RC operation plus UC and UD
-/// with contents verified, then the same while 1 % of the packets is lost, then a small ping and blast
-/// table. The packets of the first two parts are written to demo.pcapng.
+/// Two processes on 127.0.0.1 and 127.0.0.2 (UDP port 4791) run every RC operation, UC and UD, and verify the
+/// contents. They repeat this while 1 % of the packets is dropped, then print a short ping table and a short
+/// blast table. The packets of the first two parts are written to demo.pcapng.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Where to write the packets
+    /// File to write the packets to
     #[arg(long, value_name = "FILE", default_value = "demo.pcapng")]
     pcap: PathBuf,
 
-    /// Make queue pair numbers, keys, PSNs and losses repeatable
+    /// Seed that makes queue pair numbers, keys, PSNs and losses reproducible
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Faults of the second part, on the way out of both processes
+    /// Faults of the second part, injected into the packets that both processes send
     #[arg(long, value_name = "PLAN", default_value = "drop=1%")]
     fault: roce_fault::FaultPlan,
 
-    /// Device of this process and of the other one
+    /// Devices of this process and of the second one
     #[arg(long, value_name = "DEVICE", num_args = 2, value_names = ["NEAR", "FAR"])]
     device: Vec<String>,
 
@@ -55,12 +55,12 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// The other process: address of the exchange
+    /// Run as the second process: address of the exchange
     #[arg(long, hide = true, value_name = "ADDRESS")]
     peer_of: Option<SocketAddr>,
 }
 
-/// Everything that the demo found, for `--json`.
+/// Results of the demo, for `--json`.
 #[derive(Default, serde::Serialize)]
 struct Findings {
     operations: Vec<Outcome>,
@@ -82,47 +82,44 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     let mut demo = Demo::start(args)?;
     let mut findings = Findings::default();
     let captures = CaptureFile::create(&args.pcap, &["clean", "with faults"])
-        .with_context(|| format!("making {}; --pcap chooses another place", args.pcap.display()))?;
+        .with_context(|| format!("cannot create {}; --pcap chooses another file", args.pcap.display()))?;
     let mut captures = captures.into_iter();
 
-    demo.say(output, "1. Every operation, contents verified at the other end")?;
+    demo.heading(output, "1. Every operation, contents verified by the receiver")?;
     findings.operations = demo.operations(output, captures.next(), false, 1)?;
 
-    demo.say(
-        output,
-        &format!("2. The same {ROUNDS_UNDER_LOSS} times over while packets suffer {}", args.fault),
-    )?;
+    demo.heading(output, &format!("2. The same {ROUNDS_UNDER_LOSS} times with faults: {}", args.fault))?;
     findings.under_loss = demo.operations(output, captures.next(), true, ROUNDS_UNDER_LOSS)?;
-    demo.tell_recovery(output, &mut findings)?;
+    demo.print_recovery(output, &mut findings)?;
 
-    demo.say(output, "3. Latency: SEND there and back")?;
+    demo.heading(output, "3. Latency: SEND in both directions")?;
     findings.ping = demo.measure(output, Tool::Ping, Op::Send, &[8, 4096], 3_000)?;
-    demo.say(output, "4. Throughput: WRITE one way")?;
+    demo.heading(output, "4. Throughput: WRITE in one direction")?;
     findings.blast = demo.measure(output, Tool::Blast, Op::Write, &[64, 4096, 65_536, 1 << 20], 4_000)?;
 
-    demo.order(&Order::Quit)?;
+    demo.request(&Request::Quit)?;
     findings.seconds = started.elapsed().as_secs_f64();
     if args.json {
         serde_json::to_writer_pretty(&mut *output, &findings)?;
         writeln!(output)?;
     } else {
-        farewell(output, args, findings.seconds)?;
+        print_closing(output, args, findings.seconds)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn farewell(output: &mut Output, args: &Args, seconds: f64) -> std::io::Result<()> {
+fn print_closing(output: &mut Output, args: &Args, seconds: f64) -> std::io::Result<()> {
     let path = args.pcap.display();
     let bold = |text: String| output.style.paint(Paint::BOLD, text).to_string();
     let lines = [
         String::new(),
-        format!("Done in {seconds:.1} s: every byte was right. The packets are in {path}."),
+        format!("Completed in {seconds:.1} s: all contents are correct. The packets are in {path}."),
         String::new(),
         "Try next:".into(),
-        format!("  {}    look at them, ICRCs checked", bold(format!("roce dissect {path} | less"))),
-        format!("  {}   what is inside one packet", bold("roce explain".into())),
-        format!("  {}   what this machine can do", bold("roce devices -v".into())),
-        format!("  {}   a server; then, in another shell:", bold("roce blast".into())),
+        format!("  {}    list them and check their ICRCs", bold(format!("roce dissect {path} | less"))),
+        format!("  {}   explain one packet", bold("roce explain".into())),
+        format!("  {}   list the devices of this machine", bold("roce devices -v".into())),
+        format!("  {}   start a server; then, in another shell:", bold("roce blast".into())),
         format!("  {}", bold("roce blast 127.0.0.1 --op write --sizes 64..1048576".into())),
         format!("  {}", bold("roce blast 127.0.0.1 --fault drop=1%,reorder=2% --pcap lossy.pcapng".into())),
     ];
@@ -132,7 +129,7 @@ fn farewell(output: &mut Output, args: &Args, seconds: f64) -> std::io::Result<(
     Ok(())
 }
 
-/// The running demo: this process, the other one, and the line between them.
+/// The running demo: the second process and the TCP exchange with it.
 struct Demo<'a> {
     args: &'a Args,
     child: Child,
@@ -141,7 +138,7 @@ struct Demo<'a> {
     recovery: Recovery,
 }
 
-/// What recovery took, on both sides.
+/// Counters of loss recovery, summed over both sides.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recovery {
     retransmitted_packets: u64,
@@ -151,7 +148,7 @@ struct Recovery {
 
 impl Drop for Demo<'_> {
     fn drop(&mut self) {
-        // It ends by itself when the exchange closes; a moment's patience, then no more.
+        // The second process ends when the exchange closes; it is killed if that takes too long.
         for _ in 0..50 {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;
@@ -166,20 +163,21 @@ impl Drop for Demo<'_> {
 impl<'a> Demo<'a> {
     fn start(args: &'a Args) -> anyhow::Result<Self> {
         let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("opening a TCP port on 127.0.0.1")?;
-        let address = listener.local_addr().context("asking for the TCP port")?;
-        let program = std::env::current_exe().context("finding this program, to start it a second time")?;
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot open a TCP port on 127.0.0.1")?;
+        let address = listener.local_addr().context("cannot read the number of the TCP port")?;
+        let program =
+            std::env::current_exe().context("cannot find this program to start it a second time")?;
         let child = Command::new(program)
             .args(["demo", "--peer-of", &address.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .context("starting the second process")?;
+            .context("cannot start the second process")?;
         let exchange = Exchange::accept_from(&listener)?;
         Ok(Self { args, child, exchange, listener, recovery: Recovery::default() })
     }
 
-    fn say(&self, output: &mut Output, text: &str) -> std::io::Result<()> {
+    fn heading(&self, output: &mut Output, text: &str) -> std::io::Result<()> {
         if !self.args.json {
             let heading = output.style.paint(Paint::BOLD, text).to_string();
             writeln!(output, "\n{heading}")?;
@@ -188,12 +186,12 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
-    fn order(&mut self, order: &Order) -> anyhow::Result<Report> {
-        let report = self.exchange.swap("a report", order)?;
-        if let Report::Failed(reason) = report {
+    fn request(&mut self, request: &Request) -> anyhow::Result<Response> {
+        let response = self.exchange.swap("a response", request)?;
+        if let Response::Failed(reason) = response {
             bail!("the second process: {reason}");
         }
-        Ok(report)
+        Ok(response)
     }
 
     fn spec(&self, near: bool) -> String {
@@ -203,29 +201,29 @@ impl<'a> Demo<'a> {
     }
 
     /// Opens devices on both sides and connects queue pairs of all transports.
-    fn world(&mut self, capture: Option<CaptureFile>, faults: bool) -> anyhow::Result<World> {
+    fn side(&mut self, capture: Option<CaptureFile>, faults: bool) -> anyhow::Result<Side> {
         let plan = faults.then(|| self.args.fault.clone());
-        let open = Order::Open {
+        let open = Request::Open {
             device: self.spec(false),
             fault: plan.as_ref().map(ToString::to_string),
             seed: self.args.seed.map(|seed| seed.wrapping_add(1)),
         };
-        let Report::Opened(theirs) = self.order(&open)? else {
-            bail!("the second process answered out of turn")
+        let Response::Opened(theirs) = self.request(&open)? else {
+            bail!("the second process sent an unexpected response")
         };
         let options = OpenOptions {
-            transmit_faults: plan.map(|plan| world::injector(plan, self.args.seed)),
+            transmit_faults: plan.map(|plan| side::injector(plan, self.args.seed)),
             capture: capture.map(|file| Box::new(file) as _),
             ..OpenOptions::default()
         };
         let context = set(Context::builder(), self.args.seed, ContextBuilder::seed)
             .options(options)
             .open(&self.spec(true))?;
-        let mut world = World::new(context)?;
-        self.order(&Order::Connect(world.introduction()?))?;
-        world.connect(&theirs)?;
-        world.meet(&theirs)?;
-        Ok(world)
+        let mut side = Side::new(context)?;
+        self.request(&Request::Connect(side.info()?))?;
+        side.connect(&theirs)?;
+        side.set_remote(&theirs)?;
+        Ok(side)
     }
 
     /// Runs all operations `rounds` times and prints a line each.
@@ -236,12 +234,12 @@ impl<'a> Demo<'a> {
         faults: bool,
         rounds: u32,
     ) -> anyhow::Result<Vec<Outcome>> {
-        let mut world = self.world(capture, faults)?;
+        let mut side = self.side(capture, faults)?;
         let mut outcomes = Vec::new();
         for operation in OPERATIONS {
             let mut outcome = Outcome::new(operation);
             for round in 0..rounds {
-                operations::run(&mut world, &mut self.exchange, operation, round, &mut outcome)
+                operations::run(&mut side, &mut self.exchange, operation, round, &mut outcome)
                     .with_context(|| format!("{}, round {round}", operation.name))?;
             }
             outcome.check(faults)?;
@@ -251,19 +249,19 @@ impl<'a> Demo<'a> {
             }
             outcomes.push(outcome);
         }
-        self.note_recovery(&world)?;
-        drop(world);
-        self.order(&Order::Close)?;
+        self.collect_recovery(&side)?;
+        drop(side);
+        self.request(&Request::Close)?;
         Ok(outcomes)
     }
 
-    fn note_recovery(&mut self, world: &World) -> anyhow::Result<()> {
-        let Report::Counters { retransmitted_packets, timeouts, sequence_naks } =
-            self.order(&Order::Counters)?
+    fn collect_recovery(&mut self, side: &Side) -> anyhow::Result<()> {
+        let Response::Counters { retransmitted_packets, timeouts, sequence_naks } =
+            self.request(&Request::Counters)?
         else {
-            bail!("the second process answered out of turn")
+            bail!("the second process sent an unexpected response")
         };
-        let own = world.context.counters();
+        let own = side.context.counters();
         self.recovery = Recovery {
             retransmitted_packets: retransmitted_packets + own.retransmitted_packets,
             timeouts: timeouts + own.local_ack_timeout_err,
@@ -272,7 +270,7 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
-    fn tell_recovery(&self, output: &mut Output, findings: &mut Findings) -> std::io::Result<()> {
+    fn print_recovery(&self, output: &mut Output, findings: &mut Findings) -> std::io::Result<()> {
         let Recovery { retransmitted_packets, timeouts, sequence_naks } = self.recovery;
         findings.retransmitted_packets = retransmitted_packets;
         findings.timeouts = timeouts;
@@ -282,8 +280,7 @@ impl<'a> Demo<'a> {
         }
         writeln!(
             output,
-            "   recovered with {retransmitted_packets} packets sent again, after {sequence_naks} sequence errors and \
-             {timeouts} timeouts"
+            "   recovered: {retransmitted_packets} packets retransmitted after {sequence_naks} sequence errors and {timeouts} timeouts"
         )
     }
 
@@ -295,11 +292,12 @@ impl<'a> Demo<'a> {
         sizes: &[usize],
         iterations: u64,
     ) -> anyhow::Result<Vec<Row>> {
-        let address = self.listener.local_addr().context("asking for the TCP port")?;
-        self.order(&Order::Serve { device: self.spec(false), address })?;
+        let address = self.listener.local_addr().context("cannot read the number of the TCP port")?;
+        self.request(&Request::Serve { device: self.spec(false), address })?;
         let exchange = Exchange::accept_from(&self.listener)?;
         let context = set(Context::builder(), self.args.seed, ContextBuilder::seed).open(&self.spec(true))?;
-        let path_mtu = context.largest_path_mtu().context("the link carries no path MTU")?.bytes();
+        let path_mtu =
+            context.largest_path_mtu().context("the link MTU is too small for every path MTU")?.bytes();
         let plan = Plan {
             tool,
             op,
@@ -319,12 +317,12 @@ impl<'a> Demo<'a> {
         }
         let rows = measure::run_client(&context, exchange, &plan, None, &mut |row| {
             if !json {
-                // A closed pipe is noticed when the command ends.
+                // The command reports a closed pipe when it ends.
                 let _ = print_row(output, tool, row).and_then(|()| output.flush());
             }
         })?;
-        let report: Report = self.exchange.receive("a report")?;
-        if let Report::Failed(reason) = report {
+        let response: Response = self.exchange.receive("a response")?;
+        if let Response::Failed(reason) = response {
             bail!("the second process: {reason}");
         }
         Ok(rows)

@@ -1,4 +1,4 @@
-//! `roce devices`: what this machine can do, in the form of `ibv_devinfo`.
+//! `roce devices`: the devices of this machine, in the format of `ibv_devinfo`.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -13,14 +13,14 @@ use super::terminal::{Output, Paint};
 use roce::verbs::Context;
 use roce_device::{Availability, Kind, LocalAddress, kinds};
 
-/// List the kinds of devices, what each lacks here, and the addresses that RoCE can use
+/// List the kinds of devices, what is missing to use them, and the addresses that RoCE can use
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Also show the limits and the GID table with types
+    /// Also show limits and GID tables
     #[arg(long, short)]
     verbose: bool,
 
-    /// Open this device, such as raw:eth0 or tap:roce0,ip=198.18.0.2/24, and show its GID table as show_gids does
+    /// Open this device, such as raw:eth0 or tap:roce0,ip=198.18.0.2/24, and show its GID table in the format of show_gids
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
 
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The GID table of one device, and what its link carries. Sends nothing that the device does not send by itself.
+/// Prints the GID table of one device and its MTUs. Sends no packets other than those that the device sends by itself.
 fn show_gids(spec: &str, json: bool, output: &mut Output) -> anyhow::Result<ExitCode> {
     let context = Context::builder().publish(false).open(spec)?;
     let table = context.gid_table();
@@ -100,7 +100,7 @@ fn print_kind(output: &mut Output, kind: &Kind) -> std::io::Result<()> {
     writeln!(output, "{name} {:<55} {status}", kind.summary)
 }
 
-/// A GUID made from an address, since there is no hardware that has one.
+/// A GUID derived from an address, because a software device does not have one.
 fn guid(address: IpAddr) -> String {
     let bytes = Gid::from(address).0;
     let mut guid = [0x02, 0, 0, 0, 0, 0, 0, 0];
@@ -108,7 +108,7 @@ fn guid(address: IpAddr) -> String {
     guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect::<Vec<_>>().join(":")
 }
 
-/// The largest path MTU that a link carries under its IP header.
+/// The largest path MTU whose packets fit the link MTU.
 fn active_mtu(address: &LocalAddress) -> Option<PathMtu> {
     let overhead = if address.address.is_ipv4() { 64 } else { 84 };
     PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= address.link_mtu)

@@ -1,4 +1,4 @@
-//! `roce dissect`: the packets of a capture file, one line each, or in full, or as JSON.
+//! `roce dissect`: prints the packets of a capture file, as lines, as trees or as JSON.
 
 pub(super) mod fields;
 mod filter;
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use roce_packet::{ParseError, ROCE_UDP_PORT};
 
-use super::complain;
+use super::print_error;
 use super::terminal::Output;
 use filter::{OpcodePattern, PsnRange};
 use line::Table;
@@ -22,21 +22,21 @@ use roce_capture::{CaptureError, CaptureReader, CapturedPacket};
 use summary::Summary;
 use walk::{Framed, Walk};
 
-/// List, filter and take apart the packets of a capture file
+/// List, filter and decode the packets of a capture file
 ///
 /// Reads pcap and pcapng with Ethernet, raw IP or Linux cooked packets, RoCE v1 and v2. The ICRC of every
 /// packet is checked. One line per packet:
 ///
 ///   number, seconds since the first packet, addresses, opcode, destination queue pair, PSN, payload
-///   bytes, flags (S solicited event, M MigReq, A acknowledge request), ICRC, and what else is in it
+///   bytes, flags (S solicited event, M MigReq, A acknowledge request), ICRC, and the extended headers
 ///
-/// ICRC is `ok`, `BAD` (followed by the one found and the one computed, as they are on the wire), or `-`
-/// when it could not be checked, for example because the capture kept only the first bytes.
-/// On a narrow terminal, what does not fit goes below the opcode.
-/// A summary follows on standard error.
+/// ICRC is `ok`, `BAD` (followed by the ICRC found and the ICRC computed, in wire order), or `-` if it could
+/// not be checked, for example because the capture contains only the first bytes of each packet.
+/// On a narrow terminal, details that do not fit are printed below the opcode.
+/// A summary is printed to standard error.
 ///
-/// The exit status is 0, or 1 when the file could not be read to its end or has no packets of a link type
-/// that can carry RoCE. Broken packets do not change it.
+/// The exit status is 1 if the file could not be read to its end or has no packets of a link type that can
+/// carry RoCE, otherwise 0. Malformed packets do not change it.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -47,34 +47,34 @@ pub(super) struct Args {
     #[arg(long)]
     tree: bool,
 
-    /// Print one JSON object per line and packet
+    /// Print one JSON object per packet and line
     ///
-    /// Fields have the names that tshark gives them, such as infiniband.bth.psn and ip.src; what tshark
-    /// does not know begins with "roce.". Numbers are JSON numbers and flags are booleans; 64-bit numbers
-    /// are strings of hexadecimal digits because JSON readers would round them. In the numbers
-    /// infiniband.invariant.crc and roce.icrc_computed the first byte on the wire comes first.
+    /// Fields have the names that tshark uses, such as infiniband.bth.psn and ip.src; names of other fields
+    /// begin with "roce.". Numbers are JSON numbers and flags are booleans; 64-bit numbers are strings of
+    /// hexadecimal digits because many JSON readers would round them. In infiniband.invariant.crc and
+    /// roce.icrc_computed, the first byte on the wire is the most significant one.
     #[arg(long, conflicts_with = "tree", verbatim_doc_comment)]
     json: bool,
 
-    /// Only packets to this queue pair, and datagrams from it; may be repeated
+    /// Show only packets to this queue pair and datagrams from it; may be repeated
     #[arg(long, value_name = "NUMBER", value_parser = filter::parse_number)]
     qp: Vec<u32>,
 
-    /// Only this opcode: a name, the beginning of names, or a number; may be repeated
+    /// Show only this opcode: a name, a prefix of names, or a number; may be repeated
     ///
-    /// The transport and RDMA_ may be left out: RC_RDMA_WRITE_ONLY, RC_SEND, READ_RESPONSE, 0x11.
+    /// The transport and RDMA_ may be omitted: RC_RDMA_WRITE_ONLY, RC_SEND, READ_RESPONSE, 0x11.
     #[arg(long, value_name = "OPCODE", value_parser = OpcodePattern::parse)]
     opcode: Vec<OpcodePattern>,
 
-    /// Only PSNs from A to B, both included; the range may pass 16777215
+    /// Show only PSNs from A to B, inclusive; the range may wrap around after 16777215
     #[arg(long, value_name = "A..B", value_parser = PsnRange::parse)]
     psn: Option<PsnRange>,
 
-    /// Only packets whose ICRC is wrong
+    /// Show only packets with a wrong ICRC
     #[arg(long)]
     bad_icrc: bool,
 
-    /// Stop after this many packets were printed
+    /// Stop after printing this many packets
     #[arg(long, value_name = "COUNT")]
     limit: Option<u64>,
 
@@ -135,25 +135,25 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     if let Err(error) = result {
         return Ok(failed(&error));
     }
-    if let Some(complaint) = summary.complaint() {
-        complain(&format!("{}: {complaint}", args.file.display()));
+    if let Some(failure) = summary.failure() {
+        print_error(&format!("{}: {failure}", args.file.display()));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A packet that is to be printed.
+/// A packet to print.
 struct Shown<'a> {
     packet: &'a CapturedPacket<'a>,
     walk: &'a Walk<'a>,
-    /// `None` for packets of a link type that is not read.
+    /// `None` for packets of an unsupported link type.
     framed: Option<&'a Framed<'a>>,
     /// When the first packet of the file was captured.
     first_ns: Option<u64>,
 }
 
 impl Shown<'_> {
-    /// What is wrong, with the offset that the byte has in the capture.
+    /// The parse error, with the offset of the byte in the captured packet.
     fn error(&self) -> Option<ParseError> {
         let error = self.walk.error?;
         let offset = self.framed.map_or(error.offset, |framed| framed.shown_offset(error.offset));
@@ -161,7 +161,7 @@ impl Shown<'_> {
     }
 }
 
-/// The three forms of output.
+/// The three output formats.
 enum Printer {
     Lines(Table),
     Tree,
@@ -194,6 +194,6 @@ impl Printer {
 }
 
 fn failed(error: &CaptureError) -> ExitCode {
-    complain(&error.to_string());
+    print_error(&error.to_string());
     ExitCode::FAILURE
 }

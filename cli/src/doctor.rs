@@ -1,4 +1,4 @@
-//! `roce doctor`: what is wrong between two machines, and what to change.
+//! `roce doctor`: diagnoses RoCE between two machines.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,30 +13,30 @@ use roce::tcp::TcpListening;
 use roce_tools::doctor::{Diagnosis, Doctor, Finding, Outcome, Peer, SERVICE_PORT};
 use roce_tools::exchange::Exchange;
 
-/// Find out why two machines do not talk RoCE, and say what to change
+/// Find out why two machines cannot communicate over RoCE, and suggest remedies
 ///
-/// Start `roce doctor` on one side: it waits. Start `roce doctor PEER` on the other. The two send each other packets of
-/// every kind and compare what arrives: ICRC, losses, DSCP, ECN, ports, every path MTU, messages there and back.
-/// Where nothing of roce waits, a request of rdma_cm is sent, to which every RoCE device with rdma_cm answers.
-/// The exit code is 0 if nothing is wrong.
+/// Start `roce doctor` on one side, which then waits, and `roce doctor PEER` on the other side. Each side sends packets
+/// of every kind, and the doctor compares what the other side receives: ICRC, losses, DSCP, ECN, ports, every path MTU,
+/// and messages in both directions. If the peer does not run `roce doctor`, the doctor sends a connection request of
+/// rdma_cm, which every RoCE device with rdma_cm answers. The exit status is 0 if there is no problem.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Address or name of the other side; without it this side waits to be examined
+    /// Address or name of the other side; if omitted, this side waits for it
     peer: Option<String>,
 
-    /// GID to send from, by its index in the table that `roce devices -v` shows
+    /// Index of the GID to send from, in the table that `roce devices -v` shows
     #[arg(long, short = 'x', value_name = "INDEX")]
     gid_index: Option<usize>,
 
-    /// Port of rdma_cm to ask for where no `roce doctor` waits
+    /// Port of rdma_cm for the connection request to a peer without `roce doctor`
     #[arg(long, short, value_name = "PORT", default_value_t = SERVICE_PORT)]
     port: u16,
 
-    /// TCP port at which `roce doctor` waits
+    /// TCP port on which `roce doctor` waits
     #[arg(long, value_name = "PORT", default_value_t = EXCHANGE_PORT)]
     exchange_port: u16,
 
-    /// While waiting: end after one client instead of waiting for the next
+    /// When waiting: exit after one client
     #[arg(long)]
     once: bool,
 
@@ -63,15 +63,18 @@ fn open(args: &Args, default: impl FnOnce() -> anyhow::Result<String>) -> anyhow
 fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     let (doctor, _) = open(args, || Ok(device_on(IpAddr::V4(Ipv4Addr::LOCALHOST))))?;
     let address =
-        doctor.address().context("the device has no such GID; `roce devices -v` shows GID tables")?;
+        doctor.address().context("the device does not have this GID; `roce devices -v` shows GID tables")?;
     let port = args.exchange_port;
     let listener = TcpListening::bind_at(doctor.context(), address, port).with_context(|| {
         format!(
-            "listening on {address} port {port}; is another server running? --exchange-port chooses another"
+            "cannot listen on {address} port {port}; if another server uses the port, choose another with --exchange-port"
         )
     })?;
     if !args.json {
-        writeln!(output, "waiting on {address}, TCP port {port}; on the other side: roce doctor {address}")?;
+        writeln!(
+            output,
+            "waiting on {address}, TCP port {port}; on the other side, run: roce doctor {address}"
+        )?;
         output.flush()?;
     }
     loop {
@@ -81,10 +84,10 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
         match outcome {
             Ok(_) if args.json => {}
             Ok(0) => writeln!(output, "{peer}: healthy")?,
-            Ok(1) => writeln!(output, "{peer}: one problem, which the other side names")?,
-            Ok(problems) => writeln!(output, "{peer}: {problems} problems, which the other side names")?,
+            Ok(1) => writeln!(output, "{peer}: one problem, described on the other side")?,
+            Ok(problems) => writeln!(output, "{peer}: {problems} problems, described on the other side")?,
             Err(error) if args.once => return Err(error.into()),
-            Err(error) => super::complain(&format!("{peer}: {error}")),
+            Err(error) => super::print_error(&format!("{peer}: {error}")),
         }
         output.flush()?;
         if args.once {
@@ -104,7 +107,7 @@ fn examine(args: &Args, peer: &str, output: &mut Output) -> anyhow::Result<ExitC
     }
     let diagnosis = doctor.examine(&peer, &mut |finding| {
         if !args.json {
-            // A closed pipe is noticed when the command ends.
+            // The command reports a closed pipe when it ends.
             let _ = print(output, finding).and_then(|()| output.flush());
         }
     });
@@ -112,15 +115,17 @@ fn examine(args: &Args, peer: &str, output: &mut Output) -> anyhow::Result<ExitC
         print_json(output, &spec, &peer, &diagnosis)?;
     } else {
         let paint = if diagnosis.is_healthy() { Paint::GREEN } else { Paint::RED };
-        let word =
-            output.style.paint(paint, if diagnosis.is_healthy() { "healthy" } else { "ill" }).to_string();
+        let word = output
+            .style
+            .paint(paint, if diagnosis.is_healthy() { "healthy" } else { "unhealthy" })
+            .to_string();
         let verdict = wrapped(&diagnosis.verdict(), VERDICT_INDENT, width(output));
         writeln!(output, "\n{word}: {verdict}")?;
     }
     Ok(if diagnosis.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Where the text of a finding begins.
+/// Column in which the text of a finding starts.
 const INDENT: usize = 26;
 const VERDICT_INDENT: usize = 9;
 
@@ -149,7 +154,7 @@ fn print(output: &mut Output, finding: &Finding) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The text in lines, of which all but the first are indented.
+/// Wraps a text; indents all lines but the first.
 fn wrapped(text: &str, indent: usize, width: usize) -> String {
     let mut lines = String::new();
     let mut column = indent;
@@ -185,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_texts_are_broken_between_words() {
+    fn long_texts_are_wrapped_between_words() {
         assert_eq!(wrapped("one two three", 2, 12), "one two\n  three");
         assert_eq!(wrapped("averyveryverylongword x", 2, 12), "averyveryverylongword\n  x");
         assert_eq!(wrapped("", 2, 12), "");

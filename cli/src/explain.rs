@@ -1,4 +1,4 @@
-//! `roce explain`: one packet, byte by byte.
+//! `roce explain`: explains one packet, byte by byte.
 
 mod bytes;
 mod json;
@@ -14,20 +14,20 @@ use roce_packet::{Opcode, ROCE_UDP_PORT};
 use super::dissect::walk::{Framed, Icrc, Part, Walk};
 use super::terminal::Output;
 
-/// Explain one packet: its bytes, every field with its meaning, and how its ICRC comes about
+/// Explain one packet: its bytes, every field with its meaning, and the computation of its ICRC
 ///
-/// HEX are the bytes as hexadecimal digits, in any number of arguments. Spaces, line ends, colons and 0x
-/// between them do not matter, and the dumps of tshark -x, tcpdump -xx, xxd and hexdump -C are
-/// understood. `-` reads them from standard input. Without HEX an example is shown.
+/// HEX is the packet in hexadecimal digits, in any number of arguments. Spaces, line ends, colons and 0x
+/// are ignored, and the dumps of tshark -x, tcpdump -xx, xxd and hexdump -C are accepted. `-` reads from
+/// standard input. Without HEX, the command prints an example.
 ///
-/// The exit status is 0, or 1 when the bytes cannot be read. A broken packet is explained, too.
+/// The exit status is 1 if HEX cannot be parsed, otherwise 0. Malformed packets are explained, too.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct Args {
     /// The bytes of the packet, or `-`
     hex: Vec<String>,
 
-    /// What the first byte belongs to
+    /// Header that the packet starts with
     #[arg(long, value_enum, default_value_t = From::Auto, value_name = "WHERE")]
     from: From,
 
@@ -35,15 +35,15 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// UDP port that RoCE v2 uses here
+    /// UDP port of RoCE v2
     #[arg(long, value_name = "PORT", default_value_t = ROCE_UDP_PORT)]
     port: u16,
 }
 
-/// Where a packet begins.
+/// The header that a packet starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum From {
-    /// Look at the bytes
+    /// Detect it from the bytes
     Auto,
     /// The Ethernet header
     Eth,
@@ -57,13 +57,13 @@ impl From {
     const fn noun(self) -> &'static str {
         match self {
             Self::Auto | Self::Eth => "an Ethernet frame",
-            Self::Ip => "a packet from its IP header on",
-            Self::Bth => "a packet from its BTH on",
+            Self::Ip => "a packet that starts with its IP header",
+            Self::Bth => "a packet that starts with its BTH",
         }
     }
 
-    /// Makes the best guess where the bytes say nothing certain. A length field that agrees with the number
-    /// of bytes is the best sign, a known EtherType the next.
+    /// Guesses the first header. A length field that matches the number of bytes is the strongest evidence,
+    /// followed by a known EtherType.
     fn guess(bytes: &[u8]) -> Self {
         let word = |at: usize| match bytes.get(at..at + 2) {
             Some(&[high, low]) => usize::from(high) << 8 | usize::from(low),
@@ -81,7 +81,7 @@ impl From {
         if matches!(word(12), 0x0800 | 0x86dd | 0x8915 | 0x8100 | 0x8808 | 0x0806 | 0x88a8 | 0x88cc) {
             return Self::Eth;
         }
-        // Version 4 without options and with UDP in it, whatever its length.
+        // IPv4 without options, followed by UDP; the length may differ.
         if first == 0x45 && bytes.get(9) == Some(&17) {
             return Self::Ip;
         }
@@ -91,7 +91,7 @@ impl From {
     }
 }
 
-/// Everything that is said about the packet.
+/// The input of the text and JSON output.
 struct Explanation<'a> {
     bytes: &'a [u8],
     from: From,
@@ -102,22 +102,19 @@ struct Explanation<'a> {
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     if args.hex.is_empty() {
-        writeln!(output, "Give the bytes of a packet, for example those of an RDMA WRITE:\n")?;
+        writeln!(output, "Give the bytes of a packet, for example an RDMA WRITE:\n")?;
         writeln!(output, "  roce explain {EXAMPLE}\n")?;
-        writeln!(output, "`roce explain --help` tells which other forms are understood.")?;
+        writeln!(output, "`roce explain --help` lists the other formats that are accepted.")?;
         output.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
     let text = match args.hex.as_slice() {
         [dash] if dash == "-" => {
             let mut text = Vec::new();
-            io::stdin()
-                .take(LONGEST_INPUT)
-                .read_to_end(&mut text)
-                .context("standard input cannot be read")?;
+            io::stdin().take(LONGEST_INPUT).read_to_end(&mut text).context("cannot read standard input")?;
             String::from_utf8_lossy(&text).into_owned()
         }
-        words => words.join(" "),
+        groups => groups.join(" "),
     };
     let bytes = bytes::parse(&text)?;
     let from = if args.from == From::Auto { From::guess(&bytes) } else { args.from };
@@ -145,7 +142,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 }
 
 impl Explanation<'_> {
-    /// Where a byte of the walk lies among the bytes that were given.
+    /// Converts an offset in the walk to an offset in the input.
     fn offset(&self, offset: usize) -> usize {
         self.framed.map_or(offset, |framed| framed.shown_offset(offset))
     }
@@ -154,8 +151,8 @@ impl Explanation<'_> {
         self.walk.packet().map(|packet| packet.icrc)
     }
 
-    /// The parts that the ICRC covers, each with its bytes as they are fed to the CRC; behind eight bytes of
-    /// ones. Empty if it cannot be computed.
+    /// The parts that the ICRC covers, each with its masked bytes; the CRC also covers eight bytes of ones before
+    /// them. Empty if the ICRC cannot be computed.
     fn covered(&self) -> Vec<(&Part, Vec<u8>)> {
         let Some(Icrc::Checked(_)) = self.icrc() else { return Vec::new() };
         let is_covered = |part: &&Part| !matches!(part.header.name, "Ethernet" | "VLAN" | "ICRC" | "trailer");
@@ -172,18 +169,18 @@ impl Explanation<'_> {
     }
 }
 
-/// Which bytes of a part have bits that are masked from the ICRC.
+/// Whether a byte of a part has bits that are masked for the ICRC.
 fn is_masked(part: &Part, index: usize) -> bool {
     part.header.fields.iter().any(|field| field.variant && field.byte_range().contains(&index))
 }
 
-/// An RDMA WRITE of "hello, world!" from 10.0.0.1 to 10.0.0.2, made with this project.
+/// An RDMA WRITE of "hello, world!" from 10.0.0.1 to 10.0.0.2, built with the packet crate.
 const EXAMPLE: &str = concat!(
     "02000000000202000000000108004502004c000040004011269d0a0000010a000002c16912b7003800000a70ff",
     "ff0000001280005eed00007f00deadb000000012340000000d68656c6c6f2c20776f726c6421000000b74f5e4b",
 );
 
-/// Far more than the dump of the longest packet needs.
+/// Limit of the input in bytes, much larger than the dump of the longest packet.
 const LONGEST_INPUT: u64 = 1 << 20;
 
 #[cfg(test)]

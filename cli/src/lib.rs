@@ -3,6 +3,7 @@
 //! A subcommand `foo` is a file `foo.rs` here with its arguments (`Args`) and a function `run`, a variant
 //! of `Command` and an arm in `Cli::run`.
 
+mod algorithms;
 mod bridge;
 mod common;
 mod demo;
@@ -12,7 +13,6 @@ mod doctor;
 mod explain;
 mod limit;
 mod measure;
-mod own;
 mod perf;
 mod pingpong;
 mod rping;
@@ -39,20 +39,20 @@ use roce::verbs::congestion::Algorithm;
 
 use terminal::{ColorChoice, Output};
 
-/// A RoCE v2 NIC made of software, and tools to see what is on the wire.
+/// A software RoCE v2 NIC, and tools to measure, inspect and simulate RDMA traffic.
 #[derive(Debug, Parser)]
 #[command(name = "roce", version)]
 struct Cli {
-    /// Write in color: auto (on a terminal unless NO_COLOR is set), always or never
+    /// When to color the output: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(long, global = true, value_enum, hide_possible_values = true, value_name = "WHEN")]
     #[arg(default_value_t = ColorChoice::Auto, hide_default_value = true)]
     color: ColorChoice,
 
-    /// Write what the engine decides to this file, one JSON object a line
+    /// Write the engine's decisions to this file, one JSON object per line
     #[arg(long, global = true, value_name = "FILE")]
     trace: Option<PathBuf>,
 
-    /// How much --trace writes: error, warn, info, debug (every decision) or trace (every dropped packet)
+    /// Level of --trace: error, warn, info, debug (every decision) or trace (also every dropped packet)
     #[arg(long, global = true, value_name = "LEVEL", default_value = "debug")]
     trace_level: tracing::Level,
 
@@ -102,15 +102,17 @@ impl Cli {
 }
 
 impl Cli {
-    /// Errors and warnings go to standard error; ROCE_LOG asks for more, with the time and with the spans as they
-    /// end, and `--trace` for a file.
+    /// Sends errors and warnings to standard error. ROCE_LOG enables more messages, with the time and with each span as
+    /// it ends; `--trace` also writes events to a file.
     fn start_logging(&self) -> anyhow::Result<()> {
         let ansi = self.color.colors(io::stderr().is_terminal());
         let messages = fmt::layer().with_writer(io::stderr).with_ansi(ansi);
         let messages = match std::env::var("ROCE_LOG") {
-            Ok(wish) => {
-                let filter = EnvFilter::try_new(&wish).with_context(|| {
-                    format!("ROCE_LOG={wish} is no filter; write a level, such as debug, or roce=trace")
+            Ok(text) => {
+                let filter = EnvFilter::try_new(&text).with_context(|| {
+                    format!(
+                        "ROCE_LOG={text} is not a valid filter; write a level, such as debug, or roce=trace"
+                    )
                 })?;
                 messages.with_timer(uptime()).with_span_events(FmtSpan::CLOSE).with_filter(filter).boxed()
             }
@@ -119,7 +121,7 @@ impl Cli {
         let stream = match &self.trace {
             Some(path) => {
                 let file = File::create(path).with_context(|| {
-                    format!("making {}; --trace needs a place to write to", path.display())
+                    format!("cannot create {}; --trace needs a writable path", path.display())
                 })?;
                 Some(EventStream::new(LineWriter::new(file), self.trace_level))
             }
@@ -130,32 +132,32 @@ impl Cli {
     }
 }
 
-/// Reads the command line and does what it says.
+/// Parses the command line and runs the subcommand.
 pub fn main() -> ExitCode {
     main_with(Vec::new())
 }
 
-/// The same command with congestion control algorithms of the caller's: `--congestion` and the scenarios of `roce sim` may
-/// name them as they name those of this crate. `cli/examples/own_algorithm.rs` is a whole program.
+/// Runs the command with additional congestion control algorithms. `--congestion` and the scenarios of `roce sim` accept
+/// their names like the names of the built-in ones. `cli/examples/own_algorithm.rs` is a complete program.
 pub fn main_with(algorithms: Vec<Algorithm>) -> ExitCode {
-    own::bring(algorithms);
+    algorithms::register(algorithms);
     match Cli::parse().run() {
         Ok(code) => code,
-        // Whoever reads our output has seen enough, like `head`.
+        // The reader closed the pipe because it needs no more, as `head` does.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&with_causes(&error));
+            print_error(&with_causes(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Says on standard error what is wrong; there is nobody left to tell if that fails.
-fn complain(text: &str) {
+/// Prints an error to standard error. A failure of that write is ignored because it cannot be reported anywhere.
+fn print_error(text: &str) {
     let _ = writeln!(io::stderr(), "roce: {text}");
 }
 
-/// An error and its causes, without those that it says itself.
+/// An error and its causes; omits causes that the text already contains.
 fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -167,6 +169,6 @@ fn with_causes(error: &anyhow::Error) -> String {
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    let is_it = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_it))
+    let is_broken_pipe = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_broken_pipe))
 }

@@ -1,4 +1,4 @@
-//! `roce limit`: what a device can do without any protocol.
+//! `roce limit`: measures a device without the RoCE transport.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -14,52 +14,52 @@ use roce_tools::limit::{self, Latency, Outcome, Plan};
 
 /// The TCP port of the exchange before the measurement.
 const PORT: u16 = 18_521;
-/// Payloads that are measured unless others are asked for, as far as the links carry them.
+/// Default payload sizes; sizes that do not fit the link MTU are left out.
 const SIZES: [usize; 3] = [64, 1024, 4096];
 
-/// Measure what a device can do without any protocol: frames one way, one there and back
+/// Measure the raw speed of a device: throughput and latency of frames without any protocol
 ///
 /// Start `roce limit --device DEVICE` on one side and `roce limit SERVER --device DEVICE` on the other. The frames
-/// look like WRITEs, but nobody acknowledges or checks them. A speed that `roce blast` or `roce ping` reports on the
-/// same device and in the same minute can be stated as a share of what this reports.
+/// look like WRITEs, but are neither acknowledged nor checked. The result is an upper bound for `roce blast` and
+/// `roce ping` on the same device; measure both within the same minute to compare them.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Address or name of the server; without it this side is the server
+    /// Address or name of the server; if omitted, this side is the server
     server: Option<String>,
 
     /// Device to measure, such as udp:192.0.2.1; `roce devices` lists them
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
 
-    /// Payload bytes of a frame; may be given several times [default: 64, 1024 and 4096]
+    /// Payload bytes per frame; may be given several times [default: 64, 1024 and 4096]
     #[arg(long, short, value_name = "BYTES")]
     size: Vec<usize>,
 
-    /// Frames of each size
+    /// Number of frames of each size
     #[arg(long, short = 'n', value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
     frames: u64,
 
-    /// Round trips of one frame; 0 leaves them out
+    /// Number of round trips of one frame; 0 skips the latency test
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     round_trips: u64,
 
-    /// Frames under way at once
+    /// Largest number of frames in flight
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u64).range(32..=65536))]
     window: u64,
 
-    /// Measure kernel TCP between the same addresses too
+    /// Also measure kernel TCP between the same addresses
     #[arg(long)]
     tcp: bool,
 
-    /// Address that the server listens on for the exchange before the measurement, if not the device's
+    /// Server: address of the TCP exchange before the measurement [default: the address of the device]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<IpAddr>,
 
-    /// TCP port of that exchange
+    /// TCP port of the exchange
     #[arg(long, short, value_name = "PORT", default_value_t = PORT)]
     port: u16,
 
-    /// Server: end after one client instead of waiting for the next
+    /// Server: exit after one client
     #[arg(long)]
     once: bool,
 
@@ -89,12 +89,12 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
         args.listen.or_else(|| device.addresses().first().copied()).context("the device has no address")?;
     let at = SocketAddr::new(own, args.port);
     let listener = TcpListener::bind(at).with_context(|| {
-        format!("listening on {at}; --listen takes another address of this machine, --port another port")
+        format!("cannot listen on {at}; choose another address of this machine with --listen, or another port with --port")
     })?;
     if !args.json {
         writeln!(
             output,
-            "waiting on {own}, TCP port {}; on the other side: roce limit {own} --device …",
+            "waiting on {own}, TCP port {}; on the other side, run: roce limit {own} --device …",
             args.port
         )?;
         output.flush()?;
@@ -120,7 +120,7 @@ fn client(args: &Args, server: &str, output: &mut Output) -> anyhow::Result<Exit
     let mut device = open(args, || device_towards(server))?;
     let sizes = if args.size.is_empty() {
         let link_mtu = device.capabilities().link_mtu;
-        // IPv6, UDP, BTH, RETH and ICRC.
+        // 80 bytes for IPv6, UDP, BTH, RETH and ICRC.
         SIZES.into_iter().filter(|size| size + 80 <= link_mtu).collect()
     } else {
         args.size.clone()
@@ -144,7 +144,7 @@ fn client(args: &Args, server: &str, output: &mut Output) -> anyhow::Result<Exit
 
 fn print(output: &mut Output, outcome: &Outcome) -> anyhow::Result<()> {
     let [near, far] = &outcome.kinds;
-    let title = format!("{near} to {far}, no protocol");
+    let title = format!("{near} to {far}, without protocol");
     writeln!(output, "{}", output.style.paint(Paint::BOLD, title))?;
     writeln!(output, "{:>8} {:>10} {:>10} {:>12} {:>8}", "payload", "frame", "Gb/s", "frames/s", "lost")?;
     for row in &outcome.rows {
@@ -159,7 +159,7 @@ fn print(output: &mut Output, outcome: &Outcome) -> anyhow::Result<()> {
         None => Ok(()),
         Some(Latency { least_us, median_us, p99_us }) => writeln!(
             output,
-            "{name}: half a round trip {median_us:.2} us (least {least_us:.2}, 99th percentile {p99_us:.2})"
+            "{name}: half a round trip {median_us:.2} us (minimum {least_us:.2}, 99th percentile {p99_us:.2})"
         ),
     };
     times("device", &outcome.latency)?;

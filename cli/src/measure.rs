@@ -16,11 +16,11 @@ use roce::verbs::Context;
 use roce_tools::exchange::Exchange;
 use roce_tools::measure::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
 
-/// Measure latency: a message there, one back, and so on
+/// Measure latency: the two sides send messages in turn
 ///
-/// Start `roce ping` on one side: it is the server and waits. Start `roce ping SERVER` on the other. The
-/// time reported is half a round trip. --op write is a WRITE followed by a READ of the same bytes.
-/// Every message is checked when it arrives.
+/// Start `roce ping` on one side, which is the server, and `roce ping SERVER` on the other side. The
+/// reported time is half a round trip. --op write is a WRITE followed by a READ of the same bytes.
+/// The receiver verifies every message.
 #[derive(Debug, clap::Args)]
 pub(super) struct PingArgs {
     #[command(flatten)]
@@ -28,16 +28,16 @@ pub(super) struct PingArgs {
     /// Round trips for each size
     #[arg(long, short = 'n', value_name = "N", default_value_t = 10_000)]
     iterations: u64,
-    /// Messages without a signal in between with --signal periodic: N/2
+    /// With --signal periodic, one of N/2 send requests is signaled
     #[arg(long, value_name = "N", default_value_t = 16)]
     buffers: usize,
 }
 
-/// Measure throughput: many messages one way
+/// Measure throughput: many messages in one direction
 ///
-/// Start `roce blast` on one side: it is the server and waits. Start `roce blast SERVER` on the other. The time
-/// reported is elapsed time divided by messages. Every message is checked when it arrives, the last ones
-/// byte by byte.
+/// Start `roce blast` on one side, which is the server, and `roce blast SERVER` on the other side. The reported
+/// time is the elapsed time divided by the number of messages. The receiver checks every message, and verifies
+/// the last ones byte by byte.
 #[derive(Debug, clap::Args)]
 pub(super) struct BlastArgs {
     #[command(flatten)]
@@ -45,17 +45,17 @@ pub(super) struct BlastArgs {
     /// Messages for each size
     #[arg(long, short = 'n', value_name = "N", default_value_t = 20_000)]
     iterations: u64,
-    /// Messages under way at once [default: as many as 1 MiB holds, but 16 to 256]
+    /// Number of messages in flight [default: as many as fit in 1 MiB, from 16 to 256]
     #[arg(long, value_name = "N")]
     buffers: Option<usize>,
 }
 
 #[derive(Debug, clap::Args)]
 struct MeasureArgs {
-    /// Address or name of the server; without it this side is the server
+    /// Address or name of the server; if omitted, this side is the server
     server: Option<String>,
 
-    /// Operation that carries the messages
+    /// Operation that transfers the messages
     #[arg(long, value_enum, default_value_t = Op::Send)]
     op: Op,
 
@@ -63,7 +63,7 @@ struct MeasureArgs {
     #[arg(long, short, value_name = "BYTES", value_parser = parse_size)]
     size: Vec<usize>,
 
-    /// Sizes from A to B, doubling
+    /// Message sizes from A to B, each twice the one before
     #[arg(long, value_name = "A..B", value_parser = parse_range, conflicts_with = "size")]
     sizes: Option<Sizes>,
 
@@ -71,19 +71,19 @@ struct MeasureArgs {
     #[arg(long)]
     inline: bool,
 
-    /// How completions are noticed
+    /// How to wait for completions
     #[arg(long, value_enum, default_value_t = Completion::Poll)]
     completion: Completion,
 
-    /// How work requests are posted
+    /// How to post work requests
     #[arg(long, value_enum, default_value_t = Post::List)]
     post: Post,
 
-    /// Which send requests complete visibly: all, or one of every N/2
+    /// Which send requests are signaled: all, or one of N/2
     #[arg(long, value_enum, default_value_t = Signal::Full)]
     signal: Signal,
 
-    /// Path MTU: 256, 512, 1024, 2048 or 4096; without it the largest that the link carries
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that fits the link MTU]
     #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<PathMtu>,
 
@@ -91,7 +91,7 @@ struct MeasureArgs {
     #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
 
-    /// Index of the GID to send from [default: the first of the exchange's IP version]
+    /// Index of the GID to send from [default: the first with the IP version of the exchange]
     #[arg(long, short = 'x', value_name = "INDEX")]
     gid_index: Option<usize>,
 
@@ -99,7 +99,7 @@ struct MeasureArgs {
     #[arg(long, short, value_name = "PORT", default_value_t = EXCHANGE_PORT)]
     port: u16,
 
-    /// Server: end after one client instead of waiting for the next
+    /// Server: exit after one client
     #[arg(long)]
     once: bool,
 
@@ -121,11 +121,11 @@ pub(super) fn parse_size(text: &str) -> Result<usize, String> {
 
 fn parse_range(text: &str) -> Result<Sizes, String> {
     let (first, last) =
-        text.split_once("..").ok_or("write the first and the last size, such as 1..1048576")?;
+        text.split_once("..").ok_or("expected the first and the last size, such as 1..1048576")?;
     let (first, last) = (parse_size(first)?, parse_size(last)?);
     if first == 0 || first > last {
         return Err(format!(
-            "{first}..{last} holds no size; the first must be at least 1 and at most the last"
+            "{first}..{last} is an empty range; the first size must be at least 1 and at most the last"
         ));
     }
     let doubled = std::iter::successors(Some(first), |size| size.checked_mul(2));
@@ -159,14 +159,14 @@ impl MeasureArgs {
         let address = context.address().context("the device has no address")?;
         let listener = TcpListening::bind(&context, self.port).with_context(|| {
             format!(
-                "listening on {address} port {}; is another server running? --port chooses another",
+                "cannot listen on {address} port {}; if another server uses the port, choose another with --port",
                 self.port
             )
         })?;
         if !self.json {
             writeln!(
                 output,
-                "waiting on {address}, TCP port {}; on the other side: roce … {address}",
+                "waiting on {address}, TCP port {}; on the other side, run: roce … {address}",
                 self.port
             )?;
             output.flush()?;
@@ -202,7 +202,7 @@ impl MeasureArgs {
             (None, true) if tool == Tool::Ping => vec![8],
             (None, true) => vec![65_536],
         };
-        // So many that a round trip does not bound the rate, and so few that a cache holds them.
+        // Enough that a round trip does not limit the rate, and few enough to fit in a cache.
         let fitting = (1 << 20) / sizes.iter().copied().max().unwrap_or(0).max(1);
         Plan {
             tool,
@@ -227,13 +227,13 @@ impl MeasureArgs {
         server: &str,
         output: &mut Output,
     ) -> anyhow::Result<ExitCode> {
-        // What cannot work is refused before anything is opened.
+        // Rejects an impossible plan before anything is opened.
         self.plan(tool, iterations, buffers, PathMtu::Mtu1024).check()?;
         let server = resolve(server, self.port)?;
         let context = self.device.open(|| device_towards(server))?;
         let Some(mtu) = self.mtu.or_else(|| context.largest_path_mtu()) else {
             bail!(
-                "the link of this device carries no path MTU, not even 256 bytes; raise its MTU to 400 or more"
+                "the link MTU of this device is too small for a path MTU of 256 bytes; raise the link MTU to 400 or more"
             );
         };
         let plan = self.plan(tool, iterations, buffers, mtu);
@@ -244,7 +244,7 @@ impl MeasureArgs {
         }
         let rows = measure::run_client(&context, exchange, &plan, self.gid_index, &mut |row| {
             if !json {
-                // A closed pipe is noticed when the command ends.
+                // The command reports a closed pipe when it ends.
                 let _ = print_row(output, tool, row).and_then(|()| output.flush());
             }
         })?;
@@ -255,7 +255,7 @@ impl MeasureArgs {
     }
 }
 
-/// Everything that was measured, with what was asked for.
+/// The plan and the results.
 #[derive(Serialize)]
 struct Document<'a> {
     version: &'static str,
@@ -285,12 +285,12 @@ fn heading(output: &mut Output, context: &Context, plan: &Plan) -> std::io::Resu
     print_columns(output, plan.tool)
 }
 
-/// The line above the rows.
+/// Prints the column titles.
 pub(super) fn print_columns(output: &mut Output, tool: Tool) -> std::io::Result<()> {
     let line = match tool {
         Tool::Ping => format!(
             "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>6} {:>6}",
-            "bytes", "one-way", "least", "median", "99%", "most", "round trips", "client", "server"
+            "bytes", "one-way", "min", "median", "99%", "max", "round trips", "client", "server"
         ),
         Tool::Blast => format!(
             "{:>9} {:>9} {:>9} {:>11} {:>9} {:>7} {:>6} {:>6}",
@@ -311,12 +311,12 @@ pub(super) fn print_columns(output: &mut Output, tool: Tool) -> std::io::Result<
     writeln!(output, "{}", output.style.paint(Paint::DIM, units))
 }
 
-/// One row of the table.
+/// Prints one row of the table.
 pub(super) fn print_row(output: &mut Output, tool: Tool, row: &Row) -> std::io::Result<()> {
     let (client, server) = (row.client.cpu.percent(), row.server.cpu.percent());
     match tool {
         Tool::Ping => {
-            let [least, median, most_of_them, most] = row.percentiles_us.unwrap_or_default();
+            let [least, median, p99, max] = row.percentiles_us.unwrap_or_default();
             writeln!(
                 output,
                 "{:>9} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>11.0} {:>6.0} {:>6.0}",
@@ -324,8 +324,8 @@ pub(super) fn print_row(output: &mut Output, tool: Tool, row: &Row) -> std::io::
                 row.one_way_us,
                 least,
                 median,
-                most_of_them,
-                most,
+                p99,
+                max,
                 row.messages_per_s / 2.0,
                 client,
                 server

@@ -1,4 +1,4 @@
-//! `roce perf`: talks to the bandwidth and latency tests of perftest.
+//! `roce perf`: interoperates with the bandwidth and latency tests of perftest.
 
 mod table;
 
@@ -20,58 +20,58 @@ use roce_tools::Role;
 use roce_tools::exchange::Messages;
 use roce_tools::perf::{AtomicOp, Connection, Length, Meeting, PORT, Plan, Session, Size, Test, Verb};
 
-/// How often it is looked whether the engine still receives while the exchange says nothing.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval of the check that the engine still receives while the exchange is idle.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Measure with ib_write_bw, ib_send_bw, ib_read_bw, ib_atomic_bw and the four _lat programs
+/// Measure together with ib_write_bw, ib_send_bw, ib_read_bw, ib_atomic_bw or their _lat counterparts
 ///
-/// `roce perf write bw` talks to ib_write_bw, and so on. Without SERVER this side waits for the other. The
-/// options are those of the original programs, which must run on the other side with the same ones, or another
-/// `roce perf`. What arrives is checked: between two `roce perf` every message, from an original as far as its
-/// buffers, which never change, allow it.
+/// `roce perf write bw` is the counterpart of ib_write_bw, and so on. Without SERVER, this side is the server. The
+/// options are those of perftest; run the perftest program or another `roce perf` with the same options on the other
+/// side. Two `roce perf` verify every message. A perftest program never changes its buffers, which limits what can
+/// be verified.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("device", |device| device.short('d')))]
 pub(super) struct Args {
-    /// Operation
+    /// Operation to measure
     #[arg(value_enum)]
     verb: Verb,
 
-    /// Bandwidth or latency
+    /// Quantity to measure
     #[arg(value_enum)]
     test: Test,
 
-    /// Address or name of the server; without it this side is the server
+    /// Address or name of the server; if omitted, this side is the server
     server: Option<String>,
 
-    /// TCP port of the exchange before the first message; with -R port of RDMA_PS_TCP
+    /// TCP port of the exchange before the first message; with -R, the port in RDMA_PS_TCP
     #[arg(long, short, value_name = "PORT", default_value_t = PORT)]
     port: u16,
 
-    /// Bytes of a message [default: bw 65536, lat 2, atomic 8]
+    /// Message size in bytes [default: bw 65536, lat 2, atomic 8]
     #[arg(long, short, value_name = "BYTES", value_parser = parse_size)]
     size: Option<usize>,
 
-    /// Every power of two from 2 bytes to 8 MiB, to the path MTU on UD
+    /// Measure every power of two from 2 bytes to 8 MiB (on UD, to the path MTU)
     #[arg(long, short, conflicts_with = "size")]
     all: bool,
 
-    /// Messages on each queue pair [default: 1000, write bw 5000]
+    /// Number of messages per queue pair [default: 1000, write bw 5000]
     #[arg(long, short = 'n', value_name = "N")]
     iters: Option<u64>,
 
-    /// Go on for so many seconds instead
+    /// Run for this many seconds instead of a number of messages
     #[arg(long, short = 'D', value_name = "SECONDS", conflicts_with = "iters")]
     duration: Option<u64>,
 
-    /// With -D: seconds at both ends that do not count [default: a quarter]
+    /// With -D: seconds to exclude at the start and at the end [default: a quarter]
     #[arg(long, short = 'f', value_name = "SECONDS")]
     margin: Option<u64>,
 
-    /// Both sides send
+    /// Send in both directions
     #[arg(long, short)]
     bidirectional: bool,
 
-    /// Queue pairs
+    /// Number of queue pairs
     #[arg(long, short, value_name = "N", default_value_t = 1)]
     qp: usize,
 
@@ -79,35 +79,35 @@ pub(super) struct Args {
     #[arg(long, short, value_enum, ignore_case = true, default_value = "RC")]
     connection: Connection,
 
-    /// Path MTU: 256, 512, 1024, 2048 or 4096; without it the largest that both links carry
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that fits both link MTUs]
     #[arg(long, short, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<PathMtu>,
 
-    /// Index of the GID to send from; without it the first of the IP version that the exchange uses
+    /// Index of the GID to send from [default: the first with the IP version of the exchange]
     #[arg(long, short = 'x', value_name = "INDEX")]
     gid_index: Option<usize>,
 
-    /// Requests under way on each queue pair [default: bw 128, lat 1]
+    /// Number of outstanding requests per queue pair [default: bw 128, lat 1]
     #[arg(long, short, value_name = "N")]
     tx_depth: Option<usize>,
 
-    /// Receives posted on each queue pair [default: 512; UC and UD up to 4000]
+    /// Number of posted receives per queue pair [default: 512; UC and UD up to 4000]
     #[arg(long, short, value_name = "N")]
     rx_depth: Option<usize>,
 
-    /// One request of so many completes visibly [default: 100; 1 above 8192 bytes]
+    /// Signal one of this many requests [default: 100; 1 above 8192 bytes]
     #[arg(long, short = 'Q', value_name = "N")]
     cq_mod: Option<usize>,
 
-    /// READs and atomics under way on each queue pair
+    /// Number of outstanding READs and atomics per queue pair
     #[arg(long, short, value_name = "N", default_value_t = 16)]
     outs: u8,
 
-    /// Post messages of up to so many bytes inline
+    /// Post messages of up to this many bytes inline
     #[arg(long, short = 'I', value_name = "BYTES", default_value_t = 0)]
     inline_size: usize,
 
-    /// atomic: which operation
+    /// atomic: operation
     #[arg(long, short = 'A', value_enum, value_name = "OP", default_value = "FETCH_AND_ADD")]
     atomic_type: AtomicOp,
 
@@ -116,31 +116,31 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u8).range(1..=31))]
     qp_timeout: u8,
 
-    /// Gb/s instead of MB/s (MB is 2^20 bytes)
+    /// Report Gb/s instead of MB/s (1 MB is 2^20 bytes)
     #[arg(long = "report_gbits", alias = "report-gbits")]
     report_gbits: bool,
 
-    /// bw: look for no peak
+    /// bw: do not measure the peak
     #[arg(long = "noPeak", short = 'N', alias = "no-peak")]
     no_peak: bool,
 
-    /// lat: print each time in the order of the messages
+    /// lat: print every sample in message order
     #[arg(long = "report-unsorted", short = 'U')]
     report_unsorted: bool,
 
-    /// lat: print each time in ascending order
+    /// lat: print every sample in ascending order
     #[arg(long = "report-histogram", short = 'H')]
     report_histogram: bool,
 
-    /// Taken and ignored, as there is no CPU clock to distrust
+    /// Accepted for compatibility and ignored
     #[arg(long = "CPU-freq", short = 'F', hide_short_help = true)]
     cpu_freq: bool,
 
-    /// Connect queue pairs by rdma_cm, which the exchange goes over too: no TCP then
+    /// Connect queue pairs and exchange parameters through rdma_cm instead of TCP
     #[arg(long = "rdma_cm", short = 'R')]
     rdma_cm: bool,
 
-    /// Give up when nothing came for so many seconds
+    /// Fail after this many seconds without progress
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
 
@@ -210,7 +210,7 @@ impl Args {
         }
     }
 
-    /// Where a server is, and the device of this side.
+    /// Opens the device; also returns the address of the server, if there is one.
     fn open(&self) -> anyhow::Result<(Context, Option<SocketAddr>)> {
         let server = self.server.as_deref().map(|server| resolve(server, self.port)).transpose()?;
         let context = self.device.open(|| match server {
@@ -220,7 +220,7 @@ impl Args {
         Ok((context, server))
     }
 
-    fn say_waiting(
+    fn print_waiting(
         &self,
         at: impl std::fmt::Display,
         plan: &Plan,
@@ -234,8 +234,8 @@ impl Args {
         output.flush()
     }
 
-    /// Meets the other side over TCP.
-    fn meet(
+    /// Connects to the other side over TCP.
+    fn connect_tcp(
         &self,
         context: &Context,
         server: Option<SocketAddr>,
@@ -245,20 +245,21 @@ impl Args {
         let mut stream = match server {
             None => {
                 let listening = TcpListening::bind(context, self.port).with_context(|| {
-                    format!("listening on TCP port {}; choose another one with -p", self.port)
+                    format!("cannot listen on TCP port {}; choose another port with -p", self.port)
                 })?;
-                self.say_waiting(listening.local_addr(), plan, output)?;
-                listening.accept().context("waiting for the client")?
+                self.print_waiting(listening.local_addr(), plan, output)?;
+                listening.accept().context("cannot accept the client")?
             }
-            Some(server) => connect_exchange(context, server)
-                .with_context(|| format!("connecting to {server}; does {} run there?", plan.program()))?,
+            Some(server) => connect_exchange(context, server).with_context(|| {
+                format!("cannot connect to {server}; check that {} runs there", plan.program())
+            })?,
         };
-        stream.set_read_timeout(Some(LOOK))?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
         Ok(stream)
     }
 
-    /// Meets the other side by rdma_cm.
-    fn meet_by_cm(
+    /// Connects to the other side through rdma_cm.
+    fn connect_cm(
         &self,
         context: &Context,
         server: Option<SocketAddr>,
@@ -268,16 +269,19 @@ impl Args {
         let parameters = plan.connection_parameters(plan.largest_mtu(context));
         let Some(server) = server else {
             let listener = context.listen(PortSpace::Tcp, self.port).with_context(|| {
-                format!("listening on port {} of RDMA_PS_TCP; choose another one with -p", self.port)
+                format!("cannot listen on port {} of RDMA_PS_TCP; choose another port with -p", self.port)
             })?;
             let address = context.address().context("the device has no address")?;
-            self.say_waiting(format_args!("{address} port {} of rdma_cm", self.port), plan, output)?;
-            let stream =
-                Messages::accept(context, &listener, &parameters, None).context("waiting for the client")?;
+            self.print_waiting(format_args!("{address} port {} of rdma_cm", self.port), plan, output)?;
+            let stream = Messages::accept(context, &listener, &parameters, None)
+                .context("cannot accept the client")?;
             return Ok((stream, Meeting::Accept(listener)));
         };
         let stream = Messages::connect(context, server, &parameters, LISTENING).with_context(|| {
-            format!("connecting to {server} by rdma_cm; does {} run there with -R?", plan.program())
+            format!(
+                "cannot connect to {server} through rdma_cm; check that {} runs there with -R",
+                plan.program()
+            )
         })?;
         Ok((stream, Meeting::Connect(server)))
     }
@@ -289,11 +293,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     let (context, server) = args.open()?;
     let role = if server.is_some() { Role::Client } else { Role::Server };
     if plan.rdma_cm {
-        let (stream, meeting) = args.meet_by_cm(&context, server, &plan, output)?;
+        let (stream, meeting) = args.connect_cm(&context, server, &plan, output)?;
         let mut session = Session::open(&context, &plan, stream, role, &meeting)?;
         measure(args, &plan, &context, &mut session, output)?;
     } else {
-        let stream = args.meet(&context, server, &plan, output)?;
+        let stream = args.connect_tcp(&context, server, &plan, output)?;
         if plan.gid_index.is_none() {
             plan.gid_index = context.gid_towards(stream.peer_addr().ip());
         }
@@ -303,7 +307,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Carries out the test and prints what was measured.
+/// Runs the test and prints the results.
 fn measure<S: Read + Write>(
     args: &Args,
     plan: &Plan,
@@ -337,9 +341,9 @@ fn measure<S: Read + Write>(
         writeln!(output)?;
     } else {
         table::line(output)?;
-        let again: u64 = rows.iter().map(|row| row.retransmitted_packets).sum();
-        if again > 0 {
-            writeln!(output, "{again} packets were sent again")?;
+        let retransmitted: u64 = rows.iter().map(|row| row.retransmitted_packets).sum();
+        if retransmitted > 0 {
+            writeln!(output, "{retransmitted} packets were retransmitted")?;
         }
     }
     output.flush()?;

@@ -1,4 +1,4 @@
-//! `roce pingpong`: talks to the pingpong programs of libibverbs.
+//! `roce pingpong`: interoperates with the pingpong programs of libibverbs.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,23 +18,23 @@ use roce_tools::pingpong::{Kind, Outcome, PORT, Plan, Session};
 
 /// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong or ibv_srq_pingpong
 ///
-/// Without SERVER this side waits for the other. The options are those of the original programs, which must run
-/// on the other side with the same size, path MTU and number of iterations and with -g, or another `roce pingpong`.
-/// The content of every message is checked.
+/// Without SERVER, this side is the server. The options are those of the original programs. Run the original program
+/// (with -g) or another `roce pingpong` on the other side, with the same size, path MTU and number of iterations.
+/// The content of every message is verified.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Which of the programs runs on the other side
+    /// Program that runs on the other side
     #[arg(value_enum)]
     kind: Kind,
 
-    /// Address or name of the server; without it this side is the server
+    /// Address or name of the server; if omitted, this side is the server
     server: Option<String>,
 
     /// TCP port of the exchange before the first message
     #[arg(long, short, value_name = "PORT", default_value_t = PORT)]
     port: u16,
 
-    /// Bytes of a message [default: 4096; ud: 1024]
+    /// Message size in bytes [default: 4096; ud: 1024]
     #[arg(long, short, value_name = "BYTES")]
     size: Option<usize>,
 
@@ -42,32 +42,32 @@ pub(super) struct Args {
     #[arg(long, short, value_name = "BYTES", value_parser = parse_mtu, default_value = "1024")]
     mtu: PathMtu,
 
-    /// Receives posted at a time
+    /// Number of posted receives
     #[arg(long, short, value_name = "N", default_value_t = 500)]
     rx_depth: usize,
 
-    /// Messages each way
+    /// Number of messages in each direction
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1000)]
     iters: u64,
 
-    /// srq: queue pairs, 1 to 256
+    /// srq: number of queue pairs, 1 to 256
     #[arg(long, short = 'q', value_name = "N", default_value_t = 16)]
     num_qp: usize,
 
-    /// Sleep on completion events instead of polling
+    /// Wait for completion events instead of polling
     #[arg(long, short)]
     events: bool,
 
-    /// Index of the GID to send from; without it the first of the IP version that the exchange uses
+    /// Index of the GID to send from [default: the first with the IP version of the exchange]
     #[arg(long, short, value_name = "INDEX")]
     gid_idx: Option<usize>,
 
-    /// Give up when nothing came for so many seconds
+    /// Fail after this many seconds without progress
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
 
-    /// Local ACK timeout of rc and srq, 4.096 us * 2^CODE; after eight of them the other side is given up. The
-    /// originals have 14, 67 ms, and a busy machine may answer later
+    /// Local ACK timeout of rc and srq: 4.096 us x 2^CODE. The connection fails after eight timeouts; on a busy machine
+    /// the default of 14 (67 ms, as in the original programs) may be too short
     #[arg(long, value_name = "CODE", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
 
@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             let context = args.device.open(|| device_towards(server))?;
             let session = Session::new(&context, &args.plan(&context, server.ip()), Role::Client)?;
             let peer = connect_exchange(&context, server).with_context(|| {
-                format!("connecting to {server}; does {} run there?", args.kind.program())
+                format!("cannot connect to {server}; check that {} runs there", args.kind.program())
             })?;
             (Role::Client, session, peer)
         }
@@ -112,17 +112,17 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             let address = Ipv4Addr::LOCALHOST.into();
             let context = args.device.open(|| Ok(device_on(address)))?;
             let own = context.address().unwrap_or(address);
-            // Before it is waited: a plan that is impossible is told at once.
+            // Created before the client connects, to report an impossible plan at once.
             let mut session = Session::new(&context, &args.plan(&context, own), Role::Server)?;
             let listening = TcpListening::bind(&context, args.port).with_context(|| {
-                format!("listening on TCP port {}; choose another one with -p", args.port)
+                format!("cannot listen on TCP port {}; choose another port with -p", args.port)
             })?;
             if !args.json {
                 let (at, program) = (listening.local_addr(), args.kind.program());
                 writeln!(output, "waiting on {at} for {program} or `roce pingpong`")?;
                 output.flush()?;
             }
-            let peer = listening.accept().context("waiting for the client")?;
+            let peer = listening.accept().context("cannot accept the client")?;
             let plan = args.plan(&context, peer.peer_addr().ip());
             if plan.gid_index != args.gid_idx {
                 session = Session::new(&context, &plan, Role::Server)?;
@@ -160,12 +160,12 @@ fn print(args: &Args, role: Role, outcome: &Outcome, output: &mut Output) -> any
     writeln!(output, "{bytes} bytes in {elapsed_s:.2} seconds = {megabits:.2} Mbit/sec")?;
     writeln!(output, "{iterations} iters in {elapsed_s:.2} seconds = {each:.2} usec/iter")?;
     if retransmitted_packets > 0 {
-        writeln!(output, "{retransmitted_packets} packets were sent again")?;
+        writeln!(output, "{retransmitted_packets} packets were retransmitted")?;
     }
     if unacknowledged > 0 {
         writeln!(
             output,
-            "{unacknowledged} of the last messages were not acknowledged: the other side had sent all of its own and left"
+            "{unacknowledged} of the last messages were not acknowledged: the other side exited after its own last message"
         )?;
     }
     Ok(())

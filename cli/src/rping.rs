@@ -1,4 +1,4 @@
-//! `roce rping`: librdmacm's rping, and a peer for it.
+//! `roce rping`: client and server of librdmacm's rping.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,17 +14,18 @@ use roce_tools::rping::{
     MAX_PING, MIN_PING, RPING_PORT, RpingPlan, client as rping_client, serve as rping_serve,
 };
 
-/// Ping-pong over a connection of rdma_cm, with rping at the other end or another roce
+/// Exchange pings over a connection of rdma_cm, with rping or another `roce rping`
 ///
-/// Start `roce rping -s -a ADDRESS` on one side and `roce rping -c -a ADDRESS` on the other; either may be the rping of
-/// rdma-core. The client tells where its ping lies; the server reads it by RDMA READ and writes it back by RDMA WRITE.
+/// Start `roce rping -s -a ADDRESS` on one side and `roce rping -c -a ADDRESS` on the other; each side may also be the
+/// rping of rdma-core. The client sends the address of its ping; the server reads it with RDMA READ and writes it back
+/// with RDMA WRITE.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Be the server
+    /// Run as server
     #[arg(short, conflicts_with = "client", required_unless_present = "client")]
     server: bool,
 
-    /// Be the client
+    /// Run as client
     #[arg(short)]
     client: bool,
 
@@ -32,35 +33,35 @@ pub(super) struct Args {
     #[arg(short, value_name = "ADDRESS")]
     address: Option<String>,
 
-    /// Client: own address
+    /// Client: local address
     #[arg(short = 'I', value_name = "ADDRESS", conflicts_with = "device")]
     source: Option<IpAddr>,
 
-    /// Port
+    /// Port in RDMA_PS_TCP
     #[arg(short, value_name = "PORT", default_value_t = RPING_PORT)]
     port: u16,
 
-    /// Client: how many pings; 0 is for ever
+    /// Client: number of pings; 0 means without end
     #[arg(short = 'C', value_name = "N", default_value_t = 0)]
     count: u64,
 
-    /// Client: bytes of a ping
+    /// Client: size of a ping in bytes
     #[arg(short = 'S', value_name = "BYTES", default_value_t = 64)]
     size: usize,
 
-    /// Show the pings
+    /// Print the pings
     #[arg(short)]
     verbose: bool,
 
-    /// Client: compare what comes back with what was sent
+    /// Client: verify the returned pings
     #[arg(short = 'V')]
     verify: bool,
 
-    /// Server: stay for the next client
+    /// Server: wait for further clients
     #[arg(short = 'P')]
     persistent: bool,
 
-    /// Client: path MTU; without it the largest up to 1024 that the link carries
+    /// Client: path MTU [default: the largest up to 1024 that fits the link MTU]
     #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<PathMtu>,
 
@@ -72,7 +73,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     if args.server { serve(args, output) } else { client(args, output) }
 }
 
-/// Without its NUL, as text.
+/// The text of a ping, without the trailing NUL.
 fn text_of(ping: &[u8]) -> String {
     let end = ping.iter().position(|byte| *byte == 0).unwrap_or(ping.len());
     String::from_utf8_lossy(&ping[..end]).into_owned()
@@ -86,9 +87,13 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     let context = args.device.open(|| Ok(device_on(own)))?;
     let listener = context
         .listen(PortSpace::Tcp, args.port)
-        .with_context(|| format!("listening on port {} of RDMA_PS_TCP", args.port))?;
+        .with_context(|| format!("cannot listen on port {} of RDMA_PS_TCP", args.port))?;
     let address = context.address().context("the device has no address")?;
-    writeln!(output, "waiting on {address} port {}; on the other side: rping -c -a {address}", args.port)?;
+    writeln!(
+        output,
+        "waiting on {address} port {}; on the other side, run: rping -c -a {address}",
+        args.port
+    )?;
     output.flush()?;
     loop {
         let request = listener.accept(None)?;
@@ -96,7 +101,7 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
         let verbose = args.verbose;
         let outcome = rping_serve(&context, request, &mut |ping| {
             if verbose {
-                // A closed pipe is noticed when the command ends.
+                // The command reports a closed pipe when it ends.
                 let _ = writeln!(output, "server ping data: {}", text_of(ping));
             }
         });
@@ -113,9 +118,9 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
 }
 
 fn client(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let Some(server) = &args.address else { bail!("-c needs the address of a server: -a ADDRESS") };
+    let Some(server) = &args.address else { bail!("-c needs the address of the server; add -a ADDRESS") };
     if !(MIN_PING..=MAX_PING).contains(&args.size) {
-        bail!("a ping has {MIN_PING} to {MAX_PING} bytes, not {}", args.size);
+        bail!("-S must be {MIN_PING} to {MAX_PING} bytes, not {}", args.size);
     }
     let server = resolve(server, args.port)?;
     let context = args.device.open(|| match args.source {
@@ -132,7 +137,7 @@ fn client(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     rping_client(&context, server.ip(), server.port(), &plan, &mut |ping| {
         count += 1;
         if args.verbose {
-            // A closed pipe is noticed when the command ends.
+            // The command reports a closed pipe when it ends.
             let _ = writeln!(output, "ping data: {}", text_of(ping)).and_then(|()| output.flush());
         }
     })?;
@@ -144,7 +149,7 @@ fn client(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
 fn path_mtu(args: &Args, context: &Context) -> anyhow::Result<PathMtu> {
     let Some(largest) = context.largest_path_mtu() else {
         bail!(
-            "the link of this device carries no path MTU, not even 256 bytes; raise its MTU to 400 or more"
+            "the link MTU of this device is too small for a path MTU of 256 bytes; raise the link MTU to 400 or more"
         );
     };
     Ok(args.mtu.unwrap_or_else(|| largest.min(PathMtu::Mtu1024)))

@@ -1,4 +1,4 @@
-//! `roce sim`: a scenario in the simulator.
+//! `roce sim`: runs scenarios in the simulator.
 
 mod capture;
 mod emit;
@@ -21,13 +21,13 @@ use self::run::{Job, Progress};
 use self::sweep::{check, combinations, parse_sweep, run_sweep, sweeps};
 use super::terminal::Output;
 
-/// Run a scenario in the simulator: networks of switches whose hosts run the real engine
+/// Run a scenario in the simulator: a network of switches whose hosts run the real engine
 ///
-/// SCENARIO is a TOML file, or the name of a shipped one (`roce sim --list`). The same scenario and seed give the same
-/// trace hash on every machine. docs/simulator.md explains the file and the model.
+/// SCENARIO is a TOML file or the name of a shipped scenario (`roce sim --list`). The same scenario and seed give the
+/// same trace hash on every machine. docs/simulator.md describes the file and the model.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A scenario file, or the name of a shipped scenario
+    /// Scenario file, or name of a shipped scenario
     #[arg(required_unless_present_any = ["list", "merge"])]
     scenario: Option<String>,
 
@@ -35,19 +35,19 @@ pub(super) struct Args {
     #[arg(long)]
     list: bool,
 
-    /// Set a value of the scenario, such as host.congestion=dcqcn:paper or flows.0.bytes=1MB; may be given several times
+    /// Replace a value of the scenario, such as host.congestion=dcqcn:paper or flows.0.bytes=1MB; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
 
-    /// Seed of every random decision, instead of that of the scenario: 0 to 2^63 - 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=MOST_SEED))]
+    /// Seed of all random decisions, 0 to 2^63 - 1; replaces the seed of the scenario
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=MAX_SEED))]
     seed: Option<u64>,
 
-    /// Run once for each value, and for each combination if given several times: NAME=A;B;C, or commas where no value has one
+    /// Run once for each value, or once for each combination if repeated; separate values by ; if they contain commas
     #[arg(long, value_name = "NAME=A,B,C", value_parser = parse_sweep)]
     sweep: Vec<(String, Vec<String>)>,
 
-    /// Run once for each value of the sweeps that the scenario proposes, and for each combination; --set and --sweep go before
+    /// Run all combinations of the sweeps in the scenario; --set and --sweep override the values of the same name
     #[arg(long)]
     sweeps: bool,
 
@@ -55,12 +55,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Capture the port of a host (h1), or that of a switch to its neighbour (s0:h1), into DIR/PORT.pcapng, with - for the
-    /// colon; payload becomes real. Needs --out
+    /// Capture the port of a host (h1), or the port of a switch to a neighbor (s0:h1), to DIR/PORT.pcapng (s0-h1.pcapng);
+    /// the simulation then carries real payload. Needs --out
     #[arg(long, value_name = "PORT", requires = "out", conflicts_with_all = ["sweep", "sweeps"])]
     pcap_port: Vec<String>,
 
-    /// Show rates and queues on the terminal while it runs: space stands still, + and - change the pace, q ends
+    /// Show rates and queues on the terminal during the run; space pauses, + and - change the speed, q quits
     #[arg(long, conflicts_with_all = ["sweep", "sweeps", "json", "emit", "index"])]
     live: bool,
 
@@ -68,25 +68,25 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Do not run: print a job that runs one combination of the sweep per index, for slurm or kubernetes
+    /// Print a job for slurm or kubernetes that runs one combination of the sweep per index, instead of running it
     #[arg(long, value_name = "SYSTEM", requires = "out")]
     emit: Option<emit::System>,
 
-    /// Run only the combination with this number, from 0 on, as the jobs of --emit do
+    /// Run only the combination with this index, starting at 0, as the jobs of --emit do
     #[arg(long, value_name = "I", requires = "out", conflicts_with = "emit")]
     index: Option<usize>,
 
-    /// Print the table of the runs whose summaries lie in this directory; warns if some of the sweep are missing, and if
-    /// they differ in scenario, version or what is swept
+    /// Print the table of the runs in this directory; warns if runs of the sweep are missing, or if they differ in
+    /// scenario, version or swept values
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "list"])]
     merge: Option<PathBuf>,
 }
 
-/// Numbers of TOML have a sign.
-const MOST_SEED: u64 = u64::MAX / 2;
+/// TOML integers are signed.
+const MAX_SEED: u64 = u64::MAX / 2;
 
 fn parse_set(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
@@ -103,12 +103,12 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     let sweeps = sweeps(args, &source)?;
     if sweeps.is_empty() {
         if args.emit.is_some() || args.index.is_some() {
-            bail!("--emit and --index are about the runs of a sweep: add --sweep NAME=A,B,C or --sweeps");
+            bail!("--emit and --index need a sweep; add --sweep NAME=A,B,C or --sweeps");
         }
         run_one(args, &source, output)?;
     } else if let Some(system) = args.emit {
         let combinations = combinations(args, &sweeps);
-        // A job of thousands of pods that all fail is to fail here.
+        // Errors that would make every pod of the job fail are reported here.
         let files = check(&source, &combinations)?;
         let arguments: Vec<String> = std::env::args().collect();
         let (out, count) = (args.out.as_deref().unwrap_or(Path::new("")), combinations.len());
@@ -120,7 +120,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The values that are set for every run, the seed among them.
+/// The values that are set for every run, including the seed.
 fn common(args: &Args) -> Vec<(String, String)> {
     let seed = args.seed.map(|seed| ("seed".to_owned(), seed.to_string()));
     args.set.iter().cloned().chain(seed).collect()
@@ -128,27 +128,27 @@ fn common(args: &Args) -> Vec<(String, String)> {
 
 fn run_one(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow::Result<()> {
     let job = Job { set: common(args), capture: args.pcap_port.clone(), dir: args.out.clone() };
-    let done = if args.live {
+    let completed = if args.live {
         live::run(&job, source)?
     } else {
         let progress = Progress::new(!args.json);
-        let done = job.run(source, &mut |_, simulation| Ok(progress.watch(simulation)))?;
+        let completed = job.run(source, &mut |_, simulation| Ok(progress.watch(simulation)))?;
         progress.clear();
-        done
+        completed
     };
     if let Some(dir) = &args.out {
-        report::write(dir, &done)?;
+        report::write(dir, &completed)?;
     }
     if args.json {
-        serde_json::to_writer_pretty(&mut *output, &done.summary)?;
+        serde_json::to_writer_pretty(&mut *output, &completed.summary)?;
         writeln!(output)?;
         return Ok(());
     }
-    done.summary.print(output)?;
-    let speed = done.packets_per_s();
-    writeln!(output, "  {:36} {:.2} s, {speed:.0} data packets a second", "took", done.seconds)?;
-    if !done.scenario.expectation.is_empty() {
-        writeln!(output, "  {:36} {}", "expected", done.scenario.expectation)?;
+    completed.summary.print(output)?;
+    let speed = completed.packets_per_s();
+    writeln!(output, "  {:36} {:.2} s, {speed:.0} data packets/s", "run time", completed.seconds)?;
+    if !completed.scenario.expectation.is_empty() {
+        writeln!(output, "  {:36} {}", "expected", completed.scenario.expectation)?;
     }
     if let Some(dir) = &args.out {
         writeln!(output, "  {:36} {}", "report", dir.join("report.html").display())?;

@@ -1,4 +1,4 @@
-//! `roce stat`: the counters of running processes.
+//! `roce stat`: shows the counters of running processes.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,19 +13,19 @@ use roce::observe::{Published, published};
 
 /// Show the counters of running `roce` processes and of programs that use the library
 ///
-/// Commands that send can be read while they run; other programs are when ROCE_STAT=1 is in their environment, or when
-/// they ask for it (ContextBuilder::publish). Only the same user and root may read. docs/counters.md says what each
-/// counter means.
+/// The `roce` commands that send packets publish their counters while they run. Other programs publish theirs if
+/// ROCE_STAT=1 is in their environment, or if they call ContextBuilder::publish. Only the same user and root may read
+/// them. docs/counters.md explains each counter.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Process to read; without it the only one that there is
+    /// Process to read; may be omitted if there is only one
     pid: Option<u32>,
 
-    /// Read all processes
+    /// Show all processes
     #[arg(long, short, conflicts_with = "pid")]
     all: bool,
 
-    /// Show counters that are zero, too
+    /// Also show counters that are zero
     #[arg(long, short)]
     zeros: bool,
 
@@ -37,21 +37,21 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 
-    /// Show what changes, per second, every so many seconds
+    /// Show the changes per second, at this interval
     #[arg(long, short, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["json", "prometheus"])]
     watch: Option<Duration>,
 
-    /// With --watch: end after so many tables
+    /// With --watch: exit after this many tables
     #[arg(long, short = 'n', value_name = "N", requires = "watch")]
     count: Option<u64>,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.parse().ok().filter(|seconds: &f64| (0.01..=86_400.0).contains(seconds));
-    number.map(Duration::from_secs_f64).ok_or_else(|| "write seconds, from 0.01 to 86400".into())
+    number.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds from 0.01 to 86400".into())
 }
 
-/// Values that can become smaller.
+/// Values that can decrease.
 const GAUGES: [&str; 3] = ["cm_connections", "xdp_native", "xdp_zero_copy"];
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
@@ -74,17 +74,17 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was asked for. That nobody is there is an error, except for whoever collects from all.
+/// Reads the requested processes. Finding none is an error, except with --all.
 fn read(args: &Args) -> anyhow::Result<Vec<Published>> {
-    let found = published(args.pid).context("reading the sockets of running processes")?;
+    let found = published(args.pid).context("cannot read the sockets of running processes")?;
     if found.is_empty() && !args.all {
         match args.pid {
             Some(pid) => bail!(
-                "process {pid} does not tell its counters; is it running, is it yours, and was it started with \
-                 ROCE_STAT=1 if it is no `roce` command?"
+                "process {pid} does not publish its counters; check that it is running and belongs to you, and that it was \
+                 started with ROCE_STAT=1 if it is not a `roce` command"
             ),
             None => bail!(
-                "no process tells its counters; start one, for example `roce ping`, or a program with ROCE_STAT=1"
+                "no process publishes its counters; start one, for example `roce ping`, or a program with ROCE_STAT=1"
             ),
         }
     }
@@ -100,7 +100,7 @@ fn print_list(output: &mut Output, found: &[Published]) -> std::io::Result<()> {
     for published in found {
         writeln!(output, "{}", title(published))?;
     }
-    writeln!(output, "\nname one of these processes to see its counters, or use --all")
+    writeln!(output, "\ngive the number of a process to see its counters, or use --all")
 }
 
 fn print_counters(output: &mut Output, published: &Published, zeros: bool) -> std::io::Result<()> {
@@ -121,12 +121,12 @@ fn document(published: &Published) -> Value {
     })
 }
 
-/// A value between quotation marks, as the text format wants it.
+/// Escapes a label value for the text format of Prometheus.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// All lines of a metric stand together, below its type.
+/// Prints the lines of each metric together, below its type.
 fn print_prometheus(output: &mut Output, found: &[Published]) -> std::io::Result<()> {
     let mut metrics: BTreeMap<&str, Vec<(&Published, u64)>> = BTreeMap::new();
     for published in found {
@@ -151,7 +151,7 @@ fn print_prometheus(output: &mut Output, found: &[Published]) -> std::io::Result
     Ok(())
 }
 
-/// The same context at another time.
+/// Whether both are the same context at different times.
 fn is_same(a: &Published, b: &Published) -> bool {
     a.pid == b.pid && a.addresses == b.addresses
 }
@@ -165,7 +165,7 @@ fn watch(
     let mut read_at = Instant::now();
     for _ in 0..args.count.unwrap_or(u64::MAX) {
         std::thread::sleep(interval);
-        let now = published(args.pid).context("reading the sockets of running processes")?;
+        let now = published(args.pid).context("cannot read the sockets of running processes")?;
         let seconds = read_at.elapsed().as_secs_f64();
         read_at = Instant::now();
         if now.is_empty() && !args.all {

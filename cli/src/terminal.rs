@@ -1,11 +1,11 @@
-//! Where the output of a command goes, and whether in color.
+//! Standard output with optional color.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use clap::ValueEnum;
 
-/// When to write in color.
+/// When to color the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ColorChoice {
     Auto,
@@ -23,19 +23,19 @@ impl Paint {
     pub(crate) const RED: Self = Self("1;31");
     pub(crate) const GREEN: Self = Self("32");
     pub(crate) const REVERSE: Self = Self("7");
-    /// For things that only have to differ from their neighbors.
+    /// Colors that only need to differ between neighboring items.
     pub(crate) const CYCLE: [Self; 6] =
         [Self("36"), Self("33"), Self("35"), Self("32"), Self("34"), Self("31")];
 }
 
-/// Whether colors are written at all.
+/// Whether output is colored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
     pub(crate) color: bool,
 }
 
 impl Style {
-    /// `text` in a color, to be printed.
+    /// `text` with a color, ready to be printed.
     pub(crate) fn paint<T: fmt::Display>(self, paint: Paint, text: T) -> Painted<T> {
         Painted { paint: self.color.then_some(paint), text }
     }
@@ -62,14 +62,14 @@ impl<T: fmt::Display> fmt::Display for Painted<T> {
 pub(crate) struct Output {
     inner: BufWriter<StdoutLock<'static>>,
     pub(crate) style: Style,
-    /// How many columns the terminal has; `None` when the output goes elsewhere.
+    /// Number of columns of the terminal; `None` if the output is not a terminal.
     pub(crate) terminal_width: Option<usize>,
 }
 
 impl ColorChoice {
-    /// Whether to write in color to something that is a terminal or not.
+    /// Whether to color output that goes to a terminal (or not).
     pub(crate) fn colors(self, is_terminal: bool) -> bool {
-        // https://no-color.org: set and not empty.
+        // NO_COLOR counts if it is set and not empty: https://no-color.org
         let wanted = || {
             std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
                 && std::env::var_os("TERM").is_none_or(|value| value != "dumb")

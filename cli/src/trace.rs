@@ -1,7 +1,7 @@
-//! The stream of trace events: what the engine decided, one JSON object a line.
+//! The stream of trace events: the engine's decisions, one JSON object per line.
 //!
-//! The engine reports through `tracing`: state changes, refusals, retransmission rounds, dropped packets with
-//! their reason. Without a subscriber each such place costs one comparison.
+//! The engine reports through `tracing`: state changes, rejections, retransmission rounds, dropped packets with
+//! their reason. Without a subscriber, each of these call sites costs one comparison.
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -15,26 +15,26 @@ use tracing_subscriber::layer::{Context, Layer};
 
 /// A `tracing` layer that writes every event of this project as a line of JSON.
 ///
-/// Each object has `time_ns` (since the layer was made), `level`, `target` (the module), `event` (what
+/// Each object has `time_ns` (since the layer was created), `level`, `target` (the module), `event` (what
 /// happened) and the fields of the event, for example `qpn` and `psn`.
 #[derive(Debug)]
 pub(crate) struct EventStream<W> {
     out: Mutex<W>,
     origin: Instant,
-    most: Level,
+    max_level: Level,
 }
 
 impl<W: Write> EventStream<W> {
-    /// Writes events up to the level `most` to `out`.
-    pub(crate) fn new(out: W, most: Level) -> Self {
-        Self { out: Mutex::new(out), origin: Instant::now(), most }
+    /// Writes events up to the level `max_level` to `out`.
+    pub(crate) fn new(out: W, max_level: Level) -> Self {
+        Self { out: Mutex::new(out), origin: Instant::now(), max_level }
     }
 }
 
 impl<S: Subscriber, W: Write + 'static> Layer<S> for EventStream<W> {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let metadata = event.metadata();
-        if *metadata.level() > self.most || !metadata.target().starts_with("roce") {
+        if *metadata.level() > self.max_level || !metadata.target().starts_with("roce") {
             return;
         }
         let mut object = Map::new();
@@ -47,7 +47,7 @@ impl<S: Subscriber, W: Write + 'static> Layer<S> for EventStream<W> {
             object.insert("event".into(), message);
         }
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // A reader that went away must not end the program that is being watched.
+        // A failed write must not end the traced program.
         let _ = writeln!(out, "{}", Value::Object(object));
     }
 }

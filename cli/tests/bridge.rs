@@ -1,4 +1,4 @@
-//! `roce bridge` between two hosts: three namespaces in a row, made here.
+//! `roce bridge` between two hosts: three connected namespaces, which the test creates.
 //!
 //! ```text
 //!  left: l0 198.18.0.1 --- m0 [ roce bridge ] m1 --- r0 198.18.0.2 :right
@@ -47,7 +47,7 @@ impl Row {
         Some(row)
     }
 
-    /// Starts the bridge with JSON at its end, and waits until frames pass.
+    /// Starts the bridge with --json, and waits until it forwards frames.
     #[track_caller]
     fn bridge(&self, args: &[&str]) -> Running {
         let mut command = roce();
@@ -65,7 +65,7 @@ impl Row {
         running
     }
 
-    /// A server of `roce` on the right and a client on the left; what the client printed.
+    /// Runs a server of `roce` on the right and a client on the left; returns the output of the client.
     #[track_caller]
     fn measure(&self, tool: &'static str, device: [&str; 2], args: &[&str]) -> Value {
         let mut command = roce();
@@ -84,7 +84,7 @@ impl Row {
 const UDP: [&str; 2] = ["udp:198.18.0.1", "udp:198.18.0.2"];
 const RAW: [&str; 2] = ["raw:l0", "raw:r0"];
 
-/// Ctrl-C, and what the bridge printed then.
+/// Sends SIGINT; returns the output of the bridge.
 #[track_caller]
 fn end(bridge: Running) -> Value {
     bridge.interrupt();
@@ -93,7 +93,7 @@ fn end(bridge: Running) -> Value {
     serde_json::from_str(&finished.stdout).expect("JSON")
 }
 
-/// The counters of a command that runs at this address; its sockets are in `folder`.
+/// The counters of the command with this address; its sockets are in `folder`.
 #[track_caller]
 fn counters_of(folder: &Path, address: &str) -> Value {
     let mut command = roce();
@@ -114,7 +114,7 @@ fn comments(path: &Path) -> Vec<String> {
     found
 }
 
-/// Sends a pattern there, where it is compared, and the same back; returns whether all was right.
+/// Sends a pattern in both directions and compares it; returns whether it was correct.
 fn tcp_there_and_back(from: &Namespace, to: &Namespace, address: &'static str, bytes: usize) {
     let pattern = move || (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect::<Vec<u8>>();
     let listener = to.run(move || TcpListener::bind(address)).unwrap();
@@ -175,7 +175,7 @@ fn what_is_not_roce_passes_untouched() {
     });
 }
 
-/// The kernel takes tags out of frames before a packet socket sees them.
+/// The kernel removes tags from frames before a packet socket receives them.
 #[test]
 fn frames_keep_their_tags() {
     within(120, || {
@@ -212,7 +212,7 @@ fn a_packet_dropped_once_is_sent_again_once() {
     });
 }
 
-/// tshark reads the comment, and finds every ICRC right.
+/// tshark shows the comment and reports every ICRC as correct.
 fn check_with_tshark(pcap: &Path) {
     if skip_unless(has_program("tshark"), "tshark is not installed") {
         return;
@@ -230,7 +230,7 @@ fn check_with_tshark(pcap: &Path) {
 fn a_lost_packet_in_a_stream_is_asked_for_again() {
     within(120, || {
         let Some(row) = Row::new() else { return };
-        // Superframes come in; each packet in them has a number of its own.
+        // Superframes come in; each packet in them has its own number.
         let rule = "rule:rqp=1,rpsn=17,pass=1,action=drop";
         let bridge = row.bridge(&["--from", "left", "--fault", rule]);
         row.measure("blast", RAW, &["-n", "8", "-s", "64K", "--timeout", "18"]);
@@ -269,9 +269,9 @@ fn marks_are_those_that_the_receiver_counts() {
     });
 }
 
-/// A sender under DCQCN, a queue that marks, and a receiver that tells.
+/// A sender with DCQCN, a queue that marks, and a receiver that sends CNPs.
 #[test]
-fn a_queue_marks_and_the_sender_hears_of_it() {
+fn a_queue_marks_and_the_sender_is_notified() {
     within(120, || {
         let Some(row) = Row::new() else { return };
         let folder = tempfile::tempdir().unwrap();
@@ -294,7 +294,7 @@ fn a_queue_marks_and_the_sender_hears_of_it() {
         assert!(marked > 0 && marked == counters["np_ecn_marked_roce_packets"], "{counters} {document}");
         let told = back["cnps"].as_u64().unwrap();
         assert!(told > 0 && told == counters["np_cnp_sent"], "{counters} {document}");
-        // Whatever was written into headers, every checksum is right.
+        // Changed headers have correct checksums.
         let comments = comments(&pcap);
         assert_eq!(comments.len() as u64, marked);
         assert!(comments.iter().all(|text| text.starts_with("marked CE by the queue with ")), "{comments:?}");
@@ -313,7 +313,7 @@ fn a_queue_marks_and_the_sender_hears_of_it() {
 }
 
 /// Sixteen queue pairs send at twice the rate of the line, and without pauses 4 MB would not be enough for their windows.
-/// Slowly, so that on a busy machine the bridge may stand still for a third of a second.
+/// The rate is low, so that the bridge of a busy machine may pause for a third of a second.
 #[test]
 fn pauses_keep_a_queue_from_losing_anything_of_ours() {
     within(120, || {
@@ -342,9 +342,9 @@ fn pauses_keep_a_queue_from_losing_anything_of_ours() {
     });
 }
 
-/// The kernel behind a TAP is one of the two hosts.
+/// One of the two hosts is the kernel with a TAP.
 #[test]
-fn a_tap_is_a_side_as_well() {
+fn a_tap_can_be_a_side() {
     within(60, || {
         let Some(row) = Row::new() else { return };
         if skip_unless(Path::new("/dev/net/tun").exists(), "there is no /dev/net/tun") {
@@ -375,12 +375,12 @@ fn a_rate_is_kept() {
             let most = document["from_left"]["counts"]["queue_most_bytes"].as_u64().unwrap();
             assert!(most > 100_000, "{document}");
             let gigabits = measured["rows"][0]["gigabits_per_s"].as_f64().unwrap();
-            // 4,096 bytes take Ethernet, IPv4, UDP, BTH, ICRC, and on the wire preamble, check sequence and gap.
+            // Overhead of 4,096 bytes: Ethernet, IPv4, UDP, BTH, ICRC, preamble, check sequence and gap.
             let expected = 0.040 * 4096.0 / f64::from(4096 + 14 + 20 + 8 + 12 + 4 + 24);
             assert!(gigabits < 1.03 * expected, "{gigabits} Gb/s of {expected}");
             gigabits / expected
         };
-        // A machine with other work comes late now and then, but not every time.
+        // A busy machine is late in some of the attempts, but not in all.
         let shares: Vec<f64> = (0..5).map(|_| share()).take_while(|share| *share < 0.9).collect();
         assert!(shares.len() < 5, "{shares:?} of the rate");
     });
@@ -397,7 +397,7 @@ fn the_same_seed_makes_the_same_decisions() {
             row.left.run(|| {
                 let sender = UdpSocket::bind("198.18.0.1:0").unwrap();
                 for psn in 0..100_u8 {
-                    // RC SEND Only to queue pair 17; nobody here checks the ICRC.
+                    // RC SEND Only to queue pair 17; no receiver checks its ICRC.
                     let datagram = [4, 0, 0xff, 0xff, 0, 0, 0, 17, 0, 0, 0, psn, 1, 2, 3, 4];
                     sender.send_to(&datagram, "198.18.0.2:4791").unwrap();
                     std::thread::sleep(Duration::from_micros(200));
@@ -445,7 +445,7 @@ fn a_scenario_file_ends_by_itself_and_errors_say_what_to_do() {
         for (args, part) in [
             (scenario.as_str(), "line 2: unknown field `devise`"),
             ("--left raw:m0", "--right is missing"),
-            ("--left raw:m0 --right raw:m0", "raw:m0 is on both sides"),
+            ("--left raw:m0 --right raw:m0", "are both raw:m0"),
             ("--left raw:m0 --right udp:198.18.0.1", "use raw:INTERFACE or tap:NAME"),
             (
                 "--left raw:m0 --right xdp:m1",

@@ -31,7 +31,7 @@ impl Server {
         Self { address, running }
     }
 
-    /// Runs a client to its end.
+    /// Runs a client until it ends.
     #[track_caller]
     fn client(&self, tool: &str, more: &[&str]) -> Finished {
         self.client_start(tool, more).finish(60)
@@ -43,7 +43,7 @@ impl Server {
         Running::start(roce().args([tool, &server, "--device", &device]).args(more))
     }
 
-    /// Waits until a client is at work.
+    /// Waits until a client has started to measure.
     #[track_caller]
     fn until_it_receives(&self) {
         let address = self.address.to_string();
@@ -59,7 +59,7 @@ impl Server {
         }
     }
 
-    /// The rows that a client found.
+    /// Runs a client and returns its rows.
     #[track_caller]
     fn rows(&self, tool: &str, more: &[&str]) -> Vec<Value> {
         // Eight times 268 ms: on a busy machine a process may not run for a while.
@@ -96,7 +96,7 @@ fn check_document(text: &str) -> Vec<Value> {
         assert_eq!(row["iterations"], document["plan"]["iterations"]);
         let number = |key: &str| row[key].as_f64().unwrap();
         assert!(number("elapsed_s") > 0.0 && number("messages_per_s") > 0.0, "{row}");
-        // The three say the same.
+        // The three rates agree.
         let bits = number("messages_per_s") * number("size") * 8.0;
         assert!((bits / 1e9 - number("gigabits_per_s")).abs() <= 1e-6 * bits / 1e9, "{row}");
         let percentiles = row.get("percentiles_us").map(|values| {
@@ -220,11 +220,11 @@ fn under_loss_everything_arrives_and_the_capture_shows_it() {
     }
 }
 
-/// Selective repeat says which packets came too early, in acknowledgements that nobody else sends.
+/// Selective repeat reports early packets in acknowledgements that go-back-N never sends.
 #[test]
 fn what_is_sent_again_after_a_loss_is_a_choice() {
     let folder = tempfile::tempdir().unwrap();
-    // The timeouts of the paper are for hardware: a process may not run for longer.
+    // Longer timeouts than the default, because a process may not be scheduled for some time.
     for (recovery, is_selective) in
         [("go-back-n", false), ("selective-repeat:cap=64,rto_low=200000,rto_high=200000", true)]
     {
@@ -262,7 +262,7 @@ fn a_seed_gives_the_same_queue_pair_again() {
     assert_ne!(qp(&first), qp(&first_packet("c.pcapng", &["--seed", "6"])));
 }
 
-/// Fails with this exit status and says all of these.
+/// Checks that the command fails and that its error contains all parts.
 #[track_caller]
 fn refused(args: &[&str], parts: &[&str]) {
     let finished = run(args);
@@ -285,13 +285,13 @@ fn impossible_options_are_named() {
         ("ping", &["--inline", "--sizes", "1..1K"], &["--inline with a message of 1024"]),
         ("blast", &["--size", "2000M"], &["2097152000 bytes", "1073741824"]),
         ("blast", &["--size", "99999999999999999999"], &["--size", "99999999999999999999"]),
-        ("blast", &["--size", "18446744073709551615K"], &["--size", "too large"]),
+        ("blast", &["--size", "18446744073709551615K"], &["--size", "is not a size"]),
         ("blast", &["--size", "1X"], &["--size", "\"1X\" is not a size", "64K, 400KB"]),
         ("blast", &["--size", "-1"], &["-1"]),
         ("blast", &["--size", "K"], &["\"K\" is not a size"]),
         ("blast", &["--size", "1", "--sizes", "1..2"], &["--size", "--sizes", "cannot be used"]),
         ("blast", &["--sizes", "0..8"], &["--sizes", "at least 1"]),
-        ("blast", &["--sizes", "9..8"], &["9..8 holds no size"]),
+        ("blast", &["--sizes", "9..8"], &["9..8 is an empty range"]),
         ("blast", &["--sizes", "9"], &["--sizes", "such as 1..1048576"]),
         ("blast", &["--sizes", "1..x"], &["\"x\" is not a size"]),
         ("blast", &["-n", "0"], &["--iterations is 0"]),
@@ -319,7 +319,7 @@ fn impossible_options_are_named() {
         ("blast", &["--nonsense"], &["--nonsense"]),
     ];
     for (tool, options, parts) in table {
-        // Nobody is there, and nobody is asked.
+        // No server runs, and the client must not try to connect.
         refused(&[&[*tool, "127.0.0.1"], *options].concat(), parts);
     }
 }
@@ -349,17 +349,20 @@ fn wrong_devices_are_named() {
     let device = format!("udp:{}", own_address());
     refused(
         &["blast", "127.0.0.1", "--device", &device, "--pcap", nowhere],
-        &["making the capture", nowhere],
+        &["cannot create the capture file", nowhere],
     );
 }
 
 #[test]
-fn a_server_that_is_absent_and_one_too_many() {
+fn missing_servers_and_taken_ports_are_reported() {
     let device = format!("udp:{}", own_address());
     let nobody = own_address().to_string();
     let said = [nobody.as_str(), "refused", "check that the server runs there"];
     refused(&["blast", &nobody, "--device", &device], &said);
-    refused(&["blast", "no-such-host.invalid", "--device", &device], &["looking up no-such-host.invalid"]);
+    refused(
+        &["blast", "no-such-host.invalid", "--device", &device],
+        &["cannot resolve no-such-host.invalid"],
+    );
     refused(&["blast", "::1"], &["cannot both use [::1]", "127.0.0.1"]);
 
     let server = Server::start("blast", &[]);
@@ -368,14 +371,14 @@ fn a_server_that_is_absent_and_one_too_many() {
     // The same TCP port, on another UDP port.
     refused(
         &["blast", "--device", &format!("{spec},port=14791")],
-        &[&format!("listening on {} port 18520", server.address), "--port chooses another"],
+        &[&format!("cannot listen on {} port 18520", server.address), "choose another with --port"],
     );
-    // It was not disturbed.
+    // The first server still works.
     server.rows("blast", &["-n", "10"]);
 }
 
 #[test]
-fn a_client_that_asks_for_too_much_hears_why() {
+fn an_impossible_plan_is_rejected_with_a_reason() {
     let mut server = Server::start("blast", &[]);
     let mut stream = TcpStream::connect((server.address, 18_520)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -393,7 +396,7 @@ fn a_client_that_asks_for_too_much_hears_why() {
 }
 
 #[test]
-fn strangers_at_the_tcp_port_do_not_end_the_server() {
+fn invalid_tcp_clients_do_not_end_the_server() {
     let mut server = Server::start("ping", &[]);
     let connect = || TcpStream::connect((server.address, 18_520)).unwrap();
     let endless = vec![b'x'; 3 << 20];
@@ -408,12 +411,12 @@ fn strangers_at_the_tcp_port_do_not_end_the_server() {
         ("a line without an end", &endless),
     ] {
         let mut stream = connect();
-        // It may hang up before it has read all of this.
+        // The server may close the connection before it has read everything.
         let _ = stream.write_all(bytes);
         drop(stream);
         assert!(server.running.is_alive(), "{name} ended the server");
     }
-    // One that goes away after the plan, in the middle of a measurement, and one that is killed.
+    // One client closes the connection after the plan, during a measurement; another client is killed.
     let mut client = server.client_start("ping", &["-n", "100000000", "--json"]);
     std::thread::sleep(Duration::from_millis(300));
     assert!(client.is_alive());
@@ -433,8 +436,8 @@ fn a_client_whose_server_dies_ends_too() {
         drop(server);
         let finished = client.finish(45);
         assert_eq!(finished.code, Some(1), "{finished:?}");
-        // The message says how it ended and then what to do next, whichever was noticed first: that nobody
-        // acknowledges, that no answer comes to what was acknowledged, or the end of the TCP connection.
+        // The error has the cause and a remedy. The cause depends on what the client detects first: a missing
+        // acknowledgement, a missing answer, or the end of the TCP connection.
         let advised = [
             ("RETRY_EXC_ERR (AckTimeout)", "UDP port 4791"),
             ("nothing arrived for 30 s", "check that the other side still runs"),
@@ -462,7 +465,11 @@ fn a_log_with_spans_is_written_when_it_is_asked_for() {
     assert!(!finished.stdout.contains("queue_pair"), "{}", finished.stdout);
     let wrong = Running::start(roce().env("ROCE_LOG", "roce=loud").arg("devices")).finish(60);
     assert_eq!(wrong.code, Some(1), "{wrong:?}");
-    assert!(wrong.stderr.contains("ROCE_LOG=roce=loud is no filter; write a level"), "{}", wrong.stderr);
+    assert!(
+        wrong.stderr.contains("ROCE_LOG=roce=loud is not a valid filter; write a level"),
+        "{}",
+        wrong.stderr
+    );
 }
 
 #[test]
@@ -495,7 +502,7 @@ fn devices_lists_what_there_is() {
 }
 
 #[test]
-fn what_is_printed_without_arguments_and_by_help_is_help() {
+fn no_arguments_and_help_print_help() {
     let help = run(&["--help"]);
     assert!(help.success);
     for command in ["demo", "devices", "ping", "blast", "dissect", "explain"] {
@@ -511,7 +518,7 @@ fn what_is_printed_without_arguments_and_by_help_is_help() {
 }
 
 #[test]
-fn somebody_who_connects_and_says_nothing_does_not_keep_others_out_for_long() {
+fn a_silent_tcp_client_blocks_others_only_briefly() {
     let mut server = Server::start("blast", &[]);
     let silent = TcpStream::connect((server.address, 18_520)).unwrap();
     let finished = server.client("blast", &["-n", "10", "--json"]);

@@ -1,4 +1,4 @@
-//! `roce demo` as somebody runs it who has just built it: without root, in any folder.
+//! `roce demo` as a new user runs it: without root, in any folder.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Finished, Running, has_program, own_address, roce, run, skip_unless, tshark};
 use serde_json::Value;
 
-/// What a run left.
+/// The result of a run.
 struct Run {
     _folder: tempfile::TempDir,
     capture: PathBuf,
@@ -25,13 +25,13 @@ fn run_alone(command: &mut Command, seconds: u64) -> Finished {
     Running::start(command).finish(seconds)
 }
 
-/// The one that several tests look at.
+/// The run that several tests examine.
 fn ordinary_run() -> &'static Run {
     static RUN: OnceLock<Run> = OnceLock::new();
     RUN.get_or_init(new_run)
 }
 
-/// `roce demo`, as nobody if this test is run by root.
+/// Runs `roce demo`, as the user nobody if this test runs as root.
 fn new_run() -> Run {
     let folder = tempfile::tempdir().unwrap();
     let mut command = as_ordinary_user(folder.path());
@@ -46,7 +46,7 @@ fn device() -> String {
     format!("udp:{}", own_address())
 }
 
-/// The command for a user without any privilege, who may write to `folder`.
+/// The command as an unprivileged user who may write to `folder`.
 fn as_ordinary_user(folder: &Path) -> Command {
     if !rustix::process::geteuid().is_root() {
         return roce();
@@ -55,7 +55,7 @@ fn as_ordinary_user(folder: &Path) -> Command {
     if skip_unless(has_program("setpriv"), "setpriv is not installed; the demo runs as root instead") {
         return roce();
     }
-    // Nobody may not look into the folder where root builds.
+    // The user nobody cannot read the build folder of root.
     let program = folder.join("roce");
     std::fs::copy(env!("CARGO_BIN_EXE_roce"), &program).unwrap();
     let mut command = Command::new("setpriv");
@@ -75,7 +75,7 @@ fn an_ordinary_user_sees_every_operation_within_half_a_minute() {
     let Finished { success, stdout, stderr, took, .. } = &ordinary_run().finished;
     assert!(success, "{stdout}\n{stderr}");
     assert_eq!(stderr, "");
-    // A busy machine has quieter moments.
+    // Repeated, because the machine may be busy.
     let again = std::iter::repeat_with(|| new_run().finished.took);
     let times: Vec<Duration> = std::iter::once(*took)
         .chain(again)
@@ -83,7 +83,7 @@ fn an_ordinary_user_sees_every_operation_within_half_a_minute() {
         .take_while(|took| *took >= Duration::from_secs(30))
         .collect();
     assert!(times.len() < 3, "it took {times:?}");
-    assert!(stdout.contains("every byte was right"), "{stdout}");
+    assert!(stdout.contains("all contents are correct"), "{stdout}");
 
     let parts: Vec<&str> = stdout.trim().split("\n\n").collect();
     let part = |number: &str| *parts.iter().find(|part| part.starts_with(number)).unwrap_or(&"");
@@ -95,7 +95,7 @@ fn an_ordinary_user_sees_every_operation_within_half_a_minute() {
     for line in lossy.lines().filter(|line| line.contains(" RC ")) {
         assert!(line.trim().starts_with("ok") && line.contains("20 of 20"), "{line}");
     }
-    assert!(lossy.contains("packets sent again"), "{lossy}");
+    assert!(lossy.contains("packets retransmitted"), "{lossy}");
     for (number, rows) in [("3. ", 2), ("4. ", 4)] {
         let table = part(number);
         let found = table.lines().filter(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));
@@ -179,7 +179,7 @@ fn numbers(capture: &Path) -> Vec<Value> {
                 .into()
         })
         .collect();
-    // What was sent again counts once.
+    // Retransmissions count once.
     numbers.dedup();
     numbers.truncate(5);
     assert_eq!(numbers.len(), 5, "{numbers:?}");
@@ -212,13 +212,13 @@ fn a_seed_gives_the_same_numbers_again_and_json_tells_everything() {
 }
 
 #[test]
-fn what_cannot_work_is_said() {
+fn impossible_demos_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("missing").join("demo.pcapng");
     let finished = run(&["demo", "--pcap", nowhere.to_str().unwrap(), "--device", &device(), &device()]);
     assert_eq!(finished.code, Some(1));
     assert!(finished.stderr.contains("missing"), "{}", finished.stderr);
-    assert!(finished.stderr.contains("--pcap chooses another place"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("--pcap chooses another file"), "{}", finished.stderr);
 
     let pcap = folder.path().join("demo.pcapng");
     let taken = own_address();

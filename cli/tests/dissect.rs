@@ -85,7 +85,7 @@ fn every_packet_of_every_capture_is_whole_and_has_a_good_icrc() {
 /// One row per packet with the values of the fields, empty where tshark does not see the field.
 fn tshark(capture: &Path, keys: &BTreeSet<&str>) -> Vec<Vec<String>> {
     let mut command = Command::new("tshark");
-    // It takes short payloads for the RPC protocol of file servers and then stops.
+    // tshark decodes short payloads as the RPC protocol of file servers and then stops.
     command.args(["--disable-protocol", "rpcordma"]);
     command.args(["-n", "-T", "fields", "-E", "separator=|", "-E", "occurrence=f", "-r"]).arg(capture);
     for key in keys {
@@ -174,7 +174,7 @@ fn wrong_arguments_say_what_would_be_right() {
     for (args, expected) in [
         (&["--opcode", "SENT"][..], "try RC_SEND"),
         (&["--opcode", "256"], "0 to 255"),
-        (&["--qp", "0x1000000"], "at most 16777215"),
+        (&["--qp", "0x1000000"], "greater than 16777215"),
         (&["--psn", "5.."], "expected a number"),
         (&["--tree", "--json"], "cannot be used with"),
     ] {
@@ -236,7 +236,7 @@ fn a_file_that_cannot_be_read_fails_with_a_reason() {
         ("truncated record header", &whole[..24 + 106 + 7], 1, "packet 2 at byte 130: the file ends here"),
         ("truncated packet", &whole[..24 + 106 + 60], 1, "packet 2 at byte 130: the file ends here"),
         ("absurd length", &absurd, 0, "packet 1 at byte 24: a packet of 4294967295 bytes"),
-        ("link type", &classic(197, &[(20, &[0; 20])]), 1, "link type 197 (ERF) does not carry RoCE"),
+        ("link type", &classic(197, &[(20, &[0; 20])]), 1, "link type 197 (ERF) is not supported"),
     ];
     for (name, file, packets, expected) in table {
         for form in [&[][..], &["--json"], &["--tree"]] {
@@ -261,8 +261,8 @@ fn snapped_packets_are_shown_and_not_called_broken() {
         (70, "va 0x7f00deadb000"),
         (60, "RC_WRITE_ONLY"),
         (50, "RoCE"),
-        (36, "too short to tell"),
-        (20, "too short to tell"),
+        (36, "too short to identify"),
+        (20, "too short to identify"),
     ] {
         let output = dissect(&classic(1, &[(90, &frame[..kept])]), &[]);
         assert!(output.status.success());
@@ -302,18 +302,18 @@ fn broken_packets_are_shown_with_layer_and_offset() {
             assert!(stderr(&output).contains("malformed: 1\n"), "{}", stderr(&output));
         }
     }
-    // Opcodes from 0xc0 on belong to manufacturers, so they are not wrong.
+    // Opcodes from 0xc0 on are manufacturer-specific, and not an error.
     let output = dissect(&classic(1, &[(90, &change(&[(42, 0xc5)]))]), &[]);
     assert!(stdout(&output).contains("vendor-specific"), "{}", stdout(&output));
     assert!(!stderr(&output).contains("malformed"), "{}", stderr(&output));
-    // The checksum of IPv4 is no part of the ICRC, which still can be checked.
+    // The ICRC does not cover the IPv4 checksum, and can still be checked.
     let frame = change(&[(22, 63)]);
     let output = dissect(&classic(1, &[(90, &frame)]), &[]);
     assert!(stderr(&output).contains("ICRC: 1 good"), "{}", stderr(&output));
 }
 
 #[test]
-fn a_bad_icrc_is_told_with_both_values() {
+fn a_bad_icrc_is_shown_with_both_values() {
     let good = bytes(WRITE);
     let mut bad = good.clone();
     bad[86] ^= 0x01;
@@ -375,7 +375,7 @@ fn pause_frames_are_shown() {
     let output = dissect(&file, &[]);
     let lines: Vec<_> = stdout(&output).lines().collect();
     assert!(lines[0].contains("02:00:00:00:00:01 > 01:80:c2:00:00:01"), "{}", lines[0]);
-    assert!(words(lines[0]).contains("pause everything pause 256 x 512 bits"), "{}", lines[0]);
+    assert!(words(lines[0]).contains("pause all priorities pause 256 x 512 bits"), "{}", lines[0]);
     assert!(words(lines[1]).contains("PFC priority 0 pause 100 x 512 bits"), "{}", lines[1]);
     assert!(lines[1].ends_with("priority 3 pause 65535 x 512 bits"), "{}", lines[1]);
     assert!(stderr(&output).starts_with("2 packets: 0 RoCE, 2 pause, 0 not RoCE\n"), "{}", stderr(&output));
@@ -425,7 +425,7 @@ fn what_the_writer_wrote_is_shown_with_comment_interface_and_direction() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_it_quietly() {
+fn a_closed_pipe_ends_the_command_quietly() {
     let frame = bytes(WRITE);
     let packets = vec![(90, &frame[..]); 20_000];
     let folder = tempfile::tempdir().unwrap();
@@ -464,7 +464,7 @@ fn damaged_files_never_crash_it() {
             let index = random(file.len());
             file[index] = random(256) as u8;
         }
-        // Damaged packets behind a sound header say more than a damaged header.
+        // Damaged packets after a valid file header reach more code than a damaged file header.
         file[..24].copy_from_slice(&sources[round % sources.len()][..24]);
         for form in [&[][..], &["--tree"], &["--json"]] {
             let code = dissect(&file, form).status.code();
@@ -550,7 +550,7 @@ fn explain_says_which_character_is_wrong() {
     for (input, expected) in [
         ("45 02 0g", "line 1, character 8: 'g' is not a hexadecimal digit"),
         ("45 02 0", "line 1, character 7: `0` has an odd number of digits"),
-        ("", "there are no bytes"),
+        ("", "the input has no bytes"),
     ] {
         let output = roce_with_input(&["explain", "-"], input.as_bytes());
         assert_eq!(output.status.code(), Some(1));
@@ -559,7 +559,7 @@ fn explain_says_which_character_is_wrong() {
 }
 
 #[test]
-fn explain_copes_with_everything_that_is_no_roce() {
+fn explain_accepts_packets_other_than_roce() {
     for hex in
         ["00", "4500", "ffffffffffff020000000001080600010800060400010200000000010a0000010000000000000a000002"]
     {
@@ -570,7 +570,7 @@ fn explain_copes_with_everything_that_is_no_roce() {
             }
         }
     }
-    // Every beginning of a packet.
+    // Every prefix of a packet.
     for end in 1..=90 {
         let output = roce(&["explain", "--from", "eth", &WRITE[..2 * end]]);
         assert_eq!(output.status.code(), Some(0), "{end}");

@@ -1,4 +1,4 @@
-//! `roce doctor` in two processes: what is healthy is said to be, and each illness is named.
+//! `roce doctor` in two processes: it reports a healthy path, and names each problem.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 use common::{Finished, Running, has_program, own_address, roce, run, script, skip_unless};
 use serde_json::Value;
 
-/// Examines with these faults on what each side sends; returns what was printed as JSON.
+/// Runs the doctor with these faults on the packets that each side sends; returns its JSON output.
 #[track_caller]
 fn examine(client_faults: &str, server_faults: &str) -> (Finished, Value) {
     let (server, client) = (own_address().to_string(), own_address().to_string());
@@ -35,7 +35,7 @@ fn finding<'a>(document: &'a Value, step: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {step} in {document}"))
 }
 
-/// Checks that a step found a problem with these words, and that it says what to do.
+/// Checks that a step found a problem with this text and suggests a remedy.
 #[track_caller]
 fn names(document: &Value, step: &str, parts: &[&str]) {
     let finding = finding(document, step);
@@ -49,7 +49,7 @@ fn names(document: &Value, step: &str, parts: &[&str]) {
 }
 
 #[test]
-fn what_is_healthy_is_said_to_be() {
+fn a_healthy_path_is_reported_as_healthy() {
     let (finished, document) = examine("none", "none");
     assert!(finished.success, "{document}");
     assert_eq!(document["problems"], 0);
@@ -80,7 +80,7 @@ fn damage_is_found_in_either_direction() {
     for (client, server) in [("corrupt=5%", "none"), ("none", "corrupt=5%")] {
         let (_, document) = examine(client, server);
         names(&document, "icrc", &["a wrong ICRC in", "packets from"]);
-        // Only one of the two directions is ill.
+        // Only one of the two directions has the fault.
         assert!(!finding(&document, "icrc")["text"].as_str().unwrap().contains(" and "), "{document}");
     }
 }
@@ -97,7 +97,7 @@ fn losses_are_found_and_their_direction_is_named() {
 }
 
 #[test]
-fn a_dead_direction_is_told_from_two() {
+fn one_dead_direction_is_distinguished_from_two() {
     let (_, document) = examine("drop=100%", "none");
     names(&document, "arrival", &["one direction is dead"]);
     let (_, document) = examine("drop=100%", "drop=100%");
@@ -118,7 +118,7 @@ fn a_black_hole_for_large_packets_is_found() {
 }
 
 #[test]
-fn what_becomes_of_the_traffic_class_is_told() {
+fn changes_of_the_traffic_class_are_reported() {
     let (_, document) = examine("rule:action=clear-ecn", "none");
     names(&document, "ecn", &["ECT(0) becomes not-ECT", "CE becomes not-ECT"]);
     assert_eq!(finding(&document, "dscp")["outcome"], "ok");
@@ -136,12 +136,12 @@ fn packets_out_of_order_are_found() {
 }
 
 #[test]
-fn where_nobody_has_the_port_that_is_said() {
+fn a_closed_udp_port_is_reported() {
     let (nobody, own) = (own_address().to_string(), own_address());
     let finished = run(&["doctor", &nobody, "--device", &format!("udp:{own}")]);
     assert_eq!(finished.code, Some(1));
     for part in
-        ["ICMP port unreachable", "no server listens on TCP port 18520", "no answer", "ill: 2 problems"]
+        ["ICMP port unreachable", "no server listens on TCP port 18520", "no answer", "unhealthy: 2 problems"]
     {
         assert!(finished.stdout.contains(part), "{part}: {finished:?}");
     }
@@ -155,7 +155,7 @@ fn a_peer_without_a_doctor_is_asked_through_rdma_cm() {
     waiting.until_it_says("waiting on");
     let device = format!("udp:{own}");
     let options = ["doctor", &server, "--device", &device, "--json"];
-    // Nobody listens at the port that is asked for unless another is named; the rping is not disturbed.
+    // No service listens on the default port; the request does not disturb the rping.
     for (more, part) in [(&[][..], "REJ, reason 8"), (&["--port", "7174"], "accepted (REP)")] {
         let finished = run(&[&options[..], more].concat());
         assert!(finished.success, "{finished:?}");
@@ -176,7 +176,7 @@ fn a_peer_without_a_doctor_is_asked_through_rdma_cm() {
 }
 
 #[test]
-fn another_tool_at_the_port_is_no_doctor() {
+fn another_tool_on_the_port_is_detected() {
     let (server, own) = (own_address().to_string(), own_address());
     let mut command = roce();
     let mut waiting = Running::start(command.args(["ping", "--device", &format!("udp:{server}")]));

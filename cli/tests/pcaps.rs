@@ -1,4 +1,4 @@
-//! The captures in `pcaps/` that this project made itself: complete, well-formed, and what they claim to be.
+//! The captures in `pcaps/` that this project made itself: they are complete, well-formed, and match their descriptions.
 
 mod common;
 
@@ -169,7 +169,7 @@ fn loss_is_answered_and_repaired() {
     assert!(syndromes.contains(&Syndrome::Nak(NakCode::PsnSequence)), "{syndromes:?}");
     let first = psns[0];
     let count = |offset| psns.iter().filter(|psn| **psn == first + offset).count();
-    // What was lost is not in the capture the first time; what went past it was sent again.
+    // The capture does not contain the lost packets; the packets after them were retransmitted.
     assert_eq!((count(0), count(2), count(8)), (1, 1, 1), "{psns:?}");
     assert!(count(7) >= 2, "{psns:?}");
 
@@ -216,7 +216,7 @@ fn soft_roce_asks_as_we_expect_and_takes_our_answers() {
             .map(|bytes| *Frame::parse(bytes).unwrap().datagram().unwrap().bth())
             .filter(|bth| bth.opcode == answer)
             .collect();
-        // Nothing was repeated, so one answer each.
+        // There are no retransmissions, so each request has one response.
         assert_eq!(answers.len(), 46, "{name}");
         let theirs = answers[0].dest_qp;
         for (port, ours, asked) in asked {

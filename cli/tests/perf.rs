@@ -176,7 +176,7 @@ fn faults_do_not_harm_connections_of_rdma_cm() {
 }
 
 #[test]
-fn a_server_without_rdma_cm_is_told_from_none() {
+fn a_server_without_rdma_cm_is_distinguished_from_no_server() {
     let (server, client) = (own_address(), own_address());
     let mut command = roce();
     let mut listening = Running::start(command.args(["perf", "send", "bw", "-d", &format!("udp:{server}")]));
@@ -184,7 +184,7 @@ fn a_server_without_rdma_cm_is_told_from_none() {
     let device = format!("udp:{client}");
     let finished = common::run(&["perf", "send", "bw", &server.to_string(), "-R", "-d", &device]);
     let text = &finished.stderr;
-    assert!(!finished.success && text.contains("ib_send_bw run there with -R?"), "{finished:?}");
+    assert!(!finished.success && text.contains("ib_send_bw runs there with -R"), "{finished:?}");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn the_table_is_that_of_the_originals() {
 }
 
 #[test]
-fn sides_that_disagree_are_told() {
+fn sides_with_different_options_are_reported() {
     let (server, client) = (own_address(), own_address());
     let mut command = roce();
     command.args(["perf", "send", "bw", "-s", "100", "-n", "50", "--patience", "3"]);
@@ -228,7 +228,7 @@ fn sides_that_disagree_are_told() {
 }
 
 #[test]
-fn a_stranger_on_the_port_is_refused_in_words() {
+fn another_program_on_the_port_is_rejected_with_a_reason() {
     within(60, || {
         let server = own_address();
         let mut command = roce();
@@ -243,7 +243,7 @@ fn a_stranger_on_the_port_is_refused_in_words() {
 }
 
 #[test]
-fn impossible_plans_are_refused_in_words() {
+fn impossible_plans_are_rejected_with_a_reason() {
     for (options, part) in [
         (&["read", "bw", "-c", "UC"][..], "UC supports neither READ nor atomics"),
         (&["write", "bw", "-c", "UD"], "UD supports only SEND"),

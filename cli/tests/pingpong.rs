@@ -53,15 +53,15 @@ fn rc_and_srq_survive_loss_and_say_how_much_was_sent_again() {
         let outputs = pair(kind, &options);
         assert!(outputs.iter().all(|finished| finished.success), "{outputs:?}");
         assert!(
-            outputs.iter().any(|finished| finished.stdout.contains("packets were sent again")),
+            outputs.iter().any(|finished| finished.stdout.contains("packets were retransmitted")),
             "{outputs:?}"
         );
     }
 }
 
-/// The originals leave when they have everything. When their last acknowledgement was lost nobody repeats it.
+/// The original programs exit after their last message. Their last acknowledgement is not repeated if it is lost.
 #[test]
-fn who_left_with_everything_need_not_have_said_so() {
+fn a_missing_last_acknowledgement_is_not_a_failure() {
     let mute = ["--fault", "rule:opcode=RC_ACKNOWLEDGE,action=drop"];
     for (kind, unacknowledged) in [("rc", "1 of the last"), ("srq", "4 of the last")] {
         let options = ["-n", unacknowledged.split(' ').next().unwrap(), "-q", "4"];
@@ -69,7 +69,7 @@ fn who_left_with_everything_need_not_have_said_so() {
         assert!(server.success && client.success, "{kind}: {server:?} {client:?}");
         assert!(server.stdout.contains(unacknowledged), "{kind}: {server:?}");
     }
-    // In the middle it is a failure.
+    // During the exchange, a missing acknowledgement is a failure.
     let [server, _] = pair_with("rc", &["-n", "3", "--patience", "5"], &mute);
     assert!(server.stderr.contains("RETRY_EXC_ERR"), "{server:?}");
 }
@@ -81,7 +81,7 @@ fn a_lost_datagram_is_explained() {
 }
 
 #[test]
-fn impossible_plans_are_refused_in_words() {
+fn impossible_plans_are_rejected_with_a_reason() {
     for (options, part) in [
         (&["ud", "-s", "2000"][..], "do not fit into one UD message with path MTU 1024"),
         (&["rc", "-s", "0"], "choose 1 byte to 1 GiB"),

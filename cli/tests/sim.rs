@@ -110,7 +110,7 @@ fn a_seed_repeats_a_run_and_another_does_not() {
     assert_ne!(first["configuration_hash"], other["configuration_hash"]);
 }
 
-/// The text of the scenario is the same; what its file of flows says is not.
+/// The text of the scenario is the same; the contents of its flow file differ.
 #[test]
 fn the_configuration_hash_knows_the_files_that_a_scenario_names() {
     let place = Place::new();
@@ -200,7 +200,7 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
     assert!(job.starts_with("#!/bin/sh\n") && job.contains("--array=0-3\n"), "{job}");
     let kubernetes = ["small.toml", "--sweeps", "--out", "out", "--emit", "kubernetes"];
     let kubernetes = place.inside(&kubernetes).stdout;
-    assert!(kubernetes.contains("as they lie here: small.toml\n"), "{kubernetes}");
+    assert!(kubernetes.contains("with the same paths: small.toml\n"), "{kubernetes}");
     assert!(kubernetes.contains("completionMode: Indexed") && kubernetes.contains("completions: 4\n"));
     assert!(!Path::new(&out).exists(), "to emit is not to run");
     // What the shell would run, index by index.
@@ -220,9 +220,9 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
     assert_eq!(table.lines().count(), 5, "{table}");
 }
 
-/// Where the directory of one of them should be there is a file.
+/// The directory of one run cannot be created, because a file has its name.
 #[test]
-fn a_run_that_fails_takes_none_of_its_sweep_with_it() {
+fn a_failed_run_does_not_affect_its_sweep() {
     let place = Place::new();
     let out = place.path("out");
     std::fs::create_dir(&out).unwrap();
@@ -238,7 +238,7 @@ fn a_run_that_fails_takes_none_of_its_sweep_with_it() {
     assert!(Path::new(&format!("{out}/00002/summary.json")).exists());
 }
 
-/// The second time, one of its tables cannot be written. What the first run left there says nothing about the second.
+/// In the second run one table cannot be written; the summary of the first run must be removed.
 #[test]
 fn a_run_that_fails_has_no_summary() {
     let place = Place::new();
@@ -270,14 +270,17 @@ fn merging_says_what_is_missing_and_what_does_not_belong_together() {
     assert!(finished.stderr.contains("1 of 4 runs are missing: --index 1\n"), "{}", finished.stderr);
     assert!(!finished.stderr.contains("differ"), "{}", finished.stderr);
 
-    // Two runs of a newer and shorter sweep of another text, beside what is left of the old one.
+    // Two runs of a newer and shorter sweep of another text, in the directory of an old one.
     std::fs::write(place.path("small.toml"), SMALL.replace("\"small\"", "\"changed\"")).unwrap();
     sweep("1,2");
     let told = merge().stderr;
     for part in ["in scenario: changed; small", "in text of the scenario", "number of combinations: 2; 4"] {
         assert!(told.contains(part), "`{part}` is missing: {told}");
     }
-    assert!(!told.contains("differ in version") && !told.contains("differ in what is set"), "{told}");
+    assert!(
+        !told.contains("differ in version") && !told.contains("differ in names of the set values"),
+        "{told}"
+    );
 }
 
 /// Summaries of versions that did not write which run of a sweep it was.
@@ -298,7 +301,7 @@ fn old_summaries_can_be_merged() {
     assert_eq!(finished.stderr, "");
 }
 
-/// What is said on the command line goes before what the scenario proposes.
+/// Values of the command line override the sweeps of the scenario.
 #[test]
 fn a_value_that_is_set_is_not_swept() {
     let place = Place::new();
@@ -309,7 +312,7 @@ fn a_value_that_is_set_is_not_swept() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_with_line_and_reason() {
+fn errors_have_line_and_reason() {
     let place = Place::new();
     let (file, bad) = (place.path("small.toml"), place.path("bad.toml"));
     std::fs::write(&bad, SMALL.replace("degree", "degrees")).unwrap();
@@ -319,15 +322,15 @@ fn what_is_wrong_is_refused_with_line_and_reason() {
         (&["no-such"], &["no-such", "--list"]),
         (&[&file, "--set", "host.color=red"], &["host.color=red", "unknown field `color`"]),
         (&[&file, "--set", "host.recovery=luck"], &["no loss recovery \"luck\""]),
-        (&[&file, "--set", "seed"], &["write NAME=VALUE"]),
+        (&[&file, "--set", "seed"], &["expected NAME=VALUE"]),
         (&[&file, "--seed", "9223372036854775808"], &["--seed", "is not in 0..=9223372036854775807"]),
         (&[&file, "--sweep", "seed=1,,2"], &["a value is empty"]),
-        (&[&file, "--live"], &["--live draws on a terminal", "--out DIR"]),
+        (&[&file, "--live"], &["--live needs a terminal", "--out DIR"]),
         (&[&file, "--live", "--sweeps"], &["--live", "--sweeps", "cannot be used"]),
         (&[&file, "--pcap-port", "h2"], &["--out"]),
         (
             &[&file, "--pcap-port", "h9", "--out", &out],
-            &["there is no port h9", "s0:h1 for that of a switch"],
+            &["the network has no port h9", "s0:h1 for the port of a switch"],
         ),
         (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C or --sweeps"]),
         (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),

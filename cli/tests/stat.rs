@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{Finished, Running, own_address, roce};
 use serde_json::Value;
 
-/// A place of its own for the sockets, so that tests see their own processes only.
+/// A private directory for the sockets, so that a test sees only its own processes.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -44,7 +44,7 @@ impl Place {
         Running::start(self.command().arg("stat").args(args)).finish(60)
     }
 
-    /// What `--all --json` says of processes that root sees elsewhere is left out.
+    /// Leaves out processes that root sees in other directories.
     #[track_caller]
     fn of(&self, address: &str) -> Option<Value> {
         let finished = self.stat(&["--all", "--json"]);
@@ -104,30 +104,30 @@ fn counters_of_a_running_server_are_shown_in_every_form() {
 }
 
 #[test]
-fn what_is_gone_is_not_shown_and_leaves_nothing_in_the_way() {
+fn ended_processes_are_not_shown() {
     let place = Place::new();
     let (server, address) = place.server();
     assert!(place.of(&address).is_some());
     assert_eq!(sockets(&place.folder()).len(), 1);
-    // Killed: its socket stays.
+    // A killed process leaves its socket.
     drop(server);
     assert_eq!(sockets(&place.folder()).len(), 1);
     assert!(place.of(&address).is_none());
     let (_server, address) = place.server();
     assert!(place.of(&address).is_some());
-    // Whoever ends by itself leaves none.
+    // A process that exits removes its socket.
     place.ping(&address);
     assert_eq!(sockets(&place.folder()).len(), 2, "the one that was killed, and the one that runs");
 }
 
 #[test]
-fn nobody_else_can_enter_and_nobody_can_disturb() {
+fn sockets_are_private_and_clients_cannot_disturb() {
     let place = Place::new();
     let (mut server, address) = place.server();
     let mode = std::fs::metadata(place.folder()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     let socket = sockets(&place.folder()).pop().unwrap();
-    // Some send rubbish, some say nothing and read nothing, some go away at once.
+    // Some clients send garbage, some neither send nor read, and some disconnect at once.
     let mut idle = Vec::new();
     for round in 0..100 {
         let mut stream = UnixStream::connect(&socket).unwrap();
@@ -143,7 +143,7 @@ fn nobody_else_can_enter_and_nobody_can_disturb() {
 }
 
 #[test]
-fn what_others_put_there_is_left_out() {
+fn foreign_files_are_ignored() {
     let place = Place::new();
     std::fs::DirBuilder::new().mode(0o700).create(place.folder()).unwrap();
     let silent = UnixListener::bind(place.folder().join("1.0")).unwrap();
@@ -173,7 +173,7 @@ fn the_environment_decides() {
     assert!(place.of(&address).is_none());
     assert!(!place.folder().exists());
     let nobody = place.stat(&["4194304"]);
-    assert!(!nobody.success && nobody.stderr.contains("does not tell its counters"), "{nobody:?}");
+    assert!(!nobody.success && nobody.stderr.contains("does not publish its counters"), "{nobody:?}");
 }
 
 #[test]

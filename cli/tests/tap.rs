@@ -59,13 +59,13 @@ fn kernel_tcp_between_addresses_of_taps_is_refused() {
     assert!(refused.stderr.contains("are not the kernel's") && !refused.success, "{refused:?}");
 }
 
-/// Neither host knew the other's address, and the one that only receives never sent its answer to who asked for it.
+/// Both hosts start without neighbor entries. The receiving host never sends by itself, but must answer address resolution.
 #[test]
 fn the_limit_of_two_taps() {
     if cannot_run() {
         return;
     }
-    // Where processes wait for each other to be scheduled, a round trip takes milliseconds.
+    // On a busy machine a round trip takes milliseconds.
     let finished = limit("--round-trips 200");
     assert!(finished.success, "{finished:?}");
     let document = finished.stdout.find('{').and_then(|start| finished.stdout.get(start..)).expect("JSON");
@@ -78,7 +78,7 @@ fn the_limit_of_two_taps() {
 }
 
 #[test]
-fn a_client_that_finds_nobody_says_who_does_not_answer() {
+fn a_client_names_the_neighbor_that_does_not_answer() {
     if cannot_run() {
         return;
     }

@@ -1,8 +1,8 @@
 //! `roce dissect` and tshark, two readers that share no code, on the same captures: for every packet, every field
 //! that both name has the same value, and every field that only one of them names is in a list here with its reason.
 //!
-//! The lists say what tshark 4.0 (Debian 12) does. Each entry must occur: when another tshark does better, the test
-//! fails and the entry goes.
+//! The lists say what tshark 4.0 (Debian 12) does. Each entry must occur: if another version of tshark differs, the test
+//! fails, and the entry is removed.
 
 mod common;
 
@@ -92,7 +92,7 @@ use Besides::{Made, Own, Whole};
 
 const THEIRS: &[(&str, Besides)] = &[
     ("data.data", Whole("roce.payload_len")),
-    // The payload, and the padding behind it, which tshark does not take off.
+    // The payload with its padding, which tshark does not remove.
     (
         "data.len",
         Made(|ours| vec![(number(ours, "roce.payload_len") + number(ours, "infiniband.bth.padcnt")).into()]),
@@ -351,7 +351,7 @@ impl Comparison {
                 None => self.complain(key, format!("{place}: tshark has no {key}, which is {value}")),
             }
         }
-        // What other protocols carry is not ours to show.
+        // `roce dissect` does not show the contents of other protocols.
         let is_roce = ours.get("roce.payload_len").is_some();
         let is_ours = |layer: &&&str| is_roce || **layer != "data.";
         let foreign = |key: &&String| LAYERS.iter().filter(is_ours).any(|layer| key.starts_with(*layer));
@@ -386,7 +386,7 @@ impl Comparison {
                     is_in_vendor_bytes(ours, key, &vendor)
                 }
                 (Theirs::Misread(predict), Some([shown])) => {
-                    // Where the right value and the misread one are the same, nothing is learnt.
+                    // If both readings give the same value, the packet does not show the difference.
                     !is_same(&ours[key], shown) && is_same(&predict(ours, key).into(), shown)
                 }
                 _ => false,

@@ -21,7 +21,7 @@ const BECOME_NOBODY: &str = r#"
     exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all sh -c "$SCRIPT"
 "#;
 
-/// A server and a client of `$ROCE $TOOL`, each beside the kernel of its own namespace, at both ends of a cable.
+/// Runs a server and a client of `$ROCE $TOOL` in two namespaces, at both ends of a cable.
 const RAW_AT_BOTH_ENDS: &str = r#"
     set -e
     unshare --net sleep 60 &
@@ -47,7 +47,7 @@ const RAW_AT_BOTH_ENDS: &str = r#"
     wait $server
 "#;
 
-/// An ordinary user with a copy of the command that everybody may run.
+/// An unprivileged user with a copy of the command that every user may run.
 struct User {
     folder: TempDir,
     roce: PathBuf,
@@ -135,7 +135,7 @@ fn packet_sockets_at_both_ends_of_a_cable_talk() {
     }
 }
 
-/// An interface that is up, and then `$ROCE` of somebody who has no rights over it.
+/// Creates an interface, then runs `$ROCE` as a user without rights to it.
 const WITHOUT_RIGHTS: &str = r#"
     ip link add v0 type veth peer name v1 && ip address add 198.18.0.1/24 dev v0
     ip link set v0 up && ip link set v1 up
@@ -155,7 +155,7 @@ fn without_privilege_every_device_says_what_is_missing_and_what_works() {
         ("raw:v0", "666", "CAP_NET_RAW"),
         ("xdp:v0", "666", "CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"),
     ] {
-        // Only root can take this right away; others find the file as it is.
+        // Only root can remove this permission; other users test with the existing one.
         if tun_mode == "600" && !rustix::process::getuid().is_root() {
             continue;
         }
@@ -167,14 +167,14 @@ fn without_privilege_every_device_says_what_is_missing_and_what_works() {
             assert!(finished.stderr.contains(&format!("device `{device}`: cannot ")), "{place}");
             assert!(finished.stderr.contains(missing), "{place}");
             assert!(finished.stderr.contains("`--device udp:ADDRESS`"), "{place}");
-            // What the system said is told once.
+            // The error of the system occurs only once.
             assert_eq!(finished.stderr.matches("(os error").count(), 1, "{place}");
         }
     }
 }
 
 #[test]
-fn a_namespace_of_ones_own_is_not_enough_for_xdp_which_says_so() {
+fn xdp_reports_that_an_own_namespace_is_not_enough() {
     let Some(user) = User::new() else { return };
     let script = r#"
         ip link add v0 type veth peer name v1 && ip address add 198.18.0.1/24 dev v0

@@ -1,5 +1,5 @@
-//! Every call of the engine in any order, with ids of objects that are gone, while packets between its own
-//! queue pairs are lost, doubled and delayed.
+//! All calls of the engine in any order, also with ids of destroyed objects, while packets between its own
+//! queue pairs are lost, duplicated and delayed.
 //!
 //! What must hold:
 //!
@@ -7,9 +7,9 @@
 //! - memory is touched only while it is registered ([`crate::memory`] panics otherwise);
 //! - every work request completes at most once, on the queue pair that it was posted to, and those of one
 //!   queue pair and direction in the order in which they were posted;
-//! - received = handled + dropped; no queue holds more than it was made for; as many objects exist as were made
-//!   and not removed;
-//! - at the end everything can be removed, and the engine holds no memory any more.
+//! - received = handled + dropped; no queue exceeds its capacity; the number of objects is the number of
+//!   created objects minus destroyed ones;
+//! - at the end all objects can be destroyed, and the engine holds no memory.
 
 mod model;
 mod step;

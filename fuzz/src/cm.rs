@@ -1,16 +1,17 @@
-//! A connection manager between an application that makes every call at any time and peers that send what they
-//! like: messages that answer those they got, the same damaged, repeated, late, or from another address.
+//! A connection manager between an application that makes any call at any time and peers that send any messages:
+//! answers to received messages, also damaged, repeated, late, or from another address.
 //!
 //! What must hold after every step:
 //!
 //! - no panic, in no call and in no `Display` of an error;
-//! - a call succeeds exactly where [`TRANSITIONS`](roce_transport::cm::TRANSITIONS) has it, and leads where the table
-//!   says; a message moves a connection along the table or not at all;
-//! - the application is told of each connection in a sensible order, and never again after its end or after it let go;
-//! - what is sent can be read and goes to a peer, and is counted, as is what arrives;
+//! - a call succeeds exactly in the states of [`TRANSITIONS`](roce_transport::cm::TRANSITIONS), and leads to the state
+//!   in the table; a message changes the state of a connection according to the table or not at all;
+//! - the events of each connection are in order, and none follows its end or its release by the application;
+//! - sent messages can be parsed, go to a peer and are counted, as are received messages;
 //! - no table grows beyond its limit;
-//! - left alone, the manager comes to rest, and holds nothing but what waits for the application;
-//! - once the application has let go of everything nothing is left, and the listener takes as many requests as at first.
+//! - without input, the manager becomes idle, and keeps only records that wait for the application;
+//! - once the application has released everything, no record is left, and the listener accepts as many requests as at
+//!   the start.
 
 mod message;
 mod model;

@@ -1,12 +1,12 @@
-//! What the fuzz targets do, as ordinary functions: `<target>::run(input)`.
+//! The fuzz targets as ordinary functions: `<target>::run(input)`.
 //!
-//! A target finds something when `run` panics. Each module says at its top which oracle it holds the code
-//! against. The functions know nothing of libFuzzer, so the committed seeds, and every input that once
-//! found something, are replayed by a plain `cargo test --manifest-path fuzz/Cargo.toml`.
+//! A target fails if `run` panics. The documentation of each module lists the properties that it checks. The
+//! functions do not depend on libFuzzer, so `cargo test --manifest-path fuzz/Cargo.toml` replays the committed
+//! seeds and earlier failing inputs.
 //!
 //! The targets that drive an engine read their input as a list of records of fixed size, one step each.
-//! All-zero records are valid packets in the right order, and every other value of a field moves away from
-//! that: a mutation damages one thing and leaves the rest of the sequence alive. `make_seeds` writes the
+//! All-zero records are valid packets in order, and every other value of a field deviates from that: a
+//! mutation damages one field and keeps the rest of the sequence valid. `make_seeds` writes the
 //! records of its scripts with the same types.
 
 pub mod api;

@@ -1,4 +1,4 @@
-//! Memory that panics when it is touched where nobody granted it.
+//! Memory that panics on access outside the granted ranges.
 
 use std::fmt;
 use std::ops::Range;
@@ -37,7 +37,7 @@ struct Grants {
     writable: Vec<(u64, Range<usize>)>,
 }
 
-/// A region whose every access is held against a list of granted ranges.
+/// A region that checks every access against a list of granted ranges.
 pub struct GuardedMemory {
     name: &'static str,
     words: WordMemory,

@@ -135,7 +135,7 @@ pub fn check_identity(engine: &Engine) {
     );
 }
 
-/// More packets than any engine here sends without new input. Whoever sends more never stops.
+/// More packets than any engine here sends without new input; an engine that sends more never stops.
 const ENDLESS: usize = 20_000;
 
 /// Takes every packet out of an engine and hands it to `look`, after checking that it is well-formed, that

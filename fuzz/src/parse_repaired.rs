@@ -1,4 +1,4 @@
-//! Frames whose lengths, checksum and ICRC are made right first, so that the fuzzer gets past the door:
+//! Frames whose lengths, checksum and ICRC are corrected first, so that they pass the checks:
 //! through the frame parser, the ICRC, the recovery of the Identification, and into an engine with a live
 //! queue pair of every kind.
 //!
@@ -68,7 +68,7 @@ fn shaped(shape: u8) -> Path {
     shaped
 }
 
-/// The whole frame with everything right that can be computed.
+/// The whole frame with all computable fields corrected.
 fn assemble(path: &Path, identification: u8, covered: &[u8]) -> Vec<u8> {
     let (from, to) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
     let identification = u16::from(identification) * 257;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use roce_capture::{CaptureReader, Direction, LinkType, MAX_PACKET, PcapWriter};
 use roce_packet::Dissection;
 
-/// What a packet said, and the error at the end as text.
+/// The contents of the packets, and the error at the end as text.
 #[derive(Debug, PartialEq)]
 struct Content {
     packets: Vec<Packet>,
@@ -106,7 +106,7 @@ impl<R: Read> Read for Slow<R> {
     }
 }
 
-/// A file in memory that can be looked at while somebody else writes.
+/// A file in memory that can be read while another owner writes it.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 

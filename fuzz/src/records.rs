@@ -3,7 +3,7 @@
 /// More steps than this teach nothing new and only make the fuzzer slow.
 const MOST_STEPS: usize = 256;
 
-/// The records of an input; what is left at its end is no record.
+/// The records of an input; an incomplete record at the end is ignored.
 pub fn records<const LEN: usize>(data: &[u8]) -> impl Iterator<Item = &[u8; LEN]> {
     data.as_chunks().0.iter().take(MOST_STEPS)
 }

@@ -1,16 +1,16 @@
-//! Live RC, UC and UD responders under a peer that sends what it likes.
+//! Connected RC, UC and UD responders with a peer that sends any packets.
 //!
 //! What must hold after every packet:
 //!
 //! - no panic, and the engine stops sending by itself;
 //! - memory changes only where it was granted: regions with remote write permission, bound windows, and the
 //!   elements of posted receives that have not completed ([`crate::memory`] panics otherwise, on reads too);
-//! - what changes is what the packet carried, at the address that it named;
+//! - only the payload of the packet is written, at the address in its header;
 //! - a packet that was dropped, repeated or came too early changes nothing;
 //! - received = handled + dropped;
 //! - a queue pair only ever leaves its state for the error state, and then nothing is left posted;
 //! - receives complete in the order in which they were posted, each once, and never with more bytes than fit;
-//! - every packet that goes out is well-formed, has a right ICRC and goes to the peer.
+//! - every sent packet is well-formed, has a correct ICRC and goes to the peer.
 
 mod check;
 mod rig;

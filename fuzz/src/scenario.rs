@@ -1,13 +1,13 @@
-//! A scenario from a file that anybody may have written, and what the simulator makes of it.
+//! A scenario from an untrusted file, and its simulation.
 //!
-//! Behind a line of `%%%` stands the content of every file that the scenario names.
+//! The text after a line of `%%%` is the content of every file that the scenario names.
 //!
 //! What must hold:
 //!
 //! - no panic, and no memory without bound;
-//! - what is refused is refused with a reason, and with a line that the text has;
+//! - the error of a rejected scenario has a reason, and a line that exists in the text;
 //! - a network that can be built runs, and two runs of it are the same;
-//! - a value that is set from outside to what it is anyway changes nothing.
+//! - setting a value to its current value changes nothing.
 
 use roce_sim::net::{Results, Simulation};
 use roce_sim::scenario::Scenario;

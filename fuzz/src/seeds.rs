@@ -2,7 +2,7 @@
 //!
 //! They are made from traffic between two engines over the link of `roce-sim`, from every capture in
 //! `pcaps/`, and from scripts of records. `make_seeds` writes them; a test here replays them, and another
-//! says when they no longer fit the code that makes them.
+//! fails if they differ from the output of the code that makes them.
 
 mod captures;
 mod connections;

@@ -1,4 +1,4 @@
-//! What goes through a bridge over time, as CSV in the manner of `roce sim --out`.
+//! Time series of a bridge as CSV files, in the format of `roce sim --out`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 
 use roce_tools::bridge::{Bridge, Counts, QueuePairCounts, Side};
 
-/// Two files that grow.
+/// The files rates.csv and queues.csv.
 pub(super) struct Series {
     dir: PathBuf,
     rates: BufWriter<File>,
@@ -20,20 +20,20 @@ pub(super) struct Series {
     last: Duration,
     before: [BTreeMap<u32, QueuePairCounts>; 2],
     counts: [Counts; 2],
-    /// The first error, after which nothing is written.
-    failed: Option<io::Error>,
+    /// The first write error; nothing is written after it.
+    error: Option<io::Error>,
 }
 
 impl Series {
-    /// Makes the directory, if it is missing, and the files.
+    /// Creates the files, and the directory if it does not exist.
     pub(super) fn create(dir: &Path, interval: Duration) -> anyhow::Result<Self> {
-        ensure!(!interval.is_zero(), "--interval takes a time above 0, such as 10ms");
-        fs::create_dir_all(dir).with_context(|| format!("making the directory {}", dir.display()))?;
+        ensure!(!interval.is_zero(), "--interval must be greater than 0, such as 10ms");
+        fs::create_dir_all(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
         let create = |name: &str, heading: &str| {
             let path = dir.join(name);
             let file = File::create(&path).map(BufWriter::new);
             file.and_then(|mut file| writeln!(file, "{heading}").map(|()| file))
-                .with_context(|| format!("writing {}", path.display()))
+                .with_context(|| format!("cannot write {}", path.display()))
         };
         Ok(Self {
             dir: dir.to_owned(),
@@ -47,24 +47,24 @@ impl Series {
             last: Duration::ZERO,
             before: Default::default(),
             counts: Default::default(),
-            failed: None,
+            error: None,
         })
     }
 
-    /// When [`look`](Self::look) has something to do.
+    /// When the next sample is due.
     pub(super) const fn next(&self) -> Duration {
         self.next
     }
 
-    /// Writes lines if it is time to.
-    pub(super) fn look(&mut self, since_start: Duration, bridge: &Bridge) {
+    /// Writes a sample if one is due.
+    pub(super) fn sample(&mut self, since_start: Duration, bridge: &Bridge) {
         if since_start < self.next {
             return;
         }
-        self.failed = Side::BOTH.into_iter().try_for_each(|side| self.write(since_start, bridge, side)).err();
+        self.error = Side::BOTH.into_iter().try_for_each(|side| self.write(since_start, bridge, side)).err();
         self.last = since_start;
         self.next = (self.next + self.interval).max(since_start);
-        if self.failed.is_some() {
+        if self.error.is_some() {
             self.next = Duration::MAX;
         }
     }
@@ -102,10 +102,10 @@ impl Series {
         Ok(())
     }
 
-    /// Says whether everything is in the files.
+    /// Flushes the files and returns the first error.
     pub(super) fn finish(mut self) -> anyhow::Result<()> {
-        let result = self.failed.take().map_or(Ok(()), Err);
+        let result = self.error.take().map_or(Ok(()), Err);
         let result = result.and_then(|()| self.rates.flush()).and_then(|()| self.queues.flush());
-        result.with_context(|| format!("writing into {}", self.dir.display()))
+        result.with_context(|| format!("cannot write to {}", self.dir.display()))
     }
 }

@@ -1,15 +1,15 @@
-//! The operations that the demo shows, and what became of each.
+//! The operations of the demo and their results.
 
 use anyhow::bail;
 use roce_packet::ImmDt;
 use roce_transport::{FlushPlacement, Payload, SendFlags, SendOp, SendWr, Sge};
 use serde::Serialize;
 
-use super::world::{Order, RESULT, Remote, Report, SOURCE, TARGET, Transport, World};
+use super::side::{RESULT, Remote, Request, Response, SOURCE, Side, TARGET, Transport};
 use crate::terminal::{Paint, Style};
 use roce_tools::exchange::Exchange;
 
-/// A message that fits one packet, and one of many packets with an odd length.
+/// Length of a message in one packet, and odd length of a message in many packets.
 const SHORT: usize = 100;
 const LONG: usize = 20_003;
 
@@ -54,7 +54,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     operation("UD SEND with immediate", Transport::Ud, Kind::SendImm, SHORT),
 ];
 
-/// What became of an operation.
+/// The result of an operation.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
     name: &'static str,
@@ -70,10 +70,10 @@ impl Outcome {
         Self { name: operation.name, bytes: operation.len, reliable, sent: 0, verified: 0 }
     }
 
-    /// Unreliable messages may be lost while packets are, and only then.
+    /// Accepts lost messages only on an unreliable transport with faults.
     pub(super) fn check(&self, faults: bool) -> anyhow::Result<()> {
         if self.verified < self.sent && (self.reliable || !faults) {
-            bail!("{}: {} of {} messages never arrived", self.name, self.sent - self.verified, self.sent);
+            bail!("{}: {} of {} messages did not arrive", self.name, self.sent - self.verified, self.sent);
         }
         Ok(())
     }
@@ -84,50 +84,51 @@ impl Outcome {
             if lost == 0 { style.paint(Paint::GREEN, "ok  ") } else { style.paint(Paint::DIM, "lost") };
         let count =
             if self.sent == 1 { String::new() } else { format!("  {} of {}", self.verified, self.sent) };
-        let note = if lost > 0 { ", as an unreliable transport may" } else { "" };
+        let note = if lost > 0 { " (allowed on an unreliable transport)" } else { "" };
         format!("{mark} {:<24} {:>6} bytes{count}{note}", self.name, self.bytes)
     }
 }
 
-/// Carries out one operation with the help of the other side and has the result verified.
+/// Runs one operation with the second process and verifies the result.
 pub(super) fn run(
-    world: &mut World,
+    side: &mut Side,
     exchange: &mut Exchange,
     operation: &Operation,
     round: u32,
     outcome: &mut Outcome,
 ) -> anyhow::Result<()> {
-    let mut scene = Scene { world, exchange, operation, seed: round * 1000 + operation.len as u32 + 1 };
+    let mut execution =
+        Execution { side, exchange, operation, seed: round * 1000 + operation.len as u32 + 1 };
     outcome.sent += 1;
     let verified = match operation.kind {
-        Kind::Send | Kind::SendImm | Kind::WriteImm => scene.message()?,
-        Kind::Write => scene.write()?,
-        Kind::Read => scene.read()?,
-        Kind::CompareSwap | Kind::FetchAdd => scene.atomic(round)?,
-        Kind::AtomicWrite => scene.atomic_write()?,
-        Kind::Flush => scene.flush()?,
+        Kind::Send | Kind::SendImm | Kind::WriteImm => execution.message()?,
+        Kind::Write => execution.write()?,
+        Kind::Read => execution.read()?,
+        Kind::CompareSwap | Kind::FetchAdd => execution.atomic(round)?,
+        Kind::AtomicWrite => execution.atomic_write()?,
+        Kind::Flush => execution.flush()?,
     };
     outcome.verified += u32::from(verified);
     Ok(())
 }
 
-struct Scene<'a> {
-    world: &'a mut World,
+struct Execution<'a> {
+    side: &'a mut Side,
     exchange: &'a mut Exchange,
     operation: &'a Operation,
     seed: u32,
 }
 
-impl Scene<'_> {
-    fn order(&mut self, order: &Order) -> anyhow::Result<Report> {
-        match self.exchange.swap("a report", order)? {
-            Report::Failed(reason) => bail!("the second process: {reason}"),
-            report => Ok(report),
+impl Execution<'_> {
+    fn request(&mut self, request: &Request) -> anyhow::Result<Response> {
+        match self.exchange.swap("a response", request)? {
+            Response::Failed(reason) => bail!("the second process: {reason}"),
+            response => Ok(response),
         }
     }
 
     fn remote(&self) -> anyhow::Result<Remote> {
-        Ok(*self.world.remote()?)
+        Ok(*self.side.remote()?)
     }
 
     /// Posts one request and waits for its completion.
@@ -138,21 +139,21 @@ impl Scene<'_> {
         };
         let (payload, flags) = (Payload::Elements(elements), SendFlags::SIGNALED);
         let wr = SendWr { wr_id: 1, op, flags, payload, destination };
-        self.world.qp(self.operation.transport).post_send(&wr)?;
-        self.world.sent().map(|_| ())
+        self.side.qp(self.operation.transport).post_send(&wr)?;
+        self.side.sent().map(|_| ())
     }
 
     fn source(&self) -> Sge {
-        self.world.region.element(SOURCE..SOURCE + self.operation.len)
+        self.side.region.element(SOURCE..SOURCE + self.operation.len)
     }
 
-    /// SEND, and WRITE with immediate data: the other side notices them.
+    /// SEND, and WRITE with immediate data: operations that complete a receive.
     fn message(&mut self) -> anyhow::Result<bool> {
         let Operation { transport, len, kind, .. } = *self.operation;
         let remote = self.remote()?;
-        self.order(&Order::Fill { offset: TARGET, len: len + 64, seed: 0 })?;
-        self.order(&Order::Receive { transport, len })?;
-        self.world.fill(SOURCE, len, self.seed)?;
+        self.request(&Request::Fill { offset: TARGET, len: len + 64, seed: 0 })?;
+        self.request(&Request::Receive { transport, len })?;
+        self.side.fill(SOURCE, len, self.seed)?;
         let imm = ImmDt(self.seed.to_be_bytes());
         let op = match kind {
             Kind::SendImm => SendOp::SendWithImm(imm),
@@ -162,53 +163,53 @@ impl Scene<'_> {
             _ => SendOp::Send,
         };
         self.post(op, &[self.source()])?;
-        // Whatever is on its way on this machine is there within milliseconds.
-        let patience_ms = if transport == Transport::Rc { 5_000 } else { 20 };
-        let order = Order::Received { transport, len, seed: self.seed, patience_ms };
-        let Report::Received { arrived, imm: found } = self.order(&order)? else {
-            bail!("no report of the receive")
+        // A packet between two processes of one machine arrives within milliseconds.
+        let timeout_ms = if transport == Transport::Rc { 5_000 } else { 20 };
+        let request = Request::Received { transport, len, seed: self.seed, timeout_ms };
+        let Response::Received { arrived, imm: found } = self.request(&request)? else {
+            bail!("the second process sent an unexpected response")
         };
         if arrived && kind != Kind::Send && found != Some(imm.0) {
-            bail!("immediate data {found:02x?} arrived where {:02x?} was sent", imm.0);
+            bail!("received immediate data {found:02x?}, expected {:02x?}", imm.0);
         }
         Ok(arrived)
     }
 
     fn write(&mut self) -> anyhow::Result<bool> {
         let (remote, len, seed) = (self.remote()?, self.operation.len, self.seed);
-        self.world.fill(SOURCE, len, seed)?;
+        self.side.fill(SOURCE, len, seed)?;
         self.post(
             SendOp::Write { remote_addr: remote.addr + TARGET as u64, rkey: remote.rkey },
             &[self.source()],
         )?;
-        self.order(&Order::Check { offset: TARGET, len, seed })?;
+        self.request(&Request::Check { offset: TARGET, len, seed })?;
         Ok(true)
     }
 
     fn read(&mut self) -> anyhow::Result<bool> {
         let (remote, len, seed) = (self.remote()?, self.operation.len, self.seed);
-        self.order(&Order::Fill { offset: SOURCE, len, seed })?;
-        let target = self.world.region.element(RESULT..RESULT + len);
+        self.request(&Request::Fill { offset: SOURCE, len, seed })?;
+        let target = self.side.region.element(RESULT..RESULT + len);
         self.post(SendOp::Read { remote_addr: remote.addr + SOURCE as u64, rkey: remote.rkey }, &[target])?;
-        self.world.check(RESULT, len, seed)?;
+        self.side.check(RESULT, len, seed)?;
         Ok(true)
     }
 
-    /// The old value comes back, the new one is there.
+    /// Checks that the old value is returned and the new one is stored.
     fn atomic(&mut self, round: u32) -> anyhow::Result<bool> {
         let remote = self.remote()?;
         let (remote_addr, rkey) = (remote.addr + TARGET as u64, remote.rkey);
         let old = u64::from(round) << 40 | 41;
-        self.order(&Order::SetWord { offset: TARGET, value: old })?;
+        self.request(&Request::SetWord { offset: TARGET, value: old })?;
         let (op, new) = if self.operation.kind == Kind::FetchAdd {
             (SendOp::FetchAdd { remote_addr, rkey, add: 1 }, old + 1)
         } else {
             (SendOp::CompareSwap { remote_addr, rkey, compare: old, swap: !old }, !old)
         };
-        self.post(op, &[self.world.region.element(RESULT..RESULT + 8)])?;
-        let found = self.world.word(RESULT)?;
+        self.post(op, &[self.side.region.element(RESULT..RESULT + 8)])?;
+        let found = self.side.word(RESULT)?;
         if found != old {
-            bail!("the atomic brought back {found:#x} where {old:#x} was");
+            bail!("the atomic operation returned {found:#x}, expected {old:#x}");
         }
         self.expect_word(new)
     }
@@ -216,16 +217,16 @@ impl Scene<'_> {
     fn atomic_write(&mut self) -> anyhow::Result<bool> {
         let remote = self.remote()?;
         let value = u64::from(self.seed) << 32 | 0x00c0_ffee;
-        self.world.set_word(SOURCE, value)?;
+        self.side.set_word(SOURCE, value)?;
         let op = SendOp::AtomicWrite { remote_addr: remote.addr + TARGET as u64, rkey: remote.rkey };
         self.post(op, &[self.source()])?;
         self.expect_word(value)
     }
 
     fn expect_word(&mut self, expected: u64) -> anyhow::Result<bool> {
-        match self.order(&Order::Word { offset: TARGET })? {
-            Report::Word(found) if found == expected => Ok(true),
-            other => bail!("the other side holds {other:x?} where {expected:#x} should be"),
+        match self.request(&Request::Word { offset: TARGET })? {
+            Response::Word(found) if found == expected => Ok(true),
+            other => bail!("the second process holds {other:x?}, expected {expected:#x}"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The second process: does what it is told and checks what arrives.
+//! The second process: executes requests and verifies what it receives.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,26 +6,27 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use roce_transport::{GRH_AREA, WcFlags};
 
-use super::world::{Order, Report, TARGET, Transport, World, injector};
+use super::side::{Request, Response, Side, TARGET, Transport, injector};
 use crate::common::set;
 use roce::verbs::{Context, ContextBuilder};
 use roce_device::OpenOptions;
 use roce_tools::exchange::Exchange;
 use roce_tools::measure;
 
-/// Serves the first process at `address` until it says that it is done or goes away.
+/// Serves the first process at `address` until it quits or closes the exchange.
 pub(super) fn run(address: SocketAddr) -> anyhow::Result<()> {
     let mut exchange = Exchange::connect(address)?;
-    let mut world = None;
+    let mut side = None;
     loop {
-        let order: Order = exchange.receive("an order")?;
-        if let Order::Serve { device, address } = &order {
+        let request: Request = exchange.receive("a request")?;
+        if let Request::Serve { device, address } = &request {
             serve(&mut exchange, device, *address)?;
             continue;
         }
-        let quit = matches!(order, Order::Quit);
-        let report = obey(&mut world, order).unwrap_or_else(|error| Report::Failed(format!("{error:#}")));
-        exchange.send("a report", &report)?;
+        let quit = matches!(request, Request::Quit);
+        let response =
+            handle(&mut side, request).unwrap_or_else(|error| Response::Failed(format!("{error:#}")));
+        exchange.send("a response", &response)?;
         if quit {
             return Ok(());
         }
@@ -35,93 +36,92 @@ pub(super) fn run(address: SocketAddr) -> anyhow::Result<()> {
 /// Serves one measurement over a second connection.
 fn serve(exchange: &mut Exchange, device: &str, address: SocketAddr) -> anyhow::Result<()> {
     let opened = Context::open(device);
-    let report = match &opened {
-        Ok(_) => Report::Done,
-        Err(error) => Report::Failed(error.to_string()),
+    let response = match &opened {
+        Ok(_) => Response::Completed,
+        Err(error) => Response::Failed(error.to_string()),
     };
-    exchange.send("a report", &report)?;
+    exchange.send("a response", &response)?;
     let Ok(context) = opened else { return Ok(()) };
-    let report = match Exchange::connect(address)
+    let response = match Exchange::connect(address)
         .map_err(roce_tools::ToolError::from)
         .and_then(|line| measure::serve(&context, line, None))
     {
-        Ok(_) => Report::Done,
-        Err(error) => Report::Failed(error.to_string()),
+        Ok(_) => Response::Completed,
+        Err(error) => Response::Failed(error.to_string()),
     };
     drop(context);
-    Ok(exchange.send("a report", &report)?)
+    Ok(exchange.send("a response", &response)?)
 }
 
-fn obey(slot: &mut Option<World>, order: Order) -> anyhow::Result<Report> {
-    match order {
-        Order::Open { device, fault, seed } => return open(slot, &device, fault.as_deref(), seed),
-        Order::Close => {
+fn handle(slot: &mut Option<Side>, request: Request) -> anyhow::Result<Response> {
+    match request {
+        Request::Open { device, fault, seed } => return open(slot, &device, fault.as_deref(), seed),
+        Request::Close => {
             *slot = None;
-            return Ok(Report::Done);
+            return Ok(Response::Completed);
         }
-        Order::Quit => return Ok(Report::Done),
+        Request::Quit => return Ok(Response::Completed),
         _ => {}
     }
-    let world = slot.as_mut().context("no device is open")?;
-    match order {
-        Order::Connect(introduction) => {
-            world.connect(&introduction)?;
-            world.meet(&introduction)?;
+    let side = slot.as_mut().context("no device is open")?;
+    match request {
+        Request::Connect(info) => {
+            side.connect(&info)?;
+            side.set_remote(&info)?;
         }
-        Order::Fill { offset, len, seed } => world.fill(offset, len, seed)?,
-        Order::Receive { transport, len } => world.receive(transport, len)?,
-        Order::Received { transport, len, seed, patience_ms } => {
-            return received(world, transport, len, seed, Duration::from_millis(patience_ms));
+        Request::Fill { offset, len, seed } => side.fill(offset, len, seed)?,
+        Request::Receive { transport, len } => side.receive(transport, len)?,
+        Request::Received { transport, len, seed, timeout_ms } => {
+            return received(side, transport, len, seed, Duration::from_millis(timeout_ms));
         }
-        Order::Check { offset, len, seed } => world.check(offset, len, seed)?,
-        Order::Word { offset } => return Ok(Report::Word(world.word(offset)?)),
-        Order::SetWord { offset, value } => world.set_word(offset, value)?,
-        Order::Counters => {
-            let counters = world.context.counters();
-            return Ok(Report::Counters {
+        Request::Check { offset, len, seed } => side.check(offset, len, seed)?,
+        Request::Word { offset } => return Ok(Response::Word(side.word(offset)?)),
+        Request::SetWord { offset, value } => side.set_word(offset, value)?,
+        Request::Counters => {
+            let counters = side.context.counters();
+            return Ok(Response::Counters {
                 retransmitted_packets: counters.retransmitted_packets,
                 timeouts: counters.local_ack_timeout_err,
                 sequence_naks: counters.packet_seq_err + counters.implied_nak_seq_err,
             });
         }
-        Order::Open { .. } | Order::Close | Order::Serve { .. } | Order::Quit => {}
+        Request::Open { .. } | Request::Close | Request::Serve { .. } | Request::Quit => {}
     }
-    Ok(Report::Done)
+    Ok(Response::Completed)
 }
 
 fn open(
-    slot: &mut Option<World>,
+    slot: &mut Option<Side>,
     device: &str,
     fault: Option<&str>,
     seed: Option<u64>,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<Response> {
     let transmit_faults = match fault {
         Some(plan) => Some(injector(plan.parse()?, seed)),
         None => None,
     };
     let options = OpenOptions { transmit_faults, ..OpenOptions::default() };
-    let world =
-        World::new(set(Context::builder(), seed, ContextBuilder::seed).options(options).open(device)?)?;
-    let introduction = world.introduction()?;
-    *slot = Some(world);
-    Ok(Report::Opened(introduction))
+    let side = Side::new(set(Context::builder(), seed, ContextBuilder::seed).options(options).open(device)?)?;
+    let info = side.info()?;
+    *slot = Some(side);
+    Ok(Response::Opened(info))
 }
 
 fn received(
-    world: &World,
+    side: &Side,
     transport: Transport,
     len: usize,
     seed: u32,
-    patience: Duration,
-) -> anyhow::Result<Report> {
-    let Some(wc) = world.received(transport, patience)? else {
-        return Ok(Report::Received { arrived: false, imm: None });
+    timeout: Duration,
+) -> anyhow::Result<Response> {
+    let Some(wc) = side.received(transport, timeout)? else {
+        return Ok(Response::Received { arrived: false, imm: None });
     };
     let headroom = if transport == Transport::Ud { GRH_AREA } else { 0 };
     if wc.byte_len as usize != len + headroom {
-        bail!("a message of {} bytes arrived where {} were sent", wc.byte_len, len + headroom);
+        bail!("received a message of {} bytes, expected {}", wc.byte_len, len + headroom);
     }
-    world.check(TARGET + headroom, len, seed)?;
+    side.check(TARGET + headroom, len, seed)?;
     let imm = wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm.0);
-    Ok(Report::Received { arrived: true, imm })
+    Ok(Response::Received { arrived: true, imm })
 }

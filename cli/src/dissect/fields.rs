@@ -28,7 +28,7 @@ pub(crate) fn text(field: &Field, value: &Value<'_>) -> String {
     }
 }
 
-/// What the value means, for values that have a name or a meaning.
+/// The name or the meaning of the value, if it has one.
 pub(crate) fn note(field: &Field, value: &Value<'_>) -> Option<String> {
     let (Some(note), Value::Number(number)) = (field.note, value) else { return None };
     let mut text = String::new();
@@ -37,8 +37,8 @@ pub(crate) fn note(field: &Field, value: &Value<'_>) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The bits of a field that shares its byte with others, as in `.1.. ....`; the numbers of the bits if the field
-/// reaches over several bytes; `None` for whole bytes.
+/// The bits of a field that shares its byte with other fields, as in `.1.. ....`; the bit numbers if the field spans
+/// several bytes; `None` for whole bytes.
 pub(crate) fn bit_pattern(field: &Field, header: &[u8]) -> Option<String> {
     if field.start.is_multiple_of(8) && field.width.is_multiple_of(8) {
         return None;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_drawn_where_they_are() {
+    fn bit_patterns_show_the_position_of_the_bits() {
         let field = |key| BTH.fields.iter().find(|field| field.key == key).unwrap();
         let bth = [0x04, 0x7f, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 0];
         assert_eq!(bit_pattern(field("infiniband.bth.m"), &bth).unwrap(), ".1.. ....");

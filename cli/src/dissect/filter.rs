@@ -1,4 +1,4 @@
-//! Which packets to print.
+//! Selects the packets to print.
 
 use roce_packet::{Opcode, Psn};
 
@@ -6,7 +6,7 @@ use super::Args;
 use super::walk::Walk;
 
 impl Args {
-    /// Whether every filter that was given lets the packet through.
+    /// Whether the packet matches every filter.
     pub(super) fn matches(&self, walk: &Walk<'_>) -> bool {
         let unfiltered = self.qp.is_empty() && self.opcode.is_empty() && self.psn.is_none() && !self.bad_icrc;
         let Some(packet) = walk.packet() else { return unfiltered };
@@ -28,12 +28,12 @@ pub(super) fn parse_number(text: &str) -> Result<u32, String> {
     };
     match parsed {
         Ok(number) if number <= Psn::MASK => Ok(number),
-        Ok(_) => Err(format!("the number has 24 bits, so it is at most {}", Psn::MASK)),
+        Ok(_) => Err(format!("the number is greater than {}, the largest 24-bit number", Psn::MASK)),
         Err(_) => Err("expected a number such as 17 or 0x11".to_owned()),
     }
 }
 
-/// Some opcodes.
+/// The opcodes that a name, a prefix or a number selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpcodePattern(Vec<Opcode>);
 
@@ -60,7 +60,7 @@ impl OpcodePattern {
         let opcodes: Vec<_> = named.filter(|(_, name)| begins(name)).map(|(opcode, _)| opcode).collect();
         if wanted.is_empty() || opcodes.is_empty() {
             return Err(
-                "no opcode has a name that begins so; try RC_SEND, WRITE, READ_RESPONSE, ACKNOWLEDGE, CNP \
+                "no opcode has a name with this prefix; try RC_SEND, WRITE, READ_RESPONSE, ACKNOWLEDGE, CNP \
                         or a number"
                     .to_owned(),
             );
@@ -73,12 +73,12 @@ impl OpcodePattern {
     }
 }
 
-/// The name of an opcode without the `RDMA_` that says nothing among RDMA people.
+/// The name of an opcode without the redundant `RDMA_`.
 pub(super) fn short_name(name: &str) -> String {
     name.replacen("RDMA_", "", 1)
 }
 
-/// PSNs from one to another, both included, in the circle of 24 bits.
+/// An inclusive range of PSNs, modulo 2^24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PsnRange {
     first: Psn,
@@ -102,11 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opcodes_are_found_by_name_beginning_and_number() {
+    fn opcodes_are_found_by_name_prefix_and_number() {
         let count = |text: &str| OpcodePattern::parse(text).map(|pattern| pattern.0.len());
         assert_eq!(OpcodePattern::parse("0x11"), Ok(OpcodePattern(vec![Opcode::RC_ACKNOWLEDGE])));
         assert_eq!(OpcodePattern::parse("4"), Ok(OpcodePattern(vec![Opcode::RC_SEND_ONLY])));
-        // A whole name is that opcode alone, although others begin with it.
+        // A complete name selects only that opcode, even if it is a prefix of other names.
         assert_eq!(count("RC_SEND_ONLY"), Ok(1));
         assert_eq!(count("rc-write-only"), Ok(1));
         assert_eq!(count("RC_SEND"), Ok(8));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_psns_go_around_the_circle() {
+    fn psn_ranges_wrap_around() {
         let range = PsnRange::parse("16777214..2").unwrap();
         let inside: Vec<_> =
             [0, 1, 2, 3, 0xff_fffd, 0xff_fffe, 0xff_ffff].map(|psn| range.contains(Psn::new(psn))).into();

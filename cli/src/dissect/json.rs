@@ -36,12 +36,12 @@ impl Serialize for Shown<'_> {
 }
 
 impl Shown<'_> {
-    /// What the file says about the packet.
+    /// Entries from the capture file.
     fn capture_entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let packet = self.packet;
         map.serialize_entry("frame.number", &packet.number)?;
         if let Some(time) = packet.time_ns {
-            // A string like tshark's, because no JSON number holds so many digits.
+            // A string, as in tshark, because a JSON number does not keep that many digits.
             let text = format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000);
             map.serialize_entry("frame.time_epoch", &text)?;
         }
@@ -63,7 +63,7 @@ impl Shown<'_> {
         }
     }
 
-    /// What we make of it.
+    /// Entries that only this program has.
     fn own_entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let walk = self.walk;
         match &walk.protocol {
@@ -95,7 +95,7 @@ impl Shown<'_> {
     }
 }
 
-/// The verdict on the ICRC; shared with `roce explain`.
+/// The result of the ICRC check; shared with `roce explain`.
 pub(crate) fn icrc_entries<M: SerializeMap>(icrc: Icrc, map: &mut M) -> Result<(), M::Error> {
     match icrc {
         Icrc::Checked(check) => {

@@ -12,25 +12,25 @@ use super::filter::short_name;
 use super::walk::{Icrc, Packet, Protocol, Walk};
 use crate::terminal::{Output, Paint};
 
-/// Lines in columns that are as wide as what they hold.
+/// Lines in columns of automatic width.
 ///
-/// The first lines wait for each other so that they agree on the widths. Later ones widen a column if they
-/// must.
+/// The first lines are buffered to find the widths of the columns. Later lines widen a column if
+/// necessary.
 pub(super) struct Table {
     waiting: Vec<Row>,
-    /// How many lines may wait.
+    /// Largest number of buffered lines.
     look_ahead: usize,
     widths: [usize; COLUMNS],
     fraction_digits: usize,
 }
 
 struct Row {
-    /// Since the first packet.
+    /// Time since the first packet.
     time_ns: Option<i128>,
     cells: [String; COLUMNS],
     details: String,
     paint: Option<Paint>,
-    /// Whether the columns must have room for it; what is not RoCE has other things to say.
+    /// Whether the row uses all columns; packets other than RoCE do not.
     in_columns: bool,
 }
 
@@ -48,13 +48,13 @@ const COLUMNS: usize = 10;
 
 const TITLES: [&str; COLUMNS] =
     ["#", "s", "source", "destination", "opcode", "QP", "PSN", "len", "SMA", "CRC"];
-/// What follows each column. There are many of them, so one space has to do.
-const BEHIND: [&str; COLUMNS] = [" ", " ", " > ", " ", " ", " ", " ", " ", " ", " "];
-/// Numbers are easier to compare when their last digits stand below each other.
+/// The separator after each column, as short as possible because there are many columns.
+const SEPARATORS: [&str; COLUMNS] = [" ", " ", " > ", " ", " ", " ", " ", " ", " ", " "];
+/// Numbers are right-aligned, which makes them easier to compare.
 const RIGHT_ALIGNED: [bool; COLUMNS] = [true, true, false, false, false, true, true, true, false, false];
 
 impl Table {
-    /// A live capture must not wait for lines to come.
+    /// A live capture does not buffer lines and starts with fixed widths.
     pub(super) const fn new(is_live: bool) -> Self {
         let (look_ahead, widths) =
             if is_live { (0, [4, 10, 13, 13, 20, 6, 8, 4, 3, 2]) } else { (500, [0; COLUMNS]) };
@@ -70,7 +70,7 @@ impl Table {
         if self.waiting.len() > self.look_ahead { self.finish(output) } else { Ok(()) }
     }
 
-    /// Prints the lines that wait.
+    /// Prints the buffered lines.
     pub(super) fn finish(&mut self, output: &mut Output) -> io::Result<()> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -94,7 +94,7 @@ impl Table {
         rows.into_iter().try_for_each(|row| self.line(row, output))
     }
 
-    /// The names of the columns, for people only.
+    /// Prints the names of the columns; only used on a terminal.
     fn title(&mut self, output: &mut Output) -> io::Result<()> {
         for (width, title) in self.widths.iter_mut().zip(TITLES) {
             *width = (*width).max(title.len());
@@ -112,7 +112,7 @@ impl Table {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        // What is not RoCE has nothing for the columns in the middle.
+        // Packets other than RoCE leave the columns after the opcode out.
         let mut text = self.columns(&row.cells, if row.in_columns { COLUMNS } else { QP });
         self.add_details(&mut text, &row.details, output.terminal_width);
         let text = text.trim_end();
@@ -122,7 +122,7 @@ impl Table {
         }
     }
 
-    /// Puts the details behind the columns; on a terminal that is too narrow, below the opcode.
+    /// Appends the details after the columns, or below the opcode if the terminal is too narrow.
     fn add_details(&self, text: &mut String, details: &str, terminal_width: Option<usize>) {
         let room = terminal_width.unwrap_or(usize::MAX);
         let details = details.trim_end();
@@ -130,8 +130,13 @@ impl Table {
             text.push_str(details);
             return;
         }
-        let indent: usize =
-            self.widths.iter().zip(BEHIND).take(OPCODE).map(|(width, behind)| width + behind.len()).sum();
+        let indent: usize = self
+            .widths
+            .iter()
+            .zip(SEPARATORS)
+            .take(OPCODE)
+            .map(|(width, separator)| width + separator.len())
+            .sum();
         let mut column = room;
         for word in details.split_whitespace() {
             let len = word.chars().count();
@@ -148,15 +153,15 @@ impl Table {
     /// The first cells in their columns.
     fn columns(&self, cells: &[String; COLUMNS], count: usize) -> String {
         let mut text = String::with_capacity(120);
-        for (index, ((cell, width), behind)) in
-            cells.iter().zip(self.widths).zip(BEHIND).enumerate().take(count)
+        for (index, ((cell, width), separator)) in
+            cells.iter().zip(self.widths).zip(SEPARATORS).enumerate().take(count)
         {
             let _ = match RIGHT_ALIGNED.get(index) {
                 Some(true) => write!(text, "{cell:>width$}"),
                 _ => write!(text, "{cell:<width$}"),
             };
-            // Without addresses nothing goes from here to there.
-            text.push_str(if index == SOURCE && cell.is_empty() { "   " } else { behind });
+            // Without addresses there is no arrow between them.
+            text.push_str(if index == SOURCE && cell.is_empty() { "   " } else { separator });
         }
         text
     }
@@ -240,7 +245,7 @@ impl Row {
         }
     }
 
-    /// What the extended headers say.
+    /// Adds the details of the extended headers.
     fn headers(&mut self, packet: &Packet<'_>, walk: &Walk<'_>) {
         if let Some(message) = walk.cm {
             self.connection_management(message, walk);
@@ -254,7 +259,7 @@ impl Row {
                 "RETH" if let Ok((reth, _)) = Reth::parse(bytes) => self
                     .detail(format_args!("va 0x{:x} rkey 0x{:x} len {}", reth.va, reth.rkey, reth.dma_len)),
                 "AtomicETH" if let Ok((atomic, _)) = AtomicEth::parse(bytes) => self.atomic(&atomic, packet),
-                // Everybody on queue pair 1 has the same key.
+                // Queue pair 1 always has the same Q_Key.
                 "DETH" if walk.cm.is_some() => {}
                 "DETH" if let Ok((deth, _)) = Deth::parse(bytes) => {
                     self.detail(format_args!("from QP 0x{:x} qkey 0x{:x}", deth.source_qp.get(), deth.q_key));
@@ -283,7 +288,7 @@ impl Row {
         }
     }
 
-    /// The name of a message, and of its fields those that tell connections apart.
+    /// Adds the name of a message and the fields that identify its connection.
     fn connection_management(&mut self, message: &'static Header, walk: &Walk<'_>) {
         let mut text = message.name.to_owned();
         let part = walk.parts.iter().find(|part| std::ptr::eq(part.header, message));
@@ -313,7 +318,7 @@ impl Row {
         };
         self.cells[OPCODE] = part.header.name.to_owned();
         if let Some(time) = walk.number("macc.pause_time") {
-            self.detail(format_args!("everything {}", quanta(time)));
+            self.detail(format_args!("all priorities {}", quanta(time)));
         }
         for priority in 0..8 {
             let enabled = walk.number(&format!("macc.cbfc.enbv.c{priority}"));
@@ -324,7 +329,7 @@ impl Row {
         }
     }
 
-    /// Adds to what stands behind the columns.
+    /// Adds text to the details after the columns.
     fn detail(&mut self, text: std::fmt::Arguments<'_>) {
         let _ = write!(self.details, "{text}  ");
     }

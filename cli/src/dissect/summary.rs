@@ -1,4 +1,4 @@
-//! What a capture held in all.
+//! The summary of a capture file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use super::walk::{Icrc, Protocol, Walk};
 use roce_capture::{CapturedPacket, LinkType};
 
-/// Counts over all packets that were read, printed or not.
+/// Counts of all packets that were read, whether or not they were printed.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     pub(super) printed: u64,
@@ -18,7 +18,7 @@ pub(super) struct Summary {
     icrc_bad: u64,
     icrc_unchecked: u64,
     snapped: u64,
-    /// By layer and reason.
+    /// Counts by layer and reason.
     malformed: BTreeMap<String, u64>,
     unread_link: Option<LinkType>,
     unread_links: u64,
@@ -39,7 +39,7 @@ impl Summary {
             Some(Icrc::Unchecked(_)) => self.icrc_unchecked += 1,
             None => {}
         }
-        // What is not RoCE cannot be malformed RoCE.
+        // Parse errors of packets other than RoCE do not count.
         if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (walk.error, &walk.protocol) {
             let reason = format!("{}: {}", error.layer, error.kind.description());
             *self.malformed.entry(reason).or_default() += 1;
@@ -50,13 +50,13 @@ impl Summary {
         }
     }
 
-    /// What makes the whole run a failure.
-    pub(super) fn complaint(&self) -> Option<String> {
+    /// The reason for a failure exit status, if there is one.
+    pub(super) fn failure(&self) -> Option<String> {
         let link_type = self.unread_link?;
         (self.unread_links == self.packets).then(|| {
             format!(
-                "link type {link_type} does not carry RoCE; Ethernet, raw IP, Linux cooked and loopback \
-                 captures are read"
+                "link type {link_type} is not supported; captures of Ethernet, raw IP, Linux cooked and loopback \
+                 packets are"
             )
         })
     }

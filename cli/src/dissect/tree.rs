@@ -1,4 +1,4 @@
-//! Every field of every header, one line each.
+//! Prints every field of every header on a line of its own.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use super::walk::{Icrc, Part, Protocol, Walk};
 use crate::terminal::{Output, Paint, Style};
 use roce_capture::Direction;
 
-/// Prints one packet, and an empty line behind it.
+/// Prints one packet, followed by an empty line.
 pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
     let Shown { packet, walk, .. } = *shown;
     let style = output.style;
@@ -71,7 +71,7 @@ pub(crate) fn part_title(
     )
 }
 
-/// The fields of a part, or its first bytes if it has none.
+/// Prints the fields of a part, or its first bytes if it does not have fields.
 fn part_fields(output: &mut Output, walk: &Walk<'_>, part: &Part, start: usize) -> io::Result<()> {
     const BYTES_SHOWN: usize = 24;
 
@@ -124,7 +124,7 @@ pub(crate) fn field_line(
     writeln!(output, "  {place:>7}  {pattern:<10}  {name:<26} {}", text.trim_end())
 }
 
-/// The verdict on the ICRC in words.
+/// The result of the ICRC check as text.
 pub(crate) fn icrc_text(icrc: Icrc, style: Style) -> String {
     match icrc {
         Icrc::Checked(check) => {
@@ -151,11 +151,11 @@ pub(crate) fn spaced(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }
 
-/// A time as date and time of day in UTC.
+/// Formats a time as date and time of day in UTC.
 fn utc(time_ns: u64) -> String {
     let (seconds, fraction) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Counted from 1 March of year 0, so that leap days come last in their year; 400 years have 146,097 days.
+    // Days are counted from 1 March of year 0, which makes the leap day the last day of its year; 400 years have 146,097 days.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

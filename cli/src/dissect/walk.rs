@@ -1,4 +1,4 @@
-//! One packet, taken apart: which header lies where, what protocol it is, and what is wrong with it.
+//! Decodes one packet: the position of each header, the protocol, and the first error.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -13,43 +13,43 @@ use roce_packet::{
 
 use roce_capture::{CapturedPacket, LinkType};
 
-/// A header or another part, and where in the frame it lies.
+/// A header or another part of a frame, and its position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) header: &'static Header,
     /// In bytes from the start of the frame.
     pub(crate) start: usize,
-    /// How much of it is there.
+    /// Number of bytes that are present.
     pub(crate) len: usize,
 }
 
-/// What kind of packet it is.
+/// The protocol of a packet.
 #[derive(Debug)]
 pub(crate) enum Protocol<'a> {
-    /// RoCE, perhaps broken. `None` when it is too broken to find the BTH.
+    /// RoCE, possibly malformed; `None` if the BTH cannot be found.
     Roce(Option<Packet<'a>>),
     /// An 802.3x or PFC frame.
     Pause,
-    /// Something else: what, and a detail such as the ports.
+    /// Another protocol: its name, and a detail such as the ports.
     Other(String, String),
 }
 
-/// From BTH to ICRC, as far as it can be read.
+/// The packet from BTH to ICRC, as far as it can be parsed.
 #[derive(Debug)]
 pub(crate) struct Packet<'a> {
     pub(crate) bth: &'a BthView,
     /// `None` when the opcode is not assigned.
     pub(crate) info: Option<&'static OpcodeInfo>,
-    /// Payload bytes on the wire, without padding, as the lengths in the headers tell.
+    /// Payload bytes on the wire without padding, computed from the lengths in the headers.
     pub(crate) payload_len: Option<usize>,
     pub(crate) icrc: Icrc,
 }
 
-/// What became of the check of the ICRC.
+/// The result of the ICRC check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Icrc {
     Checked(IcrcCheck),
-    /// Not possible, and why.
+    /// The check was not possible, with the reason.
     Unchecked(&'static str),
 }
 
@@ -59,15 +59,15 @@ impl Icrc {
     }
 }
 
-/// A packet from its Ethernet header on, whatever link it was captured on.
+/// A packet that starts with an Ethernet header, which is added if the link type does not have one.
 #[derive(Debug)]
 pub(crate) struct Framed<'a> {
     frame: Cow<'a, [u8]>,
-    /// Bytes at the start of `frame` that the packet does not have.
-    invented: usize,
-    /// Bytes of the packet that `frame` does not have.
+    /// Bytes at the start of `frame` that were added.
+    synthetic: usize,
+    /// Bytes at the start of the packet that were removed.
     dropped: usize,
-    /// Whether the end is missing because the capture cut it off.
+    /// Whether the capture truncated the packet.
     snapped: bool,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Framed<'a> {
         let snapped = packet.is_snapped();
         let (dropped, ether_type) = match packet.link_type {
             LinkType::ETHERNET => {
-                return Some(Self { frame: Cow::Borrowed(bytes), invented: 0, dropped: 0, snapped });
+                return Some(Self { frame: Cow::Borrowed(bytes), synthetic: 0, dropped: 0, snapped });
             }
             // 12 and 14 are RAW on some systems.
             LinkType::RAW_IP | LinkType::IPV4 | LinkType::IPV6 | LinkType(12 | 14) => (0, None),
@@ -95,30 +95,30 @@ impl<'a> Framed<'a> {
         Some(Self { dropped, snapped, ..Self::on_ethernet(ether_type, packet) })
     }
 
-    /// A whole Ethernet frame.
+    /// A complete Ethernet frame.
     pub(crate) fn ethernet(frame: &'a [u8]) -> Self {
-        Self { frame: Cow::Borrowed(frame), invented: 0, dropped: 0, snapped: false }
+        Self { frame: Cow::Borrowed(frame), synthetic: 0, dropped: 0, snapped: false }
     }
 
-    /// A whole packet from its IP header or GRH on.
+    /// A packet that starts with its IP header or GRH.
     pub(crate) fn ip(packet: &'a [u8]) -> Self {
         Self::on_ethernet(ip_ether_type(packet), packet)
     }
 
-    /// Everything reads Ethernet frames, so a packet without gets a header that is never shown.
+    /// Adds an Ethernet header, which is never shown, because the parsers expect Ethernet frames.
     fn on_ethernet(ether_type: EtherType, packet: &[u8]) -> Self {
         let mut frame = vec![0; EthernetHeader::LEN];
         if let Some(header) = frame.first_chunk_mut() {
-            let nobody = roce_packet::MacAddr::ZERO;
-            EthernetHeader { destination: nobody, source: nobody, ether_type }.emit(header);
+            let none = roce_packet::MacAddr::ZERO;
+            EthernetHeader { destination: none, source: none, ether_type }.emit(header);
         }
         frame.extend_from_slice(packet);
-        Self { frame: Cow::Owned(frame), invented: EthernetHeader::LEN, dropped: 0, snapped: false }
+        Self { frame: Cow::Owned(frame), synthetic: EthernetHeader::LEN, dropped: 0, snapped: false }
     }
 
-    /// Where a byte of the frame lies in the packet.
+    /// Converts an offset in the frame to an offset in the packet.
     pub(crate) const fn shown_offset(&self, offset: usize) -> usize {
-        (offset + self.dropped).saturating_sub(self.invented)
+        (offset + self.dropped).saturating_sub(self.synthetic)
     }
 }
 
@@ -131,29 +131,29 @@ fn ip_ether_type(packet: &[u8]) -> EtherType {
     }
 }
 
-/// A packet taken apart.
+/// A decoded packet.
 #[derive(Debug)]
 pub(crate) struct Walk<'a> {
-    /// The frame from its Ethernet header on, or the datagram from its BTH on.
+    /// The frame (from the Ethernet header) or the datagram (from the BTH).
     pub(crate) bytes: &'a [u8],
-    /// In the order in which they lie, without gaps unless something is broken.
+    /// The parts in order, without gaps unless the packet is malformed.
     pub(crate) parts: Vec<Part>,
     pub(crate) protocol: Protocol<'a>,
-    /// The outer headers; empty for a datagram without them.
+    /// The outer headers; empty for a datagram that starts with its BTH.
     pub(crate) outer: Dissection<'a>,
-    /// What is wrong, with offsets from the start of `bytes`. Being cut short by the capture is not.
+    /// The parse error, with offsets from the start of `bytes`. Truncation by the capture is not an error.
     pub(crate) error: Option<ParseError>,
-    /// The message of connection management in it.
+    /// The connection management message that the packet carries.
     pub(crate) cm: Option<&'static Header>,
 }
 
 impl<'a> Walk<'a> {
-    /// Takes a frame apart. `port` is the UDP port of RoCE v2.
+    /// Decodes a frame. `port` is the UDP port of RoCE v2.
     pub(crate) fn new(framed: &'a Framed<'_>, port: u16) -> Self {
         let bytes = &framed.frame[..];
         let outer = Dissection::on_port(bytes, port);
         let mut walk = Self::empty(bytes, outer);
-        walk.outer_parts(framed.invented);
+        walk.outer_parts(framed.synthetic);
         if outer.is_not_roce() {
             walk.other();
             return walk;
@@ -161,7 +161,7 @@ impl<'a> Walk<'a> {
         let frame = outer.into_frame();
         let cut = framed.snapped && matches!(frame, Err(error) if error.kind == ParseErrorKind::Truncated);
         if cut && outer.transport.is_none() {
-            walk.protocol = Protocol::Other("cut".to_owned(), "too short to tell what it is".to_owned());
+            walk.protocol = Protocol::Other("cut".to_owned(), "too short to identify".to_owned());
             return walk;
         }
         let icrc = match &frame {
@@ -186,7 +186,7 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// Takes a datagram apart that has lost everything before its BTH.
+    /// Decodes a datagram that starts with its BTH.
     pub(crate) fn datagram(bytes: &'a [u8]) -> Self {
         let mut walk = Self::empty(bytes, Dissection::default());
         walk.error = roce_packet::Datagram::parse(bytes, &[]).err();
@@ -195,10 +195,10 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// A packet of a link type that is not read.
+    /// A packet of an unsupported link type.
     pub(crate) fn unread_link(link_type: LinkType) -> Self {
         let mut walk = Self::empty(&[], Dissection::default());
-        walk.protocol = Protocol::Other(format!("link type {link_type}"), "not read".to_owned());
+        walk.protocol = Protocol::Other(format!("link type {link_type}"), "not supported".to_owned());
         walk
     }
 
@@ -218,7 +218,7 @@ impl<'a> Walk<'a> {
         self.bytes.get(part.start..part.start + part.len).unwrap_or_default()
     }
 
-    /// The value of the field with this name in JSON, for fields that are numbers.
+    /// The value of the field with this JSON key, if it is a number.
     pub(crate) fn number(&self, key: &str) -> Option<u64> {
         let field_in = |header: &'static Header| header.fields.iter().find(|field| field.key == key);
         let (part, field) = self.parts.iter().find_map(|part| Some((part, field_in(part.header)?)))?;
@@ -261,7 +261,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Notes a part as far as it is there.
+    /// Adds a part, limited to the bytes that are present.
     fn push(&mut self, header: &'static Header, start: usize, len: usize) {
         let len = len.min(self.bytes.len().saturating_sub(start));
         if len > 0 {
@@ -269,9 +269,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn outer_parts(&mut self, invented: usize) {
+    fn outer_parts(&mut self, synthetic: usize) {
         let outer = self.outer;
-        if outer.ethernet.is_some() && invented == 0 {
+        if outer.ethernet.is_some() && synthetic == 0 {
             self.push(&fields::ETHERNET, 0, EthernetHeader::LEN);
         }
         if outer.vlan.is_some() {
@@ -293,7 +293,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// BTH to ICRC. `announced` is how long it is on the wire.
+    /// Adds the parts from BTH to ICRC. `announced` is their length on the wire.
     fn transport_parts(&mut self, base: usize, transport: &'a [u8], announced: usize, icrc: Icrc) {
         let Ok((bth, _)) = BthView::from_prefix(transport) else { return };
         let info = bth.opcode().info();
@@ -315,7 +315,7 @@ impl<'a> Walk<'a> {
             }
             None => self.push(&fields::PAYLOAD, payload, transport.len().saturating_sub(header_len)),
         }
-        // What is behind the transport part belongs to nobody, whatever its headers promise.
+        // No part extends past the end of the transport part, even if the lengths in its headers are larger.
         let end = base + transport.len();
         self.parts.retain_mut(|part| {
             part.len = part.len.min(end.saturating_sub(part.start));
@@ -324,7 +324,7 @@ impl<'a> Walk<'a> {
         self.protocol = Protocol::Roce(Some(Packet { bth, info, payload_len, icrc }));
     }
 
-    /// What the payload is made of, as far as it is known.
+    /// Adds the parts of the payload, as far as its format is known.
     fn payload_parts(&mut self, bth: &BthView, info: Option<&OpcodeInfo>, start: usize, len: usize) {
         let is_datagram = info.is_some_and(|info| info.transport == Transport::Ud);
         if bth.opcode() == Opcode::CNP && len == fields::CNP.len_bytes() {
@@ -353,13 +353,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether the request that begins at `start` is one of rdma_cm, which begins the private data with a header.
+    /// Whether the request at `start` comes from rdma_cm, whose private data begins with a header.
     fn is_rdma_cm(&self, start: usize) -> bool {
         let id = self.bytes.get(start + 8..).and_then(<[u8]>::first_chunk);
         id.is_some_and(|id| ServiceId(u64::from_be_bytes(*id)).port().is_some())
     }
 
-    /// Names what is not RoCE.
+    /// Sets the protocol of a packet that is not RoCE.
     fn other(&mut self) {
         let outer = self.outer;
         let ether_type = match (outer.vlan, outer.ethernet) {
@@ -383,7 +383,7 @@ impl<'a> Walk<'a> {
         self.protocol = Protocol::Other(name, self.ports().unwrap_or_default());
     }
 
-    /// The ports of UDP and TCP.
+    /// The UDP or TCP ports.
     fn ports(&self) -> Option<String> {
         let (protocol, offset) = match self.outer.network? {
             NetworkView::Ipv4(ip) if ip.fragment_offset() != 0 => return Some("fragment".to_owned()),
@@ -413,25 +413,25 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether the opcode is one that the specification leaves to manufacturers: nothing is wrong with it, we
-/// only cannot tell what follows.
+/// Whether the opcode is manufacturer-specific: the packet is valid, but the headers after the BTH are
+/// not known.
 fn is_vendor_specific(error: &ParseError) -> bool {
     error.kind == ParseErrorKind::UnknownOpcode && Opcode(error.have as u8).is_vendor_specific()
 }
 
-/// The ICRC of a frame in which only the checksum of the IPv4 header is wrong. The ICRC does not cover the
-/// checksum, so it tells whether the rest arrived as it was sent; somebody may just have edited the TTL.
+/// Checks the ICRC of a frame with a wrong IPv4 header checksum. The ICRC does not cover the checksum, and
+/// shows whether the rest of the packet is intact, for example if only the TTL was edited.
 fn icrc_behind_bad_checksum(bytes: &[u8], port: u16, error: &ParseError) -> Option<IcrcCheck> {
     if error.kind != ParseErrorKind::BadChecksum {
         return None;
     }
-    let mut mended = bytes.to_vec();
+    let mut repaired = bytes.to_vec();
     let checksum = u16::try_from(error.need).ok()?;
-    mended.get_mut(error.offset..error.offset + 2)?.copy_from_slice(&checksum.to_be_bytes());
-    Frame::parse_on_port(&mended, port).ok()?.verify_icrc().ok()
+    repaired.get_mut(error.offset..error.offset + 2)?.copy_from_slice(&checksum.to_be_bytes());
+    Frame::parse_on_port(&repaired, port).ok()?.verify_icrc().ok()
 }
 
-/// How long BTH to ICRC is on the wire.
+/// The length from BTH to ICRC on the wire.
 fn announced_len(outer: &Dissection<'_>) -> Option<usize> {
     match (outer.udp, outer.network) {
         (Some(udp), _) => usize::from(udp.length()).checked_sub(fields::UDP.len_bytes()),

@@ -1,12 +1,12 @@
-//! Hexadecimal digits in all the ways in which people have them.
+//! Parses hexadecimal digits in many formats.
 
 use std::fmt;
 
-/// Why a text is not a row of bytes.
+/// Why a text cannot be parsed as bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BytesError {
     Empty,
-    /// A character that has no business there.
+    /// A character that is neither a digit nor a separator.
     BadCharacter {
         character: char,
         line: usize,
@@ -18,7 +18,7 @@ pub(super) enum BytesError {
         line: usize,
         column: usize,
     },
-    /// A line of a dump does not begin with the number of bytes before it.
+    /// A line of a dump whose offset differs from the number of bytes before it.
     BadOffset {
         line: usize,
         expected: usize,
@@ -29,23 +29,21 @@ pub(super) enum BytesError {
 impl fmt::Display for BytesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => {
-                f.write_str("there are no bytes; give them as hexadecimal digits, such as 4502003c")
-            }
+            Self::Empty => f.write_str("the input has no bytes; give hexadecimal digits, such as 4502003c"),
             Self::BadCharacter { character, line, column } => write!(
                 f,
                 "line {line}, character {column}: {character:?} is not a hexadecimal digit (0-9, a-f); \
-                 leave out everything but the bytes"
+                 remove everything but the bytes"
             ),
             Self::HalfByte { digits, line, column } => write!(
                 f,
-                "line {line}, character {column}: `{digits}` has an odd number of digits, and a byte \
-                 has two; is one missing?"
+                "line {line}, character {column}: `{digits}` has an odd number of digits, but each \
+                 byte needs two"
             ),
             Self::BadOffset { line, expected, found } => write!(
                 f,
-                "line {line}: it should begin with offset {expected:04x}, as {expected} bytes stand \
-                 before it, but begins with `{found}`; give the dump of one packet, whole"
+                "line {line}: expected offset {expected:04x} because {expected} bytes precede this line, \
+                 found `{found}`; give the complete dump of one packet"
             ),
         }
     }
@@ -53,7 +51,7 @@ impl fmt::Display for BytesError {
 
 impl std::error::Error for BytesError {}
 
-/// The bytes that a text stands for.
+/// Parses a text as bytes.
 pub(super) fn parse(text: &str) -> Result<Vec<u8>, BytesError> {
     let first = text.lines().find(|line| !line.trim().is_empty()).ok_or(BytesError::Empty)?;
     let is_dump = split_offset(first).is_some_and(|(offset, _)| offset == 0);
@@ -61,7 +59,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<u8>, BytesError> {
     if bytes.is_empty() { Err(BytesError::Empty) } else { Ok(bytes) }
 }
 
-/// Digits with anything between them that people put there.
+/// Parses digits with separators between them.
 fn parse_plain(text: &str) -> Result<Vec<u8>, BytesError> {
     let mut bytes = Vec::with_capacity(text.len() / 2);
     for (index, line) in text.lines().enumerate() {
@@ -69,7 +67,7 @@ fn parse_plain(text: &str) -> Result<Vec<u8>, BytesError> {
         let mut characters = line.chars().enumerate().peekable();
         while let Some((column, character)) = characters.next() {
             match character {
-                // Every group may have a prefix of its own.
+                // Each group may have a prefix.
                 '0' if group.digits.is_empty()
                     && characters.next_if(|(_, next)| matches!(next, 'x' | 'X')).is_some() => {}
                 '\\' if characters.next_if(|(_, next)| *next == 'x').is_some() => group.end(&mut bytes)?,
@@ -92,7 +90,7 @@ fn parse_plain(text: &str) -> Result<Vec<u8>, BytesError> {
     Ok(bytes)
 }
 
-/// Digits that stand together.
+/// Consecutive digits.
 struct Group {
     digits: String,
     line: usize,
@@ -100,7 +98,7 @@ struct Group {
 }
 
 impl Group {
-    /// Turns the digits into bytes and begins anew.
+    /// Converts the digits to bytes and starts a new group.
     fn end(&mut self, bytes: &mut Vec<u8>) -> Result<(), BytesError> {
         let Self { line, column, .. } = *self;
         let digits = std::mem::take(&mut self.digits);
@@ -114,7 +112,7 @@ impl Group {
     }
 }
 
-/// Lines that begin with an offset and may end in the bytes as text.
+/// Parses a dump: lines that start with an offset and may end with a text column.
 fn parse_dump(text: &str) -> Result<Vec<u8>, BytesError> {
     let mut bytes: Vec<u8> = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -139,22 +137,22 @@ fn parse_dump(text: &str) -> Result<Vec<u8>, BytesError> {
     Ok(bytes)
 }
 
-/// Reads the bytes of one line up to the text column: 16 at most, and up to the first gap. Some dumps have
-/// a gap of two after eight bytes, which is none. An error is the place and the digits.
+/// Parses the bytes of one line up to the text column: at most 16, and up to the first wide gap. A gap of two
+/// spaces after eight bytes is allowed. An error contains the position and the digits.
 fn dump_line(line: &str, bytes: &mut Vec<u8>) -> Result<(), (usize, String)> {
     let mut count = 0;
     let mut rest = line.trim_start();
     while count < 16 && !rest.is_empty() {
         let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
-        let (digits, behind) = rest.split_at(end);
+        let (digits, after) = rest.split_at(end);
         if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             break;
         }
         let group = hex_bytes(digits).ok_or_else(|| (line.len() - rest.len(), digits.to_owned()))?;
         count += group.len();
         bytes.extend(group);
-        let next = behind.trim_start();
-        let gap = behind.len() - next.len();
+        let next = after.trim_start();
+        let gap = after.len() - next.len();
         if gap > 2 || (gap == 2 && count != 8) {
             break;
         }
@@ -163,8 +161,8 @@ fn dump_line(line: &str, bytes: &mut Vec<u8>) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-/// The offset at the start of a line of a dump, and what follows it: at least four digits, perhaps with
-/// `0x` before them, and a colon or two spaces behind them.
+/// Splits a line of a dump into its offset and the rest. An offset has four to eight digits, an optional `0x`
+/// before them, and a colon or two spaces after them.
 fn split_offset(line: &str) -> Option<(usize, &str)> {
     let line = line.trim_start();
     let digits_and_rest = line.strip_prefix("0x").unwrap_or(line);
@@ -176,7 +174,7 @@ fn split_offset(line: &str) -> Option<(usize, &str)> {
     Some((usize::from_str_radix(digits, 16).ok()?, rest.trim_start_matches(':')))
 }
 
-/// The bytes of an even number of digits.
+/// Converts an even number of digits to bytes.
 fn hex_bytes(digits: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
     let value = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
@@ -189,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_found_in_many_forms() {
+    fn many_formats_are_parsed() {
         let expected: Vec<u8> = (0x41..0x41 + 20).collect();
         let forms = [
             "4142434445464748494a4b4c4d4e4f5051525354",
@@ -200,7 +198,7 @@ mod tests {
             // tshark -x
             "0000  41 42 43 44 45 46 47 48 49 4a 4b 4c 4d 4e 4f 50   ABCDEFGHIJKLMNOP\n\
              0010  51 52 53 54                                       QRST\n",
-            // hexdump -C, whose last line is the length alone
+            // hexdump -C without its last line, which contains only the length
             "00000000  41 42 43 44 45 46 47 48  49 4a 4b 4c 4d 4e 4f 50  |ABCDEFGHIJKLMNOP|\n\
              00000010  51 52 53 54                                       |QRST|\n",
             // xxd
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_column_of_a_dump_is_no_bytes() {
+    fn the_text_column_of_a_dump_is_ignored() {
         let dump = "0000  61 62 20 63 64 20 65 66 20 61 62 20 63 64 20 61   ab cd ef ab cd a\n\
                     0010  61 62 20 63 64 20 65 66                           ab cd ef\n";
         assert_eq!(parse(dump).unwrap().len(), 24);
@@ -224,18 +222,18 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where() {
+    fn errors_name_line_and_column() {
         let text = |input: &str| parse(input).unwrap_err().to_string();
-        assert!(text("").starts_with("there are no bytes"));
-        assert!(text(" \n\t\n").starts_with("there are no bytes"));
-        assert!(text("0x").starts_with("there are no bytes"));
+        assert!(text("").starts_with("the input has no bytes"));
+        assert!(text(" \n\t\n").starts_with("the input has no bytes"));
+        assert!(text("0x").starts_with("the input has no bytes"));
         assert!(text("45 02 zz").starts_with("line 1, character 7: 'z' is not"), "{}", text("45 02 zz"));
         assert!(text("45\n0g").starts_with("line 2, character 2: 'g'"));
         assert!(text("45 0\u{e9}").starts_with("line 1, character 5: 'é'"));
         assert!(text("45 0 22").starts_with("line 1, character 4: `0` has an odd"), "{}", text("45 0 22"));
         assert!(text("450").starts_with("line 1, character 1: `450`"));
-        assert!(text("0000  41 42\n0010  43").starts_with("line 2: it should begin with offset 0002"));
-        assert!(text("0000  41 42\nhello").contains("begins with `hello`"));
+        assert!(text("0000  41 42\n0010  43").starts_with("line 2: expected offset 0002"));
+        assert!(text("0000  41 42\nhello").contains("found `hello`"));
         assert!(text("0000  41 4").contains("character 10: `4`"), "{}", text("0000  41 4"));
     }
 }

@@ -1,4 +1,4 @@
-//! The explanation for programs.
+//! The explanation as JSON.
 
 use std::io::{self, Write};
 

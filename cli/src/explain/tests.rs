@@ -2,7 +2,7 @@ use roce_packet::{Bth, DatagramWriter, Encapsulation, FrameHeaders, MacAddr, Opc
 
 use super::*;
 
-/// The example, built with the packet crate.
+/// Builds the example with the packet crate.
 fn example() -> Vec<u8> {
     let path = Path {
         encapsulation: Encapsulation::RoceV2,
@@ -44,13 +44,13 @@ fn crc32(bytes: impl IntoIterator<Item = u8>) -> u32 {
 }
 
 #[test]
-fn the_example_is_what_the_packet_crate_makes() {
+fn the_example_equals_the_frame_of_the_packet_crate() {
     let frame = example();
     assert_eq!(EXAMPLE, crate::dissect::fields::hex(&frame));
 }
 
 #[test]
-fn the_bytes_shown_as_covered_have_the_icrc_that_is_shown() {
+fn the_crc_of_the_covered_bytes_is_the_icrc() {
     let frame = example();
     for (from, bytes) in [(From::Eth, &frame[..]), (From::Ip, &frame[14..])] {
         let framed = if from == From::Eth { Framed::ethernet(bytes) } else { Framed::ip(bytes) };
@@ -70,7 +70,7 @@ fn the_start_of_a_packet_is_guessed() {
     assert_eq!(From::guess(&frame), From::Eth);
     assert_eq!(From::guess(&frame[14..]), From::Ip);
     assert_eq!(From::guess(&frame[42..]), From::Bth);
-    // Cut short, so that the length does not agree.
+    // Truncated packets, whose length field does not match.
     assert_eq!(From::guess(&frame[14..60]), From::Ip);
     assert_eq!(From::guess(&frame[..30]), From::Eth);
     assert_eq!(From::guess(&[]), From::Eth);

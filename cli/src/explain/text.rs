@@ -1,4 +1,4 @@
-//! The explanation for people.
+//! The explanation as text.
 
 use std::io::{self, Write};
 
@@ -29,7 +29,7 @@ pub(super) fn print(explanation: &Explanation<'_>, output: &mut Output) -> io::R
     Ok(())
 }
 
-/// How the bytes were read, and what they are.
+/// Prints how the bytes were parsed and the kind of the packet.
 fn overview(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
     let Explanation { bytes, from, was_guessed, walk, .. } = explanation;
     let other = match from {
@@ -37,35 +37,35 @@ fn overview(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()
         From::Ip => "--from eth or --from bth",
         From::Bth => "--from eth or --from ip",
     };
-    let hint = if *was_guessed { format!(" ({other} if that is wrong)") } else { String::new() };
+    let hint = if *was_guessed { format!(" (detected; {other} overrides this)") } else { String::new() };
     writeln!(output, "{} bytes, read as {}{hint}.", bytes.len(), from.noun())?;
     match &walk.protocol {
         Protocol::Roce(Some(packet)) => match packet.info {
             Some(info) => wrapped(output, "", &sentence(info)),
             None => wrapped(output, "", &format!("Opcode {} is not assigned.", packet.bth.opcode())),
         },
-        Protocol::Roce(None) => writeln!(output, "It seems to be RoCE, but is too broken to find the BTH."),
-        Protocol::Pause => writeln!(output, "It is a pause frame."),
+        Protocol::Roce(None) => writeln!(output, "The packet seems to be RoCE, but its BTH cannot be found."),
+        Protocol::Pause => writeln!(output, "The frame is a pause frame."),
         Protocol::Other(name, detail) => {
             let comma = if detail.is_empty() { "" } else { ", " };
-            writeln!(output, "It is not RoCE, but {name}{comma}{detail}.")
+            writeln!(output, "The packet is not RoCE: {name}{comma}{detail}.")
         }
     }
 }
 
-/// What an opcode means, from its row in the table.
+/// Describes an opcode from its row in the table.
 fn sentence(info: &OpcodeInfo) -> String {
     if info.operation == Operation::Cnp {
-        return "CNP: a congestion notification, sent by the receiver of marked packets to their sender."
+        return "CNP: a congestion notification packet, which the receiver of marked packets sends to their sender."
             .to_owned();
     }
     let operation = match info.operation {
         Operation::Send => "SEND",
         Operation::Write => "RDMA WRITE",
         Operation::ReadRequest => "RDMA READ",
-        Operation::ReadResponse => "answer to an RDMA READ (or to a FLUSH or ATOMIC WRITE)",
-        Operation::Acknowledge => "acknowledgement or refusal",
-        Operation::AtomicAcknowledge => "answer to an atomic operation",
+        Operation::ReadResponse => "response to an RDMA READ (or to a FLUSH or ATOMIC WRITE)",
+        Operation::Acknowledge => "acknowledgement (ACK or NAK)",
+        Operation::AtomicAcknowledge => "response to an atomic operation",
         Operation::CompareSwap => "atomic compare and swap",
         Operation::FetchAdd => "atomic fetch and add",
         Operation::Resync => "RESYNC",
@@ -74,9 +74,9 @@ fn sentence(info: &OpcodeInfo) -> String {
         Operation::Cnp => "congestion notification",
     };
     let position = match info.position {
-        Position::First => "the first packet of several",
-        Position::Middle => "a packet in the middle of several",
-        Position::Last => "the last packet of several",
+        Position::First => "the first of several packets",
+        Position::Middle => "a middle packet of several",
+        Position::Last => "the last of several packets",
         Position::Only => "the only packet",
     };
     let transport = match info.transport {
@@ -106,19 +106,19 @@ fn sentence(info: &OpcodeInfo) -> String {
         .collect();
     let headers = if headers.is_empty() { "no further header".to_owned() } else { headers.join(" and ") };
     format!(
-        "{}: {operation}, {position} of its message, {sides} ({transport}). Behind the BTH: {headers}, \
+        "{}: {operation}, {position} of its message, {sides} ({transport}). The BTH is followed by {headers}, \
          then {payload}.",
         info.name
     )
 }
 
-/// All bytes, a header per paragraph, each in its color.
+/// Prints all bytes, with each header in its own lines and color.
 fn dump(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
     writeln!(output, "\n{}", output.style.paint(Paint::BOLD, "The bytes"))?;
     let mut shown = 0;
     for (index, part) in explanation.walk.parts.iter().enumerate() {
         let start = explanation.offset(part.start);
-        // What no header claims, in broken packets.
+        // Malformed packets have bytes that belong to no header.
         unclaimed(explanation, shown, start, output)?;
         let paint = color(index);
         for (row, bytes) in explanation.walk.part_bytes(part).chunks(BYTES_PER_ROW).enumerate() {
@@ -140,12 +140,12 @@ fn unclaimed(explanation: &Explanation<'_>, from: usize, to: usize, output: &mut
     Ok(())
 }
 
-/// Headers that follow each other never have the same color.
+/// A color that differs from those of the neighboring headers.
 fn color(index: usize) -> Paint {
     Paint::CYCLE.into_iter().cycle().nth(index).unwrap_or(Paint::BOLD)
 }
 
-/// A header with every field and its meaning.
+/// Prints a header with every field and its meaning.
 fn part_in_full(explanation: &Explanation<'_>, part: &Part, output: &mut Output) -> io::Result<()> {
     let start = explanation.offset(part.start);
     let style = output.style;
@@ -156,13 +156,13 @@ fn part_in_full(explanation: &Explanation<'_>, part: &Part, output: &mut Output)
     for field in part.header.fields {
         let Some(value) = field.value(bytes) else { continue };
         field_line(output, field, &value, bytes, start)?;
-        let masked = if field.variant { " Masked from the ICRC." } else { "" };
+        let masked = if field.variant { " Masked for the ICRC." } else { "" };
         wrapped(output, "                       ", &format!("{}{masked}", field.meaning))?;
     }
     Ok(())
 }
 
-/// How the ICRC comes about.
+/// Prints how the ICRC is computed.
 fn icrc(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
     let Some(icrc) = explanation.icrc() else { return Ok(()) };
     let style = output.style;
@@ -172,9 +172,9 @@ fn icrc(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
         wrapped(
             output,
             "  ",
-            "A CRC-32 as in Ethernet runs over eight bytes of ones, which stand for the header of a \
-             native InfiniBand packet, then over the packet from layer 3 to the padding. Every field that \
-             may change on the way is replaced by ones; those bytes stand in brackets.",
+            "The ICRC is the CRC-32 of Ethernet over eight bytes of ones, in place of the local route header of \
+             a native InfiniBand packet, and over the packet from layer 3 to the padding. Every field that \
+             may change on the way is replaced by ones; bytes with such fields are in brackets.",
         )?;
         let ones = [0xff; 8];
         let marked = |bytes: &[u8], is_masked: &dyn Fn(usize) -> bool| brackets(bytes, is_masked, style);
@@ -190,12 +190,12 @@ fn icrc(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
             }
         }
         writeln!(output, "  CRC-32 of these {count} bytes: 0x{:08x}", check.computed)?;
-        writeln!(output, "  sent lowest byte first:  {}", spaced(&check.computed.to_le_bytes()))?;
+        writeln!(output, "  sent least significant byte first: {}", spaced(&check.computed.to_le_bytes()))?;
     }
     writeln!(output, "  {}", icrc_text(icrc, style))
 }
 
-/// Bytes of which some stand in brackets, in columns like the others.
+/// Formats bytes in columns, with the masked ones in brackets.
 fn brackets(bytes: &[u8], is_masked: &dyn Fn(usize) -> bool, style: crate::terminal::Style) -> String {
     let mut text = String::new();
     let mut before = false;
@@ -220,7 +220,7 @@ fn brackets(bytes: &[u8], is_masked: &dyn Fn(usize) -> bool, style: crate::termi
     text
 }
 
-/// Writes a text in lines of limited length.
+/// Prints a text, wrapped to the line length.
 fn wrapped(output: &mut Output, indent: &str, text: &str) -> io::Result<()> {
     let mut line = String::new();
     for word in text.split_whitespace() {

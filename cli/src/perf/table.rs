@@ -1,4 +1,4 @@
-//! Output in the layout of the originals.
+//! Output in the layout of perftest.
 
 use std::io::{self, Read, Write};
 
@@ -19,7 +19,7 @@ fn pair(output: &mut Output, name: &str, value: impl std::fmt::Display) -> io::R
     writeln!(output, " {name:<16}: {value}")
 }
 
-/// What is measured, the queue pairs, and the line above the rows.
+/// Prints the parameters, the queue pairs and the column titles.
 pub(super) fn heading<S: Read + Write>(
     output: &mut Output,
     plan: &Plan,
@@ -105,7 +105,7 @@ fn columns(output: &mut Output, plan: &Plan, role: Role) -> io::Result<()> {
             format!("BW peak[{unit}]"),
             format!("BW average[{unit}]")
         ),
-        // It has nothing to say.
+        // This side measures nothing.
         (Test::Latency, _) if role == Role::Server && matches!(plan.verb, Verb::Read | Verb::Atomic) => {
             Ok(())
         }
@@ -127,7 +127,7 @@ fn columns(output: &mut Output, plan: &Plan, role: Role) -> io::Result<()> {
     }
 }
 
-/// One row; `each` is whether every time is wanted, in its own order and sorted.
+/// Prints one row; `each` says whether to print every sample, in message order and in ascending order.
 pub(super) fn row(output: &mut Output, plan: &Plan, row: &Row, each: (bool, bool)) -> io::Result<()> {
     if let Some(bandwidth) = &row.bandwidth {
         bandwidth_row(output, plan, row.size, bandwidth)?;

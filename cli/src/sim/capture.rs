@@ -1,4 +1,4 @@
-//! Frames of simulated ports as pcapng.
+//! Captures the frames of simulated ports as pcapng.
 
 use std::path::Path;
 
@@ -8,16 +8,17 @@ use roce_sim::net::{Captured, CapturedContent};
 
 use roce_capture::{Direction, PcapWriter};
 
-/// The capture files of a run, written while it runs: one second at 100 Gb/s is 12 GB.
+/// The capture files of a run. They are written during the run because one second at 100 Gb/s has 12 GB.
 pub(super) struct Captures {
-    /// By number of the port.
+    /// Port numbers and their files.
     files: Vec<(u32, PcapWriter)>,
 }
 
 impl Captures {
-    /// One file for each port, by number and name, in a directory that is made if it is missing.
+    /// Creates a file for each port (number and name), and the directory if it does not exist.
     pub(super) fn create(dir: &Path, ports: &[(u32, String)]) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(dir).with_context(|| format!("making the directory {}", dir.display()))?;
+        std::fs::create_dir_all(dir)
+            .with_context(|| format!("cannot create the directory {}", dir.display()))?;
         let mut files = Vec::new();
         for (port, name) in ports {
             let file = format!("{}.pcapng", name.replace(':', "-"));
@@ -26,7 +27,7 @@ impl Captures {
         Ok(Self { files })
     }
 
-    /// Appends what left these ports and what arrived, pause frames included.
+    /// Appends the frames that these ports sent and received, including pause frames.
     pub(super) fn write(&mut self, frames: &[Captured]) -> anyhow::Result<()> {
         for frame in frames {
             let Some((_, file)) = self.files.iter_mut().find(|(port, _)| *port == frame.port) else {
@@ -40,7 +41,7 @@ impl Captures {
         Ok(())
     }
 
-    /// Says whether everything could be written.
+    /// Flushes the files and returns the first error.
     pub(super) fn finish(mut self) -> anyhow::Result<()> {
         for (_, file) in &mut self.files {
             file.flush()?;
@@ -49,7 +50,7 @@ impl Captures {
     }
 }
 
-/// The whole frame from its Ethernet header on. Ethernet addresses are made from those of IP.
+/// The frame from its Ethernet header on. Ethernet addresses are derived from IP addresses.
 fn frame_bytes(content: &CapturedContent) -> Option<Vec<u8>> {
     match content {
         CapturedContent::Pause { priority, quanta } => {

@@ -1,10 +1,10 @@
-//! Jobs for many machines: the same command once per combination of a sweep.
+//! Job files for clusters: the same command once per combination of a sweep.
 
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::ensure;
 
-/// What the job is for.
+/// The system that runs the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum System {
     /// An array job for sbatch
@@ -13,20 +13,20 @@ pub(super) enum System {
     Kubernetes,
 }
 
-/// A sweep that others are to run.
+/// A sweep to run on a cluster.
 pub(super) struct Job<'a> {
-    /// Where its reports go.
+    /// Directory of the reports.
     pub(super) out: &'a Path,
-    /// How many combinations it has.
+    /// Number of combinations.
     pub(super) count: usize,
-    /// The command line, as it was given.
+    /// The command line.
     pub(super) arguments: &'a [String],
-    /// The files that its runs read.
+    /// Files that the runs read.
     pub(super) files: &'a [PathBuf],
 }
 
 impl Job<'_> {
-    /// The text of a job that runs the same command for each index, and says how to merge.
+    /// The job file, which runs the command for each index and explains how to merge the results.
     pub(super) fn text(&self, system: System) -> anyhow::Result<String> {
         match system {
             System::Slurm => Ok(self.slurm()),
@@ -43,7 +43,7 @@ impl Job<'_> {
              #SBATCH --array=0-{last}\n\
              #SBATCH --cpus-per-task=1\n\
              #SBATCH --output=roce-sim-%A-%a.log\n\
-             # Submit with: sbatch THIS_FILE. When the array is done, in the same directory: roce sim --merge {out}\n\
+             # Submit with: sbatch THIS_FILE. When the array has finished, run in the same directory: roce sim --merge {out}\n\
              set -e\n\
              exec roce {command} --index \"$SLURM_ARRAY_TASK_ID\"\n"
         )
@@ -60,15 +60,15 @@ impl Job<'_> {
             arguments.iter().map(|argument| serde_json::Value::from(argument.as_str()).to_string()).collect();
         let files: Vec<String> = self.files.iter().map(|file| quoted_path(file)).collect();
         let needed = if files.is_empty() {
-            "# Nothing has to be on the claim beforehand.".to_owned()
+            "# No files need to be copied to the claim first.".to_owned()
         } else {
-            format!("# Before, copy onto the claim, as they lie here: {}", files.join(" "))
+            format!("# First, copy these files to the claim, with the same paths: {}", files.join(" "))
         };
         Ok(format!(
-            "# Apply with: kubectl apply -f THIS_FILE. Give it an image with roce, and a claim that all pods can write to.\n\
-             # The claim is {MOUNT} in the pods, where the command runs: its relative paths are paths on the claim.\n\
+            "# Apply with: kubectl apply -f THIS_FILE. It needs an image that contains roce, and a claim that all pods can write to.\n\
+             # The pods mount the claim at {MOUNT} and run the command there: relative paths are paths on the claim.\n\
              {needed}\n\
-             # When the Job is done, in a pod with that claim: cd {MOUNT} && roce sim --merge {out}\n\
+             # When the Job has finished, run in a pod with the claim: cd {MOUNT} && roce sim --merge {out}\n\
              apiVersion: batch/v1\n\
              kind: Job\n\
              metadata:\n\
@@ -98,23 +98,23 @@ impl Job<'_> {
     }
 }
 
-/// Where the claim is in the pods of a Job.
+/// Mount path of the claim in the pods.
 const MOUNT: &str = "/work";
 
-/// Refuses what no pod could read or write: a path of this machine that is none on the claim.
+/// Rejects paths that are not on the claim, which the pods cannot access.
 fn check_on_claim(what: &str, path: &Path) -> anyhow::Result<()> {
     let goes_up = path.components().any(|part| part == Component::ParentDir);
     ensure!(
         !goes_up && (path.is_relative() || path.starts_with(MOUNT)),
-        "{what} {} is not on the claim, which the pods of --emit kubernetes have at {MOUNT}; give a path below the \
-         directory that is to be copied there, such as {}",
+        "{what} {} is not on the claim, which the pods of --emit kubernetes mount at {MOUNT}; give a path relative to \
+         the directory that is copied there, such as {}",
         path.display(),
         path.file_name().unwrap_or(path.as_os_str()).display()
     );
     Ok(())
 }
 
-/// The arguments behind the name of the program, without --emit and its value.
+/// The arguments after the program name, without --emit and its value.
 fn without_emit(arguments: &[String]) -> Vec<String> {
     let mut kept = Vec::new();
     let mut skip = false;
@@ -130,7 +130,7 @@ fn without_emit(arguments: &[String]) -> Vec<String> {
     kept
 }
 
-/// For a shell: in single quotes, unless it needs none.
+/// Quotes an argument for a shell if necessary.
 fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn kubernetes_too() {
+    fn kubernetes_runs_the_same_command() {
         let text = text(System::Kubernetes, "o", &[]).unwrap();
         assert!(text.contains("  completions: 3\n"), "{text}");
         assert!(text.contains(
@@ -172,18 +172,21 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_kubernetes_says_what_has_to_be_on_its_claim() {
+    fn a_kubernetes_job_lists_the_files_to_copy() {
         let text = |files| text(System::Kubernetes, "o", files).unwrap();
         let some = text(&["small.toml", "my flows.txt"]);
-        assert!(some.contains("as they lie here: small.toml 'my flows.txt'\n"), "{some}");
-        assert!(text(&[]).contains("# Nothing has to be on the claim beforehand.\n"));
+        assert!(some.contains("with the same paths: small.toml 'my flows.txt'\n"), "{some}");
+        assert!(text(&[]).contains("# No files need to be copied to the claim first.\n"));
     }
 
     #[test]
-    fn a_path_that_no_pod_has_is_refused() {
+    fn a_path_outside_the_claim_is_rejected() {
         let refused = |out, file| text(System::Kubernetes, out, &[file]).unwrap_err().to_string();
-        let told = refused("/data/o", "small.toml");
-        assert!(told.contains("--out /data/o is not on the claim") && told.ends_with("such as o"), "{told}");
+        let error = refused("/data/o", "small.toml");
+        assert!(
+            error.contains("--out /data/o is not on the claim") && error.ends_with("such as o"),
+            "{error}"
+        );
         assert!(refused("o", "/home/me/small.toml").contains("the file /home/me/small.toml"));
         assert!(refused("../o", "small.toml").contains("../o"));
         assert!(refused("/work/../o", "small.toml").contains("/work/../o"));
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes() {
+    fn arguments_are_quoted_for_a_shell() {
         assert_eq!(quoted("a b'c"), r"'a b'\''c'");
         assert_eq!(quoted("seed=1,2"), "seed=1,2");
     }

@@ -1,4 +1,4 @@
-//! `--live`: rates and queues on the terminal while a scenario runs.
+//! `--live`: shows rates and queues on the terminal while a scenario runs.
 
 mod series;
 mod view;
@@ -14,43 +14,43 @@ use roce_sim::scenario::Scenario;
 
 use self::series::Series;
 use self::view::View;
-use super::run::{Done, Job, Next};
+use super::run::{CompletedRun, Job, Next};
 use super::shipped::Source;
 
-/// Between two pictures.
+/// Time between two drawings.
 const FRAME: Duration = Duration::from_millis(50);
-/// Events between two looks at the clock.
+/// Simulated events between two checks of the clock.
 const STRIDE: u64 = 2_000;
-/// Samples a second at the first pace.
+/// Samples per second at the initial pace.
 const SAMPLES_PER_S: f64 = 100.0;
 
-/// Runs a scenario and draws it; when it has ended, the last picture stays until a key is pressed.
-pub(super) fn run(job: &Job, source: &Source) -> anyhow::Result<Done> {
+/// Runs a scenario and draws it; after the end, the last drawing stays until a key is pressed.
+pub(super) fn run(job: &Job, source: &Source) -> anyhow::Result<CompletedRun> {
     ensure!(
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
-        "--live draws on a terminal, and standard input or output is none; --out DIR writes plots instead"
+        "--live needs a terminal as standard input and output; use --out DIR to write plots instead"
     );
-    let terminal = ratatui::try_init().context("preparing the terminal for --live")?;
+    let terminal = ratatui::try_init().context("cannot initialize the terminal for --live")?;
     let mut live = Live::new(terminal);
-    let done = job.run(source, &mut |scenario, simulation| live.look(scenario, simulation));
-    let stay = if done.is_ok() && !live.quit { live.stay() } else { Ok(()) };
+    let completed = job.run(source, &mut |scenario, simulation| live.update(scenario, simulation));
+    let result = if completed.is_ok() && !live.quit { live.wait_for_key() } else { Ok(()) };
     drop(live);
-    stay?;
-    done
+    result?;
+    completed
 }
 
 struct Live {
     terminal: DefaultTerminal,
     series: Series,
-    /// Simulated seconds for each second; `None` is as fast as it goes.
+    /// Simulated seconds per second; `None` means full speed.
     pace: Option<f64>,
-    /// The pace that it begins with.
+    /// The initial pace.
     first_pace: f64,
-    stands: bool,
+    paused: bool,
     quit: bool,
-    /// Simulated seconds that may have passed by now.
-    allowed: f64,
-    looked: Instant,
+    /// Simulated seconds that the pace allows by now.
+    allowed_s: f64,
+    updated: Instant,
     drawn: Option<Instant>,
 }
 
@@ -67,16 +67,16 @@ impl Live {
             series: Series::default(),
             pace: None,
             first_pace: 0.0,
-            stands: false,
+            paused: false,
             quit: false,
-            allowed: 0.0,
-            looked: Instant::now(),
+            allowed_s: 0.0,
+            updated: Instant::now(),
             drawn: None,
         }
     }
 
-    /// Draws if it is time to, and waits as long as the simulation is ahead of its pace.
-    fn look(&mut self, scenario: &Scenario, simulation: &Simulation) -> anyhow::Result<Next> {
+    /// Draws if a drawing is due, and waits while the simulation is ahead of its pace.
+    fn update(&mut self, scenario: &Scenario, simulation: &Simulation) -> anyhow::Result<Next> {
         if self.drawn.is_none() {
             self.first_pace = scenario.settings.measure.interval.as_secs_f64() * SAMPLES_PER_S;
             self.pace = Some(self.first_pace);
@@ -86,22 +86,22 @@ impl Live {
             if self.drawn.is_none_or(|drawn| drawn.elapsed() >= FRAME) {
                 self.draw(scenario, simulation)?;
             }
-            let is_ahead = self.pace.is_some() && simulation.now().as_secs_f64() > self.allowed;
-            let wait = if self.stands || is_ahead { FRAME / 4 } else { Duration::ZERO };
+            let is_ahead = self.pace.is_some() && simulation.now().as_secs_f64() > self.allowed_s;
+            let wait = if self.paused || is_ahead { FRAME / 4 } else { Duration::ZERO };
             self.read_keys(wait)?;
             if self.quit {
                 return Ok(Next::Stop);
             }
-            if !self.stands && !is_ahead {
+            if !self.paused && !is_ahead {
                 return Ok(Next::Events(STRIDE));
             }
         }
     }
 
     fn pass_time(&mut self) {
-        let passed = std::mem::replace(&mut self.looked, Instant::now()).elapsed().as_secs_f64();
-        if let (false, Some(pace)) = (self.stands, self.pace) {
-            self.allowed += passed * pace;
+        let passed = std::mem::replace(&mut self.updated, Instant::now()).elapsed().as_secs_f64();
+        if let (false, Some(pace)) = (self.paused, self.pace) {
+            self.allowed_s += passed * pace;
         }
     }
 
@@ -112,16 +112,16 @@ impl Live {
             now_ms: simulation.now().as_secs_f64() * 1e3,
             flows: simulation.progress(),
             pace: self.pace,
-            stands: self.stands,
+            paused: self.paused,
             series: &self.series,
         };
-        self.terminal.draw(|frame| view.draw(frame)).context("drawing")?;
+        self.terminal.draw(|frame| view.draw(frame)).context("cannot draw")?;
         self.drawn = Some(Instant::now());
         Ok(())
     }
 
     fn read_keys(&mut self, wait: Duration) -> anyhow::Result<()> {
-        let reading = "reading the keyboard";
+        let reading = "cannot read the keyboard";
         let mut wait = wait;
         while event::poll(wait).context(reading)? {
             wait = Duration::ZERO;
@@ -138,7 +138,7 @@ impl Live {
         match key {
             KeyCode::Char('q') | KeyCode::Esc => self.quit = true,
             KeyCode::Char('c') if control => self.quit = true,
-            KeyCode::Char(' ') => self.stands = !self.stands,
+            KeyCode::Char(' ') => self.paused = !self.paused,
             KeyCode::Char('+' | '=') => self.change_pace(2.0),
             KeyCode::Char('-') => self.change_pace(0.5),
             KeyCode::Char('f') => self.pace = None,
@@ -146,16 +146,16 @@ impl Live {
         }
     }
 
-    /// From as fast as it goes, a new pace begins where the simulation is.
+    /// Multiplies the pace. After full speed, the initial pace applies from the current simulated time.
     fn change_pace(&mut self, factor: f64) {
-        self.allowed = self.allowed.max(self.series.now_ms() / 1e3);
+        self.allowed_s = self.allowed_s.max(self.series.now_ms() / 1e3);
         self.pace = Some(self.pace.map_or(self.first_pace, |pace| pace * factor));
     }
 
-    /// After the end, until a key is pressed.
-    fn stay(&mut self) -> anyhow::Result<()> {
+    /// Waits until a key is pressed.
+    fn wait_for_key(&mut self) -> anyhow::Result<()> {
         loop {
-            if let Event::Key(key) = event::read().context("reading the keyboard")?
+            if let Event::Key(key) = event::read().context("cannot read the keyboard")?
                 && key.kind == KeyEventKind::Press
             {
                 return Ok(());

@@ -1,4 +1,4 @@
-//! `--merge`: runs of one sweep that were made one by one.
+//! `--merge`: combines the runs of a sweep that were executed separately.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 
 use super::Args;
-use super::summary::{Place, Summary, print_table};
+use super::summary::{RunIndex, Summary, print_table};
 use crate::terminal::Output;
 
 pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Result<ExitCode> {
     let runs = read(dir)?;
-    for doubt in missing(&runs).into_iter().chain(differences(&runs)) {
-        tracing::warn!("{}: {doubt}", dir.display());
+    for warning in missing(&runs).into_iter().chain(differences(&runs)) {
+        tracing::warn!("{}: {warning}", dir.display());
     }
     if args.json {
         serde_json::to_writer_pretty(&mut *output, &runs)?;
@@ -25,9 +25,9 @@ pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// The runs in a directory, in the order of their sweep.
+/// Reads the runs in a directory, in the order of the sweep.
 fn read(dir: &Path) -> anyhow::Result<Vec<Summary>> {
-    let reading = || format!("reading the directory {}", dir.display());
+    let reading = || format!("cannot read the directory {}", dir.display());
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).with_context(reading)? {
         files.push(entry.with_context(reading)?.path().join("summary.json"));
@@ -35,7 +35,7 @@ fn read(dir: &Path) -> anyhow::Result<Vec<Summary>> {
     files.retain(|file| file.is_file());
     files.sort();
     if files.is_empty() {
-        bail!("no run lies in {}: each is a directory with a summary.json", dir.display());
+        bail!("{} contains no runs; a run is a directory with a summary.json", dir.display());
     }
     let mut runs = files.iter().map(|file| read_one(file)).collect::<anyhow::Result<Vec<_>>>()?;
     runs.sort_by_key(|run| run.combination.map(|place| place.index));
@@ -43,65 +43,67 @@ fn read(dir: &Path) -> anyhow::Result<Vec<Summary>> {
 }
 
 fn read_one(file: &Path) -> anyhow::Result<Summary> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is no summary of a run", file.display()))
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not the summary of a run", file.display()))
 }
 
-/// What there should be of a sweep and is not. Nothing is known of runs that do not say which they are.
+/// Warnings about missing, duplicate and unidentified runs of a sweep.
 fn missing(runs: &[Summary]) -> Vec<String> {
-    let places: Vec<Place> = runs.iter().filter_map(|run| run.combination).collect();
+    let places: Vec<RunIndex> = runs.iter().filter_map(|run| run.combination).collect();
     let Some(of) = places.iter().map(|place| place.of).max() else { return Vec::new() };
     let indexes: BTreeSet<usize> = places.iter().map(|place| place.index).collect();
-    let mut doubts = Vec::new();
-    // A list of them all may be as long as the sweep.
+    let mut warnings = Vec::new();
+    // The list is limited because it may be as long as the sweep.
     let some: Vec<String> = (0..of)
         .filter(|index| !indexes.contains(index))
-        .take(MOST_NAMED)
+        .take(MAX_NAMED)
         .map(|index| index.to_string())
         .collect();
     if !some.is_empty() {
         let count = of - indexes.range(..of).count();
         let more = if count > some.len() { ", …" } else { "" };
-        doubts.push(format!("{count} of {of} runs are missing: --index {}{more}", some.join(", ")));
+        warnings.push(format!("{count} of {of} runs are missing: --index {}{more}", some.join(", ")));
     }
     if indexes.len() < places.len() {
-        doubts.push("some runs are there twice".to_owned());
+        warnings.push("some runs occur twice".to_owned());
     }
-    let silent = runs.len() - places.len();
-    if silent > 0 {
-        doubts.push(format!("{silent} runs do not say which combination of a sweep they are"));
+    let unidentified = runs.len() - places.len();
+    if unidentified > 0 {
+        warnings.push(format!("{unidentified} runs have no combination index"));
     }
-    doubts
+    warnings
 }
 
-/// The most missing runs that are named.
-const MOST_NAMED: usize = 20;
+/// Largest number of missing runs that are listed.
+const MAX_NAMED: usize = 20;
 
-/// Something about a run, if it says so.
+/// A property of a run, if its summary has it.
 type Property = fn(&Summary) -> Option<String>;
 
-/// In what the runs differ although all runs of a sweep have it in common.
+/// Warnings about properties that differ, although all runs of a sweep share them.
 fn differences(runs: &[Summary]) -> Vec<String> {
     let table: [(&str, Property); 5] = [
         ("scenario", |run| Some(run.scenario.clone())),
         ("text of the scenario (hash)", |run| run.scenario_hash.clone()),
         ("version", |run| Some(run.version.clone())),
-        ("what is set", |run| Some(names(&run.set))),
+        ("names of the set values", |run| Some(names(&run.set))),
         ("number of combinations", |run| Some(run.combination?.of.to_string())),
     ];
-    let mut doubts = Vec::new();
+    let mut warnings = Vec::new();
     for (what, of) in table {
         let values: BTreeSet<String> = runs.iter().filter_map(of).collect();
         if values.len() > 1 {
             let values: Vec<String> = values.into_iter().collect();
-            doubts
-                .push(format!("the runs are not of one sweep, they differ in {what}: {}", values.join("; ")));
+            warnings.push(format!(
+                "the runs belong to different sweeps; they differ in {what}: {}",
+                values.join("; ")
+            ));
         }
     }
-    doubts
+    warnings
 }
 
-/// Which values are set, whatever they are.
+/// The names of the values that are set.
 fn names(set: &[(String, String)]) -> String {
     set.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! What a run leaves behind: CSV files, plots, and one page with all of it.
+//! The report of a run: CSV files, plots, and an HTML page.
 
 mod charts;
 
@@ -12,31 +12,31 @@ use roce_sim::net::{DropReason, Results, Time};
 use roce_transport::congestion::Congestion;
 
 use self::charts::charts;
-use super::run::Done;
+use super::run::CompletedRun;
 use roce_tools::plot::{Chart, escape};
 
-/// Writes everything about a run into a directory, which is made if it is missing.
-pub(super) fn write(dir: &Path, done: &Done) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("making the directory {}", dir.display()))?;
-    let results = &done.results;
+/// Writes the report of a run to a directory; creates the directory if it does not exist.
+pub(super) fn write(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
+    let results = &completed.results;
     write_flows(&dir.join("flows.csv"), results)?;
     write_ports(&dir.join("ports.csv"), results)?;
     write_series(dir, results)?;
-    let charts = charts(results, &done.scenario.settings.measure);
+    let charts = charts(results, &completed.scenario.settings.measure);
     for (name, chart) in &charts {
         save(dir, &format!("{name}.svg"), &chart.to_svg())?;
     }
-    save(dir, "report.html", &page(done, &charts))?;
-    // Last, because --merge takes it for the sign of a whole run.
-    save(dir, "summary.json", &(serde_json::to_string_pretty(&done.summary)? + "\n"))
+    save(dir, "report.html", &page(completed, &charts))?;
+    // Written last, because --merge takes it as proof of a complete run.
+    save(dir, "summary.json", &(serde_json::to_string_pretty(&completed.summary)? + "\n"))
 }
 
-/// Takes the summary of an earlier run out of a directory: it must not pass for that of one that fails.
-pub(super) fn forget(dir: &Path) -> anyhow::Result<()> {
+/// Removes the summary of an earlier run from a directory, to keep a failing run from appearing complete.
+pub(super) fn remove_summary(dir: &Path) -> anyhow::Result<()> {
     let path = dir.join("summary.json");
     match fs::remove_file(&path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("removing {}, which is of an earlier run", path.display()))
+            Err(error).with_context(|| format!("cannot remove {} of an earlier run", path.display()))
         }
         _ => Ok(()),
     }
@@ -44,11 +44,11 @@ pub(super) fn forget(dir: &Path) -> anyhow::Result<()> {
 
 fn save(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let path = dir.join(name);
-    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
-    Ok(BufWriter::new(File::create(path).with_context(|| format!("writing {}", path.display()))?))
+    Ok(BufWriter::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?))
 }
 
 fn write_flows(path: &Path, results: &Results) -> anyhow::Result<()> {
@@ -146,8 +146,8 @@ fn us(time: Time) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn page(done: &Done, charts: &[(&'static str, Chart)]) -> String {
-    let scenario = &done.scenario;
+fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
+    let scenario = &completed.scenario;
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\
          body{{font:15px/1.45 Helvetica,Arial,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}}\
@@ -161,29 +161,32 @@ fn page(done: &Done, charts: &[(&'static str, Chart)]) -> String {
         let _ = writeln!(html, "<p><b>Expected:</b> {}</p>", escape(&scenario.expectation));
     }
     let _ = writeln!(html, "<table>");
-    for (name, value) in done.summary.rows() {
+    for (name, value) in completed.summary.rows() {
         let _ = writeln!(html, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&value));
     }
-    let congestion = words(&scenario.settings.host.congestion);
-    // All parameters are one word, which may be broken at its commas.
+    let congestion = congestion_text(&scenario.settings.host.congestion);
+    // The list of parameters has no spaces; lines may break after its commas.
     let congestion = escape(&congestion).replace(',', ",<wbr>");
     let _ = writeln!(html, "<tr><td>congestion control</td><td>{congestion}</td></tr></table>");
     for (_, chart) in charts {
         let _ = writeln!(html, "{}", chart.to_svg());
     }
-    if done.results.points_left_out > 0 {
-        let left_out = done.results.points_left_out;
+    if completed.results.points_left_out > 0 {
+        let left_out = completed.results.points_left_out;
         let _ = writeln!(
             html,
             "<p>{left_out} points of series were left out; measure.points raises the limit.</p>"
         );
     }
-    let _ = writeln!(html, "<p>All figures are in the CSV files beside this page.</p></body></html>");
+    let _ = writeln!(
+        html,
+        "<p>All figures are in the CSV files in the directory of this page.</p></body></html>"
+    );
     html
 }
 
-/// As `host.congestion` takes it.
-fn words(congestion: &Congestion) -> String {
+/// Formats congestion control in the syntax of `host.congestion`.
+fn congestion_text(congestion: &Congestion) -> String {
     format!("{}{}", congestion.algorithm, if congestion.echo { ",echo=1" } else { "" })
 }
 
@@ -192,10 +195,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn congestion_control_is_printed_as_it_is_set() {
+    fn printed_congestion_control_parses_to_the_same_value() {
         for text in ["none", "fixed:10G", "dcqcn:paper,rpg_ai_rate=40", "swift", "timely", "none,echo=1"] {
             let (congestion, _) = Congestion::parse(text).unwrap();
-            let printed = words(&congestion);
+            let printed = congestion_text(&congestion);
             assert_eq!(Congestion::parse(&printed).unwrap().0, congestion, "{text} is printed as {printed}");
         }
     }

@@ -1,4 +1,4 @@
-//! Running: one scenario, or many on all cores.
+//! Runs one scenario, or the combinations of a sweep on all cores.
 
 use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
@@ -13,56 +13,56 @@ use roce_sim::scenario::Scenario;
 use super::capture::Captures;
 use super::report;
 use super::shipped::{NamedText, Source};
-use super::summary::{Hashes, Summary, words};
+use super::summary::{Hashes, Summary, assignments};
 use super::sweep::Combination;
 
-/// Events between two looks at the progress.
+/// Events between two updates of the progress bar.
 const STRIDE: u64 = 200_000;
-/// The same where frames are captured: so many are kept at most until they are written.
+/// Events between two writes of captured frames, which limits the number of buffered frames.
 const CAPTURE_STRIDE: u64 = 10_000;
 
-/// How ports are named.
-const PORTS: &str = "write h1 for that of a host and s0:h1 for that of a switch to its neighbour";
+/// Syntax of port names, for errors.
+const PORTS: &str = "write h1 for the port of a host, and s0:h1 for the port of a switch to a neighbor";
 
-/// What the one who watches a run wants.
+/// The decision of a [`Watch`] function.
 pub(super) enum Next {
-    /// So many events until the next look.
+    /// Run this many events until the next call.
     Events(u64),
-    /// The end.
+    /// End the run.
     Stop,
 }
 
-/// Looks at a run that is under way.
+/// A function that is called repeatedly during a run.
 pub(super) type Watch<'a> = dyn FnMut(&Scenario, &Simulation) -> anyhow::Result<Next> + 'a;
 
-/// One run to be done.
+/// The parameters of one run.
 pub(super) struct Job {
-    /// Values to replace.
+    /// Values of the scenario to replace.
     pub(super) set: Vec<(String, String)>,
-    /// Names of the ports that are captured.
+    /// Names of the ports to capture.
     pub(super) capture: Vec<String>,
-    /// Where the captures go.
+    /// Directory of the captures.
     pub(super) dir: Option<PathBuf>,
 }
 
-/// A run that is done.
-pub(super) struct Done {
+/// A completed run.
+pub(super) struct CompletedRun {
     pub(super) scenario: Scenario,
     pub(super) results: Results,
     pub(super) summary: Summary,
-    /// How long it took.
+    /// Run time in seconds.
     pub(super) seconds: f64,
 }
 
-impl Done {
+impl CompletedRun {
     pub(super) fn packets_per_s(&self) -> f64 {
         self.results.data_packets as f64 / self.seconds.max(1e-9)
     }
 }
 
 impl Job {
-    /// Runs; `watch` sees the network now and then, and may end the run.
-    pub(super) fn run(&self, source: &Source, watch: &mut Watch<'_>) -> anyhow::Result<Done> {
+    /// Runs the scenario; `watch` is called repeatedly and may end the run.
+    pub(super) fn run(&self, source: &Source, watch: &mut Watch<'_>) -> anyhow::Result<CompletedRun> {
         let (mut scenario, files) = source.parse_with_files(&self.set)?;
         let ports = self.captured_ports(&scenario)?;
         if !ports.is_empty() {
@@ -98,15 +98,16 @@ impl Job {
         let results = simulation.results();
         let seconds = begin.elapsed().as_secs_f64();
         let summary = Summary::new(&scenario, &self.set, hashes, &results);
-        Ok(Done { scenario, results, summary, seconds })
+        Ok(CompletedRun { scenario, results, summary, seconds })
     }
 
-    /// Numbers and names of the ports that are captured, each once.
+    /// Numbers and names of the ports to capture, without duplicates.
     fn captured_ports(&self, scenario: &Scenario) -> anyhow::Result<Vec<(u32, String)>> {
         let mut ports: Vec<(u32, String)> = Vec::new();
         for name in &self.capture {
             let port = scenario.topology.port_named(name);
-            let port = port.with_context(|| format!("--pcap-port: there is no port {name}; {PORTS}"))?;
+            let port =
+                port.with_context(|| format!("--pcap-port: the network has no port {name}; {PORTS}"))?;
             if ports.iter().all(|(known, _)| *known != port) {
                 ports.push((port, name.clone()));
             }
@@ -115,17 +116,17 @@ impl Job {
     }
 }
 
-/// What became of the runs of a sweep.
+/// The results of a sweep.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Of those that ended, in the order of the combinations.
+    /// Summaries of the completed runs, in the order of the combinations.
     pub(super) summaries: Vec<Summary>,
-    /// Which of them failed, and why.
+    /// The failed runs and their errors.
     pub(super) failures: Vec<String>,
 }
 
-/// Runs every combination, as many at a time as there are cores. Each run has a directory of its own below `out`. One that
-/// fails takes none of the others with it.
+/// Runs every combination, on as many threads as there are cores. Each run has its own directory below `out`. A failed
+/// run does not affect the others.
 pub(super) fn all(
     source: &Source,
     combinations: &[Combination],
@@ -142,24 +143,28 @@ pub(super) fn all(
                 while let number = next.fetch_add(1, Ordering::Relaxed)
                     && let Some(combination) = combinations.get(number)
                 {
-                    let done = one(source, combination, out);
+                    let result = run_one(source, combination, out);
                     if let Ok(mut results) = results.lock()
                         && let Some(place) = results.get_mut(number)
                     {
-                        *place = Some(done);
+                        *place = Some(result);
                     }
                     progress.show(ended.fetch_add(1, Ordering::Relaxed) + 1, combinations.len());
                 }
             });
         }
     });
-    let results = results.into_inner().ok().context("a run ended the thread that it was in")?;
+    let results = results.into_inner().ok().context("a run panicked")?;
     let mut outcome = Outcome::default();
     for (Combination { place, set }, result) in combinations.iter().zip(results) {
-        match result.context("it did not end").and_then(|result| result) {
+        match result.context("the run did not end").and_then(|result| result) {
             Ok(summary) => outcome.summaries.push(summary),
             Err(error) => {
-                outcome.failures.push(format!("combination {}, {}: {error:#}", place.index, words(set)));
+                outcome.failures.push(format!(
+                    "combination {}, {}: {error:#}",
+                    place.index,
+                    assignments(set)
+                ));
             }
         }
     }
@@ -167,40 +172,40 @@ pub(super) fn all(
 }
 
 /// Runs one combination into its directory.
-fn one(source: &Source, combination: &Combination, out: Option<&Path>) -> anyhow::Result<Summary> {
+fn run_one(source: &Source, combination: &Combination, out: Option<&Path>) -> anyhow::Result<Summary> {
     let job = Job { set: combination.set.clone(), capture: Vec::new(), dir: None };
     let dir = out.map(|out| out.join(format!("{:05}", combination.place.index)));
     if let Some(dir) = &dir {
-        report::forget(dir)?;
+        report::remove_summary(dir)?;
     }
-    let mut done = job.run(source, &mut |_, _| Ok(Next::Events(STRIDE)))?;
-    done.summary.combination = Some(combination.place);
+    let mut completed = job.run(source, &mut |_, _| Ok(Next::Events(STRIDE)))?;
+    completed.summary.combination = Some(combination.place);
     if let Some(dir) = &dir {
-        report::write(dir, &done)?;
+        report::write(dir, &completed)?;
     }
-    Ok(done.summary)
+    Ok(completed.summary)
 }
 
-/// Of everything that decides a run, the files that its scenario names among it.
+/// The hash of everything that determines a run, including the files that its scenario names.
 fn configuration_hash(text: &str, files: &[NamedText], set: &[(String, String)], seed: u64) -> u64 {
     let set: String = set.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     let mut hash = fnv(FNV_START, &format!("{text}\n{set}{seed}\n{}", env!("CARGO_PKG_VERSION")));
     for (name, text) in files {
-        // With its length, so that nothing passes from one file to the next unnoticed.
+        // The length separates the text from the next file.
         hash = fnv(hash, &format!("\n{name}\n{}\n", text.len()));
         hash = fnv(hash, text);
     }
     hash
 }
 
-/// FNV-1a with 64 bits, from the hash of what stands in front.
+/// 64-bit FNV-1a, continued from the hash of the text before.
 fn fnv(hash: u64, text: &str) -> u64 {
     text.bytes().fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// A bar on standard error, if that is a terminal.
+/// A progress bar on standard error, if it is a terminal.
 pub(super) struct Progress {
     shown: bool,
 }
@@ -217,11 +222,11 @@ impl Progress {
         }
         let full = WIDTH * ended / all.max(1);
         let bar = format!("{}{}", "#".repeat(full), ".".repeat(WIDTH - full));
-        // A bar that cannot be shown is not missed.
+        // A failed write of the progress bar is ignored.
         let _ = write!(std::io::stderr(), "\r[{bar}] {ended} of {all}");
     }
 
-    /// For [`Job::run`].
+    /// The [`Watch`] function of a run with a progress bar.
     pub(super) fn watch(&self, simulation: &Simulation) -> Next {
         let (ended, all) = simulation.progress();
         self.show(ended, all);
@@ -251,20 +256,20 @@ mod tests {
     "#;
 
     #[test]
-    fn captured_frames_are_written_while_the_network_runs() {
+    fn captured_frames_are_written_during_the_run() {
         let place = tempfile::tempdir().unwrap();
         let (scenario, dir) = (place.path().join("capture.toml"), place.path().join("out"));
         std::fs::write(&scenario, TEXT).unwrap();
         let source = Source::find(scenario.to_str().unwrap()).unwrap();
-        // A port that is named twice has one file.
+        // A port that is named twice has one capture file.
         let job = Job { set: Vec::new(), capture: vec!["h1".into(), "h1".into()], dir: Some(dir.clone()) };
         let mut lengths = Vec::new();
         let mut watch = |_: &Scenario, _: &Simulation| -> anyhow::Result<Next> {
             lengths.push(std::fs::metadata(dir.join("h1.pcapng"))?.len());
             Ok(Next::Events(STRIDE))
         };
-        let done = job.run(&source, &mut watch).unwrap();
-        assert!(done.results.events > 3 * CAPTURE_STRIDE, "{}", done.results.events);
+        let completed = job.run(&source, &mut watch).unwrap();
+        assert!(completed.results.events > 3 * CAPTURE_STRIDE, "{}", completed.results.events);
         assert!(lengths[0] > 100_000 && lengths.is_sorted_by(|a, b| a < b), "{lengths:?}");
         let whole = std::fs::metadata(dir.join("h1.pcapng")).unwrap().len();
         assert!(whole > 20_000_000 && whole > *lengths.last().unwrap(), "{whole} {lengths:?}");

@@ -1,4 +1,4 @@
-//! Where a scenario comes from: the list of shipped ones, or a file.
+//! Finds a scenario: a file, or one of the shipped scenarios.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use roce_sim::scenario::Scenario;
 
-use crate::own;
+use crate::algorithms;
 use crate::terminal::{Output, Paint};
 
 macro_rules! shipped {
@@ -16,7 +16,7 @@ macro_rules! shipped {
     };
 }
 
-/// Name and text of each.
+/// Names and texts of the shipped scenarios.
 const SHIPPED: &[(&str, &str)] = shipped![
     "two-to-one",
     "two-to-one-bridge",
@@ -37,10 +37,10 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "clos-1000",
 ];
 
-/// A file by its name, and what is in it.
+/// The name and the text of a file.
 pub(super) type NamedText = (String, String);
 
-/// The text of a scenario and the directory in which its files lie.
+/// The text of a scenario and the directory of its files.
 pub(crate) struct Source {
     name: String,
     pub(crate) text: String,
@@ -49,7 +49,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// A file of this name, or else the shipped scenario. A directory is none: reports often have the name of their scenario.
+    /// Finds the file of this name, or else the shipped scenario. Directories are ignored, because a report often has the
+    /// name of its scenario.
     pub(crate) fn find(name: &str) -> anyhow::Result<Self> {
         let path = Path::new(name);
         if let Some((_, text)) = SHIPPED.iter().find(|(known, _)| *known == name)
@@ -63,18 +64,18 @@ impl Source {
             });
         }
         let text = std::fs::read_to_string(path).with_context(|| {
-            format!("reading the scenario {name}; `roce sim --list` shows those that need no file")
+            format!("cannot read the scenario {name}; `roce sim --list` shows the shipped scenarios")
         })?;
         let dir = path.parent().unwrap_or(Path::new("")).to_owned();
         Ok(Self { name: name.to_owned(), text, dir, is_shipped: false })
     }
 
-    /// The scenario with values replaced.
+    /// Parses the scenario with replaced values.
     pub(super) fn parse(&self, set: &[(String, String)]) -> anyhow::Result<Scenario> {
         Ok(self.parse_with_files(set)?.0)
     }
 
-    /// The same, and names and texts of the files that it names, in the order in which it read them.
+    /// Parses the scenario with replaced values; also returns the files that it names, in the order of reading.
     pub(super) fn parse_with_files(
         &self,
         set: &[(String, String)],
@@ -85,25 +86,25 @@ impl Source {
             files.borrow_mut().push((file.to_owned(), text.clone()));
             Ok(text)
         };
-        let scenario = Scenario::parse_among(&self.text, set, &load, own::algorithms())
+        let scenario = Scenario::parse_among(&self.text, set, &load, algorithms::registered())
             .map_err(|error| anyhow!("{}: {error}", self.name))?;
         Ok((scenario, files.into_inner()))
     }
 
-    /// Where the scenario itself lies, if it is not shipped.
+    /// The path of the scenario, if it is not shipped.
     pub(super) fn file(&self) -> Option<&Path> {
         (!self.is_shipped).then_some(Path::new(&self.name))
     }
 
-    /// Where a file lies that the scenario names.
+    /// The path of a file that the scenario names.
     pub(super) fn path(&self, file: &str) -> PathBuf {
         self.dir.join(file)
     }
 
-    /// The text of a file that the scenario names.
+    /// Reads a file that the scenario names.
     pub(crate) fn load(&self, file: &str) -> Result<String, String> {
         let path = self.path(file);
-        std::fs::read_to_string(&path).map_err(|error| format!("reading {}: {error}", path.display()))
+        std::fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a run comes to: a few numbers, as a table and as JSON.
+//! The summary of a run, as a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,32 +9,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::terminal::{Output, Paint};
 
-/// Which run of a sweep it is.
+/// The position of a run in its sweep.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
-pub(super) struct Place {
-    /// From 0 on.
+pub(super) struct RunIndex {
+    /// Index of the combination, starting at 0.
     pub(super) index: usize,
-    /// How many the sweep has.
+    /// Number of combinations.
     pub(super) of: usize,
 }
 
-/// One run. What old versions did not write may be missing.
+/// The summary of one run. Fields that old versions did not write are optional.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(super) struct Summary {
     pub(super) scenario: String,
-    /// Of its text alone: equal for all runs of a sweep.
+    /// Hash of the text of the scenario: equal for all runs of a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) scenario_hash: Option<String>,
-    /// Only of the runs of a sweep.
+    /// Only present for the runs of a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) combination: Option<Place>,
+    pub(super) combination: Option<RunIndex>,
     /// Values that were set for this run.
     pub(super) set: Vec<(String, String)>,
     pub(super) seed: u64,
     pub(super) version: String,
-    /// Of the text of the scenario and of the files that it names, what was set, seed and version.
+    /// Hash of the scenario, the files that it names, the set values, seed and version.
     pub(super) configuration_hash: String,
-    /// Of all that happened.
+    /// Hash of all simulated events.
     pub(super) trace_hash: String,
     pub(super) events: u64,
     pub(super) data_packets: u64,
@@ -55,17 +55,17 @@ pub(super) struct Summary {
     pub(super) marked: u64,
     pub(super) pauses: u64,
     pub(super) paused_ms: f64,
-    /// The longest queue of a switch, in bytes: the 50th, 90th and 99th percentile and the most.
+    /// The longest queue of a switch in bytes: 50th, 90th and 99th percentile and maximum.
     pub(super) queue_bytes: [u64; 4],
     pub(super) dropped: BTreeMap<String, u64>,
 }
 
-/// What was run.
+/// Hashes that identify a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hashes {
-    /// The text of the scenario.
+    /// Hash of the text of the scenario.
     pub(super) scenario: u64,
-    /// Everything that decides the run.
+    /// Hash of everything that determines the run.
     pub(super) configuration: u64,
 }
 
@@ -125,9 +125,9 @@ impl Summary {
         }
     }
 
-    /// Rows of name and value, for people.
+    /// Rows of name and value, as text.
     pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
-        let none = || "none is complete".to_owned();
+        let none = || "no complete flow".to_owned();
         let of_complete = |text| if self.completion_ms.is_some() { text } else { none() };
         let times = self.completion_ms.map_or_else(none, |[fast, median, p99, slow]| {
             format!("{fast:.3} / {median:.3} / {p99:.3} / {slow:.3} ms")
@@ -144,7 +144,7 @@ impl Summary {
             (
                 "second half, slowest and fastest",
                 self.second_half_gbps.map_or_else(
-                    || "nothing ran".to_owned(),
+                    || "no running flow".to_owned(),
                     |[slow, fast]| format!("{slow:.3} / {fast:.3} Gb/s"),
                 ),
             ),
@@ -177,8 +177,8 @@ impl Summary {
     }
 }
 
-/// The slowest and the fastest flow of the second half, in Gb/s, if all samples of it were kept. One pass over the samples:
-/// there may be millions of them, and thousands of flows.
+/// The slowest and the fastest flow of the second half in Gb/s, if no samples were left out. The function makes one
+/// pass over the samples, because there may be millions of samples and thousands of flows.
 fn second_half(results: &Results) -> Option<[f64; 2]> {
     if results.points_left_out > 0 {
         return None;
@@ -199,14 +199,14 @@ fn second_half(results: &Results) -> Option<[f64; 2]> {
     })
 }
 
-/// Values as they are set on the command line.
-pub(super) fn words(set: &[(String, String)]) -> String {
+/// Formats values in the syntax of the command line.
+pub(super) fn assignments(set: &[(String, String)]) -> String {
     set.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Several runs, one a line.
+/// Prints one line per run.
 pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Result<()> {
-    let width = runs.iter().map(|run| words(&run.set).len()).max().unwrap_or(0).max(3);
+    let width = runs.iter().map(|run| assignments(&run.set).len()).max().unwrap_or(0).max(3);
     let heading = format!(
         "{:width$} {:>9} {:>10} {:>10} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "set",
@@ -230,7 +230,7 @@ pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Res
         writeln!(
             output,
             "{:width$} {:>4}/{:<4} {:>10.3} {:>10.3} {:>7.4} {:>13} {:>10.1} {:>8} {:>8} {:>8} {:>8} {:>8}",
-            words(&run.set),
+            assignments(&run.set),
             run.flows - run.incomplete,
             run.flows,
             median,
@@ -256,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    /// Flows of which each has one sample in each half, flow `n` of `n` Gb/s.
+    /// Flows with one sample in each half; flow `n` has `n` Gb/s.
     fn results(flows: u32) -> Results {
         let spec = FlowSpec { source: 0, destination: 1, bytes: 1, start: Time::ZERO };
         let flow = FlowResult {
@@ -288,9 +288,9 @@ mod tests {
         }
     }
 
-    /// Once for each flow over all samples would be 16,000,000,000 steps.
+    /// A pass over all samples for each flow would take 16,000,000,000 steps.
     #[test]
-    fn the_second_half_of_very_many_flows_takes_no_time() {
+    fn the_second_half_of_many_flows_takes_one_pass() {
         let results = results(90_000);
         let begin = Instant::now();
         assert_eq!(second_half(&results), Some([0.0, 89_999.0]));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_half_is_that_of_single_flows() {
+    fn the_second_half_agrees_with_single_flows() {
         let results = results(3);
         let from = Time::from_us(10);
         let rates = [0, 2].map(|flow| results.goodput_after(flow, from).unwrap() / 1e9);

@@ -1,4 +1,4 @@
-//! Sweeps: every combination of values, each a run.
+//! Sweeps: one run for every combination of values.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,28 +6,25 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 
 use super::run::{self, Outcome, Progress};
-use super::summary::{Place, print_table};
+use super::summary::{RunIndex, print_table};
 use super::{Args, common, parse_set, shipped};
 use crate::terminal::Output;
 
-/// A name and the values that it is to have, one after the other.
+/// A name and its values.
 pub(super) type Sweep = (String, Vec<String>);
 
-/// What is swept: what the scenario proposes, if that is asked for and nothing else is said of it, and what the user wants.
+/// The sweeps of the command line and, with --sweeps, those of the scenario whose names are not set otherwise.
 pub(super) fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Vec<Sweep>> {
     if !args.sweeps {
         return Ok(args.sweep.clone());
     }
     let common = common(args);
     let mut sweeps = source.parse(&common)?.sweeps;
-    ensure!(
-        !sweeps.is_empty(),
-        "the scenario proposes no sweep: it has no [[sweep]] table; use --sweep NAME=A,B,C"
-    );
-    let said = |name: &str| {
+    ensure!(!sweeps.is_empty(), "the scenario has no [[sweep]] table; use --sweep NAME=A,B,C");
+    let is_set = |name: &str| {
         common.iter().any(|(known, _)| known == name) || args.sweep.iter().any(|(known, _)| known == name)
     };
-    sweeps.retain(|(name, _)| !said(name));
+    sweeps.retain(|(name, _)| !is_set(name));
     sweeps.extend_from_slice(&args.sweep);
     Ok(sweeps)
 }
@@ -35,13 +32,13 @@ pub(super) fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Ve
 /// One run of a sweep.
 #[derive(Clone, Debug)]
 pub(super) struct Combination {
-    /// Its number, and how many there are.
-    pub(super) place: Place,
-    /// The values that it sets.
+    /// Its index, and the number of combinations.
+    pub(super) place: RunIndex,
+    /// The values to set.
     pub(super) set: Vec<(String, String)>,
 }
 
-/// Every combination of the values that are swept, the last one changing fastest.
+/// Every combination of the swept values; the last name changes fastest.
 pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Combination> {
     let mut all = vec![common(args)];
     for (name, values) in sweeps {
@@ -55,11 +52,11 @@ pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Combination> {
         all = longer.collect();
     }
     let of = all.len();
-    let combination = |(index, set)| Combination { place: Place { index, of }, set };
+    let combination = |(index, set)| Combination { place: RunIndex { index, of }, set };
     all.into_iter().enumerate().map(combination).collect()
 }
 
-/// Says what is wrong with a combination, before hours are spent on others. Returns the files that the runs will read.
+/// Checks all combinations before the first run. Returns the files that the runs read.
 pub(super) fn check(source: &shipped::Source, combinations: &[Combination]) -> anyhow::Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = source.file().map(Path::to_owned).into_iter().collect();
     for Combination { place, set } in combinations {
@@ -72,7 +69,7 @@ pub(super) fn check(source: &shipped::Source, combinations: &[Combination]) -> a
     Ok(files)
 }
 
-/// Runs what can be run and prints it, whatever becomes of the others.
+/// Runs the combinations and prints the completed runs, even if others fail.
 pub(super) fn run_sweep(
     args: &Args,
     source: &shipped::Source,
@@ -82,7 +79,7 @@ pub(super) fn run_sweep(
     if let Some(index) = args.index {
         ensure!(
             index < combinations.len(),
-            "there are {} combinations; --index goes from 0 on",
+            "--index is out of range: there are {} combinations, starting at 0",
             combinations.len()
         );
         combinations = vec![combinations.swap_remove(index)];
@@ -107,9 +104,10 @@ pub(super) fn run_sweep(
     Ok(())
 }
 
-/// Values are separated by semicolons if there is one, else by commas: those of congestion controls have commas.
+/// Parses a sweep. Values are separated by semicolons if there is one, otherwise by commas; the values of congestion
+/// control contain commas.
 pub(super) fn parse_sweep(text: &str) -> Result<(String, Vec<String>), String> {
-    let (name, values) = parse_set(text).map_err(|_| "write NAME=A,B,C")?;
+    let (name, values) = parse_set(text).map_err(|_| "expected NAME=A,B,C")?;
     let separator = if values.contains(';') { ';' } else { ',' };
     let values: Vec<String> = values.split(separator).map(|value| value.trim().to_owned()).collect();
     if values.iter().any(String::is_empty) { Err("a value is empty".to_owned()) } else { Ok((name, values)) }
@@ -120,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_a_sweep() {
+    fn sweeps_are_split_at_semicolons_or_commas() {
         let (name, values) = parse_sweep("flows.0.degree=2, 8,16").unwrap();
         assert_eq!((name.as_str(), values.join(" ").as_str()), ("flows.0.degree", "2 8 16"));
         let (_, values) = parse_sweep("host.congestion=dcqcn:paper,rpg_ai_rate=40;none").unwrap();

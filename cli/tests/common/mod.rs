@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! Helpers of the tests of the command.
 #![allow(dead_code, unused_imports, reason = "every test file takes a part of it")]
 
 use std::process::Command;

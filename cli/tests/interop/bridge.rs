@@ -123,7 +123,7 @@ pub(crate) fn run(setting: &Setting) -> Result<String> {
     check_frames(&pcap, told)?;
     check_with_tshark(&pcap, told, their_qpn, theirs_at)?;
     Ok(format!(
-        "{} KiB each way; {} of their packets lost, {} marked and answered by {told} CNPs; {} of ours lost, {} marked, \
+        "{} KiB in each direction; {} of their packets lost, {} marked and answered by {told} CNPs; {} of ours lost, {} marked, \
          {} CNPs back",
         MESSAGES * LEN as u64 / 1024,
         count("from_right", "fault_dropped")?,

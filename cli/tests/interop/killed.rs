@@ -51,7 +51,7 @@ fn end(starter: &mut dyn End, since: Instant, expected: [Duration; 2]) -> Result
     ensure!(rest[1..].iter().all(|done| done.status == FLUSHED), "not all others were flushed: {rest:?}");
     ensure!(took >= least, "it took {took:?}, which is less than {least:?}");
     ensure!(took <= most, "it took {took:?}, which is more than {most:?}");
-    Ok(format!("{good} done, 1 gave up after {} ms, {} flushed", took.as_millis(), rest.len() - 1))
+    Ok(format!("{good} completed, 1 failed after {} ms, {} flushed", took.as_millis(), rest.len() - 1))
 }
 
 fn ends<'a>(
@@ -89,7 +89,7 @@ pub(crate) fn process(setting: &Setting) -> Result<String> {
     Ok(text)
 }
 
-/// The peer's whole machine stands still, longer than the neighbour cache believes in it, and comes back.
+/// Suspends the machine of the peer for longer than the neighbor cache is valid, then resumes it.
 pub(crate) fn machine(setting: &Setting) -> Result<String> {
     let file = std::env::var("ROCE_INTEROP_GUEST").context("ROCE_INTEROP_GUEST")?;
     let pid: i32 = std::fs::read_to_string(&file).with_context(|| file.clone())?.trim().parse()?;
@@ -114,7 +114,7 @@ pub(crate) fn machine(setting: &Setting) -> Result<String> {
     Ok(text)
 }
 
-/// We are gone, and the peer gives up. Its timer is coarse and its processor emulated.
+/// Destroys our queue pair; the peer fails after its retries. Its timer is coarse, and its processor is emulated.
 pub(crate) fn we(setting: &Setting) -> Result<String> {
     let (mut peer, _) = setting.connect()?;
     let context = setting.open(Family::V4, 3, None)?;

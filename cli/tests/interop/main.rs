@@ -60,8 +60,8 @@ fn many_queue_pairs_at_once() {
 fn a_peer_that_is_killed() {
     let Some(setting) = Setting::read() else { return };
     special(&setting, "peer's process killed", || killed::process(&setting));
-    special(&setting, "our end gone", || killed::we(&setting));
-    special(&setting, "peer's machine stands still", || killed::machine(&setting));
+    special(&setting, "our queue pair destroyed", || killed::we(&setting));
+    special(&setting, "peer's machine suspended", || killed::machine(&setting));
 }
 
 #[test]
@@ -114,6 +114,6 @@ fn ucmatose_in_both_roles() {
 #[ignore = "needs a guest with kernel Soft-RoCE: run cli/tests/interop/run"]
 fn connections_leave_nothing_behind() {
     let Some(setting) = Setting::read() else { return };
-    special(&setting, "connections, we ask", || programs::connections::we_ask(&setting));
-    special(&setting, "connections, they ask", || programs::connections::they_ask(&setting));
+    special(&setting, "connections, we connect", || programs::connections::we_ask(&setting));
+    special(&setting, "connections, they connect", || programs::connections::they_ask(&setting));
 }

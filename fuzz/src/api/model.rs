@@ -1,4 +1,4 @@
-//! The engine, every object that was ever made on it, and the calls that make and remove objects.
+//! The engine, all objects ever created on it, and the calls that create and destroy objects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
@@ -123,7 +123,7 @@ impl Rig {
         }
     }
 
-    /// Does what a record says and checks everything.
+    /// Executes a record and checks all invariants.
     pub(super) fn take(&mut self, step: &Step) {
         match step.action() {
             Action::PostSend
@@ -309,7 +309,7 @@ impl Rig {
 
     /// What was posted on this queue pair never completes.
     fn forget(&mut self, qpn: Qpn) {
-        // Completions that are in a queue already may still come after a destroy, so only their order goes.
+        // Completions that are already in a queue may follow after a destroy, so only their order is forgotten.
         self.completed.retain(|(known, _), _| *known != qpn);
     }
 
@@ -374,7 +374,7 @@ impl Rig {
         Some(())
     }
 
-    /// From wherever they are to RTS.
+    /// Moves two queue pairs from any state to RTS.
     fn connect(&mut self, step: &Step, a: Qpn, b: Qpn) -> Option<()> {
         for (own, peer) in [(a, b), (b, a)] {
             let qp_type = self.engine.qp_type(own)?;
@@ -387,7 +387,7 @@ impl Rig {
         Some(())
     }
 
-    /// Removes everything in an order in which nothing is in use any more.
+    /// Destroys all objects in an order in which none is in use.
     pub(super) fn tear_down(&mut self) {
         crate::packet::check_identity(&self.engine);
         for qpn in self.qps.living() {
@@ -421,7 +421,7 @@ impl Rig {
         });
     }
 
-    /// What must be so after every call.
+    /// Checks the invariants after every call.
     fn check(&mut self) {
         let living = self.regions.iter().filter(|region| region.alive).count() + self.living_windows();
         assert_eq!(self.engine.keys_in_use(), living, "keys in use");
@@ -466,7 +466,7 @@ fn attributes(qp_type: QpType, state: QpState, peer: Qpn, psn: u32) -> QpAttr {
     attr
 }
 
-/// Rights by their bits, as far as eight go.
+/// Access rights from eight bits.
 fn access(bits: u8) -> Access {
     let all = [
         Access::LOCAL_WRITE,
@@ -484,7 +484,7 @@ fn access(bits: u8) -> Access {
         .fold(Access::empty(), |sum, (_, right)| sum | right)
 }
 
-/// A size for a queue: mostly possible.
+/// A size for a queue, usually valid.
 fn size(step: &Step) -> usize {
     [16, 64, 2, 1, 0, 8, 257, 70_000][usize::from(step.size) % 8]
 }

@@ -144,8 +144,8 @@ impl Rig {
         }
     }
 
-    /// Sends up to so many packets, and lets arrive what is on its way. Each bit of `fill` in turn says
-    /// whether a packet is lost or doubled.
+    /// Sends a limited number of packets, and delivers packets in flight. Each bit of `fill` in turn decides
+    /// whether a packet is lost or duplicated.
     fn drive(&mut self, step: &Step) {
         let most = if step.size == 0 { MOST_PACKETS } else { usize::from(step.size) % MOST_PACKETS };
         for index in 0..most {
@@ -172,7 +172,7 @@ impl Rig {
 
     fn send(&mut self, step: &Step) -> Option<Flying> {
         let mut buffer = [0; 1024];
-        // A device that has too little room: nothing may be lost by it but time.
+        // A device with too little buffer space: packets must only be delayed.
         let room = if step.flags & 8 != 0 { usize::from(step.number) % 1024 } else { 1024 };
         let mut slot = TxSlot::new(&mut buffer[..room]);
         let transmit = self.engine.poll_transmit(self.now, &mut slot)?;

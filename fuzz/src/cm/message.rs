@@ -14,7 +14,7 @@ use roce_transport::cm::{
 
 use super::step::{Action, Step};
 
-/// There are so many peers, the last one with IPv6.
+/// Number of peers; the last one uses IPv6.
 pub(super) const PEERS: usize = 3;
 
 /// Answers within 17 ms, under way for 4 ms at most.
@@ -71,7 +71,7 @@ fn ip_cm(path: &Path) -> IpCm {
     IpCm { source_port: 40_000, source: path.source, destination: path.destination }
 }
 
-/// What a queue pair with this number offers.
+/// The parameters of a queue pair with this number.
 pub(super) fn offer(number: u32) -> CmOffer {
     CmOffer {
         qpn: Qpn::new(number),
@@ -83,7 +83,7 @@ pub(super) fn offer(number: u32) -> CmOffer {
     }
 }
 
-/// A message of a peer: who sends it, and its bytes.
+/// A message of a peer: the peer, and the bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) peer: usize,
@@ -134,10 +134,10 @@ pub(super) fn beginning(step: &Step, count: u32) -> Option<Sent> {
     Some(Sent::new(peer, &mad))
 }
 
-/// What a peer sends back for a message that it got.
+/// The answer of a peer to a message.
 pub(super) fn answer(step: &Step, peer: usize, got: &CmMad) -> Sent {
     let (ours, theirs) = ids(&got.message);
-    // Of its own numbers it chooses one where it has none yet.
+    // The peer chooses its number if it has not chosen one yet.
     let named = if theirs.0 == 0 { 0x1000 | ours.0 & 0xff } else { theirs.0 };
     let (local_comm_id, remote_comm_id) = (CommId(named ^ u32::from(step.id)), ours);
     let kinds = [CmMessageKind::Req, CmMessageKind::Rep, CmMessageKind::Other, CmMessageKind::Reserved];
@@ -203,7 +203,7 @@ pub(super) fn answer(step: &Step, peer: usize, got: &CmMad) -> Sent {
     Sent::new((peer + usize::from(step.peer)) % PEERS, &CmMad::new(got.transaction_id, message))
 }
 
-/// The numbers of a message: its sender's, and that of who gets it, 0 where it has none.
+/// The communication IDs of a message: of its sender and of its receiver; 0 if the message does not have one.
 fn ids(message: &CmMessage) -> (CommId, CommId) {
     match message {
         CmMessage::Req(req) => (req.local_comm_id, CommId(0)),
@@ -218,7 +218,7 @@ fn ids(message: &CmMessage) -> (CommId, CommId) {
     }
 }
 
-/// The queue pair of a message's sender, if it says that.
+/// The queue pair of a message's sender, if the message contains it.
 fn qpn(message: &CmMessage) -> Option<Qpn> {
     match message {
         CmMessage::Req(req) => Some(req.local_qpn),
@@ -248,7 +248,7 @@ pub(super) fn leads(message: &CmMessage, before: CmState, after: CmState) -> boo
         (CmInput::SidrReq, CmState::Closed) => before == CmState::SidrReqReceived,
         _ => false,
     };
-    // Of what begins, and of what ends and lingers: there is room for so many.
+    // Room for starting connections, and for ended ones in time-wait.
     let takes_room =
         matches!(input, CmInput::Req | CmInput::SidrReq | CmInput::Dreq | CmInput::Drep | CmInput::Rej);
     let makes_room = takes_room && before.lingers() && after == CmState::Closed;

@@ -1,4 +1,4 @@
-//! The manager under test, and what the application and the peers know.
+//! The manager under test, and the state of the application and of the peers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ const MOST_REMEMBERED: usize = 64;
 /// Deadlines until everything has come to rest: each record has one for each repetition and a few more.
 const MOST_DEADLINES: usize = MOST_CONNECTIONS * 64;
 
-/// What the application has been told, or did, of a connection; it only goes forward.
+/// The progress of a connection from the application's point of view; it only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     /// A question for a service waits for its answer.
@@ -39,7 +39,7 @@ pub(super) struct Rig {
     phases: BTreeMap<CommId, Phase>,
     /// In the order in which they came up.
     known: Vec<CommId>,
-    /// What peers got: who, and what.
+    /// Messages that peers received, with the peer.
     got: Vec<(usize, CmMad)>,
     /// What peers sent.
     sent: Vec<Sent>,
@@ -199,7 +199,7 @@ impl Rig {
         }
     }
 
-    /// What a call of the application means for what it may be told.
+    /// Updates the expected events after a call of the application.
     fn note(&mut self, id: CommId, input: CmInput) {
         match input {
             CmInput::Accept => self.proceed(id, Phase::Responded),
@@ -314,7 +314,7 @@ impl Rig {
         assert_eq!(counters.sent, self.left, "what was sent came out");
     }
 
-    /// Nobody does anything any more.
+    /// Runs the manager without further input.
     fn rest(&mut self) {
         for _ in 0..MOST_DEADLINES {
             if self.manager.poll_timeout().is_none() {

@@ -221,7 +221,7 @@ impl Rig {
         }
     }
 
-    /// Does what a record says and checks everything.
+    /// Executes a record and checks all invariants.
     pub(super) fn take(&mut self, step: &Step) {
         if step.flags & FLAG_REVIVE != 0 && self.state == QpState::Err {
             self.revive();

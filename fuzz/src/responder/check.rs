@@ -18,7 +18,7 @@ use crate::packet::{Fields, GROUP, OWN_ADDRESS, PEER_ADDRESS, build, collect, de
 /// Bytes before the message in a UD receive.
 const GRH_AREA: usize = roce_transport::GRH_AREA;
 
-/// A packet and what is to be said about its effects.
+/// A packet and its expected effects.
 struct Arriving {
     info: &'static OpcodeInfo,
     psn: Psn,
@@ -179,7 +179,7 @@ impl Rig {
         assert!(in_order || !reliable, "{what} out of order changed {changes:?}");
     }
 
-    /// The bytes went where the header said.
+    /// Checks that the bytes were written at the address in the header.
     fn check_place(&self, packet: &Arriving, changes: &[Change]) {
         assert!(packet.key_exists, "{} under a key that does not exist", packet.info.name);
         let first = changes.first().expect("the caller saw one");

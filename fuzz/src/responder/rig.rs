@@ -119,7 +119,7 @@ pub struct Rig {
     pub(super) shared_lost: usize,
     pub(super) window: RKey,
     pub(super) cq: CqId,
-    /// Who sent the packet of this step: UD hears from everybody, and answers marks to whom they came from.
+    /// The sender of the packet of this step: UD accepts packets from all senders, and answers marks to their sender.
     pub(super) sender: IpAddr,
     numbers: Vec<Qpn>,
     pd: PdId,
@@ -305,7 +305,7 @@ impl Rig {
         model.left = 0;
     }
 
-    /// Does what a record says and checks everything.
+    /// Executes a record and checks all invariants.
     pub fn take(&mut self, step: &Step) {
         let index = usize::from(step.queue) % self.models.len();
         let region = usize::from(step.key) % self.regions.len();

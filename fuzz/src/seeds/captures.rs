@@ -201,7 +201,7 @@ fn classic(magic: u32, big: bool, frames: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// A big-endian pcapng file with the two old kinds of packet blocks and a block nobody knows.
+/// A big-endian pcapng file with the two old kinds of packet blocks and a block of unknown type.
 fn simple_packets(frame: &[u8]) -> Vec<u8> {
     let block = |kind: u32, body: &[u8]| {
         let body = [body, &vec![0; body.len().wrapping_neg() % 4]].concat();
@@ -250,7 +250,7 @@ fn first_frame(bytes: Vec<u8>) -> Option<Vec<u8>> {
     None
 }
 
-/// A file in memory that can be looked at while somebody else writes.
+/// A file in memory that can be read while another owner writes it.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 

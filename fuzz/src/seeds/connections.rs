@@ -1,4 +1,4 @@
-//! Scripts of connection management: whole lives of connections and questions, from either side.
+//! Scripts of connection management: complete connections and service queries, from either side.
 
 use super::Seeds;
 use crate::cm::{ACTIONS, Action, Step};

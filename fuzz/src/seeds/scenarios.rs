@@ -1,4 +1,4 @@
-//! The scenarios that come along, and some with a file of their own.
+//! The shipped scenarios, and some that use another file.
 
 use super::Seeds;
 

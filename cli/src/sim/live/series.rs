@@ -1,14 +1,14 @@
-//! What the pictures of a run are drawn from: a line for each flow and each port, thinned as it grows.
+//! The data of the live view: a line for each flow and each port, thinned as it grows.
 
 use std::collections::BTreeMap;
 
 use roce_sim::net::{QueuePoint, RatePoint, Simulation, Time};
 use roce_sim::scenario::Scenario;
 
-/// Points of a line. Twice as many are thinned to so many: a terminal has fewer columns.
-const MOST_POINTS: usize = 1_000;
+/// Points of a line after thinning, more than a terminal has columns. A line is thinned when it reaches twice as many.
+const MAX_POINTS: usize = 1_000;
 
-/// Points by rising time.
+/// Points in ascending order of time.
 #[derive(Debug, Default)]
 pub(super) struct Points(Vec<(f64, f64)>);
 
@@ -23,8 +23,8 @@ impl Points {
 
     fn push(&mut self, at: f64, value: f64) {
         self.0.push((at, value));
-        if self.0.len() >= 2 * MOST_POINTS {
-            // The newest stays.
+        if self.0.len() >= 2 * MAX_POINTS {
+            // Keeps the newest point.
             let mut keep = self.0.len().is_multiple_of(2);
             self.0.retain(|_| {
                 keep = !keep;
@@ -34,47 +34,47 @@ impl Points {
     }
 }
 
-/// A flow.
+/// The line of a flow.
 #[derive(Debug)]
 pub(super) struct FlowLine {
     pub(super) ends: String,
-    /// Gb/s over ms.
+    /// Goodput in Gb/s over time in ms.
     pub(super) goodput: Points,
     pub(super) last: RatePoint,
 }
 
 impl FlowLine {
-    /// Whether it was still under way at the last sample.
+    /// Whether the flow was running at the last sample.
     pub(super) fn is_running(&self, series: &Series) -> bool {
         self.last.time == series.sampled
     }
 }
 
-/// A port of a switch or a host whose queue was not empty at some sample.
+/// The line of a port of a switch or a host whose queue was not empty at some sample.
 #[derive(Debug)]
 pub(super) struct PortLine {
     pub(super) name: String,
-    /// Kilobytes over ms.
+    /// Queue in kilobytes over time in ms.
     pub(super) queue: Points,
-    pub(super) most_kb: f64,
+    pub(super) max_kb: f64,
     pub(super) marked: u64,
     pub(super) paused: Time,
     seen: Time,
 }
 
-/// All of them.
+/// The lines of all flows and ports.
 #[derive(Debug, Default)]
 pub(super) struct Series {
     pub(super) flows: BTreeMap<u32, FlowLine>,
     pub(super) ports: BTreeMap<u32, PortLine>,
     interval: Time,
     sampled: Time,
-    /// How many points of the simulation are in here.
+    /// Number of rate points and queue points taken from the simulation.
     taken: (usize, usize),
 }
 
 impl Series {
-    /// Takes over what was sampled since the last call.
+    /// Takes the points that were sampled since the last call.
     pub(super) fn take(&mut self, scenario: &Scenario, simulation: &Simulation) {
         self.interval = scenario.settings.measure.interval;
         for point in simulation.rates().get(self.taken.0..).unwrap_or_default() {
@@ -84,7 +84,7 @@ impl Series {
             self.take_queue(point, simulation);
         }
         self.taken = (simulation.rates().len(), simulation.queues().len());
-        // Empty queues have no samples.
+        // Empty queues are not sampled.
         for port in self.ports.values_mut().filter(|port| port.seen < self.sampled) {
             if port.queue.last() > 0.0 {
                 port.queue.push(ms(port.seen) + ms(self.interval), 0.0);
@@ -112,7 +112,7 @@ impl Series {
         let line = self.ports.entry(point.port).or_insert_with(|| PortLine {
             name: simulation.port_name(point.port).to_owned(),
             queue: Points::default(),
-            most_kb: 0.0,
+            max_kb: 0.0,
             marked: 0,
             paused: Time::ZERO,
             seen: point.time,
@@ -126,7 +126,7 @@ impl Series {
         }
         let kilobytes = point.bytes as f64 / 1e3;
         line.queue.push(ms(point.time), kilobytes);
-        line.most_kb = line.most_kb.max(kilobytes);
+        line.max_kb = line.max_kb.max(kilobytes);
         (line.marked, line.paused, line.seen) = (point.marked, point.paused, point.time);
     }
 
@@ -138,7 +138,7 @@ impl Series {
     /// The ports with the longest queues, longest first.
     pub(super) fn longest_queues(&self, most: usize) -> Vec<&PortLine> {
         let mut ports: Vec<&PortLine> = self.ports.values().collect();
-        ports.sort_by(|one, other| other.most_kb.total_cmp(&one.most_kb));
+        ports.sort_by(|one, other| other.max_kb.total_cmp(&one.max_kb));
         ports.truncate(most);
         ports
     }
@@ -157,10 +157,10 @@ mod tests {
         let mut points = Points::default();
         for number in 0..10_000 {
             points.push(f64::from(number), f64::from(number));
-            assert!(points.all().len() < 2 * MOST_POINTS);
+            assert!(points.all().len() < 2 * MAX_POINTS);
             assert_eq!(points.last(), f64::from(number));
         }
-        assert!(points.all().len() >= MOST_POINTS / 2);
+        assert!(points.all().len() >= MAX_POINTS / 2);
         assert!(points.all().windows(2).all(|pair| pair[0].0 < pair[1].0));
     }
 }

@@ -1,4 +1,4 @@
-//! One picture: two charts and two tables.
+//! Draws the live view: two charts and two tables.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,31 +9,31 @@ use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Row, Table};
 
 use super::series::{FlowLine, PortLine, Series, ms};
 
-/// Lines of a chart; more cannot be told apart.
-const MOST_LINES: usize = 6;
-const COLORS: [Color; MOST_LINES] =
+/// Largest number of lines in a chart; more are hard to distinguish.
+const MAX_LINES: usize = 6;
+const COLORS: [Color; MAX_LINES] =
     [Color::Cyan, Color::Yellow, Color::Magenta, Color::Green, Color::Blue, Color::Red];
 
 pub(super) struct View<'a> {
     pub(super) title: &'a str,
     pub(super) now_ms: f64,
-    /// Ended, and all.
+    /// Number of ended flows and of all flows.
     pub(super) flows: (usize, usize),
-    /// Simulated seconds a second.
+    /// Simulated seconds per second.
     pub(super) pace: Option<f64>,
-    pub(super) stands: bool,
+    pub(super) paused: bool,
     pub(super) series: &'a Series,
 }
 
 impl View<'_> {
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
         let flows: Vec<&FlowLine> = self.series.flows.values().collect();
-        // Of many flows those that still run are of interest.
+        // Running flows come first.
         let (mut shown, mut ended): (Vec<&FlowLine>, Vec<&FlowLine>) =
             flows.iter().partition(|flow| flow.is_running(self.series));
         shown.append(&mut ended);
-        shown.truncate(MOST_LINES);
-        let ports = self.series.longest_queues(MOST_LINES);
+        shown.truncate(MAX_LINES);
+        let ports = self.series.longest_queues(MAX_LINES);
         let rows = shown.len().max(ports.len()).max(1) as u16 + 3;
         let [head, charts, tables, foot] = Layout::vertical([
             Constraint::Length(1),
@@ -51,18 +51,15 @@ impl View<'_> {
         self.draw_chart(frame, right, " queues, KB ", lines.collect());
         frame.render_widget(self.flow_table(&shown), lower_left);
         frame.render_widget(port_table(&ports), lower_right);
-        frame.render_widget(
-            Line::from(" space: stand still   + -: pace   f: full speed   q: end ").dim(),
-            foot,
-        );
+        frame.render_widget(Line::from(" space: pause   + -: pace   f: full speed   q: quit ").dim(), foot);
     }
 
     fn head(&self) -> Line<'_> {
         let (ended, all) = self.flows;
-        let pace = match (self.stands, self.pace) {
-            (true, _) => "stands still".to_owned(),
+        let pace = match (self.paused, self.pace) {
+            (true, _) => "paused".to_owned(),
             (false, None) => "full speed".to_owned(),
-            (false, Some(pace)) => format!("{} ms a second", pretty(pace * 1e3)),
+            (false, Some(pace)) => format!("{} ms/s", pretty(pace * 1e3)),
         };
         let rest = format!("  {:.3} ms   {ended} of {all} flows ended   {pace}", self.now_ms);
         Line::from(vec![Span::from(format!(" {}", self.title)).bold(), Span::from(rest)])
@@ -117,16 +114,16 @@ fn port_table(ports: &[&PortLine]) -> Table<'static> {
         [
             port.name.clone(),
             pretty(port.queue.last()),
-            pretty(port.most_kb),
+            pretty(port.max_kb),
             port.marked.to_string(),
             pretty(ms(port.paused)),
         ]
     };
     let title = " longest queues ".to_owned();
-    table(title, ["port", "KB", "most", "marked", "paused ms"], ports.iter().map(cells))
+    table(title, ["port", "KB", "max", "marked", "paused ms"], ports.iter().map(cells))
 }
 
-/// Rows in the colours of the lines of a chart.
+/// A table whose rows have the colors of the lines of a chart.
 fn table(title: String, head: [&'static str; 5], rows: impl Iterator<Item = [String; 5]>) -> Table<'static> {
     let number = Constraint::Max(9);
     let rows = rows.zip(COLORS).map(|(cells, color)| Row::new(cells).style(Style::new().fg(color)));
@@ -135,7 +132,7 @@ fn table(title: String, head: [&'static str; 5], rows: impl Iterator<Item = [Str
         .block(Block::bordered().title(title))
 }
 
-/// The next of 1, 2, 5, 10, … that is not less.
+/// The smallest of 1, 2, 5, 10, … that is at least `most`.
 fn nice_top(most: f64) -> f64 {
     if most <= 0.0 || !most.is_finite() {
         return 1.0;
@@ -144,7 +141,7 @@ fn nice_top(most: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * unit).find(|top| *top >= most).unwrap_or(most)
 }
 
-/// Three digits that count.
+/// Formats a value with three significant digits.
 fn pretty(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
@@ -178,7 +175,7 @@ mod tests {
             now_ms: ms(simulation.now()),
             flows: simulation.progress(),
             pace: Some(0.01),
-            stands: false,
+            paused: false,
             series: &series,
         };
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -187,20 +184,19 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_shows_flows_and_queues() {
+    fn the_view_shows_flows_and_queues() {
         let picture = picture(110, 30, 400_000);
         println!("{picture}");
-        for part in ["two to one with a late joiner", "0 of 2 flows ended", "10.0 ms a second", "0 (0 to 2)"]
-        {
+        for part in ["two to one with a late joiner", "0 of 2 flows ended", "10.0 ms/s", "0 (0 to 2)"] {
             assert!(picture.contains(part), "{part}");
         }
-        for part in ["1 (1 to 2)", "goodput, Gb/s", "queues, KB", "s0->h2", "q: end"] {
+        for part in ["1 (1 to 2)", "goodput, Gb/s", "queues, KB", "s0->h2", "q: quit"] {
             assert!(picture.contains(part), "{part}");
         }
     }
 
     #[test]
-    fn no_terminal_is_too_small_and_nothing_is_too_early() {
+    fn small_terminals_and_empty_series_are_drawn() {
         for (width, height) in [(1, 1), (2, 9), (9, 2), (20, 8), (400, 200)] {
             picture(width, height, 0);
             picture(width, height, 30_000);
@@ -208,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_top_of_an_axis() {
+    fn axes_end_at_a_round_number() {
         let tops = [0.0, 0.7, 1.0, 3.0, 37.2, 600.0].map(nice_top);
         assert_eq!(tops, [1.0, 1.0, 1.0, 5.0, 50.0, 1000.0]);
     }

@@ -1,4 +1,4 @@
-//! What is plotted of a run.
+//! The plots of a run.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use roce_sim::net::{MeasureSettings, RatePoint, Results, Time};
 
 use roce_tools::plot::{Chart, Line, MOST_LINES};
 
-/// The plots by the names of their files, without those that would be empty.
+/// The plots with their file names; empty plots are left out.
 pub(super) fn charts(results: &Results, measure: &MeasureSettings) -> Vec<(&'static str, Chart)> {
     let chart = |title: &str, y: &str, lines| Chart {
         title: title.to_owned(),
@@ -36,12 +36,12 @@ pub(super) fn charts(results: &Results, measure: &MeasureSettings) -> Vec<(&'sta
     ];
     let times = results.completion_times();
     if times.len() > 2 {
-        // Of all flows: where some never end, the curve stays below 100.
+        // The share of all flows: the curve stays below 100 if some flows do not complete.
         let count = results.flows.len() as f64;
         let points =
             (1..).zip(&times).map(|(number, time)| (ms(*time), 100.0 * f64::from(number) / count)).collect();
         let lines = vec![Line { name: "flows".to_owned(), points }];
-        let (x_label, y_label) = ("completion time, ms".to_owned(), "per cent of flows".to_owned());
+        let (x_label, y_label) = ("completion time, ms".to_owned(), "percent of flows".to_owned());
         all.push(("completion", Chart { title: "Completion times".to_owned(), x_label, y_label, lines }));
     }
     all.retain(|(_, chart)| !chart.lines.is_empty());
@@ -58,8 +58,8 @@ fn flow_lines(results: &Results, value: impl Fn(&RatePoint) -> Option<f64>) -> V
     lines.into_iter().map(|(flow, points)| Line { name: format!("flow {flow}"), points }).collect()
 }
 
-/// Of the ports with the longest queues, for as long as they were looked at. Samples at which a queue was empty are not kept;
-/// the line goes down to zero there.
+/// The queues of the ports with the longest queues, over the time in which they were sampled. Samples of empty queues
+/// are not stored; the line is zero there.
 fn queue_lines(results: &Results, measure: &MeasureSettings) -> Vec<Line> {
     let mut ports: Vec<usize> =
         (0..results.ports.len()).filter(|port| results.ports[*port].queue.count() > 0).collect();
@@ -76,14 +76,14 @@ fn queue_lines(results: &Results, measure: &MeasureSettings) -> Vec<Line> {
     ports.iter().map(line).collect()
 }
 
-/// From when to when a queue without samples is known to be empty.
+/// The interval in which a queue without samples is known to be empty.
 fn known_queues(results: &Results, measure: &MeasureSettings) -> (Time, Time) {
     let interval = measure.interval.as_ps().max(1);
-    // The first sample; without a warm-up it is the beginning, at which all queues are empty.
+    // The first sample. Without a warm-up, this is the start, at which all queues are empty.
     let begin = Time::from_ps(measure.warm_up.as_ps().div_ceil(interval).saturating_mul(interval));
     let is_cut = results.points_left_out > 0 && results.queues.len() >= measure.most_points;
     let end = match results.queues.last() {
-        // Of the last sample itself, some ports may have been left out.
+        // The last sample may lack some ports.
         Some(last) if is_cut => last.time.since(measure.interval),
         None if is_cut => begin,
         _ => results.end,
@@ -91,7 +91,7 @@ fn known_queues(results: &Results, measure: &MeasureSettings) -> (Time, Time) {
     (begin, end)
 }
 
-/// The samples of one queue, and where they are missing the zeros that were not kept.
+/// The samples of one queue, with zeros for samples that were not stored.
 fn with_zeros(
     samples: impl Iterator<Item = (Time, u64)>,
     (begin, end): (Time, Time),
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// Two bursts into one port, with a pause between them.
+    /// Two bursts into one port, with a gap between them.
     const BURSTS: &str = r#"
         name = "bursts"
         [topology]
@@ -151,7 +151,7 @@ mod tests {
         (simulation.results(), measure)
     }
 
-    /// The line of the port at which the bursts meet.
+    /// The line of the port that receives the bursts.
     fn longest_queue(measure: &str) -> (Vec<(f64, f64)>, Results) {
         let (results, measure) = run(&format!("{BURSTS}[measure]\n{measure}"));
         let line = queue_lines(&results, &measure).swap_remove(0);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn between_its_bursts_a_queue_is_empty_and_before_the_first() {
+    fn a_queue_is_empty_before_and_between_bursts() {
         let (points, results) = longest_queue("");
         assert_eq!(points.first(), Some(&(0.0, 0.0)));
         let between = points.iter().filter(|(time, _)| (0.085..=0.2).contains(time));
@@ -173,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_of_queues_begins_where_measuring_began() {
+    fn a_queue_plot_starts_with_the_measurement() {
         let (points, _) = longest_queue("warm_up = \"205us\"");
         assert_eq!(points[0].0, ms(Time::from_us(210)), "{points:?}");
         assert!(points[0].1 > 0.0, "the second burst is under way: {points:?}");
     }
 
     #[test]
-    fn a_plot_of_queues_ends_where_no_more_points_were_kept() {
+    fn a_queue_plot_ends_with_the_last_stored_point() {
         let (points, results) = longest_queue("points = 5");
         assert!(results.points_left_out > 0);
         let last = ms(results.queues.last().unwrap().time);
@@ -189,7 +189,7 @@ mod tests {
 
     /// The fourth flow would take 80 ms.
     #[test]
-    fn flows_that_never_end_keep_completion_times_below_100_per_cent() {
+    fn incomplete_flows_keep_completion_below_100_percent() {
         let pair =
             |bytes| format!("[[flows]]\nkind = \"pair\"\nfrom = \"h0\"\nto = \"h1\"\nbytes = \"{bytes}\"\n");
         let flows = ["10KB", "20KB", "30KB", "1GB"].map(pair).concat();

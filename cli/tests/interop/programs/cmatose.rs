@@ -196,7 +196,7 @@ fn ask(context: &Context, server: IpAddr, plan: Plan) -> Result<()> {
 const PLAN: Plan = Plan { connections: 8, messages: 10, bytes: 3000 };
 
 fn told(plan: Plan) -> String {
-    format!("{} connections with {} messages each way", plan.connections, plan.messages)
+    format!("{} connections with {} messages in each direction", plan.connections, plan.messages)
 }
 
 pub(crate) fn as_server(setting: &Setting, family: Family) -> Result<String> {

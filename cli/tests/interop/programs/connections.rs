@@ -154,7 +154,7 @@ pub(crate) fn they_ask(setting: &Setting) -> Result<String> {
 
 fn told(connections: usize, before: &Inventory) -> String {
     format!(
-        "{connections} connections made and ended; as before, there are in the guest: {}",
+        "{connections} connections established and closed; resources in the guest, as before: {}",
         before.of_guest
     )
 }

@@ -1,4 +1,4 @@
-//! One process's end of the demo: a device, memory, and a queue pair of each transport.
+//! The resources of one process of the demo: a device, memory, and a queue pair of each transport.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,23 +17,23 @@ use roce::verbs::{
 
 /// Bytes of memory on each side.
 pub(super) const MEMORY: usize = 256 << 10;
-/// Where messages leave from, and where they arrive.
+/// Offsets of the source and of the target of messages.
 pub(super) const SOURCE: usize = 0;
 pub(super) const TARGET: usize = 64 << 10;
-/// Where READs and atomics bring their results.
+/// Offset of the results of READs and atomics.
 pub(super) const RESULT: usize = 128 << 10;
 const QKEY: u32 = 0x1111_1111;
 
-/// What this process tells the other one to do.
+/// A request to the second process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(super) enum Request {
     Open {
         device: String,
         fault: Option<String>,
         seed: Option<u64>,
     },
-    Connect(Introduction),
-    /// Put the pattern with this seed into memory.
+    Connect(SideInfo),
+    /// Write the pattern of this seed to memory.
     Fill {
         offset: usize,
         len: usize,
@@ -44,20 +44,20 @@ pub(super) enum Order {
         transport: Transport,
         len: usize,
     },
-    /// Say how the receive ended, and whether the pattern with this seed is in it.
+    /// Return the result of the receive; check that it contains the pattern of this seed.
     Received {
         transport: Transport,
         len: usize,
         seed: u32,
-        patience_ms: u64,
+        timeout_ms: u64,
     },
-    /// Say whether the pattern is in memory.
+    /// Check that memory contains the pattern.
     Check {
         offset: usize,
         len: usize,
         seed: u32,
     },
-    /// The 8 bytes at an offset as a number.
+    /// Return the 8 bytes at an offset as a number.
     Word {
         offset: usize,
     },
@@ -74,18 +74,18 @@ pub(super) enum Order {
     Quit,
 }
 
-/// What it answers.
+/// The answer of the second process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Report {
-    Done,
-    Opened(Introduction),
+pub(super) enum Response {
+    Completed,
+    Opened(SideInfo),
     Received { arrived: bool, imm: Option<[u8; 4]> },
     Word(u64),
     Counters { retransmitted_packets: u64, timeouts: u64, sequence_naks: u64 },
     Failed(String),
 }
 
-/// The transports that the demo shows.
+/// The transports that the demo uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Transport {
     Rc,
@@ -93,21 +93,21 @@ pub(super) enum Transport {
     Ud,
 }
 
-/// What the other side must know.
+/// The parameters that the other side needs to connect.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Introduction {
+pub(super) struct SideInfo {
     endpoints: [Endpoint; 3],
     addr: u64,
     rkey: u32,
 }
 
-/// A fault injector whose seed follows from the demo's.
+/// A fault injector with the seed of the demo, or with a random one.
 pub(super) fn injector(plan: FaultPlan, seed: Option<u64>) -> FaultInjector {
     FaultInjector::new(plan, seed.unwrap_or_else(|| fastrand::u64(..)))
 }
 
-/// The bytes of a message: every seed gives others, and no two lines are the same. They are text, so that
-/// whoever looks at the capture sees at once where the payload is.
+/// The contents of a message: different for every seed, and without two equal lines. The contents are text, which makes
+/// the payload easy to recognize in the capture.
 pub(super) fn pattern(len: usize, seed: u32) -> Vec<u8> {
     let line =
         |number: usize| format!("roce demo, message {seed:>8}, line {number:>6}, every byte is checked.\n");
@@ -116,7 +116,7 @@ pub(super) fn pattern(len: usize, seed: u32) -> Vec<u8> {
     bytes
 }
 
-pub(super) struct World {
+pub(super) struct Side {
     pub(super) context: Context,
     pub(super) region: MemoryRegion,
     qps: [QueuePair; 3],
@@ -134,7 +134,7 @@ pub(super) struct Remote {
     pub(super) datagram: UdDestination,
 }
 
-impl World {
+impl Side {
     pub(super) fn new(context: Context) -> anyhow::Result<Self> {
         let pd = context.alloc_pd()?;
         let access = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND;
@@ -156,14 +156,14 @@ impl World {
         Ok(Self { context, region, qps, send_cq, recv_cqs, remote: None, _pd: pd })
     }
 
-    pub(super) fn introduction(&self) -> anyhow::Result<Introduction> {
+    pub(super) fn info(&self) -> anyhow::Result<SideInfo> {
         let [rc, uc, ud] = &self.qps;
         let endpoints = [rc.endpoint()?, uc.endpoint()?, ud.endpoint()?];
-        Ok(Introduction { endpoints, addr: self.region.addr(), rkey: self.region.rkey().0 })
+        Ok(SideInfo { endpoints, addr: self.region.addr(), rkey: self.region.rkey().0 })
     }
 
-    pub(super) fn connect(&self, other: &Introduction) -> anyhow::Result<()> {
-        // A short timeout, 67 ms: on this machine an answer takes microseconds, or as long as a process does not run.
+    pub(super) fn connect(&self, other: &SideInfo) -> anyhow::Result<()> {
+        // A short timeout of 67 ms: an answer on this machine takes microseconds, unless the process is not scheduled.
         let options = ConnectOptions::default().path_mtu(PathMtu::Mtu1024).timeout(14);
         let [rc, uc, ud] = &self.qps;
         rc.connect(&other.endpoints[0], &options)?;
@@ -171,7 +171,7 @@ impl World {
         Ok(ud.activate_datagram(QKEY)?)
     }
 
-    pub(super) fn meet(&mut self, other: &Introduction) -> anyhow::Result<()> {
+    pub(super) fn set_remote(&mut self, other: &SideInfo) -> anyhow::Result<()> {
         let datagram = other.endpoints[2];
         let datagram = self.context.create_address_handle(
             datagram.address,
@@ -184,7 +184,7 @@ impl World {
     }
 
     pub(super) fn remote(&self) -> anyhow::Result<&Remote> {
-        self.remote.as_ref().context("the other side has not introduced itself")
+        self.remote.as_ref().context("the parameters of the other side are not known yet")
     }
 
     pub(super) fn qp(&self, transport: Transport) -> &QueuePair {
@@ -192,13 +192,13 @@ impl World {
     }
 
     pub(super) fn fill(&self, offset: usize, len: usize, seed: u32) -> anyhow::Result<()> {
-        self.region.write(offset, &pattern(len, seed)).context("filling memory")
+        self.region.write(offset, &pattern(len, seed)).context("cannot write memory")
     }
 
-    /// Checks that the pattern with this seed is in memory.
+    /// Checks that memory contains the pattern of this seed.
     pub(super) fn check(&self, offset: usize, len: usize, seed: u32) -> anyhow::Result<()> {
         let mut found = vec![0; len];
-        self.region.read(offset, &mut found).context("reading memory")?;
+        self.region.read(offset, &mut found).context("cannot read memory")?;
         match pattern(len, seed).iter().zip(&found).position(|(expected, found)| expected != found) {
             None => Ok(()),
             Some(at) => bail!("wrong content: byte {at} of {len} differs"),
@@ -207,42 +207,41 @@ impl World {
 
     pub(super) fn word(&self, offset: usize) -> anyhow::Result<u64> {
         let mut bytes = [0; 8];
-        self.region.read(offset, &mut bytes).context("reading memory")?;
+        self.region.read(offset, &mut bytes).context("cannot read memory")?;
         Ok(u64::from_ne_bytes(bytes))
     }
 
     pub(super) fn set_word(&self, offset: usize, value: u64) -> anyhow::Result<()> {
-        self.region.write(offset, &value.to_ne_bytes()).context("writing memory")
+        self.region.write(offset, &value.to_ne_bytes()).context("cannot write memory")
     }
 
-    /// Posts a receive for one message; UD needs 40 bytes more.
+    /// Posts a receive for one message, with 40 more bytes for the GRH on UD.
     pub(super) fn receive(&self, transport: Transport, len: usize) -> anyhow::Result<()> {
         let len = if transport == Transport::Ud { len + roce_transport::GRH_AREA } else { len };
         let element = self.region.element(TARGET..TARGET + len);
         Ok(self.qp(transport).post_recv(&RecvWr { wr_id: 1, elements: &[element] })?)
     }
 
-    /// The completion of the next send; anything but success is an error.
+    /// The completion of the next send; returns an error unless it succeeded.
     pub(super) fn sent(&self) -> anyhow::Result<Wc> {
         self.wait(&self.send_cq, Duration::from_secs(20))?.context(
-            "the request did not complete within 20 s; see whether the machine is overloaded, and try --seed with \
-             another number",
+            "the request did not complete within 20 s; check whether the machine is overloaded, or try another --seed",
         )
     }
 
-    /// The completion of a receive, or `None` when nothing came in time.
-    pub(super) fn received(&self, transport: Transport, patience: Duration) -> anyhow::Result<Option<Wc>> {
-        self.wait(&self.recv_cqs[transport as usize], patience)
+    /// The completion of a receive, or `None` after the timeout.
+    pub(super) fn received(&self, transport: Transport, timeout: Duration) -> anyhow::Result<Option<Wc>> {
+        self.wait(&self.recv_cqs[transport as usize], timeout)
     }
 
-    fn wait(&self, cq: &CompletionQueue, patience: Duration) -> anyhow::Result<Option<Wc>> {
-        let mut done = [Wc::default()];
-        match cq.wait(&mut done, Some(patience)) {
+    fn wait(&self, cq: &CompletionQueue, timeout: Duration) -> anyhow::Result<Option<Wc>> {
+        let mut completions = [Wc::default()];
+        match cq.wait(&mut completions, Some(timeout)) {
             Ok(_) => {}
             Err(WaitError::TimedOut) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-        let [wc] = done;
+        let [wc] = completions;
         if wc.status != WcStatus::Success {
             let advice = advice(wc.status, wc.cause);
             bail!("a work request failed with {} ({:?}): {advice}", wc.status.name(), wc.cause);
