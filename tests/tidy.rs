@@ -130,7 +130,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "fault", "pcap", "tap", "raw", "xdp"]),
     ("src", &["driver", "observe", "cm", "runtime", "verbs"]),
-    ("tools/src", &["plot", "exchange", "limit", "measure", "perf", "pingpong", "doctor", "bridge"]),
+    ("tools/src", &["plot", "harness", "limit", "measure", "perf", "pingpong", "doctor", "bridge"]),
     ("cli/src", &["dissect", "explain", "sim", "bridge", "demo", "perf"]),
 ];
 

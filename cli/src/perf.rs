@@ -17,7 +17,7 @@ use super::terminal::Output;
 use roce::tcp::{Tcp, TcpListening};
 use roce::verbs::{Context, PortSpace};
 use roce_tools::Role;
-use roce_tools::exchange::Messages;
+use roce_tools::perf::Messages;
 use roce_tools::perf::{AtomicOp, Connection, Length, Meeting, PORT, Plan, Session, Size, Test, Verb};
 
 /// Interval of the check that the engine still receives while the exchange is idle.

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixDatagram;
 
 use roce_device::framed::FramedDevice;
 use roce_device::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord};
-use roce_device::host::{Host, Resolution, Unreachable};
+use roce_device::framed::{Host, Resolution, Unreachable};
 use roce_device::{Device, Encapsulation, FrameSettings, Instant, MacAddr, Path, Transmit};
 
 /// Sends each frame as one datagram of a Unix socket.

@@ -66,7 +66,9 @@ mod counters;
 pub mod fault;
 #[cfg(feature = "framed")]
 pub mod framed;
+#[cfg(any(feature = "tap", feature = "kernel-host"))]
 pub mod host;
+mod host_tcp;
 mod interfaces;
 #[cfg(feature = "kernel-host")]
 mod link;
@@ -105,7 +107,7 @@ pub use framed::FrameSettings;
 pub use interfaces::{LocalAddress, local_addresses};
 pub use open::{Availability, Kind, OpenError, OpenOptions, kinds, open, wrap};
 
-pub use crate::host::{HostTcp, TcpId};
+pub use host_tcp::{HostTcp, TcpId};
 
 // What the signatures of this crate name.
 pub use roce_packet::{Encapsulation, MacAddr, Path, VlanTag};

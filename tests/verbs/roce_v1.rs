@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use roce::device::FrameSettings;
-use roce::device::host::Resolution;
+use roce::device::framed::Resolution;
 use roce::verbs::*;
 use roce_packet::{Encapsulation, Frame, icrc};
 use roce_testing::{shared, skip_unless};

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use crate::terminal::Output;
 use roce::verbs::Context;
 use roce_tools::Role;
-use roce_tools::exchange::perftest::Keys;
+use roce_tools::perf::exchange::Keys;
 use roce_tools::perf::{AtomicOp, Bandwidth, Latency, Length, Plan, Row, Session, Test, Verb};
 
 /// Width of a table.

@@ -19,7 +19,7 @@
 //!
 //! use roce_device::framed::FramedDevice;
 //! use roce_device::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord};
-//! use roce_device::host::{Host, Resolution};
+//! use roce_device::framed::{Host, Resolution};
 //! use roce_device::{Device, Encapsulation, FrameSettings, Instant, MacAddr, Path, Transmit};
 //!
 //! struct MemoryPort {
@@ -116,6 +116,7 @@
 //! `examples/unix_socket.rs` is a whole program with such a port, which also receives.
 
 mod held;
+mod host;
 pub mod pauses;
 pub mod port;
 mod receive;
@@ -134,12 +135,12 @@ use roce_transport::{Instant, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, HostTcp};
 use crate::counters::counters;
-use crate::host::{Host, Resolution};
 use held::{Held, HeldDatagram};
 use pauses::Pauses;
 use port::{FramePort, MAX_DATAGRAM};
 use transmit::{Superframe, address_in};
 
+pub use host::{Host, Resolution, Unreachable};
 pub use settings::FrameSettings;
 
 /// How often held datagrams are looked at when nothing else happens.

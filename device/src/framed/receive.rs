@@ -12,7 +12,7 @@ use roce_transport::{Identification, Instant, Received};
 use super::port::Incoming;
 use super::settings::FrameSettings;
 use super::{Counters, FramedDevice, Pauses};
-use crate::host::Host;
+use crate::framed::Host;
 
 /// What receiving needs of a device besides its port.
 struct Receiver<'a> {

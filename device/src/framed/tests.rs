@@ -8,7 +8,7 @@ use roce_packet::{Bth, Encapsulation, Envelope, Frame, FrameHeaders, PauseFrame,
 
 use super::port::HEADROOM;
 use super::*;
-use crate::host::Unreachable;
+use crate::framed::Unreachable;
 use crate::testing::{counter, datagram, is_sealed_for, path, receive_all, send, send_batch};
 use rig::{Link, OUR_MAC, PEER_MAC, device, device_of, sent, us, us6};
 

@@ -11,7 +11,7 @@ use super::held::{HeldDatagram, Release};
 use super::port::{HEADROOM, LONGEST_SUPERPACKET, MAX_DATAGRAM, Outgoing, Split};
 use super::settings::priority_of;
 use super::{FramedDevice, HELD_CHECK_NS, MAX_OWN};
-use crate::host::Resolution;
+use crate::framed::Resolution;
 
 /// The datagrams of one path that lie one behind the other in the port's slot.
 pub(super) struct Superframe {

@@ -25,9 +25,9 @@ use roce_packet::{MacAddr, ROCE_UDP_PORT};
 use roce_transport::Instant;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Type};
 
-use super::{Host, Resolution, Unreachable};
 use crate::OpenError;
 use crate::counters::counters;
+use crate::framed::{Host, Resolution, Unreachable};
 use crate::link::Link;
 use crate::netlink::Netlink;
 use routes::{Neighbour, Route};

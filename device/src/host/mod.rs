@@ -4,14 +4,7 @@
 //! Packet sockets and AF_XDP share the addresses of an interface with the kernel, which answers ARP and
 //! keeps the neighbour table; a TAP is a host of its own.
 
-#[cfg(feature = "framed")]
-mod around;
 #[cfg(feature = "kernel-host")]
 pub mod kernel;
 #[cfg(feature = "tap")]
 pub(crate) mod own;
-mod tcp;
-
-#[cfg(feature = "framed")]
-pub use around::{Host, Resolution, Unreachable};
-pub use tcp::{HostTcp, TcpId};

@@ -12,7 +12,7 @@ use super::*;
 use crate::Device;
 use crate::framed::port::Split;
 use crate::framed::{FrameSettings, FramedDevice};
-use crate::host::{Host, Resolution};
+use crate::framed::{Host, Resolution};
 use crate::ports::{
     Arrived, FAR, NEAR, PLAIN, Shape, check_devices, check_kinds, check_lengths, check_way, frame,
     is_to_be_tried_again, put, receive, send, what_is_taken,

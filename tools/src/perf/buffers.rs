@@ -4,9 +4,9 @@ use roce_transport::{Access, RKey, Sge};
 
 use super::content::Areas;
 use super::{Plan, Test, Verb};
-use crate::exchange::perftest::Agreement;
 use crate::harness::content::{STAMP, stamp};
 use crate::harness::{Role, put, take};
+use crate::perf::exchange::Agreement;
 use roce::verbs::{MemoryRegion, ProtectionDomain, VerbsError};
 
 /// Bytes behind the memory that a peer may write to; they must not change.

@@ -10,8 +10,8 @@ use roce_transport::cm::CmTiming;
 
 use super::session::End;
 use super::{Plan, Verb};
-use crate::exchange::connect_when_listening;
 use crate::harness::{PeerQueuePair, ToolError, connect_as_originals};
+use crate::perf::messages::connect_when_listening;
 use roce::verbs::{
     CmListener, ConnectOptions, ConnectionError, ConnectionEvent, ConnectionParameters, Context, PathOptions,
 };

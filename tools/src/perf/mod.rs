@@ -8,8 +8,10 @@
 mod bandwidth;
 mod buffers;
 mod content;
+pub mod exchange;
 mod latency;
 mod meeting;
+mod messages;
 mod receiver;
 mod sender;
 mod session;
@@ -25,6 +27,7 @@ use serde::Serialize;
 use crate::harness::{GRH, ToolError};
 
 pub use meeting::Meeting;
+pub use messages::{LARGEST_MESSAGE, Messages, connect_when_listening};
 pub use session::{Row, Session};
 pub use statistics::{Bandwidth, Latency, Rate};
 

@@ -11,8 +11,8 @@ use super::buffers::Buffers;
 use super::statistics::Rate;
 use super::{Bandwidth, Latency, Length, Meeting, Plan, Size, Test, Verb};
 use super::{bandwidth, buffers::Geometry, latency};
-use crate::exchange::perftest::{Agreement, FIRST_KEYS, Keys, Link, Report};
 use crate::harness::{Role, ToolError, await_silence, check_length, source_address};
+use crate::perf::exchange::{Agreement, FIRST_KEYS, Keys, Link, Report};
 use roce::verbs::{CompletionQueue, Context, QueuePair, QueuePairOptions};
 
 /// One queue pair and its peer.

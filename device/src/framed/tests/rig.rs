@@ -14,7 +14,7 @@ use roce_device::framed::FramedDevice;
 use roce_device::framed::port::{
     FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord, SUPERFRAME_ROOM, Split,
 };
-use roce_device::host::{Host, Resolution};
+use roce_device::framed::{Host, Resolution};
 use roce_packet::{MacAddr, VlanTag};
 use roce_transport::Instant;
 use rustix::event::{EventfdFlags, eventfd};

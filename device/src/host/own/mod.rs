@@ -31,9 +31,10 @@ use std::time::Duration;
 use roce_packet::{EtherType, EthernetHeader, Gid, MacAddr};
 use roce_transport::Instant;
 
-use super::{Host, HostTcp, Resolution, Unreachable};
+use crate::HostTcp;
 use crate::counters::counters;
 use crate::framed::port::Incoming;
+use crate::framed::{Host, Resolution, Unreachable};
 use groups::Groups;
 use messages::{Message, solicited_node};
 use neighbours::Neighbours;

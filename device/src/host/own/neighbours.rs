@@ -10,7 +10,7 @@ use std::time::Duration;
 use roce_packet::MacAddr;
 use roce_transport::Instant;
 
-use crate::host::{Resolution, Unreachable};
+use crate::framed::{Resolution, Unreachable};
 
 /// The most neighbours that are remembered.
 pub(super) const CAPACITY: usize = 1024;

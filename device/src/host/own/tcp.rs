@@ -13,7 +13,8 @@ use super::OwnHost;
 use super::neighbours::Neighbours;
 use super::routes::Route;
 use super::stack::to_stack;
-use crate::host::{HostTcp, TcpId, Unreachable};
+use crate::framed::Unreachable;
+use crate::{HostTcp, TcpId};
 
 /// Bytes of each of the two queues of a socket.
 const BUFFER: usize = 64 << 10;

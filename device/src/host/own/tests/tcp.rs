@@ -1,7 +1,7 @@
 //! TCP between two hosts, over a wire that may lose frames.
 
 use super::*;
-use crate::host::TcpId;
+use crate::TcpId;
 use std::net::SocketAddr;
 
 /// Two hosts and their time.

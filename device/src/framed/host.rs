@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use roce_packet::MacAddr;
 use roce_transport::Instant;
 
-use super::HostTcp;
-use crate::framed::port::Incoming;
+use super::port::Incoming;
+use crate::HostTcp;
 
 /// Where frames for an IP address go.
 #[derive(Clone, Debug, PartialEq, Eq)]

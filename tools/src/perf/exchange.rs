@@ -3,7 +3,7 @@
 //!
 //! Everything is exchanged in blocks of a fixed size: the client writes and then reads, the server reads and
 //! then writes. Which blocks there are depends on the test and has changed between releases, so every block is
-//! logged with its name and bytes (`ROCE_LOG=roce_tools::exchange::perftest=debug`). Source: the behaviour of releases 6.06
+//! logged with its name and bytes (`ROCE_LOG=roce_tools::perf::exchange=debug`). Source: the behaviour of releases 6.06
 //! and 6.24 of the programs.
 
 use std::io::{self, ErrorKind, Read, Write};
