@@ -410,7 +410,7 @@ fn services_for_datagrams() {
 }
 
 /// A port space of connections answers no questions, one of datagrams makes no connections, and that of InfiniBand does
-/// both. Whoever asks for the wrong thing hears so at once.
+/// both. A request of the wrong kind is rejected at once.
 #[test]
 fn listeners_refuse_what_their_port_space_is_not_for() {
     within(60, || {

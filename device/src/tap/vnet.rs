@@ -118,7 +118,7 @@ mod tests {
             header
         };
         assert_eq!(receive(header(4, 16), &mut frame), Received::One);
-        // Whoever adds up everything and the pseudo header gets all ones.
+        // The sum over all bytes and the pseudo header is all ones.
         assert_eq!(checksum::combine(&[pseudo, checksum::data(&frame[4..])]), 0xffff);
 
         // Of RoCE, nothing is touched.

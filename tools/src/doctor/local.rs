@@ -87,8 +87,8 @@ fn interface(doctor: &Doctor) -> Option<LocalAddress> {
 const OWN_HOST: &str =
     "the device is a host of its own, so the kernel of this machine knows nothing of its way";
 
-/// Sends datagrams without RoCE in them to port 4791 and waits for what ICMP says. What they hold is too short for a
-/// header, or of a transport version that does not exist, so that whoever gets them drops them.
+/// Sends datagrams without RoCE in them to port 4791 and waits for ICMP messages. Their payload is too short for a header,
+/// or has a transport version that does not exist, so every receiver drops them.
 pub(super) fn knock(doctor: &Doctor, peer: &Peer) -> Knock {
     let not_tested = |why| Knock { reach: Reach::NotTested(why), way_mtu: None };
     if interface(doctor).is_none() {

@@ -36,7 +36,7 @@ pub(super) struct Introduction {
 }
 
 impl Introduction {
-    /// The kind, fit to be printed: whoever is on the other side could have sent anything.
+    /// The kind without characters that a terminal would interpret: the peer is not trusted.
     pub(super) fn kind(&self) -> String {
         self.kind.chars().filter(char::is_ascii_alphanumeric).take(16).collect()
     }

@@ -1,8 +1,8 @@
 //! Spacing packets at a rate, exact to the bit.
 //!
-//! What was sent is a debt that is paid off at the rate; a packet may leave when there is none. Whoever comes late
-//! has paid ahead, up to the burst, so neither coarse timers nor rounding to nanoseconds cost rate. Debts are
-//! counted in billionths of a bit: a rate in bits a second times nanoseconds, without any division.
+//! Each packet adds its bits to a debt, which time pays off at the rate; a packet may leave while there is no debt. A
+//! sender that is late has credit, up to the burst, so neither coarse timers nor rounding to nanoseconds cost rate. Debts
+//! are counted in billionths of a bit: a rate in bits per second times nanoseconds, without any division.
 
 use super::Rate;
 use crate::time::Instant;

@@ -58,7 +58,7 @@ pub(crate) struct HostConfig {
     pub(crate) seed: u64,
 }
 
-/// Answers that wait to be sent. Whoever asks faster than they can leave gets no more.
+/// The most answers that wait to be sent; requests beyond that get no answer.
 const MOST_MESSAGES: usize = 128;
 /// Packets of smoltcp that wait for the Ethernet address of their next hop.
 const MOST_PARKED: usize = 32;

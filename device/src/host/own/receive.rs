@@ -79,7 +79,7 @@ impl OwnHost {
         }
         let is_question = operation == ArpOperation::Request;
         let is_for_us = self.routes.is_own(target.into());
-        // Whoever only looks whether an address is taken has none yet (RFC 5227 2.1.1).
+        // A probe for an address comes from a host without one (RFC 5227 2.1.1).
         if is_unicast(source.into()) && self.routes.is_on_link(source.into()) {
             let evidence = match (is_for_us, is_question) {
                 (true, true) => Evidence::Question,
