@@ -307,11 +307,11 @@ macro_rules! forward_to_inner {
             self.inner.addresses()
         }
 
-        fn vlan(&self, traffic_class: u8) -> Option<roce_packet::VlanTag> {
+        fn vlan(&self, traffic_class: u8) -> Option<$crate::VlanTag> {
             self.inner.vlan(traffic_class)
         }
 
-        fn bind_source_port(&mut self, path: &roce_packet::Path, wanted: u16) -> std::io::Result<u16> {
+        fn bind_source_port(&mut self, path: &$crate::Path, wanted: u16) -> std::io::Result<u16> {
             self.inner.bind_source_port(path, wanted)
         }
 

@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -192,12 +191,8 @@ impl Device for Gated {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
-    fn addresses(&self) -> &[IpAddr] {
-        self.inner.addresses()
-    }
-    fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
-        self.inner.bind_source_port(path, wanted)
-    }
+    roce::device::forward_to_inner!();
+
     fn slot(&mut self) -> Option<TxSlot<'_>> {
         if self.is_open.load(Ordering::Relaxed) { self.inner.slot() } else { None }
     }
@@ -209,9 +204,6 @@ impl Device for Gated {
     }
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
         self.inner.receive(now, sink)
-    }
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.inner.counters(visit);
