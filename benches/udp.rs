@@ -24,7 +24,8 @@ fn blast([near, far]: [Ipv4Addr; 2], op: Op, size: usize, rounds: u64) -> Durati
     let server = std::thread::spawn(move || {
         let context = Context::open(&format!("udp:{far}")).expect("a UDP port on an address of our own");
         let exchange = Exchange::accept_from(&listener).expect("the client connects");
-        perf::serve(&context, exchange, None).expect("every message arrives right");
+        perf::serve(&context, exchange, &perf::ServerOptions::default())
+            .expect("every message arrives right");
     });
     let context = Context::open(&format!("udp:{near}")).expect("a UDP port on an address of our own");
     let plan = Plan {
@@ -40,7 +41,7 @@ fn blast([near, far]: [Ipv4Addr; 2], op: Op, size: usize, rounds: u64) -> Durati
         path_mtu: 4096,
         timeout: 12,
     };
-    let exchange = Exchange::connect(address).expect("the server listens");
+    let exchange = Exchange::connect_from(&context, address).expect("the server listens");
     let rows =
         perf::run_client(&context, exchange, &plan, None, &mut |_| {}).expect("every message arrives right");
     server.join().expect("the server ends well");

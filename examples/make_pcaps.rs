@@ -207,7 +207,7 @@ fn ud(file: &FilePath) -> Outcome {
         for (op, len) in [(SendOp::Send, 0), (SendOp::Send, 700), (SendOp::SendWithImm(ImmDt(*b"imm!")), 21)]
         {
             far.receive(len + 40)?;
-            near.qp.post_send(&SendWr::new(1, op, &near.first(len)).to(destination))?;
+            near.qp.post_send(&SendWr::new(1, op, &near.first(len)).to(&destination))?;
             near.next()?;
             far.next()?;
         }

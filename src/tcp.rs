@@ -2,7 +2,7 @@
 //! address the kernel does not know, brings its own ([`HostTcp`]).
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ use crate::verbs::{Context, GidEntry};
 
 /// How long connecting may take on a TCP of our own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a thread looks for a connection that waits with a limit of time.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long dropping a connection waits for the peer to have taken everything.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -145,6 +147,10 @@ impl TryFrom<TcpStream> for Tcp {
 
 impl Read for Tcp {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            // The kernel would wait until there is something.
+            return Ok(0);
+        }
         match &mut self.transport {
             Transport::Kernel(stream) => stream.read(buffer),
             Transport::Own(Connection { context, id, read_timeout, .. }) => {
@@ -156,6 +162,9 @@ impl Read for Tcp {
 
 impl Write for Tcp {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
         match &mut self.transport {
             Transport::Kernel(stream) => stream.write(bytes),
             Transport::Own(Connection { context, id, write_timeout, .. }) => {
@@ -222,6 +231,17 @@ fn others(context: &Context, first: IpAddr) -> Vec<IpAddr> {
     addresses
 }
 
+/// Where a socket of the kernel has this address of a device: a link-local one needs its interface.
+fn with_scope(context: &Context, address: IpAddr, port: u16) -> SocketAddr {
+    let scope_id = context.runtime().lock().nic.device().scope_id();
+    match (address, scope_id) {
+        (IpAddr::V6(address), Some(scope_id)) if address.is_unicast_link_local() => {
+            SocketAddrV6::new(address, port, 0, scope_id).into()
+        }
+        _ => SocketAddr::new(address, port),
+    }
+}
+
 impl TcpListening {
     /// Listens on `port` of all addresses of a device, or with 0 on a port that is free.
     ///
@@ -244,12 +264,12 @@ impl TcpListening {
 
     fn bind_all(context: &Context, address: IpAddr, port: u16, others: &[IpAddr]) -> io::Result<Self> {
         if !has_own_tcp(context) {
-            let first = TcpListener::bind(SocketAddr::new(address, port))?;
+            let first = TcpListener::bind(with_scope(context, address, port))?;
             let address = first.local_addr()?;
             let mut listeners = vec![first];
             for other in others {
-                // Not every address in the table of GIDs can be listened on, such as those of one link.
-                listeners.extend(TcpListener::bind(SocketAddr::new(*other, address.port())));
+                // Not every address in the table of GIDs can be listened on, such as the one that only RoCE v1 uses.
+                listeners.extend(TcpListener::bind(with_scope(context, *other, address.port())));
             }
             listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
             return Ok(Self { listeners: Listening::Kernel(listeners), address });
@@ -272,16 +292,11 @@ impl TcpListening {
     /// The device failed, or there are too many sockets.
     pub fn accept(&self) -> io::Result<Tcp> {
         match &self.listeners {
-            Listening::Kernel(listeners) => loop {
-                for listener in listeners {
-                    match listener.accept() {
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        other => return Tcp::try_from(other?.0),
-                    }
-                }
-                let descriptors = listeners.iter().map(AsFd::as_fd);
+            Listening::Kernel(_) => loop {
                 // More addresses than can be waited for at once are looked at now and then.
-                wait_readable(descriptors, Some(Duration::from_millis(100)))?;
+                if let Some(accepted) = self.accept_within(Duration::from_millis(100))? {
+                    return Ok(accepted);
+                }
             },
             Listening::Own { context, id } => {
                 let (id, peer) = until(context, None, |tcp, _| tcp.accept(*id))?;
@@ -289,6 +304,53 @@ impl TcpListening {
             }
         }
     }
+
+    /// Waits for a connection, for so long. On a TCP of the device this thread looks only now and then and leaves the
+    /// device to the other threads, which may be measuring on it.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    pub fn accept_within(&self, timeout: Duration) -> io::Result<Option<Tcp>> {
+        match &self.listeners {
+            Listening::Kernel(listeners) => {
+                let accepted = accept_one(listeners)?;
+                if accepted.is_some() {
+                    return Ok(accepted);
+                }
+                wait_readable(listeners.iter().map(AsFd::as_fd), Some(timeout))?;
+                accept_one(listeners)
+            }
+            Listening::Own { context, id } => {
+                let end = std::time::Instant::now() + timeout;
+                loop {
+                    match attempt(context, |tcp, _| tcp.accept(*id)) {
+                        Ok((id, peer)) => {
+                            let transport = Transport::Own(Connection::new(context, id));
+                            return Ok(Some(Tcp { transport, peer }));
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(error) => return Err(error),
+                    }
+                    let left = end.saturating_duration_since(std::time::Instant::now());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    std::thread::sleep(left.min(LOOK_EVERY));
+                }
+            }
+        }
+    }
+}
+
+fn accept_one(listeners: &[TcpListener]) -> io::Result<Option<Tcp>> {
+    for listener in listeners {
+        match listener.accept() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return Tcp::try_from(other?.0).map(Some),
+        }
+    }
+    Ok(None)
 }
 
 impl Drop for TcpListening {

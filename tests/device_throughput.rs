@@ -11,7 +11,7 @@ use std::time::{Duration, Instant as Clock};
 
 use roce::device::Device;
 use roce::device::udp::UdpDevice;
-use roce_packet::{Encapsulation, Path};
+use roce_packet::{Encapsulation, Path, Qpn};
 use roce_transport::{Instant, Transmit};
 
 /// Counts allocations of the whole program.
@@ -158,8 +158,11 @@ fn send_until(mut device: UdpDevice, run: Run, path: Path, received: &AtomicU64,
             if run.copy {
                 slot.buffer[..run.len].copy_from_slice(&payload);
             }
-            let identification = slot.batch.identification(&path, run.len);
-            device.commit(Instant::ZERO, &Transmit { path, len: run.len, identification });
+            let identification = slot.batch.identification(&path, Qpn::default(), run.len);
+            device.commit(
+                Instant::ZERO,
+                &Transmit { path, remote_qpn: Qpn::default(), len: run.len, identification },
+            );
             sent += 1;
         }
         device.flush(Instant::ZERO).unwrap();
@@ -276,6 +279,6 @@ fn print_times(what: &str, mut times: Vec<Duration>) {
 fn send_one(device: &mut UdpDevice, path: Path) {
     let slot = device.slot().unwrap();
     slot.buffer[..64].fill(1);
-    device.commit(Instant::ZERO, &Transmit { path, len: 64, identification: 0 });
+    device.commit(Instant::ZERO, &Transmit { path, remote_qpn: Qpn::default(), len: 64, identification: 0 });
     device.flush(Instant::ZERO).unwrap();
 }

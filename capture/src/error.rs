@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use super::MAX_PACKET;
+use super::{MAX_INTERFACES, MAX_PACKET};
 
 /// A capture file that could not be read or written: which, where and why.
 #[derive(Debug)]
@@ -82,6 +82,8 @@ pub enum CaptureErrorKind {
         /// What contradicts.
         reason: &'static str,
     },
+    /// A section of a pcapng file describes more than [`MAX_INTERFACES`] interfaces.
+    TooManyInterfaces,
     /// A packet belongs to an interface that the file does not describe.
     UnknownInterface {
         /// The interface of the packet.
@@ -142,6 +144,11 @@ impl fmt::Display for CaptureErrorKind {
                 f,
                 "in a block of type 0x{block_type:08x}, {reason}: the file is damaged here; all packets \
                  before it were read"
+            ),
+            Self::TooManyInterfaces => write!(
+                f,
+                "this section of the file describes more than {MAX_INTERFACES} interfaces, the most that are read: the file \
+                 is damaged here, or was merged from very many; all packets before it were read"
             ),
             Self::UnknownInterface { interface, known } => write!(
                 f,

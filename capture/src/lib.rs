@@ -1,9 +1,20 @@
 //! Capture files: classic pcap and pcapng in, pcapng out.
 //!
 //! [`CaptureReader`] reads both formats in both byte orders, with times of any resolution, from a file or
-//! from a pipe. It never panics and never holds more than one packet, whatever the input; every error
-//! ([`CaptureError`]) names the file, the byte and the packet, and says what to do. A file that was cut
-//! short gives all its whole packets before its error.
+//! from a pipe. It never panics; every error ([`CaptureError`]) names the file, the byte and the packet, and says what to
+//! do. A file that was cut short gives all its whole packets before its error.
+//!
+//! Whatever the input, memory is bounded, because these are the most that is read:
+//!
+//! | what | limit |
+//! |---|---|
+//! | bytes of a packet | [`MAX_PACKET`], 1 MiB |
+//! | bytes of the options of one block of pcapng | [`MAX_OPTIONS`], 1 MiB |
+//! | interfaces of one section of pcapng | [`MAX_INTERFACES`], 4096 |
+//! | bytes kept of the name of an interface | [`LONGEST_NAME`], 255 |
+//!
+//! The reader holds one packet with its options, and the interfaces of one section: less than 10 MiB in all. Blocks of
+//! other types are passed over without being held, whatever their length.
 //!
 //! [`PcapWriter`] writes pcapng with times in nanoseconds, names of interfaces, comments and directions.
 //!
@@ -28,7 +39,7 @@ use std::ops::Range;
 use std::path::Path;
 
 pub use error::{CaptureError, CaptureErrorKind};
-pub use writer::PcapWriter;
+pub use writer::{PcapWriter, WriterOptions};
 
 use classic::Classic;
 use pcapng::Pcapng;
@@ -36,6 +47,15 @@ use pcapng::Pcapng;
 /// The most bytes that a packet in a file can have. Twice what Linux can put into one superpacket; a
 /// length beyond it is damage.
 pub const MAX_PACKET: u32 = 1 << 20;
+
+/// The most bytes that are read of the options of one block of a pcapng file.
+pub const MAX_OPTIONS: u32 = 1 << 20;
+
+/// The most interfaces that one section of a pcapng file can describe.
+pub const MAX_INTERFACES: usize = 4096;
+
+/// The most bytes that are kept of the name of an interface; the rest is cut off.
+pub const LONGEST_NAME: usize = 255;
 
 /// The protocol that a captured packet begins with; the number is that of the tcpdump.org registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

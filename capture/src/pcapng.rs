@@ -11,7 +11,8 @@
 
 use std::ops::Range;
 
-use super::{ByteOrder, CaptureErrorKind, Direction, LinkType, MAX_PACKET, Record, Source};
+use super::{ByteOrder, CaptureErrorKind, Direction, LONGEST_NAME, LinkType, MAX_INTERFACES, MAX_OPTIONS};
+use super::{MAX_PACKET, Record, Source};
 
 /// The properties of the packets that follow, from the blocks read so far.
 pub(super) struct Pcapng {
@@ -77,6 +78,9 @@ impl Pcapng {
             }
             let body = Body { bytes: buffer, order: self.order, block_type };
             match block_type {
+                INTERFACE_DESCRIPTION if self.interfaces.len() >= MAX_INTERFACES => {
+                    return Err(CaptureErrorKind::TooManyInterfaces);
+                }
                 INTERFACE_DESCRIPTION => self.interfaces.push(Interface::read(&body)?),
                 ENHANCED_PACKET => return self.enhanced_packet(&body).map(Some),
                 SIMPLE_PACKET => return self.simple_packet(&body).map(Some),
@@ -122,7 +126,10 @@ impl Pcapng {
         buffer: &mut Vec<u8>,
     ) -> Result<(), CaptureErrorKind> {
         if body_len > MAX_PACKET + MAX_OPTIONS {
-            return Err(bad_block(block_type, "the block is longer than a packet with its options can be"));
+            return Err(bad_block(
+                block_type,
+                "the block is longer than a packet with its options can be, 2 MiB",
+            ));
         }
         buffer.clear();
         source.append(buffer, body_len)?;
@@ -225,7 +232,8 @@ impl Interface {
         for (code, value) in body.options(8) {
             match (code, body.bytes.get(value)) {
                 (OPTION_INTERFACE_NAME, Some(name)) => {
-                    interface.name = Some(String::from_utf8_lossy(name).into_owned());
+                    let name = String::from_utf8_lossy(name);
+                    interface.name = Some(name[..name.floor_char_boundary(LONGEST_NAME)].to_owned());
                 }
                 (OPTION_TIME_RESOLUTION, Some(&[resolution])) => {
                     let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
@@ -311,8 +319,6 @@ const fn bad_block(block_type: u32, reason: &'static str) -> CaptureErrorKind {
 
 /// Type and both lengths.
 const FRAMING: u32 = 12;
-/// The most bytes that are read of the options of one block.
-const MAX_OPTIONS: u32 = 1 << 20;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;

@@ -419,6 +419,21 @@ fn the_writer_refuses_what_it_cannot_write() {
 }
 
 #[test]
+fn an_interface_may_follow_packets_of_others() {
+    let output = Shared::default();
+    let mut writer = PcapWriter::new(output.clone(), "out", &["first"]).unwrap();
+    writer.write(0, 1, Direction::Outbound, None, &[1; 60]).unwrap();
+    assert_eq!(writer.add_interface("second").unwrap(), 1);
+    writer.write(1, 2, Direction::Inbound, None, &[2; 60]).unwrap();
+    writer.write(0, 3, Direction::Outbound, None, &[3; 60]).unwrap();
+    drop(writer);
+    let file = Arc::into_inner(output.0).unwrap().into_inner().unwrap();
+    let found = read_all(&file);
+    let of: Vec<_> = found.iter().map(|packet| (packet.interface_name.as_deref(), packet.bytes[0])).collect();
+    assert_eq!(of, [(Some("first"), 1), (Some("second"), 2), (Some("first"), 3)]);
+}
+
+#[test]
 fn a_long_comment_is_cut_at_a_character() {
     let comment = "é".repeat(40_000);
     let file = write(&[(0, 0, Direction::Unknown, Some(comment), vec![1])]);

@@ -16,6 +16,51 @@ use pcap_file::{DataLink, Endianness, PcapError};
 
 use super::{CaptureError, CaptureErrorKind, Direction, MAX_PACKET};
 
+/// How much a [`PcapWriter`] writes; without a setter, everything.
+///
+/// ```
+/// use roce_capture::WriterOptions;
+///
+/// let headers_of_a_million = WriterOptions::new().snap_len(128).max_packets(1_000_000);
+/// # assert_ne!(headers_of_a_million, WriterOptions::new());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriterOptions {
+    snap_len: u32,
+    max_packets: Option<u64>,
+}
+
+impl WriterOptions {
+    /// Writes every packet whole.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { snap_len: 0, max_packets: None }
+    }
+
+    /// Keeps this many bytes of each packet at most, from its Ethernet header on; 0, as in the file format, keeps all.
+    /// The length that the packet had on the wire is recorded in any case.
+    #[must_use]
+    pub const fn snap_len(mut self, bytes: u32) -> Self {
+        self.snap_len = bytes;
+        self
+    }
+
+    /// Writes this many packets at most. Those that follow are passed over, see [`PcapWriter::is_full`].
+    #[must_use]
+    pub const fn max_packets(mut self, count: u64) -> Self {
+        self.max_packets = Some(count);
+        self
+    }
+
+    /// How much of a packet of `len` bytes is kept.
+    fn kept(self, len: usize) -> usize {
+        match usize::try_from(self.snap_len) {
+            Ok(snap_len @ 1..) => len.min(snap_len),
+            _ => len,
+        }
+    }
+}
+
 /// Writes Ethernet frames to a pcapng file: times in nanoseconds, named interfaces, and for each frame a
 /// direction and a comment if wanted.
 ///
@@ -33,7 +78,10 @@ use super::{CaptureError, CaptureErrorKind, Direction, MAX_PACKET};
 /// ```
 pub struct PcapWriter {
     file: String,
-    interfaces: usize,
+    interfaces: u32,
+    options: WriterOptions,
+    /// Packets written.
+    packets: u64,
     inner: PcapNgWriter<BufWriter<Box<dyn Write + Send>>>,
 }
 
@@ -45,9 +93,22 @@ impl PcapWriter {
     ///
     /// The file cannot be made or written.
     pub fn create(path: &Path, interfaces: &[&str]) -> Result<Self, CaptureError> {
+        Self::create_with(path, interfaces, WriterOptions::new())
+    }
+
+    /// The same with limits on what is written.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    pub fn create_with(
+        path: &Path,
+        interfaces: &[&str],
+        options: WriterOptions,
+    ) -> Result<Self, CaptureError> {
         let name = path.display().to_string();
         match File::create(path) {
-            Ok(file) => Self::new(file, &name, interfaces),
+            Ok(file) => Self::new_with(file, &name, interfaces, options),
             Err(error) => Err(CaptureError::of_file(&name, CaptureErrorKind::Create(error))),
         }
     }
@@ -62,6 +123,20 @@ impl PcapWriter {
         name: &str,
         interfaces: &[&str],
     ) -> Result<Self, CaptureError> {
+        Self::new_with(output, name, interfaces, WriterOptions::new())
+    }
+
+    /// The same with limits on what is written.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn new_with(
+        output: impl Write + Send + 'static,
+        name: &str,
+        interfaces: &[&str],
+        options: WriterOptions,
+    ) -> Result<Self, CaptureError> {
         let output: Box<dyn Write + Send> = Box::new(output);
         let application = concat!("roce ", env!("CARGO_PKG_VERSION"));
         let section = SectionHeaderBlock {
@@ -72,22 +147,34 @@ impl PcapWriter {
         let output = BufWriter::with_capacity(1 << 16, output);
         let inner = PcapNgWriter::with_section_header(output, section)
             .map_err(|error| CaptureError::of_file(name, write_error(error)))?;
-        let mut writer = Self { file: name.to_owned(), interfaces: interfaces.len(), inner };
+        let mut writer = Self { file: name.to_owned(), interfaces: 0, options, packets: 0, inner };
         for interface in interfaces {
-            writer.block(&Block::InterfaceDescription(InterfaceDescriptionBlock {
-                linktype: DataLink::ETHERNET,
-                snaplen: 0,
-                options: vec![
-                    InterfaceDescriptionOption::IfName(Cow::Borrowed(shortened(interface))),
-                    InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
-                ],
-            }))?;
+            writer.add_interface(interface)?;
         }
         Ok(writer)
     }
 
+    /// Adds an interface behind what is written already, and returns its number.
+    ///
+    /// # Errors
+    ///
+    /// Writing failed.
+    pub fn add_interface(&mut self, name: &str) -> Result<u32, CaptureError> {
+        self.block(&Block::InterfaceDescription(InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: self.options.snap_len,
+            options: vec![
+                InterfaceDescriptionOption::IfName(Cow::Borrowed(shortened(name))),
+                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+            ],
+        }))?;
+        self.interfaces += 1;
+        Ok(self.interfaces - 1)
+    }
+
     /// Appends one frame, from its Ethernet header to the ICRC. It reaches the file at the latest with the
-    /// next [`flush`](Self::flush). A comment beyond 65,535 bytes is cut.
+    /// next [`flush`](Self::flush). A comment beyond 65,535 bytes is cut. After as many frames as
+    /// [`WriterOptions::max_packets`] allows, nothing is written.
     ///
     /// # Errors
     ///
@@ -101,13 +188,17 @@ impl PcapWriter {
         frame: &[u8],
     ) -> Result<(), CaptureError> {
         let known = self.interfaces;
-        if interface as usize >= known {
+        if interface >= known {
+            let known = known as usize;
             return Err(self.error(CaptureErrorKind::NoSuchInterface { interface, known }));
         }
         let original_len = match u32::try_from(frame.len()) {
             Ok(len) if len <= MAX_PACKET => len,
             len => return Err(self.error(CaptureErrorKind::PacketTooLong(len.unwrap_or(u32::MAX)))),
         };
+        if self.is_full() {
+            return Ok(());
+        }
         let mut options = Vec::new();
         if direction != Direction::Unknown {
             options.push(EnhancedPacketOption::Flags(direction.flags()));
@@ -119,9 +210,17 @@ impl PcapWriter {
             interface_id: interface,
             timestamp: Duration::from_nanos(time_ns),
             original_len,
-            data: Cow::Borrowed(frame),
+            data: Cow::Borrowed(&frame[..self.options.kept(frame.len())]),
             options,
-        }))
+        }))?;
+        self.packets += 1;
+        Ok(())
+    }
+
+    /// Whether as many packets were written as [`WriterOptions::max_packets`] allows.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.options.max_packets.is_some_and(|most| self.packets >= most)
     }
 
     /// Hands everything written so far to the operating system. Dropping the writer does so too, but
@@ -148,10 +247,11 @@ impl PcapWriter {
 
 impl std::fmt::Debug for PcapWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { file, interfaces, .. } = self;
+        let Self { file, interfaces, options, .. } = self;
         f.debug_struct("PcapWriter")
             .field("file", file)
             .field("interfaces", interfaces)
+            .field("options", options)
             .finish_non_exhaustive()
     }
 }

@@ -160,8 +160,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         series.finish()?;
     }
     if args.json {
-        serde_json::to_writer_pretty(&mut *output, &document(&runner, &live))?;
-        writeln!(output)?;
+        super::document::print(output, "bridge", &document(&runner, &live))?;
     } else {
         print(output, &runner)?;
     }
@@ -339,11 +338,11 @@ fn document(runner: &Runner, live: &Live) -> Value {
             "interface": runner.interfaces()[side as usize],
             "counts": runner.bridge().counts(side),
             "queue_pairs": queue_pairs,
-            "device": device,
+            "device_counters": device,
         })
     };
     json!({
-        "seconds": runner.seconds(),
+        "elapsed_s": runner.seconds(),
         "ended_by": if live.end.is_some_and(|end| end.as_secs_f64() <= runner.seconds()) { "duration" } else { "signal" },
         "from_left": direction(Side::Left),
         "from_right": direction(Side::Right),

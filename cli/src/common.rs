@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use roce_fault::{FaultInjector, FaultPlan};
@@ -13,8 +14,10 @@ use roce_transport::Recovery;
 use super::algorithms;
 use roce::tcp::Tcp;
 use roce::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Rate};
-use roce_device::pcap::CaptureFile;
-use roce_device::{Device, OpenOptions};
+use roce_device::pcap::{CaptureFile, CaptureSpec};
+use roce_device::udp::UdpSpec;
+use roce_device::{Device, OpenOptions, local_addresses};
+use roce_tools::exchange::{connect_tcp, until_listening};
 
 /// The port of the TCP exchange through which our own tools set up connections.
 pub(super) const EXCHANGE_PORT: u16 = 18_520;
@@ -31,6 +34,20 @@ pub(super) struct DeviceArgs {
     /// Write every packet sent and received to this file (pcapng)
     #[arg(long, value_name = "FILE")]
     pub(super) pcap: Option<PathBuf>,
+
+    /// The interfaces of that file: a server may open a device for each address that clients call.
+    #[arg(skip)]
+    pub(super) captures: Captures,
+
+    /// Write only the first bytes of each packet to --pcap: 128 hold every header
+    #[arg(long, value_name = "BYTES", requires = "pcap", hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) snaplen: Option<u32>,
+
+    /// Write at most this many packets to --pcap
+    #[arg(long, value_name = "PACKETS", requires = "pcap", hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) pcap_limit: Option<u64>,
 
     /// Faults to inject into sent packets, such as drop=1%,reorder=2%,ecn=5%
     #[arg(long, value_name = "PLAN", long_help = FAULT_HELP)]
@@ -52,7 +69,7 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_name = "ALGORITHM", value_parser = algorithms::parse_congestion, long_help = CONGESTION_HELP)]
     pub(super) congestion: Option<(Congestion, NotificationPoint)>,
 
-    /// Line rate of the link, at which congestion control starts, such as 25G [default: 100G]
+    /// Rate of the link, such as 25G: nothing is sent faster, and congestion control starts at it [default: no limit]
     #[arg(long, value_name = "RATE", hide_short_help = true)]
     pub(super) line_rate: Option<Rate>,
 
@@ -60,6 +77,10 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_name = "RECOVERY", hide_short_help = true, long_help = RECOVERY_HELP)]
     pub(super) recovery: Option<Recovery>,
 }
+
+/// The interfaces of a capture file, by the name of their devices.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Captures(Arc<Mutex<Vec<(String, CaptureFile)>>>);
 
 const CONGESTION_HELP: &str = "\
 Congestion control of the queue pairs of this side [default: none].
@@ -143,13 +164,36 @@ impl DeviceArgs {
             options.receive_faults = Some(FaultInjector::new(plan.clone(), !self.fault_seed()));
         }
         if let Some(path) = &self.pcap {
-            let files = CaptureFile::create(path, &[spec.as_str()])
-                .with_context(|| format!("cannot create the capture file {}", path.display()))?;
-            for file in files {
-                options.capture = Some(Box::new(file));
-            }
+            let capture = self.capture(path, &spec);
+            let failed = || format!("cannot create the capture file {}", path.display());
+            options.capture = Some(Box::new(capture.with_context(failed)?));
         }
         Ok((roce_device::open(&spec, options)?, spec))
+    }
+
+    /// The interface of a device in the capture file, which is made for the first device and goes on with the others.
+    fn capture(&self, path: &Path, spec: &str) -> anyhow::Result<CaptureFile> {
+        let mut interfaces = self.captures.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, file)) = interfaces.iter().find(|(known, _)| known == spec) {
+            return Ok(file.clone());
+        }
+        let file = match interfaces.first() {
+            Some((_, file)) => file.add_interface(spec)?,
+            None => {
+                let mut capture = CaptureSpec::new(path.to_owned());
+                capture.snap_len = self.snaplen;
+                capture.max_packets = self.pcap_limit;
+                capture.create(&[spec])?.into_iter().next().context("the file has no interface")?
+            }
+        };
+        interfaces.push((spec.to_owned(), file.clone()));
+        Ok(file)
+    }
+
+    /// Completes the capture file, as far as it goes: a server that Ctrl-C ends writes nothing more.
+    pub(super) fn flush_captures(&self) {
+        let interfaces = self.captures.0.lock().unwrap_or_else(PoisonError::into_inner);
+        interfaces.iter().for_each(|(_, file)| file.flush());
     }
 
     fn fault_seed(&self) -> u64 {
@@ -165,37 +209,47 @@ pub(super) fn resolve(server: &str, port: u16) -> anyhow::Result<SocketAddr> {
     if let Ok(address) = server.parse::<SocketAddr>() {
         return Ok(address);
     }
-    let mut found = (server, port).to_socket_addrs().with_context(|| format!("cannot resolve {server}"))?;
-    match found.next() {
-        Some(address) => Ok(address),
+    let found = (server, port).to_socket_addrs().with_context(|| format!("cannot resolve {server}"))?;
+    let found: Vec<SocketAddr> = found.collect();
+    // Client and server on one machine need two addresses, and IPv6 has one loopback address only.
+    let loopback = found.iter().find(|address| address.is_ipv4() && address.ip().is_loopback());
+    match loopback.or_else(|| found.first()) {
+        Some(address) => Ok(*address),
         None => bail!("{server} has no address"),
     }
 }
 
-/// Connects to the TCP exchange of a server; retries until it listens.
-pub(super) fn connect_exchange(context: &Context, server: SocketAddr) -> io::Result<Tcp> {
-    let end = Instant::now() + LISTENING;
-    loop {
-        match Tcp::connect(context, server) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            other => return other,
-        }
-    }
+/// Tries to connect until the server listens, for [`LISTENING`] at most.
+pub(super) fn connect_when_listening<T, E>(
+    is_refused: impl Fn(&E) -> bool,
+    connect: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    until_listening(LISTENING, is_refused, connect)
+}
+
+/// Connects to the TCP exchange of a server from the address that packets will come from; retries until it listens.
+pub(super) fn connect_exchange(
+    context: &Context,
+    gid_index: Option<usize>,
+    server: SocketAddr,
+) -> io::Result<Tcp> {
+    connect_when_listening(
+        |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused,
+        || connect_tcp(context, gid_index, server, None),
+    )
 }
 
 /// The default device of a client: the local address of the route to the server. Client and server on one machine
 /// need different addresses; 127.0.0.0/8 provides them.
 pub(super) fn device_towards(server: SocketAddr) -> anyhow::Result<String> {
-    let local = match server.ip() {
+    let local: SocketAddr = match server.ip() {
         IpAddr::V4(address) if address.is_loopback() => {
             let other = if address == Ipv4Addr::LOCALHOST {
                 Ipv4Addr::new(127, 0, 0, 2)
             } else {
                 Ipv4Addr::LOCALHOST
             };
-            IpAddr::V4(other)
+            (other, 0).into()
         }
         IpAddr::V6(address) if address.is_loopback() => bail!(
             "server and client cannot both use [::1], and IPv6 has no second loopback address; use 127.0.0.1 on the server, or \
@@ -209,23 +263,60 @@ pub(super) fn device_towards(server: SocketAddr) -> anyhow::Result<String> {
             };
             // Connecting a UDP socket sends nothing; it makes the kernel choose the route.
             let socket = UdpSocket::bind(any).context("cannot open a socket to look up the route")?;
-            socket.connect((address, ROCE_UDP_PORT)).with_context(|| format!("no route to {address}"))?;
-            socket.local_addr().context("cannot read the local address of the route")?.ip()
+            let mut there = server;
+            there.set_port(ROCE_UDP_PORT);
+            socket.connect(there).with_context(|| format!("no route to {address}"))?;
+            let local = socket.local_addr().context("cannot read the local address of the route")?;
+            if local.ip() == address {
+                bail!(
+                    "{address} is an address of this machine, and client and server on one machine need two addresses; call \
+                     the server at 127.0.0.1, or give each side a --device"
+                );
+            }
+            local
         }
     };
-    Ok(device_on(local))
+    Ok(device_at(local))
+}
+
+/// The default device on an address with a zone.
+pub(super) fn device_at(address: SocketAddr) -> String {
+    let mut spec = UdpSpec::new(address.ip());
+    if let SocketAddr::V6(local) = address
+        && local.scope_id() != 0
+    {
+        let interfaces = local_addresses().unwrap_or_default();
+        let interface = interfaces.into_iter().find(|found| found.index == local.scope_id());
+        spec.zone = Some(interface.map_or_else(|| local.scope_id().to_string(), |found| found.interface));
+    }
+    spec.to_string()
 }
 
 /// The default device on an address.
 pub(super) fn device_on(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(address) => format!("udp:{address}"),
-        IpAddr::V6(address) => format!("udp:[{address}]"),
-    }
+    UdpSpec::new(address).to_string()
 }
 
 /// Parses a path MTU in bytes.
 pub(super) fn parse_mtu(text: &str) -> Result<PathMtu, String> {
     let bytes = text.parse().ok();
     bytes.and_then(PathMtu::from_bytes).ok_or_else(|| "write 256, 512, 1024, 2048 or 4096".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_local_address_keeps_its_zone() {
+        let address = resolve("fe80::1%lo", 7).unwrap();
+        let SocketAddr::V6(v6) = address else { panic!("{address}") };
+        assert!(v6.scope_id() > 0 && v6.port() == 7, "{v6}");
+        let listed = local_addresses().unwrap();
+        if listed.iter().any(|local| local.interface == "lo") {
+            assert_eq!(device_at(address), "udp:[fe80::1%lo]");
+        }
+        assert_eq!(device_at("[2001:db8::1]:9".parse().unwrap()), "udp:[2001:db8::1]");
+        assert_eq!(device_at("192.0.2.1:9".parse().unwrap()), "udp:192.0.2.1");
+    }
 }

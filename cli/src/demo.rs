@@ -70,7 +70,7 @@ struct Findings {
     sequence_naks: u64,
     ping: Vec<Row>,
     blast: Vec<Row>,
-    seconds: f64,
+    elapsed_s: f64,
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
@@ -98,12 +98,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     findings.blast = demo.measure(output, Tool::Blast, Op::Write, &[64, 4096, 65_536, 1 << 20], 4_000)?;
 
     demo.request(&Request::Quit)?;
-    findings.seconds = started.elapsed().as_secs_f64();
+    findings.elapsed_s = started.elapsed().as_secs_f64();
     if args.json {
-        serde_json::to_writer_pretty(&mut *output, &findings)?;
-        writeln!(output)?;
+        super::document::print(output, "demo", &findings)?;
     } else {
-        print_closing(output, args, findings.seconds)?;
+        print_closing(output, args, findings.elapsed_s)?;
     }
     Ok(ExitCode::SUCCESS)
 }

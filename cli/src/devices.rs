@@ -1,17 +1,15 @@
 //! `roce devices`: the devices of this machine, in the format of `ibv_devinfo`.
 
 use std::io::Write;
-use std::net::IpAddr;
 use std::process::ExitCode;
 
 use roce_packet::{Gid, PathMtu};
 use roce_transport::{EngineConfig, MAX_MESSAGE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use serde_json::{Value, json};
 
-use super::common::device_on;
 use super::terminal::{Output, Paint};
 use roce::verbs::Context;
-use roce_device::{Availability, Kind, LocalAddress, kinds};
+use roce_device::{Availability, Kind, ListedDevice, kinds};
 
 /// List the kinds of devices, what is missing to use them, and the addresses that RoCE can use
 #[derive(Debug, clap::Args)]
@@ -35,16 +33,15 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     }
     let kinds = kinds();
     if args.json {
-        serde_json::to_writer_pretty(&mut *output, &document(&kinds, args.verbose))?;
-        writeln!(output)?;
+        super::document::print(output, "devices", &document(&kinds, args.verbose))?;
         return Ok(ExitCode::SUCCESS);
     }
     for kind in &kinds {
         print_kind(output, kind)?;
     }
-    for address in kinds.iter().flat_map(addresses) {
+    for device in kinds.iter().flat_map(Kind::devices) {
         writeln!(output)?;
-        print_device(output, address, args.verbose)?;
+        print_device(output, &device, args.verbose)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -65,11 +62,10 @@ fn show_gids(spec: &str, json: bool, output: &mut Output) -> anyhow::Result<Exit
             })
             .collect();
         let document = json!({
-            "hca_id": spec, "kind": capabilities.kind, "link_mtu": capabilities.link_mtu,
+            "device_spec": spec, "device": capabilities.kind, "link_mtu": capabilities.link_mtu,
             "active_mtu": mtu.map(PathMtu::bytes), "gids": gids,
         });
-        serde_json::to_writer_pretty(&mut *output, &document)?;
-        writeln!(output)?;
+        super::document::print(output, "device", &document)?;
         return Ok(ExitCode::SUCCESS);
     }
     let title = format!("{:<8}{:<8}{:<42}{:<18}VER", "PORT", "INDEX", "GID", "IPv4");
@@ -84,13 +80,6 @@ fn show_gids(spec: &str, json: bool, output: &mut Output) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-fn addresses(kind: &Kind) -> &[LocalAddress] {
-    match &kind.availability {
-        Availability::Usable(addresses) => addresses,
-        Availability::Lacks(_) => &[],
-    }
-}
-
 fn print_kind(output: &mut Output, kind: &Kind) -> std::io::Result<()> {
     let name = output.style.paint(Paint::BOLD, format!("{:<7}", kind.name)).to_string();
     let status = match &kind.availability {
@@ -100,37 +89,41 @@ fn print_kind(output: &mut Output, kind: &Kind) -> std::io::Result<()> {
     writeln!(output, "{name} {:<55} {status}", kind.summary)
 }
 
-/// A GUID derived from an address, because a software device does not have one.
-fn guid(address: IpAddr) -> String {
-    let bytes = Gid::from(address).0;
+/// A GUID derived from the first address, because a software device does not have one.
+fn guid(listed: &ListedDevice) -> String {
+    let bytes = listed.addresses.first().map_or([0; 16], |local| Gid::from(local.address).0);
     let mut guid = [0x02, 0, 0, 0, 0, 0, 0, 0];
     guid[2..].copy_from_slice(&bytes[10..]);
     guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect::<Vec<_>>().join(":")
 }
 
-/// The largest path MTU whose packets fit the link MTU.
-fn active_mtu(address: &LocalAddress) -> Option<PathMtu> {
-    let overhead = if address.address.is_ipv4() { 64 } else { 84 };
-    PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= address.link_mtu)
+/// The largest path MTU whose packets fit the link MTU with the headers of the first address.
+fn active_mtu(listed: &ListedDevice) -> Option<PathMtu> {
+    let local = listed.addresses.first()?;
+    let overhead = if local.address.is_ipv4() { 64 } else { 84 };
+    PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= local.link_mtu)
 }
 
-fn netdev(address: &LocalAddress) -> String {
-    format!("{}, MTU {}", address.interface, address.link_mtu)
+fn netdev(listed: &ListedDevice) -> String {
+    listed
+        .addresses
+        .first()
+        .map_or_else(String::new, |local| format!("{}, MTU {}", local.interface, local.link_mtu))
 }
 
 fn mtu_text(mtu: Option<PathMtu>) -> String {
     mtu.map_or_else(|| "none".into(), |mtu| format!("{} ({})", mtu.bytes(), mtu.code()))
 }
 
-fn print_device(output: &mut Output, address: &LocalAddress, verbose: bool) -> std::io::Result<()> {
+fn print_device(output: &mut Output, listed: &ListedDevice, verbose: bool) -> std::io::Result<()> {
     let limits = EngineConfig::new([0; 32]);
-    let bold = output.style.paint(Paint::BOLD, device_on(address.address)).to_string();
+    let bold = output.style.paint(Paint::BOLD, &listed.spec).to_string();
     writeln!(output, "hca_id:\t{bold}")?;
     let mut device: Vec<(&str, String)> = vec![
         ("transport:", "InfiniBand (0)".into()),
         ("fw_ver:", env!("CARGO_PKG_VERSION").into()),
-        ("node_guid:", guid(address.address)),
-        ("sys_image_guid:", guid(address.address)),
+        ("node_guid:", guid(listed)),
+        ("sys_image_guid:", guid(listed)),
         ("vendor_id:", "0x000000".into()),
         ("vendor_part_id:", "0".into()),
         ("hw_ver:", "0x0".into()),
@@ -158,15 +151,15 @@ fn print_device(output: &mut Output, address: &LocalAddress, verbose: bool) -> s
     for (name, value) in device {
         writeln!(output, "\t{name:<24}{value}")?;
     }
-    print_port(output, address, verbose)
+    print_port(output, listed, verbose)
 }
 
-fn print_port(output: &mut Output, address: &LocalAddress, verbose: bool) -> std::io::Result<()> {
+fn print_port(output: &mut Output, listed: &ListedDevice, verbose: bool) -> std::io::Result<()> {
     writeln!(output, "\t\tport:\t1")?;
     let mut port: Vec<(&str, String)> = vec![
         ("state:", "PORT_ACTIVE (4)".into()),
         ("max_mtu:", "4096 (5)".into()),
-        ("active_mtu:", mtu_text(active_mtu(address))),
+        ("active_mtu:", mtu_text(active_mtu(listed))),
         ("sm_lid:", "0".into()),
         ("port_lid:", "0".into()),
         ("port_lmc:", "0x00".into()),
@@ -176,29 +169,35 @@ fn print_port(output: &mut Output, address: &LocalAddress, verbose: bool) -> std
         port.extend([
             ("max_msg_sz:", format!("{MAX_MESSAGE:#x}")),
             ("pkey_tbl_len:", "1".into()),
-            ("gid_tbl_len:", "1".into()),
-            ("netdev:", netdev(address)),
+            ("gid_tbl_len:", listed.addresses.len().to_string()),
+            ("netdev:", netdev(listed)),
         ]);
     }
     for (name, value) in port {
         writeln!(output, "\t\t\t{name:<16}{value}")?;
     }
     if verbose {
-        writeln!(output, "\t\t\tGID[  0]:\t{}, RoCE v2", Gid::from(address.address))?;
+        for (index, local) in listed.addresses.iter().enumerate() {
+            writeln!(output, "\t\t\tGID[{index:3}]:\t{}, RoCE v2", Gid::from(local.address))?;
+        }
     }
     Ok(())
 }
 
 fn document(kinds: &[Kind], verbose: bool) -> Value {
     let limits = EngineConfig::new([0; 32]);
-    let device = |address: &LocalAddress| {
+    let device = |listed: &ListedDevice| {
+        let first = listed.addresses.first();
+        let gids = listed.addresses.iter().enumerate().map(|(index, local)| {
+            json!({ "index": index, "gid": Gid::from(local.address).to_string(), "type": "RoCE v2" })
+        });
         let mut device = json!({
-            "hca_id": device_on(address.address),
-            "node_guid": guid(address.address),
-            "interface": address.interface,
-            "link_mtu": address.link_mtu,
-            "active_mtu": active_mtu(address).map(PathMtu::bytes),
-            "gids": [{ "index": 0, "gid": Gid::from(address.address).to_string(), "type": "RoCE v2" }],
+            "device_spec": listed.spec,
+            "node_guid": guid(listed),
+            "interface": first.map(|local| &local.interface),
+            "link_mtu": first.map(|local| local.link_mtu),
+            "active_mtu": active_mtu(listed).map(PathMtu::bytes),
+            "gids": gids.collect::<Vec<_>>(),
         });
         if verbose {
             device["limits"] = json!({
@@ -217,10 +216,10 @@ fn document(kinds: &[Kind], verbose: bool) -> Value {
                 Availability::Lacks(what) => (false, Some(what.clone())),
             };
             json!({
-                "kind": kind.name, "summary": kind.summary, "example": kind.example, "usable": usable, "lacks": lacks,
-                "devices": addresses(kind).iter().map(device).collect::<Vec<_>>(),
+                "device": kind.name, "summary": kind.summary, "example": kind.example, "usable": usable, "lacks": lacks,
+                "devices": kind.devices().iter().map(device).collect::<Vec<_>>(),
             })
         })
         .collect();
-    json!({ "version": env!("CARGO_PKG_VERSION"), "kinds": kinds })
+    json!({ "kinds": kinds })
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod fields;
 mod filter;
+mod flows;
 pub(super) mod json;
 mod line;
 mod summary;
@@ -17,6 +18,7 @@ use roce_packet::{ParseError, ROCE_UDP_PORT};
 use super::print_error;
 use super::terminal::Output;
 use filter::{OpcodePattern, PsnRange};
+use flows::{Flows, Mark};
 use line::Table;
 use roce_capture::{CaptureError, CaptureReader, CapturedPacket};
 use summary::Summary;
@@ -25,13 +27,28 @@ use walk::{Framed, Walk};
 /// List, filter and decode the packets of a capture file
 ///
 /// Reads pcap and pcapng with Ethernet, raw IP or Linux cooked packets, RoCE v1 and v2. The ICRC of every
-/// packet is checked. One line per packet:
+/// packet is checked. The first line names the columns and begins with `#`; then comes one line per packet:
 ///
-///   number, seconds since the first packet, addresses, opcode, destination queue pair, PSN, payload
-///   bytes, flags (S solicited event, M MigReq, A acknowledge request), ICRC, and the extended headers
+///   #            number in the file
+///   seconds      since the first packet
+///   source > destination, opcode
+///   QP           destination queue pair
+///   PSN
+///   bytes        of payload, without padding
+///   SMA          flags: S solicited event, M MigReq, A acknowledge request
+///   ICRC         `ok`, `BAD` (followed by the ICRC found and the ICRC computed, in wire order), or `-` if it
+///                could not be checked, for example because the capture has only the first bytes of a packet
+///   mark         what the PSN tells, see below; `-` if nothing
+///   headers      the extended headers, and what else is remarkable
 ///
-/// ICRC is `ok`, `BAD` (followed by the ICRC found and the ICRC computed, in wire order), or `-` if it could
-/// not be checked, for example because the capture contains only the first bytes of each packet.
+/// Marks compare each packet with those before it that one queue pair sent to another, requests and
+/// responses apart. Acknowledgements, UD packets and packets with a wrong ICRC are left out.
+///
+///   gap          packets before it are missing: lost, or not captured
+///   late         fills an earlier gap: a retransmission, or other packets overtook it
+///   repeat       its PSN was there before: a retransmission or a copy
+///   jump         its PSN is far from all before: another connection, or a long hole in the capture
+///
 /// On a narrow terminal, details that do not fit are printed below the opcode.
 /// A summary is printed to standard error.
 ///
@@ -50,7 +67,7 @@ pub(super) struct Args {
     /// Print one JSON object per packet and line
     ///
     /// Fields have the names that tshark uses, such as infiniband.bth.psn and ip.src; names of other fields
-    /// begin with "roce.". Numbers are JSON numbers and flags are booleans; 64-bit numbers are strings of
+    /// begin with "roce.", such as roce.mark. docs/json.md lists them. Numbers are JSON numbers and flags are booleans; 64-bit numbers are strings of
     /// hexadecimal digits because many JSON readers would round them. In infiniband.invariant.crc and
     /// roce.icrc_computed, the first byte on the wire is the most significant one.
     #[arg(long, conflicts_with = "tree", verbatim_doc_comment)]
@@ -101,6 +118,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         Err(error) => return Ok(failed(&error)),
     };
     let mut summary = Summary::default();
+    let mut flows = Flows::default();
     let mut printer = Printer::new(args, is_stdin);
     let mut first_ns = None;
     let mut result = Ok(());
@@ -119,11 +137,12 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             None => Walk::unread_link(packet.link_type),
         };
         let first_ns = *first_ns.get_or_insert(packet.time_ns);
-        summary.count(&packet, &walk);
+        let mark = flows.mark(&packet, &walk);
+        summary.count(&packet, &walk, mark);
         if args.matches(&walk) {
             summary.printed += 1;
-            printer
-                .print(&Shown { packet: &packet, walk: &walk, framed: framed.as_ref(), first_ns }, output)?;
+            let shown = Shown { packet: &packet, walk: &walk, framed: framed.as_ref(), first_ns, mark };
+            printer.print(&shown, output)?;
             if is_stdin {
                 output.flush()?;
             }
@@ -150,6 +169,7 @@ struct Shown<'a> {
     framed: Option<&'a Framed<'a>>,
     /// When the first packet of the file was captured.
     first_ns: Option<u64>,
+    mark: Option<Mark>,
 }
 
 impl Shown<'_> {

@@ -1,17 +1,17 @@
 //! `roce doctor`: diagnoses RoCE between two machines.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::common::{DeviceArgs, EXCHANGE_PORT, device_on, device_towards, resolve};
+use super::common::{DeviceArgs, EXCHANGE_PORT, device_towards, resolve};
+use super::listen::{Announcement, called_device, next_client, option};
 use super::terminal::{Output, Paint, Style};
-use roce::tcp::TcpListening;
 use roce_tools::doctor::{Diagnosis, Doctor, Finding, Outcome, Peer, SERVICE_PORT};
-use roce_tools::exchange::Exchange;
+use roce_tools::exchange::{ClientQueue, Listening};
 
 /// Find out why two machines cannot communicate over RoCE, and suggest remedies
 ///
@@ -35,6 +35,10 @@ pub(super) struct Args {
     /// TCP port on which `roce doctor` waits
     #[arg(long, value_name = "PORT", default_value_t = EXCHANGE_PORT)]
     exchange_port: u16,
+
+    /// When waiting: also send packets to this address of a client that calls from another one
+    #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
+    allow_peer: Vec<IpAddr>,
 
     /// When waiting: exit after one client
     #[arg(long)]
@@ -60,36 +64,80 @@ fn open(args: &Args, default: impl FnOnce() -> anyhow::Result<String>) -> anyhow
     Ok((Doctor::new(args.device.builder(), device, args.gid_index)?, spec))
 }
 
-fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let (doctor, _) = open(args, || Ok(device_on(IpAddr::V4(Ipv4Addr::LOCALHOST))))?;
-    let address =
-        doctor.address().context("the device does not have this GID; `roce devices -v` shows GID tables")?;
+/// The doctors of a server: one on the device that the user chose, or one on the address that was called last.
+struct Doctors<'a> {
+    args: &'a Args,
+    chosen: Option<Doctor>,
+    called: Option<(SocketAddr, Doctor)>,
+}
+
+impl Doctors<'_> {
+    /// The doctor for a client that called this address.
+    fn on(&mut self, called: Option<SocketAddr>) -> anyhow::Result<&Doctor> {
+        if let Some(chosen) = &self.chosen {
+            return Ok(chosen);
+        }
+        let called =
+            called.context("the TCP of the device does not say which address was called; use --device")?;
+        if self.called.as_ref().is_none_or(|(known, _)| known.ip() != called.ip()) {
+            // Its port may be the one that is needed.
+            self.called = None;
+            let (doctor, _) = open(self.args, || Ok(called_device(Some(called))))?;
+            self.called = Some((called, doctor));
+        }
+        self.called.as_ref().map(|(_, doctor)| doctor).context("the device was just opened")
+    }
+}
+
+/// Opens the device that the user chose, if any, and listens.
+fn listen(args: &Args) -> anyhow::Result<(Doctors<'_>, Listening)> {
     let port = args.exchange_port;
-    let listener = TcpListening::bind_at(doctor.context(), address, port).with_context(|| {
+    let taken = |address: String| {
         format!(
             "cannot listen on {address} port {port}; if another server uses the port, choose another with --exchange-port"
         )
-    })?;
-    if !args.json {
-        writeln!(
-            output,
-            "waiting on {address}, TCP port {port}; on the other side, run: roce doctor {address}"
-        )?;
-        output.flush()?;
+    };
+    if args.device.device.is_none() {
+        let listening = Listening::everywhere(port).with_context(|| taken("TCP".to_owned()))?;
+        return Ok((Doctors { args, chosen: None, called: None }, listening));
     }
+    let (doctor, _) = open(args, || Ok(String::new()))?;
+    let address =
+        doctor.address().context("the device does not have this GID; `roce devices -v` shows GID tables")?;
+    let listening =
+        Listening::of_device(doctor.context(), port).with_context(|| taken(address.to_string()))?;
+    Ok((Doctors { args, chosen: Some(doctor), called: None }, listening))
+}
+
+fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let (mut doctors, listening) = listen(args)?;
+    if !args.json {
+        let announcement = Announcement {
+            command: "roce doctor".to_owned(),
+            options: option("--exchange-port", listening.port(), EXCHANGE_PORT),
+            other_program: None,
+        };
+        announcement.print(output, doctors.chosen.as_ref().and_then(Doctor::address), &listening)?;
+    }
+    let clients = ClientQueue::new(listening)?;
     loop {
-        let exchange = Exchange::accept_on(&listener)?;
+        let (exchange, doctor) =
+            next_client(&clients, &args.allow_peer, |exchange| doctors.on(exchange.called()))?;
         let peer = exchange.peer().to_owned();
-        let outcome = doctor.serve(exchange);
+        let outcome = doctor.and_then(|doctor| Ok(doctor.serve(exchange)?));
         match outcome {
             Ok(_) if args.json => {}
             Ok(0) => writeln!(output, "{peer}: healthy")?,
             Ok(1) => writeln!(output, "{peer}: one problem, described on the other side")?,
             Ok(problems) => writeln!(output, "{peer}: {problems} problems, described on the other side")?,
-            Err(error) if args.once => return Err(error.into()),
-            Err(error) => super::print_error(&format!("{peer}: {error}")),
+            Err(error) if args.once => return Err(error),
+            Err(error) => {
+                doctors.called = None;
+                super::print_error(&format!("{peer}: {}", super::with_causes(&error)));
+            }
         }
         output.flush()?;
+        args.device.flush_captures();
         if args.once {
             return Ok(ExitCode::SUCCESS);
         }
@@ -99,7 +147,12 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
 fn examine(args: &Args, peer: &str, output: &mut Output) -> anyhow::Result<ExitCode> {
     let address = resolve(peer, args.exchange_port)?;
     let (doctor, spec) = open(args, || device_towards(address))?;
-    let peer = Peer { address: address.ip(), exchange_port: address.port(), service_port: args.port };
+    let zone = match address {
+        SocketAddr::V6(address) => address.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let (exchange_port, service_port) = (address.port(), args.port);
+    let peer = Peer { address: address.ip(), zone, exchange_port, service_port };
     if !args.json {
         let title = format!("{spec} to {}", peer.address);
         writeln!(output, "{}\n", output.style.paint(Paint::BOLD, title))?;
@@ -176,12 +229,11 @@ fn wrapped(text: &str, indent: usize, width: usize) -> String {
 
 fn print_json(output: &mut Output, spec: &str, peer: &Peer, diagnosis: &Diagnosis) -> anyhow::Result<()> {
     let document = json!({
-        "version": env!("CARGO_PKG_VERSION"), "device": spec, "peer": peer.address,
+        "device_spec": spec, "peer": peer.address,
         "healthy": diagnosis.is_healthy(), "problems": diagnosis.problems(), "verdict": diagnosis.verdict(),
         "findings": diagnosis.findings,
     });
-    serde_json::to_writer_pretty(&mut *output, &document)?;
-    writeln!(output)?;
+    super::document::print(output, "doctor", &document)?;
     Ok(())
 }
 

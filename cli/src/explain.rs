@@ -1,14 +1,16 @@
 //! `roce explain`: explains one packet, byte by byte.
 
 mod bytes;
+pub(super) mod input;
 mod json;
 mod text;
 
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::bail;
 use clap::ValueEnum;
+use roce_capture::LinkType;
 use roce_packet::{Opcode, ROCE_UDP_PORT};
 
 use super::dissect::walk::{Framed, Icrc, Part, Walk};
@@ -17,15 +19,19 @@ use super::terminal::Output;
 /// Explain one packet: its bytes, every field with its meaning, and the computation of its ICRC
 ///
 /// HEX is the packet in hexadecimal digits, in any number of arguments. Spaces, line ends, colons and 0x
-/// are ignored, and the dumps of tshark -x, tcpdump -xx, xxd and hexdump -C are accepted. `-` reads from
-/// standard input. Without HEX, the command prints an example.
+/// are ignored, and the dumps of tshark -x, tcpdump -xx, xxd and hexdump -C are accepted. `-` reads such
+/// text from standard input. FILE:NUMBER is a packet of a capture file (pcap or pcapng), with the number
+/// that `roce dissect FILE` shows; `-:NUMBER` reads the capture from standard input. Without an argument,
+/// the command explains an example.
 ///
-/// The exit status is 1 if HEX cannot be parsed, otherwise 0. Malformed packets are explained, too.
+/// The exit status is 1 if there is no such packet or HEX cannot be parsed, otherwise 0. Malformed packets
+/// are explained, too.
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The bytes of the packet, or `-`
-    hex: Vec<String>,
+    /// The bytes of the packet, FILE:NUMBER, or `-`
+    #[arg(value_name = "HEX")]
+    packet: Vec<String>,
 
     /// Header that the packet starts with
     #[arg(long, value_enum, default_value_t = From::Auto, value_name = "WHERE")]
@@ -39,6 +45,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "PORT", default_value_t = ROCE_UDP_PORT)]
     port: u16,
 }
+
+const EXAMPLES: &str = "Examples:
+  roce explain
+  roce explain trace.pcapng:8
+  roce explain trace.pcapng:8 --json
+  roce explain --from bth 1140ffff0000000280000001 1f000001 c5d2b8a4
+  roce explain - < dump.txt";
 
 /// The header that a packet starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -59,6 +72,24 @@ impl From {
             Self::Auto | Self::Eth => "an Ethernet frame",
             Self::Ip => "a packet that starts with its IP header",
             Self::Bth => "a packet that starts with its BTH",
+        }
+    }
+
+    /// The frame of bytes that begin with this header; `None` for a datagram.
+    fn framed(self, bytes: &[u8]) -> Option<Framed<'_>> {
+        match self {
+            Self::Auto | Self::Eth => Some(Framed::ethernet(bytes)),
+            Self::Ip => Some(Framed::ip(bytes)),
+            Self::Bth => None,
+        }
+    }
+
+    /// The name in JSON.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Auto | Self::Eth => "eth",
+            Self::Ip => "ip",
+            Self::Bth => "bth",
         }
     }
 
@@ -94,51 +125,79 @@ impl From {
 /// The input of the text and JSON output.
 struct Explanation<'a> {
     bytes: &'a [u8],
-    from: From,
-    was_guessed: bool,
+    origin: Origin<'a>,
     framed: Option<&'a Framed<'a>>,
     walk: Walk<'a>,
 }
 
+/// The frame of bytes whose first header is guessed; `None` if that is a BTH.
+pub(super) fn framed(bytes: &[u8]) -> Option<Framed<'_>> {
+    From::guess(bytes).framed(bytes)
+}
+
+/// Where the bytes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin<'a> {
+    /// Hexadecimal digits.
+    Digits { from: From, was_guessed: bool },
+    /// A capture file, whose link type tells the first header.
+    Capture { file: &'a str, number: u64, link_type: LinkType },
+}
+
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    if args.hex.is_empty() {
-        writeln!(output, "Give the bytes of a packet, for example an RDMA WRITE:\n")?;
-        writeln!(output, "  roce explain {EXAMPLE}\n")?;
-        writeln!(output, "`roce explain --help` lists the other formats that are accepted.")?;
-        output.flush()?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let text = match args.hex.as_slice() {
-        [dash] if dash == "-" => {
-            let mut text = Vec::new();
-            io::stdin().take(LONGEST_INPUT).read_to_end(&mut text).context("cannot read standard input")?;
-            String::from_utf8_lossy(&text).into_owned()
+    match input::Input::of(&args.packet)? {
+        input::Input::Example => {
+            if !args.json {
+                writeln!(
+                    output,
+                    "An example, because no packet was given; `roce explain --help` lists what can be given.\n\
+                     This is the output of: roce explain {EXAMPLE}\n"
+                )?;
+            }
+            digits(args, &bytes::parse(EXAMPLE)?, output)?;
         }
-        groups => groups.join(" "),
-    };
-    let bytes = bytes::parse(&text)?;
-    let from = if args.from == From::Auto { From::guess(&bytes) } else { args.from };
-    let framed = match from {
-        From::Auto | From::Eth => Some(Framed::ethernet(&bytes)),
-        From::Ip => Some(Framed::ip(&bytes)),
-        From::Bth => None,
-    };
-    let explanation = Explanation {
-        bytes: &bytes,
-        from,
-        was_guessed: args.from == From::Auto,
-        framed: framed.as_ref(),
-        walk: match &framed {
-            Some(framed) => Walk::new(framed, args.port),
-            None => Walk::datagram(&bytes),
-        },
-    };
-    match args.json {
-        true => json::print(&explanation, output)?,
-        false => text::print(&explanation, output)?,
+        input::Input::Bytes(bytes) => digits(args, &bytes, output)?,
+        input::Input::Captured { file, number } => captured(args, &file, number, output)?,
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Explains a packet that was given as digits.
+fn digits(args: &Args, bytes: &[u8], output: &mut Output) -> anyhow::Result<()> {
+    let from = if args.from == From::Auto { From::guess(bytes) } else { args.from };
+    let framed = from.framed(bytes);
+    let origin = Origin::Digits { from, was_guessed: args.from == From::Auto };
+    let walk = match &framed {
+        Some(framed) => Walk::new(framed, args.port),
+        None => Walk::datagram(bytes),
+    };
+    print(args, &Explanation { bytes, origin, framed: framed.as_ref(), walk }, output)
+}
+
+/// Explains a packet of a capture file.
+fn captured(args: &Args, file: &str, number: u64, output: &mut Output) -> anyhow::Result<()> {
+    if args.from != From::Auto {
+        bail!("--from is for hexadecimal digits; a capture file names the first header of its packets");
+    }
+    let mut reader = input::open(file)?;
+    input::with_packet(&mut reader, file, number, |packet| {
+        let link_type = packet.link_type;
+        let Some(framed) = Framed::captured(packet) else {
+            bail!("packet {number} of {file}: link type {link_type} is not supported");
+        };
+        let origin = Origin::Capture { file, number, link_type };
+        let walk = Walk::new(&framed, args.port);
+        print(args, &Explanation { bytes: packet.bytes, origin, framed: Some(&framed), walk }, output)
+    })
+}
+
+fn print(args: &Args, explanation: &Explanation<'_>, output: &mut Output) -> anyhow::Result<()> {
+    match args.json {
+        true => json::print(explanation, output)?,
+        false => text::print(explanation, output)?,
+    }
+    Ok(())
 }
 
 impl Explanation<'_> {
@@ -179,9 +238,6 @@ const EXAMPLE: &str = concat!(
     "02000000000202000000000108004502004c000040004011269d0a0000010a000002c16912b7003800000a70ff",
     "ff0000001280005eed00007f00deadb000000012340000000d68656c6c6f2c20776f726c6421000000b74f5e4b",
 );
-
-/// Limit of the input in bytes, much larger than the dump of the longest packet.
-const LONGEST_INPUT: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests;

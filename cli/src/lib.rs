@@ -10,12 +10,19 @@ mod demo;
 mod devices;
 mod dissect;
 mod doctor;
+mod document;
 mod explain;
+mod help;
+mod inject;
 mod limit;
+mod listen;
+mod manual;
 mod measure;
 mod perf;
 mod pingpong;
+mod progress;
 mod rping;
+mod run;
 mod sim;
 mod stat;
 mod terminal;
@@ -27,7 +34,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
@@ -41,24 +48,47 @@ use terminal::{ColorChoice, Output};
 
 /// A software RoCE v2 NIC, and tools to measure, inspect and simulate RDMA traffic.
 #[derive(Debug, Parser)]
-#[command(name = "roce", version)]
+#[command(name = "roce", version, disable_help_flag = true, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     /// When to color the output: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(long, global = true, value_enum, hide_possible_values = true, value_name = "WHEN")]
     #[arg(default_value_t = ColorChoice::Auto, hide_default_value = true)]
+    #[arg(help_heading = EVERY_COMMAND, display_order = LAST)]
     color: ColorChoice,
 
     /// Write the engine's decisions to this file, one JSON object per line
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = EVERY_COMMAND, display_order = LAST + 1)]
     trace: Option<PathBuf>,
 
     /// Level of --trace: error, warn, info, debug (every decision) or trace (also every dropped packet)
     #[arg(long, global = true, value_name = "LEVEL", default_value = "debug")]
+    #[arg(help_heading = EVERY_COMMAND, display_order = LAST + 2)]
     trace_level: tracing::Level,
+
+    /// Print help: a summary with -h, everything with --help
+    #[arg(long, short, global = true, action = clap::ArgAction::Help, help_heading = EVERY_COMMAND)]
+    #[arg(display_order = LAST + 3)]
+    help: Option<bool>,
 
     #[command(subcommand)]
     command: Command,
 }
+
+/// The heading of the options that every command has.
+const EVERY_COMMAND: &str = "Every command";
+/// Behind all other options.
+const LAST: usize = 1_000;
+
+/// The help of `roce` itself.
+const EXAMPLES: &str = "\
+Examples:
+  roce demo
+  roce ping --device udp:127.0.0.1
+  roce ping 127.0.0.1 --device udp:127.0.0.2
+  roce dissect trace.pcapng
+
+`roce completions SHELL` prints a completion script, and `roce man --out DIR` writes manual pages.
+Environment: ROCE_LOG=debug prints what happens, ROCE_STAT=0 hides a process from `roce stat`.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -71,11 +101,17 @@ enum Command {
     Limit(limit::Args),
     Rping(rping::Args),
     Perf(perf::Args),
+    Run(run::Args),
     Doctor(doctor::Args),
     Stat(stat::Args),
     Sim(sim::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
+    Inject(inject::Args),
+    #[command(hide = true)]
+    Completions(manual::CompletionsArgs),
+    #[command(hide = true)]
+    Man(manual::ManArgs),
 }
 
 impl Cli {
@@ -92,11 +128,15 @@ impl Cli {
             Command::Limit(args) => limit::run(&args, &mut output),
             Command::Rping(args) => rping::run(&args, &mut output),
             Command::Perf(args) => perf::run(&args, &mut output),
+            Command::Run(args) => run::run(&args, &mut output),
             Command::Doctor(args) => doctor::run(&args, &mut output),
             Command::Stat(args) => stat::run(&args, &mut output),
             Command::Sim(args) => sim::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
+            Command::Inject(args) => inject::run(&args, &mut output),
+            Command::Completions(args) => manual::completions(&args, &mut output),
+            Command::Man(args) => manual::man(&args, &mut output),
         }
     }
 }
@@ -138,10 +178,12 @@ pub fn main() -> ExitCode {
 }
 
 /// Runs the command with additional congestion control algorithms. `--congestion` and the scenarios of `roce sim` accept
-/// their names like the names of the built-in ones. `cli/examples/own_algorithm.rs` is a complete program.
+/// their names like the names of the built-in ones. `examples/own-algorithm` is a complete program.
 pub fn main_with(algorithms: Vec<Algorithm>) -> ExitCode {
     algorithms::register(algorithms);
-    match Cli::parse().run() {
+    let matches = help::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut help::command()));
+    match cli.unwrap_or_else(|error| error.exit()).run() {
         Ok(code) => code,
         // The reader closed the pipe because it needs no more, as `head` does.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,

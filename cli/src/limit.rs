@@ -1,15 +1,17 @@
 //! `roce limit`: measures a device without the RoCE transport.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use super::common::{device_on, device_towards, resolve};
+use super::common::{connect_when_listening, device_towards, resolve};
+use super::listen::{Announcement, called_device, next_client, option};
 use super::terminal::{Output, Paint};
+use roce_device::udp::UdpSpec;
 use roce_device::{Device, OpenOptions};
-use roce_tools::exchange::Exchange;
+use roce_tools::exchange::{ClientQueue, Exchange, ExchangeError, Listening};
 use roce_tools::limit::{self, Latency, Outcome, Plan};
 
 /// The TCP port of the exchange before the measurement.
@@ -51,13 +53,18 @@ pub(super) struct Args {
     #[arg(long)]
     tcp: bool,
 
-    /// Server: address of the TCP exchange before the measurement [default: the address of the device]
+    /// Server: address of the TCP exchange before the measurement [default: the addresses of the device; every
+    /// address without --device]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<IpAddr>,
 
     /// TCP port of the exchange
     #[arg(long, short, value_name = "PORT", default_value_t = PORT)]
     port: u16,
+
+    /// Server: also send frames to this address of a client that calls from another one
+    #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
+    allow_peer: Vec<IpAddr>,
 
     /// Server: exit after one client
     #[arg(long)]
@@ -80,33 +87,83 @@ fn open(args: &Args, default: impl FnOnce() -> anyhow::Result<String>) -> anyhow
         Some(spec) => spec.clone(),
         None => default()?,
     };
-    Ok(roce_device::open(&spec, OpenOptions::default())?)
+    Ok(roce_device::open(&alone(spec), OpenOptions::default())?)
+}
+
+/// The frames are for no queue pair. On an address that several devices share, they would arrive at none or at another one.
+fn alone(spec: String) -> String {
+    match spec.parse::<UdpSpec>() {
+        Ok(udp) if spec.starts_with("udp:") => UdpSpec { share: false, ..udp }.to_string(),
+        _ => spec,
+    }
+}
+
+/// The device of a server: the one that the user chose, or one on the address that was called last.
+struct Devices<'a> {
+    args: &'a Args,
+    chosen: Option<Box<dyn Device>>,
+    called: Option<Box<dyn Device>>,
+}
+
+impl Devices<'_> {
+    fn on(&mut self, called: Option<SocketAddr>) -> anyhow::Result<&mut dyn Device> {
+        if let Some(chosen) = &mut self.chosen {
+            return Ok(chosen.as_mut());
+        }
+        // Its port may be the one that is needed.
+        self.called = None;
+        Ok(self.called.insert(open(self.args, || Ok(called_device(called)))?).as_mut())
+    }
+}
+
+/// Opens the device that the user chose, if any, and listens.
+fn listen(args: &Args) -> anyhow::Result<(Devices<'_>, Listening, Option<IpAddr>)> {
+    let mut devices = Devices { args, chosen: None, called: None };
+    let port = args.port;
+    if args.device.is_none() && args.listen.is_none() {
+        let listening = Listening::everywhere(port)
+            .with_context(|| format!("cannot listen on TCP port {port}; choose another with --port"))?;
+        return Ok((devices, listening, None));
+    }
+    let mut addresses = Vec::new();
+    if args.device.is_some() {
+        let device = open(args, || Ok(String::new()))?;
+        addresses = device.addresses().to_vec();
+        devices.chosen = Some(device);
+    }
+    let own = args.listen.or_else(|| addresses.first().copied()).context("the device has no address")?;
+    let others: &[IpAddr] = if args.listen.is_some() { &[] } else { &addresses };
+    let listening = Listening::at(own, others, port).with_context(|| {
+        format!(
+            "cannot listen on {own} port {port}; choose another address of this machine with --listen, or another port \
+             with --port"
+        )
+    })?;
+    Ok((devices, listening, Some(own)))
 }
 
 fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let mut device = open(args, || Ok(device_on(IpAddr::V4(Ipv4Addr::LOCALHOST))))?;
-    let own =
-        args.listen.or_else(|| device.addresses().first().copied()).context("the device has no address")?;
-    let at = SocketAddr::new(own, args.port);
-    let listener = TcpListener::bind(at).with_context(|| {
-        format!("cannot listen on {at}; choose another address of this machine with --listen, or another port with --port")
-    })?;
+    let (mut devices, listening, own) = listen(args)?;
     if !args.json {
-        writeln!(
-            output,
-            "waiting on {own}, TCP port {}; on the other side, run: roce limit {own} --device …",
-            args.port
-        )?;
-        output.flush()?;
+        let device = if args.device.is_some() { " --device …" } else { "" };
+        let announcement = Announcement {
+            command: "roce limit".to_owned(),
+            options: format!("{}{device}", option("--port", listening.port(), PORT)),
+            other_program: None,
+        };
+        announcement.print(output, own, &listening)?;
     }
+    let clients = ClientQueue::new(listening)?;
     loop {
-        let exchange = Exchange::accept_from(&listener)?;
+        let (exchange, device) =
+            next_client(&clients, &args.allow_peer, |exchange| devices.on(exchange.called()))?;
         let peer = exchange.peer().to_owned();
-        match limit::serve(device.as_mut(), exchange) {
+        let served = device.and_then(|device| Ok(limit::serve(device, exchange)?));
+        match served {
             Ok(_) if args.json => {}
-            Ok(plan) => writeln!(output, "served {peer}: {} sizes", plan.sizes.len())?,
-            Err(error) if args.once => return Err(error.into()),
-            Err(error) => writeln!(output, "{peer}: {error}")?,
+            Ok(plan) => writeln!(output, "served {peer}: message sizes: {}", plan.sizes.len())?,
+            Err(error) if args.once => return Err(error),
+            Err(error) => writeln!(output, "{peer}: {}", super::with_causes(&error))?,
         }
         output.flush()?;
         if args.once {
@@ -132,10 +189,15 @@ fn client(args: &Args, server: &str, output: &mut Output) -> anyhow::Result<Exit
         window: args.window,
         tcp: args.tcp,
     };
-    let outcome = limit::client(device.as_mut(), Exchange::connect(server)?, &plan)?;
+    let is_same_version = |address: &IpAddr| address.is_ipv4() == server.is_ipv4();
+    let own = device.addresses().iter().copied().find(is_same_version);
+    let exchange = connect_when_listening(ExchangeError::is_refused, || match own {
+        Some(own) => Exchange::connect_as(own, server),
+        None => Exchange::connect(server),
+    })?;
+    let outcome = limit::client(device.as_mut(), exchange, &plan)?;
     if args.json {
-        serde_json::to_writer_pretty(&mut *output, &outcome)?;
-        writeln!(output)?;
+        super::document::print(output, "limit", &outcome)?;
     } else {
         print(output, &outcome)?;
     }

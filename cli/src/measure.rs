@@ -1,26 +1,29 @@
 //! `roce ping` and `roce blast`: one set of options, two measurements.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use roce_packet::PathMtu;
 use roce_transport::units;
 use serde::Serialize;
 
-use super::common::{DeviceArgs, EXCHANGE_PORT, device_on, device_towards, parse_mtu, resolve};
+use super::common::{DeviceArgs, EXCHANGE_PORT, connect_when_listening, device_towards, parse_mtu, resolve};
+use super::listen::{Announcement, Contexts, next_client, option};
+use super::progress::Progress;
 use super::terminal::{Output, Paint};
-use roce::tcp::TcpListening;
 use roce::verbs::Context;
-use roce_tools::exchange::Exchange;
-use roce_tools::measure::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
+use roce_tools::exchange::{ClientQueue, Exchange, ExchangeError};
+use roce_tools::measure::{
+    self, Completion, DEFAULT_MEMORY, Op, Plan, Post, Row, ServerOptions, Signal, Tool,
+};
 
 /// Measure latency: the two sides send messages in turn
 ///
 /// Start `roce ping` on one side, which is the server, and `roce ping SERVER` on the other side. The
 /// reported time is half a round trip. --op write is a WRITE followed by a READ of the same bytes.
-/// The receiver verifies every message.
+/// The receiver verifies every message. A client that runs longer reports on standard error every 10 seconds.
 #[derive(Debug, clap::Args)]
 pub(super) struct PingArgs {
     #[command(flatten)]
@@ -37,7 +40,7 @@ pub(super) struct PingArgs {
 ///
 /// Start `roce blast` on one side, which is the server, and `roce blast SERVER` on the other side. The reported
 /// time is the elapsed time divided by the number of messages. The receiver checks every message, and verifies
-/// the last ones byte by byte.
+/// the last ones byte by byte. A client that runs longer reports on standard error every 10 seconds.
 #[derive(Debug, clap::Args)]
 pub(super) struct BlastArgs {
     #[command(flatten)]
@@ -99,6 +102,14 @@ struct MeasureArgs {
     #[arg(long, short, value_name = "PORT", default_value_t = EXCHANGE_PORT)]
     port: u16,
 
+    /// Most memory for the messages of one client; larger plans are refused
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value_t = DEFAULT_MEMORY)]
+    max_memory: usize,
+
+    /// Server: also send packets to this address of a client that calls from another one; may be given several times
+    #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
+    allow_peer: Vec<IpAddr>,
+
     /// Server: exit after one client
     #[arg(long)]
     once: bool,
@@ -149,46 +160,43 @@ impl MeasureArgs {
         output: &mut Output,
     ) -> anyhow::Result<ExitCode> {
         match &self.server {
-            None => self.serve(output),
+            None => self.serve(tool, output),
             Some(server) => self.client(tool, iterations, buffers, server, output),
         }
     }
 
-    fn serve(&self, output: &mut Output) -> anyhow::Result<ExitCode> {
-        let context = self.device.open(|| Ok(device_on(IpAddr::V4(Ipv4Addr::LOCALHOST))))?;
-        let address = context.address().context("the device has no address")?;
-        let listener = TcpListening::bind(&context, self.port).with_context(|| {
-            format!(
-                "cannot listen on {address} port {}; if another server uses the port, choose another with --port",
-                self.port
-            )
-        })?;
+    fn serve(&self, tool: Tool, output: &mut Output) -> anyhow::Result<ExitCode> {
+        let (mut contexts, listening) = Contexts::listen(&self.device, self.port)?;
         if !self.json {
-            writeln!(
-                output,
-                "waiting on {address}, TCP port {}; on the other side, run: roce … {address}",
-                self.port
-            )?;
-            output.flush()?;
+            let announcement = Announcement {
+                command: format!("roce {}", name_of(tool)),
+                options: option("--port", listening.port(), EXCHANGE_PORT),
+                other_program: None,
+            };
+            announcement.print(output, contexts.address(), &listening)?;
         }
+        let options = ServerOptions { gid_index: self.gid_index, max_memory: self.max_memory };
+        let clients = ClientQueue::new(listening)?;
         loop {
-            let exchange = Exchange::accept_on(&listener)?;
+            let (exchange, context) =
+                next_client(&clients, &self.allow_peer, |exchange| contexts.open(exchange.called()))?;
             let peer = exchange.peer().to_owned();
-            match measure::serve(&context, exchange, self.gid_index) {
+            let served = context.and_then(|context| Ok(measure::serve(&context, exchange, &options)?));
+            match served {
                 Ok(plan) if !self.json => {
-                    writeln!(
-                        output,
-                        "served {peer}: {:?} by {:?}, {} sizes",
-                        plan.tool,
-                        plan.op,
-                        plan.sizes.len()
-                    )?;
+                    let (tool, op, sizes) = (plan.tool, plan.op, plan.sizes.len());
+                    let test = format!("{tool:?} by {op:?}").to_lowercase();
+                    writeln!(output, "served {peer}: {test}, message sizes: {sizes}")?;
                 }
                 Ok(_) => {}
-                Err(error) if self.once => return Err(error.into()),
-                Err(error) => writeln!(output, "{peer}: {error}")?,
+                Err(error) if self.once => return Err(error),
+                Err(error) => {
+                    contexts.forget();
+                    writeln!(output, "{peer}: {}", super::with_causes(&error))?;
+                }
             }
             output.flush()?;
+            self.device.flush_captures();
             if self.once {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -228,7 +236,9 @@ impl MeasureArgs {
         output: &mut Output,
     ) -> anyhow::Result<ExitCode> {
         // Rejects an impossible plan before anything is opened.
-        self.plan(tool, iterations, buffers, PathMtu::Mtu1024).check()?;
+        let plan = self.plan(tool, iterations, buffers, PathMtu::Mtu1024);
+        plan.check()?;
+        plan.check_memory(self.max_memory)?;
         let server = resolve(server, self.port)?;
         let context = self.device.open(|| device_towards(server))?;
         let Some(mtu) = self.mtu.or_else(|| context.largest_path_mtu()) else {
@@ -237,17 +247,22 @@ impl MeasureArgs {
             );
         };
         let plan = self.plan(tool, iterations, buffers, mtu);
-        let exchange = Exchange::connect_from(&context, server)?;
+        let exchange = connect_when_listening(ExchangeError::is_refused, || {
+            Exchange::connect_at(&context, self.gid_index, server, None)
+        })?;
         let json = self.json;
         if !json {
             heading(output, &context, &plan)?;
         }
+        let progress = Progress::of(&context);
         let rows = measure::run_client(&context, exchange, &plan, self.gid_index, &mut |row| {
             if !json {
                 // The command reports a closed pipe when it ends.
                 let _ = print_row(output, tool, row).and_then(|()| output.flush());
             }
-        })?;
+        });
+        drop(progress);
+        let rows = rows?;
         if json {
             print_json(output, &context, &plan, &rows)?;
         }
@@ -258,7 +273,6 @@ impl MeasureArgs {
 /// The plan and the results.
 #[derive(Serialize)]
 struct Document<'a> {
-    version: &'static str,
     device: &'a str,
     plan: &'a Plan,
     rows: &'a [Row],
@@ -266,16 +280,22 @@ struct Document<'a> {
 
 fn print_json(output: &mut Output, context: &Context, plan: &Plan, rows: &[Row]) -> anyhow::Result<()> {
     let device = context.query().capabilities.kind;
-    let document = Document { version: env!("CARGO_PKG_VERSION"), device, plan, rows };
-    serde_json::to_writer_pretty(&mut *output, &document)?;
-    writeln!(output)?;
+    let command = if plan.tool == Tool::Ping { "ping" } else { "blast" };
+    super::document::print(output, command, &Document { device, plan, rows })?;
     Ok(())
+}
+
+const fn name_of(tool: Tool) -> &'static str {
+    match tool {
+        Tool::Ping => "ping",
+        Tool::Blast => "blast",
+    }
 }
 
 fn heading(output: &mut Output, context: &Context, plan: &Plan) -> std::io::Result<()> {
     let address = context.address().map_or_else(String::new, |address| address.to_string());
     let kind = context.query().capabilities.kind;
-    let tool = if plan.tool == Tool::Ping { "ping" } else { "blast" };
+    let tool = name_of(plan.tool);
     let title = format!(
         "{tool} by {:?}, device {kind} {address}, path MTU {}, {} buffers, {:?} completion, {:?} posting, {:?} signals",
         plan.op, plan.path_mtu, plan.buffers, plan.completion, plan.post, plan.signal

@@ -1,7 +1,7 @@
 //! `roce pingpong`: interoperates with the pingpong programs of libibverbs.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use anyhow::Context as _;
 use roce_packet::PathMtu;
 use serde_json::json;
 
-use super::common::{DeviceArgs, connect_exchange, device_on, device_towards, parse_mtu, resolve};
+use super::common::{DeviceArgs, connect_exchange, device_towards, parse_mtu, resolve};
+use super::listen::{Announcement, Contexts, option};
 use super::terminal::Output;
-use roce::tcp::TcpListening;
 use roce::verbs::Context;
 use roce_tools::Role;
+use roce_tools::exchange::PeerAddresses;
 use roce_tools::pingpong::{Kind, Outcome, PORT, Plan, Session};
 
 /// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong or ibv_srq_pingpong
@@ -71,6 +72,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "CODE", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
 
+    /// Server: also send packets to this address of a client that calls from another one
+    #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
+    allow_peer: Vec<IpAddr>,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -80,7 +85,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    fn plan(&self, context: &Context, peer: IpAddr) -> Plan {
+    fn plan(&self, gid_index: Option<usize>) -> Plan {
         let default_size = if self.kind == Kind::Ud { 1024 } else { 4096 };
         Plan {
             kind: self.kind,
@@ -89,50 +94,63 @@ impl Args {
             mtu: self.mtu,
             rx_depth: self.rx_depth,
             num_qp: self.num_qp,
-            gid_index: self.gid_idx.or_else(|| context.gid_towards(peer)),
+            gid_index,
             events: self.events,
             timeout: self.timeout,
             patience: Duration::from_secs(self.patience.max(1)),
         }
     }
+
+    /// The GID to send from.
+    fn gid_towards(&self, context: &Context, peer: IpAddr) -> Option<usize> {
+        self.gid_idx.or_else(|| context.gid_towards(peer))
+    }
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let (role, mut session, mut peer) = match &args.server {
+    // Before a client connects.
+    args.plan(args.gid_idx).check()?;
+    let (role, mut session, mut peer, allowed) = match &args.server {
         Some(server) => {
             let server = resolve(server, args.port)?;
             let context = args.device.open(|| device_towards(server))?;
-            let session = Session::new(&context, &args.plan(&context, server.ip()), Role::Client)?;
-            let peer = connect_exchange(&context, server).with_context(|| {
+            let session =
+                Session::new(&context, &args.plan(args.gid_towards(&context, server.ip())), Role::Client)?;
+            let peer = connect_exchange(&context, args.gid_idx, server).with_context(|| {
                 format!("cannot connect to {server}; check that {} runs there", args.kind.program())
             })?;
-            (Role::Client, session, peer)
+            (Role::Client, session, peer, None)
         }
         None => {
-            let address = Ipv4Addr::LOCALHOST.into();
-            let context = args.device.open(|| Ok(device_on(address)))?;
-            let own = context.address().unwrap_or(address);
-            // Created before the client connects, to report an impossible plan at once.
-            let mut session = Session::new(&context, &args.plan(&context, own), Role::Server)?;
-            let listening = TcpListening::bind(&context, args.port).with_context(|| {
-                format!("cannot listen on TCP port {}; choose another port with -p", args.port)
-            })?;
+            let (mut contexts, listening) = Contexts::listen(&args.device, args.port)?;
+            let address = contexts.address();
+            if address.is_some() {
+                // Reports at once what the device does not allow.
+                Session::new(&contexts.open(None)?, &args.plan(args.gid_idx), Role::Server)?;
+            }
             if !args.json {
-                let (at, program) = (listening.local_addr(), args.kind.program());
-                writeln!(output, "waiting on {at} for {program} or `roce pingpong`")?;
-                output.flush()?;
+                let program = format!("{} or `roce pingpong`", args.kind.program());
+                let announcement = Announcement {
+                    command: format!("roce pingpong {}", args.kind.name()),
+                    options: option("-p", listening.port(), PORT),
+                    other_program: Some(&program),
+                };
+                announcement.print(output, address, &listening)?;
             }
-            let peer = listening.accept().context("cannot accept the client")?;
-            let plan = args.plan(&context, peer.peer_addr().ip());
-            if plan.gid_index != args.gid_idx {
-                session = Session::new(&context, &plan, Role::Server)?;
-            }
-            (Role::Server, session, peer)
+            let (peer, called) = listening.accept().context("cannot accept the client")?;
+            let context = contexts.open(called)?;
+            let caller = peer.peer_addr().ip().to_canonical();
+            let plan = args.plan(args.gid_towards(&context, caller));
+            let session = Session::new(&context, &plan, Role::Server)?;
+            let allowed = PeerAddresses::of_caller(caller).and(&args.allow_peer);
+            (Role::Server, session, peer, Some(allowed))
         }
     };
     peer.set_read_timeout(Some(Duration::from_secs(args.patience.max(1))))?;
     let is_json = args.json;
-    session.connect(&mut peer, &mut |line| if is_json { Ok(()) } else { writeln!(output, "{line}") })?;
+    session.connect(&mut peer, allowed.as_ref(), &mut |line| {
+        if is_json { Ok(()) } else { writeln!(output, "{line}") }
+    })?;
     output.flush()?;
     let outcome = session.run()?;
     print(args, role, &outcome, output)?;
@@ -150,11 +168,10 @@ fn print(args: &Args, role: Role, outcome: &Outcome, output: &mut Output) -> any
         let document = json!({
             "program": args.kind.program(), "role": if role == Role::Client { "client" } else { "server" },
             "bytes": bytes, "iterations": iterations, "elapsed_s": elapsed_s, "megabits_per_s": megabits,
-            "us_per_iteration": each, "events": events, "unacknowledged": unacknowledged,
+            "iteration_us": each, "events": events, "unacknowledged": unacknowledged,
             "retransmitted_packets": retransmitted_packets,
         });
-        serde_json::to_writer_pretty(&mut *output, &document)?;
-        writeln!(output)?;
+        super::document::print(output, "pingpong", &document)?;
         return Ok(());
     }
     writeln!(output, "{bytes} bytes in {elapsed_s:.2} seconds = {megabits:.2} Mbit/sec")?;

@@ -1,17 +1,19 @@
 //! `roce rping`: client and server of librdmacm's rping.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use roce_packet::PathMtu;
 
-use super::common::{DeviceArgs, device_on, device_towards, parse_mtu, resolve};
+use super::common::{DeviceArgs, device_at, device_on, device_towards, parse_mtu, resolve};
+use super::listen::only_device;
 use super::terminal::Output;
+use roce::observe::Text;
 use roce::verbs::{Context, PortSpace};
 use roce_tools::rping::{
-    MAX_PING, MIN_PING, RPING_PORT, RpingPlan, client as rping_client, serve as rping_serve,
+    MAX_PING, MIN_PING, RPING_PORT, RpingPlan, ServerEvent, client as rping_client, serve_all as rping_serve,
 };
 
 /// Exchange pings over a connection of rdma_cm, with rping or another `roce rping`
@@ -76,15 +78,14 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 /// The text of a ping, without the trailing NUL.
 fn text_of(ping: &[u8]) -> String {
     let end = ping.iter().position(|byte| *byte == 0).unwrap_or(ping.len());
-    String::from_utf8_lossy(&ping[..end]).into_owned()
+    Text::new(&ping[..end]).to_string()
 }
 
 fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let own = match &args.address {
-        Some(address) => resolve(address, args.port)?.ip(),
-        None => IpAddr::V4(Ipv4Addr::LOCALHOST),
-    };
-    let context = args.device.open(|| Ok(device_on(own)))?;
+    let context = args.device.open(|| match &args.address {
+        Some(address) => Ok(device_at(resolve(address, args.port)?)),
+        None => only_device(),
+    })?;
     let listener = context
         .listen(PortSpace::Tcp, args.port)
         .with_context(|| format!("cannot listen on port {} of RDMA_PS_TCP", args.port))?;
@@ -95,26 +96,24 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
         args.port
     )?;
     output.flush()?;
-    loop {
-        let request = listener.accept(None)?;
-        let peer = request.peer().ip();
-        let verbose = args.verbose;
-        let outcome = rping_serve(&context, request, &mut |ping| {
-            if verbose {
-                // The command reports a closed pipe when it ends.
-                let _ = writeln!(output, "server ping data: {}", text_of(ping));
+    let mut printed = Ok(());
+    rping_serve(&context, &listener, args.persistent, &mut |peer, event| {
+        let peer = peer.ip();
+        let line = match event {
+            ServerEvent::Ping(ping) if args.verbose => {
+                writeln!(output, "server ping data: {}", text_of(&ping))
             }
-        });
-        match outcome {
-            Ok(count) => writeln!(output, "served {peer}: {count} pings")?,
-            Err(error) if args.persistent => writeln!(output, "{peer}: {error}")?,
-            Err(error) => return Err(error.into()),
+            ServerEvent::Ping(_) => return,
+            ServerEvent::Ended(Ok(count)) => writeln!(output, "served {peer}: {count} pings"),
+            ServerEvent::Ended(Err(error)) => writeln!(output, "{peer}: {error}"),
+        };
+        if let Err(error) = line.and_then(|()| output.flush()) {
+            printed = Err(error);
         }
-        output.flush()?;
-        if !args.persistent {
-            return Ok(ExitCode::SUCCESS);
-        }
-    }
+    })?;
+    // The command reports a closed pipe when it ends.
+    printed?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn client(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
@@ -153,4 +152,16 @@ fn path_mtu(args: &Args, context: &Context) -> anyhow::Result<PathMtu> {
         );
     };
     Ok(args.mtu.unwrap_or_else(|| largest.min(PathMtu::Mtu1024)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The client chooses the bytes, and `-v` prints them.
+    #[test]
+    fn the_text_of_a_ping_is_safe_to_show() {
+        assert_eq!(text_of(b"rdma-ping-0: ABC\0rest"), "rdma-ping-0: ABC");
+        assert_eq!(text_of(b"\x1b[2J\x9b\n\0"), "\\u{1b}[2J\\x9b\\u{a}");
+    }
 }

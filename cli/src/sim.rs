@@ -92,7 +92,7 @@ fn parse_set(text: &str) -> Result<(String, String), String> {
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     if args.list {
-        shipped::list(output)?;
+        shipped::list(args.json, output)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(dir) = &args.merge {
@@ -107,7 +107,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         }
         run_one(args, &source, output)?;
     } else if let Some(system) = args.emit {
-        let combinations = combinations(args, &sweeps);
+        let combinations = combinations(args, &sweeps)?;
         // Errors that would make every pod of the job fail are reported here.
         let files = check(&source, &combinations)?;
         let arguments: Vec<String> = std::env::args().collect();
@@ -115,7 +115,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         let job = emit::Job { out, count, arguments: &arguments, files: &files };
         write!(output, "{}", job.text(system)?)?;
     } else {
-        run_sweep(args, &source, combinations(args, &sweeps), output)?;
+        run_sweep(args, &source, combinations(args, &sweeps)?, output)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -140,8 +140,7 @@ fn run_one(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow
         report::write(dir, &completed)?;
     }
     if args.json {
-        serde_json::to_writer_pretty(&mut *output, &completed.summary)?;
-        writeln!(output)?;
+        crate::document::print(output, "sim", &completed.summary)?;
         return Ok(());
     }
     completed.summary.print(output)?;

@@ -9,13 +9,13 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 use super::terminal::{Output, Paint};
-use roce::observe::{Published, published};
+use roce::observe::{Published, Survey, Text, survey};
 
 /// Show the counters of running `roce` processes and of programs that use the library
 ///
 /// The `roce` commands that send packets publish their counters while they run. Other programs publish theirs if
 /// ROCE_STAT=1 is in their environment, or if they call ContextBuilder::publish. Only the same user and root may read
-/// them. docs/counters.md explains each counter.
+/// them. A process that does not answer within a second is named, and the others are shown. docs/counters.md explains each counter.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Process to read; may be omitted if there is only one
@@ -57,9 +57,8 @@ const GAUGES: [&str; 3] = ["cm_connections", "xdp_native", "xdp_zero_copy"];
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     let found = read(args)?;
     if args.json {
-        let all: Vec<Value> = found.iter().map(document).collect();
-        serde_json::to_writer_pretty(&mut *output, &all)?;
-        writeln!(output)?;
+        let processes: Vec<Value> = found.iter().map(document).collect();
+        super::document::print(output, "stat", &json!({ "processes": processes }))?;
     } else if args.prometheus {
         print_prometheus(output, &found)?;
     } else if let Some(interval) = args.watch {
@@ -74,9 +73,22 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
+/// Asks the requested processes, and names those that do not answer on standard error.
+fn ask(args: &Args) -> anyhow::Result<Vec<Published>> {
+    let Survey { found, unanswered, .. } =
+        survey(args.pid).context("cannot read the sockets of running processes")?;
+    for process in &unanswered {
+        eprintln!(
+            "process {} does not answer at {}; check whether it is stopped (`ps -o stat {}`), and try again",
+            process.pid, process.path, process.pid
+        );
+    }
+    Ok(found)
+}
+
 /// Reads the requested processes. Finding none is an error, except with --all.
 fn read(args: &Args) -> anyhow::Result<Vec<Published>> {
-    let found = published(args.pid).context("cannot read the sockets of running processes")?;
+    let found = ask(args)?;
     if found.is_empty() && !args.all {
         match args.pid {
             Some(pid) => bail!(
@@ -93,7 +105,9 @@ fn read(args: &Args) -> anyhow::Result<Vec<Published>> {
 
 fn title(published: &Published) -> String {
     let Published { pid, command, device, addresses, uptime_s, .. } = published;
-    format!("{pid} {command}: {device} {}, for {uptime_s:.0} s", addresses.join(", "))
+    let addresses = addresses.join(", ");
+    let (command, device, addresses) = (Text::new(command), Text::new(device), Text::new(&addresses));
+    format!("{pid} {command}: {device} {addresses}, for {uptime_s:.0} s")
 }
 
 fn print_list(output: &mut Output, found: &[Published]) -> std::io::Result<()> {
@@ -106,7 +120,7 @@ fn print_list(output: &mut Output, found: &[Published]) -> std::io::Result<()> {
 fn print_counters(output: &mut Output, published: &Published, zeros: bool) -> std::io::Result<()> {
     writeln!(output, "{}", output.style.paint(Paint::BOLD, title(published)))?;
     for (name, value) in published.counters.iter().filter(|(_, value)| zeros || *value > 0) {
-        writeln!(output, "{name:<32} {value}")?;
+        writeln!(output, "{:<32} {value}", Text::new(name).to_string())?;
     }
     Ok(())
 }
@@ -126,29 +140,61 @@ fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Prints the lines of each metric together, below its type.
-fn print_prometheus(output: &mut Output, found: &[Published]) -> std::io::Result<()> {
+/// Prints the lines of each metric together, below its type. Names follow the rules of Prometheus: a prefix, the unit in
+/// plural where there is one, and `_total` at the end of counters.
+fn print_prometheus(output: &mut impl Write, found: &[Published]) -> std::io::Result<()> {
     let mut metrics: BTreeMap<&str, Vec<(&Published, u64)>> = BTreeMap::new();
     for published in found {
-        for (name, value) in &published.counters {
+        for (name, value) in published.counters.iter().filter(|(name, _)| is_metric_name(name)) {
             metrics.entry(name).or_default().push((published, *value));
         }
     }
     for (name, values) in metrics {
-        let kind = if GAUGES.contains(&name) { "gauge" } else { "counter" };
-        writeln!(output, "# HELP roce_{name} {name} of docs/counters.md\n# TYPE roce_{name} {kind}")?;
+        let (kind, total) = if GAUGES.contains(&name) { ("gauge", "") } else { ("counter", "_total") };
+        let help = meaning(name).unwrap_or_else(|| format!("the counter {name} of docs/counters.md"));
+        writeln!(output, "# HELP roce_{name}{total} {}\n# TYPE roce_{name}{total} {kind}", help_text(&help))?;
         for (published, value) in values {
-            let address = published.addresses.first().map_or("", String::as_str);
-            writeln!(
-                output,
-                "roce_{name}{{pid=\"{}\",device=\"{}\",address=\"{}\"}} {value}",
-                published.pid,
-                label(&published.device),
-                label(address)
-            )?;
+            writeln!(output, "roce_{name}{total}{} {value}", labels(published))?;
         }
     }
+    writeln!(output, "# HELP roce_uptime_seconds time since the device was opened")?;
+    writeln!(output, "# TYPE roce_uptime_seconds gauge")?;
+    for published in found {
+        writeln!(output, "roce_uptime_seconds{} {}", labels(published), published.uptime_s)?;
+    }
     Ok(())
+}
+
+fn labels(published: &Published) -> String {
+    let address = published.addresses.first().map_or("", String::as_str);
+    let (pid, device) = (published.pid, &published.device);
+    format!("{{pid=\"{pid}\",device=\"{}\",address=\"{}\"}}", label(device), label(address))
+}
+
+/// The names come from another process.
+fn is_metric_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Escapes the text of a HELP line.
+fn help_text(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('\n', "\\n")
+}
+
+/// What docs/counters.md says about a counter: the column `meaning` of its row.
+fn meaning(name: &str) -> Option<String> {
+    const PAGE: &str = include_str!("../counters.md");
+    let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim);
+    let row_of = format!("| `{name}` |");
+    let mut column = None;
+    for line in PAGE.lines().filter(|line| line.starts_with('|')) {
+        if line.starts_with("| name |") {
+            column = cells(line).position(|cell| cell == "meaning");
+        } else if line.starts_with(&row_of) {
+            return cells(line).nth(column?).map(|cell| cell.replace('`', ""));
+        }
+    }
+    None
 }
 
 /// Whether both are the same context at different times.
@@ -165,7 +211,7 @@ fn watch(
     let mut read_at = Instant::now();
     for _ in 0..args.count.unwrap_or(u64::MAX) {
         std::thread::sleep(interval);
-        let now = published(args.pid).context("cannot read the sockets of running processes")?;
+        let now = ask(args)?;
         let seconds = read_at.elapsed().as_secs_f64();
         read_at = Instant::now();
         if now.is_empty() && !args.all {
@@ -188,6 +234,7 @@ fn print_changes(output: &mut Output, old: &Published, new: &Published, seconds:
     for (name, value) in &new.counters {
         let change = value.saturating_sub(old.get(name.as_str()).copied().unwrap_or(0));
         if change > 0 {
+            let name = Text::new(name).to_string();
             writeln!(output, "{name:<32} {:>16.1}/s  (+{change})", change as f64 / seconds)?;
         }
     }

@@ -21,6 +21,7 @@ impl Paint {
     pub(crate) const BOLD: Self = Self("1");
     pub(crate) const DIM: Self = Self("2");
     pub(crate) const RED: Self = Self("1;31");
+    pub(crate) const YELLOW: Self = Self("33");
     pub(crate) const GREEN: Self = Self("32");
     pub(crate) const REVERSE: Self = Self("7");
     /// Colors that only need to differ between neighboring items.

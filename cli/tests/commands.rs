@@ -26,7 +26,7 @@ impl Server {
         let mut command = roce();
         command.args([tool, "--device", &format!("udp:{address}")]).args(more);
         let mut running = Running::start(&mut command);
-        let line = running.until_it_says("waiting on");
+        let line = running.wait_for_line("waiting on");
         assert!(line.contains(&format!("{address}, TCP port")), "{line}");
         Self { address, running }
     }
@@ -49,8 +49,9 @@ impl Server {
         let address = self.address.to_string();
         let end = Instant::now() + Duration::from_secs(20);
         let receives = || {
-            let all: Vec<Value> = serde_json::from_str(&run(&["stat", "--all", "--json"]).stdout).ok()?;
-            let own = all.into_iter().find(|one| one["addresses"][0] == address.as_str())?;
+            let all: Value = serde_json::from_str(&run(&["stat", "--all", "--json"]).stdout).ok()?;
+            let own =
+                all["processes"].as_array()?.iter().find(|one| one["addresses"][0] == address.as_str())?;
             own["counters"]["rdma_rx_packets"].as_u64().filter(|count| *count > 0)
         };
         while receives().is_none() {
@@ -70,8 +71,16 @@ impl Server {
     }
 }
 
-const ROW: [&str; 8] =
-    ["size", "iterations", "elapsed_s", "gigabits_per_s", "messages_per_s", "one_way_us", "client", "server"];
+const ROW: [&str; 8] = [
+    "size",
+    "iterations",
+    "elapsed_seconds",
+    "bits_per_second",
+    "messages_per_second",
+    "one_way_seconds",
+    "client",
+    "server",
+];
 const SIDE: [&str; 4] = ["cpu", "retransmitted_packets", "timeouts", "rnr_naks"];
 
 /// Checks what `--json` printed and returns its rows.
@@ -95,20 +104,23 @@ fn check_document(text: &str) -> Vec<Value> {
         assert_eq!(row["size"], size);
         assert_eq!(row["iterations"], document["plan"]["iterations"]);
         let number = |key: &str| row[key].as_f64().unwrap();
-        assert!(number("elapsed_s") > 0.0 && number("messages_per_s") > 0.0, "{row}");
+        assert!(number("elapsed_seconds") > 0.0 && number("messages_per_second") > 0.0, "{row}");
         // The three rates agree.
-        let bits = number("messages_per_s") * number("size") * 8.0;
-        assert!((bits / 1e9 - number("gigabits_per_s")).abs() <= 1e-6 * bits / 1e9, "{row}");
-        let percentiles = row.get("percentiles_us").map(|values| {
+        let bits = number("messages_per_second") * number("size") * 8.0;
+        assert!((bits - number("bits_per_second")).abs() <= 1e-6 * bits, "{row}");
+        let percentiles = row.get("percentiles_seconds").map(|values| {
             values.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect::<Vec<_>>()
         });
         assert_eq!(percentiles.is_some(), document["plan"]["tool"] == "ping");
         if let Some(values) = percentiles {
             assert!(values.len() == 4 && values.is_sorted() && values[0] > 0.0, "{values:?}");
-            assert!(values[0] <= number("one_way_us") && number("one_way_us") <= values[3], "{row}");
+            assert!(
+                values[0] <= number("one_way_seconds") && number("one_way_seconds") <= values[3],
+                "{row}"
+            );
         } else {
-            let one_way = number("elapsed_s") * 1e6 / number("iterations");
-            assert!((one_way - number("one_way_us")).abs() < 1e-6 * one_way, "{row}");
+            let one_way = number("elapsed_seconds") / number("iterations");
+            assert!((one_way - number("one_way_seconds")).abs() < 1e-6 * one_way, "{row}");
         }
     }
     rows
@@ -120,7 +132,7 @@ fn a_client_that_gives_up_is_not_taken_for_wrong_contents() {
     let fails = ["--op", "write", "-n", "50", "--timeout", "8", "--fault", "drop=100%"];
     let finished = server.client("blast", &fails);
     assert!(!finished.success && finished.stderr.contains("RETRY_EXC_ERR"), "{}", finished.stderr);
-    let line = server.running.until_it_says("RETRY_EXC_ERR");
+    let line = server.running.wait_for_line("RETRY_EXC_ERR");
     assert!(!line.contains("is wrong"), "{line}");
 }
 
@@ -192,7 +204,7 @@ fn over_ipv6() {
     let device = |own, peer| format!("udp:[::1],port={own},peer_port={peer}");
     let mut server =
         Running::start(roce().args(["blast", "--once", "--port", &tcp, "--device", &device(a, b)]));
-    server.until_it_says("waiting on ::1");
+    server.wait_for_line("waiting on ::1");
     let client = ["blast", "::1", "--port", &tcp, "--device", &device(b, a), "-n", "100", "--json"];
     let finished = run(&client);
     assert!(finished.success, "{}", finished.stderr);
@@ -285,7 +297,7 @@ fn impossible_options_are_named() {
         ("ping", &["--inline", "--sizes", "1..1K"], &["--inline with a message of 1024"]),
         ("blast", &["--size", "2000M"], &["2097152000 bytes", "1073741824"]),
         ("blast", &["--size", "99999999999999999999"], &["--size", "99999999999999999999"]),
-        ("blast", &["--size", "18446744073709551615K"], &["--size", "is not a size"]),
+        ("blast", &["--size", "18446744073709551615K"], &["--size", "is too large"]),
         ("blast", &["--size", "1X"], &["--size", "\"1X\" is not a size", "64K, 400KB"]),
         ("blast", &["--size", "-1"], &["-1"]),
         ("blast", &["--size", "K"], &["\"K\" is not a size"]),
@@ -298,7 +310,11 @@ fn impossible_options_are_named() {
         ("ping", &["-n", "many"], &["many", "--iterations"]),
         ("blast", &["--buffers", "0"], &["--buffers is 0", "1 to 16384"]),
         ("blast", &["--buffers", "20000"], &["--buffers is 20000"]),
-        ("blast", &["--buffers", "10000", "--size", "1M"], &["limit is 4294967296", "fewer --buffers"]),
+        (
+            "blast",
+            &["--buffers", "10000", "--size", "1M"],
+            &["limit is 268435456", "fewer --buffers", "--max-memory"],
+        ),
         ("blast", &["--mtu", "1500"], &["--mtu", "1500", "1024, 2048 or 4096"]),
         ("blast", &["--timeout", "0"], &["--timeout", "1..=31"]),
         ("blast", &["--timeout", "32"], &["--timeout", "1..=31"]),
@@ -367,12 +383,11 @@ fn missing_servers_and_taken_ports_are_reported() {
 
     let server = Server::start("blast", &[]);
     let spec = format!("udp:{}", server.address);
-    refused(&["blast", "--device", &spec], &["UDP port 4791", "is taken"]);
-    // The same TCP port, on another UDP port.
-    refused(
-        &["blast", "--device", &format!("{spec},port=14791")],
-        &[&format!("cannot listen on {} port 18520", server.address), "choose another with --port"],
-    );
+    refused(&["blast", "--device", &format!("{spec},share=off")], &["UDP port 4791", "is taken"]);
+    // Devices share the UDP port, but the TCP port has one server.
+    let said = [&format!("cannot listen on {} port 18520", server.address)[..], "choose another with --port"];
+    refused(&["blast", "--device", &spec], &said);
+    refused(&["blast", "--device", &format!("{spec},port=14791")], &said);
     // The first server still works.
     server.rows("blast", &["-n", "10"]);
 }
@@ -386,12 +401,13 @@ fn an_impossible_plan_is_rejected_with_a_reason() {
         "tool": "blast", "op": "send", "sizes": [8], "iterations": 1, "buffers": 1_000_000_000_u64, "inline": false,
         "completion": "poll", "post": "list", "signal": "full", "path_mtu": 1024, "timeout": 12,
     });
-    writeln!(stream, "{plan}").unwrap();
+    let greeting = serde_json::json!({"roce": "ping` or `roce blast", "protocol": 2, "version": "0"});
+    writeln!(stream, "{greeting}\n{plan}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("--buffers is 1000000000"), "{answer}");
     assert!(server.running.is_alive());
-    server.running.until_it_says("asked for a plan that cannot be carried out");
+    server.running.wait_for_line("asked for a plan that cannot be carried out");
     server.rows("blast", &["-n", "10"]);
 }
 
@@ -491,10 +507,12 @@ fn devices_lists_what_there_is() {
         let kinds = document["kinds"].as_array().unwrap();
         assert_eq!(kinds.len(), 5);
         let udp = &kinds[0];
-        assert_eq!((&udp["kind"], &udp["usable"]), (&"udp".into(), &true.into()));
+        assert_eq!((&udp["device"], &udp["usable"]), (&"udp".into(), &true.into()));
         for device in udp["devices"].as_array().unwrap() {
-            let id = device["hca_id"].as_str().unwrap();
+            let id = device["device_spec"].as_str().unwrap();
             let address = id.strip_prefix("udp:").unwrap().trim_matches(['[', ']']);
+            // A link-local one has a zone behind it.
+            let address = address.split('%').next().unwrap();
             address.parse::<IpAddr>().unwrap();
             assert_eq!(device["limits"].is_object(), args.contains(&"-v"));
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use common::{Finished, Running, has_program, own_address, roce, run, skip_unless, tshark};
+use common::{Finished, Running, as_nobody, has_program, own_address, roce, run, skip_unless, tshark};
 use serde_json::Value;
 
 /// The result of a run.
@@ -52,20 +52,12 @@ fn as_ordinary_user(folder: &Path) -> Command {
         return roce();
     }
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o777)).unwrap();
-    if skip_unless(has_program("setpriv"), "setpriv is not installed; the demo runs as root instead") {
-        return roce();
-    }
+    let command = as_nobody();
+    skip_unless(command.is_some(), "setpriv is not installed; the demo runs as root instead");
+    let Some(mut command) = command else { return roce() };
     // The user nobody cannot read the build folder of root.
     let program = folder.join("roce");
     std::fs::copy(env!("CARGO_BIN_EXE_roce"), &program).unwrap();
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--bounding-set=-all",
-        "--no-new-privs",
-    ]);
     command.arg(program);
     command
 }
@@ -118,10 +110,10 @@ fn every_icrc_in_the_capture_is_good_and_every_transport_is_in_it() {
     for opcode in [
         "RC_SEND_FIRST",
         "RC_SEND_ONLY_WITH_IMM",
-        "RC_WRITE_FIRST",
-        "RC_WRITE_LAST_WITH_IMM",
-        "RC_READ_REQUEST",
-        "RC_READ_RESPONSE_MIDDLE",
+        "RC_RDMA_WRITE_FIRST",
+        "RC_RDMA_WRITE_LAST_WITH_IMM",
+        "RC_RDMA_READ_REQUEST",
+        "RC_RDMA_READ_RESPONSE_MIDDLE",
         "RC_COMPARE_SWAP",
         "RC_FETCH_ADD",
         "RC_ATOMIC_ACKNOWLEDGE",
@@ -129,7 +121,7 @@ fn every_icrc_in_the_capture_is_good_and_every_transport_is_in_it() {
         "RC_FLUSH",
         "RC_ACKNOWLEDGE",
         "UC_SEND_FIRST",
-        "UC_WRITE_LAST_WITH_IMM",
+        "UC_RDMA_WRITE_LAST_WITH_IMM",
         "UD_SEND_ONLY",
         "UD_SEND_ONLY_WITH_IMM",
     ] {

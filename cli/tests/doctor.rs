@@ -14,7 +14,7 @@ fn examine(client_faults: &str, server_faults: &str) -> (Finished, Value) {
     let mut command = roce();
     command.args(["doctor", "--once", "--device", &format!("udp:{server}"), "--fault", server_faults]);
     let mut waiting = Running::start(command.args(["--seed", "1"]));
-    waiting.until_it_says("waiting on");
+    waiting.wait_for_line("waiting on");
     let device = format!("udp:{client}");
     let options = ["--device", &device, "--fault", client_faults, "--seed", "2", "--json"];
     let finished = run(&[&["doctor", &server], &options[..]].concat());
@@ -152,7 +152,7 @@ fn a_peer_without_a_doctor_is_asked_through_rdma_cm() {
     let (server, own) = (own_address().to_string(), own_address());
     let mut command = roce();
     let mut waiting = Running::start(command.args(["rping", "-s", "-a", &server]));
-    waiting.until_it_says("waiting on");
+    waiting.wait_for_line("waiting on");
     let device = format!("udp:{own}");
     let options = ["doctor", &server, "--device", &device, "--json"];
     // No service listens on the default port; the request does not disturb the rping.
@@ -169,7 +169,7 @@ fn a_peer_without_a_doctor_is_asked_through_rdma_cm() {
     let damaging = own_address().to_string();
     let mut damaged =
         Running::start(command.args(["rping", "-s", "-a", &damaging, "--fault", "rule:action=corrupt:300"]));
-    damaged.until_it_says("waiting on");
+    damaged.wait_for_line("waiting on");
     let finished = run(&["doctor", &damaging, "--device", &device, "--json"]);
     let document: Value = serde_json::from_str(&finished.stdout).unwrap();
     names(&document, "rdma_cm", &["wrong ICRC"]);
@@ -180,7 +180,7 @@ fn another_tool_on_the_port_is_detected() {
     let (server, own) = (own_address().to_string(), own_address());
     let mut command = roce();
     let mut waiting = Running::start(command.args(["ping", "--device", &format!("udp:{server}")]));
-    waiting.until_it_says("waiting on");
+    waiting.wait_for_line("waiting on");
     let finished = run(&["doctor", &server, "--device", &format!("udp:{own}"), "--json"]);
     let document: Value = serde_json::from_str(&finished.stdout).unwrap();
     names(&document, "exchange", &["ended early"]);

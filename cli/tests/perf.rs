@@ -30,6 +30,37 @@ fn documents(test: &[&str], options: &[&str], of_client: &[&str]) -> [Value; 2] 
     })
 }
 
+/// Two servers on one address, and two clients on another: four processes, each with queue pairs of its own.
+#[test]
+fn several_processes_share_an_address() {
+    within(120, || {
+        let (server, client) = (own_address(), own_address());
+        for connected in [&[][..], &["-R"]] {
+            let start = |port: &str, of_side: &[&str]| {
+                let options = ["-n", "2000", "-s", "65536", "-p", port, "--json", "--patience", "20"];
+                let mut command = roce();
+                Running::start(
+                    command.args(["perf", "write", "bw"]).args(options).args(connected).args(of_side),
+                )
+            };
+            let [server_device, client_device] = [server, client].map(|address| format!("udp:{address}"));
+            let ports = ["18600", "18601"];
+            let mut servers = ports.map(|port| start(port, &["-d", &server_device]));
+            for server in &mut servers {
+                // It is a member before the first client comes.
+                server.wait_for_output(std::time::Duration::from_millis(300));
+            }
+            let clients = ports.map(|port| start(port, &[&server.to_string(), "-d", &client_device]));
+            for process in clients.into_iter().chain(servers) {
+                let finished = process.finish(60);
+                assert!(finished.success, "{connected:?}: {finished:?}");
+                let document: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+                assert_eq!(document["rows"][0]["bandwidth"]["messages"], 2000, "{connected:?}");
+            }
+        }
+    });
+}
+
 const VERBS: [&str; 4] = ["write", "send", "read", "atomic"];
 
 #[test]
@@ -44,13 +75,19 @@ fn all_eight_programs() {
             assert_eq!(row["size"], if verb == "atomic" { 8 } else { 65_536 });
             assert_eq!(row["bandwidth"]["messages"], 150);
             let average = &row["bandwidth"]["average"];
-            assert!(average["messages_per_s"].as_f64().unwrap() > 1.0, "{row}");
+            assert!(average["messages_per_second"].as_f64().unwrap() > 1.0, "{row}");
         }
         let [client, _] = documents(&[verb, "lat"], &["-n", "150"], &[]);
         let times = &client["rows"][0]["latency"]["distribution"];
         let time = |name: &str| times[name].as_f64().unwrap();
-        let sorted =
-            ["least_us", "typical_us", "percentile_99_us", "percentile_99_9_us", "most_us"].map(time);
+        let sorted = [
+            "least_seconds",
+            "typical_seconds",
+            "percentile_99_seconds",
+            "percentile_99_9_seconds",
+            "most_seconds",
+        ]
+        .map(time);
         assert!(sorted.is_sorted() && sorted[0] > 0.0, "{times}");
     }
 }
@@ -180,7 +217,7 @@ fn a_server_without_rdma_cm_is_distinguished_from_no_server() {
     let (server, client) = (own_address(), own_address());
     let mut command = roce();
     let mut listening = Running::start(command.args(["perf", "send", "bw", "-d", &format!("udp:{server}")]));
-    listening.until_it_says("waiting on");
+    listening.wait_for_line("waiting on");
     let device = format!("udp:{client}");
     let finished = common::run(&["perf", "send", "bw", &server.to_string(), "-R", "-d", &device]);
     let text = &finished.stderr;
@@ -224,7 +261,7 @@ fn sides_with_different_options_are_reported() {
     let client = common::run(&arguments);
     let server = server_process.finish(60);
     assert!(!client.success && !server.success, "{client:?} {server:?}");
-    assert!(server.stderr.contains("90 bytes instead of 100"), "{server:?}");
+    assert!(server.stderr.contains("this side has -s 100 and the other side -s 90"), "{server:?}");
 }
 
 #[test]
@@ -234,7 +271,7 @@ fn another_program_on_the_port_is_rejected_with_a_reason() {
         let mut command = roce();
         command.args(["perf", "read", "lat", "--patience", "3", "-d", &format!("udp:{server}")]);
         let mut process = Running::start(&mut command);
-        process.until_it_says("waiting on");
+        process.wait_for_line("waiting on");
         let mut stream = std::net::TcpStream::connect((server, 18_515)).unwrap();
         std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let finished = process.finish(30);
@@ -255,7 +292,11 @@ fn impossible_plans_are_rejected_with_a_reason() {
         (&["send", "bw", "-D", "2", "-f", "1"], "more than two margins"),
         (&["send", "bw", "-a", "-D", "2"], "-a cannot be combined with -D"),
         (&["send", "bw", "-I", "513"], "at most 512 bytes"),
-        (&["send", "bw", "-R", "-c", "UD"], "leave out -R on both sides"),
+        (&["send", "bw", "-l", "3", "-n", "100"], "must be a multiple of the length of the list"),
+        (&["send", "lat", "-l", "2"], "-l is for bandwidth tests"),
+        (&["write", "lat", "-e"], "-e cannot be combined"),
+        (&["send", "bw", "-R", "--reversed"], "leave out -R and -z"),
+        (&["send", "lat", "--run_infinitely"], "--run_infinitely is for bandwidth tests"),
         (&["write", "bw", "-R", "-c", "UC"], "librdmacm connects no UC queue pairs"),
     ] {
         let address = format!("udp:{}", own_address());

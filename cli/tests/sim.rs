@@ -190,7 +190,7 @@ fn every_column_of_the_tables_is_explained() {
 fn a_sweep_here_and_as_a_job_gives_the_same() {
     let place = Place::new();
     let all = place.document(&["--sweeps"]);
-    let all = all.as_array().expect("a list");
+    let all = all["runs"].as_array().expect("a list");
     let sets: Vec<String> = all.iter().map(|run| run["set"].to_string()).collect();
     assert_eq!(sets.len(), 4, "{sets:?}");
     assert!(sets[1].contains("none") && sets[1].contains("1MB") && sets[2].contains("dcqcn"), "{sets:?}");
@@ -215,7 +215,7 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
     let merged = run(&["sim", "--merge", &out, "--json"]);
     assert_eq!(merged.stderr, "", "nothing is missing");
     let merged: Value = serde_json::from_str(&merged.stdout).expect("JSON");
-    assert_eq!(merged.as_array().expect("a list"), all);
+    assert_eq!(merged["runs"].as_array().expect("a list"), all);
     let table = run(&["sim", "--merge", &out]).stdout;
     assert_eq!(table.lines().count(), 5, "{table}");
 }
@@ -233,7 +233,7 @@ fn a_failed_run_does_not_affect_its_sweep() {
         assert!(finished.stderr.contains(part), "`{part}` is missing: {}", finished.stderr);
     }
     let runs: Value = serde_json::from_str(&finished.stdout).expect("JSON");
-    let seeds: Vec<_> = runs.as_array().unwrap().iter().map(|run| &run["seed"]).collect();
+    let seeds: Vec<_> = runs["runs"].as_array().unwrap().iter().map(|run| &run["seed"]).collect();
     assert_eq!(seeds, [4, 6]);
     assert!(Path::new(&format!("{out}/00002/summary.json")).exists());
 }
@@ -252,7 +252,7 @@ fn a_run_that_fails_has_no_summary() {
     assert!(!Path::new(&format!("{directory}/summary.json")).exists());
     let merged = run(&["sim", "--merge", &place.path("out"), "--json"]);
     let merged: Value = serde_json::from_str(&merged.stdout).expect("JSON");
-    assert_eq!(merged.as_array().map(Vec::len), Some(1), "{merged}");
+    assert_eq!(merged["runs"].as_array().map(Vec::len), Some(1), "{merged}");
 }
 
 #[test]
@@ -306,7 +306,8 @@ fn old_summaries_can_be_merged() {
 fn a_value_that_is_set_is_not_swept() {
     let place = Place::new();
     let runs = place.document(&["--sweeps", "--set", "host.congestion=swift", "--sweep", "seed=1,2,3"]);
-    let sets: Vec<String> = runs.as_array().unwrap().iter().map(|run| run["set"].to_string()).collect();
+    let sets: Vec<String> =
+        runs["runs"].as_array().unwrap().iter().map(|run| run["set"].to_string()).collect();
     assert_eq!(sets.len(), 6, "{sets:?}");
     assert!(sets.iter().all(|set| set.contains("swift")), "{sets:?}");
 }

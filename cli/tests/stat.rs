@@ -35,7 +35,7 @@ impl Place {
         let address = own_address().to_string();
         let mut command = self.command();
         let mut running = Running::start(command.args(["ping", "--device", &format!("udp:{address}")]));
-        running.until_it_says("waiting on");
+        running.wait_for_line("waiting on");
         (running, address)
     }
 
@@ -49,8 +49,9 @@ impl Place {
     fn of(&self, address: &str) -> Option<Value> {
         let finished = self.stat(&["--all", "--json"]);
         assert!(finished.success, "{finished:?}");
-        let all: Vec<Value> = serde_json::from_str(&finished.stdout).expect("JSON");
-        all.into_iter().find(|one| one["addresses"][0] == address)
+        let document: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+        let all = document["processes"].as_array().expect("a list");
+        all.iter().find(|one| one["addresses"][0] == address).cloned()
     }
 
     fn ping(&self, server: &str) {
@@ -94,13 +95,46 @@ fn counters_of_a_running_server_are_shown_in_every_form() {
     assert_eq!(zero.split_whitespace().last(), Some("0"));
 
     let text = place.stat(&[&pid, "--prometheus"]).stdout;
-    assert!(text.contains("# TYPE roce_rdma_rx_packets counter\n"), "{text}");
-    let sample = format!("roce_rdma_rx_packets{{pid=\"{pid}\",device=\"udp\",address=\"{address}\"}} ");
+    check_prometheus(&text);
+    assert!(text.contains("# TYPE roce_rdma_rx_packets_total counter\n"), "{text}");
+    assert!(text.contains("# TYPE roce_uptime_seconds gauge\n"), "{text}");
+    let sample = format!("roce_rdma_rx_packets_total{{pid=\"{pid}\",device=\"udp\",address=\"{address}\"}} ");
     assert!(text.lines().any(|line| line.starts_with(&sample)), "{text}");
 
     let watched = place.stat(&[&pid, "--watch", "0.1", "--count", "2"]);
     assert!(watched.success, "{watched:?}");
     assert!(server.is_alive());
+}
+
+/// The rules for names and for the text format: each metric has HELP and TYPE once, directly above its samples; counters,
+/// and only they, end with `_total`; a unit is the last word before that, and a base unit.
+#[track_caller]
+fn check_prometheus(text: &str) {
+    let mut known = std::collections::BTreeSet::new();
+    let mut lines = text.lines().peekable();
+    while let Some(help) = lines.next() {
+        let (name, meaning) = help.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')).expect(help);
+        assert!(known.insert(name), "{name} is there twice");
+        assert!(!meaning.is_empty() && !meaning.contains("docs/counters.md"), "no meaning: {help}");
+        let kind = lines.next().and_then(|line| line.strip_prefix("# TYPE ")).expect("a TYPE line");
+        let kind = kind.strip_prefix(name).expect("the same metric").trim();
+        let base = name.strip_suffix("_total");
+        assert_eq!(base.is_some(), kind == "counter", "{name} is a {kind}");
+        assert!(name.starts_with("roce_"), "{name}");
+        let words: Vec<&str> = base.unwrap_or(name).split('_').collect();
+        let units =
+            words.iter().rev().skip(1).filter(|word| ["bytes", "seconds", "ns", "us", "ms"].contains(word));
+        assert_eq!(units.count(), 0, "{name}: the unit is the last word");
+        let mut samples = 0;
+        while let Some(sample) = lines.next_if(|line| !line.starts_with('#')) {
+            let rest = sample.strip_prefix(name).expect("a sample of this metric");
+            assert!(rest.starts_with("{pid=\""), "{sample}");
+            rest.rsplit(' ').next().unwrap().parse::<f64>().expect(sample);
+            samples += 1;
+        }
+        assert!(samples > 0, "{name}");
+    }
+    assert!(known.len() > 50, "{known:?}");
 }
 
 #[test]
@@ -169,7 +203,7 @@ fn the_environment_decides() {
     let mut command = place.command();
     command.env("ROCE_STAT", "0").args(["ping", "--device", &format!("udp:{address}")]);
     let mut server = Running::start(&mut command);
-    server.until_it_says("waiting on");
+    server.wait_for_line("waiting on");
     assert!(place.of(&address).is_none());
     assert!(!place.folder().exists());
     let nobody = place.stat(&["4194304"]);
@@ -185,4 +219,18 @@ fn a_directory_that_is_open_to_others_is_not_used() {
     assert!(place.of(&address).is_none(), "and the server runs all the same");
     place.ping(&address);
     assert!(server.is_alive() && sockets(&place.folder()).is_empty());
+}
+
+/// A process that is stopped holds nothing up: it is named, and the others are shown.
+#[test]
+fn a_process_that_does_not_answer_is_named_and_the_others_are_shown() {
+    let place = Place::new();
+    let (_server, address) = place.server();
+    // It listens and never accepts, as a stopped process does.
+    let _silent = UnixListener::bind(place.folder().join("4194305.0")).unwrap();
+    let finished = place.stat(&["--all"]);
+    assert!(finished.success, "{finished:?}");
+    assert!(finished.took < Duration::from_secs(10), "{finished:?}");
+    assert!(finished.stdout.contains(&address), "{finished:?}");
+    assert!(finished.stderr.contains("process 4194305 does not answer"), "{finished:?}");
 }

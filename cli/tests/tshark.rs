@@ -264,7 +264,13 @@ fn shown_by_tshark(capture: &Path) -> Vec<Shown> {
 fn shown_by_us(capture: &Path) -> Vec<Value> {
     let finished = Running::start(roce().args(["dissect", "--json"]).arg(capture)).finish(120);
     assert!(finished.success, "{}: {}", capture.display(), finished.stderr);
-    finished.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let mut packets: Vec<Value> =
+        finished.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for packet in &mut packets {
+        // The name of the format is not a field of the packet.
+        packet.as_object_mut().unwrap().remove("schema").expect("the name of the format");
+    }
+    packets
 }
 
 /// tshark writes numbers in decimal or hexadecimal, flags as 0 and 1, and bytes with colons.

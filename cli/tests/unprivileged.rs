@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use common::{Finished, Running, TAPS_ON_A_BRIDGE, check_measured, has_program, script, skip_unless};
+use roce_testing::AS_NOBODY;
 use tempfile::TempDir;
 
 /// What root does first: `$SCRIPT` runs as nobody, with a /dev/net/tun of the mode `$TUN_MODE`, which is 666 on most
@@ -18,7 +19,7 @@ const BECOME_NOBODY: &str = r#"
     mknod "$FOLDER/tun" c 10 200
     chmod "$TUN_MODE" "$FOLDER/tun"
     mount --bind "$FOLDER/tun" /dev/net/tun
-    exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all sh -c "$SCRIPT"
+    exec $AS_NOBODY sh -c "$SCRIPT"
 "#;
 
 /// Runs a server and a client of `$ROCE $TOOL` in two namespaces, at both ends of a cable.
@@ -84,6 +85,7 @@ impl User {
             command.args(["-c", script]);
         }
         command.env("SCRIPT", script).env("TUN_MODE", tun_mode).env("HOME", self.folder.path());
+        command.env("AS_NOBODY", AS_NOBODY.join(" "));
         command.env("ROCE", &self.roce).env("FOLDER", self.folder.path()).envs(variables.iter().copied());
         Running::start(&mut command).finish(60)
     }

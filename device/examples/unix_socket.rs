@@ -13,7 +13,7 @@ use std::os::unix::net::UnixDatagram;
 use roce_device::framed::FramedDevice;
 use roce_device::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord};
 use roce_device::framed::{Host, Resolution, Unreachable};
-use roce_device::{Device, Encapsulation, FrameSettings, Instant, MacAddr, Path, Transmit};
+use roce_device::{Device, Encapsulation, FrameSettings, Instant, MacAddr, Path, Qpn, Transmit};
 
 /// Sends each frame as one datagram of a Unix socket.
 struct SocketPort {
@@ -138,7 +138,10 @@ fn main() -> io::Result<()> {
     let datagram = b"from BTH to ICRC";
     let slot = sender.slot().expect("a new device has room");
     slot.buffer[..datagram.len()].copy_from_slice(datagram);
-    sender.commit(Instant::ZERO, &Transmit { path, len: datagram.len(), identification: 0 });
+    sender.commit(
+        Instant::ZERO,
+        &Transmit { path, remote_qpn: Qpn::default(), len: datagram.len(), identification: 0 },
+    );
     sender.flush(Instant::ZERO)?;
 
     let count = receiver.receive(Instant::ZERO, &mut |received| {

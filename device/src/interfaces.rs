@@ -30,6 +30,28 @@ impl fmt::Display for LocalAddress {
     }
 }
 
+impl LocalAddress {
+    /// The address as a `udp` device takes it: one of IPv6 in brackets, a link-local one with its interface.
+    pub(crate) fn with_zone(&self) -> String {
+        match self.address {
+            IpAddr::V4(address) => address.to_string(),
+            IpAddr::V6(address) if address.is_unicast_link_local() => {
+                format!("[{address}%{}]", self.interface)
+            }
+            IpAddr::V6(address) => format!("[{address}]"),
+        }
+    }
+}
+
+/// Sorts the addresses of an interface: the ones that people mean when they name it come first.
+pub(crate) const fn gid_order(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(address) if !address.is_unicast_link_local() => 1,
+        IpAddr::V6(_) => 2,
+    }
+}
+
 /// All addresses of interfaces that are up, in the order of the kernel: IPv4 before IPv6.
 ///
 /// # Errors
@@ -52,13 +74,21 @@ pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     Ok(addresses.into_iter().filter_map(local).collect())
 }
 
-/// The interface that has `address`. Loopback interfaces receive for the whole of 127.0.0.0/8.
+/// The interfaces that have `address`, or only the one that `zone` names or numbers. Loopback interfaces receive for the
+/// whole of 127.0.0.0/8.
 #[cfg(feature = "udp")]
-pub(crate) fn interface_of(address: IpAddr) -> Option<LocalAddress> {
-    let all = local_addresses().ok()?;
-    let exact = all.iter().find(|local| local.address == address);
-    let found = exact.or_else(|| all.iter().find(|local| address.is_loopback() && local.is_loopback))?;
-    Some(LocalAddress { address, ..found.clone() })
+pub(crate) fn interfaces_of(address: IpAddr, zone: Option<&str>) -> Vec<LocalAddress> {
+    let all = local_addresses().unwrap_or_default();
+    let is_in_zone = |local: &&LocalAddress| {
+        zone.is_none_or(|zone| local.interface == zone || zone.parse() == Ok(local.index))
+    };
+    let has_it = |local: &&LocalAddress| local.address == address;
+    let exact: Vec<_> = all.iter().filter(has_it).filter(is_in_zone).cloned().collect();
+    if !exact.is_empty() || !address.is_loopback() {
+        return exact;
+    }
+    let loopback = all.into_iter().find(|local| local.is_loopback);
+    loopback.map(|local| LocalAddress { address, ..local }).into_iter().collect()
 }
 
 /// An interface, up or down.
@@ -203,9 +233,9 @@ mod tests {
     #[cfg(feature = "udp")]
     #[test]
     fn loopback_interfaces_have_the_whole_of_127() {
-        let found = interface_of("127.8.9.10".parse().unwrap()).unwrap();
+        let found = interfaces_of("127.8.9.10".parse().unwrap(), None).remove(0);
         assert!(found.is_loopback && found.address == IpAddr::from([127, 8, 9, 10]));
-        assert_eq!(interface_of("203.0.113.77".parse().unwrap()), None);
+        assert_eq!(interfaces_of("203.0.113.77".parse().unwrap(), None), []);
     }
 
     /// An address with a label (`ip address add … label v0:1`) belongs to the interface and not to its label.

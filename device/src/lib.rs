@@ -1,7 +1,7 @@
 //! Devices: how datagrams travel between an engine and the network.
 //!
 //! A [`Device`] moves RoCE datagrams (BTH to ICRC plus a [`Path`]), not Ethernet frames, so an unprivileged UDP socket, a
-//! pair of queues in memory, a TAP and an AF_XDP ring are equals. [`open`] opens the device that a text names;
+//! pair of queues in memory, a TAP and an AF_XDP ring are equals. [`open()`] opens the device that a text names;
 //! `framed::FramedDevice` makes one of anything that moves Ethernet frames; wrappers (`fault`, `pcap`) are
 //! devices around a device. `roce::ContextBuilder::attach` takes any of them.
 //!
@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use roce_device::memory::MemoryDevice;
-//! use roce_device::{Device, Encapsulation, Instant, Path, Transmit};
+//! use roce_device::{Device, Encapsulation, Instant, Path, Qpn, Transmit};
 //!
 //! let (source, destination) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
 //! let (mut near, mut far) = MemoryDevice::pair(source, destination)?;
@@ -30,7 +30,7 @@
 //! let now = Instant::ZERO;
 //! let slot = near.slot().expect("a device that was just opened has room");
 //! slot.buffer[..datagram.len()].copy_from_slice(datagram);
-//! near.commit(now, &Transmit { path, len: datagram.len(), identification: 0 });
+//! near.commit(now, &Transmit { path, remote_qpn: Qpn::default(), len: datagram.len(), identification: 0 });
 //! near.flush(now)?;
 //!
 //! let count = far.receive(now, &mut |received| assert_eq!((received.head, received.path), (&datagram[..], path)))?;
@@ -69,6 +69,8 @@ pub mod framed;
 #[cfg(any(feature = "tap", feature = "kernel-host"))]
 pub mod host;
 mod host_tcp;
+#[cfg(any(feature = "tap", feature = "kernel-host"))]
+mod ifreq;
 mod interfaces;
 #[cfg(feature = "kernel-host")]
 mod link;
@@ -76,11 +78,15 @@ pub mod memory;
 #[cfg(any(feature = "udp", feature = "raw"))]
 mod mmsg;
 mod netlink;
+#[cfg(any(feature = "tap", feature = "raw"))]
+mod offload;
 mod open;
 #[cfg(feature = "capture")]
 pub mod pcap;
 #[cfg(feature = "raw")]
 pub mod raw;
+#[cfg(any(feature = "udp", feature = "kernel-host"))]
+mod sockets;
 #[cfg(any(feature = "udp", feature = "tap", feature = "kernel-host"))]
 mod spec;
 #[cfg(feature = "tap")]
@@ -105,12 +111,12 @@ pub use clock::Clock;
 #[cfg(feature = "framed")]
 pub use framed::FrameSettings;
 pub use interfaces::{LocalAddress, local_addresses};
-pub use open::{Availability, Kind, OpenError, OpenOptions, kinds, open, wrap};
+pub use open::{Availability, Kind, ListedDevice, OpenError, OpenOptions, kinds, open, wrap};
 
 pub use host_tcp::{HostTcp, TcpId};
 
 // What the signatures of this crate name.
-pub use roce_packet::{Encapsulation, MacAddr, Path, VlanTag};
+pub use roce_packet::{Encapsulation, MacAddr, Path, Qpn, VlanTag};
 pub use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
 
 /// The properties of a device.
@@ -126,6 +132,9 @@ pub struct Capabilities {
     pub sees_ip_header: bool,
     /// Whether whole Ethernet frames are carried, so that VLAN tags and RoCE v1 exist.
     pub carries_ethernet: bool,
+    /// Where several devices share an address: what the queue pair numbers of this one begin with, 1 to 255, because
+    /// datagrams for others do not arrive here. 0 where the device has its address for itself.
+    pub process_slot: u8,
     /// The link MTU in bytes (the largest IP packet), from which the largest path MTU follows.
     pub link_mtu: usize,
 }
@@ -142,7 +151,7 @@ pub struct Capabilities {
 /// use std::net::IpAddr;
 /// use std::os::fd::BorrowedFd;
 ///
-/// use roce_device::{Capabilities, Device, Identification, Instant, Path, Received, Transmit, TxSlot};
+/// use roce_device::{Capabilities, Device, Identification, Instant, Path, Qpn, Received, Transmit, TxSlot};
 ///
 /// struct Loopback {
 ///     capabilities: Capabilities,
@@ -199,6 +208,7 @@ pub struct Capabilities {
 ///     max_segments: 1,
 ///     sees_ip_header: true,
 ///     carries_ethernet: false,
+///     process_slot: 0,
 ///     link_mtu: 4300,
 /// };
 /// let mut device = Loopback { capabilities, addresses: [address], slot: vec![0; 4160], queue: Vec::new() };
@@ -214,7 +224,7 @@ pub struct Capabilities {
 /// };
 /// let slot = device.slot().unwrap();
 /// slot.buffer[..16].copy_from_slice(b"from BTH to ICRC");
-/// device.commit(Instant::ZERO, &Transmit { path, len: 16, identification: 0 });
+/// device.commit(Instant::ZERO, &Transmit { path, remote_qpn: Qpn::default(), len: 16, identification: 0 });
 /// device.flush(Instant::ZERO)?;
 /// assert_eq!(device.receive(Instant::ZERO, &mut |received| assert_eq!(received.head.len(), 16))?, 1);
 /// # Ok::<(), io::Error>(())
@@ -238,6 +248,12 @@ pub trait Device: Send {
     /// The last user of this source port is gone: the device may free what the port took.
     fn release_source_port(&mut self, port: u16) {
         let _ = port;
+    }
+
+    /// The number of the interface that link-local addresses of this device belong to, which sockets on these addresses
+    /// need as scope identifier. `None` where the kernel does not have the addresses.
+    fn scope_id(&self) -> Option<u32> {
+        None
     }
 
     /// The 802.1Q tag of frames with this traffic class, where the device carries Ethernet and uses one.
@@ -289,6 +305,22 @@ pub trait Device: Send {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this device carries no multicast"))
     }
 
+    /// Takes in the first messages of connections for this service (REQ and SIDR_REQ). Where several devices share an
+    /// address, such a message goes to the one that has claimed its service, and otherwise to any of them.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if another device of the address has claimed it.
+    fn claim_service(&mut self, service_id: u64) -> io::Result<()> {
+        let _ = service_id;
+        Ok(())
+    }
+
+    /// The reverse of [`claim_service`](Self::claim_service).
+    fn release_service(&mut self, service_id: u64) {
+        let _ = service_id;
+    }
+
     /// TCP from this device's address, where the kernel does not have that address; `None` where the kernel's
     /// own TCP does. Programs use `roce::Tcp`, which knows both.
     fn host_tcp(&mut self) -> Option<&mut dyn HostTcp> {
@@ -305,6 +337,10 @@ macro_rules! forward_to_inner {
     () => {
         fn addresses(&self) -> &[std::net::IpAddr] {
             self.inner.addresses()
+        }
+
+        fn scope_id(&self) -> Option<u32> {
+            self.inner.scope_id()
         }
 
         fn vlan(&self, traffic_class: u8) -> Option<$crate::VlanTag> {
@@ -325,6 +361,14 @@ macro_rules! forward_to_inner {
 
         fn set_multicast(&mut self, group: std::net::IpAddr, join: bool) -> std::io::Result<()> {
             self.inner.set_multicast(group, join)
+        }
+
+        fn claim_service(&mut self, service_id: u64) -> std::io::Result<()> {
+            self.inner.claim_service(service_id)
+        }
+
+        fn release_service(&mut self, service_id: u64) {
+            self.inner.release_service(service_id);
         }
 
         fn host_tcp(&mut self) -> Option<&mut dyn $crate::HostTcp> {

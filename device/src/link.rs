@@ -1,12 +1,13 @@
 //! The properties of one Ethernet interface.
 
+use std::ffi::c_ulong;
 use std::io;
-use std::mem;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::AsRawFd;
 
 use roce_packet::MacAddr;
 
+use super::framed::port::PortRecord;
+use super::ifreq::{ask, request_for};
 use super::interfaces::{Interface, LocalAddress, local_addresses};
 use super::netlink::Netlink;
 use super::{Availability, OpenError};
@@ -33,8 +34,7 @@ pub(crate) struct Link {
 impl Link {
     /// Looks an interface up by its name. `spec` is what the user wrote, for errors.
     pub(crate) fn find(spec: &str, name: &str) -> Result<Self, OpenError> {
-        let fail = |step, source| OpenError::System { spec: spec.to_owned(), step, error: source };
-        let all = interfaces().map_err(|error| fail("list the interfaces", error))?;
+        let all = interfaces().map_err(OpenError::at(spec, "list the interfaces"))?;
         let Some(found) = all.iter().find(|interface| interface.name == name) else {
             let known = listed(&all);
             return Err(OpenError::NoInterface { spec: spec.to_owned(), interface: name.to_owned(), known });
@@ -53,7 +53,7 @@ impl Link {
             return Err(unsuitable(format!("{name} is down; `ip link set dev {name} up` starts it")));
         }
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
-            .map_err(|error| fail("open a socket for ethtool requests", error))?;
+            .map_err(OpenError::at(spec, "open a socket for ethtool requests"))?;
         let (rx_queues, tx_queues) = queues(&socket, name);
         Ok(Self {
             name: name.to_owned(),
@@ -65,6 +65,18 @@ impl Link {
             rx_queues,
             tx_queues,
         })
+    }
+
+    /// The record of a port on this interface.
+    pub(crate) fn record(&self, kind: &'static str, max_segments: u16) -> PortRecord {
+        PortRecord {
+            kind,
+            interface: self.name.clone(),
+            mac: self.mac,
+            link_mtu: self.mtu,
+            max_segments,
+            bits_per_second: self.bits_per_second,
+        }
     }
 }
 
@@ -129,19 +141,11 @@ fn queues(socket: &UdpSocket, name: &str) -> (Option<u32>, Option<u32>) {
 ///
 /// `T` must be what the kernel reads and writes for the command that it begins with.
 unsafe fn ethtool<T>(socket: &UdpSocket, name: &str, mut answer: T) -> Option<T> {
-    // SAFETY: all zeros are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // The last byte stays zero and ends the name.
-    if name.len() >= request.ifr_name.len() {
-        return None;
-    }
-    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *place = byte.cast_signed();
-    }
+    let mut request = request_for(name).ok()?;
     request.ifr_ifru.ifru_data = (&raw mut answer).cast();
-    // SAFETY: the request leads to `answer`, whose type the caller guarantees; both outlive the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
-    (result == 0).then_some(answer)
+    // SAFETY: the request leads to `answer`, which outlives the call and whose type the caller guarantees.
+    unsafe { ask(socket, SIOCETHTOOL, &mut request) }.ok()?;
+    Some(answer)
 }
 
 /// `struct ethtool_cmd`.
@@ -187,7 +191,7 @@ struct Channels {
 }
 const _: () = assert!(size_of::<Channels>() == 36);
 
-const SIOCETHTOOL: u32 = 0x8946;
+const SIOCETHTOOL: c_ulong = 0x8946;
 const GET_SETTINGS: u32 = 0x01;
 const GET_DRIVER: u32 = 0x03;
 const GET_CHANNELS: u32 = 0x3c;

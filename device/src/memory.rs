@@ -93,6 +93,7 @@ impl MemoryDevice {
                 max_segments: 1,
                 sees_ip_header: true,
                 carries_ethernet: false,
+                process_slot: 0,
                 link_mtu: LINK_MTU,
             },
             addresses: [address],
@@ -285,6 +286,8 @@ const LINK_MTU: usize = 9000;
 mod tests {
     use std::net::Ipv4Addr;
 
+    use roce_packet::Qpn;
+
     use super::*;
     use crate::testing::{counter, datagram, path, readable, receive_all, send};
 
@@ -331,7 +334,10 @@ mod tests {
         let (mut a, _b) = MemoryDevice::pair(A, B).unwrap();
         let mut count = 0;
         while a.slot().is_some() {
-            a.commit(Instant::ZERO, &Transmit { path: path(A, B), len: 16, identification: 0 });
+            a.commit(
+                Instant::ZERO,
+                &Transmit { path: path(A, B), remote_qpn: Qpn::default(), len: 16, identification: 0 },
+            );
             count += 1;
         }
         assert_eq!(count, BURST);
@@ -340,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_somebody_else_is_not_taken() {
+    fn what_is_for_another_address_is_not_taken() {
         let (mut a, mut b) = MemoryDevice::pair(A, B).unwrap();
         let group: IpAddr = "239.1.2.3".parse().unwrap();
         let bytes = datagram(&path(A, group), 0, 8);

@@ -14,9 +14,9 @@ use super::Device;
 use super::fault::FaultDevice;
 #[cfg(any(feature = "tap", feature = "xdp", feature = "raw"))]
 use super::framed::FramedDevice;
-use super::interfaces::LocalAddress;
 #[cfg(feature = "udp")]
 use super::interfaces::local_addresses;
+use super::interfaces::{LocalAddress, gid_order};
 #[cfg(feature = "capture")]
 use super::pcap::{FrameSink, PcapDevice};
 #[cfg(feature = "raw")]
@@ -129,7 +129,7 @@ pub fn wrap(device: Box<dyn Device>, options: OpenOptions) -> Box<dyn Device> {
 }
 
 /// Why a device could not be opened, and what to do about it.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The word before the colon is not known.
@@ -211,6 +211,18 @@ pub enum OpenError {
         /// The port.
         port: u16,
     },
+    /// Other devices share the address, but this one cannot.
+    #[error("device `{spec}`: UDP port {port} of {address} belongs to devices that share it, but {problem}")]
+    NotShared {
+        /// The specification.
+        spec: String,
+        /// The address.
+        address: IpAddr,
+        /// The port.
+        port: u16,
+        /// The reason and the next step.
+        problem: String,
+    },
     /// No interface has this name.
     #[error("device `{spec}`: there is no interface `{interface}`; this machine has {known}")]
     NoInterface {
@@ -255,6 +267,36 @@ pub enum OpenError {
     },
 }
 
+#[cfg(any(feature = "udp", feature = "tap", feature = "kernel-host"))]
+impl OpenError {
+    /// For `map_err`: the operating system refused `step`.
+    pub(crate) fn at(spec: &str, step: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::System { spec: spec.to_owned(), step, error }
+    }
+
+    /// The same for a step that needs a privilege.
+    #[cfg(any(feature = "tap", feature = "kernel-host"))]
+    pub(crate) fn unless_privileged(
+        spec: &str,
+        step: &'static str,
+        privilege: &'static str,
+    ) -> impl FnOnce(io::Error) -> Self {
+        move |error| match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                Self::Privilege { spec: spec.to_owned(), step, privilege, error }
+            }
+            _ => Self::System { spec: spec.to_owned(), step, error },
+        }
+    }
+}
+
+/// The text for people: a `main` that returns the error prints this.
+impl fmt::Debug for OpenError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
 /// One kind of device, for `roce devices`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kind {
@@ -277,6 +319,40 @@ pub enum Availability {
     Lacks(String),
 }
 
+/// A device that can be opened, for `roce devices`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedDevice {
+    /// The specification that opens it.
+    pub spec: String,
+    /// Its addresses in GID table order; at least one, and all on one interface.
+    pub addresses: Vec<LocalAddress>,
+}
+
+impl Kind {
+    /// The devices of this kind on the interfaces of this machine: for `udp` one on each address, for `xdp` and `raw` one
+    /// on each interface, with all its addresses.
+    #[must_use]
+    pub fn devices(&self) -> Vec<ListedDevice> {
+        let Availability::Usable(addresses) = &self.availability else { return Vec::new() };
+        let mut devices: Vec<ListedDevice> = Vec::new();
+        for address in addresses {
+            let spec = if self.name == "udp" {
+                format!("udp:{}", address.with_zone())
+            } else {
+                format!("{}:{}", self.name, address.interface)
+            };
+            match devices.iter_mut().find(|device| device.spec == spec) {
+                Some(device) => device.addresses.push(address.clone()),
+                None => devices.push(ListedDevice { spec, addresses: vec![address.clone()] }),
+            }
+        }
+        for device in &mut devices {
+            device.addresses.sort_by_key(|local| gid_order(local.address));
+        }
+        devices
+    }
+}
+
 /// All kinds of devices. Opens and closes sockets to find out what works, and sends nothing.
 #[must_use]
 pub fn kinds() -> Vec<Kind> {
@@ -288,8 +364,8 @@ pub fn kinds() -> Vec<Kind> {
         }
         Availability::Lacks(_) => None,
     };
-    let interface = address.map_or_else(|| "eth0".to_owned(), |local| local.interface.clone());
-    let address = address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |local| local.address);
+    let interface = address.map_or("eth0", |local| &local.interface).to_owned();
+    let address = address.map_or_else(|| Ipv4Addr::LOCALHOST.to_string(), LocalAddress::with_zone);
     vec![
         Kind {
             name: "udp",

@@ -5,19 +5,21 @@
 //! socket does not show is found out from the ICRC. Sent frames are those that the engine committed, at
 //! the time it did.
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::path::Path as FilePath;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::{Path as FilePath, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, icrc};
 use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
 
-use super::{Capabilities, Device, forward_to_inner};
+use super::{Capabilities, Device, OpenError, forward_to_inner};
 use crate::counters::counters;
-use roce_capture::{CaptureError, Direction, PcapWriter};
+use roce_capture::{CaptureError, Direction, PcapWriter, WriterOptions};
 
 /// Takes the frames of a capture.
 pub trait FrameSink: Send {
@@ -29,10 +31,97 @@ pub trait FrameSink: Send {
     fn errors(&self) -> u64 {
         0
     }
+
+    /// Whether it takes no more frames, because it has as many as it was limited to.
+    fn is_full(&self) -> bool {
+        false
+    }
+}
+
+/// Where to record and how much, read from text such as `trace.pcapng` or `trace.pcapng,snaplen=128,count=1000`.
+///
+/// ```text
+/// FILE *( "," option )
+/// option = "snaplen=" BYTES    keeps the first bytes of each packet, its Ethernet header included; all if not given
+///        | "count=" PACKETS    records this many packets; without end if not given
+/// ```
+///
+/// A comma without `=` behind it belongs to the name of the file.
+///
+/// ```
+/// use roce_device::pcap::CaptureSpec;
+///
+/// let spec: CaptureSpec = "trace.pcapng,snaplen=128,count=1000".parse()?;
+/// assert_eq!((spec.file.to_str(), spec.snap_len, spec.max_packets), (Some("trace.pcapng"), Some(128), Some(1000)));
+/// # Ok::<(), roce_device::OpenError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureSpec {
+    /// The file.
+    pub file: PathBuf,
+    /// Bytes to keep of each packet, at least 1; `None` keeps all.
+    pub snap_len: Option<u32>,
+    /// Packets to record, at least 1; `None` records all.
+    pub max_packets: Option<u64>,
+}
+
+impl CaptureSpec {
+    /// Records every packet whole.
+    #[must_use]
+    pub const fn new(file: PathBuf) -> Self {
+        Self { file, snap_len: None, max_packets: None }
+    }
+
+    /// Makes the file and returns a handle for each of its interfaces.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be made.
+    pub fn create(&self, interfaces: &[&str]) -> Result<Vec<CaptureFile>, CaptureError> {
+        let mut options = WriterOptions::new().snap_len(self.snap_len.unwrap_or(0));
+        if let Some(count) = self.max_packets {
+            options = options.max_packets(count);
+        }
+        let writer = PcapWriter::create_with(&self.file, interfaces, options)?;
+        Ok(CaptureFile::of_writer(writer, interfaces.len()))
+    }
+}
+
+impl FromStr for CaptureSpec {
+    type Err = OpenError;
+
+    fn from_str(text: &str) -> Result<Self, OpenError> {
+        let bad = |item: &str, expected| OpenError::BadSpec {
+            spec: text.to_owned(),
+            item: item.to_owned(),
+            expected,
+        };
+        let (mut file, mut snap_len, mut max_packets) = (text, None, None);
+        while let Some((before, item)) = file.rsplit_once(',')
+            && let Some((name, value)) = item.split_once('=')
+        {
+            match name.trim() {
+                "snaplen" => {
+                    let bytes = value.parse().ok().filter(|bytes| *bytes > 0);
+                    snap_len = Some(bytes.ok_or_else(|| bad(item, "snaplen=BYTES, at least 1"))?);
+                }
+                "count" => {
+                    let count = value.parse().ok().filter(|count| *count > 0);
+                    max_packets = Some(count.ok_or_else(|| bad(item, "count=PACKETS, at least 1"))?);
+                }
+                _ => return Err(bad(item, "snaplen=BYTES or count=PACKETS")),
+            }
+            file = before;
+        }
+        if file.is_empty() {
+            return Err(bad(text, "the name of a file such as trace.pcapng"));
+        }
+        Ok(Self { file: file.into(), snap_len, max_packets })
+    }
 }
 
 /// One interface of a capture file. Several devices, for example both ends of a pair, may write to the
-/// same file; it is completed when the last of them goes.
+/// same file, which holds everything that came before each time that one of them goes.
 #[derive(Clone)]
 pub struct CaptureFile {
     shared: Arc<Shared>,
@@ -42,6 +131,7 @@ pub struct CaptureFile {
 struct Shared {
     writer: Mutex<PcapWriter>,
     errors: AtomicU64,
+    is_full: AtomicBool,
 }
 
 impl CaptureFile {
@@ -57,13 +147,38 @@ impl CaptureFile {
     /// Handles for the first `interfaces` interfaces of a file that is there already.
     #[must_use]
     pub fn of_writer(writer: PcapWriter, interfaces: usize) -> Vec<Self> {
-        let shared = Arc::new(Shared { writer: Mutex::new(writer), errors: AtomicU64::new(0) });
+        let is_full = AtomicBool::new(writer.is_full());
+        let shared = Arc::new(Shared { writer: Mutex::new(writer), errors: AtomicU64::new(0), is_full });
         (0..).take(interfaces).map(|interface| Self { shared: shared.clone(), interface }).collect()
+    }
+
+    /// Another interface of the same file, for a device that is opened later.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn add_interface(&self, name: &str) -> Result<Self, CaptureError> {
+        let mut writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let interface = writer.add_interface(name)?;
+        Ok(Self { shared: self.shared.clone(), interface })
     }
 
     /// Hands everything written so far to the operating system.
     pub fn flush(&self) {
         self.shared.flush();
+    }
+}
+
+/// A device that is closed leaves a file that can be read, although others may go on to write it.
+impl Drop for CaptureFile {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl fmt::Debug for CaptureFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CaptureFile").field("interface", &self.interface).finish_non_exhaustive()
     }
 }
 
@@ -73,10 +188,17 @@ impl FrameSink for CaptureFile {
         if let Err(error) = writer.write(self.interface, time_ns, direction, comment, frame) {
             self.shared.failed(&error);
         }
+        if writer.is_full() {
+            self.shared.is_full.store(true, Ordering::Relaxed);
+        }
     }
 
     fn errors(&self) -> u64 {
         self.shared.errors.load(Ordering::Relaxed)
+    }
+
+    fn is_full(&self) -> bool {
+        self.shared.is_full.load(Ordering::Relaxed)
     }
 }
 
@@ -93,12 +215,6 @@ impl Shared {
         if let Err(error) = writer.flush() {
             self.failed(&error);
         }
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.flush();
     }
 }
 
@@ -129,6 +245,8 @@ counters! {
         unframed => "pcap_unframed",
         /// Received datagrams whose ICRC matches no Identification; they are recorded with a remark.
         damaged => "pcap_damaged",
+        /// Datagrams not recorded because the capture has as many packets as it was limited to.
+        skipped => "pcap_skipped",
     }
 }
 
@@ -197,20 +315,33 @@ impl Device for PcapDevice {
     }
 }
 
-impl std::fmt::Debug for PcapDevice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for PcapDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PcapDevice").field("inner", self.inner.capabilities()).finish_non_exhaustive()
     }
 }
 
 impl Recorder {
+    /// Whether the capture is full; counts the datagram if so.
+    fn skips(&mut self) -> bool {
+        let is_full = self.sink.is_full();
+        self.counters.skipped += u64::from(is_full);
+        is_full
+    }
+
     fn sent(&mut self, now: Instant, transmit: &Transmit, bytes: &[u8]) {
+        if self.skips() {
+            return;
+        }
         self.counters.sent += 1;
         let Transmit { path, identification, .. } = transmit;
         self.record(now, Direction::Outbound, path, (*identification, true), [bytes, &[]], None);
     }
 
     fn received(&mut self, now: Instant, received: &Received<'_>) {
+        if self.skips() {
+            return;
+        }
         self.counters.received += 1;
         let Received { path, head, tail, .. } = received;
         let (header, comment) = match received.identification {

@@ -60,7 +60,10 @@ pub(crate) fn is_sealed_for(path: &Path, bytes: &[u8], identification: u16) -> b
 pub(crate) fn put(device: &mut dyn Device, now: Instant, path: &Path, bytes: &[u8]) {
     let slot = device.slot().expect("the device is full");
     slot.buffer[..bytes.len()].copy_from_slice(bytes);
-    device.commit(now, &Transmit { path: *path, len: bytes.len(), identification: 0 });
+    device.commit(
+        now,
+        &Transmit { path: *path, remote_qpn: Qpn::default(), len: bytes.len(), identification: 0 },
+    );
 }
 
 /// Sends datagrams in one flush.
@@ -80,10 +83,13 @@ pub(crate) fn send_batch(device: &mut dyn Device, path: &Path, count: u32, len: 
     for psn in 0..count {
         let slot = device.slot().expect("the device is full");
         let whole = Bth::LEN + len + icrc::LEN;
-        let identification = slot.batch.identification(path, whole);
+        let identification = slot.batch.identification(path, Qpn::default(), whole);
         let bytes = sealed(path, psn, len, identification);
         slot.buffer[..whole].copy_from_slice(&bytes);
-        device.commit(Instant::ZERO, &Transmit { path: *path, len: whole, identification });
+        device.commit(
+            Instant::ZERO,
+            &Transmit { path: *path, remote_qpn: Qpn::default(), len: whole, identification },
+        );
         sent.push(bytes);
     }
     device.flush(Instant::ZERO).expect("flush");

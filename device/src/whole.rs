@@ -4,48 +4,24 @@
 //! leaves with the same, so that the kernel on the other side continues where the first one stopped.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use roce_packet::VlanTag;
-use roce_transport::Instant;
 
 use super::OpenError;
 use super::framed::FrameSettings;
-use super::framed::port::PortRecord;
+use super::framed::port::FramePort;
 use super::raw::{self, RawSpec};
 use super::spec::SpecText;
 use super::tap::{self, TapSpec};
+#[cfg(feature = "xdp")]
+use super::xdp;
 
-/// The offloads that a frame still needs: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6) in the order of the machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offload(pub [u8; Self::LEN]);
+pub use super::offload::Offload;
 
 impl Offload {
-    /// Bytes.
-    pub const LEN: usize = 10;
-    /// A frame that is complete.
-    pub const NONE: Self = Self([0; Self::LEN]);
-
-    const NEEDS_CHECKSUM: u8 = 1;
-    const SPLIT_UDP: u8 = 5;
-    /// A bit that comes on top of the kind.
-    const SPLIT_ECN: u8 = 0x80;
-
-    /// Whether the frame stands for several packets.
-    pub const fn is_joined(&self) -> bool {
-        self.0[1] & !Self::SPLIT_ECN != 0
-    }
-
     /// If it stands for several UDP datagrams: bytes of UDP payload in each but the last.
     pub fn udp_segment_len(&self) -> Option<usize> {
-        let is_udp = self.0[1] & !Self::SPLIT_ECN == Self::SPLIT_UDP;
-        let len = u16::from_ne_bytes([self.0[4], self.0[5]]);
-        (is_udp && len > 0).then_some(len.into())
-    }
-
-    /// Whether the checksum field holds the sum of the pseudo header only.
-    pub const fn needs_checksum(&self) -> bool {
-        self.0[0] & Self::NEEDS_CHECKSUM != 0
+        self.segment_len().ok().flatten().map(usize::from)
     }
 
     /// For one of the packets that were joined.
@@ -78,59 +54,67 @@ pub struct WholeFrame<'a> {
     pub vlan: Option<VlanTag>,
 }
 
-/// Moves all frames of a link. Never blocks.
-pub trait WholePort: Send {
-    /// The properties of this port.
-    fn record(&self) -> &PortRecord;
-
+/// A port that moves all frames of a link. Its other methods are those of [`FramePort`]. Never blocks.
+pub trait WholePort: FramePort {
     /// Receives one burst and returns how many frames there were. Frames that this side sent do not come back.
     ///
     /// # Errors
     ///
     /// Only errors that do not pass by themselves.
-    fn receive(&mut self, sink: &mut dyn FnMut(&WholeFrame<'_>)) -> io::Result<usize>;
+    fn receive_whole(&mut self, sink: &mut dyn FnMut(&WholeFrame<'_>)) -> io::Result<usize>;
 
-    /// Takes a frame; `false` if there is no room until [`flush`](Self::flush) makes progress.
-    fn send(&mut self, offload: Offload, frame: &[u8]) -> bool;
-
-    /// Hands to the wire what was taken.
-    ///
-    /// # Errors
-    ///
-    /// Only errors that do not pass by themselves.
-    fn flush(&mut self, now: Instant) -> io::Result<()>;
-
-    /// When [`flush`](Self::flush) must be called again although nothing new was taken.
-    fn deadline(&self) -> Option<Instant>;
-
-    /// A descriptor that becomes readable when something can be received.
-    fn as_fd(&self) -> BorrowedFd<'_>;
-
-    /// Name and value of each counter.
-    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64));
+    /// Takes a frame; `false` if there is no room until [`flush`](FramePort::flush) makes progress.
+    fn send_whole(&mut self, offload: Offload, frame: &[u8]) -> bool;
 }
 
 /// Opens `raw:IFNAME` or `tap:NAME[,mtu=BYTES]` for every frame there is.
 pub fn open_whole(spec: &str) -> Result<Box<dyn WholePort>, OpenError> {
-    let unsuitable =
-        |problem: &str| OpenError::Unsuitable { spec: spec.to_owned(), problem: problem.to_owned() };
-    match spec.split(':').next().unwrap_or_default() {
+    if kind_of(spec) == "xdp" {
+        return Err(unsuitable(
+            spec,
+            "the XDP program takes RoCE frames only and leaves the rest to the kernel; use raw: with the same interface",
+        ));
+    }
+    open_raw_or_tap(spec, "frames pass with the tags that they have; leave vlan= and prio= out")
+}
+
+/// Opens `raw:IFNAME`, `tap:NAME[,mtu=BYTES]` or `xdp:IFNAME` for frames that are sent as they are: whoever sends writes
+/// every header. Nothing answers for the addresses of the frames.
+///
+/// # Errors
+///
+/// The specification is wrong, the kind moves no Ethernet frames, or the machine does not allow it.
+pub fn open_to_send(spec: &str) -> Result<Box<dyn FramePort>, OpenError> {
+    #[cfg(feature = "xdp")]
+    if kind_of(spec) == "xdp" {
+        return Ok(xdp::open(&spec.parse()?)?.0);
+    }
+    Ok(open_raw_or_tap(spec, "frames are sent with the tags that they have; leave vlan= and prio= out")?)
+}
+
+fn kind_of(spec: &str) -> &str {
+    spec.split(':').next().unwrap_or_default()
+}
+
+fn unsuitable(spec: &str, problem: &str) -> OpenError {
+    OpenError::Unsuitable { spec: spec.to_owned(), problem: problem.to_owned() }
+}
+
+/// `tagged`: what is said of a specification that sets a tag.
+fn open_raw_or_tap(spec: &str, tagged: &str) -> Result<Box<dyn WholePort>, OpenError> {
+    match kind_of(spec) {
         "raw" => {
             let parsed: RawSpec = spec.parse()?;
             if parsed.settings != FrameSettings::default() {
-                return Err(unsuitable(
-                    "frames pass with the tags that they have; leave vlan= and prio= out",
-                ));
+                return Err(unsuitable(spec, tagged));
             }
             Ok(Box::new(raw::open_whole(&parsed)?))
         }
         "tap" => Ok(Box::new(tap::open_whole(&tap_spec(spec)?)?)),
-        "xdp" => Err(unsuitable(
-            "the XDP program takes RoCE frames only and leaves the rest to the kernel; use raw: with the same interface",
+        "udp" | "memory" => Err(unsuitable(
+            spec,
+            "it moves RoCE datagrams and no Ethernet frames; use raw:INTERFACE or tap:NAME",
         )),
-        "udp" | "memory" => {
-            Err(unsuitable("it moves RoCE datagrams and no Ethernet frames; use raw:INTERFACE or tap:NAME"))
-        }
         kind => Err(OpenError::UnknownKind { spec: spec.to_owned(), kind: kind.to_owned() }),
     }
 }
@@ -141,22 +125,13 @@ fn tap_spec(text: &str) -> Result<TapSpec, OpenError> {
     const MTU: &str = "mtu=BYTES and nothing else: a TAP of a bridge has no host";
     let text = SpecText::new("tap", text);
     let name = text.interface(NAME)?;
-    let mut mtu = None;
+    let mut spec = TapSpec::named(name);
     for option in text.options(MTU) {
         let option = option?;
         let value = (option.name == "mtu").then(|| option.value.parse().ok()).flatten();
-        mtu = Some(value.ok_or_else(|| text.bad(option.whole, MTU))?);
+        spec.mtu = Some(value.ok_or_else(|| text.bad(option.whole, MTU))?);
     }
-    Ok(TapSpec {
-        name,
-        ipv4: None,
-        ipv6: None,
-        mac: None,
-        gateway_v4: None,
-        gateway_v6: None,
-        mtu,
-        frames: FrameSettings::default(),
-    })
+    Ok(spec)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::error::{Layer, ParseError};
 use crate::fields::Show::{Decimal, Flag, Hex};
 use crate::fields::{Field, Header, bytes, mask};
 use crate::number::Msn;
+use crate::view::view;
 
 /// The acknowledge extended transport header as it lies in a packet.
 ///
@@ -24,29 +25,14 @@ pub struct AethView {
     msn: [u8; 3],
 }
 
-const _: () = assert!(size_of::<AethView>() == Aeth::LEN);
-
-impl AethView {
-    /// The view of the first [`Aeth::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Aeth, 0, Aeth::LEN, bytes.len()))
-    }
+view! {
+    AethView(self) of Aeth in Layer::Aeth;
 
     /// The syndrome byte, whatever it is.
-    #[inline]
-    #[must_use]
-    pub const fn syndrome(&self) -> u8 {
-        self.syndrome
-    }
+    syndrome -> u8 = self.syndrome;
 
     /// How many messages the responder has completed.
-    #[inline]
-    #[must_use]
-    pub const fn msn(&self) -> Msn {
-        Msn::from_be_bytes(self.msn)
-    }
+    msn -> Msn = Msn::from_be_bytes(self.msn);
 }
 
 /// The acknowledge extended transport header.

@@ -7,6 +7,7 @@ use crate::error::{Layer, ParseError};
 use crate::fields::Show::Hex;
 use crate::fields::{Field, Header, bytes};
 use crate::reth::REMOTE_KEY;
+use crate::view::view;
 
 /// The atomic extended transport header as it lies in a packet.
 ///
@@ -25,43 +26,20 @@ pub struct AtomicEthView {
     compare: U64,
 }
 
-const _: () = assert!(size_of::<AtomicEthView>() == AtomicEth::LEN);
-
-impl AtomicEthView {
-    /// The view of the first [`AtomicEth::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::AtomicEth, 0, AtomicEth::LEN, bytes.len()))
-    }
+view! {
+    AtomicEthView(self) of AtomicEth in Layer::AtomicEth;
 
     /// The eight bytes to change; a virtual address of the responder, a multiple of 8 if legal.
-    #[inline]
-    #[must_use]
-    pub const fn va(&self) -> u64 {
-        self.va.get()
-    }
+    va -> u64 = self.va.get();
 
     /// The key of the responder's memory region.
-    #[inline]
-    #[must_use]
-    pub const fn rkey(&self) -> u32 {
-        self.rkey.get()
-    }
+    rkey -> u32 = self.rkey.get();
 
     /// What to store if equal, or what to add.
-    #[inline]
-    #[must_use]
-    pub const fn swap_or_add(&self) -> u64 {
-        self.swap_or_add.get()
-    }
+    swap_or_add -> u64 = self.swap_or_add.get();
 
     /// What to compare with; unused by fetch and add.
-    #[inline]
-    #[must_use]
-    pub const fn compare(&self) -> u64 {
-        self.compare.get()
-    }
+    compare -> u64 = self.compare.get();
 }
 
 /// The atomic extended transport header.
@@ -122,22 +100,11 @@ pub struct AtomicAckEthView {
     original: U64,
 }
 
-const _: () = assert!(size_of::<AtomicAckEthView>() == AtomicAckEth::LEN);
-
-impl AtomicAckEthView {
-    /// The view of the first [`AtomicAckEth::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::AtomicAckEth, 0, AtomicAckEth::LEN, bytes.len()))
-    }
+view! {
+    AtomicAckEthView(self) of AtomicAckEth in Layer::AtomicAckEth;
 
     /// The value before the operation.
-    #[inline]
-    #[must_use]
-    pub const fn original(&self) -> u64 {
-        self.original.get()
-    }
+    original -> u64 = self.original.get();
 }
 
 /// The atomic acknowledge extended transport header.

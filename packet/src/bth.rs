@@ -10,6 +10,7 @@ use crate::fields::Show::{Decimal, Flag, Hex};
 use crate::fields::{Field, Header, bytes, mask};
 use crate::number::{Psn, Qpn};
 use crate::opcode::Opcode;
+use crate::view::view;
 
 /// The base transport header as it lies in a packet.
 ///
@@ -32,112 +33,50 @@ pub struct BthView {
     psn: [u8; 3],
 }
 
-const _: () = assert!(size_of::<BthView>() == Bth::LEN);
-
-impl BthView {
-    /// The view of the first [`Bth::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes).map_err(|_| ParseError::truncated(Layer::Bth, 0, Bth::LEN, bytes.len()))
-    }
+view! {
+    BthView(self) of Bth in Layer::Bth;
 
     /// The operation, known or not.
-    #[inline]
-    #[must_use]
-    pub const fn opcode(&self) -> Opcode {
-        Opcode(self.opcode)
-    }
+    opcode -> Opcode = Opcode(self.opcode);
 
     /// SE, the solicited event bit.
-    #[inline]
-    #[must_use]
-    pub const fn solicited(&self) -> bool {
-        self.flags & SOLICITED != 0
-    }
+    solicited -> bool = self.flags & SOLICITED != 0;
 
     /// M, the migration request bit.
-    #[inline]
-    #[must_use]
-    pub const fn mig_req(&self) -> bool {
-        self.flags & MIGRATION_REQUEST != 0
-    }
+    mig_req -> bool = self.flags & MIGRATION_REQUEST != 0;
 
     /// PadCnt: bytes added after the payload, 0 to 3.
-    #[inline]
-    #[must_use]
-    pub const fn pad_count(&self) -> u8 {
-        self.flags >> PAD_SHIFT & 0b11
-    }
+    pad_count -> u8 = self.flags >> PAD_SHIFT & 0b11;
 
     /// TVer, the transport version, 0 to 15.
-    #[inline]
-    #[must_use]
-    pub const fn version(&self) -> u8 {
-        self.flags & 0x0f
-    }
+    version -> u8 = self.flags & 0x0f;
 
     /// The partition key.
-    #[inline]
-    #[must_use]
-    pub const fn p_key(&self) -> u16 {
-        self.p_key.get()
-    }
+    p_key -> u16 = self.p_key.get();
 
     /// F, the forward congestion bit.
-    #[inline]
-    #[must_use]
-    pub const fn fecn(&self) -> bool {
-        self.congestion & FECN != 0
-    }
+    fecn -> bool = self.congestion & FECN != 0;
 
     /// B, the backward congestion bit.
-    #[inline]
-    #[must_use]
-    pub const fn becn(&self) -> bool {
-        self.congestion & BECN != 0
-    }
+    becn -> bool = self.congestion & BECN != 0;
 
     /// The six reserved bits beside the congestion bits.
-    #[inline]
-    #[must_use]
-    pub const fn reserved6(&self) -> u8 {
-        self.congestion & 0x3f
-    }
+    reserved6 -> u8 = self.congestion & 0x3f;
 
     /// The whole byte of the congestion bits, which the ICRC does not cover.
-    #[inline]
-    #[must_use]
-    pub const fn variant_byte(&self) -> u8 {
-        self.congestion
-    }
+    variant_byte -> u8 = self.congestion;
 
     /// The receiving queue pair.
-    #[inline]
-    #[must_use]
-    pub const fn dest_qp(&self) -> Qpn {
-        Qpn::from_be_bytes(self.dest_qp)
-    }
+    dest_qp -> Qpn = Qpn::from_be_bytes(self.dest_qp);
 
     /// A, the acknowledge request bit.
-    #[inline]
-    #[must_use]
-    pub const fn ack_req(&self) -> bool {
-        self.ack_request & ACK_REQUEST != 0
-    }
+    ack_req -> bool = self.ack_request & ACK_REQUEST != 0;
 
     /// The seven reserved bits beside the acknowledge request bit.
-    #[inline]
-    #[must_use]
-    pub const fn reserved7(&self) -> u8 {
-        self.ack_request & 0x7f
-    }
+    reserved7 -> u8 = self.ack_request & 0x7f;
 
     /// The packet sequence number.
-    #[inline]
-    #[must_use]
-    pub const fn psn(&self) -> Psn {
-        Psn::from_be_bytes(self.psn)
-    }
+    psn -> Psn = Psn::from_be_bytes(self.psn);
 }
 
 /// The base transport header.

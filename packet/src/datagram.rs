@@ -161,76 +161,6 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// The reliable datagram header, if the opcode has one.
-    #[inline]
-    #[must_use]
-    pub fn rdeth(&self) -> Option<Rdeth> {
-        self.header(HeaderSet::RDETH, Rdeth::parse)
-    }
-
-    /// The datagram header, if the opcode has one.
-    #[inline]
-    #[must_use]
-    pub fn deth(&self) -> Option<Deth> {
-        self.header(HeaderSet::DETH, Deth::parse)
-    }
-
-    /// The extended reliable connection header, if the opcode has one.
-    #[inline]
-    #[must_use]
-    pub fn xrceth(&self) -> Option<Xrceth> {
-        self.header(HeaderSet::XRCETH, Xrceth::parse)
-    }
-
-    /// The flush header, if the opcode has one.
-    #[inline]
-    #[must_use]
-    pub fn feth(&self) -> Option<Feth> {
-        self.header(HeaderSet::FETH, Feth::parse)
-    }
-
-    /// The RDMA header, if the opcode has one.
-    #[inline]
-    #[must_use]
-    pub fn reth(&self) -> Option<Reth> {
-        self.header(HeaderSet::RETH, Reth::parse)
-    }
-
-    /// The atomic header, if the opcode has one.
-    #[inline]
-    #[must_use]
-    pub fn atomic_eth(&self) -> Option<AtomicEth> {
-        self.header(HeaderSet::ATOMIC_ETH, AtomicEth::parse)
-    }
-
-    /// The acknowledge header, if the opcode has one.
-    #[inline]
-    #[must_use]
-    pub fn aeth(&self) -> Option<Aeth> {
-        self.header(HeaderSet::AETH, Aeth::parse)
-    }
-
-    /// The atomic acknowledge header, if the opcode has one.
-    #[inline]
-    #[must_use]
-    pub fn atomic_ack_eth(&self) -> Option<AtomicAckEth> {
-        self.header(HeaderSet::ATOMIC_ACK_ETH, AtomicAckEth::parse)
-    }
-
-    /// The immediate data, if the opcode has some.
-    #[inline]
-    #[must_use]
-    pub fn imm_dt(&self) -> Option<ImmDt> {
-        self.header(HeaderSet::IMMDT, ImmDt::parse)
-    }
-
-    /// The invalidate header, if the opcode has one.
-    #[inline]
-    #[must_use]
-    pub fn ieth(&self) -> Option<Ieth> {
-        self.header(HeaderSet::IETH, Ieth::parse)
-    }
-
     #[inline]
     fn header<T>(
         &self,
@@ -240,6 +170,40 @@ impl<'a> Datagram<'a> {
         let bytes = self.head.get(self.info.offset_of(which)?..)?;
         parse(bytes).ok().map(|(header, _)| header)
     }
+}
+
+/// A method for each extended header, which reads it where the opcode has it.
+macro_rules! headers {
+    ($($(#[$doc:meta])* $name:ident: $header:ident = $flag:ident;)*) => {
+        impl Datagram<'_> {
+            $($(#[$doc])* #[inline] #[must_use] pub fn $name(&self) -> Option<$header> {
+                self.header(HeaderSet::$flag, $header::parse)
+            })*
+        }
+    };
+}
+
+headers! {
+    /// The reliable datagram header, if the opcode has one.
+    rdeth: Rdeth = RDETH;
+    /// The datagram header, if the opcode has one.
+    deth: Deth = DETH;
+    /// The extended reliable connection header, if the opcode has one.
+    xrceth: Xrceth = XRCETH;
+    /// The flush header, if the opcode has one.
+    feth: Feth = FETH;
+    /// The RDMA header, if the opcode has one.
+    reth: Reth = RETH;
+    /// The atomic header, if the opcode has one.
+    atomic_eth: AtomicEth = ATOMIC_ETH;
+    /// The acknowledge header, if the opcode has one.
+    aeth: Aeth = AETH;
+    /// The atomic acknowledge header, if the opcode has one.
+    atomic_ack_eth: AtomicAckEth = ATOMIC_ACK_ETH;
+    /// The immediate data, if the opcode has some.
+    imm_dt: ImmDt = IMMDT;
+    /// The invalidate header, if the opcode has one.
+    ieth: Ieth = IETH;
 }
 
 /// Says which part of a datagram is the first that does not fit.

@@ -10,6 +10,7 @@ use crate::fields::Show::Hex;
 use crate::fields::{Field, Header, bytes};
 use crate::mad::GSI_Q_KEY;
 use crate::number::{Qpn, from_be_24, to_be_24};
+use crate::view::view;
 
 /// The datagram extended transport header as it lies in a packet.
 ///
@@ -27,36 +28,17 @@ pub struct DethView {
     source_qp: [u8; 3],
 }
 
-const _: () = assert!(size_of::<DethView>() == Deth::LEN);
-
-impl DethView {
-    /// The view of the first [`Deth::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Deth, 0, Deth::LEN, bytes.len()))
-    }
+view! {
+    DethView(self) of Deth in Layer::Deth;
 
     /// The key that must match the receiving queue pair's.
-    #[inline]
-    #[must_use]
-    pub const fn q_key(&self) -> u32 {
-        self.q_key.get()
-    }
+    q_key -> u32 = self.q_key.get();
 
     /// The reserved byte.
-    #[inline]
-    #[must_use]
-    pub const fn reserved(&self) -> u8 {
-        self.reserved
-    }
+    reserved -> u8 = self.reserved;
 
     /// The sending queue pair; where an answer goes.
-    #[inline]
-    #[must_use]
-    pub const fn source_qp(&self) -> Qpn {
-        Qpn::from_be_bytes(self.source_qp)
-    }
+    source_qp -> Qpn = Qpn::from_be_bytes(self.source_qp);
 }
 
 /// The datagram extended transport header. IBTA 9.3.2.
@@ -105,29 +87,14 @@ pub struct RdethView {
     ee_context: [u8; 3],
 }
 
-const _: () = assert!(size_of::<RdethView>() == Rdeth::LEN);
-
-impl RdethView {
-    /// The view of the first [`Rdeth::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Rdeth, 0, Rdeth::LEN, bytes.len()))
-    }
+view! {
+    RdethView(self) of Rdeth in Layer::Rdeth;
 
     /// The reserved byte.
-    #[inline]
-    #[must_use]
-    pub const fn reserved(&self) -> u8 {
-        self.reserved
-    }
+    reserved -> u8 = self.reserved;
 
     /// The end-to-end context, 24 bits; higher ones are not written.
-    #[inline]
-    #[must_use]
-    pub const fn ee_context(&self) -> u32 {
-        from_be_24(self.ee_context)
-    }
+    ee_context -> u32 = from_be_24(self.ee_context);
 }
 
 /// The reliable datagram extended transport header. IBTA 9.3.1.
@@ -170,29 +137,14 @@ pub struct XrcethView {
     srq: [u8; 3],
 }
 
-const _: () = assert!(size_of::<XrcethView>() == Xrceth::LEN);
-
-impl XrcethView {
-    /// The view of the first [`Xrceth::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Xrceth, 0, Xrceth::LEN, bytes.len()))
-    }
+view! {
+    XrcethView(self) of Xrceth in Layer::Xrceth;
 
     /// The reserved byte.
-    #[inline]
-    #[must_use]
-    pub const fn reserved(&self) -> u8 {
-        self.reserved
-    }
+    reserved -> u8 = self.reserved;
 
     /// The shared receive queue, 24 bits; higher ones are not written.
-    #[inline]
-    #[must_use]
-    pub const fn srq(&self) -> u32 {
-        from_be_24(self.srq)
-    }
+    srq -> u32 = from_be_24(self.srq);
 }
 
 /// The extended reliable connection header. Annex A14.

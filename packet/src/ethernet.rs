@@ -13,6 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::{Layer, ParseError};
 use crate::fields::Show::{Decimal, Flag, Hex, Mac};
 use crate::fields::{Field, Header, bits, bytes, mask};
+use crate::view::view;
 
 /// A 48-bit Ethernet address in the order of the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -164,32 +165,17 @@ pub struct EthernetView {
     ether_type: U16,
 }
 
-const _: () = assert!(size_of::<EthernetView>() == EthernetHeader::LEN);
-
-impl EthernetView {
-    /// The view of the first [`EthernetHeader::LEN`] bytes, and what is left.
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Ethernet, 0, EthernetHeader::LEN, bytes.len()))
-    }
+view! {
+    EthernetView(self) of EthernetHeader in Layer::Ethernet;
 
     /// The address of the receiver.
-    #[must_use]
-    pub const fn destination(&self) -> MacAddr {
-        MacAddr(self.destination)
-    }
+    destination -> MacAddr = MacAddr(self.destination);
 
     /// The address of the sender.
-    #[must_use]
-    pub const fn source(&self) -> MacAddr {
-        MacAddr(self.source)
-    }
+    source -> MacAddr = MacAddr(self.source);
 
     /// What comes next.
-    #[must_use]
-    pub const fn ether_type(&self) -> EtherType {
-        EtherType(self.ether_type.get())
-    }
+    ether_type -> EtherType = EtherType(self.ether_type.get());
 }
 
 /// The Ethernet header without any tag.
@@ -218,7 +204,7 @@ pub const PREAMBLE_AND_GAP_LEN: usize = 8 + 12;
 #[must_use]
 pub const fn wire_len(frame_len: usize) -> usize {
     let filled = if frame_len < MIN_FRAME_LEN { MIN_FRAME_LEN } else { frame_len };
-    filled + FCS_LEN + PREAMBLE_AND_GAP_LEN
+    filled.saturating_add(FCS_LEN + PREAMBLE_AND_GAP_LEN)
 }
 
 impl EthernetHeader {
@@ -293,26 +279,14 @@ pub struct VlanView {
     ether_type: U16,
 }
 
-const _: () = assert!(size_of::<VlanView>() == VlanHeader::LEN);
-
-impl VlanView {
-    /// The view of the first [`VlanHeader::LEN`] bytes, and what is left.
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Vlan, 0, VlanHeader::LEN, bytes.len()))
-    }
+view! {
+    VlanView(self) of VlanHeader in Layer::Vlan;
 
     /// Priority, drop eligibility and VLAN.
-    #[must_use]
-    pub const fn tag(&self) -> VlanTag {
-        VlanTag::from_bits(self.control.get())
-    }
+    tag -> VlanTag = VlanTag::from_bits(self.control.get());
 
     /// What comes after the tag.
-    #[must_use]
-    pub const fn ether_type(&self) -> EtherType {
-        EtherType(self.ether_type.get())
-    }
+    ether_type -> EtherType = EtherType(self.ether_type.get());
 }
 
 /// An 802.1Q tag and the EtherType behind it.

@@ -64,7 +64,8 @@ impl Header {
     /// Sets the bits that the ICRC does not cover to ones, as the ICRC is computed.
     pub fn mask_variant_fields(&self, header: &mut [u8]) {
         for field in self.fields.iter().filter(|field| field.variant) {
-            for bit in field.start..field.start + field.width {
+            let end = field.start.saturating_add(field.width).min(header.len().saturating_mul(8));
+            for bit in field.start..end {
                 if let Some(byte) = header.get_mut(bit / 8) {
                     *byte |= 0x80 >> (bit % 8);
                 }
@@ -166,20 +167,20 @@ impl Field {
     /// The bytes that hold the field, from the start of the header.
     #[must_use]
     pub const fn byte_range(&self) -> Range<usize> {
-        self.start / 8..(self.start + self.width).div_ceil(8)
+        self.start / 8..self.start.saturating_add(self.width).div_ceil(8)
     }
 
     /// The value in a header, or `None` when the header is cut before it or has something else there.
     #[must_use]
     pub fn value<'a>(&self, header: &'a [u8]) -> Option<Value<'a>> {
         let part = header.get(self.byte_range())?;
-        if self.when.is_some_and(|condition| !condition(header)) {
+        if self.width == 0 || self.when.is_some_and(|condition| !condition(header)) {
             return None;
         }
         if self.show == Show::Bytes || self.width > 64 {
             return Some(Value::Bytes(part));
         }
-        // At most nine bytes: 64 bits that do not begin with a byte.
+        // At most nine bytes: 64 bits that do not begin with a byte. So all bits fit, and neither shift reaches 128.
         let all = part.iter().fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
         let behind = part.len() * 8 - self.start % 8 - self.width;
         let ones = u128::MAX >> (128 - self.width);

@@ -20,7 +20,7 @@ pub const fn flow_label_to_port(flow_label: u32) -> u16 {
     (low ^ high) as u16 | LOWEST_SOURCE_PORT
 }
 
-/// The flow label that Linux derives from the two queue pairs of a connection. The same from both ends.
+/// The flow label that Linux derives from the two queue pairs of a connection. Both ends compute the same.
 #[must_use]
 pub const fn qp_pair_flow_label(one: Qpn, other: Qpn) -> u32 {
     // 24 bits times 24 bits: 48 bits, folded to 20.
@@ -59,13 +59,13 @@ const fn mlx4_fold(qpn: Qpn) -> u16 {
     (((number & 0xff) ^ ((number >> 16) & 0xff)) | (number & 0xff00)) as u16
 }
 
-/// The port that WinOF-2 derives from the ports of a connection. The same from both ends.
+/// The port that WinOF-2 derives from the ports of a connection. Both ends compute the same.
 #[must_use]
 pub const fn win_of_2_port(source_port: u16, destination_port: u16) -> u16 {
     (source_port ^ destination_port) | LOWEST_SOURCE_PORT
 }
 
-/// What a rule may look at.
+/// The inputs of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowInputs {
     /// The sender's QP.
@@ -93,7 +93,7 @@ impl FlowInputs {
 /// How to choose a UDP source port. Every rule has a name, see [`Self::from_name`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SourcePortRule {
-    /// The flow label of the address vector, or that of the QP pair when there is none: what Linux drivers do
+    /// The flow label of the address vector, or that of the QP pair without one: what Linux drivers do
     /// for connected queue pairs, ConnectX-5 and rxe among them. Named `flow-label`.
     #[default]
     FlowLabel,
@@ -117,7 +117,7 @@ pub enum SourcePortRule {
 }
 
 impl SourcePortRule {
-    /// One of each, in the order of the names in the help text. The constant is 0, as in CNPs of ConnectX.
+    /// Every rule once, in the order of the names in the help text. The constant is 0, as in CNPs of ConnectX.
     pub const ALL: [Self; 8] = [
         Self::FlowLabel,
         Self::QpPair,
@@ -181,7 +181,7 @@ impl fmt::Display for SourcePortRule {
     }
 }
 
-/// No rule has this name.
+/// The error for a name that no rule has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownSourcePortRule;
 

@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::{Layer, ParseError};
 use crate::fields::Show::{Decimal, Flag};
 use crate::fields::{Field, Header, bits, mask};
+use crate::view::view;
 
 /// The flush extended transport header as it lies in a packet: one word.
 ///
@@ -21,36 +22,17 @@ pub struct FethView {
     word: U32,
 }
 
-const _: () = assert!(size_of::<FethView>() == Feth::LEN);
-
-impl FethView {
-    /// The view of the first [`Feth::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Feth, 0, Feth::LEN, bytes.len()))
-    }
+view! {
+    FethView(self) of Feth in Layer::Feth;
 
     /// The placement type, bits 3 to 0.
-    #[inline]
-    #[must_use]
-    pub const fn placement_type(&self) -> u8 {
-        (self.word.get() & 0xf) as u8
-    }
+    placement_type -> u8 = (self.word.get() & 0xf) as u8;
 
     /// The selectivity, bits 5 and 4.
-    #[inline]
-    #[must_use]
-    pub const fn selectivity(&self) -> u8 {
-        (self.word.get() >> SELECTIVITY_SHIFT & 0b11) as u8
-    }
+    selectivity -> u8 = (self.word.get() >> SELECTIVITY_SHIFT & 0b11) as u8;
 
     /// The reserved bits 31 to 6, shifted down.
-    #[inline]
-    #[must_use]
-    pub const fn reserved(&self) -> u32 {
-        self.word.get() >> 6
-    }
+    reserved -> u32 = self.word.get() >> 6;
 }
 
 /// The flush extended transport header.

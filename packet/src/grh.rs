@@ -9,6 +9,7 @@ use crate::fields::{Field, Header, bits, bytes, mask};
 use crate::gid::Gid;
 use crate::ipv4::TTL;
 use crate::ipv6::{FLOW_LABEL, first_word};
+use crate::view::view;
 
 /// The GRH as it lies in a packet: the shape of an IPv6 header.
 ///
@@ -32,61 +33,32 @@ pub struct GrhView {
     destination: [u8; 16],
 }
 
-const _: () = assert!(size_of::<GrhView>() == Grh::LEN);
-
-impl GrhView {
-    /// The view of the first [`Grh::LEN`] bytes, and what is left.
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes).map_err(|_| ParseError::truncated(Layer::Grh, 0, Grh::LEN, bytes.len()))
-    }
+view! {
+    GrhView(self) of Grh in Layer::Grh;
 
     /// Version of the header; 6.
-    #[must_use]
-    pub const fn version(&self) -> u8 {
-        (self.first_word.get() >> 28) as u8
-    }
+    version -> u8 = (self.first_word.get() >> 28) as u8;
 
     /// DSCP and ECN.
-    #[must_use]
-    pub const fn traffic_class(&self) -> u8 {
-        (self.first_word.get() >> 20) as u8
-    }
+    traffic_class -> u8 = (self.first_word.get() >> 20) as u8;
 
     /// The 20-bit label of a flow.
-    #[must_use]
-    pub const fn flow_label(&self) -> u32 {
-        self.first_word.get() & 0x000f_ffff
-    }
+    flow_label -> u32 = self.first_word.get() & 0x000f_ffff;
 
     /// Length of BTH to ICRC, both included.
-    #[must_use]
-    pub const fn payload_length(&self) -> u16 {
-        self.payload_length.get()
-    }
+    payload_length -> u16 = self.payload_length.get();
 
     /// What comes next; [`Grh::NEXT_HEADER`] when that is a BTH.
-    #[must_use]
-    pub const fn next_header(&self) -> u8 {
-        self.next_header
-    }
+    next_header -> u8 = self.next_header;
 
     /// Hops that are left.
-    #[must_use]
-    pub const fn hop_limit(&self) -> u8 {
-        self.hop_limit
-    }
+    hop_limit -> u8 = self.hop_limit;
 
     /// The sender.
-    #[must_use]
-    pub const fn source(&self) -> Gid {
-        Gid(self.source)
-    }
+    source -> Gid = Gid(self.source);
 
     /// The receiver.
-    #[must_use]
-    pub const fn destination(&self) -> Gid {
-        Gid(self.destination)
-    }
+    destination -> Gid = Gid(self.destination);
 }
 
 /// A GRH in front of a BTH.

@@ -134,7 +134,7 @@ fn contribution<const N: usize>(field: [u8; N], behind: usize) -> u32 {
 /// Goes on from `state`, the CRC over everything below the BTH.
 ///
 /// The BTH byte that routers may change has to count as ones. Instead of copying the header to change
-/// it, this changes `state` such that the wrong byte makes it right again: no bit of the datagram moves.
+/// it, this changes `state` so that the byte as it is has the effect of ones: the datagram is only read.
 #[inline]
 fn continue_over_datagram(state: u32, head: &[u8], tail: &[u8]) -> u32 {
     let variant = head.get(4).map_or(0, |byte| !byte);
@@ -296,7 +296,7 @@ const CONTRIBUTION_OF_DONT_FRAGMENT: u32 = contributions()[UDP_LEN + 13][0x40];
 /// length of IPv6 on.
 const PLACES: usize = UDP_LEN + 36;
 
-/// See [`contributions`]. Only a few lines of it are hot: for one path always the same ones.
+/// See [`contributions`]. Packets of one path use only a few of its cache lines, always the same ones.
 static CONTRIBUTIONS: [[u32; 256]; PLACES] = contributions();
 
 /// The CRC-32 polynomial, low bit last.

@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Layer, ParseError};
 use crate::fields::{Field, Header, Show::Bytes, bytes};
+use crate::view::view;
 
 /// The invalidate extended transport header as it lies in a packet.
 ///
@@ -20,22 +21,11 @@ pub struct IethView {
     rkey: U32,
 }
 
-const _: () = assert!(size_of::<IethView>() == Ieth::LEN);
-
-impl IethView {
-    /// The view of the first [`Ieth::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Ieth, 0, Ieth::LEN, bytes.len()))
-    }
+view! {
+    IethView(self) of Ieth in Layer::Ieth;
 
     /// The key that the receiver invalidates.
-    #[inline]
-    #[must_use]
-    pub const fn rkey(&self) -> u32 {
-        self.rkey.get()
-    }
+    rkey -> u32 = self.rkey.get();
 }
 
 /// The invalidate extended transport header. IBTA 9.3.7.
@@ -70,22 +60,11 @@ pub struct ImmDtView {
     data: [u8; 4],
 }
 
-const _: () = assert!(size_of::<ImmDtView>() == ImmDt::LEN);
-
-impl ImmDtView {
-    /// The view of the first [`ImmDt::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::ImmDt, 0, ImmDt::LEN, bytes.len()))
-    }
+view! {
+    ImmDtView(self) of ImmDt in Layer::ImmDt;
 
     /// The four bytes.
-    #[inline]
-    #[must_use]
-    pub const fn data(&self) -> [u8; 4] {
-        self.data
-    }
+    data -> [u8; 4] = self.data;
 }
 
 /// Immediate data: four bytes handed to the receiving application as they are on the wire. IBTA 9.3.6.

@@ -11,6 +11,7 @@ use crate::fields::Show::{Decimal, Flag, Hex, Ipv4, Words};
 use crate::fields::{Field, Header, bits, bytes, mask};
 use crate::path::Ecn;
 use crate::udp::ip_protocol_name;
+use crate::view::view;
 
 /// The IPv4 header without options, as it lies in a packet.
 ///
@@ -38,101 +39,53 @@ pub struct Ipv4View {
     destination: [u8; 4],
 }
 
-const _: () = assert!(size_of::<Ipv4View>() == Ipv4Header::LEN);
-
-impl Ipv4View {
-    /// The view of the first [`Ipv4Header::LEN`] bytes, and what is left: options, if there are any, first.
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Ipv4, 0, Ipv4Header::LEN, bytes.len()))
-    }
+view! {
+    Ipv4View(self) of Ipv4Header in Layer::Ipv4;
 
     /// IP version; 4 in every packet that is what it says.
-    #[must_use]
-    pub const fn version(&self) -> u8 {
-        self.version_and_length >> 4
-    }
+    version -> u8 = self.version_and_length >> 4;
 
     /// Length of the header with its options, in bytes. Less than 20 is nonsense.
-    #[must_use]
-    pub const fn header_len(&self) -> usize {
-        (self.version_and_length & 0x0f) as usize * 4
-    }
+    header_len -> usize = (self.version_and_length & 0x0f) as usize * 4;
 
     /// DSCP and ECN: the byte once called type of service.
-    #[must_use]
-    pub const fn traffic_class(&self) -> u8 {
-        self.traffic_class
-    }
+    traffic_class -> u8 = self.traffic_class;
 
     /// Length of header and payload, in bytes.
-    #[must_use]
-    pub const fn total_length(&self) -> u16 {
-        self.total_length.get()
-    }
+    total_length -> u16 = self.total_length.get();
 
     /// The number that the fragments of one packet share; the ICRC covers it.
-    #[must_use]
-    pub const fn identification(&self) -> u16 {
-        self.identification.get()
-    }
+    identification -> u16 = self.identification.get();
 
     /// The flag bit that RFC 791 reserves.
-    #[must_use]
-    pub const fn reserved_flag(&self) -> bool {
-        self.flags_and_offset.get() & 0x8000 != 0
-    }
+    reserved_flag -> bool = self.flags_and_offset.get() & 0x8000 != 0;
 
     /// The DF flag.
-    #[must_use]
-    pub const fn dont_fragment(&self) -> bool {
-        self.flags_and_offset.get() & 0x4000 != 0
-    }
+    dont_fragment -> bool = self.flags_and_offset.get() & 0x4000 != 0;
 
     /// The MF flag: this is a fragment and not the last one.
-    #[must_use]
-    pub const fn more_fragments(&self) -> bool {
-        self.flags_and_offset.get() & 0x2000 != 0
-    }
+    more_fragments -> bool = self.flags_and_offset.get() & 0x2000 != 0;
 
     /// Where this fragment's payload belongs, in bytes.
-    #[must_use]
-    pub const fn fragment_offset(&self) -> usize {
-        (self.flags_and_offset.get() & 0x1fff) as usize * 8
-    }
+    fragment_offset -> usize = (self.flags_and_offset.get() & 0x1fff) as usize * 8;
 
     /// Time to live, in hops.
-    #[must_use]
-    pub const fn ttl(&self) -> u8 {
-        self.ttl
-    }
+    ttl -> u8 = self.ttl;
 
     /// What the packet carries; 17 is UDP.
-    #[must_use]
-    pub const fn protocol(&self) -> u8 {
-        self.protocol
-    }
+    protocol -> u8 = self.protocol;
 
     /// The header checksum as found.
-    #[must_use]
-    pub const fn checksum(&self) -> u16 {
-        self.checksum.get()
-    }
+    checksum -> u16 = self.checksum.get();
 
     /// The sender.
-    #[must_use]
-    pub const fn source(&self) -> Ipv4Addr {
-        let [a, b, c, d] = self.source;
-        Ipv4Addr::new(a, b, c, d)
-    }
+    source -> Ipv4Addr = Ipv4Addr::from_octets(self.source);
 
     /// The receiver.
-    #[must_use]
-    pub const fn destination(&self) -> Ipv4Addr {
-        let [a, b, c, d] = self.destination;
-        Ipv4Addr::new(a, b, c, d)
-    }
+    destination -> Ipv4Addr = Ipv4Addr::from_octets(self.destination);
+}
 
+impl Ipv4View {
     /// Whether the checksum fits the header. `options` is what lies between these 20 bytes and the payload.
     #[must_use]
     pub fn checksum_is_valid(&self, options: &[u8]) -> bool {
@@ -248,7 +201,8 @@ impl Ipv4Header {
 
 /// Adds `bytes` to a sum of 16-bit words (RFC 1071); a last odd byte counts as the upper half of a word.
 ///
-/// The sum of the longest packet, 32 Ki words, leaves the upper bit of the accumulator free.
+/// The sum of the longest packet, 32 Ki words, leaves the upper bit of the accumulator free. That of longer bytes, which are
+/// not a packet, wraps around.
 pub(crate) fn ones_complement_sum(sum: u32, bytes: &[u8]) -> u32 {
     let (words, odd) = bytes.as_chunks::<2>();
     let sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(u16::from_be_bytes(*word).into()));

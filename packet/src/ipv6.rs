@@ -9,6 +9,7 @@ use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::fields::Show::{Decimal, Hex, Ipv6};
 use crate::fields::{Field, Header, bits, bytes, mask};
 use crate::ipv4::{DSCP, ECN, TTL, dscp_note, ecn_note, protocol_note};
+use crate::view::view;
 
 /// The IPv6 header as it lies in a packet.
 ///
@@ -32,62 +33,32 @@ pub struct Ipv6View {
     destination: [u8; 16],
 }
 
-const _: () = assert!(size_of::<Ipv6View>() == Ipv6Header::LEN);
-
-impl Ipv6View {
-    /// The view of the first [`Ipv6Header::LEN`] bytes, and what is left.
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Ipv6, 0, Ipv6Header::LEN, bytes.len()))
-    }
+view! {
+    Ipv6View(self) of Ipv6Header in Layer::Ipv6;
 
     /// IP version; 6 in every packet that is what it says.
-    #[must_use]
-    pub const fn version(&self) -> u8 {
-        (self.first_word.get() >> 28) as u8
-    }
+    version -> u8 = (self.first_word.get() >> 28) as u8;
 
     /// DSCP and ECN.
-    #[must_use]
-    pub const fn traffic_class(&self) -> u8 {
-        (self.first_word.get() >> 20) as u8
-    }
+    traffic_class -> u8 = (self.first_word.get() >> 20) as u8;
 
     /// The 20-bit label by which the network may keep a flow together.
-    #[must_use]
-    pub const fn flow_label(&self) -> u32 {
-        self.first_word.get() & 0x000f_ffff
-    }
+    flow_label -> u32 = self.first_word.get() & 0x000f_ffff;
 
     /// Length of what follows these 40 bytes.
-    #[must_use]
-    pub const fn payload_length(&self) -> u16 {
-        self.payload_length.get()
-    }
+    payload_length -> u16 = self.payload_length.get();
 
     /// What the packet carries next; 17 is UDP.
-    #[must_use]
-    pub const fn next_header(&self) -> u8 {
-        self.next_header
-    }
+    next_header -> u8 = self.next_header;
 
     /// Hops that are left.
-    #[must_use]
-    pub const fn hop_limit(&self) -> u8 {
-        self.hop_limit
-    }
+    hop_limit -> u8 = self.hop_limit;
 
     /// The sender.
-    #[must_use]
-    pub const fn source(&self) -> Ipv6Addr {
-        Ipv6Addr::from_octets(self.source)
-    }
+    source -> Ipv6Addr = Ipv6Addr::from_octets(self.source);
 
     /// The receiver.
-    #[must_use]
-    pub const fn destination(&self) -> Ipv6Addr {
-        Ipv6Addr::from_octets(self.destination)
-    }
+    destination -> Ipv6Addr = Ipv6Addr::from_octets(self.destination);
 }
 
 /// An IPv6 header.

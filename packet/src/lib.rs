@@ -78,6 +78,7 @@ mod path;
 pub mod pause;
 mod reth;
 mod udp;
+mod view;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod writer;
 

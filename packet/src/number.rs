@@ -25,34 +25,6 @@ impl Psn {
     /// The bits that count.
     pub const MASK: u32 = 0x00ff_ffff;
 
-    /// The number in the low 24 bits of `value`. Higher bits are dropped.
-    #[inline]
-    #[must_use]
-    pub const fn new(value: u32) -> Self {
-        Self(value & Self::MASK)
-    }
-
-    /// The number, 0 to 2^24 - 1.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// Reads the three bytes of a header.
-    #[inline]
-    #[must_use]
-    pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
-        Self(from_be_24(bytes))
-    }
-
-    /// The three bytes of a header.
-    #[inline]
-    #[must_use]
-    pub const fn to_be_bytes(self) -> [u8; 3] {
-        to_be_24(self.0)
-    }
-
     /// The number after this one; 0 follows 2^24 - 1.
     #[inline]
     #[must_use]
@@ -105,34 +77,6 @@ impl Psn {
 pub struct Msn(u32);
 
 impl Msn {
-    /// The number in the low 24 bits of `value`. Higher bits are dropped.
-    #[inline]
-    #[must_use]
-    pub const fn new(value: u32) -> Self {
-        Self(value & Psn::MASK)
-    }
-
-    /// The number, 0 to 2^24 - 1.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// Reads the three bytes of a header.
-    #[inline]
-    #[must_use]
-    pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
-        Self(from_be_24(bytes))
-    }
-
-    /// The three bytes of a header.
-    #[inline]
-    #[must_use]
-    pub const fn to_be_bytes(self) -> [u8; 3] {
-        to_be_24(self.0)
-    }
-
     /// The number after this one; 0 follows 2^24 - 1.
     #[inline]
     #[must_use]
@@ -151,71 +95,62 @@ impl Qpn {
 
     /// The number that multicast datagrams carry as destination.
     pub const MULTICAST: Self = Self(0x00ff_ffff);
-
-    /// The number in the low 24 bits of `value`. Higher bits are dropped.
-    #[inline]
-    #[must_use]
-    pub const fn new(value: u32) -> Self {
-        Self(value & Psn::MASK)
-    }
-
-    /// The number, 0 to 2^24 - 1.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// Reads the three bytes of a header.
-    #[inline]
-    #[must_use]
-    pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
-        Self(from_be_24(bytes))
-    }
-
-    /// The three bytes of a header.
-    #[inline]
-    #[must_use]
-    pub const fn to_be_bytes(self) -> [u8; 3] {
-        to_be_24(self.0)
-    }
 }
 
-impl fmt::Display for Psn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
+/// What the three kinds of 24-bit numbers have in common. `$show` writes the number.
+macro_rules! number_of_24_bits {
+    ($name:ident, $show:path) => {
+        impl $name {
+            /// The number in the low 24 bits of `value`. Higher bits are dropped.
+            #[inline]
+            #[must_use]
+            pub const fn new(value: u32) -> Self {
+                Self(value & Psn::MASK)
+            }
+
+            /// The number, 0 to 2^24 - 1.
+            #[inline]
+            #[must_use]
+            pub const fn get(self) -> u32 {
+                self.0
+            }
+
+            /// Reads the three bytes of a header.
+            #[inline]
+            #[must_use]
+            pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
+                Self(from_be_24(bytes))
+            }
+
+            /// The three bytes of a header.
+            #[inline]
+            #[must_use]
+            pub const fn to_be_bytes(self) -> [u8; 3] {
+                to_be_24(self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $show(&self.0, f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+    };
 }
 
-impl fmt::Debug for Psn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Psn({})", self.0)
-    }
-}
+number_of_24_bits!(Psn, fmt::Display::fmt);
+number_of_24_bits!(Msn, fmt::Display::fmt);
+number_of_24_bits!(Qpn, hexadecimal);
 
-impl fmt::Display for Msn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Debug for Msn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Msn({})", self.0)
-    }
-}
-
-impl fmt::Display for Qpn {
-    /// Hexadecimal, as tools for this protocol write queue pair numbers.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "0x{:06x}", self.0)
-    }
-}
-
-impl fmt::Debug for Qpn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Qpn(0x{:06x})", self.0)
-    }
+/// As tools for this protocol write queue pair numbers.
+fn hexadecimal(number: &u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "0x{number:06x}")
 }
 
 pub(crate) const fn from_be_24(bytes: [u8; 3]) -> u32 {

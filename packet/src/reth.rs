@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::{Layer, ParseError};
 use crate::fields::Show::{Decimal, Hex};
 use crate::fields::{Field, Header, bytes};
+use crate::view::view;
 
 /// The RDMA extended transport header as it lies in a packet.
 ///
@@ -23,36 +24,17 @@ pub struct RethView {
     dma_len: U32,
 }
 
-const _: () = assert!(size_of::<RethView>() == Reth::LEN);
-
-impl RethView {
-    /// The view of the first [`Reth::LEN`] bytes, and what is left.
-    #[inline]
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Reth, 0, Reth::LEN, bytes.len()))
-    }
+view! {
+    RethView(self) of Reth in Layer::Reth;
 
     /// Where the access begins.
-    #[inline]
-    #[must_use]
-    pub const fn va(&self) -> u64 {
-        self.va.get()
-    }
+    va -> u64 = self.va.get();
 
     /// The key of the memory region.
-    #[inline]
-    #[must_use]
-    pub const fn rkey(&self) -> u32 {
-        self.rkey.get()
-    }
+    rkey -> u32 = self.rkey.get();
 
     /// Bytes of the whole message.
-    #[inline]
-    #[must_use]
-    pub const fn dma_len(&self) -> u32 {
-        self.dma_len.get()
-    }
+    dma_len -> u32 = self.dma_len.get();
 }
 
 /// The RDMA extended transport header. `va` plus `dma_len` may exceed 64 bits: that is for the memory

@@ -11,6 +11,7 @@ use crate::fields::Show::{Decimal, Hex};
 use crate::fields::{Field, Header, bytes};
 use crate::grh::Grh;
 use crate::ipv4::{fold, ones_complement_sum};
+use crate::view::view;
 
 /// The IP protocol number of UDP.
 pub const IP_PROTOCOL_UDP: u8 = 17;
@@ -46,38 +47,20 @@ pub struct UdpView {
     checksum: U16,
 }
 
-const _: () = assert!(size_of::<UdpView>() == UdpHeader::LEN);
-
-impl UdpView {
-    /// The view of the first [`UdpHeader::LEN`] bytes, and what is left.
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Udp, 0, UdpHeader::LEN, bytes.len()))
-    }
+view! {
+    UdpView(self) of UdpHeader in Layer::Udp;
 
     /// Entropy for the network's load balancing, see [`crate::flow`].
-    #[must_use]
-    pub const fn source_port(&self) -> u16 {
-        self.source_port.get()
-    }
+    source_port -> u16 = self.source_port.get();
 
     /// 4791 for RoCE v2.
-    #[must_use]
-    pub const fn destination_port(&self) -> u16 {
-        self.destination_port.get()
-    }
+    destination_port -> u16 = self.destination_port.get();
 
     /// Length of header and payload, in bytes.
-    #[must_use]
-    pub const fn length(&self) -> u16 {
-        self.length.get()
-    }
+    length -> u16 = self.length.get();
 
     /// The checksum as found; 0 means that the sender computed none.
-    #[must_use]
-    pub const fn checksum(&self) -> u16 {
-        self.checksum.get()
-    }
+    checksum -> u16 = self.checksum.get();
 }
 
 /// A UDP header.

@@ -58,76 +58,6 @@ impl<'a> DatagramWriter<'a> {
         Ok(writer)
     }
 
-    /// Appends a reliable datagram header.
-    #[inline]
-    pub fn rdeth(&mut self, header: &Rdeth) -> Result<(), BufferTooSmall> {
-        header.emit(self.append()?);
-        Ok(())
-    }
-
-    /// Appends a datagram header.
-    #[inline]
-    pub fn deth(&mut self, header: &Deth) -> Result<(), BufferTooSmall> {
-        header.emit(self.append()?);
-        Ok(())
-    }
-
-    /// Appends an extended reliable connection header.
-    #[inline]
-    pub fn xrceth(&mut self, header: &Xrceth) -> Result<(), BufferTooSmall> {
-        header.emit(self.append()?);
-        Ok(())
-    }
-
-    /// Appends a flush header.
-    #[inline]
-    pub fn feth(&mut self, header: &Feth) -> Result<(), BufferTooSmall> {
-        header.emit(self.append()?);
-        Ok(())
-    }
-
-    /// Appends an RDMA header.
-    #[inline]
-    pub fn reth(&mut self, header: &Reth) -> Result<(), BufferTooSmall> {
-        header.emit(self.append()?);
-        Ok(())
-    }
-
-    /// Appends an atomic header.
-    #[inline]
-    pub fn atomic_eth(&mut self, header: &AtomicEth) -> Result<(), BufferTooSmall> {
-        header.emit(self.append()?);
-        Ok(())
-    }
-
-    /// Appends an acknowledge header.
-    #[inline]
-    pub fn aeth(&mut self, header: &Aeth) -> Result<(), BufferTooSmall> {
-        header.emit(self.append()?);
-        Ok(())
-    }
-
-    /// Appends an atomic acknowledge header.
-    #[inline]
-    pub fn atomic_ack_eth(&mut self, header: &AtomicAckEth) -> Result<(), BufferTooSmall> {
-        header.emit(self.append()?);
-        Ok(())
-    }
-
-    /// Appends immediate data.
-    #[inline]
-    pub fn imm_dt(&mut self, header: &ImmDt) -> Result<(), BufferTooSmall> {
-        header.emit(self.append()?);
-        Ok(())
-    }
-
-    /// Appends an invalidate header.
-    #[inline]
-    pub fn ieth(&mut self, header: &Ieth) -> Result<(), BufferTooSmall> {
-        header.emit(self.append()?);
-        Ok(())
-    }
-
     /// Appends room for `len` bytes of payload, to be filled by the caller, and writes the padding behind
     /// it. Once per datagram, after the headers. What the buffer held before shows where the caller
     /// writes nothing.
@@ -200,4 +130,39 @@ impl<'a> DatagramWriter<'a> {
         let need = end.saturating_add(icrc::LEN);
         if need > self.out.len() { Err(BufferTooSmall { need, have: self.out.len() }) } else { Ok(end) }
     }
+}
+
+/// A method for each extended header, which appends it.
+macro_rules! appenders {
+    ($($(#[$doc:meta])* $name:ident: $header:ty;)*) => {
+        impl DatagramWriter<'_> {
+            $($(#[$doc])* #[inline] pub fn $name(&mut self, header: &$header) -> Result<(), BufferTooSmall> {
+                header.emit(self.append()?);
+                Ok(())
+            })*
+        }
+    };
+}
+
+appenders! {
+    /// Appends a reliable datagram header.
+    rdeth: Rdeth;
+    /// Appends a datagram header.
+    deth: Deth;
+    /// Appends an extended reliable connection header.
+    xrceth: Xrceth;
+    /// Appends a flush header.
+    feth: Feth;
+    /// Appends an RDMA header.
+    reth: Reth;
+    /// Appends an atomic header.
+    atomic_eth: AtomicEth;
+    /// Appends an acknowledge header.
+    aeth: Aeth;
+    /// Appends an atomic acknowledge header.
+    atomic_ack_eth: AtomicAckEth;
+    /// Appends immediate data.
+    imm_dt: ImmDt;
+    /// Appends an invalidate header.
+    ieth: Ieth;
 }

@@ -11,19 +11,19 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use roce_packet::mad::{CommId, GSI_Q_KEY, MAD_LEN, RejReason, ServiceId, SidrStatus};
-use roce_packet::{
-    Ecn, Encapsulation, Gid, Grh, IP_PROTOCOL_UDP, Ipv4Header, Ipv6Header, Path, Qpn, RnrTimer, flow,
-};
+use roce_packet::{Encapsulation, Gid, Grh, IP_PROTOCOL_UDP, Ipv4Header, Ipv6Header, Path, Qpn, flow};
 use roce_transport::cm::{
-    CmConfig, CmConnectRequest, CmEvent, CmQpParameters, CmSidrRequest, CmState, CmTransmit,
-    ConnectionManager,
+    CmConfig, CmConnectRequest, CmError, CmEvent, CmListen, CmOffer, CmQpParameters, CmSidrRequest, CmState,
+    CmTransmit, ConnectionManager,
 };
 use roce_transport::{
     Access, CqId, GRH_AREA, Instant, LKey, Memory, ModifyQpError, QpAttr, QpCapabilities, QpInit, QpState,
     QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, Wc, WcOpcode, WcStatus, WordMemory,
 };
 
-use crate::driver::Nic;
+use super::queue_pairs::{Preparation, to_error};
+use crate::driver::wake::{drop_each, wake_each};
+use crate::driver::{Nic, PortHolder};
 
 /// Datagrams that queue pair 1 can take in before it is served.
 const RECEIVES: usize = 512;
@@ -35,11 +35,23 @@ const SLOT: usize = GRH_AREA + MAD_LEN;
 pub(crate) const BACKLOG: usize = 256;
 const HOP_LIMIT: u8 = 64;
 
-/// What a connection's queue pair gets besides what the ends agree on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Preparation {
-    pub(crate) qpn: Qpn,
-    pub(crate) min_rnr_timer: RnrTimer,
+/// Why a request was not accepted.
+#[derive(Debug)]
+pub(crate) enum AcceptError {
+    Manager(CmError),
+    QueuePair(ModifyQpError),
+}
+
+impl From<CmError> for AcceptError {
+    fn from(error: CmError) -> Self {
+        Self::Manager(error)
+    }
+}
+
+impl From<ModifyQpError> for AcceptError {
+    fn from(error: ModifyQpError) -> Self {
+        Self::QueuePair(error)
+    }
 }
 
 /// An event of a connection for the application, in the order in which it happened.
@@ -65,7 +77,8 @@ impl Wakers {
     }
 
     pub(crate) fn wake(self) {
-        self.due.into_iter().for_each(Waker::wake);
+        wake_each(self.due);
+        drop_each(self.released);
     }
 }
 
@@ -135,7 +148,10 @@ impl CmService {
         // Locally administered, and not a group.
         guid[0] = guid[0] & 0xfc | 0x02;
         let mut service = Self {
-            manager: ConnectionManager::new(CmConfig::new(seed, u64::from_be_bytes(guid))),
+            manager: ConnectionManager::new(CmConfig {
+                process_slot: engine.config().process_slot,
+                ..CmConfig::new(seed, u64::from_be_bytes(guid))
+            }),
             cq,
             memory,
             lkey: region.lkey,
@@ -243,10 +259,10 @@ impl CmService {
     }
 
     fn post(&mut self, now: Instant, nic: &mut Nic, transmit: &CmTransmit) {
-        let mut path = Path { hop_limit: HOP_LIMIT, ..transmit.path.with_ecn(Ecn::Capable0) };
+        let mut path = Path { hop_limit: HOP_LIMIT, ..transmit.path };
         path.vlan = nic.device_mut().vlan(path.traffic_class);
         // All of connection management comes from one port, as kernels do it for queue pair 1.
-        match nic.bind_source_port(Qpn::GSI, &path, flow::rxe_qpn_port(Qpn::GSI)) {
+        match nic.bind_source_port(PortHolder::QueuePair(Qpn::GSI), &path, flow::rxe_qpn_port(Qpn::GSI)) {
             Ok(port) => path.source_port = port,
             Err(error) => {
                 tracing::debug!(%error, "a message of connection management cannot be sent");
@@ -292,6 +308,11 @@ impl CmService {
                 {
                     self.fail_queue_pair(now, nic, *id);
                 }
+                if let CmEvent::Established { id, .. } = &event
+                    && let Some(preparation) = self.entries.get(id).and_then(|entry| entry.preparation)
+                {
+                    preparation.release(now, nic);
+                }
                 self.notify(event.id(), ConnectionNotice::Manager(event));
             }
         }
@@ -309,7 +330,7 @@ impl CmService {
         let Some(entry) = self.entries.get_mut(&id) else { return self.manager.release(now, id) };
         entry.reply = Some(reply.to_vec());
         let Some(preparation) = entry.preparation else { return self.manager.release(now, id) };
-        match bring_up(now, nic, &preparation, parameters) {
+        match preparation.bring_up(now, nic, parameters, false) {
             Ok(()) => {
                 // The peer may have gone meanwhile, which is the next event.
                 let _ = self.manager.ready(now, id, &[]);
@@ -365,13 +386,29 @@ impl CmService {
         self.wakers.released.extend(replaced);
     }
 
-    pub(crate) fn open_listener(&mut self, service_id: ServiceId) {
+    /// Listens, unless another listener of this address does, also one of another process.
+    pub(crate) fn open_listener(
+        &mut self,
+        nic: &mut Nic,
+        service_id: ServiceId,
+        listen: CmListen,
+    ) -> Result<(), CmError> {
+        self.manager.listen(service_id, listen)?;
+        if let Err(error) = nic.device_mut().claim_service(service_id.0) {
+            if error.kind() == io::ErrorKind::AddrInUse {
+                let _ = self.manager.unlisten(service_id);
+                return Err(CmError::InUse(service_id));
+            }
+            tracing::warn!(%error, ?service_id, "requests that another process of the address receives do not get here");
+        }
         self.listeners.insert(service_id, Listener::default());
+        Ok(())
     }
 
     /// Stops listening, and refuses the requests that the application has not fetched.
-    pub(crate) fn close_listener(&mut self, now: Instant, service_id: ServiceId) {
+    pub(crate) fn close_listener(&mut self, now: Instant, nic: &mut Nic, service_id: ServiceId) {
         let Some(mut listener) = self.listeners.remove(&service_id) else { return };
+        nic.device_mut().release_service(service_id.0);
         self.wakers.released.append(&mut listener.wakers);
         // The manager knows every listener of this table.
         let _ = self.manager.unlisten(service_id);
@@ -407,14 +444,30 @@ impl CmService {
         }
     }
 
-    /// An accepted connection: its RTU is to come.
-    pub(crate) fn await_rtu(&mut self, qpn: Qpn, id: CommId) {
-        self.awaited.push((qpn, id));
+    /// Accepts a request with a queue pair, or changes nothing. Until the peer has answered the REP with an RTU or with a packet
+    /// of the connection, the queue pair sends nothing unasked: the REQ may have come from another host than its address says.
+    pub(crate) fn accept(
+        &mut self,
+        now: Instant,
+        nic: &mut Nic,
+        id: CommId,
+        (preparation, offer): (&Preparation, &CmOffer),
+        private_data: &[u8],
+    ) -> Result<(), AcceptError> {
+        self.manager.check_accept(id, private_data)?;
+        let agreed = self.manager.preview(id, offer)?;
+        // Ready before the REP is sent: the first packet of the peer may come at once.
+        preparation.bring_up(now, nic, &agreed, true)?;
+        self.adopt(id, Some(*preparation));
+        self.manager.accept(now, id, offer, private_data)?;
+        self.awaited.push((preparation.qpn, id));
+        Ok(())
     }
 
     pub(crate) fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.manager.counters().visit(visit);
         visit("cm_connections", self.manager.len() as u64);
+        visit("cm_half_open", self.manager.half_open() as u64);
         visit("cm_not_posted", self.not_posted);
     }
 }
@@ -431,56 +484,6 @@ fn enqueue<T>(queue: &mut VecDeque<T>, new: T, is_open: impl Fn(&T) -> bool) {
         queue.retain(is_open);
     }
     queue.push_back(new);
-}
-
-/// Brings a queue pair from INIT to RTS. It stays where it was when the first step is refused.
-pub(crate) fn bring_up(
-    now: Instant,
-    nic: &mut Nic,
-    preparation: &Preparation,
-    parameters: &CmQpParameters,
-) -> Result<(), ModifyQpError> {
-    let rc = nic.engine.qp_type(preparation.qpn) == Some(QpType::Rc);
-    let mut path = parameters.path;
-    path.vlan = nic.device_mut().vlan(path.traffic_class);
-    match nic.bind_source_port(preparation.qpn, &path, path.source_port) {
-        Ok(port) => path.source_port = port,
-        Err(error) => {
-            tracing::debug!(%error, port = path.source_port, "the device cannot bind the source port");
-        }
-    }
-    nic.engine.modify_qp(
-        now,
-        preparation.qpn,
-        &QpAttr {
-            path: Some(path),
-            path_mtu: Some(parameters.path_mtu),
-            dest_qpn: Some(parameters.dest_qpn),
-            rq_psn: Some(parameters.rq_psn),
-            max_dest_rd_atomic: rc.then_some(parameters.max_dest_rd_atomic),
-            min_rnr_timer: rc.then_some(preparation.min_rnr_timer),
-            ..QpAttr::to_state(QpState::Rtr)
-        },
-    )?;
-    nic.engine.modify_qp(
-        now,
-        preparation.qpn,
-        &QpAttr {
-            sq_psn: Some(parameters.sq_psn),
-            timeout: rc.then(|| parameters.timeout.code()),
-            retry_cnt: rc.then_some(parameters.retry_cnt),
-            rnr_retry: rc.then_some(parameters.rnr_retry),
-            max_rd_atomic: rc.then_some(parameters.max_rd_atomic),
-            ..QpAttr::to_state(QpState::Rts)
-        },
-    )
-}
-
-/// Moves a queue pair to ERR after what it still owes its peer has been sent.
-pub(crate) fn to_error(now: Instant, nic: &mut Nic, qpn: Qpn) {
-    nic.transmit(now);
-    // The application may have destroyed it.
-    let _ = nic.engine.modify_qp(now, qpn, &QpAttr::to_state(QpState::Err));
 }
 
 /// The path in the 40 bytes before a datagram, as its sender wrote it.
@@ -518,7 +521,7 @@ mod tests {
 
     use roce_packet::mad::{CmMad, CmMessage, CmMessageKind, CmRej, IpCm, PortSpace, TransportService};
     use roce_packet::{PathMtu, Psn};
-    use roce_transport::cm::{CmAccepts, CmConnect, CmError, CmListen, CmOffer, CmResolve, CmTiming};
+    use roce_transport::cm::{CmAccepts, CmConnect, CmResolve, CmTiming};
     use roce_transport::{Engine, EngineConfig};
 
     use super::*;
@@ -622,8 +625,7 @@ mod tests {
         let mut nic = Nic::new(Engine::new(EngineConfig::from_number(7)), Box::new(device));
         let mut cm = CmService::new(&mut nic).unwrap();
         let listen = CmListen { accepts: CmAccepts::Both, backlog: BACKLOG, ip_cm: true };
-        cm.manager.listen(SERVICE, listen).unwrap();
-        cm.open_listener(SERVICE);
+        cm.open_listener(&mut nic, SERVICE, listen).unwrap();
         let now = nic.now();
         work(&mut cm, now, &mut nic);
     }

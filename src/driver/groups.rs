@@ -43,11 +43,15 @@ impl Nic {
 
     /// Ends the membership of a queue pair in a group. Idempotent.
     pub(crate) fn leave_group(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), GroupError> {
-        self.engine.detach_multicast(qpn, group)?;
-        if !self.groups.remove(qpn, group) {
-            return Ok(());
+        if self.engine.qp_type(qpn).is_none() {
+            return Err(DestroyError::UnknownQp.into());
         }
-        self.device.set_multicast(group, false).map_err(GroupError::Device)
+        // First, because the device may refuse.
+        if self.groups.is_last(qpn, group) {
+            self.device.set_multicast(group, false).map_err(GroupError::Device)?;
+        }
+        self.groups.remove(qpn, group);
+        Ok(self.engine.detach_multicast(qpn, group)?)
     }
 
     /// Ends all memberships of a queue pair that is about to be destroyed.
@@ -55,6 +59,7 @@ impl Nic {
         for group in self.groups.all_of(qpn) {
             if let Err(error) = self.leave_group(qpn, group) {
                 tracing::debug!(%group, ?error, "the device did not leave a group that no queue pair is in");
+                self.groups.remove(qpn, group);
             }
         }
     }

@@ -3,26 +3,33 @@
 //! A [`Nic`] knows nothing of locks, threads and connections. What is above it calls it: connection management borrows it,
 //! and the runtime decides when it makes progress.
 
+mod budget;
 mod groups;
 mod holders;
 mod path;
+mod queue_pairs;
 mod source_ports;
 pub(crate) mod wake;
 
 use std::io;
 use std::net::IpAddr;
 
+use roce_packet::Qpn;
 use roce_transport::{Engine, Instant, TxSlot, Verdict};
 
 use crate::device::{Clock, Device};
 use holders::Holders;
 
+pub(crate) use budget::Budget;
 pub(crate) use groups::GroupError;
 pub(crate) use path::gid_table;
 pub use path::{GidEntry, PathOptions};
+pub(crate) use source_ports::PortHolder;
 
 /// When to try again where the device had no room.
 const FULL_RETRY_NS: u64 = 20_000;
+/// Budgets that are spent at most on what is owed to peers before something goes away.
+const PASSES_FOR_WHAT_IS_OWED: usize = 8;
 
 /// One engine, one device, one clock, and what the device holds for the queue pairs.
 pub(crate) struct Nic {
@@ -31,11 +38,15 @@ pub(crate) struct Nic {
     clock: Clock,
     /// The device had no room for a datagram at the last try.
     device_full: bool,
+    /// The last call stopped at the end of its budget, and the engine may have more to send.
+    has_more: bool,
     /// The first error of the device that will not go away by itself. From then on the device is left alone.
     failure: Option<io::Error>,
     pub(crate) statistics: NicStatistics,
-    groups: Holders<IpAddr>,
-    source_ports: Holders<u16>,
+    groups: Holders<Qpn, IpAddr>,
+    source_ports: Holders<PortHolder, u16>,
+    /// Address handles made so far.
+    address_handles: u64,
 }
 
 /// What is counted here, outside the engine and the device.
@@ -43,6 +54,8 @@ pub(crate) struct Nic {
 pub(crate) struct NicStatistics {
     /// Times that the device had no room for a datagram.
     pub(crate) tx_device_full: u64,
+    /// Calls that ended because they had sent as much as one call may.
+    pub(crate) tx_budget_spent: u64,
     /// Calls that found datagrams waiting, and those that found none.
     pub(crate) busy_polls: u64,
     pub(crate) idle_polls: u64,
@@ -55,10 +68,12 @@ impl Nic {
             device,
             clock: Clock::start(),
             device_full: false,
+            has_more: false,
             failure: None,
             statistics: NicStatistics::default(),
             groups: Holders::default(),
             source_ports: Holders::default(),
+            address_handles: 0,
         }
     }
 
@@ -101,35 +116,65 @@ impl Nic {
         }
     }
 
-    /// Sends whatever the engine has to send.
-    pub(crate) fn transmit(&mut self, now: Instant) {
+    /// Sends what the engine has to send, as far as the budget goes.
+    pub(crate) fn transmit(&mut self, now: Instant, budget: &mut Budget) {
         if self.failure.is_some() {
-            return self.discard(now);
+            return self.discard(now, budget);
         }
         let mut is_flushed = false;
-        loop {
+        self.has_more = loop {
+            if budget.is_spent() {
+                self.statistics.tx_budget_spent += 1;
+                break self.engine.may_transmit(now);
+            }
             let Some(mut slot) = self.device.slot() else {
                 self.statistics.tx_device_full += 1;
                 if is_flushed {
-                    break;
+                    break false;
                 }
                 is_flushed = true;
                 self.flush(now);
                 continue;
             };
-            let Some(transmit) = self.engine.poll_transmit(now, &mut slot) else { break };
+            let Some(transmit) = self.engine.poll_transmit(now, &mut slot) else { break false };
+            budget.spend(transmit.len);
             self.device.commit(now, &transmit);
             is_flushed = false;
-        }
+        };
         self.flush(now);
         self.device_full = is_flushed;
     }
 
+    /// Sends what is owed to peers before something goes away, such as the acknowledgement of a queue pair that is destroyed.
+    /// Bounded as well: a peer that asked for gigabytes does not get them now.
+    pub(crate) fn transmit_owed(&mut self, now: Instant) {
+        for _ in 0..PASSES_FOR_WHAT_IS_OWED {
+            self.transmit(now, &mut Budget::default());
+            if !self.has_more {
+                return;
+            }
+        }
+    }
+
+    /// Whether the budget was spent before the engine had sent everything.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.has_more
+    }
+
     /// What is sent through a device that failed is lost, as on a cut cable: requests run out of retries, and their
     /// completions report that.
-    fn discard(&mut self, now: Instant) {
+    fn discard(&mut self, now: Instant, budget: &mut Budget) {
         let mut nowhere = vec![0; self.device.capabilities().max_datagram];
-        while self.engine.poll_transmit(now, &mut TxSlot::new(&mut nowhere)).is_some() {}
+        self.has_more = loop {
+            if budget.is_spent() {
+                break self.engine.may_transmit(now);
+            }
+            let Some(transmit) = self.engine.poll_transmit(now, &mut TxSlot::new(&mut nowhere)) else {
+                break false;
+            };
+            budget.spend(transmit.len);
+        };
     }
 
     fn flush(&mut self, now: Instant) {
@@ -152,7 +197,9 @@ impl Nic {
 
     /// When [`receive`](Self::receive) and [`transmit`](Self::transmit) have to be called although nothing arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        [self.engine.poll_timeout(), self.device_deadline()].into_iter().flatten().min()
+        // What is left over from the last call is to be sent at once.
+        let at_once = self.has_more.then_some(Instant::ZERO);
+        [at_once, self.engine.poll_timeout(), self.device_deadline()].into_iter().flatten().min()
     }
 
     fn device_deadline(&self) -> Option<Instant> {
@@ -167,6 +214,7 @@ impl Nic {
     /// The counters that are neither the engine's nor those of connection management.
     pub(crate) fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         visit("tx_device_full", self.statistics.tx_device_full);
+        visit("tx_budget_spent", self.statistics.tx_budget_spent);
         visit("busy_polls", self.statistics.busy_polls);
         visit("idle_polls", self.statistics.idle_polls);
         self.device.counters(visit);

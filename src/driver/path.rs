@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use roce_packet::{Encapsulation, Gid, Path, Qpn, flow};
 
-use super::Nic;
+use super::{Nic, PortHolder};
 
 /// A line of the GID table, as `show_gids` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,17 +126,10 @@ impl Nic {
         Ok((entry.address(), entry.gid_type))
     }
 
-    /// The path to a peer, for `holder`, see [`bind_source_port`](Self::bind_source_port). The device is asked for the UDP
-    /// source port of the flow label if there is one, else for that of the two queue pair numbers.
-    pub(crate) fn path_to(
-        &mut self,
-        destination: IpAddr,
-        holder: Qpn,
-        (own, peer): (Qpn, Qpn),
-        options: &PathOptions,
-    ) -> io::Result<Path> {
+    /// The path to a peer as the options say, without a source port.
+    pub(crate) fn route_to(&self, destination: IpAddr, options: &PathOptions) -> io::Result<Path> {
         let (source, encapsulation) = self.source_for(destination, options.sgid_index)?;
-        let mut path = Path {
+        Ok(Path {
             encapsulation,
             source,
             destination,
@@ -145,7 +138,19 @@ impl Nic {
             hop_limit: options.hop_limit,
             flow_label: options.flow_label,
             vlan: self.device().vlan(options.traffic_class),
-        };
+        })
+    }
+
+    /// The same with a source port for `holder`, see [`bind_source_port`](Self::bind_source_port). The device is asked for the
+    /// port of the flow label if there is one, else for that of the two queue pair numbers.
+    pub(crate) fn path_to(
+        &mut self,
+        destination: IpAddr,
+        holder: PortHolder,
+        (own, peer): (Qpn, Qpn),
+        options: &PathOptions,
+    ) -> io::Result<Path> {
+        let mut path = self.route_to(destination, options)?;
         let wanted = options.source_port.unwrap_or_else(|| {
             let label = match options.flow_label {
                 0 => flow::qp_pair_flow_label(own, peer),
@@ -154,7 +159,7 @@ impl Nic {
             flow::flow_label_to_port(label)
         });
         let port = self.bind_source_port(holder, &path, wanted)?;
-        if encapsulation == Encapsulation::RoceV2 {
+        if path.encapsulation == Encapsulation::RoceV2 {
             path.source_port = port;
         }
         Ok(path)

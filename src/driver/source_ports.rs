@@ -6,21 +6,41 @@ use roce_packet::{Path, Qpn};
 
 use super::Nic;
 
+/// What a source port is held for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PortHolder {
+    /// A queue pair, as long as it exists or until it goes to RESET.
+    QueuePair(Qpn),
+    /// The address handle with this number, as long as it exists.
+    AddressHandle(u64),
+}
+
 impl Nic {
     /// Asks the device for a source port, see [`Device::bind_source_port`](crate::device::Device::bind_source_port), and
-    /// keeps it as long as this queue pair exists. Address handles are never destroyed; queue pair 1 holds their ports.
-    pub(crate) fn bind_source_port(&mut self, qpn: Qpn, path: &Path, wanted: u16) -> io::Result<u16> {
+    /// keeps it until [`release_source_ports`](Self::release_source_ports).
+    pub(crate) fn bind_source_port(
+        &mut self,
+        holder: PortHolder,
+        path: &Path,
+        wanted: u16,
+    ) -> io::Result<u16> {
         let port = self.device.bind_source_port(path, wanted)?;
-        self.source_ports.add(qpn, port);
+        self.source_ports.add(holder, port);
         Ok(port)
     }
 
-    /// Releases the ports of a queue pair that is about to be destroyed.
-    pub(crate) fn release_source_ports(&mut self, qpn: Qpn) {
-        for port in self.source_ports.all_of(qpn) {
-            if self.source_ports.remove(qpn, port) {
+    /// Releases the ports of a holder. Datagrams that wait for their turn leave from the main port of the device then.
+    pub(crate) fn release_source_ports(&mut self, holder: PortHolder) {
+        for port in self.source_ports.all_of(holder) {
+            if self.source_ports.remove(holder, port) {
                 self.device.release_source_port(port);
             }
         }
+    }
+
+    /// A number for another address handle.
+    pub(crate) fn next_address_handle(&mut self) -> PortHolder {
+        self.address_handles += 1;
+        PortHolder::AddressHandle(self.address_handles)
     }
 }

@@ -1,7 +1,8 @@
-//! Between threads: descriptors that one writes and another waits for, and how one ends another.
+//! Between threads and tasks: descriptors that one writes and another waits for, wakers, and how one ends another.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -55,6 +56,25 @@ pub(crate) fn wait_readable<'a>(
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Calls foreign code that must not end the thread which happens to call it. The hook of panics has reported a panic already.
+fn contain(foreign: impl FnOnce()) {
+    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(foreign)) {
+        tracing::error!("a waker panicked; other tasks are served as before");
+        // Its drop is foreign as well.
+        std::mem::forget(panic);
+    }
+}
+
+/// Wakes tasks. A waker that panics does not keep the others from being woken.
+pub(crate) fn wake_each(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(|waker| contain(|| waker.wake()));
+}
+
+/// Drops wakers, and with them what they own. A drop that panics does not keep the others from being dropped.
+pub(crate) fn drop_each(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(|waker| contain(|| drop(waker)));
 }
 
 /// Waits for the end of a thread that has been asked to end. A thread that ends itself, because a waker that it woke

@@ -1,12 +1,16 @@
-//! What can be seen from outside: counters, and what to do about a failed work request.
+//! What can be seen from outside: counters, what to do about a failed work request, and text of peers, safe to show.
 
 mod advice;
 mod counters;
+mod foreign;
 mod publish;
 mod published;
+mod survey;
 
 pub use advice::advice;
 pub use counters::{CounterSource, Snapshot};
-pub use published::{Published, published};
+pub use foreign::{Text, is_harmless};
+pub use published::{Published, published, survey};
+pub use survey::{Survey, Unanswered};
 
 pub(crate) use publish::Publisher;

@@ -21,8 +21,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::CounterSource;
-use super::published::{Published, directory_of, own_uid, printable};
+use super::published::{Published, directory_of, own_uid};
+use super::survey::connect_at_once;
+use super::{CounterSource, Text};
 use crate::driver::wake::{Wake, join, wait_readable};
 
 /// The most contexts of one process that are published.
@@ -119,7 +120,7 @@ fn describe(device: &str, addresses: &[IpAddr]) -> Published {
         std::env::args_os().take(16).map(|argument| argument.to_string_lossy().into_owned()).collect();
     Published {
         pid: std::process::id(),
-        command: printable(&arguments.join(" ")),
+        command: Text::new(&arguments.join(" ")).to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         device: device.to_owned(),
         addresses: addresses.iter().map(ToString::to_string).collect(),
@@ -150,7 +151,8 @@ fn listen(directory: &Path) -> io::Result<(UnixListener, PathBuf)> {
         match UnixListener::bind(&path) {
             Ok(listener) => return Ok((listener, path)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let is_stale = UnixStream::connect(&path)
+                // One that is busy or stopped is not waited for.
+                let is_stale = connect_at_once(&path)
                     .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
                 if is_stale {
                     fs::remove_file(&path)?;

@@ -2,14 +2,12 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-/// The time for reading one process, and the most bytes that are read.
-const READ_PATIENCE: Duration = Duration::from_secs(1);
-const LONGEST: usize = 1 << 20;
+use super::Text;
+use super::survey::{Place, Survey};
+
 /// The most sockets that are looked at in one directory.
 const MOST_FILES: usize = 4096;
 
@@ -68,10 +66,10 @@ impl Published {
             let (key, value) = line.split_once(' ')?;
             match key {
                 "pid" => document.pid = value.parse().ok()?,
-                "command" => document.command = printable(value),
-                "version" => document.version = printable(value),
-                "device" => document.device = printable(value),
-                "address" => document.addresses.push(printable(value)),
+                "command" => document.command = Text::new(value).to_string(),
+                "version" => document.version = Text::new(value).to_string(),
+                "device" => document.device = Text::new(value).to_string(),
+                "address" => document.addresses.push(Text::new(value).to_string()),
                 "uptime_s" => document.uptime_s = value.parse().ok()?,
                 "counter" => {
                     let (name, value) = value.split_once(' ')?;
@@ -87,11 +85,6 @@ impl Published {
     }
 }
 
-/// A short text without control characters.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().filter(|sign| !sign.is_control()).take(200).collect()
-}
-
 pub(super) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -105,31 +98,46 @@ pub(super) fn directory_of(uid: u32) -> PathBuf {
 }
 
 /// Reads all contexts that this user may read, or those of one process; root reads those of all users. Processes
-/// that are gone, and sockets that do not answer with a document, are left out.
+/// that are gone, and sockets that do not answer with a document, are left out: [`survey`] names those that do not answer.
 ///
 /// # Errors
 ///
 /// When the directory is there but cannot be read.
 pub fn published(pid: Option<u32>) -> io::Result<Vec<Published>> {
-    let mut found = Vec::new();
-    for directory in readable_directories() {
+    survey(pid).map(|survey| survey.found)
+}
+
+/// The same, with the processes that do not answer. It takes 5 seconds at most, whatever they do.
+///
+/// # Errors
+///
+/// When the directory is there but cannot be read.
+pub fn survey(pid: Option<u32>) -> io::Result<Survey> {
+    let mut places = Vec::new();
+    for (turn, directory) in readable_directories().into_iter().enumerate() {
         let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        let mut places: Vec<(u32, u32, PathBuf)> = entries
+        let mut of_one: Vec<Place> = entries
             .flatten()
             .take(MOST_FILES)
             .filter_map(|entry| {
                 let (process, number) = place(entry.file_name().to_str()?)?;
-                pid.is_none_or(|pid| pid == process).then(|| (process, number, entry.path()))
+                let is_wanted = pid.is_none_or(|pid| pid == process);
+                is_wanted.then(|| Place { pid: process, number, path: entry.path() })
             })
             .collect();
-        places.sort();
-        found.extend(places.iter().filter_map(|(_, _, path)| read(path).ok()));
+        of_one.sort();
+        places.extend(of_one.into_iter().enumerate().map(|(index, place)| (index, turn, place)));
     }
-    Ok(found)
+    // One of each directory after the other, so that a user with many sockets takes no time of the others.
+    places.sort();
+    let places: Vec<Place> = places.into_iter().map(|(_, _, place)| place).collect();
+    let mut survey = Survey::of(&places);
+    survey.found.sort_by_key(|published| published.pid);
+    Ok(survey)
 }
 
 /// The process and the number in the name of a socket.
@@ -154,26 +162,6 @@ fn readable_directories() -> Vec<PathBuf> {
         all.dedup();
     }
     all
-}
-
-fn read(path: &Path) -> io::Result<Published> {
-    let mut stream = UnixStream::connect(path)?;
-    let end = Instant::now() + READ_PATIENCE;
-    let mut text = Vec::new();
-    let mut part = [0; 1 << 14];
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() || text.len() > LONGEST {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut part)? {
-            0 => break,
-            count => text.extend_from_slice(part.get(..count).unwrap_or_default()),
-        }
-    }
-    let text = std::str::from_utf8(&text).ok().and_then(Published::from_text);
-    text.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]
@@ -210,8 +198,11 @@ mod tests {
         ] {
             assert_eq!(Published::from_text(broken), None, "{broken}");
         }
-        let hostile = text.replace("ping", "\u{1b}[2J").replace("rx_handled", "rx\u{1b}handled");
+        let hostile = text.replace("ping", "\u{1b}[2J\u{202e}").replace("rx_handled", "rx\u{1b}handled");
         let read = Published::from_text(&hostile).unwrap();
-        assert_eq!((read.command.as_str(), read.counters.len()), ("roce [2J --device udp:127.0.0.2", 1));
+        assert_eq!(
+            (read.command.as_str(), read.counters.len()),
+            (r"roce \u{1b}[2J\u{202e} --device udp:127.0.0.2", 1)
+        );
     }
 }

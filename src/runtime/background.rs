@@ -26,10 +26,7 @@ fn run(weak: &Weak<Runtime>) {
             return;
         }
         match runtime.activity.watcher() {
-            Watcher::Poller => {
-                drop(runtime);
-                std::thread::sleep(BACK_OFF);
-            }
+            Watcher::Poller => runtime.back_off(BACK_OFF),
             Watcher::Waiter => runtime.meet_deadlines(),
             Watcher::Background => runtime.serve(),
         }
@@ -76,17 +73,19 @@ impl Runtime {
     /// Sleeps until there is something to do and does it, for as long as more keeps coming.
     fn serve(&self) {
         self.suspend(true);
-        let spin_end = Instant::now() + self.spin;
+        // A time beyond the end of the clock never ends.
+        let spin_end = Instant::now().checked_add(self.spin);
         while self.activity.watcher() == Watcher::Background && !self.stopped.load(Ordering::Acquire) {
-            let arrived = {
+            let has_more = {
                 let mut state = self.lock();
                 state.background_sleeps_until = None;
                 state.progress()
             };
-            if arrived {
+            self.yield_lock();
+            if has_more {
                 continue;
             }
-            if Instant::now() >= spin_end {
+            if spin_end.is_some_and(|end| Instant::now() >= end) {
                 return;
             }
             std::hint::spin_loop();

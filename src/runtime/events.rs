@@ -3,12 +3,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use roce_transport::CqId;
 
-use crate::driver::wake::Wake;
+use crate::driver::wake::{Wake, drop_each, wake_each};
 
 /// Locks a mutex under which nothing panics.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -20,15 +21,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct EventQueue<T> {
     wake: Wake,
     events: Mutex<VecDeque<T>>,
+    capacity: usize,
+    lost: AtomicU64,
 }
 
 impl<T> EventQueue<T> {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { wake: Wake::new()?, events: Mutex::default() })
+    /// A queue for at most so many events.
+    pub(crate) fn new(capacity: usize) -> io::Result<Self> {
+        Ok(Self { wake: Wake::new()?, events: Mutex::default(), capacity, lost: AtomicU64::new(0) })
+    }
+
+    /// Events that found the queue full.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     pub(super) fn push(&self, event: T) {
         let mut events = lock(&self.events);
+        if events.len() >= self.capacity {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         events.push_back(event);
         // Under the lock, or another thread might take the event and clear the descriptor before.
         self.wake.signal();
@@ -99,8 +112,9 @@ impl CompletionEvents {
     }
 
     pub(crate) fn remove(&self, cq: CqId) {
-        // Dropped after the lock is released, with the wakers of tasks that were forgotten instead of dropped.
-        let _receiver = lock(&self.receivers).by_cq.remove(&cq);
+        let receiver = lock(&self.receivers).by_cq.remove(&cq);
+        // Dropped after the lock is released: the wakers of tasks that were forgotten instead of dropped.
+        drop_each(receiver.into_iter().flat_map(|receiver| receiver.tasks).map(|(_, waker)| waker));
     }
 
     /// Wakes a task at the next event of this queue, for as long as the registration lives.
@@ -116,7 +130,7 @@ impl CompletionEvents {
 }
 
 fn wake(tasks: Vec<(u64, Waker)>) {
-    tasks.into_iter().for_each(|(_, waker)| waker.wake());
+    wake_each(tasks.into_iter().map(|(_, waker)| waker));
 }
 
 /// A task that waits for an event of a completion queue.
@@ -129,8 +143,7 @@ pub(crate) struct Registration<'a> {
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        // The waker is dropped after the lock is released.
-        let _waker = {
+        let waker = {
             let mut receivers = lock(&self.events.receivers);
             let tasks = receivers.by_cq.get_mut(&self.cq).map(|receiver| &mut receiver.tasks);
             tasks.and_then(|tasks| {
@@ -138,5 +151,7 @@ impl Drop for Registration<'_> {
                 Some(tasks.swap_remove(position))
             })
         };
+        // After the lock is released.
+        drop_each(waker.map(|(_, waker)| waker));
     }
 }

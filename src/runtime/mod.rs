@@ -12,10 +12,10 @@ mod wait;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roce_transport::{AsyncEvent, Engine, EngineConfig};
 
@@ -25,14 +25,19 @@ use crate::driver::wake::{Wake, join};
 use crate::observe::{CounterSource, Publisher};
 
 pub(crate) use events::{CompletionEvents, EventQueue};
-use lock::Locked;
+pub(crate) use lock::Locked;
 pub(crate) use state::State;
 use wait::Activity;
 pub(crate) use wait::WaitFailure;
 
+/// How long a thread that makes progress leaves the lock to others at most. A thread that was asleep needs some 50 µs to run.
+const LONGEST_YIELD: Duration = Duration::from_micros(200);
+
 /// What all handles of an open device share.
 pub(crate) struct Runtime {
     state: Mutex<State>,
+    /// Threads that wait for it.
+    queued: AtomicUsize,
     pub(crate) capabilities: Capabilities,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) async_events: EventQueue<AsyncEvent>,
@@ -64,7 +69,7 @@ impl Runtime {
         Ok(Self {
             capabilities: device.capabilities().clone(),
             addresses: device.addresses().to_vec(),
-            async_events: EventQueue::new()?,
+            async_events: EventQueue::new(config.max_events)?,
             completion_events: CompletionEvents::default(),
             device_descriptor,
             wake: Wake::new()?,
@@ -72,19 +77,55 @@ impl Runtime {
             spin,
             stopped: AtomicBool::new(false),
             random: Mutex::new(random),
+            queued: AtomicUsize::new(0),
             state: Mutex::new(State::new(Nic::new(Engine::new(config), device))),
         })
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves the engine between two calls, never inside one that matters here.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.state.try_lock() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(error)) => return error.into_inner(),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// Lets threads that wait for the lock have it before this one takes it again. The mutex of the standard library prefers
+    /// the thread that runs, so a loop that makes progress under a flood would keep the others out.
+    pub(crate) fn yield_lock(&self) {
+        if self.queued.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let start = Instant::now();
+        while self.queued.load(Ordering::Relaxed) > 0 && start.elapsed() < LONGEST_YIELD {
+            std::thread::yield_now();
+        }
     }
 
     /// Locks the state. What comes of the caller's use of it is delivered when the guard is dropped.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         Locked::new(self, self.lock_state())
+    }
+
+    /// The state, for a thread whose queue is empty: `None` while another thread has it, which makes progress or will, and where the
+    /// device was looked at a moment before `now`.
+    #[inline]
+    pub(crate) fn try_look(&self, now: u64) -> Option<Locked<'_>> {
+        if !self.activity.is_look_due(now) {
+            return None;
+        }
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Locked::new(self, state))
     }
 
     fn wake_background(&self) {
@@ -100,7 +141,12 @@ impl CounterSource for Runtime {
     fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         // Collected first, because the caller's function must not run under the lock.
         let mut counters = Vec::with_capacity(128);
-        self.lock().visit_counters(&mut |name, value| counters.push((name, value)));
+        let events_lost = {
+            let state = self.lock();
+            state.visit_counters(&mut |name, value| counters.push((name, value)));
+            self.async_events.lost() + state.nic.engine.events_lost()
+        };
+        counters.push(("async_events_lost", events_lost));
         counters.into_iter().for_each(|(name, value)| visit(name, value));
     }
 }
@@ -153,6 +199,6 @@ impl Drop for Handle {
             join(thread);
         }
         // What queue pairs still owe their peers, such as an acknowledgement, is sent.
-        self.runtime.lock().transmit();
+        self.runtime.lock().transmit_owed();
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use roce_transport::{Event, Instant};
 
 use crate::cm::service::{CmService, Wakers};
-use crate::driver::Nic;
+use crate::driver::{Budget, Nic};
 
 /// Bursts that one call handles before it returns, so that a flood of packets does not keep a thread in the library.
 const MAX_BURSTS: usize = 8;
@@ -57,17 +57,23 @@ impl State {
         self.cm.as_deref_mut()
     }
 
-    /// Takes in what has arrived, lets deadlines take effect, sends what is to be sent. Returns whether anything arrived.
+    /// Takes in what has arrived, lets deadlines take effect, sends what is to be sent, as far as the budget of one call goes.
+    /// Returns whether there may be more to do at once.
     pub(crate) fn progress(&mut self) -> bool {
         let span = tracing::trace_span!("progress", datagrams = tracing::field::Empty).entered();
-        let mut arrived = 0;
+        let (mut arrived, mut budget) = (0, Budget::default());
         for _ in 0..MAX_BURSTS {
             let now = self.nic.now();
             let burst = self.nic.receive(now);
             if let Some(cm) = &mut self.cm {
                 cm.serve(now, &mut self.nic);
             }
-            self.transmit_at(now);
+            // Once the budget is spent, what has arrived is still taken in: behind a flood of READ requests wait those of honest
+            // peers, and one burst for each budget would let the flood fill the queue of the device.
+            if !budget.is_spent() {
+                self.nic.transmit(now, &mut budget);
+            }
+            self.collect_events();
             arrived += burst;
             if burst == 0 {
                 break;
@@ -82,10 +88,10 @@ impl State {
         } else {
             statistics.idle_polls += 1;
         }
-        arrived > 0
+        arrived > 0 || self.nic.has_more()
     }
 
-    /// Sends whatever the engine has to send.
+    /// Sends what the engine has to send, as far as the budget of one call goes.
     pub(crate) fn transmit(&mut self) {
         self.transmit_at(self.nic.now());
     }
@@ -93,7 +99,13 @@ impl State {
     /// The same, for a caller that has read the clock already.
     #[inline]
     pub(crate) fn transmit_at(&mut self, now: Instant) {
-        self.nic.transmit(now);
+        self.nic.transmit(now, &mut Budget::default());
+        self.collect_events();
+    }
+
+    /// Sends what is owed to peers before something goes away.
+    pub(crate) fn transmit_owed(&mut self) {
+        self.nic.transmit_owed(self.nic.now());
         self.collect_events();
     }
 

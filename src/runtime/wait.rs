@@ -1,12 +1,12 @@
-//! Who makes progress, and how long a thread sleeps that waits.
+//! Which thread makes progress, and how long a thread sleeps that waits.
 //!
 //! There is no hardware: a thread that is inside the library runs the protocol. At any time there is one kind of thread
 //! that watches the device:
 //!
 //! | the application | watches the device | the background thread |
 //! |---|---|---|
-//! | polled in the last 50 µs | the thread that polls | stays away for 250 µs, then looks again |
-//! | has a thread in [`Runtime::wait`] | that thread | sleeps until a deadline of the protocol that nobody met |
+//! | polled in the last 50 µs | the thread that polls | stays away for 250 µs, or until a notification is asked for |
+//! | has a thread in [`Runtime::wait`] | that thread | sleeps until a deadline of the protocol that no thread met |
 //! | does neither | the background thread | serves peers and timers |
 //!
 //! A thread that waits spins for the context's spin time, and again after each time that something arrived, because an
@@ -24,7 +24,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Runtime;
@@ -32,6 +32,9 @@ use crate::driver::wake::wait_readable;
 
 /// While the application polled so recently, the background thread stays away.
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
+/// A device that was looked at so recently is not looked at again for a queue that is empty. A look is a system call of about as
+/// long.
+const LOOKED_RECENTLY: u64 = 1_000;
 /// The first time after which a waiting thread looks at what another thread may have taken in.
 const FIRST_RECHECK: Duration = Duration::from_millis(1);
 /// The longest of these times.
@@ -65,6 +68,10 @@ pub(super) struct Activity {
     origin: Instant,
     /// When the application last polled, in nanoseconds since `origin`; 0 if never.
     last_poll: AtomicU64,
+    /// When a poll last looked at the device, in the same unit.
+    last_look: AtomicU64,
+    /// The background thread stays away because the application polls.
+    backing_off: AtomicBool,
     /// Threads in [`Runtime::wait`].
     waiters: AtomicUsize,
 }
@@ -82,11 +89,23 @@ pub(super) enum Watcher {
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self { origin: Instant::now(), last_poll: AtomicU64::new(0), waiters: AtomicUsize::new(0) }
+        Self {
+            origin: Instant::now(),
+            last_poll: AtomicU64::new(0),
+            last_look: AtomicU64::new(0),
+            backing_off: AtomicBool::new(false),
+            waiters: AtomicUsize::new(0),
+        }
     }
 
     fn now(&self) -> u64 {
         self.origin.elapsed().as_nanos() as u64
+    }
+
+    /// Whether the device has not been looked at for a while.
+    #[inline]
+    pub(super) fn is_look_due(&self, now: u64) -> bool {
+        now.saturating_sub(self.last_look.load(Ordering::Relaxed)) >= LOOKED_RECENTLY
     }
 
     pub(super) fn watcher(&self) -> Watcher {
@@ -137,10 +156,43 @@ impl Recheck {
 }
 
 impl Runtime {
-    /// Notes that the application polls, so that the background thread stays away.
+    /// Notes that the application polls, so that the background thread stays away, unless it polls for the last time before it
+    /// sleeps. Returns the time, for [`try_look`](Self::try_look).
     #[inline]
-    pub(crate) fn note_poll(&self) {
-        self.activity.last_poll.store(self.activity.now(), Ordering::Relaxed);
+    pub(crate) fn note_poll(&self, goes_on: bool) -> u64 {
+        let now = self.activity.now();
+        if goes_on {
+            self.activity.last_poll.store(now, Ordering::Relaxed);
+        }
+        now
+    }
+
+    /// Notes that a poll has looked at the device.
+    #[inline]
+    pub(crate) fn note_look(&self) {
+        self.activity.last_look.store(self.activity.now(), Ordering::Relaxed);
+    }
+
+    /// Notes that the application is about to sleep until an event: the background thread watches the device at once.
+    pub(crate) fn note_end_of_polling(&self) {
+        self.activity.last_poll.store(0, Ordering::SeqCst);
+        if self.activity.backing_off.load(Ordering::SeqCst) {
+            self.wake_background();
+        }
+    }
+
+    /// Leaves the device to the application, which polls, for a while or until it has said that it stops.
+    pub(super) fn back_off(&self, time: Duration) {
+        self.activity.backing_off.store(true, Ordering::SeqCst);
+        // Looked at again, because it may have stopped just before.
+        if self.activity.watcher() == Watcher::Poller {
+            match wait_readable([self.wake.as_fd()], Some(time)) {
+                Ok(true) => self.wake.clear(),
+                Ok(false) => {}
+                Err(_) => std::thread::sleep(time),
+            }
+        }
+        self.activity.backing_off.store(false, Ordering::SeqCst);
     }
 
     /// Calls `attempt` until it gives something, and makes progress in between, see the module. `event` is a descriptor
@@ -158,14 +210,14 @@ impl Runtime {
         let started = Instant::now();
         // A time beyond the end of the clock never ends.
         let end = timeout.and_then(|timeout| started.checked_add(timeout));
-        let mut spin_end = started + self.spin;
+        let mut spin_end = started.checked_add(self.spin);
         let mut recheck = Recheck { after: FIRST_RECHECK, polls: 0 };
         loop {
-            let (arrived, failure) = {
+            let (has_more, failure) = {
                 let mut state = self.lock();
-                let arrived = state.progress();
+                let has_more = state.progress();
                 (
-                    arrived,
+                    has_more,
                     state.nic.failure().map(|error| WaitFailure::Device(error.kind(), error.to_string())),
                 )
             };
@@ -179,16 +231,18 @@ impl Runtime {
             if end.is_some_and(|end| now >= end) {
                 return Err(WaitFailure::TimedOut.into());
             }
-            if arrived {
-                spin_end = now + self.spin;
+            if has_more {
+                spin_end = now.checked_add(self.spin);
             }
-            if now < spin_end {
+            // What is left over from the last call is sent at once, also by a thread that does not spin.
+            if has_more || spin_end.is_none_or(|end| now < end) {
+                self.yield_lock();
                 std::hint::spin_loop();
                 continue;
             }
             let slept = self.sleep(end.map(|end| end - now), event, &mut recheck);
             if slept.map_err(WaitFailure::Io)? {
-                spin_end = Instant::now() + self.spin;
+                spin_end = Instant::now().checked_add(self.spin);
             }
         }
     }
@@ -219,6 +273,63 @@ impl Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::device::memory::MemoryDevice;
+
+    /// A runtime without a background thread.
+    fn runtime() -> Runtime {
+        let [a, b] = [1, 2].map(|last| std::net::Ipv4Addr::new(192, 0, 2, last).into());
+        let (device, _peer) = MemoryDevice::pair(a, b).unwrap();
+        let config = roce_transport::EngineConfig::from_number(1);
+        Runtime::new(config, Box::new(device), fastrand::Rng::with_seed(1), Duration::ZERO).unwrap()
+    }
+
+    /// It slept out its 250 µs, in which no thread watched the device.
+    #[test]
+    fn a_thread_that_backed_off_comes_back_when_a_notification_is_asked_for() {
+        let runtime = runtime();
+        let started = Instant::now();
+        let end = started + Duration::from_secs(30);
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                // Until it was really asleep.
+                let mut slept = Duration::ZERO;
+                while slept < Duration::from_millis(20) && Instant::now() < end {
+                    runtime.note_poll(true);
+                    let before = Instant::now();
+                    runtime.back_off(Duration::from_secs(20));
+                    slept = before.elapsed();
+                }
+            });
+            while !sleeper.is_finished() {
+                std::thread::sleep(Duration::from_millis(50));
+                runtime.note_end_of_polling();
+            }
+        });
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        assert_eq!(runtime.activity.watcher(), Watcher::Background);
+    }
+
+    #[test]
+    fn the_last_poll_before_a_sleep_keeps_nobody_away() {
+        let runtime = runtime();
+        runtime.note_poll(true);
+        runtime.note_end_of_polling();
+        runtime.note_poll(false);
+        assert_eq!(runtime.activity.watcher(), Watcher::Background);
+    }
+
+    #[test]
+    fn a_device_that_was_looked_at_a_moment_ago_is_left_alone() {
+        let runtime = runtime();
+        let now = runtime.note_poll(true);
+        runtime.activity.last_look.store(now, Ordering::Relaxed);
+        assert!(runtime.try_look(now + LOOKED_RECENTLY - 1).is_none());
+        let held = runtime.try_look(now + LOOKED_RECENTLY);
+        assert!(held.is_some());
+        // Another thread has the lock.
+        assert!(runtime.try_look(now + LOOKED_RECENTLY).is_none());
+    }
 
     #[test]
     fn rechecks_are_rare_only_while_no_other_thread_makes_progress() {

@@ -9,11 +9,12 @@ use std::time::Duration;
 use roce_packet::mad::{IpCm, PortSpace, RejReason, ServiceId, SidrStatus, TransportService};
 use roce_packet::{PathMtu, Qpn, flow};
 use roce_transport::cm::{CmConnect, CmError, CmEvent, CmListen, CmOffer, CmResolve, CmTiming};
-use roce_transport::{Access, ModifyQpError, QpAttr, QpState, QpType, UdDestination};
+use roce_transport::{Access, ModifyQpError, QpState, QpType};
 
 use super::qp::rnr_timer;
-use super::{Context, PathOptions, QueuePair, VerbsError};
-use crate::cm::service::{BACKLOG, CmService, ConnectionNotice, Preparation};
+use super::{AddressHandle, Context, PathOptions, QueuePair, VerbsError};
+use crate::cm::queue_pairs::Preparation;
+use crate::cm::service::{AcceptError, BACKLOG, CmService, ConnectionNotice};
 use crate::driver::Nic;
 use crate::runtime::WaitFailure;
 
@@ -99,12 +100,13 @@ impl ConnectionParameters {
     }
 
     fn preparation(&self, qp: &QueuePair) -> Result<Preparation, ModifyQpError> {
-        Ok(Preparation { qpn: qp.number(), min_rnr_timer: rnr_timer(self.min_rnr_timer)? })
+        let min_rnr_timer = rnr_timer(self.min_rnr_timer)?;
+        Ok(Preparation { qpn: qp.number(), access: self.access, min_rnr_timer })
     }
 }
 
 /// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
     /// The connection manager refused the call.
@@ -147,6 +149,15 @@ pub enum ConnectionError {
 impl From<ModifyQpError> for ConnectionError {
     fn from(error: ModifyQpError) -> Self {
         Self::Verbs(error.into())
+    }
+}
+
+impl From<AcceptError> for ConnectionError {
+    fn from(error: AcceptError) -> Self {
+        match error {
+            AcceptError::Manager(error) => error.into(),
+            AcceptError::QueuePair(error) => error.into(),
+        }
     }
 }
 
@@ -239,22 +250,21 @@ fn with_cm<T>(
     outcome.map_err(VerbsError::io("starting connection management"))?
 }
 
-/// A queue pair of the right kind in RESET goes to INIT; one in INIT stays there.
-fn initialise(context: &Context, qp: &QueuePair, access: Access) -> Result<(), ConnectionError> {
+/// Refuses a queue pair of another context or of UD.
+fn check_queue_pair(context: &Context, qp: &QueuePair) -> Result<(), ConnectionError> {
     if !qp.context().is_same(context) {
         return Err(VerbsError::OtherContext("the queue pair").into());
     }
-    if qp.qp_type() == QpType::Ud {
-        return Err(ConnectionError::QueuePairType(QpType::Ud));
+    match qp.qp_type() {
+        QpType::Ud => Err(ConnectionError::QueuePairType(QpType::Ud)),
+        QpType::Rc | QpType::Uc => Ok(()),
     }
-    match qp.query().map_or(QpState::Reset, |attributes| attributes.state) {
-        QpState::Reset => Ok(qp.modify(&QpAttr {
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(access),
-            ..QpAttr::to_state(QpState::Init)
-        })?),
-        QpState::Init => Ok(()),
+}
+
+/// Refuses a queue pair that is neither in RESET nor in INIT.
+fn check_state(nic: &Nic, qpn: Qpn) -> Result<(), ConnectionError> {
+    match nic.engine.query_qp(qpn).map_or(QpState::Reset, |attributes| attributes.state) {
+        QpState::Reset | QpState::Init => Ok(()),
         other => Err(ConnectionError::QueuePairState(other)),
     }
 }
@@ -267,20 +277,19 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// When the port has a listener already.
+    /// When the port has a listener already, also one of another process that shares the address.
     pub fn listen(&self, port_space: PortSpace, port: u16) -> Result<CmListener, ConnectionError> {
         let ports = match port {
             0 => 32_768..=u16::MAX,
             port => port..=port,
         };
-        let port = with_cm(self, |cm, _, _| {
+        let port = with_cm(self, |cm, _, nic| {
             let listen = CmListen { accepts: port_space.into(), backlog: BACKLOG, ip_cm: true };
             let mut outcome = Err(CmError::InUse(ServiceId::of_port(port_space, port)));
             for port in ports {
                 let service_id = ServiceId::of_port(port_space, port);
-                outcome = cm.manager.listen(service_id, listen).map(|()| port);
+                outcome = cm.open_listener(nic, service_id, listen).map(|()| port);
                 if outcome.is_ok() {
-                    cm.open_listener(service_id);
                     break;
                 }
             }
@@ -334,12 +343,15 @@ impl Context {
     ) -> Result<Connection, ConnectionError> {
         self.check_path_mtu(parameters.path_mtu)?;
         let preparation = parameters.preparation(qp)?;
-        initialise(self, qp, parameters.access)?;
+        check_queue_pair(self, qp)?;
         let source_port = self.ephemeral_port();
         let transport = if qp.qp_type() == QpType::Uc { TransportService::Uc } else { TransportService::Rc };
         let id = with_cm(self, |cm, now, nic| {
+            check_state(nic, preparation.qpn)?;
+            let first_step = preparation.first_step(nic);
+            nic.engine.check_modify_qp(preparation.qpn, first_step.as_slice())?;
             let path = nic
-                .path_to(peer.ip(), Qpn::GSI, (Qpn::GSI, Qpn::GSI), &parameters.path)
+                .route_to(peer.ip(), &parameters.path)
                 .map_err(VerbsError::io("making a path to the peer"))?;
             let id = cm.manager.connect(
                 now,
@@ -357,6 +369,7 @@ impl Context {
                 },
             )?;
             cm.adopt(id, Some(preparation));
+            nic.modify_qp(now, preparation.qpn, first_step.as_slice())?;
             Ok(id)
         })?;
         Ok(Connection::new(self, id, qp))
@@ -376,7 +389,7 @@ impl Context {
         let source_port = self.ephemeral_port();
         let id = with_cm(self, |cm, now, nic| {
             let path = nic
-                .path_to(peer.ip(), Qpn::GSI, (Qpn::GSI, Qpn::GSI), &parameters.path)
+                .route_to(peer.ip(), &parameters.path)
                 .map_err(VerbsError::io("making a path to the peer"))?;
             let service_id = ServiceId::of_port(parameters.port_space, peer.port());
             let ip_cm = IpCm { source_port, source: path.source, destination: path.destination };
@@ -440,7 +453,7 @@ impl Context {
 /// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
 /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
 /// qp.activate_datagram(Q_KEY)?;
-/// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(service.destination))?;
+/// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(&service.destination))?;
 /// # server.join().expect("no panic")?;
 /// # Ok(())
 /// # }
@@ -448,7 +461,7 @@ impl Context {
 #[derive(Clone, Debug)]
 pub struct DatagramService {
     /// Where datagrams go.
-    pub destination: UdDestination,
+    pub destination: AddressHandle,
     /// What the peer's application said: 136 bytes, as the peer padded them.
     pub private_data: Vec<u8>,
 }

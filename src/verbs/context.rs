@@ -10,7 +10,7 @@ use roce_packet::{PathMtu, Psn, Qpn};
 use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
 use roce_transport::{AsyncEvent, Counters, EngineConfig, Recovery, UdDestination};
 
-use super::{CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
+use super::{AddressHandle, CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
 use crate::device::{Capabilities, Device, OpenOptions};
 use crate::driver::PathOptions;
 use crate::observe::CounterSource;
@@ -51,7 +51,7 @@ pub struct ContextBuilder {
     background: bool,
     options: OpenOptions,
     tune: Option<Tune>,
-    process_slot: u8,
+    process_slot: Option<u8>,
     window: Option<u32>,
     publish: bool,
     congestion: Option<(Congestion, NotificationPoint)>,
@@ -67,7 +67,7 @@ impl Default for ContextBuilder {
             background: true,
             options: OpenOptions::default(),
             tune: None,
-            process_slot: 0,
+            process_slot: None,
             window: None,
             publish: std::env::var_os("ROCE_STAT").is_some_and(|wish| !wish.is_empty() && wish != "0"),
             congestion: None,
@@ -136,7 +136,8 @@ impl ContextBuilder {
         self
     }
 
-    /// What the link carries, where congestion control begins; 100 Gb/s unless said otherwise.
+    /// The rate of the link: all packets of the context together are sent at most at this rate, and congestion control
+    /// starts at it. By default there is no limit, and congestion control starts at 100 Gb/s.
     #[must_use]
     pub fn line_rate(mut self, line_rate: Rate) -> Self {
         self.line_rate = Some(line_rate);
@@ -158,10 +159,11 @@ impl ContextBuilder {
         self
     }
 
-    /// The upper 8 bits of queue pair numbers, for processes that share an address.
+    /// The upper 8 bits of queue pair numbers and communication IDs. Unless said otherwise, these are the device's
+    /// ([`Capabilities::process_slot`]): where it shares its address with other devices, no others will do.
     #[must_use]
     pub fn process_slot(mut self, slot: u8) -> Self {
-        self.process_slot = slot;
+        self.process_slot = Some(slot);
         self
     }
 
@@ -184,6 +186,7 @@ impl ContextBuilder {
         let device = crate::device::wrap(device, std::mem::take(&mut self.options));
         let mut random = self.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let config = self.engine_config(&mut random, device.capabilities());
+        check_slot(config.process_slot, device.capabilities())?;
         let mut handle = Handle::new(config, device, random, self.spin)
             .map_err(VerbsError::io("making the descriptors of the context"))?;
         if self.background {
@@ -210,7 +213,7 @@ impl ContextBuilder {
             random.fill(&mut seed);
         }
         let mut config = EngineConfig::new(seed);
-        config.process_slot = self.process_slot;
+        config.process_slot = self.process_slot.unwrap_or(capabilities.process_slot);
         if let Some(mtu) = largest_mtu(capabilities, OVERHEAD_V6) {
             config.port_mtu = mtu;
         }
@@ -221,13 +224,31 @@ impl ContextBuilder {
         if let Some((congestion, notification)) = &self.congestion {
             (config.congestion, config.notification) = (congestion.clone(), *notification);
         }
-        config.line_rate = self.line_rate.unwrap_or(config.line_rate);
+        if let Some(line_rate) = self.line_rate {
+            (config.line_rate, config.limit_to_line_rate) = (line_rate, true);
+        }
         config.recovery = self.recovery.unwrap_or(config.recovery);
         if let Some(tune) = self.tune.take() {
             tune(&mut config);
         }
         config
     }
+}
+
+/// Datagrams for another slot of a shared address arrive at another device.
+fn check_slot(slot: u8, capabilities: &Capabilities) -> Result<(), VerbsError> {
+    let given = capabilities.process_slot;
+    if given == 0 || given == slot {
+        return Ok(());
+    }
+    let problem = format!(
+        "the device shares its address and has slot {given}, but slot {slot} was asked for; leave `process_slot` out, or open \
+         the device with share=off"
+    );
+    Err(VerbsError::io("choosing queue pair numbers")(std::io::Error::new(
+        std::io::ErrorKind::InvalidInput,
+        problem,
+    )))
 }
 
 fn fill_from_system(seed: &mut [u8]) -> bool {
@@ -347,7 +368,8 @@ impl Context {
         CompletionChannel::new(self)
     }
 
-    /// Makes the destination of UD sends: `ibv_create_ah` and the two numbers of the work request.
+    /// Makes the destination of UD sends: `ibv_create_ah` and the two numbers of the work request. The handle holds a source port
+    /// of the device until it is dropped.
     ///
     /// ```
     /// # use roce::device::memory::MemoryDevice;
@@ -363,7 +385,7 @@ impl Context {
     /// let group = "239.1.2.3".parse()?;
     /// qp.attach_multicast(group)?;
     /// let to = near.create_address_handle(group, Qpn::MULTICAST, 0x1234, &PathOptions::default())?;
-    /// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(to))?;
+    /// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(&to))?;
     /// # Ok(())
     /// # }
     /// ```
@@ -377,14 +399,14 @@ impl Context {
         remote_qpn: Qpn,
         remote_qkey: u32,
         options: &PathOptions,
-    ) -> Result<UdDestination, VerbsError> {
-        let path = self
-            .runtime()
-            .lock()
-            .nic
-            .path_to(destination, Qpn::GSI, (remote_qpn, remote_qpn), options)
-            .map_err(VerbsError::io("making an address handle"))?;
-        Ok(UdDestination { path, remote_qpn, remote_qkey })
+    ) -> Result<AddressHandle, VerbsError> {
+        let (holder, path) = {
+            let nic = &mut self.runtime().lock().nic;
+            let holder = nic.next_address_handle();
+            let path = nic.path_to(destination, holder, (remote_qpn, remote_qpn), options);
+            (holder, path.map_err(VerbsError::io("making an address handle"))?)
+        };
+        Ok(AddressHandle::new(self, holder, UdDestination { path, remote_qpn, remote_qkey }))
     }
 
     /// The next asynchronous event, if there is one.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roce_transport::{CqId, Notify, Wc};
 
-use super::{Context, VerbsError};
+use super::{Context, RawCq, VerbsError};
 use crate::runtime::{EventQueue, WaitFailure};
 
 /// Where completion events arrive: a descriptor for poll, epoll or tokio, and the queues that had one. The descriptor
@@ -53,8 +53,17 @@ pub struct CompletionChannel {
 
 impl CompletionChannel {
     pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
-        let events = EventQueue::new().map_err(VerbsError::io("making an eventfd"))?;
+        // Each event was asked for, so the application itself bounds their number.
+        let events = EventQueue::new(usize::MAX).map_err(VerbsError::io("making an eventfd"))?;
         Ok(Self { context: context.clone(), events: Arc::new(events) })
+    }
+
+    pub(super) fn is_of(&self, context: &Context) -> bool {
+        self.context.is_same(context)
+    }
+
+    pub(super) fn events(&self) -> Arc<EventQueue<CqId>> {
+        self.events.clone()
     }
 
     /// The next queue that had the event it was asked for, without waiting.
@@ -80,7 +89,7 @@ impl AsFd for CompletionChannel {
 }
 
 /// Why waiting ended without what was waited for.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
     /// The time was over.
@@ -138,15 +147,13 @@ pub struct CompletionQueue(Arc<CqInner>);
 #[derive(Debug)]
 struct CqInner {
     context: Context,
-    id: CqId,
+    raw: RawCq,
     channel: Option<CompletionChannel>,
 }
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        let runtime = self.context.runtime();
-        runtime.completion_events.remove(self.id);
-        let destroyed = runtime.lock().nic.engine.destroy_cq(self.id);
+        let destroyed = self.context.raw().destroy_cq(&self.raw);
         debug_assert!(destroyed.is_ok(), "queue pairs keep their completion queues alive: {destroyed:?}");
     }
 }
@@ -157,19 +164,14 @@ impl CompletionQueue {
         capacity: usize,
         channel: Option<&CompletionChannel>,
     ) -> Result<Self, VerbsError> {
-        if channel.is_some_and(|channel| !channel.context.is_same(context)) {
-            return Err(VerbsError::OtherContext("the completion channel"));
-        }
-        let runtime = context.runtime();
-        let id = runtime.lock().nic.engine.create_cq(capacity)?;
-        runtime.completion_events.insert(id, channel.map(|channel| channel.events.clone()));
-        Ok(Self(Arc::new(CqInner { context: context.clone(), id, channel: channel.cloned() })))
+        let raw = context.raw().create_cq(capacity, channel)?;
+        Ok(Self(Arc::new(CqInner { context: context.clone(), raw, channel: channel.cloned() })))
     }
 
     /// Its name in events of the channel.
     #[must_use]
     pub fn id(&self) -> CqId {
-        self.0.id
+        self.0.raw.id()
     }
 
     /// The channel that its events go to.
@@ -189,21 +191,7 @@ impl CompletionQueue {
     /// When the queue overflowed and lost completions, or the device failed.
     #[inline]
     pub fn poll(&self, out: &mut [Wc]) -> Result<usize, VerbsError> {
-        let runtime = self.0.context.runtime();
-        runtime.note_poll();
-        let mut state = runtime.lock();
-        let count = state.nic.engine.poll_cq(self.0.id, out)?;
-        if count == out.len() {
-            return Ok(count);
-        }
-        state.progress();
-        let more = state.nic.engine.poll_cq(self.0.id, &mut out[count..])?;
-        if count + more == 0
-            && let Some(error) = state.nic.failure()
-        {
-            return Err(VerbsError::DeviceFailed(error.to_string()));
-        }
-        Ok(count + more)
+        self.0.context.raw().poll_cq(&self.0.raw, out)
     }
 
     /// Polls until there is at least one completion: spins for the context's spin time, then sleeps.
@@ -214,8 +202,8 @@ impl CompletionQueue {
     pub fn wait(&self, out: &mut [Wc], timeout: Option<Duration>) -> Result<usize, WaitError> {
         let runtime = self.0.context.runtime();
         runtime.wait(timeout, None, || {
-            runtime.note_poll();
-            let count = runtime.lock().nic.engine.poll_cq(self.0.id, out).map_err(VerbsError::from)?;
+            runtime.note_poll(true);
+            let count = runtime.lock().nic.engine.poll_cq(self.id(), out).map_err(VerbsError::from)?;
             Ok((count > 0).then_some(count))
         })
     }
@@ -227,7 +215,7 @@ impl CompletionQueue {
     ///
     /// Never for a queue that exists.
     pub fn request_notification(&self, notify: Notify) -> Result<(), VerbsError> {
-        Ok(self.0.context.runtime().lock().nic.engine.request_notification(self.0.id, notify)?)
+        self.0.context.raw().request_notification(&self.0.raw, notify)
     }
 
     /// Gives the queue another capacity; what it holds stays.
@@ -236,6 +224,6 @@ impl CompletionQueue {
     ///
     /// When it holds more than would fit.
     pub fn resize(&self, capacity: usize) -> Result<(), VerbsError> {
-        Ok(self.0.context.runtime().lock().nic.engine.resize_cq(self.0.id, capacity)?)
+        self.0.context.raw().resize_cq(&self.0.raw, capacity)
     }
 }

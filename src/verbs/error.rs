@@ -1,5 +1,6 @@
 //! What verbs can fail with.
 
+use std::fmt;
 use std::io;
 
 use roce_transport::{
@@ -7,11 +8,12 @@ use roce_transport::{
     SrqError,
 };
 
+use super::{ConnectionError, WaitError};
 use crate::driver::GroupError;
 
 /// Why a verb did nothing. The text says what it was about and what was wrong; so no variant has a source, whose text a
 /// report of the whole chain would repeat.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
     /// The device could not be opened.
@@ -106,6 +108,20 @@ from!(
     Post(PostError),
     Destroy(DestroyError),
 );
+
+/// What `main` prints of an error that it returns is the `Debug` text. So that a person reads what failed and what to do, and not
+/// the names of variants, it is the `Display` text, as `anyhow` and `eyre` do it for the errors that they hold.
+macro_rules! debug_is_display {
+    ($($error:ty),+ $(,)?) => {
+        $(impl fmt::Debug for $error {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, formatter)
+            }
+        })+
+    };
+}
+
+debug_is_display!(VerbsError, WaitError, ConnectionError);
 
 impl VerbsError {
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {

@@ -2,10 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use roce_transport::{Memory, OutOfBounds, WordMemory};
+use roce_transport::{Memory, OutOfBounds, RegisterError, WordMemory};
 
-/// From this length on a copy goes in blocks.
-const BLOCK: usize = 64;
+use super::racy::{self, BLOCK};
 
 /// Bytes that can be registered, and read and written by several threads and peers at once.
 ///
@@ -30,6 +29,15 @@ impl SharedMemory {
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self { words: WordMemory::new(len) }
+    }
+
+    /// `len` zero bytes, for a length that the application or its user chose.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not give that much memory.
+    pub fn try_new(len: usize) -> Result<Self, RegisterError> {
+        Ok(Self { words: WordMemory::try_new(len)? })
     }
 
     /// A copy of `data`.
@@ -71,12 +79,11 @@ impl Memory for SharedMemory {
             return self.words.read(offset, out);
         }
         let source = self.pointer(offset, out.len())?;
-        let blocks = out.len() / BLOCK * BLOCK;
         // SAFETY: `source` is valid for `out.len()` bytes of words that may be accessed concurrently, `out`
         // is exclusively ours, and the two do not overlap because there is no reference into the words.
-        unsafe { copy_blocks(source, out.as_mut_ptr(), blocks) };
+        unsafe { racy::copy(source, out.as_mut_ptr(), out.len()) };
         std::sync::atomic::fence(Ordering::Acquire);
-        self.words.read(offset + blocks, &mut out[blocks..])
+        Ok(())
     }
 
     #[inline]
@@ -85,11 +92,10 @@ impl Memory for SharedMemory {
             return self.words.write(offset, data);
         }
         let target = self.pointer(offset, data.len())?;
-        let blocks = data.len() / BLOCK * BLOCK;
         // SAFETY: `target` is valid for `data.len()` bytes of words that may be accessed concurrently,
         // `data` is only read, and the two do not overlap because there is no reference into the words.
-        unsafe { copy_blocks(data.as_ptr(), target, blocks) };
-        self.words.write(offset + blocks, &data[blocks..])
+        unsafe { racy::copy(data.as_ptr(), target, data.len()) };
+        Ok(())
     }
 
     fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, OutOfBounds> {
@@ -104,50 +110,6 @@ impl Memory for SharedMemory {
         self.words.store(offset, bytes)
     }
 }
-
-/// Copies `len` bytes, a multiple of [`BLOCK`], with the machine's own loads and stores.
-///
-/// # Safety
-///
-/// Both ranges must be valid and must not overlap. Either may be accessed by others at the same time,
-/// if they use atomics or this function.
-#[cfg(target_arch = "x86_64")]
-unsafe fn copy_blocks(source: *const u8, target: *mut u8, len: usize) {
-    if len == 0 {
-        return;
-    }
-    // SAFETY: the loop touches exactly `len` bytes of both ranges, in steps of 64, and nothing else;
-    // the registers that it changes are declared.
-    unsafe {
-        std::arch::asm!(
-            "2:",
-            "movups {a}, [{source} + {at}]",
-            "movups {b}, [{source} + {at} + 16]",
-            "movups {c}, [{source} + {at} + 32]",
-            "movups {d}, [{source} + {at} + 48]",
-            "movups [{target} + {at}], {a}",
-            "movups [{target} + {at} + 16], {b}",
-            "movups [{target} + {at} + 32], {c}",
-            "movups [{target} + {at} + 48], {d}",
-            "add {at}, 64",
-            "cmp {at}, {len}",
-            "jb 2b",
-            source = in(reg) source,
-            target = in(reg) target,
-            len = in(reg) len,
-            at = inout(reg) 0_usize => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack),
-        );
-    }
-}
-
-/// Never called: other machines use the atomics.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_blocks(_source: *const u8, _target: *mut u8, _len: usize) {}
 
 #[cfg(test)]
 mod tests {

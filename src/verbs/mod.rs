@@ -48,7 +48,7 @@
 //! | `ibv_create_srq`, `ibv_post_srq_recv` | [`ProtectionDomain::create_srq`], [`SharedReceiveQueue::post_recv`] | [`SharedReceiveQueue`] |
 //! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp` | [`ProtectionDomain::create_qp`], [`QueuePair::modify`], [`QueuePair::query`] | [`QueuePairOptions`], [`QueuePair`] |
 //! | `ibv_post_send`, `ibv_post_recv` | [`QueuePair::post_send`], [`QueuePair::post_recv`] | above, [`QueuePair`] |
-//! | `ibv_create_ah`, `ibv_attach_mcast` | [`Context::create_address_handle`], [`QueuePair::attach_multicast`] | [`Context::create_address_handle`] |
+//! | `ibv_create_ah`, `ibv_attach_mcast` |[`Context::create_address_handle`], [`AddressHandle`], [`QueuePair::attach_multicast`] | [`Context::create_address_handle`], [`QueuePair::attach_multicast`] | [`Context::create_address_handle`] |
 //! | `ibv_get_async_event` | [`Context::async_event`] | [`SharedReceiveQueue`] |
 //! | `rdma_bind_addr`, `rdma_listen` | [`Context::listen`] | [`CmListener`] |
 //! | `rdma_get_request`, `rdma_accept`, `rdma_reject` | [`CmListener::accept`], [`ConnectRequest::accept`], [`ConnectRequest::reject`] | [`CmListener`] |
@@ -56,7 +56,8 @@
 //! | the same for `RDMA_PS_UDP` | [`Context::resolve`], [`CmListener::accept_datagrams`] | [`DatagramService`] |
 //! | `rdma_get_cm_event`, `rdma_disconnect` | [`Connection::next_event`], [`Connection::disconnect`] | [`Connection`] |
 //!
-//! Every object keeps what it depends on alive, and is destroyed when its last handle is dropped.
+//! Every object keeps what it depends on alive, and is destroyed when its last handle is dropped. [`raw`] has the same verbs on
+//! identifiers, for callers that keep their objects themselves.
 //!
 //! # Progress
 //!
@@ -73,17 +74,24 @@
 //! old bytes and new bytes side by side, never undefined behaviour. A thread that has seen a completion sees
 //! all bytes that the completed operation wrote. See [`SharedMemory`].
 
+mod address;
 mod asynchronous;
 mod cm;
 mod context;
 mod cq;
+mod errno;
 mod error;
+mod foreign;
 mod gids;
 mod memory;
 mod pd;
 mod qp;
+mod racy;
+pub mod raw;
+mod remote;
 mod srq;
 
+pub use address::AddressHandle;
 pub use asynchronous::AsyncCompletionQueue;
 pub use cm::{
     CmListener, ConnectRequest, Connection, ConnectionError, ConnectionEvent, ConnectionParameters,
@@ -92,9 +100,12 @@ pub use cm::{
 pub use context::{Context, ContextBuilder, DeviceAttributes};
 pub use cq::{CompletionChannel, CompletionQueue, WaitError};
 pub use error::VerbsError;
+pub use foreign::ForeignMemory;
 pub use memory::SharedMemory;
 pub use pd::{MemoryRegion, MemoryWindow, ProtectionDomain};
 pub use qp::{ConnectOptions, Endpoint, QueuePair, QueuePairOptions};
+pub use raw::{Raw, RawCq};
+pub use remote::RemoteMemory;
 pub use srq::SharedReceiveQueue;
 
 pub use crate::device::{Capabilities, Device, OpenError, OpenOptions};
@@ -106,7 +117,8 @@ pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Observ
 pub use roce_transport::{
     Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, DestroyError, EngineConfig,
     FlushPlacement, KeyError, LKey, Memory, ModifyQpError, Notify, OutOfBounds, Pacing, Payload, PdError,
-    PostError, QpAttr, QpAttributes, QpCapabilities, QpState, QpType, RKey, Recovery, RecvWr, RegisterError,
-    SelectiveRepeat, SendFlags, SendOp, SendWr, Sge, SrqAttributes, SrqError, SrqId, UdDestination, Wc,
-    WcFlags, WcOpcode, WcStatus, WindowBinding, WindowType, WorkError,
+    PdId, PostError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey,
+    Recovery, RecvWr, RegionAttributes, RegisterError, SelectiveRepeat, SendFlags, SendOp, SendWr, Sge,
+    SrqAttributes, SrqError, SrqId, UdDestination, Wc, WcFlags, WcOpcode, WcStatus, WindowBinding,
+    WindowType, WorkError,
 };

@@ -4,10 +4,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use roce_transport::{
-    Access, Engine, LKey, Memory, OutOfBounds, PdId, RKey, RegionAttributes, Sge, WindowBinding, WindowType,
+    Access, KeyError, LKey, Memory, OutOfBounds, PdId, RKey, RegionAttributes, Sge, WindowBinding, WindowType,
 };
 
-use super::{Context, QueuePair, QueuePairOptions, SharedMemory, SharedReceiveQueue, VerbsError};
+use super::{
+    Context, QueuePair, QueuePairOptions, RemoteMemory, SharedMemory, SharedReceiveQueue, VerbsError,
+};
 
 /// A protection domain: memory and queue pairs of different domains never meet.
 #[derive(Clone, Debug)]
@@ -17,32 +19,19 @@ pub struct ProtectionDomain(Arc<PdInner>);
 struct PdInner {
     context: Context,
     id: PdId,
-    /// Regions without a handle whose windows were still bound when the last handle was dropped.
-    orphans: Mutex<Vec<LKey>>,
-}
-
-impl PdInner {
-    /// Removes the orphans whose windows are gone.
-    fn remove_orphans(&self, engine: &mut Engine) {
-        let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner);
-        orphans.retain(|lkey| engine.deregister(*lkey).is_err());
-    }
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        let engine = &mut self.context.runtime().lock().nic.engine;
-        // A peer may have invalidated the last window.
-        self.remove_orphans(engine);
-        let removed = engine.deallocate_pd(self.id);
+        let removed = self.context.raw().deallocate_pd(self.id);
         debug_assert!(removed.is_ok(), "members keep their protection domain alive: {removed:?}");
     }
 }
 
 impl ProtectionDomain {
     pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
-        let id = context.runtime().lock().nic.engine.allocate_pd()?;
-        Ok(Self(Arc::new(PdInner { context: context.clone(), id, orphans: Mutex::default() })))
+        let id = context.raw().allocate_pd()?;
+        Ok(Self(Arc::new(PdInner { context: context.clone(), id })))
     }
 
     pub(crate) fn id(&self) -> PdId {
@@ -59,9 +48,9 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// When the flags contradict each other, `len` is 0, or all keys are in use.
+    /// When the flags contradict each other, `len` is 0 or more than the system gives, or all keys are in use.
     pub fn allocate(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
-        self.register(Arc::new(SharedMemory::new(len)), access)
+        self.register(Arc::new(SharedMemory::try_new(len)?), access)
     }
 
     /// Registers memory that exists already; the same memory may be registered several times. Its virtual
@@ -74,7 +63,7 @@ impl ProtectionDomain {
         let runtime = self.0.context.runtime();
         // A page in the lower half of the address space, like an address of a process.
         let addr = runtime.random_u64() >> 18 << 12 & 0x7fff_ffff_f000;
-        let attributes = runtime.lock().nic.engine.register(self.0.id, addr, memory.clone(), access)?;
+        let attributes = self.0.context.raw().register(self.0.id, addr, memory.clone(), access)?;
         let region = RegionInner { pd: self.clone(), memory, attributes };
         Ok(MemoryRegion(Arc::new(region)))
     }
@@ -85,7 +74,7 @@ impl ProtectionDomain {
     ///
     /// When all keys are in use.
     pub fn alloc_window(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
-        let rkey = self.0.context.runtime().lock().nic.engine.allocate_window(self.0.id, window_type)?;
+        let rkey = self.0.context.raw().allocate_window(self.0.id, window_type)?;
         Ok(MemoryWindow { pd: self.clone(), rkey: Mutex::new(rkey) })
     }
 
@@ -108,7 +97,8 @@ impl ProtectionDomain {
     }
 }
 
-/// Registered memory. Dropping the last handle revokes the keys.
+/// Registered memory. Dropping the last handle revokes the keys: at once, also while memory windows are bound over the region.
+/// Those keep the memory and give access to their part of it until they are bound anew or dropped.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -121,7 +111,7 @@ impl ProtectionDomain {
 /// let region = pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
 /// region.write(100, b"hello")?;
 /// // What a peer needs for a READ of these bytes.
-/// let (remote_addr, rkey) = (region.addr() + 100, region.rkey());
+/// let hello = region.remote(100..105)?;
 /// // The same memory under another key, without any right for peers.
 /// let private = pd.register(region.memory().clone(), Access::LOCAL_WRITE)?;
 /// let mut text = [0; 5];
@@ -143,11 +133,9 @@ struct RegionInner {
 impl Drop for RegionInner {
     fn drop(&mut self) {
         let mut state = self.pd.0.context.runtime().lock();
-        // Windows may still be bound over it: then the key stays until they go, and the memory with it.
-        if state.nic.engine.deregister(self.attributes.lkey).is_err() {
-            let mut orphans = self.pd.0.orphans.lock().unwrap_or_else(PoisonError::into_inner);
-            orphans.push(self.attributes.lkey);
-        }
+        // Windows that are bound over it keep the memory, and nothing else gives access to it from now on.
+        let released = state.nic.engine.release_region(self.attributes.lkey);
+        debug_assert!(released.is_ok(), "the key of a region is its own until it goes: {released:?}");
     }
 }
 
@@ -206,6 +194,16 @@ impl MemoryRegion {
         self.0.memory.write(offset, data)
     }
 
+    /// What a peer needs for READs and WRITEs of a part of the region, to be sent to it by any means.
+    ///
+    /// # Errors
+    ///
+    /// When the range is not wholly inside.
+    pub fn remote(&self, range: Range<usize>) -> Result<RemoteMemory, OutOfBounds> {
+        let whole = RemoteMemory { addr: self.addr(), len: self.len() as u64, rkey: self.rkey().into() };
+        whole.slice(range.start as u64..range.end as u64)
+    }
+
     /// A part of the region as an element of a work request. A range outside it makes the request fail
     /// with a protection error, as it does with libibverbs.
     #[must_use]
@@ -250,7 +248,6 @@ impl Drop for MemoryWindow {
             let removed = variants.any(|rkey| engine.deallocate_window(rkey).is_ok());
             debug_assert!(removed, "the number of a window is its own until it goes");
         }
-        self.pd.0.remove_orphans(engine);
     }
 }
 
@@ -271,13 +268,22 @@ impl MemoryWindow {
         let mut state = self.pd.0.context.runtime().lock();
         let mut rkey = self.rkey.lock().unwrap_or_else(PoisonError::into_inner);
         *rkey = state.nic.engine.bind_window(self.pd.id(), *rkey, binding).map_err(VerbsError::Key)?;
-        self.pd.0.remove_orphans(&mut state.nic.engine);
         Ok(*rkey)
     }
 
     /// Notes the key that a bind work request ([`roce_transport::SendOp::BindWindow`]) gave a type 2 window, so that
     /// it can be freed.
-    pub fn note_bound(&self, new_rkey: RKey) {
-        *self.rkey.lock().unwrap_or_else(PoisonError::into_inner) = new_rkey;
+    ///
+    /// # Errors
+    ///
+    /// When the key is not one of this window: then it stays as it was.
+    pub fn note_bound(&self, new_rkey: RKey) -> Result<(), VerbsError> {
+        let mut rkey = self.rkey.lock().unwrap_or_else(PoisonError::into_inner);
+        // A bind changes only the variant, the low 8 bits.
+        if new_rkey.0 >> 8 != rkey.0 >> 8 {
+            return Err(VerbsError::Key(KeyError::Unknown));
+        }
+        *rkey = new_rkey;
+        Ok(())
     }
 }

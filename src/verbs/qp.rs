@@ -10,8 +10,9 @@ use roce_transport::{
     QpType, Recovery, RecvWr, SendWr,
 };
 
-use super::{CompletionQueue, PathOptions, ProtectionDomain, SharedReceiveQueue, VerbsError};
-use crate::runtime::Runtime;
+use super::{CompletionQueue, PathOptions, ProtectionDomain, Raw, SharedReceiveQueue, VerbsError};
+use crate::driver::PortHolder;
+use crate::runtime::{Runtime, State};
 
 /// What a queue pair is made from.
 ///
@@ -215,13 +216,7 @@ struct QpInner {
 impl Drop for QpInner {
     fn drop(&mut self) {
         let _destroy = tracing::debug_span!(parent: &self.span, "destroy").entered();
-        let mut state = self.pd.context().runtime().lock();
-        // What it still owes its peer, an acknowledgement for example, is sent first.
-        state.transmit();
-        let nic = &mut state.nic;
-        nic.leave_all_groups(self.number);
-        nic.release_source_ports(self.number);
-        let destroyed = nic.engine.destroy_qp(self.number);
+        let destroyed = self.pd.context().raw().destroy_qp(self.number);
         debug_assert!(destroyed.is_ok(), "only its last handle destroys it: {destroyed:?}");
     }
 }
@@ -247,7 +242,7 @@ impl QueuePair {
         let own = QpOptions { congestion: options.congestion.clone(), recovery: options.recovery };
         let span =
             tracing::debug_span!("queue_pair", qpn = tracing::field::Empty, transport = ?options.qp_type);
-        let number = span.in_scope(|| context.runtime().lock().nic.engine.create_qp_with(&init, &own))?;
+        let number = span.in_scope(|| context.raw().create_qp(&init, &own))?;
         span.record("qpn", number.get());
         Ok(Self(Arc::new(QpInner {
             pd: pd.clone(),
@@ -276,6 +271,10 @@ impl QueuePair {
         self.0.pd.context().runtime()
     }
 
+    fn raw(&self) -> Raw<'_> {
+        self.0.pd.context().raw()
+    }
+
     pub(crate) fn first_psn(&self) -> Psn {
         self.0.psn
     }
@@ -286,6 +285,12 @@ impl QueuePair {
 
     pub(crate) fn uses_srq(&self) -> bool {
         self.0._srq.is_some()
+    }
+
+    /// The protection domain that it was made in.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.0.pd
     }
 
     /// Its number.
@@ -304,29 +309,63 @@ impl QueuePair {
         Ok(Endpoint { address, qpn: self.0.number.get(), psn: self.0.psn.get() })
     }
 
-    /// Changes attributes and state.
+    /// Changes attributes and state, or nothing at all. In RESET it gives back its source port.
     ///
     /// # Errors
     ///
     /// When the transition does not exist, attributes are missing or out of place, or the path MTU is more
     /// than the link carries.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), VerbsError> {
-        let to = attr.state.map(QpState::name);
-        let _modify = tracing::debug_span!(parent: &self.0.span, "modify", to).entered();
-        if let Some(mtu) = attr.path_mtu {
-            self.0.pd.context().check_path_mtu(mtu)?;
+        self.modify_in_steps(&mut self.runtime().lock(), std::slice::from_ref(attr))
+    }
+
+    /// Several changes, or none of them.
+    fn modify_in_steps(&self, state: &mut State, steps: &[QpAttr]) -> Result<(), VerbsError> {
+        let _queue_pair = self.0.span.enter();
+        self.raw().modify_in_steps(state, self.0.number, steps)
+    }
+
+    /// Takes it from RESET to INIT, where it takes receives. [`connect`](Self::connect), [`activate_datagram`](Self::activate_datagram)
+    /// and connection management go on from there, so receives can be posted before the first message can arrive.
+    ///
+    /// ```
+    /// # use roce::device::memory::MemoryDevice;
+    /// # use roce::verbs::*;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+    /// # let near = Context::builder().attach(Box::new(near))?;
+    /// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+    /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
+    /// let buffer = pd.allocate(4096, Access::LOCAL_WRITE)?;
+    /// qp.initialize()?;
+    /// qp.post_recv(&RecvWr { wr_id: 7, elements: &[buffer.element(0..4096)] })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When it is neither in RESET nor in INIT.
+    pub fn initialize(&self) -> Result<(), VerbsError> {
+        self.modify_in_steps(&mut self.runtime().lock(), &[self.to_init(Access::empty(), 0)])
+    }
+
+    /// The step from RESET or INIT to INIT.
+    fn to_init(&self, access: Access, qkey: u32) -> QpAttr {
+        let datagram = self.0.qp_type == QpType::Ud;
+        QpAttr {
+            pkey_index: Some(0),
+            port: Some(1),
+            access: (!datagram).then_some(access),
+            qkey: datagram.then_some(qkey),
+            ..QpAttr::to_state(QpState::Init)
         }
-        let mut state = self.runtime().lock();
-        let now = state.nic.now();
-        state.nic.engine.modify_qp(now, self.0.number, attr)?;
-        state.transmit_at(now);
-        Ok(())
     }
 
     /// The attributes in force.
     #[must_use]
     pub fn query(&self) -> Option<QpAttributes> {
-        self.runtime().lock().nic.engine.query_qp(self.0.number)
+        self.raw().query_qp(self.0.number)
     }
 
     /// Its counters.
@@ -335,61 +374,62 @@ impl QueuePair {
         self.runtime().lock().nic.engine.qp_counters(self.0.number).copied()
     }
 
-    /// Takes a connected queue pair from RESET to RTS towards `remote`.
+    /// Takes a connected queue pair from RESET or INIT to RTS towards `remote`, or changes nothing.
     ///
     /// # Errors
     ///
     /// When the peer's address is of another family, or an option is out of range.
     pub fn connect(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<(), VerbsError> {
         let rc = self.0.qp_type == QpType::Rc;
-        // Before anything changes.
         let min_rnr_timer = rnr_timer(options.min_rnr_timer)?;
-        self.modify(&QpAttr {
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(options.access),
-            ..QpAttr::to_state(QpState::Init)
-        })?;
-        let peer = Qpn::new(remote.qpn);
-        let path = self
-            .runtime()
-            .lock()
-            .nic
-            .path_to(remote.address, self.0.number, (self.0.number, peer), &options.path)
-            .map_err(VerbsError::io("making a path to the peer"))?;
-        self.modify(&QpAttr {
-            path: Some(path),
-            path_mtu: Some(options.path_mtu),
-            dest_qpn: Some(peer),
-            rq_psn: Some(Psn::new(remote.psn)),
-            max_dest_rd_atomic: rc.then_some(options.max_dest_rd_atomic),
-            min_rnr_timer: rc.then_some(min_rnr_timer),
-            ..QpAttr::to_state(QpState::Rtr)
-        })?;
-        self.modify(&QpAttr {
-            sq_psn: Some(self.0.psn),
-            timeout: rc.then_some(options.timeout),
-            retry_cnt: rc.then_some(options.retry_cnt),
-            rnr_retry: rc.then_some(options.rnr_retry),
-            max_rd_atomic: rc.then_some(options.max_rd_atomic),
-            ..QpAttr::to_state(QpState::Rts)
-        })
+        let (own, peer) = (self.0.number, Qpn::new(remote.qpn));
+        let state = &mut *self.runtime().lock();
+        let to_path = VerbsError::io("making a path to the peer");
+        let mut path = state.nic.route_to(remote.address, &options.path).map_err(to_path)?;
+        let steps = |path| {
+            let to_rtr = QpAttr {
+                path: Some(path),
+                path_mtu: Some(options.path_mtu),
+                dest_qpn: Some(peer),
+                rq_psn: Some(Psn::new(remote.psn)),
+                max_dest_rd_atomic: rc.then_some(options.max_dest_rd_atomic),
+                min_rnr_timer: rc.then_some(min_rnr_timer),
+                ..QpAttr::to_state(QpState::Rtr)
+            };
+            let to_rts = QpAttr {
+                sq_psn: Some(self.0.psn),
+                timeout: rc.then_some(options.timeout),
+                retry_cnt: rc.then_some(options.retry_cnt),
+                rnr_retry: rc.then_some(options.rnr_retry),
+                max_rd_atomic: rc.then_some(options.max_rd_atomic),
+                ..QpAttr::to_state(QpState::Rts)
+            };
+            [self.to_init(options.access, options.qkey), to_rtr, to_rts]
+        };
+        self.context().check_path_mtu(options.path_mtu)?;
+        state.nic.engine.check_modify_qp(own, &steps(path))?;
+        // The last thing that may fail.
+        let holder = PortHolder::QueuePair(own);
+        let to_port = VerbsError::io("binding a source port");
+        path = state.nic.path_to(remote.address, holder, (own, peer), &options.path).map_err(to_port)?;
+        self.modify_in_steps(state, &steps(path))
     }
 
-    /// Takes a UD queue pair from RESET to RTS.
+    /// Takes a UD queue pair from RESET or INIT to RTS, or changes nothing.
     ///
     /// # Errors
     ///
-    /// When it is not a UD queue pair in RESET.
+    /// When it is not a UD queue pair in one of these states.
     pub fn activate_datagram(&self, qkey: u32) -> Result<(), VerbsError> {
-        self.modify(&QpAttr {
+        let to_init = QpAttr {
             pkey_index: Some(0),
             port: Some(1),
             qkey: Some(qkey),
             ..QpAttr::to_state(QpState::Init)
-        })?;
-        self.modify(&QpAttr::to_state(QpState::Rtr))?;
-        self.modify(&QpAttr { sq_psn: Some(self.0.psn), ..QpAttr::to_state(QpState::Rts) })
+        };
+        let to_rts = QpAttr { sq_psn: Some(self.0.psn), ..QpAttr::to_state(QpState::Rts) };
+        let steps = [to_init, QpAttr::to_state(QpState::Rtr), to_rts];
+        self.modify_in_steps(&mut self.runtime().lock(), &steps)
     }
 
     /// Posts a send request and sends what can be sent.
@@ -399,11 +439,7 @@ impl QueuePair {
     /// When the queue pair cannot take it; nothing is queued then.
     #[inline]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
-        let mut state = self.runtime().lock();
-        let now = state.nic.now();
-        state.nic.engine.post_send(now, self.0.number, wr)?;
-        state.transmit_at(now);
-        Ok(())
+        self.raw().post_send(self.0.number, wr)
     }
 
     /// Posts a chain of send requests, then sends what can be sent.
@@ -412,21 +448,17 @@ impl QueuePair {
     ///
     /// The first request that was not taken; those before it are queued and sent.
     pub fn post_send_list(&self, list: &[SendWr<'_>]) -> Result<(), VerbsError> {
-        let mut state = self.runtime().lock();
-        let now = state.nic.now();
-        let posted = state.nic.engine.post_send_list(now, self.0.number, list);
-        state.transmit_at(now);
-        posted.map_err(|(position, error)| VerbsError::PostList { position, error })
+        self.raw().post_send_list(self.0.number, list)
     }
 
-    /// Posts a receive.
+    /// Posts a receive, from INIT on: see [`initialize`](Self::initialize).
     ///
     /// # Errors
     ///
     /// When the queue pair cannot take it; nothing is queued then.
     #[inline]
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.post_recv(self.0.number, wr)?)
+        self.raw().post_recv(self.0.number, wr)
     }
 
     /// Joins a multicast group with a UD queue pair. Joining twice is one membership, which ends with the queue pair at
@@ -436,11 +468,7 @@ impl QueuePair {
     ///
     /// When it is not a UD queue pair, or the device cannot join.
     pub fn attach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
-        self.runtime()
-            .lock()
-            .nic
-            .join_group(self.0.number, group)
-            .map_err(|error| VerbsError::group("joining a multicast group", error))
+        self.raw().attach_multicast(self.0.number, group)
     }
 
     /// Leaves a multicast group. Other queue pairs of the context that are in it stay so.
@@ -449,10 +477,6 @@ impl QueuePair {
     ///
     /// When the device cannot leave.
     pub fn detach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
-        self.runtime()
-            .lock()
-            .nic
-            .leave_group(self.0.number, group)
-            .map_err(|error| VerbsError::group("leaving a multicast group", error))
+        self.raw().detach_multicast(self.0.number, group)
     }
 }

@@ -49,14 +49,14 @@ struct SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        let destroyed = self.pd.context().runtime().lock().nic.engine.destroy_srq(self.id);
+        let destroyed = self.pd.context().raw().destroy_srq(self.id);
         debug_assert!(destroyed.is_ok(), "queue pairs keep their shared receive queue alive: {destroyed:?}");
     }
 }
 
 impl SharedReceiveQueue {
     pub(crate) fn new(pd: &ProtectionDomain, max_wr: usize, max_sge: usize) -> Result<Self, VerbsError> {
-        let id = pd.context().runtime().lock().nic.engine.create_srq(pd.id(), max_wr, max_sge)?;
+        let id = pd.context().raw().create_srq(pd.id(), max_wr, max_sge)?;
         Ok(Self(Arc::new(SrqInner { pd: pd.clone(), id })))
     }
 
@@ -74,7 +74,7 @@ impl SharedReceiveQueue {
     ///
     /// When the queue is full or the request has too many elements.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        Ok(self.0.pd.context().runtime().lock().nic.engine.post_srq_recv(self.0.id, wr)?)
+        self.0.pd.context().raw().post_srq_recv(self.0.id, wr)
     }
 
     /// Arms the limit: one [`AsyncEvent::SrqLimitReached`](super::AsyncEvent) when fewer receives are left.
@@ -83,12 +83,12 @@ impl SharedReceiveQueue {
     ///
     /// When the limit is above the capacity.
     pub fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
-        Ok(self.0.pd.context().runtime().lock().nic.engine.arm_srq_limit(self.0.id, limit)?)
+        self.0.pd.context().raw().arm_srq_limit(self.0.id, limit)
     }
 
     /// What it is like now.
     #[must_use]
     pub fn query(&self) -> Option<SrqAttributes> {
-        self.0.pd.context().runtime().lock().nic.engine.query_srq(self.0.id)
+        self.0.pd.context().raw().query_srq(self.0.id)
     }
 }

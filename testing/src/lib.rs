@@ -1,4 +1,4 @@
-//! Shared by the tests of several crates: reasons to skip, time limits, processes, addresses and namespaces.
+//! Shared by the tests of several crates: reasons to skip, time limits, processes, users, addresses and namespaces.
 //!
 //! Nothing here is shipped. Helpers panic where a test would.
 
@@ -6,6 +6,7 @@ mod address;
 mod namespaces;
 mod scripts;
 mod skip;
+mod user;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv6Addr, UdpSocket};
@@ -13,13 +14,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use address::own_address;
 pub use namespaces::{Cable, Namespace, in_own_network, settle_here};
 pub use scripts::{TAPS_ON_A_BRIDGE, script};
 pub use skip::skip_unless;
+pub use user::{AS_NOBODY, as_nobody};
 
 /// A file or folder of the collection of captures and vectors beside this repository, if it is there.
 pub fn shared(path: &str) -> Option<PathBuf> {
@@ -71,6 +73,15 @@ pub fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// A shell that starts a job in the background has it ignore SIGINT, and so would the programs that a test starts.
+fn heed_interrupts() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    // SAFETY: the default of a signal needs no function of this process.
+    ONCE.call_once(|| unsafe {
+        libc::signal(libc::SIGINT, libc::SIG_DFL);
+    });
+}
+
 /// How a program ended.
 #[derive(Debug)]
 pub struct Finished {
@@ -91,27 +102,30 @@ pub struct Running {
     child: Child,
     started: Instant,
     described: String,
-    readers: [Option<JoinHandle<String>>; 2],
+    readers: [Collected; 2],
     lines: Receiver<String>,
 }
+
+/// How long the pipes of a program may stay open after its end.
+const PIPES_CLOSE: Duration = Duration::from_secs(10);
 
 impl Running {
     /// Starts a program; what it writes is collected.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
+        heed_interrupts();
         let described = format!("{command:?}");
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|error| panic!("{described}: {error}"));
         let (sender, lines) = std::sync::mpsc::channel();
         let stdout = collect(child.stdout.take().expect("a pipe"), Some(sender));
         let stderr = collect(child.stderr.take().expect("a pipe"), None);
-        let readers = [Some(stdout), Some(stderr)];
-        Self { child, started: Instant::now(), described, readers, lines }
+        Self { child, started: Instant::now(), described, readers: [stdout, stderr], lines }
     }
 
     /// Waits until it has written a line on standard output that contains `part`.
     #[track_caller]
-    pub fn until_it_says(&mut self, part: &str) -> String {
+    pub fn wait_for_line(&mut self, part: &str) -> String {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -119,11 +133,23 @@ impl Running {
                 Ok(_) => {}
                 Err(error) => {
                     let _ = self.child.kill();
-                    let stderr = self.readers[1].take().map(|reader| reader.join().unwrap());
+                    let stderr = self.readers[1].until_closed(PIPES_CLOSE);
                     panic!("{} never wrote `{part}` ({error}): {stderr:?}", self.described);
                 }
             }
         }
+    }
+
+    /// Waits until it has written a line on standard output, but not longer than this.
+    pub fn wait_for_output(&mut self, at_most: Duration) {
+        // The line is kept with the others.
+        let _ = self.lines.recv_timeout(at_most);
+    }
+
+    /// The number of its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Whether it still runs.
@@ -140,7 +166,13 @@ impl Running {
 
     /// Waits until it ends, for so many seconds.
     #[track_caller]
-    pub fn finish(mut self, seconds: u64) -> Finished {
+    pub fn finish(self, seconds: u64) -> Finished {
+        self.finish_and_close(seconds, PIPES_CLOSE)
+    }
+
+    /// The same; after its end its output must be closed within `pipes_close`.
+    #[track_caller]
+    pub fn finish_and_close(mut self, seconds: u64, pipes_close: Duration) -> Finished {
         let end = self.started + Duration::from_secs(seconds);
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("waiting for a program") {
@@ -148,16 +180,19 @@ impl Running {
             }
             if Instant::now() > end {
                 let _ = self.child.kill();
-                let output = self.readers.each_mut().map(|reader| reader.take().map(|it| it.join().unwrap()));
+                let output = self.readers.each_ref().map(|reader| reader.until_closed(pipes_close));
                 panic!("{} hangs: not over after {seconds} s; it wrote {output:?}", self.described);
             }
             std::thread::sleep(Duration::from_millis(5));
         };
         let took = self.started.elapsed();
-        let [stdout, stderr] = self
-            .readers
-            .each_mut()
-            .map(|reader| reader.take().expect("joined once").join().expect("reading a pipe"));
+        let [stdout, stderr] = self.readers.each_ref().map(|reader| match reader.until_closed(pipes_close) {
+            Ok(text) => text,
+            Err(text) => panic!(
+                "{} has ended, and a program that it started keeps its output open: {text:?}",
+                self.described
+            ),
+        });
         assert!(!stderr.contains("panicked"), "{}: {stderr}", self.described);
         Finished { success: status.success(), code: status.code(), stdout, stderr, took }
     }
@@ -170,18 +205,39 @@ impl Drop for Running {
     }
 }
 
-fn collect(pipe: impl Read + Send + 'static, sender: Option<Sender<String>>) -> JoinHandle<String> {
+/// What a program writes to a pipe.
+struct Collected {
+    text: Arc<Mutex<String>>,
+    /// Disconnected when every program that has the pipe has closed it.
+    open: Receiver<()>,
+}
+
+impl Collected {
+    /// The text, when the pipe is closed; what there is of it as the error, when it stays open for `at_most`.
+    fn until_closed(&self, at_most: Duration) -> Result<String, String> {
+        let is_open = self.open.recv_timeout(at_most) == Err(RecvTimeoutError::Timeout);
+        let text = self.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if is_open { Err(text) } else { Ok(text) }
+    }
+}
+
+fn collect(pipe: impl Read + Send + 'static, sender: Option<Sender<String>>) -> Collected {
+    let text = Arc::new(Mutex::new(String::new()));
+    let (is_open, open) = std::sync::mpsc::channel();
+    let written = Arc::clone(&text);
     std::thread::spawn(move || {
-        let mut text = String::new();
+        let _is_open: Sender<()> = is_open;
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            let mut text = written.lock().unwrap_or_else(PoisonError::into_inner);
             text.push_str(&line);
             text.push('\n');
+            drop(text);
             if let Some(sender) = &sender {
                 let _ = sender.send(line);
             }
         }
-        text
-    })
+    });
+    Collected { text, open }
 }
 
 /// `tshark` that does not guess from their content what SENDs carry: an empty one is, to it, a broken packet

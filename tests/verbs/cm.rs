@@ -30,12 +30,12 @@ fn address(side: &Side) -> IpAddr {
     side.context.address().unwrap()
 }
 
-fn at(side: &Side, port: u16) -> SocketAddr {
+pub(crate) fn at(side: &Side, port: u16) -> SocketAddr {
     SocketAddr::new(address(side), port)
 }
 
 /// Connects the queue pairs of two sides. The far one listens.
-fn join(near: &Side, far: &Side, listener: &CmListener) -> (Connection, Connection) {
+pub(crate) fn join(near: &Side, far: &Side, listener: &CmListener) -> (Connection, Connection) {
     let mut active =
         near.context.start_connect(at(far, listener.port()), &near.qp, &saying(b"hello")).unwrap();
     let request = listener.accept(Some(PATIENCE)).unwrap();
@@ -50,7 +50,7 @@ fn join(near: &Side, far: &Side, listener: &CmListener) -> (Connection, Connecti
 }
 
 /// Both directions carry data, in the operations that need what the ends agreed on.
-fn talk(near: &Side, far: &Side) {
+pub(crate) fn talk(near: &Side, far: &Side) {
     near.fill(0, 5_000, 1);
     far.fill(20_000, 5_000, 2);
     far.receive(1, 50_000, 5_000);
@@ -292,6 +292,9 @@ fn connections_over_a_lossy_wire() {
             let mut active = near.context.start_connect(at(&far, PORT), &one, &quick()).unwrap();
             let mut passive = listener.accept(Some(PATIENCE)).unwrap().accept(&other, &quick()).unwrap();
             active.established(Some(PATIENCE)).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            // It stands for the RTU, which is repeated twice and no more.
+            let nothing = SendOp::Write { remote_addr: 0, rkey: RKey(0) };
+            one.post_send(&SendWr::inline(1, nothing, b"").with_flags(SendFlags::empty())).unwrap();
             passive.established(Some(PATIENCE)).unwrap_or_else(|error| panic!("round {round}: {error}"));
             active.disconnect().unwrap();
             for connection in [&mut active, &mut passive] {
@@ -398,7 +401,7 @@ fn services_for_datagrams() {
             assert_eq!(&service.private_data[..5], b"here\0");
             assert_eq!(service.destination.remote_qpn, far.qp.number());
             far.receive(1, 0, 100);
-            let wr = SendWr::inline(1, SendOp::Send, b"found you").to(service.destination);
+            let wr = SendWr::inline(1, SendOp::Send, b"found you").to(&service.destination);
             near.qp.post_send(&wr).unwrap();
             assert_eq!(succeed(&far.recv_cq).byte_len, 40 + 9);
         });

@@ -297,7 +297,7 @@ fn a_completion_queue_that_overflows_is_named() {
 fn an_address_that_is_taken() {
     within(60, || {
         let address = own_address();
-        let first = Context::open(&format!("udp:{address}")).unwrap();
+        let first = Context::open(&format!("udp:{address},share=off")).unwrap();
         says(
             Context::open(&format!("udp:{address}")),
             &[&format!("UDP port 4791 of {address} is taken"), "another address", "ss -lunp"],
@@ -313,8 +313,11 @@ fn work_that_cannot_be_posted() {
         let (near, far) = rc_pair();
         let element = near.region.element(0..8);
         let fresh = near.another_qp(QpType::Rc);
-        says(fresh.post_send(&SendWr::inline(1, SendOp::Send, b"x")), &["state Reset", "takes no such"]);
-        says(fresh.post_recv(&RecvWr { wr_id: 1, elements: &[] }), &["state Reset"]);
+        says(
+            fresh.post_send(&SendWr::inline(1, SendOp::Send, b"x")),
+            &["state RESET", "takes no such", "connect the queue pair first"],
+        );
+        says(fresh.post_recv(&RecvWr { wr_id: 1, elements: &[] }), &["state RESET", "from INIT on"]);
         let post = |op, elements: &[Sge]| near.qp.post_send(&SendWr::new(1, op, elements));
         says(post(far.write_op(0), &[element; 5]), &["5 scatter/gather elements", "takes 4"]);
         says(near.qp.post_send(&SendWr::inline(1, SendOp::Send, &[0; 129])), &["129 inline", "takes 128"]);
@@ -327,7 +330,7 @@ fn work_that_cannot_be_posted() {
         let target = far.context.address().unwrap();
         let handle = near.context.create_address_handle(target, Qpn::new(5), QKEY, &path).unwrap();
         let wr = SendWr::new(1, SendOp::Send, &[]);
-        says(near.qp.post_send(&wr.to(handle)), &["needs a destination and any other must have none"]);
+        says(near.qp.post_send(&wr.to(&handle)), &["needs a destination and any other must have none"]);
         // Nothing of all this was queued.
         near.carry_out(7, far.write_op(0), &[element]);
     });
@@ -403,4 +406,32 @@ fn the_result_of_a_completion_is_an_error_if_the_request_failed() {
         assert_eq!(error.wc.wr_id, 2);
         assert!(error.to_string().contains("REM_ACCESS_ERR, NakRemoteAccess"), "{error}");
     });
+}
+
+/// What `main` prints of an error that it returns is its `Debug` text: the text for people, with the next step.
+#[test]
+fn a_main_that_returns_an_error_prints_the_text_for_people() {
+    let device = format!("udp:{},share=off", own_address());
+    let _first = Context::open(&device).unwrap();
+    let taken = Context::open(&device).unwrap_err();
+    let missing = Context::open("no-such-device").unwrap_err();
+    let context = Context::open("udp:127.0.0.1,port=0").unwrap();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16, None).unwrap());
+    let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq)).unwrap();
+    assert_eq!(qp.pd().context().address(), context.address());
+    let posted = qp.post_recv(&RecvWr { wr_id: 1, elements: &[] }).unwrap_err();
+    let waited = cq.wait(&mut [Wc::default()], Some(std::time::Duration::ZERO)).unwrap_err();
+    let failed = Wc { status: WcStatus::RemoteAccessError, ..Wc::default() }.result().unwrap_err();
+    let open = roce::device::open("no-such-device", OpenOptions::default()).err().unwrap();
+    let connecting = ConnectionError::from(VerbsError::NoAddress);
+    let errors: [&dyn Error; 7] = [&taken, &missing, &posted, &waited, &failed, &open, &connecting];
+    for error in errors {
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(!error.to_string().contains('{'), "{error}");
+    }
+    assert!(format!("{posted:?}").contains("connect the queue pair first"), "{posted:?}");
+    // Receives can be posted before the first message can arrive.
+    qp.initialize().unwrap();
+    let region = pd.allocate(64, Access::LOCAL_WRITE).unwrap();
+    qp.post_recv(&RecvWr { wr_id: 1, elements: &[region.element(0..64)] }).unwrap();
 }

@@ -136,7 +136,7 @@ fn a_context_comes_back_on_its_address_and_knows_nothing_of_its_past() {
 
 /// The numbers that a peer would have to guess.
 fn numbers(builder: ContextBuilder) -> Vec<u64> {
-    let context = builder.open(&format!("udp:{}", own_address())).unwrap();
+    let context = builder.open(&format!("udp:{},share=off", own_address())).unwrap();
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(8, None).unwrap();
     let mut numbers = Vec::new();

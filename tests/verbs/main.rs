@@ -13,11 +13,13 @@ mod lifetimes;
 mod messages;
 mod multicast;
 mod operations;
+mod raw;
 #[path = "../../device/src/framed/tests/rig.rs"]
 mod rig;
 mod roce_v1;
 mod rping;
 mod shared_receives;
+mod sharing;
 mod wakers;
 mod windows;
 mod world;

@@ -37,7 +37,7 @@ fn last_words(answers: &[&[u8]]) -> (std::io::Result<usize>, Vec<u8>) {
     let server = std::net::SocketAddr::new(far.address().unwrap(), PORT);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut messages = Messages::accept(&far, &listener, &parameters, Some(PATIENCE)).unwrap();
+            let (mut messages, _) = Messages::accept(&far, &listener, &parameters, Some(PATIENCE)).unwrap();
             assert_eq!(read(&mut messages), b"the end?");
             for answer in answers {
                 assert_eq!(messages.write(answer).unwrap(), answer.len());

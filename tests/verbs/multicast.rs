@@ -13,7 +13,7 @@ struct Net {
     far: Side,
     other: QueuePair,
     group: IpAddr,
-    handle: UdDestination,
+    handle: AddressHandle,
 }
 
 impl Net {
@@ -31,7 +31,7 @@ impl Net {
     }
 
     fn send(&self) {
-        let wr = SendWr::inline(1, SendOp::Send, b"hello").to(self.handle);
+        let wr = SendWr::inline(1, SendOp::Send, b"hello").to(&self.handle);
         self.near.qp.post_send(&wr).unwrap();
         succeed(&self.near.send_cq);
     }

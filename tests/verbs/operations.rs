@@ -286,7 +286,7 @@ fn ud_messages_arrive_with_the_address_of_their_sender() {
                 far.receive(1, TARGET, len + 40);
                 let op = if number % 2 == 0 { SendOp::Send } else { SendOp::SendWithImm(ImmDt([5; 4])) };
                 let elements = [near.region.element(SOURCE..SOURCE + len)];
-                near.qp.post_send(&SendWr::new(2, op, &elements).to(destination)).unwrap();
+                near.qp.post_send(&SendWr::new(2, op, &elements).to(&destination)).unwrap();
                 succeed(&near.send_cq);
                 let wc = succeed(&far.recv_cq);
                 assert_eq!((wc.byte_len as usize, wc.src_qp), (len + 40, near.qp.number()));
@@ -296,11 +296,11 @@ fn ud_messages_arrive_with_the_address_of_their_sender() {
                 check_grh(&far, near.context.address().unwrap());
             }
             let elements = [near.region.element(0..4097)];
-            let error = near.qp.post_send(&SendWr::new(2, SendOp::Send, &elements).to(destination));
+            let error = near.qp.post_send(&SendWr::new(2, SendOp::Send, &elements).to(&destination));
             assert!(error.unwrap_err().to_string().contains("4097 bytes is longer than the 4096"));
 
             // A wrong Q_Key is dropped and counted.
-            let wrong = UdDestination { remote_qkey: 0x77, ..destination };
+            let wrong = UdDestination { remote_qkey: 0x77, ..*destination };
             far.receive(1, TARGET, 100);
             near.qp.post_send(&SendWr::new(2, SendOp::Send, &[near.region.element(0..4)]).to(wrong)).unwrap();
             until("a dropped datagram", || far.counter("drop_bad_qkey") == 1);
@@ -352,7 +352,7 @@ fn ud_multicast_reaches_every_member() {
         let send = |seed| {
             sender.fill(SOURCE, 200, seed);
             let elements = [sender.region.element(SOURCE..SOURCE + 200)];
-            sender.qp.post_send(&SendWr::new(9, SendOp::Send, &elements).to(handle)).unwrap();
+            sender.qp.post_send(&SendWr::new(9, SendOp::Send, &elements).to(&handle)).unwrap();
             succeed(&sender.send_cq);
         };
         send(4);

@@ -225,7 +225,7 @@ fn dropping_a_queue_pair_delivers_the_events_that_it_causes() {
         let other = side.another_qp(QpType::Ud);
         side.send_cq.request_notification(Notify::Next).unwrap();
         let to = context.create_address_handle(b, Qpn::new(17), QKEY, &PathOptions::default()).unwrap();
-        side.qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(to)).unwrap();
+        side.qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(&to)).unwrap();
         assert_eq!(channel.try_event(), None);
         // What another queue pair could not send goes out before this one is destroyed, and completes.
         is_open.store(true, Ordering::Relaxed);

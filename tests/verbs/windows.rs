@@ -78,7 +78,7 @@ fn bind_type_2(far: &Side, window: &MemoryWindow, variant: u32) -> RKey {
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
     let op = SendOp::BindWindow { window: window.rkey(), new_rkey, binding: binding(far, access) };
     assert_eq!(far.carry_out(1, op, &[]).opcode, WcOpcode::BindWindow);
-    window.note_bound(new_rkey);
+    window.note_bound(new_rkey).unwrap();
     new_rkey
 }
 
@@ -180,5 +180,72 @@ fn windows_and_regions_go_in_any_order() {
         far.receive(5, 0, 100);
         near.carry_out(4, SendOp::SendWithInvalidate(rkey), &[near.region.element(0..50)]);
         drop(window);
+    });
+}
+
+/// The documentation's sentence: dropping the last handle of a region revokes its keys. A window that is bound over it gives
+/// access to its own part only.
+#[test]
+fn a_dropped_region_is_closed_outside_the_window_that_is_bound_over_it() {
+    within(60, || {
+        let (near, far) = rc_pair();
+        let access = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND;
+        let region = far.pd.allocate(4096, access).unwrap();
+        let window = far.pd.alloc_window(WindowType::Type1).unwrap();
+        let (remote_addr, rkey, lkey) = (region.addr(), region.rkey(), region.lkey());
+        let rights = Access::REMOTE_WRITE;
+        let binding = WindowBinding { region: lkey, addr: remote_addr + 1000, len: 100, access: rights };
+        let part = window.bind(&binding).unwrap();
+        near.carry_out(1, SendOp::Write { remote_addr, rkey }, &[near.region.element(0..8)]);
+        let another = region.clone();
+        drop(region);
+        near.carry_out(2, SendOp::Write { remote_addr, rkey }, &[near.region.element(0..8)]);
+        drop(another);
+        let inside = SendOp::Write { remote_addr: remote_addr + 1000, rkey: part };
+        near.carry_out(3, inside, &[near.region.element(0..8)]);
+        // Neither outside the window nor inside of it, by the region's own key; and its L_Key is gone as well.
+        refused(&near, &far, SendOp::Write { remote_addr, rkey });
+        refused(&near, &far, SendOp::Write { remote_addr: remote_addr + 1000, rkey });
+        refused(&near, &far, SendOp::Write { remote_addr: remote_addr + 1100, rkey: part });
+        assert!(window.bind(&binding).is_err(), "the region does not exist any more");
+        near.carry_out(4, inside, &[near.region.element(0..8)]);
+    });
+}
+
+/// Noting the key of another window would free that one in its place: it is refused, and both go as usual.
+#[test]
+fn a_window_does_not_take_the_key_of_another() {
+    within(60, || {
+        let (near, far) = rc_pair();
+        let pd = far.context.alloc_pd().unwrap();
+        let (one, other) =
+            (pd.alloc_window(WindowType::Type2).unwrap(), far.pd.alloc_window(WindowType::Type2).unwrap());
+        let rkey = bind_type_2(&far, &other, 0x33);
+        let own = one.rkey();
+        for foreign in [rkey, other.rkey(), far.region.rkey(), RKey(0), RKey(u32::MAX)] {
+            let error = one.note_bound(foreign).unwrap_err().to_string();
+            assert_eq!(error, "memory key: the key is unknown or was revoked");
+            assert_eq!(one.rkey(), own);
+        }
+        drop(one);
+        // The other window still gives access, and the domain of the first can go: nothing is left in it.
+        near.fill(0, LEN, 1);
+        near.carry_out(1, write(&far, rkey, 0), &[near.region.element(0..LEN)]);
+        drop(pd);
+    });
+}
+
+/// More memory than the machine has is an error.
+#[test]
+fn memory_that_nobody_has_is_refused() {
+    within(60, || {
+        let (near, _far) = rc_pair();
+        for len in [1 << 46, usize::MAX] {
+            let error = near.pd.allocate(len, Access::LOCAL_WRITE).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("memory region: {len} bytes of memory cannot be had here; ask for fewer")
+            );
+        }
     });
 }

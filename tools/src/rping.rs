@@ -12,12 +12,14 @@
 //!
 //! The client repeats this and disconnects at the end. The content of "go ahead" has no meaning.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use roce::verbs::{
-    Access, ConnectRequest, ConnectionParameters, Context, PathMtu, QpCapabilities, QpType, RKey, SendOp,
-    VerbsError, Wc, WcOpcode, WcStatus,
+    Access, CmListener, ConnectRequest, ConnectionError, ConnectionParameters, Context, PathMtu,
+    QpCapabilities, QpType, RKey, SendOp, VerbsError, Wc, WcOpcode, WcStatus,
 };
 
 use crate::harness::content::check;
@@ -27,8 +29,8 @@ use crate::harness::{CompletionQueues, Requirements, Resources, ToolError, check
 pub const RPING_PORT: u16 = 7174;
 /// The most bytes of a ping, its NUL included.
 pub const MAX_PING: usize = 64 * 1024 - 1;
-/// The fewest bytes of a ping: its text with the largest number.
-pub const MIN_PING: usize = 27;
+/// The fewest bytes of a ping: its text with the largest number of 32 bits, and a NUL.
+pub const MIN_PING: usize = 23;
 
 /// Address, key and size: 16 bytes in network order.
 const MESSAGE: usize = 16;
@@ -208,9 +210,118 @@ pub fn serve(
     request: ConnectRequest,
     on_ping: &mut dyn FnMut(&[u8]),
 ) -> Result<u64, ToolError> {
+    serve_one(context, request, &mut |progress| {
+        if let Progress::Ping(text) = progress {
+            on_ping(&text);
+        }
+    })
+}
+
+/// What a server reports.
+#[derive(Debug)]
+pub enum ServerEvent {
+    /// A ping of a client.
+    Ping(Vec<u8>),
+    /// A client has gone after so many pings, or failed.
+    Ended(Result<u64, ToolError>),
+}
+
+/// What a thread that serves a client reports.
+enum Progress {
+    Established,
+    Ping(Vec<u8>),
+    Ended(Result<u64, ToolError>),
+}
+
+/// The most clients at once.
+const MOST_CLIENTS: usize = 64;
+/// How long a request may stay without its confirmation: its sender may not exist.
+const CONFIRMATION: Duration = Duration::from_secs(10);
+/// How often reports are delivered.
+const DELIVERY: Duration = Duration::from_millis(10);
+
+/// Serves clients, each on a thread of its own, so that a request whose sender never confirms the connection holds up
+/// nobody. Without `persistent` it ends with the first client that was connected. It calls `on_event` with what each client
+/// does.
+///
+/// # Errors
+///
+/// The device failed; without `persistent`, also the error of the client.
+pub fn serve_all(
+    context: &Context,
+    listener: &CmListener,
+    persistent: bool,
+    on_event: &mut dyn FnMut(SocketAddr, ServerEvent),
+) -> Result<(), ToolError> {
+    let (sender, reports) = std::sync::mpsc::sync_channel(MOST_CLIENTS);
+    // Whether each client is connected.
+    let mut clients: BTreeMap<u64, (SocketAddr, bool)> = BTreeMap::new();
+    let mut next = 0;
+    loop {
+        let is_complete = !persistent && clients.values().any(|(_, is_connected)| *is_connected);
+        if is_complete {
+            std::thread::sleep(DELIVERY);
+        } else {
+            match listener.accept(Some(DELIVERY)) {
+                // Refused when it is dropped.
+                Ok(request) if clients.len() >= MOST_CLIENTS => drop(request),
+                Ok(request) => {
+                    next += 1;
+                    clients.insert(next, (request.peer(), false));
+                    spawn(context.clone(), request, next, sender.clone())?;
+                }
+                Err(ConnectionError::TimedOut) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for (client, report) in reports.try_iter() {
+            let Some((peer, is_connected)) = clients.get_mut(&client) else { continue };
+            let peer = *peer;
+            match report {
+                Progress::Established => *is_connected = true,
+                Progress::Ping(text) => on_event(peer, ServerEvent::Ping(text)),
+                Progress::Ended(outcome) => {
+                    let decides = *is_connected && !persistent;
+                    clients.remove(&client);
+                    match outcome {
+                        Err(error) if decides => return Err(error),
+                        outcome => on_event(peer, ServerEvent::Ended(outcome)),
+                    }
+                    if decides {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn spawn(
+    context: Context,
+    request: ConnectRequest,
+    client: u64,
+    sender: SyncSender<(u64, Progress)>,
+) -> Result<(), ToolError> {
+    let thread = std::thread::Builder::new().name("rping client".into());
+    let spawned = thread.spawn(move || {
+        // A server that has ended hears nothing more.
+        let mut tell = |progress| drop(sender.send((client, progress)));
+        let outcome = serve_one(&context, request, &mut tell);
+        tell(Progress::Ended(outcome));
+    });
+    spawned.map(drop).map_err(|error| ToolError::Io { what: "starting a thread for a client", error })
+}
+
+/// Accepts a client and serves it until it disconnects; returns the number of pings.
+fn serve_one(
+    context: &Context,
+    request: ConnectRequest,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<u64, ToolError> {
     let end = End::new(context)?;
     let mut connection = request.accept(&end.0.qp, &parameters(PathMtu::Mtu1024))?;
-    connection.established(Some(PATIENCE))?;
+    connection.established(Some(CONFIRMATION))?;
+    tell(Progress::Established);
     for ping in 0.. {
         let Some(Advertisement { remote_addr, rkey, size }) = end.receive()? else { return Ok(ping) };
         let early = || disconnected(ping);
@@ -222,10 +333,10 @@ pub fn serve(
         }
         end.execute(SendOp::Read { remote_addr, rkey }, WcOpcode::RdmaRead, len)?.ok_or_else(early)?;
         let text = end.0.bytes(PING_AT, len);
-        on_ping(&text);
+        let with_nul = text.iter().position(|byte| *byte == 0).map_or(len, |at| at + 1);
+        tell(Progress::Ping(text));
         end.advertise(PING_AT, len)?;
         let Advertisement { remote_addr, rkey, .. } = end.receive()?.ok_or_else(early)?;
-        let with_nul = text.iter().position(|byte| *byte == 0).map_or(len, |at| at + 1);
         end.execute(SendOp::Write { remote_addr, rkey }, WcOpcode::RdmaWrite, with_nul)?.ok_or_else(early)?;
         end.advertise(PING_AT, len)?;
     }

@@ -210,6 +210,47 @@ fn tcp_that_cannot_be_says_why_and_a_silent_peer_runs_into_the_timeout() {
     assert_eq!(TcpListening::bind(&context, 7474).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 }
 
+/// A peer that takes a byte now and then: a write ends with its limit of time, and the end of the connection with its own.
+#[test]
+fn a_peer_that_reads_byte_by_byte_holds_up_a_write_and_the_end_no_longer_than_their_limits() {
+    let Some(namespace) = namespace() else { return };
+    let context = context(&namespace, "tap:roce0,ip=198.18.0.2/24");
+    address_the_kernel(&namespace);
+    let kernel: IpAddr = KERNEL.parse().unwrap();
+    let listener = namespace.run(move || TcpListener::bind((kernel, 7475))).unwrap();
+    let mut stream = Tcp::connect(&context, SocketAddr::new(kernel, 7475)).unwrap();
+    let (mut slow, _) = listener.accept().unwrap();
+    let reader = std::thread::spawn(move || {
+        // Until the connection is closed or reset.
+        let mut taken = 0;
+        while slow.read(&mut [0]).is_ok_and(|count| count > 0) && taken < 100 {
+            taken += 1;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        taken
+    });
+    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let chunk = vec![7; 1 << 16];
+    let begun = Instant::now();
+    // The buffers of both ends take some megabytes.
+    let error = loop {
+        let started = Instant::now();
+        match stream.write(&chunk) {
+            Ok(count) => assert!(count > 0),
+            Err(error) => {
+                assert!(started.elapsed() >= Duration::from_millis(300), "{:?}", started.elapsed());
+                break error;
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "the peer takes everything");
+    };
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    let dropped = Instant::now();
+    drop(stream);
+    assert!(dropped.elapsed() < Duration::from_secs(5), "{:?}", dropped.elapsed());
+    assert!(reader.join().unwrap() > 1, "some bytes were taken");
+}
+
 /// Two TAPs and a bridge between them, which the kernel owns.
 fn bridged(namespace: &Namespace, more: &str) -> [Context; 2] {
     namespace.ip(&["link add br0 type bridge mcast_snooping 0", "link set br0 up"]);
@@ -229,7 +270,7 @@ fn measure([near, far]: &[Context; 2], plan: &Plan) {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let exchange = Exchange::accept_on(&listening).unwrap();
-            perf::serve(far, exchange, None).unwrap();
+            perf::serve(far, exchange, &perf::ServerOptions::default()).unwrap();
         });
         let exchange = Exchange::connect_from(near, address).unwrap();
         let rows = perf::run_client(near, exchange, plan, None, &mut |_| {}).unwrap();
@@ -292,7 +333,8 @@ fn a_tap_and_a_udp_socket_of_the_kernel_exchange_messages() {
             let namespace = &namespace;
             scope.spawn(move || {
                 namespace.run(move || {
-                    perf::serve(&server, Exchange::accept_on(&listening).unwrap(), None).unwrap()
+                    let exchange = Exchange::accept_on(&listening).unwrap();
+                    perf::serve(&server, exchange, &perf::ServerOptions::default()).unwrap()
                 });
             });
             let exchange = Exchange::connect_from(&tap, address).unwrap();
@@ -303,7 +345,10 @@ fn a_tap_and_a_udp_socket_of_the_kernel_exchange_messages() {
         let address = listening.local_addr();
         std::thread::scope(|scope| {
             let tap = &tap;
-            scope.spawn(move || perf::serve(tap, Exchange::accept_on(&listening).unwrap(), None).unwrap());
+            scope.spawn(move || {
+                let exchange = Exchange::accept_on(&listening).unwrap();
+                perf::serve(tap, exchange, &perf::ServerOptions::default()).unwrap();
+            });
             let client = udp.clone();
             namespace.run(move || {
                 let exchange = Exchange::connect_from(&client, address).unwrap();

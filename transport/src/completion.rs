@@ -1,6 +1,9 @@
 //! Completion queues and what they hold.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use bitflags::bitflags;
 use roce_packet::{ImmDt, Qpn};
@@ -11,7 +14,7 @@ use crate::ids::RKey;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WcStatus {
-    /// It did what it should.
+    /// The request succeeded.
     #[default]
     Success = 0,
     /// A message longer than its buffer.
@@ -50,7 +53,7 @@ pub enum WcStatus {
     InvalidEecNumberError = 17,
     /// RD only.
     InvalidEecStateError = 18,
-    /// The device broke.
+    /// The device failed.
     FatalError = 19,
     /// No response in time.
     ResponseTimeoutError = 20,
@@ -272,11 +275,18 @@ pub struct Wc {
 }
 
 /// A work request that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("work request {} of queue pair {} ended with {}, {:?}", .wc.wr_id, .wc.qpn.get(), .wc.status.name(), .wc.cause)]
 pub struct WorkError {
     /// How it ended.
     pub wc: Wc,
+}
+
+/// The text for people: a `main` that returns the error prints this.
+impl fmt::Debug for WorkError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
 }
 
 impl Wc {
@@ -302,7 +312,26 @@ pub enum Notify {
     Solicited,
 }
 
-/// What queueing a completion led to.
+/// Whether polling a completion queue would give anything, for callers that do not hold the engine: a thread that polls an empty
+/// queue need not wait for another that runs the engine. Clones show the same queue.
+#[derive(Clone, Debug, Default)]
+pub struct Occupancy(Arc<AtomicBool>);
+
+impl Occupancy {
+    /// Whether [`Engine::poll_cq`](crate::Engine::poll_cq) would give completions or an error.
+    #[inline]
+    #[must_use]
+    pub fn is_occupied(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn set(&self, occupied: bool) {
+        self.0.store(occupied, Ordering::Release);
+    }
+}
+
+/// The effects of queueing a completion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pushed {
     /// The queue was armed for this.
@@ -319,6 +348,7 @@ pub(crate) struct CompletionQueue {
     len: usize,
     armed: Option<Notify>,
     overflowed: bool,
+    pub(crate) occupancy: Occupancy,
     /// Queue pairs that complete into it; it cannot be destroyed while there are any.
     pub(crate) users: usize,
 }
@@ -326,7 +356,8 @@ pub(crate) struct CompletionQueue {
 impl CompletionQueue {
     pub(crate) fn new(capacity: usize) -> Self {
         let ring = alloc::vec![Wc::default(); capacity];
-        Self { ring, head: 0, len: 0, armed: None, overflowed: false, users: 0 }
+        let occupancy = Occupancy::default();
+        Self { ring, head: 0, len: 0, armed: None, overflowed: false, occupancy, users: 0 }
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -342,7 +373,7 @@ impl CompletionQueue {
     }
 
     pub(crate) fn arm(&mut self, notify: Notify) {
-        // Asking for every completion is the wider wish and is not narrowed by a later one.
+        // A request for the next completion includes solicited ones, so a later request does not narrow it.
         if self.armed != Some(Notify::Next) {
             self.armed = Some(notify);
         }
@@ -352,11 +383,16 @@ impl CompletionQueue {
         if self.overflowed || self.len == self.ring.len() {
             let first = !self.overflowed;
             self.overflowed = true;
+            // Polling gives the error from now on.
+            self.occupancy.set(true);
             return Pushed { notify: false, overflowed: first };
         }
         let at = self.wrap(self.head + self.len);
         if let Some(slot) = self.ring.get_mut(at) {
             *slot = wc;
+        }
+        if self.len == 0 {
+            self.occupancy.set(true);
         }
         self.len += 1;
         let notify = match self.armed {
@@ -380,7 +416,14 @@ impl CompletionQueue {
             self.head = self.wrap(self.head + 1);
         }
         self.len -= count;
+        if count > 0 {
+            self.show_occupancy();
+        }
         count
+    }
+
+    fn show_occupancy(&self) {
+        self.occupancy.set(self.len > 0 || self.overflowed);
     }
 
     /// Gives the queue another capacity, keeping what it holds; `false` if that does not fit.
@@ -394,6 +437,7 @@ impl CompletionQueue {
         self.ring.resize(capacity, Wc::default());
         self.head = 0;
         self.len = count;
+        self.show_occupancy();
         true
     }
 
@@ -408,6 +452,7 @@ impl CompletionQueue {
                 self.len += 1;
             }
         }
+        self.show_occupancy();
     }
 
     fn wrap(&self, position: usize) -> usize {
@@ -418,6 +463,30 @@ impl CompletionQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn occupancy_follows_what_polling_would_give() {
+        let wc = |qpn| Wc { qpn: Qpn::new(qpn), ..Wc::default() };
+        let mut queue = CompletionQueue::new(2);
+        let occupancy = queue.occupancy.clone();
+        assert!(!occupancy.is_occupied());
+        queue.push(wc(7), false);
+        queue.push(wc(8), false);
+        let mut out = [Wc::default()];
+        assert_eq!((queue.poll(&mut out), occupancy.is_occupied()), (1, true));
+        queue.discard(Qpn::new(7));
+        assert!(occupancy.is_occupied());
+        queue.discard(Qpn::new(8));
+        assert!(!occupancy.is_occupied());
+        queue.push(wc(7), false);
+        assert!(queue.resize(1) && occupancy.is_occupied());
+        assert_eq!((queue.poll(&mut out), occupancy.is_occupied()), (1, false));
+        // A queue that lost something has an error to give.
+        queue.push(wc(7), false);
+        assert!(queue.push(wc(7), false).overflowed);
+        queue.poll(&mut out);
+        assert!(occupancy.is_occupied());
+    }
 
     #[test]
     fn the_lists_are_complete_and_in_order() {

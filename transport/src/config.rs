@@ -10,7 +10,9 @@ use crate::recovery::Recovery;
 pub struct EngineConfig {
     /// Seed of all numbers that peers must not guess: queue pair numbers and memory keys.
     pub seed: [u8; 32],
-    /// The upper 8 bits of all queue pair numbers, so that several processes can share one address.
+    /// The upper 8 bits of all queue pair numbers, so that several processes can share one address. 0 where they do not;
+    /// otherwise connection management puts it into the numbers that it draws as well
+    /// ([`CmConfig::process_slot`](crate::cm::CmConfig::process_slot)).
     pub process_slot: u8,
     /// BTH MigReq on packets sent. Peers such as ConnectX take a slow path when it is 0.
     pub mig_req: bool,
@@ -28,7 +30,7 @@ pub struct EngineConfig {
     pub max_qp: usize,
     /// The most completion queues.
     pub max_cq: usize,
-    /// The most completions in one queue.
+    /// The most completions in one queue, up to 2^24.
     pub max_cqe: usize,
     /// The most shared receive queues.
     pub max_srq: usize,
@@ -42,11 +44,14 @@ pub struct EngineConfig {
     pub congestion: Congestion,
     /// How the engine answers marked packets.
     pub notification: NotificationPoint,
-    /// The rate of the link, where algorithms start. It does not limit the engine by itself.
+    /// The rate of the link, at which algorithms start.
     pub line_rate: Rate,
+    /// Whether all packets together are sent at most at [`line_rate`](Self::line_rate). Not needed where a device or a
+    /// simulated port has that rate.
+    pub limit_to_line_rate: bool,
     /// The loss recovery of RC queue pairs that do not set their own.
     pub recovery: Recovery,
-    /// How packets are paced at the rate of a congestion control.
+    /// How packets are paced at the rate of a congestion control, and at that of the link.
     pub pacing: Pacing,
 }
 
@@ -67,6 +72,9 @@ impl Default for Pacing {
 }
 
 impl EngineConfig {
+    /// Bits of a queue pair number below the process slot.
+    pub const SLOT_SHIFT: u32 = 16;
+
     /// The default settings with this seed.
     #[must_use]
     pub fn new(seed: [u8; 32]) -> Self {
@@ -88,6 +96,7 @@ impl EngineConfig {
             congestion: Congestion::none(),
             notification: NotificationPoint::default(),
             line_rate: Rate::megabits_per_second(100_000),
+            limit_to_line_rate: false,
             recovery: Recovery::GoBackN,
             pacing: Pacing::default(),
         }

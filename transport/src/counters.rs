@@ -169,7 +169,7 @@ impl Counters {
         let mut sum = self.rx_icrc_encapsulated;
         self.visit(&mut |name, value| {
             if name.starts_with("drop_") {
-                sum += value;
+                sum = sum.wrapping_add(value);
             }
         });
         sum

@@ -56,6 +56,18 @@ macro_rules! memory_key {
             }
         }
 
+        impl From<u32> for $name {
+            fn from(key: u32) -> Self {
+                Self(key)
+            }
+        }
+
+        impl From<$name> for u32 {
+            fn from(key: $name) -> Self {
+                key.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(formatter, "{:#010x}", self.0)

@@ -3,7 +3,9 @@
 //! A device hands in [`Received`] datagrams and lends a [`TxSlot`] for each one that leaves. Neither
 //! side knows what the other is: a socket, a ring shared with a kernel, or a link in a simulator.
 
-use roce_packet::Path;
+use roce_packet::{Path, Qpn};
+
+use crate::config::EngineConfig;
 
 /// What is known about the IPv4 Identification of a received datagram. The ICRC covers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,8 @@ impl<'a> Received<'a> {
 pub struct Transmit {
     /// Where it goes.
     pub path: Path,
+    /// The queue pair that it is for.
+    pub remote_qpn: Qpn,
     /// Bytes from BTH to ICRC inclusive.
     pub len: usize,
     /// The IPv4 Identification that its ICRC was computed for.
@@ -77,6 +81,11 @@ pub struct Transmit {
 ///
 /// Segmentation offload splits one buffer into datagrams of equal size, of which only the last may
 /// be shorter, and numbers their Identification from zero where a header is written for each.
+///
+/// The peer's host may be one where several processes share an address, each with queue pair numbers of its own
+/// [process slot](crate::EngineConfig::process_slot). Its kernel gives a superpacket to one of them as a whole, by the
+/// first datagram, so that only datagrams of one slot are joined. Datagrams for queue pair 1 are never joined: which
+/// process each one is for, its contents decide.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch {
     open: Option<OpenBatch>,
@@ -86,6 +95,7 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug)]
 struct OpenBatch {
     path: Path,
+    remote_qpn: Qpn,
     segment_len: usize,
     segments: u16,
     len: usize,
@@ -105,11 +115,11 @@ impl Batch {
         self.unsealed
     }
 
-    /// The Identification that a datagram of `len` bytes on `path` gets: its index if it may join.
+    /// The Identification that a datagram of `len` bytes for `remote_qpn` on `path` gets: its index if it may join.
     #[must_use]
-    pub fn identification(&self, path: &Path, len: usize) -> u16 {
+    pub fn identification(&self, path: &Path, remote_qpn: Qpn, len: usize) -> u16 {
         match &self.open {
-            Some(open) if open.accepts(path, len) => open.segments,
+            Some(open) if open.accepts(path, remote_qpn, len) => open.segments,
             _ => 0,
         }
     }
@@ -119,7 +129,8 @@ impl Batch {
     #[must_use]
     pub fn accepts(&self, transmit: &Transmit) -> bool {
         self.open.as_ref().is_some_and(|open| {
-            open.accepts(&transmit.path, transmit.len) && open.segments == transmit.identification
+            open.accepts(&transmit.path, transmit.remote_qpn, transmit.len)
+                && open.segments == transmit.identification
         })
     }
 
@@ -133,6 +144,7 @@ impl Batch {
             unsealed: false,
             open: Some(OpenBatch {
                 path: transmit.path,
+                remote_qpn: transmit.remote_qpn,
                 segment_len: transmit.len,
                 segments: 1,
                 len: transmit.len,
@@ -145,8 +157,8 @@ impl Batch {
     /// Adds `transmit`, which [`Self::accepts`] accepted. A shorter segment closes the superpacket.
     pub fn push(&mut self, transmit: &Transmit) {
         if let Some(open) = &mut self.open {
-            open.segments += 1;
-            open.len += transmit.len;
+            open.segments = open.segments.saturating_add(1);
+            open.len = open.len.saturating_add(transmit.len);
             if transmit.len < open.segment_len {
                 self.open = None;
             }
@@ -155,12 +167,19 @@ impl Batch {
 }
 
 impl OpenBatch {
-    fn accepts(&self, path: &Path, len: usize) -> bool {
+    fn accepts(&self, path: &Path, remote_qpn: Qpn, len: usize) -> bool {
         len <= self.segment_len
             && self.segments < self.max_segments
-            && self.len + len <= self.max_len
+            && self.len.saturating_add(len) <= self.max_len
+            && is_one_process(self.remote_qpn, remote_qpn)
             && *path == self.path
     }
+}
+
+/// Whether what is for these two queue pairs of a host goes to the same process for certain.
+fn is_one_process(one: Qpn, other: Qpn) -> bool {
+    let same_slot = (one.get() ^ other.get()) >> EngineConfig::SLOT_SHIFT == 0;
+    same_slot && one != Qpn::GSI && other != Qpn::GSI
 }
 
 /// Room for one datagram, lent by a device.
@@ -178,5 +197,53 @@ impl<'a> TxSlot<'a> {
     #[must_use]
     pub fn new(buffer: &'a mut [u8]) -> Self {
         Self { buffer, batch: Batch::NONE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{IpAddr, Ipv4Addr};
+
+    use roce_packet::Encapsulation;
+
+    use super::*;
+
+    /// Which of these destinations join the superpacket that the first one opens: those with an Identification above 0.
+    fn joined(destinations: &[u32]) -> alloc::vec::Vec<bool> {
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let path = Path {
+            encapsulation: Encapsulation::RoceV2,
+            source: address,
+            destination: address,
+            source_port: 49152,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            vlan: None,
+        };
+        let mut batch = Batch::NONE;
+        let mut take = |number: &u32| {
+            let remote_qpn = Qpn::new(*number);
+            let identification = batch.identification(&path, remote_qpn, 300);
+            let transmit = Transmit { path, remote_qpn, len: 300, identification };
+            let accepted = batch.accepts(&transmit);
+            assert_eq!(accepted, identification > 0);
+            if accepted {
+                batch.push(&transmit);
+            } else {
+                batch = Batch::start(&transmit, 64, 65_507);
+            }
+            accepted
+        };
+        destinations.iter().map(&mut take).collect()
+    }
+
+    #[test]
+    fn datagrams_for_two_processes_of_a_host_never_share_a_superpacket() {
+        let [one, two] = [0x01_0000, 0x02_0000];
+        assert_eq!(joined(&[one | 5, one | 6, one | 5]), [false, true, true]);
+        assert_eq!(joined(&[one | 5, two | 5, two | 6, one | 5]), [false, false, true, false]);
+        // Connection management: the process is in the message.
+        assert_eq!(joined(&[1, 1, 2, 3, 1]), [false, false, false, true, false]);
     }
 }

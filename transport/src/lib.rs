@@ -58,7 +58,7 @@ pub mod units;
 mod verdict;
 mod wr;
 
-pub use completion::{Cause, Notify, Wc, WcFlags, WcOpcode, WcStatus, WorkError};
+pub use completion::{Cause, Notify, Occupancy, Wc, WcFlags, WcOpcode, WcStatus, WorkError};
 pub use config::{EngineConfig, Pacing};
 pub use counters::Counters;
 pub use engine::{CqError, DestroyError, Engine, PdError, SrqAttributes, SrqError};

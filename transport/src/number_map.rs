@@ -16,6 +16,7 @@ pub(crate) struct NumberMap {
     len: usize,
 }
 
+/// The index in each level. Each is masked to 8 bits, so it is an index of an array of 256.
 const fn split(number: u32) -> (usize, usize, usize) {
     ((number >> 16 & 0xff) as usize, (number >> 8 & 0xff) as usize, (number & 0xff) as usize)
 }

@@ -11,15 +11,15 @@ pub struct Parameter {
     pub name: &'static str,
     /// Another name that is taken too: that of the kernel's debugfs, or the empty string.
     pub alias: &'static str,
-    /// What one is one of, for example `us`; empty for a bare number.
+    /// The unit of its values, for example `us`; empty for a bare number.
     pub unit: &'static str,
-    /// What it may be.
+    /// The allowed values.
     pub range: ParameterRange,
     /// What it does, in one line.
     pub meaning: &'static str,
 }
 
-/// What a parameter may be.
+/// The allowed values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterRange {
     /// A whole number from the first to the second.
@@ -54,7 +54,7 @@ impl ParameterRange {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParameterError {
-    /// No value.
+    /// The text has no value.
     #[error("{text:?} is not of the form name=value")]
     Form {
         /// The piece of text.
@@ -68,14 +68,14 @@ pub enum ParameterError {
         /// The names that exist.
         known: String,
     },
-    /// Not in its range, or no number at all.
+    /// The value is outside its range or is not a number.
     #[error("{name} is {value:?} and must be {range}{}{unit}", if unit.is_empty() { "" } else { " " })]
     OutOfRange {
         /// The parameter.
         name: &'static str,
         /// What was given.
         value: String,
-        /// What would be right.
+        /// The allowed values.
         range: ParameterRange,
         /// Its unit.
         unit: &'static str,
@@ -128,6 +128,20 @@ pub(crate) trait Parameters {
         })?;
         self.put(index, raw);
         Ok(true)
+    }
+
+    /// The same with every number moved into its range: fields are public, so their values may never have been text.
+    fn in_range(mut self) -> Self
+    where
+        Self: Sized,
+    {
+        for (index, row) in Self::TABLE.iter().enumerate() {
+            if let ParameterRange::Number(least, most) = row.range {
+                let raw = self.raw(index).max(least).min(most);
+                self.put(index, raw);
+            }
+        }
+        self
     }
 
     /// Writes all as `name=value`, with commas between.

@@ -11,7 +11,7 @@ use crate::parameters::{self, ParameterError, Parameters as _, parameters};
 /// What is sent again after a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
-    /// Everything from the lost packet on (IBTA 9.7.5.1.4). What every peer understands.
+    /// Everything from the lost packet on (IBTA 9.7.5.1.4). Every peer supports it.
     #[default]
     GoBackN,
     /// Only what is missing. **This is not part of any standard**: both ends must be configured; the wire has no
@@ -36,7 +36,7 @@ parameters! {
         rto_low: u32 = 100, Number(1, 4_000_000), "us", "";
         /// Timeout otherwise.
         rto_high: u32 = 320, Number(1, 4_000_000), "us", "";
-        /// How many packets are few.
+        /// Most packets in flight for which the lower timeout applies.
         few: u32 = 3, Number(0, SelectiveRepeat::MOST), "packets", "";
     }
 }
@@ -53,7 +53,7 @@ impl SelectiveRepeat {
 /// Why a text is not the name of a recovery.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
-    /// No such one.
+    /// No recovery has this name.
     #[error("there is no loss recovery {name:?}; there are go-back-n and selective-repeat")]
     Unknown {
         /// What was given.
@@ -88,7 +88,7 @@ impl FromStr for Recovery {
     }
 }
 
-/// The form that is read.
+/// The form that [`FromStr`] reads.
 impl fmt::Display for Recovery {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -48,9 +48,7 @@ impl Landing {
         offset: u32,
         data: (&[u8], &[u8]),
     ) -> Result<(), KeyError> {
-        scatter(keys, pd, self.elements(), offset, data.0)?;
-        let further = u32::try_from(data.0.len()).unwrap_or(u32::MAX);
-        scatter(keys, pd, self.elements(), offset.saturating_add(further), data.1)
+        scatter(keys, pd, self.elements(), offset, data)
     }
 
     /// Checks every element's key, so that a message is refused before its first byte is written.
@@ -92,6 +90,37 @@ impl ReceiveQueue {
 
     pub(crate) fn capacity(&self) -> usize {
         self.wr_ids.len()
+    }
+
+    pub(crate) fn max_elements(&self) -> usize {
+        self.max_elements
+    }
+
+    /// Gives the queue another capacity, keeping what it holds; `false` if that does not fit.
+    pub(crate) fn resize(&mut self, depth: usize) -> bool {
+        if depth < self.len {
+            return false;
+        }
+        let mut resized = Self::new(depth, self.max_elements);
+        for index in 0..self.len {
+            let from = self.slot(index);
+            let (old, new) = (from * self.max_elements, index * self.max_elements);
+            let elements = old..old + self.max_elements;
+            if let (Some(id), Some(len), Some(elements)) =
+                (self.wr_ids.get(from), self.lens.get(from), self.elements.get(elements))
+                && let (Some(own_id), Some(own_len), Some(own_elements)) = (
+                    resized.wr_ids.get_mut(index),
+                    resized.lens.get_mut(index),
+                    resized.elements.get_mut(new..new + self.max_elements),
+                )
+            {
+                (*own_id, *own_len) = (*id, *len);
+                own_elements.copy_from_slice(elements);
+            }
+        }
+        resized.len = self.len;
+        *self = resized;
+        true
     }
 
     pub(crate) fn clear(&mut self) {

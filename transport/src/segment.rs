@@ -1,6 +1,6 @@
 //! How a message is cut into packets: shared by RC and UC, for sending and receiving (IBTA 9.4, table 35).
 
-use roce_packet::{DatagramWriter, Envelope, Ieth, Opcode, Path, Reth, Transport};
+use roce_packet::{DatagramWriter, Envelope, Ieth, Opcode, Path, Qpn, Reth, Transport};
 
 use crate::io::{Batch, Transmit};
 use crate::sq::Wqe;
@@ -119,12 +119,17 @@ pub(crate) fn write_headers(
 
 /// Adds the ICRC and says where the datagram goes.
 #[inline]
-pub(crate) fn seal(writer: DatagramWriter<'_>, path: &Path, batch: &Batch) -> Option<Transmit> {
-    let identification = batch.identification(path, writer.len_with_icrc());
+pub(crate) fn seal(
+    writer: DatagramWriter<'_>,
+    path: &Path,
+    remote_qpn: Qpn,
+    batch: &Batch,
+) -> Option<Transmit> {
+    let identification = batch.identification(path, remote_qpn, writer.len_with_icrc());
     let len = if batch.is_unsealed() {
         writer.finish_unsealed().ok()?
     } else {
         writer.finish(&Envelope::new(path, identification)).ok()?
     };
-    Some(Transmit { path: *path, len, identification })
+    Some(Transmit { path: *path, remote_qpn, len, identification })
 }

@@ -91,7 +91,7 @@ pub(crate) struct SendQueue {
     destinations: Box<[Option<UdDestination>]>,
     max_elements: usize,
     max_inline: usize,
-    /// The oldest request that has not completed, and one past the newest.
+    /// The oldest request that has not completed, and one past the newest: `head` never passes `tail`.
     head: u64,
     tail: u64,
 }
@@ -168,6 +168,11 @@ impl SendQueue {
         if self.head < self.tail {
             self.head += 1;
         }
+    }
+
+    /// Whether every request that was started has completed.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.get(self.head).is_none_or(|wqe| wqe.progress == Progress::Posted)
     }
 
     pub(crate) fn clear(&mut self) {
@@ -291,10 +296,7 @@ impl SendQueue {
         offset: u32,
         data: (&[u8], &[u8]),
     ) -> Result<(), KeyError> {
-        let elements = self.elements_of(position);
-        scatter(keys, pd, elements, offset, data.0)?;
-        let further = u32::try_from(data.0.len()).unwrap_or(u32::MAX);
-        scatter(keys, pd, elements, offset.saturating_add(further), data.1)
+        scatter(keys, pd, self.elements_of(position), offset, data)
     }
 }
 
@@ -310,21 +312,26 @@ fn gather(keys: &KeyTable, pd: PdId, elements: &[Sge], offset: u32, out: &mut [u
     })
 }
 
-/// Copies `data` into `elements` from `offset` on.
+/// Copies the two pieces of `data` one after the other into `elements`, from `offset` on.
 pub(crate) fn scatter(
     keys: &KeyTable,
     pd: PdId,
     elements: &[Sge],
     offset: u32,
-    data: &[u8],
+    data: (&[u8], &[u8]),
 ) -> Result<(), KeyError> {
-    let mut data = data;
-    for_pieces(elements, offset, data.len(), |addr, len, lkey| {
-        let resolved = keys.resolve_local(lkey, pd, (addr, len as u64), Access::LOCAL_WRITE)?;
-        let (piece, rest) = data.split_at_checked(len).ok_or(KeyError::OutOfRange)?;
-        data = rest;
-        Ok(keys.memory(&resolved)?.write(resolved.offset, piece)?)
-    })
+    let mut offset = offset;
+    for piece in [data.0, data.1] {
+        let mut left = piece;
+        for_pieces(elements, offset, piece.len(), |addr, len, lkey| {
+            let resolved = keys.resolve_local(lkey, pd, (addr, len as u64), Access::LOCAL_WRITE)?;
+            let (part, rest) = left.split_at_checked(len).ok_or(KeyError::OutOfRange)?;
+            left = rest;
+            Ok(keys.memory(&resolved)?.write(resolved.offset, part)?)
+        })?;
+        offset = offset.saturating_add(u32::try_from(piece.len()).unwrap_or(u32::MAX));
+    }
+    Ok(())
 }
 
 /// Walks the pieces of local memory that hold `len` bytes of a message from `offset` on. Ends with

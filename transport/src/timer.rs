@@ -15,6 +15,7 @@ pub(crate) enum Timer {
     Pace,
 }
 
+/// The number of timers: `Pace` is the last variant, so every `Timer as usize` is an index of an array of this length.
 const TIMERS: usize = Timer::Pace as usize + 1;
 
 /// The deadlines of one queue pair.
@@ -103,6 +104,7 @@ impl TimerQueue {
         if self.next()? > now {
             return None;
         }
+        // `next` found the first entry, so the heap is not empty.
         let entry = self.heap.swap_remove(0);
         if let Some(place) = self.places.get_mut(entry.1 as usize) {
             *place = NOWHERE;
@@ -129,6 +131,7 @@ impl TimerQueue {
         }
     }
 
+    /// Both are indices of entries: `rise` and `sink` call it after `precedes`, which is false for any other index.
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
         self.note_place(a);

@@ -4,11 +4,10 @@ use roce_packet::{Datagram, DatagramWriter, Operation, Position, Psn, Transport}
 
 use crate::completion::WcStatus;
 use crate::counters::count;
-use crate::event::AsyncEvent;
 use crate::inbound::{Inbound, PlaceError, check_length};
 use crate::io::{Transmit, TxSlot};
 use crate::memory::Access;
-use crate::qp::{Failure, QpCapabilities, QpCore, QpState};
+use crate::qp::{Failure, QpCapabilities, QpCore};
 use crate::rq::Receive;
 use crate::segment::{packets, seal, segment, write_headers};
 use crate::shared::Shared;
@@ -34,11 +33,6 @@ impl UcRequester {
 
     pub(crate) fn next_psn(&self) -> Psn {
         self.psn
-    }
-
-    /// Whether no request has been started and not finished.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.sq.get(self.sq.head()).is_none_or(|wqe| wqe.progress == Progress::Posted)
     }
 
     pub(crate) fn transmit(
@@ -77,18 +71,13 @@ impl UcRequester {
             core.fail(Failure::SendQueue);
             return None;
         }
-        let transmit = seal(writer, &path, &slot.batch)?;
+        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
         core.charge(shared.now, &transmit);
         self.psn = psn.next();
         if segment.is_end {
             self.sq.pop();
             core.complete_send(shared, &wqe);
-            if core.drain_pending {
-                core.drain_pending = false;
-                if core.attr.en_sqd_async_notify {
-                    shared.events.push_async(AsyncEvent::SqDrained(core.number));
-                }
-            }
+            core.drained(shared);
         }
         Some(transmit)
     }
@@ -108,13 +97,12 @@ pub(crate) struct UcResponder {
     spare: Option<Receive>,
     /// The rest of the present message is dropped.
     skipping: bool,
-    established: bool,
 }
 
 impl UcResponder {
     pub(crate) fn new() -> Self {
         let epsn = Psn::new(0);
-        Self { epsn, inbound: Inbound::Idle, spare: None, skipping: false, established: false }
+        Self { epsn, inbound: Inbound::Idle, spare: None, skipping: false }
     }
 
     pub(crate) fn start(&mut self, rq_psn: Psn) {
@@ -135,10 +123,7 @@ impl UcResponder {
         shared: &mut Shared,
         datagram: &Datagram<'_>,
     ) -> Verdict {
-        if !self.established && core.attr.state == QpState::Rtr {
-            self.established = true;
-            shared.events.push_async(AsyncEvent::CommunicationEstablished(core.number));
-        }
+        core.established(shared);
         let psn = datagram.bth().psn;
         if psn.before(self.epsn) && psn.distance_to(self.epsn) <= LATE_PACKETS {
             count!(shared, core, duplicate_request);

@@ -3,8 +3,8 @@
 use core::net::IpAddr;
 
 use roce_packet::{
-    Datagram, DatagramWriter, Deth, Encapsulation, Gid, Grh, IP_PROTOCOL_UDP, Ipv4Header, Ipv6Header, Opcode,
-    Path, Psn,
+    Datagram, DatagramWriter, Deth, Encapsulation, Gid, Grh, IP_PROTOCOL_UDP, Ipv4Header, Ipv6Header, Path,
+    Psn, Transport,
 };
 
 use crate::completion::{Wc, WcFlags, WcOpcode, WcStatus};
@@ -12,11 +12,11 @@ use crate::counters::count;
 use crate::inbound::check_length;
 use crate::io::{Identification, Received, Transmit, TxSlot};
 use crate::qp::{Failure, QpCapabilities, QpCore};
-use crate::segment::seal;
+use crate::segment::{seal, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{SendQueue, local_cause};
 use crate::verdict::{DropReason, Verdict};
-use crate::wr::{SendFlags, SendOp};
+use crate::wr::SendFlags;
 
 /// Bytes before the message in every UD receive.
 pub const GRH_AREA: usize = 40;
@@ -56,29 +56,16 @@ impl UdRequester {
         let position = self.sq.head();
         let wqe = *self.sq.get(position)?;
         let to = self.sq.destination(position)?;
-        let opcode = match wqe.op {
-            SendOp::SendWithImm(_) => Opcode::UD_SEND_ONLY_WITH_IMM,
-            SendOp::Send => Opcode::UD_SEND_ONLY,
-            SendOp::SendWithInvalidate(_)
-            | SendOp::Write { .. }
-            | SendOp::WriteWithImm { .. }
-            | SendOp::Read { .. }
-            | SendOp::CompareSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. }
-            | SendOp::BindWindow { .. }
-            | SendOp::LocalInvalidate { .. } => return None,
-        };
-        let mut bth = core.bth(shared, opcode, self.psn);
+        let segment = segment(Transport::Ud, &wqe, 0, core.mtu())?;
+        let mut bth = core.bth(shared, segment.opcode, self.psn);
         bth.dest_qp = to.remote_qpn;
         bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
+        // Nothing acknowledges it. Soft-RoCE sets the bit on the last packet of every message, whatever the transport.
+        bth.ack_req = true;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         let q_key = if to.remote_qkey & PRIVILEGED_QKEY != 0 { core.attr.qkey } else { to.remote_qkey };
         writer.deth(&Deth { q_key, source_qp: core.number }).ok()?;
-        if let SendOp::SendWithImm(imm) = wqe.op {
-            writer.imm_dt(&imm).ok()?;
-        }
+        write_headers(&mut writer, &wqe, 0, segment.is_end)?;
         let target = writer.payload_slot(wqe.len as usize).ok()?;
         if let Err(error) = self.sq.gather(&shared.keys, core.pd, position, 0, target) {
             self.sq.pop();
@@ -86,7 +73,7 @@ impl UdRequester {
             core.fail(Failure::SendQueue);
             return None;
         }
-        let transmit = seal(writer, &to.path, &slot.batch)?;
+        let transmit = seal(writer, &to.path, bth.dest_qp, &slot.batch)?;
         self.psn = self.psn.next();
         self.sq.pop();
         core.complete_send(shared, &wqe);

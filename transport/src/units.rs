@@ -9,36 +9,53 @@
 //! assert_eq!(units::rate("2.5Gbps"), Ok(2_500_000_000));
 //! assert_eq!(units::size("64K"), Ok(65_536));
 //! assert_eq!(units::duration_ns("1.5us"), Ok(1_500));
-//! assert_eq!(units::rate("fast").unwrap_err().to_string(), "\"fast\" is not a rate; write for example 10Gbps");
+//! // A rate needs a unit, because nobody means 10 bits per second.
+//! assert!(units::rate("10").unwrap_err().to_string().starts_with("\"10\" is not a rate; write for example 10Gbps"));
 //! ```
 
 use alloc::borrow::ToOwned as _;
 use alloc::string::String;
+use core::num::{IntErrorKind, ParseIntError};
 
 /// A text that is not a number with one of the expected units, or a number that is too large.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a {quantity}; write for example {example}")]
+#[error("{text:?} is {} a {quantity}; write for example {example}", if *.is_too_large { "too large for" } else { "not" })]
 pub struct UnitError {
     text: String,
     quantity: &'static str,
     example: &'static str,
+    is_too_large: bool,
+}
+
+/// How a rate is written, and its units.
+const RATE_EXAMPLE: &str = "10Gbps; the units are bps, Kbps, Mbps, Gbps and Tbps";
+
+/// Why a text is not a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Problem {
+    NotANumber,
+    TooLarge,
 }
 
 impl UnitError {
     /// For a rate that is outside the range of its use.
     pub(crate) fn rate(text: &str) -> Self {
-        Self { text: text.to_owned(), quantity: "rate", example: "10Gbps" }
+        Self::new(Problem::NotANumber, text, "rate", RATE_EXAMPLE)
+    }
+
+    fn new(problem: Problem, text: &str, quantity: &'static str, example: &'static str) -> Self {
+        Self { text: text.to_owned(), quantity, example, is_too_large: problem == Problem::TooLarge }
     }
 }
 
 /// A rate in bits per second. The units are `bps`, `Kbps`, `Mbps`, `Gbps` and `Tbps`, or `K`, `M`, `G` and `T`; each is
-/// 1,000 of the previous one. A number without a unit is in bits per second.
+/// 1,000 of the previous one.
 ///
 /// # Errors
 ///
-/// The text is not a rate.
+/// The text is not a rate, or it has no unit: a number alone is more often a rate in Gb/s than one in bits per second.
 pub fn rate(text: &str) -> Result<u64, UnitError> {
-    to_u64(read(text, RATES)).ok_or_else(|| UnitError::rate(text))
+    to_u64(read(text, RATES)).map_err(|problem| UnitError::new(problem, text, "rate", RATE_EXAMPLE))
 }
 
 /// A size in bytes. `KB`, `MB` and `GB` are powers of 1,000; `KiB`, `MiB` and `GiB`, or `K`, `M` and `G`, are powers of
@@ -48,8 +65,8 @@ pub fn rate(text: &str) -> Result<u64, UnitError> {
 ///
 /// The text is not a size.
 pub fn size(text: &str) -> Result<u64, UnitError> {
-    let error = || UnitError { text: text.to_owned(), quantity: "size", example: "64K, 400KB or 9MiB" };
-    to_u64(read(text, SIZES)).ok_or_else(error)
+    let error = |problem| UnitError::new(problem, text, "size", "64K, 400KB or 9MiB");
+    to_u64(read(text, SIZES)).map_err(error)
 }
 
 /// A duration in picoseconds. The units are `ps`, `ns`, `us`, `µs`, `ms` and `s`.
@@ -70,20 +87,19 @@ pub fn duration_ns(text: &str) -> Result<u64, UnitError> {
     duration(text, read(text, TIMES).map(|ps| ps.saturating_add(500) / 1_000))
 }
 
-fn duration(text: &str, value: Option<u128>) -> Result<u64, UnitError> {
-    let error = || UnitError { text: text.to_owned(), quantity: "time", example: "50us" };
-    to_u64(value).ok_or_else(error)
+fn duration(text: &str, value: Result<u128, Problem>) -> Result<u64, UnitError> {
+    to_u64(value).map_err(|problem| UnitError::new(problem, text, "time", "50us"))
 }
 
-fn to_u64(value: Option<u128>) -> Option<u64> {
-    value?.try_into().ok()
+fn to_u64(value: Result<u128, Problem>) -> Result<u64, Problem> {
+    value?.try_into().map_err(|_| Problem::TooLarge)
 }
 
 /// Names of units in lower case, and the value of each.
 type Units = &'static [(&'static [&'static str], u64)];
 
 const RATES: Units = &[
-    (&["", "bps"], 1),
+    (&["bps"], 1),
     (&["k", "kbps"], 1_000),
     (&["m", "mbps"], 1_000_000),
     (&["g", "gbps"], 1_000_000_000),
@@ -110,25 +126,38 @@ const TIMES: Units = &[
 const PLACES: usize = 18;
 
 /// Integers only: floating-point numbers would round large values before their last digit.
-fn read(text: &str, units: Units) -> Option<u128> {
+fn read(text: &str, units: Units) -> Result<u128, Problem> {
     let text = text.trim();
     let text = text.strip_prefix('+').unwrap_or(text);
     let end = text.find(|byte: char| !(byte.is_ascii_digit() || matches!(byte, '.' | '_')));
     let (number, rest) = text.split_at(end.unwrap_or(text.len()));
-    let (exponent, unit) = split_exponent(rest)?;
+    let (exponent, unit) = split_exponent(rest).ok_or(Problem::NotANumber)?;
     let unit = unit.trim().to_lowercase();
-    let (_, scale) = units.iter().find(|(names, _)| names.contains(&unit.as_str()))?;
+    let (_, scale) =
+        units.iter().find(|(names, _)| names.contains(&unit.as_str())).ok_or(Problem::NotANumber)?;
     let number = number.replace('_', "");
     let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
     if fraction.contains('.') {
-        return None;
+        return Err(Problem::NotANumber);
     }
     let fraction = fraction.get(..PLACES).unwrap_or(fraction);
-    let digits: u128 = [whole, fraction].concat().parse().ok()?;
-    let scaled = digits.checked_mul(u128::from(*scale))?;
-    let power = exponent.checked_sub(i32::try_from(fraction.len()).ok()?)?;
-    let factor = 10_u128.checked_pow(power.unsigned_abs())?;
-    if power >= 0 { scaled.checked_mul(factor) } else { Some(scaled.checked_add(factor / 2)? / factor) }
+    let digits: u128 =
+        [whole, fraction].concat().parse().map_err(|error: ParseIntError| match error.kind() {
+            IntErrorKind::PosOverflow => Problem::TooLarge,
+            _ => Problem::NotANumber,
+        })?;
+    let scaled = digits.checked_mul(u128::from(*scale)).ok_or(Problem::TooLarge)?;
+    let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+    let power = exponent.checked_sub(places).ok_or(Problem::NotANumber)?;
+    let is_whole = power >= 0;
+    let too_far = if is_whole { Problem::TooLarge } else { Problem::NotANumber };
+    let factor = 10_u128.checked_pow(power.unsigned_abs()).ok_or(too_far)?;
+    let value = if is_whole {
+        scaled.checked_mul(factor)
+    } else {
+        scaled.checked_add(factor / 2).map(|scaled| scaled / factor)
+    };
+    value.ok_or(Problem::TooLarge)
 }
 
 /// The exponent of `e3Gbps`, and what follows it.
@@ -155,12 +184,12 @@ mod tests {
             ("10G", 10_000_000_000),
             ("1500k", 1_500_000),
             ("1T", 1_000_000_000_000),
-            ("9600", 9_600),
+            ("9600bps", 9_600),
             ("+.5M", 500_000),
             ("5.Mbps", 5_000_000),
             ("1e3M", 1_000_000_000),
             ("25E-1 Kbps", 2_500),
-            ("0", 0),
+            ("0 bps", 0),
         ] {
             assert_eq!(rate(text), Ok(bits), "{text}");
         }
@@ -187,7 +216,12 @@ mod tests {
     #[test]
     fn an_error_names_the_quantity_and_an_example() {
         let message = |error: UnitError| error.to_string();
-        assert_eq!(message(rate("fast").unwrap_err()), "\"fast\" is not a rate; write for example 10Gbps");
+        for text in ["fast", "10"] {
+            let expected = alloc::format!(
+                "{text:?} is not a rate; write for example 10Gbps; the units are bps, Kbps, Mbps, Gbps and Tbps"
+            );
+            assert_eq!(message(rate(text).unwrap_err()), expected);
+        }
         assert_eq!(
             message(size("1XB").unwrap_err()),
             "\"1XB\" is not a size; write for example 64K, 400KB or 9MiB"
@@ -199,6 +233,9 @@ mod tests {
     fn other_texts_are_refused() {
         for text in [
             "",
+            "0",
+            "10",
+            "1e9",
             "Gbps",
             "1 Gb",
             "-1Gbps",
@@ -223,6 +260,20 @@ mod tests {
         }
         for text in ["5", "5m", "1h", "18446744073709551616ns"] {
             assert!(duration_ns(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_too_large_is_said_to_be() {
+        for text in
+            ["18446744073709551615K", "1e30", "99999999999999999999999999999999999999999999", "1e400000"]
+        {
+            let error = size(text).unwrap_err().to_string();
+            assert!(error.contains("is too large for a size"), "{error}");
+        }
+        for text in ["K", "1X", "", "1.2.3", "-1"] {
+            let error = size(text).unwrap_err().to_string();
+            assert!(error.contains("is not a size"), "{error}");
         }
     }
 }

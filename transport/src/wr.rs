@@ -256,8 +256,8 @@ impl<'a> SendWr<'a> {
 
     /// To a UD receiver.
     #[must_use]
-    pub fn to(mut self, destination: UdDestination) -> Self {
-        self.destination = Some(destination);
+    pub fn to(mut self, destination: impl Into<UdDestination>) -> Self {
+        self.destination = Some(destination.into());
         self
     }
 }
@@ -282,7 +282,10 @@ pub enum PostError {
     #[error("there is no such shared receive queue")]
     UnknownSrq,
     /// The state forbids posting (IBTA 10.3).
-    #[error("the queue pair is in state {0:?}, which takes no such work request")]
+    #[error(
+        "the queue pair is in state {}, which takes no such work request; {}", .0.name(),
+        .0.when_it_takes_work()
+    )]
     WrongState(crate::qp::QpState),
     /// The queue holds as many requests as it can.
     #[error("the queue is full with {capacity} work requests; poll completions first")]

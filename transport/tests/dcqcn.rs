@@ -324,6 +324,10 @@ fn wrong_text_is_refused_with_what_would_be_right() {
         ("dcqcn:paper,rpg_gd", "\"rpg_gd\" is not of the form name=value"),
         ("dcqcn,echo=2", "echo is \"2\" and must be 0 to 1"),
         ("fixed", "fixed: \"\" is not a rate; write for example 10Gbps"),
+        (
+            "fixed:10",
+            "\"10\" is not a rate; write for example 10Gbps; the units are bps, Kbps, Mbps, Gbps and Tbps",
+        ),
         ("fixed:0", "\"0\" is not a rate"),
         ("fixed:10Q", "\"10Q\" is not a rate"),
         ("none,rpg_gd=1", "none: there is no parameter \"rpg_gd\"; there are cnp_enable, "),

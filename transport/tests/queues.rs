@@ -201,6 +201,37 @@ fn srq_limit_fires_once() {
     bench.host_mut(Side::B).engine.destroy_srq(srq).unwrap();
 }
 
+/// What is posted stays in its order, wherever in the ring it lies, and what does not fit is refused.
+#[test]
+fn srq_resize_keeps_what_is_posted() {
+    let mut bench = Bench::empty();
+    let srq = bench.connect_srq(QpType::Rc, &settings());
+    let post = |bench: &mut Bench, wr_id| {
+        let element = bench.host(Side::B).memory_range(0, 64);
+        bench.host_mut(Side::B).engine.post_srq_recv(srq, &RecvWr { wr_id, elements: &[element] })
+    };
+    let resize = |bench: &mut Bench, to| bench.host_mut(Side::B).engine.resize_srq(srq, to);
+    let received = |bench: &mut Bench| {
+        bench.post(1, SendOp::Send, 0, 8);
+        bench.drive();
+        bench.completions(Side::B).first().map(|wc| wc.wr_id)
+    };
+    (0..64).for_each(|wr_id| post(&mut bench, wr_id).unwrap());
+    (0..60).for_each(|wr_id| assert_eq!(received(&mut bench), Some(wr_id)));
+    // Four at the end of the ring, four at its beginning.
+    (64..68).for_each(|wr_id| post(&mut bench, wr_id).unwrap());
+    assert_eq!(resize(&mut bench, 7), Err(SrqError::TooSmall { have: 7, posted: 8 }));
+    bench.host_mut(Side::B).engine.arm_srq_limit(srq, 40).unwrap();
+    resize(&mut bench, 8).unwrap();
+    let attributes = bench.host(Side::B).engine.query_srq(srq).unwrap();
+    assert_eq!((attributes.max_wr, attributes.max_sge, attributes.limit, attributes.posted), (8, 4, 8, 8));
+    assert_eq!(post(&mut bench, 99), Err(PostError::QueueFull { capacity: 8 }));
+    (60..66).for_each(|wr_id| assert_eq!(received(&mut bench), Some(wr_id)));
+    resize(&mut bench, 1000).unwrap();
+    (66..68).for_each(|wr_id| assert_eq!(received(&mut bench), Some(wr_id)));
+    assert!(matches!(resize(&mut bench, usize::MAX), Err(SrqError::OutOfRange { name: "max_wr", .. })));
+}
+
 /// A pair whose B side completes into a queue of its own with this many entries.
 #[track_caller]
 fn with_cq(entries: usize) -> (Bench, CqId) {

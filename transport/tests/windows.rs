@@ -465,3 +465,59 @@ fn a_write_does_not_outlive_its_binding() {
     assert_eq!(bench.arrive(Side::B, &last).1, [Answer::acknowledge(CLOSED, START + 1, 0)]);
     assert_eq!(bench.host(Side::B).read_memory(MTU, 44), [0; 44]);
 }
+
+/// A region that its owner releases is closed to peers and to work requests at once, although a window is bound over it. The
+/// window goes on until it is unbound, and nothing of the region is left then.
+#[test]
+fn a_released_region_is_closed_outside_the_windows_that_are_bound_over_it() {
+    let mut bench = Bench::rc();
+    let unbound = window(&mut bench, WindowType::Type1);
+    let here = binding(&bench, 64, 16, REMOTE);
+    let key = bind1(&mut bench, unbound, &here).unwrap();
+    let region = bench.host(Side::B).region;
+    let engine = &mut bench.host_mut(Side::B).engine;
+    assert_eq!(engine.deregister(region.lkey), Err(DestroyError::WindowsBound { windows: 1 }));
+    let keys = engine.keys_in_use();
+    engine.release_region(region.lkey).unwrap();
+    assert_eq!(engine.keys_in_use(), keys - 1);
+    assert_eq!(engine.release_region(region.lkey), Err(DestroyError::Key(KeyError::Unknown)));
+    assert_eq!(engine.query_region(region.lkey), Err(KeyError::Unknown));
+    // The window as before, and no longer.
+    assert_eq!(probe(&mut bench, address(64), key), OPEN);
+    for (offset, rkey) in [(64, region.rkey), (512, region.rkey), (56, key), (80, key)] {
+        fresh(&mut bench);
+        assert_eq!(probe(&mut bench, address(offset), rkey), CLOSED, "{offset} {rkey}");
+    }
+    // Another region in the same place of the table is not the one under the window.
+    let host = bench.host_mut(Side::B);
+    let memory = Arc::new(WordMemory::new(64));
+    let other = host.engine.register(host.pd, 0x9000, memory, Access::MW_BIND).unwrap();
+    let nowhere = WindowBinding { len: 0, ..here };
+    let unbound = bind1(&mut bench, key, &nowhere).unwrap();
+    fresh(&mut bench);
+    assert_eq!(probe(&mut bench, address(64), key), CLOSED);
+    let engine = &mut bench.host_mut(Side::B).engine;
+    engine.deregister(other.lkey).unwrap();
+    engine.deallocate_window(unbound).unwrap();
+    assert_eq!(engine.keys_in_use(), keys - 2);
+}
+
+/// The same for a window of type 2, whose owner goes away with its queue pair.
+#[test]
+fn a_window_over_a_released_region_lets_go_of_the_memory_when_it_is_invalidated() {
+    let mut bench = Bench::rc();
+    let (pd, memory) = (bench.host(Side::B).pd, Arc::new(WordMemory::new(64)));
+    let access = Access::LOCAL_WRITE | Access::MW_BIND;
+    let engine = &mut bench.host_mut(Side::B).engine;
+    let region = engine.register(pd, 0x9000, memory.clone(), access).unwrap();
+    let unbound = window(&mut bench, WindowType::Type2);
+    let (key, len) = (unbound.next_variant(), 64);
+    let here = WindowBinding { region: region.lkey, addr: 0x9000, len, access: REMOTE };
+    assert_eq!(bind2(&mut bench, unbound, key, here), WcStatus::Success);
+    bench.host_mut(Side::B).engine.release_region(region.lkey).unwrap();
+    assert_eq!(probe(&mut bench, 0x9000, key), OPEN);
+    assert_eq!(Arc::strong_count(&memory), 2, "the window holds the memory");
+    let b = bench.b;
+    bench.host_mut(Side::B).engine.destroy_qp(b).unwrap();
+    assert_eq!(Arc::strong_count(&memory), 1);
+}

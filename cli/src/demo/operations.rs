@@ -128,13 +128,13 @@ impl Execution<'_> {
     }
 
     fn remote(&self) -> anyhow::Result<Remote> {
-        Ok(*self.side.remote()?)
+        Ok(self.side.remote()?.clone())
     }
 
     /// Posts one request and waits for its completion.
     fn post(&self, op: SendOp, elements: &[Sge]) -> anyhow::Result<()> {
         let destination = match self.operation.transport {
-            Transport::Ud => Some(self.remote()?.datagram),
+            Transport::Ud => Some(self.remote()?.datagram.destination()),
             _ => None,
         };
         let (payload, flags) = (Payload::Elements(elements), SendFlags::SIGNALED);

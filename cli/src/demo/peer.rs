@@ -11,7 +11,7 @@ use crate::common::set;
 use roce::verbs::{Context, ContextBuilder};
 use roce_device::OpenOptions;
 use roce_tools::exchange::Exchange;
-use roce_tools::measure;
+use roce_tools::measure::{self, ServerOptions};
 
 /// Serves the first process at `address` until it quits or closes the exchange.
 pub(super) fn run(address: SocketAddr) -> anyhow::Result<()> {
@@ -44,7 +44,7 @@ fn serve(exchange: &mut Exchange, device: &str, address: SocketAddr) -> anyhow::
     let Ok(context) = opened else { return Ok(()) };
     let response = match Exchange::connect(address)
         .map_err(roce_tools::ToolError::from)
-        .and_then(|line| measure::serve(&context, line, None))
+        .and_then(|line| measure::serve(&context, line.allow_any_peer(), &ServerOptions::default()))
     {
         Ok(_) => Response::Completed,
         Err(error) => Response::Failed(error.to_string()),

@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use roce_fault::{FaultInjector, FaultPlan};
 use roce_packet::{PathMtu, Qpn};
-use roce_transport::{Access, QpCapabilities, QpType, RKey, RecvWr, UdDestination, Wc, WcStatus};
+use roce_transport::{Access, QpCapabilities, QpType, RKey, RecvWr, Wc, WcStatus};
 use serde::{Deserialize, Serialize};
 
 use roce::observe::advice;
 use roce::verbs::{
-    CompletionQueue, ConnectOptions, Context, Endpoint, MemoryRegion, PathOptions, ProtectionDomain,
-    QueuePair, QueuePairOptions, WaitError,
+    AddressHandle, CompletionQueue, ConnectOptions, Context, Endpoint, MemoryRegion, PathOptions,
+    ProtectionDomain, QueuePair, QueuePairOptions, WaitError,
 };
 
 /// Bytes of memory on each side.
@@ -127,11 +127,11 @@ pub(super) struct Side {
 }
 
 /// The other side's memory and UD queue pair.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Remote {
     pub(super) addr: u64,
     pub(super) rkey: RKey,
-    pub(super) datagram: UdDestination,
+    pub(super) datagram: AddressHandle,
 }
 
 impl Side {

@@ -74,7 +74,7 @@ impl OpcodePattern {
 }
 
 /// The name of an opcode without the redundant `RDMA_`.
-pub(super) fn short_name(name: &str) -> String {
+fn short_name(name: &str) -> String {
     name.replacen("RDMA_", "", 1)
 }
 

@@ -8,19 +8,24 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::Shown;
 use super::fields::{self, hex};
+use super::flows::Mark;
 use super::walk::{Icrc, Protocol};
+use crate::document::escaped;
 use crate::terminal::Output;
 use roce_capture::Direction;
 
+/// The format of each line; docs/json.md.
+const SCHEMA: &str = "roce/dissect/1";
+
 /// Prints one packet on one line.
 pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
-    serde_json::to_writer(&mut *output, shown)?;
-    writeln!(output)
+    writeln!(output, "{}", escaped(serde_json::to_string(shown)?))
 }
 
 impl Serialize for Shown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("schema", SCHEMA)?;
         self.capture_entries(&mut map)?;
         for part in &self.walk.parts {
             let bytes = self.walk.part_bytes(part);
@@ -85,6 +90,13 @@ impl Shown<'_> {
                 map.serialize_entry("roce.payload_len", &len)?;
             }
             icrc_entries(packet.icrc, map)?;
+        }
+        if let Some(mark) = self.mark {
+            map.serialize_entry("roce.mark", mark.name())?;
+        }
+        if let Some(Mark::Gap { first, count }) = self.mark {
+            map.serialize_entry("roce.missing", &count)?;
+            map.serialize_entry("roce.missing_psn", &first.get())?;
         }
         match (self.error(), &walk.protocol) {
             (Some(error), Protocol::Roce(_) | Protocol::Pause) => {

@@ -8,9 +8,10 @@ use roce_packet::{Aeth, AtomicEth, Deth, Ecn, Encapsulation, Operation, Reth};
 
 use super::Shown;
 use super::fields;
-use super::filter::short_name;
+use super::flows::Mark;
 use super::walk::{Icrc, Packet, Protocol, Walk};
 use crate::terminal::{Output, Paint};
+use roce::observe::Text;
 
 /// Lines in columns of automatic width.
 ///
@@ -44,20 +45,25 @@ const PSN: usize = 6;
 const LENGTH: usize = 7;
 const FLAGS: usize = 8;
 const ICRC: usize = 9;
-const COLUMNS: usize = 10;
+const MARK: usize = 10;
+const COLUMNS: usize = 11;
 
+/// The heading begins with `#`, so that other programs can leave it out.
 const TITLES: [&str; COLUMNS] =
-    ["#", "s", "source", "destination", "opcode", "QP", "PSN", "len", "SMA", "CRC"];
+    ["#", "seconds", "source", "destination", "opcode", "QP", "PSN", "bytes", "SMA", "ICRC", "mark"];
+/// The title of what follows the columns.
+const DETAILS_TITLE: &str = "headers";
 /// The separator after each column, as short as possible because there are many columns.
-const SEPARATORS: [&str; COLUMNS] = [" ", " ", " > ", " ", " ", " ", " ", " ", " ", " "];
+const SEPARATORS: [&str; COLUMNS] = [" ", " ", " > ", " ", " ", " ", " ", " ", " ", " ", " "];
 /// Numbers are right-aligned, which makes them easier to compare.
-const RIGHT_ALIGNED: [bool; COLUMNS] = [true, true, false, false, false, true, true, true, false, false];
+const RIGHT_ALIGNED: [bool; COLUMNS] =
+    [true, true, false, false, false, true, true, true, false, false, false];
 
 impl Table {
     /// A live capture does not buffer lines and starts with fixed widths.
     pub(super) const fn new(is_live: bool) -> Self {
         let (look_ahead, widths) =
-            if is_live { (0, [4, 10, 13, 13, 20, 6, 8, 4, 3, 2]) } else { (500, [0; COLUMNS]) };
+            if is_live { (0, [4, 10, 13, 13, 23, 8, 8, 5, 3, 4, 6]) } else { (500, [0; COLUMNS]) };
         Self { waiting: Vec::new(), look_ahead, widths, fraction_digits: 0 }
     }
 
@@ -75,6 +81,9 @@ impl Table {
         if self.waiting.is_empty() {
             return Ok(());
         }
+        for (width, title) in self.widths.iter_mut().zip(TITLES) {
+            *width = (*width).max(title.len());
+        }
         let rows = std::mem::take(&mut self.waiting);
         let exact = rows.iter().any(|row| row.time_ns.is_some_and(|time| time % 1_000 != 0));
         self.fraction_digits = if exact { 9 } else { 6 };
@@ -88,20 +97,17 @@ impl Table {
         }
         let longest = rows.iter().map(|row| row.time_text(self.fraction_digits).len()).max();
         self.widths[TIME] = self.widths[TIME].max(longest.unwrap_or(0));
-        if output.terminal_width.is_some() {
-            self.title(output)?;
-        }
+        self.title(output)?;
         rows.into_iter().try_for_each(|row| self.line(row, output))
     }
 
-    /// Prints the names of the columns; only used on a terminal.
-    fn title(&mut self, output: &mut Output) -> io::Result<()> {
-        for (width, title) in self.widths.iter_mut().zip(TITLES) {
-            *width = (*width).max(title.len());
-        }
-        let mut text = self.columns(&TITLES.map(str::to_owned), COLUMNS);
-        let room = output.terminal_width.unwrap_or(usize::MAX);
-        text.truncate(text.trim_end().len().min(room));
+    /// Prints the names of the columns.
+    fn title(&self, output: &mut Output) -> io::Result<()> {
+        let mut titles = TITLES.map(str::to_owned);
+        // The line begins with `#`, although numbers are right-aligned.
+        titles[NUMBER] = format!("{:<width$}", TITLES[NUMBER], width = self.widths[NUMBER]);
+        let mut text = self.columns(&titles, COLUMNS) + DETAILS_TITLE;
+        text.truncate(text.len().min(output.terminal_width.unwrap_or(usize::MAX)));
         writeln!(output, "{}", output.style.paint(Paint::BOLD, text))
     }
 
@@ -196,7 +202,7 @@ impl Row {
             row.paint = Some(Paint::RED);
         }
         if let Some(comment) = packet.comment {
-            let _ = write!(row.details, "# {}", comment.escape_debug());
+            let _ = write!(row.details, "# {}", Text::new(comment));
         }
         row
     }
@@ -205,7 +211,7 @@ impl Row {
         let bth = packet.bth;
         self.in_columns = true;
         self.cells[OPCODE] = match packet.info {
-            Some(info) => short_name(info.name),
+            Some(info) => info.name.to_owned(),
             None => format!("opcode {}", bth.opcode()),
         };
         if packet.info.is_none() && shown.walk.error.is_none() {
@@ -233,6 +239,7 @@ impl Row {
                 }
             }
         }
+        self.mark(shown.mark);
         self.headers(packet, shown.walk);
         if shown.walk.traffic_class().map(Ecn::from_bits) == Some(Ecn::CongestionExperienced) {
             self.detail(format_args!("CE"));
@@ -242,6 +249,16 @@ impl Row {
         }
         if let Some(vlan) = shown.walk.outer.vlan_tag() {
             self.detail(format_args!("VLAN {}", vlan.vid));
+        }
+    }
+
+    fn mark(&mut self, mark: Option<Mark>) {
+        self.cells[MARK] = mark.map_or("-", Mark::name).to_owned();
+        if let Some(mark) = mark {
+            self.paint = self.paint.or(Some(Paint::YELLOW));
+            if matches!(mark, Mark::Gap { .. } | Mark::Unfinished) {
+                self.detail(format_args!("{mark}"));
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::flows::Mark;
 use super::walk::{Icrc, Protocol, Walk};
 use roce_capture::{CapturedPacket, LinkType};
 
@@ -18,6 +19,9 @@ pub(super) struct Summary {
     icrc_bad: u64,
     icrc_unchecked: u64,
     snapped: u64,
+    /// Packets with a mark, by its name, and the packets that are missing in gaps of known length.
+    marks: BTreeMap<&'static str, u64>,
+    missing: u64,
     /// Counts by layer and reason.
     malformed: BTreeMap<String, u64>,
     unread_link: Option<LinkType>,
@@ -25,8 +29,14 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    pub(super) fn count(&mut self, packet: &CapturedPacket<'_>, walk: &Walk<'_>) {
+    pub(super) fn count(&mut self, packet: &CapturedPacket<'_>, walk: &Walk<'_>, mark: Option<Mark>) {
         self.packets += 1;
+        if let Some(mark) = mark {
+            *self.marks.entry(mark.name()).or_default() += 1;
+        }
+        if let Some(Mark::Gap { count, .. }) = mark {
+            self.missing += u64::from(count);
+        }
         self.snapped += u64::from(packet.is_snapped());
         match &walk.protocol {
             Protocol::Roce(_) => self.roce += 1,
@@ -78,6 +88,16 @@ impl fmt::Display for Summary {
         if *roce != 0 {
             let Self { icrc_good, icrc_bad, icrc_unchecked, .. } = self;
             writeln!(f, "ICRC: {icrc_good} good, {icrc_bad} bad, {icrc_unchecked} not checked")?;
+        }
+        if !self.marks.is_empty() {
+            let counts: Vec<String> =
+                self.marks.iter().map(|(name, count)| format!("{count} {name}")).collect();
+            let plural = if self.missing == 1 { "" } else { "s" };
+            let missing = match self.missing {
+                0 => String::new(),
+                missing => format!(" ({missing} packet{plural} missing)"),
+            };
+            writeln!(f, "marks: {}{missing}", counts.join(", "))?;
         }
         if self.snapped != 0 {
             writeln!(f, "cut by the capture: {}", self.snapped)?;

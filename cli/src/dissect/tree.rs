@@ -8,6 +8,7 @@ use super::Shown;
 use super::fields;
 use super::walk::{Icrc, Part, Protocol, Walk};
 use crate::terminal::{Output, Paint, Style};
+use roce::observe::Text;
 use roce_capture::Direction;
 
 /// Prints one packet, followed by an empty line.
@@ -22,7 +23,7 @@ pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
         head.push_str(&format!(", {}", utc(time_ns)));
     }
     if let Some(name) = packet.interface_name {
-        head.push_str(&format!(", interface {}", name.escape_debug()));
+        head.push_str(&format!(", interface {}", Text::new(name)));
     }
     match packet.direction {
         Direction::Unknown => {}
@@ -31,7 +32,7 @@ pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
     }
     writeln!(output, "{}", style.paint(Paint::BOLD, head))?;
     if let Some(comment) = packet.comment {
-        writeln!(output, "  comment: {}", comment.escape_debug())?;
+        writeln!(output, "  comment: {}", Text::new(comment))?;
     }
     for part in &walk.parts {
         let start = shown.framed.map_or(part.start, |framed| framed.shown_offset(part.start));
@@ -43,6 +44,9 @@ pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
     }
     if let Some(packet) = walk.packet() {
         writeln!(output, "  {}", icrc_text(packet.icrc, style))?;
+    }
+    if let Some(mark) = shown.mark {
+        writeln!(output, "  {}", style.paint(Paint::YELLOW, format_args!("{}: {mark}", mark.name())))?;
     }
     if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (shown.error(), &walk.protocol) {
         writeln!(output, "  {}", style.paint(Paint::RED, format_args!("malformed: {error}")))?;

@@ -116,6 +116,16 @@ impl<'a> Framed<'a> {
         Self { frame: Cow::Owned(frame), synthetic: EthernetHeader::LEN, dropped: 0, snapped: false }
     }
 
+    /// The frame, which begins with an Ethernet header.
+    pub(crate) fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+
+    /// Whether the Ethernet header is that of the packet, and not one that was added.
+    pub(crate) const fn has_ethernet(&self) -> bool {
+        self.synthetic == 0
+    }
+
     /// Converts an offset in the frame to an offset in the packet.
     pub(crate) const fn shown_offset(&self, offset: usize) -> usize {
         (offset + self.dropped).saturating_sub(self.synthetic)

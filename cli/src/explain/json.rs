@@ -5,28 +5,34 @@ use std::io::{self, Write};
 use roce_packet::fields::{Field, Value};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::{Explanation, From};
+use super::{Explanation, Origin};
 use crate::dissect::fields::{self, hex};
 use crate::dissect::json::{JsonError, JsonValue, icrc_entries};
 use crate::dissect::walk::{Part, Protocol};
+use crate::document::escaped;
 use crate::terminal::Output;
 
+/// The format of the document; docs/json.md.
+const SCHEMA: &str = "roce/explain/1";
+
 pub(super) fn print(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *output, explanation)?;
-    writeln!(output)
+    writeln!(output, "{}", escaped(serde_json::to_string_pretty(explanation)?))
 }
 
 impl Serialize for Explanation<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let walk = &self.walk;
         let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("schema", SCHEMA)?;
         map.serialize_entry("length", &self.bytes.len())?;
-        let from = match self.from {
-            From::Auto | From::Eth => "eth",
-            From::Ip => "ip",
-            From::Bth => "bth",
-        };
-        map.serialize_entry("from", from)?;
+        match self.origin {
+            Origin::Digits { from, .. } => map.serialize_entry("from", from.name())?,
+            Origin::Capture { file, number, link_type } => {
+                map.serialize_entry("file", file)?;
+                map.serialize_entry("frame.number", &number)?;
+                map.serialize_entry("link_type", &link_type.0)?;
+            }
+        }
         map.serialize_entry("bytes", &hex(self.bytes))?;
         if let Some(info) = walk.packet().and_then(|packet| packet.info) {
             map.serialize_entry("roce.opcode", info.name)?;

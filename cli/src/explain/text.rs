@@ -5,10 +5,11 @@ use std::io::{self, Write};
 use roce_packet::fields::EXTENDED;
 use roce_packet::{Direction, OpcodeInfo, Operation, PayloadRule, Position, Transport};
 
-use super::{Explanation, From, is_masked};
+use super::{Explanation, From, Origin, is_masked};
 use crate::dissect::tree::{field_line, icrc_text, part_title, spaced};
 use crate::dissect::walk::{Icrc, Part, Protocol};
 use crate::terminal::{Output, Paint};
+use roce::observe::Text;
 
 const LINE: usize = 100;
 const BYTES_PER_ROW: usize = 16;
@@ -31,14 +32,25 @@ pub(super) fn print(explanation: &Explanation<'_>, output: &mut Output) -> io::R
 
 /// Prints how the bytes were parsed and the kind of the packet.
 fn overview(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
-    let Explanation { bytes, from, was_guessed, walk, .. } = explanation;
-    let other = match from {
-        From::Auto | From::Eth => "--from ip or --from bth",
-        From::Ip => "--from eth or --from bth",
-        From::Bth => "--from eth or --from ip",
-    };
-    let hint = if *was_guessed { format!(" (detected; {other} overrides this)") } else { String::new() };
-    writeln!(output, "{} bytes, read as {}{hint}.", bytes.len(), from.noun())?;
+    let Explanation { bytes, origin, walk, .. } = explanation;
+    match *origin {
+        Origin::Digits { from, was_guessed } => {
+            let other = match from {
+                From::Auto | From::Eth => "--from ip or --from bth",
+                From::Ip => "--from eth or --from bth",
+                From::Bth => "--from eth or --from ip",
+            };
+            let hint =
+                if was_guessed { format!(" (detected; {other} overrides this)") } else { String::new() };
+            writeln!(output, "{} bytes, read as {}{hint}.", bytes.len(), from.noun())?;
+        }
+        Origin::Capture { file, number, link_type } => writeln!(
+            output,
+            "Packet {number} of {}: {} bytes, link type {link_type}.",
+            Text::new(file),
+            bytes.len()
+        )?,
+    }
     match &walk.protocol {
         Protocol::Roce(Some(packet)) => match packet.info {
             Some(info) => wrapped(output, "", &sentence(info)),

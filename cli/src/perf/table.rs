@@ -1,11 +1,11 @@
 //! Output in the layout of perftest.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
 use crate::terminal::Output;
 use roce::verbs::Context;
 use roce_tools::Role;
-use roce_tools::perf::exchange::Keys;
+use roce_tools::perf::exchange::{Keys, Stream};
 use roce_tools::perf::{AtomicOp, Bandwidth, Latency, Length, Plan, Row, Session, Test, Verb};
 
 /// Width of a table.
@@ -20,7 +20,7 @@ fn pair(output: &mut Output, name: &str, value: impl std::fmt::Display) -> io::R
 }
 
 /// Prints the parameters, the queue pairs and the column titles.
-pub(super) fn heading<S: Read + Write>(
+pub(super) fn heading<S: Stream>(
     output: &mut Output,
     plan: &Plan,
     context: &Context,
@@ -29,9 +29,7 @@ pub(super) fn heading<S: Read + Write>(
     let role = session.role();
     line(output)?;
     writeln!(output, "{:20}{}", "", title(plan))?;
-    let capabilities = context.query().capabilities;
-    let device =
-        context.address().map_or_else(String::new, |address| format!("{}:{address}", capabilities.kind));
+    let device = device(context);
     writeln!(output, " {:<16}: {:<15} {:<15}: {device}", "Dual-port", "OFF", "Device")?;
     writeln!(output, " {:<16}: {:<15} {:<15}: IB", "Number of qps", plan.num_qp, "Transport type")?;
     let connection = format!("{:?}", plan.connection).to_uppercase();
@@ -42,6 +40,9 @@ pub(super) fn heading<S: Read + Write>(
     }
     if plan.verb == Verb::Send && (role == Role::Server || plan.bidirectional) {
         pair(output, "RX depth", plan.rx_depth)?;
+    }
+    if let Some(list) = plan.post_list {
+        pair(output, "Post List", list)?;
     }
     if plan.test == Test::Bandwidth {
         pair(output, "CQ Moderation", plan.cq_mod)?;
@@ -55,7 +56,8 @@ pub(super) fn heading<S: Read + Write>(
         pair(output, "Max inline data", format_args!("{}[B]", plan.inline))?;
     }
     pair(output, "rdma_cm QPs", if plan.rdma_cm { "ON" } else { "OFF" })?;
-    pair(output, "Data ex. method", if plan.rdma_cm { "rdma_cm" } else { "Ethernet" })?;
+    let over_rdma_cm = plan.rdma_cm || plan.comm_rdma_cm;
+    pair(output, "Data ex. method", if over_rdma_cm { "rdma_cm" } else { "Ethernet" })?;
     line(output)?;
     let keys: Vec<(Keys, Keys)> = session.keys_of_all().collect();
     for (local, _) in &keys {
@@ -68,7 +70,13 @@ pub(super) fn heading<S: Read + Write>(
     columns(output, plan, role)
 }
 
-fn title(plan: &Plan) -> String {
+/// The name of the device.
+pub(super) fn device(context: &Context) -> String {
+    let kind = context.query().capabilities.kind;
+    context.address().map_or_else(String::new, |address| format!("{kind}:{address}"))
+}
+
+pub(super) fn title(plan: &Plan) -> String {
     let verb = match (plan.verb, plan.atomic) {
         (Verb::Write, _) => "RDMA_Write",
         (Verb::Send, _) => "Send",
@@ -121,10 +129,33 @@ fn columns(output: &mut Output, plan: &Plan, role: Role) -> io::Result<()> {
             "t_stdev[usec]",
             "99% percentile[usec]"
         ),
-        (Test::Latency, Length::Seconds { .. }) => {
+        (Test::Latency, Length::Seconds { .. } | Length::Endless { .. }) => {
             writeln!(output, " {:<10} {:<14} {:<14} tps average", "#bytes", "#iterations", "t_avg[usec]")
         }
     }
+}
+
+/// The figure that `--output` prints alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(super) enum Figure {
+    /// Average bandwidth.
+    Bandwidth,
+    /// Million messages per second.
+    MessageRate,
+    /// Average latency in microseconds.
+    Latency,
+}
+
+/// Prints one figure of a row, if it has it.
+pub(super) fn figure(output: &mut Output, plan: &Plan, row: &Row, figure: Figure) -> io::Result<()> {
+    let average = row.bandwidth.map(|bandwidth| bandwidth.average);
+    let value = match figure {
+        Figure::Bandwidth => average.map(|average| average.bandwidth(plan.gigabits)),
+        Figure::MessageRate => average.map(|average| average.messages_per_s / 1e6),
+        Figure::Latency => row.latency.as_ref().map(|latency| latency.average_us),
+    };
+    value.map_or(Ok(()), |value| writeln!(output, "{value:.6}"))
 }
 
 /// Prints one row; `each` says whether to print every sample, in message order and in ascending order.

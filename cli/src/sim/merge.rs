@@ -1,11 +1,11 @@
 //! `--merge`: combines the runs of a sweep that were executed separately.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use serde_json::json;
 
 use super::Args;
 use super::summary::{RunIndex, Summary, print_table};
@@ -17,8 +17,7 @@ pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Res
         tracing::warn!("{}: {warning}", dir.display());
     }
     if args.json {
-        serde_json::to_writer_pretty(&mut *output, &runs)?;
-        writeln!(output)?;
+        crate::document::print(output, "sim-sweep", &json!({ "runs": runs }))?;
     } else {
         print_table(output, &runs)?;
     }

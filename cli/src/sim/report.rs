@@ -28,7 +28,9 @@ pub(super) fn write(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> 
     }
     save(dir, "report.html", &page(completed, &charts))?;
     // Written last, because --merge takes it as proof of a complete run.
-    save(dir, "summary.json", &(serde_json::to_string_pretty(&completed.summary)? + "\n"))
+    let mut summary = Vec::new();
+    crate::document::print(&mut summary, "sim", &completed.summary)?;
+    save(dir, "summary.json", &String::from_utf8(summary)?)
 }
 
 /// Removes the summary of an earlier run from a directory, to keep a failing run from appearing complete.

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use roce_sim::scenario::Scenario;
+use serde_json::{Value, json};
 
 use crate::algorithms;
 use crate::terminal::{Output, Paint};
 
 macro_rules! shipped {
     ($($name:literal),+ $(,)?) => {
-        &[$(($name, include_str!(concat!("../../../scenarios/", $name, ".toml")))),+]
+        &[$(($name, include_str!(concat!("../../scenarios/", $name, ".toml")))),+]
     };
 }
 
@@ -109,9 +110,29 @@ impl Source {
 }
 
 /// Prints the shipped scenarios.
-pub(super) fn list(output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn list(json: bool, output: &mut Output) -> anyhow::Result<()> {
+    let mut scenarios = Vec::new();
     for (name, text) in SHIPPED {
         let scenario = Scenario::parse(text, &|file| Err(format!("{file} is not shipped")))?;
+        scenarios.push((name, scenario));
+    }
+    if json {
+        let one = |(name, scenario): &(&&str, Scenario)| {
+            let sweeps: Vec<Value> = scenario
+                .sweeps
+                .iter()
+                .map(|(name, values)| json!({ "name": name, "values": values }))
+                .collect();
+            json!({
+                "name": name, "description": scenario.description, "expected": scenario.expectation,
+                "sweeps": sweeps,
+            })
+        };
+        let scenarios: Vec<Value> = scenarios.iter().map(one).collect();
+        crate::document::print(output, "sim-list", &json!({ "scenarios": scenarios }))?;
+        return Ok(());
+    }
+    for (name, scenario) in scenarios {
         writeln!(output, "{}", output.style.paint(Paint::BOLD, name))?;
         writeln!(output, "  {}", scenario.description)?;
         writeln!(output, "  Expected: {}", scenario.expectation)?;

@@ -38,23 +38,23 @@ pub(super) struct Summary {
     pub(super) trace_hash: String,
     pub(super) events: u64,
     pub(super) data_packets: u64,
-    pub(super) end_ms: f64,
+    pub(super) end_seconds: f64,
     pub(super) flows: usize,
     pub(super) incomplete: usize,
     /// Completion times: fastest, median, 99th percentile, slowest.
-    pub(super) completion_ms: Option<[f64; 4]>,
-    pub(super) mean_goodput_gbps: f64,
+    pub(super) completion_seconds: Option<[f64; 4]>,
+    pub(super) mean_goodput_bits_per_second: f64,
     pub(super) jain: f64,
     /// Goodput of the slowest and the fastest flow of those that ran in the second half of the time.
     #[serde(default)]
-    pub(super) second_half_gbps: Option<[f64; 2]>,
+    pub(super) second_half_bits_per_second: Option<[f64; 2]>,
     pub(super) retransmitted: u64,
     pub(super) timeouts: u64,
     pub(super) cnps_sent: u64,
     pub(super) cnps_handled: u64,
     pub(super) marked: u64,
     pub(super) pauses: u64,
-    pub(super) paused_ms: f64,
+    pub(super) paused_seconds: f64,
     /// The longest queue of a switch in bytes: 50th, 90th and 99th percentile and maximum.
     pub(super) queue_bytes: [u64; 4],
     pub(super) dropped: BTreeMap<String, u64>,
@@ -76,8 +76,7 @@ impl Summary {
         hashes: Hashes,
         results: &Results,
     ) -> Self {
-        let ms = |time: Time| time.as_secs_f64() * 1e3;
-        let quantile = |quantile| results.completion_quantile(quantile).map(ms);
+        let quantile = |quantile| results.completion_quantile(quantile).map(Time::as_secs_f64);
         let sum = |of: fn(&roce_sim::net::FlowCounts) -> u64| {
             results.flows.iter().map(|flow| of(&flow.counts)).sum()
         };
@@ -97,22 +96,22 @@ impl Summary {
             trace_hash: format!("{:016x}", results.trace_hash),
             events: results.events,
             data_packets: results.data_packets,
-            end_ms: ms(results.end),
+            end_seconds: results.end.as_secs_f64(),
             flows: results.flows.len(),
             incomplete: results.incomplete(),
-            completion_ms: (|| Some([quantile(0.0)?, quantile(0.5)?, quantile(0.99)?, quantile(1.0)?]))(),
-            mean_goodput_gbps: results.flows.iter().map(|flow| flow.goodput_bps()).sum::<f64>()
-                / complete as f64
-                / 1e9,
+            completion_seconds: (|| Some([quantile(0.0)?, quantile(0.5)?, quantile(0.99)?, quantile(1.0)?]))(
+            ),
+            mean_goodput_bits_per_second: results.flows.iter().map(|flow| flow.goodput_bps()).sum::<f64>()
+                / complete as f64,
             jain: results.jain(),
-            second_half_gbps: second_half(results),
+            second_half_bits_per_second: second_half(results),
             retransmitted: sum(|counts| counts.retransmitted),
             timeouts: sum(|counts| counts.timeouts),
             cnps_sent: sum(|counts| counts.cnps_sent),
             cnps_handled: sum(|counts| counts.cnps_handled),
             marked: results.sum(|port| port.marked),
             pauses: results.sum(|port| port.pauses_sent),
-            paused_ms: ms(paused),
+            paused_seconds: paused.as_secs_f64(),
             queue_bytes: longest.map_or([0; 4], |port| {
                 let at = |quantile| port.queue.quantile(quantile);
                 [at(0.5), at(0.9), at(0.99), port.stats.queue_most]
@@ -128,8 +127,9 @@ impl Summary {
     /// Rows of name and value, as text.
     pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
         let none = || "no complete flow".to_owned();
-        let of_complete = |text| if self.completion_ms.is_some() { text } else { none() };
-        let times = self.completion_ms.map_or_else(none, |[fast, median, p99, slow]| {
+        let of_complete = |text| if self.completion_seconds.is_some() { text } else { none() };
+        let times = self.completion_seconds.map_or_else(none, |[fast, median, p99, slow]| {
+            let [fast, median, p99, slow] = [fast, median, p99, slow].map(ms);
             format!("{fast:.3} / {median:.3} / {p99:.3} / {slow:.3} ms")
         });
         let [p50, p90, p99, most] = self.queue_bytes.map(|bytes| bytes as f64 / 1e3);
@@ -138,25 +138,28 @@ impl Summary {
         let mut rows = vec![
             ("flows", format!("{} of {} complete", self.flows - self.incomplete, self.flows)),
             ("completion time, min/median/p99/max", times),
-            ("mean goodput of complete flows", of_complete(format!("{:.3} Gb/s", self.mean_goodput_gbps))),
+            (
+                "mean goodput of complete flows",
+                of_complete(format!("{:.3} Gb/s", self.mean_goodput_bits_per_second / 1e9)),
+            ),
             ("Jain's index of their rates", of_complete(format!("{:.4}", self.jain))),
             ("longest queue, p50/p90/p99/max", format!("{p50:.1} / {p90:.1} / {p99:.1} / {most:.1} KB")),
             (
                 "second half, slowest and fastest",
-                self.second_half_gbps.map_or_else(
+                self.second_half_bits_per_second.map_or_else(
                     || "no running flow".to_owned(),
-                    |[slow, fast]| format!("{slow:.3} / {fast:.3} Gb/s"),
+                    |[slow, fast]| format!("{:.3} / {:.3} Gb/s", slow / 1e9, fast / 1e9),
                 ),
             ),
             (
                 "marked, CNPs sent, handled",
                 format!("{}, {}, {}", self.marked, self.cnps_sent, self.cnps_handled),
             ),
-            ("pauses, port time paused", format!("{}, {:.3} ms", self.pauses, self.paused_ms)),
+            ("pauses, port time paused", format!("{}, {:.3} ms", self.pauses, ms(self.paused_seconds))),
             ("retransmitted, timeouts", format!("{}, {}", self.retransmitted, self.timeouts)),
             ("dropped", if dropped.is_empty() { "nothing".to_owned() } else { dropped.join(", ") }),
             ("data packets, events", format!("{}, {}", self.data_packets, self.events)),
-            ("simulated", format!("{:.3} ms", self.end_ms)),
+            ("simulated", format!("{:.3} ms", ms(self.end_seconds))),
             ("trace hash", self.trace_hash.clone()),
             ("configuration hash, seed, version", {
                 format!("{}, {}, {}", self.configuration_hash, self.seed, self.version)
@@ -177,7 +180,7 @@ impl Summary {
     }
 }
 
-/// The slowest and the fastest flow of the second half in Gb/s, if no samples were left out. The function makes one
+/// The slowest and the fastest flow of the second half in bits per second, if no samples were left out. The function makes one
 /// pass over the samples, because there may be millions of samples and thousands of flows.
 fn second_half(results: &Results) -> Option<[f64; 2]> {
     if results.points_left_out > 0 {
@@ -192,11 +195,16 @@ fn second_half(results: &Results) -> Option<[f64; 2]> {
         }
     }
     let ran = sums.into_iter().filter(|(_, count)| *count > 0);
-    let rates = ran.map(|(sum, count)| sum / f64::from(count) / 1e9);
+    let rates = ran.map(|(sum, count)| sum / f64::from(count));
     rates.fold(None, |range: Option<[f64; 2]>, rate| {
         let [slow, fast] = range.unwrap_or([rate; 2]);
         Some([slow.min(rate), fast.max(rate)])
     })
+}
+
+/// Seconds as milliseconds, for people.
+fn ms(seconds: f64) -> f64 {
+    seconds * 1e3
 }
 
 /// Formats values in the syntax of the command line.
@@ -224,9 +232,10 @@ pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Res
     );
     writeln!(output, "{}", output.style.paint(Paint::BOLD, heading))?;
     for run in runs {
-        let [_, median, _, slow] = run.completion_ms.unwrap_or([f64::NAN; 4]);
-        let half =
-            run.second_half_gbps.map_or_else(String::new, |[slow, fast]| format!("{slow:.2}-{fast:.2}"));
+        let [_, median, _, slow] = run.completion_seconds.unwrap_or([f64::NAN; 4]).map(ms);
+        let half = run
+            .second_half_bits_per_second
+            .map_or_else(String::new, |[slow, fast]| format!("{:.2}-{:.2}", slow / 1e9, fast / 1e9));
         writeln!(
             output,
             "{:width$} {:>4}/{:<4} {:>10.3} {:>10.3} {:>7.4} {:>13} {:>10.1} {:>8} {:>8} {:>8} {:>8} {:>8}",
@@ -293,7 +302,7 @@ mod tests {
     fn the_second_half_of_many_flows_takes_one_pass() {
         let results = results(90_000);
         let begin = Instant::now();
-        assert_eq!(second_half(&results), Some([0.0, 89_999.0]));
+        assert_eq!(second_half(&results), Some([0.0, 89_999e9]));
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     }
 
@@ -301,7 +310,7 @@ mod tests {
     fn the_second_half_agrees_with_single_flows() {
         let results = results(3);
         let from = Time::from_us(10);
-        let rates = [0, 2].map(|flow| results.goodput_after(flow, from).unwrap() / 1e9);
+        let rates = [0, 2].map(|flow| results.goodput_after(flow, from).unwrap());
         assert_eq!(second_half(&results), Some(rates));
         assert_eq!(second_half(&Results { points_left_out: 1, ..results }), None);
     }

@@ -1,9 +1,9 @@
 //! Sweeps: one run for every combination of values.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
+use serde_json::json;
 
 use super::run::{self, Outcome, Progress};
 use super::summary::{RunIndex, print_table};
@@ -38,8 +38,16 @@ pub(super) struct Combination {
     pub(super) set: Vec<(String, String)>,
 }
 
+/// The largest number of combinations: more than a cluster runs, and few enough to hold and to check.
+const MOST_COMBINATIONS: usize = 100_000;
+
 /// Every combination of the swept values; the last name changes fastest.
-pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Combination> {
+pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> anyhow::Result<Vec<Combination>> {
+    let count = sweeps.iter().try_fold(1_usize, |count, (_, values)| count.checked_mul(values.len()));
+    ensure!(
+        count.is_some_and(|count| count <= MOST_COMBINATIONS),
+        "the sweep has more than {MOST_COMBINATIONS} combinations; sweep fewer names or fewer values of each"
+    );
     let mut all = vec![common(args)];
     for (name, values) in sweeps {
         let longer = all.iter().flat_map(|set| {
@@ -53,7 +61,7 @@ pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> Vec<Combination> {
     }
     let of = all.len();
     let combination = |(index, set)| Combination { place: RunIndex { index, of }, set };
-    all.into_iter().enumerate().map(combination).collect()
+    Ok(all.into_iter().enumerate().map(combination).collect())
 }
 
 /// Checks all combinations before the first run. Returns the files that the runs read.
@@ -89,8 +97,7 @@ pub(super) fn run_sweep(
     let Outcome { summaries, failures } = run::all(source, &combinations, args.out.as_deref(), &progress)?;
     progress.clear();
     if args.json {
-        serde_json::to_writer_pretty(&mut *output, &summaries)?;
-        writeln!(output)?;
+        crate::document::print(output, "sim-sweep", &json!({ "runs": summaries }))?;
     } else if !summaries.is_empty() {
         print_table(output, &summaries)?;
     }

@@ -204,7 +204,7 @@ fn perf(
 
 /// A counter, summed up over the commands at these addresses.
 fn counter(folder: &Path, addresses: [&str; 2], name: &str) -> u64 {
-    let counters = addresses.map(|address| super::counters_of(folder, address));
+    let counters = addresses.map(|address| super::counters_of(folder, |one| one["addresses"][0] == address));
     counters.iter().filter_map(|counters| counters[name].as_u64()).sum()
 }
 
@@ -223,7 +223,7 @@ fn on_packets(folder: &Path, text: &str) -> Option<Outcome> {
     let mut clients = Vec::new();
     for (flow, seconds) in [hosts.stop, rest].into_iter().enumerate() {
         let mut server = perf(&row.right, folder, RECEIVERS[flow], seconds, &hosts, &[]);
-        server.until_it_says("waiting on");
+        server.wait_for_line("waiting on");
         let client =
             perf(&senders[flow], folder, SENDERS[flow], seconds, &hosts, &[RECEIVERS[flow], "--json"]);
         clients.push((server, client));

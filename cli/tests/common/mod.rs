@@ -1,11 +1,13 @@
 //! Helpers of the tests of the command.
 #![allow(dead_code, unused_imports, reason = "every test file takes a part of it")]
 
+pub(crate) mod frames;
+
 use std::process::Command;
 
 pub(crate) use roce_testing::{
-    Finished, Running, TAPS_ON_A_BRIDGE, free_v6_port, has_program, own_address, script, shared, skip_unless,
-    tshark, within,
+    Finished, Running, TAPS_ON_A_BRIDGE, as_nobody, free_v6_port, has_program, own_address, script, shared,
+    skip_unless, tshark, within,
 };
 
 /// The command under test.

@@ -116,14 +116,14 @@ pub(crate) fn run(setting: &Setting) -> Result<String> {
             ensure!(count(from, name)? > 0, "{name} {from} is 0: {document}");
         }
     }
-    let told = count("from_left", "cnps")?;
-    ensure!(counters.np_ecn_marked_roce_packets > 0 && told > 0, "no mark was answered: {counters:?}");
-    ensure!(counters.np_cnp_sent == told, "{} CNPs were sent and {told} seen", counters.np_cnp_sent);
+    let cnps = count("from_left", "cnps")?;
+    ensure!(counters.np_ecn_marked_roce_packets > 0 && cnps > 0, "no mark was answered: {counters:?}");
+    ensure!(counters.np_cnp_sent == cnps, "{} CNPs were sent and {cnps} seen", counters.np_cnp_sent);
     ensure!(counters.rx_icrc_encapsulated == 0, "packets with a wrong ICRC arrived: {counters:?}");
-    check_frames(&pcap, told)?;
-    check_with_tshark(&pcap, told, their_qpn, theirs_at)?;
+    check_frames(&pcap, cnps)?;
+    check_with_tshark(&pcap, cnps, their_qpn, theirs_at)?;
     Ok(format!(
-        "{} KiB in each direction; {} of their packets lost, {} marked and answered by {told} CNPs; {} of ours lost, {} marked, \
+        "{} KiB in each direction; {} of their packets lost, {} marked and answered by {cnps} CNPs; {} of ours lost, {} marked, \
          {} CNPs back",
         MESSAGES * LEN as u64 / 1024,
         count("from_right", "fault_dropped")?,

@@ -110,7 +110,7 @@ impl Family {
     }
 }
 
-/// One cell. Its name is `OPERATION/we|they/v4|v6/MTU`, whoever starts it being named.
+/// One cell. Its name is `OPERATION/we|they/v4|v6/MTU`: `we` start the operation, or `they` do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) operation: Operation,

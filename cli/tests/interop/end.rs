@@ -107,7 +107,7 @@ pub(crate) struct Ours {
     pub(crate) cq: CompletionQueue,
     psn: u32,
     peer: Option<Remote>,
-    destination: Option<UdDestination>,
+    destination: Option<AddressHandle>,
 }
 
 impl Ours {
@@ -201,7 +201,7 @@ impl End for Ours {
         let element = [self.region.element(work.local..work.local + work.len)];
         let elements: &[Sge] = if work.len == 0 || work.op == Op::Flush { &[] } else { &element };
         let mut wr = SendWr::new(work.wr_id, self.op(work)?, elements);
-        wr.destination = self.destination;
+        wr.destination = self.destination.as_deref().copied();
         Ok(self.qp.post_send(&wr)?)
     }
 
@@ -245,7 +245,7 @@ pub(crate) struct Theirs<'a> {
 }
 
 impl<'a> Theirs<'a> {
-    /// Makes memory, completion queue and queue pair number 0 over there.
+    /// Makes memory, completion queue and queue pair number 0 on the other side.
     pub(crate) fn new(peer: &'a mut Peer, qp_type: &str, extended: bool) -> Result<Self> {
         peer.ask("destroy all=1")?;
         let answer = peer.ask(&format!("mr id=0 len={MEMORY}"))?;

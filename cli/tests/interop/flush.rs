@@ -1,5 +1,5 @@
 //! Why FLUSH has no cells in the matrix: Soft-RoCE computes the ICRC of a FLUSH over its headers twice, when it sends
-//! and when it checks, so that it understands itself and nobody else. (Its table of opcodes gives FLUSH no place of
+//! and when it checks, so that only another Soft-RoCE accepts it. (Its table of opcodes gives FLUSH no place of
 //! the payload, so the headers are taken for payload as well.)
 //!
 //! This test keeps watch: when a kernel computes the ICRC as everybody else does, it fails and says what to do.

@@ -34,7 +34,7 @@ fn every_operation_in_both_directions() {
     println!("{count} cases passed");
 }
 
-/// Runs what is no cell of the matrix, and records it.
+/// Runs a test that is not a cell of the matrix, and records it.
 #[track_caller]
 fn special(setting: &Setting, name: &str, test: impl FnOnce() -> anyhow::Result<String>) {
     let begun = Instant::now();

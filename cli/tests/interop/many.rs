@@ -111,8 +111,8 @@ fn exchange(
     our_completions(cq, pairs.len()).context("ours")?;
     let line = format!("poll cq=0 max=512 count={} wait_ms=60000", 2 * pairs.len());
     let theirs: Vec<Done> = peer.ask(&line)?.words().map(of_theirs).collect::<Result<_>>()?;
-    let told = theirs.iter().map(|done| (done.status, done.received, done.wr_id, done.imm));
-    check_told(told.collect(), pairs.len()).context("theirs")?;
+    let reported = theirs.iter().map(|done| (done.status, done.received, done.wr_id, done.imm));
+    check_reported(reported.collect(), pairs.len()).context("theirs")?;
     for index in 0..pairs.len() {
         let (len, target) = (len_of(index), index * PART + PART / 2);
         let mut found = vec![0; len];
@@ -125,22 +125,22 @@ fn exchange(
 }
 
 fn our_completions(cq: &CompletionQueue, pairs: usize) -> Result<()> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut done = [Wc::default(); 64];
-    while told.len() < 2 * pairs {
+    while reported.len() < 2 * pairs {
         let got = cq.wait(&mut done, Some(Duration::from_secs(60)))?;
-        told.extend(done[..got].iter().map(|wc| {
+        reported.extend(done[..got].iter().map(|wc| {
             let imm = wc.flags.contains(WcFlags::WITH_IMM).then(|| u32::from_be_bytes(wc.imm.0));
             (wc.status as u32, wc.opcode == WcOpcode::RecvRdmaWithImm, wc.wr_id, imm)
         }));
     }
-    check_told(told, pairs)
+    check_reported(reported, pairs)
 }
 
 /// Each queue pair has had one completion of each kind, and the receive has the immediate data of its own pair.
-fn check_told(told: Vec<(u32, bool, u64, Option<u32>)>, pairs: usize) -> Result<()> {
+fn check_reported(reported: Vec<(u32, bool, u64, Option<u32>)>, pairs: usize) -> Result<()> {
     let mut seen = BTreeSet::new();
-    for (status, received, wr_id, imm) in told {
+    for (status, received, wr_id, imm) in reported {
         ensure!(status == 0, "completion {wr_id} has status {status}");
         let index = if received { wr_id - 1000 } else { wr_id };
         ensure!(!received || imm.map(u64::from) == Some(index), "receive {index} has {imm:?}");

@@ -20,7 +20,7 @@ pub(crate) fn run(setting: &Setting) -> Result<(usize, Vec<String>)> {
         if !case.to_string().contains(&setting.only) || !supports(&device, &case) {
             continue;
         }
-        // Whoever asks for such a case by its name gets it.
+        // A case that is asked for by its name runs.
         if let Some(reason) = case.error_of_kernel(setting.is_lossy())
             && !setting.only.starts_with(case.operation.name())
         {
@@ -41,7 +41,7 @@ pub(crate) fn run(setting: &Setting) -> Result<(usize, Vec<String>)> {
                     "  alone: cli/tests/interop/run --kernel {kernel} --device {device} --loss {loss} --case {case}"
                 );
                 failed.push(case.to_string());
-                // What the failure left behind over there ends with its process.
+                // The peer's objects that the failure left end with its process.
                 peer = setting.connect()?.0;
             }
         }

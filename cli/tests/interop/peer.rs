@@ -1,4 +1,4 @@
-//! The other end: a process in the guest that does with libibverbs what we tell it (`peer/verbs_peer.c`).
+//! The other end: a process in the guest that executes our commands with libibverbs (`peer/verbs_peer.c`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-/// One connection, and so one process over there.
+/// One connection, which has one process in the guest.
 #[derive(Debug)]
 pub(crate) struct Peer {
     reader: BufReader<TcpStream>,
@@ -17,7 +17,7 @@ pub(crate) struct Peer {
 #[derive(Debug)]
 pub(crate) struct Answer(String);
 
-/// What the peer's process found when it opened its device.
+/// The capabilities of the peer's device.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerDevice {
     pub(crate) atomic_write: bool,
@@ -25,7 +25,7 @@ pub(crate) struct PeerDevice {
 }
 
 impl Peer {
-    /// Connects, and opens the device over there.
+    /// Connects, and opens the device of the guest.
     pub(crate) fn open(address: SocketAddr) -> Result<(Self, PeerDevice)> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))
             .with_context(|| format!("connecting to verbs_peer at {address}"))?;
@@ -81,7 +81,7 @@ impl Answer {
     }
 }
 
-/// How to reach a queue pair of ours from over there, and the other way round.
+/// The addresses of our side and of the guest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addresses {
     pub(crate) ours: IpAddr,

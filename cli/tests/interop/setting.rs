@@ -1,4 +1,4 @@
-//! What the script `run` tells this program, by its environment.
+//! The setting that the script `run` passes to this program in its environment.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -73,7 +73,7 @@ fn capture_to(wrappers: &mut Wrappers, file: &Path) -> Result<()> {
 }
 
 impl Setting {
-    /// The setting, or `None` after saying so where the script did not start this program.
+    /// The setting; `None`, with a message, if the script did not start this program.
     #[track_caller]
     pub(crate) fn read() -> Option<Self> {
         let started = std::env::var_os("ROCE_INTEROP").is_some();
@@ -186,7 +186,7 @@ impl Setting {
         self.write_line(&format!("{}\tkernel\t0\t0\t{reason}", columns(case)))
     }
 
-    /// Adds a line for what is not a cell of the matrix.
+    /// Adds a line for a test that is not a cell of the matrix.
     pub(crate) fn record_special(&self, name: &str, outcome: &Result<String>, took: Duration) -> Result<()> {
         let (result, detail) = match outcome {
             Ok(detail) => ("pass", detail.clone()),
@@ -196,7 +196,7 @@ impl Setting {
         self.write_line(&format!("special:{name}\t-\t-\t-\t{result}\t1\t{}\t{detail}", took.as_millis()))
     }
 
-    /// Adds a line for a program of Debian that met one of ours.
+    /// Adds a line for a program of Debian with one of ours.
     pub(crate) fn record_program(
         &self,
         name: &str,

@@ -1,16 +1,19 @@
 //! Datagrams that cannot leave yet: their priority is paused, or their neighbour is not resolved.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 
 use roce_packet::Path;
 use roce_transport::Transmit;
 
 /// Datagrams that wait for one destination's Ethernet address.
 const MAX_PER_DESTINATION: usize = 128;
-/// Datagrams that wait altogether. More are dropped, as the kernel does while it resolves a neighbour: an unresolved
-/// neighbour must not hold up the others.
-const MAX_ALTOGETHER: usize = 4096;
+/// Datagrams that wait altogether. Beyond that, the path with the most of them loses its oldest one, as the kernel does while
+/// it resolves a neighbour: however many neighbours do not answer, each path keeps its share of the room.
+pub(super) const MAX_ALTOGETHER: usize = 4096;
+/// Paths that wait. One more takes the place of the path that waits longest.
+const MAX_PATHS: usize = 512;
+/// Paths that one call of [`Held::release`] looks at. The next call continues with the others.
+pub(super) const MAX_LOOKS: usize = 64;
 /// Above this number of datagrams of paused priorities the device takes no more from the engine: they leave at once when
 /// the pause ends, and the host that asked for it must have room for them. The engine keeps the rest, and paces it.
 const MAX_PAUSED: usize = 32;
@@ -27,14 +30,25 @@ pub(super) struct HeldDatagram {
 struct PathQueue {
     path: Path,
     queue: VecDeque<HeldDatagram>,
+    /// Which path this is, counted from the first that ever waited.
+    number: u64,
+}
+
+impl PathQueue {
+    /// Whether its priority is paused. Then its datagrams are not dropped, for their neighbour is there.
+    fn is_paused(&self) -> bool {
+        self.queue.iter().any(|held| held.is_paused)
+    }
 }
 
 /// All held datagrams.
 #[derive(Default)]
 pub(super) struct Held {
-    /// The path that waits longest first.
+    /// Those that are looked at next come first.
     lines: Vec<PathQueue>,
     len: usize,
+    /// Paths that ever waited.
+    paths: u64,
     /// How many of them came during a pause.
     paused: usize,
     /// Buffers to use again.
@@ -56,10 +70,33 @@ impl Held {
         self.lines.iter().any(|line| line.path == *path)
     }
 
-    /// Whether one more may wait until this destination answers.
-    pub(super) fn has_room_for(&self, destination: IpAddr) -> bool {
-        let there = self.lines.iter().filter(|line| line.path.destination == destination);
-        self.len < MAX_ALTOGETHER && there.map(|line| line.queue.len()).sum::<usize>() < MAX_PER_DESTINATION
+    /// Makes room for one more datagram that waits until the destination of its path answers. Returns whether it may wait,
+    /// and how many others were dropped for it.
+    pub(super) fn make_room(&mut self, path: &Path) -> (bool, usize) {
+        let same_destination = self.lines.iter().filter(|line| line.path.destination == path.destination);
+        if same_destination.map(|line| line.queue.len()).sum::<usize>() >= MAX_PER_DESTINATION {
+            return (false, 0);
+        }
+        let own_len = self.lines.iter().find(|line| line.path == *path).map_or(0, |line| line.queue.len());
+        let mut dropped = 0;
+        if own_len == 0 && self.lines.len() >= MAX_PATHS {
+            let oldest = self.lines.iter().enumerate().filter(|(_, line)| !line.is_paused());
+            let Some((place, _)) = oldest.min_by_key(|(_, line)| line.number) else { return (false, 0) };
+            let gone = self.lines.remove(place);
+            dropped += gone.queue.len();
+            self.len -= gone.queue.len();
+            self.spare.extend(gone.queue.into_iter().map(|held| held.bytes));
+        }
+        if self.len >= MAX_ALTOGETHER {
+            let longest = self.lines.iter_mut().filter(|line| !line.is_paused());
+            let longest =
+                longest.max_by_key(|line| line.queue.len()).filter(|line| line.queue.len() > own_len + 1);
+            let Some(gone) = longest.and_then(|line| line.queue.pop_front()) else { return (false, dropped) };
+            dropped += 1;
+            self.len -= 1;
+            self.spare.push(gone.bytes);
+        }
+        (true, dropped)
     }
 
     pub(super) fn push(&mut self, transmit: Transmit, datagram: &[u8], is_paused: bool) {
@@ -71,14 +108,20 @@ impl Held {
         let held = HeldDatagram { transmit, bytes, is_paused };
         match self.lines.iter_mut().find(|line| line.path == transmit.path) {
             Some(line) => line.queue.push_back(held),
-            None => self.lines.push(PathQueue { path: transmit.path, queue: VecDeque::from([held]) }),
+            None => {
+                self.paths += 1;
+                let (path, queue) = (transmit.path, VecDeque::from([held]));
+                self.lines.push(PathQueue { path, queue, number: self.paths });
+            }
         }
     }
 
-    /// Calls `decide` for the datagrams of every path in order, until one stays. After `Release::Stop` it is not called
-    /// again.
+    /// Calls `decide` for the datagrams of a path in order, until one stays, and then for those of the next path, for
+    /// [`MAX_LOOKS`] paths at most. After `Release::Stop` it is not called again.
     pub(super) fn release(&mut self, mut decide: impl FnMut(&HeldDatagram) -> Release) {
-        'lines: for line in &mut self.lines {
+        let (before, looks) = (self.len, self.lines.len().min(MAX_LOOKS));
+        let mut looked = 0;
+        'lines: for line in &mut self.lines[..looks] {
             while let Some(first) = line.queue.front() {
                 match decide(first) {
                     Release::Gone => {}
@@ -91,8 +134,20 @@ impl Held {
                     self.spare.push(gone.bytes);
                 }
             }
+            looked += 1;
         }
-        self.lines.retain(|line| !line.queue.is_empty());
+        if self.lines.len() > looks {
+            self.lines.rotate_left(looked);
+        }
+        if self.len < before {
+            self.lines.retain(|line| !line.queue.is_empty());
+        }
+    }
+
+    /// How many datagrams wait.
+    #[cfg(test)]
+    pub(super) const fn len(&self) -> usize {
+        self.len
     }
 }
 

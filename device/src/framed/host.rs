@@ -52,6 +52,11 @@ pub trait Host: Send {
     /// The addresses to send from, in GID table order; at least one.
     fn addresses(&self) -> &[IpAddr];
 
+    /// As [`Device::scope_id`](crate::Device::scope_id).
+    fn scope_id(&self) -> Option<u32> {
+        None
+    }
+
     /// Where frames for a unicast address go. Starts a request by itself if the answer is not known. It is called for
     /// every packet, so it must be fast when the answer is known. `now` never goes back.
     fn resolve(&mut self, now: Instant, destination: IpAddr) -> Resolution;

@@ -20,7 +20,7 @@
 //! use roce_device::framed::FramedDevice;
 //! use roce_device::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord};
 //! use roce_device::framed::{Host, Resolution};
-//! use roce_device::{Device, Encapsulation, FrameSettings, Instant, MacAddr, Path, Transmit};
+//! use roce_device::{Device, Encapsulation, FrameSettings, Instant, MacAddr, Path, Qpn, Transmit};
 //!
 //! struct MemoryPort {
 //!     record: PortRecord,
@@ -101,7 +101,7 @@
 //! };
 //! let slot = device.slot().expect("a new device has room");
 //! slot.buffer[..16].copy_from_slice(b"from BTH to ICRC");
-//! device.commit(Instant::ZERO, &Transmit { path, len: 16, identification: 0 });
+//! device.commit(Instant::ZERO, &Transmit { path, remote_qpn: Qpn::default(), len: 16, identification: 0 });
 //! device.flush(Instant::ZERO)?;
 //!
 //! let sent = sent.lock().unwrap();
@@ -192,7 +192,7 @@ counters! {
         tx_host_frames => "frame_tx_host",
         /// Datagrams dropped because the next hop does not answer or no route leads to the destination.
         tx_unreachable => "frame_tx_unreachable",
-        /// Datagrams dropped because too many wait for the same neighbour.
+        /// Datagrams dropped because too many wait for neighbours that are not resolved.
         tx_unresolved => "frame_tx_unresolved",
         /// Datagrams dropped because no headers exist for their path.
         tx_bad_path => "frame_tx_bad_path",
@@ -222,6 +222,7 @@ impl FramedDevice {
             max_segments: record.max_segments,
             sees_ip_header: true,
             carries_ethernet: true,
+            process_slot: 0,
             link_mtu: record.link_mtu,
         };
         let mut addresses = host.addresses().to_vec();
@@ -264,6 +265,10 @@ impl Device for FramedDevice {
 
     fn addresses(&self) -> &[IpAddr] {
         &self.addresses
+    }
+
+    fn scope_id(&self) -> Option<u32> {
+        self.host.scope_id()
     }
 
     fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {

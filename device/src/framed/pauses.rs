@@ -52,7 +52,7 @@ impl Pauses {
                 Some(0) => *until = None,
                 Some(quanta) => {
                     let pause = pause_duration_ns(quanta, self.bits_per_second);
-                    *duration += pause;
+                    *duration = duration.saturating_add(pause);
                     *until = Some(now.plus_nanos(pause));
                 }
             }

@@ -102,6 +102,12 @@ pub trait FramePort: Send {
         None
     }
 
+    /// Whether nothing that was committed waits for another [`flush`](Self::flush). Ports with a [`deadline`](Self::deadline)
+    /// for other reasons say so themselves.
+    fn is_drained(&mut self) -> bool {
+        self.deadline().is_none()
+    }
+
     /// A descriptor that becomes readable when something can be received; the same as long as the port lives.
     fn as_fd(&self) -> BorrowedFd<'_>;
 

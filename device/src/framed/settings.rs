@@ -18,27 +18,17 @@ pub struct FrameSettings {
 }
 
 impl FrameSettings {
-    /// Reads `vlan=` or `prio=` of a specification. `None` if `key` is neither of them; the error says what
-    /// was expected.
+    /// Reads `vlan=` or `prio=` of a specification. The error says what was expected: `known` for any other key.
     #[cfg(any(feature = "tap", feature = "kernel-host"))]
-    pub(crate) fn set(&mut self, key: &str, value: &str) -> Option<Result<(), &'static str>> {
-        match key {
-            "vlan" => Some(match value.parse() {
-                Ok(vid @ 1..=MAX_VID) => {
-                    self.vlan = Some(vid);
-                    Ok(())
-                }
-                _ => Err("vlan=NUMBER from 1 to 4094"),
-            }),
-            "prio" => Some(match value.parse() {
-                Ok(priority @ 0..=7) => {
-                    self.priority = Some(priority);
-                    Ok(())
-                }
-                _ => Err("prio=NUMBER from 0 to 7"),
-            }),
-            _ => None,
+    pub(crate) fn set(&mut self, key: &str, value: &str, known: &'static str) -> Result<(), &'static str> {
+        match (key, value.parse()) {
+            ("vlan", Ok(vid @ 1..=MAX_VID)) => self.vlan = Some(vid),
+            ("vlan", _) => return Err("vlan=NUMBER from 1 to 4094"),
+            ("prio", Ok(priority @ 0..=7)) => self.priority = Some(priority as u8),
+            ("prio", _) => return Err("prio=NUMBER from 0 to 7"),
+            _ => return Err(known),
         }
+        Ok(())
     }
 
     /// The tag for frames with this traffic class.

@@ -48,7 +48,7 @@ impl FramedDevice {
 
     /// Takes what was written into the slot.
     pub(super) fn take(&mut self, now: Instant, transmit: &Transmit) {
-        if transmit.len > MAX_DATAGRAM {
+        if transmit.len == 0 || transmit.len > MAX_DATAGRAM {
             self.counters.tx_bad_path += 1;
             return;
         }
@@ -167,7 +167,7 @@ impl FramedDevice {
         let Some(bytes) = self.port.slot().and_then(|slot| slot.get(HEADROOM..open.end)) else { return };
         let is_paused = self.pauses.is_paused(now, priority_of(&open.first.path));
         for (index, datagram) in (0..).zip(bytes.chunks(open.first.len)) {
-            let identification = open.first.identification + index;
+            let identification = open.first.identification.wrapping_add(index);
             let transmit = Transmit { len: datagram.len(), identification, ..open.first };
             if is_own {
                 if self.own.len() < MAX_OWN {
@@ -176,12 +176,14 @@ impl FramedDevice {
                 } else {
                     self.counters.tx_unresolved += 1;
                 }
-            } else if is_paused || self.held.has_room_for(transmit.path.destination) {
+                continue;
+            }
+            let (has_room, dropped) = if is_paused { (true, 0) } else { self.held.make_room(&transmit.path) };
+            self.counters.tx_unresolved += dropped as u64 + u64::from(!has_room);
+            if has_room {
                 self.held.push(transmit, datagram, is_paused);
                 self.counters.tx_held += 1;
                 self.check_held_at = Some(now.plus_nanos(HELD_CHECK_NS));
-            } else {
-                self.counters.tx_unresolved += 1;
             }
         }
     }
@@ -253,7 +255,7 @@ pub(super) fn address_in(path: &Path) -> Option<MacAddr> {
     })
 }
 
-/// What checksum offload wants to find in the checksum field: the sum of the pseudo header, not inverted
+/// What checksum offload expects in the checksum field: the sum of the pseudo header, not inverted
 /// (RFC 768, RFC 8200 section 8.1).
 fn pseudo_header_sum(path: &Path, udp_len: usize) -> u16 {
     fn add(sum: u32, bytes: &[u8]) -> u32 {

@@ -15,21 +15,23 @@
 
 mod routes;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use roce_packet::{MacAddr, ROCE_UDP_PORT};
 use roce_transport::Instant;
-use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::OpenError;
 use crate::counters::counters;
 use crate::framed::{Host, Resolution, Unreachable};
+use crate::interfaces::gid_order;
 use crate::link::Link;
 use crate::netlink::Netlink;
+use crate::sockets::{check_group, receive_nothing, set_send_queue, with_scope};
 use routes::{Neighbour, Route};
 
 pub use routes::{NextHop, next_hop};
@@ -42,6 +44,11 @@ pub(crate) struct KernelHost {
     netlink: Netlink,
     solicitor: Solicitor,
     known: HashMap<IpAddr, Entry>,
+    /// The neighbours that the kernel is resolving for this host, by destination, and since when. Some of them may have
+    /// answered.
+    asked: VecDeque<(IpAddr, Instant)>,
+    /// When to look again for those that have answered.
+    sort_out_at: Instant,
     /// Each keeps the kernel in one multicast group.
     groups: Vec<(IpAddr, Socket)>,
     /// Hold port 4791 of every address and read nothing.
@@ -92,18 +99,13 @@ counters! {
 impl KernelHost {
     /// Takes the addresses of an interface and their port 4791. `spec` is what the user wrote, for errors.
     pub(crate) fn open(spec: &str, link: &Link) -> Result<Self, OpenError> {
-        let fail = |step, error| OpenError::System { spec: spec.to_owned(), step, error };
-        let mut netlink = Netlink::open().map_err(|error| fail("open a netlink socket", error))?;
-        let mut own = netlink.addresses().map_err(|error| fail("ask for the addresses", error))?;
+        let mut netlink = Netlink::open().map_err(OpenError::at(spec, "open a netlink socket"))?;
+        let mut own = netlink.addresses().map_err(OpenError::at(spec, "ask for the addresses"))?;
         own.retain(|own| own.interface == link.index);
         let mut addresses: Vec<IpAddr> =
             own.iter().filter(|own| own.is_usable).map(|own| own.address).collect();
-        // What people mean when they name an interface comes first; the order is otherwise that of the kernel.
-        addresses.sort_by_key(|address| match address {
-            IpAddr::V4(_) => 0,
-            IpAddr::V6(address) if !address.is_unicast_link_local() => 1,
-            IpAddr::V6(_) => 2,
-        });
+        // The order is otherwise that of the kernel.
+        addresses.sort_by_key(|address| gid_order(*address));
         if addresses.is_empty() {
             let name = &link.name;
             let problem = if own.is_empty() {
@@ -121,7 +123,7 @@ impl KernelHost {
             reservations.push(reserve(spec, *address, link.index)?);
         }
         let solicitor =
-            Solicitor::new(link).map_err(|error| fail("open a UDP socket on the interface", error))?;
+            Solicitor::new(link).map_err(OpenError::at(spec, "open a UDP socket on the interface"))?;
         Ok(Self {
             interface: link.index,
             mac: link.mac,
@@ -129,6 +131,8 @@ impl KernelHost {
             netlink,
             solicitor,
             known: HashMap::new(),
+            asked: VecDeque::new(),
+            sort_out_at: Instant::ZERO,
             groups: Vec::new(),
             _reservations: reservations,
             counters: Counters::default(),
@@ -181,12 +185,41 @@ impl KernelHost {
             entry.check_at = now.plus_nanos(REFRESH_NS);
         }
         match entry.next_hop {
-            Some(next_hop) => self.update_neighbour(now, next_hop, entry),
+            Some(next_hop) => self.update_neighbour(now, destination, next_hop, entry),
             None => Ok(()),
         }
     }
 
-    fn update_neighbour(&mut self, now: Instant, next_hop: IpAddr, entry: &mut Entry) -> io::Result<()> {
+    /// Whether the kernel may be made to resolve one more neighbour. Its table has room for about a thousand and is that
+    /// of the whole machine: neighbours that do not answer must not fill it.
+    fn may_ask(&mut self, now: Instant, destination: IpAddr) -> bool {
+        let Self { asked, known, .. } = self;
+        if asked.len() >= MAX_ASKED && now >= self.sort_out_at {
+            self.sort_out_at = now.plus_nanos(SORT_OUT_NS);
+            asked.retain(|(asked_for, at)| {
+                let is_pending = |entry: &Entry| entry.answer == Resolution::Pending;
+                now.since(*at).as_nanos() < u128::from(GIVE_UP_NS)
+                    && known.get(asked_for).is_some_and(is_pending)
+            });
+        }
+        // A neighbour that has not answered at once hardly will, so that it does not keep others waiting.
+        let is_slow = |(_, at): &(IpAddr, Instant)| now.since(*at).as_nanos() >= u128::from(PROMPT_NS);
+        let place = asked.len().checked_sub(MAX_ASKED_AT_ONCE);
+        let has_room =
+            asked.len() < MAX_ASKED && place.and_then(|place| asked.get(place)).is_none_or(is_slow);
+        if has_room {
+            self.asked.push_back((destination, now));
+        }
+        has_room
+    }
+
+    fn update_neighbour(
+        &mut self,
+        now: Instant,
+        destination: IpAddr,
+        next_hop: IpAddr,
+        entry: &mut Entry,
+    ) -> io::Result<()> {
         let found = self.netlink.neighbour(next_hop, self.interface)?;
         if let Neighbour::Known { mac, is_stale } = found {
             if matches!(&entry.answer, Resolution::Known(old) if *old != mac) {
@@ -202,6 +235,12 @@ impl KernelHost {
             entry.check_at = now.plus_nanos(REFRESH_NS);
             return Ok(());
         }
+        let is_known = matches!(entry.answer, Resolution::Known(_));
+        if entry.asked_at.is_none() && !is_known && !self.may_ask(now, destination) {
+            entry.answer = Resolution::Pending;
+            entry.check_at = now.plus_nanos(LONGEST_WAIT_NS);
+            return Ok(());
+        }
         let is_due = now.since(entry.asked_last).as_nanos() >= u128::from(REFRESH_NS);
         if entry.asked_at.is_none() || is_due && found == Neighbour::Unknown {
             self.ask(now, next_hop, entry);
@@ -214,7 +253,7 @@ impl KernelHost {
             return Ok(());
         }
         // A neighbour that was known is still sent to: the kernel may only have forgotten it.
-        if !matches!(entry.answer, Resolution::Known(_)) {
+        if !is_known {
             entry.answer = Resolution::Pending;
         }
         entry.check_at = now.plus_nanos(entry.wait_ns);
@@ -237,6 +276,10 @@ impl Host for KernelHost {
         &self.addresses
     }
 
+    fn scope_id(&self) -> Option<u32> {
+        Some(self.interface)
+    }
+
     fn resolve(&mut self, now: Instant, destination: IpAddr) -> Resolution {
         if let Some(entry) = self.known.get(&destination)
             && now < entry.check_at
@@ -247,10 +290,7 @@ impl Host for KernelHost {
     }
 
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
-        if !group.is_multicast() {
-            let problem = format!("{group} is not a multicast address");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
-        }
+        check_group(group)?;
         let place = self.groups.iter().position(|(known, _)| *known == group);
         match (place, join) {
             (None, true) => self.groups.push((group, member(group, self.interface)?)),
@@ -263,15 +303,6 @@ impl Host for KernelHost {
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.counters.visit(visit);
-    }
-}
-
-impl std::fmt::Debug for KernelHost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KernelHost")
-            .field("interface", &self.interface)
-            .field("addresses", &self.addresses)
-            .finish_non_exhaustive()
     }
 }
 
@@ -288,6 +319,9 @@ impl Solicitor {
         let open = |domain| {
             let socket = send_only_socket(domain)?;
             socket.bind_device(Some(link.name.as_bytes()))?;
+            // A datagram to a neighbour that is being resolved counts until the kernel gives the neighbour up; with the
+            // usual size, 256 of them would keep every other neighbour from being asked for.
+            set_send_queue(&socket, SEND_QUEUE_BYTES);
             Ok::<_, io::Error>(socket)
         };
         let v4 = open(Domain::IPV4)?;
@@ -359,25 +393,23 @@ fn member(group: IpAddr, interface: u32) -> io::Result<Socket> {
 /// A UDP socket that the kernel queues nothing for.
 fn send_only_socket(domain: Domain) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
-    // A filter that returns 0 takes 0 bytes of every datagram.
-    socket.attach_filter(&[SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0)])?;
+    receive_nothing(&socket)?;
     let _ = socket.set_recv_buffer_size(0);
     debug_assert!(socket.recv(&mut [MaybeUninit::uninit()]).is_err());
     Ok(socket)
 }
 
-/// Link-local addresses mean something only together with an interface.
-fn with_scope(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
-    match address {
-        IpAddr::V6(address) if address.is_unicast_link_local() => {
-            SocketAddrV6::new(address, port, 0, interface).into()
-        }
-        _ => SocketAddr::new(address, port),
-    }
-}
-
 /// How old an answer may be, and the shortest time between two solicitations.
 const REFRESH_NS: u64 = 1_000_000_000;
+/// The most neighbours that the kernel is made to resolve and that have neither answered nor been given up.
+const MAX_ASKED: usize = 448;
+/// The most of them within the time in which a neighbour answers that is there.
+const MAX_ASKED_AT_ONCE: usize = 128;
+const PROMPT_NS: u64 = 100_000_000;
+/// Room for a datagram to each of them. What users without privilege get of it is room for 512.
+const SEND_QUEUE_BYTES: usize = 1 << 20;
+/// How often to look for those that have answered.
+const SORT_OUT_NS: u64 = 1_000_000;
 /// How long a neighbour that did not answer is not asked again.
 const RETRY_NS: u64 = 250_000_000;
 /// How long a neighbour may take to answer. The kernel asks three times, a second apart.

@@ -1,6 +1,6 @@
 //! RoCE over a packet socket (`AF_PACKET`), on an interface that the kernel uses too.
 //!
-//! Every byte of a frame is ours, so all that RoCE knows can be sent and seen: the Identification and the flow label,
+//! Every byte of a frame is ours, so everything that RoCE has can be sent and seen: the Identification and the flow label,
 //! UDP without checksum, 802.1Q tags, RoCE v1. The kernel splits superframes on the way out and hands over
 //! unsplit what arrives so (UDP segmentation offload), which makes this about as fast as a UDP socket on
 //! virtual links.
@@ -11,7 +11,6 @@
 //! that it does not. Other frames go to the kernel alone.
 
 mod filter;
-mod header;
 mod receive;
 mod socket;
 mod spec;
@@ -33,6 +32,7 @@ use super::framed::port::{FramePort, Incoming, Outgoing, PortRecord};
 use super::link::{Link, usable_addresses};
 use super::{Availability, OpenError};
 use crate::host::kernel::KernelHost;
+use crate::offload::Offload;
 use receive::Receiver;
 use transmit::Transmitter;
 
@@ -55,7 +55,7 @@ pub(crate) struct RawPort {
 pub(crate) fn open(spec: &RawSpec) -> Result<(RawPort, KernelHost), OpenError> {
     let text = spec.to_string();
     let link = Link::find(&text, &spec.interface)?;
-    // First, so that the privilege is what is complained about if it is missing.
+    // This comes first, so that a missing privilege is the error that is reported.
     let socket = socket::open(&text, &link)?;
     let host = KernelHost::open(&text, &link)?;
     let max_segments = if socket::can_split() { MAX_SEGMENTS } else { 1 };
@@ -76,14 +76,7 @@ pub(crate) fn availability() -> Availability {
 
 impl RawPort {
     fn new(socket: Socket, link: &Link, max_segments: u16) -> Self {
-        let record = PortRecord {
-            kind: "raw",
-            interface: link.name.clone(),
-            mac: link.mac,
-            link_mtu: link.mtu,
-            max_segments,
-            bits_per_second: link.bits_per_second,
-        };
+        let record = link.record("raw", max_segments);
         tracing::debug!(?record, "opened a packet socket");
         let (transmitter, receiver) = (Transmitter::new(max_segments), Receiver::new());
         Self { record, socket, transmitter, receiver, overflow: Cell::new(0) }
@@ -100,7 +93,7 @@ impl FramePort for RawPort {
     }
 
     fn commit(&mut self, frame: Outgoing) {
-        self.transmitter.commit(&frame);
+        self.transmitter.commit(&frame.bytes, Offload::of(frame.split.as_ref()));
     }
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
@@ -133,12 +126,6 @@ impl FramePort for RawPort {
         // The kernel forgets the number when it is asked.
         self.overflow.set(self.overflow.get() + socket::take_overflow(&self.socket));
         visit("raw_rx_overflow", self.overflow.get());
-    }
-}
-
-impl std::fmt::Debug for RawPort {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RawPort").field("record", &self.record).finish_non_exhaustive()
     }
 }
 

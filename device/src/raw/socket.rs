@@ -5,14 +5,14 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use roce_packet::MacAddr;
-use rustix::net::sockopt;
 use socket2::{Domain, SockFilter, Socket, Type};
 
 use super::filter::roce_filter;
 use crate::OpenError;
 use crate::link::Link;
+use crate::sockets::{set_option, set_queues};
 
-/// Who may open a packet socket.
+/// The privilege to open a packet socket.
 pub(super) const PRIVILEGE: &str = "CAP_NET_RAW, which root has (`sudo setcap cap_net_raw+ep PROGRAM` gives it to a program) and, in a network of \
      its own, every user inside `unshare -Urn`";
 
@@ -29,24 +29,14 @@ pub(super) fn open(spec: &str, link: &Link) -> Result<Socket, OpenError> {
 #[cfg(feature = "whole")]
 pub(super) fn open_whole(spec: &str, link: &Link) -> Result<Socket, OpenError> {
     let socket = open_with(spec, link, None)?;
-    listen_to(&socket, link.index, libc::PACKET_MR_PROMISC, MacAddr::ZERO).map_err(|source| {
-        let step = "make the interface take frames that are not for it";
-        OpenError::System { spec: spec.to_owned(), step, error: source }
-    })?;
+    listen_to(&socket, link.index, libc::PACKET_MR_PROMISC, MacAddr::ZERO)
+        .map_err(OpenError::at(spec, "make the interface take frames that are not for it"))?;
     Ok(socket)
 }
 
 fn open_with(spec: &str, link: &Link, filter: Option<&[SockFilter]>) -> Result<Socket, OpenError> {
-    let fail = |step| move |error| OpenError::System { spec: spec.to_owned(), step, error };
-    let socket = probe().map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied => OpenError::Privilege {
-            spec: spec.to_owned(),
-            step: "open a packet socket",
-            privilege: PRIVILEGE,
-            error: source,
-        },
-        _ => fail("open a packet socket")(source),
-    })?;
+    let fail = |step| OpenError::at(spec, step);
+    let socket = probe().map_err(OpenError::unless_privileged(spec, "open a packet socket", PRIVILEGE))?;
     // All of this before it is bound, so that nothing else can be queued.
     if let Some(filter) = filter {
         socket.attach_filter(filter).map_err(fail("attach a filter to the packet socket"))?;
@@ -56,9 +46,9 @@ fn open_with(spec: &str, link: &Link, filter: Option<&[SockFilter]>) -> Result<S
         (libc::PACKET_AUXDATA, "switch on VLAN tags of the packet socket"),
         (libc::PACKET_IGNORE_OUTGOING, "make the packet socket ignore what it sends"),
     ] {
-        set_option(&socket, name, &1_i32).map_err(fail(step))?;
+        set_option(&socket, libc::SOL_PACKET, name, 1_i32).map_err(fail(step))?;
     }
-    set_buffers(&socket);
+    set_queues(&socket, BUFFER_BYTES);
     bind(&socket, link.index).map_err(fail("use the interface"))?;
     Ok(socket)
 }
@@ -104,16 +94,6 @@ pub(super) fn take_overflow(socket: &Socket) -> u64 {
     if result == 0 { statistics[1].into() } else { 0 }
 }
 
-/// Asks for long queues. Privileged users may exceed the limits.
-fn set_buffers(socket: &Socket) {
-    if sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_BYTES).is_err() {
-        let _ = socket.set_recv_buffer_size(BUFFER_BYTES);
-    }
-    if sockopt::set_socket_send_buffer_size_force(socket, BUFFER_BYTES).is_err() {
-        let _ = socket.set_send_buffer_size(BUFFER_BYTES);
-    }
-}
-
 fn bind(socket: &Socket, interface: u32) -> io::Result<()> {
     // SAFETY: all zeros are a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -147,22 +127,7 @@ fn listen_to(socket: &Socket, interface: u32, kind: libc::c_int, group: MacAddr)
         mr_alen: 6,
         mr_address: address,
     };
-    set_option(socket, libc::PACKET_ADD_MEMBERSHIP, &request)
-}
-
-/// Sets an option of packet sockets whose value is what the kernel wants for it: a number, or a membership.
-fn set_option<T>(socket: &Socket, name: i32, value: &T) -> io::Result<()> {
-    // SAFETY: the value outlives the call and its size is given; the kernel only reads it.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            name,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, request)
 }
 
 /// More than a window of 64 Gb/s for a millisecond, twice.

@@ -40,8 +40,7 @@ impl FromStr for RawSpec {
         let mut settings = FrameSettings::default();
         for option in text.options(OPTIONS) {
             let SpecOption { whole, name, value } = option?;
-            let result = settings.set(name, value).unwrap_or(Err(OPTIONS));
-            result.map_err(|expected| text.bad(whole, expected))?;
+            settings.set(name, value, OPTIONS).map_err(|expected| text.bad(whole, expected))?;
         }
         Ok(Self { interface, settings })
     }

@@ -18,7 +18,7 @@ use crate::ports::{
     is_to_be_tried_again, put, receive, send, what_is_taken,
 };
 use crate::testing::{datagram, path, put as put_datagram};
-use roce_testing::{Cable, Namespace, settle_here, skip_unless};
+use roce_testing::{AS_NOBODY, Cable, Namespace, settle_here, skip_unless};
 
 fn open_in(namespace: &Namespace, spec: &str) -> (RawPort, KernelHost) {
     let spec: RawSpec = spec.parse().unwrap();
@@ -266,7 +266,7 @@ fn an_interface_that_goes_down_comes_back() {
 }
 
 #[test]
-fn a_deleted_interface_is_an_error_for_those_who_only_receive() {
+fn a_deleted_interface_is_an_error_for_a_port_that_only_receives() {
     let Some(mut rig) = rig(1500) else { return };
     rig.cable.near.ip(&["link set v0 down"]);
     assert!(receive(&mut rig.near, 0).is_empty(), "it may come up again");
@@ -405,9 +405,8 @@ fn an_ordinary_user_needs_only_a_network_of_its_own() {
     let test = "raw::tests::an_ordinary_user_needs_only_a_network_of_its_own";
     let program = std::env::current_exe().unwrap();
     let start = |role: &str, wrap: &[&str]| {
-        let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
         let is_root = rustix::process::getuid().is_root();
-        let mut words: Vec<&str> = if is_root { user.to_vec() } else { Vec::new() };
+        let mut words: Vec<&str> = if is_root { AS_NOBODY.to_vec() } else { Vec::new() };
         words.extend(wrap);
         let mut command = Command::new(words.first().copied().unwrap_or("env"));
         command.args(words.iter().skip(1)).arg(&program).args(["--exact", test, "--nocapture"]);

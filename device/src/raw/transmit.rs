@@ -5,14 +5,13 @@ use std::io;
 use std::mem;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::ptr;
 
 use roce_transport::Instant;
 
-use super::header;
 use crate::counters::counters;
-use crate::framed::port::{FRAME_ROOM, Outgoing, SUPERFRAME_ROOM};
+use crate::framed::port::{FRAME_ROOM, SUPERFRAME_ROOM};
 use crate::mmsg;
+use crate::offload::Offload;
 
 counters! {
     pub(super) struct Counters {
@@ -75,7 +74,7 @@ impl Transmitter {
 
     /// Room for the longest frame.
     pub(super) fn slot(&mut self) -> Option<&mut [u8]> {
-        let needed = header::LEN + self.room;
+        let needed = Offload::LEN + self.room;
         match self.pending.front().map(|oldest| oldest.bytes.start) {
             // A slot that was lent already stays where it is, with what was written into it.
             _ if self.lent => {}
@@ -91,29 +90,22 @@ impl Transmitter {
             }
         }
         self.lent = true;
-        let start = self.write + header::LEN;
+        let start = self.write + Offload::LEN;
         self.area.get_mut(start..start + self.room)
     }
 
     /// Takes what was written into the slot.
-    pub(super) fn commit(&mut self, frame: &Outgoing) {
-        let mut header = [0; header::LEN];
-        header::emit(frame.split.as_ref(), &mut header);
-        self.commit_with(&frame.bytes, &header, frame.split.is_some());
-    }
-
-    /// The same with a header that the caller wrote.
-    pub(super) fn commit_with(&mut self, bytes: &Range<usize>, header: &[u8; header::LEN], is_split: bool) {
+    pub(super) fn commit(&mut self, bytes: &Range<usize>, offload: Offload) {
         if !mem::take(&mut self.lent) || bytes.is_empty() || bytes.end > self.room {
             self.counters.refused += 1;
             return;
         }
         // The header goes right in front of the frame, wherever in the slot that begins.
-        let (start, end) = (self.write + bytes.start, self.write + header::LEN + bytes.end);
+        let (start, end) = (self.write + bytes.start, self.write + Offload::LEN + bytes.end);
         if let Some(place) = self.area.get_mut(start..).and_then(|bytes| bytes.first_chunk_mut()) {
-            *place = *header;
+            *place = offload.0;
         }
-        self.pending.push_back(Pending { bytes: start..end, is_split });
+        self.pending.push_back(Pending { bytes: start..end, is_split: offload.is_joined() });
         self.write = end.next_multiple_of(64);
     }
 
@@ -159,26 +151,17 @@ impl Transmitter {
 
     /// One system call; returns how many frames were taken, at least one.
     fn send_run(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        let mut slices = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MAX_RUN];
-        // SAFETY: all zeros are a valid header; some C libraries have padding fields in it.
-        let mut headers: [libc::mmsghdr; MAX_RUN] = unsafe { mem::zeroed() };
-        let count = self.pending.len().min(MAX_RUN);
-        for ((slice, header), frame) in slices.iter_mut().zip(&mut headers).zip(&self.pending) {
-            let bytes = &mut self.area[frame.bytes.clone()];
-            *slice = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-            header.msg_hdr.msg_iov = slice;
-            header.msg_hdr.msg_iovlen = 1;
-        }
         self.counters.calls += 1;
-        // SAFETY: the first `count` headers lead to slices and these into `area`; all live until the call returns.
-        unsafe { mmsg::send(socket, &mut headers[..count]) }
+        mmsg::send_run::<_, MAX_RUN, 0>(socket, self.pending.iter(), |frame, _| {
+            (&self.area[frame.bytes.clone()], None, 0)
+        })
     }
 
     fn count(&mut self, sent: usize) {
         for frame in self.pending.drain(..sent.min(self.pending.len())) {
             self.counters.frames += 1;
             self.counters.superframes += u64::from(frame.is_split);
-            self.counters.bytes += (frame.bytes.len() - header::LEN) as u64;
+            self.counters.bytes += (frame.bytes.len() - Offload::LEN) as u64;
         }
     }
 
@@ -222,15 +205,15 @@ mod tests {
             for frame in 0..2 {
                 let slot = transmitter.slot().unwrap_or_else(|| panic!("no room in round {round}"));
                 slot[..60_000].fill((2 * round + frame) as u8);
-                transmitter.commit(&Outgoing { bytes: 0..60_000, split: None });
+                transmitter.commit(&(0..60_000), Offload::NONE);
             }
             assert!(transmitter.slot().is_some(), "round {round}");
             transmitter.flush(Instant::ZERO, socket.as_fd()).unwrap();
             for frame in 0..2 {
                 let len = peer.recv(&mut room).unwrap();
-                assert_eq!(len, header::LEN + 60_000);
+                assert_eq!(len, Offload::LEN + 60_000);
                 let content = (2 * round + frame) as u8;
-                assert!(room[header::LEN..len].iter().all(|byte| *byte == content), "round {round}");
+                assert!(room[Offload::LEN..len].iter().all(|byte| *byte == content), "round {round}");
             }
         }
         assert_eq!(transmitter.counters.blocked, 0);
@@ -243,7 +226,7 @@ mod tests {
         let mut count = 0_u32;
         while let Some(slot) = transmitter.slot() {
             slot[..60_000].fill(count as u8);
-            transmitter.commit(&Outgoing { bytes: 0..60_000, split: None });
+            transmitter.commit(&(0..60_000), Offload::NONE);
             count += 1;
         }
         assert!(count > 40, "{count}");
@@ -253,13 +236,13 @@ mod tests {
             // The peer's queue is short, so that a flush sends a few.
             transmitter.flush(Instant::ZERO, socket.as_fd()).unwrap();
             let len = peer.recv(&mut room).unwrap();
-            assert!(room[header::LEN..len].iter().all(|byte| *byte == expected as u8), "frame {expected}");
+            assert!(room[Offload::LEN..len].iter().all(|byte| *byte == expected as u8), "frame {expected}");
             expected += 1;
             if count < all
                 && let Some(slot) = transmitter.slot()
             {
                 slot[..60_000].fill(count as u8);
-                transmitter.commit(&Outgoing { bytes: 0..60_000, split: None });
+                transmitter.commit(&(0..60_000), Offload::NONE);
                 count += 1;
             }
         }

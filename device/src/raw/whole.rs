@@ -1,13 +1,10 @@
 //! A packet socket as a port that carries every frame of its interface, whatever its destination.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-
-use roce_transport::Instant;
+use std::os::fd::AsFd;
 
 use super::{MAX_SEGMENTS, RawPort, RawSpec, socket};
 use crate::OpenError;
-use crate::framed::port::{FramePort, PortRecord};
 use crate::link::Link;
 use crate::whole::{Offload, WholeFrame, WholePort};
 
@@ -21,41 +18,20 @@ pub(crate) fn open_whole(spec: &RawSpec) -> Result<RawPort, OpenError> {
 }
 
 impl WholePort for RawPort {
-    fn record(&self) -> &PortRecord {
-        &self.record
-    }
-
-    fn receive(&mut self, sink: &mut dyn FnMut(&WholeFrame<'_>)) -> io::Result<usize> {
-        self.receiver.receive_all(self.socket.as_fd(), &mut |header, bytes, vlan, counters| {
-            let offload = Offload(*header);
+    fn receive_whole(&mut self, sink: &mut dyn FnMut(&WholeFrame<'_>)) -> io::Result<usize> {
+        self.receiver.receive_all(self.socket.as_fd(), &mut |offload, bytes, vlan, counters| {
             counters.superframes += u64::from(offload.is_joined());
             sink(&WholeFrame { offload, bytes, vlan });
             true
         })
     }
 
-    fn send(&mut self, offload: Offload, frame: &[u8]) -> bool {
+    fn send_whole(&mut self, offload: Offload, frame: &[u8]) -> bool {
         let Some(slot) = self.transmitter.slot() else { return false };
         // `commit` refuses and counts frames that are too long.
         let len = frame.len().min(slot.len());
         slot[..len].copy_from_slice(&frame[..len]);
-        self.transmitter.commit_with(&(0..frame.len()), &offload.0, offload.is_joined());
+        self.transmitter.commit(&(0..frame.len()), offload);
         true
-    }
-
-    fn flush(&mut self, now: Instant) -> io::Result<()> {
-        self.transmitter.flush(now, self.socket.as_fd())
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.transmitter.retry_at
-    }
-
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        FramePort::counters(self, visit);
     }
 }

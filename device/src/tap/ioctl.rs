@@ -3,12 +3,11 @@
 use std::ffi::c_ulong;
 use std::fs::File;
 use std::io;
-use std::mem;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Bytes of the header that comes before each frame: `struct virtio_net_hdr` without the number of buffers.
-pub(super) const VNET_HEADER: usize = 10;
+use crate::ifreq::{self, request_for};
+use crate::offload::Offload;
 
 /// A TAP whose frames have a header for offloads and no other.
 const TAP: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
@@ -34,7 +33,7 @@ pub(super) fn check_right(tun: &File) -> io::Result<()> {
 
 /// Sets the length of the header before each frame. An interface that was there may have another.
 pub(super) fn set_header_len(tun: &File) -> io::Result<()> {
-    let len = VNET_HEADER as libc::c_int;
+    let len = Offload::LEN as libc::c_int;
     // SAFETY: the request reads an int, which outlives the call.
     let result = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -75,22 +74,8 @@ fn flags(socket: &UdpSocket, name: &str) -> io::Result<libc::c_short> {
     Ok(unsafe { request.ifr_ifru.ifru_flags })
 }
 
-fn request_for(name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: all zeros are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // The last byte stays zero and ends the name.
-    if name.len() >= request.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *place = byte.cast_signed();
-    }
-    Ok(request)
-}
-
 /// Makes one of the requests above. All of them read and write one `ifreq` and nothing else.
 fn ask(to: impl AsFd, what: c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: `request` is valid and outlives the call, and `what` is a request for an `ifreq`.
-    let result = unsafe { libc::ioctl(to.as_fd().as_raw_fd(), what as _, &raw mut *request) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    // SAFETY: no pointer is part of the requests of this module.
+    unsafe { ifreq::ask(to, what, request) }
 }

@@ -24,7 +24,7 @@ use super::netlink::Netlink;
 use super::{Availability, OpenError};
 use crate::counters::counters;
 use crate::host::own::{HostConfig, OwnHost};
-use ioctl::VNET_HEADER;
+use crate::offload::Offload;
 
 pub use spec::TapSpec;
 
@@ -35,6 +35,10 @@ const MAX_SEGMENTS: u16 = 64;
 /// The longest frame that the kernel hands over: what an IP packet can be, with Ethernet and a tag.
 const LONGEST_FRAME: usize = 65_535 + 18;
 const DRIVER: &str = "/dev/net/tun";
+const DRIVER_PRIVILEGE: &str = "the right to read and write it, which root has, and every user after \
+                                `chmod 666 /dev/net/tun` by root";
+const PRIVILEGE: &str = "CAP_NET_ADMIN, which root has, and any user inside `unshare -Urn`; or root makes the \
+                         interface for a user with `ip tuntap add dev NAME mode tap user USER`";
 
 /// The kernel side of a TAP interface.
 pub(crate) struct TapPort {
@@ -66,9 +70,8 @@ counters! {
 pub(crate) fn open(spec: &TapSpec) -> Result<(TapPort, OwnHost), OpenError> {
     let port = open_port(spec)?;
     let mut seed = [0; 8];
-    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).map_err(|error| {
-        OpenError::System { spec: spec.to_string(), step: "get random numbers", error: error.into() }
-    })?;
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| OpenError::at(&spec.to_string(), "get random numbers")(error.into()))?;
     let host = OwnHost::new(&HostConfig {
         mac: spec.mac(),
         addresses: spec.addresses(),
@@ -144,27 +147,13 @@ fn open_driver(spec: &TapSpec) -> Result<File, OpenError> {
                 "there is no {DRIVER}; `modprobe tun` creates it, and a container must be given access to it"
             ),
         },
-        io::ErrorKind::PermissionDenied => OpenError::Privilege {
-            spec: spec.to_string(),
-            step: "open /dev/net/tun",
-            privilege: "the right to read and write it, which root has, and every user after `chmod 666 /dev/net/tun` \
-                        by root",
-            error: source,
-        },
-        _ => OpenError::System { spec: spec.to_string(), step: "open /dev/net/tun", error: source },
+        _ => OpenError::unless_privileged(&spec.to_string(), "open /dev/net/tun", DRIVER_PRIVILEGE)(source),
     })
 }
 
 fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError {
     let (name, text) = (&spec.name, spec.to_string());
     match source.raw_os_error() {
-        Some(libc::EPERM) => OpenError::Privilege {
-            spec: text,
-            step: "open the TAP interface",
-            privilege: "CAP_NET_ADMIN, which root has, and any user inside `unshare -Urn`; or root makes the \
-                        interface for a user with `ip tuntap add dev NAME mode tap user USER`",
-            error: source,
-        },
         Some(libc::EBUSY) => OpenError::Unsuitable {
             spec: text,
             problem: format!("another process has the TAP interface {name} open; choose another name"),
@@ -176,7 +165,7 @@ fn attach_error(spec: &TapSpec, was_there: bool, source: io::Error) -> OpenError
                  what it is); choose another name"
             ),
         },
-        _ => OpenError::System { spec: text, step: "open the TAP interface", error: source },
+        _ => OpenError::unless_privileged(&text, "open the TAP interface", PRIVILEGE)(source),
     }
 }
 
@@ -208,25 +197,40 @@ impl TapPort {
             slot: vec![0; room],
             waiting: None,
             failure: None,
-            buffer: vec![0; VNET_HEADER + LONGEST_FRAME],
+            buffer: vec![0; Offload::LEN + LONGEST_FRAME],
             counters: Counters::default(),
         }
     }
 
     /// Gives one frame to the kernel; returns it if it has to wait.
     fn send(&mut self, frame: Outgoing) -> Option<Outgoing> {
-        let header = vnet::header_for(frame.split);
         let Some(bytes) = self.slot.get(frame.bytes.clone()) else {
             self.counters.tx_refused += 1;
             return None;
         };
-        let written = rustix::io::writev(&self.tun, &[IoSlice::new(&header), IoSlice::new(bytes)]);
-        match written {
-            Ok(_) => None,
-            Err(Errno::INTR) => self.send(frame),
+        match write(&self.tun, Offload::of(frame.split.as_ref()), bytes) {
             Err(error) if self.note(error) => Some(frame),
-            Err(_) => None,
+            _ => None,
         }
+    }
+
+    /// Receives one burst and returns how many frames `take` took.
+    fn receive_all(&mut self, take: &mut dyn FnMut(Offload, &mut [u8]) -> bool) -> io::Result<usize> {
+        let mut count = 0;
+        for _ in 0..BURST {
+            let len = match rustix::io::read(&self.tun, &mut self.buffer[..]) {
+                Ok(len) => len,
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(error) => return Err(self.record.lasting(error)),
+            };
+            let frame = self.buffer.get_mut(..len).and_then(<[u8]>::split_first_chunk_mut);
+            if frame.is_some_and(|(header, frame)| take(Offload(*header), frame)) {
+                count += 1;
+            } else {
+                self.counters.rx_malformed += 1;
+            }
+        }
+        Ok(count)
     }
 
     /// Counts why a frame was not taken, and returns whether it may wait.
@@ -278,29 +282,11 @@ impl FramePort for TapPort {
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
-        for count in 0..BURST {
-            let len = match rustix::io::read(&self.tun, &mut self.buffer[..]) {
-                Ok(len) => len,
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(count),
-                Err(error) => return Err(self.record.lasting(error)),
-            };
-            let Some((header, frame)) =
-                self.buffer.get_mut(..len).and_then(<[u8]>::split_first_chunk_mut::<VNET_HEADER>)
-            else {
-                self.counters.rx_malformed += 1;
-                continue;
-            };
-            let segment_len = match vnet::receive(*header, frame) {
-                vnet::Received::One => None,
-                vnet::Received::Several { segment_len } => Some(segment_len),
-                vnet::Received::Unknown => {
-                    self.counters.rx_malformed += 1;
-                    continue;
-                }
-            };
+        self.receive_all(&mut |offload, frame| {
+            let Ok(segment_len) = vnet::receive(offload, frame) else { return false };
             sink(&Incoming { head: frame, tail: &[], segment_len, vlan: None });
-        }
-        Ok(BURST)
+            true
+        })
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -310,4 +296,10 @@ impl FramePort for TapPort {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.counters.visit(visit);
     }
+}
+
+/// Gives a frame to the driver, in one system call.
+fn write(tun: &File, offload: Offload, frame: &[u8]) -> Result<(), Errno> {
+    rustix::io::retry_on_intr(|| rustix::io::writev(tun, &[IoSlice::new(&offload.0), IoSlice::new(frame)]))?;
+    Ok(())
 }

@@ -49,6 +49,20 @@ pub struct TapSpec {
 }
 
 impl TapSpec {
+    /// An interface without addresses and options.
+    pub(crate) const fn named(name: String) -> Self {
+        Self {
+            name,
+            ipv4: None,
+            ipv6: None,
+            mac: None,
+            gateway_v4: None,
+            gateway_v6: None,
+            mtu: None,
+            frames: FrameSettings { vlan: None, priority: None },
+        }
+    }
+
     /// Our Ethernet address: the one that was chosen, or one that always goes with the address. It has the bit
     /// of addresses that no manufacturer gave out.
     #[must_use]
@@ -93,7 +107,7 @@ impl TapSpec {
                 let mtu = value.parse().ok().filter(|mtu| (SMALLEST_MTU..=LARGEST_MTU).contains(mtu));
                 self.mtu = Some(mtu.ok_or(MTU)?);
             }
-            _ => return self.frames.set(name, value).unwrap_or(Err(OPTIONS)),
+            _ => return self.frames.set(name, value, OPTIONS),
         }
         Ok(())
     }
@@ -200,16 +214,7 @@ impl FromStr for TapSpec {
         if !is_name(name) {
             return Err(text.bad(name, NAME));
         }
-        let mut spec = Self {
-            name: name.to_owned(),
-            ipv4: None,
-            ipv6: None,
-            mac: None,
-            gateway_v4: None,
-            gateway_v6: None,
-            mtu: None,
-            frames: FrameSettings::default(),
-        };
+        let mut spec = Self::named(name.to_owned());
         for option in text.options(OPTIONS) {
             let SpecOption { whole, name, value } = option?;
             spec.set(name, value).map_err(|expected| text.bad(whole, expected))?;

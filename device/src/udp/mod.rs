@@ -8,9 +8,13 @@
 //! A socket cannot do the following: show the Identification of what it receives (the engine finds it out from the
 //! ICRC), choose the IPv6 flow label, leave out the UDP checksum, and carry RoCE v1.
 //!
+//! Up to 63 devices share an address and port, also devices of other processes of the same user, unless `share=off` or `port=0`
+//! says otherwise. Each has a slot, which its queue pair numbers begin with.
+//!
 //! Path MTU discovery of the kernel applies: what is larger than a link on the way takes is dropped and
 //! counted as `udp_tx_too_long`.
 
+mod group;
 mod receive;
 mod socket;
 mod spec;
@@ -29,12 +33,14 @@ use rustix::event::epoll;
 use socket2::Socket;
 
 use super::{Capabilities, Device, OpenError};
+use crate::sockets::{check_group, with_scope};
 
 pub use socket::SocketReport;
 pub use spec::UdpSpec;
 
 pub(crate) use socket::bind_problem;
 
+use group::Member;
 use receive::Receiver;
 use transmit::{MAX_SEGMENTS, SLOT_LEN, Sockets, SourceSocket, Transmitter};
 
@@ -46,12 +52,15 @@ pub struct UdpDevice {
     addresses: [IpAddr; 1],
     sockets: Sockets,
     groups: Vec<Group>,
+    /// Where the address is shared with other devices.
+    member: Option<Member>,
     /// Becomes readable when any receiving socket does.
     readiness: OwnedFd,
     transmitter: Transmitter,
     receiver: Receiver,
-    /// Datagrams that the kernel dropped at the main socket because its queue was full.
+    /// Datagrams that the kernel dropped at the main socket because its queue was full: so far, and before it was opened here.
     overflow: u32,
+    overflow_before: u32,
     /// The same at groups that were left.
     old_overflow: u64,
 }
@@ -75,11 +84,8 @@ impl UdpDevice {
     pub fn open(spec: &UdpSpec) -> Result<Self, OpenError> {
         let opened = socket::open(spec)?;
         let report = opened.report;
-        let readiness = readiness_of(&opened.socket).map_err(|source| OpenError::System {
-            spec: spec.to_string(),
-            step: "watch the UDP socket",
-            error: source,
-        })?;
+        let readiness = readiness_of(&opened.socket, opened.member.as_ref())
+            .map_err(OpenError::at(&spec.to_string(), "watch the UDP socket"))?;
         let headers = if spec.address.is_ipv4() { IPV4_AND_UDP } else { IPV6_AND_UDP };
         let capabilities = Capabilities {
             kind: "udp",
@@ -87,6 +93,7 @@ impl UdpDevice {
             max_segments: if report.gso { MAX_SEGMENTS } else { 1 },
             sees_ip_header: false,
             carries_ethernet: false,
+            process_slot: opened.member.as_ref().map_or(0, Member::slot),
             link_mtu: report.link_mtu,
         };
         let (gso, gro) = (report.gso, report.gro);
@@ -104,10 +111,12 @@ impl UdpDevice {
             addresses: [spec.address],
             sockets,
             groups: Vec::new(),
+            member: opened.member,
             readiness,
             transmitter: Transmitter::new(gso),
             receiver: Receiver::new(gro),
-            overflow: 0,
+            overflow: opened.overflow,
+            overflow_before: opened.overflow,
             old_overflow: 0,
         })
     }
@@ -146,6 +155,10 @@ impl Device for UdpDevice {
         &self.addresses
     }
 
+    fn scope_id(&self) -> Option<u32> {
+        Some(self.sockets.index).filter(|index| *index != 0)
+    }
+
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
         let local = self.sockets.local;
         if path.source != local.ip() {
@@ -163,8 +176,8 @@ impl Device for UdpDevice {
         if self.sockets.others.len() >= Self::MAX_SOURCE_PORTS {
             return Ok(local.port());
         }
-        let address = socket::with_scope(local.ip(), wanted, self.sockets.index);
-        match socket::open_transmit_only(address, self.spec.buffer_bytes) {
+        let address = with_scope(local.ip(), wanted, self.sockets.index);
+        match socket::open_transmit_only(address, self.sockets.index, self.spec.buffer_bytes) {
             Ok(socket) => {
                 self.sockets.others.push(SourceSocket { port: wanted, socket, is_released: false });
                 Ok(wanted)
@@ -197,12 +210,18 @@ impl Device for UdpDevice {
         result
     }
 
-    fn receive(&mut self, _now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
-        let main = self.sockets.main.as_fd();
-        let mut count = self.receiver.receive(main, self.addresses[0], &mut self.overflow, sink)?;
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
+        let (main, address) = (self.sockets.main.as_fd(), self.addresses[0]);
+        let mut count =
+            self.receiver.receive(main, address, &mut self.overflow, self.member.as_mut(), sink)?;
+        if let Some(member) = &mut self.member
+            && member.is_due(now)
+        {
+            count += member.look(address, &mut self.receiver, sink)?;
+        }
         for group in &mut self.groups {
             let socket = group.socket.as_fd();
-            count += self.receiver.receive(socket, group.address, &mut group.overflow, sink)?;
+            count += self.receiver.receive(socket, group.address, &mut group.overflow, None, sink)?;
         }
         Ok(count)
     }
@@ -216,14 +235,12 @@ impl Device for UdpDevice {
     }
 
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
-        if !group.is_multicast() {
-            let problem = format!("{group} is not a multicast address");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
-        }
+        check_group(group)?;
         let place = self.groups.iter().position(|known| known.address == group);
         match (place, join) {
             (None, true) => {
-                let socket = socket::open_group(group, self.sockets.local, &self.spec, self.report.gro)?;
+                let Sockets { local, index, .. } = self.sockets;
+                let socket = socket::open_group(group, local, index, &self.spec, self.report.gro)?;
                 watch(&self.readiness, &socket)?;
                 self.groups.push(Group { address: group, socket, overflow: 0 });
             }
@@ -237,12 +254,36 @@ impl Device for UdpDevice {
         Ok(())
     }
 
+    fn claim_service(&mut self, service_id: u64) -> io::Result<()> {
+        self.member.as_mut().map_or(Ok(()), |member| member.claim_service(service_id))
+    }
+
+    fn release_service(&mut self, service_id: u64) {
+        if let Some(member) = &mut self.member {
+            member.release_service(service_id);
+        }
+    }
+
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.transmitter.counters.visit(visit);
         self.receiver.counters.visit(visit);
         let overflow = self.groups.iter().map(|group| u64::from(group.overflow)).sum::<u64>();
-        visit("udp_rx_overflow", u64::from(self.overflow) + self.old_overflow + overflow);
+        let (member, front) = match &self.member {
+            Some(member) => (*member.counters(), member.overflow()),
+            None => Default::default(),
+        };
+        member.visit(visit);
+        let main = self.overflow.wrapping_sub(self.overflow_before);
+        visit("udp_rx_overflow", u64::from(main) + u64::from(front) + self.old_overflow + overflow);
         visit("udp_reported_errors", self.transmitter.reported_errors + self.receiver.reported_errors);
+    }
+}
+
+impl Drop for UdpDevice {
+    fn drop(&mut self) {
+        if let Some(member) = &self.member {
+            member.leave(&self.sockets.main);
+        }
     }
 }
 
@@ -256,13 +297,16 @@ impl std::fmt::Debug for UdpDevice {
 }
 
 /// A descriptor that stays the same when groups are joined and left.
-fn readiness_of(socket: &Socket) -> io::Result<OwnedFd> {
+fn readiness_of(socket: &Socket, member: Option<&Member>) -> io::Result<OwnedFd> {
     let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     watch(&readiness, socket)?;
+    if let Some(member) = member {
+        watch(&readiness, member.rare())?;
+    }
     Ok(readiness)
 }
 
-fn watch(readiness: &OwnedFd, socket: &Socket) -> io::Result<()> {
+fn watch(readiness: &OwnedFd, socket: impl AsFd) -> io::Result<()> {
     Ok(epoll::add(readiness, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 

@@ -1,15 +1,16 @@
 //! Opening sockets and setting what RoCE needs of them.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd};
+use std::net::{IpAddr, SocketAddr};
 
 use rustix::net::sockopt;
-use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 
-use super::spec::UdpSpec;
+use super::group::{JoinError, Member, Place};
+use super::spec::{UdpSpec, is_link_local};
 use crate::OpenError;
-use crate::interfaces::{LocalAddress, interface_of, local_addresses};
+use crate::interfaces::{LocalAddress, interfaces_of, local_addresses};
+use crate::sockets::{receive_nothing, set_option, set_queues, set_send_queue, with_scope};
 
 /// The socket of a device and the properties that the kernel granted.
 pub(super) struct Opened {
@@ -17,6 +18,9 @@ pub(super) struct Opened {
     pub(super) local: SocketAddr,
     pub(super) interface: Option<LocalAddress>,
     pub(super) report: SocketReport,
+    /// Where the address is shared: the place in its group, and how many datagrams the kernel has dropped at the socket before.
+    pub(super) member: Option<Member>,
+    pub(super) overflow: u32,
 }
 
 /// The properties that the kernel granted.
@@ -32,6 +36,8 @@ pub struct SocketReport {
     pub gso: bool,
     /// Whether the kernel joins what it received.
     pub gro: bool,
+    /// Whether other devices can share the address.
+    pub shared: bool,
     /// Bytes in the kernel's receive queue, its own bookkeeping included.
     pub receive_buffer_bytes: usize,
     /// Bytes in the kernel's send queue, its own bookkeeping included.
@@ -45,14 +51,15 @@ pub(super) fn open(spec: &UdpSpec) -> Result<Opened, OpenError> {
         let local = local_addresses().unwrap_or_default();
         return Err(OpenError::Wildcard { spec: spec.to_string(), address: spec.address, local });
     }
-    let interface = interface_of(spec.address);
+    let interface = find_interface(spec)?;
     let index = interface.as_ref().map_or(0, |interface| interface.index);
     let wanted = with_scope(spec.address, spec.port, index);
-    let socket = new_socket(wanted).map_err(|error| fail("open a UDP socket", error))?;
-    set_options(&socket, wanted).map_err(|error| fail("set up the UDP socket", error))?;
-    let (receive_buffer_bytes, send_buffer_bytes) = set_buffers(&socket, spec.buffer_bytes);
-    socket.bind(&wanted.into()).map_err(|error| bind_error(spec, error))?;
-    set_multicast_source(&socket, wanted)
+    let (socket, member, overflow) = match join(spec, wanted)? {
+        Some(Place { member, socket, overflow }) => (socket, Some(member), overflow),
+        None => (open_alone(spec, wanted)?, None, 0),
+    };
+    set_queues(&socket, spec.buffer_bytes);
+    set_multicast_source(&socket, wanted, index)
         .map_err(|error| fail("choose an interface for multicast", error))?;
     let local = socket.local_addr().map_err(|error| fail("ask for the port", error))?;
     let local = local.as_socket().unwrap_or(wanted);
@@ -61,40 +68,113 @@ pub(super) fn open(spec: &UdpSpec) -> Result<Opened, OpenError> {
         interface: interface.as_ref().map(|interface| interface.interface.clone()),
         link_mtu: interface.as_ref().map_or(USUAL_MTU, |interface| interface.link_mtu),
         gso: spec.gso && can_split(&socket),
-        gro: spec.gro && set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok(),
-        receive_buffer_bytes,
-        send_buffer_bytes,
+        // A socket of a group may have been another device's before.
+        gro: set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, i32::from(spec.gro)).is_ok() && spec.gro,
+        shared: member.is_some(),
+        receive_buffer_bytes: socket.recv_buffer_size().unwrap_or(0),
+        send_buffer_bytes: socket.send_buffer_size().unwrap_or(0),
     };
-    Ok(Opened { socket, local, interface, report })
+    Ok(Opened { socket, local, interface, report, member, overflow })
+}
+
+/// A socket that has the address and port for itself.
+fn open_alone(spec: &UdpSpec, wanted: SocketAddr) -> Result<Socket, OpenError> {
+    let fail = |step, error| OpenError::System { spec: spec.to_string(), step, error };
+    let socket = new_socket(wanted).map_err(|error| fail("open a UDP socket", error))?;
+    set_options(&socket, wanted).map_err(|error| fail("set up the UDP socket", error))?;
+    socket.bind(&wanted.into()).map_err(|error| bind_error(spec, error))?;
+    Ok(socket)
+}
+
+/// A place in the group of the address; `None` where it is not to be shared, or the system does not allow it.
+fn join(spec: &UdpSpec, wanted: SocketAddr) -> Result<Option<Place>, OpenError> {
+    if !spec.share || wanted.port() == 0 {
+        return Ok(None);
+    }
+    let make = |local| {
+        let socket = new_socket(local)?;
+        set_options(&socket, local)?;
+        set_queues(&socket, spec.buffer_bytes);
+        if spec.gro {
+            // The kernel asks any socket of the group whether it is to join what arrives.
+            let _ = set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1_i32);
+        }
+        Ok(socket)
+    };
+    match Member::join(wanted, make) {
+        Ok(place) => Ok(Some(place)),
+        Err(JoinError::Excluded(problem)) => Err(OpenError::NotShared {
+            spec: spec.to_string(),
+            address: spec.address,
+            port: spec.port,
+            problem,
+        }),
+        Err(JoinError::System(error)) => match error.kind() {
+            io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => Err(bind_error(spec, error)),
+            _ => {
+                tracing::info!(%error, device = %spec, "the address is not shared with other processes");
+                Ok(None)
+            }
+        },
+    }
+}
+
+/// The interface that has the address. Without one, the error for other addresses comes from the kernel.
+fn find_interface(spec: &UdpSpec) -> Result<Option<LocalAddress>, OpenError> {
+    let mut found = interfaces_of(spec.address, spec.zone.as_deref());
+    if !is_link_local(spec.address) {
+        return Ok(found.into_iter().next());
+    }
+    let address = spec.address;
+    if found.len() > 1 {
+        let names: Vec<_> = found.iter().map(|local| local.interface.as_str()).collect();
+        return Err(OpenError::Unsuitable {
+            spec: spec.to_string(),
+            problem: format!(
+                "several interfaces have the address {address}: {}; add one of them, as in udp:{address}%{}",
+                names.join(", "),
+                names[0]
+            ),
+        });
+    }
+    match found.pop() {
+        Some(local) => Ok(Some(local)),
+        None => {
+            let local = local_addresses().unwrap_or_default();
+            Err(OpenError::AddressNotLocal { spec: spec.to_string(), address, local })
+        }
+    }
 }
 
 /// Opens a socket that only sends: what arrives there is dropped by the kernel.
-pub(super) fn open_transmit_only(local: SocketAddr, buffer_bytes: usize) -> io::Result<Socket> {
+pub(super) fn open_transmit_only(local: SocketAddr, index: u32, buffer_bytes: usize) -> io::Result<Socket> {
     let socket = new_socket(local)?;
-    // Before it is bound, so that nothing can be queued. A filter that returns 0 takes 0 bytes.
-    socket.attach_filter(&[SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0)])?;
+    // Before it is bound, so that nothing can be queued.
+    receive_nothing(&socket)?;
     set_options(&socket, local)?;
-    set_send_buffer(&socket, buffer_bytes);
-    set_multicast_source(&socket, local)?;
+    set_send_queue(&socket, buffer_bytes);
+    set_multicast_source(&socket, local, index)?;
     socket.bind(&local.into())?;
     Ok(socket)
 }
 
-/// Opens a socket that only receives what is sent to `group` on the interface of `local`. A socket that is
-/// bound to an address of its own gets no multicast, so that each group needs one.
-pub(super) fn open_group(group: IpAddr, local: SocketAddr, spec: &UdpSpec, gro: bool) -> io::Result<Socket> {
-    let index = match local {
-        SocketAddr::V4(_) => 0,
-        SocketAddr::V6(_) => interface_of(local.ip()).map_or(0, |interface| interface.index),
-    };
+/// Opens a socket that only receives what is sent to `group` on interface `index`, which has the address of `local`. A
+/// socket that is bound to an address of its own gets no multicast, so that each group needs one.
+pub(super) fn open_group(
+    group: IpAddr,
+    local: SocketAddr,
+    index: u32,
+    spec: &UdpSpec,
+    gro: bool,
+) -> io::Result<Socket> {
     let address = with_scope(group, local.port(), index);
     let socket = new_socket(address)?;
     // Other devices of this machine may be in the group as well.
     socket.set_reuse_address(true)?;
     set_options(&socket, address)?;
-    set_buffers(&socket, spec.buffer_bytes);
+    set_queues(&socket, spec.buffer_bytes);
     if gro {
-        set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+        set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1_i32)?;
     }
     socket.bind(&address.into())?;
     match (group, local.ip()) {
@@ -110,18 +190,9 @@ pub(super) fn open_group(group: IpAddr, local: SocketAddr, spec: &UdpSpec, gro: 
 /// Why a RoCE socket cannot be opened here; `None` if it can.
 pub(crate) fn bind_problem(local: &LocalAddress, port: u16) -> Option<io::Error> {
     let address = with_scope(local.address, port, local.index);
-    new_socket(address).and_then(|socket| socket.bind(&address.into())).err()
-}
-
-/// Link-local addresses mean something only together with an interface.
-pub(super) fn with_scope(address: IpAddr, port: u16, index: u32) -> SocketAddr {
-    match address {
-        IpAddr::V4(_) => SocketAddr::new(address, port),
-        IpAddr::V6(address) => {
-            let needs_scope = address.is_unicast_link_local() || address.is_multicast();
-            SocketAddrV6::new(address, port, 0, if needs_scope { index } else { 0 }).into()
-        }
-    }
+    let problem = new_socket(address).and_then(|socket| socket.bind(&address.into())).err()?;
+    let is_shared = problem.kind() == io::ErrorKind::AddrInUse && Member::can_join(address);
+    (!is_shared).then_some(problem)
 }
 
 fn new_socket(local: SocketAddr) -> io::Result<Socket> {
@@ -141,7 +212,7 @@ fn set_options(socket: &Socket, local: SocketAddr) -> io::Result<()> {
             sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DO)?;
             sockopt::set_ip_ttl(socket, DEFAULT_HOP_LIMIT.into())?;
             sockopt::set_ip_recvtos(socket, true)?;
-            set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1)?;
+            set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1_i32)?;
         }
         SocketAddr::V6(_) => {
             sockopt::set_ipv6_mtu_discover(socket, sockopt::Ipv6PathMtuDiscovery::DO)?;
@@ -149,63 +220,32 @@ fn set_options(socket: &Socket, local: SocketAddr) -> io::Result<()> {
             sockopt::set_ipv6_recvtclass(socket, true)?;
             socket.set_recv_hoplimit_v6(true)?;
             // RoCE senders leave the UDP checksum 0, which IPv6 otherwise forbids.
-            set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+            set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1_i32)?;
         }
     }
     // Not essential: with it the kernel reports how much it dropped.
-    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
+    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1_i32);
     Ok(())
 }
 
 /// Sends multicast from the interface of the local address, also to listeners on this machine.
-fn set_multicast_source(socket: &Socket, local: SocketAddr) -> io::Result<()> {
+fn set_multicast_source(socket: &Socket, local: SocketAddr, index: u32) -> io::Result<()> {
     match local {
         SocketAddr::V4(local) => {
             socket.set_multicast_if_v4(local.ip())?;
             socket.set_multicast_loop_v4(true)
         }
-        SocketAddr::V6(local) => {
-            let index = interface_of((*local.ip()).into()).map_or(0, |interface| interface.index);
+        SocketAddr::V6(_) => {
             socket.set_multicast_if_v6(index)?;
             socket.set_multicast_loop_v6(true)
         }
     }
 }
 
-/// Asks for queues of `bytes` and returns what both became. Privileged users may exceed the limits.
-fn set_buffers(socket: &Socket, bytes: usize) -> (usize, usize) {
-    if sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() {
-        let _ = socket.set_recv_buffer_size(bytes);
-    }
-    set_send_buffer(socket, bytes);
-    (socket.recv_buffer_size().unwrap_or(0), socket.send_buffer_size().unwrap_or(0))
-}
-
-fn set_send_buffer(socket: &Socket, bytes: usize) {
-    if sockopt::set_socket_send_buffer_size_force(socket, bytes).is_err() {
-        let _ = socket.set_send_buffer_size(bytes);
-    }
-}
-
-/// Whether the kernel knows segmentation offload for UDP. The option stays off: each message has its own.
+/// Whether the kernel has segmentation offload for UDP. The option stays off: each message has its own.
 fn can_split(socket: &Socket) -> bool {
-    set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1024).is_ok()
-        && set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
-}
-
-/// Sets an option that is an `int`.
-fn set_option(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the value outlives the call and its size is given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            name,
-            (&raw const value).cast(),
-            size_of::<i32>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1024_i32).is_ok()
+        && set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0_i32).is_ok()
 }
 
 fn bind_error(spec: &UdpSpec, error: io::Error) -> OpenError {
@@ -218,11 +258,6 @@ fn bind_error(spec: &UdpSpec, error: io::Error) -> OpenError {
         }
         _ => OpenError::System { spec: text, step: "use the address", error },
     }
-}
-
-/// The address to send to, in the form that the kernel wants.
-pub(super) fn destination(address: IpAddr, port: u16, index: u32) -> SockAddr {
-    with_scope(address, port, index).into()
 }
 
 /// The hop limit of a datagram whose path has none.

@@ -13,19 +13,28 @@ use crate::spec::{SpecOption, SpecText};
 ///
 /// ```text
 /// "udp:" address *( "," option )
+/// address = IPV4 | [ "[" ] IPV6 [ "%" zone ] [ "]" ]   a zone only with a link-local address
+/// zone   = INTERFACE | NUMBER   needed where several interfaces have the same link-local address
 /// option = "port=" NUMBER       the local port; 0 lets the system choose one. 4791 if not given
 ///        | "peer_port=" NUMBER  the port to send to; the local one if not given
 ///        | "gso=" ( "on" | "off" )   joins datagrams for the kernel, on if it can
 ///        | "gro=" ( "on" | "off" )   takes joined datagrams from the kernel, on if it can
+///        | "share=" ( "on" | "off" )   shares the address with other devices, also of other processes, on if it can
 ///        | "buffer=" BYTES      size of the kernel's queues, as far as it allows; 16 MiB if not given
 /// ```
 ///
 /// Any port but 4791 is for tests between programs of this project: the checksum of a packet covers the
 /// port, and it is always computed for 4791.
+///
+/// Devices share an address and port that are written out, up to 63 of them; each has a slot of its own, which its queue pair
+/// numbers begin with ([`Capabilities::process_slot`](crate::Capabilities::process_slot)). A program that reads datagrams
+/// for any queue pair number, without an engine, needs `share=off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpSpec {
     /// The address to send from and receive for; never one that stands for all.
     pub address: IpAddr,
+    /// The interface of a link-local address, by name or number. `None` takes the one that has the address.
+    pub zone: Option<String>,
     /// The port to receive on, 0 for any.
     pub port: u16,
     /// The port to send to, if it is not the same.
@@ -34,6 +43,8 @@ pub struct UdpSpec {
     pub gso: bool,
     /// Whether to use receive offload.
     pub gro: bool,
+    /// Whether to share the address with other devices.
+    pub share: bool,
     /// Bytes to ask of the kernel for each of its two queues.
     pub buffer_bytes: usize,
 }
@@ -44,10 +55,12 @@ impl UdpSpec {
     pub const fn new(address: IpAddr) -> Self {
         Self {
             address,
+            zone: None,
             port: ROCE_UDP_PORT,
             peer_port: None,
             gso: true,
             gro: true,
+            share: true,
             buffer_bytes: BUFFER_BYTES,
         }
     }
@@ -55,9 +68,10 @@ impl UdpSpec {
 
 impl fmt::Display for UdpSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address {
-            IpAddr::V4(address) => write!(f, "udp:{address}")?,
-            IpAddr::V6(address) => write!(f, "udp:[{address}]")?,
+        match (self.address, &self.zone) {
+            (IpAddr::V4(address), _) => write!(f, "udp:{address}")?,
+            (IpAddr::V6(address), None) => write!(f, "udp:[{address}]")?,
+            (IpAddr::V6(address), Some(zone)) => write!(f, "udp:[{address}%{zone}]")?,
         }
         if self.port != ROCE_UDP_PORT {
             write!(f, ",port={}", self.port)?;
@@ -65,7 +79,7 @@ impl fmt::Display for UdpSpec {
         if let Some(port) = self.peer_port {
             write!(f, ",peer_port={port}")?;
         }
-        for (name, on) in [("gso", self.gso), ("gro", self.gro)] {
+        for (name, on) in [("gso", self.gso), ("gro", self.gro), ("share", self.share)] {
             if !on {
                 write!(f, ",{name}=off")?;
             }
@@ -84,8 +98,18 @@ impl FromStr for UdpSpec {
         let text = SpecText::new("udp", text);
         let address = text.subject();
         let bare = address.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(address);
+        let (bare, zone) = match bare.split_once('%') {
+            Some((bare, zone)) => (bare, Some(zone)),
+            None => (bare, None),
+        };
         let parsed = bare.parse::<IpAddr>().ok().filter(|address| !address.is_multicast());
         let mut spec = Self::new(parsed.ok_or_else(|| text.bad(address, ADDRESS))?);
+        if let Some(zone) = zone {
+            if zone.is_empty() || !is_link_local(spec.address) {
+                return Err(text.bad(address, ZONE));
+            }
+            spec.zone = Some(zone.to_owned());
+        }
         for option in text.options(OPTIONS) {
             let SpecOption { whole, name, value } = option?;
             let port = || value.parse::<u16>().map_err(|_| text.bad(whole, "a port number from 0 to 65535"));
@@ -99,6 +123,7 @@ impl FromStr for UdpSpec {
                 "peer_port" => spec.peer_port = Some(port()?),
                 "gso" => spec.gso = switch()?,
                 "gro" => spec.gro = switch()?,
+                "share" => spec.share = switch()?,
                 "buffer" => {
                     spec.buffer_bytes = value.parse().map_err(|_| text.bad(whole, "a number of bytes"))?;
                 }
@@ -109,15 +134,24 @@ impl FromStr for UdpSpec {
     }
 }
 
+/// Whether an address means something only together with an interface.
+pub(super) const fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
 /// More than a window of 64 Gb/s for a millisecond, twice.
 const BUFFER_BYTES: usize = 16 << 20;
 const ADDRESS: &str = "an address of this machine such as 127.0.0.1 or [::1]";
-const OPTIONS: &str = "port=NUMBER, peer_port=NUMBER, gso=on|off, gro=on|off or buffer=BYTES";
+const ZONE: &str = "%INTERFACE behind a link-local address, such as fe80::1%eth0, and behind no other";
+const OPTIONS: &str = "port=NUMBER, peer_port=NUMBER, gso=on|off, gro=on|off, share=on|off or buffer=BYTES";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::check_spec;
+    use crate::spec::{check_spec, check_spec_errors};
 
     #[test]
     fn what_is_written_is_read_back() {
@@ -128,7 +162,22 @@ mod tests {
             ("udp:::1", "udp:[::1]"),
             ("udp:127.0.0.1, port=9,peer_port=10", "udp:127.0.0.1,port=9,peer_port=10"),
             ("udp:127.0.0.1,gso=off,gro=off,buffer=65536", "udp:127.0.0.1,gso=off,gro=off,buffer=65536"),
-            ("udp:127.0.0.1,gso=on", "udp:127.0.0.1"),
+            ("udp:127.0.0.1,gso=on,share=on", "udp:127.0.0.1"),
+            ("udp:[::1],share=off", "udp:[::1],share=off"),
+            ("udp:fe80::1%eth0", "udp:[fe80::1%eth0]"),
+            ("udp:[fe80::1%3],port=9", "udp:[fe80::1%3],port=9"),
+        ]);
+    }
+
+    #[test]
+    fn a_zone_belongs_to_link_local_addresses_alone() {
+        check_spec_errors::<UdpSpec>(&[
+            (
+                "udp:2001:db8::1%eth0",
+                &["`2001:db8::1%eth0`", "expected %INTERFACE behind a link-local address"],
+            ),
+            ("udp:127.0.0.1%lo", &["behind no other"]),
+            ("udp:fe80::1%", &["such as fe80::1%eth0"]),
         ]);
     }
 

@@ -1,6 +1,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 
-use roce_packet::{Ecn, Envelope, icrc};
+use roce_packet::{Ecn, Envelope, Qpn, icrc};
 use roce_testing::{in_own_network, skip_unless};
 use roce_transport::Identification;
 
@@ -118,10 +118,13 @@ fn a_shorter_datagram_closes_a_superpacket() {
     for (psn, len) in [(0, 1024), (1, 1024), (2, 8), (3, 1024), (4, 2048), (5, 8)] {
         let slot = a.slot().unwrap();
         let whole = len + 16;
-        let identification = slot.batch.identification(&there, whole);
+        let identification = slot.batch.identification(&there, Qpn::default(), whole);
         let bytes = crate::testing::sealed(&there, psn, len, identification);
         slot.buffer[..whole].copy_from_slice(&bytes);
-        a.commit(Instant::ZERO, &Transmit { path: there, len: whole, identification });
+        a.commit(
+            Instant::ZERO,
+            &Transmit { path: there, remote_qpn: Qpn::default(), len: whole, identification },
+        );
         sent.push(bytes);
     }
     a.flush(Instant::ZERO).unwrap();
@@ -277,7 +280,10 @@ fn an_icrc_follows_the_identification_that_is_really_used() {
     let there = between(&a, &b);
     let bytes = crate::testing::sealed(&there, 1, 64, 777);
     a.slot().unwrap().buffer[..bytes.len()].copy_from_slice(&bytes);
-    a.commit(Instant::ZERO, &Transmit { path: there, len: bytes.len(), identification: 777 });
+    a.commit(
+        Instant::ZERO,
+        &Transmit { path: there, remote_qpn: Qpn::default(), len: bytes.len(), identification: 777 },
+    );
     a.flush(Instant::ZERO).unwrap();
     assert!(is_sealed_for(&there, &expect(&mut b, 1)[0].bytes, 0));
 }
@@ -289,7 +295,10 @@ fn a_wrong_icrc_stays_wrong() {
     let mut bytes = crate::testing::sealed(&there, 1, 64, 777);
     bytes[20] ^= 0x10;
     a.slot().unwrap().buffer[..bytes.len()].copy_from_slice(&bytes);
-    a.commit(Instant::ZERO, &Transmit { path: there, len: bytes.len(), identification: 777 });
+    a.commit(
+        Instant::ZERO,
+        &Transmit { path: there, remote_qpn: Qpn::default(), len: bytes.len(), identification: 777 },
+    );
     a.flush(Instant::ZERO).unwrap();
     let arrived = &expect(&mut b, 1)[0].bytes;
     let (body, found) = arrived.split_last_chunk().unwrap();
@@ -367,8 +376,14 @@ fn paths_that_a_socket_cannot_take_are_counted() {
     }
     // Longer than a slot, and without a slot.
     a.slot().unwrap();
-    a.commit(Instant::ZERO, &Transmit { path: there, len: SLOT_LEN + 1, identification: 0 });
-    a.commit(Instant::ZERO, &Transmit { path: there, len: 16, identification: 0 });
+    a.commit(
+        Instant::ZERO,
+        &Transmit { path: there, remote_qpn: Qpn::default(), len: SLOT_LEN + 1, identification: 0 },
+    );
+    a.commit(
+        Instant::ZERO,
+        &Transmit { path: there, remote_qpn: Qpn::default(), len: 16, identification: 0 },
+    );
     send(&mut a, &there, &[&datagram(&there, 2, 8)]);
     assert_eq!(expect(&mut b, 1).len(), 1);
     assert_eq!(counter(&a, "udp_tx_bad_path"), 5);
@@ -395,7 +410,10 @@ fn a_full_device_says_so_and_everything_leaves_in_order() {
         let path = there.with_dscp((count % 2) as u8);
         let bytes = datagram(&path, count, 8);
         slot.buffer[..bytes.len()].copy_from_slice(&bytes);
-        a.commit(Instant::ZERO, &Transmit { path, len: bytes.len(), identification: 0 });
+        a.commit(
+            Instant::ZERO,
+            &Transmit { path, remote_qpn: Qpn::default(), len: bytes.len(), identification: 0 },
+        );
         count += 1;
     }
     assert_eq!(count, 128);
@@ -515,10 +533,10 @@ fn a_ring_that_goes_round_keeps_what_waits() {
             let len = if next % 50 < 20 { 1000 } else { (next as usize * 52) % 4096 };
             let Some(slot) = transmitter.slot() else { break };
             let whole = 16 + len;
-            let identification = slot.batch.identification(&there, whole);
+            let identification = slot.batch.identification(&there, Qpn::default(), whole);
             let bytes = crate::testing::sealed(&there, next, len, identification);
             slot.buffer[..whole].copy_from_slice(&bytes);
-            let transmit = Transmit { path: there, len: whole, identification };
+            let transmit = Transmit { path: there, remote_qpn: Qpn::default(), len: whole, identification };
             transmitter.commit(&transmit, &a.sockets);
             next += 1;
         }

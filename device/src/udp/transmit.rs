@@ -11,10 +11,11 @@ use roce_packet::{Encapsulation, Envelope, Path, icrc};
 use roce_transport::{Batch, Instant, Transmit, TxSlot};
 use socket2::{SockAddr, Socket};
 
-use super::socket::{DEFAULT_HOP_LIMIT, destination};
-use crate::cmsg::{ControlBuffer, ControlWriter, space};
+use super::socket::DEFAULT_HOP_LIMIT;
+use crate::cmsg::{ControlWriter, space};
 use crate::counters::counters;
 use crate::mmsg;
+use crate::sockets::with_scope;
 
 /// The sockets that datagrams leave through: the main one, and others for their source ports.
 pub(super) struct Sockets {
@@ -30,7 +31,7 @@ pub(super) struct Sockets {
 pub(super) struct SourceSocket {
     pub(super) port: u16,
     pub(super) socket: Socket,
-    /// Nobody needs it any more.
+    /// No path uses it any more.
     pub(super) is_released: bool,
 }
 
@@ -246,7 +247,7 @@ impl Transmitter {
             bytes,
             segments: 1,
             socket: socket.unwrap_or(0),
-            to: destination(path.destination, sockets.peer_port, sockets.index),
+            to: with_scope(path.destination, sockets.peer_port, sockets.index).into(),
             path: *path,
             other_port,
             apart: false,
@@ -290,42 +291,19 @@ impl Transmitter {
     /// Hands the oldest superpackets of one socket to the kernel; returns how many it took.
     fn send_run(&self, sockets: &Sockets) -> io::Result<usize> {
         let Some(first) = self.pending.front() else { return Ok(0) };
-        // SAFETY: all zeros are valid for these plain C structures.
-        let mut messages: [libc::mmsghdr; RUN] = unsafe { mem::zeroed() };
-        // SAFETY: as above.
-        let mut slices: [libc::iovec; RUN] = unsafe { mem::zeroed() };
-        let mut controls = [ControlBuffer::<CONTROL_LEN>::EMPTY; RUN];
-        let mut count = 0;
-        let run = self.pending.iter().take_while(|superpacket| superpacket.socket == first.socket);
-        for (superpacket, ((message, slice), control)) in
-            run.zip(messages.iter_mut().zip(&mut slices).zip(&mut controls))
-        {
+        let mut is_over = false;
+        let run = self.pending.iter().take_while(|superpacket| {
+            // The rest of one that was taken apart must go before what follows.
+            let was_apart = mem::replace(&mut is_over, superpacket.apart);
+            superpacket.socket == first.socket && !was_apart
+        });
+        let socket = sockets.get(first.socket).as_fd();
+        mmsg::send_run::<_, RUN, CONTROL_LEN>(socket, run, |superpacket, control| {
             let start = superpacket.bytes.start;
-            let bytes = &self.area[start..start + superpacket.next_len()];
-            slice.iov_base = bytes.as_ptr().cast_mut().cast();
-            slice.iov_len = bytes.len();
             let mut writer = ControlWriter::new(control.bytes_mut());
             write_control(&mut writer, superpacket);
-            let control_len = writer.len();
-            let header = &mut message.msg_hdr;
-            header.msg_name = superpacket.to.as_ptr().cast_mut().cast();
-            header.msg_namelen = superpacket.to.len();
-            header.msg_iov = slice;
-            header.msg_iovlen = 1;
-            if control_len > 0 {
-                header.msg_control = control.bytes_mut().as_mut_ptr().cast();
-                header.msg_controllen = control_len as _;
-            }
-            count += 1;
-            if superpacket.apart {
-                // The rest of it must go before what follows.
-                break;
-            }
-        }
-        let socket = sockets.get(first.socket).as_fd();
-        // SAFETY: the first `count` headers point to addresses and bytes in `self` and to slices and control
-        // messages on the stack, which all outlive the call; the kernel only reads them.
-        unsafe { mmsg::send(socket, &mut messages[..count]) }
+            (&self.area[start..start + superpacket.next_len()], Some(&superpacket.to), writer.len())
+        })
     }
 
     /// The kernel took this many messages.

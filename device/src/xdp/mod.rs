@@ -50,14 +50,49 @@ use umem::{CHUNK_LEN, SLOT_CHUNKS, TX_SLOTS, Umem};
 
 pub use spec::{XdpBackend, XdpMode, XdpSpec};
 
-/// An AF_XDP socket. Dropped in this order, see [`Opened`].
-pub(crate) struct XdpPort {
+/// A port over an AF_XDP socket. The rings and the memory of frames are the backend's.
+pub(crate) struct XdpPort<B> {
+    backend: B,
+    record: PortRecord,
+    report: Report,
+    retry_at: Option<Instant>,
+    watch: InterfaceWatch,
+    counters: Counters,
+}
+
+/// Moves chunks between this process and the kernel.
+trait Backend: Send {
+    fn socket(&self) -> BorrowedFd<'_>;
+
+    /// As [`FramePort::slot`].
+    fn slot(&mut self) -> Option<&mut [u8]>;
+
+    /// Takes the bytes of a frame out of the slot; whether it did. The slot is free again in any case.
+    fn commit(&mut self, frame: &Outgoing) -> bool;
+
+    /// Shows the kernel what was committed; whether all of that is now in the ring.
+    fn submit(&mut self) -> bool;
+
+    /// How many descriptors the kernel has not taken out of the ring yet.
+    fn unread(&mut self) -> u32;
+
+    /// Whether the kernel needs a system call to send, and whether it needs one to receive.
+    fn needs_wakeup(&self) -> (bool, bool);
+
+    /// Takes back the chunks that the kernel is done with.
+    fn reap(&mut self);
+
+    /// Calls `deliver` for each whole frame that has arrived: its first bytes, its last, and whether it came in several
+    /// chunks.
+    fn receive(&mut self, deliver: impl FnMut(&[u8], &[u8], bool));
+}
+
+/// Our own rings and memory. Dropped in this order, see [`Opened`].
+struct OwnBackend {
     _link: OwnedFd,
     rings: Rings,
     umem: Umem,
     socket: OwnedFd,
-    record: PortRecord,
-    report: Report,
     /// Slots that the kernel is done with.
     free: Vec<u32>,
     /// For each slot, how many of its chunks the kernel has not given back.
@@ -66,9 +101,6 @@ pub(crate) struct XdpPort {
     lent: Option<u32>,
     /// What lies behind the second chunk of a frame, put together.
     scratch: Vec<u8>,
-    retry_at: Option<Instant>,
-    watch: InterfaceWatch,
-    counters: Counters,
 }
 
 /// A poll of an AF_XDP socket does not end when its interface is deleted, so the socket is asked now and then.
@@ -134,11 +166,11 @@ pub(crate) fn open(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), O
 fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenError> {
     let text = spec.to_string();
     let link = Link::find(&text, &spec.interface)?;
-    // First, so that the privilege is what is complained about if it is missing.
+    // This comes first, so that a missing privilege is the error that is reported.
     drop(open_socket(spec, &text)?);
     let host = KernelHost::open(&text, &link)?;
-    let port = libxdp::open(&socket::Opening { spec, link: &link, text }, record(&link))?;
-    Ok((Box::new(port), host))
+    let (backend, report) = libxdp::open(&socket::Opening { spec, link: &link, text })?;
+    Ok((Box::new(XdpPort::new(backend, report, &link)), host))
 }
 
 #[cfg(not(feature = "xsk-rs"))]
@@ -151,46 +183,37 @@ fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenE
     })
 }
 
-fn open_own(spec: &XdpSpec) -> Result<(XdpPort, KernelHost), OpenError> {
+fn open_own(spec: &XdpSpec) -> Result<(XdpPort<OwnBackend>, KernelHost), OpenError> {
     let text = spec.to_string();
     let link = Link::find(&text, &spec.interface)?;
-    // First, so that the privilege is what is complained about if it is missing.
+    // This comes first, so that a missing privilege is the error that is reported.
     let socket = open_socket(spec, &text)?;
     let host = KernelHost::open(&text, &link)?;
-    let opened = socket::set_up(spec, &link, socket)?;
-    Ok((XdpPort::new(opened, &link), host))
+    let Opened { link: attached, rings, umem, socket, report } = socket::set_up(spec, &link, socket)?;
+    let backend = OwnBackend {
+        _link: attached,
+        rings,
+        umem,
+        socket,
+        free: (0..TX_SLOTS).rev().collect(),
+        outstanding: vec![0; TX_SLOTS as usize],
+        lent: None,
+        scratch: Vec::new(),
+    };
+    Ok((XdpPort::new(backend, report, &link), host))
 }
 
 fn open_socket(spec: &XdpSpec, text: &str) -> Result<OwnedFd, OpenError> {
-    let text = text.to_owned();
-    socket::create().map_err(|source| match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => OpenError::Privilege {
-            spec: text,
-            step: "open an AF_XDP socket",
-            privilege: socket::PRIVILEGE,
-            error: source,
-        },
+    socket::create().map_err(|error| match error.raw_os_error() {
         Some(libc::EAFNOSUPPORT) => OpenError::Unsuitable {
-            spec: text,
+            spec: text.to_owned(),
             problem: format!(
                 "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS); use raw:{}",
                 spec.interface
             ),
         },
-        _ => OpenError::System { spec: text, step: "open an AF_XDP socket", error: source },
+        _ => OpenError::unless_privileged(text, "open an AF_XDP socket", socket::PRIVILEGE)(error),
     })
-}
-
-/// The record of a port, of either backend.
-fn record(link: &Link) -> PortRecord {
-    PortRecord {
-        kind: "xdp",
-        interface: link.name.clone(),
-        mac: link.mac,
-        link_mtu: link.mtu,
-        max_segments: 1,
-        bits_per_second: link.bits_per_second,
-    }
 }
 
 /// Whether AF_XDP sockets can be opened here, and on which addresses. Opens one and a map for it, on no interface.
@@ -205,75 +228,46 @@ pub(crate) fn availability() -> Availability {
     }
 }
 
-impl XdpPort {
-    fn new(opened: Opened, link: &Link) -> Self {
-        let record = record(link);
-        let report = opened.report;
+impl<B> XdpPort<B> {
+    fn new(backend: B, report: Report, link: &Link) -> Self {
+        let record = link.record("xdp", 1);
         tracing::debug!(?record, ?report, "opened an AF_XDP socket");
-        Self {
-            _link: opened.link,
-            rings: opened.rings,
-            umem: opened.umem,
-            socket: opened.socket,
-            record,
-            report,
-            free: (0..TX_SLOTS).rev().collect(),
-            outstanding: vec![0; TX_SLOTS as usize],
-            lent: None,
-            scratch: Vec::new(),
-            retry_at: None,
-            watch: InterfaceWatch::default(),
-            counters: Counters::default(),
-        }
+        let (watch, counters) = (InterfaceWatch::default(), Counters::default());
+        Self { backend, record, report, retry_at: None, watch, counters }
     }
+}
 
-    /// Takes back the slots that the kernel is done with.
-    fn reap(&mut self) {
-        let available = self.rings.completion.available();
-        if available == 0 {
-            return;
-        }
-        for index in 0..available {
-            let Some(slot) = Umem::slot_of(self.rings.completion.peek(index)) else { continue };
-            let outstanding = &mut self.outstanding[slot as usize];
-            *outstanding = outstanding.saturating_sub(1);
-            if *outstanding == 0 {
-                self.free.push(slot);
-            }
-        }
-        self.rings.completion.release(available);
-    }
-
+impl OwnBackend {
     /// How many of the next descriptors belong to one frame; `None` if its last one is not there yet.
     fn frame_at(&self, begin: u32, available: u32) -> Option<u32> {
         let is_last =
             |index: &u32| !self.rings.rx.peek(*index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
         (begin..available).find(is_last).map(|last| last - begin + 1)
     }
+}
 
-    /// Gives the frame in these descriptors to `sink`; whether it did.
-    fn deliver(&mut self, begin: u32, count: u32, sink: &mut dyn FnMut(&Incoming<'_>)) -> bool {
-        let piece = |index: u32| {
-            let XdpDesc { addr, len, .. } = self.rings.rx.peek(begin + index);
-            // SAFETY: the kernel has put it into the ring, and it goes back in `receive`, after this.
-            unsafe { self.umem.received(addr, len) }.unwrap_or_default()
-        };
-        let head = piece(0);
-        let tail = match count {
-            1 => &[],
-            2 => piece(1),
-            _ => {
-                self.scratch.clear();
-                for index in 1..count {
-                    let XdpDesc { addr, len, .. } = self.rings.rx.peek(begin + index);
-                    // SAFETY: as above.
-                    self.scratch.extend(unsafe { self.umem.received(addr, len) }.unwrap_or_default());
-                }
-                self.scratch.as_slice()
-            }
-        };
-        self.counters.deliver(&self.record, head, tail, count > 1, sink)
-    }
+/// The first bytes of a frame of `count` chunks, and the rest. What lies behind the second chunk is put together in
+/// `scratch`.
+fn gather<'a>(
+    count: usize,
+    chunk: impl Fn(usize) -> &'a [u8],
+    scratch: &'a mut Vec<u8>,
+) -> (&'a [u8], &'a [u8]) {
+    let tail = match count {
+        1 => &[],
+        2 => chunk(1),
+        _ => {
+            scratch.clear();
+            (1..count).for_each(|index| scratch.extend_from_slice(chunk(index)));
+            scratch.as_slice()
+        }
+    };
+    (chunk(0), tail)
+}
+
+/// Whether it is one frame, with a whole header.
+fn can_be_sent(frame: &Outgoing) -> bool {
+    frame.bytes.len() >= ETHERNET && frame.split.is_none()
 }
 
 /// One system call that makes the kernel send; whether it may go on at once.
@@ -294,7 +288,7 @@ const fn retry_after(now: Instant, is_up: bool) -> Instant {
 }
 
 impl Counters {
-    /// Gives a received frame to `sink`, unless it is longer than any that the link carries; whether it did.
+    /// Gives a received frame to `sink`, unless it is longer than any that the link carries.
     fn deliver(
         &mut self,
         record: &PortRecord,
@@ -302,7 +296,7 @@ impl Counters {
         tail: &[u8],
         is_fragmented: bool,
         sink: &mut dyn FnMut(&Incoming<'_>),
-    ) -> bool {
+    ) {
         let len = head.len() + tail.len();
         if len > record.link_mtu + ETHERNET_AND_TAGS {
             if self.rx_superpackets == 0 {
@@ -314,31 +308,18 @@ impl Counters {
                 );
             }
             self.rx_superpackets += 1;
-            return false;
+            return;
         }
+        self.rx_frames += 1;
         self.rx_bytes += len as u64;
         self.rx_fragmented += u64::from(is_fragmented);
         sink(&Incoming { head, tail, segment_len: None, vlan: None });
-        true
-    }
-
-    /// These, and what the kernel counts for the socket.
-    fn visit_all(&self, report: &Report, socket: BorrowedFd<'_>, visit: &mut dyn FnMut(&'static str, u64)) {
-        visit("xdp_native", report.is_native.into());
-        visit("xdp_zero_copy", report.is_zero_copy.into());
-        self.visit(visit);
-        let Ok(kernel) = sockopt::xdp_statistics(socket) else { return };
-        visit("xdp_rx_dropped", kernel.rx_dropped);
-        visit("xdp_rx_invalid", kernel.rx_invalid_descs);
-        visit("xdp_tx_invalid", kernel.tx_invalid_descs);
-        visit("xdp_rx_ring_full", kernel.rx_ring_full.unwrap_or(0));
-        visit("xdp_rx_fill_empty", kernel.rx_fill_ring_empty_descs.unwrap_or(0));
     }
 }
 
-impl FramePort for XdpPort {
-    fn record(&self) -> &PortRecord {
-        &self.record
+impl Backend for OwnBackend {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     fn slot(&mut self) -> Option<&mut [u8]> {
@@ -357,42 +338,111 @@ impl FramePort for XdpPort {
         unsafe { self.umem.slot(slot) }
     }
 
-    fn commit(&mut self, frame: Outgoing) {
-        let Some(slot) = self.lent.take() else {
-            self.counters.tx_refused += 1;
-            return;
-        };
-        let (start, end) = (frame.bytes.start, frame.bytes.end);
-        if end > umem::SLOT_LEN || end.saturating_sub(start) < ETHERNET || frame.split.is_some() {
-            self.counters.tx_refused += 1;
+    fn commit(&mut self, frame: &Outgoing) -> bool {
+        let Some(slot) = self.lent.take() else { return false };
+        let Outgoing { bytes, .. } = frame;
+        if bytes.end > umem::SLOT_LEN || !can_be_sent(frame) {
             self.free.push(slot);
-            return;
+            return false;
         }
-        let (mut at, mut count) = (start, 0);
-        while at < end {
-            let next = end.min((at / CHUNK_LEN + 1) * CHUNK_LEN);
+        let (mut at, mut count) = (bytes.start, 0);
+        while at < bytes.end {
+            let next = bytes.end.min((at / CHUNK_LEN + 1) * CHUNK_LEN);
             let mut options = XdpDescOptions::empty();
-            options.set(XdpDescOptions::XDP_PKT_CONTD, next < end);
+            options.set(XdpDescOptions::XDP_PKT_CONTD, next < bytes.end);
             let addr = Umem::slot_address(slot) + at as u64;
             let has_room = self.rings.tx.push(XdpDesc { addr, len: (next - at) as u32, options });
             debug_assert!(has_room, "there was room when the slot was lent");
             (at, count) = (next, count + 1);
         }
         self.outstanding[slot as usize] = count;
-        self.counters.tx_frames += 1;
-        self.counters.tx_bytes += (end - start) as u64;
+        true
+    }
+
+    fn submit(&mut self) -> bool {
+        self.rings.tx.submit();
+        true
+    }
+
+    fn unread(&mut self) -> u32 {
+        self.rings.tx.unread()
+    }
+
+    fn needs_wakeup(&self) -> (bool, bool) {
+        (self.rings.tx.needs_wakeup(), self.rings.fill.needs_wakeup())
+    }
+
+    fn reap(&mut self) {
+        let available = self.rings.completion.available();
+        if available == 0 {
+            return;
+        }
+        for index in 0..available {
+            let Some(slot) = Umem::slot_of(self.rings.completion.peek(index)) else { continue };
+            let outstanding = &mut self.outstanding[slot as usize];
+            *outstanding = outstanding.saturating_sub(1);
+            if *outstanding == 0 {
+                self.free.push(slot);
+            }
+        }
+        self.rings.completion.release(available);
+    }
+
+    fn receive(&mut self, mut deliver: impl FnMut(&[u8], &[u8], bool)) {
+        // No more than can go back.
+        let available = self.rings.rx.available().min(MAX_BURST).min(self.rings.fill.room(MAX_BURST));
+        let mut begin = 0;
+        while let Some(count) = self.frame_at(begin, available) {
+            let chunk = |index: usize| {
+                let XdpDesc { addr, len, .. } = self.rings.rx.peek(begin + index as u32);
+                // SAFETY: the kernel has put it into the ring, and it goes back below, after this.
+                unsafe { self.umem.received(addr, len) }.unwrap_or_default()
+            };
+            let (head, tail) = gather(count as usize, chunk, &mut self.scratch);
+            deliver(head, tail, count > 1);
+            begin += count;
+        }
+        if begin == 0 {
+            return;
+        }
+        for index in 0..begin {
+            if let Some(chunk) = Umem::rx_chunk_of(self.rings.rx.peek(index).addr) {
+                let has_room = self.rings.fill.push(chunk);
+                debug_assert!(has_room, "there was room for a burst");
+            }
+        }
+        self.rings.rx.release(begin);
+        self.rings.fill.submit();
+    }
+}
+
+impl<B: Backend> FramePort for XdpPort<B> {
+    fn record(&self) -> &PortRecord {
+        &self.record
+    }
+
+    fn slot(&mut self) -> Option<&mut [u8]> {
+        self.backend.slot()
+    }
+
+    fn commit(&mut self, frame: Outgoing) {
+        if self.backend.commit(&frame) {
+            self.counters.tx_frames += 1;
+            self.counters.tx_bytes += frame.bytes.len() as u64;
+        } else {
+            self.counters.tx_refused += 1;
+        }
     }
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
-        self.watch.ask(now, self.socket.as_fd())?;
-        self.retry_at = None;
-        self.rings.tx.submit();
-        let mut unread = self.rings.tx.unread();
-        while unread > 0 && self.rings.tx.needs_wakeup() {
+        self.watch.ask(now, self.backend.socket())?;
+        self.retry_at = if self.backend.submit() { None } else { Some(retry_after(now, true)) };
+        let mut unread = self.backend.unread();
+        while unread > 0 && self.backend.needs_wakeup().0 {
             self.counters.tx_calls += 1;
-            let is_up = kick(self.socket.as_fd())?;
-            self.reap();
-            let before = mem::replace(&mut unread, self.rings.tx.unread());
+            let is_up = kick(self.backend.socket())?;
+            self.backend.reap();
+            let before = mem::replace(&mut unread, self.backend.unread());
             if unread == before {
                 self.counters.tx_blocked += 1;
                 self.retry_at = Some(retry_after(now, is_up));
@@ -403,30 +453,20 @@ impl FramePort for XdpPort {
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
-        // No more than can go back.
-        let available = self.rings.rx.available().min(MAX_BURST).min(self.rings.fill.room(MAX_BURST));
-        let (mut begin, mut delivered) = (0, 0);
-        while let Some(count) = self.frame_at(begin, available) {
-            delivered += usize::from(self.deliver(begin, count, sink));
-            begin += count;
-        }
-        if begin > 0 {
-            for index in 0..begin {
-                if let Some(chunk) = Umem::rx_chunk_of(self.rings.rx.peek(index).addr) {
-                    let has_room = self.rings.fill.push(chunk);
-                    debug_assert!(has_room, "there was room for a burst");
-                }
-            }
-            self.rings.rx.release(begin);
-            self.rings.fill.submit();
-            self.counters.rx_frames += delivered as u64;
-        }
+        let Self { backend, record, counters, .. } = self;
+        let before = counters.rx_frames;
+        backend
+            .receive(|head, tail, is_fragmented| counters.deliver(record, head, tail, is_fragmented, sink));
         // A driver that ran out of chunks stops until a system call tells it that there are some again.
-        if self.report.is_native && self.rings.fill.needs_wakeup() {
-            self.counters.rx_wakeups += 1;
-            let _ = rustix::net::recv(&self.socket, &mut [0_u8; 0], RecvFlags::DONTWAIT);
+        if self.report.is_native && backend.needs_wakeup().1 {
+            counters.rx_wakeups += 1;
+            let _ = rustix::net::recv(backend.socket(), &mut [0_u8; 0], RecvFlags::DONTWAIT);
         }
-        Ok(delivered)
+        Ok((counters.rx_frames - before) as usize)
+    }
+
+    fn is_drained(&mut self) -> bool {
+        self.retry_at.is_none() && self.backend.unread() == 0
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -434,20 +474,19 @@ impl FramePort for XdpPort {
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.backend.socket()
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.counters.visit_all(&self.report, self.socket.as_fd(), visit);
-    }
-}
-
-impl std::fmt::Debug for XdpPort {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("XdpPort")
-            .field("record", &self.record)
-            .field("report", &self.report)
-            .finish_non_exhaustive()
+        visit("xdp_native", self.report.is_native.into());
+        visit("xdp_zero_copy", self.report.is_zero_copy.into());
+        self.counters.visit(visit);
+        let Ok(kernel) = sockopt::xdp_statistics(self.backend.socket()) else { return };
+        visit("xdp_rx_dropped", kernel.rx_dropped);
+        visit("xdp_rx_invalid", kernel.rx_invalid_descs);
+        visit("xdp_tx_invalid", kernel.tx_invalid_descs);
+        visit("xdp_rx_ring_full", kernel.rx_ring_full.unwrap_or(0));
+        visit("xdp_rx_fill_empty", kernel.rx_fill_ring_empty_descs.unwrap_or(0));
     }
 }
 

@@ -19,8 +19,10 @@ use super::umem::{RX_CHUNKS, TX_CHUNKS, Umem};
 use super::{bpf, umem};
 use crate::OpenError;
 use crate::link::Link;
+use crate::sockets::{set_option, set_send_queue};
 
-/// Who may open a socket and load a program for it. A user namespace does not help: the kernel wants the real thing.
+/// The privilege to open a socket and load a program for it. It must be that of the machine itself; that of a user
+/// namespace is not enough.
 pub(super) const PRIVILEGE: &str = "CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, which root has (`sudo setcap cap_bpf,cap_net_admin,cap_net_raw+ep \
      PROGRAM` gives them to a program); being root inside `unshare -Urn` is not enough";
 
@@ -63,7 +65,7 @@ pub(super) fn create() -> io::Result<OwnedFd> {
 pub(super) fn set_up(spec: &XdpSpec, link: &Link, socket: OwnedFd) -> Result<Opened, OpenError> {
     let opening = Opening { spec, link, text: spec.to_string() };
     opening.check_queue()?;
-    // First of all, so that the privilege is what is complained about if it is missing.
+    // This comes first, so that a missing privilege is the error that is reported.
     let map = bpf::create_socket_map(spec.queue.saturating_add(1))
         .map_err(opening.fail("make a map for the XDP program"))?;
     let umem = Umem::new().map_err(opening.fail("get memory for frames"))?;
@@ -89,7 +91,7 @@ pub(super) fn set_up(spec: &XdpSpec, link: &Link, socket: OwnedFd) -> Result<Ope
     Ok(Opened { link: attached, rings, umem, socket, report })
 }
 
-/// What every step knows.
+/// What every step uses.
 pub(super) struct Opening<'a> {
     pub(super) spec: &'a XdpSpec,
     pub(super) link: &'a Link,
@@ -97,13 +99,8 @@ pub(super) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    pub(super) fn fail(&self, step: &'static str) -> impl Fn(io::Error) -> OpenError {
-        move |source| match source.kind() {
-            io::ErrorKind::PermissionDenied => {
-                OpenError::Privilege { spec: self.text.clone(), step, privilege: PRIVILEGE, error: source }
-            }
-            _ => OpenError::System { spec: self.text.clone(), step, error: source },
-        }
+    pub(super) fn fail(&self, step: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+        OpenError::unless_privileged(&self.text, step, PRIVILEGE)
     }
 
     pub(super) fn unsuitable(&self, problem: String) -> OpenError {
@@ -168,21 +165,9 @@ impl Opening<'_> {
     /// What makes it faster where the kernel can.
     pub(super) fn set_optional(&self, socket: BorrowedFd<'_>) {
         // What waits at the other end of a virtual cable counts as ours.
-        if sockopt::set_socket_send_buffer_size_force(socket, SEND_BUFFER_BYTES).is_err() {
-            let _ = sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER_BYTES);
-        }
-        let budget = TX_BUDGET;
-        // SAFETY: the value outlives the call and its size is given.
-        let result = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_XDP,
-                XDP_MAX_TX_SKB_BUDGET,
-                (&raw const budget).cast(),
-                size_of_val(&budget) as libc::socklen_t,
-            )
-        };
-        tracing::debug!(device = self.text, granted = result == 0, "asked for longer runs of frames");
+        set_send_queue(socket, SEND_BUFFER_BYTES);
+        let result = set_option(socket, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, TX_BUDGET);
+        tracing::debug!(device = self.text, granted = result.is_ok(), "asked for longer runs of frames");
     }
 
     /// Ties a program to the interface in the first mode that works; whether that is native.

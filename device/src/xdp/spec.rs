@@ -101,10 +101,7 @@ impl FromStr for XdpSpec {
                 ("backend", "own") => backend = XdpBackend::Own,
                 ("backend", "libxdp") => backend = XdpBackend::Libxdp,
                 ("backend", _) => return Err(text.bad(whole, "backend=own or backend=libxdp")),
-                _ => {
-                    let result = settings.set(name, value).unwrap_or(Err(OPTIONS));
-                    result.map_err(|expected| text.bad(whole, expected))?;
-                }
+                _ => settings.set(name, value, OPTIONS).map_err(|expected| text.bad(whole, expected))?,
             }
         }
         Ok(Self { interface, queue, mode, backend, settings })

@@ -17,13 +17,13 @@ use roce_testing::{Cable, Namespace};
 
 pub(super) const MODES: [&str; 2] = ["generic", "native"];
 
-fn try_open(namespace: &Namespace, spec: &str) -> Result<(XdpPort, KernelHost), OpenError> {
+fn try_open(namespace: &Namespace, spec: &str) -> Result<(XdpPort<OwnBackend>, KernelHost), OpenError> {
     let spec: XdpSpec = spec.parse().unwrap();
     namespace.run(move || open_own(&spec))
 }
 
 #[track_caller]
-fn open_in(namespace: &Namespace, spec: &str) -> (XdpPort, KernelHost) {
+fn open_in(namespace: &Namespace, spec: &str) -> (XdpPort<OwnBackend>, KernelHost) {
     try_open(namespace, spec).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -45,8 +45,8 @@ pub(super) fn has_privilege() -> bool {
 
 /// A cable with a port at each end. Dropped in this order, so that the queues are free before the cable ends.
 struct Rig {
-    near: XdpPort,
-    far: XdpPort,
+    near: XdpPort<OwnBackend>,
+    far: XdpPort<OwnBackend>,
     _hosts: [KernelHost; 2],
     cable: Cable,
 }
@@ -65,7 +65,7 @@ fn rig(mtu: usize, mode: &str) -> Option<Rig> {
 
 /// Nothing went wrong that the kernel counts.
 #[track_caller]
-fn assert_clean(port: &XdpPort) {
+fn assert_clean(port: &XdpPort<OwnBackend>) {
     for name in ["xdp_rx_dropped", "xdp_rx_invalid", "xdp_tx_invalid", "xdp_rx_ring_full", "xdp_tx_refused"] {
         assert_eq!(counter(port, name), 0, "{name}");
     }
@@ -80,8 +80,8 @@ fn every_length_arrives_byte_for_byte() {
         assert_clean(&rig.near);
         assert_clean(&rig.far);
         // Every slot came back.
-        rig.near.reap();
-        assert_eq!(rig.near.free.len(), TX_SLOTS as usize, "{mode}");
+        rig.near.backend.reap();
+        assert_eq!(rig.near.backend.free.len(), TX_SLOTS as usize, "{mode}");
     }
 }
 
@@ -160,23 +160,23 @@ fn rings_have_room_for_chunks_that_come_back_early() {
     // Frames wait, and nothing is shown to the kernel here, so the room is what there is at the worst.
     send(&mut rig.far, &[frame(Shape { to_far: false, ..PLAIN }, 1, 64)]);
     let end = Clock::now() + Duration::from_secs(10);
-    while rig.near.rings.rx.available() == 0 {
+    while rig.near.backend.rings.rx.available() == 0 {
         assert!(Clock::now() < end, "no frame arrives");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let fill = &mut rig.near.rings.fill;
+    let fill = &mut rig.near.backend.rings.fill;
     assert!((1..RX_CHUNKS).all(|_| fill.push(0)), "every chunk may come back");
     while fill.push(0) {}
     assert_eq!(fill.room(1), 0);
     assert_eq!(rig.near.receive(&mut |_| panic!("its chunk could not go back")).unwrap(), 0);
 
-    let tx = &mut rig.near.rings.tx;
+    let tx = &mut rig.near.backend.rings.tx;
     let nothing = XdpDesc { addr: 0, len: 0, options: XdpDescOptions::empty() };
     assert!((0..TX_CHUNKS).all(|_| tx.push(nothing)), "every slot may come back");
     assert!(rig.near.slot().is_some(), "so that there is room for one more frame");
-    rig.near.lent = None;
-    while rig.near.rings.tx.room(SLOT_CHUNKS) >= SLOT_CHUNKS {
-        assert!(rig.near.rings.tx.push(nothing));
+    rig.near.backend.lent = None;
+    while rig.near.backend.rings.tx.room(SLOT_CHUNKS) >= SLOT_CHUNKS {
+        assert!(rig.near.backend.rings.tx.push(nothing));
     }
     assert!(rig.near.slot().is_none(), "a slot needs room for a whole frame");
 }
@@ -278,11 +278,33 @@ fn it_can_be_opened_again_and_again_at_once() {
     let Some(cable) = Cable::new(4200) else { return };
     for round in 0..50_u32 {
         let mode = MODES[round as usize % 2];
-        let (mut near, _near_host) = open_in(&cable.near, &format!("xdp:v0,mode={mode}"));
-        let (mut far, _far_host) = open_in(&cable.far, &format!("xdp:v1,mode={mode}"));
+        let (mut near, near_host) = open_in(&cable.near, &format!("xdp:v0,mode={mode}"));
+        let (mut far, far_host) = open_in(&cable.far, &format!("xdp:v1,mode={mode}"));
         check_way(&mut near, &mut far, &[frame(PLAIN, round, 4096)]);
         let back = Shape { to_far: false, ..PLAIN };
         check_way(&mut far, &mut near, &[frame(back, round, 1024)]);
+        drop((near, near_host, far, far_host));
+        until_the_port_is_free(&cable.near);
+        until_the_port_is_free(&cable.far);
+    }
+}
+
+/// Waits until the kernel has let go of port 4791. Closing a socket does so at once, unless a process has a copy of it: each
+/// program that another test starts has one from its fork to its exec, which on a busy machine is some time.
+#[track_caller]
+fn until_the_port_is_free(namespace: &Namespace) {
+    let is_held = || {
+        ["udp", "udp6"].iter().any(|table| {
+            let text = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap();
+            // Local address and port in hexadecimal digits.
+            text.lines()
+                .any(|line| line.split_whitespace().nth(1).is_some_and(|local| local.ends_with(":12B7")))
+        })
+    };
+    let end = Clock::now() + Duration::from_secs(20);
+    while namespace.run(is_held) {
+        assert!(Clock::now() < end, "port 4791 is still held");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -351,7 +373,7 @@ fn an_interface_that_goes_down_comes_back() {
 
 /// The kernel ends no poll and reports no error, so that a process that only receives waited for ever.
 #[test]
-fn a_deleted_interface_is_an_error_for_those_who_only_receive() {
+fn a_deleted_interface_is_an_error_for_a_port_that_only_receives() {
     let Some(mut rig) = rig(1500, "generic") else { return };
     let mut now = Instant::ZERO;
     rig.near.flush(now).unwrap();

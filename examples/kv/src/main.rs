@@ -40,7 +40,7 @@ impl End {
     }
 }
 
-/// Stores `key=value`; answers every request with address, length and key of the value.
+/// Stores `key=value`; answers every request with the place of the value, or with nothing.
 async fn serve(context: Context, listener: CmListener) -> Result<()> {
     let end = End::new(&context)?;
     let mut values: HashMap<String, MemoryRegion> = HashMap::new();
@@ -54,9 +54,8 @@ async fn serve(context: Context, listener: CmListener) -> Result<()> {
             let memory = SharedMemory::from_bytes(value.as_bytes());
             values.insert(key.to_owned(), end.pd.register(memory.into(), Access::REMOTE_READ)?);
         }
-        let place = values.get(key).map(|value| (value.addr(), value.len() as u32, value.rkey().0));
-        let (addr, len, rkey) = place.unwrap_or_default();
-        end.send(&[&addr.to_be_bytes()[..], &len.to_be_bytes(), &rkey.to_be_bytes()].concat())?;
+        let place = values.get(key).map(|value| value.remote(0..value.len())).transpose()?;
+        end.send(&place.map_or_else(Vec::new, |place| place.to_bytes().to_vec()))?;
     }
     Ok(())
 }
@@ -65,10 +64,9 @@ async fn serve(context: Context, listener: CmListener) -> Result<()> {
 async fn call(end: &End, request: &str) -> Result<String> {
     end.send(request.as_bytes())?;
     let answer = end.next().await?;
-    let number = |at: usize| answer[at..at + 4].iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
-    let remote_addr = u64::from(number(0)) << 32 | u64::from(number(4));
-    let op = SendOp::Read { remote_addr, rkey: RKey(number(12)) };
-    end.qp.post_send(&SendWr::new(0, op, &[end.memory.element(0..number(8) as usize)]))?;
+    let Some(bytes) = answer.first_chunk() else { return Ok(String::new()) };
+    let place = RemoteMemory::from_bytes(bytes);
+    end.qp.post_send(&SendWr::new(0, place.read(), &[end.memory.element(0..place.len as usize)]))?;
     Ok(String::from_utf8(end.next().await?)?)
 }
 

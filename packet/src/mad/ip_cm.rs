@@ -10,6 +10,7 @@ use super::tables::PRIVATE;
 use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::fields::Show::{Bytes, Decimal, Ipv4, Ipv6};
 use crate::fields::{Field, Header, bytes, mask};
+use crate::view::view;
 
 /// The number of a service, 64 bits, at which a listener accepts connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,50 +115,26 @@ pub struct IpCmView {
     destination: [u8; 16],
 }
 
-const _: () = assert!(size_of::<IpCmView>() == IpCm::LEN);
-
-impl IpCmView {
-    /// The view of the first [`IpCm::LEN`] bytes, and what is left.
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::IpCm, 0, IpCm::LEN, bytes.len()))
-    }
+view! {
+    IpCmView(self) of IpCm in Layer::IpCm;
 
     /// Version of the header: major in the upper four bits, minor in the lower; 0.
-    #[must_use]
-    pub const fn version(&self) -> u8 {
-        self.version
-    }
+    version -> u8 = self.version;
 
     /// 4 or 6.
-    #[must_use]
-    pub const fn ip_version(&self) -> u8 {
-        self.ip_version >> 4
-    }
+    ip_version -> u8 = self.ip_version >> 4;
 
     /// The four reserved bits below the IP version.
-    #[must_use]
-    pub const fn reserved(&self) -> u8 {
-        self.ip_version & 0x0f
-    }
+    reserved -> u8 = self.ip_version & 0x0f;
 
     /// The port of the active side.
-    #[must_use]
-    pub const fn source_port(&self) -> u16 {
-        self.source_port.get()
-    }
+    source_port -> u16 = self.source_port.get();
 
     /// The address of the active side; an IPv4 one stands in the last four bytes.
-    #[must_use]
-    pub const fn source(&self) -> [u8; 16] {
-        self.source
-    }
+    source -> [u8; 16] = self.source;
 
     /// The address of the listener.
-    #[must_use]
-    pub const fn destination(&self) -> [u8; 16] {
-        self.destination
-    }
+    destination -> [u8; 16] = self.destination;
 }
 
 /// The header with which rdma_cm begins the private data of REQ and SIDR_REQ: the addresses of both ends. Annex A11.

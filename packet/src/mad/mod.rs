@@ -29,6 +29,7 @@ pub use sidr::{CmSidrRep, CmSidrReq, SidrStatus};
 use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::fields::Show::{Decimal, Hex};
 use crate::fields::{Field, Header, bytes};
+use crate::view::view;
 
 /// Bytes of every management datagram.
 pub const MAD_LEN: usize = 256;
@@ -71,74 +72,38 @@ pub struct MadView {
     attribute_modifier: U32,
 }
 
-const _: () = assert!(size_of::<MadView>() == MadHeader::LEN);
-
-impl MadView {
-    /// The view of the first [`MadHeader::LEN`] bytes, and what is left.
-    pub fn from_prefix(bytes: &[u8]) -> Result<(&Self, &[u8]), ParseError> {
-        Self::ref_from_prefix(bytes)
-            .map_err(|_| ParseError::truncated(Layer::Mad, 0, MadHeader::LEN, bytes.len()))
-    }
+view! {
+    MadView(self) of MadHeader in Layer::Mad;
 
     /// The version of this header; 1.
-    #[must_use]
-    pub const fn base_version(&self) -> u8 {
-        self.base_version
-    }
+    base_version -> u8 = self.base_version;
 
     /// Kind of management.
-    #[must_use]
-    pub const fn class(&self) -> u8 {
-        self.class
-    }
+    class -> u8 = self.class;
 
     /// The version of the class.
-    #[must_use]
-    pub const fn class_version(&self) -> u8 {
-        self.class_version
-    }
+    class_version -> u8 = self.class_version;
 
     /// The method; the top bit marks a response.
-    #[must_use]
-    pub const fn method(&self) -> u8 {
-        self.method
-    }
+    method -> u8 = self.method;
 
     /// Status of a response, in some classes.
-    #[must_use]
-    pub const fn status(&self) -> u16 {
-        self.status.get()
-    }
+    status -> u16 = self.status.get();
 
     /// Two bytes of the class.
-    #[must_use]
-    pub const fn class_specific(&self) -> u16 {
-        self.class_specific.get()
-    }
+    class_specific -> u16 = self.class_specific.get();
 
     /// The number that a request and its response share.
-    #[must_use]
-    pub const fn transaction_id(&self) -> u64 {
-        self.transaction_id.get()
-    }
+    transaction_id -> u64 = self.transaction_id.get();
 
     /// Which message it is.
-    #[must_use]
-    pub const fn attribute_id(&self) -> u16 {
-        self.attribute_id.get()
-    }
+    attribute_id -> u16 = self.attribute_id.get();
 
     /// The reserved bytes.
-    #[must_use]
-    pub const fn reserved(&self) -> u16 {
-        self.reserved.get()
-    }
+    reserved -> u16 = self.reserved.get();
 
     /// Further data of the attribute.
-    #[must_use]
-    pub const fn attribute_modifier(&self) -> u32 {
-        self.attribute_modifier.get()
-    }
+    attribute_modifier -> u32 = self.attribute_modifier.get();
 }
 
 /// The header of a management datagram of any class. IBTA 13.4.3.

@@ -93,10 +93,10 @@ fn the_headroom_is_enough_for_long_frames_in_both_directions() {
 /// None of these may take memory without end, or panic.
 #[test]
 fn what_is_too_large_is_refused() {
-    let large = Topology::line(40_000, 1, LINK, LINK).unwrap();
+    let large = Topology::line(32_000, 1, LINK, LINK).unwrap();
     let error = Simulation::new(&large, &[flow(0, 1, 1)], Settings::default()).err().unwrap().to_string();
     assert!(
-        error.starts_with("routes of 40000 switches to 40000 switches with hosts are too many"),
+        error.starts_with("routes of 32000 switches to 32000 switches with hosts are too many"),
         "{error}"
     );
     let mut settings = Settings::default();

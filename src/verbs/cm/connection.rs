@@ -6,7 +6,8 @@ use std::time::Duration;
 use roce_packet::mad::CommId;
 
 use super::{ConnectionError, ConnectionEvent, Context, QueuePair, wait_for, with_cm};
-use crate::cm::service::{CmService, to_error};
+use crate::cm::queue_pairs::to_error;
+use crate::cm::service::CmService;
 
 /// A connection, from the request on. Dropping it disconnects.
 ///
@@ -139,8 +140,9 @@ impl Connection {
     pub fn disconnect(&mut self) -> Result<(), ConnectionError> {
         let (id, qpn) = (self.id, self.qp.number());
         with_cm(&self.context, |cm, now, nic| {
+            cm.manager.disconnect(now, id, &[])?;
             to_error(now, nic, qpn);
-            Ok(cm.manager.disconnect(now, id, &[])?)
+            Ok(())
         })
     }
 }

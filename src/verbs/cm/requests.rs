@@ -10,9 +10,10 @@ use roce_transport::QpType;
 use roce_transport::cm::{CmConnectRequest, CmSidrRequest};
 
 use super::{
-    Connection, ConnectionError, ConnectionParameters, Context, QueuePair, initialise, wait_for, with_cm,
+    Connection, ConnectionError, ConnectionParameters, Context, QueuePair, check_queue_pair, check_state,
+    wait_for, with_cm,
 };
-use crate::cm::service::{CmService, bring_up};
+use crate::cm::service::CmService;
 
 /// A port at which peers ask for connections. Dropping it refuses the requests that were not fetched.
 ///
@@ -55,8 +56,8 @@ pub struct CmListener {
 impl Drop for CmListener {
     fn drop(&mut self) {
         let service_id = self.service_id();
-        let closed = with_cm(&self.context, |cm, now, _| {
-            cm.close_listener(now, service_id);
+        let closed = with_cm(&self.context, |cm, now, nic| {
+            cm.close_listener(now, nic, service_id);
             Ok(())
         });
         debug_assert!(closed.is_ok(), "connection management is there: {closed:?}");
@@ -171,12 +172,14 @@ impl ConnectRequest {
         &self.request.request
     }
 
-    /// Accepts: brings the queue pair to RTS and sends the REP. The event ESTABLISHED follows.
+    /// Accepts: makes the queue pair ready and sends the REP. The event ESTABLISHED follows, and with it the queue pair is in RTS.
+    /// Until then it is in SQD: it answers the peer, and keeps what is posted. Nobody has shown yet that the request came from
+    /// its address.
     ///
     /// # Errors
     ///
-    /// When the peer has given up, or the queue pair is not one in RESET or INIT of the right transport; the
-    /// peer is refused then.
+    /// When the peer has given up, the queue pair is not one in RESET or INIT of the right transport, an option is out of range,
+    /// or there are more than 196 bytes of private data. The queue pair is as before then, and the peer is refused.
     pub fn accept(
         mut self,
         qp: &QueuePair,
@@ -191,24 +194,12 @@ impl ConnectRequest {
             self.refuse(RejReason::INVALID_PATH_MTU, &[])?;
             return Err(error.into());
         }
+        check_queue_pair(&self.context, qp)?;
         let preparation = parameters.preparation(qp)?;
-        initialise(&self.context, qp, parameters.access)?;
         let (id, offer) = (self.request.id, parameters.offer(qp));
         with_cm(&self.context, |cm, now, nic| {
-            let agreed = cm.manager.preview(id, &offer)?;
-            // Ready before the REP is sent: the first packet of the peer may come at once.
-            bring_up(now, nic, &preparation, &agreed)?;
-            cm.adopt(id, Some(preparation));
-            match cm.manager.accept(now, id, &offer, &parameters.private_data) {
-                Ok(_) => {
-                    cm.await_rtu(preparation.qpn, id);
-                    Ok(())
-                }
-                Err(error) => {
-                    cm.abandon(now, id);
-                    Err(error.into())
-                }
-            }
+            check_state(nic, preparation.qpn)?;
+            Ok(cm.accept(now, nic, id, (&preparation, &offer), &parameters.private_data)?)
         })?;
         self.open = false;
         Ok(Connection::new(&self.context, id, qp))
@@ -218,7 +209,7 @@ impl ConnectRequest {
     ///
     /// # Errors
     ///
-    /// When the peer has given up already or the data are too long.
+    /// When the peer has given up already, or the data are too long: then it is refused without data.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectionError> {
         self.refuse(RejReason::CONSUMER, private_data)
     }
@@ -233,9 +224,10 @@ impl ConnectRequest {
     }
 
     fn refuse(&mut self, reason: RejReason, private_data: &[u8]) -> Result<(), ConnectionError> {
-        self.open = false;
         let id = self.request.id;
-        with_cm(&self.context, |cm, now, _| Ok(cm.manager.reject(now, id, reason, private_data)?))
+        with_cm(&self.context, |cm, now, _| Ok(cm.manager.reject(now, id, reason, private_data)?))?;
+        self.open = false;
+        Ok(())
     }
 }
 
@@ -293,8 +285,9 @@ impl DatagramRequest {
     }
 
     fn reply(&mut self, status: SidrStatus, there: (Qpn, u32), data: &[u8]) -> Result<(), ConnectionError> {
-        self.open = false;
         let id = self.request.id;
-        with_cm(&self.context, |cm, now, _| Ok(cm.manager.answer(now, id, status, there, data)?))
+        with_cm(&self.context, |cm, now, _| Ok(cm.manager.answer(now, id, status, there, data)?))?;
+        self.open = false;
+        Ok(())
     }
 }

@@ -138,7 +138,7 @@ impl Runner {
     fn receive(&mut self, from: Side) -> io::Result<usize> {
         let Self { bridge, ports, clock, .. } = self;
         let mut tagged = Vec::new();
-        ports[from as usize].receive(&mut |frame| {
+        ports[from as usize].receive_whole(&mut |frame| {
             let now = clock.now();
             if put_tag_in(frame, &mut tagged) {
                 bridge.handle_frame(now, from, frame.offload.moved_by(VlanHeader::LEN as u16), &tagged);
@@ -153,7 +153,7 @@ impl Runner {
         let (port, waiting) = (&mut ports[to as usize], &mut waiting[to as usize]);
         let mut flushed = false;
         while let Some(leaving) = waiting.take().or_else(|| bridge.poll_transmit(now, to)) {
-            if port.send(leaving.offload, &leaving.bytes) {
+            if port.send_whole(leaving.offload, &leaving.bytes) {
                 flushed = false;
                 if let Some(capture) = &mut self.capture {
                     write(capture, self.epoch_ns, bridge, now, to.other(), &leaving)?;

@@ -10,9 +10,9 @@ use super::judge::{self, Both, Tried};
 use super::probe::Probe;
 use super::serve::ask_for_trips;
 use super::wire::{Burst, Introduction, PROTOCOL, Trial, Trips};
-use super::{Doctor, Peer, cm, local, unreasonable};
+use super::{Doctor, Peer, TOOL, cm, local, unreasonable};
 use crate::exchange::{Exchange, ExchangeError};
-use crate::harness::ToolError;
+use crate::harness::{ToolError, tell_failure};
 
 /// How long connecting over TCP may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
@@ -49,6 +49,13 @@ pub(super) fn examine(doctor: &Doctor, peer: &Peer, on_finding: &mut dyn FnMut(&
     if has_no_gid {
         return notes.diagnosis;
     }
+    let index = doctor.path.sgid_index;
+    let server = Exchange::connect_at(&doctor.context, index, peer.exchange(), Some(CONNECT_PATIENCE));
+    // A server opens its device when it is called, and greets when the device is open: before UDP port 4791 is knocked at.
+    let server = server.map(|mut exchange| {
+        let greeted = exchange.greet(TOOL);
+        (exchange, greeted)
+    });
     let knock = local::knock(doctor, peer);
     notes.add(local::mtu(doctor, &knock));
     // After the knock, which made the kernel ask for the neighbour.
@@ -60,9 +67,12 @@ pub(super) fn examine(doctor: &Doctor, peer: &Peer, on_finding: &mut dyn FnMut(&
     } else {
         local::udp_port(peer, &knock.reach)
     });
-    match Exchange::connect_within(&doctor.context, peer.exchange(), CONNECT_PATIENCE) {
-        Ok(exchange) => {
-            if let Err(error) = with_server(doctor, exchange, &mut notes) {
+    match server {
+        Ok((mut exchange, greeted)) => {
+            let greeted = greeted.map_err(ToolError::from);
+            let outcome = greeted.and_then(|()| with_server(doctor, &mut exchange, &mut notes));
+            tell_failure(&mut exchange, &outcome);
+            if let Err(error) = outcome {
                 notes.add(exchange_failed(&error));
             }
         }
@@ -77,8 +87,15 @@ pub(super) fn examine(doctor: &Doctor, peer: &Peer, on_finding: &mut dyn FnMut(&
 
 fn exchange_failed(error: &ToolError) -> Finding {
     let remedy = match error {
-        ToolError::Exchange(ExchangeError::Closed { .. } | ExchangeError::Unexpected { .. }) => {
-            "see that it is `roce doctor` that waits there, in the same version, and what it says"
+        ToolError::Exchange(
+            ExchangeError::Closed { .. }
+            | ExchangeError::Unexpected { .. }
+            | ExchangeError::OtherTool { .. }
+            | ExchangeError::OtherVersion { .. }
+            | ExchangeError::Silent { .. },
+        ) => "see that it is `roce doctor` that waits there, in the same version, and what it says",
+        ToolError::Exchange(ExchangeError::Failed { .. }) => {
+            "do there what the other side says; it could not serve this examination"
         }
         ToolError::NotSent { .. } => "see that the link is up and that the neighbour answers",
         _ => "see what the other side says, and repeat with ROCE_LOG=debug",
@@ -107,7 +124,7 @@ fn no_server(peer: &Peer, error: &ExchangeError) -> Finding {
 }
 
 /// Everything that takes two.
-fn with_server(doctor: &Doctor, mut exchange: Exchange, notes: &mut Notes<'_>) -> Result<(), ToolError> {
+fn with_server(doctor: &Doctor, exchange: &mut Exchange, notes: &mut Notes<'_>) -> Result<(), ToolError> {
     let probe = doctor.probe()?;
     let own = probe.introduction()?;
     let peer: Introduction = exchange.swap("the introduction", &own)?;
@@ -115,7 +132,7 @@ fn with_server(doctor: &Doctor, mut exchange: Exchange, notes: &mut Notes<'_>) -
         return Err(unreasonable(&format!("version {} of the examination", peer.doctor)));
     }
     notes.add(judge::other_side(&own, &peer));
-    let outcome = trials(&probe, &mut exchange, &own, &peer, notes);
+    let outcome = trials(&probe, exchange, &own, &peer, notes);
     // Whatever happened, the other side hears the end of it if it still can.
     let sent = exchange.send("the end", &Trial::End(notes.diagnosis.problems()));
     outcome?;

@@ -13,7 +13,7 @@ pub enum Step {
     Mtu,
     /// Route and neighbour.
     Route,
-    /// Whether somebody has UDP port 4791 over there.
+    /// Whether a process of the other side has UDP port 4791.
     UdpPort,
     /// A connection to `roce doctor` on the other side.
     Exchange,

@@ -19,7 +19,7 @@ const ROOMY_MTU: usize = 4200;
 const KNOCKS: usize = 3;
 const KNOCK_PATIENCE: Duration = Duration::from_millis(200);
 
-/// What somebody without a queue pair finds out about UDP port 4791 of the peer.
+/// What a process without a queue pair finds out about UDP port 4791 of the peer.
 #[derive(Debug)]
 pub(super) enum Reach {
     /// Neither an answer nor a refusal.
@@ -234,7 +234,7 @@ pub(super) fn udp_port(peer: &Peer, reach: &Reach) -> Finding {
         Reach::NotTested(why) => Finding::not_tested(Step::UdpPort, *why),
         Reach::Silent => Finding::ok(
             Step::UdpPort,
-            format!("{address} does not refuse it: somebody has the port, or a firewall keeps silent"),
+            format!("{address} does not refuse it: a process has the port, or a firewall drops packets"),
         ),
         Reach::PortUnreachable => Finding::problem(
             Step::UdpPort,

@@ -24,17 +24,20 @@ mod trips;
 mod watch;
 mod wire;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 pub use finding::{Diagnosis, Finding, Outcome, Step};
 
 use crate::exchange::Exchange;
-use crate::harness::ToolError;
+use crate::harness::{ToolError, tell_failure};
 use roce::verbs::{Context, ContextBuilder, PathOptions};
 use roce_device::Device;
 
 /// The port of rdma_cm that is asked for: a port that is usually free, so that no service is disturbed.
 pub const SERVICE_PORT: u16 = 4791;
+
+/// What the two sides greet each other as.
+const TOOL: &str = "doctor";
 
 fn not_a_path_mtu(bytes: usize) -> ToolError {
     ToolError::Peer(format!(
@@ -51,6 +54,8 @@ fn unreasonable(request: &str) -> ToolError {
 pub struct Peer {
     /// Its address.
     pub address: IpAddr,
+    /// The zone of a link-local address: the index of the interface that leads to it; otherwise 0.
+    pub zone: u32,
     /// The TCP port where a doctor may wait.
     pub exchange_port: u16,
     /// The port of rdma_cm to ask for where none does.
@@ -59,7 +64,10 @@ pub struct Peer {
 
 impl Peer {
     fn exchange(&self) -> SocketAddr {
-        SocketAddr::new(self.address, self.exchange_port)
+        match self.address {
+            IpAddr::V6(address) => SocketAddrV6::new(address, self.exchange_port, 0, self.zone).into(),
+            IpAddr::V4(_) => SocketAddr::new(self.address, self.exchange_port),
+        }
     }
 }
 
@@ -108,9 +116,12 @@ impl Doctor {
     ///
     /// # Errors
     ///
-    /// When the client does not keep to the rules, goes away, or a verb fails.
-    pub fn serve(&self, exchange: Exchange) -> Result<usize, ToolError> {
-        serve::serve(self, exchange)
+    /// When the client does not keep to the rules, goes away, or a verb fails. The client is told of every error that is not
+    /// its own.
+    pub fn serve(&self, mut exchange: Exchange) -> Result<usize, ToolError> {
+        let problems = serve::serve(self, &mut exchange);
+        tell_failure(&mut exchange, &problems);
+        problems
     }
 
     fn probe(&self) -> Result<probe::Probe, ToolError> {

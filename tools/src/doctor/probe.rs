@@ -10,7 +10,7 @@ use super::wire::{Burst, Introduction, Observation, PROBE_BYTES, PROTOCOL, Stamp
 use crate::exchange::Exchange;
 use crate::harness::{CompletionQueues, GRH, Requirements, Resources, ToolError, source_address, take};
 use roce::observe::Snapshot;
-use roce::verbs::{Context, PathOptions, UdDestination, WaitError};
+use roce::verbs::{AddressHandle, Context, PathOptions, WaitError};
 
 /// Probes under way at once: fewer than the smallest socket buffer holds.
 const CHUNK: u32 = 128;
@@ -88,7 +88,7 @@ impl Probe {
     }
 
     /// Where probes of a traffic class go.
-    fn destination(&self, peer: &Introduction, burst: &Burst, class: u8) -> Result<UdDestination, ToolError> {
+    fn destination(&self, peer: &Introduction, burst: &Burst, class: u8) -> Result<AddressHandle, ToolError> {
         let path = self.path.traffic_class(class).flow_label(burst.flow_label);
         Ok(self.context.create_address_handle(peer.address, Qpn::new(peer.qpn), peer.qkey, &path)?)
     }
@@ -132,7 +132,7 @@ impl Probe {
         &self,
         burst: &Burst,
         probes: std::ops::Range<u32>,
-        destinations: &[UdDestination],
+        destinations: &[AddressHandle],
     ) -> Result<u32, ToolError> {
         let base = RECEIVES * (GRH + PROBE_BYTES);
         let mut payload = [0x5a; PROBE_BYTES];
@@ -143,7 +143,7 @@ impl Probe {
             self.resources.put(start, &payload);
             let element = [self.resources.region.element(start..start + PROBE_BYTES)];
             let Some(to) = destinations.get(probe as usize % destinations.len().max(1)) else { break };
-            self.resources.qp.post_send(&SendWr::new(probe.into(), SendOp::Send, &element).to(*to))?;
+            self.resources.qp.post_send(&SendWr::new(probe.into(), SendOp::Send, &element).to(to))?;
         }
         let mut done = [Wc::default(); 64];
         let (mut completed, mut sent) = (0, 0);

@@ -1,15 +1,25 @@
 //! The side that waits to be examined.
 
+use std::time::Duration;
+
 use super::probe::Probe;
 use super::trips::RoundTrips;
 use super::wire::{Admission, Introduction, Trial};
-use super::{Doctor, unreasonable};
+use super::{Doctor, TOOL, unreasonable};
 use crate::exchange::Exchange;
 use crate::harness::ToolError;
+use roce::observe::Text;
+
+/// The time limit for an examination: other clients wait.
+const EXAMINATION: Duration = Duration::from_secs(300);
 
 /// Takes part in one examination; returns how many problems the client found.
-pub(super) fn serve(doctor: &Doctor, mut exchange: Exchange) -> Result<usize, ToolError> {
-    let peer: Introduction = exchange.receive_first("the introduction of a doctor")?;
+pub(super) fn serve(doctor: &Doctor, exchange: &mut Exchange) -> Result<usize, ToolError> {
+    exchange.greet(TOOL)?;
+    exchange.limit(Some(EXAMINATION));
+    let peer: Introduction = exchange.receive("the introduction of a doctor")?;
+    // Probes and messages go where the client says it is.
+    exchange.peers().check(peer.address)?;
     let probe = doctor.probe()?;
     exchange.send("the introduction", &probe.introduction()?)?;
     loop {
@@ -18,7 +28,7 @@ pub(super) fn serve(doctor: &Doctor, mut exchange: Exchange) -> Result<usize, To
                 if !burst.is_reasonable() {
                     return Err(unreasonable(&format!("{} probes", burst.count)));
                 }
-                probe.burst(&mut exchange, &burst, &peer)?;
+                probe.burst(exchange, &burst, &peer)?;
             }
             Trial::Trips(trips) => {
                 if !trips.is_reasonable() {
@@ -33,7 +43,7 @@ pub(super) fn serve(doctor: &Doctor, mut exchange: Exchange) -> Result<usize, To
                 let Ok(round_trips) = round_trips else { continue };
                 let other = exchange.receive("the queue pair for round trips")?;
                 round_trips.connect(&probe, &peer, &other)?;
-                let report = round_trips.return_all(&probe, &mut exchange)?;
+                let report = round_trips.return_all(&probe, exchange)?;
                 let _: super::wire::TripReport = exchange.swap("how the round trips went", &report)?;
             }
             Trial::End(problems) => return Ok(problems),
@@ -53,13 +63,14 @@ pub(super) fn ask_for_trips(
     let other = match admission {
         Ok(other) => other,
         Err(refusal) => {
-            return Ok(Err(refusal.chars().filter(|sign| !sign.is_control()).take(200).collect()));
+            return Ok(Err(Text::new(&refusal).to_string()));
         }
     };
     let round_trips = RoundTrips::new(probe, trips)?;
     exchange.send("the queue pair for round trips", &round_trips.endpoint(probe)?)?;
     round_trips.connect(probe, peer, &other)?;
     let own = round_trips.send_all(probe, exchange)?;
-    let theirs = exchange.swap("how the round trips went", &own)?;
+    let theirs: super::wire::TripReport = exchange.swap("how the round trips went", &own)?;
+    let theirs = theirs.shown();
     Ok(Ok([own, theirs]))
 }

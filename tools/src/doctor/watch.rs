@@ -12,7 +12,7 @@ use roce_device::{Capabilities, Device, forward_to_inner};
 /// More arrivals than any burst has are not remembered.
 const MOST: usize = 1 << 14;
 
-/// What has arrived since somebody asked last.
+/// What has arrived since the last question.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// The probes of one burst, whether their ICRC was right or not.

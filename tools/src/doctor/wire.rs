@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use roce::observe::Text;
 use roce::verbs::Endpoint;
 
 /// Changes with the meaning of the messages.
@@ -36,9 +37,9 @@ pub(super) struct Introduction {
 }
 
 impl Introduction {
-    /// The kind without characters that a terminal would interpret: the peer is not trusted.
+    /// The kind, which is a text of the peer, as it may be shown.
     pub(super) fn kind(&self) -> String {
-        self.kind.chars().filter(char::is_ascii_alphanumeric).take(16).collect()
+        Text::new(&self.kind).to_string()
     }
 }
 
@@ -61,7 +62,7 @@ impl Burst {
         self.classes.get(index).copied().unwrap_or(0)
     }
 
-    /// Whether somebody else may ask for it.
+    /// Whether another peer may ask for it.
     pub(super) fn is_reasonable(&self) -> bool {
         (1..=MOST_PROBES).contains(&self.count)
             && (1..=16).contains(&self.classes.len())
@@ -128,6 +129,14 @@ pub(super) struct TripReport {
     pub(super) retransmitted_packets: u64,
     /// Of each round trip, sorted; the client's only.
     pub(super) times_ns: Vec<u64>,
+}
+
+impl TripReport {
+    /// The report of the peer as it may be shown.
+    pub(super) fn shown(mut self) -> Self {
+        self.failure = self.failure.map(|failure| Text::new(&failure).to_string());
+        self
+    }
 }
 
 /// The answer to [`Trial::Trips`].

@@ -53,7 +53,8 @@ pub enum ToolError {
         "nothing arrived for {} s: {progress}; {}",
         .patience.as_secs(),
         if *.is_reliable {
-            "check that the other side still runs, and use --pcap on both sides to see how far packets get"
+            "check that the other side still runs, find out with `roce doctor` where packets are lost, and use --pcap on \
+             both sides to see how far they get"
         } else {
             "UC and UD work without retransmission, so one lost message can stop both sides"
         }
@@ -68,9 +69,10 @@ pub enum ToolError {
     },
     /// A work request failed.
     #[error(
-        "a work request on queue pair {qpn} failed with {} ({cause:?}): {}",
+        "a work request on queue pair {qpn} failed with {} ({cause:?}): {}{}",
         .status.name(),
-        advice(*.status, *.cause)
+        advice(*.status, *.cause),
+        if *.cause == Cause::AckTimeout { "; `roce doctor` finds out where packets are lost" } else { "" }
     )]
     Completion {
         /// The completion status.
@@ -155,6 +157,11 @@ pub(crate) fn check_order(expected: u64, found: u64) -> Result<(), ToolError> {
 }
 
 impl ToolError {
+    /// Whether the other side has ended, so that it need not be told.
+    pub(crate) fn is_end_of_peer(&self) -> bool {
+        matches!(self, Self::Exchange(error) if error.is_end_of_peer())
+    }
+
     /// The error of a wait for completions; `stalled` makes the error of a wait that took too long.
     pub(crate) fn of_wait(error: WaitError, stalled: impl FnOnce() -> Self) -> Self {
         match error {

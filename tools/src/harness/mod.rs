@@ -5,13 +5,26 @@ mod error;
 mod peer;
 mod resources;
 pub(crate) mod statistics;
+mod text;
 mod wait;
+
+use crate::exchange::Exchange;
 
 pub use error::ToolError;
 pub(crate) use error::{check_completion, check_length, check_order};
 pub(crate) use peer::{GRH, PeerQueuePair, await_silence, connect_as_originals, source_address};
 pub(crate) use resources::{CompletionQueues, Requirements, Resources, put, take};
-pub(crate) use wait::{spin, wait_for_event, wait_spinning};
+pub(crate) use text::padded;
+pub(crate) use wait::{CompletionWait, NAP, SPINNING, spin, wait_for_event, wait_spinning};
+
+/// Tells the other side why this side fails, unless the other side has ended.
+pub(crate) fn tell_failure<T>(exchange: &mut Exchange, outcome: &Result<T, ToolError>) {
+    if let Err(error) = outcome
+        && !error.is_end_of_peer()
+    {
+        exchange.fail(&error.to_string());
+    }
+}
 
 /// The side of a test between two machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use roce::verbs::{ConnectOptions, Context, Endpoint, QpType, QueuePair, UdDestination};
+use roce::verbs::{AddressHandle, ConnectOptions, Context, Endpoint, QpType, QueuePair};
 use roce_packet::{Gid, Psn, Qpn};
 
 use super::ToolError;
+use crate::exchange::PeerAddresses;
 
 /// Bytes of the global route header in front of what a UD queue pair receives.
 pub(crate) const GRH: usize = 40;
@@ -29,16 +30,21 @@ pub(crate) struct PeerQueuePair {
     pub(crate) psn: Psn,
 }
 
-/// Connects a queue pair, or gets a UD queue pair ready and returns where its messages go.
+/// Connects a queue pair, or gets a UD queue pair ready and returns where its messages go. A server hands in where packets
+/// may go.
 pub(crate) fn connect_as_originals(
     context: &Context,
     qp: &QueuePair,
     qp_type: QpType,
     own: Gid,
     peer: PeerQueuePair,
+    allowed: Option<&PeerAddresses>,
     options: &ConnectOptions,
-) -> Result<Option<UdDestination>, ToolError> {
+) -> Result<Option<AddressHandle>, ToolError> {
     let address = peer.gid.to_ip();
+    if let Some(allowed) = allowed {
+        allowed.check(address)?;
+    }
     if own.is_ipv4_mapped() != peer.gid.is_ipv4_mapped() {
         return Err(ToolError::Peer(format!(
             "uses the GID of {address}, and this side has chosen a GID of the other IP version; choose another GID there or \

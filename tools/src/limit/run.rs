@@ -10,8 +10,9 @@ use roce_transport::Transmit;
 use super::frames::{MIN_PAYLOAD, OVERHEAD, Purpose, read, set_number, template};
 use super::{Introduction, Latency, Outcome, Plan, Row, tcp};
 use crate::exchange::Exchange;
-use crate::harness::ToolError;
 use crate::harness::statistics::{gigabits_per_s, percentile};
+use crate::harness::{NAP, Role, SPINNING, ToolError, tell_failure};
+use roce::observe::Text;
 use roce_device::Clock;
 use roce_device::Device;
 
@@ -21,6 +22,14 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 const CREDIT_EVERY: u64 = 16;
 /// The time without a credit after which outstanding frames count as lost.
 const LOST_AFTER: Duration = Duration::from_millis(100);
+
+/// What the two sides greet each other as.
+const TOOL: &str = "limit";
+/// The time limit for a client that sends nothing.
+const IDLE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// More attempts than any that spins makes.
+const IDLE_ATTEMPTS: u32 = u32::MAX / 2;
 
 /// A device and the path to the other one.
 struct End<'a> {
@@ -34,28 +43,32 @@ struct End<'a> {
 /// # Errors
 ///
 /// The other side is gone, nothing arrives, or the device failed.
-pub fn client(device: &mut dyn Device, exchange: Exchange, plan: &Plan) -> Result<Outcome, ToolError> {
-    let mut exchange = exchange;
+pub fn client(device: &mut dyn Device, mut exchange: Exchange, plan: &Plan) -> Result<Outcome, ToolError> {
+    let outcome = measure(device, &mut exchange, plan);
+    tell_failure(&mut exchange, &outcome);
+    outcome
+}
+
+fn measure(device: &mut dyn Device, exchange: &mut Exchange, plan: &Plan) -> Result<Outcome, ToolError> {
+    exchange.greet(TOOL)?;
     exchange.send("the plan", plan)?;
-    let (mut end, peer) = introduce(device, &mut exchange, plan)?;
+    let (mut end, peer) = introduce(device, exchange, plan, Role::Client)?;
     // What comes before the first frame, such as ARP or a link that is just coming up, is not part of a measurement.
-    ping(&mut end, &mut exchange, 1)?;
+    ping(&mut end, exchange, 1)?;
     let mut rows = Vec::new();
     for size in &plan.sizes {
-        rows.push(blast(&mut end, &mut exchange, plan, *size)?);
+        rows.push(blast(&mut end, exchange, plan, *size)?);
     }
-    let latency =
-        if plan.round_trips > 0 { Some(ping(&mut end, &mut exchange, plan.round_trips)?) } else { None };
+    let latency = if plan.round_trips > 0 { Some(ping(&mut end, exchange, plan.round_trips)?) } else { None };
     let mut outcome = Outcome {
-        kinds: [end.device.capabilities().kind.to_owned(), peer.kind],
+        kinds: [end.device.capabilities().kind.to_owned(), Text::new(&peer.kind).to_string()],
         rows,
         latency,
         tcp_gigabits_per_s: None,
         tcp_latency: None,
     };
     if plan.tcp {
-        let (gigabits, latency) =
-            tcp::client(&mut exchange, end.path.source, peer.address, plan.round_trips)?;
+        let (gigabits, latency) = tcp::client(exchange, end.path.source, peer.address, plan.round_trips)?;
         (outcome.tcp_gigabits_per_s, outcome.tcp_latency) = (Some(gigabits), latency);
     }
     Ok(outcome)
@@ -65,20 +78,27 @@ pub fn client(device: &mut dyn Device, exchange: Exchange, plan: &Plan) -> Resul
 ///
 /// # Errors
 ///
-/// As [`client`].
-pub fn serve(device: &mut dyn Device, exchange: Exchange) -> Result<Plan, ToolError> {
-    let mut exchange = exchange;
-    let plan: Plan = exchange.receive_first("the plan")?;
-    let (mut end, peer) = introduce(device, &mut exchange, &plan)?;
-    answer(&mut end, &mut exchange)?;
+/// As [`client`]. The client is told of every error that is not its own.
+pub fn serve(device: &mut dyn Device, mut exchange: Exchange) -> Result<Plan, ToolError> {
+    let plan = serve_client(device, &mut exchange);
+    tell_failure(&mut exchange, &plan);
+    plan
+}
+
+fn serve_client(device: &mut dyn Device, exchange: &mut Exchange) -> Result<Plan, ToolError> {
+    exchange.greet(TOOL)?;
+    let plan: Plan = exchange.receive("the plan")?;
+    let (mut end, peer) = introduce(device, exchange, &plan, Role::Server)?;
+    exchange.limit(None);
+    answer(&mut end, exchange)?;
     for _ in &plan.sizes {
-        absorb(&mut end, &mut exchange)?;
+        absorb(&mut end, exchange)?;
     }
     if plan.round_trips > 0 {
-        answer(&mut end, &mut exchange)?;
+        answer(&mut end, exchange)?;
     }
     if plan.tcp {
-        tcp::serve(&mut exchange, end.path.source, peer.address)?;
+        tcp::serve(exchange, end.path.source, peer.address)?;
     }
     Ok(plan)
 }
@@ -99,6 +119,7 @@ fn introduce<'a>(
     device: &'a mut dyn Device,
     exchange: &mut Exchange,
     plan: &Plan,
+    role: Role,
 ) -> Result<(End<'a>, Introduction), ToolError> {
     if plan.tcp {
         check_kernel_has(device)?;
@@ -116,6 +137,9 @@ fn introduce<'a>(
         max_payload: room.saturating_sub(OVERHEAD),
     };
     let peer: Introduction = exchange.swap("the introduction", &own)?;
+    if role == Role::Server {
+        exchange.peers().check(peer.address)?;
+    }
     let largest = own.max_payload.min(peer.max_payload);
     if let Some(size) = plan.sizes.iter().find(|size| !(MIN_PAYLOAD..=largest).contains(size)) {
         return Err(ToolError::Plan(format!(
@@ -153,8 +177,11 @@ impl End<'_> {
         let Some(room) = slot.buffer.get_mut(..template.len()) else { return false };
         room.copy_from_slice(template);
         set_number(room, number);
-        let identification = slot.batch.identification(&self.path, template.len());
-        self.device.commit(now, &Transmit { path: self.path, len: template.len(), identification });
+        let identification = slot.batch.identification(&self.path, Qpn::default(), template.len());
+        self.device.commit(
+            now,
+            &Transmit { path: self.path, remote_qpn: Qpn::default(), len: template.len(), identification },
+        );
         true
     }
 
@@ -206,6 +233,7 @@ fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -
         if settled > before {
             last_credit = StdInstant::now();
         } else if last_credit.elapsed() > LOST_AFTER {
+            exchange.watch()?;
             if settled == 0 && start.elapsed() > PATIENCE {
                 return Err(silence(sent));
             }
@@ -238,7 +266,7 @@ fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
     let credit = template(&end.path, Purpose::Credit, MIN_PAYLOAD);
     exchange.barrier()?;
     let (mut arrived, mut next, mut credited) = (0, 0, 0);
-    let mut idle = 0_u32;
+    let mut idle = Idle::default();
     loop {
         let count = end.receive(|purpose, number| {
             if purpose == Purpose::Data {
@@ -254,9 +282,8 @@ fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
         if is_owed || count == 0 {
             end.flush()?;
         }
-        idle = if count == 0 { idle + 1 } else { 0 };
         // The other side has nothing more to send when it says so.
-        if idle > 0 && idle.is_multiple_of(1024) && exchange.has_input()? {
+        if idle.step(count > 0, 1024)? && exchange.has_input()? {
             let _: u64 = exchange.receive("the end of the frames")?;
             exchange.send("the number of frames that arrived", &arrived)?;
             return Ok(());
@@ -281,7 +308,7 @@ fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<
         }
         if is_back {
             times.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
-        } else if times.is_empty() && begin.elapsed() > PATIENCE {
+        } else if exchange.watch().and(Ok(times.is_empty()))? && begin.elapsed() > PATIENCE {
             return Err(silence(number + 1));
         }
         number += 1;
@@ -297,10 +324,42 @@ pub(super) fn latency(times: &mut [f64]) -> Latency {
     Latency { least_us: at(0.0), median_us: at(0.5), p99_us: at(0.99) }
 }
 
+/// How long a server has waited for frames.
+#[derive(Default)]
+struct Idle {
+    attempts: u32,
+    since: Option<StdInstant>,
+}
+
+impl Idle {
+    /// Notes whether a frame came. Returns true at every `every`th attempt without one, when the exchange is to be looked at;
+    /// when none has come for a while, it sleeps first, and at every attempt.
+    fn step(&mut self, has_come: bool, every: u32) -> Result<bool, ToolError> {
+        if has_come {
+            *self = Self::default();
+            return Ok(false);
+        }
+        self.attempts = self.attempts.wrapping_add(1);
+        if !self.attempts.is_multiple_of(every) && self.attempts < IDLE_ATTEMPTS {
+            return Ok(false);
+        }
+        let waited = self.since.get_or_insert_with(StdInstant::now).elapsed();
+        if waited > IDLE_PATIENCE {
+            let progress = "waiting for frames of the client".into();
+            return Err(ToolError::Stalled { progress, patience: IDLE_PATIENCE, is_reliable: true });
+        }
+        if waited > SPINNING {
+            self.attempts = IDLE_ATTEMPTS;
+            std::thread::sleep(NAP);
+        }
+        Ok(true)
+    }
+}
+
 fn answer(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
     let frame = template(&end.path, Purpose::Pong, MIN_PAYLOAD);
     exchange.barrier()?;
-    let mut idle = 0_u32;
+    let mut idle = Idle::default();
     loop {
         let mut ping = None;
         end.receive(|purpose, number| {
@@ -313,8 +372,7 @@ fn answer(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
         }
         // Also without a ping: the host behind the device may have an answer.
         end.flush()?;
-        idle = if ping.is_none() { idle + 1 } else { 0 };
-        if idle > 0 && idle.is_multiple_of(4096) && exchange.has_input()? {
+        if idle.step(ping.is_some(), 4096)? && exchange.has_input()? {
             let _: u64 = exchange.receive("the end of the round trips")?;
             return Ok(());
         }

@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use roce_transport::{Payload, SendWr, Sge, Wc};
 
-use super::session::Session;
+use super::session::{PATIENCE, Quiet, Session, stalled};
 use super::work::{InlineBytes, content, send_wr};
 use super::{Completion, Op, Post, Row, Side};
-use crate::harness::{ToolError, check_length, check_order};
+use crate::harness::{NAP, SPINNING, ToolError, check_length, check_order};
 
 /// Completions that are fetched at once.
 const BATCH: usize = 64;
 
 /// The client: sends everything and waits until all of it is acknowledged.
-pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, ToolError> {
+pub(super) fn client(session: &mut Session<'_>, size: usize) -> Result<Row, ToolError> {
     let plan = &session.plan;
     let (buffers, iterations) = (plan.buffers as u64, plan.iterations);
     let reading = plan.op == Op::Read;
@@ -63,7 +63,7 @@ struct Sender {
 
 impl Sender {
     /// Posts a message for each free buffer.
-    fn post(&mut self, session: &Session) -> Result<(), ToolError> {
+    fn post(&mut self, session: &Session<'_>) -> Result<(), ToolError> {
         let plan = &session.plan;
         let buffers = plan.buffers as u64;
         let end = plan.iterations.min(self.completed + buffers);
@@ -94,7 +94,7 @@ impl Sender {
         Ok(())
     }
 
-    fn request(&self, session: &Session, number: u64) -> SendWr<'_> {
+    fn request(&self, session: &Session<'_>, number: u64) -> SendWr<'_> {
         let plan = &session.plan;
         let slot = number % plan.buffers as u64;
         let op = session.operation(slot, number);
@@ -108,7 +108,7 @@ impl Sender {
 
     /// Checks that a READ returned the number of its buffer, and overwrites that number, so that the next
     /// READ must return it again.
-    fn check_read(&self, session: &Session, wc: &Wc) -> Result<(), ToolError> {
+    fn check_read(&self, session: &Session<'_>, wc: &Wc) -> Result<(), ToolError> {
         for number in self.completed..=wc.wr_id {
             let slot = number % session.plan.buffers as u64;
             session.check_stamp(slot, slot, self.size)?;
@@ -120,7 +120,7 @@ impl Sender {
         Ok(())
     }
 
-    fn check_all_reads(&self, session: &Session) -> Result<(), ToolError> {
+    fn check_all_reads(&self, session: &Session<'_>) -> Result<(), ToolError> {
         for slot in 0..(session.plan.buffers as u64).min(session.plan.iterations) {
             session.check_content(slot, &content(slot, slot, self.size), slot)?;
         }
@@ -129,7 +129,7 @@ impl Sender {
 }
 
 /// Prepares the server for a size, before the client starts.
-pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), ToolError> {
+pub(super) fn prepare_server(session: &mut Session<'_>, size: usize) -> Result<(), ToolError> {
     let receives = session.plan.receives() as u64;
     match session.plan.op {
         Op::Read => session.fill(session.plan.buffers as u64, size),
@@ -147,7 +147,7 @@ pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), T
 }
 
 /// The server: receives messages, or stands by while the client reads and writes.
-pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, ToolError> {
+pub(super) fn server(session: &mut Session<'_>, size: usize) -> Result<Side, ToolError> {
     let measurement = session.measure();
     match session.plan.op {
         Op::Send | Op::WriteImm => receive_all(session, size)?,
@@ -166,7 +166,7 @@ pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, ToolErr
     Ok(side)
 }
 
-fn receive_all(session: &mut Session, size: usize) -> Result<(), ToolError> {
+fn receive_all(session: &mut Session<'_>, size: usize) -> Result<(), ToolError> {
     let (buffers, iterations) = (session.plan.buffers as u64, session.plan.iterations);
     let receives = session.plan.receives() as u64;
     let first = session.receives_taken;
@@ -196,15 +196,21 @@ fn receive_all(session: &mut Session, size: usize) -> Result<(), ToolError> {
 }
 
 /// Serves a client that accesses only the memory of this side, until it reports.
-pub(super) fn stand_by(session: &mut Session) -> Result<(), ToolError> {
+pub(super) fn stand_by(session: &mut Session<'_>) -> Result<(), ToolError> {
     let mut completions = [Wc::default(); 1];
+    let mut quiet = Quiet::new(session);
     loop {
         if session.exchange.has_input()? {
-            return Ok(());
+            // A client that failed or left has not done everything.
+            return Ok(session.exchange.watch()?);
         }
-        if session.plan.completion == Completion::Event {
+        let waited = quiet.elapsed(session);
+        if waited > PATIENCE {
+            return Err(stalled("waiting for READs and WRITEs of the client"));
+        }
+        if session.plan.completion == Completion::Event || waited > SPINNING {
             // The background thread serves the client.
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(if waited > SPINNING { NAP } else { Duration::from_millis(1) });
             continue;
         }
         for _ in 0..1024 {

@@ -12,7 +12,7 @@ mod usage;
 mod work;
 
 pub use plan::{Completion, Op, Plan, Post, Signal, Tool};
-pub use session::{run_client, serve};
+pub use session::{DEFAULT_MEMORY, ServerOptions, run_client, serve};
 pub use usage::CpuUsage;
 
 use serde::{Deserialize, Serialize};

@@ -16,7 +16,7 @@ const OUT: u64 = 0;
 const IN: u64 = 1;
 
 /// The client: starts every round trip.
-pub(super) fn client(session: &mut Session, size: usize) -> Result<Row, ToolError> {
+pub(super) fn client(session: &mut Session<'_>, size: usize) -> Result<Row, ToolError> {
     session.fill(2, size);
     let mut pinger = Pinger::new(session, size);
     pinger.post_receive(session)?;
@@ -64,13 +64,13 @@ fn new_histogram() -> Result<Histogram<u64>, ToolError> {
 }
 
 /// Prepares the server for a size.
-pub(super) fn prepare_server(session: &mut Session, size: usize) -> Result<(), ToolError> {
+pub(super) fn prepare_server(session: &mut Session<'_>, size: usize) -> Result<(), ToolError> {
     session.fill(2, size);
     Ok(())
 }
 
 /// The server: answers every message with one of its own.
-pub(super) fn server(session: &mut Session, size: usize) -> Result<Side, ToolError> {
+pub(super) fn server(session: &mut Session<'_>, size: usize) -> Result<Side, ToolError> {
     let mut pinger = Pinger::new(session, size);
     pinger.post_receive(session)?;
     session.exchange.barrier()?;
@@ -97,18 +97,18 @@ struct Pinger {
 }
 
 impl Pinger {
-    fn new(session: &Session, size: usize) -> Self {
+    fn new(session: &Session<'_>, size: usize) -> Self {
         Self { inline: InlineBytes::new(session.plan.inline, 1, size), size, unfetched: 0 }
     }
 
-    fn post_receive(&self, session: &mut Session) -> Result<(), ToolError> {
+    fn post_receive(&self, session: &mut Session<'_>) -> Result<(), ToolError> {
         if session.plan.op == Op::Write || session.receives_posted > session.receives_taken {
             return Ok(());
         }
         session.post_receive(IN)
     }
 
-    fn send(&mut self, session: &Session, number: u64) -> Result<(), ToolError> {
+    fn send(&mut self, session: &mut Session<'_>, number: u64) -> Result<(), ToolError> {
         let op = session.operation(IN, number);
         let signaled = (number + 1).is_multiple_of(session.plan.signal_every());
         self.post(session, number, op, signaled)?;
@@ -118,7 +118,13 @@ impl Pinger {
         Ok(())
     }
 
-    fn post(&mut self, session: &Session, number: u64, op: SendOp, signaled: bool) -> Result<(), ToolError> {
+    fn post(
+        &mut self,
+        session: &Session<'_>,
+        number: u64,
+        op: SendOp,
+        signaled: bool,
+    ) -> Result<(), ToolError> {
         let element = [session.element(OUT, self.size)];
         let payload = match &mut self.inline {
             Some(inline) => {
@@ -134,14 +140,14 @@ impl Pinger {
         Ok(session.resources.qp.post_send(&send_wr(number, op, payload, signaled))?)
     }
 
-    fn fetch(&mut self, session: &Session) -> Result<(), ToolError> {
+    fn fetch(&mut self, session: &mut Session<'_>) -> Result<(), ToolError> {
         let mut completions = [Wc::default(); 64];
         let count = session.sends(&mut completions)?;
         self.unfetched -= count as u64;
         Ok(())
     }
 
-    fn receive(&mut self, session: &mut Session, number: u64) -> Result<(), ToolError> {
+    fn receive(&mut self, session: &mut Session<'_>, number: u64) -> Result<(), ToolError> {
         let mut completions = [Wc::default(); 1];
         session.receives(&mut completions)?;
         session.receives_taken += 1;
@@ -154,7 +160,7 @@ impl Pinger {
     }
 
     /// A WRITE and then a READ of the same bytes, in one chain.
-    fn write_and_read(&mut self, session: &Session, number: u64) -> Result<(), ToolError> {
+    fn write_and_read(&mut self, session: &mut Session<'_>, number: u64) -> Result<(), ToolError> {
         let (remote_addr, rkey) = (session.remote(IN), session.remote_rkey);
         self.post(session, number, session.operation(IN, number), false)?;
         let element = [session.element(IN, self.size)];
@@ -166,7 +172,7 @@ impl Pinger {
     }
 
     /// Fetches the remaining completions and checks the whole content of the last message.
-    fn finish(&mut self, session: &Session) -> Result<(), ToolError> {
+    fn finish(&mut self, session: &mut Session<'_>) -> Result<(), ToolError> {
         while self.unfetched > 0 {
             self.fetch(session)?;
         }

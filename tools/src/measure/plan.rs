@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::harness::ToolError;
 
-/// The most memory that one side allocates.
-const MAX_MEMORY: usize = 4 << 30;
+/// The most sizes of a plan.
+const MOST_SIZES: usize = 4096;
 
 /// Which of the two measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,23 +22,23 @@ pub enum Tool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
-    /// SEND into a posted receive.
+    /// Sends messages with SEND.
     Send,
-    /// WRITE into the other side's memory. In ping: a WRITE, then a READ of the same bytes.
+    /// Writes messages with WRITE. ping writes, then reads the same bytes with READ.
     Write,
-    /// WRITE with immediate data, which the other side notices.
+    /// Writes messages with WRITE with immediate data, which completes a receive of the other side.
     WriteImm,
-    /// READ from the other side's memory.
+    /// Reads messages with READ.
     Read,
 }
 
-/// How completions are noticed.
+/// How a side waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Completion {
-    /// By polling.
+    /// Polls the completion queue.
     Poll,
-    /// By waiting for an event.
+    /// Waits for completion events.
     Event,
 }
 
@@ -46,19 +46,19 @@ pub enum Completion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Post {
-    /// One at a time.
+    /// Posts each request alone.
     Single,
-    /// One list for all free buffers.
+    /// Posts one list of requests for all free buffers.
     List,
 }
 
-/// Which send requests complete visibly.
+/// Which send requests are signaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Signal {
-    /// Every one.
+    /// Signals every request.
     Full,
-    /// One of every N/2, N being the number of buffers.
+    /// Signals one of N/2 requests, where N is the number of buffers.
     Periodic,
 }
 
@@ -77,11 +77,11 @@ pub struct Plan {
     pub buffers: usize,
     /// Whether messages are posted inline.
     pub inline: bool,
-    /// How completions are noticed.
+    /// How both sides wait for completions.
     pub completion: Completion,
     /// How work requests are posted.
     pub post: Post,
-    /// Which send requests complete visibly.
+    /// Which send requests are signaled.
     pub signal: Signal,
     /// Path MTU in bytes.
     pub path_mtu: usize,
@@ -115,6 +115,12 @@ impl Plan {
         }
     }
 
+    /// Bytes of memory that each side allocates for messages.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.stride().saturating_mul(self.receives())
+    }
+
     pub(super) fn capabilities(&self) -> QpCapabilities {
         QpCapabilities {
             max_send_wr: self.buffers + 8,
@@ -134,6 +140,9 @@ impl Plan {
         let refuse = |text: String| Err(ToolError::Plan(text));
         if self.sizes.is_empty() {
             return refuse("no message size was given; use --size or --sizes".into());
+        }
+        if self.sizes.len() > MOST_SIZES {
+            return refuse(format!("{} message sizes; at most {MOST_SIZES} are possible", self.sizes.len()));
         }
         if self.iterations == 0 || self.iterations > 1 << 40 {
             return refuse(format!("--iterations is {}; at least 1 is needed", self.iterations));
@@ -162,14 +171,24 @@ impl Plan {
                     .into(),
             );
         }
-        let memory = self.stride().saturating_mul(self.receives());
-        if memory > MAX_MEMORY {
-            return refuse(format!(
-                "{} buffers of {} bytes need {memory} bytes of memory, the limit is {MAX_MEMORY}; use fewer --buffers",
-                self.receives(),
-                self.largest()
-            ));
-        }
         Ok(())
+    }
+
+    /// Checks that the memory for the messages is within a limit of this side.
+    ///
+    /// # Errors
+    ///
+    /// It is not; the error names what to change.
+    pub fn check_memory(&self, limit: usize) -> Result<(), ToolError> {
+        let memory = self.memory();
+        if memory <= limit {
+            return Ok(());
+        }
+        Err(ToolError::Plan(format!(
+            "{} buffers of {} bytes need {memory} bytes of memory, the limit is {limit}; use fewer --buffers or a smaller \
+             --size, or --max-memory {memory} on both sides",
+            self.receives(),
+            self.largest()
+        )))
     }
 }

@@ -1,22 +1,41 @@
 //! The connection that both measurements run on: its set-up, and the course of a measurement.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roce_packet::PathMtu;
 use roce_transport::{Access, Counters, QpType, RKey, Wc};
 use serde::{Deserialize, Serialize};
 
 use super::usage::Stopwatch;
-use super::{Completion, Op, Plan, Row, Side, Tool, blast, ping};
+use super::{Completion, Plan, Row, Side, Tool, blast, ping};
 use crate::exchange::Exchange;
 use crate::harness::{
-    CompletionQueues, Requirements, Resources, ToolError, check_completion, source_address, wait_for_event,
-    wait_spinning,
+    CompletionQueues, CompletionWait, Requirements, Resources, Role, ToolError, check_completion,
+    source_address, tell_failure,
 };
-use roce::verbs::{CompletionQueue, ConnectOptions, Context, Endpoint, PathOptions};
+use roce::verbs::{ConnectOptions, Context, Endpoint, PathOptions};
 
 /// The time limit for a completion.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// What the two sides greet each other as.
+const TOOL: &str = "ping` or `roce blast";
+/// The memory that a server allocates for a client unless it is told otherwise.
+pub const DEFAULT_MEMORY: usize = 256 << 20;
+
+/// What a server decides by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// The GID to send from; without it, the first of the exchange's IP version.
+    pub gid_index: Option<usize>,
+    /// The most bytes of memory for the messages of a client.
+    pub max_memory: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self { gid_index: None, max_memory: DEFAULT_MEMORY }
+    }
+}
 
 /// What each side sends before the first message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -26,34 +45,27 @@ struct Introduction {
     rkey: u32,
 }
 
-/// The result of one side for a size.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-enum Report {
-    #[serde(rename = "Done")]
-    Finished(Side),
-    Failed(String),
-}
-
 /// One end of a measurement.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct Session<'a> {
     pub(super) plan: Plan,
     pub(super) resources: Resources,
     pub(super) remote_addr: u64,
     pub(super) remote_rkey: RKey,
-    pub(super) exchange: Exchange,
+    pub(super) exchange: &'a mut Exchange,
     /// Receives posted and completed since the start.
     pub(super) receives_posted: u64,
     pub(super) receives_taken: u64,
     context: Context,
 }
 
-impl Session {
+impl<'a> Session<'a> {
     fn new(
         context: &Context,
-        mut exchange: Exchange,
+        exchange: &'a mut Exchange,
         plan: Plan,
         gid_index: Option<usize>,
+        role: Role,
     ) -> Result<Self, ToolError> {
         let sgid_index = gid_index.or_else(|| context.gid_towards(exchange.peer_address()));
         let address = source_address(context, sgid_index)?;
@@ -66,7 +78,7 @@ impl Session {
                     Completion::Event => CompletionQueues::WithChannels,
                     Completion::Poll => CompletionQueues::Separate,
                 },
-                memory: plan.stride() * plan.receives(),
+                memory: plan.memory(),
                 access: Access::REMOTE_WRITE | Access::REMOTE_READ,
             },
         )?;
@@ -74,6 +86,10 @@ impl Session {
         let endpoint = Endpoint { address, ..qp.endpoint()? };
         let own = Introduction { endpoint, addr: region.addr(), rkey: region.rkey().0 };
         let other: Introduction = exchange.swap("the other side's queue pair", &own)?;
+        if role == Role::Server {
+            exchange.peers().check(other.endpoint.address)?;
+        }
+        check_memory_of_peer(other.addr, plan.memory())?;
         let path_mtu = PathMtu::from_bytes(plan.path_mtu).unwrap_or(PathMtu::Mtu1024);
         let path = PathOptions::default().sgid_index(sgid_index);
         let connect = ConnectOptions::default().path_mtu(path_mtu).path(path).timeout(plan.timeout);
@@ -109,28 +125,54 @@ impl Session {
         }
     }
 
+    /// Packets that have arrived here.
+    pub(super) fn packets(&self) -> u64 {
+        self.context.counters().rdma_rx_packets
+    }
+
     /// Waits for completions of sends.
-    pub(super) fn sends(&self, out: &mut [Wc]) -> Result<usize, ToolError> {
-        self.completions(&self.resources.send_cq, out, "waiting for the peer to acknowledge messages")
+    pub(super) fn sends(&mut self, out: &mut [Wc]) -> Result<usize, ToolError> {
+        self.completions(true, out)
     }
 
     /// Waits for completions of receives.
-    pub(super) fn receives(&self, out: &mut [Wc]) -> Result<usize, ToolError> {
-        self.completions(&self.resources.recv_cq, out, "waiting for a message of the peer")
+    pub(super) fn receives(&mut self, out: &mut [Wc]) -> Result<usize, ToolError> {
+        self.completions(false, out)
     }
 
-    /// Waits for completions as the plan says. Every one of them must be a success.
-    fn completions(&self, cq: &CompletionQueue, out: &mut [Wc], progress: &str) -> Result<usize, ToolError> {
-        let waited = match self.plan.completion {
-            Completion::Poll => wait_spinning(cq, out, PATIENCE),
-            Completion::Event => wait_for_event(cq, out, PATIENCE, &mut 0),
+    /// Waits for completions as the plan says, as long as the other side is there. Every one of them must be a success.
+    fn completions(&mut self, of_sends: bool, out: &mut [Wc]) -> Result<usize, ToolError> {
+        let Self { resources, exchange, plan, .. } = self;
+        let wait = CompletionWait {
+            cq: if of_sends { &resources.send_cq } else { &resources.recv_cq },
+            by_event: plan.completion == Completion::Event,
+            patience: PATIENCE,
         };
-        let stalled =
-            || ToolError::Stalled { progress: progress.into(), patience: PATIENCE, is_reliable: true };
-        let count = waited.map_err(|error| ToolError::of_wait(error, stalled))?;
-        out.iter().take(count).try_for_each(|wc| check_completion(&self.resources.reason(wc)))?;
+        let Some(count) = wait.run(out, &mut || Ok(exchange.watch()?))? else {
+            return Err(stalled(if of_sends {
+                "waiting for the peer to acknowledge messages"
+            } else {
+                "waiting for a message of the peer"
+            }));
+        };
+        out.iter().take(count).try_for_each(|wc| check_completion(&resources.reason(wc)))?;
         Ok(count)
     }
+}
+
+/// The error when nothing has arrived for [`PATIENCE`].
+pub(super) fn stalled(progress: &str) -> ToolError {
+    ToolError::Stalled { progress: progress.into(), patience: PATIENCE, is_reliable: true }
+}
+
+/// The addresses of buffers on the other side are sums, which must not overflow.
+fn check_memory_of_peer(addr: u64, len: usize) -> Result<(), ToolError> {
+    if addr.checked_add(len as u64).is_some() {
+        return Ok(());
+    }
+    Err(ToolError::Peer(format!(
+        "has its memory at address {addr:#x}, where {len} bytes do not fit; run the same version on both sides"
+    )))
 }
 
 /// The counters and times at the start of a measurement.
@@ -160,29 +202,31 @@ pub fn run_client(
 ) -> Result<Vec<Row>, ToolError> {
     let _session = session_span("client", plan, &exchange).entered();
     plan.check()?;
-    exchange.send("the plan", plan)?;
-    if let Some(refusal) = exchange.receive::<Option<String>>("the answer to the plan")? {
-        return Err(ToolError::Peer(format!("failed: {refusal}")));
-    }
-    let mut session = Session::new(context, exchange, plan.clone(), gid_index)?;
+    let rows = measure(context, &mut exchange, plan, gid_index, progress);
+    tell_failure(&mut exchange, &rows);
+    rows
+}
+
+fn measure(
+    context: &Context,
+    exchange: &mut Exchange,
+    plan: &Plan,
+    gid_index: Option<usize>,
+    progress: &mut dyn FnMut(&Row),
+) -> Result<Vec<Row>, ToolError> {
+    exchange.greet(TOOL)?;
+    // The server answers with null, or says why the plan is impossible.
+    let () = exchange.swap("the plan", plan)?;
+    let mut session = Session::new(context, exchange, plan.clone(), gid_index, Role::Client)?;
     let mut rows = Vec::new();
     for &size in &plan.sizes {
         let _size = tracing::debug_span!("size", bytes = size).entered();
         session.exchange.barrier()?;
-        let measured = match plan.tool {
+        let mut row = match plan.tool {
             Tool::Ping => ping::client(&mut session, size),
             Tool::Blast => blast::client(&mut session, size),
-        };
-        let own = match &measured {
-            Ok(row) => Report::Finished(row.client),
-            Err(error) => Report::Failed(error.to_string()),
-        };
-        let other = session.exchange.swap("the report", &own);
-        let mut row = measured?;
-        match other? {
-            Report::Finished(side) => row.server = side,
-            Report::Failed(reason) => return Err(ToolError::Peer(format!("failed: {reason}"))),
-        }
+        }?;
+        row.server = session.exchange.swap("the report", &row.client)?;
         progress(&row);
         rows.push(row);
     }
@@ -190,32 +234,29 @@ pub fn run_client(
     Ok(rows)
 }
 
-/// Runs the server of one measurement and returns the client's plan. `gid_index` as in [`run_client`].
+/// Runs the server of one measurement and returns the client's plan.
 ///
 /// # Errors
 ///
-/// As [`run_client`].
-pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>) -> Result<Plan, ToolError> {
-    let plan: Plan = exchange.receive_first("the plan")?;
-    let _session = session_span("server", &plan, &exchange).entered();
-    let path_mtu = PathMtu::from_bytes(plan.path_mtu);
-    let refusal = match (plan.check(), path_mtu, context.largest_path_mtu()) {
-        (Err(error), ..) => Some(error.to_string()),
-        (_, None, _) => {
-            Some(format!("{} is not a path MTU; use 256, 512, 1024, 2048 or 4096", plan.path_mtu))
-        }
-        (_, Some(wanted), Some(most)) if wanted.bytes() > most.bytes() => Some(format!(
-            "path MTU {} is larger than the link of the server allows; use --mtu {} or less",
-            wanted.bytes(),
-            most.bytes()
-        )),
-        _ => None,
-    };
-    exchange.send("the answer to the plan", &refusal)?;
-    if let Some(refusal) = refusal {
-        return Err(ToolError::Peer(format!("asked for a plan that cannot be carried out: {refusal}")));
-    }
-    let mut session = Session::new(context, exchange, plan, gid_index)?;
+/// As [`run_client`]. The client is told of every error that is not its own.
+pub fn serve(context: &Context, mut exchange: Exchange, options: &ServerOptions) -> Result<Plan, ToolError> {
+    let plan = serve_client(context, &mut exchange, options);
+    tell_failure(&mut exchange, &plan);
+    plan
+}
+
+fn serve_client(
+    context: &Context,
+    exchange: &mut Exchange,
+    options: &ServerOptions,
+) -> Result<Plan, ToolError> {
+    exchange.greet(TOOL)?;
+    let plan: Plan = exchange.receive("the plan")?;
+    let _session = session_span("server", &plan, exchange).entered();
+    check_plan(context, &plan, options)?;
+    exchange.send("the answer to the plan", &())?;
+    let mut session = Session::new(context, exchange, plan, options.gid_index, Role::Server)?;
+    session.exchange.limit(None);
     for size in session.plan.sizes.clone() {
         let _size = tracing::debug_span!("size", bytes = size).entered();
         match session.plan.tool {
@@ -223,24 +264,77 @@ pub fn serve(context: &Context, mut exchange: Exchange, gid_index: Option<usize>
             Tool::Blast => blast::prepare_server(&mut session, size),
         }?;
         session.exchange.barrier()?;
-        let served = match session.plan.tool {
+        let own = match session.plan.tool {
             Tool::Ping => ping::server(&mut session, size),
             Tool::Blast => blast::server(&mut session, size),
-        };
-        let own = match &served {
-            Ok(side) => Report::Finished(*side),
-            Err(error) => Report::Failed(error.to_string()),
-        };
-        let other: Report = session.exchange.swap("the report", &own)?;
-        // A client that failed has not written everything, so a wrong content is not an error of its own.
-        let is_passive = session.plan.op == Op::Write && session.plan.tool == Tool::Blast;
-        if !is_passive || matches!(other, Report::Finished(_)) {
-            served?;
-        }
-        if let Report::Failed(reason) = other {
-            return Err(ToolError::Peer(format!("failed: {reason}")));
-        }
+        }?;
+        let _: Side = session.exchange.swap("the report", &own)?;
     }
     session.exchange.barrier()?;
     Ok(session.plan)
+}
+
+/// Checks what a client asks for.
+fn check_plan(context: &Context, plan: &Plan, options: &ServerOptions) -> Result<(), ToolError> {
+    let refuse =
+        |text: String| Err(ToolError::Peer(format!("asked for a plan that cannot be carried out: {text}")));
+    if let Err(error) = plan.check() {
+        return refuse(error.to_string());
+    }
+    if plan.memory() > options.max_memory {
+        return refuse(format!(
+            "it takes {} bytes of memory, and this server allows {}; start the server with --max-memory {}, or use fewer \
+             --buffers or a smaller --size",
+            plan.memory(),
+            options.max_memory,
+            plan.memory()
+        ));
+    }
+    let Some(wanted) = PathMtu::from_bytes(plan.path_mtu) else {
+        return refuse(format!("{} is not a path MTU; use 256, 512, 1024, 2048 or 4096", plan.path_mtu));
+    };
+    match context.largest_path_mtu() {
+        Some(most) if wanted.bytes() > most.bytes() => refuse(format!(
+            "path MTU {} is larger than the link of the server allows; use --mtu {} or less",
+            wanted.bytes(),
+            most.bytes()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What a server that only stands by has seen: without packets for a while it need not poll all the time.
+#[derive(Debug)]
+pub(super) struct Quiet {
+    packets: u64,
+    since: Instant,
+}
+
+impl Quiet {
+    pub(super) fn new(session: &Session<'_>) -> Self {
+        Self { packets: session.packets(), since: Instant::now() }
+    }
+
+    /// How long no packet has come.
+    pub(super) fn elapsed(&mut self, session: &Session<'_>) -> Duration {
+        let packets = session.packets();
+        if packets != self.packets {
+            *self = Self { packets, since: Instant::now() };
+        }
+        self.since.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_the_peer_that_does_not_fit_into_64_bits_is_refused() {
+        assert!(check_memory_of_peer(u64::MAX - 64, 64).is_ok());
+        for addr in [u64::MAX, u64::MAX - 63] {
+            let error = check_memory_of_peer(addr, 64).unwrap_err().to_string();
+            assert!(error.contains("do not fit") && error.contains(&format!("{addr:#x}")), "{error}");
+        }
+    }
 }

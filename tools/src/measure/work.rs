@@ -15,7 +15,7 @@ pub(super) fn content(slot: u64, number: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-impl Session {
+impl Session<'_> {
     pub(super) fn offset(&self, slot: u64) -> usize {
         slot as usize * self.plan.stride()
     }
@@ -101,8 +101,10 @@ pub(super) struct InlineBytes {
 
 impl InlineBytes {
     pub(super) fn new(enabled: bool, slots: u64, size: usize) -> Option<Self> {
-        let bytes = (0..slots).flat_map(|slot| content(slot, slot, size)).collect();
-        enabled.then_some(Self { bytes, size })
+        enabled.then(|| {
+            let bytes = (0..slots).flat_map(|slot| content(slot, slot, size)).collect();
+            Self { bytes, size }
+        })
     }
 
     pub(super) fn stamp(&mut self, slot: u64, number: u64) {
@@ -120,4 +122,19 @@ impl InlineBytes {
 pub(super) fn send_wr<'a>(wr_id: u64, op: SendOp, payload: Payload<'a>, signaled: bool) -> SendWr<'a> {
     let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
     SendWr { wr_id, op, flags, payload, destination: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All of them would take 2^84 bytes.
+    #[test]
+    fn inline_bytes_are_built_only_for_inline_messages() {
+        assert!(InlineBytes::new(false, u64::MAX, 1 << 20).is_none());
+        let mut inline = InlineBytes::new(true, 2, 16).unwrap();
+        inline.stamp(1, 7);
+        let Payload::Inline(bytes) = inline.payload(1) else { panic!("inline") };
+        assert_eq!(bytes, content(1, 7, 16));
+    }
 }

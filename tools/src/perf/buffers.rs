@@ -2,10 +2,10 @@
 
 use roce_transport::{Access, RKey, Sge};
 
-use super::content::Areas;
+use super::content::{Areas, ping};
 use super::{Plan, Test, Verb};
 use crate::harness::content::{STAMP, stamp};
-use crate::harness::{Role, put, take};
+use crate::harness::{GRH, Role, put, take};
 use crate::perf::exchange::Agreement;
 use roce::verbs::{MemoryRegion, ProtectionDomain, VerbsError};
 
@@ -13,6 +13,8 @@ use roce::verbs::{MemoryRegion, ProtectionDomain, VerbsError};
 const GUARD: usize = 64;
 /// The value of these bytes.
 const GUARD_BYTE: u8 = 0xa5;
+/// Bytes of the message that introduces a UD queue pair after rdma_cm.
+const INTRODUCTION: usize = 4;
 /// The memory limit for receives and READs, each of which has its own buffer.
 const BUDGET: usize = 64 << 20;
 
@@ -55,6 +57,8 @@ pub(super) struct Buffers {
     /// The numbers at the start of messages.
     stamps: MemoryRegion,
     tx_depth: usize,
+    test: Test,
+    role: Role,
     /// The memory that the peer accesses.
     pub(super) exposed: MemoryRegion,
     /// Where READs, atomics and receives land.
@@ -90,8 +94,9 @@ impl Buffers {
             sizes.iter().map(|size| num_qp * depth_for(*size, skip, depth, num_qp) * room(*size, skip));
         let landing = pd
             .allocate(landing.max().filter(|_| plan.verb != Verb::Write).unwrap_or(1), Access::LOCAL_WRITE)?;
-        let tx_depth = plan.tx_depth;
-        let buffers = Self { area, body, stamps, tx_depth, exposed, landing, num_qp, depth, skip, pattern };
+        let (tx_depth, test) = (plan.tx_depth, plan.test);
+        let buffers =
+            Self { area, body, stamps, tx_depth, test, role, exposed, landing, num_qp, depth, skip, pattern };
         for qp in 0..num_qp {
             let bytes = buffers.pattern.area(role, qp, area);
             if is_posting {
@@ -107,6 +112,21 @@ impl Buffers {
         Ok(buffers)
     }
 
+    /// Bytes of the memory that each queue pair of the other side must have, too.
+    pub(super) const fn area(&self) -> usize {
+        self.area
+    }
+
+    /// Room for one message before the test, with the header in front of it on UD.
+    pub(super) fn introduction(&self) -> Sge {
+        self.landing.element(0..GRH + INTRODUCTION)
+    }
+
+    /// The message before the test, whose content means nothing.
+    pub(super) fn introduction_to_send(&self) -> Sge {
+        self.stamps.element(0..INTRODUCTION)
+    }
+
     /// Where in its region the memory that a peer accesses through this queue pair begins.
     pub(super) fn exposed_offset(&self, qp: usize) -> usize {
         qp * (self.area + GUARD).next_multiple_of(4096)
@@ -119,6 +139,10 @@ impl Buffers {
 
     /// Writes the number of a message, and returns the elements of the message.
     pub(super) fn message(&self, qp: usize, geometry: &Geometry, number: u64) -> ([Sge; 2], usize) {
+        if self.test == Test::Latency {
+            put(&self.body, 0, &self.message_bytes(qp, geometry, number));
+            return ([self.body.element(0..geometry.size), Sge::default()], 1);
+        }
         let stamp = (qp * self.tx_depth + (number % self.tx_depth as u64) as usize) * STAMP;
         put(&self.stamps, stamp, &number.to_le_bytes());
         let (first, start) = (geometry.size.min(STAMP), qp * self.area + geometry.offset(number));
@@ -131,16 +155,13 @@ impl Buffers {
 
     /// The bytes of that message.
     pub(super) fn message_bytes(&self, qp: usize, geometry: &Geometry, number: u64) -> Vec<u8> {
+        if self.test == Test::Latency {
+            return ping(self.role, number, geometry.size);
+        }
         let mut bytes = vec![0; geometry.size];
         take(&self.body, qp * self.area + geometry.offset(number), &mut bytes);
         stamp(&mut bytes, number);
         bytes
-    }
-
-    /// Puts bytes into the buffer that is sent from, for latency tests, and returns the element.
-    pub(super) fn set_message(&self, bytes: &[u8]) -> Sge {
-        put(&self.body, 0, bytes);
-        self.body.element(0..bytes.len())
     }
 
     /// How many messages of this size can land at once on each queue pair.

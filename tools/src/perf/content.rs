@@ -61,6 +61,16 @@ fn tone(role: Role, qp: usize) -> u8 {
     (qp as u8).wrapping_mul(17).wrapping_add(if role == Role::Client { 1 } else { 102 })
 }
 
+/// The content of message `number` of a latency test: the last byte is the one that the originals read.
+pub(super) fn ping(role: Role, number: u64, size: usize) -> Vec<u8> {
+    let side = if role == Role::Client { 5 } else { 77 };
+    let mut bytes = Pattern::new(29, number.wrapping_mul(101).wrapping_add(side)).bytes(size);
+    if let Some(last) = bytes.last_mut() {
+        *last = number.wrapping_add(1) as u8;
+    }
+    bytes
+}
+
 /// The bytes of message `number` that are compared.
 pub(super) fn pieces(size: usize, number: u64) -> [Range<usize>; 2] {
     if size <= SMALL || number.is_multiple_of(EVERY) { [0..size, 0..0] } else { [0..ENDS, size - ENDS..size] }

@@ -6,18 +6,39 @@
 //! logged with its name and bytes (`ROCE_LOG=roce_tools::perf::exchange=debug`). Source: the behaviour of releases 6.06
 //! and 6.24 of the programs.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use roce_packet::{Gid, PathMtu, Psn, Qpn};
-use tracing::debug;
+use tracing::{debug, warn};
+use zerocopy::network_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::harness::Role;
+use crate::harness::{Role, padded};
+use roce::observe::Text;
+use roce::tcp::Tcp;
 
 /// The release that we announce: since 6.28 the programs want to exchange a structure of a C compiler.
 const VERSION: &[u8] = b"6.20";
 /// What follows the NUL of the version: the programs stop reading there, and pad with zeros.
 const OUR_MARK: &[u8] = b"roce 1";
+/// What follows our mark: this side exchanges its settings next. Earlier releases of ours stop reading before.
+const SETTINGS_MARK: u8 = b'+';
+/// Bytes of the block of settings.
+const SETTINGS_LEN: usize = 192;
+/// The most bytes that are read ahead: more than any block has.
+const MOST_EARLY: usize = 256;
+/// What to do about blocks that do not fit.
+const SAME_OPTIONS: &str =
+    "the other side runs another test; give both sides the same options (-a, -b, -D, -q, --reversed)";
+/// The hint where an original does nothing.
+pub(super) const SAME_OPTIONS_THERE: &str =
+    "check that perftest runs there with the same options (-a, -b, -D, -n, -q, --reversed)";
+/// Without a sign of an original for this long, a warning names what may differ.
+pub(super) const WARN_AFTER: Duration = Duration::from_secs(1);
+/// What the originals say at the end.
+const DONE: &[u8] = b"done\0";
 /// Bytes of the version block.
 const VERSION_LEN: usize = 16;
 /// The oldest release that speaks this exchange.
@@ -30,9 +51,8 @@ const KEYS_LEN: usize = 108;
 const KEYS_PARTS: usize = 6 + 16 + 2;
 /// Bytes of a block of keys without one.
 const KEYS_LEN_WITHOUT_GID: usize = 59;
-/// Bytes of a block of keys over rdma_cm: five numbers of 4 bytes, 4 of padding, the address, the GID, a shared
-/// receive queue, the index of the GID.
-const KEYS_LEN_AS_STRUCTURE: usize = 5 * 4 + 4 + 8 + 16 + 2 * 4;
+/// Bytes of a block of keys over rdma_cm.
+const KEYS_LEN_AS_STRUCTURE: usize = 56;
 
 /// Where the other side finds one queue pair and its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +71,29 @@ pub struct Keys {
     pub gid: Gid,
 }
 
+/// Keys as the programs send them over rdma_cm, every number in network order.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct KeysView {
+    lid: U32,
+    out_reads: U32,
+    qpn: U32,
+    psn: U32,
+    rkey: U32,
+    padding: U32,
+    vaddr: U64,
+    gid: [u8; 16],
+    srq: U32,
+    gid_index: U32,
+}
+
+const _: () = assert!(size_of::<KeysView>() == KEYS_LEN_AS_STRUCTURE);
+
 impl Keys {
     fn to_wire(self) -> [u8; KEYS_LEN] {
         let gid: Vec<String> = self.gid.0.iter().map(|byte| format!("{byte:02x}")).collect();
         let (qpn, psn) = (self.qpn.get(), self.psn.get());
-        let text = format!(
+        padded(&format!(
             "{:04x}:{:04x}:{qpn:06x}:{psn:06x}:{:08x}:{:016x}:{}:{:08x}:",
             0,
             self.out_reads,
@@ -63,46 +101,37 @@ impl Keys {
             self.vaddr,
             gid.join(":"),
             0
-        );
-        let mut wire = [0; KEYS_LEN];
-        for (place, byte) in wire.iter_mut().zip(text.bytes()) {
-            *place = byte;
-        }
-        wire
+        ))
     }
 
-    /// The structure that the programs send over rdma_cm, every number in network order.
-    ///
-    /// ```text
-    ///  0 LID | 4 READs | 8 queue pair | 12 PSN | 16 R_Key | 20 - | 24 address | 32 GID | 48 SRQ | 52 GID index
-    /// ```
+    /// The structure that the programs send over rdma_cm.
     fn to_structure(self) -> [u8; KEYS_LEN_AS_STRUCTURE] {
-        let mut wire = [0; KEYS_LEN_AS_STRUCTURE];
-        for (at, number) in [(4, self.out_reads), (8, self.qpn.get()), (12, self.psn.get()), (16, self.rkey)]
-        {
-            wire[at..at + 4].copy_from_slice(&number.to_be_bytes());
-        }
-        wire[24..32].copy_from_slice(&self.vaddr.to_be_bytes());
-        wire[32..48].copy_from_slice(&self.gid.0);
-        wire
+        let zero = U32::ZERO;
+        zerocopy::transmute!(KeysView {
+            lid: zero,
+            out_reads: self.out_reads.into(),
+            qpn: self.qpn.get().into(),
+            psn: self.psn.get().into(),
+            rkey: self.rkey.into(),
+            padding: zero,
+            vaddr: self.vaddr.into(),
+            gid: self.gid.0,
+            srq: zero,
+            gid_index: zero,
+        })
     }
 
     /// Everything but queue pair and PSN, of 24 bits, can be any.
     fn from_structure(wire: &[u8; KEYS_LEN_AS_STRUCTURE]) -> Option<Self> {
-        let number = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| wire[at + byte]));
-        let mut gid = [0; 16];
-        gid.copy_from_slice(&wire[32..48]);
-        let [qpn, psn] = [number(8), number(12)];
-        if qpn >> 24 != 0 || psn >> 24 != 0 {
-            return None;
-        }
-        Some(Self {
-            out_reads: number(4),
+        let view: KeysView = zerocopy::transmute!(*wire);
+        let [qpn, psn] = [view.qpn.get(), view.psn.get()];
+        (qpn >> 24 == 0 && psn >> 24 == 0).then_some(Self {
+            out_reads: view.out_reads.get(),
             qpn: Qpn::new(qpn),
             psn: Psn::new(psn),
-            rkey: number(16),
-            vaddr: u64::from(number(24)) << 32 | u64::from(number(28)),
-            gid: Gid(gid),
+            rkey: view.rkey.get(),
+            vaddr: view.vaddr.get(),
+            gid: Gid(view.gid),
         })
     }
 
@@ -156,23 +185,56 @@ pub struct Agreement {
     pub is_ours: bool,
 }
 
+/// What an original does after the last block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterEnd {
+    /// It says that it is done, or has closed the connection.
+    Ended,
+    /// It sends another block.
+    GoesOn,
+    /// Neither.
+    Silent,
+}
+
+/// What blocks are exchanged over.
+pub trait Stream: Read + Write {
+    /// Whether a read would return at once, with bytes or because the connection has ended.
+    ///
+    /// # Errors
+    ///
+    /// The connection broke.
+    fn has_input(&mut self) -> io::Result<bool>;
+}
+
+impl Stream for Tcp {
+    fn has_input(&mut self) -> io::Result<bool> {
+        Self::has_input(self)
+    }
+}
+
 /// A connection over which blocks are exchanged.
 #[derive(Debug)]
 pub struct Link<S> {
     stream: S,
+    /// Bytes that were read ahead.
+    early: VecDeque<u8>,
     role: Role,
     patience: Duration,
     version: f64,
     blocks: u32,
     /// Whether keys go as structures.
     structures: bool,
+    /// Whether the other side is an original, whose options are unknown.
+    is_original: bool,
 }
 
-impl<S: Read + Write> Link<S> {
+impl<S: Stream> Link<S> {
     /// Takes a connection. Reads of `stream` may time out early and often: nothing is given up before nothing
     /// has come for `patience`.
     pub fn new(stream: S, role: Role, patience: Duration) -> Self {
-        Self { stream, role, patience, version: OLDEST, blocks: 0, structures: false }
+        let early = VecDeque::new();
+        let (structures, is_original) = (false, false);
+        Self { stream, early, role, patience, version: OLDEST, blocks: 0, structures, is_original }
     }
 
     /// Keys go as structures, as the programs send them over rdma_cm.
@@ -181,9 +243,23 @@ impl<S: Read + Write> Link<S> {
         Self { structures: true, ..self }
     }
 
-    /// The stream of the exchange.
-    pub fn stream(&mut self) -> &mut S {
-        &mut self.stream
+    /// Looks, without waiting, whether the other side has sent something, and keeps it for the next block.
+    ///
+    /// # Errors
+    ///
+    /// The other side has closed the connection, or it broke.
+    pub fn look(&mut self) -> io::Result<bool> {
+        while self.early.len() < MOST_EARLY && self.stream.has_input()? {
+            let mut room = [0; MOST_EARLY];
+            let room = &mut room[..MOST_EARLY - self.early.len()];
+            match self.stream.read(room) {
+                Ok(0) => return Err(closed()),
+                Ok(count) => self.early.extend(&room[..count]),
+                Err(error) if is_early(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(!self.early.is_empty())
     }
 
     /// The role of this side.
@@ -202,17 +278,30 @@ impl<S: Read + Write> Link<S> {
         ours: &[u8; N],
         alive: &mut dyn FnMut() -> bool,
     ) -> io::Result<[u8; N]> {
+        self.swap_checked(what, ours, |_| Ok(()), alive, &mut || ())
+    }
+
+    fn swap_checked<const N: usize>(
+        &mut self,
+        what: &str,
+        ours: &[u8; N],
+        check: fn(&[u8]) -> io::Result<()>,
+        alive: &mut dyn FnMut() -> bool,
+        arrived: &mut dyn FnMut(),
+    ) -> io::Result<[u8; N]> {
         let mut theirs = [0; N];
         if self.role == Role::Client {
             self.write(ours)?;
-            self.read(&mut theirs, alive)?;
+            self.read(&mut theirs, check, alive)?;
+            arrived();
         } else {
-            self.read(&mut theirs, alive)?;
+            self.read(&mut theirs, check, alive)?;
+            arrived();
             self.write(ours)?;
         }
         self.blocks += 1;
         let block = self.blocks;
-        debug!(block, what, sent = %ours.escape_ascii(), received = %theirs.escape_ascii());
+        debug!(block, what, sent = %Text::new(ours), received = %Text::new(&theirs));
         Ok(theirs)
     }
 
@@ -222,20 +311,46 @@ impl<S: Read + Write> Link<S> {
         self.stream.flush()
     }
 
-    fn read(&mut self, mut room: &mut [u8], alive: &mut dyn FnMut() -> bool) -> io::Result<()> {
+    fn read_some(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.early.is_empty() {
+            return self.stream.read(room);
+        }
+        // Read gives the first of the two slices of a deque.
+        self.early.make_contiguous();
+        self.early.read(room)
+    }
+
+    /// Fills `room`; `check` sees each piece that comes.
+    fn read(
+        &mut self,
+        mut room: &mut [u8],
+        check: fn(&[u8]) -> io::Result<()>,
+        alive: &mut dyn FnMut() -> bool,
+    ) -> io::Result<()> {
         let mut last = Instant::now();
+        let mut is_warned = !self.is_original;
         while !room.is_empty() {
-            match self.stream.read(room) {
-                Ok(0) => {
-                    return Err(io::Error::new(ErrorKind::UnexpectedEof, "it closed the connection"));
+            match self.read_some(room) {
+                Ok(0) => return Err(closed()),
+                // Over rdma_cm every block is one message.
+                Ok(count) if self.structures && count < room.len() => {
+                    let text =
+                        format!("a block of {count} bytes came instead of {}: {SAME_OPTIONS}", room.len());
+                    return Err(invalid(text));
                 }
                 Ok(count) => {
+                    if !self.structures {
+                        check(&room[..count])?;
+                    }
                     room = room.get_mut(count..).unwrap_or_default();
                     last = Instant::now();
                 }
                 Err(error) if is_early(&error) => {
                     if alive() {
                         last = Instant::now();
+                    } else if !is_warned && last.elapsed() > WARN_AFTER {
+                        is_warned = true;
+                        warn!("nothing has come from the other side for a second; {}", SAME_OPTIONS_THERE);
                     } else if last.elapsed() > self.patience {
                         let text = format!("nothing came for {} s", self.patience.as_secs());
                         return Err(io::Error::new(ErrorKind::TimedOut, text));
@@ -247,27 +362,33 @@ impl<S: Read + Write> Link<S> {
         Ok(())
     }
 
-    /// Exchanges releases, geometry and path MTU.
+    /// Exchanges releases, between two of this program the settings that both sides must have, geometry and path MTU.
     ///
     /// # Errors
     ///
-    /// As [`Self::swap`]; or the other side announces something else, or too old a release.
-    pub fn agree(&mut self, mtu: PathMtu) -> io::Result<Agreement> {
+    /// As [`Self::swap`]; or the other side announces something else, too old a release, or other settings.
+    pub fn agree(&mut self, mtu: PathMtu, settings: &[String]) -> io::Result<Agreement> {
         let no_other_signs = &mut || false;
         let mut ours = [0; VERSION_LEN];
         ours[..VERSION.len()].copy_from_slice(VERSION);
         ours[VERSION.len() + 1..][..OUR_MARK.len()].copy_from_slice(OUR_MARK);
+        ours[VERSION.len() + 1 + OUR_MARK.len()] = SETTINGS_MARK;
         let theirs = self.swap("version", &ours, no_other_signs)?;
         let (version, rest) = theirs.split_at(theirs.iter().position(|byte| *byte == 0).unwrap_or(0));
         let version = std::str::from_utf8(version).ok().and_then(|text| text.parse::<f64>().ok());
         let Some(version) = version.filter(|version| version.is_finite()) else {
-            return Err(invalid(format!("\"{}\" is not a release of perftest", theirs.escape_ascii())));
+            return Err(invalid(format!("\"{}\" is not a release of perftest", Text::new(&theirs))));
         };
         if version < OLDEST {
             return Err(invalid(format!("release {version} of perftest is too old; install 5.70 or newer")));
         }
         self.version = version;
-        let is_ours = rest.get(1..).is_some_and(|rest| rest.starts_with(OUR_MARK));
+        let mark = rest.get(1..).and_then(|rest| rest.strip_prefix(OUR_MARK));
+        let is_ours = mark.is_some();
+        self.is_original = !is_ours;
+        if mark.is_some_and(|rest| rest.first() == Some(&SETTINGS_MARK)) {
+            self.compare(settings)?;
+        }
         let cycle = self.larger("cycle buffer", 4096)?;
         let cache_line = self.larger("cache line", 64)?;
         let code = self.swap("path MTU", &[b'0' + mtu.code(), 0], no_other_signs)?;
@@ -275,6 +396,22 @@ impl<S: Read + Write> Link<S> {
         let theirs = PathMtu::from_code(code[0].wrapping_sub(b'0')).unwrap_or(mtu);
         let mtu = if theirs.bytes() < mtu.bytes() { theirs } else { mtu };
         Ok(Agreement { cycle, cache_line, mtu, version, is_ours })
+    }
+
+    /// Exchanges the settings that both sides must have, and compares them.
+    fn compare(&mut self, settings: &[String]) -> io::Result<()> {
+        let ours: [u8; SETTINGS_LEN] = padded(&settings.join(";"));
+        let theirs = self.swap("settings", &ours, &mut || false)?;
+        let text = theirs.split(|byte| *byte == 0).next().unwrap_or_default();
+        let mut differing = Vec::new();
+        // A later release may have more of them at the end.
+        for (ours, theirs) in settings.iter().zip(text.split(|byte| *byte == b';')) {
+            if ours.as_bytes() != theirs {
+                let theirs = Text::new(theirs.get(..40).unwrap_or(theirs));
+                differing.push(format!("this side has {ours} and the other side {theirs}"));
+            }
+        }
+        if differing.is_empty() { Ok(()) } else { Err(invalid(differing.join("; "))) }
     }
 
     fn larger(&mut self, what: &str, ours: u32) -> io::Result<usize> {
@@ -294,11 +431,26 @@ impl<S: Read + Write> Link<S> {
     ///
     /// As [`Self::swap`]; or the other side sends something else, or no GID.
     pub fn keys(&mut self, what: &str, ours: Keys, alive: &mut dyn FnMut() -> bool) -> io::Result<Keys> {
+        self.keys_with(what, ours, alive, &mut || ())
+    }
+
+    /// The same; `arrived` is called when those of the other side have come, at a server before it answers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::keys`].
+    pub fn keys_with(
+        &mut self,
+        what: &str,
+        ours: Keys,
+        alive: &mut dyn FnMut() -> bool,
+        arrived: &mut dyn FnMut(),
+    ) -> io::Result<Keys> {
         if self.structures {
-            let theirs = self.swap(what, &ours.to_structure(), alive)?;
+            let theirs = self.swap_checked(what, &ours.to_structure(), |_| Ok(()), alive, arrived)?;
             return Keys::from_structure(&theirs).ok_or_else(|| no_keys(&theirs));
         }
-        let theirs = match self.swap(what, &ours.to_wire(), alive) {
+        let theirs = match self.swap_checked(what, &ours.to_wire(), check_text, alive, arrived) {
             Err(error) if error.kind() == ErrorKind::TimedOut && what == FIRST_KEYS => {
                 let text = format!(
                     "{error}; a program without a GID sends only {KEYS_LEN_WITHOUT_GID} bytes: start it with -x INDEX"
@@ -324,6 +476,27 @@ impl<S: Read + Write> Link<S> {
         }
     }
 
+    /// Tells an original that this side is done, as it does itself, and waits until it says so or closes the connection.
+    /// Over rdma_cm the originals say nothing.
+    pub fn part(&mut self, patience: Duration) -> AfterEnd {
+        if self.structures || !self.is_original {
+            return AfterEnd::Ended;
+        }
+        // It may have closed the connection.
+        let _ = self.write(DONE);
+        let end = Instant::now() + patience;
+        while self.look().is_ok() {
+            let begin = self.early.iter().zip(DONE).take_while(|(theirs, done)| theirs == done).count();
+            match self.early.len() {
+                come if come > begin && begin < DONE.len() => return AfterEnd::GoesOn,
+                _ if begin == DONE.len() => return AfterEnd::Ended,
+                _ if Instant::now() > end => return AfterEnd::Silent,
+                _ => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
+        AfterEnd::Ended
+    }
+
     /// Exchanges reports.
     ///
     /// # Errors
@@ -331,7 +504,9 @@ impl<S: Read + Write> Link<S> {
     /// As [`Self::swap`].
     pub fn report(&mut self, ours: &Report) -> io::Result<Report> {
         let no_other_signs = &mut || false;
-        let size = u64::from_be_bytes(self.swap("size", &ours.size.to_be_bytes(), no_other_signs)?);
+        let size =
+            self.swap_checked("size", &ours.size.to_be_bytes(), check_number, no_other_signs, &mut || ())?;
+        let size = u64::from_be_bytes(size);
         let iterations = if self.version >= WIDE_ITERATIONS {
             u64::from_be_bytes(self.swap("iterations", &ours.iterations.to_be_bytes(), no_other_signs)?)
         } else {
@@ -352,8 +527,27 @@ fn is_early(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
+fn closed() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "it closed the connection")
+}
+
+/// Keys are text; a report begins with a number whose upper bytes are zero.
+fn check_text(piece: &[u8]) -> io::Result<()> {
+    match piece.first() {
+        Some(0) if piece.len() > 1 => Err(invalid(format!("a report came instead of keys: {SAME_OPTIONS}"))),
+        _ => Ok(()),
+    }
+}
+
+fn check_number(piece: &[u8]) -> io::Result<()> {
+    if piece.len() > 1 && piece.iter().all(|byte| byte.is_ascii_hexdigit() || *byte == b':') {
+        return Err(invalid(format!("keys came instead of a report: {SAME_OPTIONS}")));
+    }
+    Ok(())
+}
+
 fn no_keys(block: &[u8]) -> io::Error {
-    invalid(format!("\"{}\" does not hold the keys of perftest", block.escape_ascii()))
+    invalid(format!("\"{}\" does not hold the keys of perftest", Text::new(block)))
 }
 
 fn invalid(text: String) -> io::Error {
@@ -385,6 +579,12 @@ mod tests {
         }
     }
 
+    impl Stream for Recorded<'_> {
+        fn has_input(&mut self) -> io::Result<bool> {
+            Ok(!self.0.is_empty())
+        }
+    }
+
     fn link(bytes: &[u8]) -> Link<Recorded<'_>> {
         Link::new(Recorded(bytes, Vec::new()), Role::Client, Duration::from_millis(20))
     }
@@ -411,6 +611,11 @@ mod tests {
 
             fn flush(&mut self) -> io::Result<()> {
                 Ok(())
+            }
+        }
+        impl Stream for Leaving {
+            fn has_input(&mut self) -> io::Result<bool> {
+                Ok(true)
             }
         }
         let leaving = || Leaving(keys().to_wire().into_iter().collect());
@@ -473,13 +678,84 @@ mod tests {
     #[test]
     fn the_larger_geometry_and_the_smaller_mtu_win() {
         let mut original = link(GREETING);
-        let agreement = original.agree(PathMtu::Mtu4096).unwrap();
+        let agreement = original.agree(PathMtu::Mtu4096, &[]).unwrap();
         let expected = (4096, 128, PathMtu::Mtu2048, false);
         assert_eq!((agreement.cycle, agreement.cache_line, agreement.mtu, agreement.is_ours), expected);
-        assert_eq!(original.stream.1, b"6.20\0roce 1\0\0\0\0\0\x00\x00\x10\x00\x00\x00\x00\x405\0");
-        let ours = original.stream.1.clone();
-        let agreement = link(&ours).agree(PathMtu::Mtu1024).unwrap();
+        assert_eq!(original.stream.1, b"6.20\0roce 1+\0\0\0\0\x00\x00\x10\x00\x00\x00\x00\x405\0");
+        // As an earlier release of ours, which exchanges no settings.
+        let ours: Vec<u8> =
+            original.stream.1.iter().map(|byte| if *byte == b'+' { 0 } else { *byte }).collect();
+        let agreement = link(&ours).agree(PathMtu::Mtu1024, &[]).unwrap();
         assert!(agreement.is_ours && agreement.mtu == PathMtu::Mtu1024, "{agreement:?}");
+    }
+
+    fn settings(values: &[&str]) -> Vec<String> {
+        values.iter().map(|value| (*value).to_owned()).collect()
+    }
+
+    /// What a side of ours sends to another one: release, settings, geometry, path MTU.
+    fn opening(values: &[&str]) -> Vec<u8> {
+        let mut bytes = b"6.20\0roce 1+\0\0\0\0".to_vec();
+        bytes.extend(settings(values).join(";").bytes());
+        bytes.resize(VERSION_LEN + SETTINGS_LEN, 0);
+        bytes.extend(b"\x00\x00\x10\x00\x00\x00\x00\x405\0");
+        bytes
+    }
+
+    #[test]
+    fn settings_that_differ_are_named_and_show_no_control_characters() {
+        let ours = settings(&["ib_send_bw", "-s 100", "no -b"]);
+        let agree = |theirs: &[&str]| link(&opening(theirs)).agree(PathMtu::Mtu1024, &ours);
+        assert!(agree(&["ib_send_bw", "-s 100", "no -b"]).unwrap().is_ours);
+        assert!(agree(&["ib_send_bw", "-s 100", "no -b", "of a later release"]).is_ok());
+        let error = agree(&["ib_send_bw", "-s 90", "-b"]).unwrap_err().to_string();
+        assert!(error.contains("this side has -s 100 and the other side -s 90"), "{error}");
+        assert!(error.contains("this side has no -b and the other side -b"), "{error}");
+        let error = agree(&["ib_send_bw", "\x1b[31mred", "no -b"]).unwrap_err().to_string();
+        assert!(error.contains(r"\u{1b}[31mred") && !error.contains('\x1b'), "{error}");
+        let error = agree(&["ib_send_bw", "a\u{202e}b\u{9b}", "no -b"]).unwrap_err().to_string();
+        assert!(error.contains(r"a\u{202e}b\u{9b}"), "as every text of a peer: {error}");
+    }
+
+    /// A report where keys are expected took 30 s, and keys where a report is expected were a size of 2^61 bytes.
+    #[test]
+    fn blocks_of_another_test_are_named_at_once() {
+        let mut report = 65_536_u64.to_be_bytes().to_vec();
+        report.extend([0; 32]);
+        let error = link(&report).keys("a barrier", keys(), &mut || true).unwrap_err().to_string();
+        assert!(error.contains("a report came instead of keys") && error.contains("-b"), "{error}");
+        let error = link(&keys().to_wire()).report(&Report::default()).unwrap_err().to_string();
+        assert!(error.contains("keys came instead of a report"), "{error}");
+        let error = link(&report[..8]).with_structures().keys("a barrier", keys(), &mut || true).unwrap_err();
+        assert!(error.to_string().contains("a block of 8 bytes came instead of 56"), "{error}");
+    }
+
+    /// An original that runs with `-a` goes on after the only size of a side without it.
+    #[test]
+    fn an_original_that_goes_on_after_the_end_is_noticed() {
+        let after = |bytes: &[u8]| {
+            let mut link = link(bytes);
+            link.is_original = true;
+            let after = link.part(Duration::from_millis(10));
+            (after, link.stream.1)
+        };
+        assert_eq!(after(b"done\0"), (AfterEnd::Ended, b"done\0".to_vec()));
+        assert_eq!(after(&keys().to_wire()).0, AfterEnd::GoesOn);
+        assert_eq!(after(b"").0, AfterEnd::Silent);
+        assert_eq!(after(b"do").0, AfterEnd::Silent, "not all of it");
+        let wire = keys().to_wire();
+        let mut over_rdma_cm = link(&wire).with_structures();
+        assert_eq!(over_rdma_cm.part(Duration::from_millis(10)), AfterEnd::Ended);
+        assert_eq!(over_rdma_cm.stream.1, b"", "nothing may be said there");
+    }
+
+    #[test]
+    fn what_is_read_ahead_belongs_to_the_next_block() {
+        let wire = keys().to_wire();
+        let mut link = link(&wire);
+        assert!(link.look().unwrap());
+        assert_eq!(link.keys("a barrier", keys(), &mut || false).unwrap(), keys());
+        assert!(!link.look().unwrap(), "nothing more has come");
     }
 
     #[test]
@@ -491,7 +767,7 @@ mod tests {
             (b"6.06", "closed the connection"),
             (b"nan\0\0\0\0\0\0\0\0\0\0\0\0\0", "not a release"),
         ] {
-            let error = link(bytes).agree(PathMtu::Mtu1024).unwrap_err();
+            let error = link(bytes).agree(PathMtu::Mtu1024, &[]).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");
         }
     }

@@ -15,6 +15,7 @@ use roce::verbs::{
     QueuePair, SendOp, VerbsError, WaitError, Wc, WcOpcode, WcStatus,
 };
 
+use super::exchange::Stream;
 use crate::harness::{CompletionQueues, Requirements, Resources, take};
 
 /// The most bytes of a message: more than any block of perftest has.
@@ -40,18 +41,13 @@ pub fn connect_when_listening(
     patience: Duration,
     prepare: &mut dyn FnMut() -> Result<QueuePair, VerbsError>,
 ) -> Result<Connection, ConnectionError> {
-    let end = Instant::now() + patience;
-    loop {
+    let is_refused = |error: &ConnectionError| {
+        matches!(error, ConnectionError::Rejected { reason: RejReason::INVALID_SERVICE_ID, .. })
+    };
+    until_listening(patience, is_refused, || {
         let qp = prepare()?;
-        match context.connect(server, &qp, parameters) {
-            Err(ConnectionError::Rejected { reason: RejReason::INVALID_SERVICE_ID, .. })
-                if Instant::now() < end =>
-            {
-                std::thread::sleep(RETRY_INTERVAL);
-            }
-            other => return other,
-        }
-    }
+        context.connect(server, &qp, parameters)
+    })
 }
 
 /// One end of a connection that carries messages.
@@ -111,7 +107,7 @@ impl Messages {
         Ok(Self { connection, resources, arrived: VecDeque::new(), is_closed: false })
     }
 
-    /// Takes the next connection of a listener.
+    /// Takes the next connection of a listener; also returns the address of the client, which has answered.
     ///
     /// # Errors
     ///
@@ -121,12 +117,13 @@ impl Messages {
         listener: &CmListener,
         parameters: &ConnectionParameters,
         timeout: Option<Duration>,
-    ) -> Result<Self, ConnectionError> {
+    ) -> Result<(Self, SocketAddr), ConnectionError> {
         let request = listener.accept(timeout)?;
+        let caller = request.peer();
         let resources = resources(context)?;
         let mut connection = request.accept(&resources.qp, &messages_only(parameters))?;
         connection.established(None)?;
-        Ok(Self { connection, resources, arrived: VecDeque::new(), is_closed: false })
+        Ok((Self { connection, resources, arrived: VecDeque::new(), is_closed: false }, caller))
     }
 
     /// Disconnects; the other end reads 0 bytes from now on.
@@ -156,6 +153,19 @@ impl Messages {
         let (slot, len) = (wc.wr_id as usize, wc.byte_len as usize);
         self.arrived.push_back((slot, slot * LARGEST_MESSAGE, slot * LARGEST_MESSAGE + len));
         Ok(None)
+    }
+}
+
+impl Stream for Messages {
+    fn has_input(&mut self) -> io::Result<bool> {
+        while self.arrived.is_empty() && !self.is_closed {
+            match self.completion(Duration::ZERO) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 }
 

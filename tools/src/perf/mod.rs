@@ -7,15 +7,18 @@
 
 mod bandwidth;
 mod buffers;
+mod connect;
 mod content;
 pub mod exchange;
 mod latency;
-mod meeting;
 mod messages;
+mod original;
 mod receiver;
 mod sender;
 mod session;
+mod sidr;
 mod statistics;
+mod traffic;
 mod verify;
 
 use std::time::Duration;
@@ -24,9 +27,9 @@ use roce_packet::PathMtu;
 use roce_transport::QpType;
 use serde::Serialize;
 
-use crate::harness::{GRH, ToolError};
+use crate::harness::{GRH, Role, ToolError};
 
-pub use meeting::Meeting;
+pub use connect::ConnectMethod;
 pub use messages::{LARGEST_MESSAGE, Messages, connect_when_listening};
 pub use session::{Row, Session};
 pub use statistics::{Bandwidth, Latency, Rate};
@@ -35,6 +38,8 @@ pub use statistics::{Bandwidth, Latency, Rate};
 pub const PORT: u16 = 18_515;
 /// The largest size of `-a`: 8 MiB.
 const LARGEST: usize = 1 << 23;
+/// The longest list of `-l`.
+const LONGEST_LIST: usize = 128;
 
 /// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -50,6 +55,19 @@ pub enum Verb {
     Atomic,
 }
 
+impl Verb {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Send => "send",
+            Self::Read => "read",
+            Self::Atomic => "atomic",
+        }
+    }
+}
+
 /// The quantity that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 pub enum Test {
@@ -61,6 +79,17 @@ pub enum Test {
     #[value(name = "lat")]
     #[serde(rename = "lat")]
     Latency,
+}
+
+impl Test {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "bw",
+            Self::Latency => "lat",
+        }
+    }
 }
 
 /// Transport of the queue pairs.
@@ -104,6 +133,11 @@ pub enum Length {
         /// The margin at each end, which does not count.
         margin: u64,
     },
+    /// Without end, with a row after each interval.
+    Endless {
+        /// Seconds of an interval.
+        interval: u64,
+    },
 }
 
 /// Bytes of messages.
@@ -141,6 +175,10 @@ pub struct Plan {
     pub rx_depth: usize,
     /// The number of send requests for each signaled one.
     pub cq_mod: usize,
+    /// Bandwidth: the number of send requests that are posted at once; `None` posts as many as are free, up to 16.
+    pub post_list: Option<usize>,
+    /// Whether to sleep until completion events.
+    pub events: bool,
     /// Outstanding READs and atomics of each queue pair.
     pub out_reads: u8,
     /// Messages up to this number of bytes are posted inline.
@@ -153,6 +191,14 @@ pub struct Plan {
     pub gid_index: Option<usize>,
     /// Whether rdma_cm connects the queue pairs.
     pub rdma_cm: bool,
+    /// Whether blocks are exchanged over rdma_cm. So they are, too, where it connects the queue pairs.
+    pub comm_rdma_cm: bool,
+    /// Whether the server sends and the client receives.
+    pub reversed: bool,
+    /// DSCP in the upper six bits, ECN in the lower two.
+    pub traffic_class: u8,
+    /// Retries after a timeout or a NAK, 0 to 7.
+    pub retry_count: u8,
     /// Local ACK timeout, 4.096 µs × 2^timeout.
     pub timeout: u8,
     /// Units of 10^9 bits instead of 2^20 bytes.
@@ -212,8 +258,44 @@ impl Plan {
     fn iterations(&self) -> Option<u64> {
         match self.length {
             Length::Iterations(iterations) => Some(iterations),
-            Length::Seconds { .. } => None,
+            Length::Seconds { .. } | Length::Endless { .. } => None,
         }
+    }
+
+    /// The role of a side in the test, given its role in the exchange.
+    pub(super) fn role(&self, role: Role) -> Role {
+        if self.reversed { role.other() } else { role }
+    }
+
+    /// What both sides must have, as options.
+    fn settings(&self) -> Vec<String> {
+        let size = match self.size {
+            Size::Given(size) | Size::Default(size) => format!("-s {size}"),
+            Size::All => "-a".to_owned(),
+        };
+        let length = match self.length {
+            Length::Iterations(iterations) => format!("-n {iterations}"),
+            Length::Seconds { all, .. } => format!("-D {all}"),
+            Length::Endless { .. } => "--run_infinitely".to_owned(),
+        };
+        let flag = |name: &str, is_set: bool| if is_set { name.to_owned() } else { format!("no {name}") };
+        let atomic = match (self.verb, self.atomic) {
+            (Verb::Atomic, AtomicOp::FetchAdd) => "-A FETCH_AND_ADD",
+            (Verb::Atomic, AtomicOp::CompareSwap) => "-A CMP_AND_SWAP",
+            _ => "no -A",
+        };
+        let connection = format!("-c {:?}", self.connection).to_uppercase().replacen("-C", "-c", 1);
+        vec![
+            self.program().to_owned(),
+            connection,
+            size,
+            length,
+            format!("-q {}", self.num_qp),
+            flag("-b", self.bidirectional),
+            flag("--reversed", self.reversed),
+            flag("-R", self.rdma_cm),
+            atomic.to_owned(),
+        ]
     }
 
     fn qp_type(&self) -> QpType {
@@ -243,11 +325,6 @@ impl Plan {
                     "librdmacm connects no UC queue pairs, nor do the originals; leave out -R or use -c RC",
                 );
             }
-            (Connection::Ud, _) if self.rdma_cm => {
-                return refuse(
-                    "UD queue pairs exchange their numbers over TCP here; leave out -R on both sides",
-                );
-            }
             _ => {}
         }
         if self.verb == Verb::Atomic && !matches!(self.size, Size::Given(8) | Size::Default(8)) {
@@ -263,8 +340,11 @@ impl Plan {
             Length::Seconds { all, margin } if all <= 2 * margin || all > 86_400 => {
                 return refuse("choose 1 to 86400 seconds (-D), more than two margins (-f)");
             }
-            Length::Seconds { .. } if self.size == Size::All => {
-                return refuse("-a cannot be combined with -D");
+            Length::Endless { interval } if !(1..=86_400).contains(&interval) => {
+                return refuse("choose an interval of 1 to 86400 seconds (-D)");
+            }
+            Length::Seconds { .. } | Length::Endless { .. } if self.size == Size::All => {
+                return refuse("-a cannot be combined with -D or --run_infinitely");
             }
             _ => {}
         }
@@ -281,11 +361,45 @@ impl Plan {
         if !(1..=self.tx_depth).contains(&self.cq_mod) {
             return refuse("choose 1 to the depth of the send queue for -Q");
         }
+        self.check_habits()?;
         if self.inline > roce_transport::MAX_INLINE {
             return refuse("at most 512 bytes are posted inline (-I)");
         }
         if !(1..=128).contains(&self.out_reads) {
             return refuse("choose 1 to 128 outstanding reads (-o)");
+        }
+        Ok(())
+    }
+
+    /// Combinations that perftest refuses as well.
+    fn check_habits(&self) -> Result<(), ToolError> {
+        let refuse = |text: &str| Err(ToolError::Plan(text.to_owned()));
+        let is_latency = self.test == Test::Latency;
+        if matches!(self.length, Length::Endless { .. }) && (is_latency || self.bidirectional) {
+            return refuse("--run_infinitely is for bandwidth tests in one direction");
+        }
+        if self.events && is_latency && self.verb == Verb::Write {
+            return refuse(
+                "-e cannot be combined with a latency test of WRITE, whose messages cause no completions",
+            );
+        }
+        if self.reversed && (self.rdma_cm || self.comm_rdma_cm) {
+            return refuse("--reversed needs the exchange over TCP; leave out -R and -z");
+        }
+        let Some(list) = self.post_list else { return Ok(()) };
+        if is_latency {
+            return refuse("-l is for bandwidth tests");
+        }
+        if !(1..=LONGEST_LIST.min(self.tx_depth)).contains(&list) {
+            return refuse(
+                "choose a list of 1 to 128 requests, at most the depth of the send queue (-l, -t)",
+            );
+        }
+        if !list.is_multiple_of(self.cq_mod) {
+            return refuse("the length of the list must be a multiple of -Q (-l)");
+        }
+        if self.iterations().is_some_and(|iterations| !iterations.is_multiple_of(list as u64)) {
+            return refuse("the number of iterations must be a multiple of the length of the list (-n, -l)");
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::buffers::Geometry;
 use super::content::Learned;
 use super::session::{End, Lane};
 use super::verify::Atomics;
-use super::{AtomicOp, Verb};
+use super::{AtomicOp, LONGEST_LIST, Test, Verb};
 use crate::harness::ToolError;
 
 /// Requests that are posted at once.
@@ -55,6 +55,8 @@ pub(super) struct Sender {
     depth: u64,
     /// The number of requests for each signaled one.
     every: u64,
+    /// The number of requests that are posted at once, if it is given.
+    list: Option<usize>,
     /// For READs from an original, each place of each queue pair.
     learned: Vec<Learned>,
     atomics: Vec<Atomics>,
@@ -63,10 +65,10 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(end: &End, geometry: Geometry) -> Self {
         let plan = &end.plan;
-        let depth = if plan.lands() {
-            end.buffers.landing_slots(geometry.size).min(plan.tx_depth)
-        } else {
-            plan.tx_depth
+        let depth = match plan.test {
+            Test::Latency => 1,
+            Test::Bandwidth if plan.lands() => end.buffers.landing_slots(geometry.size).min(plan.tx_depth),
+            Test::Bandwidth => plan.tx_depth,
         };
         let places = if plan.verb == Verb::Read { plan.num_qp * geometry.slots } else { 0 };
         Self {
@@ -77,6 +79,7 @@ impl Sender {
             ],
             depth: depth as u64,
             every: plan.cq_mod.min(depth) as u64,
+            list: plan.post_list.map(|list| list.min(depth)),
             learned: (0..places).map(|_| Learned::new(1)).collect(),
             atomics: (0..plan.num_qp).map(|_| Atomics::new(plan.atomic, geometry.slots)).collect(),
         }
@@ -85,6 +88,11 @@ impl Sender {
     /// Messages sent on each queue pair.
     pub(super) fn sent(&self) -> Vec<u64> {
         self.lanes.iter().map(|lane| lane.posted).collect()
+    }
+
+    /// Messages sent, all queue pairs together.
+    pub(super) fn posted(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.posted).sum()
     }
 
     /// Messages completed, all queue pairs together.
@@ -113,9 +121,12 @@ impl Sender {
         let mut all = 0;
         for index in 0..self.lanes.len() {
             loop {
-                let count = self.post_some(end, index)?;
+                let count = match self.list {
+                    Some(list) if list > BATCH => self.post_some::<LONGEST_LIST>(end, index)?,
+                    _ => self.post_some::<BATCH>(end, index)?,
+                };
                 all += count;
-                if count < BATCH as u64 {
+                if count < self.list.unwrap_or(BATCH) as u64 {
                     break;
                 }
             }
@@ -123,15 +134,18 @@ impl Sender {
         Ok(all)
     }
 
-    fn post_some(&mut self, end: &End, index: usize) -> Result<u64, ToolError> {
+    /// Posts one list of at most `N` requests, or of the given length.
+    fn post_some<const N: usize>(&mut self, end: &End, index: usize) -> Result<u64, ToolError> {
         let (lane, progress) = (&end.lanes[index], self.lanes[index]);
         let free = self.depth.saturating_sub(progress.posted - progress.completed);
         let left = progress.limit.map_or(u64::MAX, |limit| limit.saturating_sub(progress.posted));
-        let count = free.min(left).min(BATCH as u64) as usize;
-        if count == 0 {
+        let room = self.list.unwrap_or(N).min(N);
+        let count = free.min(left).min(room as u64) as usize;
+        // A list is posted when there is room for all of it; after the time is up, only its rest is left.
+        if count == 0 || self.list.is_some() && free < room as u64 {
             return Ok(0);
         }
-        let mut elements = [([Sge::default(); 2], 0); BATCH];
+        let mut elements = [([Sge::default(); 2], 0); N];
         let size = self.geometry.size;
         let is_inline = !end.plan.lands() && size <= end.plan.inline;
         let mut inline = Vec::new();
@@ -144,7 +158,7 @@ impl Sender {
                 *place = end.buffers.message(index, &self.geometry, number);
             }
         }
-        let mut list = [SendWr::new(0, SendOp::Send, &[]); BATCH];
+        let mut list = [SendWr::new(0, SendOp::Send, &[]); N];
         let mut visible = progress.visible;
         for (place, wr) in list[..count].iter_mut().enumerate() {
             let number = progress.posted + place as u64;
@@ -155,22 +169,18 @@ impl Sender {
             let (elements, used) = &elements[place];
             *wr = SendWr {
                 wr_id: WorkId { qp: index, number, is_receive: false }.to_wr_id(),
-                op: self.op(end, lane, number),
+                op: operation(end, lane, self.geometry.offset(number)),
                 flags: if is_visible { SendFlags::SIGNALED } else { SendFlags::empty() },
                 payload: match inline.get(place) {
                     Some(bytes) => Payload::Inline(bytes),
                     None => Payload::Elements(&elements[..*used]),
                 },
-                destination: lane.destination,
+                destination: lane.destination.as_deref().copied(),
             };
         }
         lane.qp.post_send_list(&list[..count])?;
         self.lanes[index] = Progress { posted: progress.posted + count as u64, visible, ..progress };
         Ok(count as u64)
-    }
-
-    fn op(&self, end: &End, lane: &Lane, number: u64) -> SendOp {
-        operation(end, lane, self.geometry.offset(number))
     }
 
     /// Handles a completion, which covers all earlier requests of its queue pair. Returns their number.
@@ -198,7 +208,7 @@ impl Sender {
 }
 
 /// What a request does whose data lie `offset` bytes into the peer's memory.
-pub(super) fn operation(end: &End, lane: &Lane, offset: usize) -> SendOp {
+fn operation(end: &End, lane: &Lane, offset: usize) -> SendOp {
     let remote_addr = lane.remote.vaddr.wrapping_add(offset as u64);
     let rkey = RKey(lane.remote.rkey);
     match (end.plan.verb, end.plan.atomic) {

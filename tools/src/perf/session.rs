@@ -1,19 +1,21 @@
 //! One side of a test: from the exchange before the first message to the one after the last.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::time::Duration;
 
 use roce_packet::Gid;
-use roce_transport::{QpCapabilities, UdDestination};
+use roce_transport::QpCapabilities;
 use serde::Serialize;
 
 use super::buffers::Buffers;
-use super::statistics::Rate;
-use super::{Bandwidth, Latency, Length, Meeting, Plan, Size, Test, Verb};
-use super::{bandwidth, buffers::Geometry, latency};
+use super::{Bandwidth, ConnectMethod, Latency, Length, Plan, Size, Test, Verb};
+use super::{bandwidth, buffers::Geometry, latency, original::requests};
 use crate::harness::{Role, ToolError, await_silence, check_length, source_address};
-use crate::perf::exchange::{Agreement, FIRST_KEYS, Keys, Link, Report};
-use roce::verbs::{CompletionQueue, Context, QueuePair, QueuePairOptions};
+use crate::perf::exchange::{Agreement, FIRST_KEYS, Keys, Link, Report, Stream};
+use roce::verbs::{AddressHandle, CompletionQueue, Context, QueuePair, QueuePairOptions};
+
+/// How long an original may take to say that it is done, or to go on.
+const PARTING: Duration = Duration::from_secs(1);
 
 /// One queue pair and its peer.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(super) struct Lane {
     pub(super) qp: QueuePair,
     pub(super) local: Keys,
     pub(super) remote: Keys,
-    pub(super) destination: Option<UdDestination>,
+    pub(super) destination: Option<AddressHandle>,
     /// The connection of rdma_cm.
     pub(super) connection: Option<roce::verbs::Connection>,
 }
@@ -65,14 +67,14 @@ enum Step {
 }
 
 /// The steps before the first message, which differ from program to program.
-fn opening(plan: &Plan, meeting: &Meeting) -> Vec<Step> {
+fn opening(plan: &Plan, method: &ConnectMethod) -> Vec<Step> {
     use Step::{Barrier, Connect, Keys};
     let rest: &[Step] = match (plan.verb, plan.test) {
         (Verb::Send, _) => &[Keys, Connect, Barrier, Keys],
         (_, Test::Bandwidth) => &[Keys, Connect, Keys, Barrier],
         (_, Test::Latency) => &[Barrier, Keys, Connect, Keys, Barrier],
     };
-    if matches!(meeting, Meeting::Keys) {
+    if matches!(method, ConnectMethod::Keys(_)) {
         return rest.to_vec();
     }
     // Connected first of all, in between two barriers.
@@ -88,8 +90,8 @@ pub struct Session<S> {
     sizes: Vec<usize>,
 }
 
-impl<S: Read + Write> Session<S> {
-    /// Agrees with the other side, makes queue pairs and connects them, as `meeting` says. Reads of `stream` should time
+impl<S: Stream> Session<S> {
+    /// Agrees with the other side, makes queue pairs and connects them, as `method` says. Reads of `stream` should time
     /// out after 50 ms or so: the session then looks for other signs of life.
     ///
     /// # Errors
@@ -100,19 +102,22 @@ impl<S: Read + Write> Session<S> {
         plan: &Plan,
         stream: S,
         role: Role,
-        meeting: &Meeting,
+        method: &ConnectMethod,
     ) -> Result<Self, ToolError> {
         plan.check()?;
         let address = source_address(context, plan.gid_index)?;
         let mtu = plan.largest_mtu(context);
         let mut link = Link::new(stream, role, plan.patience);
-        if !matches!(meeting, Meeting::Keys) {
+        if plan.rdma_cm || plan.comm_rdma_cm {
             link = link.with_structures();
         }
-        let agreement = link.agree(mtu).map_err(failed(plan, "the release and path MTU"))?;
+        let agreement = link.agree(mtu, &plan.settings());
+        let agreement = agreement.map_err(failed(plan, "the release and the settings"))?;
+        let role = plan.role(role);
         let sizes = plan.sizes(agreement.mtu)?;
         let pd = context.alloc_pd()?;
-        let cq = context.create_cq(plan.num_qp * (plan.tx_depth + plan.rx_depth), None)?;
+        let channel = if plan.events { Some(context.create_channel()?) } else { None };
+        let cq = context.create_cq(plan.num_qp * (plan.tx_depth + plan.rx_depth), channel.as_ref())?;
         let buffers = Buffers::new(&pd, plan, &agreement, &sizes, role)?;
         let mut options = QueuePairOptions::new(plan.qp_type(), &cq);
         options.capabilities = QpCapabilities {
@@ -134,19 +139,19 @@ impl<S: Read + Write> Session<S> {
         let (plan, context) = (plan.clone(), context.clone());
         let end = End { plan, role, agreement, context, cq, buffers, lanes };
         let mut session = Self { link, end, sizes };
-        for step in opening(&session.end.plan, meeting) {
+        for step in opening(&session.end.plan, method) {
             match step {
                 Step::Keys => session.keys()?,
-                Step::Connect => session.end.connect(meeting)?,
+                Step::Connect => session.end.connect(method)?,
                 Step::Barrier => session.barrier("a barrier")?,
             }
         }
         Ok(session)
     }
 
-    /// The role of this side.
+    /// The role of this side in the test.
     pub fn role(&self) -> Role {
-        self.link.role()
+        self.end.role
     }
 
     /// The agreement of both sides.
@@ -163,17 +168,27 @@ impl<S: Read + Write> Session<S> {
         for index in 0..self.end.lanes.len() {
             let local = self.end.lanes[index].local;
             let keys = self.link.keys(FIRST_KEYS, local, &mut || false);
-            self.end.lanes[index].remote = keys.map_err(failed(&self.end.plan, "keys"))?;
+            let keys = keys.map_err(failed(&self.end.plan, "keys"))?;
+            self.end.check_memory(&keys)?;
+            self.end.lanes[index].remote = keys;
         }
         Ok(())
     }
 
     /// Waits for the other side, as long as packets or blocks arrive.
     fn barrier(&mut self, what: &'static str) -> Result<(), ToolError> {
-        let Some(lane) = self.end.lanes.first() else { return Ok(()) };
+        self.barrier_counted(what).map(drop)
+    }
+
+    /// The same; returns how many requests of the other side came before it had reached the barrier.
+    fn barrier_counted(&mut self, what: &'static str) -> Result<u64, ToolError> {
+        let Some(lane) = self.end.lanes.first() else { return Ok(0) };
         let mut alive = packets_come(&self.end.context);
-        self.link.keys(what, lane.local, &mut alive).map_err(failed(&self.end.plan, what))?;
-        Ok(())
+        let mut taken = 0;
+        let mut arrived = || taken = requests(&self.end.context);
+        let keys = self.link.keys_with(what, lane.local, &mut alive, &mut arrived);
+        keys.map_err(failed(&self.end.plan, what))?;
+        Ok(taken)
     }
 
     /// The last barrier.
@@ -181,7 +196,8 @@ impl<S: Read + Write> Session<S> {
         let Some(lane) = self.end.lanes.first() else { return Ok(()) };
         let mut alive = packets_come(&self.end.context);
         let left = self.link.final_keys("the end", lane.local, &mut alive);
-        left.map_err(failed(&self.end.plan, "the end"))
+        left.map_err(failed(&self.end.plan, "the end"))?;
+        self.end.check_end(self.link.part(PARTING))
     }
 
     /// Between two of this program: exchanges the number of messages sent on each queue pair, and checks what arrived.
@@ -219,13 +235,19 @@ impl<S: Read + Write> Session<S> {
     ///
     /// A message is lost or wrong, or the connection broke.
     pub fn run(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
-        let (verb, is_server) = (self.end.plan.verb, self.link.role() == Role::Server);
+        let (verb, is_server) = (self.end.plan.verb, self.end.role == Role::Server);
+        if let Length::Endless { interval } = self.end.plan.length {
+            return self.endless(Duration::from_secs(interval), on_row);
+        }
         let rows = match self.end.plan.test {
             Test::Bandwidth if is_server && verb != Verb::Send && !self.end.plan.bidirectional => {
                 self.stand_by_for_bandwidth(on_row)?
             }
             Test::Bandwidth => self.bandwidth(on_row)?,
-            Test::Latency if is_server && self.end.plan.lands() => self.stand_by_for_latency()?,
+            Test::Latency if is_server && self.end.plan.lands() => {
+                self.stand_by()?;
+                Vec::new()
+            }
             Test::Latency => self.latency(on_row)?,
         };
         // ib_write_lat just ends.
@@ -244,11 +266,14 @@ impl<S: Read + Write> Session<S> {
         for size in self.sizes.clone() {
             let geometry = Geometry::new(&self.end.plan, &self.end.agreement, size);
             let before = self.end.context.counters().retransmitted_packets;
-            let mut run = bandwidth::Run::new(&self.end, geometry)?;
+            let mut traffic = bandwidth::prepare(&self.end, geometry)?;
             if is_send || bidirectional {
-                self.barrier("the barrier before a size")?;
+                let taken = self.barrier_counted("the barrier before a size")?;
+                if rows.is_empty() && self.link.role() == Role::Server {
+                    self.end.check_begin(taken)?;
+                }
             }
-            let measured = run.run(&self.end)?;
+            let measured = bandwidth::run(&mut traffic, &self.end, &mut || self.link.look())?;
             last = self.end.report_of(size, &measured);
             let mut total = measured;
             for step in after_a_size(verb, bidirectional, self.end.plan.size, in_seconds) {
@@ -256,45 +281,69 @@ impl<S: Read + Write> Session<S> {
                     AfterSize::Barrier => self.barrier("the barrier after a size")?,
                     AfterSize::Reports => {
                         let theirs = self.report(&last)?;
-                        total = add(&measured, &theirs, self.end.plan.gigabits);
+                        self.end.check_direction()?;
+                        total = add(&measured, &self.end.reported(&theirs, &[size])?);
                     }
                 }
             }
             if !(is_send && in_seconds) {
-                self.tally(size, &run.sent(), &run.received())?;
+                self.tally(size, &traffic.sent(), &traffic.received())?;
             }
             rows.push(self.end.row(size, before, Some(total), None, on_row)?);
         }
         if !is_send && !bidirectional {
             self.barrier("the barrier before reports")?;
             self.report(&last)?;
+            self.end.check_direction()?;
         }
         Ok(rows)
     }
 
-    /// The server of a test that needs nothing but its memory.
-    fn stand_by_for_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
-        let before = self.end.context.counters().retransmitted_packets;
-        if self.end.agreement.is_ours {
-            for size in self.sizes.clone() {
-                self.tally(size, &[], &[])?;
-            }
-        }
-        self.barrier("the barrier before reports")?;
-        let theirs = self.report(&Report::default())?;
-        if !self.end.agreement.is_ours {
-            self.end.check_foreign(theirs.iterations)?;
-        }
-        let bandwidth = add(&Bandwidth::default(), &theirs, self.end.plan.gigabits);
-        let size = usize::try_from(theirs.size).unwrap_or(0);
-        Ok(vec![self.end.row(size, before, Some(bandwidth), None, on_row)?])
+    /// The server of a test that needs nothing but its memory: checks its memory after each size.
+    fn stand_by(&mut self) -> Result<(), ToolError> {
+        (0..self.sizes.len()).try_for_each(|index| self.tally(self.sizes[index], &[], &[]))
     }
 
-    fn stand_by_for_latency(&mut self) -> Result<Vec<Row>, ToolError> {
-        for size in self.sizes.clone() {
-            self.tally(size, &[], &[])?;
+    /// The server of a bandwidth test that needs nothing but its memory.
+    fn stand_by_for_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
+        let before = self.end.context.counters().retransmitted_packets;
+        self.stand_by()?;
+        let at_barrier = self.barrier_counted("the barrier before reports")?;
+        let theirs = self.report(&Report::default())?;
+        // Its last size.
+        let last = self.sizes.len().saturating_sub(1);
+        let bandwidth = self.end.reported(&theirs, self.sizes.get(last..).unwrap_or_default())?;
+        if !self.end.agreement.is_ours {
+            if self.link.role() == Role::Server {
+                self.end.check_passive(at_barrier, &theirs)?;
+            }
+            self.end.check_foreign(theirs.iterations)?;
         }
-        Ok(Vec::new())
+        Ok(vec![self.end.row(theirs.size as usize, before, Some(bandwidth), None, on_row)?])
+    }
+
+    /// A test without end: a row after each interval, until the other side leaves.
+    fn endless(&mut self, interval: Duration, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
+        let mut rows = Vec::new();
+        let Some(size) = self.sizes.first().copied() else { return Ok(rows) };
+        let geometry = Geometry::new(&self.end.plan, &self.end.agreement, size);
+        let mut traffic = bandwidth::prepare(&self.end, geometry)?;
+        if self.end.plan.verb == Verb::Send {
+            self.barrier("the barrier before a size")?;
+        }
+        while traffic.is_idle() {
+            if self.link.look().is_err() {
+                return Ok(rows);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        loop {
+            let before = self.end.context.counters().retransmitted_packets;
+            let measured = bandwidth::stretch(&mut traffic, &self.end, interval, &mut || self.link.look())?;
+            let Some(measured) = measured else { return Ok(rows) };
+            // Only the last one is kept: the test may run for days.
+            rows = vec![self.end.row(size, before, Some(measured), None, on_row)?];
+        }
     }
 
     fn latency(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
@@ -307,10 +356,10 @@ impl<S: Read + Write> Session<S> {
             if is_send {
                 self.barrier("the barrier before a size")?;
             }
-            let measured = run.run(&self.end)?;
+            let measured = run.run(&self.end, &mut || self.link.look())?;
             // When time is up, one side is ahead of the other by a message.
             if !in_seconds || self.end.plan.lands() {
-                self.tally(size, &[run.sent()], &[run.received()])?;
+                self.tally(size, &run.traffic.sent(), &[run.received()])?;
             }
             rows.push(self.end.row(size, before, None, Some(measured), on_row)?);
         }
@@ -345,6 +394,26 @@ impl End {
         Ok(row)
     }
 
+    /// What the other side reports of its part.
+    fn reported(&self, report: &Report, sizes: &[usize]) -> Result<Bandwidth, ToolError> {
+        let most =
+            self.plan.iterations().map(|iterations| iterations.saturating_mul(self.plan.num_qp as u64));
+        Bandwidth::reported(report, sizes, most)
+    }
+
+    /// Refuses keys whose memory does not fit into the address space.
+    fn check_memory(&self, keys: &Keys) -> Result<(), ToolError> {
+        let bytes = self.buffers.area() as u64;
+        if self.plan.verb == Verb::Send || keys.vaddr.checked_add(bytes).is_some() {
+            return Ok(());
+        }
+        Err(ToolError::Peer(format!(
+            "announced memory at {:#x}, where no {bytes} bytes are left in the address space; check that {} runs there",
+            keys.vaddr,
+            self.plan.program()
+        )))
+    }
+
     fn report_of(&self, size: usize, measured: &Bandwidth) -> Report {
         let gigabits = self.plan.gigabits;
         Report {
@@ -375,15 +444,10 @@ fn packets_come(context: &Context) -> impl FnMut() -> bool + '_ {
 }
 
 /// Both sides together.
-fn add(ours: &Bandwidth, theirs: &Report, gigabits: bool) -> Bandwidth {
-    let peak = Rate::reported(gigabits, theirs.peak, 0.0);
-    let peak = match ours.peak {
-        Some(ours) if theirs.peak > 0.0 => Some(ours + peak),
-        None if theirs.peak > 0.0 && ours.messages == 0 => Some(peak),
-        _ => None,
-    };
-    let average = ours.average + Rate::reported(gigabits, theirs.average, theirs.rate);
-    Bandwidth { messages: ours.messages.max(theirs.iterations), peak, average }
+fn add(ours: &Bandwidth, theirs: &Bandwidth) -> Bandwidth {
+    let peak = ours.peak.zip(theirs.peak).map(|(ours, theirs)| ours + theirs);
+    let messages = ours.messages.max(theirs.messages);
+    Bandwidth { messages, peak, average: ours.average + theirs.average }
 }
 
 fn failed(plan: &Plan, what: &'static str) -> impl FnOnce(io::Error) -> ToolError {

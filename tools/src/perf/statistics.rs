@@ -2,10 +2,16 @@
 
 use serde::Serialize;
 
+use crate::harness::ToolError;
 use crate::harness::statistics::percentile;
+use crate::perf::exchange::Report;
 
 /// Bytes in the "MB" of the originals.
 const MEBIBYTE: f64 = 1_048_576.0;
+/// Bytes in the "Gb" of the originals.
+const GIGABIT: f64 = 125_000_000.0;
+/// No machine sends so many messages, mebibytes or gigabits in a second.
+const MOST_PER_S: f64 = 1e12;
 /// With more messages than this the originals look for no peak either: it takes their square.
 pub(super) const MOST_FOR_PEAK: u64 = 20_000;
 
@@ -23,24 +29,18 @@ pub struct Rate {
 impl Rate {
     pub(super) fn new(size: usize, messages: f64, seconds: f64) -> Self {
         let messages_per_s = if seconds > 0.0 { messages / seconds } else { 0.0 };
-        let bytes = messages_per_s * size as f64;
-        Self { messages_per_s, gigabits_per_s: bytes * 8.0 / 1e9, mebibytes_per_s: bytes / MEBIBYTE }
+        Self::of(messages_per_s, messages_per_s * size as f64)
+    }
+
+    fn of(messages_per_s: f64, bytes_per_s: f64) -> Self {
+        let (gigabits_per_s, mebibytes_per_s) = (bytes_per_s * 8.0 / 1e9, bytes_per_s / MEBIBYTE);
+        Self { messages_per_s, gigabits_per_s, mebibytes_per_s }
     }
 
     /// In the unit that the table is in.
     #[must_use]
     pub fn bandwidth(&self, gigabits: bool) -> f64 {
         if gigabits { self.gigabits_per_s } else { self.mebibytes_per_s }
-    }
-
-    /// From what another side reports.
-    pub(super) fn reported(gigabits: bool, bandwidth: f64, millions: f64) -> Self {
-        let bytes = if gigabits { bandwidth * 1e9 / 8.0 } else { bandwidth * MEBIBYTE };
-        Self {
-            messages_per_s: millions * 1e6,
-            gigabits_per_s: bytes * 8.0 / 1e9,
-            mebibytes_per_s: bytes / MEBIBYTE,
-        }
     }
 }
 
@@ -65,6 +65,44 @@ pub struct Bandwidth {
     pub peak: Option<Rate>,
     /// From the first post to the last completion.
     pub average: Rate,
+}
+
+impl Bandwidth {
+    /// From what the other side reports, which may be an original in any unit: no field of a report names its unit, but
+    /// bandwidth, size and rate of messages belong together.
+    ///
+    /// # Errors
+    ///
+    /// The figures are impossible: of another test, or of no test.
+    pub(super) fn reported(report: &Report, sizes: &[usize], most: Option<u64>) -> Result<Self, ToolError> {
+        let refuse = |text: String| {
+            Err(ToolError::Peer(format!("{text}; give both sides the same options (-a, -b, -s, --reversed)")))
+        };
+        let Some(size) = sizes.iter().copied().find(|size| *size as u64 == report.size) else {
+            return refuse(format!(
+                "reports messages of {} bytes, which this side does not measure",
+                report.size
+            ));
+        };
+        if most.is_some_and(|most| report.iterations > most) {
+            return refuse(format!("reports {} messages, more than this test has", report.iterations));
+        }
+        let Report { peak, average, rate, .. } = *report;
+        let is_possible = |value: f64| (0.0..MOST_PER_S).contains(&value);
+        if ![peak, average, rate * 1e6].into_iter().all(is_possible) {
+            return refuse(format!("reports an impossible bandwidth ({average}, {rate} million messages/s)"));
+        }
+        let bytes_per_s = rate * 1e6 * size as f64;
+        let is_of = |unit: &f64| (average * unit - bytes_per_s).abs() <= 0.01 * bytes_per_s;
+        let Some(unit) = [MEBIBYTE, GIGABIT].into_iter().find(is_of) else {
+            return refuse(format!(
+                "reports a bandwidth of {average} with {rate} million messages/s of {size} bytes, which do not fit"
+            ));
+        };
+        let of = |value: f64| Rate::of(value * unit / size.max(1) as f64, value * unit);
+        let peak = (peak > 0.0).then(|| of(peak));
+        Ok(Self { messages: report.iterations, peak, average: Rate::of(rate * 1e6, average * unit) })
+    }
 }
 
 /// When messages were posted and completed, in nanoseconds, in the order of either.
@@ -187,8 +225,33 @@ mod tests {
         let rate = Rate::new(1 << 20, 1000.0, 0.5);
         assert_eq!((rate.mebibytes_per_s, rate.messages_per_s), (2000.0, 2000.0));
         assert!((rate.bandwidth(true) - 16.777_216).abs() < 1e-9);
-        let reported = Rate::reported(false, 2000.0, 0.002);
-        assert!((reported.gigabits_per_s - rate.gigabits_per_s).abs() < 1e-9);
-        assert!((rate + reported).messages_per_s > 3999.9);
+    }
+
+    /// Of -D with --report_gbits on one side, the other side showed 8 Mb/s as 8 MB/s; keys taken for a report were
+    /// 140,737,416,798,388 bytes.
+    #[test]
+    fn the_unit_of_a_report_follows_from_its_rate_and_the_impossible_is_refused() {
+        let mebibytes = Report { size: 1 << 20, iterations: 1000, peak: 0.0, average: 2000.0, rate: 0.002 };
+        let gigabits = Report { average: 16.777_216, peak: 20.0, ..mebibytes };
+        let reported = |report: &Report| Bandwidth::reported(report, &[4096, 1 << 20], Some(1000));
+        for report in [mebibytes, gigabits] {
+            let found = reported(&report).unwrap();
+            assert!((found.average.mebibytes_per_s - 2000.0).abs() < 1e-6, "{found:?}");
+            assert!((found.average.messages_per_s - 2000.0).abs() < 1e-6, "{found:?}");
+        }
+        assert!((reported(&gigabits).unwrap().peak.unwrap().gigabits_per_s - 20.0).abs() < 1e-9);
+        let nothing = Report { size: 4096, ..Report::default() };
+        assert_eq!(reported(&nothing).unwrap().average, Rate::default());
+        for (wrong, part) in [
+            (Report { size: 140_737_416_798_388, ..mebibytes }, "140737416798388 bytes"),
+            (Report { iterations: 1001, ..mebibytes }, "1001 messages"),
+            (Report { average: 1900.0, ..mebibytes }, "do not fit"),
+            (Report { average: f64::NAN, ..mebibytes }, "impossible"),
+            (Report { rate: f64::INFINITY, ..mebibytes }, "impossible"),
+            (Report { peak: -1.0, ..mebibytes }, "impossible"),
+        ] {
+            let error = reported(&wrong).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! What memory that a peer accessed must hold afterwards.
 
 use super::buffers::Geometry;
-use super::content::{Learned, pieces};
+use super::content::{Learned, pieces, ping};
 use super::session::End;
-use super::{AtomicOp, Size, Verb};
-use crate::harness::content::STAMP;
+use super::{AtomicOp, Size, Test, Verb};
+use crate::harness::content::{STAMP, mismatch};
 use crate::harness::{ToolError, take};
 
 impl End {
@@ -20,7 +20,7 @@ impl End {
                         return Err(lost(qp, sent, received));
                     }
                 }
-                Verb::Write if self.plan.test == super::Test::Bandwidth => {
+                Verb::Write if self.plan.test == Test::Bandwidth => {
                     self.check_written(qp, &geometry, sent)?;
                     self.check_guard(qp, &geometry)?;
                     self.buffers.clear_exposed(qp);
@@ -119,14 +119,9 @@ impl End {
         number: u64,
         learned: &mut Learned,
     ) -> Result<(), ToolError> {
-        let size = geometry.size;
-        let offset = geometry.offset(number);
-        let read = |start: usize, out: &mut [u8]| self.buffers.landed(qp, size, number, start, out);
-        let known = |start: usize, bytes: &[u8]| {
-            self.buffers.pattern.mismatch((self.role.other(), qp), offset, None, start, bytes)
-        };
-        self.check_message(qp, size, number, &read, &known, learned)?;
-        self.buffers.invalidate(qp, size, number);
+        let read = |start: usize, out: &mut [u8]| self.buffers.landed(qp, geometry.size, number, start, out);
+        self.check_message((qp, number), geometry, None, &read, learned)?;
+        self.buffers.invalidate(qp, geometry.size, number);
         Ok(())
     }
 
@@ -149,31 +144,35 @@ impl End {
         }
     }
 
-    /// Looks at a message through `read`: with one of us on the other side `known` says where it is wrong, with
-    /// an original what it has sent before.
+    /// Checks message `message` of queue pair `qp`, which `read` reads: with one of us on the other side against the
+    /// content of the message with this number (READs have none), with an original against what it has sent before.
     pub(super) fn check_message(
         &self,
-        qp: usize,
-        size: usize,
-        message: u64,
+        (qp, message): (usize, u64),
+        geometry: &Geometry,
+        number: Option<u64>,
         read: &dyn Fn(usize, &mut [u8]),
-        known: &dyn Fn(usize, &[u8]) -> Option<usize>,
         learned: &mut Learned,
     ) -> Result<(), ToolError> {
-        let is_new = !self.agreement.is_ours && learned.wants();
-        let pieces = if is_new { [0..size, 0..0] } else { pieces(size, message) };
-        for piece in pieces {
+        let (size, is_ours) = (geometry.size, self.agreement.is_ours);
+        let is_new = !is_ours && learned.wants();
+        let is_ping = self.plan.test == Test::Latency && number.is_some();
+        // The originals count in the last byte of a WRITE, and change nothing else.
+        let len = if is_ping && !is_ours && self.plan.verb == Verb::Write { size - 1 } else { size };
+        let pieces = if is_new || is_ping { [0..len, 0..0] } else { pieces(len, message) };
+        for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
             let mut bytes = vec![0; piece.len()];
-            if bytes.is_empty() {
-                continue;
-            }
             read(piece.start, &mut bytes);
-            let at = if self.agreement.is_ours {
-                known(piece.start, &bytes)
-            } else if is_new {
-                learned.learn(message, &bytes)
-            } else {
-                learned.mismatch(message, piece.start, &bytes)
+            let at = match number {
+                Some(number) if is_ours && is_ping => {
+                    mismatch(&bytes, &ping(self.role.other(), number, size))
+                }
+                _ if is_ours => {
+                    let (from, offset) = (self.role.other(), geometry.offset(number.unwrap_or(message)));
+                    self.buffers.pattern.mismatch((from, qp), offset, number, piece.start, &bytes)
+                }
+                _ if is_new => learned.learn(message, &bytes),
+                _ => learned.mismatch(message, piece.start, &bytes),
             };
             if let Some(at) = at {
                 let found = bytes.get(at.wrapping_sub(piece.start)).copied().unwrap_or(0);

@@ -37,6 +37,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "rc",
+            Self::Uc => "uc",
+            Self::Ud => "ud",
+            Self::Srq => "srq",
+        }
+    }
+
     /// The program that it talks to.
     #[must_use]
     pub const fn program(self) -> &'static str {
@@ -88,7 +99,12 @@ impl Plan {
         (self.size + GRH).next_multiple_of(64)
     }
 
-    fn check(&self) -> Result<(), ToolError> {
+    /// Checks the numbers of the plan.
+    ///
+    /// # Errors
+    ///
+    /// The first that is out of range.
+    pub fn check(&self) -> Result<(), ToolError> {
         let refuse = |text: String| Err(ToolError::Plan(text));
         let largest = self.mtu.bytes();
         if self.size == 0 || self.size > 1 << 30 {

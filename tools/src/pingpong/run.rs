@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 
 use roce_packet::Gid;
 use roce_transport::{
-    Access, Payload, QpCapabilities, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, Wc,
-    WcStatus,
+    Access, Payload, QpCapabilities, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Wc, WcStatus,
 };
 
 use super::wire::{self, Destination};
 use super::{Kind, MAX_QP, Outcome, Plan, content};
+use crate::exchange::PeerAddresses;
 use crate::harness::{
     GRH, PeerQueuePair, Role, ToolError, await_silence, check_completion, check_length, connect_as_originals,
     put, source_address, take, wait_for_event,
 };
 use roce::verbs::{
-    CompletionQueue, ConnectOptions, Context, MemoryRegion, PathOptions, QueuePair, QueuePairOptions,
-    SharedReceiveQueue,
+    AddressHandle, CompletionQueue, ConnectOptions, Context, MemoryRegion, PathOptions, QueuePair,
+    QueuePairOptions, SharedReceiveQueue,
 };
 
 /// Twice the timeout of the other side, 4.096 µs times 2^14.
@@ -46,7 +46,7 @@ pub struct Session {
     region: MemoryRegion,
     srq: Option<SharedReceiveQueue>,
     qps: Vec<QueuePair>,
-    remote: Vec<UdDestination>,
+    remote: Vec<AddressHandle>,
     pending: Vec<Pending>,
 }
 
@@ -85,8 +85,8 @@ impl Session {
         self.qps.iter().map(one).collect()
     }
 
-    /// Exchanges destinations with the other side and connects. `on_line` gets a line for each destination,
-    /// as the originals print them.
+    /// Exchanges destinations with the other side and connects; a server hands in where its packets may go. `on_line`
+    /// gets a line for each destination, as the originals print them.
     ///
     /// # Errors
     ///
@@ -94,6 +94,7 @@ impl Session {
     pub fn connect(
         &mut self,
         peer: &mut (impl Read + Write),
+        allowed: Option<&PeerAddresses>,
         on_line: &mut dyn FnMut(&str) -> io::Result<()>,
     ) -> Result<(), ToolError> {
         let program = self.plan.kind.program();
@@ -109,7 +110,7 @@ impl Session {
             wire::send(peer, &own).map_err(failed("the destination of this side"))?;
         }
         let remote = wire::receive(peer, count).map_err(failed("the destination of the other side"))?;
-        self.attach(&remote)?;
+        self.attach(&remote, allowed)?;
         if self.role == Role::Client {
             wire::send_done(peer).map_err(failed("`done`"))?;
         } else {
@@ -123,7 +124,7 @@ impl Session {
     }
 
     /// Connects every queue pair with its peer, with the other attributes of the originals, and posts receives.
-    fn attach(&mut self, remote: &[Destination]) -> Result<(), ToolError> {
+    fn attach(&mut self, remote: &[Destination], allowed: Option<&PeerAddresses>) -> Result<(), ToolError> {
         let path = PathOptions::default().sgid_index(self.plan.gid_index).traffic_class(0);
         let options = ConnectOptions::default()
             .path_mtu(self.plan.mtu)
@@ -141,7 +142,8 @@ impl Session {
             }
             let peer = PeerQueuePair { gid: peer.gid, qpn: peer.qpn, psn: peer.psn };
             let qp_type = self.plan.qp_type();
-            self.remote.extend(connect_as_originals(&self.context, qp, qp_type, self.gid, peer, &options)?);
+            let (context, own) = (&self.context, self.gid);
+            self.remote.extend(connect_as_originals(context, qp, qp_type, own, peer, allowed, &options)?);
         }
         (0..self.plan.rx_depth).try_for_each(|slot| self.post_receive(slot))
     }
@@ -169,7 +171,7 @@ impl Session {
             op: SendOp::Send,
             flags: SendFlags::SIGNALED,
             payload: Payload::Elements(&element),
-            destination: self.remote.get(index).copied(),
+            destination: self.remote.get(index).map(AddressHandle::destination),
         };
         self.qps[index].post_send(&wr)?;
         (self.pending[index].send, self.pending[index].receive) = (true, true);

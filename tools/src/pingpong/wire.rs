@@ -3,7 +3,10 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 
+use roce::observe::Text;
 use roce_packet::{Gid, Psn, Qpn};
+
+use crate::harness::padded;
 
 /// Bytes of one destination on the wire: four numbers in hexadecimal, three colons, a NUL.
 const LEN: usize = 52;
@@ -23,13 +26,8 @@ impl Destination {
     pub(super) const NONE: Self = Self { qpn: Qpn::new(0), psn: Psn::new(0), gid: Gid::ZERO };
 
     fn to_wire(self) -> [u8; LEN] {
-        let mut wire = [0; LEN];
         let gid: String = self.gid.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        let text = format!("0000:{:06x}:{:06x}:{gid}", self.qpn.get(), self.psn.get());
-        for (place, byte) in wire.iter_mut().zip(text.bytes()) {
-            *place = byte;
-        }
-        wire
+        padded(&format!("0000:{:06x}:{:06x}:{gid}", self.qpn.get(), self.psn.get()))
     }
 
     fn from_wire(wire: &[u8; LEN]) -> Option<Self> {
@@ -72,10 +70,9 @@ pub(super) fn receive(peer: &mut impl Read, count: usize) -> io::Result<Vec<Dest
         let mut wire = [0; LEN];
         peer.read_exact(&mut wire)?;
         Destination::from_wire(&wire).ok_or_else(|| {
-            let text = String::from_utf8_lossy(&wire).into_owned();
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{text:?} is not the LID:QPN:PSN:GID of a pingpong program"),
+                format!("\"{}\" is not the LID:QPN:PSN:GID of a pingpong program", Text::new(&wire)),
             )
         })
     };
@@ -126,7 +123,8 @@ mod tests {
         }
         let error = receive(&mut &b"GET / HTTP/1.1\r\nHost: somewhere that is no RoCE host\r\n\r\n"[..], 1)
             .unwrap_err();
-        assert!(error.to_string().contains("pingpong"), "{error}");
+        let error = error.to_string();
+        assert!(error.contains("pingpong") && error.contains(r"HTTP/1.1\u{d}\u{a}Host"), "{error}");
         assert!(receive_done(&mut &b"gone\0"[..]).is_err());
     }
 }

@@ -64,7 +64,7 @@ impl ConnectionManager {
         let transaction_id = self.draw_transaction_id(id);
         let repetition = Repetition::new(&connect.timing, self.config.longest_wait);
         let route = Route { path: connect.path, qpn: Qpn::GSI };
-        let mut connection = Box::new(Connection::new(id, route, connect.service_id, repetition));
+        let mut connection = Box::new(Connection::new(id, route, connect.service_id, repetition, self.now));
         connection.transaction_id = transaction_id;
         let timeout = local_ack_timeout(connect.timing.packet_lifetime, self.config.ack_delay);
         let parameters = CmQpParameters {
@@ -95,7 +95,8 @@ impl ConnectionManager {
     ///
     /// # Errors
     ///
-    /// When the request is gone or was answered, or the private data are longer than 196 bytes.
+    /// When the request is gone or was answered, the private data are longer than 196 bytes, or too many peers have not
+    /// answered their REP yet.
     pub fn accept(
         &mut self,
         now: Instant,
@@ -103,7 +104,7 @@ impl ConnectionManager {
         own: &CmOffer,
         data: &[u8],
     ) -> Result<CmQpParameters, CmError> {
-        check_length(data, CmRep::PRIVATE_DATA)?;
+        self.check_accept(id, data)?;
         self.with(now, id, CmInput::Accept, |manager, mut connection| {
             let parameters = agree(&mut connection, own);
             let rep = CmRep {
@@ -130,6 +131,21 @@ impl ConnectionManager {
             manager.put(connection);
             parameters.ok_or(CmError::Unknown(id))
         })
+    }
+
+    /// Whether [`accept`](Self::accept) would succeed now; nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// Those of `accept`.
+    pub fn check_accept(&self, id: CommId, data: &[u8]) -> Result<(), CmError> {
+        check_length(data, CmRep::PRIVATE_DATA)?;
+        let state = self.connections.get(&id).ok_or(CmError::Unknown(id))?.state;
+        if state.after(CmInput::Accept).is_none() {
+            return Err(CmError::WrongState { id, state });
+        }
+        let limit = self.config.max_half_open;
+        if self.half_open >= limit { Err(CmError::TooManyHalfOpen { limit }) } else { Ok(()) }
     }
 
     /// What the queue pair of a request will need once it is accepted with this offer; nothing is sent and
@@ -177,7 +193,7 @@ impl ConnectionManager {
                         _ => CmMessageKind::Other,
                     };
                     let rej = connection.rej(rejected, reason, data);
-                    manager.send(&connection.route, &rej);
+                    manager.send_of(&mut connection, &rej);
                     connection.last = Some(rej);
                     // Long enough for the peer to repeat the refused message.
                     let interval = connection.repetition.interval_ns.saturating_add(connection.timewait_ns());
@@ -204,7 +220,7 @@ impl ConnectionManager {
     pub(super) fn send_mra(&mut self, connection: &mut Connection, service_timeout: CmTimeout) {
         let received = if connection.active { CmMessageKind::Rep } else { CmMessageKind::Req };
         let mra = connection.mra(received, service_timeout);
-        self.send(&connection.route, &mra);
+        self.send_of(connection, &mra);
         if !connection.active {
             let nanos = service_timeout.nanos().saturating_add(connection.repetition.all_ns());
             self.wake_after(connection, nanos.min(self.config.longest_wait.nanos().saturating_mul(2)));
@@ -244,6 +260,7 @@ impl ConnectionManager {
     }
 
     pub(super) fn establish(&mut self, connection: &mut Connection, data: [u8; CmRtu::PRIVATE_DATA]) {
+        connection.has_answered();
         self.set_deadline(connection, None);
         self.counters.established += 1;
         self.tell(connection, CmEvent::Established { id: connection.id, private_data: Box::new(data) });

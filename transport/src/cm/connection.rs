@@ -30,12 +30,24 @@ pub(super) struct Repetition {
 
 /// The shortest interval of repetitions, for any timeout of a peer.
 const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
+/// All repetitions of one message together take no longer, for any timeout of a peer.
+const LONGEST_EXCHANGE_NS: u64 = 140_000_000_000;
+/// The most time that a peer gets by asking for more of it: twice the service timeout of kernels.
+const LONGEST_DELAY_NS: u64 = 140_000_000_000;
+/// So long a peer is waited for that has not answered and that may be sent nothing more.
+const LONGEST_SILENCE_NS: u64 = 20_000_000_000;
+/// Messages that go to an address for each request that came from it, until something shows that a peer reads them there. All
+/// messages are of one length, so this is the rule of QUIC: at most three times the bytes that came (RFC 9000, 8.1).
+const MESSAGES_PER_REQUEST: u32 = 3;
 
 impl Repetition {
     pub(super) fn new(timing: &CmTiming, longest: CmTimeout) -> Self {
+        // The shortest one counts also where the longest wait is set below it.
+        let interval_ns = timing.interval_ns().min(longest.nanos()).max(SHORTEST_INTERVAL_NS);
+        let most = (LONGEST_EXCHANGE_NS / interval_ns).saturating_sub(1);
         Self {
-            interval_ns: timing.interval_ns().clamp(SHORTEST_INTERVAL_NS, longest.nanos()),
-            retries: timing.max_retries.min(15),
+            interval_ns,
+            retries: timing.max_retries.min(15).min(u8::try_from(most).unwrap_or(u8::MAX)),
             round_trip_ns: (2 * timing.packet_lifetime.nanos()).min(longest.nanos()),
             lifetime: timing.packet_lifetime,
         }
@@ -81,10 +93,22 @@ pub(super) struct Connection {
     pub(super) deadline: Option<Instant>,
     /// The last message of its own: repeated by the timer, or for a duplicate.
     pub(super) last: Option<CmMad>,
+    /// Messages that may still go to the address of the peer, which has not answered yet; `None` once it has.
+    pub(super) credit: Option<u32>,
+    /// Without a sign of the peer it is waited for until then, once nothing more may be sent to it.
+    pub(super) silent_from: Instant,
+    /// However often the peer asks for more time, it is waited for no longer.
+    pub(super) latest: Instant,
 }
 
 impl Connection {
-    pub(super) fn new(id: CommId, route: Route, service_id: ServiceId, repetition: Repetition) -> Self {
+    pub(super) fn new(
+        id: CommId,
+        route: Route,
+        service_id: ServiceId,
+        repetition: Repetition,
+        now: Instant,
+    ) -> Self {
         Self {
             id,
             state: CmState::Idle,
@@ -100,7 +124,28 @@ impl Connection {
             retries_left: 0,
             deadline: None,
             last: None,
+            credit: None,
+            silent_from: now,
+            latest: now.plus_nanos(repetition.all_ns().saturating_add(LONGEST_DELAY_NS)),
         }
+    }
+
+    /// A request came from the address of the peer, which gives it more messages until it has answered.
+    pub(super) fn earn_credit(&mut self, now: Instant) {
+        if let Some(credit) = &mut self.credit {
+            *credit = credit.saturating_add(MESSAGES_PER_REQUEST);
+            self.silent_from = now.plus_nanos(LONGEST_SILENCE_NS);
+        }
+    }
+
+    /// Whether nothing has come from the address of the peer for a while after the request, however long it asked for.
+    pub(super) fn is_forsaken(&self, now: Instant) -> bool {
+        self.credit == Some(0) && now >= self.silent_from
+    }
+
+    /// The peer has named what only a message of this end told it: it reads what goes to its address.
+    pub(super) fn has_answered(&mut self) {
+        self.credit = None;
     }
 
     /// The queue pair of the peer, as long as the connection holds it.
@@ -119,15 +164,7 @@ impl Connection {
     }
 
     pub(super) fn rej(&self, rejected: CmMessageKind, reason: RejReason, data: &[u8]) -> CmMad {
-        let rej = CmRej {
-            local_comm_id: self.id,
-            remote_comm_id: self.remote_id(),
-            rejected,
-            info_length: 0,
-            reason,
-            info: [0; CmRej::INFO],
-            private_data: private_data(data),
-        };
+        let rej = rej((self.id, self.remote_id()), rejected, reason, data);
         CmMad::new(self.transaction_id, CmMessage::Rej(rej))
     }
 
@@ -163,6 +200,17 @@ impl Connection {
         };
         CmMad::new(transaction_id, CmMessage::Dreq(dreq))
     }
+}
+
+/// A REJ without additional information, from the end of the first ID to that of the second.
+pub(super) fn rej(
+    (local_comm_id, remote_comm_id): (CommId, CommId),
+    rejected: CmMessageKind,
+    reason: RejReason,
+    data: &[u8],
+) -> CmRej {
+    let (info_length, info, private_data) = (0, [0; CmRej::INFO], private_data(data));
+    CmRej { local_comm_id, remote_comm_id, rejected, info_length, reason, info, private_data }
 }
 
 /// The bytes of a datagram.
@@ -210,7 +258,11 @@ mod tests {
         let longest = CmTimeout::new(24);
         assert_eq!(Repetition::new(&timing(0, 0, 3), longest).interval_ns, SHORTEST_INTERVAL_NS);
         let endless = Repetition::new(&timing(31, 31, 255), longest);
-        assert_eq!((endless.interval_ns, endless.retries), (longest.nanos(), 15));
-        assert_eq!(endless.all_ns(), 16 * longest.nanos());
+        assert_eq!((endless.interval_ns, endless.retries), (longest.nanos(), 1));
+        assert_eq!(endless.all_ns(), 2 * longest.nanos());
+        assert!(endless.all_ns() <= LONGEST_EXCHANGE_NS);
+        // What kernels say is kept: 16 times 4.8 s.
+        let kernel = Repetition::new(&timing(20, 16, 15), longest);
+        assert_eq!((kernel.interval_ns, kernel.retries), (timing(20, 16, 15).interval_ns(), 15));
     }
 }

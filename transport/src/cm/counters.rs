@@ -24,6 +24,8 @@ pub struct CmCounters {
     pub stale: u64,
     /// Messages not sent because too many waited.
     pub dropped_queue_full: u64,
+    /// Messages not sent because their address has not answered, and three have gone there for each request from it.
+    pub withheld: u64,
     /// Connections established, by either side.
     pub established: u64,
     /// Exchanges that ended because the peer did not answer.
@@ -43,6 +45,7 @@ impl CmCounters {
         visit("cm_refused_service", self.refused_service);
         visit("cm_stale", self.stale);
         visit("cm_dropped_queue_full", self.dropped_queue_full);
+        visit("cm_withheld", self.withheld);
         visit("cm_established", self.established);
         visit("cm_timed_out", self.timed_out);
     }

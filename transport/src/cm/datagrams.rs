@@ -26,7 +26,7 @@ impl ConnectionManager {
         let id = self.draw_id()?;
         let repetition = Repetition::new(&resolve.timing, self.config.longest_wait);
         let route = Route { path: resolve.path, qpn: Qpn::GSI };
-        let mut connection = Box::new(Connection::new(id, route, resolve.service_id, repetition));
+        let mut connection = Box::new(Connection::new(id, route, resolve.service_id, repetition, self.now));
         connection.transaction_id = self.draw_transaction_id(id);
         let service_id = resolve.service_id;
         let req = CmSidrReq { request_id: id, p_key: DEFAULT_P_KEY, service_id, private_data };
@@ -79,7 +79,7 @@ impl ConnectionManager {
         {
             if connection.transaction_id == transaction_id {
                 if self.advance(&mut connection, CmInput::SidrReq) == Some(CmState::SidrAnswered) {
-                    self.send_again(&connection);
+                    self.send_again(&mut connection);
                 }
                 return self.put(connection);
             }
@@ -89,7 +89,7 @@ impl ConnectionManager {
         // The specification does not define this value; rdma_cm sends the same.
         let timing = CmTiming { response_timeout: CmTimeout::new(20), ..CmTiming::default() };
         let repetition = Repetition::new(&timing, self.config.longest_wait);
-        let mut connection = Connection::new(CommId(0), *route, req.service_id, repetition);
+        let mut connection = Connection::new(CommId(0), *route, req.service_id, repetition, self.now);
         connection.transaction_id = transaction_id;
         connection.remote = Some(req.request_id);
         connection.active = false;

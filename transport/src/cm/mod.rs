@@ -18,8 +18,10 @@
 //! Every message that expects an answer is repeated until one arrives, and every duplicate is answered again, so
 //! any of them may be lost. The table [`TRANSITIONS`] has all that can happen.
 //!
-//! Two things differ from the kernel's manager: a DREQ is answered at once, without asking the application, and a
-//! refusal is remembered for a while, so that a repeated REQ is not a new request.
+//! Three things differ from the kernel's manager. A DREQ is answered at once, without asking the application. A refusal is
+//! remembered for a while, so that a repeated REQ is not a new request. And until a peer has answered a message of this end, at
+//! most three messages go to its address for each REQ that came from there: whoever writes another host's address into a REQ
+//! does not make this end flood that host.
 
 mod application;
 mod connection;
@@ -73,6 +75,8 @@ pub struct ConnectionManager {
     lingering: VecDeque<CommId>,
     /// Requests that wait for the application.
     pending: usize,
+    /// Accepted requests whose peer has not answered the REP.
+    half_open: usize,
     transmits: VecDeque<CmTransmit>,
     events: VecDeque<CmEvent>,
     counters: CmCounters,
@@ -100,6 +104,7 @@ impl ConnectionManager {
             deadlines: BTreeSet::new(),
             lingering: VecDeque::new(),
             pending: 0,
+            half_open: 0,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
             counters: CmCounters::default(),
@@ -157,14 +162,17 @@ impl ConnectionManager {
         self.now = self.now.max(now);
     }
 
-    /// A random ID that is not in use. 0 stands for "unknown" in rejections.
+    /// A random ID that is not in use, in the process slot if there is one. 0 stands for "unknown" in rejections.
     fn draw_id(&mut self) -> Result<CommId, CmError> {
         let limit = self.config.max_connections.min(1 << 20);
+        let slot = u32::from(self.config.process_slot) << CmConfig::SLOT_SHIFT;
+        // Without a slot all bits are drawn, for they are what others have to guess.
+        let drawn = if slot == 0 { u32::MAX } else { (1 << CmConfig::SLOT_SHIFT) - 1 };
         if self.connections.len() >= limit {
             return Err(CmError::TooManyConnections { limit });
         }
         loop {
-            let id = CommId(self.rng.next_u32());
+            let id = CommId(slot | self.rng.next_u32() & drawn);
             if id.0 != 0 && !self.connections.contains_key(&id) {
                 return Ok(id);
             }
@@ -183,6 +191,7 @@ impl ConnectionManager {
         };
         tracing::debug!(id = connection.id.0, from = ?connection.state, ?input, ?to, "connection");
         let held = connection.peer_qpn();
+        self.count_half_open(connection.state, to);
         connection.state = to;
         if let Some(qpn) = held
             && connection.peer_qpn().is_none()
@@ -194,6 +203,21 @@ impl ConnectionManager {
             self.leave_backlog(connection);
         }
         Some(to)
+    }
+
+    fn count_half_open(&mut self, from: CmState, to: CmState) {
+        if from == CmState::RepSent {
+            self.half_open = self.half_open.saturating_sub(1);
+        }
+        if to == CmState::RepSent {
+            self.half_open += 1;
+        }
+    }
+
+    /// Accepted requests whose peer has not answered the REP.
+    #[must_use]
+    pub fn half_open(&self) -> usize {
+        self.half_open
     }
 
     fn leave_backlog(&mut self, connection: &mut Connection) {
@@ -223,6 +247,7 @@ impl ConnectionManager {
     /// Removes every trace of a record that was taken out.
     fn close(&mut self, mut connection: Box<Connection>) {
         self.set_deadline(&mut connection, None);
+        self.count_half_open(connection.state, CmState::Closed);
         if connection.pending {
             self.leave_backlog(&mut connection);
         }
@@ -258,16 +283,30 @@ impl ConnectionManager {
     fn send_repeatedly(&mut self, connection: &mut Connection, mad: CmMad) {
         connection.retries_left = connection.repetition.retries;
         connection.last = Some(mad);
-        self.send(&connection.route.clone(), &mad);
+        self.send_of(connection, &mad);
         self.wake_after(connection, connection.repetition.interval_ns);
     }
 
     /// Sends the last message once more.
-    fn send_again(&mut self, connection: &Connection) {
-        if let Some(mad) = &connection.last {
-            self.counters.repeated += 1;
-            self.send(&connection.route, mad);
+    fn send_again(&mut self, connection: &mut Connection) {
+        if let Some(mad) = connection.last {
+            let sent = self.send_of(connection, &mad);
+            self.counters.repeated += u64::from(sent);
         }
+    }
+
+    /// Sends a message of a connection, unless its peer has not answered yet and enough has gone to that address: it may be
+    /// that of a host which never asked. Returns whether it did.
+    fn send_of(&mut self, connection: &mut Connection, mad: &CmMad) -> bool {
+        if let Some(credit) = &mut connection.credit {
+            let Some(left) = credit.checked_sub(1) else {
+                self.counters.withheld += 1;
+                return false;
+            };
+            *credit = left;
+        }
+        self.send(&connection.route, mad);
+        true
     }
 
     fn send(&mut self, route: &Route, mad: &CmMad) {

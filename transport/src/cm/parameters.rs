@@ -16,6 +16,9 @@ use super::CmState;
 pub struct CmConfig {
     /// Seed of communication IDs and transaction IDs.
     pub seed: [u8; 32],
+    /// The upper 8 bits of communication IDs and of request IDs of SIDR, unless it is 0: these are then 32 random bits. Where
+    /// several processes share an address, what arrives for queue pair 1 is given to a process by these bits.
+    pub process_slot: u8,
     /// World-wide number of this adapter: the EUI-64 of its port.
     pub ca_guid: u64,
     /// How long this end may take to acknowledge a packet, for every REP. Soft-RoCE sends 15, 134 ms.
@@ -25,6 +28,8 @@ pub struct CmConfig {
     /// The most requests that wait for the application, over all listeners. Further ones are refused for lack
     /// of resources.
     pub max_pending: usize,
+    /// The most accepted requests whose peer has not answered the REP yet. Further ones are not accepted.
+    pub max_half_open: usize,
     /// The most records that are kept for late packets only. The oldest goes first.
     pub max_lingering: usize,
     /// The most datagrams that wait to be sent. Further ones are dropped, as a network would drop them.
@@ -34,15 +39,20 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
+    /// Bits of an ID below the process slot.
+    pub const SLOT_SHIFT: u32 = 24;
+
     /// The default settings with this seed and number.
     #[must_use]
     pub fn new(seed: [u8; 32], ca_guid: u64) -> Self {
         Self {
             seed,
+            process_slot: 0,
             ca_guid,
             ack_delay: CmTimeout::new(15),
             max_connections: 16_384,
             max_pending: 1_024,
+            max_half_open: 1_024,
             max_lingering: 4_096,
             max_queued: 4_096,
             longest_wait: CmTimeout::new(24),
@@ -393,6 +403,12 @@ pub enum CmError {
     #[error("all {limit} connections are in use; close some")]
     TooManyConnections {
         /// [`CmConfig::max_connections`].
+        limit: usize,
+    },
+    /// Too many peers have not answered the REP.
+    #[error("{limit} accepted peers have not answered yet; wait until some have, or have been given up")]
+    TooManyHalfOpen {
+        /// [`CmConfig::max_half_open`].
         limit: usize,
     },
     /// The message has no room for so much.

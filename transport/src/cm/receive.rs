@@ -6,10 +6,10 @@ use roce_packet::mad::{
     CmDrep, CmDreq, CmMad, CmMessage, CmMessageKind, CmMra, CmRej, CmRep, CmReq, CmRtu, CmTimeout, CommId,
     IpCm, RejReason, TransportService,
 };
-use roce_packet::{Gid, Path, PathMtu, Qpn};
+use roce_packet::{Ecn, Gid, Path, PathMtu, Qpn};
 
 use super::application::set_source_port;
-use super::connection::{Connection, Repetition, Route, Terms, local_ack_timeout};
+use super::connection::{Connection, Repetition, Route, Terms, local_ack_timeout, rej};
 use super::{
     CmConnectRequest, CmEvent, CmInput, CmOffer, CmQpParameters, CmState, CmTiming, ConnectionManager,
 };
@@ -32,7 +32,7 @@ impl ConnectionManager {
             }
         };
         self.counters.received += 1;
-        let route = Route { path: path.reply(), qpn: source_qpn };
+        let route = Route { path: reply(path), qpn: source_qpn };
         let transaction_id = mad.transaction_id;
         match &mad.message {
             CmMessage::Req(req) => self.on_req(&route, transaction_id, req),
@@ -71,10 +71,11 @@ impl ConnectionManager {
         let qpn = connection.terms.as_ref().map(|terms| terms.parameters.dest_qpn);
         let same = connection.transaction_id == transaction_id && qpn == Some(req.local_qpn);
         if same && !connection.active {
+            connection.earn_credit(self.now);
             match self.advance(&mut connection, CmInput::Req) {
                 Some(CmState::MraReqSent) => self.send_mra(&mut connection, SERVICE_TIMEOUT),
                 // The REP again, or the REJ.
-                Some(_) => self.send_again(&connection),
+                Some(_) => self.send_again(&mut connection),
                 None => {}
             }
             self.put(connection);
@@ -144,15 +145,7 @@ impl ConnectionManager {
 
     /// Refuses without a record: a repeated REQ is judged again.
     fn refuse(&mut self, route: &Route, transaction_id: u64, req: &CmReq, reason: RejReason) {
-        let rej = CmRej {
-            local_comm_id: CommId(0),
-            remote_comm_id: req.local_comm_id,
-            rejected: CmMessageKind::Req,
-            info_length: 0,
-            reason,
-            info: [0; CmRej::INFO],
-            private_data: [0; CmRej::PRIVATE_DATA],
-        };
+        let rej = rej((CommId(0), req.local_comm_id), CmMessageKind::Req, reason, &[]);
         self.send(route, &CmMad::new(transaction_id, CmMessage::Rej(rej)));
     }
 
@@ -176,8 +169,10 @@ impl ConnectionManager {
             max_retries: req.max_cm_retries,
         };
         let repetition = Repetition::new(&timing, self.config.longest_wait);
-        let mut connection = Box::new(Connection::new(id, *route, req.service_id, repetition));
+        let mut connection = Box::new(Connection::new(id, *route, req.service_id, repetition, self.now));
         connection.active = false;
+        connection.credit = Some(0);
+        connection.earn_credit(self.now);
         connection.transaction_id = transaction_id;
         connection.remote = Some(req.local_comm_id);
         connection.terms = Some(terms(route, req, path_mtu));
@@ -192,7 +187,8 @@ impl ConnectionManager {
         let peer = route.path.destination;
         self.by_remote.insert((peer, req.local_comm_id), id);
         self.by_peer_qpn.insert((peer, req.local_qpn), id);
-        self.wake_after(&mut connection, repetition.all_ns());
+        let patience = repetition.all_ns().min(self.config.longest_wait.nanos());
+        self.wake_after(&mut connection, patience);
         let request =
             CmConnectRequest { id, service_id: req.service_id, path: route.path, ip_cm, request: *req };
         self.tell(&connection, CmEvent::ConnectRequest(Box::new(request)));
@@ -217,10 +213,12 @@ impl ConnectionManager {
         let Some(mut connection) = self.find(route, mra.remote_comm_id, mra.local_comm_id) else { return };
         let expected = if connection.active { CmMessageKind::Req } else { CmMessageKind::Rep };
         if mra.received == expected && self.advance(&mut connection, CmInput::Mra).is_some() {
+            connection.has_answered();
             let longest = self.config.longest_wait.nanos();
             let wait = mra.service_timeout.nanos().min(longest);
             let nanos = wait.saturating_add(connection.repetition.round_trip_ns);
-            self.wake_after(&mut connection, nanos);
+            let deadline = self.now.plus_nanos(nanos).min(connection.latest);
+            self.set_deadline(&mut connection, Some(deadline));
         }
         self.put(connection);
     }
@@ -278,7 +276,7 @@ impl ConnectionManager {
             Some(CmState::RepReceived) => self.take_rep(&mut connection, route, rep),
             Some(CmState::MraRepSent) => self.send_mra(&mut connection, SERVICE_TIMEOUT),
             // The RTU again, or the REJ.
-            Some(_) => self.send_again(&connection),
+            Some(_) => self.send_again(&mut connection),
             None => {}
         }
         self.put(connection);
@@ -313,15 +311,7 @@ impl ConnectionManager {
     }
 
     fn refuse_rep(&mut self, route: &Route, transaction_id: u64, rep: &CmRep, reason: RejReason) {
-        let rej = CmRej {
-            local_comm_id: rep.remote_comm_id,
-            remote_comm_id: rep.local_comm_id,
-            rejected: CmMessageKind::Rep,
-            info_length: 0,
-            reason,
-            info: [0; CmRej::INFO],
-            private_data: [0; CmRej::PRIVATE_DATA],
-        };
+        let rej = rej((rep.remote_comm_id, rep.local_comm_id), CmMessageKind::Rep, reason, &[]);
         self.send(route, &CmMad::new(transaction_id, CmMessage::Rej(rej)));
     }
 
@@ -371,6 +361,15 @@ impl ConnectionManager {
         } else {
             self.put(connection);
         }
+    }
+}
+
+/// The way back. A mark of congestion on the way here does not go with it.
+fn reply(path: &Path) -> Path {
+    let reply = path.reply();
+    match reply.ecn() {
+        Ecn::CongestionExperienced => reply.with_ecn(Ecn::Capable0),
+        _ => reply,
     }
 }
 

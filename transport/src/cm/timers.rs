@@ -24,9 +24,10 @@ impl ConnectionManager {
     }
 
     fn on_deadline(&mut self, mut connection: Box<Connection>) {
-        if connection.state.repeats() && connection.retries_left > 0 {
+        let waits = connection.retries_left > 0 && !connection.is_forsaken(self.now);
+        if connection.state.repeats() && waits {
             connection.retries_left -= 1;
-            self.send_again(&connection);
+            self.send_again(&mut connection);
             let interval = connection.repetition.interval_ns;
             self.wake_after(&mut connection, interval);
             self.put(connection);
@@ -51,7 +52,7 @@ impl ConnectionManager {
     }
 
     /// The peer does not answer: sends a REJ and reports it to the application.
-    fn give_up(&mut self, connection: Box<Connection>, from: CmState) {
+    fn give_up(&mut self, mut connection: Box<Connection>, from: CmState) {
         let rejected = match from {
             CmState::ReqSent | CmState::MraReqReceived => Some(CmMessageKind::Req),
             CmState::RepSent | CmState::MraRepReceived => Some(CmMessageKind::Rep),
@@ -59,7 +60,7 @@ impl ConnectionManager {
         };
         if let Some(rejected) = rejected {
             let rej = connection.rej_timeout(rejected, self.config.ca_guid);
-            self.send(&connection.route, &rej);
+            self.send_of(&mut connection, &rej);
         }
         self.tell(&connection, CmEvent::Unreachable { id: connection.id, state: from });
         self.close(connection);

@@ -17,10 +17,10 @@ use crate::units::{self, UnitError};
 /// An algorithm with its parameters.
 #[derive(Clone, Default)]
 pub enum Algorithm {
-    /// No control: packets leave as fast as device and window let them.
+    /// Without control: packets leave as fast as the device and the window allow.
     #[default]
     None,
-    /// One rate for ever.
+    /// One rate that never changes.
     Fixed(Rate),
     /// DCQCN.
     Dcqcn(DcqcnParameters),
@@ -30,11 +30,11 @@ pub enum Algorithm {
     Swift(SwiftParameters),
     /// A rate that follows the gradient of the round trip.
     Timely(TimelyParameters),
-    /// One of somebody else's; see [`Algorithm::custom`].
+    /// An algorithm from outside this crate; see [`Algorithm::custom`].
     Custom {
-        /// What it is called.
+        /// The name.
         name: &'static str,
-        /// Makes one for each queue pair.
+        /// Makes an instance for each queue pair.
         make: Arc<Make>,
     },
 }
@@ -48,7 +48,7 @@ impl Algorithm {
         Self::Custom { name, make: Arc::new(make) }
     }
 
-    /// What it is called.
+    /// The name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl Algorithm {
         }
     }
 
-    /// Makes one for a queue pair.
+    /// Makes an instance for a queue pair.
     pub(crate) fn make(&self, start: &Start) -> Option<Box<dyn CongestionControl>> {
         Some(match self {
             Self::None => return None,
@@ -110,7 +110,7 @@ impl fmt::Display for Algorithm {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None | Self::Custom { .. } => formatter.write_str(self.name()),
-            Self::Fixed(rate) => write!(formatter, "fixed:{}", rate.get()),
+            Self::Fixed(rate) => write!(formatter, "fixed:{}bps", rate.get()),
             Self::Dcqcn(parameters) => write!(formatter, "dcqcn:{parameters}"),
             Self::Dctcp(parameters) => write!(formatter, "dctcp:{parameters}"),
             Self::Swift(parameters) => write!(formatter, "swift:{parameters}"),
@@ -146,12 +146,12 @@ pub struct Congestion {
     /// What sets its rate. RC and UC only; data of a queue pair with an algorithm is sent as ECN capable.
     pub algorithm: Algorithm,
     /// Marks are echoed in acknowledgements (their BECN bit) instead of answered with notifications, and every packet
-    /// asks for one: what the simulators on ns-3 do, for comparison with them. No standard knows it, so it has to be
+    /// asks for one: what the simulators on ns-3 do, for comparison with them. No standard defines it, so it has to be
     /// set at both ends. RC only.
     pub echo: bool,
 }
 
-/// Why text names no congestion control.
+/// Why a text does not name a congestion control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CongestionError {
@@ -208,13 +208,13 @@ impl Congestion {
     ///
     /// # Errors
     ///
-    /// What is wrong, with what would be right.
+    /// The text is not valid; the error names the piece and what is expected in its place.
     pub fn parse(text: &str) -> Result<(Self, NotificationPoint), CongestionError> {
         Self::parse_among(text, &[])
     }
 
-    /// The same where `own` may be named too: algorithms that this crate does not have ([`Algorithm::custom`]). A name of
-    /// theirs comes before one of ours.
+    /// The same where `own` may be named too: algorithms that this crate does not have ([`Algorithm::custom`]). Their
+    /// names take precedence.
     ///
     /// # Errors
     ///

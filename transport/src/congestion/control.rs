@@ -19,7 +19,7 @@ pub(crate) struct Control {
     algorithm: Box<dyn CongestionControl>,
     pacer: Pacer,
     preamble: bool,
-    /// What the algorithm said last.
+    /// The rate and the window that the algorithm returned last.
     rate: Rate,
     window: Option<u64>,
     /// Payload bytes sent and not acknowledged; after going back, those sent since.
@@ -59,7 +59,7 @@ impl Control {
         }
     }
 
-    /// Tells the algorithm something that may change the rate. What was sent before is paid off at the rate before.
+    /// Notifies the algorithm of something that may change the rate. The debt until now is paid off at the rate before.
     fn tell(&mut self, now: Instant, what: impl FnOnce(&mut dyn CongestionControl)) {
         self.pacer.settle(now, self.rate);
         self.notify(what);
@@ -108,16 +108,16 @@ impl Control {
         }
     }
 
-    /// Whether `payload` more bytes fit the window. One packet may always be out, and one that asks for an answer,
-    /// without which a window that has shrunk would never open again.
+    /// Whether `payload` more bytes fit the window. One packet may always be in flight, and one that requests an answer: a
+    /// window that has shrunk opens only when an answer arrives.
     pub(crate) fn has_room(&self, payload: u64) -> bool {
         self.window.is_none_or(|window| self.in_flight + payload <= window)
             || self.in_flight == 0
             || self.asked.is_none()
     }
 
-    /// Whether a packet of `payload` bytes, after `unasked` without, should ask for an answer: at quarters of the
-    /// window, and before it is full.
+    /// Whether a packet of `payload` bytes, after `unasked` packets that requested none, should request an answer: at
+    /// quarters of the window, and before it is full.
     pub(crate) fn wants_answer(&self, payload: u64, unasked: u64) -> bool {
         self.window.is_some_and(|window| {
             // The next one is not longer than a full packet, and this one may be shorter.
@@ -125,7 +125,7 @@ impl Control {
         })
     }
 
-    /// Whether a packet in flight asks for an answer, so that its absence means something.
+    /// Whether a packet in flight requests an answer: only then does a missing answer show a loss.
     pub(crate) fn awaits_answer(&self) -> bool {
         self.asked.is_some()
     }
@@ -142,7 +142,7 @@ impl Control {
         self.tell(now, |algorithm| algorithm.on_ack(now, &ack));
     }
 
-    /// An acknowledgement carries an echoed mark. The algorithm learns of it with the next acknowledgement.
+    /// An acknowledgement carries an echoed mark. The algorithm is notified of it with the next acknowledgement.
     pub(crate) fn echo(&mut self) {
         self.echoed = true;
     }
@@ -168,14 +168,14 @@ impl Control {
         self.tell(now, |algorithm| algorithm.on_cnp(now));
     }
 
-    /// What there is to see.
+    /// The state of the algorithm, for plots.
     pub(crate) fn observe(&self, now: Instant) -> Observation {
         self.algorithm.observe(now)
     }
 }
 
 /// Bytes that a datagram takes on Ethernet, with or without preamble and gap.
-fn wire_len(transmit: &Transmit, preamble: bool) -> u32 {
+pub(super) fn wire_len(transmit: &Transmit, preamble: bool) -> u32 {
     let network = match (transmit.path.encapsulation, transmit.path.source.is_ipv4()) {
         (Encapsulation::RoceV1, _) => Grh::LEN,
         (Encapsulation::RoceV2, true) => Ipv4Header::LEN + UdpHeader::LEN,
@@ -190,7 +190,7 @@ fn wire_len(transmit: &Transmit, preamble: bool) -> u32 {
 mod tests {
     use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-    use roce_packet::Path;
+    use roce_packet::{Path, Qpn};
 
     use super::*;
 
@@ -208,12 +208,12 @@ mod tests {
             vlan: None,
         };
         // A middle packet of path MTU 1024: 12 + 1024 + 4 from BTH to ICRC.
-        let mut transmit = Transmit { path, len: 1040, identification: 0 };
+        let mut transmit = Transmit { path, remote_qpn: Qpn::default(), len: 1040, identification: 0 };
         assert_eq!(wire_len(&transmit, true), 1106);
         assert_eq!(wire_len(&transmit, false), 1086);
         transmit.path.source = IpAddr::V6(Ipv6Addr::LOCALHOST);
         assert_eq!(wire_len(&transmit, false), 1106);
-        let short = Transmit { path, len: 16, identification: 0 };
+        let short = Transmit { path, remote_qpn: Qpn::default(), len: 16, identification: 0 };
         assert_eq!(wire_len(&short, true), 84);
     }
 }

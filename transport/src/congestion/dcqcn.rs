@@ -1,14 +1,14 @@
 //! DCQCN, the reaction point of RDMA NICs: notifications cut the rate, time and bytes raise it again.
 //!
-//! Two forms, which differ in how they keep alpha, the estimate of congestion:
+//! It has two forms, which differ in how they update alpha, the estimate of congestion:
 //!
 //! - [`DcqcnForm::Paper`] (SIGCOMM 2015): each notification that cuts also raises alpha; without one for a period
 //!   alpha decays. In hyper increase the step grows with each round.
 //! - [`DcqcnForm::Device`] (ConnectX-4 and later): alpha is updated once a period, upward if a notification came in it
 //!   and downward if not. The step of hyper increase is fixed.
 //!
-//! Nothing here runs by itself. The state is that of the last call, and each call first makes up for what is due since:
-//! the decay of alpha in closed form, cuts and increases one by one in the order of their time. So a period of one
+//! The algorithm has no timer of its own. The state is that of the last call, and each call first applies what has been due
+//! since: the decay of alpha in closed form, cuts and increases one by one in the order of their time. So a period of one
 //! microsecond costs no more than one of a second.
 
 use core::fmt;
@@ -16,7 +16,7 @@ use core::fmt;
 use super::math::power;
 use super::{Ack, CongestionControl, Observation, Rate, Start};
 use crate::parameters::ParameterRange::{Number, Words};
-use crate::parameters::{Value, parameters};
+use crate::parameters::{Parameters as _, Value, parameters};
 use crate::time::Instant;
 
 /// How alpha is kept.
@@ -57,7 +57,7 @@ parameters! {
         rpg_hai_rate: u32 = 50, Number(1, 1_000_000), "Mb/s", "rp_hai_rate";
         /// Rate that is never exceeded; 0 for that of the link.
         rpg_max_rate: u32 = 0, Number(0, 1_000_000), "Mb/s", "rp_max_rate";
-        /// Rate that nothing pushes a queue pair under.
+        /// Lowest rate.
         rpg_min_rate: u32 = 1, Number(1, 1_000_000), "Mb/s", "rp_min_rate";
         /// Share of the rate that one cut leaves at least.
         rpg_min_dec_fac: u32 = 50, Number(0, 100), "%", "rp_min_dec_fac";
@@ -123,20 +123,20 @@ impl DcqcnParameters {
     }
 }
 
-/// What caused an increase.
+/// The cause of an increase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Timer,
     Bytes,
 }
 
-/// What the present period of alpha has seen. Device form only.
+/// The notifications in the present period of alpha. Device form only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Period {
     Quiet,
-    /// A notification, which its end takes account of.
+    /// A notification arrived; the end of the period applies it.
     Notified,
-    /// A notification that alpha took account of at once.
+    /// A notification arrived and was applied to alpha at once.
     Applied,
 }
 
@@ -167,11 +167,15 @@ pub struct Dcqcn {
 }
 
 const MEGABIT: f64 = 1e6;
+/// After so many rounds without a call a queue pair is at its highest rate: the smallest step, a megabit, has raised it by a
+/// terabit by then. That bounds what one call makes up for, however long ago the last one was.
+const MOST_ROUNDS: u64 = 1 << 20;
 
 impl Dcqcn {
-    /// One that starts at line rate.
+    /// An instance that starts at line rate.
     #[must_use]
     pub fn new(parameters: &DcqcnParameters, start: &Start) -> Self {
+        let parameters = &parameters.in_range();
         let megabits = |rate: u32| f64::from(rate) * MEGABIT;
         let most = match parameters.rpg_max_rate {
             0 => start.line_rate.get() as f64,
@@ -214,7 +218,7 @@ impl Dcqcn {
         self.alpha = self.kept() * self.alpha + self.g();
     }
 
-    /// Lets the periods of alpha that ended by `now` take effect: the first as what it saw, the others as decay.
+    /// Lets the periods of alpha that ended by `now` take effect: the first with its notifications, the others as decay.
     fn age_alpha(&mut self, now: Instant) {
         let length = micros(self.parameters.dce_tcp_rtt);
         let periods = now.as_nanos().saturating_sub(self.alpha_at.as_nanos()) / length;
@@ -236,11 +240,12 @@ impl Dcqcn {
         Some(last.plus_nanos(micros(self.parameters.rate_reduce_monitor_period)))
     }
 
-    /// Makes up for everything that was due by `now`.
+    /// Applies everything that was due by `now`.
     fn advance(&mut self, now: Instant) {
         loop {
             let cut = self.cut_due().filter(|at| *at <= now);
-            let increase = self.increase_at.filter(|at| *at <= now);
+            // The far future never comes: a deadline there cannot move on.
+            let increase = self.increase_at.filter(|at| *at <= now && *at < Instant::FAR_FUTURE);
             match (cut, increase) {
                 (None, None) => break,
                 (Some(at), None) => self.cut(at),
@@ -253,6 +258,9 @@ impl Dcqcn {
 
     fn timer_increase(&mut self, at: Instant, now: Instant) {
         let step = micros(self.parameters.rpg_time_reset);
+        if (now.as_nanos() - at.as_nanos()) / step > MOST_ROUNDS {
+            (self.rate, self.target) = (self.most, self.most);
+        }
         // At the top nothing is left to raise, whatever the number of rounds.
         let rounds = if self.is_at_most() && !self.cut_pending {
             (now.as_nanos() - at.as_nanos()) / step + 1

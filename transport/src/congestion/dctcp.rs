@@ -2,7 +2,7 @@
 
 use super::{Ack, CongestionControl, Loss, Observation, Start};
 use crate::parameters::ParameterRange::Number;
-use crate::parameters::parameters;
+use crate::parameters::{Parameters as _, parameters};
 use crate::time::Instant;
 
 parameters! {
@@ -45,9 +45,10 @@ pub struct Dctcp {
 }
 
 impl Dctcp {
-    /// One with the initial window.
+    /// An instance with the initial window.
     #[must_use]
     pub fn new(parameters: &DctcpParameters, start: &Start) -> Self {
+        let parameters = &parameters.in_range();
         let mtu = f64::from(start.mtu);
         let most = mtu * f64::from(parameters.max_window);
         Self {
@@ -90,14 +91,14 @@ impl Dctcp {
 
 impl CongestionControl for Dctcp {
     fn on_ack(&mut self, _now: Instant, ack: &Ack) {
-        self.acknowledged += ack.bytes;
+        self.acknowledged = self.acknowledged.saturating_add(ack.bytes);
         if ack.marked {
-            self.marked += ack.bytes;
+            self.marked = self.marked.saturating_add(ack.bytes);
             self.notified |= ack.bytes == 0;
             self.starting = false;
         }
-        // A sender that does not use the whole window has no evidence for a larger one.
-        let was_full = 2 * (ack.in_flight + ack.bytes) >= self.window as u64;
+        // The window of a sender that does not use all of it must not grow.
+        let was_full = ack.in_flight.saturating_add(ack.bytes).saturating_mul(2) >= self.window as u64;
         if self.starting && was_full {
             self.set_window(self.window + ack.bytes as f64);
         }

@@ -2,7 +2,7 @@
 
 use super::{CongestionControl, Rate};
 
-/// Sends at one rate, whatever the network says. For measurements, and as the smallest example of an algorithm.
+/// Sends at one rate and ignores all notifications. For measurements, and as the smallest example of an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedRate(pub Rate);
 

@@ -1,4 +1,4 @@
-//! Arithmetic that `core` does not have. Nothing but products and sums, so the same on every machine.
+//! Arithmetic that `core` does not have. It uses only sums, products and quotients, so results are the same on every machine.
 
 /// `base` to the power of a whole number.
 pub(super) fn power(base: f64, exponent: u64) -> f64 {
@@ -13,7 +13,7 @@ pub(super) fn power(base: f64, exponent: u64) -> f64 {
     result
 }
 
-/// The square root of a number from about 1e-6 to 1e9, by Newton's method; 0 of one that has none.
+/// The square root of a number from about 1e-6 to 1e9, by Newton's method; 0 for a number that has none.
 pub(super) fn square_root(number: f64) -> f64 {
     if number.is_nan() || number <= 0.0 {
         return 0.0;

@@ -1,7 +1,7 @@
 //! Congestion control: decides how fast a queue pair may send.
 //!
 //! An algorithm is a struct that implements [`CongestionControl`]. It is notified of what happens to one queue pair
-//! and answers with a [`Rate`] and, if it wants one, a window of bytes. The engine does everything else: it spaces
+//! and answers with a [`Rate`] and optionally with a window of bytes. The engine does everything else: it spaces
 //! packets at that rate, holds back what does not fit the window, measures round trips, receives and
 //! checks congestion notification packets. So an algorithm sees no packet and owns no timer; the guide
 //! `docs/write-a-congestion-control.md` builds one in about 100 lines.
@@ -22,6 +22,7 @@ mod control;
 mod dcqcn;
 mod dctcp;
 mod fixed;
+mod line;
 mod math;
 mod notification;
 mod pacer;
@@ -42,11 +43,12 @@ pub use swift::{Swift, SwiftParameters};
 pub use timely::{Timely, TimelyParameters};
 
 pub(crate) use control::{Control, SentRequest};
+pub(crate) use line::LineLimit;
 pub(crate) use notification::{CnpPace, Leaving, Notifier};
 
 use crate::time::Instant;
 
-/// How fast something goes, in bits a second.
+/// A rate in bits per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(u64);
 
@@ -54,13 +56,13 @@ impl Rate {
     /// No limit: packets leave as fast as the device takes them.
     pub const UNLIMITED: Self = Self(u64::MAX);
 
-    /// So many bits a second; 0 is taken as 1, because a queue pair that never sends hangs.
+    /// This many bits per second; 0 is taken as 1, because a queue pair that never sends hangs.
     #[must_use]
     pub const fn bits_per_second(bits: u64) -> Self {
         Self(if bits == 0 { 1 } else { bits })
     }
 
-    /// So many megabits (10^6 bits) a second.
+    /// This many megabits (10^6 bits) per second.
     #[must_use]
     pub const fn megabits_per_second(megabits: u64) -> Self {
         Self::bits_per_second(megabits.saturating_mul(1_000_000))
@@ -72,7 +74,7 @@ impl Rate {
         self.0
     }
 
-    /// Whether there is no limit.
+    /// Whether the rate is unlimited.
     #[must_use]
     pub const fn is_unlimited(self) -> bool {
         self.0 == Self::UNLIMITED.0
@@ -105,7 +107,7 @@ pub struct Start {
     pub line_rate: Rate,
 }
 
-/// What an acknowledgement said.
+/// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ack {
     /// Payload bytes that it acknowledged for the first time; 0 for requests without payload.
@@ -128,22 +130,22 @@ pub enum Loss {
     Timeout,
 }
 
-/// The inside of an algorithm, for plots.
+/// The internal state of an algorithm, for plots.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observation {
     /// The present rate in bits a second; infinite without limit.
     pub rate: f64,
-    /// The rate that recovery aims at, where there is such a thing.
+    /// The rate that recovery aims at, if the algorithm has one.
     pub target_rate: Option<f64>,
-    /// The estimate of congestion, 0 to 1, where there is such a thing.
+    /// The estimate of congestion, 0 to 1, if the algorithm has one.
     pub alpha: Option<f64>,
-    /// The window in bytes, where there is one.
+    /// The window in bytes, if the algorithm has one.
     pub window: Option<u64>,
     /// The last round trip, where one was measured.
     pub rtt: Option<Duration>,
 }
 
-/// A congestion control algorithm, at work for one queue pair.
+/// A congestion control algorithm, as it runs for one queue pair.
 ///
 /// The engine calls it in the order of time; `now` never goes backward. Every notification has a default that does
 /// nothing. [`Self::rate`] and [`Self::window`] are read after each call, and only then.
@@ -154,7 +156,7 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// [`EngineConfig::pacing`](crate::EngineConfig::pacing) counts them.
     fn on_send(&mut self, _now: Instant, _bytes: u32) {}
 
-    /// An acknowledgement said something new (RC only).
+    /// An acknowledgement reported something new (RC only).
     fn on_ack(&mut self, _now: Instant, _ack: &Ack) {}
 
     /// A congestion notification packet arrived for this queue pair, from its peer.
@@ -179,12 +181,12 @@ pub trait CongestionControl: fmt::Debug + Send {
     }
 
     /// How many payload bytes may be unacknowledged (RC only); `None` for no limit beyond the engine's own. One packet
-    /// may always be out, whatever the window.
+    /// may always be in flight, whatever the window.
     fn window(&self) -> Option<u64> {
         None
     }
 
-    /// What there is to see at `now`, which is not before the last call. Looking changes nothing.
+    /// The state at `now`, which is not before the last call. The call changes nothing.
     fn observe(&self, _now: Instant) -> Observation {
         let rate = self.rate();
         let rate = if rate.is_unlimited() { f64::INFINITY } else { rate.get() as f64 };

@@ -112,7 +112,7 @@ struct Waiting {
     path: Path,
 }
 
-/// The notification point at work, for all queue pairs of an engine.
+/// The notification point of an engine, for all of its queue pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
     /// In the order of their time, because each waits equally long.
@@ -126,7 +126,7 @@ pub(crate) struct Notifier {
 const MOST_WAITING: usize = 4_096;
 const MOST_PAIRS: usize = 4_096;
 
-/// What became of a notification whose time had come.
+/// The outcome for a notification that was due.
 pub(crate) enum Leaving {
     /// Another one of the same pace left too recently.
     TooEarly,
@@ -206,7 +206,8 @@ impl Notifier {
         self.waiting.front().filter(|waiting| waiting.at <= now).map(|waiting| waiting.own)
     }
 
-    /// Takes the notification that [`Self::due`] named. `pace` is that of its queue pair, a new one if it is gone.
+    /// Takes the notification that [`Self::due`] named. `pace` is that of its queue pair, or a new one if that no longer
+    /// exists.
     pub(crate) fn leave(
         &mut self,
         now: Instant,
@@ -219,15 +220,15 @@ impl Notifier {
             return Some(Leaving::NoRoom);
         };
         self.waiting.pop_front();
-        // The way back of the notification is the way of the data.
+        // The path of the notification, reversed, is the path of the data.
         if let Some(pace) = self.pace(now, point, &path.reply(), pace) {
             if CnpPace::is_too_early(pace.left, now, point.interval()) {
                 return Some(Leaving::TooEarly);
             }
             pace.left = Some(now);
         }
-        let identification = slot.batch.identification(&path, Cnp::LEN);
+        let identification = slot.batch.identification(&path, cnp.dest_qp, Cnp::LEN);
         cnp.emit(&Envelope::new(&path, identification), buffer);
-        Some(Leaving::Sent(Transmit { path, len: Cnp::LEN, identification }))
+        Some(Leaving::Sent(Transmit { path, remote_qpn: cnp.dest_qp, len: Cnp::LEN, identification }))
     }
 }

@@ -20,19 +20,19 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// `burst`: bytes that may leave at once after a pause, before the packet that is always free to go.
+    /// `burst`: bytes that may leave at once after a pause, in addition to the one packet that may always leave.
     pub(super) fn new(now: Instant, burst: u32) -> Self {
         Self { debt: 0, at: now, burst: i64::from(burst.min(MOST_BURST)) * BYTE }
     }
 
-    /// Pays off what `rate` paid since the last call.
+    /// Reduces the debt by what `rate` allows for the time since the last call.
     pub(super) fn settle(&mut self, now: Instant, rate: Rate) {
         if rate.is_unlimited() {
             self.debt = 0;
         } else {
             let nanos = now.as_nanos().saturating_sub(self.at.as_nanos());
             let paid = i64::try_from(rate.get().saturating_mul(nanos)).unwrap_or(i64::MAX);
-            // A nanosecond is as exact as time gets, so that much is never lost.
+            // Time is exact to a nanosecond, so the credit of one nanosecond is always kept.
             let nanosecond = i64::try_from(rate.get()).unwrap_or(i64::MAX);
             self.debt = self.debt.saturating_sub(paid).max(-self.burst.max(nanosecond));
         }

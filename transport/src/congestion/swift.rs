@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::math::square_root;
 use super::{Ack, CongestionControl, Loss, Observation, Rate, Start};
 use crate::parameters::ParameterRange::Number;
-use crate::parameters::parameters;
+use crate::parameters::{Parameters as _, parameters};
 use crate::time::Instant;
 
 parameters! {
@@ -38,8 +38,8 @@ const FS_LEAST: f64 = 0.1;
 /// The window of one queue pair.
 ///
 /// Below the target the window grows by a packet in a round trip; above, it shrinks in proportion to the excess, at most once
-/// in a round trip. Without per-hop scaling, because the number of hops is not known, and with one delay, because there are no
-/// timestamps that would tell the host's from the fabric's. Notifications are ignored.
+/// in a round trip. It does not scale by hops, because their number is not known, and it has one target for the whole delay,
+/// because no timestamps separate the delay of the hosts from that of the network. Notifications are ignored.
 #[derive(Clone, Debug)]
 pub struct Swift {
     parameters: SwiftParameters,
@@ -51,9 +51,10 @@ pub struct Swift {
 }
 
 impl Swift {
-    /// One with the initial window.
+    /// An instance with the initial window.
     #[must_use]
     pub fn new(parameters: &SwiftParameters, start: &Start) -> Self {
+        let parameters = &parameters.in_range();
         Self {
             parameters: *parameters,
             mtu: f64::from(start.mtu),
@@ -95,9 +96,9 @@ impl CongestionControl for Swift {
         let (delay, target) = (rtt.as_nanos() as f64, self.target());
         if delay < target {
             let packets = ack.bytes as f64 / self.mtu;
-            let was_full = 2.0 * (ack.in_flight + ack.bytes) as f64 >= self.window * self.mtu;
+            let was_full = 2.0 * ack.in_flight.saturating_add(ack.bytes) as f64 >= self.window * self.mtu;
             if was_full {
-                // So much in a round trip, in which a window of packets is acknowledged.
+                // This adds up to the increase per round trip, in which one window of packets is acknowledged.
                 let step = f64::from(self.parameters.additive_increase) * packets / self.window.max(1.0);
                 self.set_window(self.window + step);
             }
@@ -111,7 +112,7 @@ impl CongestionControl for Swift {
         self.decrease(now, 0.0);
     }
 
-    /// A window below one packet is a pace.
+    /// A window below one packet is expressed as a rate.
     fn rate(&self) -> Rate {
         match self.rtt {
             Some(rtt) if self.window < 1.0 => {

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::{Ack, CongestionControl, Observation, Rate, Start};
 use crate::parameters::ParameterRange::Number;
-use crate::parameters::parameters;
+use crate::parameters::{Parameters as _, parameters};
 use crate::time::Instant;
 
 parameters! {
@@ -24,7 +24,7 @@ parameters! {
         beta: u32 = 819, Number(1, 1_024), "/ 1024", "";
         /// Weight of a new difference of round trips in the gradient.
         gain: u32 = 896, Number(1, 1_024), "/ 1024", "";
-        /// Rate that nothing pushes a queue pair under.
+        /// Lowest rate.
         min_rate: u32 = 10, Number(1, 1_000_000), "Mb/s", "";
     }
 }
@@ -46,9 +46,10 @@ pub struct Timely {
 }
 
 impl Timely {
-    /// One at line rate.
+    /// An instance that starts at line rate.
     #[must_use]
     pub fn new(parameters: &TimelyParameters, start: &Start) -> Self {
+        let parameters = &parameters.in_range();
         let most = start.line_rate.get() as f64;
         Self { parameters: *parameters, rate: most, most, rtt: None, difference: 0.0, increases: 0 }
     }

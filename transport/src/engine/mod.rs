@@ -19,14 +19,15 @@ use slab::Slab;
 
 pub use objects::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
 
-use crate::completion::{Notify, Wc};
+use crate::completion::{Notify, Occupancy, Wc};
 use crate::config::EngineConfig;
-use crate::congestion::{Notifier, Observation};
+use crate::congestion::{LineLimit, Notifier, Observation};
 use crate::counters::Counters;
 use crate::event::{AsyncEvent, Event, EventQueue};
 use crate::ids::{CqId, SrqId};
 use crate::memory::KeyTable;
 use crate::number_map::NumberMap;
+use crate::parameters::Parameters as _;
 use crate::qp::{Failure, QpAttributes, QpState};
 use crate::shared::Shared;
 use crate::time::Instant;
@@ -43,7 +44,8 @@ use qp::{Halves, Qp};
 /// 1. Make one input: [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout), or a
 ///    verb such as [`post_send`](Self::post_send). Several datagrams of one burst count as one input.
 /// 2. Call [`poll_transmit`](Self::poll_transmit) until it gives `None`, and
-///    [`poll_event`](Self::poll_event) until it gives `None`.
+///    [`poll_event`](Self::poll_event) until it gives `None`. A caller may stop sending after a number of packets, receive,
+///    and continue: [`may_transmit`](Self::may_transmit) says whether more waits.
 /// 3. Read [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` then or at any time before.
 ///
 /// Nothing is sent from inside step 1. `now` never goes backward; an earlier one is taken as the latest
@@ -52,6 +54,7 @@ use qp::{Halves, Qp};
 pub struct Engine {
     shared: Shared,
     qps: Slab<Box<Qp>>,
+    /// The place in `qps` of every number: entered and removed together with its queue pair, so the place is occupied.
     numbers: NumberMap,
     pds: Slab<ProtectionDomain>,
     /// Queue pairs that may have something to send.
@@ -61,6 +64,8 @@ pub struct Engine {
     timers: TimerQueue,
     /// Notifications of congestion that are to leave.
     notifier: Notifier,
+    /// The limit of the link, if the settings have one.
+    line_limit: Option<LineLimit>,
     /// Queue pairs that joined multicast groups.
     groups: Vec<(IpAddr, Qpn)>,
     rng: ChaCha12Rng,
@@ -74,13 +79,19 @@ struct ProtectionDomain {
     members: usize,
 }
 
+/// The most completions that one queue can hold, whatever the settings say: a gigabyte.
+const MOST_CQE: usize = 1 << 24;
+
 impl Engine {
     /// An engine without any objects.
     #[must_use]
     pub fn new(mut config: EngineConfig) -> Self {
         config.max_outstanding_packets = config.max_outstanding_packets.clamp(1, (1 << 23) - 1);
+        config.max_cqe = config.max_cqe.min(MOST_CQE);
+        config.notification = config.notification.in_range();
         let mut rng = ChaCha12Rng::from_seed(config.seed);
         let first_variant = rng.next_u32().to_le_bytes()[0];
+        let line_limit = LineLimit::new(&config);
         Self {
             shared: Shared {
                 now: Instant::ZERO,
@@ -98,6 +109,7 @@ impl Engine {
             quantum_left: 0,
             timers: TimerQueue::default(),
             notifier: Notifier::default(),
+            line_limit,
             groups: Vec::new(),
             rng,
             retired: VecDeque::new(),
@@ -142,15 +154,23 @@ impl Engine {
     /// will happen then.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        // A notification that is due and has not left waits for the device, not for time.
+        // A notification that is due and has not left waits for the device or the link, not for its own time.
         let notification = self.notifier.next().filter(|at| *at > self.shared.now);
-        [self.timers.next(), notification].into_iter().flatten().min()
+        let waits = !self.ready.is_empty() || self.notifier.next().is_some();
+        let link = self.line_limit.as_ref().filter(|_| waits).and_then(LineLimit::free_at);
+        [self.timers.next(), notification, link].into_iter().flatten().min()
     }
 
     /// What the congestion control of a queue pair shows at `now`; `None` where there is none.
     #[must_use]
     pub fn congestion(&self, now: Instant, qpn: Qpn) -> Option<Observation> {
         Some(self.qp(qpn)?.core.control.as_ref()?.observe(self.shared.now.max(now)))
+    }
+
+    /// Events that were lost because more than [`EngineConfig::max_events`] waited to be fetched.
+    #[must_use]
+    pub fn events_lost(&self) -> u64 {
+        self.shared.events.lost
     }
 
     /// The next event.
@@ -171,6 +191,12 @@ impl Engine {
             return Err(CqError::Overflowed { capacity: queue.capacity() });
         }
         Ok(count)
+    }
+
+    /// Whether a completion queue has something to give, to be read without the engine; `None` where there is no such queue.
+    #[must_use]
+    pub fn cq_occupancy(&self, cq: CqId) -> Option<Occupancy> {
+        Some(self.shared.cqs.get(cq.index())?.occupancy.clone())
     }
 
     /// Asks for one event at the next completion. A completion that is already in the queue raises none:
@@ -299,6 +325,7 @@ impl Engine {
     pub fn query_srq(&self, srq: SrqId) -> Option<SrqAttributes> {
         self.shared.srqs.get(srq.index()).map(|srq| SrqAttributes {
             max_wr: srq.queue.capacity(),
+            max_sge: srq.queue.max_elements(),
             limit: srq.limit,
             posted: srq.queue.len(),
         })

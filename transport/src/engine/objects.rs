@@ -103,6 +103,14 @@ pub enum SrqError {
         /// Possible.
         limit: usize,
     },
+    /// It holds more than would fit.
+    #[error("max_wr cannot be {have} while {posted} receives are posted")]
+    TooSmall {
+        /// Asked for.
+        have: usize,
+        /// Receives in the queue.
+        posted: usize,
+    },
 }
 
 /// What can go wrong when something is removed.
@@ -131,6 +139,8 @@ pub enum DestroyError {
 pub struct SrqAttributes {
     /// Capacity in work requests.
     pub max_wr: usize,
+    /// The most scatter elements of a receive.
+    pub max_sge: usize,
     /// The armed limit, 0 for none.
     pub limit: usize,
     /// Receives posted and not taken.
@@ -264,6 +274,24 @@ impl Engine {
         Ok(())
     }
 
+    /// Gives a shared receive queue another capacity; what is posted stays, and an armed limit above the new capacity becomes it.
+    ///
+    /// # Errors
+    ///
+    /// When more is posted than would fit, or the capacity is out of range.
+    pub fn resize_srq(&mut self, srq: SrqId, max_wr: usize) -> Result<(), SrqError> {
+        if max_wr > MAX_QP_WR {
+            return Err(SrqError::OutOfRange { name: "max_wr", have: max_wr, limit: MAX_QP_WR });
+        }
+        let shared = self.shared.srqs.get_mut(srq.index()).ok_or(SrqError::Unknown)?;
+        if !shared.queue.resize(max_wr) {
+            let posted = shared.queue.len();
+            return Err(SrqError::TooSmall { have: max_wr, posted });
+        }
+        shared.limit = shared.limit.min(max_wr);
+        Ok(())
+    }
+
     /// Removes a shared receive queue with whatever is posted in it.
     ///
     /// # Errors
@@ -316,6 +344,18 @@ impl Engine {
             return Err(DestroyError::WindowsBound { windows });
         }
         let pd = self.shared.keys.remove(lkey.0).map_err(DestroyError::Key)?;
+        self.leave_pd(pd);
+        Ok(())
+    }
+
+    /// Revokes a region as [`deregister`](Self::deregister) does, also while windows are bound over it: its own keys are
+    /// dead once this returns, and only the windows still give access to the memory, each to its part until it is unbound.
+    ///
+    /// # Errors
+    ///
+    /// When the key is unknown or names a window.
+    pub fn release_region(&mut self, lkey: LKey) -> Result<(), DestroyError> {
+        let pd = self.shared.keys.release(lkey).map_err(DestroyError::Key)?;
         self.leave_pd(pd);
         Ok(())
     }

@@ -46,6 +46,13 @@ impl Halves {
         }
     }
 
+    /// Drops what the responder still owes to the peer.
+    pub(crate) fn abandon_answers(&mut self) {
+        if let Self::Rc(_, responder) = self {
+            responder.abandon_answers();
+        }
+    }
+
     /// Takes a half-filled receive back out of the responder, so that it can be flushed.
     pub(crate) fn take_receive(&mut self) -> Option<Receive> {
         match self {

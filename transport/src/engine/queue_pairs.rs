@@ -8,6 +8,7 @@ use roce_packet::{Ecn, PathMtu, Qpn};
 
 use super::qp::{Halves, Qp};
 use super::{DestroyError, Engine};
+use crate::config::EngineConfig;
 use crate::congestion::{CnpPace, Congestion};
 use crate::counters::Counters;
 use crate::qp::{
@@ -106,6 +107,7 @@ impl Engine {
             recovery,
             cnp_pace: CnpPace::default(),
             echo_owed: false,
+            established: false,
         };
         core.start_control(&self.shared);
         let qp = Qp { core, halves, requester_turn: true, scheduled: false, queued_deadline: None };
@@ -140,7 +142,7 @@ impl Engine {
         if self.qps.len() >= limit {
             return Err(CreateQpError::TooManyQps { limit });
         }
-        let slot = u32::from(self.shared.config.process_slot) << 16;
+        let slot = u32::from(self.shared.config.process_slot) << EngineConfig::SLOT_SHIFT;
         // A peer may keep a number in time-wait for a while, so it is not used again at once.
         let avoid_retired = self.qps.len() < MANY_QPS;
         // The limits keep some numbers free, so a draw succeeds sooner or later.
@@ -217,7 +219,10 @@ impl Engine {
                 self.shared.discard_completions(recv_cq, qpn);
                 self.shared.keys.release_owner(qpn);
             }
-            QpState::Err => qp.enter_error(&mut self.shared),
+            QpState::Err => {
+                qp.halves.abandon_answers();
+                qp.enter_error(&mut self.shared);
+            }
             QpState::Rtr if from == QpState::Init => qp.start_receiving(&self.shared),
             QpState::Rts if from == QpState::Rtr => qp.start_sending(),
             QpState::Sqd if from == QpState::Rts => qp.start_draining(&mut self.shared),
@@ -228,6 +233,22 @@ impl Engine {
         qp.core.attr.state = to;
         tracing::debug!(qpn = qpn.get(), from = from.name(), to = to.name(), "state");
         self.settle(index);
+        Ok(())
+    }
+
+    /// Whether [`modify_qp`](Self::modify_qp) would take these changes, one after the other. Nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// The error of the first change that would be refused.
+    pub fn check_modify_qp(&self, qpn: Qpn, steps: &[QpAttr]) -> Result<(), ModifyQpError> {
+        let core = &self.qp(qpn).ok_or(ModifyQpError::UnknownQp)?.core;
+        let mut from = core.attr.state;
+        for attr in steps {
+            let to = attr.state.unwrap_or(from);
+            check_modify(core.qp_type, from, to, attr)?;
+            from = to;
+        }
         Ok(())
     }
 
@@ -343,6 +364,7 @@ impl Qp {
         core.deadlines.clear();
         core.failure = None;
         core.drain_pending = false;
+        core.established = false;
         core.exact_icrcs = 0;
         core.cnp_pace = CnpPace::default();
         let path_mtu = core.attr.path_mtu;
@@ -351,6 +373,7 @@ impl Qp {
 
     fn start_receiving(&mut self, shared: &crate::shared::Shared) {
         self.core.start_control(shared);
+        self.core.established = false;
         let psn = self.core.attr.rq_psn;
         match &mut self.halves {
             Halves::Rc(_, responder) => responder.start(psn, &self.core.recovery, self.core.mtu()),
@@ -373,14 +396,9 @@ impl Qp {
 
     /// Going to SQD: started requests finish, and then an event reports it if it is enabled.
     fn start_draining(&mut self, shared: &mut crate::shared::Shared) {
-        let drained = match &self.halves {
-            Halves::Rc(requester, _) => requester.is_drained(),
-            Halves::Uc(requester, _) => requester.is_drained(),
-            Halves::Ud(..) => true,
-        };
-        self.core.drain_pending = !drained;
-        if drained && self.core.attr.en_sqd_async_notify {
-            shared.events.push_async(crate::event::AsyncEvent::SqDrained(self.core.number));
+        self.core.drain_pending = true;
+        if self.halves.sq().is_drained() {
+            self.core.drained(shared);
         }
     }
 }

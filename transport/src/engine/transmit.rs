@@ -17,10 +17,23 @@ impl Engine {
     /// nothing to send now. The slot must have room for the headers and the path MTU of every queue pair.
     ///
     /// Queue pairs take turns of [`quantum`](crate::EngineConfig::quantum) packets, so that a
-    /// device can put neighbours into one superpacket.
+    /// device can put neighbours into one superpacket and a peer that asks for gigabytes leaves the others their share. A call
+    /// writes one packet; a caller bounds its own calls by their number and asks [`may_transmit`](Self::may_transmit) whether
+    /// more waits.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         self.set_now(now);
+        if !self.link_is_free() {
+            return None;
+        }
+        let transmit = self.transmit_next(slot)?;
+        self.occupy_link(&transmit);
+        Some(transmit)
+    }
+
+    /// What leaves next, without regard to the link.
+    #[inline]
+    fn transmit_next(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         if let Some(transmit) = self.transmit_notification(slot) {
             return Some(transmit);
         }
@@ -31,7 +44,7 @@ impl Engine {
             };
             if let Some(transmit) = qp.transmit(&mut self.shared, slot) {
                 Self::queue_deadline(&mut self.timers, index, qp);
-                self.take_turn(index);
+                self.take_turn(0);
                 return Some(transmit);
             }
             self.ready.pop_front();
@@ -52,18 +65,42 @@ impl Engine {
     /// send no requests now, because their priority is paused, but has an answer's.
     pub fn poll_transmit_answer(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         self.set_now(now);
+        if !self.link_is_free() {
+            return None;
+        }
+        let transmit = self.transmit_next_answer(slot)?;
+        self.occupy_link(&transmit);
+        Some(transmit)
+    }
+
+    fn transmit_next_answer(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         if let Some(transmit) = self.transmit_notification(slot) {
             return Some(transmit);
         }
-        // This does not use up a turn: queue pairs that also have requests keep theirs.
-        for &index in &self.ready {
+        for place in 0..self.ready.len() {
+            let index = *self.ready.get(place)?;
             let Some(qp) = self.qps.get_mut(index) else { continue };
             if let Some(transmit) = qp.transmit_answer(&mut self.shared, slot) {
                 Self::queue_deadline(&mut self.timers, index, qp);
+                self.take_turn(place);
                 return Some(transmit);
             }
         }
         None
+    }
+
+    /// Whether a packet may leave now. If not, [`poll_timeout`](Self::poll_timeout) says when one may.
+    #[inline]
+    fn link_is_free(&mut self) -> bool {
+        let now = self.shared.now;
+        self.line_limit.as_mut().is_none_or(|limit| !limit.is_busy(now))
+    }
+
+    #[inline]
+    fn occupy_link(&mut self, transmit: &Transmit) {
+        if let Some(limit) = &mut self.line_limit {
+            limit.sent(transmit);
+        }
     }
 
     /// Notifications of congestion leave before everything else.
@@ -98,13 +135,21 @@ impl Engine {
         None
     }
 
-    /// Moves the queue pair behind the others when its turn is over.
-    fn take_turn(&mut self, index: usize) {
+    /// Whether [`poll_transmit`](Self::poll_transmit) may have something to send at `now`: for a caller that stopped before it
+    /// gave `None`, because a call is not to take longer. Such a caller sends the rest soon, and receives in between.
+    #[must_use]
+    pub fn may_transmit(&self, now: Instant) -> bool {
+        !self.ready.is_empty() || self.notifier.due(self.shared.now.max(now)).is_some()
+    }
+
+    /// The queue pair at this place of the ready queue sent a packet: moves it behind the others when its turn is over.
+    fn take_turn(&mut self, place: usize) {
         self.quantum_left = self.quantum_left.saturating_sub(1);
         if self.quantum_left == 0 {
             self.quantum_left = self.shared.config.quantum;
-            self.ready.pop_front();
-            self.ready.push_back(index);
+            if let Some(index) = self.ready.remove(place) {
+                self.ready.push_back(index);
+            }
         }
     }
 

@@ -68,6 +68,12 @@ pub enum RegisterError {
         /// Bytes.
         len: usize,
     },
+    /// The system does not give that much memory.
+    #[error("{len} bytes of memory cannot be had here; ask for fewer")]
+    OutOfMemory {
+        /// Bytes asked for.
+        len: usize,
+    },
     /// The configured number of keys is in use.
     #[error("all {limit} memory keys are in use; deregister a region or raise the limit")]
     TooManyKeys {
@@ -149,14 +155,24 @@ enum Kind {
     },
     Window {
         window_type: WindowType,
-        region: Option<u32>,
+        under: Option<Under>,
         owner: Option<Qpn>,
     },
+}
+
+/// What lies under a bound window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Under {
+    /// The region at this place of the table.
+    Region(u32),
+    /// A region that was released: only its windows still hold the memory.
+    Released,
 }
 
 /// All keys of one engine.
 #[derive(Debug)]
 pub(crate) struct KeyTable {
+    /// The place in `entries` of every number: entered and removed together with its entry, so the place is occupied.
     numbers: NumberMap,
     entries: Slab<Entry>,
     limit: usize,
@@ -214,7 +230,7 @@ impl KeyTable {
         pd: PdId,
         window_type: WindowType,
     ) -> Result<RKey, RegisterError> {
-        let kind = Kind::Window { window_type, region: None, owner: None };
+        let kind = Kind::Window { window_type, under: None, owner: None };
         let access = Access::empty();
         let entry = Entry { key: 0, binding: 0, pd, start: 0, len: 0, access, memory: None, base: 0, kind };
         self.insert(rng, entry).map(RKey)
@@ -273,6 +289,23 @@ impl KeyTable {
         Ok(self.entries.remove(position).pd)
     }
 
+    /// Forgets the keys of a region. Windows over it stay bound, and hold the memory until they are unbound.
+    pub(crate) fn release(&mut self, lkey: LKey) -> Result<PdId, KeyError> {
+        let windows = self.windows_over(lkey)?;
+        let (position, _) = self.find(lkey.0)?;
+        if windows > 0 {
+            let here = u32::try_from(position).ok().map(Under::Region);
+            for (_, entry) in &mut self.entries {
+                if let Kind::Window { under, .. } = &mut entry.kind
+                    && *under == here
+                {
+                    *under = Some(Under::Released);
+                }
+            }
+        }
+        self.remove(lkey.0)
+    }
+
     /// Checks that `[va, va + len)` may be used by a peer through `rkey` for all of `need`.
     #[inline]
     pub(crate) fn resolve_remote(
@@ -287,8 +320,8 @@ impl KeyTable {
         if entry.pd != pd {
             return Err(KeyError::WrongProtectionDomain);
         }
-        if let Kind::Window { owner, region, .. } = entry.kind {
-            if region.is_none() {
+        if let Kind::Window { owner, under, .. } = entry.kind {
+            if under.is_none() {
                 return Err(KeyError::Unbound);
             }
             if owner.is_some_and(|owner| owner != qpn) {
@@ -317,7 +350,7 @@ impl KeyTable {
         entry.resolve(position, addr, len, need)
     }
 
-    /// The bytes behind an earlier answer, if its key still stands.
+    /// The bytes behind an earlier answer, if its key is still valid.
     #[inline]
     pub(crate) fn memory(&self, resolved: &Resolved) -> Result<&dyn Memory, KeyError> {
         let entry = self.entries.get(resolved.entry as usize).ok_or(KeyError::Unknown)?;
@@ -361,7 +394,7 @@ impl KeyTable {
         binding: &WindowBinding,
     ) -> Result<RKey, KeyError> {
         let (position, entry) = self.find(window.0)?;
-        let Kind::Window { window_type, region: bound, .. } = entry.kind else {
+        let Kind::Window { window_type, under: bound, .. } = entry.kind else {
             return Err(KeyError::Unknown);
         };
         if entry.pd != pd {
@@ -389,8 +422,8 @@ impl KeyTable {
             entry.access = binding.access;
             entry.memory = memory;
             let owner = owner.filter(|_| window_type == WindowType::Type2);
-            let region = u32::try_from(region_position).ok();
-            entry.kind = Kind::Window { window_type, region, owner };
+            let under = u32::try_from(region_position).ok().map(Under::Region);
+            entry.kind = Kind::Window { window_type, under, owner };
         }
         self.count_windows(region_position, 1);
         Ok(new_key)
@@ -421,8 +454,8 @@ impl KeyTable {
             return Err(KeyError::WrongProtectionDomain);
         }
         match entry.kind {
-            Kind::Window { window_type: WindowType::Type2, region, owner } => {
-                if region.is_none() {
+            Kind::Window { window_type: WindowType::Type2, under, owner } => {
+                if under.is_none() {
                     return Err(KeyError::Unbound);
                 }
                 if owner.is_some_and(|owner| owner != qpn) {
@@ -435,7 +468,7 @@ impl KeyTable {
         }
     }
 
-    /// Unbinds every type 2 window tied to a queue pair that goes away.
+    /// Unbinds every type 2 window that is bound to a queue pair, which is destroyed or reset.
     pub(crate) fn release_owner(&mut self, qpn: Qpn) {
         let owned =
             |entry: &Entry| matches!(entry.kind, Kind::Window { owner: Some(owner), .. } if owner == qpn);
@@ -452,12 +485,12 @@ impl KeyTable {
 
     fn unbind(&mut self, position: usize) {
         let Some(entry) = self.entries.get_mut(position) else { return };
-        if let Kind::Window { region, owner, .. } = &mut entry.kind {
+        if let Kind::Window { under, owner, .. } = &mut entry.kind {
             *owner = None;
-            let region = region.take();
+            let under = under.take();
             entry.memory = None;
             entry.binding = entry.binding.wrapping_add(1);
-            if let Some(region) = region {
+            if let Some(Under::Region(region)) = under {
                 self.count_windows(region as usize, -1);
             }
         }

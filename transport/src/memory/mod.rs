@@ -46,8 +46,8 @@ impl Access {
         .union(Self::FLUSH_PERSISTENT);
 }
 
-/// An access outside a [`Memory`]. The engine checks bounds before every call, so a `Memory` that
-/// returns this has shrunk behind its back.
+/// An access outside a [`Memory`]. The engine checks bounds before every call, so a `Memory`
+/// returns this only if it has become shorter in the meantime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBounds;
 
@@ -65,10 +65,10 @@ impl core::error::Error for OutOfBounds {}
 /// that race defined, as [`WordMemory`] does with atomics. Torn values are allowed, except for the
 /// three 8-byte operations, which are atomic towards each other.
 pub trait Memory: Send + Sync + fmt::Debug {
-    /// How many bytes there are.
+    /// The length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -87,15 +87,15 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// When the range is not wholly inside; nothing was written then.
     fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds>;
 
-    /// Replaces the host-endian `u64` at `offset` by `swap` if it equals `compare`; returns what was
-    /// there.
+    /// Replaces the host-endian `u64` at `offset` by `swap` if it equals `compare`; returns the
+    /// previous value.
     ///
     /// # Errors
     ///
     /// When the range is not wholly inside or not aligned to 8 bytes.
     fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, OutOfBounds>;
 
-    /// Adds to the host-endian `u64` at `offset`, wrapping; returns what was there.
+    /// Adds to the host-endian `u64` at `offset`, wrapping; returns the previous value.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Memory, OutOfBounds};
+use super::{Memory, OutOfBounds, RegisterError};
 
 const WORD: usize = 8;
 
@@ -19,11 +19,26 @@ pub struct WordMemory {
 
 impl WordMemory {
     /// `len` zero bytes.
+    ///
+    /// A length that the system does not give ends the process, as it does with a `Vec`; [`Self::try_new`] reports it.
     #[must_use]
     pub fn new(len: usize) -> Self {
         let mut words = Vec::new();
         words.resize_with(len.div_ceil(WORD), || AtomicU64::new(0));
         Self { words, len }
+    }
+
+    /// `len` zero bytes, for a length that the application or its user chose.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not give that much memory.
+    pub fn try_new(len: usize) -> Result<Self, RegisterError> {
+        let count = len.div_ceil(WORD);
+        let mut words = Vec::new();
+        words.try_reserve_exact(count).map_err(|_| RegisterError::OutOfMemory { len })?;
+        words.resize_with(count, || AtomicU64::new(0));
+        Ok(Self { words, len })
     }
 
     /// A buffer that holds a copy of `data`.
@@ -75,7 +90,7 @@ impl WordMemory {
             }
             Some(u64::from_ne_bytes(array))
         };
-        // The closure never declines, so there is no failure to handle.
+        // The closure always gives a value, so the update cannot fail.
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
     }
 }

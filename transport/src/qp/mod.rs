@@ -59,6 +59,8 @@ pub(crate) struct QpCore {
     pub(crate) cnp_pace: CnpPace,
     /// A mark is to be echoed in the next acknowledgement.
     pub(crate) echo_owed: bool,
+    /// The first packet in RTR has been announced.
+    pub(crate) established: bool,
 }
 
 /// How a queue pair failed.
@@ -139,6 +141,21 @@ impl QpCore {
                 && own.destination == path.source
                 && own.encapsulation == path.encapsulation
         })
+    }
+
+    /// A request arrived: in RTR the first one is announced.
+    pub(crate) fn established(&mut self, shared: &mut Shared) {
+        if !self.established && self.attr.state == QpState::Rtr {
+            self.established = true;
+            shared.events.push_async(AsyncEvent::CommunicationEstablished(self.number));
+        }
+    }
+
+    /// All requests that had been started before SQD have completed: announces that once, if it is wanted.
+    pub(crate) fn drained(&mut self, shared: &mut Shared) {
+        if core::mem::take(&mut self.drain_pending) && self.attr.en_sqd_async_notify {
+            shared.events.push_async(AsyncEvent::SqDrained(self.number));
+        }
     }
 
     /// Fails the queue pair unless it has failed already; the first reason counts.

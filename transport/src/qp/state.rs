@@ -69,6 +69,18 @@ impl QpState {
         matches!(self, Self::Rts)
     }
 
+    /// What has to be done before work requests can be posted, for the end of a message.
+    pub(crate) const fn when_it_takes_work(self) -> &'static str {
+        match self {
+            Self::Reset => {
+                "receives are taken from INIT on and sends in RTS: connect the queue pair first, or move it to INIT and post \
+                 receives"
+            }
+            Self::Init | Self::Rtr => "sends are taken in RTS: connect the queue pair first",
+            Self::Rts | Self::Sqd | Self::Sqe | Self::Err => "it is neither sent nor received",
+        }
+    }
+
     /// The name in capitals, as the specification writes it.
     #[must_use]
     pub const fn name(self) -> &'static str {

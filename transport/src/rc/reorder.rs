@@ -47,6 +47,7 @@ impl Reorder {
     }
 
     fn slot(&mut self, psn: Psn) -> Option<&mut Slot> {
+        // The power of two at or above a cap of at least 1, so never 0.
         let index = psn.get() as usize & (self.slots.len() - 1);
         self.slots.get_mut(index)
     }
@@ -65,6 +66,7 @@ impl Reorder {
         let icrc = datagram.icrc().to_le_bytes();
         let len = head.len() + tail.len() + icrc.len();
         let Some(room) = slot.bytes.get_mut(..len) else { return Kept::No };
+        // `room` is exactly as long as the three pieces, so neither the splits nor the copies can fail.
         let (first, rest) = room.split_at_mut(head.len());
         let (second, third) = rest.split_at_mut(tail.len());
         first.copy_from_slice(head);

@@ -30,8 +30,21 @@ pub(super) enum Reply {
 
 impl RcResponder {
     /// Whether a fatal NAK is still to be sent, which the error state allows.
+    ///
+    /// The responses that are owed go before it: all of them answer requests with an earlier PSN, because the refused request
+    /// was the expected one. A requester that finds a NAK while an earlier READ or atomic is unanswered takes that response
+    /// for lost (IBTA 9.7.5.2.9) and asks again, and this queue pair no longer answers: instead of the reason it would
+    /// report that its retries are used up, and lose the results of requests that were executed. Only the turns of the
+    /// engine and the owner bound how long that takes: moving the queue pair to ERR ends it, see
+    /// [`Self::abandon_answers`].
     pub(crate) fn owes_fatal_nak(&self) -> bool {
         matches!(self.reply, Some(Reply::FatalNak { .. }))
+    }
+
+    /// Drops all that is owed to the peer: the owner moved the queue pair to ERR, in which nothing is sent (IBTA 10.3.1).
+    pub(crate) fn abandon_answers(&mut self) {
+        self.resources.abandon();
+        self.reply = None;
     }
 
     /// Writes the next packet into `slot`, if one is owed. Responses go before the acknowledgement: it
@@ -73,7 +86,7 @@ impl RcResponder {
         let path = core.attr.path?;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         writer.aeth(&Aeth { syndrome, msn }).ok()?;
-        let transmit = seal(writer, &path, &slot.batch)?;
+        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
         self.reply = None;
         if core::mem::take(&mut core.echo_owed) {
             count!(shared, core, np_marks_echoed);
@@ -94,22 +107,19 @@ impl RcResponder {
                 let key = (rkey, resource.msn);
                 self.send_read_packet(core, shared, slot, key, sending)
             }
-            Answer::Atomic { original } => {
-                let bth = core.bth(shared, Opcode::RC_ATOMIC_ACKNOWLEDGE, sending.psn);
+            Answer::Atomic { .. } | Answer::Empty => {
+                let opcode = match resource.answer {
+                    Answer::Atomic { .. } => Opcode::RC_ATOMIC_ACKNOWLEDGE,
+                    Answer::Read { .. } | Answer::Empty => Opcode::RC_RDMA_READ_RESPONSE_ONLY,
+                };
                 let path = core.attr.path?;
+                let bth = core.bth(shared, opcode, sending.psn);
                 let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
                 writer.aeth(&ack(resource.msn)).ok()?;
-                writer.atomic_ack_eth(&AtomicAckEth { original }).ok()?;
-                let transmit = seal(writer, &path, &slot.batch)?;
-                self.resources.finished();
-                Some(transmit)
-            }
-            Answer::Empty => {
-                let bth = core.bth(shared, Opcode::RC_RDMA_READ_RESPONSE_ONLY, sending.psn);
-                let path = core.attr.path?;
-                let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
-                writer.aeth(&ack(resource.msn)).ok()?;
-                let transmit = seal(writer, &path, &slot.batch)?;
+                if let Answer::Atomic { original } = resource.answer {
+                    writer.atomic_ack_eth(&AtomicAckEth { original }).ok()?;
+                }
+                let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
                 self.resources.finished();
                 Some(transmit)
             }
@@ -152,7 +162,7 @@ impl RcResponder {
                 return None;
             }
         }
-        let transmit = seal(writer, &path, &slot.batch)?;
+        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
         if ends {
             self.resources.finished();
         } else if let Some(resource) = self.resources.next() {

@@ -21,7 +21,6 @@ use super::single::Single;
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::{Loss, SentRequest};
 use crate::counters::count;
-use crate::event::AsyncEvent;
 use crate::io::{Transmit, TxSlot};
 use crate::qp::{Failure, QpCapabilities, QpCore};
 use crate::recovery::Recovery;
@@ -119,11 +118,6 @@ impl RcRequester {
     /// PSNs that await an answer.
     pub(super) fn in_flight(&self) -> u32 {
         self.una.distance_to(self.unsent)
-    }
-
-    /// Whether every request that was started has completed.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.sq.get(self.sq.head()).is_none_or(|wqe| wqe.progress == Progress::Posted)
     }
 
     /// Writes the next packet into `slot`, if one may go.
@@ -297,7 +291,7 @@ impl RcRequester {
             self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
             return None;
         }
-        let transmit = seal(writer, &path, &slot.batch)?;
+        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
         self.since_ack_request = if bth.ack_req { 0 } else { self.since_ack_request + 1 };
         self.note_sent(core, shared, self.cursor, segment.len, bth.ack_req);
         self.advance_cursor(1, segment.is_end);
@@ -359,7 +353,7 @@ impl RcRequester {
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         let va = remote_addr.wrapping_add(u64::from(offset));
         writer.reth(&Reth { va, rkey: rkey.0, dma_len: end - offset }).ok()?;
-        let transmit = seal(writer, &path, &slot.batch)?;
+        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
         let requested_to = self.cursor.add(piece - 1);
         if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
             wqe.requested_to = requested_to;
@@ -399,7 +393,7 @@ impl RcRequester {
                 return None;
             }
         }
-        let transmit = seal(writer, &path, &slot.batch)?;
+        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
         let psn = self.cursor;
         if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
             wqe.requested_to = psn;
@@ -492,11 +486,8 @@ impl RcRequester {
             self.sq.skip();
         }
         self.cursor_wqe = self.cursor_wqe.max(self.sq.head());
-        if core.drain_pending && self.is_drained() {
-            core.drain_pending = false;
-            if core.attr.en_sqd_async_notify {
-                shared.events.push_async(AsyncEvent::SqDrained(core.number));
-            }
+        if core.drain_pending && self.sq.is_drained() {
+            core.drained(shared);
         }
     }
 

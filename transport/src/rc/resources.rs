@@ -51,7 +51,8 @@ impl Resource {
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
     limit: usize,
-    /// How many of the ring are still to be sent.
+    /// How many of the ring have something to send. It changes with each `sending` that becomes or ceases to be `Some`, so it
+    /// is at least 1 wherever one is found.
     waiting: usize,
 }
 

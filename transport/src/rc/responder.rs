@@ -13,7 +13,7 @@ use crate::event::AsyncEvent;
 use crate::ids::RKey;
 use crate::inbound::{Inbound, PlaceError, check_length};
 use crate::memory::{Access, Memory, OutOfBounds};
-use crate::qp::{Failure, QpCore, QpState};
+use crate::qp::{Failure, QpCore};
 use crate::recovery::Recovery;
 use crate::rq::Receive;
 use crate::segment::packets;
@@ -36,7 +36,6 @@ pub(crate) struct RcResponder {
     pub(super) resources: Resources,
     /// The acknowledgement or NAK that is owed. One is enough: they are cumulative.
     pub(super) reply: Option<Reply>,
-    established: bool,
     /// Requests that came too early, with selective repeat; and whether an RNR NAK asked the peer for a pause, in which
     /// no further reply is sent.
     pub(super) reorder: Option<Reorder>,
@@ -83,7 +82,6 @@ impl RcResponder {
             nak_sent: false,
             resources: Resources::default(),
             reply: None,
-            established: false,
             reorder: None,
             paused: false,
         }
@@ -107,7 +105,6 @@ impl RcResponder {
         self.inbound = Inbound::Idle;
         self.nak_sent = false;
         self.reply = None;
-        self.established = false;
     }
 
     /// Makes room for `max_dest_rd_atomic` resources.
@@ -141,10 +138,7 @@ impl RcResponder {
                 self.gap(core, shared)
             };
         }
-        if !self.established && core.attr.state == QpState::Rtr {
-            self.established = true;
-            shared.events.push_async(AsyncEvent::CommunicationEstablished(core.number));
-        }
+        core.established(shared);
         if self.nak_sent {
             self.nak_sent = false;
             // An unsent NAK is obsolete, but the acknowledgement that it carried is still owed.

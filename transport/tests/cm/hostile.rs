@@ -1,9 +1,9 @@
 //! Peers that mean no good: nothing panics, and no table grows beyond its limit.
 
 use roce_packet::Qpn;
-use roce_packet::mad::{CmMad, CmMessage, CmTimeout, CommId, MAD_LEN, RejReason};
+use roce_packet::mad::{CmMad, CmMessage, CmMessageKind, CmMra, CmTimeout, CommId, MAD_LEN, RejReason};
 use roce_transport::Instant;
-use roce_transport::cm::{CmAccepts, CmConfig, CmEvent, CmListen, CmState, ConnectionManager};
+use roce_transport::cm::{CmAccepts, CmConfig, CmError, CmEvent, CmListen, CmState, ConnectionManager};
 
 use crate::random::Dice;
 use crate::world::{ACTIVE, PASSIVE, SERVICE, World, bytes, offer, path, question, request};
@@ -43,6 +43,89 @@ fn a_flood_of_requests_fills_no_memory() {
     drain(&mut manager, late);
     assert!(manager.is_empty());
     assert_eq!(manager.poll_timeout(), None);
+}
+
+/// Accepted requests whose senders never answer: the application is told that there are too many, and nothing is sent.
+#[test]
+fn no_more_than_so_many_accepted_requests_wait_for_their_peers() {
+    const LIMIT: usize = 3;
+    let mut config = CmConfig::new([1; 32], 1);
+    config.max_half_open = LIMIT;
+    let mut manager = ConnectionManager::new(config);
+    manager.listen(SERVICE, CmListen { accepts: CmAccepts::Both, backlog: 100, ip_cm: true }).unwrap();
+    let now = Instant::from_nanos(1);
+    let asked: Vec<CommId> = (1..=2 * LIMIT as u32)
+        .map(|number| {
+            manager.handle_mad(now, &path(ACTIVE), Qpn::GSI, &bytes(&req(number, number)));
+            let Some(CmEvent::ConnectRequest(request)) = manager.poll_event() else { panic!("not asked") };
+            request.id
+        })
+        .collect();
+    let accept = |manager: &mut ConnectionManager, index: usize| {
+        manager.accept(now, asked[index], &offer(0x100 + index as u32), b"").map(drop)
+    };
+    for index in 0..LIMIT {
+        accept(&mut manager, index).unwrap();
+        assert_eq!(manager.half_open(), index + 1);
+    }
+    assert_eq!(std::iter::from_fn(|| manager.poll_transmit(now)).count(), LIMIT, "a REP each");
+    for (index, id) in asked.iter().enumerate().skip(LIMIT).take(LIMIT) {
+        assert_eq!(accept(&mut manager, index), Err(CmError::TooManyHalfOpen { limit: LIMIT }));
+        assert_eq!(manager.state(*id), CmState::ReqReceived, "it may be accepted later");
+    }
+    assert_eq!((manager.half_open(), manager.poll_transmit(now)), (LIMIT, None));
+    // One that is abandoned makes room for one.
+    manager.reject(now, asked[0], RejReason::CONSUMER, b"").unwrap();
+    accept(&mut manager, LIMIT).unwrap();
+    assert_eq!(accept(&mut manager, LIMIT + 1), Err(CmError::TooManyHalfOpen { limit: LIMIT }));
+    // The others are given up.
+    while let Some(later) = manager.poll_timeout() {
+        manager.handle_timeout(later);
+        drain(&mut manager, later);
+    }
+    assert_eq!((manager.half_open(), manager.len()), (0, 0));
+}
+
+/// Each MRA of a peer extends the wait for its answer; all of them together have a limit.
+#[test]
+fn a_peer_that_asks_for_more_time_without_end_is_given_up() {
+    for side in [ACTIVE, PASSIVE] {
+        let mut manager = crate::world::manager(1);
+        let mut now = Instant::from_nanos(1);
+        let (id, received) = if side == ACTIVE {
+            (manager.connect(now, &request(0x11)).unwrap(), CmMessageKind::Req)
+        } else {
+            manager.listen(SERVICE, CmListen { accepts: CmAccepts::Both, backlog: 1, ip_cm: true }).unwrap();
+            manager.handle_mad(now, &path(ACTIVE), Qpn::GSI, &bytes(&req(7, 7)));
+            let Some(CmEvent::ConnectRequest(request)) = manager.poll_event() else { panic!("not asked") };
+            manager.accept(now, request.id, &offer(0x22), b"").unwrap();
+            (request.id, CmMessageKind::Rep)
+        };
+        let mra = CmMad::new(
+            5,
+            CmMessage::Mra(CmMra {
+                local_comm_id: CommId(7),
+                remote_comm_id: id,
+                received,
+                service_timeout: CmTimeout::MAX,
+                private_data: [0; CmMra::PRIVATE_DATA],
+            }),
+        );
+        let mut seconds = 0;
+        let told = loop {
+            while manager.poll_transmit(now).is_some() {}
+            manager.handle_mad(now, &path(1 - side), Qpn::GSI, &bytes(&mra));
+            seconds += 1;
+            assert!(seconds < 300, "side {side}: it never gives up");
+            now = now.plus_nanos(1_000_000_000);
+            manager.handle_timeout(now);
+            if let Some(event) = manager.poll_event() {
+                break event;
+            }
+        };
+        assert!(matches!(told, CmEvent::Unreachable { id: given_up, .. } if given_up == id), "{told:?}");
+        assert!(seconds > 120, "side {side}: an MRA has no effect: {seconds} s");
+    }
 }
 
 /// Those who are refused again and again leave records, and the oldest go first.

@@ -32,6 +32,10 @@ fn treat(name: &'static str, count: usize, fate: Fate) -> impl FnMut(usize, &CmM
 fn each_message_lost_once_and_often() {
     for name in HANDSHAKE {
         for count in [1, 2, 7] {
+            // To a peer that has not answered the REP goes three times: an RTU that is lost three times stays lost.
+            if (name, count) == ("RTU", 7) {
+                continue;
+            }
             let mut world = World::with_fate(treat(name, count, Fate::Drop));
             let ids = world.connect();
             world.sides[ACTIVE].disconnect(world.now, ids.0, b"").unwrap();
@@ -213,7 +217,8 @@ fn disconnected_before_the_rtu() {
     world.expect_the_end((active, passive));
 }
 
-/// The passive side gives up while the active one believes in the connection.
+/// The passive side gives up while the active one believes in the connection. It may send nothing more to an address that has
+/// never answered, but its answer to the DREQ is the truth.
 #[test]
 fn an_rtu_that_never_arrives() {
     let mut world = World::with_fate(treat("RTU", usize::MAX, Fate::Drop));
@@ -224,6 +229,8 @@ fn an_rtu_that_never_arrives() {
     world.sides[ACTIVE].ready(world.now, active, b"").unwrap();
     world.event(ACTIVE);
     assert_eq!(world.event(PASSIVE), CmEvent::Unreachable { id: passive, state: CmState::RepSent });
+    assert_eq!((world.sent(PASSIVE, "REP"), world.sent(PASSIVE, "REJ")), (3, 0));
+    world.sides[ACTIVE].disconnect(world.now, active, b"").unwrap();
     assert_eq!(world.event(ACTIVE), CmEvent::Disconnected { id: active });
     assert_eq!(world.event(ACTIVE), CmEvent::TimewaitExit { id: active });
     world.expect_nothing_left();

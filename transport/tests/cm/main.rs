@@ -6,4 +6,5 @@ mod losses;
 mod random;
 mod scenarios;
 mod table;
+mod unchanged;
 mod world;

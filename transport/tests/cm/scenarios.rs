@@ -1,13 +1,18 @@
 //! What connections go through, one story each.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 use roce_packet::fields::{self, Value};
-use roce_packet::mad::{CmMessage, CmTimeout, MadHeader, PortSpace, RejReason, SidrStatus, TransportService};
+use roce_packet::mad::{
+    CmMessage, CmTimeout, CommId, MadHeader, PortSpace, RejReason, SidrStatus, TransportService,
+};
 use roce_packet::{PathMtu, Psn, Qpn, flow};
-use roce_transport::cm::{CmAccepts, CmConnect, CmError, CmEvent, CmListen, CmState};
+use roce_transport::cm::{
+    CmAccepts, CmConfig, CmConnect, CmError, CmEvent, CmListen, CmState, ConnectionManager,
+};
 
 use crate::world::{ACTIVE, Fate, PASSIVE, SERVICE, World, address, bytes, offer, question, request};
 
@@ -417,8 +422,35 @@ fn calls_that_do_not_fit() {
     assert_eq!(world.sides[ACTIVE].ready(now, id, b""), wrong);
     assert_eq!(world.sides[ACTIVE].accept(now, id, &offer(1), b"").map(|_| ()), wrong);
     assert_eq!(world.sides[ACTIVE].preview(id, &offer(1)).map(|_| ()), wrong);
-    let unknown = roce_packet::mad::CommId(1);
+    let unknown = CommId(1);
     assert_eq!(world.sides[ACTIVE].ready(now, unknown, b""), Err(CmError::Unknown(unknown)));
     assert_eq!(world.sides[ACTIVE].state(unknown), CmState::Closed);
     world.sides[ACTIVE].release(now, unknown);
+}
+
+/// Where several processes share an address, replies find theirs by the IDs that it drew.
+#[test]
+fn ids_are_in_the_slot_of_their_process() {
+    let slots = |ids: &[CommId]| ids.iter().map(|id| id.0 >> CmConfig::SLOT_SHIFT).collect::<Vec<_>>();
+    for slot in [0x01, 0x3f, 0xff_u8] {
+        let mut world = World::new();
+        let config = CmConfig { process_slot: slot, ..world.sides[ACTIVE].config().clone() };
+        world.sides[ACTIVE] = ConnectionManager::new(config);
+        let (active, _) = world.connect();
+        let asked = world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
+        assert_eq!(slots(&[active, asked]), [u32::from(slot); 2]);
+        // The side that is asked draws in its slot as well.
+        let mut world = World::new();
+        let listen = CmListen { accepts: CmAccepts::Both, backlog: 8, ip_cm: true };
+        let config = CmConfig { process_slot: slot, ..world.sides[PASSIVE].config().clone() };
+        world.sides[PASSIVE] = ConnectionManager::new(config);
+        world.sides[PASSIVE].listen(SERVICE, listen).unwrap();
+        assert_eq!(slots(&[world.connect().1]), [u32::from(slot)]);
+    }
+    // Without a slot all bits are random.
+    let mut world = World::new();
+    let mut draw = || world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
+    let ids: Vec<_> = (0..64).map(|_| draw()).collect();
+    let distinct: BTreeSet<_> = slots(&ids).into_iter().collect();
+    assert!(distinct.len() > 32, "{distinct:?}");
 }

@@ -20,17 +20,17 @@ const THEIR_QP: Qpn = Qpn::new(0x22);
 const OWN_QP: Qpn = Qpn::new(0x11);
 
 /// One manager and a peer made by hand.
-struct Rig {
-    now: Instant,
-    manager: ConnectionManager,
-    id: CommId,
+pub(crate) struct Rig {
+    pub(crate) now: Instant,
+    pub(crate) manager: ConnectionManager,
+    pub(crate) id: CommId,
     active: bool,
     /// The request of the peer, for the passive side.
     req: Option<CmMad>,
 }
 
 impl Rig {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut manager = manager(1);
         manager.listen(SERVICE, CmListen { accepts: CmAccepts::Both, backlog: 1, ip_cm: true }).unwrap();
         Self { now: Instant::from_nanos(1), manager, id: CommId(0), active: true, req: None }
@@ -77,7 +77,7 @@ impl Rig {
         }
     }
 
-    fn apply(&mut self, input: CmInput) {
+    pub(crate) fn apply(&mut self, input: CmInput) {
         let (now, id) = (self.now, self.id);
         let (local_comm_id, remote_comm_id) = (THEIRS, self.id);
         match input {
@@ -191,7 +191,7 @@ fn rep(local_comm_id: CommId, remote_comm_id: CommId) -> CmRep {
 fn tried<T>(_: Result<T, CmError>) {}
 
 /// The shortest ways from [`CmState::Idle`] to every state, one for each first step.
-fn ways() -> BTreeMap<CmState, Vec<Vec<CmInput>>> {
+pub(crate) fn ways() -> BTreeMap<CmState, Vec<Vec<CmInput>>> {
     let mut ways: BTreeMap<CmState, Vec<Vec<CmInput>>> = BTreeMap::new();
     let firsts = TRANSITIONS.iter().filter(|(from, _, _)| *from == CmState::Idle);
     for (_, first, state) in firsts {

@@ -28,7 +28,7 @@ pub(crate) const PORT: u16 = 7471;
 const SECONDS: u64 = 120;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What both ends are told.
+/// The parameters of both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) connections: usize,
@@ -195,7 +195,7 @@ fn ask(context: &Context, server: IpAddr, plan: Plan) -> Result<()> {
 
 const PLAN: Plan = Plan { connections: 8, messages: 10, bytes: 3000 };
 
-fn told(plan: Plan) -> String {
+fn summary(plan: Plan) -> String {
     format!("{} connections with {} messages in each direction", plan.connections, plan.messages)
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn as_server(setting: &Setting, family: Family) -> Result<String> {
     let client = Running::start(&mut in_guest(setting, SECONDS, &line));
     serve(&context, &listener, PLAN)?;
     check("ucmatose in the guest", &client.finish(SECONDS + 20))?;
-    Ok(told(PLAN))
+    Ok(summary(PLAN))
 }
 
 pub(crate) fn as_client(setting: &Setting, family: Family) -> Result<String> {
@@ -217,5 +217,5 @@ pub(crate) fn as_client(setting: &Setting, family: Family) -> Result<String> {
     await_listener(setting)?;
     ask(&context, theirs, PLAN)?;
     check("ucmatose in the guest", &server.finish(SECONDS + 20))?;
-    Ok(told(PLAN))
+    Ok(summary(PLAN))
 }

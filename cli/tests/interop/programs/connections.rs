@@ -1,4 +1,4 @@
-//! Connections made and ended many times, after which neither side has more of anything than before.
+//! Many connections are made and ended; afterwards neither side holds more objects than before.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::case::{Family, Scope};
 use crate::common::Running;
 use crate::setting::Setting;
 
-/// Objects of each kind that our device has room for: what is not given back is missed soon.
+/// Objects of each kind that our device has room for: a leak exhausts them soon.
 const ROOM: usize = 24;
 /// Connections that one process of the guest makes at once.
 const AT_ONCE: usize = 10;
@@ -52,12 +52,12 @@ fn open_descriptors() -> Result<usize> {
     Ok(std::fs::read_dir("/proc/self/fd")?.count())
 }
 
-/// What the guest has of its RDMA device: protection domains, queue pairs, identifiers of connections and so on.
+/// Objects of the guest's RDMA device: protection domains, queue pairs, identifiers of connections and so on.
 fn resources_of_guest(setting: &Setting) -> Result<String> {
     Ok(ask_guest(setting, "rdma resource show")?.trim().to_owned())
 }
 
-/// What both sides have.
+/// The objects of both sides.
 #[derive(Clone, Debug)]
 struct Inventory {
     free_objects: [usize; 4],
@@ -96,7 +96,7 @@ impl Inventory {
             && guest(self) == guest(before)
     }
 
-    /// The last connections may still be on their way out.
+    /// Waits until the last connections have ended.
     fn stays(&self, setting: &Setting, context: &Context, program: Option<&str>) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
@@ -129,7 +129,7 @@ pub(crate) fn we_ask(setting: &Setting) -> Result<String> {
     let before = Inventory::take(setting, &context, Some("rping"))?;
     (0..count).try_for_each(connect)?;
     before.stays(setting, &context, Some("rping"))?;
-    Ok(told(count, &before))
+    Ok(summary(count, &before))
 }
 
 /// Processes in the guest connect to us, some connections at once, and are disconnected.
@@ -149,10 +149,10 @@ pub(crate) fn they_ask(setting: &Setting) -> Result<String> {
     let rounds = connections(setting) / AT_ONCE;
     (1..=rounds).try_for_each(round)?;
     before.stays(setting, &context, None)?;
-    Ok(told(rounds * AT_ONCE, &before))
+    Ok(summary(rounds * AT_ONCE, &before))
 }
 
-fn told(connections: usize, before: &Inventory) -> String {
+fn summary(connections: usize, before: &Inventory) -> String {
     format!(
         "{connections} connections established and closed; resources in the guest, as before: {}",
         before.of_guest

@@ -34,7 +34,7 @@ impl Role {
     }
 }
 
-/// Two programs that meet.
+/// Two programs, one on each side.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
     /// Of the row in the table: the original, and those options that make the difference.
@@ -49,21 +49,21 @@ pub(crate) struct Pair {
     pub(crate) seconds: u64,
 }
 
-/// The script that rules the guest, with these arguments.
+/// The script that controls the guest, with these arguments.
 fn guest(arguments: &[&str]) -> Command {
     let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop/guest"));
     command.args(arguments);
     command
 }
 
-/// A command in the guest, which has so many seconds.
+/// A command in the guest with a time limit in seconds.
 pub(crate) fn in_guest(setting: &Setting, seconds: u64, line: &str) -> Command {
     let mut command = guest(&["run", &setting.guest, "--timeout", &seconds.to_string(), "--"]);
     command.args(line.split_whitespace());
     command
 }
 
-/// A command of the guest that goes on until this is dropped.
+/// A command of the guest that runs until this is dropped.
 pub(crate) struct Detached<'a> {
     setting: &'a Setting,
     job: String,
@@ -108,7 +108,7 @@ fn our_command(setting: &Setting, family: Family, line: &str) -> Command {
     command
 }
 
-/// Waits until somebody in the guest listens with rdma_cm, or on a TCP port that the programs choose: 18515 or 19000.
+/// Waits until a program in the guest listens with rdma_cm, or on a TCP port that the programs choose: 18515 or 19000.
 pub(crate) fn await_listener(setting: &Setting) -> Result<()> {
     // Not busybox's own programs: the shell of the guest is dash.
     let mut command = in_guest(setting, 30, "sh -c");
@@ -117,7 +117,7 @@ pub(crate) fn await_listener(setting: &Setting) -> Result<()> {
          grep -Eqi ':(4853|4A38) 0+:0000 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done",
     );
     let finished = Running::start(&mut command).finish(60);
-    ensure!(finished.success, "nobody in the guest listens: {}", finished.stderr);
+    ensure!(finished.success, "no program in the guest listens: {}", finished.stderr);
     Ok(())
 }
 
@@ -133,18 +133,18 @@ fn check(what: &str, finished: &Finished) -> Result<()> {
     Ok(())
 }
 
-/// Both programs must end well. Returns what ours printed.
-fn meet(setting: &Setting, pair: &Pair) -> Result<String> {
+/// Both programs must succeed. Returns the output of ours.
+fn run_pair(setting: &Setting, pair: &Pair) -> Result<String> {
     let limit = pair.seconds + 20;
     let mut original = in_guest(setting, pair.seconds, &pair.original);
     let mut ours = our_command(setting, pair.family, &pair.ours);
     match pair.role {
         Role::Server => {
             let mut server = Running::start(&mut ours);
-            server.until_it_says("waiting on");
+            server.wait_for_line("waiting on");
             let client = Running::start(&mut original).finish(limit);
             if let Err(error) = check("the client in the guest", &client) {
-                // What our side says of it is the other half.
+                // The messages of our side complete the report.
                 server.interrupt();
                 let server = server.finish(2 * limit);
                 bail!(
@@ -169,13 +169,13 @@ fn meet(setting: &Setting, pair: &Pair) -> Result<String> {
     }
 }
 
-/// Lets all pairs meet, records each, and fails at the end if one did not work.
+/// Runs all pairs, records each, and fails at the end if one failed.
 pub(crate) fn run(setting: &Setting, pairs: &[Pair]) -> Result<()> {
     let mut failed = Vec::new();
     for pair in pairs {
         let begun = Instant::now();
         // A program that hangs is a panic of the test's helpers.
-        let outcome = catch_unwind(AssertUnwindSafe(|| meet(setting, pair)))
+        let outcome = catch_unwind(AssertUnwindSafe(|| run_pair(setting, pair)))
             .unwrap_or_else(|panic| Err(anyhow!("{}", text_of(&*panic))))
             .map(drop);
         let took = begun.elapsed();
@@ -186,14 +186,14 @@ pub(crate) fn run(setting: &Setting, pairs: &[Pair]) -> Result<()> {
             Err(error) => {
                 println!("{title}: FAILED: {error:#}");
                 failed.push(title);
-                // A server without its client stays, and would meet the next one.
+                // A server without its client still runs and would accept the next client.
                 let program = pair.original.split(' ').next().unwrap_or_default();
                 Running::start(&mut in_guest(setting, 20, &format!("killall -q {program}"))).finish(60);
             }
         }
     }
     ensure!(failed.is_empty(), "{} of {} failed: {failed:?}", failed.len(), pairs.len());
-    println!("{} meetings of programs", pairs.len());
+    println!("{} pairs of programs", pairs.len());
     Ok(())
 }
 

@@ -44,10 +44,37 @@ fn others() -> Vec<Test> {
         ("send", "bw", "-n 100 -s 1000 -c UC -t 16"),
         ("send", "bw", "-n 100 -s 1000 -c UD -t 16"),
         ("send", "lat", "-n 100 -c UD"),
+        ("send", "bw", "-n 40 -s 1000 -c UD -t 4 -b -R"),
         ("write", "lat", "-n 100 -c UC"),
         ("write", "bw", "-D 2"),
         ("write", "bw", "-n 100 -m 1024 -s 5000 -p 19000 --report_gbits"),
         ("send", "bw", "-n 100 -m 1024 -s 5000 -p 19000 -R"),
+    ]
+    .map(|(verb, kind, options)| (verb, kind, options.to_owned()))
+    .into_iter()
+    .chain(datagrams_by_rdma_cm())
+    .chain(habits())
+    .collect()
+}
+
+/// rdma_cm resolves the service of a UD queue pair (SIDR).
+fn datagrams_by_rdma_cm() -> Vec<Test> {
+    vec![
+        ("send", "bw", "-n 100 -s 1000 -c UD -t 16 -R".to_owned()),
+        ("send", "lat", "-n 100 -c UD -R".to_owned()),
+    ]
+}
+
+/// Options that change how a test runs, but not what it measures.
+fn habits() -> Vec<Test> {
+    [
+        ("write", "bw", "-n 100 -l 4 --retry_count=5"),
+        ("send", "bw", "-n 100 -e --tclass=104"),
+        ("read", "lat", "-n 100 -e"),
+        ("write", "bw", "-n 100 -z"),
+        ("send", "bw", "-n 100 -R -T 104"),
+        ("send", "bw", "-n 100 --reversed -S 3"),
+        ("write", "bw", "-n 100 --reversed"),
     ]
     .map(|(verb, kind, options)| (verb, kind, options.to_owned()))
     .into()
@@ -67,6 +94,12 @@ fn covering(setting: &Setting) -> Vec<(Test, &'static [Role])> {
         tests.push(((verb, "bw", "-n 100 -R".to_owned()), one));
         tests.push(((verb, "lat", "-n 100 -R".to_owned()), other));
         tests.push(((verb, "bw", "-n 40 -b -q 4 -R".to_owned()), other));
+    }
+    if !setting.is_lossy() {
+        tests.extend(datagrams_by_rdma_cm().into_iter().map(|test| (test, &Role::BOTH[..])));
+        for (index, test) in habits().into_iter().enumerate() {
+            tests.push((test, if index % 2 == 0 { &[Role::Server] } else { &[Role::Client] }));
+        }
     }
     // 80 MB each: one is enough for each kernel.
     tests.push(if setting.kernel == "6.1" {

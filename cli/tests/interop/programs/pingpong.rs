@@ -80,25 +80,29 @@ pub(crate) fn rpings(setting: &Setting) -> Vec<Pair> {
     let count = if setting.scope == Scope::Smoke { 100 } else { 1000 };
     let mut pairs = Vec::new();
     for family in [Family::V4, Family::V6] {
-        for role in Role::BOTH {
-            let addresses = setting.addresses(family);
-            let (ours, theirs) = (addresses.ours, addresses.theirs);
-            let (original, ours) = match role {
-                Role::Server => (format!("rping -c -a {ours} -C {count} -V"), format!("rping -s -a {ours}")),
-                Role::Client => {
-                    (format!("rping -s -a {theirs}"), format!("rping -c -a {theirs} -C {count} -V"))
-                }
-            };
-            pairs.push(Pair {
-                name: format!("rping -C {count} -V"),
-                role,
-                family,
-                original,
-                ours,
-                // Each loss costs a timeout of a second, and there are a hundred with 1 %.
-                seconds: if setting.is_lossy() { 600 } else { 180 },
-            });
-        }
+        pairs.extend(Role::BOTH.map(|role| rping(setting, &format!("-C {count} -V"), role, family)));
+    }
+    // The smallest sizes of rping, which its text fills.
+    for size in 23..=26 {
+        pairs.extend(Role::BOTH.map(|role| rping(setting, &format!("-C 12 -V -S {size}"), role, Family::V4)));
     }
     pairs
+}
+
+fn rping(setting: &Setting, options: &str, role: Role, family: Family) -> Pair {
+    let addresses = setting.addresses(family);
+    let (ours, theirs) = (addresses.ours, addresses.theirs);
+    let (original, ours) = match role {
+        Role::Server => (format!("rping -c -a {ours} {options}"), format!("rping -s -a {ours}")),
+        Role::Client => (format!("rping -s -a {theirs}"), format!("rping -c -a {theirs} {options}")),
+    };
+    Pair {
+        name: format!("rping {options}"),
+        role,
+        family,
+        original,
+        ours,
+        // Each loss costs a timeout of a second, and there are a hundred with 1 %.
+        seconds: if setting.is_lossy() { 600 } else { 180 },
+    }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) host_sends: Vec<Vec<u8>>,
     /// When the host was last asked for a neighbour.
     pub(crate) resolved_at: Instant,
+    /// How often it was asked.
+    pub(crate) lookups: usize,
     /// Frames that the port takes until it is flushed.
     pub(crate) room: usize,
 }
@@ -105,6 +107,7 @@ impl Host for TestHost {
     fn resolve(&mut self, now: Instant, destination: IpAddr) -> Resolution {
         let mut shared = self.link.lock().unwrap();
         shared.resolved_at = now;
+        shared.lookups += 1;
         shared.neighbours.get(&destination).cloned().unwrap_or(Resolution::Pending)
     }
 

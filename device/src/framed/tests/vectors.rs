@@ -3,6 +3,7 @@
 //!
 //! They lie outside the repository, in `../shared/vectors`. Where that is missing the tests here say so and pass.
 
+use roce_packet::Qpn;
 use roce_testing::skip_unless;
 use roce_transport::Identification;
 
@@ -31,7 +32,7 @@ fn settings_of(tag: Option<VlanTag>) -> FrameSettings {
     let mut settings = FrameSettings::default();
     if let Some(tag) = tag {
         for (key, value) in [("vlan", tag.vid.to_string()), ("prio", tag.pcp.to_string())] {
-            settings.set(key, &value).unwrap().unwrap();
+            settings.set(key, &value, "").unwrap();
         }
     }
     settings
@@ -95,7 +96,7 @@ fn the_frames_of_others_leave_byte_for_byte() {
             let len = known.transport.len();
             let slot = sender.slot().expect("room");
             slot.buffer[..len].copy_from_slice(&[body, &value.to_le_bytes()].concat());
-            sender.commit(Instant::ZERO, &Transmit { path, len, identification });
+            sender.commit(Instant::ZERO, &Transmit { path, remote_qpn: Qpn::default(), len, identification });
             sender.flush(Instant::ZERO).unwrap();
             assert_eq!(sent(&link), [&expected[..]], "{name}, {max_segments} segments");
         }

@@ -192,7 +192,7 @@ fn a_neighbour_that_moves_is_followed() {
 }
 
 #[test]
-fn who_does_not_answer_fails_after_three_seconds_and_is_tried_again() {
+fn a_neighbour_that_does_not_answer_fails_after_three_seconds_and_is_tried_again() {
     let Some(cable) = Cable::new(1500) else { return };
     let mut rig = Rig::new(&cable.near);
     let next_hop = "198.18.0.3".parse().unwrap();
@@ -206,7 +206,7 @@ fn who_does_not_answer_fails_after_three_seconds_and_is_tried_again() {
 }
 
 #[test]
-fn who_is_wanted_again_gets_the_whole_time_again() {
+fn a_neighbour_that_is_asked_for_again_gets_the_whole_time_again() {
     let Some(cable) = Cable::new(1500) else { return };
     let mut rig = Rig::new(&cable.near);
     let next_hop = "198.18.0.3".parse().unwrap();
@@ -324,4 +324,37 @@ fn the_port_is_held_and_a_second_device_is_told_so() {
     assert!(matches!(error, OpenError::PortInUse { port: 4791, .. }), "{error}");
     drop(rig);
     drop(Rig::new(&cable.near));
+}
+
+/// The table of the kernel is that of the whole machine, and holds about a thousand.
+#[test]
+fn a_flood_of_silent_neighbours_does_not_fill_the_table_of_the_kernel() {
+    let Some(cable) = Cable::new(1500) else { return };
+    cable.near.ip(&["address add 198.19.0.1/16 dev v0"]);
+    let mut host = Rig::new(&cable.near).host;
+    let at = |millis: u64| Instant::from_nanos(1 + millis * 1_000_000);
+    for number in 0..1_000_u16 {
+        let [high, low] = (256 + number).to_be_bytes();
+        assert_eq!(host.resolve(at(0), [198, 19, high, low].into()), Resolution::Pending);
+    }
+    assert_eq!(host.counters.asked, MAX_ASKED_AT_ONCE as u64);
+    // One that is there waits no longer than a neighbour may take to answer at once.
+    let honest = IpAddr::from([198, 18, 0, 2]);
+    assert_eq!(host.resolve(at(1), honest), Resolution::Pending);
+    assert_eq!(host.counters.asked, MAX_ASKED_AT_ONCE as u64);
+    let end = Clock::now() + Duration::from_secs(20);
+    let mut millis = 101;
+    while host.resolve(at(millis), honest) != mac(2) {
+        assert!(Clock::now() < end, "it is there");
+        std::thread::sleep(Duration::from_millis(1));
+        millis += 1;
+    }
+    // However many are asked for, the socket that asks has room for one more.
+    for round in 1..4 {
+        for number in 0..1_000_u16 {
+            let [high, low] = (256 + number).to_be_bytes();
+            host.resolve(at(millis + 200 * round), [198, 19, high, low].into());
+        }
+    }
+    assert_eq!((host.counters.asked, host.counters.errors), (MAX_ASKED as u64 + 1, 0));
 }

@@ -40,11 +40,11 @@ impl Groups {
     ///
     /// # Errors
     ///
-    /// No multicast group, too many groups, or left without having joined.
+    /// The address is not that of a group, there are too many groups, or a group is left that was not joined.
     pub(super) fn set(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
         let invalid = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         if !group.is_multicast() {
-            return invalid(format!("{group} is no multicast group"));
+            return invalid(format!("{group} is not a multicast group"));
         }
         let known = self.members.iter().position(|member| member.group == group);
         let is_full = self.members.len() >= CAPACITY;
@@ -71,7 +71,7 @@ impl Groups {
         Ok(())
     }
 
-    /// A query for the members of `group`, or with `None` for all our groups, wants reports within `within`.
+    /// A query for the members of `group`, or with `None` for all our groups, asks for reports within `within`.
     /// Each host and group waits for another part of that time, so that not all answer at once.
     pub(super) fn handle_query(
         &mut self,

@@ -35,13 +35,13 @@ pub(super) enum Message {
     /// Asks for the Ethernet address of `target`. With source 0.0.0.0 it is a probe (RFC 5227 2.1.1); from the
     /// target itself, it is an announcement.
     ArpRequest { source: Ipv4Addr, target: Ipv4Addr, to: MacAddr },
-    /// I have `source`.
+    /// Tells that this host has `source`.
     ArpReply { source: Ipv4Addr, target: Ipv4Addr, to: MacAddr },
     /// Asks for the Ethernet address of `target`. With source `::` it is a probe (RFC 4862 5.4.2).
     Solicitation { source: Ipv6Addr, target: Ipv6Addr, to: Option<MacAddr> },
     /// Tells our Ethernet address for `source`. `None` sends it to all hosts.
     Advertisement { source: Ipv6Addr, to: Option<(Ipv6Addr, MacAddr)> },
-    /// I am, or am no longer, in this group.
+    /// Reports that this host is, or is no longer, in a group.
     Membership { source: IpAddr, group: IpAddr, change: Change },
 }
 

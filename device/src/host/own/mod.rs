@@ -66,7 +66,7 @@ const MOST_PARKED: usize = 32;
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 /// How often a host with one of our addresses is reported (`DEFEND_INTERVAL`).
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
+const CONFLICT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the answer for the next hop used last is not looked up again, so that the table learns which entries are in use.
 const SETTLED: Duration = Duration::from_millis(100);
 
@@ -87,7 +87,7 @@ pub(crate) struct OwnHost {
     /// Announcements still to be made, and when.
     announcements: u8,
     announce_at: Instant,
-    complain_at: Instant,
+    report_conflict_at: Instant,
     /// Where packets to the destination used last go, and until when.
     last: Option<(IpAddr, MacAddr, Instant)>,
     /// The latest time that a call brought. It never goes back.
@@ -133,7 +133,7 @@ impl OwnHost {
             parked: VecDeque::new(),
             announcements: ANNOUNCEMENTS,
             announce_at: Instant::ZERO,
-            complain_at: Instant::ZERO,
+            report_conflict_at: Instant::ZERO,
             last: None,
             now: Instant::ZERO,
             scratch: Vec::new(),
@@ -227,10 +227,10 @@ impl OwnHost {
     }
 
     /// A frame shows that another host has one of our addresses.
-    fn complain(&mut self, address: IpAddr, other: MacAddr) {
+    fn report_conflict(&mut self, address: IpAddr, other: MacAddr) {
         self.counters.conflicts += 1;
-        if self.complain_at <= self.now {
-            self.complain_at = self.now + COMPLAINT_INTERVAL;
+        if self.report_conflict_at <= self.now {
+            self.report_conflict_at = self.now + CONFLICT_INTERVAL;
             tracing::warn!(
                 %address, %other, own = %self.mac,
                 "another host has the address of this device; give one of the two another address"

@@ -36,7 +36,7 @@ pub(super) struct Ask {
 /// Why an address is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// It answered us. `replaces` is whether it wants to take the place of another address (the override flag of
+    /// It answered us. `replaces` is whether the address takes the place of another one (the override flag of
     /// neighbour discovery; always so in ARP).
     Answer { replaces: bool },
     /// It asked us for something, so that we will have to answer soon.
@@ -47,7 +47,7 @@ pub(super) enum Evidence {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Everybody has been asked `asked` times; the next time, or giving up, is at `next`.
+    /// All hosts have been asked `asked` times; the next time, or giving up, is at `next`.
     Asking { asked: u8, next: Instant },
     /// It answered, which counts until then.
     Reachable { mac: MacAddr, until: Instant },
@@ -55,7 +55,7 @@ enum State {
     Stale { mac: MacAddr },
     /// The same, in use, and it has been asked itself.
     Probing { mac: MacAddr, asked: u8, next: Instant },
-    /// Nobody answered.
+    /// No host answered.
     Failed { until: Instant },
 }
 

@@ -74,7 +74,7 @@ impl OwnHost {
             return None;
         }
         if self.routes.is_own(source.into()) && mac != self.mac {
-            self.complain(source.into(), mac);
+            self.report_conflict(source.into(), mac);
             return Some(true);
         }
         let is_question = operation == ArpOperation::Request;
@@ -164,11 +164,11 @@ impl OwnHost {
             NdiscRepr::NeighborSolicit { target_addr: target, lladdr } => {
                 let is_for_us = self.routes.is_own(target.into());
                 if source.is_unspecified() {
-                    // Somebody looks whether an address is taken. Ours is.
+                    // A host asks whether an address is taken. Ours is.
                     if !is_for_us || destination != solicited_node(target) || lladdr.is_some() {
                         return Some(false);
                     }
-                    self.complain(target.into(), ethernet.source);
+                    self.report_conflict(target.into(), ethernet.source);
                     self.enqueue(Message::Advertisement { source: target, to: None });
                     return Some(true);
                 }
@@ -187,7 +187,7 @@ impl OwnHost {
             }
             NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr } => {
                 if self.routes.is_own(target.into()) {
-                    self.complain(target.into(), ethernet.source);
+                    self.report_conflict(target.into(), ethernet.source);
                     return Some(true);
                 }
                 if !is_unicast(target.into()) || !self.routes.is_on_link(target.into()) {

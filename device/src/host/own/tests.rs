@@ -231,7 +231,7 @@ fn other_networks_are_reached_through_the_gateway() {
 }
 
 #[test]
-fn who_does_not_answer_is_given_up_with_its_name() {
+fn a_neighbour_that_does_not_answer_is_given_up_with_its_name() {
     let mut host = quiet_host();
     for second in 4..7 {
         assert_eq!(host.resolve(at(second * 1000), PEER_V4.into()), Resolution::Pending);
@@ -330,7 +330,7 @@ fn pings_are_answered() {
 }
 
 #[test]
-fn pings_from_everywhere_do_not_push_out_who_is_in_use() {
+fn pings_from_everywhere_do_not_push_out_a_neighbour_in_use() {
     let mut host = quiet_host();
     host.resolve(at(4000), PEER_V6.into());
     give(&mut host, at(4000), &discovery(136, 0x60, PEER_V6, OWN_V6, PEER_V6, Some(PEER_MAC), 255));

@@ -14,25 +14,22 @@ use std::io::{self, Write as _};
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use roce_transport::Instant;
+use rustix::net::sockopt;
 use rustix::net::xdp::XdpOptionsFlags;
-use rustix::net::{RecvFlags, sockopt};
 use xsk_rs::config::{BindFlags, FrameSize, Interface, LibxdpFlags, QueueSize, SocketConfig, UmemConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue, Umem};
 
 use super::socket::{FILL_RING_LEN, Opening, Report, TX_RING_LEN, with_patience};
 use super::umem::{CHUNK_LEN, RX_CHUNKS, SLOT_CHUNKS, TX_CHUNKS};
-use super::{Counters, ETHERNET, InterfaceWatch, MAX_BURST, kick, retry_after};
+use super::{Backend, MAX_BURST, can_be_sent, gather};
 use crate::OpenError;
-use crate::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord};
+use crate::framed::port::{FRAME_ROOM, Outgoing};
 use program::{MAX_QUEUES, Program};
 
 /// A socket of libxdp. Dropped in this order: first no more frames come.
-pub(super) struct LibxdpPort {
+pub(super) struct LibxdpBackend {
     _program: Program,
     queues: Queues,
-    record: PortRecord,
-    report: Report,
     /// The buffer of the engine, which is copied to where the kernel reads it.
     slot: Vec<u8>,
     /// Chunks to send from that the kernel is done with.
@@ -42,9 +39,6 @@ pub(super) struct LibxdpPort {
     /// Received, without the rest of the last frame.
     received: Vec<FrameDesc>,
     scratch: Vec<u8>,
-    retry_at: Option<Instant>,
-    watch: InterfaceWatch,
-    counters: Counters,
 }
 
 /// The socket: its rings, and the memory of frames.
@@ -59,7 +53,7 @@ struct Queues {
 }
 
 /// Opens a socket of libxdp on a queue.
-pub(super) fn open(opening: &Opening<'_>, record: PortRecord) -> Result<LibxdpPort, OpenError> {
+pub(super) fn open(opening: &Opening<'_>) -> Result<(LibxdpBackend, Report), OpenError> {
     opening.check_queue()?;
     let queue = opening.spec.queue;
     if queue >= MAX_QUEUES {
@@ -83,21 +77,16 @@ pub(super) fn open(opening: &Opening<'_>, record: PortRecord) -> Result<LibxdpPo
     let options = sockopt::xdp_options(queues.socket()).unwrap_or(XdpOptionsFlags::empty());
     let is_zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
     let report = Report { is_native, is_zero_copy, takes_fragments };
-    tracing::debug!(?record, ?report, "opened an AF_XDP socket of libxdp");
-    Ok(LibxdpPort {
+    let backend = LibxdpBackend {
         _program: program,
         free: queues.chunks.split_off(RX_CHUNKS as usize),
         queues,
-        record,
-        report,
         slot: vec![0; FRAME_ROOM],
         committed: Vec::new(),
         received: Vec::new(),
         scratch: Vec::new(),
-        retry_at: None,
-        watch: InterfaceWatch::default(),
-        counters: Counters::default(),
-    })
+    };
+    Ok((backend, report))
 }
 
 impl Queues {
@@ -155,8 +144,55 @@ fn system_error<E: Error + Send + Sync + 'static>(error: E) -> io::Error {
     }
 }
 
-impl LibxdpPort {
-    /// Takes back the chunks that the kernel is done with.
+impl Backend for LibxdpBackend {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.queues.socket()
+    }
+
+    fn slot(&mut self) -> Option<&mut [u8]> {
+        if self.free.len() < SLOT_CHUNKS as usize {
+            self.reap();
+        }
+        (self.free.len() >= SLOT_CHUNKS as usize).then_some(&mut self.slot[..])
+    }
+
+    fn commit(&mut self, frame: &Outgoing) -> bool {
+        let bytes = self.slot.get(frame.bytes.clone()).filter(|_| can_be_sent(frame));
+        let Some(bytes) = bytes else { return false };
+        let count = bytes.len().div_ceil(PIECE_LEN);
+        if self.free.len() < count {
+            return false;
+        }
+        for (index, piece) in bytes.chunks(PIECE_LEN).enumerate() {
+            let Some(mut chunk) = self.free.pop() else { return false };
+            // SAFETY: the kernel is done with it.
+            let mut data = unsafe { self.queues.umem.data_mut(&mut chunk) };
+            let mut cursor = data.cursor();
+            cursor.set_pos(0);
+            let written = cursor.write_all(piece);
+            debug_assert!(written.is_ok(), "a piece fits");
+            chunk.set_options(if index + 1 < count { XDP_PKT_CONTD } else { 0 });
+            self.committed.push(chunk);
+        }
+        true
+    }
+
+    fn submit(&mut self) -> bool {
+        // SAFETY: they were written and are not used until the kernel gives them back.
+        let produced = unsafe { self.queues.tx.produce(&self.committed) };
+        // It takes all or nothing, so no frame is torn apart.
+        self.committed.drain(..produced);
+        self.committed.is_empty()
+    }
+
+    fn unread(&mut self) -> u32 {
+        TX_RING_LEN.saturating_sub(self.queues.tx.nb_free_exact())
+    }
+
+    fn needs_wakeup(&self) -> (bool, bool) {
+        (self.queues.tx.needs_wakeup(), self.queues.fill.needs_wakeup())
+    }
+
     fn reap(&mut self) {
         let mut done = [FrameDesc::default(); MAX_BURST as usize];
         loop {
@@ -169,101 +205,17 @@ impl LibxdpPort {
         }
     }
 
-    /// How many chunks the kernel has not taken out of the ring yet.
-    fn unread(&mut self) -> u32 {
-        TX_RING_LEN.saturating_sub(self.queues.tx.nb_free_exact())
-    }
-
-    /// Gives a frame to `sink`; whether it did.
-    fn deliver(&mut self, first: usize, count: usize, sink: &mut dyn FnMut(&Incoming<'_>)) -> bool {
-        let Self { queues, received, scratch, counters, record, .. } = self;
-        let chunks = &received[first..first + count];
-        // SAFETY: the kernel has given them, and they go back in `receive`, after this.
-        let piece = |index: usize| unsafe { queues.bytes(&chunks[index]) };
-        let tail = match count {
-            1 => &[],
-            2 => piece(1),
-            _ => {
-                scratch.clear();
-                (1..count).for_each(|index| scratch.extend_from_slice(piece(index)));
-                scratch.as_slice()
-            }
-        };
-        counters.deliver(record, piece(0), tail, count > 1, sink)
-    }
-}
-
-impl FramePort for LibxdpPort {
-    fn record(&self) -> &PortRecord {
-        &self.record
-    }
-
-    fn slot(&mut self) -> Option<&mut [u8]> {
-        if self.free.len() < SLOT_CHUNKS as usize {
-            self.reap();
-        }
-        (self.free.len() >= SLOT_CHUNKS as usize).then_some(&mut self.slot[..])
-    }
-
-    fn commit(&mut self, frame: Outgoing) {
-        let bytes = self.slot.get(frame.bytes).filter(|bytes| bytes.len() >= ETHERNET);
-        let Some(bytes) = bytes.filter(|_| frame.split.is_none()) else {
-            self.counters.tx_refused += 1;
-            return;
-        };
-        let count = bytes.len().div_ceil(PIECE_LEN);
-        if self.free.len() < count {
-            self.counters.tx_refused += 1;
-            return;
-        }
-        for (index, piece) in bytes.chunks(PIECE_LEN).enumerate() {
-            let Some(mut chunk) = self.free.pop() else { return };
-            // SAFETY: the kernel is done with it.
-            let mut data = unsafe { self.queues.umem.data_mut(&mut chunk) };
-            let mut cursor = data.cursor();
-            cursor.set_pos(0);
-            let written = cursor.write_all(piece);
-            debug_assert!(written.is_ok(), "a piece fits");
-            chunk.set_options(if index + 1 < count { XDP_PKT_CONTD } else { 0 });
-            self.committed.push(chunk);
-        }
-        self.counters.tx_frames += 1;
-        self.counters.tx_bytes += bytes.len() as u64;
-    }
-
-    fn flush(&mut self, now: Instant) -> io::Result<()> {
-        self.watch.ask(now, self.queues.socket())?;
-        self.retry_at = None;
-        // SAFETY: they were written and are not used until the kernel gives them back.
-        let produced = unsafe { self.queues.tx.produce(&self.committed) };
-        // It takes all or nothing, so no frame is torn apart.
-        self.committed.drain(..produced);
-        if !self.committed.is_empty() {
-            self.retry_at = Some(retry_after(now, true));
-        }
-        let mut unread = self.unread();
-        while unread > 0 && self.queues.tx.needs_wakeup() {
-            self.counters.tx_calls += 1;
-            let is_up = kick(self.queues.socket())?;
-            self.reap();
-            let before = std::mem::replace(&mut unread, self.unread());
-            if unread == before {
-                self.counters.tx_blocked += 1;
-                self.retry_at = Some(retry_after(now, is_up));
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
+    fn receive(&mut self, mut deliver: impl FnMut(&[u8], &[u8], bool)) {
         let mut chunks = [FrameDesc::default(); MAX_BURST as usize];
         // SAFETY: what is taken out stays in `received` until it goes back below.
         let count = unsafe { self.queues.rx.consume(&mut chunks) };
         self.received.extend_from_slice(&chunks[..count]);
-        let (mut begin, mut delivered) = (0, 0);
+        let mut begin = 0;
         while let Some(last) = self.received[begin..].iter().position(|chunk| !chunk.has_more_frames()) {
-            delivered += usize::from(self.deliver(begin, last + 1, sink));
+            // SAFETY: the kernel has given them, and they go back below, after this.
+            let chunk = |index: usize| unsafe { self.queues.bytes(&self.received[begin + index]) };
+            let (head, tail) = gather(last + 1, chunk, &mut self.scratch);
+            deliver(head, tail, last > 0);
             begin += last + 1;
         }
         if begin > 0 {
@@ -271,35 +223,7 @@ impl FramePort for LibxdpPort {
             let filled = unsafe { self.queues.fill.produce(&self.received[..begin]) };
             debug_assert_eq!(filled, begin, "the ring has a place for every chunk");
             self.received.drain(..begin);
-            self.counters.rx_frames += delivered as u64;
         }
-        // A driver that ran out of chunks stops until a system call tells it that there are some again.
-        if self.report.is_native && self.queues.fill.needs_wakeup() {
-            self.counters.rx_wakeups += 1;
-            let _ = rustix::net::recv(self.queues.socket(), &mut [0_u8; 0], RecvFlags::DONTWAIT);
-        }
-        Ok(delivered)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.retry_at.into_iter().chain([self.watch.ask_at]).min()
-    }
-
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.queues.socket()
-    }
-
-    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.counters.visit_all(&self.report, self.queues.socket(), visit);
-    }
-}
-
-impl std::fmt::Debug for LibxdpPort {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LibxdpPort")
-            .field("record", &self.record)
-            .field("report", &self.report)
-            .finish_non_exhaustive()
     }
 }
 

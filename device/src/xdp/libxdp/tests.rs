@@ -4,6 +4,7 @@ use std::ptr;
 
 use super::*;
 use crate::framed::FramedDevice;
+use crate::framed::port::FramePort;
 use crate::host::kernel::KernelHost;
 use crate::ports::{
     PLAIN, Shape, check_devices, check_kinds, check_lengths, check_way, frame, receive, send, what_is_taken,

@@ -111,7 +111,10 @@ mod tests {
             ("host", "line 1: a name is missing"),
             ("host a\nlink a", "line 2: a link needs the names of two nodes"),
             ("host a\nlink a b", "line 2: there is no node b above this line"),
-            ("host a b\nlink a b 1Gb", "line 2: \"1Gb\" is not a rate; write for example 10Gbps"),
+            (
+                "host a b\nlink a b 1Gb",
+                "line 2: \"1Gb\" is not a rate; write for example 10Gbps; the units are bps, Kbps, Mbps, Gbps and Tbps",
+            ),
             ("host a b\nlink a b 1Gbps soon", "line 2: \"soon\" is not a time; write for example 50us"),
         ];
         for (text, message) in cases {

@@ -92,7 +92,7 @@ pub enum TopologyError {
         /// The other end.
         b: String,
     },
-    /// There are more hosts than addresses.
+    /// There are more hosts than fit in memory.
     #[error("{hosts} hosts are too many; {most} are possible", most = super::frame::MAX_HOSTS)]
     TooManyHosts {
         /// The number.

@@ -23,7 +23,7 @@ fn multicast_to(target: IpAddr) -> Vec<Ask> {
 }
 
 #[test]
-fn who_is_not_known_is_asked_for_three_times_and_then_given_up() {
+fn an_unknown_neighbour_is_asked_for_three_times_and_then_given_up() {
     let mut table = Neighbours::default();
     let failed = Resolution::Failed(Unreachable::NoAnswer { next_hop: host(1) });
     for second in 0..3 {
@@ -47,7 +47,7 @@ fn who_is_not_known_is_asked_for_three_times_and_then_given_up() {
 }
 
 #[test]
-fn an_answer_counts_for_thirty_seconds_and_who_is_in_use_is_asked_again() {
+fn an_answer_counts_for_thirty_seconds_and_a_neighbour_in_use_is_asked_again() {
     let mut table = Neighbours::default();
     table.resolve(at(0), host(1));
     asks(&mut table, at(0));
@@ -68,7 +68,7 @@ fn an_answer_counts_for_thirty_seconds_and_who_is_in_use_is_asked_again() {
 }
 
 #[test]
-fn who_moved_without_a_word_is_found_again() {
+fn a_neighbour_that_moved_unannounced_is_found_again() {
     let mut table = Neighbours::default();
     table.resolve(at(0), host(1));
     table.learn(at(0), host(1), A, ANSWER);

@@ -221,7 +221,7 @@ fn an_idle_connection_stays() {
 }
 
 #[test]
-fn who_begins_connections_and_never_ends_them_blocks_a_port_for_seconds_only() {
+fn half_open_connections_block_a_port_for_seconds_only() {
     let mut pair = Pair::new();
     let (listening, _) = pair.far.listen(80).unwrap();
     pair.carry();
@@ -265,7 +265,7 @@ fn who_begins_connections_and_never_ends_them_blocks_a_port_for_seconds_only() {
 }
 
 #[test]
-fn who_has_connected_may_wait_long_to_be_accepted() {
+fn an_established_connection_may_wait_long_to_be_accepted() {
     let mut pair = Pair::new();
     let (listening, _) = pair.far.listen(80).unwrap();
     let client = pair.near.connect(pair.now, SocketAddr::new(FAR.into(), 80)).unwrap();

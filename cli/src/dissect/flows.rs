@@ -1,0 +1,349 @@
+//! Follows the packet sequence numbers of each flow and marks what a receiver would notice: gaps and repetitions.
+//!
+//! A flow is what one queue pair sends to another in one role: requests, or responses to READ and atomic requests.
+//! Both roles of a queue pair have PSNs of their own. Memory is bounded, whatever the capture holds.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use roce_capture::{CapturedPacket, Direction as Way, LinkType};
+use roce_packet::{Direction, OpcodeInfo, Operation, PathMtu, Position, Psn, Reth, Transport};
+
+use super::walk::{Packet, Walk};
+
+/// What is remarkable about the PSN of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Packets are missing in front of this one.
+    Gap { first: Psn, count: u32 },
+    /// A response has no end or no beginning. How many packets are missing cannot be told.
+    Unfinished,
+    /// The PSN was seen before: a retransmission or a copy.
+    Repeat,
+    /// The PSN fills an earlier gap: a retransmission, or a packet that others overtook.
+    Late,
+    /// The PSN is far from all before: another connection, or a long hole in the capture.
+    Jump,
+}
+
+impl Mark {
+    /// The word in the column and in JSON.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Gap { .. } | Self::Unfinished => "gap",
+            Self::Repeat => "repeat",
+            Self::Late => "late",
+            Self::Jump => "jump",
+        }
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Gap { first, count: 1 } => write!(f, "1 packet is missing before it: PSN {first}"),
+            Self::Gap { first, count } => {
+                let last = first.add(count - 1);
+                write!(f, "{count} packets are missing before it: PSN {first} to {last}")
+            }
+            Self::Unfinished => f.write_str("a part of a response before it is missing"),
+            Self::Repeat => f.write_str("PSN seen before: retransmission or copy"),
+            Self::Late => f.write_str("fills an earlier gap: retransmission or overtaken"),
+            Self::Jump => f.write_str("PSN far from those before: another connection or a long hole"),
+        }
+    }
+}
+
+/// The flows of a capture.
+///
+/// Two generations: a flow that is used moves to the young one; when that is full, it becomes the old one, and flows that
+/// were not used since are forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    young: HashMap<Key, Flow>,
+    old: HashMap<Key, Flow>,
+}
+
+/// The most flows of a generation.
+const MOST_FLOWS: usize = 4096;
+/// The most gaps of a flow that are remembered.
+const MOST_GAPS: usize = 8;
+/// A PSN that differs by more than this is taken for that of another connection.
+const FAR: u32 = 1 << 16;
+
+/// What identifies a flow. A capture that covers several interfaces may have a packet once for each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    interface: u32,
+    way: Way,
+    source: IpAddr,
+    destination: IpAddr,
+    dest_qp: u32,
+    role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Role {
+    Request,
+    Response,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    /// The highest PSN.
+    highest: Psn,
+    /// How many PSNs the packet with the highest one takes, as far as it can be told.
+    span: Span,
+    /// The highest PSN belongs to a response that goes on.
+    is_open: bool,
+    /// The path MTU, once it is known.
+    mtu: Option<u32>,
+    gaps: Gaps,
+}
+
+/// How many PSNs a packet takes: a READ request takes one for each packet of its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Span {
+    One,
+    /// A READ of `len` bytes at `va`.
+    Read {
+        va: u64,
+        len: u32,
+    },
+}
+
+impl Span {
+    const fn packets(self, mtu: u32) -> u32 {
+        match self {
+            Self::One | Self::Read { len: 0, .. } => 1,
+            Self::Read { len, .. } => len.div_ceil(mtu),
+        }
+    }
+
+    /// Whether `later` asks for the end of this READ again.
+    fn is_continued_by(self, later: Self) -> bool {
+        match (self, later) {
+            (Self::Read { va, len }, Self::Read { va: next_va, len: next_len }) => {
+                next_va > va && va.wrapping_add(len.into()) == next_va.wrapping_add(next_len.into())
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Ranges of missing PSNs; the oldest is forgotten when there are too many.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gaps {
+    ranges: [(u32, u32); MOST_GAPS],
+    len: usize,
+}
+
+impl Flows {
+    /// Takes the next packet of the capture and returns its mark. A packet with a wrong ICRC or a malformed one does not
+    /// count, because its receiver drops it.
+    pub(super) fn mark(&mut self, captured: &CapturedPacket<'_>, walk: &Walk<'_>) -> Option<Mark> {
+        let packet = walk.packet()?;
+        if walk.error.is_some() || packet.icrc.is_bad() {
+            return None;
+        }
+        let info = packet.info?;
+        let role = role(info)?;
+        let (source, destination) = walk.addresses()?;
+        let (interface, way) = place(captured);
+        let dest_qp = packet.bth.dest_qp().get();
+        let key = Key { interface, way, source, destination, dest_qp, role };
+        let sighting = Sighting::new(packet, info, walk);
+        match self.find(key) {
+            Some(flow) => flow.next(&sighting, role),
+            None => {
+                self.insert(key, Flow::new(&sighting));
+                None
+            }
+        }
+    }
+
+    fn find(&mut self, key: Key) -> Option<&mut Flow> {
+        if let Some(flow) = self.old.remove(&key) {
+            self.insert(key, flow);
+        }
+        self.young.get_mut(&key)
+    }
+
+    fn insert(&mut self, key: Key, flow: Flow) {
+        if self.young.len() >= MOST_FLOWS {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, flow);
+    }
+}
+
+/// The part of the PSN space that a packet belongs to. Acknowledgements skip and repeat PSNs by design; the PSNs of a UD
+/// queue pair count over all its destinations, which a capture rarely shows.
+fn role(info: &OpcodeInfo) -> Option<Role> {
+    match (info.transport, info.direction, info.operation) {
+        (Transport::Ud | Transport::Rd | Transport::Cnp, ..) | (_, _, Operation::Acknowledge) => None,
+        (_, Direction::Request, _) => Some(Role::Request),
+        (_, Direction::Response, _) => Some(Role::Response),
+        (_, Direction::Cnp, _) => None,
+    }
+}
+
+/// Where a packet was captured: Linux cooked captures have one interface for all, and the header tells.
+fn place(captured: &CapturedPacket<'_>) -> (u32, Way) {
+    let bytes = captured.bytes;
+    let interface = match captured.link_type {
+        LinkType::LINUX_SLL2 => {
+            bytes.get(4..).and_then(<[u8]>::first_chunk).map(|index| u32::from_be_bytes(*index))
+        }
+        // The kind of packet: for this host, for others, or sent.
+        LinkType::LINUX_SLL => bytes.first_chunk().map(|kind: &[u8; 2]| u16::from_be_bytes(*kind).into()),
+        _ => captured.interface,
+    };
+    (interface.unwrap_or(0), captured.direction)
+}
+
+/// What the PSN of a packet is judged by.
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    psn: Psn,
+    span: Span,
+    position: Position,
+    /// The payload of a packet that has exactly one path MTU.
+    mtu: Option<u32>,
+}
+
+impl Sighting {
+    fn new(packet: &Packet<'_>, info: &OpcodeInfo, walk: &Walk<'_>) -> Self {
+        let span = match info.operation {
+            Operation::ReadRequest => {
+                let part = walk.parts.iter().find(|part| part.header.name == "RETH");
+                let reth = part.and_then(|part| Reth::parse(walk.part_bytes(part)).ok());
+                reth.map_or(Span::One, |(reth, _)| Span::Read { va: reth.va, len: reth.dma_len })
+            }
+            _ => Span::One,
+        };
+        let is_full = matches!(info.position, Position::First | Position::Middle);
+        let mtu = packet.payload_len.filter(|_| is_full).and_then(PathMtu::from_bytes);
+        let mtu = mtu.map(|mtu| mtu.bytes() as u32);
+        Self { psn: packet.bth.psn(), span, position: info.position, mtu }
+    }
+}
+
+impl Flow {
+    fn new(sighting: &Sighting) -> Self {
+        Self {
+            highest: sighting.psn,
+            span: sighting.span,
+            is_open: matches!(sighting.position, Position::First | Position::Middle),
+            mtu: sighting.mtu,
+            gaps: Gaps::default(),
+        }
+    }
+
+    fn next(&mut self, sighting: &Sighting, role: Role) -> Option<Mark> {
+        let ahead = self.highest.distance_to(sighting.psn);
+        if ahead == 0 || ahead > Psn::MASK / 2 {
+            return Some(self.behind(sighting));
+        }
+        // A READ may take many PSNs.
+        if ahead > self.span.packets(SMALLEST_MTU).saturating_add(FAR) {
+            *self = Self { mtu: self.mtu, ..Self::new(sighting) };
+            return Some(Mark::Jump);
+        }
+        if self.span.is_continued_by(sighting.span) {
+            return Some(Mark::Repeat);
+        }
+        let mark = match role {
+            Role::Request => self.request(ahead),
+            Role::Response => self.response(ahead, sighting.position),
+        };
+        *self = Self { mtu: sighting.mtu.or(self.mtu), gaps: self.gaps, ..Self::new(sighting) };
+        mark
+    }
+
+    /// A PSN that is not above the highest one.
+    fn behind(&mut self, sighting: &Sighting) -> Mark {
+        if self.gaps.fill(sighting.psn) {
+            return Mark::Late;
+        }
+        if sighting.psn.distance_to(self.highest) > FAR {
+            *self = Self { mtu: self.mtu, ..Self::new(sighting) };
+            return Mark::Jump;
+        }
+        // A retransmitted READ may ask for less, but never for more.
+        Mark::Repeat
+    }
+
+    /// Requests take all PSNs, one after the other.
+    fn request(&mut self, ahead: u32) -> Option<Mark> {
+        let smallest = self.mtu.unwrap_or(SMALLEST_MTU);
+        let expected = self.span.packets(smallest);
+        // As long as no packet has shown the path MTU, the distance behind a READ tells it. A lost packet makes it look
+        // smaller, until a shorter distance corrects that.
+        let fits = |mtu: &&PathMtu| self.span.packets(mtu.bytes() as u32) == ahead;
+        if (self.mtu.is_none() || ahead < expected)
+            && let Some(mtu) = PathMtu::ALL.iter().rev().find(fits)
+        {
+            if expected > 1 {
+                self.mtu = Some(mtu.bytes() as u32);
+            }
+            return None;
+        }
+        self.missing(ahead, expected)
+    }
+
+    /// Responses to READs are consecutive within a message; between messages other requests may have PSNs.
+    fn response(&mut self, ahead: u32, position: Position) -> Option<Mark> {
+        match (self.is_open, position) {
+            (true, Position::Middle | Position::Last) => self.missing(ahead, 1),
+            (false, Position::First | Position::Only) => None,
+            (true, Position::First | Position::Only) | (false, Position::Middle | Position::Last) => {
+                Some(Mark::Unfinished)
+            }
+        }
+    }
+
+    fn missing(&mut self, ahead: u32, expected: u32) -> Option<Mark> {
+        let count = ahead.checked_sub(expected).filter(|count| *count > 0)?;
+        let first = self.highest.add(expected);
+        self.gaps.add(first, count);
+        Some(Mark::Gap { first, count })
+    }
+}
+
+const SMALLEST_MTU: u32 = 256;
+
+impl Gaps {
+    fn add(&mut self, first: Psn, count: u32) {
+        if self.len == MOST_GAPS {
+            self.ranges.rotate_left(1);
+            self.len -= 1;
+        }
+        if let Some(place) = self.ranges.get_mut(self.len) {
+            *place = (first.get(), count);
+            self.len += 1;
+        }
+    }
+
+    /// Takes a PSN out of the gaps; returns whether it was in one.
+    fn fill(&mut self, psn: Psn) -> bool {
+        let inside = |&(first, count): &(u32, u32)| Psn::new(first).distance_to(psn) < count;
+        let Some(index) = self.ranges.iter().take(self.len).position(inside) else { return false };
+        let (first, count) = self.ranges.get(index).copied().unwrap_or_default();
+        let before = Psn::new(first).distance_to(psn);
+        let after = count - before - 1;
+        self.ranges.copy_within(index + 1.., index);
+        self.len -= 1;
+        if before > 0 {
+            self.add(Psn::new(first), before);
+        }
+        if after > 0 {
+            self.add(psn.add(1), after);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

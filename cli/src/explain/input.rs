@@ -1,0 +1,100 @@
+//! Which packet is to be explained: digits, a packet of a capture file, or an example.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use roce_capture::{CaptureReader, CapturedPacket};
+
+use super::bytes;
+
+/// What the arguments ask for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// No argument.
+    Example,
+    Bytes(Vec<u8>),
+    /// The packet with this number, from 1; the file `-` is standard input.
+    Captured {
+        file: String,
+        number: u64,
+    },
+}
+
+impl Input {
+    /// Reads the arguments, and standard input if they ask for it.
+    pub(crate) fn of(arguments: &[String]) -> anyhow::Result<Self> {
+        let text = match arguments {
+            [] => return Ok(Self::Example),
+            [dash] if dash == "-" => {
+                let mut text = Vec::new();
+                io::stdin()
+                    .take(LONGEST_TEXT)
+                    .read_to_end(&mut text)
+                    .context("cannot read standard input")?;
+                String::from_utf8_lossy(&text).into_owned()
+            }
+            [one] => match place(one)? {
+                Some(captured) => return Ok(captured),
+                None => one.clone(),
+            },
+            groups => groups.join(" "),
+        };
+        match bytes::parse(&text) {
+            Ok(bytes) => Ok(Self::Bytes(bytes)),
+            Err(error) => match arguments {
+                [file] if Path::new(file).is_file() => {
+                    bail!("{file} is a file; say which of its packets to explain, such as {file}:1")
+                }
+                _ => Err(error.into()),
+            },
+        }
+    }
+}
+
+/// Reads FILE:NUMBER. Digits with colons have the same form, so a file that exists decides, or a name that cannot be
+/// digits.
+fn place(argument: &str) -> anyhow::Result<Option<Input>> {
+    let Some((file, number)) = argument.rsplit_once(':') else { return Ok(None) };
+    let exists = file == "-" || Path::new(file).is_file();
+    if !exists && bytes::parse(argument).is_ok() {
+        return Ok(None);
+    }
+    match number.parse() {
+        Ok(0) => bail!("{argument}: the first packet of a file has the number 1"),
+        Ok(number) => Ok(Some(Input::Captured { file: file.to_owned(), number })),
+        Err(_) if exists => {
+            bail!("{argument}: expected the number of a packet behind the colon, such as {file}:1")
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Opens a capture file, or standard input.
+pub(crate) fn open(file: &str) -> anyhow::Result<CaptureReader> {
+    Ok(match file {
+        "-" => CaptureReader::new(io::stdin(), "standard input")?,
+        file => CaptureReader::open(file.as_ref())?,
+    })
+}
+
+/// Reads up to the packet with this number and hands it over.
+pub(crate) fn with_packet<R>(
+    reader: &mut CaptureReader,
+    file: &str,
+    number: u64,
+    then: impl FnOnce(&CapturedPacket<'_>) -> anyhow::Result<R>,
+) -> anyhow::Result<R> {
+    let mut have = 0;
+    while let Some(packet) = reader.next_packet().transpose()? {
+        have = packet.number;
+        if have == number {
+            return then(&packet);
+        }
+    }
+    let plural = if have == 1 { "" } else { "s" };
+    bail!("{file} has {have} packet{plural}, so there is no packet {number}")
+}
+
+/// Limit of the text in bytes, much larger than the dump of the longest packet.
+const LONGEST_TEXT: u64 = 1 << 20;

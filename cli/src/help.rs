@@ -1,0 +1,255 @@
+//! The headings and examples of the help of every command.
+//!
+//! One table says under which heading an option is shown, so that an option has the same place in every command, and a
+//! new one without a place fails a test.
+
+use clap::{Arg, Command, CommandFactory as _};
+
+use super::{Cli, EVERY_COMMAND};
+
+const CONNECTION: &str = "Connection";
+const LOAD: &str = "Load";
+const INPUT: &str = "Input and selection";
+const ADDRESSES: &str = "Addresses and ICRC";
+const OUTPUT: &str = "Output";
+const DEVICE: &str = "Device and faults";
+
+/// The options under each heading, by the names of their fields. The options of all commands follow under a heading of
+/// their own.
+const HEADINGS: [(&str, &[&str]); 6] = [
+    (
+        CONNECTION,
+        &[
+            "address",
+            "allow_peer",
+            "bind_source_ip",
+            "client",
+            "comm_rdma_cm",
+            "connection",
+            "exchange_port",
+            "gid_idx",
+            "gid_index",
+            "ib_port",
+            "listen",
+            "max_memory",
+            "mtu",
+            "once",
+            "patience",
+            "persistent",
+            "port",
+            "qp_timeout",
+            "rdma_cm",
+            "retry_count",
+            "server",
+            "sl",
+            "source",
+            "tclass",
+            "timeout",
+            "tos",
+        ],
+    ),
+    (
+        LOAD,
+        &[
+            "all",
+            "atomic_type",
+            "bidirectional",
+            "buffers",
+            "completion",
+            "cq_mod",
+            "cpu_freq",
+            "duration",
+            "events",
+            "frames",
+            "inline",
+            "inline_size",
+            "iterations",
+            "iters",
+            "limit_bw",
+            "limit_msgrate",
+            "margin",
+            "num_qp",
+            "op",
+            "outs",
+            "post",
+            "post_list",
+            "qp",
+            "rate",
+            "reversed",
+            "round_trips",
+            "run_infinitely",
+            "rx_depth",
+            "signal",
+            "size",
+            "sizes",
+            "speed",
+            "tcp",
+            "timing",
+            "tx_depth",
+            "verify",
+            "count",
+        ],
+    ),
+    (
+        INPUT,
+        &[
+            "bad_icrc", "emit", "from", "index", "limit", "list", "merge", "opcode", "psn", "scenario",
+            "set", "sweep", "sweeps",
+        ],
+    ),
+    (
+        ADDRESSES,
+        &[
+            "destination_ip",
+            "destination_mac",
+            "destination_port",
+            "keep_icrc",
+            "source_ip",
+            "source_mac",
+            "source_port",
+        ],
+    ),
+    (
+        OUTPUT,
+        &[
+            "interval",
+            "json",
+            "live",
+            "no_peak",
+            "out",
+            "out_json",
+            "out_json_file",
+            "output",
+            "prometheus",
+            "quiet",
+            "report_gbits",
+            "report_histogram",
+            "report_unsorted",
+            "stat",
+            "tree",
+            "verbose",
+            "watch",
+            "zeros",
+        ],
+    ),
+    (
+        DEVICE,
+        &[
+            "congestion",
+            "delay",
+            "device",
+            "dry_run",
+            "fault",
+            "kmax",
+            "kmin",
+            "left",
+            "line_rate",
+            "pcap",
+            "pcap_limit",
+            "pcap_port",
+            "pfc",
+            "pmax",
+            "queue",
+            "receive_fault",
+            "recovery",
+            "right",
+            "seed",
+            "snaplen",
+            "step",
+            "window",
+            "xoff",
+            "xon",
+        ],
+    ),
+];
+
+/// Options that mean something else in a command, and their heading there.
+const ELSEWHERE: [(&str, &str, &str); 7] = [
+    ("dissect", "port", INPUT),
+    ("dissect", "qp", INPUT),
+    ("explain", "port", INPUT),
+    ("bridge", "rate", DEVICE),
+    ("sim", "seed", INPUT),
+    ("stat", "all", INPUT),
+    ("stat", "count", OUTPUT),
+];
+
+/// What the help of a command ends with.
+const EXAMPLES: [(&str, &str); 13] = [
+    (
+        "demo",
+        "  roce demo\n  roce demo --pcap demo.pcapng --seed 7\n  roce demo --fault drop=5%,reorder=5% --json",
+    ),
+    ("devices", "  roce devices\n  roce devices --verbose\n  roce devices --device udp:127.0.0.1 --json"),
+    (
+        "ping",
+        "  roce ping --device udp:127.0.0.1\n  roce ping 127.0.0.1 --device udp:127.0.0.2 --size 64 -n 1000\n  \
+         roce ping 192.0.2.1 --op write --json",
+    ),
+    (
+        "blast",
+        "  roce blast --device udp:127.0.0.1\n  roce blast 127.0.0.1 --device udp:127.0.0.2 --op write\n  \
+         roce blast 192.0.2.1 --fault drop=1% --seed 3 --pcap lossy.pcapng",
+    ),
+    (
+        "pingpong",
+        "  roce pingpong rc --device udp:127.0.0.1\n  roce pingpong rc 127.0.0.1 --device udp:127.0.0.2\n  \
+         roce pingpong ud 192.0.2.1 -s 512 -n 100",
+    ),
+    (
+        "bridge",
+        "  roce bridge --left raw:eth0 --right raw:eth1 --fault drop=1%\n  \
+         roce bridge --left tap:t0 --right tap:t1 --rate 1Gbps --delay 20us --duration 10s",
+    ),
+    ("limit", "  roce limit --device udp:127.0.0.1\n  roce limit 127.0.0.1 --device udp:127.0.0.2 --tcp"),
+    ("rping", "  roce rping -s -a 127.0.0.1 -v\n  roce rping -c -a 127.0.0.1 -I 127.0.0.2 -C 10 -v -V"),
+    (
+        "perf",
+        "  roce perf write bw --device udp:127.0.0.1\n  roce perf write bw 127.0.0.1 -d udp:127.0.0.2 -s 65536 -n 1000\n  \
+         roce perf send lat 192.0.2.1 -c UD -n 1000 --report-histogram",
+    ),
+    ("doctor", "  roce doctor\n  roce doctor 192.0.2.1\n  roce doctor 192.0.2.1 --device raw:eth0 --json"),
+    (
+        "stat",
+        "  roce stat --all\n  roce stat --watch 1 --count 10\n  roce stat --all --prometheus > roce.prom",
+    ),
+    (
+        "run",
+        "  roce run ibv_devinfo -v\n  roce run --device udp:127.0.0.1 -- ib_write_bw -d roce0\n  \
+         roce run --fault drop=1% --pcap lossy.pcapng ibv_rc_pingpong -g 0 192.0.2.1",
+    ),
+    (
+        "sim",
+        "  roce sim --list\n  roce sim two-to-one --out report\n  \
+         roce sim two-to-one --sweep host.congestion=dcqcn,swift --json",
+    ),
+];
+
+/// The command line, with headings and examples.
+pub(crate) fn command() -> Command {
+    Cli::command().mut_subcommands(|command| {
+        let name = command.get_name().to_owned();
+        let with_headings = command.mut_args(|arg| match heading(&name, &arg) {
+            Some(heading) => arg.help_heading(heading),
+            None => arg,
+        });
+        match EXAMPLES.iter().find(|(of, _)| *of == name) {
+            Some((_, examples)) => with_headings.after_help(format!("Examples:\n{examples}")),
+            None => with_headings,
+        }
+    })
+}
+
+/// Where an option is shown. Arguments without a name are shown above all headings.
+fn heading(command: &str, arg: &Arg) -> Option<&'static str> {
+    if arg.is_positional() || arg.get_help_heading() == Some(EVERY_COMMAND) {
+        return None;
+    }
+    let id = arg.get_id().as_str();
+    let elsewhere = ELSEWHERE.iter().find(|(of, name, _)| *of == command && *name == id);
+    let usual = || HEADINGS.iter().find(|(_, names)| names.contains(&id)).map(|(heading, _)| *heading);
+    elsewhere.map(|(_, _, heading)| *heading).or_else(usual)
+}
+
+#[cfg(test)]
+mod tests;

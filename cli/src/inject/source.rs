@@ -1,0 +1,145 @@
+//! Where the frames come from.
+
+use std::io;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use roce_capture::CapturedPacket;
+use roce_packet::{EthernetHeader, MacAddr};
+
+use crate::dissect::walk::Framed;
+use crate::explain::framed;
+use crate::explain::input::{self, Input};
+
+/// What to send, once or several times.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// One frame that was given as digits.
+    Bytes(Vec<u8>),
+    /// A capture file, or one packet of it. `-` is standard input.
+    Capture { file: String, only: Option<u64> },
+}
+
+/// Takes frames, and returns whether it takes more.
+type Sink<'s> = dyn FnMut(&Original<'_>) -> anyhow::Result<bool> + 's;
+
+/// A frame as it is in the source.
+#[derive(Debug)]
+pub(super) struct Original<'a> {
+    pub(super) bytes: &'a [u8],
+    /// Whether the bytes begin with an Ethernet header of the source, and not with one that was added here.
+    pub(super) has_ethernet: bool,
+    pub(super) time_ns: Option<u64>,
+    /// The end is missing in the capture.
+    pub(super) is_cut: bool,
+}
+
+impl Source {
+    /// Reads the arguments.
+    pub(super) fn of(arguments: &[String]) -> anyhow::Result<Self> {
+        if let [file] = arguments
+            && (file == "-" || Path::new(file).is_file())
+        {
+            return Ok(Self::Capture { file: file.clone(), only: None });
+        }
+        let input = Input::of(arguments).with_context(|| match arguments {
+            [one] if one.contains(['/', '.']) => {
+                format!("{one}: there is no such file, and it is not a frame")
+            }
+            _ => "cannot read the frame".to_owned(),
+        })?;
+        match input {
+            Input::Bytes(bytes) => Ok(Self::Bytes(bytes)),
+            Input::Captured { file, number } => Ok(Self::Capture { file, only: Some(number) }),
+            Input::Example => {
+                bail!("nothing to send; give a capture file, FILE:NUMBER, or the bytes of a frame")
+            }
+        }
+    }
+
+    /// Whether the frames can be read again.
+    pub(super) fn is_stdin(&self) -> bool {
+        matches!(self, Self::Capture { file, .. } if file == "-")
+    }
+
+    /// Hands over each frame in its order, until `sink` returns `false`.
+    pub(super) fn read(&self, sink: &mut Sink<'_>) -> anyhow::Result<()> {
+        let (file, only) = match self {
+            Self::Bytes(bytes) => {
+                let Some(framed) = framed(bytes) else {
+                    bail!("the bytes begin with a BTH; give a frame from its Ethernet or IP header on");
+                };
+                sink(&Original::of(&framed, None, false))?;
+                return Ok(());
+            }
+            Self::Capture { file, only } => (file, *only),
+        };
+        let mut reader = input::open(file)?;
+        if let Some(number) = only {
+            return input::with_packet(&mut reader, file, number, |packet| {
+                hand_over(packet, file, sink).map(|_| ())
+            });
+        }
+        while let Some(packet) = reader.next_packet().transpose()? {
+            if !hand_over(&packet, file, sink)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Hands over a packet; returns whether to go on.
+fn hand_over(packet: &CapturedPacket<'_>, file: &str, sink: &mut Sink<'_>) -> anyhow::Result<bool> {
+    let Some(framed) = Framed::captured(packet) else {
+        bail!("packet {} of {file}: link type {} is not supported", packet.number, packet.link_type);
+    };
+    sink(&Original::of(&framed, packet.time_ns, packet.is_snapped()))
+}
+
+impl<'a> Original<'a> {
+    fn of(framed: &'a Framed<'_>, time_ns: Option<u64>, is_cut: bool) -> Self {
+        Self { bytes: framed.frame(), has_ethernet: framed.has_ethernet(), time_ns, is_cut }
+    }
+
+    /// The frame, ready to be changed. A packet without an Ethernet header gets one.
+    pub(super) fn to_frame(&self, frame: &mut Vec<u8>, macs: Macs) -> anyhow::Result<()> {
+        frame.clear();
+        frame.extend_from_slice(self.bytes);
+        if self.has_ethernet {
+            return Ok(());
+        }
+        let Macs { source, destination, needed } = macs;
+        match (destination, source) {
+            (Some(destination), Some(source)) => {
+                if let Some(header) = frame.get_mut(..EthernetHeader::LEN) {
+                    header[..6].copy_from_slice(&destination.0);
+                    header[6..12].copy_from_slice(&source.0);
+                }
+            }
+            _ if !needed => {}
+            _ => bail!(
+                "the packets have no Ethernet header; give the addresses of one with --destination-mac and --source-mac"
+            ),
+        }
+        Ok(())
+    }
+}
+
+/// The Ethernet addresses of packets that have none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Macs {
+    pub(super) source: Option<MacAddr>,
+    pub(super) destination: Option<MacAddr>,
+    /// Whether the device sends Ethernet headers at all.
+    pub(super) needed: bool,
+}
+
+/// A capture that is read from standard input can be read once.
+pub(super) fn check_rounds(source: &Source, rounds: u64) -> io::Result<()> {
+    if source.is_stdin() && rounds > 1 {
+        let text = "standard input can be read only once; write the capture to a file, or leave --count out";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(())
+}

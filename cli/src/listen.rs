@@ -1,0 +1,178 @@
+//! Where servers listen, on which device they serve a client, and what they tell the user to type on the other side.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Context as _;
+use roce::verbs::Context;
+use roce_tools::exchange::{ClientQueue, Exchange, Listening, own_addresses};
+
+use super::common::{DeviceArgs, device_at, device_on};
+use super::terminal::Output;
+
+/// The most addresses that are listed.
+const MOST_LISTED: usize = 8;
+
+/// What a server prints when it starts.
+pub(super) struct Announcement<'a> {
+    /// The command for the other side, without the address.
+    pub(super) command: String,
+    /// Options of the command behind the address, with a blank in front.
+    pub(super) options: String,
+    /// Another program that may call, with the word before it.
+    pub(super) other_program: Option<&'a str>,
+}
+
+impl Announcement<'_> {
+    /// Prints where the server waits, and the command for the other side. `address`: that of the device, if the user chose
+    /// one.
+    pub(super) fn print(
+        &self,
+        output: &mut Output,
+        address: Option<IpAddr>,
+        listening: &Listening,
+    ) -> std::io::Result<()> {
+        let Self { command, options, other_program } = self;
+        let port = listening.port();
+        let other = other_program.map_or_else(String::new, |program| format!(" for {program}"));
+        if let Some(address) = address {
+            writeln!(
+                output,
+                "waiting on {address}, TCP port {port}{other}; on the other side, run: {command} {address}{options}"
+            )?;
+            return output.flush();
+        }
+        writeln!(
+            output,
+            "waiting on TCP port {port} of every address{other}; on the other side, run one of"
+        )?;
+        let addresses = own_addresses();
+        let has_others = addresses.iter().any(|local| !local.is_loopback);
+        for local in
+            addresses.iter().filter(|local| !(local.is_loopback && local.address.is_ipv6())).take(MOST_LISTED)
+        {
+            let place = match local.address {
+                _ if local.is_loopback && has_others => "on this machine".to_owned(),
+                IpAddr::V6(address) if address.is_unicast_link_local() => {
+                    writeln!(
+                        output,
+                        "  {command} {address}%INTERFACE{options}   ({}; INTERFACE is that of the other side)",
+                        local.interface
+                    )?;
+                    continue;
+                }
+                _ => local.interface.clone(),
+            };
+            writeln!(output, "  {command} {}{options}   ({place})", local.address)?;
+        }
+        output.flush()
+    }
+}
+
+/// An option with its value, unless it is the default.
+pub(super) fn option<T: PartialEq + std::fmt::Display>(name: &str, value: T, default: T) -> String {
+    if value == default { String::new() } else { format!(" {name} {value}") }
+}
+
+/// The address that a client called, or that of the device for a TCP of its own.
+pub(super) fn called_device(called: Option<SocketAddr>) -> String {
+    called.map_or_else(|| device_on(std::net::Ipv4Addr::LOCALHOST.into()), device_at)
+}
+
+/// The device of a server that takes no TCP connection, which would say where it is called: the only address of this machine
+/// that others reach.
+pub(super) fn only_device() -> anyhow::Result<String> {
+    let addresses = own_addresses();
+    let reached: Vec<_> = addresses.iter().filter(|local| !local.is_loopback).collect();
+    let of_version = |is_ipv4: bool| {
+        let is_usable = |address: IpAddr| match address {
+            IpAddr::V4(_) => is_ipv4,
+            IpAddr::V6(address) => !is_ipv4 && !address.is_unicast_link_local(),
+        };
+        reached.iter().filter(|local| is_usable(local.address)).collect::<Vec<_>>()
+    };
+    let (v4, v6) = (of_version(true), of_version(false));
+    match (v4.as_slice(), v6.as_slice()) {
+        ([], []) => Ok(device_on(std::net::Ipv4Addr::LOCALHOST.into())),
+        ([only], _) | ([], [only]) => Ok(device_on(only.address)),
+        _ => {
+            let all: Vec<String> =
+                v4.iter().chain(&v6).map(|local| format!("--device {}", device_on(local.address))).collect();
+            anyhow::bail!("this machine has several addresses; choose one with {}", all.join(" or "))
+        }
+    }
+}
+
+/// The contexts of a server: one on the device that the user chose, or one on each address that a client calls.
+pub(super) enum Contexts<'a> {
+    /// The user chose the device.
+    Chosen(Context),
+    /// The address that was called last, and its context.
+    Called { args: &'a DeviceArgs, last: Option<(SocketAddr, Context)> },
+}
+
+impl<'a> Contexts<'a> {
+    /// Opens the device that the user chose, if any, and listens.
+    pub(super) fn listen(args: &'a DeviceArgs, port: u16) -> anyhow::Result<(Self, Listening)> {
+        let taken = |address: String| {
+            format!(
+                "cannot listen on {address} port {port}; if another server uses the port, choose another with --port"
+            )
+        };
+        if args.device.is_none() {
+            let listening = Listening::everywhere(port).with_context(|| taken("TCP".to_owned()))?;
+            return Ok((Self::Called { args, last: None }, listening));
+        }
+        let context = args.open(|| Ok(String::new()))?;
+        let address = context.address().context("the device has no address")?;
+        let listening = Listening::of_device(&context, port).with_context(|| taken(address.to_string()))?;
+        Ok((Self::Chosen(context), listening))
+    }
+
+    /// The address of the device that the user chose.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Chosen(context) => context.address(),
+            Self::Called { .. } => None,
+        }
+    }
+
+    /// The context for a client that called this address.
+    pub(super) fn open(&mut self, called: Option<SocketAddr>) -> anyhow::Result<Context> {
+        match self {
+            Self::Chosen(context) => Ok(context.clone()),
+            Self::Called { args, last } => {
+                let same = |known: &SocketAddr| called.is_some_and(|called| known.ip() == called.ip());
+                if let Some((_, context)) = last.as_ref().filter(|(known, _)| same(known)) {
+                    return Ok(context.clone());
+                }
+                // Its port may be the one that is needed.
+                *last = None;
+                let context = args.open(|| Ok(called_device(called)))?;
+                *last = called.map(|called| (called, context.clone()));
+                Ok(context)
+            }
+        }
+    }
+
+    /// Forgets a context that may not work any more.
+    pub(super) fn forget(&mut self) {
+        if let Self::Called { last, .. } = self {
+            *last = None;
+        }
+    }
+}
+
+/// The next client, and what `open` opens for it. A client for which that fails is told why.
+pub(super) fn next_client<T>(
+    clients: &ClientQueue,
+    allowed: &[IpAddr],
+    open: impl FnOnce(&Exchange) -> anyhow::Result<T>,
+) -> anyhow::Result<(Exchange, anyhow::Result<T>)> {
+    let mut exchange = clients.next()?.allow_peers(allowed);
+    let opened = open(&exchange);
+    if let Err(error) = &opened {
+        exchange.fail(&super::with_causes(error));
+    }
+    Ok((exchange, opened))
+}

@@ -1,0 +1,169 @@
+//! `roce run`: an unmodified RDMA program on this engine.
+//!
+//! The program loads libibverbs from the folder that this command puts first into its library path. What the library is to do
+//! travels in environment variables, which work without this command as well: docs/run.md lists them. Before it ends, the library
+//! appends its counters and the work requests that failed to a file; what the user may want to know of it is printed here.
+
+mod library;
+mod report;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+
+use anyhow::{Context as _, bail};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+use roce_fault::FaultPlan;
+
+use super::algorithms;
+use super::terminal::Output;
+use report::Report;
+
+/// Run an RDMA program, unmodified, on this engine: no RDMA device, kernel module or privilege is needed
+///
+/// The program's calls of libibverbs go to the library of that name beside this command. By default it sees one device, roce0, with
+/// the address of the default route, or 127.0.0.1. The exit status is that of the program.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Device that the program sees, such as udp:192.0.2.1; may be given several times: roce0, roce1 and so on
+    #[arg(long, value_name = "DEVICE")]
+    device: Vec<String>,
+
+    /// Write every packet sent and received to this file (pcapng); %p in the name stands for the number of the process
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+
+    /// Faults to inject into sent packets, such as drop=1%,reorder=2%,ecn=5%
+    #[arg(long, value_name = "PLAN", value_parser = fault_plan)]
+    fault: Option<String>,
+
+    /// Faults to inject into received packets, such as drop=1%; same syntax as --fault
+    #[arg(long, value_name = "PLAN", value_parser = fault_plan)]
+    receive_fault: Option<String>,
+
+    /// Seed that makes queue pair numbers, keys, PSNs and faults reproducible
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Congestion control, such as dcqcn, dcqcn:paper,rpg_ai_rate=40, swift or fixed:10G [default: none]
+    #[arg(long, value_name = "ALGORITHM", value_parser = congestion)]
+    congestion: Option<String>,
+
+    /// Print the counters of every process to standard error when the program has ended
+    #[arg(long)]
+    stat: bool,
+
+    /// Program and its arguments; a -- before it ends the options of this command
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Checks a plan, which the library reads again.
+fn fault_plan(text: &str) -> Result<String, String> {
+    text.parse::<FaultPlan>().map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+fn congestion(text: &str) -> Result<String, String> {
+    algorithms::parse_congestion(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let folder = library::Folder::new()?;
+    let reports =
+        tempfile::NamedTempFile::new().context("cannot create a file for the counters of the program")?;
+    let program = Path::new(&args.program[0]);
+    let mut command = Command::new(program);
+    command.args(&args.program[1..]);
+    for (name, value) in environment(args, &folder, reports.path())? {
+        command.env(name, value);
+    }
+    output.flush()?;
+    let signals = Signals::new()?;
+    let status = match command.spawn() {
+        Ok(child) => signals.wait(child)?,
+        Err(error) => bail!("cannot start {}: {error}; is it installed, and in the PATH?", program.display()),
+    };
+    let report = Report::read(reports.path())?;
+    let mut errors = std::io::stderr().lock();
+    if args.stat {
+        report.print_counters(&mut errors)?;
+    }
+    if !status.success() {
+        report.explain(&mut errors, &name_of(program), &status)?;
+    }
+    Ok(exit_code(status))
+}
+
+/// What the library of the program reads.
+fn environment(
+    args: &Args,
+    folder: &library::Folder,
+    reports: &Path,
+) -> anyhow::Result<Vec<(&'static str, OsString)>> {
+    let mut variables = vec![
+        ("LD_LIBRARY_PATH", folder.before(std::env::var_os("LD_LIBRARY_PATH"))?),
+        ("ROCE_REPORT", reports.into()),
+    ];
+    if !args.device.is_empty() {
+        variables.push(("ROCE_DEVICE", args.device.join(";").into()));
+    }
+    let pcap = args.pcap.as_ref().map(std::path::absolute).transpose().context("--pcap")?;
+    let others = [
+        ("ROCE_PCAP", pcap.map(PathBuf::into_os_string)),
+        ("ROCE_FAULT", args.fault.clone().map(OsString::from)),
+        ("ROCE_RECEIVE_FAULT", args.receive_fault.clone().map(OsString::from)),
+        ("ROCE_SEED", args.seed.map(|seed| seed.to_string().into())),
+        ("ROCE_CONGESTION", args.congestion.clone().map(OsString::from)),
+    ];
+    variables.extend(others.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    Ok(variables)
+}
+
+/// The signals that a program is ended with.
+const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// Signals of this process, which lets the program decide what they mean.
+struct Signals(SignalFd);
+
+impl Signals {
+    /// Blocks the signals in this thread; a program that it starts gets them as usual.
+    fn new() -> anyhow::Result<Self> {
+        let mut signals = SigSet::empty();
+        ENDING.into_iter().chain([Signal::SIGCHLD]).for_each(|signal| signals.add(signal));
+        signals.thread_block().context("cannot block signals")?;
+        Ok(Self(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("cannot create a signalfd")?))
+    }
+
+    /// Waits for the program. What a terminal sends reaches the program by itself; a signal to this process alone is passed on.
+    fn wait(&self, mut child: Child) -> anyhow::Result<ExitStatus> {
+        const SENT_BY_A_PROCESS: i32 = 0;
+        loop {
+            if let Some(status) = child.try_wait().context("cannot wait for the program")? {
+                return Ok(status);
+            }
+            let Some(info) = self.0.read_signal().context("cannot read a signal")? else { continue };
+            let signal = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
+            if let Some(signal) = signal.filter(|signal| ENDING.contains(signal))
+                && info.ssi_code == SENT_BY_A_PROCESS
+            {
+                let child = i32::try_from(child.id()).context("the number of the program")?;
+                // It may have ended meanwhile.
+                let _ = kill(Pid::from_raw(child), signal);
+            }
+        }
+    }
+}
+
+/// The exit status of the program, or what shells make of a signal.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+fn name_of(program: &Path) -> String {
+    program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned()
+}

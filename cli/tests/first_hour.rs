@@ -1,0 +1,339 @@
+//! The commands of `docs/first-hour.md` print what the page shows.
+//!
+//! The page has one block of code for each command, as a terminal shows it:
+//!
+//! ```text
+//! left$ roce ping 198.18.0.2
+//! …
+//! ```
+//!
+//! `left` and `right` are network namespaces with a cable between them; `left-2` is a second terminal on the left. The
+//! command is run by a shell, as an ordinary user, in a folder that all terminals share. What it prints on standard output
+//! and standard error follows; a failure ends with `[exit status 1]`. A block that ends with `^C` runs until the next command
+//! of its terminal, or until the page ends. A line `...` stands for any number of lines. Figures are compared as `#`, except
+//! in addresses and in commands.
+//!
+//! `ROCE_BLESS=1 cargo test -p roce-cli --test first_hour` writes what the commands print now into the page.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::{Finished, Running, as_nobody, skip_unless, within};
+use roce_testing::Cable;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/first-hour.md");
+const BEGIN: &str = "```console\n";
+const END: &str = "\n```\n";
+/// Seconds for one command.
+const LIMIT: u64 = 120;
+
+/// A block of code: a command and its output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Block {
+    terminal: String,
+    command: String,
+    output: Vec<String>,
+    /// It runs until it is interrupted.
+    is_server: bool,
+}
+
+impl Block {
+    #[track_caller]
+    fn parse(text: &str) -> Self {
+        let mut lines = text.lines();
+        let first = lines.next().unwrap_or_default();
+        let (terminal, command) = first.split_once("$ ").unwrap_or_else(|| panic!("no prompt in {first}"));
+        let mut output: Vec<String> = lines.map(str::to_owned).collect();
+        let is_server = output.last().is_some_and(|last| last == "^C");
+        if is_server {
+            output.pop();
+        }
+        Self { terminal: terminal.to_owned(), command: command.to_owned(), output, is_server }
+    }
+
+    fn text(&self) -> String {
+        let prompt = format!("{}$ {}", self.terminal, self.command);
+        let end = self.is_server.then(|| "^C".to_owned());
+        let lines: Vec<String> =
+            std::iter::once(prompt).chain(self.output.iter().cloned()).chain(end).collect();
+        lines.join("\n")
+    }
+
+    /// The same block with what the command printed. Lines that `...` stood for are left out again.
+    fn with_output(&self, printed: &[String]) -> Self {
+        let mut output = printed.to_vec();
+        if let Some(at) = self.output.iter().position(|line| line == "...") {
+            let after = self.output.len() - at - 1;
+            if printed.len() > at + after {
+                output = printed[..at].to_vec();
+                output.push("...".to_owned());
+                output.extend_from_slice(&printed[printed.len() - after..]);
+            }
+        }
+        Self { output, ..self.clone() }
+    }
+
+    /// Whether the output of the page is what the command printed.
+    fn agrees(&self, printed: &[String]) -> bool {
+        let mask = |lines: &[String]| unwrapped(lines).iter().map(|line| masked(line)).collect::<Vec<_>>();
+        let (expected, printed) = (mask(&self.output), mask(printed));
+        match expected.iter().position(|line| line == "...") {
+            None => expected == printed,
+            Some(at) => {
+                let (before, after) = (&expected[..at], &expected[at + 1..]);
+                printed.len() >= before.len() + after.len()
+                    && printed.starts_with(before)
+                    && printed.ends_with(after)
+            }
+        }
+    }
+}
+
+/// The lines without the breaks of long texts in tables: where a text is broken depends on the figures in it.
+fn unwrapped(lines: &[String]) -> Vec<String> {
+    const CONTINUED: &str = "                         ";
+    let mut whole: Vec<String> = Vec::new();
+    for line in lines {
+        match whole.last_mut() {
+            Some(last) if line.starts_with(CONTINUED) => {
+                last.push(' ');
+                last.push_str(line.trim_start());
+            }
+            _ => whole.push(line.clone()),
+        }
+    }
+    whole
+}
+
+/// A line without what differs from run to run: figures become `#`, and columns lose their width. Addresses stay.
+fn masked(line: &str) -> String {
+    let words: Vec<String> = line.split_whitespace().map(masked_word).collect();
+    words.join(" ")
+}
+
+fn masked_word(word: &str) -> String {
+    let core = word.trim_matches(|character: char| !character.is_ascii_alphanumeric());
+    let address = core.split('%').next().unwrap_or(core);
+    if address.parse::<IpAddr>().is_ok() && address.len() > 2 {
+        return word.to_owned();
+    }
+    // Hashes and identifiers.
+    let is_hex = core.len() >= 8 && core.chars().all(|digit| digit.is_ascii_hexdigit());
+    // Bytes of a packet; a word of two such letters is masked on both sides.
+    let is_byte = core.len() == 2 && core.chars().all(|digit| digit.is_ascii_hexdigit());
+    if is_byte || is_hex && core.contains(|digit: char| digit.is_ascii_digit()) {
+        return word.replace(core, "#");
+    }
+    let mut masked = String::new();
+    let mut characters = word.chars().peekable();
+    while let Some(character) = characters.next() {
+        if !character.is_ascii_digit() {
+            masked.push(character);
+            continue;
+        }
+        // A number goes on with digits, with a fraction, and in hexadecimal with letters.
+        let mut is_hex = false;
+        while let Some(&next) = characters.peek() {
+            let goes_on = next.is_ascii_digit()
+                || is_hex && next.is_ascii_hexdigit()
+                || next == 'x' && character == '0'
+                || next == '.' && characters.clone().nth(1).is_some_and(|digit| digit.is_ascii_digit());
+            if !goes_on {
+                break;
+            }
+            is_hex |= next == 'x';
+            characters.next();
+        }
+        masked.push('#');
+    }
+    masked
+}
+
+/// The page as text and blocks: text, block, text, … text.
+struct Page {
+    texts: Vec<String>,
+    blocks: Vec<Block>,
+}
+
+impl Page {
+    #[track_caller]
+    fn parse(page: &str) -> Self {
+        let (mut texts, mut blocks) = (Vec::new(), Vec::new());
+        let mut rest = page;
+        while let Some((text, from)) = rest.split_once(BEGIN) {
+            let (block, after) = from.split_once(END).expect("a block ends");
+            texts.push(text.to_owned());
+            blocks.push(Block::parse(block));
+            rest = after;
+        }
+        texts.push(rest.to_owned());
+        Self { texts, blocks }
+    }
+
+    fn text(&self) -> String {
+        let mut page = self.texts[0].clone();
+        for (block, text) in self.blocks.iter().zip(&self.texts[1..]) {
+            page += &format!("{BEGIN}{}{END}{text}", block.text());
+        }
+        page
+    }
+}
+
+/// The two machines, their terminals, and the folder that the terminals are in.
+struct Place {
+    cable: Cable,
+    folder: PathBuf,
+    /// Blocks that still run, by terminal.
+    running: BTreeMap<String, (usize, Running)>,
+    printed: BTreeMap<usize, Vec<String>>,
+}
+
+impl Place {
+    fn new(cable: Cable, folder: &Path) -> Self {
+        for end in [&cable.near, &cable.far] {
+            end.ip(&["link set lo up"]);
+        }
+        // The user of the page cannot read the build folder.
+        let bin = folder.join("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_roce"), bin.join("roce")).unwrap();
+        for path in [folder, &bin] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        Self { cable, folder: folder.to_owned(), running: BTreeMap::new(), printed: BTreeMap::new() }
+    }
+
+    fn start(&self, block: &Block) -> Running {
+        let mut command = as_nobody().expect("setpriv");
+        // A signal has to reach the command and not the shell.
+        let exec = if block.is_server { "exec " } else { "" };
+        command.args(["sh", "-c", &format!("{exec}{} 2>&1", block.command)]);
+        let path =
+            format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+        command.env_clear().env("PATH", path).env("HOME", &self.folder).env("XDG_RUNTIME_DIR", &self.folder);
+        command.current_dir(&self.folder);
+        let machine = block.terminal.split('-').next().unwrap_or_default();
+        let place = match machine {
+            "left" => &self.cable.near,
+            "right" => &self.cable.far,
+            _ => panic!("{} is neither left nor right", block.terminal),
+        };
+        place.run(move || Running::start(&mut command))
+    }
+
+    fn run(&mut self, number: usize, block: &Block) {
+        self.interrupt(&block.terminal);
+        let mut running = self.start(block);
+        if block.is_server {
+            // What it prints first tells that it is ready; a client that runs until it is stopped prints nothing before.
+            running.wait_for_output(Duration::from_secs(3));
+            self.running.insert(block.terminal.clone(), (number, running));
+        } else {
+            let finished = running.finish(LIMIT);
+            self.keep(number, &finished);
+        }
+    }
+
+    /// Presses Ctrl-C in a terminal.
+    fn interrupt(&mut self, terminal: &str) {
+        if let Some((number, running)) = self.running.remove(terminal) {
+            running.interrupt();
+            let finished = running.finish(LIMIT);
+            let mut lines = lines(&finished);
+            lines.retain(|line| !line.starts_with("[exit status") && line != "[signal]");
+            self.printed.insert(number, lines);
+        }
+    }
+
+    fn keep(&mut self, number: usize, finished: &Finished) {
+        self.printed.insert(number, lines(finished));
+    }
+}
+
+fn lines(finished: &Finished) -> Vec<String> {
+    let mut lines: Vec<String> = finished.stdout.lines().map(|line| line.trim_end().to_owned()).collect();
+    if !finished.success {
+        lines.push(finished.code.map_or("[signal]".to_owned(), |code| format!("[exit status {code}]")));
+    }
+    lines
+}
+
+#[test]
+fn every_command_of_the_page_prints_what_the_page_shows() {
+    within(1_800, || {
+        if skip_unless(as_nobody().is_some(), "setpriv is not installed; it is in util-linux") {
+            return;
+        }
+        let Some(cable) = Cable::new(1500) else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let text = fs::read_to_string(PAGE).expect("docs/first-hour.md");
+        let mut page = Page::parse(&text);
+        let mut place = Place::new(cable, folder.path());
+        for (number, block) in page.blocks.iter().enumerate() {
+            place.run(number, block);
+        }
+        for terminal in place.running.keys().cloned().collect::<Vec<_>>() {
+            place.interrupt(&terminal);
+        }
+        let mut wrong = Vec::new();
+        for (number, block) in page.blocks.iter_mut().enumerate() {
+            let printed = &place.printed[&number];
+            if !block.agrees(printed) {
+                let now = block.with_output(printed);
+                wrong.push(format!("the page:\n{}\nnow:\n{}\n", block.text(), now.text()));
+                *block = now;
+            }
+        }
+        if std::env::var_os("ROCE_BLESS").is_some() {
+            fs::write(PAGE, page.text()).expect("writing docs/first-hour.md");
+            return;
+        }
+        assert!(
+            wrong.is_empty(),
+            "{}\n{} blocks differ; ROCE_BLESS=1 writes what the commands print now into docs/first-hour.md",
+            wrong.join("\n"),
+            wrong.len()
+        );
+    });
+}
+
+#[test]
+fn the_page_shows_only_what_a_newcomer_can_type() {
+    let page = Page::parse(&fs::read_to_string(PAGE).expect("docs/first-hour.md"));
+    assert!(page.blocks.len() > 15, "{} commands", page.blocks.len());
+    for block in &page.blocks {
+        assert!(block.command.starts_with("roce "), "{}", block.command);
+        // There is one choice everywhere.
+        assert!(!block.command.contains("--device"), "{}", block.command);
+        // A client that runs until it is stopped prints nothing.
+        assert!(block.is_server || !block.output.is_empty(), "{} has no output", block.command);
+    }
+}
+
+#[test]
+fn a_page_that_differs_is_noticed() {
+    let text = "# A\n\n```console\nleft$ roce x 1\nA  198.18.0.1 12.5 us 0x0a1f\n...\nend\n```\n\nB\n\n```console\nright-2$ roce y\nhello\n^C\n```\n";
+    let page = Page::parse(text);
+    assert_eq!(page.text(), text);
+    let [first, second] = &page.blocks[..] else { panic!("two blocks") };
+    assert!(!first.is_server && second.is_server && second.terminal == "right-2");
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    for same in ["A 198.18.0.1 7.25 us 0x77\nend", "A 198.18.0.1   1 us 0xffffffff\nx\ny\nend"] {
+        assert!(first.agrees(&lines(same)), "{same}");
+    }
+    for other in
+        ["A 198.18.0.2 7.25 us 0x77\nend", "A 198.18.0.1 7 ms 0x77\nend", "A 198.18.0.1 7 us 0x1", "end"]
+    {
+        assert!(!first.agrees(&lines(other)), "{other}");
+    }
+    assert!(!second.agrees(&lines("hello\nagain")));
+    let shorter = first.with_output(&lines("1\n2\n3\n4"));
+    assert_eq!(shorter.output, ["1", "...", "4"]);
+    assert_eq!(masked("(2001:db8::1) a12:3.5 -4,5 [198.18.0.1]:4791"), "(2001:db8::1) a#:# -#,# [#]:#");
+}

@@ -1,0 +1,156 @@
+//! Which process of an address a datagram is for: the rule as a program for the kernel, and the same rule in Rust.
+//!
+//! The slot stands in the upper 8 bits of the destination QPN. Datagrams for queue pair 1 carry messages of connection
+//! management, which name a connection by the ID that the receiver drew, and its upper 8 bits are the slot. REQ and SIDR_REQ
+//! begin an exchange, so they carry no such ID: they go to slot 0, as everything does that fits nowhere.
+
+use std::io;
+
+use socket2::{SockFilter, Socket};
+
+use super::SLOTS;
+use crate::sockets::set_option;
+
+/// The slot that a datagram, BTH to ICRC, is for.
+pub(super) fn slot_of(datagram: &[u8]) -> u8 {
+    // What lies beyond the end is 0, as for the program.
+    let byte = |at: usize| datagram.get(at).copied().unwrap_or(0);
+    let slot = if !is_for_gsi(datagram) {
+        byte(SLOT_AT)
+    } else {
+        match attribute_of(datagram) {
+            REQ | SIDR_REQ => 0,
+            SIDR_REP => byte(REQUEST_ID_AT),
+            _ => byte(REMOTE_ID_AT),
+        }
+    };
+    if slot < SLOTS { slot } else { 0 }
+}
+
+/// Whether a datagram is for this slot, without a look at what else it could be.
+#[inline]
+pub(super) fn is_plainly_for(slot: u8, datagram: &[u8]) -> bool {
+    datagram.get(SLOT_AT) == Some(&slot)
+}
+
+/// The service ID of a REQ or SIDR_REQ; `None` for everything else.
+pub(super) fn service_asked_for(datagram: &[u8]) -> Option<u64> {
+    let is_request = is_for_gsi(datagram) && matches!(attribute_of(datagram), REQ | SIDR_REQ);
+    let bytes = datagram.get(SERVICE_ID_AT..)?.first_chunk()?;
+    is_request.then_some(u64::from_be_bytes(*bytes))
+}
+
+fn is_for_gsi(datagram: &[u8]) -> bool {
+    datagram.get(SLOT_AT..SLOT_AT + 3) == Some(&[0, 0, 1])
+}
+
+fn attribute_of(datagram: &[u8]) -> u16 {
+    datagram.get(ATTRIBUTE_AT..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u16::from_be_bytes(*bytes))
+}
+
+/// Has the kernel choose a socket of the group by [`slot_of`]. On a socket that is not bound yet: to bind it then fails
+/// if any other socket has the port, so that two groups never mix.
+pub(super) fn steer(socket: &Socket) -> io::Result<()> {
+    let program = program();
+    let pointer = libc::sock_fprog {
+        len: program.len() as u16,
+        // `SockFilter` is `sock_filter` (`repr(transparent)`), and the kernel only reads the program.
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    // The program outlives the call, which copies it.
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, pointer)
+}
+
+/// In the classic language of socket filters, in which jumps count instructions. The program sees the UDP payload.
+fn program() -> Vec<SockFilter> {
+    let put = |code: u32, k: u32| SockFilter::new(code as u16, 0, 0, k);
+    // Jumps over so many instructions if equal, and goes on if not.
+    let equal =
+        |k: u32, over: u8| SockFilter::new((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, over, 0, k);
+    let load_word = |at: usize| put(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32);
+    let load_half = |at: usize| put(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, at as u32);
+    let load_byte = |at: usize| put(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, at as u32);
+    let over = |count: u32| put(libc::BPF_JMP | libc::BPF_JA, count);
+    let above = SockFilter::new((libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, 1, 0, SLOTS.into());
+    vec![
+        load_word(SLOT_AT - 1),
+        put(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0x00ff_ffff),
+        equal(1, 2),
+        load_byte(SLOT_AT),
+        over(7),
+        load_half(ATTRIBUTE_AT),
+        equal(REQ.into(), 7),
+        equal(SIDR_REQ.into(), 6),
+        equal(SIDR_REP.into(), 2),
+        load_byte(REMOTE_ID_AT),
+        over(1),
+        load_byte(REQUEST_ID_AT),
+        above,
+        put(libc::BPF_RET | libc::BPF_A, 0),
+        put(libc::BPF_RET | libc::BPF_K, 0),
+    ]
+}
+
+/// The destination QPN of the BTH (IBTA 9.2), three bytes.
+const SLOT_AT: usize = 5;
+/// BTH and DETH are 12 and 8 bytes; the attribute ID is at byte 16 of a MAD (IBTA 13.4.2).
+const ATTRIBUTE_AT: usize = MAD_AT + 16;
+/// Behind the 24 bytes of the MAD header: the first two fields of the messages (IBTA 12.6 and 12.11).
+const REQUEST_ID_AT: usize = MAD_AT + 24;
+const REMOTE_ID_AT: usize = MAD_AT + 28;
+/// In REQ and SIDR_REQ.
+const SERVICE_ID_AT: usize = MAD_AT + 32;
+const MAD_AT: usize = 12 + 8;
+/// Attribute IDs of messages of connection management (IBTA 16.7.1).
+const REQ: u16 = 0x10;
+const SIDR_REQ: u16 = 0x17;
+const SIDR_REP: u16 = 0x18;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, ids: [u32; 2]) -> Vec<u8> {
+        let mut bytes = vec![0; 280];
+        bytes[7] = 1;
+        bytes[36..38].copy_from_slice(&kind.to_be_bytes());
+        bytes[44..48].copy_from_slice(&ids[0].to_be_bytes());
+        bytes[48..52].copy_from_slice(&ids[1].to_be_bytes());
+        bytes[52..60].copy_from_slice(&0x0106_1234_u64.to_be_bytes());
+        bytes
+    }
+
+    /// What the kernel makes of the same bytes, `device/tests/group.rs` shows.
+    #[test]
+    fn the_slot_is_in_the_queue_pair_number_or_in_the_id_of_the_connection() {
+        let of = |qpn: u32| slot_of(&[&[4, 0, 0xff, 0xff][..], &qpn.to_be_bytes(), &[0; 8]].concat());
+        assert_eq!([0x05_0001, 0x3f_ffff, 0x00_0002, 0x40_0000, 0xff_ffff].map(of), [5, 63, 0, 0, 0]);
+        // Bits of congestion stand before the number.
+        assert_eq!(of(0xc005_0001), 5);
+        let ids = [3 << 24 | 9, 7 << 24 | 9];
+        let by_kind = |kind| slot_of(&message(kind, ids));
+        assert_eq!([REQ, SIDR_REQ, SIDR_REP, 0x13, 0x14, 0x15].map(by_kind), [0, 0, 3, 7, 7, 7]);
+        assert_eq!(slot_of(&message(0x13, [3 << 24, u32::MAX])), 0);
+    }
+
+    #[test]
+    fn a_request_names_its_service() {
+        assert_eq!(service_asked_for(&message(REQ, [0; 2])), Some(0x0106_1234));
+        assert_eq!(service_asked_for(&message(SIDR_REQ, [0; 2])), Some(0x0106_1234));
+        assert_eq!(service_asked_for(&message(SIDR_REP, [0; 2])), None);
+        let mut other = message(REQ, [0; 2]);
+        other[5] = 2;
+        assert_eq!(service_asked_for(&other), None);
+    }
+
+    #[test]
+    fn what_is_cut_short_is_for_slot_0() {
+        for kind in [REQ, SIDR_REP, 0x13] {
+            let whole = message(kind, [3 << 24, 7 << 24]);
+            for len in 0..whole.len() {
+                let _ = (slot_of(&whole[..len]), service_asked_for(&whole[..len]));
+            }
+            assert_eq!((slot_of(&whole[..20]), service_asked_for(&whole[..59])), (0, None));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What other processes of the address want of this one: the sockets, or to pass a datagram on.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use roce_transport::Received;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+
+use super::escrow::Escrow;
+use super::names::{self, Names, Peer};
+use super::{JOIN, REFUSED, links, watch};
+
+/// The names that this process holds, and the connections to them.
+pub(super) struct Inbound {
+    names: Names,
+    /// By their tokens: the name of the slot, and those of services.
+    listeners: BTreeMap<u64, OwnedFd>,
+    /// The tokens of services.
+    services: BTreeMap<u64, u64>,
+    connections: BTreeMap<u64, Connection>,
+    /// The token of the next listener or connection.
+    next: u64,
+    buffer: Vec<u8>,
+}
+
+/// Another process that has connected to a name.
+struct Connection {
+    socket: OwnedFd,
+    /// The token of the listener at that name.
+    listener: u64,
+    is_trusted: bool,
+}
+
+impl Inbound {
+    pub(super) fn new(names: Names, listener: OwnedFd) -> Self {
+        Self {
+            names,
+            listeners: BTreeMap::from([(LISTENER, listener)]),
+            services: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            next: LISTENER + 1,
+            buffer: vec![0; 1 << 16],
+        }
+    }
+
+    /// Whether connection requests for this service are for this process.
+    pub(super) fn has(&self, service_id: u64) -> bool {
+        self.services.contains_key(&service_id)
+    }
+
+    pub(super) fn claim(&mut self, service_id: u64, rare: &OwnedFd) -> io::Result<()> {
+        let listener = names::bind(&self.names.service(service_id))?;
+        watch(rare, &listener, self.next)?;
+        self.listeners.insert(self.next, listener);
+        self.services.insert(service_id, self.next);
+        self.next += 1;
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, service_id: u64) {
+        if let Some(token) = self.services.remove(&service_id) {
+            self.listeners.remove(&token);
+            // What is sent to a closed connection, its sender takes for what it is.
+            self.connections.retain(|_, connection| connection.listener != token);
+        }
+    }
+
+    /// Serves the listener or connection with this token; returns how many datagrams came.
+    pub(super) fn serve(
+        &mut self,
+        token: u64,
+        rare: &OwnedFd,
+        escrow: &Escrow,
+        address: IpAddr,
+        sink: &mut dyn FnMut(&Received<'_>),
+    ) -> usize {
+        if let Some(listener) = self.listeners.get(&token) {
+            // A connection that came to nothing is one that the other side makes again.
+            if let Ok(connection) = accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                self.welcome(connection, token, rare);
+            }
+            return 0;
+        }
+        let Some(Connection { socket, is_trusted, .. }) = self.connections.get(&token) else { return 0 };
+        let mut count = 0;
+        for _ in 0..MOST_MESSAGES {
+            let is_over = match recv(socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return count,
+                Ok((0, _)) | Err(_) => true,
+                Ok(_) if !is_trusted => {
+                    // After its question was read: a connection that is closed with unread bytes loses the answer.
+                    let _ = send(socket, &[REFUSED], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                    true
+                }
+                Ok(_) if self.buffer[0] == JOIN => {
+                    if let Err(error) = escrow.pass_to(socket) {
+                        tracing::warn!(%error, "a process that wants to share the address gets no sockets");
+                    }
+                    true
+                }
+                Ok((len, _)) => match self.buffer.get(..len).and_then(|it| links::read(it, address)) {
+                    Some(received) => {
+                        sink(&received);
+                        count += 1;
+                        false
+                    }
+                    None => true,
+                },
+            };
+            if is_over {
+                // Closing it ends watching it.
+                self.connections.remove(&token);
+                break;
+            }
+        }
+        count
+    }
+
+    fn welcome(&mut self, socket: OwnedFd, listener: u64, rare: &OwnedFd) {
+        let is_trusted = Peer::of(&socket).is_ok_and(Peer::is_trusted);
+        if self.connections.len() >= MOST_CONNECTIONS {
+            self.connections.pop_first();
+        }
+        if watch(rare, &socket, self.next).is_ok() {
+            self.connections.insert(self.next, Connection { socket, listener, is_trusted });
+            self.next += 1;
+        }
+    }
+}
+
+/// The token of the listener at the slot's name.
+pub(super) const LISTENER: u64 = 1;
+/// More than there are slots, so that the oldest is one whose process has ended or which does nothing.
+const MOST_CONNECTIONS: usize = 160;
+/// Messages of one connection at once: then others have their turn.
+const MOST_MESSAGES: usize = 64;

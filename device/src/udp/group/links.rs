@@ -1,0 +1,142 @@
+//! Datagrams that another process of the address is to have.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+
+use roce_packet::{Encapsulation, Path};
+use roce_transport::{Identification, Received};
+use rustix::net::{SendFlags, send};
+
+use super::PASSED_ON;
+use super::names::{self, Names, Peer};
+use crate::counters::counters;
+
+counters! {
+    pub(in crate::udp) struct Counters {
+        /// Datagrams that arrived here and were passed to the process that they are for.
+        forwarded => "udp_rx_forwarded",
+        /// Datagrams dropped because the process that they are for does not exist or does not fetch them.
+        forward_dropped => "udp_rx_forward_dropped",
+    }
+}
+
+/// Which process a datagram is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    Slot(u8),
+    /// The one that takes connection requests for this service.
+    Service(u64),
+}
+
+/// Connections to other processes, made when they are needed first.
+pub(super) struct Links {
+    names: Names,
+    open: BTreeMap<Target, OwnedFd>,
+    message: Vec<u8>,
+    pub(super) counters: Counters,
+}
+
+impl Links {
+    pub(super) fn new(names: Names) -> Self {
+        Self { names, open: BTreeMap::new(), message: Vec::new(), counters: Counters::default() }
+    }
+
+    /// Passes a datagram on, without waiting. `false`: no process takes requests for this service.
+    pub(super) fn pass_on(&mut self, target: Target, received: &Received<'_>) -> bool {
+        let mut message = std::mem::take(&mut self.message);
+        write(&mut message, received);
+        let outcome = self.send(target, &message);
+        self.message = message;
+        match outcome {
+            Ok(()) => self.counters.forwarded += 1,
+            Err(error) if is_gone(&error) && matches!(target, Target::Service(_)) => return false,
+            // Lost, as on a network.
+            Err(_) => self.counters.forward_dropped += 1,
+        }
+        true
+    }
+
+    fn send(&mut self, target: Target, message: &[u8]) -> io::Result<()> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if let Some(link) = self.open.get(&target) {
+            match send(link, message, flags) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::AGAIN) => return Err(io::ErrorKind::WouldBlock.into()),
+                // That process has ended; another one may have its name.
+                Err(_) => self.open.remove(&target),
+            };
+        }
+        let link = names::connect(&match target {
+            Target::Slot(slot) => self.names.slot(slot),
+            Target::Service(service) => self.names.service(service),
+        })?;
+        if !Peer::of(&link)?.is_trusted() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        send(&link, message, flags)?;
+        if self.open.len() >= MOST_LINKS {
+            self.open.clear();
+        }
+        self.open.insert(target, link);
+        Ok(())
+    }
+}
+
+/// No process has the name, or it ended meanwhile.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
+}
+
+/// A datagram and what belongs to it: the path and its place in a superpacket, then the bytes.
+fn write(message: &mut Vec<u8>, received: &Received<'_>) {
+    let path = &received.path;
+    let hint = match received.identification {
+        Identification::Unknown { hint } => hint,
+        Identification::Known { .. } | Identification::Unsealed => 0,
+    };
+    let source = match path.source {
+        IpAddr::V4(source) => source.to_ipv6_mapped(),
+        IpAddr::V6(source) => source,
+    };
+    message.clear();
+    message.extend([PASSED_ON, path.traffic_class, path.hop_limit]);
+    message.extend(path.source_port.to_be_bytes());
+    message.extend(hint.to_be_bytes());
+    message.extend(source.octets());
+    message.extend(received.head);
+    message.extend(received.tail);
+}
+
+/// The reverse of [`write`]; `None` if it is not such a message.
+pub(super) fn read(message: &[u8], destination: IpAddr) -> Option<Received<'_>> {
+    let (&[PASSED_ON, traffic_class, hop_limit], rest) = message.split_first_chunk()? else { return None };
+    let (source_port, rest) = rest.split_first_chunk()?;
+    let (hint, rest) = rest.split_first_chunk()?;
+    let (source, head) = rest.split_first_chunk::<16>()?;
+    let source = Ipv6Addr::from(*source);
+    let (source, identification) = if destination.is_ipv4() {
+        let hint = u16::from_be_bytes(*hint);
+        (source.to_ipv4_mapped()?.into(), Identification::Unknown { hint })
+    } else {
+        (source.into(), Identification::ABSENT)
+    };
+    let path = Path {
+        encapsulation: Encapsulation::RoceV2,
+        source,
+        destination,
+        source_port: u16::from_be_bytes(*source_port),
+        traffic_class,
+        hop_limit,
+        flow_label: 0,
+        vlan: None,
+    };
+    Some(Received { path, identification, head, tail: &[] })
+}
+
+/// More than there are slots.
+const MOST_LINKS: usize = 256;

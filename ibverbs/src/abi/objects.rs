@@ -1,0 +1,179 @@
+//! Objects that the application gets pointers to.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::{ibv_context, ibv_mw_bind_info, ibv_sge};
+
+/// `struct ibv_pd`.
+#[repr(C)]
+pub(crate) struct ibv_pd {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) handle: u32,
+}
+
+/// `struct ibv_mr`.
+#[repr(C)]
+pub(crate) struct ibv_mr {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) addr: *mut c_void,
+    pub(crate) length: usize,
+    pub(crate) handle: u32,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+}
+
+/// `struct ibv_mw`.
+#[repr(C)]
+pub(crate) struct ibv_mw {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) rkey: u32,
+    pub(crate) handle: u32,
+    pub(crate) mw_type: c_int,
+}
+
+/// `struct ibv_ah`.
+#[repr(C)]
+pub(crate) struct ibv_ah {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) handle: u32,
+}
+
+/// `struct ibv_comp_channel`.
+#[repr(C)]
+pub(crate) struct ibv_comp_channel {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) fd: c_int,
+    pub(crate) refcnt: c_int,
+}
+
+/// `struct ibv_cq`.
+#[repr(C)]
+pub(crate) struct ibv_cq {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) handle: u32,
+    pub(crate) cqe: c_int,
+    pub(crate) mutex: libc::pthread_mutex_t,
+    pub(crate) cond: libc::pthread_cond_t,
+    pub(crate) comp_events_completed: u32,
+    pub(crate) async_events_completed: u32,
+}
+
+/// Reads a field of the present completion.
+pub(crate) type Read<T> = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> T>;
+
+/// `struct ibv_cq_ex`.
+#[repr(C)]
+pub(crate) struct ibv_cq_ex {
+    pub(crate) base: ibv_cq,
+    pub(crate) comp_mask: u32,
+    pub(crate) status: c_int,
+    pub(crate) wr_id: u64,
+    pub(crate) start_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut c_void) -> c_int>,
+    pub(crate) next_poll: Read<c_int>,
+    pub(crate) end_poll: Read<()>,
+    pub(crate) read_opcode: Read<c_int>,
+    pub(crate) read_vendor_err: Read<u32>,
+    pub(crate) read_byte_len: Read<u32>,
+    pub(crate) read_imm_data: Read<u32>,
+    pub(crate) read_qp_num: Read<u32>,
+    pub(crate) read_src_qp: Read<u32>,
+    pub(crate) read_wc_flags: Read<c_uint>,
+    pub(crate) read_slid: Read<u32>,
+    pub(crate) read_sl: Read<u8>,
+    pub(crate) read_dlid_path_bits: Read<u8>,
+    pub(crate) read_completion_ts: Read<u64>,
+    pub(crate) read_cvlan: Read<u16>,
+    pub(crate) read_flow_tag: Read<u32>,
+    pub(crate) read_tm_info: Option<unsafe extern "C" fn()>,
+    pub(crate) read_completion_wallclock_ns: Read<u64>,
+}
+
+/// `struct ibv_srq`.
+#[repr(C)]
+pub(crate) struct ibv_srq {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) srq_context: *mut c_void,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) handle: u32,
+    pub(crate) mutex: libc::pthread_mutex_t,
+    pub(crate) cond: libc::pthread_cond_t,
+    pub(crate) events_completed: u32,
+}
+
+/// `struct ibv_qp`.
+#[repr(C)]
+pub(crate) struct ibv_qp {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) qp_context: *mut c_void,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) send_cq: *mut ibv_cq,
+    pub(crate) recv_cq: *mut ibv_cq,
+    pub(crate) srq: *mut ibv_srq,
+    pub(crate) handle: u32,
+    pub(crate) qp_num: u32,
+    pub(crate) state: c_int,
+    pub(crate) qp_type: c_int,
+    pub(crate) mutex: libc::pthread_mutex_t,
+    pub(crate) cond: libc::pthread_cond_t,
+    pub(crate) events_completed: u32,
+}
+
+/// `struct ibv_data_buf`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ibv_data_buf {
+    pub(crate) addr: *mut c_void,
+    pub(crate) length: usize,
+}
+
+/// `struct ibv_qp_ex`; `wr_flush` is there since rdma-core 47.
+#[repr(C)]
+pub(crate) struct ibv_qp_ex {
+    pub(crate) base: ibv_qp,
+    pub(crate) comp_mask: u64,
+    pub(crate) wr_id: u64,
+    pub(crate) wr_flags: c_uint,
+    pub(crate) wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>,
+    pub(crate) wr_atomic_fetch_add: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64)>,
+    pub(crate) wr_bind_mw:
+        Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_mw, u32, *const ibv_mw_bind_info)>,
+    pub(crate) wr_local_inv: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
+    pub(crate) wr_rdma_read: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
+    pub(crate) wr_rdma_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
+    pub(crate) wr_rdma_write_imm: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>,
+    pub(crate) wr_send: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
+    pub(crate) wr_send_imm: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
+    pub(crate) wr_send_inv: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
+    pub(crate) wr_send_tso: Option<unsafe extern "C" fn()>,
+    pub(crate) wr_set_ud_addr: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32)>,
+    pub(crate) wr_set_xrc_srqn: Option<unsafe extern "C" fn()>,
+    pub(crate) wr_set_inline_data: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, usize)>,
+    pub(crate) wr_set_inline_data_list:
+        Option<unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_data_buf)>,
+    pub(crate) wr_set_sge: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>,
+    pub(crate) wr_set_sge_list: Option<unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_sge)>,
+    pub(crate) wr_start: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
+    pub(crate) wr_complete: Option<unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int>,
+    pub(crate) wr_abort: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
+    pub(crate) wr_atomic_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void)>,
+    pub(crate) wr_flush: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8)>,
+}
+
+layout! {
+    ibv_pd: 16 { handle 8 }
+    ibv_mr: 48 { addr 16, length 24, handle 32, lkey 36, rkey 40 }
+    ibv_mw: 32 { rkey 16, handle 20, mw_type 24 }
+    ibv_ah: 24 { pd 8, handle 16 }
+    ibv_comp_channel: 16 { fd 8, refcnt 12 }
+    ibv_cq: 128 { channel 8, cq_context 16, handle 24, cqe 28, mutex 32 }
+    ibv_cq_ex: 288 { comp_mask 128, status 132, wr_id 136, start_poll 144, read_completion_wallclock_ns 280 }
+    ibv_srq: 128 { srq_context 8, pd 16, handle 24, mutex 32 }
+    ibv_qp: 160 { send_cq 24, srq 40, handle 48, qp_num 52, state 56, qp_type 60, mutex 64 }
+    // rdma-core 44 has 352 bytes, without the last entry.
+    ibv_qp_ex: 360 { comp_mask 160, wr_id 168, wr_flags 176, wr_atomic_cmp_swp 184, wr_start 320, wr_atomic_write 344, wr_flush 352 }
+}

@@ -1,0 +1,235 @@
+//! Address handles and multicast groups.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use roce::verbs::{AddressHandle, Gid, PathOptions, Qpn, UdDestination};
+
+use crate::abi::{
+    ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_qp, ibv_wc,
+};
+use crate::answer::{Errno, pointer, status};
+use crate::context::{Open, open_of};
+use crate::memory::pd_of;
+use crate::qp::qp_of;
+use crate::query::PORT;
+
+/// What a hop limit of 0 stands for.
+const HOP_LIMIT: u8 = 64;
+/// The traffic class of packets whose application asked for none: ECT(0), as RNICs send it.
+const ECT_0: u8 = 2;
+const ECN: u8 = 3;
+
+/// An `ibv_ah` with what belongs to it.
+#[repr(C)]
+struct Ah {
+    abi: ibv_ah,
+    /// Kept because the handle is its context's.
+    _open: Arc<Open>,
+    handle: AddressHandle,
+}
+
+/// The LID of the port: the last two bytes of an IPv4 address. RoCE has no LIDs, but programs of InfiniBand that know nothing else
+/// (qperf) reach each other by them within a network of 16 bits.
+pub(crate) fn lid(open: &Open) -> u16 {
+    match open.context.address() {
+        Some(IpAddr::V4(address)) => {
+            let [_, _, c, d] = address.octets();
+            u16::from_be_bytes([c, d])
+        }
+        _ => 0,
+    }
+}
+
+/// The address with this LID.
+fn of_lid(open: &Open, lid: u16) -> Result<IpAddr, Errno> {
+    match open.context.address() {
+        Some(IpAddr::V4(address)) if lid != 0 => {
+            let ([a, b, _, _], [c, d]) = (address.octets(), lid.to_be_bytes());
+            Ok(IpAddr::V4(Ipv4Addr::new(a, b, c, d)))
+        }
+        _ => Err(Errno::INVALID),
+    }
+}
+
+/// The address and the options in an address vector: those of its GRH, or the address that its LID stands for.
+pub(crate) fn route(open: &Open, attributes: &ibv_ah_attr) -> Result<(IpAddr, PathOptions), Errno> {
+    if attributes.port_num != PORT {
+        return Err(Errno::INVALID);
+    }
+    if attributes.is_global == 0 {
+        return Ok((of_lid(open, attributes.dlid)?, PathOptions::default()));
+    }
+    let grh = &attributes.grh;
+    let traffic_class =
+        if grh.traffic_class & ECN == 0 { grh.traffic_class | ECT_0 } else { grh.traffic_class };
+    let options = PathOptions::default()
+        .sgid_index(usize::from(grh.sgid_index))
+        .traffic_class(traffic_class)
+        .hop_limit(if grh.hop_limit == 0 { HOP_LIMIT } else { grh.hop_limit })
+        .flow_label(grh.flow_label & 0x000f_ffff);
+    Ok((Gid(grh.dgid.raw).to_ip(), options))
+}
+
+/// Where a datagram goes.
+///
+/// # Safety
+///
+/// `ah` is an address handle of the application, or null.
+pub(crate) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<UdDestination, Errno> {
+    // SAFETY: the `ibv_ah` is the first field of an `Ah`, which the caller keeps alive.
+    let object = unsafe { ah.cast::<Ah>().as_ref() }.ok_or(Errno::INVALID)?;
+    let path = object.handle.destination().path;
+    Ok(UdDestination { path, remote_qpn: Qpn::new(qpn), remote_qkey: qkey })
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
+    pointer(|| {
+        // SAFETY: the application's pointers are a protection domain and attributes.
+        let (domain, attributes) = unsafe { (pd_of(pd)?, attributes.as_ref().ok_or(Errno::INVALID)?) };
+        let (address, options) = route(&domain.open, attributes)?;
+        // The numbers of the peer come with each work request.
+        let handle = domain.open.context.create_address_handle(address, Qpn::new(0), 0, &options)?;
+        // SAFETY: the domain is alive.
+        let abi = ibv_ah { context: unsafe { (*pd).context }, pd, handle: 0 };
+        Ok(Box::into_raw(Box::new(Ah { abi, _open: Arc::clone(&domain.open), handle })).cast())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    status(|| {
+        if ah.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the box of `ibv_create_ah`, given back once.
+        drop(unsafe { Box::from_raw(ah.cast::<Ah>()) });
+        Ok(())
+    })
+}
+
+/// The two addresses and the traffic class in the 40 bytes in front of a datagram: a GRH or IPv6 header, or 20 bytes of nothing and
+/// an IPv4 header (IBTA annex 17).
+fn addresses(grh: &[u8; 40]) -> (IpAddr, IpAddr, u8) {
+    let six = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&grh[at..at + 16]);
+        Gid(octets).to_ip()
+    };
+    let four = |at: usize| IpAddr::V4(Ipv4Addr::new(grh[at], grh[at + 1], grh[at + 2], grh[at + 3]));
+    if grh[0] >> 4 == 6 {
+        (six(8), six(24), grh[0] << 4 | grh[1] >> 4)
+    } else {
+        (four(32), four(36), grh[21])
+    }
+}
+
+/// The address vector back to where a datagram came from.
+///
+/// # Safety
+///
+/// `grh` points to 40 bytes and `attributes` has room.
+unsafe fn from_wc(
+    open: &Open,
+    port: u8,
+    grh: *const ibv_grh,
+    attributes: *mut ibv_ah_attr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise; every byte is a value.
+    let bytes = unsafe { grh.cast::<[u8; 40]>().as_ref() }.ok_or(Errno::INVALID)?;
+    let (source, own, traffic_class) = addresses(bytes);
+    // What was sent to a group is answered from the first GID that fits.
+    let index = open.gids.iter().position(|entry| entry.address() == own);
+    let index =
+        index.or_else(|| open.gids.iter().position(|entry| entry.address().is_ipv4() == own.is_ipv4()));
+    let sgid_index = index.and_then(|index| u8::try_from(index).ok()).ok_or(Errno::INVALID)?;
+    let dgid = ibv_gid { raw: Gid::from_ip(source).0 };
+    let grh = ibv_global_route { dgid, flow_label: 0, sgid_index, hop_limit: 0xff, traffic_class };
+    let answer =
+        ibv_ah_attr { grh, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, is_global: 1, port_num: port };
+    // SAFETY: the caller's promise.
+    unsafe { attributes.write(answer) };
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
+    context: *mut ibv_context,
+    port: u8,
+    _wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    attributes: *mut ibv_ah_attr,
+) -> c_int {
+    // SAFETY: the application's pointers are an open context, the 40 bytes of a datagram, and room for attributes.
+    status(|| unsafe { from_wc(open_of(context)?, port, grh, attributes) })
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
+    pd: *mut ibv_pd,
+    _wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    port: u8,
+) -> *mut ibv_ah {
+    // SAFETY: numbers only, for which zero is a value.
+    let mut attributes: ibv_ah_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: the application's pointers are a protection domain and the 40 bytes of a datagram.
+    let made = status(|| unsafe { from_wc(&pd_of(pd)?.open, port, grh, &raw mut attributes) });
+    if made != 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: as above.
+    unsafe { ibv_create_ah(pd, &raw mut attributes) }
+}
+
+/// The group that a GID stands for. The GID of an IPv4 group is its mapped form, or `ff0e::ffff:` and the address, as the
+/// connection manager of kernels makes it.
+fn group(gid: &ibv_gid) -> IpAddr {
+    match gid.raw {
+        [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
+        raw => Ipv6Addr::from(raw).to_canonical(),
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointers are a queue pair and a GID.
+        let (object, gid) = unsafe { (qp_of(qp)?, gid.as_ref().ok_or(Errno::INVALID)?) };
+        Ok(object.open.raw().attach_multicast(object.qpn, group(gid))?)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointers are a queue pair and a GID.
+        let (object, gid) = unsafe { (qp_of(qp)?, gid.as_ref().ok_or(Errno::INVALID)?) };
+        Ok(object.open.raw().detach_multicast(object.qpn, group(gid))?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_headers_in_front_of_a_datagram_are_read() {
+        let mut four = [0; 40];
+        four[20] = 0x45;
+        four[21] = 0x6a;
+        four[32..36].copy_from_slice(&[192, 0, 2, 1]);
+        four[36..40].copy_from_slice(&[192, 0, 2, 2]);
+        assert_eq!(addresses(&four), ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap(), 0x6a));
+        let mut six = [0; 40];
+        six[..2].copy_from_slice(&[0x66, 0xa0]);
+        six[8..24].copy_from_slice(&"2001:db8::1".parse::<Ipv6Addr>().unwrap().octets());
+        six[24..40].copy_from_slice(&"2001:db8::2".parse::<Ipv6Addr>().unwrap().octets());
+        assert_eq!(addresses(&six), ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap(), 0x6a));
+    }
+
+    #[test]
+    fn groups_have_two_forms_for_ipv4() {
+        let kernel = ibv_gid { raw: [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3] };
+        let mapped = ibv_gid { raw: Gid::from_ip("239.1.2.3".parse().unwrap()).0 };
+        assert_eq!(group(&kernel), group(&mapped));
+        let six = ibv_gid { raw: "ff0e::1".parse::<Ipv6Addr>().unwrap().octets() };
+        assert_eq!(group(&six), "ff0e::1".parse::<IpAddr>().unwrap());
+    }
+}

@@ -1,0 +1,94 @@
+//! How entry points answer: the three conventions of libibverbs, and what happens to a panic.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use roce::verbs::VerbsError;
+
+/// A number of the operating system for an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl Errno {
+    pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
+    pub(crate) const BUSY: Self = Self(libc::EBUSY);
+    pub(crate) const INVALID: Self = Self(libc::EINVAL);
+    pub(crate) const IO: Self = Self(libc::EIO);
+    pub(crate) const NO_ENTRY: Self = Self(libc::ENOENT);
+    pub(crate) const NO_MEMORY: Self = Self(libc::ENOMEM);
+    pub(crate) const UNSUPPORTED: Self = Self(libc::EOPNOTSUPP);
+}
+
+impl From<VerbsError> for Errno {
+    fn from(error: VerbsError) -> Self {
+        Self(error.errno())
+    }
+}
+
+impl From<std::io::Error> for Errno {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+pub(crate) fn set_errno(errno: Errno) {
+    // SAFETY: the C library gives the address of this thread's own variable.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
+/// Runs an entry point. A panic must not unwind into the caller's C frames: it ends here as `EIO`.
+fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::IO))
+}
+
+/// For functions that return a pointer: null, and `errno` set.
+pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    run(body).unwrap_or_else(|errno| {
+        set_errno(errno);
+        std::ptr::null_mut()
+    })
+}
+
+/// For functions that return the error itself, or 0. `errno` is set as well, for callers that look there.
+#[inline]
+pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match run(body) {
+        Ok(()) => 0,
+        Err(errno) => {
+            set_errno(errno);
+            errno.0
+        }
+    }
+}
+
+/// For functions that return a count or -1, with `errno` set.
+#[inline]
+pub(crate) fn count<T: From<i8>>(body: impl FnOnce() -> Result<T, Errno>) -> T {
+    run(body).unwrap_or_else(|errno| {
+        set_errno(errno);
+        T::from(-1)
+    })
+}
+
+/// For functions that cannot fail.
+#[inline]
+pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    run(|| Ok(body())).unwrap_or(otherwise)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_ends_at_the_entry_point() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let (number, missing) = (status(|| panic!("inside")), pointer::<u8>(|| panic!("inside")));
+        std::panic::set_hook(hook);
+        assert_eq!(number, libc::EIO);
+        assert!(missing.is_null());
+        // SAFETY: as in `set_errno`.
+        assert_eq!(unsafe { *libc::__errno_location() }, libc::EIO);
+    }
+}

@@ -1,0 +1,69 @@
+//! Completion channels: where completion queues report that something completed.
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use roce::verbs::CompletionChannel;
+
+use crate::abi::{ibv_comp_channel, ibv_context};
+use crate::answer::{Errno, pointer, status};
+use crate::context::{Open, open_of};
+use crate::events::Mirror;
+
+/// An `ibv_comp_channel` with what belongs to it.
+#[repr(C)]
+pub(crate) struct Channel {
+    abi: ibv_comp_channel,
+    pub(crate) open: Arc<Open>,
+    pub(crate) events: CompletionChannel,
+    pub(crate) descriptor: Mirror,
+    /// Completion queues that report here.
+    users: AtomicUsize,
+}
+
+impl Channel {
+    pub(crate) fn add_user(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove_user(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The object behind an application's pointer; `None` for a null pointer.
+///
+/// # Safety
+///
+/// `channel` is null or comes from [`ibv_create_comp_channel`] and is not destroyed.
+pub(crate) unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> Option<&'a Channel> {
+    // SAFETY: the `ibv_comp_channel` is the first field of a `Channel`, which is alive.
+    unsafe { channel.cast::<Channel>().as_ref() }
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    pointer(|| {
+        // SAFETY: the application's pointer is an open context.
+        let open = Arc::clone(unsafe { open_of(context)? });
+        let events = open.context.create_channel()?;
+        let descriptor = Mirror::new(events.as_fd())?;
+        let abi = ibv_comp_channel { context, fd: descriptor.as_fd().as_raw_fd(), refcnt: 0 };
+        let object = Channel { abi, open, events, descriptor, users: AtomicUsize::new(0) };
+        Ok(Box::into_raw(Box::new(object)).cast())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a channel that it has not destroyed.
+        let object = unsafe { channel_of(channel) }.ok_or(Errno::INVALID)?;
+        if object.users.load(Ordering::Relaxed) > 0 {
+            return Err(Errno::BUSY);
+        }
+        // SAFETY: the box of `ibv_create_comp_channel`, given back once; no queue reports here.
+        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+        Ok(())
+    })
+}

@@ -1,0 +1,286 @@
+//! Open devices, and the events that belong to them.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use roce::device::pcap::CaptureFile;
+use roce::verbs::{AsyncEvent, Context, CqId, GidEntry, Qpn, Raw, SrqId};
+
+use crate::abi::{
+    IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
+    IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED,
+    VERBS_ABI_IS_EXTENDED, ibv_async_event, ibv_context, ibv_context_ops, ibv_device, verbs_context,
+};
+use crate::answer::{Errno, count, pointer, status, value};
+use crate::cq::{self, Cq};
+use crate::device::Device;
+use crate::events::Mirror;
+use crate::qp::{self, Qp};
+use crate::report::Failures;
+use crate::srq::{self, Srq};
+use crate::{cq_ex, environment, query, report, window};
+
+/// What the application holds a pointer into: `ibv_context` lies at the end of `verbs`.
+#[repr(C)]
+struct ContextObject {
+    verbs: verbs_context,
+    open: Arc<Open>,
+}
+
+/// An open device. Every object of it holds one, so the order of closing does not matter.
+pub(crate) struct Open {
+    pub(crate) context: Context,
+    pub(crate) gids: Vec<GidEntry>,
+    pub(crate) device: Arc<Device>,
+    async_events: Mirror,
+    objects: Mutex<Objects>,
+    capture: Option<CaptureFile>,
+    pub(crate) failures: Failures,
+    reported: AtomicBool,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A pointer to an object of the application, which may be fetched in any thread.
+pub(crate) struct Pointer<T>(pub(crate) *mut T);
+
+// SAFETY: the interface of libibverbs allows every verb in every thread; what these objects hold is `Send` or behind locks.
+unsafe impl<T> Send for Pointer<T> {}
+
+/// The objects that events name, by what the engine calls them.
+#[derive(Default)]
+pub(crate) struct Objects {
+    pub(crate) qps: HashMap<Qpn, Pointer<Qp>>,
+    pub(crate) cqs: HashMap<CqId, Pointer<Cq>>,
+    pub(crate) srqs: HashMap<SrqId, Pointer<Srq>>,
+}
+
+impl Open {
+    pub(crate) fn raw(&self) -> Raw<'_> {
+        self.context.raw()
+    }
+
+    /// The objects, to find one that an event names. An object leaves before it waits for its last acknowledgement.
+    pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new(device: Arc<Device>) -> Result<Self, Errno> {
+        // The thread that the context starts must not take the application's signals.
+        let signals = BlockedSignals::new();
+        let opened = environment::open(device.specification());
+        drop(signals);
+        let (context, capture) = opened.map_err(|(number, reason)| {
+            report::refusal(device.name(), &reason);
+            Errno(number)
+        })?;
+        let async_events = Mirror::new(context.async_descriptor())?;
+        Ok(Self {
+            gids: context.gid_table(),
+            context,
+            device,
+            async_events,
+            objects: Mutex::default(),
+            capture,
+            failures: Failures::default(),
+            reported: AtomicBool::new(false),
+        })
+    }
+
+    /// The end of the device, or of the process: writes the report and completes the capture, once.
+    pub(crate) fn close(&self) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
+            report::device(self, &self.failures);
+            if let Some(capture) = &self.capture {
+                capture.flush();
+            }
+        }
+    }
+
+    /// The pointer for the application and the number of an event; `None` if its object is destroyed.
+    fn element(&self, event: AsyncEvent) -> Option<ibv_async_event> {
+        let objects = self.objects();
+        let of_qp = |qpn, event_type| {
+            let object = objects.qps.get(&qpn)?.0;
+            // SAFETY: an object that is listed here is alive.
+            unsafe { (*object).async_events.deliver() };
+            Some(ibv_async_event { element: object.cast(), event_type })
+        };
+        match event {
+            AsyncEvent::QpFatal(qpn) => of_qp(qpn, IBV_EVENT_QP_FATAL),
+            AsyncEvent::QpRequestError(qpn) => of_qp(qpn, IBV_EVENT_QP_REQ_ERR),
+            AsyncEvent::QpAccessError(qpn) => of_qp(qpn, IBV_EVENT_QP_ACCESS_ERR),
+            AsyncEvent::CommunicationEstablished(qpn) => of_qp(qpn, IBV_EVENT_COMM_EST),
+            AsyncEvent::SqDrained(qpn) => of_qp(qpn, IBV_EVENT_SQ_DRAINED),
+            AsyncEvent::LastWqeReached(qpn) => of_qp(qpn, IBV_EVENT_QP_LAST_WQE_REACHED),
+            AsyncEvent::SrqLimitReached(srq) => {
+                let object = objects.srqs.get(&srq)?.0;
+                // SAFETY: as above.
+                unsafe { (*object).async_events.deliver() };
+                Some(ibv_async_event { element: object.cast(), event_type: IBV_EVENT_SRQ_LIMIT_REACHED })
+            }
+            AsyncEvent::CqError(cq) => {
+                let object = objects.cqs.get(&cq)?.0;
+                // SAFETY: as above.
+                unsafe { (*object).async_events.deliver() };
+                Some(ibv_async_event { element: object.cast(), event_type: IBV_EVENT_CQ_ERR })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Blocks all signals of this thread, and of threads that it starts, until it is dropped.
+struct BlockedSignals(libc::sigset_t);
+
+impl BlockedSignals {
+    fn new() -> Self {
+        // SAFETY: both sets are this function's own; the calls only write to them.
+        unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that `new` was given by the system.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// The open device behind an application's pointer.
+///
+/// # Safety
+///
+/// `context` comes from [`ibv_open_device`] and is not closed.
+pub(crate) unsafe fn open_of<'a>(context: *mut ibv_context) -> Result<&'a Arc<Open>, Errno> {
+    if context.is_null() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the `ibv_context` lies in a `ContextObject`, at this place.
+    unsafe { Ok(&(*object_of(context)).open) }
+}
+
+fn object_of(context: *mut ibv_context) -> *mut ContextObject {
+    let offset = std::mem::offset_of!(ContextObject, verbs.context);
+    context.wrapping_byte_sub(offset).cast()
+}
+
+/// The tables of functions, and what the application reads beside them.
+fn tables(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
+    let ops = ibv_context_ops {
+        before_mw: [None; 7],
+        alloc_mw: Some(window::alloc_mw),
+        bind_mw: Some(window::bind_mw),
+        dealloc_mw: Some(window::dealloc_mw),
+        create_cq: None,
+        poll_cq: Some(cq::poll_cq),
+        req_notify_cq: Some(cq::req_notify_cq),
+        before_post_srq: [None; 7],
+        post_srq_recv: Some(srq::post_srq_recv),
+        before_post: [None; 4],
+        post_send: Some(qp::post_send),
+        post_recv: Some(qp::post_recv),
+        after_post: [None; 5],
+    };
+    verbs_context {
+        query_port: Some(query::query_port),
+        advise_mr: None,
+        alloc_null_mr: None,
+        counters_and_memory: [None; 22],
+        create_cq_ex: Some(cq_ex::create_cq_ex),
+        private: std::ptr::null_mut(),
+        query_device_ex: Some(query::query_device_ex),
+        flow: [None; 4],
+        open_qp: None,
+        create_qp_ex: Some(qp::create_qp_ex),
+        get_srq_num: None,
+        create_srq_ex: Some(srq::create_srq_ex),
+        xrc_domains: [None; 2],
+        placeholder: 0,
+        sz: size_of::<verbs_context>(),
+        context: ibv_context {
+            device,
+            ops,
+            // There is no kernel device, but programs change flags of the descriptor or duplicate it.
+            cmd_fd: async_fd,
+            async_fd,
+            num_comp_vectors: 1,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            abi_compat: VERBS_ABI_IS_EXTENDED as *mut c_void,
+        },
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer(|| {
+        // SAFETY: the application's pointer comes from the list of devices, which it has not freed yet.
+        let handle = unsafe { Device::handle(device)? };
+        let open = Open::new(handle)?;
+        let verbs = tables(device, open.async_events.as_fd().as_raw_fd());
+        let open = Arc::new(open);
+        report::watch(&open);
+        let object = Box::into_raw(Box::new(ContextObject { verbs, open }));
+        // SAFETY: the box was made just now; only the address of the field is taken.
+        Ok(unsafe { &raw mut (*object).verbs.context })
+    })
+}
+
+/// Releases the context. The device closes with its last object: those that the application has not destroyed keep it open.
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    status(|| {
+        if context.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the application gives back what `ibv_open_device` gave it, once.
+        drop(unsafe { Box::from_raw(object_of(context)) });
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are a context that it has open, and room for an event.
+        let open = Arc::clone(unsafe { open_of(context)? });
+        let found = open.async_events.next(|| {
+            while let Some(event) = open.context.async_event() {
+                if let Some(found) = open.element(event) {
+                    return Ok(Some(found));
+                }
+            }
+            Ok(None)
+        })?;
+        // SAFETY: as above.
+        unsafe { event.write(found) };
+        Ok(0)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    value((), || {
+        // SAFETY: the application gives an event that it got and has not acknowledged, so its object is still there.
+        unsafe {
+            let Some(event) = event.as_ref() else { return };
+            match event.event_type {
+                IBV_EVENT_CQ_ERR => (*event.element.cast::<Cq>()).async_events.acknowledge(1),
+                IBV_EVENT_SRQ_LIMIT_REACHED => (*event.element.cast::<Srq>()).async_events.acknowledge(1),
+                _ => (*event.element.cast::<Qp>()).async_events.acknowledge(1),
+            }
+        }
+    });
+}

@@ -1,0 +1,257 @@
+//! Completion queues.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use roce::verbs::{Notify, RawCq, Wc, WcFlags, WcOpcode, WcStatus};
+
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
+use crate::answer::{Errno, count, pointer, status, value};
+use crate::channel::{Channel, channel_of};
+use crate::context::{Open, Pointer, open_of};
+use crate::events::Acknowledgements;
+
+/// An `ibv_cq_ex`, and so an `ibv_cq`, with what belongs to it.
+#[repr(C)]
+pub(crate) struct Cq {
+    pub(crate) abi: ibv_cq_ex,
+    pub(crate) open: Arc<Open>,
+    pub(crate) raw: RawCq,
+    /// The completion that the extended interface shows now.
+    pub(crate) present: Cell<Wc>,
+    pub(crate) completion_events: Acknowledgements,
+    pub(crate) async_events: Acknowledgements,
+}
+
+/// Completions that one call moves at most.
+const BURST: usize = 16;
+
+/// The object behind an application's pointer.
+///
+/// # Safety
+///
+/// `cq` comes from one of the two verbs that make completion queues and is not destroyed.
+#[inline]
+pub(crate) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> Result<&'a Cq, Errno> {
+    // SAFETY: the `ibv_cq` is the first part of a `Cq`, which is alive.
+    unsafe { cq.cast::<Cq>().as_ref() }.ok_or(Errno::INVALID)
+}
+
+/// What the application wants of a new queue.
+pub(crate) struct Wanted {
+    pub(crate) entries: usize,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) vector: u32,
+}
+
+/// Makes a queue without the functions of the extended interface.
+///
+/// # Safety
+///
+/// The pointers are an open context of the application, and a channel of it or null.
+pub(crate) unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut Cq, Errno> {
+    // SAFETY: the caller's promise.
+    let (open, channel) = unsafe { (Arc::clone(open_of(context)?), channel_of(wanted.channel)) };
+    if wanted.entries == 0 || wanted.vector != 0 {
+        return Err(Errno::INVALID);
+    }
+    let raw = open.raw().create_cq(wanted.entries, channel.map(|channel| &channel.events))?;
+    let id = raw.id();
+    // SAFETY: numbers, locks of the C library for which zero is the initial state, null pointers, and absent functions.
+    let mut abi: ibv_cq_ex = unsafe { std::mem::zeroed() };
+    abi.base.context = context;
+    abi.base.channel = wanted.channel;
+    abi.base.cq_context = wanted.cq_context;
+    abi.base.handle = u32::try_from(id.index()).unwrap_or(u32::MAX);
+    abi.base.cqe = c_int::try_from(wanted.entries).unwrap_or(c_int::MAX);
+    if let Some(channel) = channel {
+        channel.add_user();
+    }
+    let object = Box::into_raw(Box::new(Cq {
+        abi,
+        open: Arc::clone(&open),
+        raw,
+        present: Cell::default(),
+        completion_events: Acknowledgements::default(),
+        async_events: Acknowledgements::default(),
+    }));
+    open.objects().cqs.insert(id, Pointer(object));
+    Ok(object)
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    entries: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    pointer(|| {
+        let wanted = Wanted {
+            entries: usize::try_from(entries).map_err(|_| Errno::INVALID)?,
+            cq_context,
+            channel,
+            vector: u32::try_from(vector).map_err(|_| Errno::INVALID)?,
+        };
+        // SAFETY: the application's pointers are an open context, and a channel of it or null.
+        Ok(unsafe { create(context, &wanted)? }.cast())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a queue that it has not destroyed.
+        let object = unsafe { cq_of(cq)? };
+        object.open.raw().destroy_cq(&object.raw)?;
+        object.open.objects().cqs.remove(&object.raw.id());
+        object.completion_events.wait();
+        object.async_events.wait();
+        // SAFETY: the channel outlives its queues.
+        if let Some(channel) = unsafe { channel_of(object.abi.base.channel) } {
+            channel.remove_user();
+        }
+        // SAFETY: the box of `create`, given back once; no event names it any more.
+        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a queue that it has not destroyed.
+        let object = unsafe { cq_of(cq)? };
+        let capacity = usize::try_from(entries).ok().filter(|entries| *entries > 0).ok_or(Errno::INVALID)?;
+        object.open.raw().resize_cq(&object.raw, capacity)?;
+        // SAFETY: as above; the field is the library's to write.
+        unsafe { (*cq).cqe = entries };
+        Ok(())
+    })
+}
+
+/// The number of an opcode in libibverbs.
+pub(crate) const fn opcode_number(opcode: WcOpcode) -> c_int {
+    match opcode {
+        WcOpcode::Send => 0,
+        WcOpcode::RdmaWrite => 1,
+        WcOpcode::RdmaRead => 2,
+        WcOpcode::CompareSwap => 3,
+        WcOpcode::FetchAdd => 4,
+        WcOpcode::BindWindow => 5,
+        WcOpcode::LocalInvalidate => 6,
+        WcOpcode::Flush => 8,
+        WcOpcode::AtomicWrite => 9,
+        WcOpcode::Recv => 128,
+        WcOpcode::RecvRdmaWithImm => 129,
+    }
+}
+
+/// The field that holds immediate data as on the wire, or the key that was invalidated.
+pub(crate) fn immediate(wc: &Wc) -> u32 {
+    if wc.flags.contains(WcFlags::WITH_INV) { wc.invalidated.0 } else { u32::from_ne_bytes(wc.imm.0) }
+}
+
+#[inline]
+fn completion(wc: &Wc) -> ibv_wc {
+    ibv_wc {
+        wr_id: wc.wr_id,
+        status: c_int::from(wc.status as u8),
+        opcode: opcode_number(wc.opcode),
+        vendor_err: wc.cause as u32,
+        byte_len: wc.byte_len,
+        imm_data: immediate(wc),
+        qp_num: wc.qpn.get(),
+        src_qp: wc.src_qp.get(),
+        wc_flags: wc.flags.bits() as c_uint,
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, out: *mut ibv_wc) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointer is a queue that it has not destroyed.
+        let object = unsafe { cq_of(cq)? };
+        let room = usize::try_from(entries).map_err(|_| Errno::INVALID)?;
+        let mut burst = [Wc::default(); BURST];
+        let mut found = 0;
+        while found < room {
+            let part = (room - found).min(BURST);
+            let polled = match object.open.raw().poll_cq(&object.raw, &mut burst[..part]) {
+                Ok(polled) => polled,
+                Err(error) if found == 0 => return Err(error.into()),
+                Err(_) => break,
+            };
+            for (index, wc) in burst[..polled].iter().enumerate() {
+                if wc.status != WcStatus::Success {
+                    object.open.failures.note(wc);
+                }
+                // SAFETY: the application has room for `entries` completions.
+                unsafe { out.add(found + index).write(completion(wc)) };
+            }
+            found += polled;
+            if polled < part {
+                break;
+            }
+        }
+        // At most `entries`.
+        Ok(found as c_int)
+    })
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a queue that it has not destroyed.
+        let object = unsafe { cq_of(cq)? };
+        let notify = if solicited_only != 0 { Notify::Solicited } else { Notify::Next };
+        Ok(object.open.raw().request_notification(&object.raw, notify)?)
+    })
+}
+
+/// The next queue of the channel that had an event, counted as delivered.
+fn next_event(channel: &Channel) -> Result<*mut Cq, Errno> {
+    channel
+        .descriptor
+        .next(|| {
+            while let Some(id) = channel.events.try_event() {
+                // An event of a queue that was destroyed since then has no receiver.
+                if let Some(object) = channel.open.objects().cqs.get(&id) {
+                    // SAFETY: an object that is listed is alive, and stays so while the lock is held.
+                    unsafe { (*object.0).completion_events.deliver() };
+                    return Ok(Some(Pointer(object.0)));
+                }
+            }
+            channel.open.context.check_device()?;
+            Ok(None)
+        })
+        .map(|object| object.0)
+}
+
+pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are a channel and room for two pointers; a queue whose event was delivered stays
+        // until the event is acknowledged.
+        unsafe {
+            let object = next_event(channel_of(channel).ok_or(Errno::INVALID)?)?;
+            cq.write(object.cast());
+            cq_context.write((*object).abi.base.cq_context);
+        }
+        Ok(0)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    value((), || {
+        // SAFETY: the application's pointer is a queue that it has not destroyed.
+        if let Ok(object) = unsafe { cq_of(cq) } {
+            object.completion_events.acknowledge(events.into());
+        }
+    });
+}

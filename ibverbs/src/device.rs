@@ -1,0 +1,246 @@
+//! The list of devices: one for each local address that the environment names.
+
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::{c_char, c_int};
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, UdpSocket};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
+use crate::answer::{Errno, pointer, value};
+
+/// The environment variable that names devices: specifications as `roce --device` takes them, with `;` between them.
+const VARIABLE: &str = "ROCE_DEVICE";
+
+/// An `ibv_device` with what belongs to it.
+#[repr(C)]
+pub(crate) struct Device {
+    abi: ibv_device,
+    /// Provider libraries look behind an `ibv_device` for a pointer that says whether it is theirs: it has to be null.
+    zero: [u64; 45],
+    specification: String,
+    index: c_int,
+}
+
+// SAFETY: nothing changes in it once it is made, and its pointers are all null.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// All devices that were ever listed. A device that is listed again is the same object, as with kernel devices.
+static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+
+impl Device {
+    fn new(index: usize, specification: &str) -> Self {
+        let number = c_int::try_from(index).unwrap_or(c_int::MAX);
+        Self {
+            abi: ibv_device {
+                ops: [None; 2],
+                node_type: IBV_NODE_CA,
+                transport_type: IBV_TRANSPORT_IB,
+                name: text(&format!("roce{index}")),
+                dev_name: text(&format!("uverbs{index}")),
+                dev_path: text(&format!("/sys/class/infiniband_verbs/uverbs{index}")),
+                ibdev_path: text(&format!("/sys/class/infiniband/roce{index}")),
+            },
+            zero: [0; 45],
+            specification: specification.to_owned(),
+            index: number,
+        }
+    }
+
+    /// Its name, such as `roce0`.
+    pub(crate) fn name(&self) -> &str {
+        // SAFETY: the field has a zero at its end, and is as old as the object.
+        let name = unsafe { std::ffi::CStr::from_ptr(self.abi.name.as_ptr()) };
+        name.to_str().unwrap_or_default()
+    }
+
+    /// What `Context::open` takes.
+    pub(crate) fn specification(&self) -> &str {
+        &self.specification
+    }
+
+    /// The object that an application's pointer belongs to.
+    ///
+    /// # Safety
+    ///
+    /// `device` comes from [`ibv_get_device_list`], and the list or a context still holds it.
+    pub(crate) unsafe fn from_abi<'a>(device: *mut ibv_device) -> Result<&'a Self, Errno> {
+        // SAFETY: the `ibv_device` is the first field of a `Device`, which the caller keeps alive.
+        unsafe { device.cast::<Self>().as_ref() }.ok_or(Errno::INVALID)
+    }
+
+    /// One more owner of the object, as a pointer for the application.
+    fn share(device: &Arc<Self>) -> *mut ibv_device {
+        Arc::into_raw(Arc::clone(device)).cast_mut().cast()
+    }
+
+    /// Another handle to the device behind a pointer.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::from_abi`].
+    pub(crate) unsafe fn handle(device: *mut ibv_device) -> Result<Arc<Self>, Errno> {
+        if device.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the pointer comes from `Arc::into_raw`, and the caller keeps its count above zero.
+        unsafe {
+            Arc::increment_strong_count(device.cast_const().cast::<Self>());
+            Ok(Arc::from_raw(device.cast_const().cast::<Self>()))
+        }
+    }
+
+    /// The GUID of the node in the order of the network: made from the address where the specification has one.
+    pub(crate) fn guid(&self) -> u64 {
+        let [a, b, c, d] = match address_of(&self.specification) {
+            Some(IpAddr::V4(address)) => address.octets(),
+            other => {
+                let mut hasher = DefaultHasher::new();
+                (other, &self.specification).hash(&mut hasher);
+                (hasher.finish() as u32).to_be_bytes()
+            }
+        };
+        // The form of an EUI-64 that is made from a locally administered Ethernet address.
+        u64::from_ne_bytes([0x02, 0x00, a, 0xff, 0xfe, b, c, d])
+    }
+}
+
+/// A text in a field of fixed length, cut where it would not fit.
+fn text<const N: usize>(text: &str) -> [c_char; N] {
+    let mut field = [0; N];
+    for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = from.cast_signed();
+    }
+    field
+}
+
+/// The address in a specification such as `udp:192.0.2.1,port=4791`.
+fn address_of(specification: &str) -> Option<IpAddr> {
+    let (_, rest) = specification.split_once(':')?;
+    let address = rest.split(',').next()?;
+    address.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+/// The specifications in the value of the variable.
+fn specifications(value: Option<&str>) -> Vec<String> {
+    let named = value.unwrap_or_default().split(';').map(str::trim).filter(|part| !part.is_empty());
+    let named: Vec<String> = named.map(str::to_owned).collect();
+    if named.is_empty() { vec![default_specification()] } else { named }
+}
+
+/// The address that packets to elsewhere leave from, or else the loopback address. Nothing is sent.
+fn default_specification() -> String {
+    let towards = |bind: &str, peer: &str| {
+        let socket = UdpSocket::bind(bind).ok()?;
+        // An address for documentation: it is reached through the default route only.
+        socket.connect(peer).ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    };
+    match towards("0.0.0.0:0", "192.0.2.1:9").or_else(|| towards("[::]:0", "[2001:db8::1]:9")) {
+        Some(IpAddr::V6(address)) => format!("udp:[{address}]"),
+        Some(IpAddr::V4(address)) => format!("udp:{address}"),
+        None => "udp:127.0.0.1".into(),
+    }
+}
+
+/// The devices that the environment names now.
+fn devices() -> Vec<Arc<Device>> {
+    let value = std::env::var(VARIABLE).ok();
+    let wanted = specifications(value.as_deref());
+    let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let find = |(index, specification): (usize, String)| {
+        let is_same = |device: &&Arc<Device>| {
+            device.specification == specification && usize::try_from(device.index) == Ok(index)
+        };
+        if let Some(device) = known.iter().find(is_same) {
+            return Arc::clone(device);
+        }
+        let device = Arc::new(Device::new(index, &specification));
+        known.push(Arc::clone(&device));
+        device
+    };
+    wanted.into_iter().enumerate().map(find).collect()
+}
+
+pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    pointer(|| {
+        let devices = devices();
+        if !count.is_null() {
+            // SAFETY: the application gives a null pointer or room for an integer.
+            unsafe { *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX) };
+        }
+        let mut list: Vec<*mut ibv_device> = devices.iter().map(Device::share).collect();
+        list.push(std::ptr::null_mut());
+        Ok(Box::into_raw(list.into_boxed_slice()).cast())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    value((), || {
+        if list.is_null() {
+            return;
+        }
+        let mut len = 0;
+        // SAFETY: the list comes from `ibv_get_device_list`: a boxed slice whose last element, and no other, is null, of pointers
+        // that own one count of their device each.
+        unsafe {
+            while !(*list.add(len)).is_null() {
+                drop(Arc::from_raw((*list.add(len)).cast_const().cast::<Device>()));
+                len += 1;
+            }
+            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len + 1)));
+        }
+    });
+}
+
+pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    pointer(|| {
+        // SAFETY: the application's pointer comes from the list.
+        let device = unsafe { Device::from_abi(device)? };
+        Ok(device.abi.name.as_ptr().cast_mut())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: the application's pointer comes from the list.
+    value(0, || unsafe { Device::from_abi(device) }.map_or(0, Device::guid))
+}
+
+pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    // SAFETY: the application's pointer comes from the list.
+    value(-1, || unsafe { Device::from_abi(device) }.map_or(-1, |device| device.index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_names_devices() {
+        let named = specifications(Some(" udp:192.0.2.1 ;; xdp:eth1;"));
+        assert_eq!(named, ["udp:192.0.2.1", "xdp:eth1"]);
+        for nothing in [None, Some(""), Some(" ; ")] {
+            let default = specifications(nothing);
+            assert!(default.len() == 1 && default[0].starts_with("udp:"), "{default:?}");
+        }
+    }
+
+    #[test]
+    fn what_lies_behind_a_device_is_zero() {
+        let device = Device::new(3, "udp:192.0.2.7");
+        let begin = std::mem::offset_of!(Device, zero);
+        assert_eq!(begin, size_of::<ibv_device>());
+        assert!(begin + size_of_val(&device.zero) >= 1024, "provider libraries read as far as this");
+        assert_eq!(device.guid().to_ne_bytes(), [2, 0, 192, 0xff, 0xfe, 0, 2, 7]);
+        assert_ne!(Device::new(0, "xdp:eth1").guid(), Device::new(0, "xdp:eth2").guid());
+    }
+
+    #[test]
+    fn addresses_are_found_in_specifications() {
+        assert_eq!(address_of("udp:192.0.2.1,port=7"), Some("192.0.2.1".parse().unwrap()));
+        assert_eq!(address_of("udp:[2001:db8::1]"), Some("2001:db8::1".parse().unwrap()));
+        assert_eq!(address_of("xdp:eth1"), None);
+    }
+}

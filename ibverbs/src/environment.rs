@@ -1,0 +1,82 @@
+//! What the environment asks of a device: faults, a capture, congestion control, a seed. docs/run.md lists the variables.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use roce::device::pcap::{CaptureFile, CaptureSpec};
+use roce::verbs::{Congestion, Context, OpenOptions};
+use roce_fault::{FaultInjector, FaultPlan};
+
+/// A variable that is set and not empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The value of a variable, read by `parse`. The error names the variable.
+fn parsed<T, E: std::fmt::Display>(
+    name: &str,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<Option<T>, String> {
+    variable(name).map(|text| parse(&text).map_err(|error| format!("{name}={text}: {error}"))).transpose()
+}
+
+/// Opens a device as the environment asks, and returns the capture that is to be completed before the process ends.
+///
+/// # Errors
+///
+/// The error number for the application, and a text for the report.
+pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>), (i32, String)> {
+    let invalid = |text: String| (libc::EINVAL, text);
+    let seed = parsed("ROCE_SEED", str::parse::<u64>).map_err(invalid)?;
+    let congestion = parsed("ROCE_CONGESTION", |text| Congestion::parse_among(text, &[])).map_err(invalid)?;
+    let mut options = OpenOptions::default();
+    let fault_seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    let plan = |name| parsed(name, str::parse::<FaultPlan>).map_err(invalid);
+    options.transmit_faults = plan("ROCE_FAULT")?.map(|plan| FaultInjector::new(plan, fault_seed));
+    options.receive_faults = plan("ROCE_RECEIVE_FAULT")?.map(|plan| FaultInjector::new(plan, !fault_seed));
+    let capture = parsed("ROCE_PCAP", |text| capture(Path::new(text), specification)).map_err(invalid)?;
+    options.capture = capture.clone().map(|capture| Box::new(capture) as Box<_>);
+    let mut builder = Context::builder().options(options);
+    if let Some(seed) = seed {
+        builder = builder.seed(seed);
+    }
+    if let Some(congestion) = congestion {
+        builder = builder.congestion(congestion);
+    }
+    match builder.open(specification) {
+        Ok(context) => Ok((context, capture)),
+        Err(error) => Err((error.errno(), error.to_string())),
+    }
+}
+
+fn capture(file: &Path, specification: &str) -> Result<CaptureFile, String> {
+    static CAPTURES: AtomicU32 = AtomicU32::new(1);
+    let file = file_of(file, std::process::id(), CAPTURES.fetch_add(1, Ordering::Relaxed));
+    let files = CaptureSpec::new(file).create(&[specification]).map_err(|error| error.to_string())?;
+    files.into_iter().next().ok_or_else(|| "the capture has no interface".to_owned())
+}
+
+/// The name of a capture: `%p` stands for the number of the process, and a second device of it gets a file of its own.
+fn file_of(file: &Path, process: u32, number: u32) -> PathBuf {
+    let named = PathBuf::from(file.to_string_lossy().replace("%p", &process.to_string()));
+    if number < 2 {
+        return named;
+    }
+    let stem = named.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = named.extension().map(|extension| format!(".{}", extension.to_string_lossy()));
+    named.with_file_name(format!("{stem}-{number}{}", extension.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_and_device_can_have_a_capture_of_its_own() {
+        let name = |file: &str, number| file_of(Path::new(file), 77, number).to_str().unwrap().to_owned();
+        assert_eq!(name("a/b.pcapng", 1), "a/b.pcapng");
+        assert_eq!(name("a/b-%p.pcapng", 1), "a/b-77.pcapng");
+        assert_eq!(name("a.b/c", 2), "a.b/c-2");
+        assert_eq!(name("a/b.pcapng", 3), "a/b-3.pcapng");
+    }
+}

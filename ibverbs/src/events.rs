@@ -1,0 +1,122 @@
+//! Events: how many of an object were delivered and acknowledged, and descriptors that applications may change the flags of.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
+
+use crate::answer::Errno;
+
+/// The events of one object. Destroying it waits until the application has acknowledged what it got.
+#[derive(Debug, Default)]
+pub(crate) struct Acknowledgements {
+    outstanding: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Acknowledgements {
+    /// Counts an event that the application gets now.
+    pub(crate) fn deliver(&self) {
+        *self.outstanding.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    /// The application is done with so many.
+    pub(crate) fn acknowledge(&self, count: u64) {
+        let mut outstanding = self.outstanding.lock().unwrap_or_else(PoisonError::into_inner);
+        *outstanding = outstanding.saturating_sub(count);
+        self.changed.notify_all();
+    }
+
+    /// Waits until all are acknowledged.
+    pub(crate) fn wait(&self) {
+        let mut outstanding = self.outstanding.lock().unwrap_or_else(PoisonError::into_inner);
+        while *outstanding > 0 {
+            outstanding = self.changed.wait(outstanding).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A descriptor for the application that is readable whenever another one is. Its flags are its own: an application chooses
+/// with `O_NONBLOCK` whether fetching an event waits, and the descriptor underneath never blocks.
+#[derive(Debug)]
+pub(crate) struct Mirror(OwnedFd);
+
+impl Mirror {
+    pub(crate) fn new(of: BorrowedFd<'_>) -> io::Result<Self> {
+        let mirror = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&mirror, of, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        Ok(Self(mirror))
+    }
+
+    /// The next event that `attempt` finds. Waits for one unless the application has set `O_NONBLOCK`.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` where it must not wait, `EINTR` after a signal, and what `attempt` fails with.
+    pub(crate) fn next<T>(&self, mut attempt: impl FnMut() -> Result<Option<T>, Errno>) -> Result<T, Errno> {
+        loop {
+            if let Some(found) = attempt()? {
+                return Ok(found);
+            }
+            if fcntl_getfl(&self.0).map_err(io::Error::from)?.contains(OFlags::NONBLOCK) {
+                return Err(Errno::AGAIN);
+            }
+            poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None).map_err(io::Error::from)?;
+        }
+    }
+}
+
+impl AsFd for Mirror {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::fcntl_setfl;
+
+    use super::*;
+
+    #[test]
+    fn destroying_waits_for_acknowledgements() {
+        let events = Arc::new(Acknowledgements::default());
+        events.deliver();
+        events.deliver();
+        let acknowledging = std::thread::spawn({
+            let events = Arc::clone(&events);
+            move || {
+                events.acknowledge(1);
+                events.acknowledge(1);
+            }
+        });
+        events.wait();
+        assert_eq!(*events.outstanding.lock().unwrap(), 0);
+        acknowledging.join().unwrap();
+    }
+
+    #[test]
+    fn the_flags_of_the_descriptor_decide_whether_it_waits() {
+        let source = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let mirror = Mirror::new(source.as_fd()).unwrap();
+        fcntl_setfl(&mirror.0, OFlags::NONBLOCK).unwrap();
+        assert_eq!(mirror.next::<()>(|| Ok(None)), Err(Errno::AGAIN));
+        fcntl_setfl(&mirror.0, OFlags::empty()).unwrap();
+        let writing = std::thread::spawn({
+            let source = source.try_clone().unwrap();
+            move || rustix::io::write(source, &1_u64.to_ne_bytes())
+        });
+        let mut attempts = 0;
+        let found = mirror.next(|| {
+            attempts += 1;
+            Ok((attempts > 1).then_some(7))
+        });
+        assert_eq!(found, Ok(7));
+        writing.join().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,94 @@
+//! The exported entry points. Each is a jump in assembly to a function of this crate, because rustc exports Rust functions of a
+//! cdylib in a version script of its own, without a version.
+
+use std::arch::global_asm;
+
+use crate::address::{
+    ibv_attach_mcast, ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_detach_mcast,
+    ibv_init_ah_from_wc,
+};
+use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::context::{ibv_ack_async_event, ibv_close_device, ibv_get_async_event, ibv_open_device};
+use crate::cq::{ibv_ack_cq_events, ibv_create_cq, ibv_destroy_cq, ibv_get_cq_event, ibv_resize_cq};
+use crate::device::{
+    ibv_free_device_list, ibv_get_device_guid, ibv_get_device_index, ibv_get_device_list, ibv_get_device_name,
+};
+use crate::memory::{
+    ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_dmabuf_mr, ibv_reg_mr, ibv_reg_mr_iova,
+    ibv_reg_mr_iova2, ibv_rereg_mr,
+};
+use crate::process::{
+    ibv_dofork_range, ibv_dontfork_range, ibv_fork_init, ibv_get_sysfs_path, ibv_import_device,
+    ibv_import_dm, ibv_import_mr, ibv_import_pd, ibv_is_fork_initialized, ibv_read_sysfs_file,
+};
+use crate::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_qp_to_qp_ex, ibv_query_qp};
+use crate::query::{
+    _ibv_query_gid_ex, _ibv_query_gid_table, ibv_get_pkey_index, ibv_query_device, ibv_query_gid,
+    ibv_query_gid_type, ibv_query_pkey, ibv_query_port,
+};
+use crate::srq::{ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq};
+use crate::strings::{
+    ibv_event_type_str, ibv_node_type_str, ibv_port_state_str, ibv_rate_to_mbps, ibv_rate_to_mult,
+    ibv_wc_status_str, mbps_to_ibv_rate, mult_to_ibv_rate,
+};
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b"
+    };
+}
+
+macro_rules! exports {
+    ($($name:ident)+) => {
+        $(global_asm!(
+            concat!(".globl ", stringify!($name)),
+            concat!(".type ", stringify!($name), ",@function"),
+            concat!(stringify!($name), ": ", jump!(), " {function}"),
+            concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+            function = sym $name,
+        );)+
+
+        /// The names, for the comparison with the table.
+        #[cfg(test)]
+        const NAMES: &[&str] = &[$(stringify!($name)),+];
+    };
+}
+
+exports! {
+    _ibv_query_gid_ex _ibv_query_gid_table ibv_ack_async_event ibv_ack_cq_events ibv_alloc_pd ibv_attach_mcast
+    ibv_close_device ibv_create_ah ibv_create_ah_from_wc ibv_create_comp_channel ibv_create_cq ibv_create_qp
+    ibv_create_srq ibv_dealloc_pd ibv_dereg_mr ibv_destroy_ah ibv_destroy_comp_channel ibv_destroy_cq ibv_destroy_qp
+    ibv_destroy_srq ibv_detach_mcast ibv_dofork_range ibv_dontfork_range ibv_event_type_str ibv_fork_init
+    ibv_free_device_list ibv_get_async_event ibv_get_cq_event ibv_get_device_guid ibv_get_device_index
+    ibv_get_device_list ibv_get_device_name ibv_get_pkey_index ibv_get_sysfs_path ibv_import_device ibv_import_dm
+    ibv_import_mr ibv_import_pd ibv_init_ah_from_wc ibv_is_fork_initialized ibv_modify_qp ibv_modify_srq
+    ibv_node_type_str ibv_open_device ibv_port_state_str ibv_qp_to_qp_ex ibv_query_device ibv_query_gid
+    ibv_query_pkey ibv_query_port ibv_query_qp ibv_query_srq ibv_rate_to_mbps ibv_rate_to_mult ibv_read_sysfs_file
+    ibv_reg_dmabuf_mr ibv_reg_mr ibv_reg_mr_iova ibv_reg_mr_iova2 ibv_rereg_mr ibv_resize_cq ibv_wc_status_str
+    mbps_to_ibv_rate mult_to_ibv_rate
+}
+
+// What has no function here, and the private nodes.
+global_asm!(include_str!(concat!(env!("OUT_DIR"), "/unused.s")), query_gid_type = sym ibv_query_gid_type);
+
+#[cfg(test)]
+mod tests {
+    use super::NAMES;
+    use crate::table::PUBLIC;
+
+    #[test]
+    fn every_function_of_the_table_has_an_entry_point() {
+        let mut listed: Vec<&str> = PUBLIC.iter().flat_map(|node| node.functions).copied().collect();
+        listed.sort_unstable();
+        let mut exported = NAMES.to_vec();
+        exported.sort_unstable();
+        assert_eq!(listed, exported);
+    }
+}

@@ -1,0 +1,351 @@
+//! Work requests: from the application's chains to those of the engine.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrayvec::ArrayVec;
+use roce::transport::{MAX_INLINE, MAX_SGE};
+use roce::verbs::{
+    ImmDt, LKey, Payload, Qpn, RKey, Raw, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, VerbsError,
+};
+
+use crate::abi::{
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    ibv_recv_wr, ibv_send_wr, ibv_sge,
+};
+use crate::address::destination;
+use crate::answer::Errno;
+use crate::window::binding;
+
+/// Requests that are handed over with one call.
+const CHUNK: usize = 16;
+
+/// Where the data of a request are in [`Requests`].
+enum Data {
+    Elements(Range<usize>),
+    Inline(Range<usize>),
+}
+
+/// A request of the application.
+struct Request {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    data: Data,
+    destination: Option<UdDestination>,
+}
+
+/// Requests on their way from the application to the engine. The memory is kept for the next ones.
+#[derive(Default)]
+pub(crate) struct Requests {
+    list: Vec<Request>,
+    elements: Vec<Sge>,
+    bytes: Vec<u8>,
+    /// Why the requests that are being built must not be posted.
+    pub(crate) failure: Option<Errno>,
+}
+
+impl Requests {
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
+        self.elements.clear();
+        self.bytes.clear();
+        self.failure = None;
+    }
+
+    /// Begins a request without data.
+    pub(crate) fn push(&mut self, wr_id: u64, op: SendOp, send_flags: u32) {
+        let flags = SendFlags::from_bits_truncate(send_flags);
+        let data = Data::Elements(self.elements.len()..self.elements.len());
+        self.list.push(Request { wr_id, op, flags, data, destination: None });
+    }
+
+    /// The destination of the last request.
+    pub(crate) fn set_destination(&mut self, destination: UdDestination) {
+        if let Some(request) = self.list.last_mut() {
+            request.destination = Some(destination);
+        }
+    }
+
+    /// Adds memory to the last request.
+    pub(crate) fn add_elements(&mut self, elements: impl Iterator<Item = Sge>) -> Result<(), Errno> {
+        let begin = self.elements.len();
+        self.elements.extend(elements.take(MAX_SGE + 1));
+        let range = begin..self.elements.len();
+        if range.len() > MAX_SGE {
+            return Err(Errno::INVALID);
+        }
+        if let Some(request) = self.list.last_mut() {
+            request.data = Data::Elements(range);
+        }
+        Ok(())
+    }
+
+    /// Copies the data of the last request now.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are readable.
+    pub(crate) unsafe fn add_inline(
+        &mut self,
+        buffers: impl Iterator<Item = (*const c_void, usize)>,
+    ) -> Result<(), Errno> {
+        let begin = self.bytes.len();
+        for (address, length) in buffers {
+            if self.bytes.len() - begin + length > MAX_INLINE {
+                return Err(Errno::NO_MEMORY);
+            }
+            if length > 0 {
+                // SAFETY: the caller's promise.
+                self.bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(address.cast(), length) });
+            }
+        }
+        if let Some(request) = self.list.last_mut() {
+            request.data = Data::Inline(begin..self.bytes.len());
+        }
+        Ok(())
+    }
+
+    fn work_request(&self, request: &Request) -> SendWr<'_> {
+        let payload = match &request.data {
+            Data::Elements(range) => Payload::Elements(&self.elements[range.clone()]),
+            Data::Inline(range) => Payload::Inline(&self.bytes[range.clone()]),
+        };
+        let Request { wr_id, op, flags, destination, .. } = *request;
+        SendWr { wr_id, op, flags, payload, destination }
+    }
+
+    /// Posts all requests.
+    ///
+    /// # Errors
+    ///
+    /// The index of the first one that was not taken; those before it were.
+    pub(crate) fn post(&self, raw: Raw<'_>, qpn: Qpn) -> Result<(), (usize, Errno)> {
+        if let [request] = &self.list[..] {
+            return raw.post_send(qpn, &self.work_request(request)).map_err(|error| (0, error.into()));
+        }
+        for (index, part) in self.list.chunks(CHUNK).enumerate() {
+            let chain: ArrayVec<SendWr<'_>, CHUNK> =
+                part.iter().map(|request| self.work_request(request)).collect();
+            raw.post_send_list(qpn, &chain).map_err(|error| {
+                let position = if let VerbsError::PostList { position, .. } = error { position } else { 0 };
+                (index * CHUNK + position, error.into())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes over one request of a chain.
+    ///
+    /// # Safety
+    ///
+    /// What the request points to is there.
+    unsafe fn take(&mut self, wr: &ibv_send_wr, is_datagram: bool) -> Result<(), Errno> {
+        const KNOWN: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+        if wr.send_flags & !KNOWN != 0 {
+            return Err(Errno::INVALID);
+        }
+        let count = element_count(wr.num_sge)?;
+        // SAFETY: the caller's promise.
+        let op = unsafe { operation(wr)? };
+        self.push(wr.wr_id, op, wr.send_flags & !IBV_SEND_INLINE);
+        // SAFETY: the union holds this part for UD, and the list has so many elements.
+        let taken = unsafe {
+            if is_datagram {
+                let ud = wr.wr.ud;
+                self.set_destination(destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?);
+            }
+            let elements = (0..count).map(|index| *wr.sg_list.add(index));
+            if wr.send_flags & IBV_SEND_INLINE != 0 {
+                self.add_inline(
+                    elements.map(|element| (element.addr as *const c_void, element.length as usize)),
+                )
+            } else {
+                self.add_elements(elements.map(element_of))
+            }
+        };
+        if taken.is_err() {
+            self.list.pop();
+        }
+        taken
+    }
+}
+
+fn element_count(count: c_int) -> Result<usize, Errno> {
+    let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;
+    if count > MAX_SGE { Err(Errno::INVALID) } else { Ok(count) }
+}
+
+pub(crate) fn element_of(element: ibv_sge) -> Sge {
+    Sge { addr: element.addr, length: element.length, lkey: LKey(element.lkey) }
+}
+
+/// Immediate data as an application has them: the four bytes of the wire.
+pub(crate) const fn immediate(data: u32) -> ImmDt {
+    ImmDt(data.to_ne_bytes())
+}
+
+/// The operation that a request names.
+///
+/// # Safety
+///
+/// The unions of the request hold what its opcode says, and windows and regions in it exist.
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
+    // SAFETY: the parts of these unions are numbers and pointers, for which every value is one.
+    let (rdma, atomic, bind) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.special.bind_mw) };
+    let (remote_addr, rkey) = (rdma.remote_addr, RKey(rdma.rkey));
+    Ok(match wr.opcode {
+        IBV_WR_SEND => SendOp::Send,
+        IBV_WR_SEND_WITH_IMM => SendOp::SendWithImm(immediate(wr.imm_data)),
+        IBV_WR_SEND_WITH_INV => SendOp::SendWithInvalidate(RKey(wr.imm_data)),
+        IBV_WR_RDMA_WRITE => SendOp::Write { remote_addr, rkey },
+        IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteWithImm { remote_addr, rkey, imm: immediate(wr.imm_data) },
+        IBV_WR_RDMA_READ => SendOp::Read { remote_addr, rkey },
+        IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite { remote_addr, rkey },
+        IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CompareSwap {
+            remote_addr: atomic.remote_addr,
+            rkey: RKey(atomic.rkey),
+            compare: atomic.compare_add,
+            swap: atomic.swap,
+        },
+        IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd {
+            remote_addr: atomic.remote_addr,
+            rkey: RKey(atomic.rkey),
+            add: atomic.compare_add,
+        },
+        IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { rkey: RKey(wr.imm_data) },
+        IBV_WR_BIND_MW => {
+            // SAFETY: the caller's promise.
+            let (window, binding) = unsafe { binding(bind.mw, bind.rkey, &bind.bind_info)? };
+            SendOp::BindWindow { window, new_rkey: RKey(bind.rkey), binding }
+        }
+        _ => return Err(Errno::UNSUPPORTED),
+    })
+}
+
+/// The requests of a queue pair. One thread at a time has them: for one call, or from `ibv_wr_start` to `ibv_wr_complete`.
+#[derive(Default)]
+pub(crate) struct SendQueue {
+    is_taken: AtomicBool,
+    requests: UnsafeCell<Requests>,
+}
+
+// SAFETY: `requests` is used only between `lock` and `unlock`, by one thread at a time.
+unsafe impl Sync for SendQueue {}
+
+/// Unlocks the queue at the end of a call, also when it panics.
+pub(crate) struct Unlock<'a>(&'a SendQueue);
+
+impl Drop for Unlock<'_> {
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
+}
+
+impl SendQueue {
+    /// Waits until no other thread posts here. Has to be followed by [`Self::unlock`], maybe in another call.
+    pub(crate) fn lock(&self) {
+        while self.is_taken.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn unlock(&self) {
+        self.is_taken.store(false, Ordering::Release);
+    }
+
+    /// For a call that ends what [`Self::lock`] began.
+    pub(crate) fn unlock_at_end(&self) -> Unlock<'_> {
+        Unlock(self)
+    }
+
+    /// The requests.
+    ///
+    /// # Safety
+    ///
+    /// The caller is between [`Self::lock`] and [`Self::unlock`] and holds no other reference to them.
+    #[expect(clippy::mut_from_ref, reason = "the lock gives exclusive use")]
+    pub(crate) unsafe fn requests(&self) -> &mut Requests {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.requests.get() }
+    }
+
+    /// Posts a chain. After an error, `bad` names the request that was not taken; those before it were.
+    ///
+    /// # Safety
+    ///
+    /// `list` is a chain of requests, or null, and `bad` has room for a pointer.
+    pub(crate) unsafe fn post_chain(
+        &self,
+        raw: Raw<'_>,
+        qpn: Qpn,
+        is_datagram: bool,
+        list: *mut ibv_send_wr,
+        bad: *mut *mut ibv_send_wr,
+    ) -> Result<(), Errno> {
+        self.lock();
+        let _unlock = self.unlock_at_end();
+        // SAFETY: the lock was taken just now.
+        let requests = unsafe { self.requests() };
+        requests.clear();
+        let mut next = list;
+        let mut built = Ok(());
+        // SAFETY: the caller's chain.
+        while let Some(wr) = unsafe { next.as_ref() } {
+            // SAFETY: as above.
+            built = unsafe { requests.take(wr, is_datagram) };
+            if built.is_err() {
+                break;
+            }
+            next = wr.next;
+        }
+        let posted = requests.post(raw, qpn);
+        let (failed, errno) = match (posted, built) {
+            (Ok(()), Ok(())) => return Ok(()),
+            (Ok(()), Err(errno)) => (next, errno),
+            (Err((index, errno)), _) => {
+                // SAFETY: the chain has more than `index` requests.
+                let failed = (0..index).fold(list, |wr, _| unsafe { (*wr).next });
+                (failed, errno)
+            }
+        };
+        // SAFETY: the caller has room for it.
+        unsafe { bad.write(failed) };
+        Err(errno)
+    }
+}
+
+/// Posts a chain of receives, one by one. After an error, `bad` names the one that was not taken.
+///
+/// # Safety
+///
+/// `list` is a chain of receives, or null, and `bad` has room for a pointer.
+#[inline]
+pub(crate) unsafe fn post_receives(
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    mut post: impl FnMut(&RecvWr<'_>) -> Result<(), VerbsError>,
+) -> Result<(), Errno> {
+    let mut next = list;
+    // SAFETY: the caller's chain.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        let posted = element_count(wr.num_sge).and_then(|count| {
+            // SAFETY: the list of a receive has so many elements.
+            let elements = (0..count).map(|index| element_of(unsafe { *wr.sg_list.add(index) }));
+            let elements: ArrayVec<Sge, MAX_SGE> = elements.collect();
+            Ok(post(&RecvWr { wr_id: wr.wr_id, elements: &elements })?)
+        });
+        if let Err(errno) = posted {
+            // SAFETY: the caller has room for it.
+            unsafe { bad.write(next) };
+            return Err(errno);
+        }
+        next = wr.next;
+    }
+    Ok(())
+}

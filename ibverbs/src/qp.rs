@@ -1,0 +1,277 @@
+//! Queue pairs.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use roce::verbs::{QpCapabilities, QpInit, QpOptions, QpType, Qpn};
+
+use crate::abi::{
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, SEND_OP_ATOMIC_WRITE, SEND_OPS_OF_RC, SEND_OPS_OF_UC, SEND_OPS_OF_UD,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_recv_wr, ibv_send_wr,
+};
+use crate::answer::{Errno, pointer, status};
+use crate::context::{Open, Pointer};
+use crate::cq::cq_of;
+use crate::events::Acknowledgements;
+use crate::memory::pd_of;
+use crate::posting::{SendQueue, post_receives};
+use crate::srq::srq_of;
+use crate::{modify, qp_ex};
+
+/// An `ibv_qp_ex`, and so an `ibv_qp`, with what belongs to it.
+#[repr(C)]
+pub(crate) struct Qp {
+    pub(crate) abi: ibv_qp_ex,
+    pub(crate) open: Arc<Open>,
+    pub(crate) qpn: Qpn,
+    /// What the application asked for, with the sizes that it got.
+    init: ibv_qp_init_attr,
+    pub(crate) is_datagram: bool,
+    is_extended: bool,
+    pub(crate) queue: SendQueue,
+    pub(crate) async_events: Acknowledgements,
+}
+
+/// The bytes of an atomic write, which `ibv_wr_atomic_write` takes at once, as inline data.
+const ATOMIC_WRITE_BYTES: u32 = 8;
+
+/// The object behind an application's pointer.
+///
+/// # Safety
+///
+/// `qp` comes from one of the verbs that make queue pairs and is not destroyed.
+#[inline]
+pub(crate) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> Result<&'a Qp, Errno> {
+    // SAFETY: the `ibv_qp` is the first part of a `Qp`, which is alive.
+    unsafe { qp.cast::<Qp>().as_ref() }.ok_or(Errno::INVALID)
+}
+
+fn qp_type(number: c_int) -> Result<QpType, Errno> {
+    match number {
+        IBV_QPT_RC => Ok(QpType::Rc),
+        IBV_QPT_UC => Ok(QpType::Uc),
+        IBV_QPT_UD => Ok(QpType::Ud),
+        _ => Err(Errno::UNSUPPORTED),
+    }
+}
+
+/// The sizes of the queue pair; a send queue has at least one place.
+fn capabilities(cap: &ibv_qp_cap, has_srq: bool) -> QpCapabilities {
+    QpCapabilities {
+        max_send_wr: cap.max_send_wr.max(1) as usize,
+        max_recv_wr: if has_srq { 0 } else { cap.max_recv_wr as usize },
+        max_send_sge: cap.max_send_sge as usize,
+        max_recv_sge: if has_srq { 0 } else { cap.max_recv_sge as usize },
+        max_inline: cap.max_inline_data as usize,
+    }
+}
+
+fn granted(capabilities: &QpCapabilities) -> ibv_qp_cap {
+    let number = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
+    ibv_qp_cap {
+        max_send_wr: number(capabilities.max_send_wr),
+        max_recv_wr: number(capabilities.max_recv_wr),
+        max_send_sge: number(capabilities.max_send_sge),
+        max_recv_sge: number(capabilities.max_recv_sge),
+        max_inline_data: number(capabilities.max_inline),
+    }
+}
+
+/// Makes a queue pair.
+///
+/// # Safety
+///
+/// The pointers in `wanted` and `pd` are objects of the application, or null.
+unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, Errno> {
+    // SAFETY: the caller's promise.
+    let (domain, send_cq, recv_cq) = unsafe { (pd_of(pd)?, cq_of(wanted.send_cq)?, cq_of(wanted.recv_cq)?) };
+    // SAFETY: as above.
+    let srq = if wanted.srq.is_null() { None } else { Some(unsafe { srq_of(wanted.srq)? }) };
+    let open = &domain.open;
+    // The identifiers of another context mean nothing here.
+    if !Arc::ptr_eq(open, &send_cq.open) || !Arc::ptr_eq(open, &recv_cq.open) {
+        return Err(Errno::INVALID);
+    }
+    if srq.is_some_and(|srq| !Arc::ptr_eq(open, srq.open())) {
+        return Err(Errno::INVALID);
+    }
+    let init = QpInit {
+        qp_type: qp_type(wanted.qp_type)?,
+        pd: domain.id,
+        send_cq: send_cq.raw.id(),
+        recv_cq: recv_cq.raw.id(),
+        srq: srq.map(|srq| srq.id),
+        capabilities: capabilities(&wanted.cap, srq.is_some()),
+        signal_all: wanted.sq_sig_all != 0,
+    };
+    let qpn = open.raw().create_qp(&init, &QpOptions::default())?;
+    // SAFETY: numbers, locks of the C library for which zero is the initial state, null pointers, and absent functions.
+    let mut abi: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    // SAFETY: the domain is alive.
+    abi.base.context = unsafe { (*pd).context };
+    abi.base.qp_context = wanted.qp_context;
+    abi.base.pd = pd;
+    abi.base.send_cq = wanted.send_cq;
+    abi.base.recv_cq = wanted.recv_cq;
+    abi.base.srq = wanted.srq;
+    abi.base.handle = qpn.get();
+    abi.base.qp_num = qpn.get();
+    abi.base.qp_type = wanted.qp_type;
+    let object = Box::into_raw(Box::new(Qp {
+        abi,
+        open: Arc::clone(open),
+        qpn,
+        init: ibv_qp_init_attr { cap: granted(&init.capabilities), ..*wanted },
+        is_datagram: init.qp_type == QpType::Ud,
+        is_extended: false,
+        queue: SendQueue::default(),
+        async_events: Acknowledgements::default(),
+    }));
+    open.objects().qps.insert(qpn, Pointer(object));
+    Ok(object)
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, wanted: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the application's pointers are objects of its own, and attributes, in which it finds what it got.
+        unsafe {
+            let wanted = wanted.as_mut().ok_or(Errno::INVALID)?;
+            let object = create(pd, wanted)?;
+            wanted.cap = (*object).init.cap;
+            Ok(object.cast())
+        }
+    })
+}
+
+/// What a transport can do, of what an application may ask functions for.
+const fn send_operations(qp_type: QpType) -> u64 {
+    match qp_type {
+        QpType::Rc => SEND_OPS_OF_RC,
+        QpType::Uc => SEND_OPS_OF_UC,
+        QpType::Ud => SEND_OPS_OF_UD,
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    wanted: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the application's pointer is to attributes that it has filled in.
+        let wanted = unsafe { wanted.as_mut() }.ok_or(Errno::INVALID)?;
+        let mask = wanted.comp_mask;
+        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let has_flags = mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && wanted.create_flags != 0;
+        if mask & !known != 0 || has_flags {
+            return Err(Errno::UNSUPPORTED);
+        }
+        if mask & IBV_QP_INIT_ATTR_PD == 0 {
+            return Err(Errno::INVALID);
+        }
+        let is_extended = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+        if is_extended && wanted.send_ops_flags & !send_operations(qp_type(wanted.qp_type)?) != 0 {
+            return Err(Errno::UNSUPPORTED);
+        }
+        let mut base = wanted.base();
+        if is_extended && wanted.send_ops_flags & SEND_OP_ATOMIC_WRITE != 0 {
+            base.cap.max_inline_data = base.cap.max_inline_data.max(ATOMIC_WRITE_BYTES);
+        }
+        // SAFETY: the pointers in it are objects of the application; the queue pair is not yet given to it.
+        unsafe {
+            let object = create(wanted.pd, &base)?;
+            wanted.cap = (*object).init.cap;
+            if is_extended {
+                (*object).is_extended = true;
+                qp_ex::fill(&mut (*object).abi);
+            }
+            Ok(object.cast())
+        }
+    })
+}
+
+/// The extended interface of a queue pair that was made with one.
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the application's pointer is a queue pair.
+    pointer(|| match unsafe { qp_of(qp)? } {
+        object if object.is_extended => Ok(qp.cast()),
+        _ => Err(Errno::UNSUPPORTED),
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attributes: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointers are a queue pair and attributes.
+        let (object, attributes) = unsafe { (qp_of(qp)?, attributes.as_ref().ok_or(Errno::INVALID)?) };
+        let given = modify::given(&object.open, object.qpn, attributes, mask)?;
+        object.open.raw().modify_qp(object.qpn, &given)?;
+        if mask & IBV_QP_STATE != 0 {
+            // SAFETY: as above; the field is the library's to write.
+            unsafe { (*qp).state = attributes.qp_state };
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attributes: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a queue pair.
+        let object = unsafe { qp_of(qp)? };
+        let found = object.open.raw().query_qp(object.qpn).ok_or(Errno::INVALID)?;
+        let answer = modify::in_force(&object.open, &found, object.init.cap);
+        // SAFETY: the application has room for both; the state is the library's to write.
+        unsafe {
+            (*qp).state = answer.qp_state;
+            attributes.write(answer);
+            init.write(object.init);
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a queue pair that it has not destroyed.
+        let object = unsafe { qp_of(qp)? };
+        object.open.raw().destroy_qp(object.qpn)?;
+        object.open.objects().qps.remove(&object.qpn);
+        object.async_events.wait();
+        // SAFETY: the box of `create`, given back once; no event names it any more.
+        drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the application's pointers are a queue pair, a chain of requests, and room for a pointer.
+    status(|| unsafe {
+        let object = qp_of(qp)?;
+        object.queue.post_chain(object.open.raw(), object.qpn, object.is_datagram, list, bad)
+    })
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the application's pointers are a queue pair, a chain of receives, and room for a pointer.
+    status(|| unsafe {
+        let object = qp_of(qp)?;
+        post_receives(list, bad, |wr| object.open.raw().post_recv(object.qpn, wr))
+    })
+}

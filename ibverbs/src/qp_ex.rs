@@ -1,0 +1,246 @@
+//! The extended interface of queue pairs: requests are built by calls between a start and a completion, and posted together.
+//!
+//! A function that finds something wrong lets the whole batch fail at its end.
+
+use std::ffi::{c_int, c_void};
+
+use roce::verbs::{FlushPlacement, LKey, RKey, SendOp, Sge};
+
+use crate::abi::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
+use crate::address::destination;
+use crate::answer::{Errno, status, value};
+use crate::posting::{Requests, element_of, immediate};
+use crate::qp::{Qp, qp_of};
+use crate::window::binding;
+
+/// `enum ibv_selectivity_level` in `wr_flush`: a range, or a whole region.
+const WHOLE_REGION: u8 = 1;
+
+/// Puts the functions into a queue pair.
+pub(crate) fn fill(qp: &mut ibv_qp_ex) {
+    qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    qp.wr_bind_mw = Some(wr_bind_mw);
+    qp.wr_local_inv = Some(wr_local_inv);
+    qp.wr_rdma_read = Some(wr_rdma_read);
+    qp.wr_rdma_write = Some(wr_rdma_write);
+    qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    qp.wr_send = Some(wr_send);
+    qp.wr_send_imm = Some(wr_send_imm);
+    qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_atomic_write = Some(wr_atomic_write);
+    qp.wr_flush = Some(wr_flush);
+}
+
+/// Runs one of the calls between start and completion.
+///
+/// # Safety
+///
+/// `qp` is a queue pair of the application, on which this thread has called `ibv_wr_start`.
+unsafe fn build(qp: *mut ibv_qp_ex, step: impl FnOnce(&mut Requests) -> Result<(), Errno>) {
+    value((), || {
+        // SAFETY: the caller's promise; the reference ends with this call.
+        if let Ok(object) = unsafe { qp_of(qp.cast()) } {
+            // SAFETY: as above.
+            let requests = unsafe { object.queue.requests() };
+            if let Err(errno) = step(requests) {
+                requests.failure.get_or_insert(errno);
+            }
+        }
+    });
+}
+
+/// Begins a request with the number and the flags that the application has put into the queue pair.
+///
+/// # Safety
+///
+/// As for [`build`].
+unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
+        build(qp, |requests| {
+            requests.push(wr_id, op, flags);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    value((), || {
+        // SAFETY: the application's pointer is a queue pair.
+        if let Ok(object) = unsafe { qp_of(qp.cast()) } {
+            object.queue.lock();
+            // SAFETY: the lock was taken just now.
+            unsafe { object.queue.requests() }.clear();
+        }
+    });
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a queue pair, between start and completion.
+        let object: &Qp = unsafe { qp_of(qp.cast())? };
+        let _unlock = object.queue.unlock_at_end();
+        // SAFETY: as above.
+        let requests = unsafe { object.queue.requests() };
+        match requests.failure {
+            Some(errno) => Err(errno),
+            None => requests.post(object.open.raw(), object.qpn).map_err(|(_, errno)| errno),
+        }
+    })
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    value((), || {
+        // SAFETY: the application's pointer is a queue pair, between start and completion.
+        if let Ok(object) = unsafe { qp_of(qp.cast()) } {
+            object.queue.unlock();
+        }
+    });
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    // SAFETY: the application calls this on a queue pair between start and completion; so below.
+    unsafe { begin(qp, SendOp::Send) }
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, data: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::SendWithImm(immediate(data))) }
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::SendWithInvalidate(RKey(rkey))) }
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::Write { remote_addr, rkey: RKey(rkey) }) }
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, data: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::WriteWithImm { remote_addr, rkey: RKey(rkey), imm: immediate(data) }) }
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::Read { remote_addr, rkey: RKey(rkey) }) }
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::CompareSwap { remote_addr, rkey: RKey(rkey), compare, swap }) }
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::FetchAdd { remote_addr, rkey: RKey(rkey), add }) }
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::LocalInvalidate { rkey: RKey(rkey) }) }
+}
+
+/// The eight bytes are taken now.
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, data: *const c_void) {
+    // SAFETY: as above; the application gives eight bytes.
+    unsafe {
+        begin(qp, SendOp::AtomicWrite { remote_addr, rkey: RKey(rkey) });
+        build(qp, |requests| requests.add_inline(std::iter::once((data, 8))));
+    }
+}
+
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    length: usize,
+    placement: u8,
+    level: u8,
+) {
+    // SAFETY: as above.
+    unsafe {
+        let (Ok(length), Some(placement)) = (u32::try_from(length), FlushPlacement::from_bits(placement))
+        else {
+            build(qp, |_| Err(Errno::INVALID));
+            return;
+        };
+        let whole_region = level == WHOLE_REGION;
+        begin(qp, SendOp::Flush { remote_addr, rkey: RKey(rkey), length, placement, whole_region });
+    }
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: as above; the application's pointers are a window, a region and a description.
+    unsafe {
+        let bound = info.as_ref().ok_or(Errno::INVALID).and_then(|info| binding(mw, rkey, info));
+        match bound {
+            Ok((window, binding)) => begin(qp, SendOp::BindWindow { window, new_rkey: RKey(rkey), binding }),
+            Err(errno) => build(qp, |_| Err(errno)),
+        }
+    }
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: as above; the application's pointer is an address handle.
+    unsafe {
+        build(qp, |requests| {
+            requests.set_destination(destination(ah, qpn, qkey)?);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let element = Sge { addr, length, lkey: LKey(lkey) };
+    // SAFETY: as above.
+    unsafe { build(qp, |requests| requests.add_elements(std::iter::once(element))) }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: as above; the application's list has so many elements.
+    unsafe {
+        build(qp, |requests| requests.add_elements((0..count).map(|index| element_of(*list.add(index)))));
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
+    // SAFETY: as above; the application's buffer has so many bytes.
+    unsafe { build(qp, |requests| requests.add_inline(std::iter::once((address.cast_const(), length)))) }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
+    // SAFETY: as above; the application's list has so many buffers.
+    unsafe {
+        build(qp, |requests| {
+            let buffer = |index| {
+                let buffer: ibv_data_buf = *list.add(index);
+                (buffer.addr.cast_const(), buffer.length)
+            };
+            requests.add_inline((0..count).map(buffer))
+        });
+    }
+}

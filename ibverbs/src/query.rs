@@ -1,0 +1,328 @@
+//! What the device and its port are like.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use roce::device::local_addresses;
+use roce::transport::{MAX_MESSAGE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
+use roce::verbs::{Encapsulation, GidEntry, PathMtu};
+
+use crate::abi::{
+    COMPATIBLE_PORT_ATTR, DEVICE_CAPABILITIES, IBV_ATOMIC_HCA, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2,
+    IBV_GID_TYPE_SYSFS_IB_ROCE_V1, IBV_GID_TYPE_SYSFS_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE,
+    IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, PHYSICAL_LINK_UP, PORT_NEEDS_GRH, ibv_context, ibv_device_attr,
+    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+};
+use crate::address::lid;
+use crate::answer::{Errno, count, status};
+use crate::context::{Open, open_of};
+
+/// The only port.
+pub(crate) const PORT: u8 = 1;
+/// The only partition key, in the order of the network.
+const P_KEY: u16 = 0xffff_u16.to_be();
+/// The vendor of kernels' Soft-RoCE: a device without a vendor.
+const NO_VENDOR: u32 = 0x00ff_ffff;
+
+/// The number of a path MTU in libibverbs.
+pub(crate) const fn mtu_number(mtu: PathMtu) -> c_int {
+    match mtu {
+        PathMtu::Mtu256 => 1,
+        PathMtu::Mtu512 => 2,
+        PathMtu::Mtu1024 => 3,
+        PathMtu::Mtu2048 => 4,
+        PathMtu::Mtu4096 => 5,
+    }
+}
+
+fn number(limit: usize) -> c_int {
+    c_int::try_from(limit).unwrap_or(c_int::MAX)
+}
+
+fn device_attributes(open: &Open) -> ibv_device_attr {
+    let limits = open.context.query().limits;
+    let mut fw_ver = [0; 64];
+    for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+        *to = from.cast_signed() as c_char;
+    }
+    // SAFETY: numbers only, for which zero is a value: "none" where this device has no such thing.
+    let none: ibv_device_attr = unsafe { std::mem::zeroed() };
+    ibv_device_attr {
+        fw_ver,
+        node_guid: open.device.guid(),
+        sys_image_guid: open.device.guid(),
+        max_mr_size: u64::MAX,
+        // Every size from 4 KiB on.
+        page_size_cap: !0xfff,
+        vendor_id: NO_VENDOR,
+        max_qp: number(limits.max_qp),
+        max_qp_wr: number(MAX_QP_WR),
+        device_cap_flags: DEVICE_CAPABILITIES,
+        max_sge: number(MAX_SGE),
+        max_sge_rd: number(MAX_SGE),
+        max_cq: number(limits.max_cq),
+        max_cqe: number(limits.max_cqe),
+        max_mr: number(limits.max_mr),
+        max_pd: number(limits.max_pd),
+        max_qp_rd_atom: MAX_RD_ATOMIC.into(),
+        max_res_rd_atom: number(limits.max_qp.saturating_mul(MAX_RD_ATOMIC.into())),
+        max_qp_init_rd_atom: MAX_RD_ATOMIC.into(),
+        atomic_cap: IBV_ATOMIC_HCA,
+        max_mw: number(limits.max_mr),
+        max_mcast_grp: number(limits.max_qp),
+        max_mcast_qp_attach: number(limits.max_qp),
+        max_total_mcast_qp_attach: number(limits.max_qp),
+        max_ah: number(limits.max_qp),
+        max_srq: number(limits.max_srq),
+        max_srq_wr: number(MAX_QP_WR),
+        max_srq_sge: number(MAX_SGE),
+        max_pkeys: 1,
+        phys_port_cnt: PORT,
+        ..none
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attributes: *mut ibv_device_attr,
+) -> c_int {
+    // SAFETY: the application's pointers are an open context and room for the attributes.
+    status(|| unsafe {
+        attributes.write(device_attributes(open_of(context)?));
+        Ok(())
+    })
+}
+
+/// Writes as much of `answer` as the application has room for, and zeros behind it.
+///
+/// # Safety
+///
+/// `to` has room for `room` bytes.
+unsafe fn write_part<T>(answer: &T, to: *mut T, room: usize) {
+    let len = size_of::<T>().min(room);
+    // SAFETY: the answer has so many bytes, and the caller's memory too.
+    unsafe {
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(answer).cast::<u8>(), to.cast::<u8>(), len);
+        to.cast::<u8>().add(len).write_bytes(0, room - len);
+    }
+}
+
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    _input: *const c_void,
+    attributes: *mut ibv_device_attr_ex,
+    room: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is an open context.
+        let open = unsafe { open_of(context)? };
+        // SAFETY: numbers only, for which zero is a value.
+        let mut answer: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
+        answer.orig_attr = device_attributes(open);
+        answer.device_cap_flags_ex = DEVICE_CAPABILITIES.into();
+        answer.phys_port_cnt_ex = PORT.into();
+        // SAFETY: the application says how much room there is.
+        unsafe { write_part(&answer, attributes, room) };
+        Ok(())
+    })
+}
+
+fn port_attributes(open: &Open, port: u8) -> Result<ibv_port_attr, Errno> {
+    if port != PORT {
+        return Err(Errno::INVALID);
+    }
+    let active = open.context.largest_path_mtu().map_or(1, mtu_number);
+    Ok(ibv_port_attr {
+        state: IBV_PORT_ACTIVE,
+        max_mtu: mtu_number(PathMtu::Mtu4096),
+        active_mtu: active,
+        gid_tbl_len: number(open.gids.len()),
+        port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+        max_msg_sz: MAX_MESSAGE,
+        bad_pkey_cntr: 0,
+        qkey_viol_cntr: 0,
+        pkey_tbl_len: 1,
+        lid: lid(open),
+        sm_lid: 0,
+        lmc: 0,
+        max_vl_num: 1,
+        sm_sl: 0,
+        subnet_timeout: 0,
+        init_type_reply: 0,
+        // Four lanes of 25 Gb/s: there is no link whose rate could be told.
+        active_width: 2,
+        active_speed: 32,
+        phys_state: PHYSICAL_LINK_UP,
+        link_layer: IBV_LINK_LAYER_ETHERNET,
+        flags: PORT_NEEDS_GRH,
+        port_cap_flags2: 0,
+    })
+}
+
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attributes: *mut ibv_port_attr,
+    room: usize,
+) -> c_int {
+    // SAFETY: the application's pointers are an open context and as much room as it says.
+    status(|| unsafe {
+        write_part(&port_attributes(open_of(context)?, port)?, attributes, room);
+        Ok(())
+    })
+}
+
+/// For programs that know only the fields up to `link_layer`.
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attributes: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: every program has room for this part.
+    unsafe { query_port(context, port, attributes, COMPATIBLE_PORT_ATTR) }
+}
+
+/// The line of the GID table with this index.
+fn gid_at(open: &Open, port: u32, index: u32) -> Result<&GidEntry, Errno> {
+    let index = usize::try_from(index).map_err(|_| Errno::INVALID)?;
+    if port != PORT.into() { Err(Errno::INVALID) } else { open.gids.get(index).ok_or(Errno::INVALID) }
+}
+
+const fn gid_type(entry: &GidEntry) -> u32 {
+    match entry.gid_type {
+        Encapsulation::RoceV1 => IBV_GID_TYPE_ROCE_V1,
+        Encapsulation::RoceV2 => IBV_GID_TYPE_ROCE_V2,
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    count(|| {
+        let index = u32::try_from(index).map_err(|_| Errno::INVALID)?;
+        // SAFETY: the application's pointers are an open context and room for a GID.
+        unsafe {
+            let entry = gid_at(open_of(context)?, port.into(), index)?;
+            gid.write(ibv_gid { raw: entry.gid.0 });
+        }
+        Ok(0)
+    })
+}
+
+fn gid_entry(entry: &GidEntry) -> ibv_gid_entry {
+    let address = entry.address();
+    let interfaces = local_addresses().unwrap_or_default();
+    let interface = interfaces.iter().find(|local| local.address == address).map_or(0, |local| local.index);
+    ibv_gid_entry {
+        gid: ibv_gid { raw: entry.gid.0 },
+        gid_index: u32::try_from(entry.index).unwrap_or(u32::MAX),
+        port_num: PORT.into(),
+        gid_type: gid_type(entry),
+        ndev_ifindex: interface,
+    }
+}
+
+pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: usize,
+) -> c_int {
+    status(|| {
+        if flags != 0 || entry_size < size_of::<ibv_gid_entry>() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the application's pointers are an open context and room for an entry of this size.
+        unsafe {
+            let found = gid_at(open_of(context)?, port, index)?;
+            write_part(&gid_entry(found), entry, entry_size);
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    entry_size: usize,
+) -> isize {
+    // This one returns the negated number of its error.
+    let written = count_entries(|| {
+        if flags != 0 || entry_size < size_of::<ibv_gid_entry>() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the application's pointer is an open context.
+        let open = unsafe { open_of(context)? };
+        if max_entries < open.gids.len() {
+            return Err(Errno::INVALID);
+        }
+        for (index, found) in open.gids.iter().enumerate() {
+            // SAFETY: the application has room for `max_entries` of this size.
+            unsafe { write_part(&gid_entry(found), entries.byte_add(index * entry_size), entry_size) };
+        }
+        Ok(open.gids.len())
+    });
+    written.unwrap_or_else(|errno| -(errno.0 as isize))
+}
+
+/// Runs the body as an entry point, and gives what it found.
+fn count_entries(body: impl FnOnce() -> Result<usize, Errno>) -> Result<isize, Errno> {
+    let mut found = Ok(0);
+    let failed = status(|| {
+        found = Ok(body()?.cast_signed());
+        Ok(())
+    });
+    if failed == 0 { found } else { Err(Errno(failed)) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: u32,
+    kind: *mut c_int,
+) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are an open context and room for a number.
+        unsafe {
+            let entry = gid_at(open_of(context)?, port.into(), index)?;
+            kind.write(match entry.gid_type {
+                Encapsulation::RoceV1 => IBV_GID_TYPE_SYSFS_IB_ROCE_V1,
+                Encapsulation::RoceV2 => IBV_GID_TYPE_SYSFS_ROCE_V2,
+            });
+        }
+        Ok(0)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    key: *mut u16,
+) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointer is an open context.
+        unsafe { open_of(context)? };
+        if port != PORT || index != 0 {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the application has room for a key.
+        unsafe { key.write(P_KEY) };
+        Ok(0)
+    })
+}
+
+/// The index of a partition key; only the membership bit may differ.
+pub(crate) unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, key: u16) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointer is an open context.
+        unsafe { open_of(context)? };
+        if port == PORT && key == P_KEY { Ok(0) } else { Err(Errno::INVALID) }
+    })
+}

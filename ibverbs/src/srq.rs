@@ -1,0 +1,168 @@
+//! Shared receive queues.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use roce::verbs::SrqId;
+
+use crate::abi::{
+    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, ibv_context,
+    ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+};
+use crate::answer::{Errno, pointer, status};
+use crate::context::{Open, Pointer};
+use crate::events::Acknowledgements;
+use crate::memory::pd_of;
+use crate::posting::post_receives;
+
+/// An `ibv_srq` with what belongs to it.
+#[repr(C)]
+pub(crate) struct Srq {
+    abi: ibv_srq,
+    open: Arc<Open>,
+    pub(crate) id: SrqId,
+    pub(crate) async_events: Acknowledgements,
+}
+
+impl Srq {
+    /// The device that it belongs to.
+    pub(crate) fn open(&self) -> &Arc<Open> {
+        &self.open
+    }
+}
+
+/// The object behind an application's pointer.
+///
+/// # Safety
+///
+/// `srq` comes from one of the verbs that make shared receive queues and is not destroyed.
+pub(crate) unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> Result<&'a Srq, Errno> {
+    // SAFETY: the `ibv_srq` is the first field of a `Srq`, which is alive.
+    unsafe { srq.cast::<Srq>().as_ref() }.ok_or(Errno::INVALID)
+}
+
+/// Makes a queue, and writes into `attributes` what was granted.
+///
+/// # Safety
+///
+/// `pd` is a protection domain of the application.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    srq_context: *mut c_void,
+    attributes: &mut ibv_srq_attr,
+) -> Result<*mut ibv_srq, Errno> {
+    // SAFETY: the caller's promise.
+    let domain = unsafe { pd_of(pd)? };
+    let (max_wr, max_sge) = (attributes.max_wr as usize, attributes.max_sge as usize);
+    let id = domain.open.raw().create_srq(domain.id, max_wr, max_sge)?;
+    // SAFETY: numbers, locks of the C library for which zero is the initial state, and null pointers.
+    let mut abi: ibv_srq = unsafe { std::mem::zeroed() };
+    // SAFETY: the domain is alive.
+    abi.context = unsafe { (*pd).context };
+    abi.srq_context = srq_context;
+    abi.pd = pd;
+    abi.handle = u32::try_from(id.index()).unwrap_or(u32::MAX);
+    let open = Arc::clone(&domain.open);
+    let object = Srq { abi, open: Arc::clone(&open), id, async_events: Acknowledgements::default() };
+    let object = Box::into_raw(Box::new(object));
+    open.objects().srqs.insert(id, Pointer(object));
+    attributes.srq_limit = 0;
+    Ok(object.cast())
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    attributes: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    // SAFETY: the application's pointers are a protection domain and attributes.
+    pointer(|| unsafe {
+        let attributes = attributes.as_mut().ok_or(Errno::INVALID)?;
+        create(pd, attributes.srq_context, &mut attributes.attr)
+    })
+}
+
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    attributes: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: the application's pointers are an open context and attributes.
+    pointer(|| unsafe {
+        let attributes = attributes.as_mut().ok_or(Errno::INVALID)?;
+        let is_basic =
+            attributes.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || attributes.srq_type == IBV_SRQT_BASIC;
+        let known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+        if !is_basic || attributes.comp_mask & !known != 0 {
+            return Err(Errno::UNSUPPORTED);
+        }
+        if attributes.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+            return Err(Errno::INVALID);
+        }
+        create(attributes.pd, attributes.srq_context, &mut attributes.attr)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a queue that it has not destroyed.
+        let object = unsafe { srq_of(srq)? };
+        object.open.raw().destroy_srq(object.id)?;
+        object.open.objects().srqs.remove(&object.id);
+        object.async_events.wait();
+        // SAFETY: the box of `create`, given back once; no event names it any more.
+        drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attributes: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointers are a queue and attributes.
+        let (object, attributes) = unsafe { (srq_of(srq)?, attributes.as_ref().ok_or(Errno::INVALID)?) };
+        if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
+            return Err(Errno::INVALID);
+        }
+        let raw = object.open.raw();
+        if mask & IBV_SRQ_MAX_WR != 0 {
+            raw.resize_srq(object.id, attributes.max_wr as usize)?;
+        }
+        if mask & IBV_SRQ_LIMIT != 0 {
+            raw.arm_srq_limit(object.id, attributes.srq_limit as usize)?;
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attributes: *mut ibv_srq_attr) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a queue that it has not destroyed.
+        let object = unsafe { srq_of(srq)? };
+        let found = object.open.raw().query_srq(object.id).ok_or(Errno::INVALID)?;
+        let number = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
+        let answer = ibv_srq_attr {
+            max_wr: number(found.max_wr),
+            max_sge: number(found.max_sge),
+            srq_limit: number(found.limit),
+        };
+        // SAFETY: the application has room for the attributes.
+        unsafe { attributes.write(answer) };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointers are a queue, a chain of requests, and room for a pointer.
+        unsafe {
+            let object = srq_of(srq)?;
+            post_receives(list, bad, |wr| object.open.raw().post_srq_recv(object.id, wr))
+        }
+    })
+}

@@ -1,0 +1,82 @@
+//! Memory windows of type 2, which a work request binds. Windows of type 1 are not offered.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use roce::verbs::{LKey, RKey, WindowBinding, WindowType};
+
+use crate::abi::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp};
+use crate::answer::{Errno, pointer, status};
+use crate::context::Open;
+use crate::memory::{access, pd_of};
+
+const IBV_MW_TYPE_1: c_int = 1;
+const IBV_MW_TYPE_2: c_int = 2;
+
+/// An `ibv_mw` with what belongs to it.
+#[repr(C)]
+struct Mw {
+    abi: ibv_mw,
+    open: Arc<Open>,
+}
+
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
+    pointer(|| {
+        // SAFETY: the application's pointer is a protection domain.
+        let domain = unsafe { pd_of(pd)? };
+        match kind {
+            IBV_MW_TYPE_2 => {}
+            IBV_MW_TYPE_1 => return Err(Errno::UNSUPPORTED),
+            _ => return Err(Errno::INVALID),
+        }
+        let rkey = domain.open.raw().allocate_window(domain.id, WindowType::Type2)?.0;
+        // SAFETY: the domain is alive.
+        let context = unsafe { (*pd).context };
+        let abi = ibv_mw { context, pd, rkey, handle: rkey >> 8, mw_type: kind };
+        Ok(Box::into_raw(Box::new(Mw { abi, open: Arc::clone(&domain.open) })).cast())
+    })
+}
+
+/// The verb for windows of type 1, of which there are none.
+pub(crate) extern "C" fn bind_mw(_qp: *mut ibv_qp, _mw: *mut ibv_mw, _bind: *mut ibv_mw_bind) -> c_int {
+    status(|| Err(Errno::UNSUPPORTED))
+}
+
+pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a window that it has not deallocated.
+        let object = unsafe { mw.cast::<Mw>().as_ref() }.ok_or(Errno::INVALID)?;
+        object.open.raw().deallocate_window(RKey(object.abi.rkey))?;
+        // SAFETY: the box of `alloc_mw`, given back once.
+        drop(unsafe { Box::from_raw(mw.cast::<Mw>()) });
+        Ok(())
+    })
+}
+
+/// The key of a window before it is bound anew, and what it is bound to. The application's object gets its new key at once, as
+/// with hardware drivers.
+///
+/// # Safety
+///
+/// The pointers are a window and a region of the application.
+pub(crate) unsafe fn binding(
+    mw: *mut ibv_mw,
+    new_rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<(RKey, WindowBinding), Errno> {
+    // SAFETY: the caller's promise.
+    let (window, region) = unsafe { (mw.as_mut().ok_or(Errno::INVALID)?, info.mr.as_ref()) };
+    let lkey = match region {
+        Some(region) => region.lkey,
+        None if info.length == 0 => 0,
+        None => return Err(Errno::INVALID),
+    };
+    let binding = WindowBinding {
+        region: LKey(lkey),
+        addr: info.addr,
+        len: usize::try_from(info.length).map_err(|_| Errno::INVALID)?,
+        access: access(info.mw_access_flags)?,
+    };
+    let old = std::mem::replace(&mut window.rkey, new_rkey);
+    Ok((RKey(old), binding))
+}

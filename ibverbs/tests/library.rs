@@ -1,0 +1,97 @@
+//! The finished library: its names, version nodes and properties, read back from the file.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use roce_testing::{has_program, skip_unless};
+
+#[path = "../src/table.rs"]
+#[allow(dead_code, reason = "what the names answer is not asked here")]
+mod table;
+
+/// What `readelf` says of a file.
+fn readelf(option: &str, file: &Path) -> String {
+    let output = Command::new("readelf").args(["-W", option]).arg(file).output().expect("running readelf");
+    assert!(output.status.success(), "readelf of {}", file.display());
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The names that a library defines for others, each as `name@NODE`; without a version, as the name alone.
+fn exported(file: &Path) -> BTreeSet<String> {
+    let symbols = readelf("--dyn-syms", file);
+    let defined = symbols.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, _, kind, "GLOBAL" | "WEAK", "DEFAULT", section, name] = fields[..] else { return None };
+        // A node has a symbol of its own with some linkers.
+        let is_defined = section != "UND" && section != "ABS" && matches!(kind, "FUNC" | "OBJECT" | "NOTYPE");
+        is_defined.then(|| name.replace("@@", "@"))
+    });
+    defined.collect()
+}
+
+/// What the table says, in the same form.
+fn wanted() -> BTreeSet<String> {
+    let public = table::PUBLIC.iter().flat_map(|node| {
+        let names = node.functions.iter().copied().chain(node.unused.iter().map(|(name, _)| *name));
+        names.map(|name| format!("{name}@{}", node.name))
+    });
+    let private = table::PRIVATE_NODES.iter().flat_map(|number| {
+        let names = table::PRIVATE.iter().map(|(name, _)| *name);
+        let names = names.chain([table::PRIVATE_FLAG, table::PRIVATE_FUNCTION]).map(str::to_owned);
+        let names = names.chain([format!("verbs_register_driver_{number}")]);
+        names.map(move |name| format!("{name}@IBVERBS_PRIVATE_{number}"))
+    });
+    public.chain(private).collect()
+}
+
+/// A linker that ignores the version script, as some do without a word, would leave names without a version.
+#[test]
+fn the_names_and_nodes_are_those_of_the_table() {
+    if skip_unless(has_program("readelf"), "readelf is not installed") {
+        return;
+    }
+    let (exported, wanted) = (exported(&common::library()), wanted());
+    let missing: Vec<&String> = wanted.difference(&exported).collect();
+    let extra: Vec<&String> = exported.difference(&wanted).collect();
+    assert!(missing.is_empty() && extra.is_empty(), "missing: {missing:?}, not in the table: {extra:?}");
+    assert!(exported.len() > 350, "{} names", exported.len());
+}
+
+#[test]
+fn the_library_has_its_name_and_stays_loaded() {
+    if skip_unless(has_program("readelf"), "readelf is not installed") {
+        return;
+    }
+    let dynamic = readelf("-d", &common::library());
+    for part in ["Library soname: [libibverbs.so.1]", "NODELETE"] {
+        assert!(dynamic.contains(part), "{part}: {dynamic}");
+    }
+}
+
+/// Every name of the distribution's library is there, at the same node.
+#[test]
+fn nothing_that_the_distribution_has_is_missing() {
+    let root = common::distribution();
+    if skip_unless(root.is_some() && has_program("readelf"), "no packages of a Debian system, or no readelf")
+    {
+        return;
+    }
+    let theirs = exported(&common::distributions_library(root.expect("checked")));
+    // The versions of 2006 of functions that have another layout since then, see docs/verbs.md.
+    let current: BTreeSet<&str> = theirs
+        .iter()
+        .filter(|name| name.ends_with("@IBVERBS_1.1"))
+        .map(|name| &name[..name.len() - 12])
+        .collect();
+    let is_old = |name: &&String| {
+        name.strip_suffix("@IBVERBS_1.0").is_some_and(|name| current.contains(name))
+            || *name == "ibv_register_driver@IBVERBS_1.0"
+    };
+    let ours = exported(&common::library());
+    let missing: Vec<&String> = theirs.difference(&ours).filter(|name| !is_old(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(theirs.len() > 150, "{} names", theirs.len());
+}

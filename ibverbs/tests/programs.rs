@@ -1,0 +1,162 @@
+//! Unmodified programs of the distribution on this library: two processes, each with an address of its own.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use roce_testing::{Finished, Running, skip_unless};
+
+/// The longest that one program may take.
+const SECONDS: u64 = 60;
+
+/// The programs share addresses and TCP ports, so one test runs at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The programs, and the library under the name by which they load it.
+struct Programs {
+    root: &'static Path,
+    library: tempfile::TempDir,
+}
+
+impl Programs {
+    fn find() -> Option<Self> {
+        Some(Self { root: common::distribution()?, library: common::library_folder() })
+    }
+
+    fn command(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
+        let path: PathBuf = self.root.join("usr/bin").join(name);
+        let mut command = Command::new(path);
+        command
+            .args(arguments)
+            .env("LD_LIBRARY_PATH", common::library_path(self.library.path(), self.root))
+            .env("ROCE_DEVICE", format!("udp:{address}"));
+        command
+    }
+
+    /// Runs a server on one address and a client on another one; both have to succeed.
+    #[track_caller]
+    fn pair(&self, name: &str, arguments: &[&str]) -> [Finished; 2] {
+        // A port of its own: that of the pair before may be in time-wait, and 18515 of another program on this machine.
+        static PORT: AtomicU16 = AtomicU16::new(23_100);
+        let port = PORT.fetch_add(1, Ordering::Relaxed).to_string();
+        let arguments = &[arguments, &["-p", &port]].concat();
+        let (near, far) = ("127.83.0.1", "127.83.0.2");
+        let mut server = Running::start(&mut self.command(name, near, arguments));
+        // The servers write nothing that says that they listen. Without one, a client ends at once.
+        let deadline = std::time::Instant::now() + Duration::from_secs(SECONDS);
+        loop {
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(server.is_alive(), "{name}: the server ended: {:?}", server.finish(SECONDS));
+            let mut command = self.command(name, far, arguments);
+            let client = Running::start(command.arg(near)).finish(SECONDS);
+            let is_early =
+                client.stderr.contains("Couldn't connect") || client.stderr.contains("Connection refused");
+            if is_early && std::time::Instant::now() < deadline {
+                continue;
+            }
+            assert!(client.success, "{name} {arguments:?}: {client:?}");
+            let server = server.finish(SECONDS);
+            assert!(server.success, "{name} {arguments:?}: {server:?}");
+            return [server, client];
+        }
+    }
+}
+
+/// The programs and the right to run them; `None` where they cannot be had.
+macro_rules! programs_or_skip {
+    () => {{
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let programs = Programs::find();
+        if skip_unless(programs.is_some(), "no packages of a Debian system") {
+            return;
+        }
+        (alone, programs.expect("checked"))
+    }};
+}
+
+#[test]
+fn the_device_is_listed_with_its_attributes() {
+    let (_alone, programs) = programs_or_skip!();
+    let listed = Running::start(&mut programs.command("ibv_devices", "127.83.0.1", &[])).finish(SECONDS);
+    assert!(listed.success && listed.stdout.contains("roce0"), "{listed:?}");
+    let shown = Running::start(&mut programs.command("ibv_devinfo", "127.83.0.1", &["-v"])).finish(SECONDS);
+    assert!(shown.success, "{shown:?}");
+    for part in ["PORT_ACTIVE", "Ethernet", "::ffff:127.83.0.1, RoCE v2", "MEM_WINDOW_TYPE_2B"] {
+        assert!(shown.stdout.contains(part), "{part}: {}", shown.stdout);
+    }
+    assert_eq!(shown.stderr, "");
+}
+
+#[test]
+fn ping_pongs_end_with_the_right_data() {
+    let (_alone, programs) = programs_or_skip!();
+    for name in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
+        for extra in [&[][..], &["-e"]] {
+            // `-c` compares what arrived.
+            let arguments = [&["-g", "0", "-n", "100", "-c"], extra].concat();
+            let [_, client] = programs.pair(name, &arguments);
+            assert!(client.stdout.contains("100 iters"), "{name}: {client:?}");
+        }
+    }
+}
+
+#[test]
+fn perftest_measures() {
+    let (_alone, programs) = programs_or_skip!();
+    let bandwidth = ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_atomic_bw"];
+    let latency = ["ib_write_lat", "ib_read_lat", "ib_send_lat", "ib_atomic_lat"];
+    for name in bandwidth.into_iter().chain(latency) {
+        let [_, client] = programs.pair(name, &["-d", "roce0", "-n", "100", "-F"]);
+        assert!(client.stdout.contains(" 100 "), "{name}: {client:?}");
+    }
+    for (name, extra) in [("ib_send_bw", "-e"), ("ib_send_lat", "-e"), ("ib_send_bw", "-b")] {
+        programs.pair(name, &["-d", "roce0", "-n", "100", "-F", extra]);
+    }
+    for name in ["ib_send_bw", "ib_send_lat"] {
+        programs.pair(name, &["-d", "roce0", "-n", "100", "-F", "-c", "UD"]);
+    }
+    programs.pair("ib_write_bw", &["-d", "roce0", "-n", "100", "-F", "-c", "UC"]);
+}
+
+/// qperf knows LIDs only, unless it uses the connection manager.
+#[test]
+fn qperf_measures() {
+    let (_alone, programs) = programs_or_skip!();
+    let (near, far) = ("127.83.0.1", "127.83.0.2");
+    let mut server = Running::start(&mut programs.command("qperf", near, &[]));
+    let tests = [
+        "rc_bw",
+        "rc_lat",
+        "rc_bi_bw",
+        "uc_bw",
+        "uc_lat",
+        "ud_bw",
+        "ud_lat",
+        "rc_rdma_write_bw",
+        "rc_rdma_write_lat",
+        "rc_rdma_write_poll_lat",
+        "rc_rdma_read_bw",
+        "rc_rdma_read_lat",
+        "ver_rc_compare_swap",
+        "ver_rc_fetch_add",
+    ];
+    for test in tests {
+        let mut command = programs.command("qperf", far, &["-t", "1", "--wait_server", "10", near, test]);
+        let client = Running::start(&mut command).finish(SECONDS);
+        assert!(client.success && client.stdout.contains(" = "), "{test}: {client:?}");
+    }
+    assert!(server.is_alive(), "the server ended");
+}
+
+#[test]
+fn without_its_device_a_program_fails() {
+    let (_alone, programs) = programs_or_skip!();
+    // An address that this machine does not have.
+    let mut command = programs.command("ibv_devinfo", "192.0.2.77", &[]);
+    let failed = Running::start(&mut command).finish(SECONDS);
+    assert!(!failed.success, "{failed:?}");
+}

@@ -1,0 +1,235 @@
+//! Reading what processes publish: many sockets at once, with one limit of time for connecting and reading together.
+//!
+//! The process behind a socket may be stopped, or may belong to another user who lets its queue of connections fill up. Such
+//! a socket takes its time alone, and the others are read meanwhile.
+
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::Text;
+use super::published::Published;
+
+/// The time for one process, from connecting to the last byte.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The time for all processes together.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Sockets that are read at once.
+const AT_ONCE: usize = 64;
+/// How long to wait until sockets are looked at again.
+const PAUSE: Duration = Duration::from_millis(1);
+/// The most bytes that are read of one process.
+const LONGEST_TEXT: usize = 1 << 20;
+
+/// A socket, and the process in its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) pid: u32,
+    pub(super) number: u32,
+    pub(super) path: PathBuf,
+}
+
+/// A process whose socket is there, but does not answer in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unanswered {
+    /// The process, from the name of the socket.
+    pub pid: u32,
+    /// The socket, as [`Text`] shows it.
+    pub path: String,
+}
+
+/// What [`survey`](super::survey) has found.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Survey {
+    /// What the processes publish.
+    pub found: Vec<Published>,
+    /// Those that did not answer: they may be stopped, or busy with others that ask.
+    pub unanswered: Vec<Unanswered>,
+}
+
+/// Connects without waiting: `WouldBlock` where the queue of connections is full.
+pub(super) fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+impl Survey {
+    /// Reads all of them; those of one directory are read together, so that no user keeps those of others from their turn.
+    pub(super) fn of(places: &[Place]) -> Self {
+        Self::within(places, PATIENCE, LONGEST)
+    }
+
+    fn within(places: &[Place], patience: Duration, longest: Duration) -> Self {
+        let mut survey = Self::default();
+        let end = Instant::now() + longest;
+        for group in places.chunks(AT_ONCE) {
+            let group_end = end.min(Instant::now() + patience);
+            let mut readings: Vec<Reading<'_>> = group.iter().map(Reading::new).collect();
+            while go_on(&mut readings) && Instant::now() < group_end {
+                std::thread::sleep(PAUSE);
+            }
+            for reading in readings {
+                survey.add(reading);
+            }
+        }
+        survey
+    }
+
+    fn add(&mut self, reading: Reading<'_>) {
+        match reading.progress {
+            Progress::Read(published) => self.found.push(published),
+            Progress::Connecting | Progress::Reading(..) => {
+                let path = Text::new(reading.place.path.as_os_str().as_bytes()).to_string();
+                self.unanswered.push(Unanswered { pid: reading.place.pid, path });
+            }
+            // The process is gone, belongs to another user, or is no process of ours.
+            Progress::Failed => {}
+        }
+    }
+}
+
+/// Goes on with each of them; returns whether one has more to come.
+fn go_on(readings: &mut [Reading<'_>]) -> bool {
+    readings.iter_mut().fold(false, |is_busy, reading| reading.is_busy() | is_busy)
+}
+
+/// One socket.
+struct Reading<'a> {
+    place: &'a Place,
+    progress: Progress,
+}
+
+enum Progress {
+    Connecting,
+    Reading(UnixStream, Vec<u8>),
+    Read(Published),
+    Failed,
+}
+
+impl<'a> Reading<'a> {
+    fn new(place: &'a Place) -> Self {
+        Self { place, progress: Progress::Connecting }
+    }
+
+    /// Goes on without waiting; returns whether there is more to come.
+    fn is_busy(&mut self) -> bool {
+        match self.step() {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                true
+            }
+            Err(_) => {
+                self.progress = Progress::Failed;
+                false
+            }
+            Ok(()) => false,
+        }
+    }
+
+    fn step(&mut self) -> io::Result<()> {
+        if matches!(self.progress, Progress::Connecting) {
+            self.progress = Progress::Reading(connect_at_once(&self.place.path)?, Vec::new());
+        }
+        let Progress::Reading(stream, text) = &mut self.progress else { return Ok(()) };
+        let mut part = [0; 1 << 14];
+        loop {
+            match stream.read(&mut part)? {
+                0 => break,
+                count => text.extend_from_slice(part.get(..count).unwrap_or_default()),
+            }
+            if text.len() > LONGEST_TEXT {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+        let published = std::str::from_utf8(text).ok().and_then(Published::from_text);
+        self.progress = published.map_or(Progress::Failed, Progress::Read);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn document() -> String {
+        Published { pid: 7, device: "udp".to_owned(), ..Published::default() }.to_text()
+    }
+
+    fn place(directory: &Path, number: u32) -> Place {
+        Place { pid: 1, number, path: directory.join(format!("1.{number}")) }
+    }
+
+    /// A listener whose queue of connections is full, and what fills it.
+    fn full(path: &Path) -> (UnixListener, Vec<UnixStream>) {
+        let listener = UnixListener::bind(path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let waiting = std::iter::from_fn(|| connect_at_once(path).ok()).take(16).collect();
+        assert_eq!(connect_at_once(path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        (listener, waiting)
+    }
+
+    #[test]
+    fn a_full_backlog_and_a_silent_process_hold_nothing_up_and_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let places: Vec<Place> = (0..4).map(|number| place(directory.path(), number)).collect();
+        let _full = full(&places[0].path);
+        let _silent = UnixListener::bind(&places[1].path).unwrap();
+        let answering = UnixListener::bind(&places[2].path).unwrap();
+        // Refused, as after the end of its process.
+        drop(UnixListener::bind(&places[3].path).unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = answering.accept().unwrap();
+            io::Write::write_all(&mut stream, document().as_bytes()).unwrap();
+        });
+        let start = Instant::now();
+        let survey = Survey::within(&places, Duration::from_millis(200), LONGEST);
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        server.join().unwrap();
+        assert_eq!(survey.found.len(), 1);
+        let unanswered: Vec<&str> = survey.unanswered.iter().map(|process| process.path.as_str()).collect();
+        assert_eq!(unanswered, [places[0].path.to_str().unwrap(), places[1].path.to_str().unwrap()]);
+    }
+
+    /// One byte now and then ends no sooner, and bytes without end are not kept.
+    #[test]
+    fn a_process_that_never_ends_its_document_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = [place(directory.path(), 0), place(directory.path(), 1)];
+        let [slow, endless] = [0, 1].map(|index: usize| UnixListener::bind(&places[index].path).unwrap());
+        let servers = [(slow, 1, 20), (endless, 1 << 16, 0)].map(|(listener, len, pause)| {
+            std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                while io::Write::write_all(&mut stream, &vec![b'x'; len]).is_ok() {
+                    std::thread::sleep(Duration::from_millis(pause));
+                }
+            })
+        });
+        let start = Instant::now();
+        let survey = Survey::within(&places, Duration::from_millis(400), LONGEST);
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        servers.into_iter().for_each(|server| server.join().unwrap());
+        assert_eq!(survey.found, []);
+        assert_eq!(survey.unanswered.len(), 1, "the endless one is no document: {:?}", survey.unanswered);
+    }
+
+    #[test]
+    fn all_together_have_a_limit_as_well() {
+        let directory = tempfile::tempdir().unwrap();
+        let places: Vec<Place> =
+            (0..3 * AT_ONCE as u32).map(|number| place(directory.path(), number)).collect();
+        let _silent: Vec<_> = places.iter().map(|place| UnixListener::bind(&place.path).unwrap()).collect();
+        let start = Instant::now();
+        let survey = Survey::within(&places, Duration::from_millis(300), Duration::from_millis(400));
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        assert_eq!(survey.unanswered.len(), places.len());
+    }
+}

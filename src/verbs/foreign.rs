@@ -1,0 +1,225 @@
+//! Memory that the application allocated itself.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use roce_transport::{Memory, OutOfBounds};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+
+use super::racy;
+
+/// Bytes at any address of this process, for a caller that registers what it allocated elsewhere: `ibv_reg_mr`.
+///
+/// All access is copying, by atomics or as if by atomics, so what the application does with the bytes meanwhile gives old and new
+/// bytes side by side, as with hardware. Atomic operations need a real address that is a multiple of 8.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// let buffer = Box::leak(vec![0_u8; 4096].into_boxed_slice());
+/// let (start, len) = (buffer.as_mut_ptr(), buffer.len());
+/// // SAFETY: the buffer is never freed, and used through the pointer only.
+/// let memory = unsafe { ForeignMemory::new(start, len, true)? };
+/// let raw = near.raw();
+/// let pd = raw.allocate_pd()?;
+/// let region = raw.register(pd, start as u64, Arc::new(memory), Access::LOCAL_WRITE)?;
+/// raw.deregister(region.lkey)?;
+/// raw.deallocate_pd(pd)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ForeignMemory {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the pointer is used for copies only, which may run in any thread: the promise to `new`.
+unsafe impl Send for ForeignMemory {}
+// SAFETY: all copies are as if by atomics.
+unsafe impl Sync for ForeignMemory {}
+
+impl ForeignMemory {
+    /// Takes `len` bytes from `start` on, after a look at whether they can be read and, if they are to be `writable`, written: where
+    /// the kernel can (since 5.14), it also gives every page a place in memory, so that no copy waits for one.
+    ///
+    /// # Safety
+    ///
+    /// Until the last region that is registered with it is gone, the range must stay mapped with these rights, and no Rust reference
+    /// to the bytes may exist while a peer or a work request may access them.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::FAULT`] (`EFAULT`) when a page of the range is not mapped or lacks a right; `EINVAL` when the range wraps around.
+    pub unsafe fn new(start: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
+        if (start as usize).checked_add(len).is_none() {
+            return Err(Errno::INVAL.into());
+        }
+        // SAFETY: the advice changes no content, and the caller gave the range away for this.
+        unsafe { populate(start, len, writable)? };
+        Ok(Self { start, len })
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
+        match offset.checked_add(len) {
+            // SAFETY: inside the range, or one past its end, which does not wrap around.
+            Some(end) if end <= self.len => Ok(unsafe { self.start.add(offset) }),
+            _ => Err(OutOfBounds),
+        }
+    }
+
+    /// The aligned word at an offset.
+    fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
+        let at = self.at(offset, 8)?.cast::<u64>();
+        if !at.is_aligned() {
+            return Err(OutOfBounds);
+        }
+        // SAFETY: valid by the promise to `new`, aligned, and accessed as if by atomics alone.
+        Ok(unsafe { AtomicU64::from_ptr(at) })
+    }
+}
+
+impl Memory for ForeignMemory {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        let source = self.at(offset, out.len())?;
+        // SAFETY: the range is valid by the promise to `new`; `out` is exclusively ours, and no reference exists into the range.
+        unsafe { racy::copy(source, out.as_mut_ptr(), out.len()) };
+        std::sync::atomic::fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
+        let target = self.at(offset, data.len())?;
+        // SAFETY: as above; `data` is only read.
+        unsafe { racy::copy(data.as_ptr(), target, data.len()) };
+        Ok(())
+    }
+
+    fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, OutOfBounds> {
+        let word = self.word(offset)?;
+        Ok(word
+            .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
+            .unwrap_or_else(|seen| seen))
+    }
+
+    fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, OutOfBounds> {
+        Ok(self.word(offset)?.fetch_add(add, Ordering::AcqRel))
+    }
+
+    fn store(&self, offset: usize, bytes: [u8; 8]) -> Result<(), OutOfBounds> {
+        self.word(offset)?.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Brings in every page of a range with the rights that are needed.
+///
+/// # Safety
+///
+/// The range must not be one whose pages may be touched only at certain times, such as a device's.
+unsafe fn populate(start: *mut u8, len: usize, writable: bool) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    let page = rustix::param::page_size();
+    let first = start as usize / page * page;
+    let Some(end) = (start as usize + len).checked_next_multiple_of(page) else {
+        return Err(Errno::INVAL.into());
+    };
+    let first = start.wrapping_sub(start as usize - first);
+    let length = end - first as usize;
+    let ask = |advice| {
+        // SAFETY: the advice changes no content; a range that is not mapped is an error.
+        unsafe { madvise(first.cast(), length, advice) }
+    };
+    match ask(Advice::LinuxPopulateRead) {
+        // A kernel before 5.14 does not know the advice: what is wrong shows at the first access then.
+        Err(Errno::INVAL) => return Ok(()),
+        Err(Errno::NOMEM | Errno::FAULT | Errno::HWPOISON) => return Err(Errno::FAULT.into()),
+        Err(error) => return Err(error.into()),
+        Ok(()) => {}
+    }
+    if writable {
+        // The advice is known, so what else is invalid is a mapping that cannot be written to.
+        match ask(Advice::LinuxPopulateWrite) {
+            Err(Errno::INVAL | Errno::NOMEM | Errno::FAULT) => return Err(Errno::FAULT.into()),
+            Err(error) => return Err(error.into()),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    use super::*;
+
+    /// Three pages of which the second can only be read and the third is not mapped.
+    fn pages() -> (*mut u8, usize) {
+        let page = rustix::param::page_size();
+        // SAFETY: a new mapping, which nothing else uses.
+        let start = unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            let start =
+                mmap_anonymous(std::ptr::null_mut(), 3 * page, protection, MapFlags::PRIVATE).unwrap();
+            mprotect(start.add(page), page, MprotectFlags::READ).unwrap();
+            munmap(start.add(2 * page), page).unwrap();
+            start.cast::<u8>()
+        };
+        (start, page)
+    }
+
+    #[test]
+    fn what_is_not_mapped_or_not_writable_is_a_fault() {
+        let (start, page) = pages();
+        let new = |offset: usize, len, writable| {
+            // SAFETY: the mapping lives as long as the process.
+            unsafe { ForeignMemory::new(start.wrapping_add(offset), len, writable) }
+                .map_err(|error| error.raw_os_error().unwrap())
+        };
+        let fault = Errno::FAULT.raw_os_error();
+        assert!(new(0, page, true).is_ok());
+        assert!(new(1, 2 * page - 1, false).is_ok());
+        assert_eq!(new(page - 1, 2, true).err(), Some(fault));
+        assert_eq!(new(2 * page - 1, 2, false).err(), Some(fault));
+        assert_eq!(new(2 * page, 1, false).err(), Some(fault));
+        assert_eq!(new(0, usize::MAX, false).err(), Some(Errno::INVAL.raw_os_error()));
+        assert!(new(0, 0, true).is_ok());
+    }
+
+    #[test]
+    fn bytes_at_any_address_are_read_and_written() {
+        let (start, page) = pages();
+        for shift in [0, 1, 7] {
+            // SAFETY: the first page is writable, and only this test uses it.
+            let memory = unsafe { ForeignMemory::new(start.wrapping_add(shift), page - 8, true).unwrap() };
+            let data: Vec<u8> = (0..200).collect();
+            memory.write(3, &data).unwrap();
+            let mut back = vec![0; 200];
+            memory.read(3, &mut back).unwrap();
+            assert_eq!(back, data);
+            assert_eq!(memory.write(page - 8, &[1]), Err(OutOfBounds));
+            assert_eq!(memory.read(usize::MAX, &mut [0; 2]), Err(OutOfBounds));
+            // The real address counts, not the offset.
+            let aligned = (8 - shift) % 8;
+            memory.store(aligned, 5_u64.to_ne_bytes()).unwrap();
+            assert_eq!(memory.fetch_add(aligned, 2), Ok(5));
+            assert_eq!(memory.compare_swap(aligned, 7, 9), Ok(7));
+            assert_eq!(memory.compare_swap(aligned, 7, 1), Ok(9));
+            assert_eq!(memory.fetch_add(aligned + 1, 2), Err(OutOfBounds));
+        }
+    }
+}

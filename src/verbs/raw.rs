@@ -1,0 +1,444 @@
+//! Verbs on identifiers, for callers that keep their objects themselves, such as a C library.
+//!
+//! The handles of [`verbs`](super) keep what they depend on alive, so nothing can be destroyed too early. Here nothing is kept:
+//! destroying something that is in use is an error ([`VerbsError::errno`] is `EBUSY`), as with libibverbs, and nothing has
+//! changed. Identifiers of one context mean nothing in another.
+//!
+//! ```
+//! # use roce::device::memory::MemoryDevice;
+//! use roce::verbs::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+//! # let near = Context::builder().attach(Box::new(near))?;
+//! let raw = near.raw();
+//! let pd = raw.allocate_pd()?;
+//! let srq = raw.create_srq(pd, 64, 1)?;
+//! assert_eq!(raw.deallocate_pd(pd).unwrap_err().errno(), 16, "EBUSY");
+//! raw.destroy_srq(srq)?;
+//! raw.deallocate_pd(pd)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use roce_packet::{Path, Qpn};
+use roce_transport::{
+    Access, CqId, DestroyError, LKey, Memory, Notify, Occupancy, PdId, QpAttr, QpAttributes, QpInit,
+    QpOptions, QpState, RKey, RecvWr, RegionAttributes, SendWr, SrqAttributes, SrqId, Wc, WindowBinding,
+    WindowType,
+};
+
+use super::{CompletionChannel, Context, PathOptions, VerbsError};
+use crate::driver::PortHolder;
+use crate::runtime::{Runtime, State};
+
+/// The verbs of a context on identifiers, see the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub struct Raw<'a> {
+    context: &'a Context,
+}
+
+/// A completion queue, and what a poll needs to know without the lock of the context.
+#[derive(Debug)]
+pub struct RawCq {
+    id: CqId,
+    occupancy: Occupancy,
+    /// A notification was asked for, and the next poll is the one that the caller makes before it sleeps.
+    is_last_look: AtomicBool,
+}
+
+impl RawCq {
+    /// Its name in events of its channel.
+    #[must_use]
+    pub const fn id(&self) -> CqId {
+        self.id
+    }
+}
+
+impl Context {
+    /// The verbs on identifiers.
+    #[must_use]
+    pub const fn raw(&self) -> Raw<'_> {
+        Raw { context: self }
+    }
+}
+
+/// Protection domains, memory regions and memory windows.
+impl<'a> Raw<'a> {
+    fn runtime(self) -> &'a Runtime {
+        self.context.runtime()
+    }
+
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// When the configured number is in use.
+    pub fn allocate_pd(self) -> Result<PdId, VerbsError> {
+        Ok(self.runtime().lock().nic.engine.allocate_pd()?)
+    }
+
+    /// Removes a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// While regions, windows, queue pairs or shared receive queues belong to it.
+    pub fn deallocate_pd(self, pd: PdId) -> Result<(), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.deallocate_pd(pd)?)
+    }
+
+    /// Registers memory at a virtual address, which peers and work requests name.
+    ///
+    /// # Errors
+    ///
+    /// When the flags contradict each other, the memory is empty, the range wraps around, or all keys are in use.
+    pub fn register(
+        self,
+        pd: PdId,
+        addr: u64,
+        memory: Arc<dyn Memory>,
+        access: Access,
+    ) -> Result<RegionAttributes, VerbsError> {
+        Ok(self.runtime().lock().nic.engine.register(pd, addr, memory, access)?)
+    }
+
+    /// Revokes a region: nothing touches its memory any more once this returns.
+    ///
+    /// # Errors
+    ///
+    /// While windows are bound over it.
+    pub fn deregister(self, lkey: LKey) -> Result<(), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.deregister(lkey)?)
+    }
+
+    /// Makes an unbound memory window.
+    ///
+    /// # Errors
+    ///
+    /// When all keys are in use.
+    pub fn allocate_window(self, pd: PdId, window_type: WindowType) -> Result<RKey, VerbsError> {
+        Ok(self.runtime().lock().nic.engine.allocate_window(pd, window_type)?)
+    }
+
+    /// Binds a type 1 window and returns its new key; a length of 0 unbinds it.
+    ///
+    /// # Errors
+    ///
+    /// When the region lacks a permission or belongs to another protection domain, or the window is of type 2.
+    pub fn bind_window(self, pd: PdId, window: RKey, binding: &WindowBinding) -> Result<RKey, VerbsError> {
+        Ok(self.runtime().lock().nic.engine.bind_window(pd, window, binding)?)
+    }
+
+    /// Removes a window, bound or not, by its current key.
+    ///
+    /// # Errors
+    ///
+    /// When it is not the key of a window.
+    pub fn deallocate_window(self, window: RKey) -> Result<(), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.deallocate_window(window)?)
+    }
+}
+
+/// Completion queues.
+impl Raw<'_> {
+    /// Makes a completion queue of `capacity` entries whose events go to `channel`, if one is given.
+    ///
+    /// # Errors
+    ///
+    /// When the capacity or the number of queues is out of range, or the channel belongs to another context.
+    pub fn create_cq(
+        self,
+        capacity: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<RawCq, VerbsError> {
+        if channel.is_some_and(|channel| !channel.is_of(self.context)) {
+            return Err(VerbsError::OtherContext("the completion channel"));
+        }
+        let runtime = self.runtime();
+        let (id, occupancy) = {
+            let engine = &mut runtime.lock().nic.engine;
+            let id = engine.create_cq(capacity)?;
+            (id, engine.cq_occupancy(id).unwrap_or_default())
+        };
+        runtime.completion_events.insert(id, channel.map(CompletionChannel::events));
+        Ok(RawCq { id, occupancy, is_last_look: AtomicBool::new(false) })
+    }
+
+    /// Removes a completion queue with what it holds.
+    ///
+    /// # Errors
+    ///
+    /// While queue pairs complete into it.
+    pub fn destroy_cq(self, cq: &RawCq) -> Result<(), VerbsError> {
+        let runtime = self.runtime();
+        runtime.lock().nic.engine.destroy_cq(cq.id)?;
+        runtime.completion_events.remove(cq.id);
+        Ok(())
+    }
+
+    /// Moves completions out, oldest first. Makes progress when there are fewer than `out` has room for. A poll of an empty queue
+    /// takes no lock while another thread makes progress, or while the device was looked at in the last microsecond.
+    ///
+    /// # Errors
+    ///
+    /// When the queue overflowed and lost completions, or the device failed.
+    #[inline]
+    pub fn poll_cq(self, cq: &RawCq, out: &mut [Wc]) -> Result<usize, VerbsError> {
+        let runtime = self.runtime();
+        // The poll between the request for a notification and the sleep must not keep the background thread away.
+        let is_last_look =
+            cq.is_last_look.load(Ordering::Relaxed) && cq.is_last_look.swap(false, Ordering::Relaxed);
+        let now = runtime.note_poll(!is_last_look);
+        let state = if cq.occupancy.is_occupied() || is_last_look {
+            runtime.lock()
+        } else {
+            match runtime.try_look(now) {
+                Some(state) => state,
+                None => return Ok(0),
+            }
+        };
+        poll_in(runtime, state, cq.id, out)
+    }
+
+    /// Asks for one event in the channel at the next completion (or the next solicited one). What is in the queue already raises
+    /// none: ask, then poll once more, then wait.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such queue.
+    pub fn request_notification(self, cq: &RawCq, notify: Notify) -> Result<(), VerbsError> {
+        let runtime = self.runtime();
+        runtime.lock().nic.engine.request_notification(cq.id, notify)?;
+        cq.is_last_look.store(true, Ordering::Relaxed);
+        runtime.note_end_of_polling();
+        Ok(())
+    }
+
+    /// Gives the queue another capacity; what it holds stays.
+    ///
+    /// # Errors
+    ///
+    /// When it holds more than would fit, or the capacity is out of range.
+    pub fn resize_cq(self, cq: &RawCq, capacity: usize) -> Result<(), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.resize_cq(cq.id, capacity)?)
+    }
+}
+
+/// Takes completions out, and makes progress if there is room for more.
+#[inline]
+fn poll_in(
+    runtime: &Runtime,
+    mut state: crate::runtime::Locked<'_>,
+    cq: CqId,
+    out: &mut [Wc],
+) -> Result<usize, VerbsError> {
+    let count = state.nic.engine.poll_cq(cq, out)?;
+    if count == out.len() {
+        return Ok(count);
+    }
+    state.progress();
+    runtime.note_look();
+    let more = state.nic.engine.poll_cq(cq, &mut out[count..])?;
+    if count + more == 0
+        && let Some(error) = state.nic.failure()
+    {
+        return Err(VerbsError::DeviceFailed(error.to_string()));
+    }
+    Ok(count + more)
+}
+
+/// Shared receive queues.
+impl Raw<'_> {
+    /// Makes a shared receive queue for `max_wr` receives of up to `max_sge` elements.
+    ///
+    /// # Errors
+    ///
+    /// When a size or the number of queues is out of range.
+    pub fn create_srq(self, pd: PdId, max_wr: usize, max_sge: usize) -> Result<SrqId, VerbsError> {
+        Ok(self.runtime().lock().nic.engine.create_srq(pd, max_wr, max_sge)?)
+    }
+
+    /// Removes a shared receive queue with what is posted in it.
+    ///
+    /// # Errors
+    ///
+    /// While queue pairs take from it.
+    pub fn destroy_srq(self, srq: SrqId) -> Result<(), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.destroy_srq(srq)?)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// When the queue is full or the request has too many elements.
+    pub fn post_srq_recv(self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.post_srq_recv(srq, wr)?)
+    }
+
+    /// Arms the limit: one [`AsyncEvent::SrqLimitReached`](super::AsyncEvent) when fewer receives are left; 0 disarms.
+    ///
+    /// # Errors
+    ///
+    /// When the limit is above the capacity.
+    pub fn arm_srq_limit(self, srq: SrqId, limit: usize) -> Result<(), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.arm_srq_limit(srq, limit)?)
+    }
+
+    /// Gives the queue another capacity; what is posted stays.
+    ///
+    /// # Errors
+    ///
+    /// When more is posted than would fit, or the capacity is out of range.
+    pub fn resize_srq(self, srq: SrqId, max_wr: usize) -> Result<(), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.resize_srq(srq, max_wr)?)
+    }
+
+    /// What it is like now; `None` where there is no such queue.
+    #[must_use]
+    pub fn query_srq(self, srq: SrqId) -> Option<SrqAttributes> {
+        self.runtime().lock().nic.engine.query_srq(srq)
+    }
+}
+
+/// Queue pairs.
+impl Raw<'_> {
+    /// Makes a queue pair in state RESET.
+    ///
+    /// # Errors
+    ///
+    /// When a size or the number of queue pairs is out of range, or something that it names does not exist.
+    pub fn create_qp(self, init: &QpInit, options: &QpOptions) -> Result<Qpn, VerbsError> {
+        Ok(self.runtime().lock().nic.engine.create_qp_with(init, options)?)
+    }
+
+    /// Removes a queue pair; what it still owes its peer, an acknowledgement for example, is sent first.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such queue pair.
+    pub fn destroy_qp(self, qpn: Qpn) -> Result<(), VerbsError> {
+        let mut state = self.runtime().lock();
+        if state.nic.engine.query_qp(qpn).is_none() {
+            return Err(DestroyError::UnknownQp.into());
+        }
+        state.transmit_owed();
+        let nic = &mut state.nic;
+        // While the queue pair exists: a group that its last member leaves is left by the device.
+        nic.leave_all_groups(qpn);
+        nic.release_source_ports(PortHolder::QueuePair(qpn));
+        Ok(nic.engine.destroy_qp(qpn)?)
+    }
+
+    /// Changes attributes and state, or nothing at all. In RESET it gives back its source port.
+    ///
+    /// # Errors
+    ///
+    /// When the transition does not exist, attributes are missing or out of place, or the path MTU is more than the link carries.
+    pub fn modify_qp(self, qpn: Qpn, attr: &QpAttr) -> Result<(), VerbsError> {
+        self.modify_in_steps(&mut self.runtime().lock(), qpn, std::slice::from_ref(attr))
+    }
+
+    /// Several changes, or none of them.
+    pub(super) fn modify_in_steps(
+        self,
+        state: &mut State,
+        qpn: Qpn,
+        steps: &[QpAttr],
+    ) -> Result<(), VerbsError> {
+        for mtu in steps.iter().filter_map(|step| step.path_mtu) {
+            self.context.check_path_mtu(mtu)?;
+        }
+        let now = state.nic.now();
+        state.nic.modify_qp(now, qpn, steps)?;
+        if steps.iter().any(|step| step.state == Some(QpState::Reset)) {
+            state.nic.release_source_ports(PortHolder::QueuePair(qpn));
+        }
+        state.transmit_at(now);
+        Ok(())
+    }
+
+    /// The attributes in force; `None` where there is no such queue pair.
+    #[must_use]
+    pub fn query_qp(self, qpn: Qpn) -> Option<QpAttributes> {
+        self.runtime().lock().nic.engine.query_qp(qpn)
+    }
+
+    /// The path of a queue pair to its peer, for [`QpAttr::path`], with a source port that it holds until it goes to RESET or is
+    /// destroyed.
+    ///
+    /// # Errors
+    ///
+    /// When the device has no address of that family, or no such GID.
+    pub fn path_of_qp(
+        self,
+        qpn: Qpn,
+        peer: Qpn,
+        destination: IpAddr,
+        options: &PathOptions,
+    ) -> Result<Path, VerbsError> {
+        let nic = &mut self.runtime().lock().nic;
+        let path = nic.path_to(destination, PortHolder::QueuePair(qpn), (qpn, peer), options);
+        path.map_err(VerbsError::io("making a path to the peer"))
+    }
+
+    /// Posts a send request and sends what can be sent.
+    ///
+    /// # Errors
+    ///
+    /// When the queue pair cannot take it; nothing is queued then.
+    #[inline]
+    pub fn post_send(self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        let mut state = self.runtime().lock();
+        let now = state.nic.now();
+        state.nic.engine.post_send(now, qpn, wr)?;
+        state.transmit_at(now);
+        Ok(())
+    }
+
+    /// Posts a chain of send requests, then sends what can be sent.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::PostList`] with the first request that was not taken; those before it are queued and sent.
+    pub fn post_send_list(self, qpn: Qpn, list: &[SendWr<'_>]) -> Result<(), VerbsError> {
+        let mut state = self.runtime().lock();
+        let now = state.nic.now();
+        let posted = state.nic.engine.post_send_list(now, qpn, list);
+        state.transmit_at(now);
+        posted.map_err(|(position, error)| VerbsError::PostList { position, error })
+    }
+
+    /// Posts a receive, from INIT on.
+    ///
+    /// # Errors
+    ///
+    /// When the queue pair cannot take it; nothing is queued then.
+    #[inline]
+    pub fn post_recv(self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.post_recv(qpn, wr)?)
+    }
+
+    /// Joins a multicast group with a UD queue pair. Joining twice is one membership.
+    ///
+    /// # Errors
+    ///
+    /// When it is not a UD queue pair, or the device cannot join.
+    pub fn attach_multicast(self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
+        let joined = self.runtime().lock().nic.join_group(qpn, group);
+        joined.map_err(|error| VerbsError::group("joining a multicast group", error))
+    }
+
+    /// Leaves a multicast group. Other queue pairs of the context that are in it stay so.
+    ///
+    /// # Errors
+    ///
+    /// When the device cannot leave.
+    pub fn detach_multicast(self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
+        let left = self.runtime().lock().nic.leave_group(qpn, group);
+        left.map_err(|error| VerbsError::group("leaving a multicast group", error))
+    }
+}

@@ -1,0 +1,84 @@
+//! What one end tells the other about its memory.
+
+use std::ops::Range;
+
+use roce_transport::{OutOfBounds, RKey, SendOp};
+
+/// Memory of a peer that READs and WRITEs can reach: what an end says about a part of its [`MemoryRegion`](super::MemoryRegion).
+/// With the feature `serde` it can be serialized; [`to_bytes`](Self::to_bytes) is for messages of one's own.
+///
+/// ```
+/// # use roce::device::memory::MemoryDevice;
+/// # use roce::verbs::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+/// # let near = Context::builder().attach(Box::new(near))?;
+/// let region = near.alloc_pd()?.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+/// let message = region.remote(1024..2048)?.to_bytes();
+/// // At the other end:
+/// let there = RemoteMemory::from_bytes(&message);
+/// assert_eq!((there.addr, there.len, there.rkey), (region.addr() + 1024, 1024, region.rkey().into()));
+/// assert_eq!(there.write(), SendOp::Write { remote_addr: region.addr() + 1024, rkey: region.rkey() });
+/// assert_eq!(there.slice(1000..1024)?.len, 24);
+/// assert!(there.slice(1000..1025).is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct RemoteMemory {
+    /// Its first virtual address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The key.
+    pub rkey: u32,
+}
+
+impl RemoteMemory {
+    /// Bytes of [`to_bytes`](Self::to_bytes).
+    pub const LEN: usize = 20;
+
+    /// Address, length and key, most significant bytes first.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) has made. Whatever a peer says, using it ends in a completion with an error at worst.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let number =
+            |range: Range<usize>| bytes[range].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        Self { addr: number(0..8), len: number(8..16), rkey: number(16..20) as u32 }
+    }
+
+    /// A part of it, in bytes from its begin.
+    ///
+    /// # Errors
+    ///
+    /// When the range is not wholly inside, or it ends beyond the end of the address space.
+    pub fn slice(&self, range: Range<u64>) -> Result<Self, OutOfBounds> {
+        if range.start > range.end || range.end > self.len {
+            return Err(OutOfBounds);
+        }
+        let addr = self.addr.checked_add(range.start).ok_or(OutOfBounds)?;
+        Ok(Self { addr, len: range.end - range.start, rkey: self.rkey })
+    }
+
+    /// A READ from its begin on.
+    #[must_use]
+    pub fn read(&self) -> SendOp {
+        SendOp::Read { remote_addr: self.addr, rkey: RKey(self.rkey) }
+    }
+
+    /// A WRITE from its begin on.
+    #[must_use]
+    pub fn write(&self) -> SendOp {
+        SendOp::Write { remote_addr: self.addr, rkey: RKey(self.rkey) }
+    }
+}

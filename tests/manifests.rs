@@ -1,0 +1,217 @@
+//! What a registry and a packager need to know of each crate, and that each package is complete.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The categories that crates here may have: slugs of <https://crates.io/category_slugs>.
+const CATEGORIES: &[&str] = &[
+    "command-line-utilities",
+    "development-tools::testing",
+    "hardware-support",
+    "network-programming",
+    "no-std",
+    "no-std::no-alloc",
+    "parser-implementations",
+    "simulation",
+];
+
+/// Limits of crates.io.
+const MOST_KEYWORDS: usize = 5;
+const LONGEST_KEYWORD: usize = 20;
+
+/// Crates that are not published: tests, and examples that stand alone.
+const UNPUBLISHED: &[&str] = &["own-algorithm", "roce-testing"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs `cargo` here without the network; returns what it wrote to standard output and standard error.
+#[track_caller]
+fn cargo(arguments: &[&str]) -> [String; 2] {
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(root()).args(arguments).arg("--offline").env("CARGO_TERM_COLOR", "never");
+    let output = command.output().expect("running cargo");
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "cargo {arguments:?}: {stderr}");
+    [stdout, stderr]
+}
+
+/// What cargo knows of each crate of the workspace.
+fn packages() -> Vec<Value> {
+    let [stdout, _] = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
+    let mut metadata: Value = serde_json::from_str(&stdout).expect("JSON");
+    let Value::Array(packages) = metadata["packages"].take() else { panic!("packages") };
+    assert!(packages.len() > 9, "{} packages", packages.len());
+    packages
+}
+
+fn name(package: &Value) -> &str {
+    package["name"].as_str().expect("a name")
+}
+
+fn is_published(package: &Value) -> bool {
+    // `publish = false` is an empty list of registries.
+    package["publish"].as_array().is_none_or(|registries| !registries.is_empty())
+}
+
+fn texts<'a>(package: &'a Value, key: &str) -> Vec<&'a str> {
+    package[key].as_array().map(|list| list.iter().filter_map(Value::as_str).collect()).unwrap_or_default()
+}
+
+#[track_caller]
+fn report(wrong: &[String], advice: &str) {
+    assert!(wrong.is_empty(), "{}\n{} places: {advice}", wrong.join("\n"), wrong.len());
+}
+
+#[test]
+fn every_published_crate_has_what_a_registry_shows() {
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let mut check = |is_right: bool, what: &str| {
+            if !is_right {
+                wrong.push(format!("{}: {what}", name(&package)));
+            }
+        };
+        let is_listed = UNPUBLISHED.contains(&name(&package));
+        check(is_published(&package) != is_listed, "publish = false and UNPUBLISHED of this test differ");
+        if !is_published(&package) {
+            continue;
+        }
+        let description = package["description"].as_str().unwrap_or_default();
+        check((15..160).contains(&description.len()), "a description in one line");
+        check(package["license"] == "MIT OR Apache-2.0", "the license");
+        check(package["rust_version"].is_string(), "rust-version");
+        let keywords = texts(&package, "keywords");
+        check((1..=MOST_KEYWORDS).contains(&keywords.len()), "1 to 5 keywords");
+        check(
+            keywords.iter().all(|keyword| keyword.len() <= LONGEST_KEYWORD),
+            "keywords of at most 20 characters",
+        );
+        let categories = texts(&package, "categories");
+        check(!categories.is_empty(), "categories");
+        check(categories.iter().all(|slug| CATEGORIES.contains(slug)), "a category that this test knows");
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap_or_default());
+        let readme = package["readme"].as_str().map(|readme| manifest.with_file_name("").join(readme));
+        check(readme.is_some_and(|readme| readme.is_file()), "a readme that exists");
+    }
+    report(&wrong, "a published crate needs this in its Cargo.toml");
+}
+
+/// A published crate that names a version of ours can be resolved by whoever downloads it.
+#[test]
+fn published_crates_depend_on_published_crates() {
+    let packages = packages();
+    let published: BTreeSet<&str> = packages.iter().filter(|one| is_published(one)).map(name).collect();
+    let mut wrong = Vec::new();
+    for package in packages.iter().filter(|package| is_published(package)) {
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            let ours = dependency["path"].is_string() && dependency["kind"] != "dev";
+            let on = name(dependency);
+            if ours && (!published.contains(on) || dependency["req"] == "*") {
+                wrong.push(format!("{} depends on {on} without a version", name(package)));
+            }
+        }
+    }
+    report(&wrong, "give path dependencies a version, and publish what they name");
+}
+
+/// The list of files has what a build needs, and nothing of the rest of the repository.
+#[test]
+fn packages_are_complete_and_small() {
+    let mut wrong = Vec::new();
+    for package in packages().iter().filter(|package| is_published(package)) {
+        let name = name(package);
+        let [list, stderr] = cargo(&["package", "--list", "--allow-dirty", "-p", name]);
+        // The repository has no public address yet.
+        let warnings = stderr.lines().filter(|line| line.starts_with("warning"));
+        wrong.extend(
+            warnings
+                .filter(|line| !line.contains("no documentation, homepage or repository"))
+                .filter(|line| !line.contains("not included in the published package"))
+                .map(|line| format!("{name}: {line}")),
+        );
+        let files: BTreeSet<&str> = list.lines().collect();
+        for needed in ["Cargo.toml", "README.md", "src/lib.rs"] {
+            if !files.contains(needed) {
+                wrong.push(format!("{name}: the package has no {needed}"));
+            }
+        }
+        let strange = ["target/", "docs/", ".ci/", "pcaps/", "fuzz/", "demo.pcapng"];
+        let found = files.iter().filter(|file| strange.iter().any(|begin| file.starts_with(begin)));
+        wrong.extend(found.map(|file| format!("{name}: the package has {file}")));
+    }
+    let [list, _] = cargo(&["package", "--list", "--allow-dirty", "-p", "roce-cli"]);
+    assert!(list.lines().any(|file| file == "scenarios/two-to-one.toml"), "{list}");
+    report(&wrong, "`cargo package --list` shows a package");
+}
+
+/// Source code that includes a file from outside its package compiles here, and nowhere else.
+#[test]
+fn sources_include_only_files_of_their_package() {
+    let mut wrong = Vec::new();
+    for package in packages().iter().filter(|package| is_published(package)) {
+        let manifest = PathBuf::from(package["manifest_path"].as_str().expect("a path"));
+        let folder = manifest.parent().expect("a folder");
+        let mut files = Vec::new();
+        collect(&folder.join("src"), &mut files);
+        for file in files {
+            let text = fs::read_to_string(&file).expect("a source");
+            for path in included(&text) {
+                let target = normal(&file.with_file_name("").join(path));
+                if !target.starts_with(folder) {
+                    wrong.push(format!("{}: {path}", file.display()));
+                }
+            }
+        }
+    }
+    report(&wrong, "link the folder into the package, as cli/scenarios does");
+}
+
+/// Relative paths in `include_str!`, `include_bytes!` and `#[path]` of code that is not a test.
+fn included(text: &str) -> Vec<&str> {
+    let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or(text);
+    let mut found = Vec::new();
+    for begin in ["include_str!(\"", "include_str!(concat!(\"", "include_bytes!(\"", "#[path = \""] {
+        for (at, _) in text.match_indices(begin) {
+            found.extend(text[at + begin.len()..].split('"').next());
+        }
+    }
+    found
+}
+
+/// A path without `..`, whether or not it exists.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => _ = normal.pop(),
+            Component::CurDir => {}
+            other => normal.push(other),
+        }
+    }
+    normal
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a folder of sources").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn an_include_from_outside_is_noticed() {
+    let text = "const A: &str = include_str!(\"../x\");\n#[path = \"y.rs\"]\n#[cfg(test)]\nmod t { include_str!(\"z\") }";
+    assert_eq!(included(text), ["../x", "y.rs"]);
+    assert_eq!(normal(Path::new("/a/b/../../c/./d")), Path::new("/c/d"));
+}

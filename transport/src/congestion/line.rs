@@ -1,0 +1,45 @@
+//! The rate of the link as a limit of everything that an engine sends.
+
+use super::Rate;
+use super::control::wire_len;
+use super::pacer::Pacer;
+use crate::config::EngineConfig;
+use crate::io::Transmit;
+use crate::time::Instant;
+
+/// Spaces the packets of all queue pairs at the rate of the link, as the port of a NIC does. It comes after the spacing
+/// of each queue pair by its own algorithm.
+#[derive(Debug)]
+pub(crate) struct LineLimit {
+    pacer: Pacer,
+    rate: Rate,
+    preamble: bool,
+}
+
+impl LineLimit {
+    /// `None` if the settings do not limit the engine.
+    pub(crate) fn new(config: &EngineConfig) -> Option<Self> {
+        let pacing = &config.pacing;
+        config.limit_to_line_rate.then(|| Self {
+            pacer: Pacer::new(Instant::ZERO, pacing.burst),
+            rate: config.line_rate,
+            preamble: pacing.preamble,
+        })
+    }
+
+    /// Whether the packets before still occupy the link at `now`.
+    pub(crate) fn is_busy(&mut self, now: Instant) -> bool {
+        self.pacer.settle(now, self.rate);
+        self.free_at().is_some()
+    }
+
+    /// When the link is free, unless it was at the last call of [`Self::is_busy`].
+    pub(crate) fn free_at(&self) -> Option<Instant> {
+        self.pacer.ready_at(self.rate)
+    }
+
+    /// A packet leaves. Call [`Self::is_busy`] first.
+    pub(crate) fn sent(&mut self, transmit: &Transmit) {
+        self.pacer.charge(wire_len(transmit, self.preamble), self.rate);
+    }
+}
