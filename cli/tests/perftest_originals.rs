@@ -76,6 +76,24 @@ fn two_sides_that_fit_end_with_success_and_without_a_warning() {
     });
 }
 
+/// Nothing acknowledges a WRITE of UC, so the blocks of the end come before the last of them where these take longer; the
+/// server took those for messages that the client sent after its end.
+#[test]
+fn messages_without_acknowledgements_that_come_after_the_blocks_are_no_mistake() {
+    within(100, || {
+        for (options, delay) in [(["-n", "50"], "delay=10ms"), (["-n", "50"], "delay=15ms@50%")] {
+            let options = [&options[..], &["-c", "UC", "-s", "100", "--fault", delay]].concat();
+            for finished in meet(&["write", "bw"], &options, &options) {
+                assert!(finished.success && finished.stderr.is_empty(), "{options:?}: {finished:?}");
+            }
+            let both = [&options[..], &["-b"]].concat();
+            for finished in meet(&["write", "bw"], &both, &both) {
+                assert!(finished.success && finished.stderr.is_empty(), "{both:?}: {finished:?}");
+            }
+        }
+    });
+}
+
 /// Both sides ended with success, and one of them printed half of a test.
 #[test]
 fn both_directions_on_one_side_only_are_named() {

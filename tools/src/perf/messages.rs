@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use roce_packet::mad::RejReason;
 
@@ -16,6 +16,7 @@ use roce::verbs::{
 };
 
 use super::exchange::Stream;
+use crate::exchange::until_listening;
 use crate::harness::{CompletionQueues, Requirements, Resources, take};
 
 /// The most bytes of a message: more than any block of perftest has.
@@ -25,8 +26,6 @@ const RECEIVES: usize = 4;
 const SEND_AT: usize = RECEIVES * LARGEST_MESSAGE;
 /// The time limit of a read.
 const READ_TIMEOUT: Duration = Duration::from_millis(50);
-/// The time between two attempts to connect to a port without a listener.
-const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Connects to a port, which may have no listener at first: until `patience` is over it is tried again and again,
 /// each time with a queue pair that `prepare` makes.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::buffers::Buffers;
 use super::{Bandwidth, ConnectMethod, Latency, Length, Plan, Size, Test, Verb};
-use super::{bandwidth, buffers::Geometry, latency, original::requests};
+use super::{bandwidth, buffers::Geometry, latency};
 use crate::harness::{Role, ToolError, await_silence, check_length, source_address};
 use crate::perf::exchange::{Agreement, FIRST_KEYS, Keys, Link, Report, Stream};
 use roce::verbs::{AddressHandle, CompletionQueue, Context, QueuePair, QueuePairOptions};
@@ -185,7 +185,7 @@ impl<S: Stream> Session<S> {
         let Some(lane) = self.end.lanes.first() else { return Ok(0) };
         let mut alive = packets_come(&self.end.context);
         let mut taken = 0;
-        let mut arrived = || taken = requests(&self.end.context);
+        let mut arrived = || taken = self.end.requests_sent_before();
         let keys = self.link.keys_with(what, lane.local, &mut alive, &mut arrived);
         keys.map_err(failed(&self.end.plan, what))?;
         Ok(taken)
