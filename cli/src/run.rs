@@ -82,9 +82,9 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         command.env(name, value);
     }
     output.flush()?;
-    let signals = Signals::new()?;
     let status = match command.spawn() {
-        Ok(child) => signals.wait(child)?,
+        // Blocked only now: a program keeps the signals that are blocked where it is started.
+        Ok(child) => Signals::new()?.wait(child)?,
         Err(error) => bail!("cannot start {}: {error}; is it installed, and in the PATH?", program.display()),
     };
     let report = Report::read(reports.path())?;
@@ -130,7 +130,7 @@ const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Si
 struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks the signals in this thread; a program that it starts gets them as usual.
+    /// Blocks the signals in this thread.
     fn new() -> anyhow::Result<Self> {
         let mut signals = SigSet::empty();
         ENDING.into_iter().chain([Signal::SIGCHLD]).for_each(|signal| signals.add(signal));
@@ -142,6 +142,7 @@ impl Signals {
     fn wait(&self, mut child: Child) -> anyhow::Result<ExitStatus> {
         const SENT_BY_A_PROCESS: i32 = 0;
         loop {
+            // First, because it may have ended before the signal of that was blocked.
             if let Some(status) = child.try_wait().context("cannot wait for the program")? {
                 return Ok(status);
             }

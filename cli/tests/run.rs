@@ -1,0 +1,40 @@
+//! `roce run` with programs that need no device.
+
+mod common;
+
+use common::{Running, roce, within};
+
+fn run(script: &str) -> Running {
+    let mut command = roce();
+    command.args(["run", "--device", "udp:127.0.0.1", "--", "sh", "-c", script]);
+    Running::start(&mut command)
+}
+
+#[test]
+fn the_status_and_the_environment_are_those_of_the_program() {
+    within(60, || {
+        let finished = run("echo $ROCE_DEVICE; exit 3").finish(30);
+        assert_eq!((finished.code, finished.stdout.trim()), (Some(3), "udp:127.0.0.1"), "{finished:?}");
+    });
+}
+
+/// They were blocked in the program as they were in the command, so that no `timeout` could end a server.
+#[test]
+fn a_program_gets_signals_as_usual() {
+    within(60, || {
+        let finished = run("kill -TERM $$; echo survived").finish(30);
+        assert_eq!((finished.code, finished.stdout.trim()), (Some(128 + 15), ""), "{finished:?}");
+    });
+}
+
+#[test]
+fn a_signal_to_the_command_reaches_the_program() {
+    within(60, || {
+        let mut running = run("trap 'echo asked; exit 7' TERM; echo ready; while :; do sleep 0.1; done");
+        running.wait_for_line("ready");
+        // SAFETY: this is the process of the command, which is waited for below.
+        unsafe { libc::kill(running.pid().cast_signed(), libc::SIGTERM) };
+        let finished = running.finish(30);
+        assert!(finished.code == Some(7) && finished.stdout.contains("asked"), "{finished:?}");
+    });
+}
