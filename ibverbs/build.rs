@@ -9,7 +9,7 @@ use std::process::Command;
 #[path = "src/table.rs"]
 mod table;
 
-use table::{Answer, PRIVATE, PRIVATE_FLAG, PRIVATE_FUNCTION, PRIVATE_NODES, PUBLIC};
+use table::{Answer, OF_RDMACM, PRIVATE, PRIVATE_FLAG, PRIVATE_FUNCTION, PRIVATE_NODES, PUBLIC, RDMACM_NODE};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -84,7 +84,8 @@ fn version_script() -> String {
     for number in PRIVATE_NODES {
         script += &format!("IBVERBS_PRIVATE_{number} {{ }};\n");
     }
-    script
+    let entries: String = OF_RDMACM.iter().map(|name| format!("    roce_{name};\n")).collect();
+    script + &format!("{RDMACM_NODE} {{\n  global:\n{entries}}};\n")
 }
 
 fn lines<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {

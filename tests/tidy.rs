@@ -38,7 +38,7 @@ const NO_PANICS: &[&str] = &["packet/src/", "transport/src/"];
 const PANICS: &[&str] = &[".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("];
 
 /// The folders of all crates but the one in the root.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "packet",
     "transport",
     "fault",
@@ -46,6 +46,7 @@ const CRATES: [&str; 11] = [
     "sim",
     "device",
     "ibverbs",
+    "rdmacm",
     "tools",
     "cli",
     "testing",
@@ -142,7 +143,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "fault", "pcap", "tap", "raw", "xdp"]),
     ("src", &["driver", "observe", "cm", "runtime", "verbs"]),
-    ("ibverbs/src", &["abi"]),
+    ("ibverbs/src", &["abi", "rdmacm"]),
     (
         "tools/src",
         &["plot", "exchange", "harness", "limit", "measure", "perf", "pingpong", "doctor", "bridge"],
@@ -152,7 +153,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
 
 /// The crates from below to above: a crate depends on crates further left only. `src` is the library `roce`.
 const HOUSE: &[&str] =
-    &["packet", "transport", "fault", "capture", "sim", "device", "src", "ibverbs", "tools", "cli"];
+    &["packet", "transport", "fault", "capture", "sim", "device", "src", "ibverbs", "rdmacm", "tools", "cli"];
 
 /// Lines of a crate, its unit tests included.
 const MOST_LINES_OF_A_CRATE: usize = 20_000;

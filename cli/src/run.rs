@@ -25,7 +25,7 @@ use report::Report;
 
 /// Run an RDMA program, unmodified, on this engine: no RDMA device, kernel module or privilege is needed
 ///
-/// The program's calls of libibverbs go to the library of that name beside this command. By default it sees one device, roce0, with
+/// The program's calls of libibverbs and librdmacm go to the libraries beside this command. By default it sees one device, roce0, with
 /// the address of the default route, or 127.0.0.1. The exit status is that of the program.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -21,6 +21,11 @@ const HOP_LIMIT: u8 = 64;
 const ECT_0: u8 = 2;
 const ECN: u8 = 3;
 
+/// The traffic class of packets for an application that asks for this one.
+pub(crate) const fn marked(traffic_class: u8) -> u8 {
+    if traffic_class & ECN == 0 { traffic_class | ECT_0 } else { traffic_class }
+}
+
 /// An `ibv_ah` with what belongs to it.
 #[repr(C)]
 struct Ah {
@@ -62,11 +67,9 @@ pub(crate) fn route(open: &Open, attributes: &ibv_ah_attr) -> Result<(IpAddr, Pa
         return Ok((of_lid(open, attributes.dlid)?, PathOptions::default()));
     }
     let grh = &attributes.grh;
-    let traffic_class =
-        if grh.traffic_class & ECN == 0 { grh.traffic_class | ECT_0 } else { grh.traffic_class };
     let options = PathOptions::default()
         .sgid_index(usize::from(grh.sgid_index))
-        .traffic_class(traffic_class)
+        .traffic_class(marked(grh.traffic_class))
         .hop_limit(if grh.hop_limit == 0 { HOP_LIMIT } else { grh.hop_limit })
         .flow_label(grh.flow_label & 0x000f_ffff);
     Ok((Gid(grh.dgid.raw).to_ip(), options))

@@ -227,15 +227,19 @@ fn tables(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     pointer(|| {
         // SAFETY: the application's pointer comes from the list of devices, which it has not freed yet.
-        let handle = unsafe { Device::handle(device)? };
-        let open = Open::new(handle)?;
-        let verbs = tables(device, open.async_events.as_fd().as_raw_fd());
-        let open = Arc::new(open);
-        report::watch(&open);
-        let object = Box::into_raw(Box::new(ContextObject { verbs, open }));
-        // SAFETY: the box was made just now; only the address of the field is taken.
-        Ok(unsafe { &raw mut (*object).verbs.context })
+        open(unsafe { Device::handle(device)? })
     })
+}
+
+/// Opens a device.
+pub(crate) fn open(device: Arc<Device>) -> Result<*mut ibv_context, Errno> {
+    let abi = device.abi();
+    let open = Arc::new(Open::new(device)?);
+    let verbs = tables(abi, open.async_events.as_fd().as_raw_fd());
+    report::watch(&open);
+    let object = Box::into_raw(Box::new(ContextObject { verbs, open }));
+    // SAFETY: the box was made just now; only the address of the field is taken.
+    Ok(unsafe { &raw mut (*object).verbs.context })
 }
 
 /// Releases the context. The device closes with its last object: those that the application has not destroyed keep it open.

@@ -56,6 +56,11 @@ impl Device {
         name.to_str().unwrap_or_default()
     }
 
+    /// Its pointer for an application that holds a context of it.
+    pub(crate) fn abi(self: &Arc<Self>) -> *mut ibv_device {
+        Arc::as_ptr(self).cast_mut().cast()
+    }
+
     /// What `Context::open` takes.
     pub(crate) fn specification(&self) -> &str {
         &self.specification
@@ -146,7 +151,7 @@ fn default_specification() -> String {
 }
 
 /// The devices that the environment names now.
-fn devices() -> Vec<Arc<Device>> {
+pub(crate) fn devices() -> Vec<Arc<Device>> {
     let value = std::env::var(VARIABLE).ok();
     let wanted = specifications(value.as_deref());
     let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);

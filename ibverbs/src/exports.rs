@@ -46,12 +46,12 @@ macro_rules! jump {
 }
 
 macro_rules! exports {
-    ($($name:ident)+) => {
-        $(global_asm!(
-            concat!(".globl ", stringify!($name)),
-            concat!(".type ", stringify!($name), ",@function"),
-            concat!(stringify!($name), ": ", jump!(), " {function}"),
-            concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+    ($prefix:literal, $($name:ident)+) => {
+        $(std::arch::global_asm!(
+            concat!(".globl ", $prefix, stringify!($name)),
+            concat!(".type ", $prefix, stringify!($name), ",@function"),
+            concat!($prefix, stringify!($name), ": ", jump!(), " {function}"),
+            concat!(".size ", $prefix, stringify!($name), ", . - ", $prefix, stringify!($name)),
             function = sym $name,
         );)+
 
@@ -61,7 +61,10 @@ macro_rules! exports {
     };
 }
 
+pub(crate) use {exports, jump};
+
 exports! {
+    "",
     _ibv_query_gid_ex _ibv_query_gid_table ibv_ack_async_event ibv_ack_cq_events ibv_alloc_pd ibv_attach_mcast
     ibv_close_device ibv_create_ah ibv_create_ah_from_wc ibv_create_comp_channel ibv_create_cq ibv_create_qp
     ibv_create_srq ibv_dealloc_pd ibv_dereg_mr ibv_destroy_ah ibv_destroy_comp_channel ibv_destroy_cq ibv_destroy_qp

@@ -1,4 +1,5 @@
-//! `libibverbs.so.1` on the engine of `roce`: unmodified RDMA programs run without RDMA hardware, kernel module or privilege.
+//! `libibverbs.so.1` on the engine of `roce`: unmodified RDMA programs run without RDMA hardware, kernel module or privilege. What
+//! `librdmacm.so.1` jumps to is here too.
 //!
 //! This crate is the binary interface only: layouts, names with their versions, pointers and error numbers. What a verb does is
 //! in [`roce::verbs::raw`]. It has no Rust interface; docs/verbs.md describes what programs see.
@@ -24,6 +25,7 @@ mod process;
 mod qp;
 mod qp_ex;
 mod query;
+mod rdmacm;
 mod report;
 mod srq;
 mod strings;

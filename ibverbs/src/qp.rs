@@ -37,6 +37,10 @@ pub(crate) struct Qp {
 /// The bytes of an atomic write, which `ibv_wr_atomic_write` takes at once, as inline data.
 const ATOMIC_WRITE_BYTES: u32 = 8;
 
+/// Inline bytes that every queue pair takes. Providers round up what they are asked for, and there are programs that ask for none
+/// and send a few (rdma_xclient).
+const LEAST_INLINE: u32 = 64;
+
 /// The object behind an application's pointer.
 ///
 /// # Safety
@@ -64,7 +68,7 @@ fn capabilities(cap: &ibv_qp_cap, has_srq: bool) -> QpCapabilities {
         max_recv_wr: if has_srq { 0 } else { cap.max_recv_wr as usize },
         max_send_sge: cap.max_send_sge as usize,
         max_recv_sge: if has_srq { 0 } else { cap.max_recv_sge as usize },
-        max_inline: cap.max_inline_data as usize,
+        max_inline: cap.max_inline_data.max(LEAST_INLINE) as usize,
     }
 }
 

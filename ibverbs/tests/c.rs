@@ -9,8 +9,9 @@ use std::process::Command;
 use roce_testing::{Running, has_program, skip_unless};
 
 /// The structures whose sizes and offsets this crate asserts.
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 5] = [
     include_str!("../src/abi/attributes.rs"),
+    include_str!("../src/abi/connection.rs"),
     include_str!("../src/abi/context.rs"),
     include_str!("../src/abi/objects.rs"),
     include_str!("../src/abi/work.rs"),
@@ -24,6 +25,8 @@ const NAMES: &[(&str, &str)] = &[
     ("ibv_send_wr.special", "bind_mw"),
     ("ibv_device_attr_ex.tso_rss_and_pacing", "tso_caps"),
     ("ibv_qp_ex.wr_flush", ""),
+    ("rdma_addr.dst", "dst_addr"),
+    ("rdma_addr.ibaddr", "addr.ibaddr"),
 ];
 
 /// The structure that later releases appended to.
@@ -31,7 +34,8 @@ const LONGER: &str = "ibv_qp_ex";
 
 /// The assertions of `layout!` as those of C.
 fn assertions() -> String {
-    let mut text = String::from("#include <stddef.h>\n#include <infiniband/verbs.h>\n");
+    let mut text =
+        String::from("#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n");
     for source in SOURCES {
         let (_, layout) = source.split_once("layout! {").expect("a table of layouts");
         let code = layout.lines().map(|line| line.split("//").next().unwrap_or_default());

@@ -3,34 +3,12 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
 
-use roce_testing::{has_program, skip_unless};
+use roce_testing::{exported_names, has_program, readelf, skip_unless};
 
 #[path = "../src/table.rs"]
 #[allow(dead_code, reason = "what the names answer is not asked here")]
 mod table;
-
-/// What `readelf` says of a file.
-fn readelf(option: &str, file: &Path) -> String {
-    let output = Command::new("readelf").args(["-W", option]).arg(file).output().expect("running readelf");
-    assert!(output.status.success(), "readelf of {}", file.display());
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// The names that a library defines for others, each as `name@NODE`; without a version, as the name alone.
-fn exported(file: &Path) -> BTreeSet<String> {
-    let symbols = readelf("--dyn-syms", file);
-    let defined = symbols.lines().filter_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let [_, _, _, kind, "GLOBAL" | "WEAK", "DEFAULT", section, name] = fields[..] else { return None };
-        // A node has a symbol of its own with some linkers.
-        let is_defined = section != "UND" && section != "ABS" && matches!(kind, "FUNC" | "OBJECT" | "NOTYPE");
-        is_defined.then(|| name.replace("@@", "@"))
-    });
-    defined.collect()
-}
 
 /// What the table says, in the same form.
 fn wanted() -> BTreeSet<String> {
@@ -44,7 +22,8 @@ fn wanted() -> BTreeSet<String> {
         let names = names.chain([format!("verbs_register_driver_{number}")]);
         names.map(move |name| format!("{name}@IBVERBS_PRIVATE_{number}"))
     });
-    public.chain(private).collect()
+    let of_rdmacm = table::OF_RDMACM.iter().map(|name| format!("roce_{name}@{}", table::RDMACM_NODE));
+    public.chain(private).chain(of_rdmacm).collect()
 }
 
 /// A linker that ignores the version script, as some do without a word, would leave names without a version.
@@ -53,7 +32,7 @@ fn the_names_and_nodes_are_those_of_the_table() {
     if skip_unless(has_program("readelf"), "readelf is not installed") {
         return;
     }
-    let (exported, wanted) = (exported(&common::library()), wanted());
+    let (exported, wanted) = (exported_names(&common::library()), wanted());
     let missing: Vec<&String> = wanted.difference(&exported).collect();
     let extra: Vec<&String> = exported.difference(&wanted).collect();
     assert!(missing.is_empty() && extra.is_empty(), "missing: {missing:?}, not in the table: {extra:?}");
@@ -79,7 +58,7 @@ fn nothing_that_the_distribution_has_is_missing() {
     {
         return;
     }
-    let theirs = exported(&common::distributions_library(root.expect("checked")));
+    let theirs = exported_names(&common::distributions_library(root.expect("checked")));
     // The versions of 2006 of functions that have another layout since then, see docs/verbs.md.
     let current: BTreeSet<&str> = theirs
         .iter()
@@ -90,7 +69,7 @@ fn nothing_that_the_distribution_has_is_missing() {
         name.strip_suffix("@IBVERBS_1.0").is_some_and(|name| current.contains(name))
             || *name == "ibv_register_driver@IBVERBS_1.0"
     };
-    let ours = exported(&common::library());
+    let ours = exported_names(&common::library());
     let missing: Vec<&String> = theirs.difference(&ours).filter(|name| !is_old(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
     assert!(theirs.len() > 150, "{} names", theirs.len());

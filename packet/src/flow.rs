@@ -20,6 +20,17 @@ pub const fn flow_label_to_port(flow_label: u32) -> u16 {
     (low ^ high) as u16 | LOWEST_SOURCE_PORT
 }
 
+/// A flow label, other than 0, whose port is this one: the inverse of [`flow_label_to_port`] for ports from
+/// [`LOWEST_SOURCE_PORT`] on.
+#[must_use]
+pub const fn flow_label_of_port(port: u16) -> u32 {
+    match port as u32 & 0x3fff {
+        // 0 stands for "none"; here the upper bits undo the lower ones.
+        0 => 1 << 14 | 1,
+        low => low,
+    }
+}
+
 /// The flow label that Linux derives from the two queue pairs of a connection. Both ends compute the same.
 #[must_use]
 pub const fn qp_pair_flow_label(one: Qpn, other: Qpn) -> u32 {
@@ -218,6 +229,14 @@ mod tests {
         FlowInputs { local: Qpn::new(20591), remote: Qpn::new(35255), flow_label: 0, connection: None };
 
     /// Ports of ConnectX-5 queue pairs, the same in both directions.
+    #[test]
+    fn every_port_has_a_flow_label_that_is_not_0() {
+        for port in LOWEST_SOURCE_PORT..=u16::MAX {
+            let label = flow_label_of_port(port);
+            assert!(label != 0 && label < 1 << 20 && flow_label_to_port(label) == port, "{port}");
+        }
+    }
+
     #[test]
     fn queue_pairs_of_hardware() {
         let seen = [

@@ -1,4 +1,5 @@
 //! Connection management over queue pair 1.
 
 pub(crate) mod queue_pairs;
+mod raw;
 pub(crate) mod service;

@@ -22,6 +22,7 @@ use roce_transport::{
 };
 
 use super::queue_pairs::{Preparation, to_error};
+use super::raw::RawEvents;
 use crate::driver::wake::{drop_each, wake_each};
 use crate::driver::{Nic, PortHolder};
 
@@ -66,9 +67,9 @@ pub(crate) enum ConnectionNotice {
 /// and lets go of them after the lock is released.
 #[derive(Debug, Default)]
 pub(crate) struct Wakers {
-    due: Vec<Waker>,
+    pub(super) due: Vec<Waker>,
     /// Replaced by another one, or of something that is gone.
-    released: Vec<Waker>,
+    pub(super) released: Vec<Waker>,
 }
 
 impl Wakers {
@@ -92,9 +93,9 @@ struct Entry {
 }
 
 #[derive(Debug, Default)]
-struct Listener {
-    requests: VecDeque<CmConnectRequest>,
-    questions: VecDeque<CmSidrRequest>,
+pub(super) struct Listener {
+    pub(super) requests: VecDeque<CmConnectRequest>,
+    pub(super) questions: VecDeque<CmSidrRequest>,
     wakers: Vec<Waker>,
 }
 
@@ -107,8 +108,10 @@ pub(crate) struct CmService {
     lkey: LKey,
     entries: HashMap<CommId, Entry>,
     listeners: HashMap<ServiceId, Listener>,
+    /// What belongs to callers that move their queue pairs themselves.
+    pub(super) raw: RawEvents,
     /// Accepted connections whose RTU is still to come.
-    awaited: Vec<(Qpn, CommId)>,
+    pub(super) awaited: Vec<(Qpn, CommId)>,
     done: Vec<Wc>,
     /// To be woken and to be dropped, once the lock is released.
     pub(crate) wakers: Wakers,
@@ -157,6 +160,7 @@ impl CmService {
             lkey: region.lkey,
             entries: HashMap::new(),
             listeners: HashMap::new(),
+            raw: RawEvents::default(),
             awaited: Vec::new(),
             done: vec![Wc::default(); 32],
             wakers: Wakers::default(),
@@ -280,6 +284,9 @@ impl CmService {
 
     fn handle_event(&mut self, now: Instant, nic: &mut Nic, event: CmEvent) {
         tracing::debug!(id = event.id().0, event = event.name(), "connection event");
+        if self.raw.takes(&event) {
+            return self.push_raw_event(event);
+        }
         match event {
             CmEvent::ConnectRequest(request) => match self.listeners.get_mut(&request.service_id) {
                 Some(listener) => {
@@ -409,6 +416,7 @@ impl CmService {
     pub(crate) fn close_listener(&mut self, now: Instant, nic: &mut Nic, service_id: ServiceId) {
         let Some(mut listener) = self.listeners.remove(&service_id) else { return };
         nic.device_mut().release_service(service_id.0);
+        self.close_raw_listener(service_id, &mut listener);
         self.wakers.released.append(&mut listener.wakers);
         // The manager knows every listener of this table.
         let _ = self.manager.unlisten(service_id);
@@ -473,13 +481,13 @@ impl CmService {
 }
 
 /// Whether the peer still waits for an answer.
-fn is_open(manager: &ConnectionManager, id: CommId) -> bool {
+pub(super) fn is_open(manager: &ConnectionManager, id: CommId) -> bool {
     manager.state(id) != CmState::Closed
 }
 
 /// Appends what waits for the application. The manager allows no more open ones than the backlog, but raises no event when
 /// a peer withdraws what it asked: such entries stay until the queue is twice as long.
-fn enqueue<T>(queue: &mut VecDeque<T>, new: T, is_open: impl Fn(&T) -> bool) {
+pub(super) fn enqueue<T>(queue: &mut VecDeque<T>, new: T, is_open: impl Fn(&T) -> bool) {
     if queue.len() >= 2 * BACKLOG {
         queue.retain(is_open);
     }

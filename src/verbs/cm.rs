@@ -242,7 +242,7 @@ fn wait_for<T>(
 }
 
 /// Calls connection management, and sends what came of the call.
-fn with_cm<T>(
+pub(super) fn with_cm<T>(
     context: &Context,
     work: impl FnOnce(&mut CmService, roce_transport::Instant, &mut Nic) -> Result<T, ConnectionError>,
 ) -> Result<T, ConnectionError> {

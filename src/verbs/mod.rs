@@ -104,15 +104,19 @@ pub use foreign::ForeignMemory;
 pub use memory::SharedMemory;
 pub use pd::{MemoryRegion, MemoryWindow, ProtectionDomain};
 pub use qp::{ConnectOptions, Endpoint, QueuePair, QueuePairOptions};
-pub use raw::{Raw, RawCq};
+pub use raw::{Raw, RawConnect, RawCq, RawRequest};
 pub use remote::RemoteMemory;
 pub use srq::SharedReceiveQueue;
 
 pub use crate::device::{Capabilities, Device, OpenError, OpenOptions};
 pub use crate::driver::{GidEntry, PathOptions};
-pub use roce_packet::mad::{CmReq, CmTimeout, CommId, PortSpace, RejReason, ServiceId, SidrStatus};
+pub use roce_packet::mad::{
+    CmReq, CmTimeout, CommId, PortSpace, RejReason, ServiceId, SidrStatus, TransportService,
+};
 pub use roce_packet::{Encapsulation, Gid, ImmDt, Path, PathMtu, Psn, Qpn, RnrTimer};
-pub use roce_transport::cm::{CmError, CmTiming};
+pub use roce_transport::cm::{
+    CmConnectRequest, CmError, CmEvent, CmOffer, CmQpParameters, CmSidrRequest, CmState, CmTiming,
+};
 pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Observation, Rate};
 pub use roce_transport::{
     Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, DestroyError, EngineConfig,

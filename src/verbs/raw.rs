@@ -20,6 +20,8 @@
 //! # }
 //! ```
 
+mod connections;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +36,8 @@ use roce_transport::{
 use super::{CompletionChannel, Context, PathOptions, VerbsError};
 use crate::driver::PortHolder;
 use crate::runtime::{Runtime, State};
+
+pub use connections::{RawConnect, RawRequest};
 
 /// The verbs of a context on identifiers, see the [module](self).
 #[derive(Clone, Copy, Debug)]

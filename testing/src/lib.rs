@@ -3,6 +3,7 @@
 //! Nothing here is shipped. Helpers panic where a test would.
 
 mod address;
+mod distribution;
 mod namespaces;
 mod scripts;
 mod skip;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use address::own_address;
+pub use distribution::{distribution, exported_names, readelf};
 pub use namespaces::{Cable, Namespace, in_own_network, settle_here};
 pub use scripts::{TAPS_ON_A_BRIDGE, script};
 pub use skip::skip_unless;

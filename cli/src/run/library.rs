@@ -15,8 +15,10 @@ struct Library {
     names: [&'static str; 2],
 }
 
-const LIBRARIES: [Library; 1] =
-    [Library { file: "libibverbs.so", names: ["libibverbs.so.1", "libibverbs.so"] }];
+const LIBRARIES: [Library; 2] = [
+    Library { file: "libibverbs.so", names: ["libibverbs.so.1", "libibverbs.so"] },
+    Library { file: "librdmacm.so", names: ["librdmacm.so.1", "librdmacm.so"] },
+];
 
 /// A folder with links to the libraries, which is removed when this is dropped.
 pub(super) struct Folder(tempfile::TempDir);

@@ -20,12 +20,14 @@ macro_rules! layout {
 }
 
 mod attributes;
+mod connection;
 mod constants;
 mod context;
 mod objects;
 mod work;
 
 pub(crate) use attributes::*;
+pub(crate) use connection::*;
 pub(crate) use constants::*;
 pub(crate) use context::*;
 pub(crate) use objects::*;

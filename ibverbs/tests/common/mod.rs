@@ -3,27 +3,6 @@
 #![allow(dead_code, reason = "each test uses a part of this")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
-use std::time::Duration;
-
-/// What the programs need. The libraries of rdma-core among them are loaded together with ours.
-const PACKAGES: &[&str] = &[
-    "ibverbs-providers",
-    "ibverbs-utils",
-    "libibumad3",
-    "libibverbs-dev",
-    "libibverbs1",
-    "libnl-3-200",
-    "libnl-route-3-200",
-    "libpci3",
-    "librdmacm1",
-    "perftest",
-    "qperf",
-];
-
-/// The longest that fetching and unpacking one package may take.
-const FETCHING: Duration = Duration::from_secs(60);
 
 /// The library, which cargo has built before this test.
 pub(crate) fn library() -> PathBuf {
@@ -42,46 +21,9 @@ pub(crate) fn library_folder() -> tempfile::TempDir {
     folder
 }
 
-/// The distribution's packages, unpacked into a folder beside the results of cargo; `None` where they cannot be had.
+/// The distribution's packages, see [`roce_testing::distribution`].
 pub(crate) fn distribution() -> Option<&'static Path> {
-    static ROOT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    ROOT.get_or_init(|| {
-        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("distribution");
-        let complete = root.join("complete");
-        if complete.exists() {
-            return Some(root);
-        }
-        std::fs::create_dir_all(&root).expect("a folder for packages");
-        for package in PACKAGES {
-            run(Command::new("apt-get").args(["download", "-qq", package]).current_dir(&root))?;
-        }
-        let entries = std::fs::read_dir(&root).expect("the packages").flatten();
-        for package in
-            entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "deb"))
-        {
-            run(Command::new("dpkg").arg("-x").arg(&package).arg(&root))?;
-        }
-        std::fs::write(complete, "").expect("a file");
-        Some(root)
-    })
-    .as_deref()
-}
-
-/// Runs a program quietly; `None` if it is not there, fails, or takes too long.
-fn run(command: &mut Command) -> Option<()> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
-    let end = std::time::Instant::now() + FETCHING;
-    loop {
-        if let Some(status) = child.try_wait().ok()? {
-            return status.success().then_some(());
-        }
-        if std::time::Instant::now() > end {
-            let _ = child.kill();
-            let _ = child.wait();
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    roce_testing::distribution(env!("CARGO_TARGET_TMPDIR"))
 }
 
 /// Where the distribution's shared libraries are.

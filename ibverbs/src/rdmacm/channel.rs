@@ -1,0 +1,399 @@
+//! Event channels, and how an event gets to the application.
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use roce::verbs::{CmConnectRequest, CmEvent, CmQpParameters, CmSidrRequest, Qpn};
+
+use super::id::{Id, id_of};
+use super::{DeviceIndex, connect, multicast};
+use crate::abi::{
+    event_type, ibv_ah_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    rdma_event_param, rdma_ud_param,
+};
+use crate::answer::{Errno, count, pointer, value};
+use crate::context::Pointer;
+use crate::events::Mirror;
+
+/// An `rdma_event_channel` with what belongs to it.
+#[repr(C)]
+pub(super) struct Channel {
+    abi: rdma_event_channel,
+    queue: Mutex<VecDeque<Pending>>,
+    /// Readable as long as there is something in the queue.
+    ready: OwnedFd,
+    mirror: Mirror,
+}
+
+/// An event that the application has not fetched.
+struct Pending {
+    id: Pointer<Id>,
+    what: Happening,
+}
+
+/// What happened to an identifier.
+pub(super) enum Happening {
+    /// A step that needs no peer ended.
+    Step {
+        event: c_int,
+        status: c_int,
+    },
+    Connection {
+        device: DeviceIndex,
+        event: CmEvent,
+    },
+    Group {
+        event: c_int,
+        status: c_int,
+        address: ibv_ah_attr,
+        context: *mut c_void,
+    },
+}
+
+// SAFETY: the context of a group belongs to the application, which fetches events in any thread.
+unsafe impl Send for Happening {}
+
+/// The most bytes of private data in an event.
+const PRIVATE_DATA: usize = 256;
+/// The queue pair number that stands for a multicast group.
+const MULTICAST_QPN: u32 = 0x00ff_ffff;
+
+/// An `rdma_cm_event` with what belongs to it.
+#[repr(C)]
+struct Event {
+    abi: rdma_cm_event,
+    private_data: [u8; PRIVATE_DATA],
+    /// The identifier that counts it.
+    counted: Pointer<Id>,
+}
+
+impl Channel {
+    pub(super) fn new() -> Result<Self, Errno> {
+        let ready =
+            eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
+        let mirror = Mirror::new(ready.as_fd())?;
+        let abi = rdma_event_channel { fd: mirror.as_fd().as_raw_fd() };
+        Ok(Self { abi, queue: Mutex::default(), ready, mirror })
+    }
+
+    pub(super) fn into_abi(self) -> *mut rdma_event_channel {
+        Box::into_raw(Box::new(self)).cast()
+    }
+
+    pub(super) fn push(&self, id: *mut Id, what: Happening) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.push_back(Pending { id: Pointer(id), what });
+        // The only failure is a counter at its maximum, and then it is readable anyway.
+        let _ = rustix::io::write(&self.ready, &1_u64.to_ne_bytes());
+    }
+
+    /// The next event, counted by its identifier, which waits for its acknowledgement from now on.
+    fn pop(&self) -> Option<Pending> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = queue.pop_front();
+        if let Some(pending) = &pending {
+            // SAFETY: an identifier takes its events out before it is destroyed.
+            unsafe { (*pending.id.0).events.deliver() };
+        }
+        self.settle(&queue);
+        pending
+    }
+
+    fn settle(&self, queue: &VecDeque<Pending>) {
+        if queue.is_empty() {
+            // Nothing to read means that it is clear already.
+            let _ = rustix::io::read(&self.ready, &mut [0; 8]);
+        }
+    }
+
+    /// Takes out the events of an identifier that leaves.
+    pub(super) fn take(&self, id: *mut Id) -> Vec<Happening> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let (taken, left) = std::mem::take(&mut *queue).into_iter().partition(|pending| pending.id.0 == id);
+        *queue = left;
+        self.settle(&queue);
+        let taken: VecDeque<Pending> = taken;
+        taken.into_iter().map(|pending| pending.what).collect()
+    }
+}
+
+/// The object behind an application's pointer.
+///
+/// # Safety
+///
+/// `channel` comes from [`rdma_create_event_channel`], or belongs to an identifier, and is not destroyed.
+pub(super) unsafe fn channel_of<'a>(channel: *mut rdma_event_channel) -> Result<&'a Channel, Errno> {
+    // SAFETY: the `rdma_event_channel` is the first field of a `Channel`, which is alive.
+    unsafe { channel.cast::<Channel>().as_ref() }.ok_or(Errno::INVALID)
+}
+
+pub(super) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    pointer(|| {
+        // Without a device, programs learn it here, as from the original.
+        super::with(super::Cm::open_devices)?;
+        Ok(Channel::new()?.into_abi())
+    })
+}
+
+pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    value((), || {
+        if !channel.is_null() {
+            // SAFETY: the box of `Channel::into_abi`, given back once; the identifiers of it are destroyed.
+            drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+        }
+    });
+}
+
+/// The next event of a channel.
+///
+/// # Safety
+///
+/// The channel is one of the application.
+pub(super) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
+    loop {
+        // SAFETY: the caller's promise.
+        let pending =
+            unsafe { channel_of(channel)? }.mirror.next(|| Ok(unsafe { channel_of(channel)? }.pop()))?;
+        // SAFETY: an identifier with an event that is not acknowledged stays.
+        let id = unsafe { &*pending.id.0 };
+        match describe(id, pending.what) {
+            Some(event) => return Ok(Box::into_raw(event).cast()),
+            // Nothing for the application.
+            None => id.events.acknowledge(1),
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    count(|| {
+        if event.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the application's pointers are a channel and room for a pointer.
+        unsafe { event.write(next(channel)?) };
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    count(|| {
+        if event.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the box of `next`, given back once; what counts it waits for this.
+        unsafe {
+            let event = Box::from_raw(event.cast::<Event>());
+            (*event.counted.0).events.acknowledge(1);
+        }
+        Ok(0)
+    })
+}
+
+impl Event {
+    fn new(id: &Id, event: c_int, status: c_int) -> Box<Self> {
+        let param = rdma_event_param { ud: NO_DATAGRAMS };
+        let abi = rdma_cm_event { id: id.abi(), listen_id: std::ptr::null_mut(), event, status, param };
+        Box::new(Self {
+            abi,
+            private_data: [0; PRIVATE_DATA],
+            counted: Pointer(std::ptr::from_ref(id).cast_mut()),
+        })
+    }
+
+    /// The bytes that the peer's application gave.
+    fn keep(&mut self, data: &[u8]) -> (*const c_void, u8) {
+        let len = data.len().min(PRIVATE_DATA - 1);
+        self.private_data[..len].copy_from_slice(&data[..len]);
+        (self.private_data.as_ptr().cast(), u8::try_from(len).unwrap_or(u8::MAX))
+    }
+
+    fn of_connection(mut self: Box<Self>, parameters: rdma_conn_param, data: &[u8]) -> Box<Self> {
+        let (private_data, private_data_len) = self.keep(data);
+        self.abi.param.conn = rdma_conn_param { private_data, private_data_len, ..parameters };
+        self
+    }
+
+    fn of_datagrams(mut self: Box<Self>, parameters: rdma_ud_param, data: &[u8]) -> Box<Self> {
+        let (private_data, private_data_len) = self.keep(data);
+        self.abi.param.ud = rdma_ud_param { private_data, private_data_len, ..parameters };
+        self
+    }
+
+    /// An event of a listener about a new identifier.
+    fn from_listener(mut self: Box<Self>, new: *mut rdma_cm_id) -> Box<Self> {
+        self.abi.listen_id = self.abi.id;
+        self.abi.id = new;
+        self
+    }
+}
+
+const NO_CONNECTION: rdma_conn_param = rdma_conn_param {
+    private_data: std::ptr::null(),
+    private_data_len: 0,
+    responder_resources: 0,
+    initiator_depth: 0,
+    flow_control: 0,
+    retry_count: 0,
+    rnr_retry_count: 0,
+    srq: 0,
+    qp_num: 0,
+};
+
+const NO_DATAGRAMS: rdma_ud_param = rdma_ud_param {
+    private_data: std::ptr::null(),
+    private_data_len: 0,
+    ah_attr: multicast::NO_ADDRESS,
+    qp_num: 0,
+    qkey: 0,
+};
+
+/// What the peer of a REQ asks for, from where this end stands: the READs that the peer wants to send are those to hold here.
+fn requested(request: &CmConnectRequest) -> rdma_conn_param {
+    let req = &request.request;
+    rdma_conn_param {
+        responder_resources: req.initiator_depth,
+        initiator_depth: req.responder_resources,
+        flow_control: req.flow_control.into(),
+        retry_count: req.retry_count,
+        rnr_retry_count: req.rnr_retry_count,
+        srq: req.srq.into(),
+        qp_num: req.local_qpn.get(),
+        ..NO_CONNECTION
+    }
+}
+
+fn agreed(parameters: &CmQpParameters) -> rdma_conn_param {
+    rdma_conn_param {
+        responder_resources: parameters.max_dest_rd_atomic,
+        initiator_depth: parameters.max_rd_atomic,
+        rnr_retry_count: parameters.rnr_retry,
+        srq: parameters.peer_srq.into(),
+        qp_num: parameters.dest_qpn.get(),
+        ..NO_CONNECTION
+    }
+}
+
+/// The event for the application, after what comes with it has been done; `None` if it is not to know.
+fn describe(id: &Id, what: Happening) -> Option<Box<Event>> {
+    match what {
+        Happening::Step { event, status } => Some(Event::new(id, event, status)),
+        Happening::Group { event, status, address, context } => {
+            let parameters = rdma_ud_param {
+                ah_attr: address,
+                qp_num: MULTICAST_QPN,
+                qkey: id.state().qkey,
+                ..NO_DATAGRAMS
+            };
+            let mut event = Event::new(id, event, status).of_datagrams(parameters, &[]);
+            event.abi.param.ud.private_data = context;
+            Some(event)
+        }
+        Happening::Connection { device, event } => of_connection(id, device, event),
+    }
+}
+
+fn of_connection(id: &Id, device: DeviceIndex, event: CmEvent) -> Option<Box<Event>> {
+    match event {
+        CmEvent::ConnectRequest(request) => request_event(id, device, &request),
+        CmEvent::SidrRequest(question) => question_event(id, device, &question),
+        CmEvent::ConnectResponse { parameters, private_data, .. } => {
+            let (event, status) = match connect::finish(id, &parameters) {
+                Ok(true) => (event_type::ESTABLISHED, 0),
+                // The application moves its queue pair, and then says so.
+                Ok(false) => (event_type::CONNECT_RESPONSE, 0),
+                Err(errno) => (event_type::CONNECT_ERROR, -errno.0),
+            };
+            Some(Event::new(id, event, status).of_connection(agreed(&parameters), &private_data[..]))
+        }
+        CmEvent::Established { .. } if id.state().is_active => None,
+        CmEvent::Established { .. } => Some(Event::new(id, event_type::ESTABLISHED, 0)),
+        CmEvent::Rejected { reason, private_data, .. } => {
+            connect::to_error(id);
+            let event = Event::new(id, event_type::REJECTED, c_int::from(reason.0));
+            Some(event.of_connection(NO_CONNECTION, &private_data[..]))
+        }
+        CmEvent::Unreachable { .. } => {
+            connect::to_error(id);
+            Some(Event::new(id, event_type::UNREACHABLE, -libc::ETIMEDOUT))
+        }
+        CmEvent::Disconnected { .. } => Some(Event::new(id, event_type::DISCONNECTED, 0)),
+        CmEvent::TimewaitExit { .. } => Some(Event::new(id, event_type::TIMEWAIT_EXIT, 0)),
+        CmEvent::Resolved { qpn, q_key, private_data, .. } => {
+            Some(resolved_event(id, qpn, q_key, &private_data[..]))
+        }
+        CmEvent::Unresolved { status, private_data, .. } => {
+            let event = Event::new(id, event_type::UNREACHABLE, c_int::from(status.0));
+            Some(event.of_datagrams(NO_DATAGRAMS, &private_data[..]))
+        }
+        _ => None,
+    }
+}
+
+fn request_event(listener: &Id, device: DeviceIndex, request: &CmConnectRequest) -> Option<Box<Event>> {
+    let new = connect::take_request(listener, device, request.id, &request.path, request.ip_cm)?;
+    // SAFETY: it was made just now.
+    let id = unsafe { id_of(new) }.ok()?;
+    let parameters = requested(request);
+    {
+        let mut state = id.state();
+        state.responder_resources = parameters.responder_resources;
+        state.initiator_depth = parameters.initiator_depth;
+    }
+    let event = Event::new(listener, event_type::CONNECT_REQUEST, 0);
+    Some(event.of_connection(parameters, request.private_data()).from_listener(new))
+}
+
+fn question_event(listener: &Id, device: DeviceIndex, question: &CmSidrRequest) -> Option<Box<Event>> {
+    let new = connect::take_request(listener, device, question.id, &question.path, question.ip_cm)?;
+    let event = Event::new(listener, event_type::CONNECT_REQUEST, 0);
+    Some(event.of_datagrams(NO_DATAGRAMS, question.private_data()).from_listener(new))
+}
+
+fn resolved_event(id: &Id, qpn: Qpn, qkey: u32, data: &[u8]) -> Box<Event> {
+    let ah_attr = id.state().address_vector();
+    let parameters = rdma_ud_param { ah_attr, qp_num: qpn.get(), qkey, ..NO_DATAGRAMS };
+    Event::new(id, event_type::ESTABLISHED, 0).of_datagrams(parameters, data)
+}
+
+/// Waits for the event that ends a step of an identifier that has no channel of the application, and keeps it in the identifier.
+///
+/// # Safety
+///
+/// `id` is an identifier of the application.
+pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: the caller's promise; the fields are the library's to write.
+    unsafe {
+        if !id_of(id)?.state().is_synchronous {
+            return Ok(());
+        }
+        forget_event(id);
+        (*id).event = next((*id).channel)?;
+        match ((*(*id).event).status, (*(*id).event).event) {
+            (0, _) => Ok(()),
+            (_, event_type::REJECTED) => Err(Errno(libc::ECONNREFUSED)),
+            (status, _) => Err(Errno(status.abs())),
+        }
+    }
+}
+
+/// Acknowledges the event that an identifier keeps.
+///
+/// # Safety
+///
+/// `id` is an identifier of the application.
+pub(super) unsafe fn forget_event(id: *mut rdma_cm_id) {
+    // SAFETY: the caller's promise; the event is one of `complete`.
+    unsafe {
+        let event = std::mem::replace(&mut (*id).event, std::ptr::null_mut());
+        if !event.is_null() {
+            rdma_ack_cm_event(event);
+        }
+    }
+}

@@ -1,0 +1,571 @@
+//! Requests, answers, and the queue pairs of connections.
+
+use std::ffi::{c_int, c_void};
+use std::net::{IpAddr, SocketAddr};
+
+use roce::packet::flow::flow_label_of_port;
+use roce::packet::mad::IpCm;
+use roce::verbs::{
+    CmOffer, CmQpParameters, CmTiming, CommId, Path, PathOptions, PortSpace, Qpn, RawConnect, RawRequest,
+    RejReason, SidrStatus, TransportService,
+};
+
+use super::addresses::chosen_port;
+use super::channel::complete;
+use super::id::{Id, State, Wanted, create, id_of};
+use super::{Cm, DeviceIndex, errno_of, with};
+use crate::abi::{
+    IBV_EVENT_COMM_EST, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
+    IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
+    IBV_QP_TIMEOUT, IBV_QPT_UC, IBV_QPT_UD, RDMA_MAX_DEPTH, ibv_ece, ibv_qp_attr, rdma_cm_id,
+    rdma_conn_param, rdma_event_channel,
+};
+use crate::answer::{Errno, count};
+use crate::qp::{ibv_modify_qp, qp_of};
+use crate::query::{PORT, mtu_number};
+
+/// States of queue pairs, as `enum ibv_qp_state` has them.
+const INIT: c_int = 1;
+const RTR: c_int = 2;
+const RTS: c_int = 3;
+const ERROR: c_int = 6;
+
+/// `IBV_ACCESS_REMOTE_WRITE`, `IBV_ACCESS_REMOTE_READ` and `IBV_ACCESS_REMOTE_ATOMIC`.
+const REMOTE: u32 = 0b1110;
+/// RNR NAKs ask for 0.64 ms. Kernels ask for 655 ms here, the code 0, which their applications can only wait out.
+const RNR_TIMER: u8 = 12;
+/// Requests that wait for an application that asks for fewer. With kernels only those count that it has not fetched; here also
+/// those that it has not accepted.
+const LEAST_BACKLOG: usize = 128;
+const MOST_BACKLOG: usize = 1024;
+/// How often lost packets and "not ready" are tried again where the application does not say.
+const RETRIES: u8 = 7;
+const DEEPEST: u8 = roce::transport::MAX_RD_ATOMIC;
+
+pub(super) fn is_datagram(id: &Id) -> bool {
+    // SAFETY: the field is written once, when the identifier is made.
+    unsafe { (*id.abi()).qp_type == IBV_QPT_UD }
+}
+
+fn is_uc(id: &Id) -> bool {
+    // SAFETY: as above.
+    unsafe { (*id.abi()).qp_type == IBV_QPT_UC }
+}
+
+/// The number of the queue pair of an identifier, and whether it has a shared receive queue.
+fn queue_pair(id: &Id) -> Option<(Qpn, bool)> {
+    // SAFETY: the queue pair of an identifier is alive as long as the field names it.
+    unsafe { qp_of((*id.abi()).qp) }.ok().map(|qp| (qp.qpn, !qp.abi.base.srq.is_null()))
+}
+
+/// What the application gave for a connection.
+struct Given<'a> {
+    private_data: &'a [u8],
+    retry_count: u8,
+    rnr_retry_count: u8,
+    qpn: Qpn,
+    srq: bool,
+}
+
+/// Reads `parameters`, and notes the depths in them.
+///
+/// # Safety
+///
+/// `parameters` is null, or the application's, with as many bytes of private data as it says.
+unsafe fn given<'a>(id: &Id, parameters: *const rdma_conn_param) -> Result<Given<'a>, Errno> {
+    // SAFETY: the caller's promise.
+    let parameters = unsafe { parameters.as_ref() };
+    let own = queue_pair(id);
+    let mut state = id.state();
+    let wanted = |own: u8, wanted: Option<u8>| match wanted {
+        Some(wanted) if wanted != RDMA_MAX_DEPTH => {
+            if wanted > DEEPEST {
+                Err(Errno::INVALID)
+            } else {
+                Ok(wanted)
+            }
+        }
+        _ => Ok(own.min(DEEPEST)),
+    };
+    state.initiator_depth = wanted(state.initiator_depth, parameters.map(|given| given.initiator_depth))?;
+    state.responder_resources =
+        wanted(state.responder_resources, parameters.map(|given| given.responder_resources))?;
+    let private_data = match parameters {
+        Some(given) if !given.private_data.is_null() => {
+            // SAFETY: the caller's promise.
+            unsafe { std::slice::from_raw_parts(given.private_data.cast(), given.private_data_len.into()) }
+        }
+        _ => &[],
+    };
+    let (qpn, srq) =
+        own.or_else(|| parameters.map(|given| (Qpn::new(given.qp_num), given.srq != 0))).unwrap_or_default();
+    Ok(Given {
+        private_data,
+        retry_count: parameters.map_or(RETRIES, |given| given.retry_count.min(RETRIES)),
+        rnr_retry_count: parameters.map_or(RETRIES, |given| given.rnr_retry_count.min(RETRIES)),
+        qpn,
+        srq,
+    })
+}
+
+fn offer(state: &State, given: &Given<'_>) -> CmOffer {
+    CmOffer {
+        qpn: given.qpn,
+        starting_psn: state.psn,
+        responder_resources: state.responder_resources.min(DEEPEST),
+        initiator_depth: state.initiator_depth.min(DEEPEST),
+        rnr_retry_count: given.rnr_retry_count,
+        srq: given.srq,
+    }
+}
+
+fn path_options(state: &State) -> PathOptions {
+    let vector = state.address_vector();
+    PathOptions::default()
+        .sgid_index(usize::from(vector.grh.sgid_index))
+        .traffic_class(crate::address::marked(vector.grh.traffic_class))
+}
+
+/// Sends the request of an identifier, whose peer is known.
+fn request(cm: &mut Cm, id: &Id, given: &Given<'_>) -> Result<(), Errno> {
+    let mut state = id.state();
+    let open = state.open()?;
+    let index = state.device.ok_or(Errno::INVALID)?;
+    if state.comm.is_some() {
+        return Err(Errno::INVALID);
+    }
+    let connect_data = std::mem::take(&mut state.connect_data);
+    let private_data = if given.private_data.is_empty() { &connect_data[..] } else { given.private_data };
+    let to = RawRequest {
+        peer: state.peer.ok_or(Errno::INVALID)?,
+        port_space: state.port_space,
+        own_port: state.source.map_or(0, |source| source.port()),
+        path: path_options(&state),
+        timing: CmTiming::default(),
+        private_data,
+    };
+    let comm = if is_datagram(id) {
+        open.raw().request_datagrams(&to)
+    } else {
+        open.raw().request_connection(
+            &to,
+            &RawConnect {
+                transport: if is_uc(id) { TransportService::Uc } else { TransportService::Rc },
+                offer: offer(&state, given),
+                path_mtu: open.context.largest_path_mtu().ok_or(Errno::INVALID)?,
+                retry_count: given.retry_count,
+            },
+        )
+    };
+    let comm = comm.map_err(|error| errno_of(&error))?;
+    state.comm = Some(comm);
+    state.is_active = true;
+    cm.connections.insert((index, comm), crate::context::Pointer(std::ptr::from_ref(id).cast_mut()));
+    Ok(())
+}
+
+pub(super) unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are an identifier, and parameters or null.
+        unsafe {
+            let object = id_of(id)?;
+            let given = given(object, parameters)?;
+            with(|cm| request(cm, object, &given))?;
+            complete(id)?;
+        }
+        Ok(0)
+    })
+}
+
+/// Listens on the device of an identifier, or on all of them.
+fn listen(cm: &mut Cm, id: &Id, backlog: usize) -> Result<(), Errno> {
+    cm.open_devices()?;
+    if id.state().source.is_none() {
+        super::addresses::bind(cm, id, SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 0))?;
+    }
+    let mut state = id.state();
+    if !state.listens_on.is_empty() {
+        return Err(Errno::INVALID);
+    }
+    let devices = state.device.map_or(0..cm.devices.len(), |index| index..index + 1);
+    let mut source = state.source.ok_or(Errno::INVALID)?;
+    let mut attempts = if state.is_port_chosen { 64 } else { 1 };
+    loop {
+        attempts -= 1;
+        match listen_at(cm, devices.clone(), state.port_space, source.port(), backlog) {
+            Err(Errno(libc::EADDRINUSE)) if attempts > 0 => source.set_port(chosen_port()),
+            Err(errno) => return Err(errno),
+            Ok(()) => break,
+        }
+    }
+    for index in devices {
+        let listener = crate::context::Pointer(std::ptr::from_ref(id).cast_mut());
+        cm.listeners.insert((index, (state.port_space, source.port())), listener);
+        state.listens_on.push(index);
+    }
+    state.source = Some(source);
+    drop(state);
+    id.show_addresses(Some(source), None);
+    Ok(())
+}
+
+/// Listens at a port of several devices, or of none.
+fn listen_at(
+    cm: &Cm,
+    devices: std::ops::Range<DeviceIndex>,
+    port_space: PortSpace,
+    port: u16,
+    backlog: usize,
+) -> Result<(), Errno> {
+    for index in devices.clone() {
+        if let Err(error) = cm.device(index)?.open.raw().listen(port_space, port, backlog) {
+            for done in devices.start..index {
+                cm.device(done)?.open.raw().stop_listening(port_space, port);
+            }
+            return Err(errno_of(&error));
+        }
+    }
+    Ok(())
+}
+
+pub(super) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointer is an identifier.
+        let object = unsafe { id_of(id)? };
+        let backlog = usize::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(MOST_BACKLOG);
+        with(|cm| listen(cm, object, backlog.clamp(LEAST_BACKLOG, MOST_BACKLOG)))?;
+        Ok(0)
+    })
+}
+
+/// The identifier of a request that the application fetches now; `None` if none can be made, and then the request is refused.
+pub(super) fn take_request(
+    listener: &Id,
+    device: DeviceIndex,
+    comm: CommId,
+    path: &Path,
+    ip_cm: Option<IpCm>,
+) -> Option<*mut rdma_cm_id> {
+    let (is_synchronous, source) = {
+        let state = listener.state();
+        (state.is_synchronous, state.source)
+    };
+    // SAFETY: the listener is alive; these fields are the application's to change in its own threads only.
+    let wanted = unsafe {
+        let abi = listener.abi();
+        let channel: *mut rdma_event_channel =
+            if is_synchronous { std::ptr::null_mut() } else { (*abi).channel };
+        Wanted { channel, context: (*abi).context, port_space: (*abi).ps, qp_type: (*abi).qp_type }
+    };
+    let new = create(wanted).ok();
+    // SAFETY: it was made just now.
+    let id = new.and_then(|new| unsafe { id_of(new) }.ok());
+    let adopted = with(|cm| {
+        let Some(id) = id else {
+            if let Ok(device) = cm.device(device) {
+                device.open.raw().release_connection(comm);
+            }
+            return false;
+        };
+        if id.bind_device(cm, device).is_err() {
+            return false;
+        }
+        let peer = SocketAddr::new(path.destination, ip_cm.map_or(0, |header| header.source_port));
+        let own = SocketAddr::new(path.source, source.map_or(0, |source| source.port()));
+        {
+            let mut state = id.state();
+            state.comm = Some(comm);
+            state.is_active = false;
+            state.source = Some(own);
+            state.peer = Some(peer);
+        }
+        id.show_addresses(Some(own), Some(peer));
+        cm.connections.insert((device, comm), crate::context::Pointer(std::ptr::from_ref(id).cast_mut()));
+        true
+    });
+    if adopted { new } else { None }
+}
+
+/// What the queue pair of an identifier needs to reach its peer, if that is known yet.
+fn parameters(id: &Id) -> Result<CmQpParameters, Errno> {
+    let own = queue_pair(id);
+    let state = id.state();
+    if let Some(parameters) = state.parameters {
+        return Ok(parameters);
+    }
+    if state.is_active {
+        return Err(Errno::INVALID);
+    }
+    let (qpn, srq) = own.unwrap_or_default();
+    let given = Given { private_data: &[], retry_count: RETRIES, rnr_retry_count: RETRIES, qpn, srq };
+    let preview = state.open()?.raw().preview_connection(state.comm()?, &offer(&state, &given));
+    preview.map_err(|error| errno_of(&error))
+}
+
+/// The attributes that take the queue pair of an identifier to a state, and which of them are set.
+fn attributes(id: &Id, state: c_int) -> Result<(ibv_qp_attr, c_int), Errno> {
+    // SAFETY: numbers, for which zero is a value.
+    let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    attributes.qp_state = state;
+    attributes.port_num = PORT;
+    let is_reliable = !is_datagram(id) && !is_uc(id);
+    let mask = match state {
+        INIT if is_datagram(id) => {
+            attributes.qkey = id.state().qkey;
+            IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY
+        }
+        INIT => {
+            attributes.qp_access_flags = if id.state().comm.is_some() { REMOTE } else { 0 };
+            IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS
+        }
+        RTR if is_datagram(id) => 0,
+        RTR => {
+            let agreed = parameters(id)?;
+            let held = id.state();
+            attributes.ah_attr = held.address_vector();
+            attributes.ah_attr.grh.dgid.raw = roce::verbs::Gid::from_ip(agreed.path.destination).0;
+            attributes.ah_attr.grh.flow_label = flow_label_of_port(agreed.path.source_port);
+            attributes.ah_attr.grh.traffic_class = held.traffic_class.unwrap_or(agreed.path.traffic_class);
+            attributes.path_mtu = mtu_number(agreed.path_mtu);
+            attributes.dest_qp_num = agreed.dest_qpn.get();
+            attributes.rq_psn = held.psn.get();
+            attributes.max_dest_rd_atomic = agreed.max_dest_rd_atomic;
+            attributes.min_rnr_timer = RNR_TIMER;
+            let rest = if is_reliable { IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER } else { 0 };
+            IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | rest
+        }
+        RTS if is_datagram(id) => IBV_QP_SQ_PSN,
+        RTS => {
+            let agreed = parameters(id)?;
+            attributes.sq_psn = agreed.sq_psn.get();
+            attributes.timeout = id.state().ack_timeout.unwrap_or(agreed.timeout.code());
+            attributes.retry_cnt = agreed.retry_cnt;
+            attributes.rnr_retry = agreed.rnr_retry;
+            attributes.max_rd_atomic = agreed.max_rd_atomic;
+            let rest = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+            IBV_QP_SQ_PSN | if is_reliable { rest } else { 0 }
+        }
+        _ => return Err(Errno::INVALID),
+    };
+    Ok((attributes, mask | IBV_QP_STATE))
+}
+
+pub(super) unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    out: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are an identifier, attributes with a state, and room for an integer.
+        unsafe {
+            let (object, wanted) = (id_of(id)?, out.as_ref().ok_or(Errno::INVALID)?.qp_state);
+            let (attributes, set) = attributes(object, wanted)?;
+            out.write(attributes);
+            mask.as_mut().map(|mask| *mask = set).ok_or(Errno::INVALID)?;
+        }
+        Ok(0)
+    })
+}
+
+/// Takes the queue pair of an identifier to a state.
+pub(super) fn modify(id: &Id, state: c_int) -> Result<(), Errno> {
+    let (mut attributes, mask) = attributes(id, state)?;
+    // SAFETY: the queue pair of an identifier is alive as long as the field names it.
+    match unsafe { ibv_modify_qp((*id.abi()).qp, &raw mut attributes, mask) } {
+        0 => Ok(()),
+        errno => Err(Errno(errno)),
+    }
+}
+
+/// Takes a queue pair that was made for datagrams to where it sends and receives.
+pub(super) fn start_datagrams(id: &Id) -> Result<(), Errno> {
+    [INIT, RTR, RTS].into_iter().try_for_each(|state| modify(id, state))
+}
+
+/// Takes a queue pair that was made for a connection to where it takes receives.
+pub(super) fn start_connected(id: &Id) -> Result<(), Errno> {
+    modify(id, INIT)
+}
+
+/// Once more INIT, because the rights are known now.
+fn bring_up(id: &Id) -> Result<(), Errno> {
+    [INIT, RTR, RTS].into_iter().try_for_each(|state| modify(id, state))
+}
+
+/// What was posted on the queue pair of an identifier, if it has one, completes as flushed.
+pub(super) fn to_error(id: &Id) {
+    if queue_pair(id).is_some() && !is_datagram(id) {
+        // SAFETY: numbers, for which zero is a value.
+        let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attributes.qp_state = ERROR;
+        // SAFETY: as in `modify`. It may be in ERR already.
+        unsafe { ibv_modify_qp((*id.abi()).qp, &raw mut attributes, IBV_QP_STATE) };
+    }
+}
+
+/// The peer has accepted: brings the queue pair up and tells the peer. `false`: the identifier has no queue pair, and the application
+/// does this.
+pub(super) fn finish(id: &Id, parameters: &CmQpParameters) -> Result<bool, Errno> {
+    id.state().parameters = Some(*parameters);
+    if queue_pair(id).is_none() {
+        return Ok(false);
+    }
+    let (open, comm) = {
+        let state = id.state();
+        (state.open()?, state.comm()?)
+    };
+    let finished = bring_up(id)
+        .and_then(|()| open.raw().establish_connection(comm, &[]).map_err(|error| errno_of(&error)));
+    if finished.is_err() {
+        to_error(id);
+        // It may be gone.
+        let _ = open.raw().reject_connection(comm, RejReason::NO_RESOURCES, &[]);
+    }
+    finished.map(|()| true)
+}
+
+/// Accepts the request of an identifier.
+fn accept(id: &Id, given: &Given<'_>) -> Result<(), Errno> {
+    let (open, comm, qkey, offer) = {
+        let state = id.state();
+        if state.is_active {
+            return Err(Errno::INVALID);
+        }
+        (state.open()?, state.comm()?, state.qkey, offer(&state, given))
+    };
+    let raw = open.raw();
+    if is_datagram(id) {
+        let answer = (given.qpn, qkey);
+        let answered = raw.answer_question(comm, SidrStatus::VALID, answer, given.private_data);
+        return answered.map_err(|error| errno_of(&error));
+    }
+    let preview = raw.preview_connection(comm, &offer).map_err(|error| errno_of(&error))?;
+    id.state().parameters = Some(preview);
+    if queue_pair(id).is_some() {
+        bring_up(id)?;
+    }
+    let accepted = raw.accept_connection(comm, &offer, given.private_data);
+    accepted.map_err(|error| {
+        to_error(id);
+        errno_of(&error)
+    })
+}
+
+pub(super) unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are an identifier, and parameters or null.
+        unsafe {
+            let object = id_of(id)?;
+            accept(object, &given(object, parameters)?)?;
+            if !is_datagram(object) {
+                complete(id)?;
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// Completes a connection whose queue pair the application has moved.
+pub(super) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointer is an identifier.
+        let object = unsafe { id_of(id)? };
+        if queue_pair(object).is_some() {
+            return Err(Errno::INVALID);
+        }
+        let (open, comm) = {
+            let state = object.state();
+            (state.open()?, state.comm()?)
+        };
+        open.raw().establish_connection(comm, &[]).map_err(|error| errno_of(&error))?;
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are an identifier, and as many bytes as it says, or null.
+        let (object, data) = unsafe {
+            let data = if data.is_null() { &[] } else { std::slice::from_raw_parts(data.cast(), len.into()) };
+            (id_of(id)?, data)
+        };
+        let (open, comm) = {
+            let state = object.state();
+            (state.open()?, state.comm()?)
+        };
+        let rejected = if is_datagram(object) {
+            open.raw().answer_question(comm, SidrStatus::REJECTED, (Qpn::new(0), 0), data)
+        } else {
+            open.raw().reject_connection(comm, RejReason::CONSUMER, data)
+        };
+        rejected.map_err(|error| errno_of(&error))?;
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: the application's, as for `rdma_reject`. There are no enhanced connections.
+    unsafe { rdma_reject(id, data, len) }
+}
+
+pub(super) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_int) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointer is an identifier.
+        let object = unsafe { id_of(id)? };
+        if event != IBV_EVENT_COMM_EST {
+            return Err(Errno::INVALID);
+        }
+        let (open, comm) = {
+            let state = object.state();
+            (state.open()?, state.comm()?)
+        };
+        // The RTU may have come meanwhile.
+        let _ = open.raw().notify_first_packet(comm);
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointer is an identifier.
+        unsafe {
+            let object = id_of(id)?;
+            let (open, comm) = {
+                let state = object.state();
+                (state.open()?, state.comm()?)
+            };
+            to_error(object);
+            // Where the peer was first, its DREQ has been answered already.
+            let _ = open.raw().disconnect(comm, &[]);
+            complete(id)?;
+        }
+        Ok(0)
+    })
+}
+
+/// Enhanced connections are those of a vendor; there are none.
+pub(super) unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are an identifier and room for the answer.
+        unsafe {
+            id_of(id)?;
+            if ece.is_null() {
+                return Err(Errno::INVALID);
+            }
+            ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 });
+        }
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are an identifier and what it asks for.
+        unsafe {
+            id_of(id)?;
+            let ece = ece.as_ref().ok_or(Errno::INVALID)?;
+            if ece.vendor_id == 0 { Ok(0) } else { Err(Errno::INVALID) }
+        }
+    })
+}

@@ -1,0 +1,146 @@
+//! Endpoints: an identifier with its queue pair, made in one call, whose calls wait.
+
+use std::ffi::c_int;
+
+use super::addresses::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
+use super::channel::{forget_event, next};
+use super::id::{Wanted, create, destroy, id_of};
+use super::queue_pairs::{create_qp, rdma_destroy_qp, rdma_destroy_srq};
+use super::with;
+use crate::abi::{RAI_PASSIVE, event_type, ibv_pd, ibv_qp_init_attr, rdma_addrinfo, rdma_cm_id};
+use crate::answer::{Errno, count, value};
+use crate::context::Pointer;
+
+/// How long the steps before a connection may take, in milliseconds.
+const RESOLVING: c_int = 2000;
+
+/// What a function that sets `errno` and returns -1 answered.
+fn done(answer: c_int) -> Result<(), Errno> {
+    match answer {
+        0 => Ok(()),
+        _ => Err(Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))),
+    }
+}
+
+/// Brings a new identifier as far as the information leads.
+///
+/// # Safety
+///
+/// The pointers are of the application; `pd` and `wanted` may be null.
+unsafe fn prepare(
+    id: *mut rdma_cm_id,
+    information: &rdma_addrinfo,
+    pd: *mut ibv_pd,
+    wanted: *mut ibv_qp_init_attr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let object = id_of(id)?;
+        if information.ai_flags & RAI_PASSIVE != 0 {
+            done(rdma_bind_addr(id, information.ai_src_addr))?;
+            if let Some(wanted) = wanted.as_ref() {
+                let kept = Box::into_raw(Box::new(*wanted));
+                object.state().endpoint = Some((Pointer(pd), Pointer(kept)));
+            }
+            return Ok(());
+        }
+        done(rdma_resolve_addr(id, information.ai_src_addr, information.ai_dst_addr, RESOLVING))?;
+        done(rdma_resolve_route(id, RESOLVING))?;
+        if let Some(wanted) = wanted.as_mut() {
+            wanted.qp_type = information.ai_qp_type;
+            create_qp(id, pd, wanted)?;
+        }
+        if !information.ai_connect.is_null() {
+            let data = std::slice::from_raw_parts(information.ai_connect.cast(), information.ai_connect_len);
+            object.state().connect_data = data.to_vec();
+        }
+    }
+    Ok(())
+}
+
+pub(super) unsafe extern "C" fn rdma_create_ep(
+    id: *mut *mut rdma_cm_id,
+    information: *mut rdma_addrinfo,
+    pd: *mut ibv_pd,
+    wanted: *mut ibv_qp_init_attr,
+) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are room for a pointer, what `rdma_getaddrinfo` gave, and a domain and attributes or
+        // null.
+        unsafe {
+            let information = information.as_ref().ok_or(Errno::INVALID)?;
+            if id.is_null() {
+                return Err(Errno::INVALID);
+            }
+            with(super::Cm::open_devices)?;
+            let new = create(Wanted {
+                channel: std::ptr::null_mut(),
+                context: std::ptr::null_mut(),
+                port_space: information.ai_port_space,
+                qp_type: information.ai_qp_type,
+            })?;
+            if let Err(errno) = prepare(new, information, pd, wanted) {
+                rdma_destroy_ep(new);
+                return Err(errno);
+            }
+            id.write(new);
+        }
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
+    value((), || {
+        // SAFETY: the application's pointer is an identifier that it has not destroyed.
+        unsafe {
+            let Ok(object) = id_of(id) else { return };
+            rdma_destroy_qp(id);
+            rdma_destroy_srq(id);
+            let endpoint = object.state().endpoint.take();
+            if let Some((_, wanted)) = endpoint {
+                drop(Box::from_raw(wanted.0));
+            }
+            // The identifier is one, so this does not fail.
+            let _ = destroy(id);
+        }
+    });
+}
+
+/// The next request of a listener that waits in its calls.
+pub(super) unsafe extern "C" fn rdma_get_request(
+    listener: *mut rdma_cm_id,
+    id: *mut *mut rdma_cm_id,
+) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are an identifier and room for a pointer.
+        unsafe {
+            let object = id_of(listener)?;
+            if id.is_null() || !object.state().is_synchronous {
+                return Err(Errno::INVALID);
+            }
+            forget_event(listener);
+            let event = next((*listener).channel)?;
+            (*listener).event = event;
+            if (*event).status != 0 {
+                return Err(Errno((*event).status.abs()));
+            }
+            if (*event).event != event_type::CONNECT_REQUEST {
+                return Err(Errno::INVALID);
+            }
+            let new = (*event).id;
+            let endpoint = object.state().endpoint.as_ref().map(|(pd, wanted)| (pd.0, *wanted.0));
+            if let Some((pd, mut wanted)) = endpoint {
+                wanted.qp_type = (*new).qp_type;
+                if let Err(errno) = create_qp(new, pd, &mut wanted) {
+                    rdma_destroy_ep(new);
+                    return Err(errno);
+                }
+            }
+            // The private data of the request are there until the next call.
+            (*new).event = event;
+            (*listener).event = std::ptr::null_mut();
+            id.write(new);
+        }
+        Ok(0)
+    })
+}

@@ -1,0 +1,280 @@
+//! What needs no connection: names of hosts, devices, names of events.
+
+use std::ffi::{c_char, c_int};
+use std::net::SocketAddr;
+
+use super::addresses::{read, storage};
+use super::with;
+use crate::abi::{
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RAI_FAMILY, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_TCP, RDMA_PS_UDP,
+    ibv_context, rdma_addrinfo,
+};
+use crate::answer::{Errno, count, pointer, value};
+
+/// The length of an address for sockets.
+fn length(address: &SocketAddr) -> libc::socklen_t {
+    let len =
+        if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
+    libc::socklen_t::try_from(len).unwrap_or(0)
+}
+
+/// A copy of an address for the application, and its length.
+fn copy(address: Option<SocketAddr>) -> (*mut libc::sockaddr, libc::socklen_t) {
+    match address {
+        Some(address) => (Box::into_raw(Box::new(storage(address))).cast(), length(&address)),
+        None => (std::ptr::null_mut(), 0),
+    }
+}
+
+/// What the application asks for.
+struct Hints {
+    flags: c_int,
+    family: c_int,
+    qp_type: c_int,
+    port_space: c_int,
+    source: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
+}
+
+impl Hints {
+    /// # Safety
+    ///
+    /// `hints` is null, or the application's with addresses or null pointers.
+    unsafe fn read(hints: *const rdma_addrinfo) -> Result<Self, Errno> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let given = hints.as_ref();
+            let address = |pointer: Option<*mut libc::sockaddr>| match pointer {
+                Some(pointer) if !pointer.is_null() => read(pointer).map(Some),
+                _ => Ok(None),
+            };
+            let flags = given.map_or(0, |given| given.ai_flags);
+            Ok(Self {
+                flags,
+                family: given
+                    .filter(|_| flags & RAI_FAMILY != 0)
+                    .map_or(libc::AF_UNSPEC, |given| given.ai_family),
+                qp_type: given.map_or(0, |given| given.ai_qp_type),
+                port_space: given.map_or(0, |given| given.ai_port_space),
+                source: address(given.map(|given| given.ai_src_addr))?,
+                destination: address(given.map(|given| given.ai_dst_addr))?,
+            })
+        }
+    }
+
+    fn is_passive(&self) -> bool {
+        self.flags & RAI_PASSIVE != 0
+    }
+
+    /// The transport and the port space: each follows from the other one, and connections are what is meant where nothing is said.
+    fn kinds(&self) -> (c_int, c_int) {
+        let is_datagram = self.qp_type == IBV_QPT_UD || self.qp_type == 0 && self.port_space == RDMA_PS_UDP;
+        let qp_type = match self.qp_type {
+            0 if is_datagram => IBV_QPT_UD,
+            0 => IBV_QPT_RC,
+            given => given,
+        };
+        let port_space = match self.port_space {
+            0 if is_datagram => RDMA_PS_UDP,
+            0 => RDMA_PS_TCP,
+            given => given,
+        };
+        (qp_type, port_space)
+    }
+}
+
+/// Looks a name and a service up.
+///
+/// # Safety
+///
+/// `node` and `service` are texts that end with a zero, or null.
+unsafe fn look_up(node: *const c_char, service: *const c_char, hints: &Hints) -> Result<SocketAddr, Errno> {
+    // SAFETY: numbers and null pointers.
+    let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
+    wanted.ai_family = hints.family;
+    wanted.ai_socktype = if hints.kinds().0 == IBV_QPT_UD { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
+    if hints.is_passive() {
+        wanted.ai_flags |= libc::AI_PASSIVE;
+    }
+    if hints.flags & RAI_NUMERICHOST != 0 {
+        wanted.ai_flags |= libc::AI_NUMERICHOST;
+    }
+    let mut found: *mut libc::addrinfo = std::ptr::null_mut();
+    // SAFETY: the caller's promise; the list is released after its first address has been copied.
+    unsafe {
+        match libc::getaddrinfo(node, service, &raw const wanted, &raw mut found) {
+            0 => {
+                let address = found.as_ref().ok_or(Errno::NO_ENTRY).and_then(|found| read(found.ai_addr));
+                libc::freeaddrinfo(found);
+                address
+            }
+            libc::EAI_SYSTEM => {
+                Err(Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)))
+            }
+            libc::EAI_MEMORY => Err(Errno::NO_MEMORY),
+            libc::EAI_AGAIN => Err(Errno::AGAIN),
+            libc::EAI_NONAME => Err(Errno::NO_ENTRY),
+            _ => Err(Errno::INVALID),
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn rdma_getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+    answer: *mut *mut rdma_addrinfo,
+) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are texts or null, hints or null, and room for a pointer.
+        unsafe {
+            let hints = Hints::read(hints)?;
+            if answer.is_null() || node.is_null() && service.is_null() && hints.source.is_none() {
+                return Err(Errno::INVALID);
+            }
+            let named = if node.is_null() && service.is_null() {
+                None
+            } else {
+                Some(look_up(node, service, &hints)?)
+            };
+            let (source, destination) = if hints.is_passive() {
+                (named.or(hints.source), hints.destination)
+            } else {
+                (hints.source, named.or(hints.destination))
+            };
+            let (qp_type, port_space) = hints.kinds();
+            if !matches!(qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD) {
+                return Err(Errno::UNSUPPORTED);
+            }
+            let family = source.or(destination).is_some_and(|address| address.is_ipv6());
+            let (ai_src_addr, ai_src_len) = copy(source);
+            let (ai_dst_addr, ai_dst_len) = copy(destination);
+            let nothing = std::ptr::null_mut();
+            let made = rdma_addrinfo {
+                ai_flags: hints.flags,
+                ai_family: if family { libc::AF_INET6 } else { libc::AF_INET },
+                ai_qp_type: qp_type,
+                ai_port_space: port_space,
+                ai_src_len,
+                ai_dst_len,
+                ai_src_addr,
+                ai_dst_addr,
+                ai_src_canonname: nothing,
+                ai_dst_canonname: nothing,
+                ai_route_len: 0,
+                ai_route: std::ptr::null_mut(),
+                ai_connect_len: 0,
+                ai_connect: std::ptr::null_mut(),
+                ai_next: std::ptr::null_mut(),
+            };
+            answer.write(Box::into_raw(Box::new(made)));
+        }
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn rdma_freeaddrinfo(information: *mut rdma_addrinfo) {
+    value((), || {
+        if information.is_null() {
+            return;
+        }
+        // SAFETY: the boxes of `rdma_getaddrinfo`, given back once.
+        unsafe {
+            let information = Box::from_raw(information);
+            for address in [information.ai_src_addr, information.ai_dst_addr] {
+                if !address.is_null() {
+                    drop(Box::from_raw(address.cast::<libc::sockaddr_storage>()));
+                }
+            }
+        }
+    });
+}
+
+pub(super) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
+    pointer(|| {
+        let mut list: Vec<*mut ibv_context> = with(|cm| {
+            cm.open_devices()?;
+            Ok::<_, Errno>(cm.devices.iter().map(|device| device.context.0).collect())
+        })?;
+        if !number.is_null() {
+            // SAFETY: the application gives a null pointer or room for an integer.
+            unsafe { *number = c_int::try_from(list.len()).unwrap_or(c_int::MAX) };
+        }
+        list.push(std::ptr::null_mut());
+        Ok(Box::into_raw(list.into_boxed_slice()).cast())
+    })
+}
+
+pub(super) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    value((), || {
+        if list.is_null() {
+            return;
+        }
+        let mut len = 0;
+        // SAFETY: the list comes from `rdma_get_devices`: a boxed slice whose last element, and no other, is null.
+        unsafe {
+            while !(*list.add(len)).is_null() {
+                len += 1;
+            }
+            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len + 1)));
+        }
+    });
+}
+
+pub(super) extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
+    const NAMES: [&std::ffi::CStr; 16] = [
+        c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        c"RDMA_CM_EVENT_ADDR_ERROR",
+        c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        c"RDMA_CM_EVENT_ROUTE_ERROR",
+        c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        c"RDMA_CM_EVENT_CONNECT_ERROR",
+        c"RDMA_CM_EVENT_UNREACHABLE",
+        c"RDMA_CM_EVENT_REJECTED",
+        c"RDMA_CM_EVENT_ESTABLISHED",
+        c"RDMA_CM_EVENT_DISCONNECTED",
+        c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        c"RDMA_CM_EVENT_ADDR_CHANGE",
+        c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+    ];
+    let known = usize::try_from(event).ok().and_then(|event| NAMES.get(event));
+    known.unwrap_or(&c"UNKNOWN EVENT").as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn information_has_the_address_of_the_side_that_is_asked_for() {
+        // SAFETY: texts and structures of this test.
+        unsafe {
+            let mut hints: rdma_addrinfo = std::mem::zeroed();
+            for (flags, is_passive) in [(0, false), (RAI_PASSIVE, true)] {
+                hints.ai_flags = flags;
+                let mut found = std::ptr::null_mut();
+                let answer = rdma_getaddrinfo(
+                    c"198.18.0.7".as_ptr(),
+                    c"7174".as_ptr(),
+                    &raw const hints,
+                    &raw mut found,
+                );
+                assert_eq!(answer, 0);
+                let (own, other) = ((*found).ai_src_addr, (*found).ai_dst_addr);
+                let (there, missing) = if is_passive { (own, other) } else { (other, own) };
+                assert_eq!(read(there), Ok("198.18.0.7:7174".parse().unwrap()));
+                assert!(missing.is_null());
+                assert_eq!(((*found).ai_qp_type, (*found).ai_port_space), (IBV_QPT_RC, RDMA_PS_TCP));
+                rdma_freeaddrinfo(found);
+            }
+            let mut found = std::ptr::null_mut();
+            assert_eq!(
+                rdma_getaddrinfo(std::ptr::null(), std::ptr::null(), std::ptr::null(), &raw mut found),
+                -1
+            );
+        }
+    }
+}
