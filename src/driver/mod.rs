@@ -98,6 +98,12 @@ impl Nic {
         count
     }
 
+    /// WRITEs, READs and atomics of peers that were taken in.
+    pub(crate) fn one_sided_requests(&self) -> u64 {
+        let counters = self.engine.counters();
+        counters.rx_write_requests + counters.rx_read_requests + counters.rx_atomic_requests
+    }
+
     fn receive_burst(&mut self, now: Instant) -> usize {
         if self.failure.is_some() {
             return 0;

@@ -20,11 +20,14 @@
 //!   no other thread makes progress;
 //! - 1 ms passes, if the device has no descriptor, for then nothing shows what arrives.
 //!
+//! A poll that found something may stay for a moment, see [`Runtime::linger`]: an application that then watches its memory, and calls
+//! no verb until a peer has written there, would otherwise wait for the background thread.
+//!
 //! A device that failed ends a wait, after what arrived before the failure has been looked at.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Runtime;
@@ -41,6 +44,20 @@ const FIRST_RECHECK: Duration = Duration::from_millis(1);
 const LONGEST_RECHECK: Duration = Duration::from_millis(8);
 /// No thread sleeps longer.
 pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(50);
+
+/// How long a poll that found something stays, where that pays off. Longer than a peer on the same host or switch takes to answer.
+const LINGER: Duration = Duration::from_micros(100);
+/// The same where nothing is known yet. After this time it leaves the processor to others at every turn: the peer may be a process of this
+/// host that waits for one.
+const LINGER_TRIAL: Duration = Duration::from_micros(20);
+/// Where it does not, so many polls one after the other try it, and then none until there were so many. One alone would not find out: it pays
+/// off while both ends do it.
+const TRIAL: u32 = 16;
+const TRIAL_INTERVAL: u32 = 512;
+/// The most that the count of successes grows to, what a success adds to it, and what a failure takes from it.
+const MOST_SUCCESSES: u32 = 64;
+const SUCCESS: u32 = 4;
+const FAILURE: u32 = 4;
 
 /// Why a wait ended without what was waited for.
 #[derive(Debug)]
@@ -74,6 +91,10 @@ pub(super) struct Activity {
     backing_off: AtomicBool,
     /// Threads in [`Runtime::wait`].
     waiters: AtomicUsize,
+    /// Polls that found something.
+    finds: AtomicU32,
+    /// How often it has paid off lately that such a poll stayed.
+    successes: AtomicU32,
 }
 
 /// Which thread watches the device.
@@ -95,6 +116,8 @@ impl Activity {
             last_look: AtomicU64::new(0),
             backing_off: AtomicBool::new(false),
             waiters: AtomicUsize::new(0),
+            finds: AtomicU32::new(0),
+            successes: AtomicU32::new(0),
         }
     }
 
@@ -178,6 +201,53 @@ impl Runtime {
         self.activity.last_poll.store(0, Ordering::SeqCst);
         if self.activity.backing_off.load(Ordering::SeqCst) {
             self.wake_background();
+        }
+    }
+
+    /// Called by a poll that found something: stays until a peer has written, read or changed memory here, for a moment at most.
+    ///
+    /// An application that waits for a peer by looking at its memory (`ib_write_lat`) polls for the completion of its own request and
+    /// then calls no verb. Whether it is one is learned: a few polls try, and as long as a request of a peer comes within the moment,
+    /// all stay.
+    #[inline]
+    pub(crate) fn linger(&self) {
+        let finds = self.activity.finds.fetch_add(1, Ordering::Relaxed);
+        let successes = self.activity.successes.load(Ordering::Relaxed);
+        if successes > 0 || finds % TRIAL_INTERVAL < TRIAL {
+            self.linger_now(successes);
+        }
+    }
+
+    #[cold]
+    fn linger_now(&self, successes: u32) {
+        let begin = Instant::now();
+        let longest = if successes > 0 { LINGER } else { LINGER_TRIAL };
+        let before = {
+            let state = self.lock();
+            state.nic.one_sided_requests()
+        };
+        loop {
+            self.note_poll(true);
+            let (has_arrived, requests) = {
+                let mut state = self.lock();
+                (state.progress(), state.nic.one_sided_requests())
+            };
+            if requests != before {
+                self.activity.successes.store((successes + SUCCESS).min(MOST_SUCCESSES), Ordering::Relaxed);
+                return;
+            }
+            if has_arrived || begin.elapsed() >= longest {
+                break;
+            }
+            if begin.elapsed() >= LINGER_TRIAL {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+        self.activity.successes.store(successes.saturating_sub(FAILURE), Ordering::Relaxed);
+        if successes > 0 {
+            // The next request is for the background thread, which would stay away for a while.
+            self.note_end_of_polling();
         }
     }
 
@@ -329,6 +399,23 @@ mod tests {
         assert!(held.is_some());
         // Another thread has the lock.
         assert!(runtime.try_look(now + LOOKED_RECENTLY).is_none());
+    }
+
+    #[test]
+    fn a_poll_that_found_something_stays_only_where_that_pays_off() {
+        let runtime = runtime();
+        let looks = || runtime.lock().polls();
+        let stays = || {
+            let before = looks();
+            runtime.linger();
+            looks() > before
+        };
+        assert!((0..TRIAL).all(|_| stays()), "the first ones try it");
+        assert!((TRIAL..TRIAL_INTERVAL).all(|_| !stays()), "nothing came");
+        assert!(stays(), "the next trial");
+        runtime.activity.finds.store(TRIAL, Ordering::Relaxed);
+        runtime.activity.successes.store(2 * FAILURE, Ordering::Relaxed);
+        assert_eq!([(); 4].map(|()| stays()), [true, true, false, false], "it pays off no longer");
     }
 
     #[test]

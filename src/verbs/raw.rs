@@ -204,7 +204,11 @@ impl Raw<'_> {
                 None => return Ok(0),
             }
         };
-        poll_in(runtime, state, cq.id, out)
+        let found = poll_in(runtime, state, cq.id, out)?;
+        if found > 0 && !is_last_look && !cq.occupancy.is_occupied() {
+            runtime.linger();
+        }
+        Ok(found)
     }
 
     /// Asks for one event in the channel at the next completion (or the next solicited one). What is in the queue already raises

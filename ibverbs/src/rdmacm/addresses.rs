@@ -306,12 +306,12 @@ fn port_of(storage: &libc::sockaddr_storage) -> u16 {
 
 pub(super) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the application's pointer is an identifier.
-    crate::answer::value(0, || unsafe { id.as_ref() }.map_or(0, |id| port_of(&id.route.addr.src)))
+    crate::answer::value(0, || unsafe { id_of(id).map_or(0, |_| port_of(&(*id).route.addr.src)) })
 }
 
 pub(super) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the application's pointer is an identifier.
-    crate::answer::value(0, || unsafe { id.as_ref() }.map_or(0, |id| port_of(&id.route.addr.dst)))
+    crate::answer::value(0, || unsafe { id_of(id).map_or(0, |_| port_of(&(*id).route.addr.dst)) })
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use roce::verbs::{CmConnectRequest, CmEvent, CmQpParameters, CmSidrRequest, Qpn};
+use roce::verbs::{CmConnectRequest, CmEvent, CmQpParameters, CmSidrRequest, Qpn, RejReason, SidrStatus};
 
 use super::id::{Id, id_of};
-use super::{DeviceIndex, connect, multicast};
+use super::{DeviceIndex, connect, live, multicast};
 use crate::abi::{
     event_type, ibv_ah_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
     rdma_event_param, rdma_ud_param,
@@ -81,7 +81,7 @@ impl Channel {
     }
 
     pub(super) fn into_abi(self) -> *mut rdma_event_channel {
-        Box::into_raw(Box::new(self)).cast()
+        live::release(Box::new(self)).cast()
     }
 
     pub(super) fn push(&self, id: *mut Id, what: Happening) {
@@ -125,10 +125,11 @@ impl Channel {
 ///
 /// # Safety
 ///
-/// `channel` comes from [`rdma_create_event_channel`], or belongs to an identifier, and is not destroyed.
+/// No other thread destroys the channel.
 pub(super) unsafe fn channel_of<'a>(channel: *mut rdma_event_channel) -> Result<&'a Channel, Errno> {
+    let channel = channel.cast::<Channel>();
     // SAFETY: the `rdma_event_channel` is the first field of a `Channel`, which is alive.
-    unsafe { channel.cast::<Channel>().as_ref() }.ok_or(Errno::INVALID)
+    if live::is_live(channel) { Ok(unsafe { &*channel }) } else { Err(Errno::INVALID) }
 }
 
 pub(super) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
@@ -141,10 +142,8 @@ pub(super) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 
 pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     value((), || {
-        if !channel.is_null() {
-            // SAFETY: the box of `Channel::into_abi`, given back once; the identifiers of it are destroyed.
-            drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
-        }
+        // SAFETY: an `rdma_event_channel` lies in a `Channel`. The identifiers of it are destroyed.
+        drop(unsafe { live::reclaim(channel.cast::<Channel>()) });
     });
 }
 
@@ -161,7 +160,7 @@ pub(super) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
         // SAFETY: an identifier with an event that is not acknowledged stays.
         let id = unsafe { &*pending.id.0 };
         match describe(id, pending.what) {
-            Some(event) => return Ok(Box::into_raw(event).cast()),
+            Some(event) => return Ok(live::release(event).cast()),
             // Nothing for the application.
             None => id.events.acknowledge(1),
         }
@@ -184,12 +183,9 @@ pub(super) unsafe extern "C" fn rdma_get_cm_event(
 
 pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     count(|| {
-        if event.is_null() {
-            return Err(Errno::INVALID);
-        }
-        // SAFETY: the box of `next`, given back once; what counts it waits for this.
+        // SAFETY: an `rdma_cm_event` lies in an `Event`; what counts it waits for this.
         unsafe {
-            let event = Box::from_raw(event.cast::<Event>());
+            let event = live::reclaim(event.cast::<Event>()).ok_or(Errno::INVALID)?;
             (*event.counted.0).events.acknowledge(1);
         }
         Ok(0)
@@ -314,6 +310,10 @@ fn of_connection(id: &Id, device: DeviceIndex, event: CmEvent) -> Option<Box<Eve
         }
         CmEvent::Established { .. } if id.state().is_active => None,
         CmEvent::Established { .. } => Some(Event::new(id, event_type::ESTABLISHED, 0)),
+        CmEvent::Rejected { reason: RejReason::INVALID_SERVICE_ID, .. } if connect::ask_again(id, device) => {
+            None
+        }
+        CmEvent::Unresolved { status: SidrStatus::UNSUPPORTED, .. } if connect::ask_again(id, device) => None,
         CmEvent::Rejected { reason, private_data, .. } => {
             connect::to_error(id);
             let event = Event::new(id, event_type::REJECTED, c_int::from(reason.0));

@@ -1,7 +1,9 @@
 //! Requests, answers, and the queue pairs of connections.
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use roce::packet::flow::flow_label_of_port;
 use roce::packet::mad::IpCm;
@@ -60,12 +62,39 @@ fn queue_pair(id: &Id) -> Option<(Qpn, bool)> {
 }
 
 /// What the application gave for a connection.
-struct Given<'a> {
-    private_data: &'a [u8],
+#[derive(Clone, Default)]
+pub(super) struct Given {
+    private_data: Vec<u8>,
     retry_count: u8,
     rnr_retry_count: u8,
     qpn: Qpn,
     srq: bool,
+}
+
+/// How long requests for a port without a listener are repeated. A server that is started at the same time, or that tells its client
+/// to connect just before it listens (perftest with `-R`), is ready by then; with kernels the steps before a request take longer.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(1);
+/// The time between two of these requests.
+const LISTEN_PAUSE: Duration = Duration::from_millis(10);
+/// After this time a port without a listener is one that may have been started just now.
+const REFUSAL_FORGOTTEN: Duration = Duration::from_secs(10);
+/// The most ports that are remembered for this.
+const MOST_REFUSALS: usize = 256;
+
+/// The ports that had no listener, and since when.
+#[derive(Default)]
+pub(super) struct Refusals(HashMap<(DeviceIndex, PortSpace, SocketAddr), Instant>);
+
+impl Refusals {
+    /// Whether a request that was refused is to be repeated.
+    fn may_repeat(&mut self, port: (DeviceIndex, PortSpace, SocketAddr), now: Instant) -> bool {
+        self.0.retain(|_, since| now.duration_since(*since) < REFUSAL_FORGOTTEN);
+        if self.0.len() >= MOST_REFUSALS && !self.0.contains_key(&port) {
+            return false;
+        }
+        let since = *self.0.entry(port).or_insert(now);
+        now.duration_since(since) < LISTEN_PATIENCE
+    }
 }
 
 /// Reads `parameters`, and notes the depths in them.
@@ -73,7 +102,7 @@ struct Given<'a> {
 /// # Safety
 ///
 /// `parameters` is null, or the application's, with as many bytes of private data as it says.
-unsafe fn given<'a>(id: &Id, parameters: *const rdma_conn_param) -> Result<Given<'a>, Errno> {
+unsafe fn given(id: &Id, parameters: *const rdma_conn_param) -> Result<Given, Errno> {
     // SAFETY: the caller's promise.
     let parameters = unsafe { parameters.as_ref() };
     let own = queue_pair(id);
@@ -94,9 +123,12 @@ unsafe fn given<'a>(id: &Id, parameters: *const rdma_conn_param) -> Result<Given
     let private_data = match parameters {
         Some(given) if !given.private_data.is_null() => {
             // SAFETY: the caller's promise.
-            unsafe { std::slice::from_raw_parts(given.private_data.cast(), given.private_data_len.into()) }
+            let data: &[u8] = unsafe {
+                std::slice::from_raw_parts(given.private_data.cast(), given.private_data_len.into())
+            };
+            data.to_vec()
         }
-        _ => &[],
+        _ => std::mem::take(&mut state.connect_data),
     };
     let (qpn, srq) =
         own.or_else(|| parameters.map(|given| (Qpn::new(given.qp_num), given.srq != 0))).unwrap_or_default();
@@ -109,7 +141,7 @@ unsafe fn given<'a>(id: &Id, parameters: *const rdma_conn_param) -> Result<Given
     })
 }
 
-fn offer(state: &State, given: &Given<'_>) -> CmOffer {
+fn offer(state: &State, given: &Given) -> CmOffer {
     CmOffer {
         qpn: given.qpn,
         starting_psn: state.psn,
@@ -128,22 +160,23 @@ fn path_options(state: &State) -> PathOptions {
 }
 
 /// Sends the request of an identifier, whose peer is known.
-fn request(cm: &mut Cm, id: &Id, given: &Given<'_>) -> Result<(), Errno> {
+fn request(cm: &mut Cm, id: &Id) -> Result<(), Errno> {
     let mut state = id.state();
+    if state.is_withdrawn {
+        return Err(Errno::INVALID);
+    }
     let open = state.open()?;
     let index = state.device.ok_or(Errno::INVALID)?;
     if state.comm.is_some() {
         return Err(Errno::INVALID);
     }
-    let connect_data = std::mem::take(&mut state.connect_data);
-    let private_data = if given.private_data.is_empty() { &connect_data[..] } else { given.private_data };
     let to = RawRequest {
         peer: state.peer.ok_or(Errno::INVALID)?,
         port_space: state.port_space,
         own_port: state.source.map_or(0, |source| source.port()),
         path: path_options(&state),
         timing: CmTiming::default(),
-        private_data,
+        private_data: &state.request.private_data,
     };
     let comm = if is_datagram(id) {
         open.raw().request_datagrams(&to)
@@ -152,9 +185,9 @@ fn request(cm: &mut Cm, id: &Id, given: &Given<'_>) -> Result<(), Errno> {
             &to,
             &RawConnect {
                 transport: if is_uc(id) { TransportService::Uc } else { TransportService::Rc },
-                offer: offer(&state, given),
+                offer: offer(&state, &state.request),
                 path_mtu: open.context.largest_path_mtu().ok_or(Errno::INVALID)?,
-                retry_count: given.retry_count,
+                retry_count: state.request.retry_count,
             },
         )
     };
@@ -171,11 +204,29 @@ pub(super) unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, parameters: *m
         unsafe {
             let object = id_of(id)?;
             let given = given(object, parameters)?;
-            with(|cm| request(cm, object, &given))?;
+            object.state().request = given;
+            with(|cm| request(cm, object))?;
             complete(id)?;
         }
         Ok(0)
     })
+}
+
+/// A peer had no listener: asks it again after a moment, if that is worth while.
+pub(super) fn ask_again(id: &Id, device: DeviceIndex) -> bool {
+    let may_repeat = with(|cm| {
+        let mut state = id.state();
+        let (Some(peer), true) = (state.peer, state.is_active) else { return false };
+        let may_repeat = cm.refusals.may_repeat((device, state.port_space, peer), Instant::now());
+        if may_repeat && let Some(comm) = state.comm.take() {
+            cm.connections.remove(&(device, comm));
+        }
+        may_repeat
+    });
+    if may_repeat {
+        std::thread::sleep(LISTEN_PAUSE);
+    }
+    may_repeat && with(|cm| request(cm, id)).is_ok()
 }
 
 /// Listens on the device of an identifier, or on all of them.
@@ -298,7 +349,7 @@ fn parameters(id: &Id) -> Result<CmQpParameters, Errno> {
         return Err(Errno::INVALID);
     }
     let (qpn, srq) = own.unwrap_or_default();
-    let given = Given { private_data: &[], retry_count: RETRIES, rnr_retry_count: RETRIES, qpn, srq };
+    let given = Given { private_data: Vec::new(), retry_count: RETRIES, rnr_retry_count: RETRIES, qpn, srq };
     let preview = state.open()?.raw().preview_connection(state.comm()?, &offer(&state, &given));
     preview.map_err(|error| errno_of(&error))
 }
@@ -426,7 +477,7 @@ pub(super) fn finish(id: &Id, parameters: &CmQpParameters) -> Result<bool, Errno
 }
 
 /// Accepts the request of an identifier.
-fn accept(id: &Id, given: &Given<'_>) -> Result<(), Errno> {
+fn accept(id: &Id, given: &Given) -> Result<(), Errno> {
     let (open, comm, qkey, offer) = {
         let state = id.state();
         if state.is_active {
@@ -437,7 +488,7 @@ fn accept(id: &Id, given: &Given<'_>) -> Result<(), Errno> {
     let raw = open.raw();
     if is_datagram(id) {
         let answer = (given.qpn, qkey);
-        let answered = raw.answer_question(comm, SidrStatus::VALID, answer, given.private_data);
+        let answered = raw.answer_question(comm, SidrStatus::VALID, answer, &given.private_data);
         return answered.map_err(|error| errno_of(&error));
     }
     let preview = raw.preview_connection(comm, &offer).map_err(|error| errno_of(&error))?;
@@ -445,7 +496,7 @@ fn accept(id: &Id, given: &Given<'_>) -> Result<(), Errno> {
     if queue_pair(id).is_some() {
         bring_up(id)?;
     }
-    let accepted = raw.accept_connection(comm, &offer, given.private_data);
+    let accepted = raw.accept_connection(comm, &offer, &given.private_data);
     accepted.map_err(|error| {
         to_error(id);
         errno_of(&error)
@@ -568,4 +619,25 @@ pub(super) unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mu
             if ece.vendor_id == 0 { Ok(0) } else { Err(Errno::INVALID) }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_for_a_port_without_a_listener_are_repeated_for_a_while() {
+        let mut refusals = Refusals::default();
+        let port = |number: u16| (0, PortSpace::Tcp, SocketAddr::from(([198, 18, 0, 1], number)));
+        let start = Instant::now();
+        assert!(refusals.may_repeat(port(1), start));
+        assert!(refusals.may_repeat(port(1), start + LISTEN_PATIENCE / 2));
+        assert!(!refusals.may_repeat(port(1), start + LISTEN_PATIENCE), "for all identifiers together");
+        assert!(refusals.may_repeat(port(2), start + LISTEN_PATIENCE));
+        assert!(refusals.may_repeat(port(1), start + REFUSAL_FORGOTTEN), "it may have been started");
+        for number in 3..1000 {
+            refusals.may_repeat(port(number), start + REFUSAL_FORGOTTEN);
+        }
+        assert_eq!(refusals.0.len(), MOST_REFUSALS);
+    }
 }

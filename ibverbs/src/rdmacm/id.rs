@@ -10,7 +10,7 @@ use roce::verbs::{CmQpParameters, CommId, PortSpace, Psn};
 
 use super::channel::{Channel, Happening, channel_of, complete, forget_event, rdma_destroy_event_channel};
 use super::multicast::Group;
-use super::{DeviceIndex, addresses, with};
+use super::{DeviceIndex, addresses, connect, live, with};
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UD, RDMA_MAX_DEPTH, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP,
     RDMA_UDP_QKEY, ibv_ah_attr, ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, rdma_event_channel,
@@ -42,6 +42,10 @@ pub(super) struct State {
     pub(super) peer: Option<SocketAddr>,
     pub(super) listens_on: Vec<DeviceIndex>,
     pub(super) comm: Option<CommId>,
+    /// What the peer was asked with.
+    pub(super) request: connect::Given,
+    /// It is being destroyed.
+    pub(super) is_withdrawn: bool,
     pub(super) is_active: bool,
     /// It waits in its calls, and keeps its event.
     pub(super) is_synchronous: bool,
@@ -77,6 +81,8 @@ impl State {
             peer: None,
             listens_on: Vec::new(),
             comm: None,
+            request: connect::Given::default(),
+            is_withdrawn: false,
             is_active: true,
             is_synchronous: false,
             psn: Psn::new(random()),
@@ -176,10 +182,11 @@ impl Id {
 ///
 /// # Safety
 ///
-/// `id` comes from a function that makes identifiers and is not destroyed.
+/// No other thread destroys the identifier.
 pub(super) unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> Result<&'a Id, Errno> {
+    let id = id.cast::<Id>();
     // SAFETY: the `rdma_cm_id` is the first field of an `Id`, which is alive.
-    unsafe { id.cast::<Id>().as_ref() }.ok_or(Errno::INVALID)
+    if live::is_live(id) { Ok(unsafe { &*id }) } else { Err(Errno::INVALID) }
 }
 
 pub(super) fn port_space(number: c_int) -> Result<PortSpace, Errno> {
@@ -218,7 +225,7 @@ pub(super) fn create(wanted: Wanted) -> Result<*mut rdma_cm_id, Errno> {
     abi.qp_type = wanted.qp_type;
     let object =
         Id { abi: UnsafeCell::new(abi), state: Mutex::new(state), events: Acknowledgements::default() };
-    Ok(Box::into_raw(Box::new(object)).cast())
+    Ok(live::release(Box::new(object)).cast())
 }
 
 pub(super) unsafe extern "C" fn rdma_create_id(
@@ -247,6 +254,7 @@ fn withdraw(id: &Id) {
     with(|cm| {
         let (listens_on, service, device, comm) = {
             let mut state = id.state();
+            state.is_withdrawn = true;
             let service = (state.port_space, state.source.map_or(0, |source| source.port()));
             (std::mem::take(&mut state.listens_on), service, state.device, state.comm.take())
         };
@@ -292,7 +300,7 @@ pub(super) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
         if let Some(channel) = channel {
             rdma_destroy_event_channel(channel);
         }
-        drop(Box::from_raw(id.cast::<Id>()));
+        drop(live::reclaim(id.cast::<Id>()));
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ mod endpoint;
 mod exports;
 mod id;
 mod information;
+mod live;
 mod multicast;
 mod options;
 mod queue_pairs;
@@ -56,6 +57,7 @@ struct Cm {
     devices: Vec<CmDevice>,
     connections: HashMap<(DeviceIndex, CommId), Pointer<Id>>,
     listeners: HashMap<(DeviceIndex, Service), Pointer<Id>>,
+    refusals: connect::Refusals,
 }
 
 static CM: Mutex<Option<Cm>> = Mutex::new(None);
