@@ -68,10 +68,11 @@ fn ends<'a>(
     Ok((ours, theirs))
 }
 
-/// (retries + 1) ACK timeouts; the specification lets each take up to four times as long.
+/// (retries + 1) ACK timeouts; the specification lets each take up to four times as long. The first one began with the last
+/// acknowledgement, which may have come before the time is taken.
 fn bounds(timeout: u8, retries: u8) -> [Duration; 2] {
-    let rounds = u32::from(retries) + 1;
-    [ack_timeout(timeout) * rounds, ack_timeout(timeout) * rounds * 4 + Duration::from_secs(1)]
+    let retries = u32::from(retries);
+    [ack_timeout(timeout) * retries, ack_timeout(timeout) * (retries + 1) * 4 + Duration::from_secs(1)]
 }
 
 /// The peer's process is killed; its machine lives and stays silent.
@@ -82,9 +83,7 @@ pub(crate) fn process(setting: &Setting) -> Result<String> {
     begin(&mut ours)?;
     let since = Instant::now();
     theirs.peer.tell("die")?;
-    // What arrives before it dies moves the beginning of the wait.
-    let [_, most] = bounds(14, 3);
-    let text = end(&mut ours, since, [ack_timeout(14) * 4, most])?;
+    let text = end(&mut ours, since, bounds(14, 3))?;
     context.check_device()?;
     Ok(text)
 }
@@ -122,5 +121,6 @@ pub(crate) fn we(setting: &Setting) -> Result<String> {
     begin(&mut theirs)?;
     let since = Instant::now();
     drop(ours);
-    end(&mut theirs, since, [ack_timeout(14) * 3, bounds(14, 3)[1] + Duration::from_secs(2)])
+    let [least, most] = bounds(14, 3);
+    end(&mut theirs, since, [least, most + Duration::from_secs(2)])
 }
