@@ -41,6 +41,8 @@ const RNR_TIMER: u8 = 12;
 /// those that it has not accepted.
 const LEAST_BACKLOG: usize = 128;
 const MOST_BACKLOG: usize = 1024;
+/// Ports that are tried for a listener that named none.
+const MOST_PORTS_TRIED: u32 = 64;
 /// How often lost packets and "not ready" are tried again where the application does not say.
 const RETRIES: u8 = 7;
 const DEEPEST: u8 = roce::transport::MAX_RD_ATOMIC;
@@ -235,46 +237,45 @@ fn listen(cm: &mut Cm, id: &Id, backlog: usize) -> Result<(), Errno> {
     if id.state().source.is_none() {
         super::addresses::bind(cm, id, SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 0))?;
     }
-    let mut state = id.state();
-    if !state.listens_on.is_empty() {
-        return Err(Errno::INVALID);
-    }
-    let devices = state.device.map_or(0..cm.devices.len(), |index| index..index + 1);
-    let mut source = state.source.ok_or(Errno::INVALID)?;
-    let mut attempts = if state.is_port_chosen { 64 } else { 1 };
+    let (device, port_space, mut source, is_port_chosen) = {
+        let state = id.state();
+        if !state.listens_on.is_empty() {
+            return Err(Errno::INVALID);
+        }
+        (state.device, state.port_space, state.source.ok_or(Errno::INVALID)?, state.is_port_chosen)
+    };
+    let devices: Vec<DeviceIndex> =
+        device.map_or_else(|| (0..cm.devices.len()).collect(), |index| vec![index]);
+    let mut attempts = if is_port_chosen { MOST_PORTS_TRIED } else { 1 };
     loop {
         attempts -= 1;
-        match listen_at(cm, devices.clone(), state.port_space, source.port(), backlog) {
+        match listen_at(cm, id, &devices, (port_space, source.port()), backlog) {
             Err(Errno(libc::EADDRINUSE)) if attempts > 0 => source.set_port(chosen_port()),
             Err(errno) => return Err(errno),
             Ok(()) => break,
         }
     }
-    for index in devices {
-        let listener = crate::context::Pointer(std::ptr::from_ref(id).cast_mut());
-        cm.listeners.insert((index, (state.port_space, source.port())), listener);
-        state.listens_on.push(index);
+    {
+        let mut state = id.state();
+        state.listens_on = devices;
+        state.source = Some(source);
     }
-    state.source = Some(source);
-    drop(state);
     id.show_addresses(Some(source), None);
     Ok(())
 }
 
 /// Listens at a port of several devices, or of none.
 fn listen_at(
-    cm: &Cm,
-    devices: std::ops::Range<DeviceIndex>,
-    port_space: PortSpace,
-    port: u16,
+    cm: &mut Cm,
+    id: &Id,
+    devices: &[DeviceIndex],
+    service: (PortSpace, u16),
     backlog: usize,
 ) -> Result<(), Errno> {
-    for index in devices.clone() {
-        if let Err(error) = cm.device(index)?.open.raw().listen(port_space, port, backlog) {
-            for done in devices.start..index {
-                cm.device(done)?.open.raw().stop_listening(port_space, port);
-            }
-            return Err(errno_of(&error));
+    for (done, index) in devices.iter().enumerate() {
+        if let Err(errno) = cm.add_listener(*index, service, id, backlog) {
+            devices[..done].iter().for_each(|index| cm.remove_listener(*index, service, id));
+            return Err(errno);
         }
     }
     Ok(())

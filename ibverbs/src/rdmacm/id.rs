@@ -138,6 +138,11 @@ impl Id {
         }
     }
 
+    /// Whether requests from this address are for this listener: its own address is of that family.
+    pub(super) fn listens_to(&self, address: IpAddr) -> bool {
+        self.state().source.is_some_and(|source| source.is_ipv4() == address.is_ipv4())
+    }
+
     /// Binds the identifier to a device and to an address of it.
     pub(super) fn bind_device(&self, cm: &mut super::Cm, index: DeviceIndex) -> Result<(), Errno> {
         let pd = cm.pd(index)?;
@@ -259,10 +264,7 @@ fn withdraw(id: &Id) {
             (std::mem::take(&mut state.listens_on), service, state.device, state.comm.take())
         };
         for index in listens_on {
-            cm.listeners.remove(&(index, service));
-            if let Ok(device) = cm.device(index) {
-                device.open.raw().stop_listening(service.0, service.1);
-            }
+            cm.remove_listener(index, service, id);
         }
         if let (Some(index), Some(comm)) = (device, comm) {
             cm.connections.remove(&(index, comm));

@@ -22,6 +22,7 @@ mod queue_pairs;
 mod sockets;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
@@ -56,7 +57,8 @@ struct CmDevice {
 struct Cm {
     devices: Vec<CmDevice>,
     connections: HashMap<(DeviceIndex, CommId), Pointer<Id>>,
-    listeners: HashMap<(DeviceIndex, Service), Pointer<Id>>,
+    /// One, or one for each family of addresses.
+    listeners: HashMap<(DeviceIndex, Service), Vec<Pointer<Id>>>,
     refusals: connect::Refusals,
 }
 
@@ -151,24 +153,66 @@ impl Cm {
 
     fn pass_on(&mut self, index: DeviceIndex, open: &Open, event: CmEvent) {
         let comm = event.id();
-        let service = match &event {
-            CmEvent::ConnectRequest(request) => Some(request.service_id),
-            CmEvent::SidrRequest(question) => Some(question.request.service_id),
+        let request = match &event {
+            CmEvent::ConnectRequest(request) => Some((request.service_id, request.path.destination)),
+            CmEvent::SidrRequest(question) => Some((question.request.service_id, question.path.destination)),
             _ => None,
         };
-        let found = match service {
-            Some(service) => {
-                service.port().and_then(|(port_space, port)| self.listeners.get(&(index, (port_space, port))))
-            }
+        let found = match request {
+            Some((service, from)) => service.port().and_then(|service| self.listener(index, service, from)),
             None => self.connections.get(&(index, comm)),
         };
         match found {
             // SAFETY: an identifier leaves the tables before it is destroyed.
-            Some(id) => unsafe { id.0.as_ref() }
-                .into_iter()
-                .for_each(|id| id.push(Happening::Connection { device: index, event: event.clone() })),
-            None if service.is_some() => open.raw().release_connection(comm),
+            Some(id) => unsafe { &*id.0 }.push(Happening::Connection { device: index, event }),
+            None if request.is_some() => open.raw().release_connection(comm),
             None => {}
+        }
+    }
+
+    /// The listener of a service for requests from this address.
+    fn listener(&self, index: DeviceIndex, service: Service, from: IpAddr) -> Option<&Pointer<Id>> {
+        let listeners = self.listeners.get(&(index, service))?;
+        // SAFETY: an identifier leaves the tables before it is destroyed.
+        let is_of_family = |id: &&Pointer<Id>| unsafe { &*id.0 }.listens_to(from);
+        listeners.iter().find(is_of_family).or_else(|| listeners.first())
+    }
+
+    /// Listens with an identifier at a port of a device. Where the process has a listener there, the two must be for different
+    /// families.
+    fn add_listener(
+        &mut self,
+        index: DeviceIndex,
+        service: Service,
+        id: &Id,
+        backlog: usize,
+    ) -> Result<(), Errno> {
+        let open = Arc::clone(&self.device(index)?.open);
+        let listeners = self.listeners.entry((index, service)).or_default();
+        if listeners.is_empty() {
+            let listening = open.raw().listen(service.0, service.1, backlog);
+            listening.map_err(|error| errno_of(&error))?;
+        } else {
+            let own = id.state().source.map(|source| source.ip());
+            // SAFETY: as above.
+            let is_taken = |known: &Pointer<Id>| own.is_none_or(|own| unsafe { &*known.0 }.listens_to(own));
+            if listeners.iter().any(is_taken) {
+                return Err(Errno(libc::EADDRINUSE));
+            }
+        }
+        listeners.push(Pointer(std::ptr::from_ref(id).cast_mut()));
+        Ok(())
+    }
+
+    /// The reverse.
+    fn remove_listener(&mut self, index: DeviceIndex, service: Service, id: &Id) {
+        let Some(listeners) = self.listeners.get_mut(&(index, service)) else { return };
+        listeners.retain(|known| !std::ptr::eq(known.0, id));
+        if listeners.is_empty() {
+            self.listeners.remove(&(index, service));
+            if let Ok(device) = self.device(index) {
+                device.open.raw().stop_listening(service.0, service.1);
+            }
         }
     }
 }
