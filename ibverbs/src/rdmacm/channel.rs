@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use roce::verbs::{CmConnectRequest, CmEvent, CmQpParameters, CmSidrRequest, Qpn, RejReason, SidrStatus};
 
 use super::id::{Id, id_of};
-use super::{DeviceIndex, connect, live, multicast};
+use super::{DeviceIndex, connect, live, multicast, states};
 use crate::abi::{
     event_type, ibv_ah_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
     rdma_event_param, rdma_ud_param,
@@ -315,12 +315,12 @@ fn of_connection(id: &Id, device: DeviceIndex, event: CmEvent) -> Option<Box<Eve
         }
         CmEvent::Unresolved { status: SidrStatus::UNSUPPORTED, .. } if connect::ask_again(id, device) => None,
         CmEvent::Rejected { reason, private_data, .. } => {
-            connect::to_error(id);
+            states::to_error(id);
             let event = Event::new(id, event_type::REJECTED, c_int::from(reason.0));
             Some(event.of_connection(NO_CONNECTION, &private_data[..]))
         }
         CmEvent::Unreachable { .. } => {
-            connect::to_error(id);
+            states::to_error(id);
             Some(Event::new(id, event_type::UNREACHABLE, -libc::ETIMEDOUT))
         }
         CmEvent::Disconnected { .. } => Some(Event::new(id, event_type::DISCONNECTED, 0)),

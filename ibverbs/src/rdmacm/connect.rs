@@ -1,11 +1,10 @@
-//! Requests, answers, and the queue pairs of connections.
+//! Requests and answers.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use roce::packet::flow::flow_label_of_port;
 use roce::packet::mad::IpCm;
 use roce::verbs::{
     CmOffer, CmQpParameters, CmTiming, CommId, Path, PathOptions, PortSpace, Qpn, RawConnect, RawRequest,
@@ -15,28 +14,13 @@ use roce::verbs::{
 use super::addresses::chosen_port;
 use super::channel::complete;
 use super::id::{Id, State, Wanted, create, id_of};
+use super::states::{bring_up, is_datagram, is_uc, queue_pair, to_error};
 use super::{Cm, DeviceIndex, errno_of, with};
 use crate::abi::{
-    IBV_EVENT_COMM_EST, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
-    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
-    IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
-    IBV_QP_TIMEOUT, IBV_QPT_UC, IBV_QPT_UD, RDMA_MAX_DEPTH, ibv_ece, ibv_qp_attr, rdma_cm_id,
-    rdma_conn_param, rdma_event_channel,
+    IBV_EVENT_COMM_EST, RDMA_MAX_DEPTH, ibv_ece, rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
 use crate::answer::{Errno, count};
-use crate::qp::{ibv_modify_qp, qp_of};
-use crate::query::{PORT, mtu_number};
 
-/// States of queue pairs, as `enum ibv_qp_state` has them.
-const INIT: c_int = 1;
-const RTR: c_int = 2;
-const RTS: c_int = 3;
-const ERROR: c_int = 6;
-
-/// `IBV_ACCESS_REMOTE_WRITE`, `IBV_ACCESS_REMOTE_READ` and `IBV_ACCESS_REMOTE_ATOMIC`.
-const REMOTE: u32 = 0b1110;
-/// RNR NAKs ask for 0.64 ms. Kernels ask for 655 ms here, the code 0, which their applications can only wait out.
-const RNR_TIMER: u8 = 12;
 /// Requests that wait for an application that asks for fewer. With kernels only those count that it has not fetched; here also
 /// those that it has not accepted.
 const LEAST_BACKLOG: usize = 128;
@@ -46,22 +30,6 @@ const MOST_PORTS_TRIED: u32 = 64;
 /// How often lost packets and "not ready" are tried again where the application does not say.
 const RETRIES: u8 = 7;
 const DEEPEST: u8 = roce::transport::MAX_RD_ATOMIC;
-
-pub(super) fn is_datagram(id: &Id) -> bool {
-    // SAFETY: the field is written once, when the identifier is made.
-    unsafe { (*id.abi()).qp_type == IBV_QPT_UD }
-}
-
-fn is_uc(id: &Id) -> bool {
-    // SAFETY: as above.
-    unsafe { (*id.abi()).qp_type == IBV_QPT_UC }
-}
-
-/// The number of the queue pair of an identifier, and whether it has a shared receive queue.
-fn queue_pair(id: &Id) -> Option<(Qpn, bool)> {
-    // SAFETY: the queue pair of an identifier is alive as long as the field names it.
-    unsafe { qp_of((*id.abi()).qp) }.ok().map(|qp| (qp.qpn, !qp.abi.base.srq.is_null()))
-}
 
 /// What the application gave for a connection.
 #[derive(Clone, Default)]
@@ -340,7 +308,7 @@ pub(super) fn take_request(
 }
 
 /// What the queue pair of an identifier needs to reach its peer, if that is known yet.
-fn parameters(id: &Id) -> Result<CmQpParameters, Errno> {
+pub(super) fn parameters(id: &Id) -> Result<CmQpParameters, Errno> {
     let own = queue_pair(id);
     let state = id.state();
     if let Some(parameters) = state.parameters {
@@ -353,107 +321,6 @@ fn parameters(id: &Id) -> Result<CmQpParameters, Errno> {
     let given = Given { private_data: Vec::new(), retry_count: RETRIES, rnr_retry_count: RETRIES, qpn, srq };
     let preview = state.open()?.raw().preview_connection(state.comm()?, &offer(&state, &given));
     preview.map_err(|error| errno_of(&error))
-}
-
-/// The attributes that take the queue pair of an identifier to a state, and which of them are set.
-fn attributes(id: &Id, state: c_int) -> Result<(ibv_qp_attr, c_int), Errno> {
-    // SAFETY: numbers, for which zero is a value.
-    let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
-    attributes.qp_state = state;
-    attributes.port_num = PORT;
-    let is_reliable = !is_datagram(id) && !is_uc(id);
-    let mask = match state {
-        INIT if is_datagram(id) => {
-            attributes.qkey = id.state().qkey;
-            IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY
-        }
-        INIT => {
-            attributes.qp_access_flags = if id.state().comm.is_some() { REMOTE } else { 0 };
-            IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS
-        }
-        RTR if is_datagram(id) => 0,
-        RTR => {
-            let agreed = parameters(id)?;
-            let held = id.state();
-            attributes.ah_attr = held.address_vector();
-            attributes.ah_attr.grh.dgid.raw = roce::verbs::Gid::from_ip(agreed.path.destination).0;
-            attributes.ah_attr.grh.flow_label = flow_label_of_port(agreed.path.source_port);
-            attributes.ah_attr.grh.traffic_class = held.traffic_class.unwrap_or(agreed.path.traffic_class);
-            attributes.path_mtu = mtu_number(agreed.path_mtu);
-            attributes.dest_qp_num = agreed.dest_qpn.get();
-            attributes.rq_psn = held.psn.get();
-            attributes.max_dest_rd_atomic = agreed.max_dest_rd_atomic;
-            attributes.min_rnr_timer = RNR_TIMER;
-            let rest = if is_reliable { IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER } else { 0 };
-            IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | rest
-        }
-        RTS if is_datagram(id) => IBV_QP_SQ_PSN,
-        RTS => {
-            let agreed = parameters(id)?;
-            attributes.sq_psn = agreed.sq_psn.get();
-            attributes.timeout = id.state().ack_timeout.unwrap_or(agreed.timeout.code());
-            attributes.retry_cnt = agreed.retry_cnt;
-            attributes.rnr_retry = agreed.rnr_retry;
-            attributes.max_rd_atomic = agreed.max_rd_atomic;
-            let rest = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-            IBV_QP_SQ_PSN | if is_reliable { rest } else { 0 }
-        }
-        _ => return Err(Errno::INVALID),
-    };
-    Ok((attributes, mask | IBV_QP_STATE))
-}
-
-pub(super) unsafe extern "C" fn rdma_init_qp_attr(
-    id: *mut rdma_cm_id,
-    out: *mut ibv_qp_attr,
-    mask: *mut c_int,
-) -> c_int {
-    count(|| {
-        // SAFETY: the application's pointers are an identifier, attributes with a state, and room for an integer.
-        unsafe {
-            let (object, wanted) = (id_of(id)?, out.as_ref().ok_or(Errno::INVALID)?.qp_state);
-            let (attributes, set) = attributes(object, wanted)?;
-            out.write(attributes);
-            mask.as_mut().map(|mask| *mask = set).ok_or(Errno::INVALID)?;
-        }
-        Ok(0)
-    })
-}
-
-/// Takes the queue pair of an identifier to a state.
-pub(super) fn modify(id: &Id, state: c_int) -> Result<(), Errno> {
-    let (mut attributes, mask) = attributes(id, state)?;
-    // SAFETY: the queue pair of an identifier is alive as long as the field names it.
-    match unsafe { ibv_modify_qp((*id.abi()).qp, &raw mut attributes, mask) } {
-        0 => Ok(()),
-        errno => Err(Errno(errno)),
-    }
-}
-
-/// Takes a queue pair that was made for datagrams to where it sends and receives.
-pub(super) fn start_datagrams(id: &Id) -> Result<(), Errno> {
-    [INIT, RTR, RTS].into_iter().try_for_each(|state| modify(id, state))
-}
-
-/// Takes a queue pair that was made for a connection to where it takes receives.
-pub(super) fn start_connected(id: &Id) -> Result<(), Errno> {
-    modify(id, INIT)
-}
-
-/// Once more INIT, because the rights are known now.
-fn bring_up(id: &Id) -> Result<(), Errno> {
-    [INIT, RTR, RTS].into_iter().try_for_each(|state| modify(id, state))
-}
-
-/// What was posted on the queue pair of an identifier, if it has one, completes as flushed.
-pub(super) fn to_error(id: &Id) {
-    if queue_pair(id).is_some() && !is_datagram(id) {
-        // SAFETY: numbers, for which zero is a value.
-        let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
-        attributes.qp_state = ERROR;
-        // SAFETY: as in `modify`. It may be in ERR already.
-        unsafe { ibv_modify_qp((*id.abi()).qp, &raw mut attributes, IBV_QP_STATE) };
-    }
 }
 
 /// The peer has accepted: brings the queue pair up and tells the peer. `false`: the identifier has no queue pair, and the application

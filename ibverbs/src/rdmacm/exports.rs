@@ -7,8 +7,8 @@ use super::channel::{
     rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
 };
 use super::connect::{
-    rdma_accept, rdma_connect, rdma_disconnect, rdma_establish, rdma_get_remote_ece, rdma_init_qp_attr,
-    rdma_listen, rdma_notify, rdma_reject, rdma_reject_ece, rdma_set_local_ece,
+    rdma_accept, rdma_connect, rdma_disconnect, rdma_establish, rdma_get_remote_ece, rdma_listen,
+    rdma_notify, rdma_reject, rdma_reject_ece, rdma_set_local_ece,
 };
 use super::endpoint::{rdma_create_ep, rdma_destroy_ep, rdma_get_request};
 use super::id::{rdma_create_id, rdma_destroy_id, rdma_migrate_id};
@@ -21,6 +21,7 @@ use super::queue_pairs::{
     rdma_create_qp, rdma_create_qp_ex, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_qp, rdma_destroy_srq,
 };
 use super::sockets::{no_rsockets, rpoll};
+use super::states::rdma_init_qp_attr;
 use crate::exports::{exports, jump};
 
 exports! {

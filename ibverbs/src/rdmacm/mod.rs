@@ -20,11 +20,12 @@ mod multicast;
 mod options;
 mod queue_pairs;
 mod sockets;
+mod states;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::task::{Wake, Waker};
 
 use roce::verbs::{CmEvent, CommId, PortSpace};
@@ -85,7 +86,11 @@ fn with<T>(work: impl FnOnce(&mut Cm) -> T) -> T {
 /// Takes in events. Where another thread has the lock, that one does it after it has released the lock, for it looks then.
 fn take_news() {
     while HAS_NEWS.load(Ordering::SeqCst) {
-        let Ok(mut cm) = CM.try_lock() else { return };
+        let mut cm = match CM.try_lock() {
+            Ok(cm) => cm,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         HAS_NEWS.store(false, Ordering::SeqCst);
         if let Some(cm) = &mut *cm {
             cm.take_events();

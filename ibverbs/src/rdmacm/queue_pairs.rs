@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use super::connect::{is_datagram, start_connected, start_datagrams};
 use super::id::{Id, id_of};
+use super::states::{is_datagram, start_connected, start_datagrams};
 use crate::abi::{
     IBV_QP_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_PD, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr,
     ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_cm_id,

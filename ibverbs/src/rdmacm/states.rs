@@ -1,0 +1,145 @@
+//! The queue pairs of identifiers, from state to state.
+
+use std::ffi::c_int;
+
+use roce::packet::flow::flow_label_of_port;
+use roce::verbs::Qpn;
+
+use super::connect::parameters;
+use super::id::{Id, id_of};
+use crate::abi::{
+    IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
+    IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RETRY_CNT,
+    IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPT_UC, IBV_QPT_UD,
+    ibv_qp_attr, rdma_cm_id,
+};
+use crate::answer::{Errno, count};
+use crate::qp::{ibv_modify_qp, qp_of};
+use crate::query::{PORT, mtu_number};
+
+/// States of queue pairs, as `enum ibv_qp_state` has them.
+const INIT: c_int = 1;
+const RTR: c_int = 2;
+const RTS: c_int = 3;
+const ERROR: c_int = 6;
+
+/// `IBV_ACCESS_REMOTE_WRITE`, `IBV_ACCESS_REMOTE_READ` and `IBV_ACCESS_REMOTE_ATOMIC`.
+const REMOTE: u32 = 0b1110;
+/// RNR NAKs ask for 0.64 ms. Kernels ask for 655 ms here, the code 0, which their applications can only wait out.
+const RNR_TIMER: u8 = 12;
+pub(super) fn is_datagram(id: &Id) -> bool {
+    // SAFETY: the field is written once, when the identifier is made.
+    unsafe { (*id.abi()).qp_type == IBV_QPT_UD }
+}
+
+pub(super) fn is_uc(id: &Id) -> bool {
+    // SAFETY: as above.
+    unsafe { (*id.abi()).qp_type == IBV_QPT_UC }
+}
+
+/// The number of the queue pair of an identifier, and whether it has a shared receive queue.
+pub(super) fn queue_pair(id: &Id) -> Option<(Qpn, bool)> {
+    // SAFETY: the queue pair of an identifier is alive as long as the field names it.
+    unsafe { qp_of((*id.abi()).qp) }.ok().map(|qp| (qp.qpn, !qp.abi.base.srq.is_null()))
+}
+
+/// The attributes that take the queue pair of an identifier to a state, and which of them are set.
+fn attributes(id: &Id, state: c_int) -> Result<(ibv_qp_attr, c_int), Errno> {
+    // SAFETY: numbers, for which zero is a value.
+    let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    attributes.qp_state = state;
+    attributes.port_num = PORT;
+    let is_reliable = !is_datagram(id) && !is_uc(id);
+    let mask = match state {
+        INIT if is_datagram(id) => {
+            attributes.qkey = id.state().qkey;
+            IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY
+        }
+        INIT => {
+            attributes.qp_access_flags = if id.state().comm.is_some() { REMOTE } else { 0 };
+            IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS
+        }
+        RTR if is_datagram(id) => 0,
+        RTR => {
+            let agreed = parameters(id)?;
+            let held = id.state();
+            attributes.ah_attr = held.address_vector();
+            attributes.ah_attr.grh.dgid.raw = roce::verbs::Gid::from_ip(agreed.path.destination).0;
+            attributes.ah_attr.grh.flow_label = flow_label_of_port(agreed.path.source_port);
+            attributes.ah_attr.grh.traffic_class = held.traffic_class.unwrap_or(agreed.path.traffic_class);
+            attributes.path_mtu = mtu_number(agreed.path_mtu);
+            attributes.dest_qp_num = agreed.dest_qpn.get();
+            attributes.rq_psn = held.psn.get();
+            attributes.max_dest_rd_atomic = agreed.max_dest_rd_atomic;
+            attributes.min_rnr_timer = RNR_TIMER;
+            let rest = if is_reliable { IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER } else { 0 };
+            IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | rest
+        }
+        RTS if is_datagram(id) => IBV_QP_SQ_PSN,
+        RTS => {
+            let agreed = parameters(id)?;
+            attributes.sq_psn = agreed.sq_psn.get();
+            attributes.timeout = id.state().ack_timeout.unwrap_or(agreed.timeout.code());
+            attributes.retry_cnt = agreed.retry_cnt;
+            attributes.rnr_retry = agreed.rnr_retry;
+            attributes.max_rd_atomic = agreed.max_rd_atomic;
+            let rest = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+            IBV_QP_SQ_PSN | if is_reliable { rest } else { 0 }
+        }
+        _ => return Err(Errno::INVALID),
+    };
+    Ok((attributes, mask | IBV_QP_STATE))
+}
+
+pub(super) unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    out: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    count(|| {
+        // SAFETY: the application's pointers are an identifier, attributes with a state, and room for an integer.
+        unsafe {
+            let (object, wanted) = (id_of(id)?, out.as_ref().ok_or(Errno::INVALID)?.qp_state);
+            let (attributes, set) = attributes(object, wanted)?;
+            out.write(attributes);
+            mask.as_mut().map(|mask| *mask = set).ok_or(Errno::INVALID)?;
+        }
+        Ok(0)
+    })
+}
+
+/// Takes the queue pair of an identifier to a state.
+pub(super) fn modify(id: &Id, state: c_int) -> Result<(), Errno> {
+    let (mut attributes, mask) = attributes(id, state)?;
+    // SAFETY: the queue pair of an identifier is alive as long as the field names it.
+    match unsafe { ibv_modify_qp((*id.abi()).qp, &raw mut attributes, mask) } {
+        0 => Ok(()),
+        errno => Err(Errno(errno)),
+    }
+}
+
+/// Takes a queue pair that was made for datagrams to where it sends and receives.
+pub(super) fn start_datagrams(id: &Id) -> Result<(), Errno> {
+    [INIT, RTR, RTS].into_iter().try_for_each(|state| modify(id, state))
+}
+
+/// Takes a queue pair that was made for a connection to where it takes receives.
+pub(super) fn start_connected(id: &Id) -> Result<(), Errno> {
+    modify(id, INIT)
+}
+
+/// Once more INIT, because the rights are known now.
+pub(super) fn bring_up(id: &Id) -> Result<(), Errno> {
+    [INIT, RTR, RTS].into_iter().try_for_each(|state| modify(id, state))
+}
+
+/// What was posted on the queue pair of an identifier, if it has one, completes as flushed.
+pub(super) fn to_error(id: &Id) {
+    if queue_pair(id).is_some() && !is_datagram(id) {
+        // SAFETY: numbers, for which zero is a value.
+        let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attributes.qp_state = ERROR;
+        // SAFETY: as in `modify`. It may be in ERR already.
+        unsafe { ibv_modify_qp((*id.abi()).qp, &raw mut attributes, IBV_QP_STATE) };
+    }
+}
