@@ -76,6 +76,37 @@ pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     run(|| Ok(body())).unwrap_or(otherwise)
 }
 
+/// A list for the application: the pointers and a null pointer behind them. Tells their number where there is room for it.
+///
+/// # Safety
+///
+/// `number` is null or has room for an integer.
+pub(crate) unsafe fn list<T>(mut pointers: Vec<*mut T>, number: *mut c_int) -> *mut *mut T {
+    if !number.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { *number = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX) };
+    }
+    pointers.push(std::ptr::null_mut());
+    Box::into_raw(pointers.into_boxed_slice()).cast()
+}
+
+/// Takes such a list back, and gives `each` what was in it.
+///
+/// # Safety
+///
+/// `list` is null or comes from [`list`], and is given back once.
+pub(crate) unsafe fn free_list<T>(list: *mut *mut T, each: impl FnMut(*mut T)) {
+    if list.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise: a boxed slice whose last element, and no other, is null.
+    let pointers = unsafe {
+        let len = (0..).take_while(|at| !(*list.add(*at)).is_null()).count();
+        Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len + 1))
+    };
+    pointers.iter().copied().take_while(|pointer| !pointer.is_null()).for_each(each);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

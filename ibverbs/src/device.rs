@@ -7,7 +7,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
-use crate::answer::{Errno, pointer, value};
+use crate::answer::{Errno, free_list, list, pointer, value};
 
 /// The environment variable that names devices: specifications as `roce --device` takes them, with `;` between them.
 const VARIABLE: &str = "ROCE_DEVICE";
@@ -171,32 +171,16 @@ pub(crate) fn devices() -> Vec<Arc<Device>> {
 
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     pointer(|| {
-        let devices = devices();
-        if !count.is_null() {
-            // SAFETY: the application gives a null pointer or room for an integer.
-            unsafe { *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX) };
-        }
-        let mut list: Vec<*mut ibv_device> = devices.iter().map(Device::share).collect();
-        list.push(std::ptr::null_mut());
-        Ok(Box::into_raw(list.into_boxed_slice()).cast())
+        let devices = devices().iter().map(Device::share).collect();
+        // SAFETY: the application gives a null pointer or room for an integer.
+        Ok(unsafe { list(devices, count) })
     })
 }
 
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     value((), || {
-        if list.is_null() {
-            return;
-        }
-        let mut len = 0;
-        // SAFETY: the list comes from `ibv_get_device_list`: a boxed slice whose last element, and no other, is null, of pointers
-        // that own one count of their device each.
-        unsafe {
-            while !(*list.add(len)).is_null() {
-                drop(Arc::from_raw((*list.add(len)).cast_const().cast::<Device>()));
-                len += 1;
-            }
-            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len + 1)));
-        }
+        // SAFETY: the list comes from `ibv_get_device_list`; each of its pointers owns one count of its device.
+        unsafe { free_list(list, |device| drop(Arc::from_raw(device.cast_const().cast::<Device>()))) };
     });
 }
 

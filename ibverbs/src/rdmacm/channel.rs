@@ -196,11 +196,7 @@ impl Event {
     fn new(id: &Id, event: c_int, status: c_int) -> Box<Self> {
         let param = rdma_event_param { ud: NO_DATAGRAMS };
         let abi = rdma_cm_event { id: id.abi(), listen_id: std::ptr::null_mut(), event, status, param };
-        Box::new(Self {
-            abi,
-            private_data: [0; PRIVATE_DATA],
-            counted: Pointer(std::ptr::from_ref(id).cast_mut()),
-        })
+        Box::new(Self { abi, private_data: [0; PRIVATE_DATA], counted: id.pointer() })
     }
 
     /// The bytes that the peer's application gave.

@@ -13,7 +13,7 @@ use roce::verbs::{
 
 use super::addresses::chosen_port;
 use super::channel::complete;
-use super::id::{Id, State, Wanted, create, id_of};
+use super::id::{Id, State, Wanted, create, destroy, id_of};
 use super::states::{bring_up, is_datagram, is_uc, queue_pair, to_error};
 use super::{Cm, DeviceIndex, errno_of, with};
 use crate::abi::{
@@ -164,7 +164,7 @@ fn request(cm: &mut Cm, id: &Id) -> Result<(), Errno> {
     let comm = comm.map_err(|error| errno_of(&error))?;
     state.comm = Some(comm);
     state.is_active = true;
-    cm.connections.insert((index, comm), crate::context::Pointer(std::ptr::from_ref(id).cast_mut()));
+    cm.connections.insert((index, comm), id.pointer());
     Ok(())
 }
 
@@ -278,33 +278,39 @@ pub(super) fn take_request(
             if is_synchronous { std::ptr::null_mut() } else { (*abi).channel };
         Wanted { channel, context: (*abi).context, port_space: (*abi).ps, qp_type: (*abi).qp_type }
     };
-    let new = create(wanted).ok();
-    // SAFETY: it was made just now.
-    let id = new.and_then(|new| unsafe { id_of(new) }.ok());
+    let new = create(wanted);
+    let peer = SocketAddr::new(path.destination, ip_cm.map_or(0, |header| header.source_port));
+    let own = SocketAddr::new(path.source, source.map_or(0, |source| source.port()));
     let adopted = with(|cm| {
-        let Some(id) = id else {
-            if let Ok(device) = cm.device(device) {
-                device.open.raw().release_connection(comm);
+        let adopted = new.and_then(|new| {
+            // SAFETY: it was made just now.
+            let id = unsafe { id_of(new)? };
+            id.bind_device(cm, device)?;
+            {
+                let mut state = id.state();
+                state.comm = Some(comm);
+                state.is_active = false;
+                state.source = Some(own);
+                state.peer = Some(peer);
             }
-            return false;
-        };
-        if id.bind_device(cm, device).is_err() {
-            return false;
-        }
-        let peer = SocketAddr::new(path.destination, ip_cm.map_or(0, |header| header.source_port));
-        let own = SocketAddr::new(path.source, source.map_or(0, |source| source.port()));
+            id.show_addresses(Some(own), Some(peer));
+            cm.connections.insert((device, comm), id.pointer());
+            Ok(new)
+        });
+        if adopted.is_err()
+            && let Ok(device) = cm.device(device)
         {
-            let mut state = id.state();
-            state.comm = Some(comm);
-            state.is_active = false;
-            state.source = Some(own);
-            state.peer = Some(peer);
+            device.open.raw().release_connection(comm);
         }
-        id.show_addresses(Some(own), Some(peer));
-        cm.connections.insert((device, comm), crate::context::Pointer(std::ptr::from_ref(id).cast_mut()));
-        true
+        adopted.ok()
     });
-    if adopted { new } else { None }
+    if adopted.is_none()
+        && let Ok(new) = new
+    {
+        // SAFETY: nobody else has it.
+        let _ = unsafe { destroy(new) };
+    }
+    adopted
 }
 
 /// What the queue pair of an identifier needs to reach its peer, if that is known yet.
@@ -319,7 +325,8 @@ pub(super) fn parameters(id: &Id) -> Result<CmQpParameters, Errno> {
     }
     let (qpn, srq) = own.unwrap_or_default();
     let given = Given { private_data: Vec::new(), retry_count: RETRIES, rnr_retry_count: RETRIES, qpn, srq };
-    let preview = state.open()?.raw().preview_connection(state.comm()?, &offer(&state, &given));
+    let (open, comm) = state.connection()?;
+    let preview = open.raw().preview_connection(comm, &offer(&state, &given));
     preview.map_err(|error| errno_of(&error))
 }
 
@@ -330,10 +337,7 @@ pub(super) fn finish(id: &Id, parameters: &CmQpParameters) -> Result<bool, Errno
     if queue_pair(id).is_none() {
         return Ok(false);
     }
-    let (open, comm) = {
-        let state = id.state();
-        (state.open()?, state.comm()?)
-    };
+    let (open, comm) = id.connection()?;
     let finished = bring_up(id)
         .and_then(|()| open.raw().establish_connection(comm, &[]).map_err(|error| errno_of(&error)));
     if finished.is_err() {
@@ -351,7 +355,8 @@ fn accept(id: &Id, given: &Given) -> Result<(), Errno> {
         if state.is_active {
             return Err(Errno::INVALID);
         }
-        (state.open()?, state.comm()?, state.qkey, offer(&state, given))
+        let (open, comm) = state.connection()?;
+        (open, comm, state.qkey, offer(&state, given))
     };
     let raw = open.raw();
     if is_datagram(id) {
@@ -393,10 +398,7 @@ pub(super) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
         if queue_pair(object).is_some() {
             return Err(Errno::INVALID);
         }
-        let (open, comm) = {
-            let state = object.state();
-            (state.open()?, state.comm()?)
-        };
+        let (open, comm) = object.connection()?;
         open.raw().establish_connection(comm, &[]).map_err(|error| errno_of(&error))?;
         Ok(0)
     })
@@ -409,10 +411,7 @@ pub(super) unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_
             let data = if data.is_null() { &[] } else { std::slice::from_raw_parts(data.cast(), len.into()) };
             (id_of(id)?, data)
         };
-        let (open, comm) = {
-            let state = object.state();
-            (state.open()?, state.comm()?)
-        };
+        let (open, comm) = object.connection()?;
         let rejected = if is_datagram(object) {
             open.raw().answer_question(comm, SidrStatus::REJECTED, (Qpn::new(0), 0), data)
         } else {
@@ -435,10 +434,7 @@ pub(super) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_int) -
         if event != IBV_EVENT_COMM_EST {
             return Err(Errno::INVALID);
         }
-        let (open, comm) = {
-            let state = object.state();
-            (state.open()?, state.comm()?)
-        };
+        let (open, comm) = object.connection()?;
         // The RTU may have come meanwhile.
         let _ = open.raw().notify_first_packet(comm);
         Ok(0)
@@ -450,10 +446,7 @@ pub(super) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: the application's pointer is an identifier.
         unsafe {
             let object = id_of(id)?;
-            let (open, comm) = {
-                let state = object.state();
-                (state.open()?, state.comm()?)
-            };
+            let (open, comm) = object.connection()?;
             to_error(object);
             // Where the peer was first, its DREQ has been answered already.
             let _ = open.raw().disconnect(comm, &[]);

@@ -105,8 +105,9 @@ impl State {
         self.open.clone().ok_or(Errno::INVALID)
     }
 
-    pub(super) fn comm(&self) -> Result<CommId, Errno> {
-        self.comm.ok_or(Errno::INVALID)
+    /// The connection, question or request, and its device.
+    pub(super) fn connection(&self) -> Result<(Arc<Open>, CommId), Errno> {
+        Ok((self.open()?, self.comm.ok_or(Errno::INVALID)?))
     }
 
     /// The address vector to the peer.
@@ -124,6 +125,16 @@ pub(super) fn random() -> u32 {
 impl Id {
     pub(super) fn abi(&self) -> *mut rdma_cm_id {
         self.abi.get()
+    }
+
+    /// Its place in the tables.
+    pub(super) fn pointer(&self) -> Pointer<Self> {
+        Pointer(std::ptr::from_ref(self).cast_mut())
+    }
+
+    /// See [`State::connection`].
+    pub(super) fn connection(&self) -> Result<(Arc<Open>, CommId), Errno> {
+        self.state().connection()
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -9,7 +9,7 @@ use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RAI_FAMILY, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_TCP, RDMA_PS_UDP,
     ibv_context, rdma_addrinfo,
 };
-use crate::answer::{Errno, count, pointer, value};
+use crate::answer::{Errno, count, free_list, list, pointer, value};
 
 /// The length of an address for sockets.
 fn length(address: &SocketAddr) -> libc::socklen_t {
@@ -192,32 +192,19 @@ pub(super) unsafe extern "C" fn rdma_freeaddrinfo(information: *mut rdma_addrinf
 
 pub(super) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
     pointer(|| {
-        let mut list: Vec<*mut ibv_context> = with(|cm| {
+        let contexts = with(|cm| {
             cm.open_devices()?;
             Ok::<_, Errno>(cm.devices.iter().map(|device| device.context.0).collect())
         })?;
-        if !number.is_null() {
-            // SAFETY: the application gives a null pointer or room for an integer.
-            unsafe { *number = c_int::try_from(list.len()).unwrap_or(c_int::MAX) };
-        }
-        list.push(std::ptr::null_mut());
-        Ok(Box::into_raw(list.into_boxed_slice()).cast())
+        // SAFETY: the application gives a null pointer or room for an integer.
+        Ok(unsafe { list(contexts, number) })
     })
 }
 
 pub(super) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     value((), || {
-        if list.is_null() {
-            return;
-        }
-        let mut len = 0;
-        // SAFETY: the list comes from `rdma_get_devices`: a boxed slice whose last element, and no other, is null.
-        unsafe {
-            while !(*list.add(len)).is_null() {
-                len += 1;
-            }
-            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len + 1)));
-        }
+        // SAFETY: the list comes from `rdma_get_devices`; its contexts stay open.
+        unsafe { free_list(list, |_| {}) };
     });
 }
 

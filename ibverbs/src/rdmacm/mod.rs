@@ -205,7 +205,7 @@ impl Cm {
                 return Err(Errno(libc::EADDRINUSE));
             }
         }
-        listeners.push(Pointer(std::ptr::from_ref(id).cast_mut()));
+        listeners.push(id.pointer());
         Ok(())
     }
 

@@ -3,16 +3,17 @@
 //! Nothing here touches a queue pair: an event carries what it needs. The events of a context are in one queue, whatever connection
 //! they belong to; a waker is called whenever something was added to it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::task::Waker;
 
 use roce_packet::mad::{CommId, IpCm, PortSpace, RejReason, ServiceId, SidrStatus, TransportService};
-use roce_packet::{PathMtu, Qpn, flow};
+use roce_packet::{Path, PathMtu, Qpn, flow};
 use roce_transport::cm::{
     CmConnect, CmEvent, CmListen, CmOffer, CmQpParameters, CmResolve, CmState, CmTiming,
 };
 
 use super::Raw;
+use crate::driver::Nic;
 use crate::verbs::cm::with_cm;
 use crate::verbs::{ConnectionError, PathOptions, VerbsError};
 
@@ -100,21 +101,19 @@ impl Raw<'_> {
     ) -> Result<CommId, ConnectionError> {
         self.context.check_path_mtu(connect.path_mtu)?;
         with_cm(self.context, |cm, now, nic| {
-            let path = nic
-                .route_to(request.peer.ip(), &request.path)
-                .map_err(VerbsError::io("making a path to the peer"))?;
+            let (path, service_id, header) = request.address(nic)?;
             let id = cm.manager.connect(
                 now,
                 &CmConnect {
                     path,
-                    service_id: ServiceId::of_port(request.port_space, request.peer.port()),
+                    service_id,
                     transport: connect.transport,
                     offer: connect.offer,
                     path_mtu: connect.path_mtu,
                     flow_label: flow::rdma_cm_flow_label(request.own_port, request.peer.port()),
                     retry_count: connect.retry_count,
                     timing: request.timing,
-                    ip_cm: Some(request.header(path.source, path.destination)),
+                    ip_cm: Some(header),
                     private_data: request.private_data,
                 },
             )?;
@@ -130,16 +129,14 @@ impl Raw<'_> {
     /// When the peer cannot be reached from here.
     pub fn request_datagrams(self, request: &RawRequest<'_>) -> Result<CommId, ConnectionError> {
         with_cm(self.context, |cm, now, nic| {
-            let path = nic
-                .route_to(request.peer.ip(), &request.path)
-                .map_err(VerbsError::io("making a path to the peer"))?;
+            let (path, service_id, header) = request.address(nic)?;
             let id = cm.manager.resolve(
                 now,
                 &CmResolve {
                     path,
-                    service_id: ServiceId::of_port(request.port_space, request.peer.port()),
+                    service_id,
                     timing: request.timing,
-                    ip_cm: Some(request.header(path.source, path.destination)),
+                    ip_cm: Some(header),
                     private_data: request.private_data,
                 },
             )?;
@@ -247,7 +244,11 @@ impl Raw<'_> {
 }
 
 impl RawRequest<'_> {
-    fn header(&self, source: IpAddr, destination: IpAddr) -> IpCm {
-        IpCm { source_port: self.own_port, source, destination }
+    /// Where the request goes: the path, the service, and the header of rdma_cm.
+    fn address(&self, nic: &Nic) -> Result<(Path, ServiceId, IpCm), VerbsError> {
+        let path = nic.route_to(self.peer.ip(), &self.path);
+        let path = path.map_err(VerbsError::io("making a path to the peer"))?;
+        let header = IpCm { source_port: self.own_port, source: path.source, destination: path.destination };
+        Ok((path, ServiceId::of_port(self.port_space, self.peer.port()), header))
     }
 }
