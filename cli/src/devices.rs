@@ -94,7 +94,12 @@ fn guid(listed: &ListedDevice) -> String {
     let bytes = listed.addresses.first().map_or([0; 16], |local| Gid::from(local.address).0);
     let mut guid = [0x02, 0, 0, 0, 0, 0, 0, 0];
     guid[2..].copy_from_slice(&bytes[10..]);
-    guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect::<Vec<_>>().join(":")
+    groups(&guid)
+}
+
+/// Bytes as the kernel writes a GUID or a GID: groups of two, with colons between them.
+pub(crate) fn groups(bytes: &[u8]) -> String {
+    bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect::<Vec<_>>().join(":")
 }
 
 /// The largest path MTU whose packets fit the link MTU with the headers of the first address.

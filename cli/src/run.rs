@@ -4,23 +4,24 @@
 //! travels in environment variables, which work without this command as well: docs/run.md lists them. Before it ends, the library
 //! appends its counters and the work requests that failed to a file; what the user may want to know of it is printed here.
 
+mod files;
 mod library;
+mod program;
 mod report;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{ExitCode, ExitStatus};
 
-use anyhow::{Context as _, bail};
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::Pid;
+use anyhow::Context as _;
+use roce::verbs::raw::listing;
 use roce_fault::FaultPlan;
 
 use super::algorithms;
 use super::terminal::Output;
+use program::Program;
 use report::Report;
 
 /// Run an RDMA program, unmodified, on this engine: no RDMA device, kernel module or privilege is needed
@@ -75,25 +76,21 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     let folder = library::Folder::new()?;
     let reports =
         tempfile::NamedTempFile::new().context("cannot create a file for the counters of the program")?;
-    let program = Path::new(&args.program[0]);
-    let mut command = Command::new(program);
-    command.args(&args.program[1..]);
-    for (name, value) in environment(args, &folder, reports.path())? {
-        command.env(name, value);
-    }
-    output.flush()?;
-    let status = match command.spawn() {
-        // Blocked only now: a program keeps the signals that are blocked where it is started.
-        Ok(child) => Signals::new()?.wait(child)?,
-        Err(error) => bail!("cannot start {}: {error}; is it installed, and in the PATH?", program.display()),
+    let devices = match args.device.as_slice() {
+        [] => std::env::var(listing::VARIABLE).ok(),
+        devices => Some(devices.join(";")),
     };
+    files::create(&folder.files(), devices.as_deref()).context("cannot create the files of the devices")?;
+    let variables = environment(args, &folder, reports.path())?;
+    output.flush()?;
+    let status = Program::start(&args.program, variables)?.wait()?;
     let report = Report::read(reports.path())?;
     let mut errors = std::io::stderr().lock();
     if args.stat {
         report.print_counters(&mut errors)?;
     }
     if !status.success() {
-        report.explain(&mut errors, &name_of(program), &status)?;
+        report.explain(&mut errors, &name_of(Path::new(&args.program[0])), &status)?;
     }
     Ok(exit_code(status))
 }
@@ -106,10 +103,12 @@ fn environment(
 ) -> anyhow::Result<Vec<(&'static str, OsString)>> {
     let mut variables = vec![
         ("LD_LIBRARY_PATH", folder.before(std::env::var_os("LD_LIBRARY_PATH"))?),
+        ("LD_PRELOAD", folder.preload(std::env::var_os("LD_PRELOAD"))),
+        ("ROCE_SYSFS", folder.files().into()),
         ("ROCE_REPORT", reports.into()),
     ];
     if !args.device.is_empty() {
-        variables.push(("ROCE_DEVICE", args.device.join(";").into()));
+        variables.push((listing::VARIABLE, args.device.join(";").into()));
     }
     let pcap = args.pcap.as_ref().map(std::path::absolute).transpose().context("--pcap")?;
     let others = [
@@ -121,42 +120,6 @@ fn environment(
     ];
     variables.extend(others.into_iter().filter_map(|(name, value)| Some((name, value?))));
     Ok(variables)
-}
-
-/// The signals that a program is ended with.
-const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
-
-/// Signals of this process, which lets the program decide what they mean.
-struct Signals(SignalFd);
-
-impl Signals {
-    /// Blocks the signals in this thread.
-    fn new() -> anyhow::Result<Self> {
-        let mut signals = SigSet::empty();
-        ENDING.into_iter().chain([Signal::SIGCHLD]).for_each(|signal| signals.add(signal));
-        signals.thread_block().context("cannot block signals")?;
-        Ok(Self(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("cannot create a signalfd")?))
-    }
-
-    /// Waits for the program. What a terminal sends reaches the program by itself; a signal to this process alone is passed on.
-    fn wait(&self, mut child: Child) -> anyhow::Result<ExitStatus> {
-        const SENT_BY_A_PROCESS: i32 = 0;
-        loop {
-            // First, because it may have ended before the signal of that was blocked.
-            if let Some(status) = child.try_wait().context("cannot wait for the program")? {
-                return Ok(status);
-            }
-            let Some(info) = self.0.read_signal().context("cannot read a signal")? else { continue };
-            let signal = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
-            if let Some(signal) = signal.filter(|signal| ENDING.contains(signal))
-                && info.ssi_code == SENT_BY_A_PROCESS
-            {
-                let child = i32::try_from(child.id()).context("the number of the program")?;
-                // It may have ended meanwhile.
-                let _ = kill(Pid::from_raw(child), signal);
-            }
-        }
-    }
 }
 
 /// The exit status of the program, or what shells make of a signal.

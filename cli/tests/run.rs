@@ -18,6 +18,21 @@ fn the_status_and_the_environment_are_those_of_the_program() {
     });
 }
 
+/// Some look there themselves (UCX): names of files are led to what the command made, and other names are left alone.
+#[test]
+fn a_program_finds_its_devices_below_sys_and_dev() {
+    within(60, || {
+        let script = "ls /sys/class/infiniband /dev/infiniband && cat /sys/class/infiniband/roce0/ports/1/gid_attrs/ndevs/0 && \
+            test -c /dev/infiniband/uverbs0 -a -w /dev/infiniband/uverbs0 && readlink -f /sys/class/net/lo && \
+            test ! -e /sys/class/infiniband/roce1 && ls -l /sys/class/infiniband/";
+        let finished = run(script).finish(30);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        for part in ["roce0\n", "uverbs0\n", "lo\n", "/sys/devices/virtual/net/lo\n", "roce0 -> "] {
+            assert!(finished.stdout.contains(part), "{part}: {finished:?}");
+        }
+    });
+}
+
 /// They were blocked in the program as they were in the command, so that no `timeout` could end a server.
 #[test]
 fn a_program_gets_signals_as_usual() {
@@ -36,5 +51,18 @@ fn a_signal_to_the_command_reaches_the_program() {
         unsafe { libc::kill(running.pid().cast_signed(), libc::SIGTERM) };
         let finished = running.finish(30);
         assert!(finished.code == Some(7) && finished.stdout.contains("asked"), "{finished:?}");
+    });
+}
+
+/// It ended the command, and left the program alone, when it arrived before the command had blocked signals: the program ran already.
+#[test]
+fn a_signal_as_soon_as_the_program_runs_reaches_it() {
+    within(60, || {
+        for _ in 0..20 {
+            let finished =
+                run("trap 'exit 7' TERM; kill -TERM $PPID; for i in $(seq 100); do sleep 0.1; done")
+                    .finish(30);
+            assert_eq!(finished.code, Some(7), "{finished:?}");
+        }
     });
 }

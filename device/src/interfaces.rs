@@ -77,7 +77,8 @@ pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
 /// The interfaces that have `address`, or only the one that `zone` names or numbers. Loopback interfaces receive for the
 /// whole of 127.0.0.0/8.
 #[cfg(feature = "udp")]
-pub(crate) fn interfaces_of(address: IpAddr, zone: Option<&str>) -> Vec<LocalAddress> {
+#[must_use]
+pub fn interfaces_of(address: IpAddr, zone: Option<&str>) -> Vec<LocalAddress> {
     let all = local_addresses().unwrap_or_default();
     let is_in_zone = |local: &&LocalAddress| {
         zone.is_none_or(|zone| local.interface == zone || zone.parse() == Ok(local.index))

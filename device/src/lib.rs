@@ -110,6 +110,8 @@ use std::os::fd::BorrowedFd;
 pub use clock::Clock;
 #[cfg(feature = "framed")]
 pub use framed::FrameSettings;
+#[cfg(feature = "udp")]
+pub use interfaces::interfaces_of;
 pub use interfaces::{LocalAddress, local_addresses};
 pub use open::{Availability, Kind, ListedDevice, OpenError, OpenOptions, kinds, open, wrap};
 

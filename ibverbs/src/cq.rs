@@ -166,7 +166,7 @@ fn completion(wc: &Wc) -> ibv_wc {
         wc_flags: wc.flags.bits() as c_uint,
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: wc.service_level,
         dlid_path_bits: 0,
     }
 }

@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         abi.read_src_qp = Some(read_src_qp);
         abi.read_wc_flags = Some(read_wc_flags);
         abi.read_slid = Some(read_nothing);
-        abi.read_sl = Some(read_no_byte);
+        abi.read_sl = Some(read_sl);
         abi.read_dlid_path_bits = Some(read_no_byte);
         Ok(object.cast())
     })
@@ -143,6 +143,11 @@ unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
 /// RoCE has no LIDs.
 extern "C" fn read_nothing(_cq: *mut ibv_cq_ex) -> u32 {
     0
+}
+
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: as above.
+    unsafe { read(cq, |wc| wc.service_level) }
 }
 
 extern "C" fn read_no_byte(_cq: *mut ibv_cq_ex) -> u8 {

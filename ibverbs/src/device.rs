@@ -1,16 +1,12 @@
 //! The list of devices: one for each local address that the environment names.
 
-use std::collections::hash_map::DefaultHasher;
 use std::ffi::{c_char, c_int};
-use std::hash::{Hash, Hasher};
-use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use roce::verbs::raw::listing;
 
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 use crate::answer::{Errno, free_list, list, pointer, value};
-
-/// The environment variable that names devices: specifications as `roce --device` takes them, with `;` between them.
-const VARIABLE: &str = "ROCE_DEVICE";
 
 /// An `ibv_device` with what belongs to it.
 #[repr(C)]
@@ -38,10 +34,10 @@ impl Device {
                 ops: [None; 2],
                 node_type: IBV_NODE_CA,
                 transport_type: IBV_TRANSPORT_IB,
-                name: text(&format!("roce{index}")),
-                dev_name: text(&format!("uverbs{index}")),
-                dev_path: text(&format!("/sys/class/infiniband_verbs/uverbs{index}")),
-                ibdev_path: text(&format!("/sys/class/infiniband/roce{index}")),
+                name: text(&listing::name(index)),
+                dev_name: text(&listing::file(index)),
+                dev_path: text(&format!("/sys/class/infiniband_verbs/{}", listing::file(index))),
+                ibdev_path: text(&format!("/sys/class/infiniband/{}", listing::name(index))),
             },
             zero: [0; 45],
             specification: specification.to_owned(),
@@ -99,16 +95,7 @@ impl Device {
 
     /// The GUID of the node in the order of the network: made from the address where the specification has one.
     pub(crate) fn guid(&self) -> u64 {
-        let [a, b, c, d] = match address_of(&self.specification) {
-            Some(IpAddr::V4(address)) => address.octets(),
-            other => {
-                let mut hasher = DefaultHasher::new();
-                (other, &self.specification).hash(&mut hasher);
-                (hasher.finish() as u32).to_be_bytes()
-            }
-        };
-        // The form of an EUI-64 that is made from a locally administered Ethernet address.
-        u64::from_ne_bytes([0x02, 0x00, a, 0xff, 0xfe, b, c, d])
+        u64::from_ne_bytes(listing::guid(&self.specification))
     }
 }
 
@@ -121,39 +108,10 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// The address in a specification such as `udp:192.0.2.1,port=4791`.
-fn address_of(specification: &str) -> Option<IpAddr> {
-    let (_, rest) = specification.split_once(':')?;
-    let address = rest.split(',').next()?;
-    address.trim_start_matches('[').trim_end_matches(']').parse().ok()
-}
-
-/// The specifications in the value of the variable.
-fn specifications(value: Option<&str>) -> Vec<String> {
-    let named = value.unwrap_or_default().split(';').map(str::trim).filter(|part| !part.is_empty());
-    let named: Vec<String> = named.map(str::to_owned).collect();
-    if named.is_empty() { vec![default_specification()] } else { named }
-}
-
-/// The address that packets to elsewhere leave from, or else the loopback address. Nothing is sent.
-fn default_specification() -> String {
-    let towards = |bind: &str, peer: &str| {
-        let socket = UdpSocket::bind(bind).ok()?;
-        // An address for documentation: it is reached through the default route only.
-        socket.connect(peer).ok()?;
-        socket.local_addr().ok().map(|address| address.ip())
-    };
-    match towards("0.0.0.0:0", "192.0.2.1:9").or_else(|| towards("[::]:0", "[2001:db8::1]:9")) {
-        Some(IpAddr::V6(address)) => format!("udp:[{address}]"),
-        Some(IpAddr::V4(address)) => format!("udp:{address}"),
-        None => "udp:127.0.0.1".into(),
-    }
-}
-
 /// The devices that the environment names now.
 pub(crate) fn devices() -> Vec<Arc<Device>> {
-    let value = std::env::var(VARIABLE).ok();
-    let wanted = specifications(value.as_deref());
+    let value = std::env::var(listing::VARIABLE).ok();
+    let wanted = listing::specifications(value.as_deref());
     let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let find = |(index, specification): (usize, String)| {
         let is_same = |device: &&Arc<Device>| {
@@ -207,16 +165,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_names_devices() {
-        let named = specifications(Some(" udp:192.0.2.1 ;; xdp:eth1;"));
-        assert_eq!(named, ["udp:192.0.2.1", "xdp:eth1"]);
-        for nothing in [None, Some(""), Some(" ; ")] {
-            let default = specifications(nothing);
-            assert!(default.len() == 1 && default[0].starts_with("udp:"), "{default:?}");
-        }
-    }
-
-    #[test]
     fn what_lies_behind_a_device_is_zero() {
         let device = Device::new(3, "udp:192.0.2.7");
         let begin = std::mem::offset_of!(Device, zero);
@@ -224,12 +172,5 @@ mod tests {
         assert!(begin + size_of_val(&device.zero) >= 1024, "provider libraries read as far as this");
         assert_eq!(device.guid().to_ne_bytes(), [2, 0, 192, 0xff, 0xfe, 0, 2, 7]);
         assert_ne!(Device::new(0, "xdp:eth1").guid(), Device::new(0, "xdp:eth2").guid());
-    }
-
-    #[test]
-    fn addresses_are_found_in_specifications() {
-        assert_eq!(address_of("udp:192.0.2.1,port=7"), Some("192.0.2.1".parse().unwrap()));
-        assert_eq!(address_of("udp:[2001:db8::1]"), Some("2001:db8::1".parse().unwrap()));
-        assert_eq!(address_of("xdp:eth1"), None);
     }
 }

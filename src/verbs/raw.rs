@@ -21,6 +21,7 @@
 //! ```
 
 mod connections;
+pub mod listing;
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -272,6 +272,9 @@ pub struct Wc {
     pub src_qp: Qpn,
     /// What else is meaningful.
     pub flags: WcFlags,
+    /// How a datagram of UD arrived, as RNICs tell it in this field: 10 with an IPv4 header, 9 with an IPv6 header, and 0 with a
+    /// GRH, which is RoCE v1. Bit 3 stands for a UDP header, the lower bits for the network header.
+    pub service_level: u8,
 }
 
 /// A work request that failed.

@@ -132,6 +132,7 @@ impl UdResponder {
             qpn: core.number,
             src_qp: deth.source_qp,
             flags: WcFlags::GRH,
+            service_level: packet_type(&received.path),
             ..Wc::default()
         };
         if let Some(imm) = datagram.imm_dt() {
@@ -140,6 +141,15 @@ impl UdResponder {
         }
         core.complete_recv(shared, wc, datagram.bth().solicited);
         Verdict::Handled
+    }
+}
+
+/// What [`Wc::service_level`] says of a datagram. Its first bytes in memory cannot tell: those of an IPv4 header are nothing.
+const fn packet_type(path: &Path) -> u8 {
+    match (path.encapsulation, path.source) {
+        (Encapsulation::RoceV1, _) => 0,
+        (Encapsulation::RoceV2, IpAddr::V6(_)) => 9,
+        (Encapsulation::RoceV2, IpAddr::V4(_)) => 10,
     }
 }
 

@@ -331,11 +331,11 @@ fn ud_grh_area_of_every_encapsulation() {
     let ipv6 = [vec![0x62, 0xa5, 0x43, 0x21, 0, 40, 17, 7], addresses.clone()].concat();
     let grh = [vec![0x62, 0xa5, 0x43, 0x21, 0, 32, 27, 7], addresses].concat();
     let rows = [
-        (Encapsulation::RoceV2, v4(1), v4(2), ipv4, true),
-        (Encapsulation::RoceV2, v6(1), v6(2), ipv6, false),
-        (Encapsulation::RoceV1, v6(1), v6(2), grh, false),
+        (Encapsulation::RoceV2, v4(1), v4(2), ipv4, 10),
+        (Encapsulation::RoceV2, v6(1), v6(2), ipv6, 9),
+        (Encapsulation::RoceV1, v6(1), v6(2), grh, 0),
     ];
-    for (encapsulation, source, destination, expected, is_ipv4) in rows {
+    for (encapsulation, source, destination, expected, service_level) in rows {
         let mut bench = ud();
         bench.receive(1, 0, 64);
         let mut packet = ud_packet(&bench, &[1; 8]);
@@ -344,13 +344,14 @@ fn ud_grh_area_of_every_encapsulation() {
         packet.path.traffic_class = 0x2a;
         packet.path.flow_label = 0x5_4321;
         packet.path.hop_limit = 7;
-        let identification = if is_ipv4 { 0x1234 } else { 0 };
+        let identification = if source.is_ipv4() { 0x1234 } else { 0 };
         let bytes = packet.build_with(identification);
         let known = Identification::Known { identification, dont_fragment: true };
         let received = Received { path: packet.path, identification: known, head: &bytes, tail: &[] };
         assert_eq!(bench.deliver(Side::B, &received), Verdict::Handled, "{encapsulation:?} {source}");
         assert_eq!(bench.host(Side::B).read_memory(0, GRH_AREA), expected, "{encapsulation:?} {source}");
-        assert_eq!(bench.completions(Side::B)[0].byte_len, 48);
+        let wc = bench.completions(Side::B)[0];
+        assert_eq!((wc.byte_len, wc.service_level), (48, service_level));
     }
 }
 

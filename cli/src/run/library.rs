@@ -12,12 +12,16 @@ const VARIABLE: &str = "ROCE_LIBRARY_PATH";
 /// A library: the name of its file, and the names under which programs load it.
 struct Library {
     file: &'static str,
-    names: [&'static str; 2],
+    names: &'static [&'static str],
 }
 
-const LIBRARIES: [Library; 2] = [
-    Library { file: "libibverbs.so", names: ["libibverbs.so.1", "libibverbs.so"] },
-    Library { file: "librdmacm.so", names: ["librdmacm.so.1", "librdmacm.so"] },
+/// What is loaded before the program, to show it the files of its devices.
+const LOADED_BEFORE: &str = "libroce_sysfs.so";
+
+const LIBRARIES: [Library; 3] = [
+    Library { file: "libibverbs.so", names: &["libibverbs.so.1", "libibverbs.so"] },
+    Library { file: "librdmacm.so", names: &["librdmacm.so.1", "librdmacm.so"] },
+    Library { file: LOADED_BEFORE, names: &[LOADED_BEFORE] },
 ];
 
 /// A folder with links to the libraries, which is removed when this is dropped.
@@ -37,6 +41,21 @@ impl Folder {
             }
         }
         Ok(Self(folder))
+    }
+
+    /// Where the files of the devices are to be.
+    pub(super) fn files(&self) -> PathBuf {
+        self.0.path().join("files")
+    }
+
+    /// What is loaded before the program: our library, and then what was to be loaded anyway.
+    pub(super) fn preload(&self, others: Option<OsString>) -> OsString {
+        let mut all = self.0.path().join(LOADED_BEFORE).into_os_string();
+        if let Some(others) = others.filter(|others| !others.is_empty()) {
+            all.push(":");
+            all.push(others);
+        }
+        all
     }
 
     /// A library path with this folder first.

@@ -128,10 +128,10 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
     count(|| {
         // SAFETY: the application's pointers are texts or null, hints or null, and room for a pointer.
         unsafe {
-            let hints = Hints::read(hints)?;
-            if answer.is_null() || node.is_null() && service.is_null() && hints.source.is_none() {
+            if answer.is_null() || node.is_null() && service.is_null() && hints.is_null() {
                 return Err(Errno::INVALID);
             }
+            let hints = Hints::read(hints)?;
             let named = if node.is_null() && service.is_null() {
                 None
             } else {
@@ -146,13 +146,17 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
             if !matches!(qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD) {
                 return Err(Errno::UNSUPPORTED);
             }
-            let family = source.or(destination).is_some_and(|address| address.is_ipv6());
+            let family = match source.or(destination) {
+                Some(address) if address.is_ipv6() => libc::AF_INET6,
+                Some(_) => libc::AF_INET,
+                None => hints.family,
+            };
             let (ai_src_addr, ai_src_len) = copy(source);
             let (ai_dst_addr, ai_dst_len) = copy(destination);
             let nothing = std::ptr::null_mut();
             let made = rdma_addrinfo {
                 ai_flags: hints.flags,
-                ai_family: if family { libc::AF_INET6 } else { libc::AF_INET },
+                ai_family: family,
                 ai_qp_type: qp_type,
                 ai_port_space: port_space,
                 ai_src_len,
@@ -262,6 +266,25 @@ mod tests {
                 rdma_getaddrinfo(std::ptr::null(), std::ptr::null(), std::ptr::null(), &raw mut found),
                 -1
             );
+        }
+    }
+
+    /// A client of libfabric looks up nothing but its peer's address.
+    #[test]
+    fn an_address_in_the_hints_is_enough() {
+        let peer: SocketAddr = "198.18.0.7:7174".parse().unwrap();
+        let mut address = storage(peer);
+        // SAFETY: structures of this test.
+        unsafe {
+            let mut hints: rdma_addrinfo = std::mem::zeroed();
+            hints.ai_dst_addr = (&raw mut address).cast();
+            hints.ai_dst_len = length(&peer);
+            let mut found = std::ptr::null_mut();
+            let nothing = std::ptr::null();
+            assert_eq!(rdma_getaddrinfo(nothing, nothing, &raw const hints, &raw mut found), 0);
+            assert_eq!(read((*found).ai_dst_addr), Ok(peer));
+            assert!((*found).ai_src_addr.is_null() && (*found).ai_family == libc::AF_INET);
+            rdma_freeaddrinfo(found);
         }
     }
 }

@@ -1,0 +1,135 @@
+//! The files of the program's devices, as kernels with RDMA have them below `/sys` and `/dev`. A library that is loaded before the
+//! program (`sysfs/`) leads it to them.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use roce::verbs::raw::listing;
+use roce_device::{LocalAddress, interfaces_of, local_addresses};
+use roce_packet::Gid;
+
+use crate::devices::groups;
+
+/// Makes the files of the devices that `devices`, the value of the environment variable, names.
+///
+/// # Errors
+///
+/// When a file or a link cannot be created.
+pub(super) fn create(root: &Path, devices: Option<&str>) -> std::io::Result<()> {
+    for (index, specification) in listing::specifications(devices).iter().enumerate() {
+        Device { index, specification, addresses: addresses(specification) }.create(root)?;
+    }
+    write(&root.join("sys/class/infiniband_verbs"), &[("abi_version", "6")])
+}
+
+/// The addresses of a device, with their interfaces.
+fn addresses(specification: &str) -> Vec<LocalAddress> {
+    if let Some(address) = listing::address(specification) {
+        return interfaces_of(address, None).into_iter().take(1).collect();
+    }
+    let interface = listing::place(specification).unwrap_or_default();
+    let locals = local_addresses().unwrap_or_default();
+    locals.into_iter().filter(|local| local.interface == interface).collect()
+}
+
+struct Device<'a> {
+    index: usize,
+    specification: &'a str,
+    addresses: Vec<LocalAddress>,
+}
+
+impl Device<'_> {
+    fn create(&self, root: &Path) -> std::io::Result<()> {
+        let (name, file) = (listing::name(self.index), listing::file(self.index));
+        let folder = root.join("sys/devices/virtual/infiniband").join(&name);
+        self.create_node(&folder)?;
+        self.create_port(&folder.join("ports/1"))?;
+
+        let class = root.join("sys/class/infiniband");
+        fs::create_dir_all(&class)?;
+        symlink(Path::new("../../devices/virtual/infiniband").join(&name), class.join(&name))?;
+        let verbs = root.join("sys/class/infiniband_verbs").join(&file);
+        write(&verbs, &[("ibdev", &name), ("abi_version", "1")])?;
+        // Programs ask whether it is a character device that they may read and write. None of them uses it but through libibverbs.
+        let files = root.join("dev/infiniband");
+        fs::create_dir_all(&files)?;
+        symlink("/dev/null", files.join(file))
+    }
+
+    fn create_node(&self, folder: &Path) -> std::io::Result<()> {
+        let guid = groups(&listing::guid(self.specification));
+        let description = format!("roce {}", self.specification);
+        write(
+            folder,
+            &[
+                ("node_type", "1: CA"),
+                ("node_guid", &guid),
+                ("sys_image_guid", &guid),
+                ("node_desc", &description),
+                ("fw_ver", env!("CARGO_PKG_VERSION")),
+            ],
+        )?;
+        let net = folder.join("device/net");
+        fs::create_dir_all(&net)?;
+        let mut interfaces: Vec<&str> = self.addresses.iter().map(|local| local.interface.as_str()).collect();
+        interfaces.sort_unstable();
+        interfaces.dedup();
+        interfaces.into_iter().try_for_each(|interface| {
+            symlink(Path::new("/sys/class/net").join(interface), net.join(interface))
+        })
+    }
+
+    fn create_port(&self, folder: &Path) -> std::io::Result<()> {
+        write(
+            folder,
+            &[
+                ("state", "4: ACTIVE"),
+                ("phys_state", "5: LinkUp"),
+                ("link_layer", "Ethernet"),
+                ("rate", "100 Gb/sec (4X EDR)"),
+                ("lid", "0x0"),
+                ("sm_lid", "0x0"),
+            ],
+        )?;
+        write(&folder.join("pkeys"), &[("0", "0xffff")])?;
+        for folder in ["gids", "gid_attrs/types", "gid_attrs/ndevs"].map(|name| folder.join(name)) {
+            fs::create_dir_all(folder)?;
+        }
+        for (index, local) in self.addresses.iter().enumerate() {
+            let index = index.to_string();
+            write(&folder.join("gids"), &[(&index, &groups(&Gid::from_ip(local.address).0))])?;
+            write(&folder.join("gid_attrs/types"), &[(&index, "RoCE v2")])?;
+            write(&folder.join("gid_attrs/ndevs"), &[(&index, &local.interface)])?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes files of one line into a folder.
+fn write(folder: &Path, files: &[(&str, &str)]) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    files.iter().try_for_each(|(name, line)| fs::write(folder.join(name), format!("{line}\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_the_files_that_programs_read() {
+        let root = tempfile::tempdir().unwrap();
+        create(root.path(), Some("udp:127.0.0.9;udp:[::1]")).unwrap();
+        let read = |name: &str| fs::read_to_string(root.path().join(name)).unwrap();
+        assert_eq!(read("sys/class/infiniband/roce0/node_guid"), "0200:7fff:fe00:0009\n");
+        assert_eq!(
+            read("sys/class/infiniband/roce0/ports/1/gids/0"),
+            "0000:0000:0000:0000:0000:ffff:7f00:0009\n"
+        );
+        assert_eq!(read("sys/class/infiniband/roce1/ports/1/gid_attrs/types/0"), "RoCE v2\n");
+        assert_eq!(read("sys/class/infiniband/roce1/ports/1/gid_attrs/ndevs/0"), "lo\n");
+        assert_eq!(read("sys/class/infiniband_verbs/uverbs1/ibdev"), "roce1\n");
+        assert!(root.path().join("sys/class/infiniband/roce0/device/net/lo/mtu").exists());
+        assert!(root.path().join("dev/infiniband/uverbs1").exists());
+    }
+}

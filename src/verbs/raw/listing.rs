@@ -1,0 +1,99 @@
+//! The devices that an unmodified program sees, before any of them is opened: for the C library, and for the files that
+//! `roce run` shows the program.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, UdpSocket};
+
+/// The environment variable that names devices: specifications as `roce --device` takes them, with `;` between them.
+pub const VARIABLE: &str = "ROCE_DEVICE";
+
+/// The name of a device, such as `roce0`.
+#[must_use]
+pub fn name(index: usize) -> String {
+    format!("roce{index}")
+}
+
+/// The name of a device's file in `/dev/infiniband`, such as `uverbs0`.
+#[must_use]
+pub fn file(index: usize) -> String {
+    format!("uverbs{index}")
+}
+
+/// The specifications in the value of [`VARIABLE`]; without any, one of a `udp` device with the address of the default route, or else
+/// with 127.0.0.1.
+#[must_use]
+pub fn specifications(value: Option<&str>) -> Vec<String> {
+    let named = value.unwrap_or_default().split(';').map(str::trim).filter(|part| !part.is_empty());
+    let named: Vec<String> = named.map(str::to_owned).collect();
+    if named.is_empty() { vec![default_specification()] } else { named }
+}
+
+/// The address that packets to elsewhere leave from, or else the loopback address. Nothing is sent.
+fn default_specification() -> String {
+    let towards = |bind: &str, peer: &str| {
+        let socket = UdpSocket::bind(bind).ok()?;
+        // An address for documentation: it is reached through the default route only.
+        socket.connect(peer).ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    };
+    match towards("0.0.0.0:0", "192.0.2.1:9").or_else(|| towards("[::]:0", "[2001:db8::1]:9")) {
+        Some(IpAddr::V6(address)) => format!("udp:[{address}]"),
+        Some(IpAddr::V4(address)) => format!("udp:{address}"),
+        None => "udp:127.0.0.1".into(),
+    }
+}
+
+/// What a specification names: `192.0.2.1` in `udp:192.0.2.1,port=4791`, `eth1` in `xdp:eth1`.
+#[must_use]
+pub fn place(specification: &str) -> Option<&str> {
+    let (_, rest) = specification.split_once(':')?;
+    let place = rest.split(',').next()?;
+    Some(place.trim_start_matches('[').trim_end_matches(']')).filter(|place| !place.is_empty())
+}
+
+/// The address in a specification, without the interface of a link-local one.
+#[must_use]
+pub fn address(specification: &str) -> Option<IpAddr> {
+    place(specification)?.split('%').next()?.parse().ok()
+}
+
+/// The GUID of the node: made from the IPv4 address where the specification has one.
+#[must_use]
+pub fn guid(specification: &str) -> [u8; 8] {
+    let [a, b, c, d] = match address(specification) {
+        Some(IpAddr::V4(address)) => address.octets(),
+        other => {
+            let mut hasher = DefaultHasher::new();
+            (other, specification).hash(&mut hasher);
+            (hasher.finish() as u32).to_be_bytes()
+        }
+    };
+    // The form of an EUI-64 that is made from a locally administered Ethernet address.
+    [0x02, 0x00, a, 0xff, 0xfe, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_names_devices() {
+        let named = specifications(Some(" udp:192.0.2.1 ;; xdp:eth1;"));
+        assert_eq!(named, ["udp:192.0.2.1", "xdp:eth1"]);
+        for nothing in [None, Some(""), Some(" ; ")] {
+            let default = specifications(nothing);
+            assert!(default.len() == 1 && default[0].starts_with("udp:"), "{default:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_found_in_specifications() {
+        assert_eq!(address("udp:192.0.2.1,port=7"), Some("192.0.2.1".parse().unwrap()));
+        assert_eq!(address("udp:[2001:db8::1]"), Some("2001:db8::1".parse().unwrap()));
+        assert_eq!(address("udp:[fe80::1%eth0]"), Some("fe80::1".parse().unwrap()));
+        assert_eq!((address("xdp:eth1"), place("xdp:eth1,mtu=900")), (None, Some("eth1")));
+        assert_eq!((place("xdp"), place("xdp:")), (None, None));
+        assert_eq!(guid("udp:192.0.2.7"), [2, 0, 192, 0xff, 0xfe, 0, 2, 7]);
+    }
+}
