@@ -11,7 +11,7 @@ use crate::abi::{
 };
 use crate::answer::{Errno, pointer, status};
 use crate::context::{Open, open_of};
-use crate::memory::pd_of;
+use crate::domain::pd_of;
 use crate::qp::qp_of;
 use crate::query::PORT;
 

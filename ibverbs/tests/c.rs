@@ -24,6 +24,10 @@ const NAMES: &[(&str, &str)] = &[
     ("ibv_send_wr.remote_srqn", "qp_type.xrc.remote_srqn"),
     ("ibv_send_wr.special", "bind_mw"),
     ("ibv_device_attr_ex.tso_rss_and_pacing", "tso_caps"),
+    ("ibv_device_attr_ex.odp_general_caps", "odp_caps.general_caps"),
+    ("ibv_device_attr_ex.odp_caps_of_rc", "odp_caps.per_transport_caps.rc_odp_caps"),
+    ("ibv_device_attr_ex.odp_caps_of_uc", "odp_caps.per_transport_caps.uc_odp_caps"),
+    ("ibv_device_attr_ex.odp_caps_of_ud", "odp_caps.per_transport_caps.ud_odp_caps"),
     ("ibv_qp_ex.wr_flush", ""),
     ("rdma_addr.dst", "dst_addr"),
     ("rdma_addr.ibaddr", "addr.ibaddr"),
@@ -87,21 +91,31 @@ fn layouts_are_those_of_the_header() {
     assert!(compiled.success, "{}", compiled.stderr);
 }
 
-#[test]
-fn a_program_in_c_uses_what_others_do_not() {
+/// Compiles a program of the folder `c`, runs it with the library, and looks for its last line.
+fn run_program(name: &str, device: &str) {
     let root = common::distribution();
     if skip_unless(root.is_some() && has_program("cc"), "no packages of a Debian system, or no C compiler") {
         return;
     }
     let (root, library) = (root.expect("checked"), common::library_folder());
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/verbs.c");
-    let program = library.path().join("verbs");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
+    let program = library.path().join("program");
     let mut command = compiler(root);
     command.arg("-o").arg(&program).arg(source).arg("-L").arg(library.path()).arg("-libverbs");
     let compiled = Running::start(&mut command).finish(60);
     assert!(compiled.success, "{}", compiled.stderr);
     let mut command = Command::new(program);
-    command.env("LD_LIBRARY_PATH", library.path()).env("ROCE_DEVICE", "udp:127.83.0.3");
+    command.env("LD_LIBRARY_PATH", library.path()).env("ROCE_DEVICE", device);
     let ran = Running::start(&mut command).finish(60);
     assert!(ran.success && ran.stdout.contains("all is as it should be"), "{ran:?}");
+}
+
+#[test]
+fn a_program_in_c_uses_what_others_do_not() {
+    run_program("verbs.c", "udp:127.83.0.3");
+}
+
+#[test]
+fn a_program_in_c_uses_domains_and_memory_that_others_do_not() {
+    run_program("memory.c", "udp:127.83.0.5");
 }

@@ -71,7 +71,11 @@ pub(crate) struct ibv_device_attr {
 pub(crate) struct ibv_device_attr_ex {
     pub(crate) orig_attr: ibv_device_attr,
     pub(crate) comp_mask: u32,
-    pub(crate) odp_caps: [u64; 3],
+    pub(crate) odp_general_caps: u64,
+    pub(crate) odp_caps_of_rc: u32,
+    pub(crate) odp_caps_of_uc: u32,
+    pub(crate) odp_caps_of_ud: u32,
+    pub(crate) odp_padding: u32,
     pub(crate) completion_timestamp_mask: u64,
     pub(crate) hca_core_clock: u64,
     pub(crate) device_cap_flags_ex: u64,
@@ -304,7 +308,7 @@ layout! {
     ibv_gid_entry: 32 { gid_index 16, port_num 20, gid_type 24, ndev_ifindex 28 }
     ibv_device_attr: 232 { node_guid 64, max_mr_size 80, vendor_id 96, max_qp 108, max_pkeys 224, phys_port_cnt 227 }
     ibv_device_attr_ex: 400 {
-        comp_mask 232, odp_caps 240, completion_timestamp_mask 264, device_cap_flags_ex 280, tso_rss_and_pacing 288,
+        comp_mask 232, odp_general_caps 240, odp_caps_of_rc 248, odp_caps_of_uc 252, odp_caps_of_ud 256, completion_timestamp_mask 264, device_cap_flags_ex 280, tso_rss_and_pacing 288,
         max_dm_size 376, pci_atomic_caps 384, xrc_odp_caps 392, phys_port_cnt_ex 396,
     }
     ibv_port_attr: 52 { pkey_tbl_len 32, link_layer 46, flags 47, port_cap_flags2 48 }
