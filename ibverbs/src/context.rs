@@ -21,7 +21,7 @@ use crate::events::Mirror;
 use crate::qp::{self, Qp};
 use crate::report::Failures;
 use crate::srq::{self, Srq};
-use crate::{cq_ex, device_memory, domain, environment, memory, query, report, window};
+use crate::{cq_ex, device_memory, domain, environment, memory, query, report, window, xrc};
 
 /// What the application holds a pointer into: `ibv_context` lies at the end of `verbs`.
 #[repr(C)]
@@ -216,9 +216,10 @@ fn tables(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
         flow: [None; 4],
         open_qp: None,
         create_qp_ex: Some(qp::create_qp_ex),
-        get_srq_num: None,
+        get_srq_num: Some(srq::get_srq_num),
         create_srq_ex: Some(srq::create_srq_ex),
-        xrc_domains: [None; 2],
+        open_xrcd: Some(xrc::open_xrcd),
+        close_xrcd: Some(xrc::close_xrcd),
         placeholder: 0,
         sz: size_of::<verbs_context>(),
         context: ibv_context {

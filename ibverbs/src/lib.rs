@@ -35,3 +35,4 @@ mod strings;
 #[expect(dead_code, reason = "the linker and the tests of the library use the rest")]
 mod table;
 mod window;
+mod xrc;

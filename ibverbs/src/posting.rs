@@ -30,6 +30,17 @@ enum Data {
     Inline(Range<usize>),
 }
 
+/// What a request has beside its operation and its data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing.
+    Connected,
+    /// An address (UD).
+    Datagram,
+    /// The number of a shared receive queue (XRC).
+    Extended,
+}
+
 /// A request of the application.
 struct Request {
     wr_id: u64,
@@ -37,6 +48,7 @@ struct Request {
     flags: SendFlags,
     data: Data,
     destination: Option<UdDestination>,
+    remote_srqn: u32,
 }
 
 /// Requests on their way from the application to the engine. The memory is kept for the next ones.
@@ -61,13 +73,20 @@ impl Requests {
     pub(crate) fn push(&mut self, wr_id: u64, op: SendOp, send_flags: u32) {
         let flags = SendFlags::from_bits_truncate(send_flags);
         let data = Data::Elements(self.elements.len()..self.elements.len());
-        self.list.push(Request { wr_id, op, flags, data, destination: None });
+        self.list.push(Request { wr_id, op, flags, data, destination: None, remote_srqn: 0 });
     }
 
     /// The destination of the last request.
     pub(crate) fn set_destination(&mut self, destination: UdDestination) {
         if let Some(request) = self.list.last_mut() {
             request.destination = Some(destination);
+        }
+    }
+
+    /// The shared receive queue that the last request is for.
+    pub(crate) fn set_srq(&mut self, number: u32) {
+        if let Some(request) = self.list.last_mut() {
+            request.remote_srqn = number;
         }
     }
 
@@ -115,8 +134,8 @@ impl Requests {
             Data::Elements(range) => Payload::Elements(&self.elements[range.clone()]),
             Data::Inline(range) => Payload::Inline(&self.bytes[range.clone()]),
         };
-        let Request { wr_id, op, flags, destination, .. } = *request;
-        SendWr { wr_id, op, flags, payload, destination }
+        let Request { wr_id, op, flags, destination, remote_srqn, .. } = *request;
+        SendWr { wr_id, op, flags, payload, destination, remote_srqn }
     }
 
     /// Posts all requests.
@@ -144,7 +163,7 @@ impl Requests {
     /// # Safety
     ///
     /// What the request points to is there.
-    unsafe fn take(&mut self, wr: &ibv_send_wr, is_datagram: bool) -> Result<(), Errno> {
+    unsafe fn take(&mut self, wr: &ibv_send_wr, kind: Kind) -> Result<(), Errno> {
         const KNOWN: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
         if wr.send_flags & !KNOWN != 0 {
             return Err(Errno::INVALID);
@@ -155,7 +174,10 @@ impl Requests {
         self.push(wr.wr_id, op, wr.send_flags & !IBV_SEND_INLINE);
         // SAFETY: the union holds this part for UD, and the list has so many elements.
         let taken = unsafe {
-            if is_datagram {
+            if kind == Kind::Extended {
+                self.set_srq(wr.remote_srqn);
+            }
+            if kind == Kind::Datagram {
                 let ud = wr.wr.ud;
                 self.set_destination(destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?);
             }
@@ -302,7 +324,7 @@ impl SendQueue {
         &self,
         raw: Raw<'_>,
         qpn: Qpn,
-        is_datagram: bool,
+        kind: Kind,
         list: *mut ibv_send_wr,
         bad: *mut *mut ibv_send_wr,
     ) -> Result<(), Errno> {
@@ -316,7 +338,7 @@ impl SendQueue {
         // SAFETY: the caller's chain.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: as above.
-            built = unsafe { requests.take(wr, is_datagram) };
+            built = unsafe { requests.take(wr, kind) };
             if built.is_err() {
                 break;
             }

@@ -6,18 +6,21 @@ use std::sync::Arc;
 use roce::verbs::{QpCapabilities, QpInit, QpOptions, QpType, Qpn};
 
 use crate::abi::{
-    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE,
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, SEND_OP_ATOMIC_WRITE, SEND_OPS_OF_RC, SEND_OPS_OF_UC, SEND_OPS_OF_UD,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_STATE, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV,
+    IBV_QPT_XRC_SEND, SEND_OP_ATOMIC_WRITE, SEND_OPS_OF_RC, SEND_OPS_OF_UC, SEND_OPS_OF_UD, SEND_OPS_OF_XRC,
     ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_recv_wr, ibv_send_wr,
+    ibv_recv_wr, ibv_send_wr, ibv_xrcd,
 };
 use crate::answer::{Errno, pointer, status};
 use crate::context::{Open, Pointer};
 use crate::cq::cq_of;
 use crate::domain::pd_of;
 use crate::events::Acknowledgements;
+use crate::posting::Kind;
 use crate::posting::{SendQueue, post_receives};
 use crate::srq::srq_of;
+use crate::xrc::xrcd_of;
 use crate::{modify, qp_ex};
 
 /// An `ibv_qp_ex`, and so an `ibv_qp`, with what belongs to it.
@@ -28,7 +31,7 @@ pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
     /// What the application asked for, with the sizes that it got.
     init: ibv_qp_init_attr,
-    pub(crate) is_datagram: bool,
+    kind: Kind,
     is_extended: bool,
     pub(crate) queue: SendQueue,
     pub(crate) async_events: Acknowledgements,
@@ -57,6 +60,8 @@ fn qp_type(number: c_int) -> Result<QpType, Errno> {
         IBV_QPT_RC => Ok(QpType::Rc),
         IBV_QPT_UC => Ok(QpType::Uc),
         IBV_QPT_UD => Ok(QpType::Ud),
+        IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
+        IBV_QPT_XRC_RECV => Ok(QpType::XrcRecv),
         _ => Err(Errno::UNSUPPORTED),
     }
 }
@@ -89,8 +94,11 @@ fn granted(capabilities: &QpCapabilities) -> ibv_qp_cap {
 ///
 /// The pointers in `wanted` and `pd` are objects of the application, or null.
 unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, Errno> {
+    // The initiator of an extended connection receives nothing, and need not have a queue for that.
+    let without_recv = wanted.qp_type == IBV_QPT_XRC_SEND && wanted.recv_cq.is_null();
+    let recv_cq = if without_recv { wanted.send_cq } else { wanted.recv_cq };
     // SAFETY: the caller's promise.
-    let (domain, send_cq, recv_cq) = unsafe { (pd_of(pd)?, cq_of(wanted.send_cq)?, cq_of(wanted.recv_cq)?) };
+    let (domain, send_cq, recv_cq) = unsafe { (pd_of(pd)?, cq_of(wanted.send_cq)?, cq_of(recv_cq)?) };
     // SAFETY: as above.
     let srq = if wanted.srq.is_null() { None } else { Some(unsafe { srq_of(wanted.srq)? }) };
     let open = &domain.open;
@@ -101,20 +109,56 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, 
     if srq.is_some_and(|srq| !Arc::ptr_eq(open, srq.open())) {
         return Err(Errno::INVALID);
     }
+    let qp_type = qp_type(wanted.qp_type)?;
+    if qp_type == QpType::XrcRecv {
+        // It is made from an XRC domain.
+        return Err(Errno::INVALID);
+    }
     let init = QpInit {
-        qp_type: qp_type(wanted.qp_type)?,
+        qp_type,
         pd: domain.id(),
         send_cq: send_cq.raw.id(),
         recv_cq: recv_cq.raw.id(),
         srq: srq.map(|srq| srq.id),
-        capabilities: capabilities(&wanted.cap, srq.is_some()),
+        capabilities: capabilities(&wanted.cap, srq.is_some() || qp_type == QpType::XrcSend),
         signal_all: wanted.sq_sig_all != 0,
     };
     let qpn = open.raw().create_qp(&init, &QpOptions::default())?;
+    let cap = granted(&init.capabilities);
+    // SAFETY: the domain is alive.
+    Ok(object(open, unsafe { (*pd).context }, pd, qpn, &ibv_qp_init_attr { cap, ..*wanted }))
+}
+
+/// Makes the target of an extended connection, which needs an XRC domain and nothing else.
+///
+/// # Safety
+///
+/// The pointers are an open context and an XRC domain of the application.
+unsafe fn create_target(
+    context: *mut ibv_context,
+    xrcd: *mut ibv_xrcd,
+    wanted: &ibv_qp_init_attr,
+) -> Result<*mut Qp, Errno> {
+    // SAFETY: the caller's promise.
+    let domain = unsafe { xrcd_of(xrcd)? };
+    let qpn = domain.open.raw().create_xrc_target(domain.id, &QpOptions::default())?;
+    let cap =
+        ibv_qp_cap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 };
+    let init = ibv_qp_init_attr { cap, ..*wanted };
+    Ok(object(&domain.open, context, std::ptr::null_mut(), qpn, &init))
+}
+
+/// Makes the application's object for a queue pair.
+fn object(
+    open: &Arc<Open>,
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    qpn: Qpn,
+    wanted: &ibv_qp_init_attr,
+) -> *mut Qp {
     // SAFETY: numbers, locks of the C library for which zero is the initial state, null pointers, and absent functions.
     let mut abi: ibv_qp_ex = unsafe { std::mem::zeroed() };
-    // SAFETY: the domain is alive.
-    abi.base.context = unsafe { (*pd).context };
+    abi.base.context = context;
     abi.base.qp_context = wanted.qp_context;
     abi.base.pd = pd;
     abi.base.send_cq = wanted.send_cq;
@@ -127,14 +171,18 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, 
         abi,
         open: Arc::clone(open),
         qpn,
-        init: ibv_qp_init_attr { cap: granted(&init.capabilities), ..*wanted },
-        is_datagram: init.qp_type == QpType::Ud,
+        init: *wanted,
+        kind: match wanted.qp_type {
+            IBV_QPT_UD => Kind::Datagram,
+            IBV_QPT_XRC_SEND => Kind::Extended,
+            _ => Kind::Connected,
+        },
         is_extended: false,
         queue: SendQueue::default(),
         async_events: Acknowledgements::default(),
     }));
     open.objects().qps.insert(qpn, Pointer(object));
-    Ok(object)
+    object
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, wanted: *mut ibv_qp_init_attr) -> *mut ibv_qp {
@@ -155,23 +203,28 @@ const fn send_operations(qp_type: QpType) -> u64 {
         QpType::Rc => SEND_OPS_OF_RC,
         QpType::Uc => SEND_OPS_OF_UC,
         QpType::Ud => SEND_OPS_OF_UD,
+        QpType::XrcSend => SEND_OPS_OF_XRC,
+        QpType::XrcRecv => 0,
     }
 }
 
 pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     wanted: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     pointer(|| {
         // SAFETY: the application's pointer is to attributes that it has filled in.
         let wanted = unsafe { wanted.as_mut() }.ok_or(Errno::INVALID)?;
         let mask = wanted.comp_mask;
-        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let is_target = wanted.qp_type == IBV_QPT_XRC_RECV;
+        let source = if is_target { IBV_QP_INIT_ATTR_XRCD } else { IBV_QP_INIT_ATTR_PD };
+        let known =
+            source | IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         let has_flags = mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && wanted.create_flags != 0;
         if mask & !known != 0 || has_flags {
             return Err(Errno::UNSUPPORTED);
         }
-        if mask & IBV_QP_INIT_ATTR_PD == 0 {
+        if mask & source == 0 {
             return Err(Errno::INVALID);
         }
         let is_extended = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
@@ -184,7 +237,11 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         }
         // SAFETY: the pointers in it are objects of the application; the queue pair is not yet given to it.
         unsafe {
-            let object = create(wanted.pd, &base)?;
+            let object = if is_target {
+                create_target(context, wanted.xrcd, &base)?
+            } else {
+                create(wanted.pd, &base)?
+            };
             wanted.cap = (*object).init.cap;
             if is_extended {
                 (*object).is_extended = true;
@@ -264,7 +321,7 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: the application's pointers are a queue pair, a chain of requests, and room for a pointer.
     status(|| unsafe {
         let object = qp_of(qp)?;
-        object.queue.post_chain(object.open.raw(), object.qpn, object.is_datagram, list, bad)
+        object.queue.post_chain(object.open.raw(), object.qpn, object.kind, list, bad)
     })
 }
 

@@ -29,6 +29,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_send_imm = Some(wr_send_imm);
     qp.wr_send_inv = Some(wr_send_inv);
     qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
     qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     qp.wr_set_sge = Some(wr_set_sge);
@@ -209,6 +210,16 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
     unsafe {
         build(qp, |requests| {
             requests.set_destination(destination(ah, qpn, qkey)?);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
+    // SAFETY: as above.
+    unsafe {
+        build(qp, |requests| {
+            requests.set_srq(number);
             Ok(())
         });
     }

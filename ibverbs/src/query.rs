@@ -9,7 +9,7 @@ use roce::verbs::{Encapsulation, GidEntry, PathMtu};
 use crate::abi::{
     COMPATIBLE_PORT_ATTR, DEVICE_CAPABILITIES, IBV_ATOMIC_HCA, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2,
     IBV_GID_TYPE_SYSFS_IB_ROCE_V1, IBV_GID_TYPE_SYSFS_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE,
-    IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, ODP_CAPABILITIES, ODP_OF_RC, ODP_OF_UC, ODP_OF_UD,
+    IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, ODP_CAPABILITIES, ODP_OF_RC, ODP_OF_UC, ODP_OF_UD, ODP_OF_XRC,
     PHYSICAL_LINK_UP, PORT_NEEDS_GRH, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
     ibv_gid_entry, ibv_port_attr,
 };
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         answer.phys_port_cnt_ex = PORT.into();
         answer.odp_general_caps = ODP_CAPABILITIES;
         (answer.odp_caps_of_rc, answer.odp_caps_of_uc) = (ODP_OF_RC, ODP_OF_UC);
-        answer.odp_caps_of_ud = ODP_OF_UD;
+        (answer.odp_caps_of_ud, answer.xrc_odp_caps) = (ODP_OF_UD, ODP_OF_XRC);
         answer.max_dm_size = device_memory::MAX_SIZE as u64;
         // SAFETY: the application says how much room there is.
         unsafe { write_part(&answer, attributes, room) };

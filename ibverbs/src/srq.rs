@@ -1,19 +1,22 @@
 //! Shared receive queues.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use roce::verbs::SrqId;
 
 use crate::abi::{
-    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, ibv_context,
-    ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
+    IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_context, ibv_cq, ibv_pd, ibv_recv_wr,
+    ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_xrcd,
 };
 use crate::answer::{Errno, pointer, status};
 use crate::context::{Open, Pointer};
+use crate::cq::cq_of;
 use crate::domain::pd_of;
 use crate::events::Acknowledgements;
 use crate::posting::post_receives;
+use crate::xrc::xrcd_of;
 
 /// An `ibv_srq` with what belongs to it.
 #[repr(C)]
@@ -21,6 +24,8 @@ pub(crate) struct Srq {
     abi: ibv_srq,
     open: Arc<Open>,
     pub(crate) id: SrqId,
+    /// The number by which peers name one of an XRC domain.
+    number: Option<u32>,
     pub(crate) async_events: Acknowledgements,
 }
 
@@ -41,20 +46,34 @@ pub(crate) unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> Result<&'a Srq, Errno> {
     unsafe { srq.cast::<Srq>().as_ref() }.ok_or(Errno::INVALID)
 }
 
-/// Makes a queue, and writes into `attributes` what was granted.
+/// Makes a queue, and writes into `attributes` what was granted. `xrc` is what one of an XRC domain has beside.
 ///
 /// # Safety
 ///
-/// `pd` is a protection domain of the application.
+/// The pointers are a protection domain, an XRC domain and a completion queue of the application, or null.
 unsafe fn create(
     pd: *mut ibv_pd,
     srq_context: *mut c_void,
     attributes: &mut ibv_srq_attr,
+    xrc: Option<(*mut ibv_xrcd, *mut ibv_cq)>,
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: the caller's promise.
     let domain = unsafe { pd_of(pd)? };
     let (max_wr, max_sge) = (attributes.max_wr as usize, attributes.max_sge as usize);
-    let id = domain.open.raw().create_srq(domain.id(), max_wr, max_sge)?;
+    let raw = domain.open.raw();
+    let (id, number) = match xrc {
+        None => (raw.create_srq(domain.id(), max_wr, max_sge)?, None),
+        Some((xrcd, cq)) => {
+            // SAFETY: the caller's promise.
+            let (xrcd, cq) = unsafe { (xrcd_of(xrcd)?, cq_of(cq)?) };
+            // The identifiers of another context mean nothing here.
+            if !Arc::ptr_eq(&domain.open, &xrcd.open) || !Arc::ptr_eq(&domain.open, &cq.open) {
+                return Err(Errno::INVALID);
+            }
+            let (id, number) = raw.create_xrc_srq(domain.id(), xrcd.id, &cq.raw, max_wr, max_sge)?;
+            (id, Some(number))
+        }
+    };
     // SAFETY: numbers, locks of the C library for which zero is the initial state, and null pointers.
     let mut abi: ibv_srq = unsafe { std::mem::zeroed() };
     // SAFETY: the domain is alive.
@@ -63,7 +82,7 @@ unsafe fn create(
     abi.pd = pd;
     abi.handle = u32::try_from(id.index()).unwrap_or(u32::MAX);
     let open = Arc::clone(&domain.open);
-    let object = Srq { abi, open: Arc::clone(&open), id, async_events: Acknowledgements::default() };
+    let object = Srq { abi, open: Arc::clone(&open), id, number, async_events: Acknowledgements::default() };
     let object = Box::into_raw(Box::new(object));
     open.objects().srqs.insert(id, Pointer(object));
     attributes.srq_limit = 0;
@@ -77,7 +96,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     // SAFETY: the application's pointers are a protection domain and attributes.
     pointer(|| unsafe {
         let attributes = attributes.as_mut().ok_or(Errno::INVALID)?;
-        create(pd, attributes.srq_context, &mut attributes.attr)
+        create(pd, attributes.srq_context, &mut attributes.attr, None)
     })
 }
 
@@ -88,16 +107,31 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     // SAFETY: the application's pointers are an open context and attributes.
     pointer(|| unsafe {
         let attributes = attributes.as_mut().ok_or(Errno::INVALID)?;
-        let is_basic =
-            attributes.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || attributes.srq_type == IBV_SRQT_BASIC;
-        let known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-        if !is_basic || attributes.comp_mask & !known != 0 {
+        let mask = attributes.comp_mask;
+        let kind = if mask & IBV_SRQ_INIT_ATTR_TYPE == 0 { IBV_SRQT_BASIC } else { attributes.srq_type };
+        let of_xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        let known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | of_xrc;
+        if !matches!(kind, IBV_SRQT_BASIC | IBV_SRQT_XRC) || mask & !known != 0 {
             return Err(Errno::UNSUPPORTED);
         }
-        if attributes.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+        let needed = IBV_SRQ_INIT_ATTR_PD | if kind == IBV_SRQT_XRC { of_xrc } else { 0 };
+        if mask & needed != needed {
             return Err(Errno::INVALID);
         }
-        create(attributes.pd, attributes.srq_context, &mut attributes.attr)
+        let xrc = (kind == IBV_SRQT_XRC).then_some((attributes.xrcd, attributes.cq));
+        create(attributes.pd, attributes.srq_context, &mut attributes.attr, xrc)
+    })
+}
+
+/// The number by which peers name a queue of an XRC domain.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut c_uint) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointers are a queue, and room for a number.
+        unsafe {
+            let found = srq_of(srq)?.number.ok_or(Errno::INVALID)?;
+            number.write(found);
+        }
+        Ok(())
     })
 }
 

@@ -102,6 +102,10 @@ fn ping_pongs_end_with_the_right_data() {
             assert!(client.stdout.contains("100 iters"), "{name}: {client:?}");
         }
     }
+    // Over XRC; here `-c` would be the number of clients.
+    for extra in [&[][..], &["-e"]] {
+        programs.pair("ibv_xsrq_pingpong", &[&["-g", "0", "-n", "100"], extra].concat());
+    }
 }
 
 #[test]
@@ -120,6 +124,9 @@ fn perftest_measures() {
         programs.pair(name, &["-d", "roce0", "-n", "100", "-F", "-c", "UD"]);
     }
     programs.pair("ib_write_bw", &["-d", "roce0", "-n", "100", "-F", "-c", "UC"]);
+    for name in ["ib_send_bw", "ib_write_lat", "ib_read_bw"] {
+        programs.pair(name, &["-d", "roce0", "-n", "100", "-F", "-c", "XRC"]);
+    }
 }
 
 /// qperf knows LIDs only, unless it uses the connection manager.

@@ -26,8 +26,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use roce_packet::{Datagram, Encapsulation, Opcode, Path, Psn, Qpn};
 use roce_transport::{
-    EngineConfig, Identification, Instant, PostError, QpInit, QpState, QpType, Received, RecvWr, SendWr,
-    Transmit, TxSlot, Verdict, Wc,
+    EngineConfig, Identification, Instant, PostError, QpInit, QpOptions, QpState, QpType, Received, RecvWr,
+    SendWr, Transmit, TxSlot, Verdict, Wc,
 };
 
 use roce_fault::FaultInjector;
@@ -202,6 +202,10 @@ impl Pair {
     #[track_caller]
     pub fn create_qp(&mut self, side: Side, qp_type: QpType, settings: &Settings) -> Qpn {
         let host = self.host_mut(side);
+        if qp_type == QpType::XrcRecv {
+            let xrcd = host.xrcd();
+            return host.engine.create_xrc_target(xrcd, &QpOptions::default()).expect("a target can be made");
+        }
         let init = QpInit {
             qp_type,
             pd: host.pd,

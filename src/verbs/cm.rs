@@ -256,7 +256,9 @@ fn check_queue_pair(context: &Context, qp: &QueuePair) -> Result<(), ConnectionE
         return Err(VerbsError::OtherContext("the queue pair").into());
     }
     match qp.qp_type() {
-        QpType::Ud => Err(ConnectionError::QueuePairType(QpType::Ud)),
+        other @ (QpType::Ud | QpType::XrcSend | QpType::XrcRecv) => {
+            Err(ConnectionError::QueuePairType(other))
+        }
         QpType::Rc | QpType::Uc => Ok(()),
     }
 }

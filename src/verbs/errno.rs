@@ -1,7 +1,7 @@
 //! What C programs learn of an error: a number of the operating system.
 
 use roce_transport::{
-    CqError, CreateQpError, DestroyError, KeyError, PdError, PostError, RegisterError, SrqError,
+    CqError, CreateQpError, DestroyError, KeyError, PdError, PostError, RegisterError, SrqError, XrcdError,
 };
 use rustix::io::Errno;
 
@@ -28,6 +28,7 @@ impl VerbsError {
             Self::Pd(PdError::InUse { .. })
             | Self::Cq(CqError::InUse { .. })
             | Self::Srq(SrqError::InUse { .. })
+            | Self::Xrcd(XrcdError::InUse { .. })
             | Self::Destroy(DestroyError::WindowsBound { .. }) => Errno::BUSY,
             Self::Pd(PdError::TooMany { .. })
             | Self::Cq(CqError::TooMany { .. })
@@ -44,6 +45,7 @@ impl VerbsError {
             | Self::Register(_)
             | Self::Key(_)
             | Self::Cq(_)
+            | Self::Xrcd(_)
             | Self::Srq(_)
             | Self::CreateQp(_)
             | Self::ModifyQp(_)

@@ -5,7 +5,7 @@ use std::io;
 
 use roce_transport::{
     ChangeError, CqError, CreateQpError, DestroyError, KeyError, ModifyQpError, PdError, PostError,
-    RegisterError, SrqError,
+    RegisterError, SrqError, XrcdError,
 };
 
 use super::{ConnectionError, WaitError};
@@ -42,6 +42,9 @@ pub enum VerbsError {
     /// A completion queue.
     #[error("completion queue: {0}")]
     Cq(CqError),
+    /// An XRC domain.
+    #[error("{0}")]
+    Xrcd(XrcdError),
     /// A shared receive queue.
     #[error("shared receive queue: {0}")]
     Srq(SrqError),
@@ -102,6 +105,7 @@ from!(
     Register(RegisterError),
     Key(KeyError),
     Cq(CqError),
+    Xrcd(XrcdError),
     Srq(SrqError),
     CreateQp(CreateQpError),
     ModifyQp(ModifyQpError),

@@ -126,5 +126,5 @@ pub use roce_transport::{
     PdId, PostError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey,
     Recovery, RecvWr, RegionAttributes, RegionChange, RegisterError, SelectiveRepeat, SendFlags, SendOp,
     SendWr, Sge, SrqAttributes, SrqError, SrqId, UdDestination, Wc, WcFlags, WcOpcode, WcStatus,
-    WindowBinding, WindowType, WorkError,
+    WindowBinding, WindowType, WorkError, XrcdError, XrcdId,
 };

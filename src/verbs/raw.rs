@@ -22,6 +22,7 @@
 
 mod connections;
 pub mod listing;
+mod xrc;
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -41,6 +41,11 @@ object_id!(
     SrqId, "shared receive queue"
 );
 
+object_id!(
+    /// An XRC domain: its target queue pairs and its shared receive queues go together.
+    XrcdId, "XRC domain"
+);
+
 macro_rules! memory_key {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*

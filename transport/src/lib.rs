@@ -57,13 +57,14 @@ mod ud;
 pub mod units;
 mod verdict;
 mod wr;
+mod xrc;
 
 pub use completion::{Cause, Notify, Occupancy, Wc, WcFlags, WcOpcode, WcStatus, WorkError};
 pub use config::{EngineConfig, Pacing};
 pub use counters::Counters;
-pub use engine::{CqError, DestroyError, Engine, PdError, SrqAttributes, SrqError};
+pub use engine::{CqError, DestroyError, Engine, PdError, SrqAttributes, SrqError, XrcdError};
 pub use event::{AsyncEvent, Event};
-pub use ids::{CqId, LKey, PdId, RKey, SrqId};
+pub use ids::{CqId, LKey, PdId, RKey, SrqId, XrcdId};
 pub use io::{Batch, Identification, Received, Transmit, TxSlot};
 pub use memory::{
     Access, ChangeError, KeyError, Memory, OutOfBounds, RegionAttributes, RegionChange, RegisterError,

@@ -7,6 +7,7 @@ use crate::ids::PdId;
 use crate::memory::{Access, KeyError, KeyTable};
 use crate::sq::scatter;
 use crate::wr::{PostError, RecvWr, Sge};
+use crate::xrc::XrcSrq;
 
 /// A receive taken from its queue, ready for a message. Its elements are in a [`Landing`].
 #[derive(Clone, Copy, Debug)]
@@ -199,8 +200,10 @@ pub(crate) struct SharedReceiveQueue {
     pub(crate) queue: ReceiveQueue,
     /// Raise an event when fewer receives than this are left; 0 is disarmed.
     pub(crate) limit: usize,
-    /// Queue pairs that take from it.
+    /// Queue pairs that take from it, unless they choose one for each message.
     pub(crate) users: usize,
+    /// What an XRC target needs of it.
+    pub(crate) xrc: Option<XrcSrq>,
 }
 
 impl SharedReceiveQueue {

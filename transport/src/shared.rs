@@ -9,8 +9,10 @@ use crate::counters::Counters;
 use crate::event::{AsyncEvent, Event, EventQueue};
 use crate::ids::CqId;
 use crate::memory::KeyTable;
+use crate::number_map::NumberMap;
 use crate::rq::SharedReceiveQueue;
 use crate::time::Instant;
+use crate::xrc::XrcDomain;
 
 /// Tables and queues beside the queue pairs themselves, so that one queue pair can be borrowed
 /// together with all of this.
@@ -21,6 +23,9 @@ pub(crate) struct Shared {
     pub(crate) keys: KeyTable,
     pub(crate) cqs: Slab<CompletionQueue>,
     pub(crate) srqs: Slab<SharedReceiveQueue>,
+    /// The place in `srqs` of those that peers name.
+    pub(crate) srq_numbers: NumberMap,
+    pub(crate) xrcds: Slab<XrcDomain>,
     pub(crate) events: EventQueue,
     pub(crate) counters: Counters,
 }

@@ -36,6 +36,8 @@ pub(crate) struct Wqe {
     pub(crate) psns: u32,
     /// READ only: the last PSN that has been requested so far.
     pub(crate) requested_to: Psn,
+    /// XRC only: the shared receive queue of the peer.
+    pub(crate) remote_srqn: u32,
     elements: u8,
     inline: Option<u16>,
 }
@@ -50,6 +52,7 @@ impl Wqe {
         first_psn: Psn::new(0),
         psns: 0,
         requested_to: Psn::new(0),
+        remote_srqn: 0,
         elements: 0,
         inline: None,
     };
@@ -191,7 +194,8 @@ impl SendQueue {
             *destination = wr.destination;
         }
         if let Some(wqe) = self.wqes.get_mut(slot) {
-            *wqe = Wqe { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, len, elements, inline, ..Wqe::EMPTY };
+            let SendWr { wr_id, op, flags, remote_srqn, .. } = *wr;
+            *wqe = Wqe { wr_id, op, flags, len, remote_srqn, elements, inline, ..Wqe::EMPTY };
             self.tail += 1;
         }
         Ok(())

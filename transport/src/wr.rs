@@ -168,16 +168,18 @@ impl SendOp {
     /// Whether queue pairs of this type have the operation (IBTA table 34).
     pub(crate) const fn is_supported_by(&self, qp_type: QpType) -> bool {
         match self {
-            Self::Send | Self::SendWithImm(_) => true,
-            Self::Write { .. } | Self::WriteWithImm { .. } => matches!(qp_type, QpType::Rc | QpType::Uc),
+            // An XRC target sends nothing.
+            Self::Send | Self::SendWithImm(_) => !matches!(qp_type, QpType::XrcRecv),
+            Self::Write { .. } | Self::WriteWithImm { .. } => {
+                matches!(qp_type, QpType::Rc | QpType::Uc | QpType::XrcSend)
+            }
             Self::SendWithInvalidate(_)
             | Self::Read { .. }
             | Self::CompareSwap { .. }
             | Self::FetchAdd { .. }
-            | Self::AtomicWrite { .. }
-            | Self::Flush { .. }
             | Self::BindWindow { .. }
-            | Self::LocalInvalidate { .. } => matches!(qp_type, QpType::Rc),
+            | Self::LocalInvalidate { .. } => matches!(qp_type, QpType::Rc | QpType::XrcSend),
+            Self::AtomicWrite { .. } | Self::Flush { .. } => matches!(qp_type, QpType::Rc),
         }
     }
 }
@@ -231,6 +233,9 @@ pub struct SendWr<'a> {
     pub payload: Payload<'a>,
     /// For UD only: the receiver.
     pub destination: Option<UdDestination>,
+    /// For XRC only: the number of the shared receive queue at the peer, whose protection domain also decides what a WRITE, READ or
+    /// atomic may access; 24 bits.
+    pub remote_srqn: u32,
 }
 
 impl<'a> SendWr<'a> {
@@ -238,14 +243,14 @@ impl<'a> SendWr<'a> {
     #[must_use]
     pub fn new(wr_id: u64, op: SendOp, elements: &'a [Sge]) -> Self {
         let payload = Payload::Elements(elements);
-        Self { wr_id, op, flags: SendFlags::SIGNALED, payload, destination: None }
+        Self { wr_id, op, flags: SendFlags::SIGNALED, payload, destination: None, remote_srqn: 0 }
     }
 
     /// A signaled request whose bytes are copied at once.
     #[must_use]
     pub fn inline(wr_id: u64, op: SendOp, bytes: &'a [u8]) -> Self {
         let payload = Payload::Inline(bytes);
-        Self { wr_id, op, flags: SendFlags::SIGNALED, payload, destination: None }
+        Self { wr_id, op, flags: SendFlags::SIGNALED, payload, destination: None, remote_srqn: 0 }
     }
 
     /// With other flags.
@@ -259,6 +264,15 @@ impl<'a> SendWr<'a> {
     #[must_use]
     pub fn to(mut self, destination: impl Into<UdDestination>) -> Self {
         self.destination = Some(destination.into());
+        self
+    }
+}
+
+impl SendWr<'_> {
+    /// To a shared receive queue of an XRC target.
+    #[must_use]
+    pub fn to_srq(mut self, number: u32) -> Self {
+        self.remote_srqn = number;
         self
     }
 }

@@ -219,7 +219,7 @@ fn notifications_have_the_hop_limit_of_their_sender() {
         let opcode = match qp_type {
             QpType::Rc => Opcode::RC_SEND_ONLY,
             QpType::Uc => Opcode::UC_SEND_ONLY,
-            QpType::Ud => Opcode::UD_SEND_ONLY,
+            _ => Opcode::UD_SEND_ONLY,
         };
         let mut forge = bench.forge(Side::B, opcode, bench.expected(Side::B)).silent();
         if qp_type == QpType::Ud {

@@ -138,6 +138,7 @@ fn expect(qp_type: QpType, state: QpState, opcode: u8, qpn: Qpn) -> Expected {
         QpType::Rc => 0,
         QpType::Uc => 1,
         QpType::Ud => 3,
+        QpType::XrcSend | QpType::XrcRecv => unreachable!("these are in xrc.rs"),
     };
     if opcode != 0x81 && opcode >> 5 != group {
         return dropped(state, DropReason::BadOpcodeForQp);
@@ -153,6 +154,7 @@ fn expect(qp_type: QpType, state: QpState, opcode: u8, qpn: Qpn) -> Expected {
         QpType::Rc => expect_rc(state, opcode, qpn),
         QpType::Uc => expect_uc(state, opcode, qpn),
         QpType::Ud => expect_ud(state),
+        QpType::XrcSend | QpType::XrcRecv => unreachable!("these are in xrc.rs"),
     }
 }
 

@@ -7,7 +7,7 @@ use roce_packet::{Psn, Qpn, RnrTimer};
 use roce_sim::pair::Side;
 use roce_transport::{Access, AttrMask, ModifyQpError, QpAttr, QpState, QpType, transition};
 
-const TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+const TYPES: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
 
 /// Required attributes as in section 6.4 of the protocol description; optional ones (after the bar) as in the
 /// manual page of `ibv_modify_qp` and the table of the kernel. STATE is required in each but the three that
@@ -38,6 +38,22 @@ const TRANSITIONS: &[&str] = &[
      PKEY_INDEX MIN_RNR_TIMER",
     "UC SQD SQD | AV ACCESS_FLAGS PKEY_INDEX",
     "UD SQD SQD | PKEY_INDEX QKEY",
+    "XRCSEND RESET INIT PKEY_INDEX PORT ACCESS_FLAGS |",
+    "XRCRECV RESET INIT PKEY_INDEX PORT ACCESS_FLAGS |",
+    "XRCSEND INIT INIT | PKEY_INDEX PORT ACCESS_FLAGS",
+    "XRCRECV INIT INIT | PKEY_INDEX PORT ACCESS_FLAGS",
+    "XRCSEND INIT RTR AV PATH_MTU DEST_QPN RQ_PSN | ACCESS_FLAGS PKEY_INDEX MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
+    "XRCRECV INIT RTR AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER | ACCESS_FLAGS PKEY_INDEX",
+    "XRCSEND RTR RTS SQ_PSN MAX_QP_RD_ATOMIC RETRY_CNT RNR_RETRY TIMEOUT | ACCESS_FLAGS",
+    "XRCRECV RTR RTS SQ_PSN TIMEOUT | ACCESS_FLAGS MIN_RNR_TIMER MAX_QP_RD_ATOMIC RETRY_CNT RNR_RETRY",
+    "XRCSEND RTS RTS | ACCESS_FLAGS",
+    "XRCRECV RTS RTS | ACCESS_FLAGS MIN_RNR_TIMER",
+    "XRCSEND RTS SQD | EN_SQD_ASYNC_NOTIFY",
+    "XRCRECV RTS SQD | EN_SQD_ASYNC_NOTIFY",
+    "XRCSEND SQD RTS | ACCESS_FLAGS",
+    "XRCRECV SQD RTS | ACCESS_FLAGS MIN_RNR_TIMER",
+    "XRCSEND SQD SQD | PORT AV TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC ACCESS_FLAGS PKEY_INDEX",
+    "XRCRECV SQD SQD | PORT AV TIMEOUT MAX_DEST_RD_ATOMIC ACCESS_FLAGS PKEY_INDEX MIN_RNR_TIMER",
     "UC SQE RTS | ACCESS_FLAGS",
     "UD SQE RTS | QKEY",
 ];
@@ -94,7 +110,7 @@ fn every_transition_with_every_attribute() {
 
 fn one_transition(qp_type: QpType, from: QpState, to: QpState) {
     let what = format!("{qp_type:?} {} to {}", from.name(), to.name());
-    if qp_type == QpType::Rc && from == QpState::Sqe {
+    if qp_type.is_reliable() && from == QpState::Sqe {
         // No way leads there, so only the table itself can be asked.
         assert_eq!(transition(qp_type, from, to).is_some(), rule(qp_type, from, to).is_some(), "{what}");
         return;

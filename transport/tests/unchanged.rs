@@ -283,7 +283,8 @@ impl Rig {
                 };
                 let destination = UdDestination { path: path(), remote_qpn: Qpn::new(9), remote_qkey: 1 };
                 let destination = to.then_some(destination);
-                let wr = SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED, payload, destination };
+                let wr =
+                    SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED, payload, destination, remote_srqn: 0 };
                 done(self.engine.post_send(now, qpn, &wr))
             }
             Verb::PostRecv { qp, ref lengths } => {

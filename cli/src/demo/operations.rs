@@ -138,7 +138,7 @@ impl Execution<'_> {
             _ => None,
         };
         let (payload, flags) = (Payload::Elements(elements), SendFlags::SIGNALED);
-        let wr = SendWr { wr_id: 1, op, flags, payload, destination };
+        let wr = SendWr { wr_id: 1, op, flags, payload, destination, remote_srqn: 0 };
         self.side.qp(self.operation.transport).post_send(&wr)?;
         self.side.sent().map(|_| ())
     }

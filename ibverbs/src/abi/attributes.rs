@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_srq};
+use super::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_srq, ibv_xrcd};
 
 /// `union ibv_gid`.
 #[derive(Clone, Copy)]
@@ -190,7 +190,7 @@ pub(crate) struct ibv_qp_init_attr_ex {
     pub(crate) sq_sig_all: c_int,
     pub(crate) comp_mask: u32,
     pub(crate) pd: *mut ibv_pd,
-    pub(crate) xrcd: *mut c_void,
+    pub(crate) xrcd: *mut ibv_xrcd,
     pub(crate) create_flags: u32,
     pub(crate) max_tso_header: u16,
     pub(crate) rwq_ind_tbl: *mut c_void,
@@ -269,7 +269,7 @@ pub(crate) struct ibv_srq_init_attr_ex {
     pub(crate) comp_mask: u32,
     pub(crate) srq_type: c_int,
     pub(crate) pd: *mut ibv_pd,
-    pub(crate) xrcd: *mut c_void,
+    pub(crate) xrcd: *mut ibv_xrcd,
     pub(crate) cq: *mut ibv_cq,
     pub(crate) tm_cap: [u32; 2],
 }

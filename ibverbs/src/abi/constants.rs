@@ -14,14 +14,16 @@ pub(crate) const IBV_PORT_CM_SUP: u32 = 1 << 16;
 pub(crate) const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
 
 /// What the device can do: CURR_QP_STATE_MOD, RC_RNR_NAK_GEN, SRQ_RESIZE, MEM_WINDOW (type 1), MEM_MGT_EXTENSIONS (local and remote
-/// invalidate), MEM_WINDOW_TYPE_2B.
-pub(crate) const DEVICE_CAPABILITIES: c_uint = 1 << 7 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 21 | 1 << 24;
+/// invalidate), XRC, MEM_WINDOW_TYPE_2B.
+pub(crate) const DEVICE_CAPABILITIES: c_uint =
+    1 << 7 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
 /// On-demand paging: `IBV_ODP_SUPPORT` and `IBV_ODP_SUPPORT_IMPLICIT`; then what each transport may do with it, SEND and RECV for
 /// all, WRITE for UC and RC, READ and atomics for RC, and shared receive queues.
 pub(crate) const ODP_CAPABILITIES: u64 = 1 | 1 << 1;
 pub(crate) const ODP_OF_RC: u32 = 0x3f;
 pub(crate) const ODP_OF_UC: u32 = 0x7;
 pub(crate) const ODP_OF_UD: u32 = 0x23;
+pub(crate) const ODP_OF_XRC: u32 = 0x3f;
 /// `IBV_QPF_GRH_REQUIRED` in the flags of a port.
 pub(crate) const PORT_NEEDS_GRH: u8 = 1;
 
@@ -34,6 +36,8 @@ pub(crate) const IBV_GID_TYPE_SYSFS_ROCE_V2: c_int = 1;
 pub(crate) const IBV_QPT_RC: c_int = 2;
 pub(crate) const IBV_QPT_UC: c_int = 3;
 pub(crate) const IBV_QPT_UD: c_int = 4;
+pub(crate) const IBV_QPT_XRC_SEND: c_int = 9;
+pub(crate) const IBV_QPT_XRC_RECV: c_int = 10;
 
 pub(crate) const IBV_QP_STATE: c_int = 1;
 pub(crate) const IBV_QP_CUR_STATE: c_int = 1 << 1;
@@ -58,14 +62,21 @@ pub(crate) const IBV_QP_DEST_QPN: c_int = 1 << 20;
 pub(crate) const IBV_QP_RATE_LIMIT: c_int = 1 << 25;
 
 pub(crate) const IBV_QP_INIT_ATTR_PD: u32 = 1;
+pub(crate) const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub(crate) const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
 pub(crate) const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 
 pub(crate) const IBV_SRQ_MAX_WR: c_int = 1;
 pub(crate) const IBV_SRQ_LIMIT: c_int = 1 << 1;
 pub(crate) const IBV_SRQT_BASIC: c_int = 0;
+pub(crate) const IBV_SRQT_XRC: c_int = 1;
 pub(crate) const IBV_SRQ_INIT_ATTR_TYPE: u32 = 1;
 pub(crate) const IBV_SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+pub(crate) const IBV_SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
+pub(crate) const IBV_SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
+
+pub(crate) const IBV_XRCD_INIT_ATTR_FD: u32 = 1;
+pub(crate) const IBV_XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;
 
 pub(crate) const IBV_WR_RDMA_WRITE: c_int = 0;
 pub(crate) const IBV_WR_RDMA_WRITE_WITH_IMM: c_int = 1;
@@ -89,6 +100,8 @@ pub(crate) const IBV_SEND_INLINE: c_uint = 1 << 3;
 pub(crate) const SEND_OPS_OF_UD: u64 = 0xc;
 pub(crate) const SEND_OPS_OF_UC: u64 = 0xf;
 pub(crate) const SEND_OPS_OF_RC: u64 = 0x1bff;
+/// Those of RC but FLUSH and ATOMIC_WRITE, which have no packets there.
+pub(crate) const SEND_OPS_OF_XRC: u64 = 0x3ff;
 /// `IBV_QP_EX_WITH_ATOMIC_WRITE`.
 pub(crate) const SEND_OP_ATOMIC_WRITE: u64 = 1 << 12;
 

@@ -6,6 +6,7 @@ use super::{
     ibv_alloc_dm_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_dm, ibv_mr, ibv_mw,
     ibv_mw_bind, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
     ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_wc,
+    ibv_xrcd, ibv_xrcd_init_attr,
 };
 
 /// An entry that no program calls through the table any more, or that is not offered.
@@ -94,7 +95,9 @@ pub(crate) struct verbs_context {
     pub(crate) get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut c_uint) -> c_int>,
     pub(crate) create_srq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
-    pub(crate) xrc_domains: [Unused; 2],
+    pub(crate) open_xrcd:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
+    pub(crate) close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
     pub(crate) placeholder: u64,
     /// The size of this structure: the application finds out from it which entries there are.
     pub(crate) sz: usize,
@@ -111,6 +114,6 @@ layout! {
     verbs_context: 648 {
         query_port 0, advise_mr 8, alloc_null_mr 16, reg_dm_mr 56, alloc_dm 64, free_dm 72, alloc_parent_domain 112,
         dealloc_td 120, alloc_td 128, modify_cq 136, query_rt_values 192, create_cq_ex 200, private 208, query_device_ex 216,
-        create_qp_ex 264, get_srq_num 272, create_srq_ex 280, sz 312, context 320,
+        create_qp_ex 264, get_srq_num 272, create_srq_ex 280, open_xrcd 288, close_xrcd 296, sz 312, context 320,
     }
 }

@@ -11,6 +11,20 @@ pub(crate) struct ibv_pd {
     pub(crate) handle: u32,
 }
 
+/// `struct ibv_xrcd`.
+#[repr(C)]
+pub(crate) struct ibv_xrcd {
+    pub(crate) context: *mut ibv_context,
+}
+
+/// `struct ibv_xrcd_init_attr`.
+#[repr(C)]
+pub(crate) struct ibv_xrcd_init_attr {
+    pub(crate) comp_mask: u32,
+    pub(crate) fd: c_int,
+    pub(crate) oflags: c_int,
+}
+
 /// `struct ibv_td`.
 #[repr(C)]
 pub(crate) struct ibv_td {
@@ -192,7 +206,7 @@ pub(crate) struct ibv_qp_ex {
     pub(crate) wr_send_inv: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
     pub(crate) wr_send_tso: Option<unsafe extern "C" fn()>,
     pub(crate) wr_set_ud_addr: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32)>,
-    pub(crate) wr_set_xrc_srqn: Option<unsafe extern "C" fn()>,
+    pub(crate) wr_set_xrc_srqn: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
     pub(crate) wr_set_inline_data: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, usize)>,
     pub(crate) wr_set_inline_data_list:
         Option<unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_data_buf)>,
@@ -206,6 +220,8 @@ pub(crate) struct ibv_qp_ex {
 }
 
 layout! {
+    ibv_xrcd: 8 { context 0 }
+    ibv_xrcd_init_attr: 12 { comp_mask 0, fd 4, oflags 8 }
     ibv_td: 8 { context 0 }
     ibv_td_init_attr: 4 { comp_mask 0 }
     ibv_parent_domain_init_attr: 48 { pd 0, td 8, comp_mask 16, alloc 24, free 32, pd_context 40 }

@@ -52,7 +52,7 @@ impl World<'_> {
     pub(super) fn check_end(&mut self, is_idle: bool) -> Checked {
         for index in 0..self.flows.len() {
             let outcome = match self.plan.flows[index].qp_type {
-                QpType::Rc => self.check_reliable(index, is_idle),
+                QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.check_reliable(index, is_idle),
                 QpType::Uc => self.check_unreliable(index, is_idle),
                 QpType::Ud => self.check_datagrams(index),
             };

@@ -126,7 +126,7 @@ impl World<'_> {
             return Err(format!("{} was to complete next", flow.received));
         }
         match plan.qp_type {
-            QpType::Rc => {
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
                 let message = next_message(plan, flow.arrived).ok_or("more messages than sent")?;
                 self.check_message(index, message, number, wc)?;
                 self.check_writes_before(index, flow.arrived, message)?;

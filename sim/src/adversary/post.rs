@@ -134,7 +134,8 @@ impl World<'_> {
             remote_qkey: Q_KEY,
         });
         let id = wr_id(0, index, flow.posted);
-        let wr = SendWr { wr_id: id, op: self.operation(flow, op), flags, payload, destination };
+        let wr =
+            SendWr { wr_id: id, op: self.operation(flow, op), flags, payload, destination, remote_srqn: 0 };
         match self.ends[side as usize].engine.post_send(self.now, qpns[side as usize], &wr) {
             Ok(()) => {}
             Err(PostError::QueueFull { .. }) => return false,

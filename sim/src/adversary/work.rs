@@ -249,7 +249,7 @@ impl Flow {
         };
         for _ in 0..count {
             match qp_type {
-                QpType::Rc => drawing.reliable(),
+                QpType::Rc | QpType::XrcSend | QpType::XrcRecv => drawing.reliable(),
                 QpType::Uc => drawing.unreliable(),
                 QpType::Ud => drawing.datagram(),
             }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use roce_transport::{
-    Access, CqId, Engine, EngineConfig, Event, Memory, PdId, RegionAttributes, Sge, WordMemory,
+    Access, CqId, Engine, EngineConfig, Event, Memory, PdId, RegionAttributes, Sge, WordMemory, XrcdId,
 };
 
 /// The first address of a host's memory.
@@ -46,6 +46,8 @@ pub struct Host {
     /// The region, with all access rights, which starts at [`MEMORY_BASE`].
     pub region: RegionAttributes,
     memory: Arc<WordMemory>,
+    /// For XRC targets, made with the first.
+    xrcd: Option<XrcdId>,
     /// Every event so far.
     pub events: Vec<Event>,
 }
@@ -60,7 +62,18 @@ impl Host {
         let region = engine
             .register(pd, MEMORY_BASE, memory.clone(), access)
             .expect("a new engine has room for a region");
-        Self { engine, address, pd, cq, region, memory, events: Vec::new() }
+        Self { engine, address, pd, cq, region, memory, xrcd: None, events: Vec::new() }
+    }
+
+    /// The XRC domain of its targets.
+    ///
+    /// # Panics
+    ///
+    /// When the engine has no room for it.
+    #[track_caller]
+    pub fn xrcd(&mut self) -> XrcdId {
+        let engine = &mut self.engine;
+        *self.xrcd.get_or_insert_with(|| engine.allocate_xrcd().expect("there is room for an XRC domain"))
     }
 
     /// The key of the region for the peer.

@@ -77,10 +77,15 @@ pub fn bring_up_attributes(
     rtr.path_mtu = Some(settings.mtu);
     rtr.dest_qpn = Some(peer);
     rtr.rq_psn = Some(Psn::new(peer_psn));
-    if qp_type == QpType::Rc {
+    // An extended connection has one direction at each end.
+    if matches!(qp_type, QpType::Rc | QpType::XrcRecv) {
         rtr.max_dest_rd_atomic = Some(settings.rd_atomic);
         rtr.min_rnr_timer = RnrTimer::new(settings.min_rnr_timer);
+    }
+    if qp_type.is_reliable() {
         rts.timeout = Some(settings.timeout);
+    }
+    if matches!(qp_type, QpType::Rc | QpType::XrcSend) {
         rts.retry_cnt = Some(settings.retry_cnt);
         rts.rnr_retry = Some(settings.rnr_retry);
         rts.max_rd_atomic = Some(settings.rd_atomic);

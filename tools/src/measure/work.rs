@@ -121,7 +121,7 @@ impl InlineBytes {
 /// A send work request; the element must live as long as it.
 pub(super) fn send_wr<'a>(wr_id: u64, op: SendOp, payload: Payload<'a>, signaled: bool) -> SendWr<'a> {
     let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
-    SendWr { wr_id, op, flags, payload, destination: None }
+    SendWr { wr_id, op, flags, payload, destination: None, remote_srqn: 0 }
 }
 
 #[cfg(test)]

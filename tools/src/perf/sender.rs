@@ -176,6 +176,7 @@ impl Sender {
                     None => Payload::Elements(&elements[..*used]),
                 },
                 destination: lane.destination.as_deref().copied(),
+                remote_srqn: 0,
             };
         }
         lane.qp.post_send_list(&list[..count])?;

@@ -72,6 +72,7 @@ impl End {
             flags: SendFlags::SIGNALED,
             payload: Payload::Elements(&[self.buffers.introduction_to_send()]),
             destination: Some(**destination),
+            remote_srqn: 0,
         })?;
         self.one_completion("sending the number of a queue pair").map(drop)
     }

@@ -172,6 +172,7 @@ impl Session {
             flags: SendFlags::SIGNALED,
             payload: Payload::Elements(&element),
             destination: self.remote.get(index).map(AddressHandle::destination),
+            remote_srqn: 0,
         };
         self.qps[index].post_send(&wr)?;
         (self.pending[index].send, self.pending[index].receive) = (true, true);

@@ -6,6 +6,7 @@ mod qp;
 mod queue_pairs;
 mod receive;
 mod transmit;
+mod xrc;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -18,6 +19,7 @@ use roce_packet::Qpn;
 use slab::Slab;
 
 pub use objects::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
+pub use xrc::XrcdError;
 
 use crate::completion::{Notify, Occupancy, Wc};
 use crate::config::EngineConfig;
@@ -98,6 +100,8 @@ impl Engine {
                 keys: KeyTable::new(config.max_mr.min(1 << 20), first_variant),
                 cqs: Slab::new(),
                 srqs: Slab::new(),
+                srq_numbers: NumberMap::new(),
+                xrcds: Slab::new(),
                 events: EventQueue::new(config.max_events),
                 counters: Counters::default(),
                 config,

@@ -90,6 +90,9 @@ pub enum SrqError {
         /// How many.
         users: usize,
     },
+    /// An XRC domain or a completion queue does not exist.
+    #[error("there is no such XRC domain or completion queue")]
+    UnknownXrcDomainOrCq,
     /// The configured number is in use.
     #[error("all {limit} shared receive queues are in use")]
     TooMany {
@@ -257,7 +260,8 @@ impl Engine {
             }
         }
         let queue = ReceiveQueue::new(max_wr, max_sge);
-        let position = self.shared.srqs.insert(SharedReceiveQueue { pd, queue, limit: 0, users: 0 });
+        let position =
+            self.shared.srqs.insert(SharedReceiveQueue { pd, queue, limit: 0, users: 0, xrc: None });
         self.join_pd(pd);
         Ok(SrqId::from_index(position))
     }
@@ -304,6 +308,9 @@ impl Engine {
         match self.shared.srqs.get(srq.index()).ok_or(SrqError::Unknown)?.users {
             0 => {
                 let removed = self.shared.srqs.remove(srq.index());
+                if let Some(xrc) = removed.xrc {
+                    self.leave_targets(srq, xrc);
+                }
                 self.leave_pd(removed.pd);
                 Ok(())
             }

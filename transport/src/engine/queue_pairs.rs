@@ -16,6 +16,7 @@ use crate::qp::{
     QpState, QpType, transition,
 };
 use crate::rc::{RcRequester, RcResponder};
+use crate::recovery::Recovery;
 use crate::rq::{Landing, ReceiveQueue};
 use crate::time::Instant;
 use crate::timer::Deadlines;
@@ -46,6 +47,11 @@ impl Engine {
     /// As [`Self::create_qp`].
     pub fn create_qp_with(&mut self, init: &QpInit, options: &QpOptions) -> Result<Qpn, CreateQpError> {
         self.check_init(init)?;
+        self.add_qp(init, options)
+    }
+
+    /// Makes a queue pair of what was checked.
+    pub(super) fn add_qp(&mut self, init: &QpInit, options: &QpOptions) -> Result<Qpn, CreateQpError> {
         let position = self.qps.vacant_key();
         let number = self.draw_number(position)?;
         self.insert_qp(init, options, position, number);
@@ -69,9 +75,15 @@ impl Engine {
 
     fn insert_qp(&mut self, init: &QpInit, options: &QpOptions, position: usize, number: Qpn) {
         let capabilities = &init.capabilities;
-        let recovery = options.recovery.unwrap_or(self.shared.config.recovery);
+        let recovery = match init.qp_type {
+            // Requests that are kept until their turn have forgotten their shared receive queue.
+            QpType::XrcSend | QpType::XrcRecv => Recovery::GoBackN,
+            _ => options.recovery.unwrap_or(self.shared.config.recovery),
+        };
         let halves = match init.qp_type {
-            QpType::Rc => Halves::Rc(RcRequester::new(capabilities, &recovery), RcResponder::new()),
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
+                Halves::Rc(RcRequester::new(capabilities, &recovery), RcResponder::new())
+            }
             QpType::Uc => Halves::Uc(UcRequester::new(capabilities), UcResponder::new()),
             QpType::Ud => Halves::Ud(UdRequester::new(capabilities), UdResponder),
         };
@@ -92,8 +104,13 @@ impl Engine {
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             srq: init.srq,
+            xrcd: None,
             rq: ReceiveQueue::new(depth, capabilities.max_recv_sge),
-            landing: Landing::new(if init.srq.is_some() { MAX_SGE } else { capabilities.max_recv_sge }),
+            landing: Landing::new(if init.srq.is_some() || init.qp_type == QpType::XrcRecv {
+                MAX_SGE
+            } else {
+                capabilities.max_recv_sge
+            }),
             signal_all: init.signal_all,
             capabilities: *capabilities,
             attr: QpAttributes::new(path_mtu),
@@ -120,6 +137,9 @@ impl Engine {
     }
 
     fn check_init(&self, init: &QpInit) -> Result<(), CreateQpError> {
+        if init.qp_type == QpType::XrcRecv {
+            return Err(CreateQpError::XrcTarget);
+        }
         if !self.pds.contains(init.pd.index()) {
             return Err(CreateQpError::UnknownProtectionDomain);
         }
@@ -182,7 +202,8 @@ impl Engine {
         self.ready.retain(|waiting| *waiting != index);
         self.groups.retain(|(_, member)| *member != qpn);
         self.shared.keys.release_owner(qpn);
-        let core = &qp.core;
+        let mut core = qp.core;
+        self.leave_xrcd(&mut core);
         let init = QpInit {
             qp_type: core.qp_type,
             pd: core.pd,

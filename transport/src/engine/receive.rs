@@ -146,7 +146,7 @@ fn notify(
         return;
     }
     // A READ response is not acknowledged, so its marks are answered in the usual way.
-    if core.congestion.echo && info.transport == Transport::Rc && info.direction == Direction::Request {
+    if core.congestion.echo && core.qp_type.is_reliable() && info.direction == Direction::Request {
         core.echo_owed = true;
         return;
     }
@@ -266,9 +266,16 @@ impl Qp {
             QpType::Rc => Transport::Rc,
             QpType::Uc => Transport::Uc,
             QpType::Ud => Transport::Ud,
+            QpType::XrcSend | QpType::XrcRecv => Transport::Xrc,
+        };
+        // Each end of an extended connection has one direction.
+        let missing = match core.qp_type {
+            QpType::XrcSend => Some(Direction::Request),
+            QpType::XrcRecv => Some(Direction::Response),
+            QpType::Rc | QpType::Uc | QpType::Ud => None,
         };
         let is_cnp = info.transport == Transport::Cnp;
-        if info.transport != transport && !is_cnp {
+        if info.transport != transport && !is_cnp || missing == Some(info.direction) {
             return Err(DropReason::BadOpcodeForQp);
         }
         let state = core.attr.state;

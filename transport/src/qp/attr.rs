@@ -96,6 +96,12 @@ pub enum CreateQpError {
     /// A completion queue does not exist.
     #[error("there is no such completion queue")]
     UnknownCq,
+    /// The XRC domain does not exist.
+    #[error("there is no such XRC domain")]
+    UnknownXrcDomain,
+    /// A target of an XRC domain is made by a verb of its own.
+    #[error("an XRC target is made from an XRC domain alone")]
+    XrcTarget,
     /// The shared receive queue does not exist.
     #[error("there is no such shared receive queue")]
     UnknownSrq,

@@ -5,7 +5,7 @@ mod state;
 
 use alloc::boxed::Box;
 
-use roce_packet::{Bth, Opcode, Path, Psn, Qpn};
+use roce_packet::{Bth, Opcode, Path, Psn, Qpn, Transport};
 
 pub use attr::{
     CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
@@ -17,7 +17,7 @@ use crate::completion::{Cause, Wc, WcStatus};
 use crate::congestion::{CnpPace, Congestion, Control, Loss, Start};
 use crate::counters::{Counters, count};
 use crate::event::AsyncEvent;
-use crate::ids::{CqId, PdId, SrqId};
+use crate::ids::{CqId, PdId, SrqId, XrcdId};
 use crate::io::Transmit;
 use crate::recovery::Recovery;
 use crate::rq::{Landing, Receive, ReceiveQueue};
@@ -35,7 +35,10 @@ pub(crate) struct QpCore {
     pub(crate) pd: PdId,
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
+    /// Of an XRC target, this, the receive completion queue and the protection domain are those of the message that arrives now.
     pub(crate) srq: Option<SrqId>,
+    /// Of an XRC target.
+    pub(crate) xrcd: Option<XrcdId>,
     pub(crate) rq: ReceiveQueue,
     /// Where the receive in use lands: there is one at a time.
     pub(crate) landing: Landing,
@@ -78,6 +81,7 @@ impl QpCore {
     /// The header of an outgoing packet, as this queue pair fills it in.
     #[inline]
     pub(crate) fn bth(&self, shared: &Shared, opcode: Opcode, psn: Psn) -> Bth {
+        let opcode = if self.qp_type.is_xrc() { opcode.with_transport(Transport::Xrc) } else { opcode };
         Bth {
             opcode,
             solicited: false,

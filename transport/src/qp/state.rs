@@ -11,6 +11,24 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// The initiator of an extended reliable connection: it sends, each message to a shared receive queue at the peer (annex A14).
+    XrcSend,
+    /// The target of an extended reliable connection: it receives into the shared receive queues of its XRC domain.
+    XrcRecv,
+}
+
+impl QpType {
+    /// Whether packets are acknowledged and sent again.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
+    }
+
+    /// Whether it is an end of an extended reliable connection.
+    #[must_use]
+    pub const fn is_xrc(self) -> bool {
+        matches!(self, Self::XrcSend | Self::XrcRecv)
+    }
 }
 
 /// The state of a queue pair. Numbers are those of libibverbs.
@@ -166,12 +184,18 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
     use AttrMask as A;
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let connected = !matches!(qp_type, QpType::Ud);
-    let rc = matches!(qp_type, QpType::Rc);
+    let rc = qp_type.is_reliable();
+    // The two directions of a reliable connection, of which an extended one has one. What belongs to the other direction is taken
+    // and has no effect: there are programs that give both ends everything (perftest).
+    let (sends, receives) = (qp_type != QpType::XrcRecv, qp_type != QpType::XrcSend);
+    let only = |has: bool, mask: A| if has { mask } else { A::empty() };
     // What a running queue pair may have changed: the Q_Key of a UD, the rights of a connected one.
     let running = match qp_type {
         QpType::Ud => union(&[A::CUR_STATE, A::QKEY]),
         QpType::Uc => union(&[A::CUR_STATE, A::ACCESS_FLAGS]),
-        QpType::Rc => union(&[A::CUR_STATE, A::ACCESS_FLAGS, A::MIN_RNR_TIMER]),
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
+            union(&[A::CUR_STATE, A::ACCESS_FLAGS]).union(only(receives, A::MIN_RNR_TIMER))
+        }
     };
     let addressing = union(&[A::PKEY_INDEX, A::PORT, if connected { A::ACCESS_FLAGS } else { A::QKEY }]);
     let (required, optional) = match (from, to) {
@@ -184,14 +208,20 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
                 union(&[A::AV, A::PATH_MTU, A::DEST_QPN, A::RQ_PSN]),
                 union(&[A::ACCESS_FLAGS, A::PKEY_INDEX]),
             ),
-            QpType::Rc => (
-                union(&[A::AV, A::PATH_MTU, A::DEST_QPN, A::RQ_PSN, A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]),
-                union(&[A::ACCESS_FLAGS, A::PKEY_INDEX]),
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => (
+                union(&[A::AV, A::PATH_MTU, A::DEST_QPN, A::RQ_PSN])
+                    .union(only(receives, union(&[A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]))),
+                union(&[A::ACCESS_FLAGS, A::PKEY_INDEX]).union(only(
+                    qp_type == QpType::XrcSend,
+                    union(&[A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]),
+                )),
             ),
         },
-        (Rtr, Rts) if rc => {
-            (union(&[A::SQ_PSN, A::MAX_QP_RD_ATOMIC, A::RETRY_CNT, A::RNR_RETRY, A::TIMEOUT]), running)
-        }
+        (Rtr, Rts) if rc => (
+            union(&[A::SQ_PSN, A::TIMEOUT])
+                .union(only(sends, union(&[A::MAX_QP_RD_ATOMIC, A::RETRY_CNT, A::RNR_RETRY]))),
+            running.union(only(!sends, union(&[A::MAX_QP_RD_ATOMIC, A::RETRY_CNT, A::RNR_RETRY]))),
+        ),
         (Rtr, Rts) => (A::SQ_PSN, running),
         (Rts, Rts) | (Sqd, Rts) => (A::empty(), running),
         (Sqe, Rts) if !rc => (A::empty(), running),
@@ -201,18 +231,11 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
             match qp_type {
                 QpType::Ud => union(&[A::PKEY_INDEX, A::QKEY]),
                 QpType::Uc => union(&[A::AV, A::ACCESS_FLAGS, A::PKEY_INDEX]),
-                QpType::Rc => union(&[
-                    A::PORT,
-                    A::AV,
-                    A::TIMEOUT,
-                    A::RETRY_CNT,
-                    A::RNR_RETRY,
-                    A::MAX_QP_RD_ATOMIC,
-                    A::MAX_DEST_RD_ATOMIC,
-                    A::ACCESS_FLAGS,
-                    A::PKEY_INDEX,
-                    A::MIN_RNR_TIMER,
-                ]),
+                QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
+                    union(&[A::PORT, A::AV, A::TIMEOUT, A::ACCESS_FLAGS, A::PKEY_INDEX])
+                        .union(only(sends, union(&[A::RETRY_CNT, A::RNR_RETRY, A::MAX_QP_RD_ATOMIC])))
+                        .union(only(receives, union(&[A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER])))
+                }
             },
         ),
         _ => return None,

@@ -6,6 +6,7 @@ use super::resources::{Answer, Sending};
 use super::responder::RcResponder;
 use crate::completion::{Cause, WcStatus};
 use crate::counters::count;
+use crate::ids::{PdId, RKey};
 use crate::io::{Transmit, TxSlot};
 use crate::memory::Access;
 use crate::qp::QpCore;
@@ -103,9 +104,8 @@ impl RcResponder {
         let resource = *self.resources.next()?;
         let sending = resource.sending?;
         match resource.answer {
-            Answer::Read { rkey, .. } => {
-                let key = (rkey, resource.msn);
-                self.send_read_packet(core, shared, slot, key, sending)
+            Answer::Read { pd, rkey, .. } => {
+                self.send_read_packet(core, shared, slot, (pd, rkey, resource.msn), sending)
             }
             Answer::Atomic { .. } | Answer::Empty => {
                 let opcode = match resource.answer {
@@ -133,7 +133,7 @@ impl RcResponder {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
-        (rkey, msn): (crate::ids::RKey, Msn),
+        (pd, rkey, msn): (PdId, RKey, Msn),
         sending: Sending,
     ) -> Option<Transmit> {
         let len = (sending.left as usize).min(core.mtu());
@@ -155,7 +155,7 @@ impl RcResponder {
             let range = (sending.va, len as u64);
             let read = shared
                 .keys
-                .resolve_remote(rkey, core.pd, core.number, range, Access::REMOTE_READ)
+                .resolve_remote(rkey, pd, core.number, range, Access::REMOTE_READ)
                 .and_then(|resolved| Ok(shared.keys.memory(&resolved)?.read(resolved.offset, target)?));
             if read.is_err() {
                 self.response_refused(core, shared, sending.psn);

@@ -14,7 +14,7 @@
 
 use alloc::boxed::Box;
 
-use roce_packet::{DatagramWriter, Opcode, Psn, Reth, Transport};
+use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Transport, Xrceth};
 
 use super::selective::{LossRecovery, Selective};
 use super::single::Single;
@@ -22,7 +22,7 @@ use crate::completion::{Cause, WcStatus};
 use crate::congestion::{Loss, SentRequest};
 use crate::counters::count;
 use crate::io::{Transmit, TxSlot};
-use crate::qp::{Failure, QpCapabilities, QpCore};
+use crate::qp::{Failure, QpCapabilities, QpCore, QpType};
 use crate::recovery::Recovery;
 use crate::segment::{packets, seal, segment, write_headers};
 use crate::shared::Shared;
@@ -283,7 +283,7 @@ impl RcRequester {
         bth.solicited = segment.is_end && wqe.flags.contains(SendFlags::SOLICITED);
         bth.ack_req = segment.is_end || self.wants_acknowledgement(core, shared, segment.len);
         let path = core.attr.path?;
-        let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+        let mut writer = writer(core, slot.buffer, &bth, wqe)?;
         write_headers(&mut writer, wqe, index, segment.is_end)?;
         let target = writer.payload_slot(segment.len).ok()?;
         if let Err(error) = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, segment.offset, target) {
@@ -350,7 +350,7 @@ impl RcRequester {
         let mut bth = core.bth(shared, Opcode::RC_RDMA_READ_REQUEST, self.cursor);
         bth.ack_req = true;
         let path = core.attr.path?;
-        let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+        let mut writer = writer(core, slot.buffer, &bth, wqe)?;
         let va = remote_addr.wrapping_add(u64::from(offset));
         writer.reth(&Reth { va, rkey: rkey.0, dma_len: end - offset }).ok()?;
         let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
@@ -383,7 +383,7 @@ impl RcRequester {
         let mut bth = core.bth(shared, opcode, self.cursor);
         bth.ack_req = true;
         let path = core.attr.path?;
-        let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
+        let mut writer = writer(core, slot.buffer, &bth, wqe)?;
         single.write_headers(&mut writer)?;
         if let Single::AtomicWrite(_) = single {
             let target = writer.payload_slot(8).ok()?;
@@ -514,6 +514,16 @@ impl RcRequester {
         }
         core.fail(Failure::Reported);
     }
+}
+
+/// Begins a request packet: its BTH, and for an extended connection the shared receive queue that it is for.
+#[inline]
+fn writer<'a>(core: &QpCore, buffer: &'a mut [u8], bth: &Bth, wqe: &Wqe) -> Option<DatagramWriter<'a>> {
+    let mut writer = DatagramWriter::new(buffer, bth).ok()?;
+    if core.qp_type == QpType::XrcSend {
+        writer.xrceth(&Xrceth { srq: wqe.remote_srqn }).ok()?;
+    }
+    Some(writer)
 }
 
 /// How many packets of a READ with `left` packets are asked for at once. Half of all PSNs or more must never

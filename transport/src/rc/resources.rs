@@ -4,13 +4,13 @@ use alloc::collections::VecDeque;
 
 use roce_packet::{Msn, Psn};
 
-use crate::ids::RKey;
+use crate::ids::{PdId, RKey};
 
 /// What a resource answers with.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     /// READ: the bytes of the range, read when each packet is made.
-    Read { va: u64, rkey: RKey, len: u32 },
+    Read { pd: PdId, va: u64, rkey: RKey, len: u32 },
     /// An atomic: the value it found.
     Atomic { original: u64 },
     /// ATOMIC WRITE or FLUSH: an empty READ Response Only.

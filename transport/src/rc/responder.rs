@@ -202,7 +202,7 @@ impl RcResponder {
     fn duplicate_read(&mut self, core: &QpCore, psn: Psn, reth: Option<Reth>) -> Verdict {
         const UNANSWERABLE: Verdict = Verdict::Dropped(DropReason::DuplicateUnanswerable);
         let (Some(resource), Some(reth)) = (self.resources.find(psn), reth) else { return UNANSWERABLE };
-        let Answer::Read { va, rkey, len } = resource.answer else { return UNANSWERABLE };
+        let Answer::Read { va, rkey, len, .. } = resource.answer else { return UNANSWERABLE };
         let index = resource.first_psn.distance_to(psn);
         let skipped = u64::from(index) * core.mtu() as u64;
         let inside = u64::from(len).checked_sub(skipped).is_some_and(|left| u64::from(reth.dma_len) <= left);
@@ -230,6 +230,10 @@ impl RcResponder {
         };
         if !fits || !is_enabled(core, info) {
             return Err(Refusal::INVALID);
+        }
+        if core.xrcd.is_some() {
+            let begins = matches!(self.inbound, Inbound::Idle);
+            core.choose_srq(shared, datagram, begins).ok_or(Refusal::INVALID)?;
         }
         match info.operation {
             Operation::Send => self.execute_send(core, shared, datagram)?,
@@ -366,7 +370,7 @@ impl RcResponder {
         count!(shared, core, rx_read_requests);
         let psns = packets(reth.dma_len, core.mtu());
         let psn = self.epsn;
-        let answer = Answer::Read { va: reth.va, rkey: RKey(reth.rkey), len: reth.dma_len };
+        let answer = Answer::Read { pd: core.pd, va: reth.va, rkey: RKey(reth.rkey), len: reth.dma_len };
         self.keep(answer, psns, Sending { psn, va: reth.va, left: reth.dma_len, begun: false });
         Ok(())
     }

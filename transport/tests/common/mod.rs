@@ -321,7 +321,12 @@ impl Forge {
     }
 
     pub fn xrceth(self) -> Self {
-        self.part(Part::Xrceth(Xrceth { srq: 1 }))
+        self.srq(1)
+    }
+
+    /// The shared receive queue that the packet is for.
+    pub fn srq(self, number: u32) -> Self {
+        self.part(Part::Xrceth(Xrceth { srq: number }))
     }
 
     /// Global visibility of the range in the RETH.

@@ -41,7 +41,7 @@ pub fn place(bench: &mut Bench, qp_type: QpType, state: QpState, settings: &Sett
             bench.bring_up(Side::B, b, a, settings, QpState::Rts);
             bench.host_mut(Side::B).engine.modify_qp(now, b, &QpAttr::to_state(state)).unwrap();
         }
-        QpState::Sqe if qp_type == QpType::Rc => return None,
+        QpState::Sqe if qp_type.is_reliable() => return None,
         QpState::Sqe => {
             bench.bring_up(Side::B, b, a, settings, QpState::Rts);
             // A send with a key that does not exist fails locally; that stops only the send queue.

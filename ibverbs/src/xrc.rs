@@ -1,0 +1,58 @@
+//! XRC domains.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use roce::verbs::XrcdId;
+
+use crate::abi::{
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_xrcd, ibv_xrcd_init_attr,
+};
+use crate::answer::{Errno, pointer, status};
+use crate::context::{Open, open_of};
+
+/// An `ibv_xrcd` with what belongs to it.
+#[repr(C)]
+pub(crate) struct Xrcd {
+    abi: ibv_xrcd,
+    pub(crate) open: Arc<Open>,
+    pub(crate) id: XrcdId,
+}
+
+/// The object behind an application's pointer.
+///
+/// # Safety
+///
+/// `xrcd` comes from [`open_xrcd`] and is not closed.
+pub(crate) unsafe fn xrcd_of<'a>(xrcd: *mut ibv_xrcd) -> Result<&'a Xrcd, Errno> {
+    // SAFETY: the `ibv_xrcd` is the first field of an `Xrcd`, which is alive.
+    unsafe { xrcd.cast::<Xrcd>().as_ref() }.ok_or(Errno::INVALID)
+}
+
+/// Makes a domain. The file would let other processes have the same one, which a device in user space cannot.
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attributes: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    pointer(|| {
+        // SAFETY: the application's pointers are an open context and attributes.
+        let (open, mask) =
+            unsafe { (Arc::clone(open_of(context)?), attributes.as_ref().ok_or(Errno::INVALID)?.comp_mask) };
+        if mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS {
+            return Err(Errno::INVALID);
+        }
+        let id = open.raw().allocate_xrcd()?;
+        Ok(Box::into_raw(Box::new(Xrcd { abi: ibv_xrcd { context }, open, id })).cast())
+    })
+}
+
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is a domain that it has not closed.
+        let object = unsafe { xrcd_of(xrcd)? };
+        object.open.raw().deallocate_xrcd(object.id)?;
+        // SAFETY: the box of `open_xrcd`, given back once.
+        drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });
+        Ok(())
+    })
+}

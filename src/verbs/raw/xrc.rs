@@ -1,0 +1,54 @@
+//! Extended reliable connections (annex A14): XRC domains, their shared receive queues, and targets.
+//!
+//! An initiator is an ordinary queue pair of type [`XrcSend`](roce_transport::QpType::XrcSend).
+
+use roce_transport::{PdId, QpOptions, SrqId, XrcdId};
+
+use super::{Raw, RawCq};
+use crate::verbs::{Qpn, VerbsError};
+
+impl Raw<'_> {
+    /// Makes an XRC domain. It counts as a protection domain and a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// When the configured number of one of these is in use.
+    pub fn allocate_xrcd(self) -> Result<XrcdId, VerbsError> {
+        Ok(self.runtime().lock().nic.engine.allocate_xrcd()?)
+    }
+
+    /// Removes an XRC domain.
+    ///
+    /// # Errors
+    ///
+    /// While targets or shared receive queues belong to it.
+    pub fn deallocate_xrcd(self, xrcd: XrcdId) -> Result<(), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.deallocate_xrcd(xrcd)?)
+    }
+
+    /// Makes a shared receive queue of an XRC domain, whose receives complete in `cq`; and its number, which peers name in
+    /// [`SendWr::remote_srqn`](crate::verbs::SendWr::remote_srqn).
+    ///
+    /// # Errors
+    ///
+    /// When a size or the number of queues is out of range, or something that it names does not exist.
+    pub fn create_xrc_srq(
+        self,
+        pd: PdId,
+        xrcd: XrcdId,
+        cq: &RawCq,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<(SrqId, u32), VerbsError> {
+        Ok(self.runtime().lock().nic.engine.create_xrc_srq(pd, xrcd, cq.id, max_wr, max_sge)?)
+    }
+
+    /// Makes the target of an extended connection, which has no queues of its own.
+    ///
+    /// # Errors
+    ///
+    /// When the number of queue pairs is out of range, or the XRC domain does not exist.
+    pub fn create_xrc_target(self, xrcd: XrcdId, options: &QpOptions) -> Result<Qpn, VerbsError> {
+        Ok(self.runtime().lock().nic.engine.create_xrc_target(xrcd, options)?)
+    }
+}

@@ -1,0 +1,172 @@
+//! The verbs of extended reliable connections.
+
+use rand_core::Rng as _;
+use roce_packet::Qpn;
+
+use super::Engine;
+use super::objects::{CqError, PdError, SrqError};
+use crate::ids::{CqId, PdId, SrqId, XrcdId};
+use crate::qp::{CreateQpError, QpCapabilities, QpCore, QpInit, QpOptions, QpType};
+use crate::xrc::{XrcDomain, XrcSrq};
+
+/// What can go wrong with an XRC domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum XrcdError {
+    /// It does not exist.
+    #[error("there is no such XRC domain")]
+    Unknown,
+    /// Something still belongs to it.
+    #[error("{members} targets and shared receive queues still belong to the XRC domain; destroy them first")]
+    InUse {
+        /// How many.
+        members: usize,
+    },
+    /// It needs a protection domain of its own.
+    #[error("XRC domain: {0}")]
+    Pd(#[from] PdError),
+    /// It needs a completion queue of its own.
+    #[error("XRC domain: {0}")]
+    Cq(#[from] CqError),
+}
+
+/// Extended reliable connections.
+impl Engine {
+    /// Makes an XRC domain. It counts as a protection domain and a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// When the configured number of one of these is in use.
+    pub fn allocate_xrcd(&mut self) -> Result<XrcdId, XrcdError> {
+        let pd = self.allocate_pd()?;
+        let cq = match self.create_cq(1) {
+            Ok(cq) => cq,
+            Err(error) => {
+                self.deallocate_pd(pd)?;
+                return Err(error.into());
+            }
+        };
+        Ok(XrcdId::from_index(self.shared.xrcds.insert(XrcDomain { pd, cq, members: 0 })))
+    }
+
+    /// Removes an XRC domain.
+    ///
+    /// # Errors
+    ///
+    /// While targets or shared receive queues belong to it.
+    pub fn deallocate_xrcd(&mut self, xrcd: XrcdId) -> Result<(), XrcdError> {
+        let domain = self.shared.xrcds.get(xrcd.index()).ok_or(XrcdError::Unknown)?;
+        if domain.members > 0 {
+            return Err(XrcdError::InUse { members: domain.members });
+        }
+        let (pd, cq) = (domain.pd, domain.cq);
+        self.shared.xrcds.remove(xrcd.index());
+        self.destroy_cq(cq)?;
+        Ok(self.deallocate_pd(pd)?)
+    }
+
+    /// Makes a shared receive queue of an XRC domain, whose receives complete in `cq`; and its number, which peers name.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create_srq`](Self::create_srq), or when the XRC domain or the completion queue does not exist.
+    pub fn create_xrc_srq(
+        &mut self,
+        pd: PdId,
+        xrcd: XrcdId,
+        cq: CqId,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<(SrqId, u32), SrqError> {
+        if !self.shared.xrcds.contains(xrcd.index()) || !self.shared.cqs.contains(cq.index()) {
+            return Err(SrqError::UnknownXrcDomainOrCq);
+        }
+        let srq = self.create_srq(pd, max_wr, max_sge)?;
+        // There are far fewer queues than numbers, so a free one is found within a few draws.
+        let number = loop {
+            let number = self.rng.next_u32() & 0x00ff_ffff;
+            if number != 0 && self.shared.srq_numbers.insert(number, srq.index()) {
+                break number;
+            }
+        };
+        if let Some(queue) = self.shared.srqs.get_mut(srq.index()) {
+            queue.xrc = Some(XrcSrq { xrcd, number, cq });
+        }
+        self.count_xrc(xrcd, cq, 1);
+        Ok((srq, number))
+    }
+
+    /// The number by which peers name a shared receive queue of an XRC domain.
+    ///
+    /// # Errors
+    ///
+    /// When it does not exist or belongs to no XRC domain.
+    pub fn xrc_srq_number(&self, srq: SrqId) -> Result<u32, SrqError> {
+        let xrc = self.shared.srqs.get(srq.index()).and_then(|queue| queue.xrc);
+        xrc.map(|xrc| xrc.number).ok_or(SrqError::Unknown)
+    }
+
+    /// Makes the target of an extended connection, which has no queues of its own.
+    ///
+    /// # Errors
+    ///
+    /// When the XRC domain does not exist or all numbers are in use.
+    pub fn create_xrc_target(&mut self, xrcd: XrcdId, options: &QpOptions) -> Result<Qpn, CreateQpError> {
+        let domain = self.shared.xrcds.get(xrcd.index()).ok_or(CreateQpError::UnknownXrcDomain)?;
+        let capabilities = QpCapabilities {
+            max_send_wr: 1,
+            max_recv_wr: 0,
+            max_send_sge: 0,
+            max_recv_sge: 0,
+            max_inline: 0,
+        };
+        let init = QpInit {
+            qp_type: QpType::XrcRecv,
+            pd: domain.pd,
+            send_cq: domain.cq,
+            recv_cq: domain.cq,
+            srq: None,
+            capabilities,
+            signal_all: false,
+        };
+        let number = self.add_qp(&init, options)?;
+        if let Some(qp) = self.numbers.get(number.get()).and_then(|position| self.qps.get_mut(position)) {
+            qp.core.xrcd = Some(xrcd);
+        }
+        if let Some(domain) = self.shared.xrcds.get_mut(xrcd.index()) {
+            domain.members += 1;
+        }
+        Ok(number)
+    }
+
+    /// A queue pair goes: if it is a target, its domain has one member fewer, and the queue pair only what it was made with.
+    pub(super) fn leave_xrcd(&mut self, core: &mut QpCore) {
+        if let Some(domain) = core.xrcd.and_then(|xrcd| self.shared.xrcds.get_mut(xrcd.index())) {
+            domain.members = domain.members.saturating_sub(1);
+            core.forget_srq(domain);
+        }
+    }
+
+    /// A shared receive queue goes: targets that receive into it now have none.
+    pub(super) fn leave_targets(&mut self, srq: SrqId, xrc: XrcSrq) {
+        self.shared.srq_numbers.remove(xrc.number);
+        self.count_xrc(xrc.xrcd, xrc.cq, -1);
+        let Some(domain) = self.shared.xrcds.get(xrc.xrcd.index()) else { return };
+        for (_, qp) in &mut self.qps {
+            if qp.core.xrcd.is_some() && qp.core.srq == Some(srq) {
+                // Its receive went with the queue. The next packet of the message is refused.
+                let _ = qp.halves.take_receive();
+                qp.core.forget_srq(domain);
+            }
+        }
+    }
+
+    fn count_xrc(&mut self, xrcd: XrcdId, cq: CqId, change: isize) {
+        if let Some(domain) = self.shared.xrcds.get_mut(xrcd.index()) {
+            domain.members = domain.members.saturating_add_signed(change);
+        }
+        if let Some(queue) = self.shared.cqs.get_mut(cq.index()) {
+            queue.users = queue.users.saturating_add_signed(change);
+        }
+    }
+}
