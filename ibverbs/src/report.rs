@@ -38,7 +38,7 @@ impl Failures {
     }
 }
 
-/// Reports the device when the process exits, if it is still open then.
+/// Reports the device when the process exits, if it is still open then; its connections end before.
 pub(crate) fn watch(open: &std::sync::Arc<Open>) {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {
@@ -58,6 +58,7 @@ extern "C" fn report_all() {
             if process == std::process::id()
                 && let Some(open) = device.upgrade()
             {
+                crate::rdmacm::disconnect_all(&open);
                 open.close();
             }
         }

@@ -1,16 +1,16 @@
 //! A program in C with both libraries, as a C compiler and the loader see them.
 
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use roce_testing::{Running, distribution, has_program, skip_unless};
+use roce_testing::{Finished, Running, distribution, has_program, skip_unless};
 
-#[test]
-fn a_program_in_c_connects_to_itself() {
+/// A program of `tests/c` in a folder that has the libraries as well; `None` where it cannot be made.
+fn compile(name: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     let root = distribution(env!("CARGO_TARGET_TMPDIR"));
     if skip_unless(root.is_some() && has_program("cc"), "no packages of a Debian system, or no C compiler") {
-        return;
+        return None;
     }
     let headers = root.expect("checked").join("usr/include");
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -21,16 +21,52 @@ fn a_program_in_c_connects_to_itself() {
             symlink(library, folder.path().join(format!("{name}.{end}"))).expect("a link");
         }
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/connections.c");
-    let program = folder.path().join("connections");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let program = folder.path().join(name);
     let mut command = Command::new("cc");
     command.args(["-std=gnu11", "-Wall", "-Werror", "-I"]).arg(headers).arg("-o").arg(&program).arg(source);
     command.arg("-L").arg(folder.path()).args(["-lrdmacm", "-libverbs"]);
     let compiled = Running::start(&mut command).finish(60);
     assert!(compiled.success, "{}", compiled.stderr);
-    let address = "127.83.0.9";
+    Some((folder, program))
+}
+
+/// The command for a program on a device with this address.
+fn command(program: &Path, device: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.arg(address).env("LD_LIBRARY_PATH", folder.path()).env("ROCE_DEVICE", format!("udp:{address}"));
-    let ran = Running::start(&mut command).finish(60);
+    command.args(arguments).env("LD_LIBRARY_PATH", program.parent().expect("its folder"));
+    command.env("ROCE_DEVICE", format!("udp:{device}"));
+    command
+}
+
+#[test]
+fn a_program_in_c_connects_to_itself() {
+    let Some((_folder, program)) = compile("connections") else { return };
+    let address = "127.83.0.9";
+    let ran = Running::start(&mut command(&program, address, &[address])).finish(60);
     assert!(ran.success && ran.stdout.contains("all is as it should be"), "{ran:?}");
+}
+
+/// What a server and a client of `tests/c/processes.c` printed; `None` where the program cannot be made.
+fn two_processes(address: &str) -> Option<[Finished; 2]> {
+    let (_folder, program) = compile("processes")?;
+    let mut server = Running::start(&mut command(&program, address, &["server", address]));
+    server.wait_for_line("listening");
+    let client = Running::start(&mut command(&program, address, &["client", address])).finish(60);
+    Some([server.finish(60), client])
+}
+
+/// The kernel sends a DREQ for each connection of a process that has ended.
+#[test]
+fn the_peer_of_a_process_that_exits_is_told() {
+    let Some([server, client]) = two_processes("127.83.0.10") else { return };
+    assert!(client.success, "{client:?}");
+    assert!(server.success && server.stdout.contains("the peer has gone"), "{server:?}");
+}
+
+/// QEMU polls the channel together with that of completions, and then waits in `rdma_get_cm_event`.
+#[test]
+fn a_channel_is_readable_only_for_an_event() {
+    let Some([_, client]) = two_processes("127.83.0.12") else { return };
+    assert!(client.success && client.stdout.contains("the descriptor is not readable"), "{client:?}");
 }

@@ -304,7 +304,6 @@ fn of_connection(id: &Id, device: DeviceIndex, event: CmEvent) -> Option<Box<Eve
             };
             Some(Event::new(id, event, status).of_connection(agreed(&parameters), &private_data[..]))
         }
-        CmEvent::Established { .. } if id.state().is_active => None,
         CmEvent::Established { .. } => Some(Event::new(id, event_type::ESTABLISHED, 0)),
         CmEvent::Rejected { reason: RejReason::INVALID_SERVICE_ID, .. } if connect::ask_again(id, device) => {
             None

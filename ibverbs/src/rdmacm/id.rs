@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use roce::verbs::{CmQpParameters, CommId, PortSpace, Psn};
+use roce::verbs::{CmEvent, CmQpParameters, CommId, PortSpace, Psn};
 
 use super::channel::{Channel, Happening, channel_of, complete, forget_event, rdma_destroy_event_channel};
 use super::multicast::Group;
@@ -141,8 +141,14 @@ impl Id {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an event into the channel of the identifier.
+    /// Puts an event into the channel of the identifier. What the application does not get is left out: it would make the descriptor
+    /// readable, and then `rdma_get_cm_event` waits.
     pub(super) fn push(&self, what: Happening) {
+        let is_established = matches!(what, Happening::Connection { event: CmEvent::Established { .. }, .. });
+        if is_established && self.state().is_active {
+            // The response of the peer has told the application already.
+            return;
+        }
         // SAFETY: the channel outlives its identifiers; it is changed under the lock of `with` only.
         if let Ok(channel) = unsafe { channel_of((*self.abi()).channel) } {
             channel.push(std::ptr::from_ref(self).cast_mut(), what);

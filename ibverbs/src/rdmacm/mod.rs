@@ -27,6 +27,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use roce::verbs::{CmEvent, CommId, PortSpace};
 
@@ -64,6 +65,8 @@ struct Cm {
 }
 
 static CM: Mutex<Option<Cm>> = Mutex::new(None);
+/// How often, a millisecond apart, an exit tries to get the lock.
+const LOCK_ATTEMPTS: usize = 100;
 /// Devices may have events that nobody has taken in.
 static HAS_NEWS: AtomicBool = AtomicBool::new(false);
 
@@ -94,6 +97,25 @@ fn take_news() {
         HAS_NEWS.store(false, Ordering::SeqCst);
         if let Some(cm) = &mut *cm {
             cm.take_events();
+        }
+    }
+}
+
+/// Lets go of the connections of a device when the process exits, which tells their peers, as the kernel does.
+pub(crate) fn disconnect_all(open: &Arc<Open>) {
+    // A thread that was killed in the middle of its work may hold the lock for ever.
+    let locked = (0..LOCK_ATTEMPTS).find_map(|_| match CM.try_lock() {
+        Ok(cm) => Some(cm),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => {
+            std::thread::sleep(Duration::from_millis(1));
+            None
+        }
+    });
+    let Some(Some(cm)) = locked.as_deref() else { return };
+    for (index, comm) in cm.connections.keys() {
+        if Arc::ptr_eq(&cm.devices[*index].open, open) {
+            open.raw().release_connection(*comm);
         }
     }
 }
