@@ -155,6 +155,7 @@ fn port_attributes(open: &Open, port: u8) -> Result<ibv_port_attr, Errno> {
         link_layer: IBV_LINK_LAYER_ETHERNET,
         flags: PORT_NEEDS_GRH,
         port_cap_flags2: 0,
+        active_speed_ex: 0,
     })
 }
 
