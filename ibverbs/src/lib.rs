@@ -18,6 +18,7 @@ mod device;
 mod environment;
 mod events;
 mod exports;
+mod live;
 mod memory;
 mod modify;
 mod posting;

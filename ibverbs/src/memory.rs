@@ -8,6 +8,7 @@ use roce::verbs::{Access, ForeignMemory, LKey, PdId, RegionAttributes};
 use crate::abi::{IBV_ACCESS_HUGETLB, IBV_ACCESS_OPTIONAL_RANGE, ibv_context, ibv_mr, ibv_pd};
 use crate::answer::{Errno, count, pointer, status};
 use crate::context::{Open, open_of};
+use crate::live::{self, Kind, Object};
 
 /// What a changed region may change (`enum ibv_rereg_mr_flags`).
 const CHANGE_TRANSLATION: c_int = 1;
@@ -32,14 +33,22 @@ struct Mr {
     access: Access,
 }
 
+impl Object for Pd {
+    const KIND: Kind = Kind::ProtectionDomain;
+}
+
+impl Object for Mr {
+    const KIND: Kind = Kind::MemoryRegion;
+}
+
 /// The object behind an application's pointer.
 ///
 /// # Safety
 ///
-/// `pd` comes from [`ibv_alloc_pd`] and is not deallocated.
+/// No other thread deallocates the domain.
 pub(crate) unsafe fn pd_of<'a>(pd: *mut ibv_pd) -> Result<&'a Pd, Errno> {
-    // SAFETY: the `ibv_pd` is the first field of a `Pd`, which is alive.
-    unsafe { pd.cast::<Pd>().as_ref() }.ok_or(Errno::INVALID)
+    // SAFETY: the `ibv_pd` is the first field of a `Pd`.
+    unsafe { live::object(pd.cast::<Pd>()) }
 }
 
 /// The rights in the flags of the application. Those that an implementation may ignore are left out.
@@ -55,7 +64,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
         let id = open.raw().allocate_pd()?;
         let handle = u32::try_from(id.index()).unwrap_or(u32::MAX);
         let object = Pd { abi: ibv_pd { context, handle }, open, id };
-        Ok(Box::into_raw(Box::new(object)).cast())
+        Ok(live::release(Box::new(object)).cast())
     })
 }
 
@@ -64,8 +73,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         // SAFETY: the application's pointer is a domain that it has not deallocated.
         let object = unsafe { pd_of(pd)? };
         object.open.raw().deallocate_pd(object.id)?;
-        // SAFETY: the box of `ibv_alloc_pd`, given back once; nothing uses it any more.
-        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { live::reclaim(pd.cast::<Pd>()) });
         Ok(())
     })
 }
@@ -111,7 +120,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
             rkey: made.rkey.0,
         };
         let object = Mr { abi, open: Arc::clone(&domain.open), iova, access };
-        Ok(Box::into_raw(Box::new(object)).cast())
+        Ok(live::release(Box::new(object)).cast())
     })
 }
 
@@ -139,10 +148,10 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status(|| {
         // SAFETY: the application's pointer is a region that it has not deregistered.
-        let object = unsafe { mr.cast::<Mr>().as_ref() }.ok_or(Errno::INVALID)?;
+        let object = unsafe { live::object(mr.cast::<Mr>())? };
         object.open.raw().deregister(LKey(object.abi.lkey))?;
-        // SAFETY: the box of the registration, given back once.
-        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { live::reclaim(mr.cast::<Mr>()) });
         Ok(())
     })
 }
@@ -158,7 +167,10 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 ) -> c_int {
     count(|| {
         // SAFETY: the application's pointer is a region that it has not deregistered.
-        let object = unsafe { mr.cast::<Mr>().as_mut() }.ok_or(Errno::INVALID)?;
+        let object = unsafe {
+            live::object(mr.cast::<Mr>())?;
+            &mut *mr.cast::<Mr>()
+        };
         if flags == 0 || flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 {
             return Err(Errno::INVALID);
         }

@@ -18,7 +18,7 @@ use crate::abi::{
     ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 use crate::address::destination;
-use crate::answer::Errno;
+use crate::answer::{Errno, put};
 use crate::window::binding;
 
 /// Requests that are handed over with one call.
@@ -279,7 +279,7 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// `list` is a chain of requests, or null, and `bad` has room for a pointer.
+    /// `list` is a chain of requests, or null, and `bad` has room for a pointer, or is null.
     pub(crate) unsafe fn post_chain(
         &self,
         raw: Raw<'_>,
@@ -314,8 +314,8 @@ impl SendQueue {
                 (failed, errno)
             }
         };
-        // SAFETY: the caller has room for it.
-        unsafe { bad.write(failed) };
+        // SAFETY: the caller has room for it. One that wants no answer gets none.
+        let _ = unsafe { put(bad, failed) };
         Err(errno)
     }
 }
@@ -324,7 +324,7 @@ impl SendQueue {
 ///
 /// # Safety
 ///
-/// `list` is a chain of receives, or null, and `bad` has room for a pointer.
+/// `list` is a chain of receives, or null, and `bad` has room for a pointer, or is null.
 #[inline]
 pub(crate) unsafe fn post_receives(
     list: *mut ibv_recv_wr,
@@ -341,8 +341,8 @@ pub(crate) unsafe fn post_receives(
             Ok(post(&RecvWr { wr_id: wr.wr_id, elements: &elements })?)
         });
         if let Err(errno) = posted {
-            // SAFETY: the caller has room for it.
-            unsafe { bad.write(next) };
+            // SAFETY: the caller has room for it. One that wants no answer gets none.
+            let _ = unsafe { put(bad, next) };
             return Err(errno);
         }
         next = wr.next;

@@ -8,6 +8,7 @@ use roce::verbs::{LKey, RKey, WindowBinding, WindowType};
 use crate::abi::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp};
 use crate::answer::{Errno, pointer, status};
 use crate::context::Open;
+use crate::live::{self, Kind, Object};
 use crate::memory::{access, pd_of};
 
 const IBV_MW_TYPE_1: c_int = 1;
@@ -18,6 +19,10 @@ const IBV_MW_TYPE_2: c_int = 2;
 struct Mw {
     abi: ibv_mw,
     open: Arc<Open>,
+}
+
+impl Object for Mw {
+    const KIND: Kind = Kind::MemoryWindow;
 }
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
@@ -33,7 +38,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
         // SAFETY: the domain is alive.
         let context = unsafe { (*pd).context };
         let abi = ibv_mw { context, pd, rkey, handle: rkey >> 8, mw_type: kind };
-        Ok(Box::into_raw(Box::new(Mw { abi, open: Arc::clone(&domain.open) })).cast())
+        Ok(live::release(Box::new(Mw { abi, open: Arc::clone(&domain.open) })).cast())
     })
 }
 
@@ -45,10 +50,10 @@ pub(crate) extern "C" fn bind_mw(_qp: *mut ibv_qp, _mw: *mut ibv_mw, _bind: *mut
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     status(|| {
         // SAFETY: the application's pointer is a window that it has not deallocated.
-        let object = unsafe { mw.cast::<Mw>().as_ref() }.ok_or(Errno::INVALID)?;
+        let object = unsafe { live::object(mw.cast::<Mw>())? };
         object.open.raw().deallocate_window(RKey(object.abi.rkey))?;
-        // SAFETY: the box of `alloc_mw`, given back once.
-        drop(unsafe { Box::from_raw(mw.cast::<Mw>()) });
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { live::reclaim(mw.cast::<Mw>()) });
         Ok(())
     })
 }
