@@ -9,7 +9,7 @@
 #![allow(clippy::use_self)]
 
 /// Asserts the size of each structure and the offset of each of its fields, as they are on x86-64. A field that is missing in the
-/// table does not compile. [`layouts`] has what is compared with headers of C, on every machine.
+/// table does not compile. `layouts` has what is compared with headers of C, on every machine.
 macro_rules! layout {
     ($($name:ident: $size:literal { $($field:ident $offset:literal),* $(,)? })+) => {
         $(const _: () = {
