@@ -11,8 +11,8 @@ use crate::abi::{
 };
 use crate::answer::{Errno, pointer, put, status};
 use crate::context::{Open, open_of};
+use crate::domain::pd_of;
 use crate::live::{self, Kind, Object};
-use crate::memory::pd_of;
 use crate::qp::qp_of;
 use crate::query::PORT;
 

@@ -22,7 +22,7 @@ use crate::live::{self, Kind, Object};
 use crate::qp::{self, Qp};
 use crate::report::Failures;
 use crate::srq::{self, Srq};
-use crate::{cq_ex, environment, query, report, window};
+use crate::{cq_ex, device_memory, domain, environment, memory, query, report, window};
 
 /// What the application holds a pointer into: `ibv_context` lies at the end of `verbs`.
 #[repr(C)]
@@ -199,9 +199,19 @@ fn tables(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
     };
     verbs_context {
         query_port: Some(query::query_port),
-        advise_mr: None,
-        alloc_null_mr: None,
-        counters_and_memory: [None; 22],
+        advise_mr: Some(memory::advise_mr),
+        alloc_null_mr: Some(memory::alloc_null_mr),
+        counters: [None; 4],
+        reg_dm_mr: Some(device_memory::reg_dm_mr),
+        alloc_dm: Some(device_memory::alloc_dm),
+        free_dm: Some(device_memory::free_dm),
+        flow_actions_and_rates: [None; 4],
+        alloc_parent_domain: Some(domain::alloc_parent_domain),
+        dealloc_td: Some(domain::dealloc_td),
+        alloc_td: Some(domain::alloc_td),
+        modify_cq: None,
+        tags_and_work_queues: [None; 6],
+        query_rt_values: None,
         create_cq_ex: Some(cq_ex::create_cq_ex),
         private: std::ptr::null_mut(),
         query_device_ex: Some(query::query_device_ex),

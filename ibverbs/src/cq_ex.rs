@@ -5,7 +5,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use roce::verbs::{Wc, WcStatus};
 
 use crate::abi::{
-    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex,
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex,
+    ibv_cq_init_attr_ex,
 };
 use crate::answer::{Errno, pointer, status, value};
 use crate::cq::{self, Cq, Wanted, cq_unchecked, immediate, opcode_number};
@@ -17,9 +18,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     pointer(|| {
         // SAFETY: the application's pointer is to attributes that it has filled in.
         let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVALID)?;
-        // Time stamps and the other fields are not known; a parent domain is not offered.
+        // Time stamps and the other fields are not known. Nothing is made of a parent domain.
         if attributes.wc_flags & !IBV_WC_STANDARD_FLAGS != 0
-            || attributes.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+            || attributes.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
         {
             return Err(Errno::UNSUPPORTED);
         }

@@ -13,9 +13,9 @@ use crate::cq::{ibv_ack_cq_events, ibv_create_cq, ibv_destroy_cq, ibv_get_cq_eve
 use crate::device::{
     ibv_free_device_list, ibv_get_device_guid, ibv_get_device_index, ibv_get_device_list, ibv_get_device_name,
 };
+use crate::domain::{ibv_alloc_pd, ibv_dealloc_pd};
 use crate::memory::{
-    ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_dmabuf_mr, ibv_reg_mr, ibv_reg_mr_iova,
-    ibv_reg_mr_iova2, ibv_rereg_mr,
+    ibv_dereg_mr, ibv_reg_dmabuf_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_rereg_mr,
 };
 use crate::process::{
     ibv_dofork_range, ibv_dontfork_range, ibv_fork_init, ibv_get_sysfs_path, ibv_import_device,

@@ -15,6 +15,8 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod device_memory;
+mod domain;
 mod environment;
 mod events;
 mod exports;

@@ -17,6 +17,7 @@ pub(crate) enum Kind {
     Context,
     ContextList,
     DeviceList,
+    DeviceMemory,
     Event,
     EventChannel,
     Identifier,
@@ -25,6 +26,7 @@ pub(crate) enum Kind {
     ProtectionDomain,
     QueuePair,
     SharedReceiveQueue,
+    ThreadDomain,
 }
 
 /// A type that the application holds pointers to.

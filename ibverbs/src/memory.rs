@@ -1,13 +1,20 @@
-//! Protection domains and memory regions.
+//! Memory regions.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use roce::verbs::{Access, ForeignMemory, LKey, PdId, RegionAttributes};
+use roce::verbs::{
+    Access, ForeignMemory, LKey, Memory, OnDemandMemory, OutOfBounds, RegionAttributes, RegionChange,
+};
 
-use crate::abi::{IBV_ACCESS_HUGETLB, IBV_ACCESS_OPTIONAL_RANGE, ibv_context, ibv_mr, ibv_pd};
+use crate::abi::{
+    IBV_ACCESS_HUGETLB, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_ADVICE_PREFETCH,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH,
+    ibv_mr, ibv_pd, ibv_sge,
+};
 use crate::answer::{Errno, count, pointer, status};
-use crate::context::{Open, open_of};
+use crate::context::Open;
+use crate::domain::{Pd, pd_of};
 use crate::live::{self, Kind, Object};
 
 /// What a changed region may change (`enum ibv_rereg_mr_flags`).
@@ -15,86 +22,75 @@ const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 1 << 1;
 const CHANGE_ACCESS: c_int = 1 << 2;
 
-/// An `ibv_pd` with what belongs to it.
-#[repr(C)]
-pub(crate) struct Pd {
-    abi: ibv_pd,
-    pub(crate) open: Arc<Open>,
-    pub(crate) id: PdId,
-}
-
 /// An `ibv_mr` with what belongs to it.
 #[repr(C)]
 struct Mr {
     abi: ibv_mr,
     open: Arc<Open>,
-    /// The first virtual address, which need not be that of the memory.
-    iova: u64,
     access: Access,
-}
-
-impl Object for Pd {
-    const KIND: Kind = Kind::ProtectionDomain;
+    on_demand: bool,
 }
 
 impl Object for Mr {
     const KIND: Kind = Kind::MemoryRegion;
 }
 
-/// The object behind an application's pointer.
-///
-/// # Safety
-///
-/// No other thread deallocates the domain.
-pub(crate) unsafe fn pd_of<'a>(pd: *mut ibv_pd) -> Result<&'a Pd, Errno> {
-    // SAFETY: the `ibv_pd` is the first field of a `Pd`.
-    unsafe { live::object(pd.cast::<Pd>()) }
+impl Mr {
+    /// Its first virtual address, which need not be that of the memory.
+    fn first(&self) -> Result<u64, Errno> {
+        Ok(self.open.raw().query_region(LKey(self.abi.lkey))?.addr)
+    }
 }
 
 /// The rights in the flags of the application. Those that an implementation may ignore are left out.
 pub(crate) fn access(flags: u32) -> Result<Access, Errno> {
-    let binding = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB);
+    let binding = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND);
     Access::from_bits(binding).ok_or(Errno::INVALID)
 }
 
-pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    pointer(|| {
-        // SAFETY: the application's pointer is an open context.
-        let open = Arc::clone(unsafe { open_of(context)? });
-        let id = open.raw().allocate_pd()?;
-        let handle = u32::try_from(id.index()).unwrap_or(u32::MAX);
-        let object = Pd { abi: ibv_pd { context, handle }, open, id };
-        Ok(live::release(Box::new(object)).cast())
-    })
-}
-
-pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    status(|| {
-        // SAFETY: the application's pointer is a domain that it has not deallocated.
-        let object = unsafe { pd_of(pd)? };
-        object.open.raw().deallocate_pd(object.id)?;
-        // SAFETY: nothing uses it any more.
-        drop(unsafe { live::reclaim(pd.cast::<Pd>()) });
-        Ok(())
-    })
-}
-
-/// Registers the application's memory.
+/// The application's memory.
 ///
 /// # Safety
 ///
-/// The application gives the memory to verbs, its own and those of peers, until it deregisters it.
-unsafe fn register(
-    pd: &Pd,
+/// The application gives the memory to verbs, its own and those of peers, until it deregisters it; on demand, what is mapped of it.
+unsafe fn memory(
     addr: *mut c_void,
     length: usize,
-    iova: u64,
     access: Access,
-) -> Result<RegionAttributes, Errno> {
+    on_demand: bool,
+) -> Result<Arc<dyn Memory>, Errno> {
+    if on_demand {
+        // All addresses, which libibverbs calls implicit.
+        let all = addr.is_null() && length == usize::MAX;
+        // SAFETY: the caller's promise.
+        let memory =
+            unsafe { if all { OnDemandMemory::whole() } else { OnDemandMemory::new(addr.cast(), length)? } };
+        return Ok(Arc::new(memory));
+    }
     let writable = access.intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     // SAFETY: the caller's promise.
-    let memory = unsafe { ForeignMemory::new(addr.cast(), length, writable)? };
-    Ok(pd.open.raw().register(pd.id, iova, Arc::new(memory), access)?)
+    Ok(Arc::new(unsafe { ForeignMemory::new(addr.cast(), length, writable)? }))
+}
+
+/// Makes the application's object for a region.
+pub(crate) fn object(
+    pd: *mut ibv_pd,
+    domain: &Pd,
+    (addr, length): (*mut c_void, usize),
+    made: &RegionAttributes,
+    on_demand: bool,
+) -> *mut ibv_mr {
+    let abi = ibv_mr {
+        context: domain.context(),
+        pd,
+        addr,
+        length,
+        handle: made.lkey.0 >> 8,
+        lkey: made.lkey.0,
+        rkey: made.rkey.0,
+    };
+    let object = Mr { abi, open: Arc::clone(&domain.open), access: made.access, on_demand };
+    live::release(Box::new(object)).cast()
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
@@ -107,20 +103,11 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pointer(|| {
         // SAFETY: the application's pointer is a protection domain.
         let domain = unsafe { pd_of(pd)? };
-        let access = access(flags)?;
+        let (access, on_demand) = (access(flags)?, flags & IBV_ACCESS_ON_DEMAND != 0);
         // SAFETY: this is what registering means.
-        let made = unsafe { register(domain, addr, length, iova, access)? };
-        let abi = ibv_mr {
-            context: domain.abi.context,
-            pd,
-            addr,
-            length,
-            handle: made.lkey.0 >> 8,
-            lkey: made.lkey.0,
-            rkey: made.rkey.0,
-        };
-        let object = Mr { abi, open: Arc::clone(&domain.open), iova, access };
-        Ok(live::release(Box::new(object)).cast())
+        let memory = unsafe { memory(addr, length, access, on_demand)? };
+        let made = domain.open.raw().register(domain.id(), iova, memory, access)?;
+        Ok(object(pd, domain, (addr, length), &made, on_demand))
     })
 }
 
@@ -156,7 +143,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Registers anew with what changes, then revokes the old keys. An error leaves the region as it was, which libibverbs calls -1.
+/// Changes a region, which keeps its keys. An error leaves it as it was, which libibverbs calls -1.
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -174,33 +161,124 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         if flags == 0 || flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 {
             return Err(Errno::INVALID);
         }
-        let new_pd = if flags & CHANGE_PD != 0 { pd } else { object.abi.pd };
-        // SAFETY: the domain that the application names, or the one of the region, which has to outlive it.
-        let domain = unsafe { pd_of(new_pd)? };
-        let (new_addr, new_length, iova) = if flags & CHANGE_TRANSLATION != 0 {
-            (addr, length, addr as u64)
-        } else {
-            (object.abi.addr, object.abi.length, object.iova)
-        };
-        let new_access =
-            if flags & CHANGE_ACCESS != 0 { access(access_flags.cast_unsigned())? } else { object.access };
-        // SAFETY: this is what registering means.
-        let made = unsafe { register(domain, new_addr, new_length, iova, new_access)? };
-        if let Err(error) = object.open.raw().deregister(LKey(object.abi.lkey)) {
-            object.open.raw().deregister(made.lkey)?;
-            return Err(error.into());
+        let mut change = RegionChange::default();
+        if flags & CHANGE_PD != 0 {
+            // SAFETY: the application's pointer is a protection domain.
+            change.pd = Some(unsafe { pd_of(pd)? }.id());
         }
-        object.abi = ibv_mr {
-            context: object.abi.context,
-            pd: new_pd,
-            addr: new_addr,
-            length: new_length,
-            handle: made.lkey.0 >> 8,
-            lkey: made.lkey.0,
-            rkey: made.rkey.0,
+        let (mut access_now, mut on_demand) = (object.access, object.on_demand);
+        if flags & CHANGE_ACCESS != 0 {
+            access_now = access(access_flags.cast_unsigned())?;
+            on_demand = access_flags.cast_unsigned() & IBV_ACCESS_ON_DEMAND != 0;
+            change.access = Some(access_now);
+        }
+        let (new_addr, new_length) = if flags & CHANGE_TRANSLATION != 0 {
+            (addr, length)
+        } else {
+            (object.abi.addr, object.abi.length)
         };
-        (object.iova, object.access) = (iova, new_access);
+        // Rights to write, which the memory may not have had, need a new look at it.
+        if flags & (CHANGE_TRANSLATION | CHANGE_ACCESS) != 0 {
+            // SAFETY: this is what registering means.
+            let memory = unsafe { memory(new_addr, new_length, access_now, on_demand)? };
+            let first = if flags & CHANGE_TRANSLATION != 0 { new_addr as u64 } else { object.first()? };
+            change.memory = Some((first, memory));
+        }
+        let made = object.open.raw().change_region(LKey(object.abi.lkey), change)?;
+        if flags & CHANGE_PD != 0 {
+            object.abi.pd = pd;
+        }
+        (object.abi.addr, object.abi.length) = (new_addr, new_length);
+        (object.access, object.on_demand) = (made.access, on_demand);
         Ok(0)
+    })
+}
+
+/// Brings the pages of on-demand regions in. Without a flag the advice may be followed later; here it always is at once.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: c_int,
+    flags: u32,
+    elements: *mut ibv_sge,
+    number: u32,
+) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointers are a protection domain and so many elements.
+        let (domain, elements) = unsafe {
+            let elements = if elements.is_null() || number == 0 {
+                &[]
+            } else {
+                std::slice::from_raw_parts(elements, number as usize)
+            };
+            (pd_of(pd)?, elements)
+        };
+        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || elements.is_empty() {
+            return Err(Errno::INVALID);
+        }
+        let write = match advice {
+            IBV_ADVISE_MR_ADVICE_PREFETCH => false,
+            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => true,
+            // What is not mapped now is left alone, and nothing else is to be done.
+            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => return Ok(()),
+            _ => return Err(Errno::UNSUPPORTED),
+        };
+        for element in elements {
+            let region = domain.open.raw().query_region(LKey(element.lkey))?;
+            let inside =
+                element.addr.checked_sub(region.addr).and_then(|at| at.checked_add(element.length.into()));
+            if inside.is_none_or(|end| end > region.len as u64) {
+                return Err(Errno(libc::EFAULT));
+            }
+            if write && !region.access.contains(Access::LOCAL_WRITE) {
+                return Err(Errno(libc::EPERM));
+            }
+            // SAFETY: only looked at: the pages are the application's, and the advice changes no content.
+            let there =
+                unsafe { ForeignMemory::new(element.addr as *mut u8, element.length as usize, write) };
+            there?;
+        }
+        Ok(())
+    })
+}
+
+/// A region of all addresses that is read as zeros and forgets what is written.
+#[derive(Debug)]
+struct NullMemory;
+
+impl Memory for NullMemory {
+    fn len(&self) -> usize {
+        usize::MAX
+    }
+
+    fn read(&self, _offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        out.fill(0);
+        Ok(())
+    }
+
+    fn write(&self, _offset: usize, _data: &[u8]) -> Result<(), OutOfBounds> {
+        Ok(())
+    }
+
+    fn compare_swap(&self, _offset: usize, _compare: u64, _swap: u64) -> Result<u64, OutOfBounds> {
+        Ok(0)
+    }
+
+    fn fetch_add(&self, _offset: usize, _add: u64) -> Result<u64, OutOfBounds> {
+        Ok(0)
+    }
+
+    fn store(&self, _offset: usize, _bytes: [u8; 8]) -> Result<(), OutOfBounds> {
+        Ok(())
+    }
+}
+
+/// For local elements only, as the verb has it: parts of a message that nobody wants.
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the application's pointer is a protection domain.
+        let domain = unsafe { pd_of(pd)? };
+        let made = domain.open.raw().register(domain.id(), 0, Arc::new(NullMemory), Access::LOCAL_WRITE)?;
+        Ok(object(pd, domain, (std::ptr::null_mut(), usize::MAX), &made, false))
     })
 }
 

@@ -6,16 +6,16 @@ use roce::transport::DEFAULT_P_KEY;
 use roce::verbs::{Access, Gid, Path, PathMtu, Psn, QpAttr, QpAttributes, QpState, Qpn, RnrTimer};
 
 use crate::abi::{
-    IBV_ACCESS_HUGETLB, IBV_ACCESS_OPTIONAL_RANGE, IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV,
-    IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC,
-    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX,
-    IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RATE_LIMIT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN,
-    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr,
-    ibv_qp_cap,
+    IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
+    IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
+    IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RATE_LIMIT,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap,
 };
 use crate::address::route;
 use crate::answer::Errno;
 use crate::context::Open;
+use crate::memory::access;
 use crate::query::{PORT, mtu_number};
 
 /// Masks that are known; others are an error, as with kernels.
@@ -54,8 +54,7 @@ fn path_mtu(number: c_int) -> Result<PathMtu, Errno> {
 
 /// What peers may do: the rights of the queue pair that the engine knows.
 fn rights(flags: u32) -> Result<Access, Errno> {
-    let flags = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB);
-    Access::from_bits(flags).map(|access| access & Access::REMOTE).ok_or(Errno::INVALID)
+    Ok(access(flags)? & Access::REMOTE)
 }
 
 /// The path that an address vector names, which the device was asked for. Without a new peer in the call, it leads to the

@@ -275,6 +275,24 @@ impl SendQueue {
         unsafe { &mut *self.requests.get() }
     }
 
+    /// Posts a request without data.
+    pub(crate) fn post_one(
+        &self,
+        raw: Raw<'_>,
+        qpn: Qpn,
+        wr_id: u64,
+        op: SendOp,
+        send_flags: u32,
+    ) -> Result<(), Errno> {
+        self.lock();
+        let _unlock = self.unlock_at_end();
+        // SAFETY: the lock was taken just now.
+        let requests = unsafe { self.requests() };
+        requests.clear();
+        requests.push(wr_id, op, send_flags);
+        requests.post(raw, qpn).map_err(|(_, errno)| errno)
+    }
+
     /// Posts a chain. After an error, `bad` names the request that was not taken; those before it were.
     ///
     /// # Safety

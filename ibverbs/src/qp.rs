@@ -14,9 +14,9 @@ use crate::abi::{
 use crate::answer::{Errno, pointer, status};
 use crate::context::{Open, Pointer, open_of};
 use crate::cq::cq_of;
+use crate::domain::pd_of;
 use crate::events::Acknowledgements;
 use crate::live::{self, Kind, Object};
-use crate::memory::pd_of;
 use crate::posting::{SendQueue, post_receives};
 use crate::srq::srq_of;
 use crate::{modify, qp_ex};
@@ -118,7 +118,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, 
     }
     let init = QpInit {
         qp_type: qp_type(wanted.qp_type)?,
-        pd: domain.id,
+        pd: domain.id(),
         send_cq: send_cq.raw.id(),
         recv_cq: recv_cq.raw.id(),
         srq: srq.map(|srq| srq.id),

@@ -9,12 +9,14 @@ use roce::verbs::{Encapsulation, GidEntry, PathMtu};
 use crate::abi::{
     COMPATIBLE_PORT_ATTR, DEVICE_CAPABILITIES, IBV_ATOMIC_HCA, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2,
     IBV_GID_TYPE_SYSFS_IB_ROCE_V1, IBV_GID_TYPE_SYSFS_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE,
-    IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, PHYSICAL_LINK_UP, PORT_NEEDS_GRH, ibv_context, ibv_device_attr,
-    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+    IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, ODP_CAPABILITIES, ODP_OF_RC, ODP_OF_UC, ODP_OF_UD,
+    PHYSICAL_LINK_UP, PORT_NEEDS_GRH, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
+    ibv_gid_entry, ibv_port_attr,
 };
 use crate::address::lid;
 use crate::answer::{Errno, count, put, status};
 use crate::context::{Open, open_of};
+use crate::device_memory;
 
 /// The only port.
 pub(crate) const PORT: u8 = 1;
@@ -121,6 +123,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         answer.orig_attr = device_attributes(open);
         answer.device_cap_flags_ex = DEVICE_CAPABILITIES.into();
         answer.phys_port_cnt_ex = PORT.into();
+        answer.odp_general_caps = ODP_CAPABILITIES;
+        (answer.odp_caps_of_rc, answer.odp_caps_of_uc) = (ODP_OF_RC, ODP_OF_UC);
+        answer.odp_caps_of_ud = ODP_OF_UD;
+        answer.max_dm_size = device_memory::MAX_SIZE as u64;
         // SAFETY: the application says how much room there is.
         unsafe { write_part(&answer, attributes, room) }
     })

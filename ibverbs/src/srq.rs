@@ -11,9 +11,9 @@ use crate::abi::{
 };
 use crate::answer::{Errno, pointer, put, status};
 use crate::context::{Open, Pointer, open_of};
+use crate::domain::pd_of;
 use crate::events::Acknowledgements;
 use crate::live::{self, Kind, Object};
-use crate::memory::pd_of;
 use crate::posting::post_receives;
 
 /// An `ibv_srq` with what belongs to it.
@@ -59,7 +59,7 @@ unsafe fn create(
     // SAFETY: the caller's promise.
     let domain = unsafe { pd_of(pd)? };
     let (max_wr, max_sge) = (attributes.max_wr as usize, attributes.max_sge as usize);
-    let id = domain.open.raw().create_srq(domain.id, max_wr, max_sge)?;
+    let id = domain.open.raw().create_srq(domain.id(), max_wr, max_sge)?;
     // SAFETY: numbers, locks of the C library for which zero is the initial state, and null pointers.
     let mut abi: ibv_srq = unsafe { std::mem::zeroed() };
     // SAFETY: the domain is alive.

@@ -1,15 +1,17 @@
-//! Memory windows of type 2, which a work request binds. Windows of type 1 are not offered.
+//! Memory windows: of type 1, which a verb binds, and of type 2, which a work request binds.
 
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use roce::verbs::{LKey, RKey, WindowBinding, WindowType};
+use roce::verbs::{LKey, RKey, SendOp, WindowBinding, WindowType};
 
 use crate::abi::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp};
 use crate::answer::{Errno, pointer, status};
 use crate::context::Open;
+use crate::domain::pd_of;
 use crate::live::{self, Kind, Object};
-use crate::memory::{access, pd_of};
+use crate::memory::access;
+use crate::qp::qp_of;
 
 const IBV_MW_TYPE_1: c_int = 1;
 const IBV_MW_TYPE_2: c_int = 2;
@@ -29,12 +31,12 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
     pointer(|| {
         // SAFETY: the application's pointer is a protection domain.
         let domain = unsafe { pd_of(pd)? };
-        match kind {
-            IBV_MW_TYPE_2 => {}
-            IBV_MW_TYPE_1 => return Err(Errno::UNSUPPORTED),
+        let window_type = match kind {
+            IBV_MW_TYPE_1 => WindowType::Type1,
+            IBV_MW_TYPE_2 => WindowType::Type2,
             _ => return Err(Errno::INVALID),
-        }
-        let rkey = domain.open.raw().allocate_window(domain.id, WindowType::Type2)?.0;
+        };
+        let rkey = domain.open.raw().allocate_window(domain.id(), window_type)?.0;
         // SAFETY: the domain is alive.
         let context = unsafe { (*pd).context };
         let abi = ibv_mw { context, pd, rkey, handle: rkey >> 8, mw_type: kind };
@@ -42,9 +44,29 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
     })
 }
 
-/// The verb for windows of type 1, of which there are none.
-pub(crate) extern "C" fn bind_mw(_qp: *mut ibv_qp, _mw: *mut ibv_mw, _bind: *mut ibv_mw_bind) -> c_int {
-    status(|| Err(Errno::UNSUPPORTED))
+/// Binds a window of type 1 in the order of the queue pair's requests, with a completion of its own. The window has its next key at
+/// once, as with hardware drivers.
+pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointers are a queue pair, a window and a description.
+        let (object, window, bind) = unsafe {
+            let window = &live::object(mw.cast::<Mw>())?.abi;
+            (qp_of(qp)?, window, bind.as_ref().ok_or(Errno::INVALID)?)
+        };
+        if window.mw_type != IBV_MW_TYPE_1 {
+            return Err(Errno::INVALID);
+        }
+        let old = RKey(window.rkey);
+        // SAFETY: as above.
+        let (_, binding) = unsafe { binding(mw, old.next_variant().0, &bind.bind_info)? };
+        let op = SendOp::BindWindow { window: old, new_rkey: old.next_variant(), binding };
+        let posted = object.queue.post_one(object.open.raw(), object.qpn, bind.wr_id, op, bind.send_flags);
+        if posted.is_err() {
+            // SAFETY: as above.
+            unsafe { (*mw).rkey = old.0 };
+        }
+        posted
+    })
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {

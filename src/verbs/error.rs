@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 
 use roce_transport::{
-    CqError, CreateQpError, DestroyError, KeyError, ModifyQpError, PdError, PostError, RegisterError,
-    SrqError,
+    ChangeError, CqError, CreateQpError, DestroyError, KeyError, ModifyQpError, PdError, PostError,
+    RegisterError, SrqError,
 };
 
 use super::{ConnectionError, WaitError};
@@ -108,6 +108,17 @@ from!(
     Post(PostError),
     Destroy(DestroyError),
 );
+
+impl From<ChangeError> for VerbsError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Key(error) => Self::Key(error),
+            ChangeError::Register(error) => Self::Register(error),
+            ChangeError::WindowsBound { windows } => Self::Destroy(DestroyError::WindowsBound { windows }),
+            _ => Self::Key(KeyError::Unknown),
+        }
+    }
+}
 
 /// What `main` prints of an error that it returns is the `Debug` text. So that a person reads what failed and what to do, and not
 /// the names of variants, it is the `Display` text, as `anyhow` and `eyre` do it for the errors that they hold.

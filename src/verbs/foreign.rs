@@ -1,6 +1,7 @@
 //! Memory that the application allocated itself.
 
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use roce_transport::{Memory, OutOfBounds};
@@ -128,7 +129,7 @@ impl Memory for ForeignMemory {
 /// # Safety
 ///
 /// The range must not be one whose pages may be touched only at certain times, such as a device's.
-unsafe fn populate(start: *mut u8, len: usize, writable: bool) -> io::Result<()> {
+pub(super) unsafe fn populate(start: *mut u8, len: usize, writable: bool) -> io::Result<()> {
     if len == 0 {
         return Ok(());
     }
@@ -145,8 +146,8 @@ unsafe fn populate(start: *mut u8, len: usize, writable: bool) -> io::Result<()>
     };
     match ask(Advice::LinuxPopulateRead) {
         // A kernel before 5.14 does not know the advice: what is wrong shows at the first access then.
-        Err(Errno::INVAL) => return Ok(()),
-        Err(Errno::NOMEM | Errno::FAULT | Errno::HWPOISON) => return Err(Errno::FAULT.into()),
+        Err(Errno::INVAL) if !can_populate() => return Ok(()),
+        Err(Errno::INVAL | Errno::NOMEM | Errno::FAULT | Errno::HWPOISON) => return Err(Errno::FAULT.into()),
         Err(error) => return Err(error.into()),
         Ok(()) => {}
     }
@@ -159,6 +160,19 @@ unsafe fn populate(start: *mut u8, len: usize, writable: bool) -> io::Result<()>
         }
     }
     Ok(())
+}
+
+/// Whether the kernel knows the advice, which it takes for this page if it does.
+fn can_populate() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    static PLACE: u8 = 0;
+    *KNOWN.get_or_init(|| {
+        let page = rustix::param::page_size();
+        let place = &raw const PLACE;
+        let start = place.wrapping_sub(place as usize % page);
+        // SAFETY: the advice changes no content.
+        unsafe { madvise(start.cast_mut().cast(), page, Advice::LinuxPopulateRead) }.is_ok()
+    })
 }
 
 #[cfg(test)]
@@ -198,6 +212,20 @@ mod tests {
         assert_eq!(new(2 * page, 1, false).err(), Some(fault));
         assert_eq!(new(0, usize::MAX, false).err(), Some(Errno::INVAL.raw_os_error()));
         assert!(new(0, 0, true).is_ok());
+    }
+
+    /// The kernel calls such pages invalid, as it does an advice that it does not know; they were taken, and the first access ended
+    /// the process.
+    #[test]
+    fn pages_without_any_right_are_a_fault() {
+        let (start, page) = pages();
+        // SAFETY: the mapping of this test.
+        unsafe { mprotect(start.cast(), page, MprotectFlags::empty()).unwrap() };
+        for writable in [false, true] {
+            // SAFETY: nothing is accessed.
+            let refused = unsafe { ForeignMemory::new(start, 8, writable) }.unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(Errno::FAULT.raw_os_error()));
+        }
     }
 
     #[test]

@@ -84,6 +84,7 @@ mod error;
 mod foreign;
 mod gids;
 mod memory;
+mod on_demand;
 mod pd;
 mod qp;
 mod racy;
@@ -102,6 +103,7 @@ pub use cq::{CompletionChannel, CompletionQueue, WaitError};
 pub use error::VerbsError;
 pub use foreign::ForeignMemory;
 pub use memory::SharedMemory;
+pub use on_demand::OnDemandMemory;
 pub use pd::{MemoryRegion, MemoryWindow, ProtectionDomain};
 pub use qp::{ConnectOptions, Endpoint, QueuePair, QueuePairOptions};
 pub use raw::{Raw, RawConnect, RawCq, RawRequest};
@@ -122,7 +124,7 @@ pub use roce_transport::{
     Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, DestroyError, EngineConfig,
     FlushPlacement, KeyError, LKey, Memory, ModifyQpError, Notify, OutOfBounds, Pacing, Payload, PdError,
     PdId, PostError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey,
-    Recovery, RecvWr, RegionAttributes, RegisterError, SelectiveRepeat, SendFlags, SendOp, SendWr, Sge,
-    SrqAttributes, SrqError, SrqId, UdDestination, Wc, WcFlags, WcOpcode, WcStatus, WindowBinding,
-    WindowType, WorkError,
+    Recovery, RecvWr, RegionAttributes, RegionChange, RegisterError, SelectiveRepeat, SendFlags, SendOp,
+    SendWr, Sge, SrqAttributes, SrqError, SrqId, UdDestination, Wc, WcFlags, WcOpcode, WcStatus,
+    WindowBinding, WindowType, WorkError,
 };

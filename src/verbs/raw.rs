@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use roce_packet::{Path, Qpn};
 use roce_transport::{
     Access, CqId, DestroyError, LKey, Memory, Notify, Occupancy, PdId, QpAttr, QpAttributes, QpInit,
-    QpOptions, QpState, RKey, RecvWr, RegionAttributes, SendWr, SrqAttributes, SrqId, Wc, WindowBinding,
-    WindowType,
+    QpOptions, QpState, RKey, RecvWr, RegionAttributes, RegionChange, SendWr, SrqAttributes, SrqId, Wc,
+    WindowBinding, WindowType,
 };
 
 use super::{CompletionChannel, Context, PathOptions, VerbsError};
@@ -110,6 +110,16 @@ impl<'a> Raw<'a> {
         Ok(self.runtime().lock().nic.engine.register(pd, addr, memory, access)?)
     }
 
+    /// Changes the protection domain, the memory or the rights of a region, which keeps its keys. Nothing touches memory that it had
+    /// before and has no more once this returns.
+    ///
+    /// # Errors
+    ///
+    /// As for [`register`](Self::register), or while windows are bound over it; the region is as it was then.
+    pub fn change_region(self, lkey: LKey, change: RegionChange) -> Result<RegionAttributes, VerbsError> {
+        Ok(self.runtime().lock().nic.engine.change_region(lkey, change)?)
+    }
+
     /// Revokes a region: nothing touches its memory any more once this returns.
     ///
     /// # Errors
@@ -117,6 +127,15 @@ impl<'a> Raw<'a> {
     /// While windows are bound over it.
     pub fn deregister(self, lkey: LKey) -> Result<(), VerbsError> {
         Ok(self.runtime().lock().nic.engine.deregister(lkey)?)
+    }
+
+    /// The attributes of a region.
+    ///
+    /// # Errors
+    ///
+    /// When no region has the key.
+    pub fn query_region(self, lkey: LKey) -> Result<RegionAttributes, VerbsError> {
+        Ok(self.runtime().lock().nic.engine.query_region(lkey)?)
     }
 
     /// Makes an unbound memory window.

@@ -66,8 +66,8 @@ pub use event::{AsyncEvent, Event};
 pub use ids::{CqId, LKey, PdId, RKey, SrqId};
 pub use io::{Batch, Identification, Received, Transmit, TxSlot};
 pub use memory::{
-    Access, KeyError, Memory, OutOfBounds, RegionAttributes, RegisterError, WindowBinding, WindowType,
-    WordMemory,
+    Access, ChangeError, KeyError, Memory, OutOfBounds, RegionAttributes, RegionChange, RegisterError,
+    WindowBinding, WindowType, WordMemory,
 };
 pub use qp::{
     AttrMask, CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,

@@ -111,11 +111,12 @@ pub enum SendOp {
         /// Flush the whole region instead of the range.
         whole_region: bool,
     },
-    /// Binds a type 2 window to this queue pair under the key `new_rkey`.
+    /// Binds a type 2 window to this queue pair under the key `new_rkey`; or a type 1 window, for all queue pairs of the protection
+    /// domain.
     BindWindow {
         /// The window's present key.
         window: RKey,
-        /// The key from now on; only the variant (low 8 bits) may differ.
+        /// The key from now on; only the variant (low 8 bits) may differ. For a type 1 window it is [`RKey::next_variant`].
         new_rkey: RKey,
         /// What it covers.
         binding: WindowBinding,

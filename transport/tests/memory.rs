@@ -9,7 +9,7 @@ use roce_packet::{Opcode, Psn, Qpn};
 use roce_sim::pair::{Settings, Side};
 use roce_transport::{
     Access, DestroyError, DropReason, KeyError, Memory, QpState, QpType, RKey, RegionAttributes,
-    RegisterError, SendOp, SendWr, Sge, Verdict, WcStatus, WordMemory,
+    RegionChange, RegisterError, SendOp, SendWr, Sge, Verdict, WcStatus, WordMemory,
 };
 
 const START: u32 = 0x1000;
@@ -362,6 +362,83 @@ fn deregistered_between_post_and_send() {
     bench.drive();
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::LocalProtectionError)]);
     assert!(bench.sent.is_empty());
+}
+
+/// A region that changes keeps its keys; what it may do, where, and for whom is new at once.
+#[test]
+fn changed_regions() {
+    let mut bench = Bench::empty();
+    let memory = Arc::new(WordMemory::from_bytes(&pattern(64)));
+    let region = register(&mut bench, 0x5000, &memory, ALL);
+    let probe = |bench: &mut Bench, va: u64| {
+        responder(bench);
+        let packet = request(bench, Opcode::RC_RDMA_WRITE_ONLY).reth(va, region.rkey, 8).payload(&[1; 8]);
+        bench.arrive(Side::B, &packet).1[0].syndrome
+    };
+    let change = |bench: &mut Bench, change: RegionChange| {
+        bench.host_mut(Side::B).engine.change_region(region.lkey, change)
+    };
+    assert_eq!(probe(&mut bench, 0x5000), Some(0x1f));
+    let read = RegionChange { access: Some(Access::REMOTE_READ), ..RegionChange::default() };
+    assert_eq!(change(&mut bench, read).unwrap().rkey, region.rkey);
+    assert_eq!(probe(&mut bench, 0x5000), Some(NAK_ACCESS));
+
+    let elsewhere: Arc<dyn Memory> = Arc::new(WordMemory::new(8));
+    let moved = RegionChange { memory: Some((0x9000, elsewhere)), access: Some(ALL), pd: None };
+    let attributes = change(&mut bench, moved).unwrap();
+    assert_eq!((attributes.addr, attributes.len, attributes.lkey), (0x9000, 8, region.lkey));
+    assert_eq!(probe(&mut bench, 0x5000), Some(NAK_ACCESS));
+    assert_eq!(probe(&mut bench, 0x9000), Some(0x1f));
+
+    // What is refused changes nothing.
+    let empty: Arc<dyn Memory> = Arc::new(WordMemory::new(0));
+    let refused = RegionChange { memory: Some((0, empty)), ..RegionChange::default() };
+    assert_eq!(change(&mut bench, refused).unwrap_err(), RegisterError::Empty.into());
+    let refused = RegionChange { access: Some(Access::REMOTE_WRITE), ..RegionChange::default() };
+    assert_eq!(change(&mut bench, refused).unwrap_err(), RegisterError::LocalWriteMissing.into());
+    assert_eq!(probe(&mut bench, 0x9000), Some(0x1f));
+
+    let host = bench.host_mut(Side::B);
+    let (engine, old) = (&mut host.engine, host.pd);
+    let pd = engine.allocate_pd().unwrap();
+    let moved = |pd| RegionChange { pd: Some(pd), ..RegionChange::default() };
+    engine.change_region(region.lkey, moved(pd)).unwrap();
+    assert_eq!(engine.deallocate_pd(pd), Err(roce_transport::PdError::InUse { members: 1 }));
+    assert_eq!(probe(&mut bench, 0x9000), Some(NAK_ACCESS));
+    let engine = &mut bench.host_mut(Side::B).engine;
+    engine.change_region(region.lkey, moved(old)).unwrap();
+    engine.deallocate_pd(pd).unwrap();
+    assert_eq!(
+        engine.change_region(region.lkey, moved(pd)).unwrap_err(),
+        RegisterError::UnknownProtectionDomain.into()
+    );
+    assert_eq!(probe(&mut bench, 0x9000), Some(0x1f));
+
+    let engine = &mut bench.host_mut(Side::B).engine;
+    engine.deregister(region.lkey).unwrap();
+    assert_eq!(engine.change_region(region.lkey, moved(old)).unwrap_err(), KeyError::Unknown.into());
+}
+
+/// A message that has begun does not go on in memory that the keys stood for before, nor in that which they stand for now.
+#[test]
+fn a_message_that_has_begun_does_not_go_on_after_a_change() {
+    let mut bench = Bench::empty();
+    let memory = Arc::new(WordMemory::new(4096));
+    let region = register(&mut bench, 0x5000, &memory, ALL);
+    responder(&mut bench);
+    let first = request(&bench, Opcode::RC_RDMA_WRITE_FIRST)
+        .reth(0x5000, region.rkey, 2 * MTU as u32)
+        .payload(&[1; MTU]);
+    bench.arrive(Side::B, &first);
+    let other: Arc<dyn Memory> = Arc::new(WordMemory::new(4096));
+    let change = RegionChange { memory: Some((0x5000, Arc::clone(&other))), ..RegionChange::default() };
+    bench.host_mut(Side::B).engine.change_region(region.lkey, change).unwrap();
+    let last = bench.forge(Side::B, Opcode::RC_RDMA_WRITE_LAST, Psn::new(START + 1)).payload(&[2; MTU]);
+    assert_eq!(bench.arrive(Side::B, &last).1[0].syndrome, Some(NAK_ACCESS));
+    assert!(memory.to_vec()[MTU..].iter().all(|byte| *byte == 0));
+    let mut bytes = [9; 8];
+    other.read(MTU, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8]);
 }
 
 /// A protection domain stays while anything belongs to it.

@@ -93,6 +93,30 @@ fn type_1_is_bound_by_verb_and_changes_its_key() {
 }
 
 #[test]
+fn type_1_is_bound_by_a_work_request_under_its_next_key() {
+    let mut bench = Bench::rc();
+    let unbound = window(&mut bench, WindowType::Type1);
+    let here = binding(&bench, 64, 16, REMOTE);
+    // A key of the owner's choice is that of a window of type 2.
+    let chosen = RKey(unbound.0 ^ 0x40);
+    assert_eq!(bind2(&mut bench, unbound, chosen, here), WcStatus::MemoryWindowBindError);
+    fresh(&mut bench);
+    let first = unbound.next_variant();
+    assert_eq!(bind2(&mut bench, unbound, first, here), WcStatus::Success);
+    // Every queue pair may use it, not only the one that bound it.
+    for _ in 0..2 {
+        fresh(&mut bench);
+        assert_eq!(probe(&mut bench, address(64), first), OPEN);
+    }
+    let nowhere = binding(&bench, 0, 0, Access::empty());
+    assert_eq!(bind2(&mut bench, first, first.next_variant(), nowhere), WcStatus::Success);
+    for key in [first, first.next_variant()] {
+        fresh(&mut bench);
+        assert_eq!(probe(&mut bench, address(64), key), CLOSED);
+    }
+}
+
+#[test]
 fn window_rights_bound_what_peers_may_do() {
     for right in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
         let mut bench = Bench::rc();
@@ -165,12 +189,12 @@ fn binds_that_are_refused() {
     let key = window(&mut bench, WindowType::Type1);
     let here = WindowBinding { region: read_only, addr: 0x5000, len: 8, access: Access::REMOTE_READ };
     assert!(bind1(&mut bench, key, &here).is_ok());
-    // The verb is for type 1, the work request for type 2.
+    // The verb is for type 1, the work request with a key of the owner's choice for type 2.
     let key = window(&mut bench, WindowType::Type2);
     assert_eq!(bind1(&mut bench, key, &here), Err(KeyError::PermissionDenied));
     let key = window(&mut bench, WindowType::Type1);
     fresh(&mut bench);
-    assert_eq!(bind2(&mut bench, key, key.next_variant(), here), WcStatus::MemoryWindowBindError);
+    assert_eq!(bind2(&mut bench, key, RKey(key.0 ^ 0x40), here), WcStatus::MemoryWindowBindError);
 }
 
 fn engine_pd(bench: &mut Bench) -> roce_transport::PdId {

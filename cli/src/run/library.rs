@@ -76,8 +76,9 @@ fn places() -> anyhow::Result<Vec<PathBuf>> {
     }
     let own = std::env::current_exe().context("cannot find out where this command is")?;
     let beside = own.parent().unwrap_or(Path::new("/"));
-    // Beside the command; where cargo puts what it depends on; where packages put libraries of their own.
-    Ok(["", "deps", "../lib/roce"].map(|folder| beside.join(folder)).to_vec())
+    // Where cargo puts what the command depends on, which it renews also when it builds the command alone; beside the command; where
+    // packages put libraries of their own.
+    Ok(["deps", "", "../lib/roce"].map(|folder| beside.join(folder)).to_vec())
 }
 
 fn find(library: &Library, places: &[PathBuf]) -> anyhow::Result<PathBuf> {

@@ -71,7 +71,11 @@ pub(crate) struct ibv_device_attr {
 pub(crate) struct ibv_device_attr_ex {
     pub(crate) orig_attr: ibv_device_attr,
     pub(crate) comp_mask: u32,
-    pub(crate) odp_caps: [u64; 3],
+    pub(crate) odp_general_caps: u64,
+    pub(crate) odp_caps_of_rc: u32,
+    pub(crate) odp_caps_of_uc: u32,
+    pub(crate) odp_caps_of_ud: u32,
+    pub(crate) odp_padding: u32,
     pub(crate) completion_timestamp_mask: u64,
     pub(crate) hca_core_clock: u64,
     pub(crate) device_cap_flags_ex: u64,
@@ -314,9 +318,9 @@ layout! {
         local_ca_ack_delay 226, phys_port_cnt 227,
     }
     ibv_device_attr_ex: 400 {
-        orig_attr 0, comp_mask 232, odp_caps 240, completion_timestamp_mask 264, hca_core_clock 272, device_cap_flags_ex
-        280, tso_rss_and_pacing 288, raw_packet_and_tags 344, max_dm_size 376, pci_atomic_caps 384, xrc_odp_caps 392,
-        phys_port_cnt_ex 396,
+        orig_attr 0, comp_mask 232, odp_general_caps 240, odp_caps_of_rc 248, odp_caps_of_uc 252, odp_caps_of_ud 256,
+        odp_padding 260, completion_timestamp_mask 264, hca_core_clock 272, device_cap_flags_ex 280, tso_rss_and_pacing
+        288, raw_packet_and_tags 344, max_dm_size 376, pci_atomic_caps 384, xrc_odp_caps 392, phys_port_cnt_ex 396,
     }
     ibv_port_attr: 56 {
         state 0, max_mtu 4, active_mtu 8, gid_tbl_len 12, port_cap_flags 16, max_msg_sz 20, bad_pkey_cntr 24,

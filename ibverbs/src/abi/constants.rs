@@ -13,9 +13,15 @@ pub(crate) const PHYSICAL_LINK_UP: u8 = 5;
 pub(crate) const IBV_PORT_CM_SUP: u32 = 1 << 16;
 pub(crate) const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
 
-/// What the device can do: CURR_QP_STATE_MOD, RC_RNR_NAK_GEN, SRQ_RESIZE, MEM_MGT_EXTENSIONS (local and remote invalidate),
-/// MEM_WINDOW_TYPE_2B.
-pub(crate) const DEVICE_CAPABILITIES: c_uint = 1 << 7 | 1 << 12 | 1 << 13 | 1 << 21 | 1 << 24;
+/// What the device can do: CURR_QP_STATE_MOD, RC_RNR_NAK_GEN, SRQ_RESIZE, MEM_WINDOW (type 1), MEM_MGT_EXTENSIONS (local and remote
+/// invalidate), MEM_WINDOW_TYPE_2B.
+pub(crate) const DEVICE_CAPABILITIES: c_uint = 1 << 7 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 21 | 1 << 24;
+/// On-demand paging: `IBV_ODP_SUPPORT` and `IBV_ODP_SUPPORT_IMPLICIT`; then what each transport may do with it, SEND and RECV for
+/// all, WRITE for UC and RC, READ and atomics for RC, and shared receive queues.
+pub(crate) const ODP_CAPABILITIES: u64 = 1 | 1 << 1;
+pub(crate) const ODP_OF_RC: u32 = 0x3f;
+pub(crate) const ODP_OF_UC: u32 = 0x7;
+pub(crate) const ODP_OF_UD: u32 = 0x23;
 /// `IBV_QPF_GRH_REQUIRED` in the flags of a port.
 pub(crate) const PORT_NEEDS_GRH: u8 = 1;
 
@@ -87,6 +93,16 @@ pub(crate) const SEND_OPS_OF_RC: u64 = 0x1bff;
 pub(crate) const SEND_OP_ATOMIC_WRITE: u64 = 1 << 12;
 
 pub(crate) const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
+pub(crate) const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
+
+pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
+pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
+
+pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH: c_int = 0;
+pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: c_int = 1;
+pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: c_int = 2;
+/// `IBV_ADVISE_MR_FLAG_FLUSH`: the advice has been followed when the function returns.
+pub(crate) const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
 /// `byte_len` to `dlid_path_bits`; time stamps, VLAN and flow tags are not offered.
 pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 
@@ -99,6 +115,8 @@ pub(crate) const IBV_EVENT_SQ_DRAINED: c_int = 5;
 pub(crate) const IBV_EVENT_SRQ_LIMIT_REACHED: c_int = 15;
 pub(crate) const IBV_EVENT_QP_LAST_WQE_REACHED: c_int = 16;
 
+pub(crate) const IBV_ACCESS_ZERO_BASED: u32 = 1 << 5;
+pub(crate) const IBV_ACCESS_ON_DEMAND: u32 = 1 << 6;
 /// Access bits that an implementation may ignore.
 pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 pub(crate) const IBV_ACCESS_HUGETLB: u32 = 1 << 7;

@@ -3,9 +3,9 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{
-    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd,
-    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex,
-    ibv_wc,
+    ibv_alloc_dm_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_dm, ibv_mr, ibv_mw,
+    ibv_mw_bind, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
+    ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_wc,
 };
 
 /// An entry that no program calls through the table any more, or that is not offered.
@@ -65,9 +65,22 @@ pub(crate) const VERBS_ABI_IS_EXTENDED: usize = usize::MAX;
 pub(crate) struct verbs_context {
     pub(crate) query_port:
         Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
-    pub(crate) advise_mr: Unused,
+    pub(crate) advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, c_int, u32, *mut ibv_sge, u32) -> c_int>,
     pub(crate) alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
-    pub(crate) counters_and_memory: [Unused; 22],
+    pub(crate) counters: [Unused; 4],
+    pub(crate) reg_dm_mr:
+        Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>,
+    pub(crate) alloc_dm:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
+    pub(crate) free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
+    pub(crate) flow_actions_and_rates: [Unused; 4],
+    pub(crate) alloc_parent_domain:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>,
+    pub(crate) dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
+    pub(crate) alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
+    pub(crate) modify_cq: Unused,
+    pub(crate) tags_and_work_queues: [Unused; 6],
+    pub(crate) query_rt_values: Unused,
     pub(crate) create_cq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
     pub(crate) private: *mut c_void,
@@ -96,8 +109,10 @@ layout! {
     }
     ibv_context: 328 { device 0, ops 8, cmd_fd 264, async_fd 268, num_comp_vectors 272, mutex 280, abi_compat 320 }
     verbs_context: 648 {
-        query_port 0, advise_mr 8, alloc_null_mr 16, counters_and_memory 24, create_cq_ex 200, private 208,
-        query_device_ex 216, flow 224, open_qp 256, create_qp_ex 264, get_srq_num 272, create_srq_ex 280, xrc_domains
-        288, placeholder 304, sz 312, context 320,
+        query_port 0, advise_mr 8, alloc_null_mr 16, counters 24, reg_dm_mr 56, alloc_dm 64, free_dm 72,
+        flow_actions_and_rates 80, alloc_parent_domain 112, dealloc_td 120, alloc_td 128, modify_cq 136,
+        tags_and_work_queues 144, query_rt_values 192, create_cq_ex 200, private 208, query_device_ex 216, flow 224,
+        open_qp 256, create_qp_ex 264, get_srq_num 272, create_srq_ex 280, xrc_domains 288, placeholder 304, sz 312,
+        context 320,
     }
 }

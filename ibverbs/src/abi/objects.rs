@@ -11,6 +11,47 @@ pub(crate) struct ibv_pd {
     pub(crate) handle: u32,
 }
 
+/// `struct ibv_td`.
+#[repr(C)]
+pub(crate) struct ibv_td {
+    pub(crate) context: *mut ibv_context,
+}
+
+/// `struct ibv_td_init_attr`.
+#[repr(C)]
+pub(crate) struct ibv_td_init_attr {
+    pub(crate) comp_mask: u32,
+}
+
+/// `struct ibv_parent_domain_init_attr`. The functions would allocate what drivers share with hardware.
+#[repr(C)]
+pub(crate) struct ibv_parent_domain_init_attr {
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) td: *mut ibv_td,
+    pub(crate) comp_mask: u32,
+    pub(crate) alloc: Option<unsafe extern "C" fn()>,
+    pub(crate) free: Option<unsafe extern "C" fn()>,
+    pub(crate) pd_context: *mut c_void,
+}
+
+/// `struct ibv_alloc_dm_attr`.
+#[repr(C)]
+pub(crate) struct ibv_alloc_dm_attr {
+    pub(crate) length: usize,
+    pub(crate) log_align_req: u32,
+    pub(crate) comp_mask: u32,
+}
+
+/// `struct ibv_dm`: device memory, which programs copy to and from through the functions here.
+#[repr(C)]
+pub(crate) struct ibv_dm {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) memcpy_to_dm: Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> c_int>,
+    pub(crate) memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> c_int>,
+    pub(crate) comp_mask: u32,
+    pub(crate) handle: u32,
+}
+
 /// `struct ibv_mr`.
 #[repr(C)]
 pub(crate) struct ibv_mr {
@@ -166,6 +207,11 @@ pub(crate) struct ibv_qp_ex {
 
 layout! {
     ibv_pd: 16 { context 0, handle 8 }
+    ibv_td: 8 { context 0 }
+    ibv_td_init_attr: 4 { comp_mask 0 }
+    ibv_parent_domain_init_attr: 48 { pd 0, td 8, comp_mask 16, alloc 24, free 32, pd_context 40 }
+    ibv_alloc_dm_attr: 16 { length 0, log_align_req 8, comp_mask 12 }
+    ibv_dm: 32 { context 0, memcpy_to_dm 8, memcpy_from_dm 16, comp_mask 24, handle 28 }
     ibv_mr: 48 { context 0, pd 8, addr 16, length 24, handle 32, lkey 36, rkey 40 }
     ibv_mw: 32 { context 0, pd 8, rkey 16, handle 20, mw_type 24 }
     ibv_ah: 24 { context 0, pd 8, handle 16 }

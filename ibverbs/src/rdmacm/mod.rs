@@ -33,7 +33,7 @@ use crate::abi::{ibv_context, ibv_pd};
 use crate::answer::Errno;
 use crate::context::{self, Open, Pointer, open_of};
 use crate::device;
-use crate::memory::ibv_alloc_pd;
+use crate::domain::ibv_alloc_pd;
 
 use channel::Happening;
 use id::Id;

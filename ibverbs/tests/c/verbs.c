@@ -100,7 +100,7 @@ static void errors(struct ibv_cq *cq) {
     CHECK(mr != NULL);
     CHECK(ibv_dealloc_pd(pd) == EBUSY);
     uint32_t old = mr->lkey;
-    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, REMOTE) == 0 && mr->lkey != old);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, REMOTE) == 0 && mr->lkey == old);
     CHECK(ibv_dereg_mr(mr) == 0);
 
     CHECK(ibv_create_cq(context, 0, NULL, NULL, 0) == NULL && errno == EINVAL);
@@ -215,7 +215,6 @@ static void extended(void) {
     CHECK(*(uint64_t *)(memory + 1024) == 42 && *(uint64_t *)(memory + 2048) == 40);
 
     /* A window of type 2: bound, used, and invalidated by the peer. */
-    CHECK(ibv_alloc_mw(pd, IBV_MW_TYPE_1) == NULL && errno == EOPNOTSUPP);
     CHECK(ibv_alloc_mw(pd, 3) == NULL && errno == EINVAL);
     struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
     CHECK(mw != NULL);

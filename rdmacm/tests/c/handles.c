@@ -31,7 +31,7 @@
     } while (0)
 
 /* Kinds of objects, as letters. Small letters are optional: a null pointer is no error. */
-static const char KINDS[] = "DLCPMWAHQRGIEVNT";
+static const char KINDS[] = "DLCPMWAHQRGIEVNTFU";
 enum { MOST_ARGUMENTS = 6, ROOM = 4096, CALLS_OF_A_SEQUENCE = 40, LONGEST_SECONDS = 30 };
 
 /* How a function says that it refuses: 'p' a null pointer and errno, 's' the error number, 'c' -1 and errno, 'n' the negated error number,
@@ -43,7 +43,7 @@ enum { MOST_ARGUMENTS = 6, ROOM = 4096, CALLS_OF_A_SEQUENCE = 40, LONGEST_SECOND
  *   0..9     that number             l    64, a length     B    32     Z    56     Y    400     X    0x106, a port space     k    0xffff
  *   m        memory                  s S  a text; a text or null       a z  an address; an address or null
  *   c r i d  attributes of a queue pair, a shared receive queue, an address handle, of a change
- *   u v q    extended attributes of a queue pair, a shared receive queue, a completion queue
+ *   u v q w  extended attributes of a queue pair, a shared receive queue, a completion queue; attributes of a parent domain
  *   x y j t  an event of a queue pair; attributes of a queue pair whose queue for sends, for receives, or shared queue is wrong
  *   g b f    the bytes before a datagram; a GID; attributes with a state
  * After '!' only null pointers are tried: the function moves data, or takes what an application may have made itself.
@@ -139,7 +139,15 @@ static const struct call CALLS[] = {
     /* What inline functions call through the tables of a context. */
     {"table.alloc_mw", 'P', "P2"},
     {"table.dealloc_mw", 'S', "W"},
-    {"table.bind_mw", 'v', "GWO"},
+    {"table.bind_mw", 's', "GWo"},
+    {"table.alloc_null_mr", 'P', "P"},
+    {"table.advise_mr", 's', "P01OO"},
+    {"table.alloc_td", 'P', "Co"},
+    {"table.dealloc_td", 'S', "F"},
+    {"table.alloc_parent_domain", 'P', "Cw"},
+    {"table.alloc_dm", 'p', "Co"},
+    {"table.free_dm", 'S', "U"},
+    {"table.reg_dm_mr", 'p', "PU000"},
     {"table.poll_cq", 'C', "!Q4O"},
     {"table.req_notify_cq", 'S', "!Q0"},
     {"table.post_send", 'S', "!G0O"},
@@ -276,6 +284,8 @@ static void make(void **objects) {
     struct ibv_ah_attr vector = {.is_global = 1, .port_num = 1};
     CHECK(ibv_query_gid(context, 1, 0, &vector.grh.dgid) == 0);
     PUT('A', ibv_create_ah(pd, &vector));
+    PUT('F', ibv_alloc_td(context, &(struct ibv_td_init_attr){0}));
+    PUT('U', ibv_alloc_dm(context, &(struct ibv_alloc_dm_attr){.length = 64}));
     struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
     PUT('H', channel);
     struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, channel, 0);
@@ -316,6 +326,8 @@ static void destroy(void **objects) {
     CHECK(ibv_destroy_ah(GET('A')) == 0);
     CHECK(ibv_dealloc_mw(GET('W')) == 0);
     CHECK(ibv_dereg_mr(GET('M')) == 0);
+    CHECK(ibv_dealloc_td(GET('F')) == 0);
+    CHECK(ibv_free_dm(GET('U')) == 0);
     CHECK(ibv_dealloc_pd(GET('P')) == 0);
     CHECK(ibv_close_device(GET('C')) == 0);
     ibv_free_device_list(GET('L'));
@@ -354,6 +366,14 @@ static void *table_entry(const char *name) {
     IN_OPS(post_send);
     IN_OPS(post_recv);
     IN_OPS(post_srq_recv);
+    IN_VERBS(alloc_null_mr);
+    IN_VERBS(advise_mr);
+    IN_VERBS(alloc_td);
+    IN_VERBS(dealloc_td);
+    IN_VERBS(alloc_parent_domain);
+    IN_VERBS(alloc_dm);
+    IN_VERBS(free_dm);
+    IN_VERBS(reg_dm_mr);
     IN_VERBS(query_port);
     IN_VERBS(query_device_ex);
     IN_VERBS(create_cq_ex);
@@ -404,7 +424,7 @@ static char kind_of(char letter, int *may_be_null) {
 
 /* Whether an argument of this letter is a pointer to something else than an object. */
 static int is_other_pointer(char letter) {
-    return strchr("oOsSazcriduvqxytjgbf", letter) != NULL;
+    return strchr("oOsSazcriduvwqxytjgbf", letter) != NULL;
 }
 
 /* The argument for a letter, with this handle where it is one or has one in it. */
@@ -451,6 +471,7 @@ static void *attributes(int place, char letter, void *handle) {
             *(struct ibv_srq_init_attr_ex *)room = (struct ibv_srq_init_attr_ex){
                 .attr = {.max_wr = 2, .max_sge = 1}, .comp_mask = IBV_SRQ_INIT_ATTR_PD, .pd = object_of('P')};
             break;
+        case 'w': ((struct ibv_parent_domain_init_attr *)room)->pd = object_of('P'); break;
         case 'q': ((struct ibv_cq_init_attr_ex *)room)->cqe = 4; break;
         case 'd': ((struct ibv_qp_attr *)room)->qp_state = IBV_QPS_ERR; break;
         case 'f': ((struct ibv_qp_attr *)room)->qp_state = IBV_QPS_INIT; break;

@@ -6,7 +6,10 @@ use alloc::sync::Arc;
 use super::{Engine, ProtectionDomain};
 use crate::completion::CompletionQueue;
 use crate::ids::{CqId, LKey, PdId, RKey, SrqId};
-use crate::memory::{Access, KeyError, Memory, RegionAttributes, RegisterError, WindowBinding, WindowType};
+use crate::memory::{
+    Access, ChangeError, KeyError, Memory, RegionAttributes, RegionChange, RegisterError, WindowBinding,
+    WindowType,
+};
 use crate::qp::MAX_QP_WR;
 use crate::rq::{ReceiveQueue, SharedReceiveQueue};
 use crate::wr::MAX_SGE;
@@ -330,6 +333,30 @@ impl Engine {
         let region = self.shared.keys.register(&mut self.rng, pd, addr, memory, access)?;
         self.join_pd(pd);
         Ok(region)
+    }
+
+    /// Changes the protection domain, the memory or the rights of a region, which keeps its keys. A message of a peer that
+    /// has begun, and a work request that does not fit any more, fails.
+    ///
+    /// # Errors
+    ///
+    /// When the key is unknown or names a window, windows are bound over the region, or the protection domain, the rights or the
+    /// range are refused as [`register`](Self::register) does. The region is as it was then.
+    pub fn change_region(
+        &mut self,
+        lkey: LKey,
+        change: RegionChange,
+    ) -> Result<RegionAttributes, ChangeError> {
+        if change.pd.is_some_and(|pd| !self.pds.contains(pd.index())) {
+            return Err(RegisterError::UnknownProtectionDomain.into());
+        }
+        let new_pd = change.pd;
+        let changed = self.shared.keys.change(lkey, change)?;
+        if let Some(new_pd) = new_pd {
+            self.join_pd(new_pd);
+            self.leave_pd(changed.old_pd);
+        }
+        Ok(changed.attributes)
     }
 
     /// Revokes a region. Work requests that still use it fail with a protection error; the memory is

@@ -7,6 +7,7 @@ use rand_core::Rng;
 use roce_packet::Qpn;
 use slab::Slab;
 
+use super::region::{ChangeError, RegionAttributes, RegionChange, RegisterError, check_region};
 use super::{Access, Memory, OutOfBounds};
 use crate::ids::{LKey, PdId, RKey};
 use crate::number_map::NumberMap;
@@ -47,56 +48,6 @@ impl From<OutOfBounds> for KeyError {
     }
 }
 
-/// Why memory could not be registered or a window not made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegisterError {
-    /// The protection domain does not exist.
-    #[error("there is no such protection domain")]
-    UnknownProtectionDomain,
-    /// Remote writes and atomics need local write permission (IBTA 10.6.3).
-    #[error("remote write and remote atomic access need LOCAL_WRITE as well")]
-    LocalWriteMissing,
-    /// A region has at least one byte.
-    #[error("a region of zero bytes cannot be registered")]
-    Empty,
-    /// The region would reach past the end of the 64-bit address space.
-    #[error("the region at {addr:#x} with {len} bytes reaches past the end of the address space")]
-    AddressOverflow {
-        /// Virtual address asked for.
-        addr: u64,
-        /// Bytes.
-        len: usize,
-    },
-    /// The system does not give that much memory.
-    #[error("{len} bytes of memory cannot be had here; ask for fewer")]
-    OutOfMemory {
-        /// Bytes asked for.
-        len: usize,
-    },
-    /// The configured number of keys is in use.
-    #[error("all {limit} memory keys are in use; deregister a region or raise the limit")]
-    TooManyKeys {
-        /// The configured limit.
-        limit: usize,
-    },
-}
-
-/// What registering a region gave, and what a query returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionAttributes {
-    /// For the owner's work requests.
-    pub lkey: LKey,
-    /// For peers. Equal in value to the L_Key.
-    pub rkey: RKey,
-    /// The first virtual address, 0 for a zero-based region.
-    pub addr: u64,
-    /// Bytes.
-    pub len: usize,
-    /// What is allowed.
-    pub access: Access,
-}
-
 /// The two kinds of memory windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowType {
@@ -120,6 +71,12 @@ pub struct WindowBinding {
     pub access: Access,
 }
 
+/// A region that was changed.
+pub(crate) struct Changed {
+    pub(crate) old_pd: PdId,
+    pub(crate) attributes: RegionAttributes,
+}
+
 /// A range of memory that a key gave access to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolved {
@@ -132,8 +89,8 @@ pub(crate) struct Resolved {
 #[derive(Debug)]
 struct Entry {
     key: u32,
-    /// Counts the bindings of a window. A message that began under one does not go on under the next, which
-    /// may have the same key.
+    /// Counts the bindings of a window and the changes of a region. A message that began under one does not go on
+    /// under the next, which may have the same key.
     binding: u32,
     pd: PdId,
     /// First virtual address, and bytes.
@@ -197,18 +154,7 @@ impl KeyTable {
         access: Access,
     ) -> Result<RegionAttributes, RegisterError> {
         let len = memory.len();
-        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
-            && !access.contains(Access::LOCAL_WRITE)
-        {
-            return Err(RegisterError::LocalWriteMissing);
-        }
-        if len == 0 {
-            return Err(RegisterError::Empty);
-        }
-        let start = if access.contains(Access::ZERO_BASED) { 0 } else { addr };
-        if start.checked_add(len as u64 - 1).is_none() {
-            return Err(RegisterError::AddressOverflow { addr, len });
-        }
+        let start = check_region(addr, len, access)?;
         let entry = Entry {
             key: 0,
             binding: 0,
@@ -271,6 +217,34 @@ impl KeyTable {
         let len = usize::try_from(entry.len).unwrap_or(usize::MAX);
         let (addr, access) = (entry.start, entry.access);
         Ok((entry.pd, RegionAttributes { lkey, rkey: RKey(lkey.0), addr, len, access }))
+    }
+
+    /// Changes what the keys of a region stand for. Messages that peers have begun do not go on with it.
+    pub(crate) fn change(&mut self, lkey: LKey, change: RegionChange) -> Result<Changed, ChangeError> {
+        let (position, entry) = self.find(lkey.0)?;
+        let Kind::Region { windows } = entry.kind else { return Err(ChangeError::Key(KeyError::Unknown)) };
+        if windows > 0 {
+            return Err(ChangeError::WindowsBound { windows });
+        }
+        let access = change.access.unwrap_or(entry.access);
+        let (addr, len) = match &change.memory {
+            Some((addr, memory)) => (*addr, memory.len()),
+            None => (entry.start, usize::try_from(entry.len).unwrap_or(usize::MAX)),
+        };
+        let start = check_region(addr, len, access)?;
+        let old_pd = entry.pd;
+        if let Some(entry) = self.entries.get_mut(position) {
+            entry.start = start;
+            entry.len = len as u64;
+            entry.access = access;
+            entry.pd = change.pd.unwrap_or(old_pd);
+            if let Some((_, memory)) = change.memory {
+                entry.memory = Some(memory);
+            }
+            entry.binding = entry.binding.wrapping_add(1);
+        }
+        let attributes = RegionAttributes { lkey, rkey: RKey(lkey.0), addr: start, len, access };
+        Ok(Changed { old_pd, attributes })
     }
 
     /// Whether windows are bound over the region.
@@ -383,7 +357,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Binds a window. `new_key` is the key of a type 2 window; a type 1 window gets the next variant.
+    /// Binds a window. `new_key` is the key of a type 2 window; a type 1 window gets the next variant, which a work request names too.
     /// `owner` is the queue pair a type 2 window is tied to. Returns the key that is valid now.
     pub(crate) fn bind(
         &mut self,
@@ -402,6 +376,7 @@ impl KeyTable {
         }
         let new_key = match (window_type, new_key) {
             (WindowType::Type1, None) => window.next_variant(),
+            (WindowType::Type1, Some(key)) if key == window.next_variant() => key,
             // Only the variant is the owner's, and a bound type 2 window must be invalidated first.
             (WindowType::Type2, Some(key)) if key.0 >> 8 == window.0 >> 8 && bound.is_none() => key,
             _ => return Err(KeyError::PermissionDenied),

@@ -1,14 +1,16 @@
 //! Memory that work requests and peers may access, and the keys that permit the access.
 
 mod keys;
+mod region;
 mod words;
 
 use core::fmt;
 
 use bitflags::bitflags;
 
-pub use keys::{KeyError, RegionAttributes, RegisterError, WindowBinding, WindowType};
+pub use keys::{KeyError, WindowBinding, WindowType};
 pub(crate) use keys::{KeyTable, Resolved};
+pub use region::{ChangeError, RegionAttributes, RegionChange, RegisterError};
 pub use words::WordMemory;
 
 bitflags! {

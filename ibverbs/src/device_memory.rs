@@ -1,0 +1,194 @@
+//! Device memory: on this device, memory of the library, which a program reaches by copies and by regions over it.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use roce::verbs::{Access, Memory, OutOfBounds, SharedMemory};
+
+use crate::abi::{IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
+use crate::answer::{Errno, pointer, status};
+use crate::context::open_of;
+use crate::domain::pd_of;
+use crate::live::{self, Kind, Object};
+use crate::memory::{access, object};
+
+/// The most bytes of one piece. Hardware has some hundred KiB in all.
+pub(crate) const MAX_SIZE: usize = 1 << 20;
+/// Copies begin at a multiple of this many bytes and have a multiple of it, as on hardware.
+const ALIGNMENT: usize = 4;
+
+/// An `ibv_dm` with what belongs to it.
+#[repr(C)]
+struct Dm {
+    abi: ibv_dm,
+    memory: Arc<SharedMemory>,
+}
+
+impl Object for Dm {
+    const KIND: Kind = Kind::DeviceMemory;
+}
+
+/// The object behind an application's pointer.
+///
+/// # Safety
+///
+/// No other thread frees the memory.
+unsafe fn dm_of<'a>(dm: *mut ibv_dm) -> Result<&'a Dm, Errno> {
+    // SAFETY: the `ibv_dm` is the first field of a `Dm`.
+    unsafe { live::object(dm.cast::<Dm>()) }
+}
+
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attributes: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    static NEXT_HANDLE: AtomicU32 = AtomicU32::new(0);
+    pointer(|| {
+        // SAFETY: the application's pointers are an open context and attributes.
+        let attributes = unsafe {
+            open_of(context)?;
+            attributes.as_ref().ok_or(Errno::INVALID)?
+        };
+        // Memory here begins at a page; more alignment than that nobody has asked for.
+        if attributes.comp_mask != 0 || attributes.length == 0 || attributes.log_align_req > 12 {
+            return Err(Errno::INVALID);
+        }
+        if attributes.length > MAX_SIZE {
+            return Err(Errno::NO_MEMORY);
+        }
+        let memory = Arc::new(SharedMemory::try_new(attributes.length).map_err(|_| Errno::NO_MEMORY)?);
+        let abi = ibv_dm {
+            context,
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: 0,
+            handle: NEXT_HANDLE.fetch_add(1, Ordering::Relaxed),
+        };
+        Ok(live::release(Box::new(Dm { abi, memory })).cast())
+    })
+}
+
+/// Frees the memory once no region over it is left.
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is memory that it has not freed.
+        let object = unsafe { dm_of(dm)? };
+        if Arc::strong_count(&object.memory) > 1 {
+            return Err(Errno::BUSY);
+        }
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { live::reclaim(dm.cast::<Dm>()) });
+        Ok(())
+    })
+}
+
+/// Where a copy begins.
+fn place(memory: &SharedMemory, offset: u64, length: usize) -> Result<usize, Errno> {
+    let start = usize::try_from(offset).map_err(|_| Errno(libc::EFAULT))?;
+    match start.checked_add(length) {
+        Some(end) if end <= memory.len() => {}
+        _ => return Err(Errno(libc::EFAULT)),
+    }
+    if (start | length).is_multiple_of(ALIGNMENT) { Ok(start) } else { Err(Errno(libc::EFAULT)) }
+}
+
+unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is memory that it has not freed.
+        let object = unsafe { dm_of(dm)? };
+        let start = place(&object.memory, offset, length)?;
+        if length == 0 {
+            return Ok(());
+        }
+        // SAFETY: the application has so many bytes there, which it does not change meanwhile.
+        let data = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length) };
+        Memory::write(&*object.memory, start, data).map_err(|_| Errno(libc::EFAULT))
+    })
+}
+
+unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is memory that it has not freed.
+        let object = unsafe { dm_of(dm)? };
+        let start = place(&object.memory, offset, length)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let mut bytes = vec![0; length];
+        Memory::read(&*object.memory, start, &mut bytes).map_err(|_| Errno(libc::EFAULT))?;
+        // SAFETY: the application has room for so many bytes there.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), length) };
+        Ok(())
+    })
+}
+
+/// A part of a piece.
+#[derive(Debug)]
+struct Part {
+    whole: Arc<SharedMemory>,
+    start: usize,
+    len: usize,
+}
+
+impl Part {
+    fn at(&self, offset: usize, len: usize) -> Result<usize, OutOfBounds> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.start + offset),
+            _ => Err(OutOfBounds),
+        }
+    }
+}
+
+impl Memory for Part {
+    /// The engine has no empty regions, and this library has them, as hardware has; every access to one fails.
+    fn len(&self) -> usize {
+        self.len.max(1)
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        Memory::read(&*self.whole, self.at(offset, out.len())?, out)
+    }
+
+    fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
+        Memory::write(&*self.whole, self.at(offset, data.len())?, data)
+    }
+
+    fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, OutOfBounds> {
+        Memory::compare_swap(&*self.whole, self.at(offset, 8)?, compare, swap)
+    }
+
+    fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, OutOfBounds> {
+        Memory::fetch_add(&*self.whole, self.at(offset, 8)?, add)
+    }
+
+    fn store(&self, offset: usize, bytes: [u8; 8]) -> Result<(), OutOfBounds> {
+        Memory::store(&*self.whole, self.at(offset, 8)?, bytes)
+    }
+}
+
+/// Registers a part of a piece, which work requests and peers address from 0.
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    flags: c_uint,
+) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the application's pointers are a protection domain and device memory.
+        let (domain, piece) = unsafe { (pd_of(pd)?, dm_of(dm)?) };
+        // No program can name an address in memory that it cannot see.
+        if flags & IBV_ACCESS_ZERO_BASED == 0 {
+            return Err(Errno::INVALID);
+        }
+        let start = usize::try_from(offset).map_err(|_| Errno::INVALID)?;
+        if start.checked_add(length).is_none_or(|end| end > piece.memory.len()) {
+            return Err(Errno::INVALID);
+        }
+        let part = Part { whole: Arc::clone(&piece.memory), start, len: length };
+        let access = access(flags)? | Access::ZERO_BASED;
+        let made = domain.open.raw().register(domain.id(), 0, Arc::new(part), access)?;
+        Ok(object(pd, domain, (std::ptr::null_mut(), length), &made, false))
+    })
+}
