@@ -9,9 +9,10 @@ use roce::verbs::{AddressHandle, Gid, PathOptions, Qpn, UdDestination};
 use crate::abi::{
     ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_qp, ibv_wc,
 };
-use crate::answer::{Errno, pointer, status};
+use crate::answer::{Errno, pointer, put, status};
 use crate::context::{Open, open_of};
 use crate::domain::pd_of;
+use crate::live::{self, Kind, Object};
 use crate::qp::qp_of;
 use crate::query::PORT;
 
@@ -33,6 +34,10 @@ struct Ah {
     /// Kept because the handle is its context's.
     _open: Arc<Open>,
     handle: AddressHandle,
+}
+
+impl Object for Ah {
+    const KIND: Kind = Kind::AddressHandle;
 }
 
 /// The LID of the port: the last two bytes of an IPv4 address. RoCE has no LIDs, but programs of InfiniBand that know nothing else
@@ -96,18 +101,14 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut 
         let handle = domain.open.context.create_address_handle(address, Qpn::new(0), 0, &options)?;
         // SAFETY: the domain is alive.
         let abi = ibv_ah { context: unsafe { (*pd).context }, pd, handle: 0 };
-        Ok(Box::into_raw(Box::new(Ah { abi, _open: Arc::clone(&domain.open), handle })).cast())
+        Ok(live::release(Box::new(Ah { abi, _open: Arc::clone(&domain.open), handle })).cast())
     })
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status(|| {
-        if ah.is_null() {
-            return Err(Errno::INVALID);
-        }
-        // SAFETY: the box of `ibv_create_ah`, given back once.
-        drop(unsafe { Box::from_raw(ah.cast::<Ah>()) });
-        Ok(())
+        // SAFETY: nothing uses it any more.
+        unsafe { live::reclaim(ah.cast::<Ah>()) }.map(drop).ok_or(Errno::INVALID)
     })
 }
 
@@ -151,8 +152,7 @@ unsafe fn from_wc(
     let answer =
         ibv_ah_attr { grh, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, is_global: 1, port_num: port };
     // SAFETY: the caller's promise.
-    unsafe { attributes.write(answer) };
-    Ok(())
+    unsafe { put(attributes, answer) }
 }
 
 pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(

@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use roce::verbs::VerbsError;
 
+use crate::live::{self, Kind};
+
 /// A number of the operating system for an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
@@ -76,35 +78,50 @@ pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     run(|| Ok(body())).unwrap_or(otherwise)
 }
 
+/// Writes an answer for the application, where it has room for one.
+///
+/// # Errors
+///
+/// The pointer is null.
+///
+/// # Safety
+///
+/// `to` is null or has room for the value.
+pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Errno> {
+    if to.is_null() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
 /// A list for the application: the pointers and a null pointer behind them. Tells their number where there is room for it.
 ///
 /// # Safety
 ///
 /// `number` is null or has room for an integer.
-pub(crate) unsafe fn list<T>(mut pointers: Vec<*mut T>, number: *mut c_int) -> *mut *mut T {
-    if !number.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { *number = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX) };
+pub(crate) unsafe fn list<T>(kind: Kind, pointers: &[*mut T], number: *mut c_int) -> *mut *mut T {
+    // SAFETY: the memory has room for the pointers, and is zero behind them; the caller's promise.
+    unsafe {
+        let list: *mut *mut T = libc::calloc(pointers.len() + 1, size_of::<*mut T>()).cast();
+        if !list.is_null() {
+            std::ptr::copy_nonoverlapping(pointers.as_ptr(), list, pointers.len());
+            live::add(list, kind);
+            if !number.is_null() {
+                *number = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX);
+            }
+        }
+        list
     }
-    pointers.push(std::ptr::null_mut());
-    Box::into_raw(pointers.into_boxed_slice()).cast()
 }
 
-/// Takes such a list back, and gives `each` what was in it.
-///
-/// # Safety
-///
-/// `list` is null or comes from [`list`], and is given back once.
-pub(crate) unsafe fn free_list<T>(list: *mut *mut T, each: impl FnMut(*mut T)) {
-    if list.is_null() {
-        return;
+/// Takes such a list back; what is none is left alone.
+pub(crate) fn free_list<T>(kind: Kind, list: *mut *mut T) {
+    if live::remove(list, kind) {
+        // SAFETY: the memory of `list`, which is given back once.
+        unsafe { libc::free(list.cast()) };
     }
-    // SAFETY: the caller's promise: a boxed slice whose last element, and no other, is null.
-    let pointers = unsafe {
-        let len = (0..).take_while(|at| !(*list.add(*at)).is_null()).count();
-        Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len + 1))
-    };
-    pointers.iter().copied().take_while(|pointer| !pointer.is_null()).for_each(each);
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::abi::{ibv_comp_channel, ibv_context};
 use crate::answer::{Errno, pointer, status};
 use crate::context::{Open, open_of};
 use crate::events::Mirror;
+use crate::live::{self, Kind, Object};
 
 /// An `ibv_comp_channel` with what belongs to it.
 #[repr(C)]
@@ -33,14 +34,18 @@ impl Channel {
     }
 }
 
-/// The object behind an application's pointer; `None` for a null pointer.
+impl Object for Channel {
+    const KIND: Kind = Kind::CompletionChannel;
+}
+
+/// The object behind an application's pointer.
 ///
 /// # Safety
 ///
-/// `channel` is null or comes from [`ibv_create_comp_channel`] and is not destroyed.
-pub(crate) unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> Option<&'a Channel> {
-    // SAFETY: the `ibv_comp_channel` is the first field of a `Channel`, which is alive.
-    unsafe { channel.cast::<Channel>().as_ref() }
+/// No other thread destroys the channel.
+pub(crate) unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> Result<&'a Channel, Errno> {
+    // SAFETY: the `ibv_comp_channel` is the first field of a `Channel`.
+    unsafe { live::object(channel.cast::<Channel>()) }
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
@@ -51,19 +56,19 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
         let descriptor = Mirror::new(events.as_fd())?;
         let abi = ibv_comp_channel { context, fd: descriptor.as_fd().as_raw_fd(), refcnt: 0 };
         let object = Channel { abi, open, events, descriptor, users: AtomicUsize::new(0) };
-        Ok(Box::into_raw(Box::new(object)).cast())
+        Ok(live::release(Box::new(object)).cast())
     })
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     status(|| {
         // SAFETY: the application's pointer is a channel that it has not destroyed.
-        let object = unsafe { channel_of(channel) }.ok_or(Errno::INVALID)?;
+        let object = unsafe { channel_of(channel)? };
         if object.users.load(Ordering::Relaxed) > 0 {
             return Err(Errno::BUSY);
         }
-        // SAFETY: the box of `ibv_create_comp_channel`, given back once; no queue reports here.
-        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+        // SAFETY: no queue reports here any more.
+        drop(unsafe { live::reclaim(channel.cast::<Channel>()) });
         Ok(())
     })
 }

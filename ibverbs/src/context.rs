@@ -18,6 +18,7 @@ use crate::answer::{Errno, count, pointer, status, value};
 use crate::cq::{self, Cq};
 use crate::device::Device;
 use crate::events::Mirror;
+use crate::live::{self, Kind, Object};
 use crate::qp::{self, Qp};
 use crate::report::Failures;
 use crate::srq::{self, Srq};
@@ -28,6 +29,10 @@ use crate::{cq_ex, device_memory, domain, environment, memory, query, report, wi
 struct ContextObject {
     verbs: verbs_context,
     open: Arc<Open>,
+}
+
+impl Object for ContextObject {
+    const KIND: Kind = Kind::Context;
 }
 
 /// An open device. Every object of it holds one, so the order of closing does not matter.
@@ -164,13 +169,10 @@ impl Drop for BlockedSignals {
 ///
 /// # Safety
 ///
-/// `context` comes from [`ibv_open_device`] and is not closed.
+/// No other thread closes the context.
 pub(crate) unsafe fn open_of<'a>(context: *mut ibv_context) -> Result<&'a Arc<Open>, Errno> {
-    if context.is_null() {
-        return Err(Errno::INVALID);
-    }
-    // SAFETY: the `ibv_context` lies in a `ContextObject`, at this place.
-    unsafe { Ok(&(*object_of(context)).open) }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { &live::object(object_of(context))?.open })
 }
 
 fn object_of(context: *mut ibv_context) -> *mut ContextObject {
@@ -235,11 +237,8 @@ fn tables(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
     }
 }
 
-pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    pointer(|| {
-        // SAFETY: the application's pointer comes from the list of devices, which it has not freed yet.
-        open(unsafe { Device::handle(device)? })
-    })
+pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer(|| open(Device::of(device)?))
 }
 
 /// Opens a device.
@@ -248,7 +247,7 @@ pub(crate) fn open(device: Arc<Device>) -> Result<*mut ibv_context, Errno> {
     let open = Arc::new(Open::new(device)?);
     let verbs = tables(abi, open.async_events.as_fd().as_raw_fd());
     report::watch(&open);
-    let object = Box::into_raw(Box::new(ContextObject { verbs, open }));
+    let object = live::release(Box::new(ContextObject { verbs, open }));
     // SAFETY: the box was made just now; only the address of the field is taken.
     Ok(unsafe { &raw mut (*object).verbs.context })
 }
@@ -256,12 +255,8 @@ pub(crate) fn open(device: Arc<Device>) -> Result<*mut ibv_context, Errno> {
 /// Releases the context. The device closes with its last object: those that the application has not destroyed keep it open.
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     status(|| {
-        if context.is_null() {
-            return Err(Errno::INVALID);
-        }
-        // SAFETY: the application gives back what `ibv_open_device` gave it, once.
-        drop(unsafe { Box::from_raw(object_of(context)) });
-        Ok(())
+        // SAFETY: the application has no call under way with what it gives back.
+        unsafe { live::reclaim(object_of(context)) }.map(drop).ok_or(Errno::INVALID)
     })
 }
 
@@ -270,6 +265,9 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     count(|| {
+        if event.is_null() {
+            return Err(Errno::INVALID);
+        }
         // SAFETY: the application's pointers are a context that it has open, and room for an event.
         let open = Arc::clone(unsafe { open_of(context)? });
         let found = open.async_events.next(|| {
@@ -289,13 +287,16 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     value((), || {
         // SAFETY: the application gives an event that it got and has not acknowledged, so its object is still there.
-        unsafe {
+        let events = unsafe {
             let Some(event) = event.as_ref() else { return };
             match event.event_type {
-                IBV_EVENT_CQ_ERR => (*event.element.cast::<Cq>()).async_events.acknowledge(1),
-                IBV_EVENT_SRQ_LIMIT_REACHED => (*event.element.cast::<Srq>()).async_events.acknowledge(1),
-                _ => (*event.element.cast::<Qp>()).async_events.acknowledge(1),
+                IBV_EVENT_CQ_ERR => cq::cq_of(event.element.cast()).map(|cq| &cq.async_events),
+                IBV_EVENT_SRQ_LIMIT_REACHED => srq::srq_of(event.element.cast()).map(|srq| &srq.async_events),
+                _ => qp::qp_of(event.element.cast()).map(|qp| &qp.async_events),
             }
+        };
+        if let Ok(events) = events {
+            events.acknowledge(1);
         }
     });
 }

@@ -11,6 +11,7 @@ use crate::answer::{Errno, count, pointer, status, value};
 use crate::channel::{Channel, channel_of};
 use crate::context::{Open, Pointer, open_of};
 use crate::events::Acknowledgements;
+use crate::live::{self, Kind, Object};
 
 /// An `ibv_cq_ex`, and so an `ibv_cq`, with what belongs to it.
 #[repr(C)]
@@ -27,14 +28,28 @@ pub(crate) struct Cq {
 /// Completions that one call moves at most.
 const BURST: usize = 16;
 
+impl Object for Cq {
+    const KIND: Kind = Kind::CompletionQueue;
+}
+
 /// The object behind an application's pointer.
 ///
 /// # Safety
 ///
-/// `cq` comes from one of the two verbs that make completion queues and is not destroyed.
-#[inline]
+/// No other thread destroys the queue.
 pub(crate) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> Result<&'a Cq, Errno> {
-    // SAFETY: the `ibv_cq` is the first part of a `Cq`, which is alive.
+    // SAFETY: the `ibv_cq` is the first part of a `Cq`.
+    unsafe { live::object(cq.cast::<Cq>()) }
+}
+
+/// The same for calls that move data, which look at nothing but whether the pointer is null.
+///
+/// # Safety
+///
+/// `cq` is null, or a queue that is not destroyed.
+#[inline]
+pub(crate) unsafe fn cq_unchecked<'a>(cq: *mut ibv_cq) -> Result<&'a Cq, Errno> {
+    // SAFETY: the caller's promise.
     unsafe { cq.cast::<Cq>().as_ref() }.ok_or(Errno::INVALID)
 }
 
@@ -53,7 +68,9 @@ pub(crate) struct Wanted {
 /// The pointers are an open context of the application, and a channel of it or null.
 pub(crate) unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut Cq, Errno> {
     // SAFETY: the caller's promise.
-    let (open, channel) = unsafe { (Arc::clone(open_of(context)?), channel_of(wanted.channel)) };
+    let open = Arc::clone(unsafe { open_of(context)? });
+    // SAFETY: as above.
+    let channel = if wanted.channel.is_null() { None } else { Some(unsafe { channel_of(wanted.channel)? }) };
     if wanted.entries == 0 || wanted.vector != 0 {
         return Err(Errno::INVALID);
     }
@@ -69,7 +86,7 @@ pub(crate) unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Resul
     if let Some(channel) = channel {
         channel.add_user();
     }
-    let object = Box::into_raw(Box::new(Cq {
+    let object = live::release(Box::new(Cq {
         abi,
         open: Arc::clone(&open),
         raw,
@@ -109,11 +126,11 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         object.completion_events.wait();
         object.async_events.wait();
         // SAFETY: the channel outlives its queues.
-        if let Some(channel) = unsafe { channel_of(object.abi.base.channel) } {
+        if let Ok(channel) = unsafe { channel_of(object.abi.base.channel) } {
             channel.remove_user();
         }
-        // SAFETY: the box of `create`, given back once; no event names it any more.
-        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+        // SAFETY: no event names it any more.
+        drop(unsafe { live::reclaim(cq.cast::<Cq>()) });
         Ok(())
     })
 }
@@ -174,7 +191,7 @@ fn completion(wc: &Wc) -> ibv_wc {
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, out: *mut ibv_wc) -> c_int {
     count(|| {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
-        let object = unsafe { cq_of(cq)? };
+        let object = unsafe { cq_unchecked(cq)? };
         let room = usize::try_from(entries).map_err(|_| Errno::INVALID)?;
         let mut burst = [Wc::default(); BURST];
         let mut found = 0;
@@ -205,7 +222,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, out: *m
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status(|| {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
-        let object = unsafe { cq_of(cq)? };
+        let object = unsafe { cq_unchecked(cq)? };
         let notify = if solicited_only != 0 { Notify::Solicited } else { Notify::Next };
         Ok(object.open.raw().request_notification(&object.raw, notify)?)
     })
@@ -239,7 +256,10 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         // SAFETY: the application's pointers are a channel and room for two pointers; a queue whose event was delivered stays
         // until the event is acknowledged.
         unsafe {
-            let object = next_event(channel_of(channel).ok_or(Errno::INVALID)?)?;
+            if cq.is_null() || cq_context.is_null() {
+                return Err(Errno::INVALID);
+            }
+            let object = next_event(channel_of(channel)?)?;
             cq.write(object.cast());
             cq_context.write((*object).abi.base.cq_context);
         }

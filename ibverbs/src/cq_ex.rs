@@ -9,7 +9,7 @@ use crate::abi::{
     ibv_cq_init_attr_ex,
 };
 use crate::answer::{Errno, pointer, status, value};
-use crate::cq::{self, Cq, Wanted, cq_of, immediate, opcode_number};
+use crate::cq::{self, Cq, Wanted, cq_unchecked, immediate, opcode_number};
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 /// `cq` is a queue of the application, and no other thread uses its extended interface now.
 unsafe fn advance(cq: *mut ibv_cq_ex) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    let object: &Cq = unsafe { cq_of(cq.cast())? };
+    let object: &Cq = unsafe { cq_unchecked(cq.cast())? };
     let mut found = [Wc::default()];
     if object.open.raw().poll_cq(&object.raw, &mut found)? == 0 {
         return Err(Errno::NO_ENTRY);
@@ -100,7 +100,7 @@ extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 /// As for [`advance`].
 unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&Wc) -> T) -> T {
     // SAFETY: the caller's promise.
-    value(T::default(), || match unsafe { cq_of(cq.cast()) } {
+    value(T::default(), || match unsafe { cq_unchecked(cq.cast()) } {
         Ok(object) => field(&object.present.get()),
         Err(_) => T::default(),
     })

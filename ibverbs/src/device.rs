@@ -7,6 +7,7 @@ use roce::verbs::raw::listing;
 
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 use crate::answer::{Errno, free_list, list, pointer, value};
+use crate::live::Kind;
 
 /// An `ibv_device` with what belongs to it.
 #[repr(C)]
@@ -52,7 +53,7 @@ impl Device {
         name.to_str().unwrap_or_default()
     }
 
-    /// Its pointer for an application that holds a context of it.
+    /// Its pointer for the application.
     pub(crate) fn abi(self: &Arc<Self>) -> *mut ibv_device {
         Arc::as_ptr(self).cast_mut().cast()
     }
@@ -62,35 +63,11 @@ impl Device {
         &self.specification
     }
 
-    /// The object that an application's pointer belongs to.
-    ///
-    /// # Safety
-    ///
-    /// `device` comes from [`ibv_get_device_list`], and the list or a context still holds it.
-    pub(crate) unsafe fn from_abi<'a>(device: *mut ibv_device) -> Result<&'a Self, Errno> {
-        // SAFETY: the `ibv_device` is the first field of a `Device`, which the caller keeps alive.
-        unsafe { device.cast::<Self>().as_ref() }.ok_or(Errno::INVALID)
-    }
-
-    /// One more owner of the object, as a pointer for the application.
-    fn share(device: &Arc<Self>) -> *mut ibv_device {
-        Arc::into_raw(Arc::clone(device)).cast_mut().cast()
-    }
-
-    /// Another handle to the device behind a pointer.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::from_abi`].
-    pub(crate) unsafe fn handle(device: *mut ibv_device) -> Result<Arc<Self>, Errno> {
-        if device.is_null() {
-            return Err(Errno::INVALID);
-        }
-        // SAFETY: the pointer comes from `Arc::into_raw`, and the caller keeps its count above zero.
-        unsafe {
-            Arc::increment_strong_count(device.cast_const().cast::<Self>());
-            Ok(Arc::from_raw(device.cast_const().cast::<Self>()))
-        }
+    /// The device that an application's pointer belongs to. Devices are never destroyed.
+    pub(crate) fn of(device: *mut ibv_device) -> Result<Arc<Self>, Errno> {
+        let known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known.iter().find(|known| std::ptr::eq(Arc::as_ptr(known), device.cast()));
+        found.cloned().ok_or(Errno::INVALID)
     }
 
     /// The GUID of the node in the order of the network: made from the address where the specification has one.
@@ -129,35 +106,26 @@ pub(crate) fn devices() -> Vec<Arc<Device>> {
 
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     pointer(|| {
-        let devices = devices().iter().map(Device::share).collect();
+        let devices: Vec<_> = devices().iter().map(Device::abi).collect();
         // SAFETY: the application gives a null pointer or room for an integer.
-        Ok(unsafe { list(devices, count) })
+        Ok(unsafe { list(Kind::DeviceList, &devices, count) })
     })
 }
 
-pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    value((), || {
-        // SAFETY: the list comes from `ibv_get_device_list`; each of its pointers owns one count of its device.
-        unsafe { free_list(list, |device| drop(Arc::from_raw(device.cast_const().cast::<Device>()))) };
-    });
+pub(crate) extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    value((), || free_list(Kind::DeviceList, list));
 }
 
-pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    pointer(|| {
-        // SAFETY: the application's pointer comes from the list.
-        let device = unsafe { Device::from_abi(device)? };
-        Ok(device.abi.name.as_ptr().cast_mut())
-    })
+pub(crate) extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    pointer(|| Ok(Device::of(device)?.abi.name.as_ptr().cast_mut()))
 }
 
-pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: the application's pointer comes from the list.
-    value(0, || unsafe { Device::from_abi(device) }.map_or(0, Device::guid))
+pub(crate) extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    value(0, || Device::of(device).map_or(0, |device| device.guid()))
 }
 
-pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    // SAFETY: the application's pointer comes from the list.
-    value(-1, || unsafe { Device::from_abi(device) }.map_or(-1, |device| device.index))
+pub(crate) extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    value(-1, || Device::of(device).map_or(-1, |device| device.index))
 }
 
 #[cfg(test)]

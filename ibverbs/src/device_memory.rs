@@ -10,6 +10,7 @@ use crate::abi::{IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, 
 use crate::answer::{Errno, pointer, status};
 use crate::context::open_of;
 use crate::domain::pd_of;
+use crate::live::{self, Kind, Object};
 use crate::memory::{access, object};
 
 /// The most bytes of one piece. Hardware has some hundred KiB in all.
@@ -24,14 +25,18 @@ struct Dm {
     memory: Arc<SharedMemory>,
 }
 
+impl Object for Dm {
+    const KIND: Kind = Kind::DeviceMemory;
+}
+
 /// The object behind an application's pointer.
 ///
 /// # Safety
 ///
-/// `dm` comes from [`alloc_dm`] and is not freed.
+/// No other thread frees the memory.
 unsafe fn dm_of<'a>(dm: *mut ibv_dm) -> Result<&'a Dm, Errno> {
-    // SAFETY: the `ibv_dm` is the first field of a `Dm`, which is alive.
-    unsafe { dm.cast::<Dm>().as_ref() }.ok_or(Errno::INVALID)
+    // SAFETY: the `ibv_dm` is the first field of a `Dm`.
+    unsafe { live::object(dm.cast::<Dm>()) }
 }
 
 pub(crate) unsafe extern "C" fn alloc_dm(
@@ -60,7 +65,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
             comp_mask: 0,
             handle: NEXT_HANDLE.fetch_add(1, Ordering::Relaxed),
         };
-        Ok(Box::into_raw(Box::new(Dm { abi, memory })).cast())
+        Ok(live::release(Box::new(Dm { abi, memory })).cast())
     })
 }
 
@@ -72,8 +77,8 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         if Arc::strong_count(&object.memory) > 1 {
             return Err(Errno::BUSY);
         }
-        // SAFETY: the box of `alloc_dm`, given back once.
-        drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { live::reclaim(dm.cast::<Dm>()) });
         Ok(())
     })
 }

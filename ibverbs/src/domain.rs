@@ -11,6 +11,7 @@ use crate::abi::{
 };
 use crate::answer::{Errno, pointer, status};
 use crate::context::{Open, open_of};
+use crate::live::{self, Kind, Object};
 
 /// An `ibv_pd` with what belongs to it.
 #[repr(C)]
@@ -25,6 +26,10 @@ pub(crate) struct Pd {
 /// What makes a parent domain of it.
 struct Parent {
     _thread_domain: Option<Arc<()>>,
+}
+
+impl Object for Pd {
+    const KIND: Kind = Kind::ProtectionDomain;
 }
 
 impl Pd {
@@ -44,7 +49,7 @@ impl Pd {
         parent: Option<Parent>,
     ) -> *mut ibv_pd {
         let handle = u32::try_from(id.index()).unwrap_or(u32::MAX);
-        Box::into_raw(Box::new(Self { abi: ibv_pd { context, handle }, open, id, parent })).cast()
+        live::release(Box::new(Self { abi: ibv_pd { context, handle }, open, id, parent })).cast()
     }
 }
 
@@ -52,10 +57,10 @@ impl Pd {
 ///
 /// # Safety
 ///
-/// `pd` comes from [`ibv_alloc_pd`] or [`alloc_parent_domain`] and is not deallocated.
+/// No other thread deallocates the domain.
 pub(crate) unsafe fn pd_of<'a>(pd: *mut ibv_pd) -> Result<&'a Pd, Errno> {
-    // SAFETY: the `ibv_pd` is the first field of a `Pd`, which is alive.
-    unsafe { pd.cast::<Pd>().as_ref() }.ok_or(Errno::INVALID)
+    // SAFETY: the `ibv_pd` is the first field of a `Pd`.
+    unsafe { live::object(pd.cast::<Pd>()) }
 }
 
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
@@ -77,8 +82,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
             }
             object.open.raw().deallocate_pd(object.id())?;
         }
-        // SAFETY: the box of `Pd::object`, given back once; nothing uses it any more.
-        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { live::reclaim(pd.cast::<Pd>()) });
         Ok(())
     })
 }
@@ -88,6 +93,10 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 struct Td {
     abi: ibv_td,
     users: Arc<()>,
+}
+
+impl Object for Td {
+    const KIND: Kind = Kind::ThreadDomain;
 }
 
 pub(crate) unsafe extern "C" fn alloc_td(
@@ -103,19 +112,19 @@ pub(crate) unsafe extern "C" fn alloc_td(
         if attributes.comp_mask != 0 {
             return Err(Errno::UNSUPPORTED);
         }
-        Ok(Box::into_raw(Box::new(Td { abi: ibv_td { context }, users: Arc::default() })).cast())
+        Ok(live::release(Box::new(Td { abi: ibv_td { context }, users: Arc::default() })).cast())
     })
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     status(|| {
         // SAFETY: the application's pointer is a domain that it has not deallocated.
-        let object = unsafe { td.cast::<Td>().as_ref() }.ok_or(Errno::INVALID)?;
+        let object = unsafe { live::object(td.cast::<Td>())? };
         if Arc::strong_count(&object.users) > 1 {
             return Err(Errno::BUSY);
         }
-        // SAFETY: the box of `alloc_td`, given back once.
-        drop(unsafe { Box::from_raw(td.cast::<Td>()) });
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { live::reclaim(td.cast::<Td>()) });
         Ok(())
     })
 }
@@ -131,7 +140,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         let (domain, thread_domain, mask) = unsafe {
             open_of(context)?;
             let attributes = attributes.as_ref().ok_or(Errno::INVALID)?;
-            let thread_domain = attributes.td.cast::<Td>().as_ref().map(|td| Arc::clone(&td.users));
+            let td = attributes.td.cast::<Td>();
+            let thread_domain = if td.is_null() { None } else { Some(Arc::clone(&live::object(td)?.users)) };
             (pd_of(attributes.pd)?, thread_domain, attributes.comp_mask)
         };
         if mask & !(IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT) != 0 {

@@ -20,6 +20,7 @@ mod domain;
 mod environment;
 mod events;
 mod exports;
+mod live;
 mod memory;
 mod modify;
 mod posting;

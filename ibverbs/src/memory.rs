@@ -15,6 +15,7 @@ use crate::abi::{
 use crate::answer::{Errno, count, pointer, status};
 use crate::context::Open;
 use crate::domain::{Pd, pd_of};
+use crate::live::{self, Kind, Object};
 
 /// What a changed region may change (`enum ibv_rereg_mr_flags`).
 const CHANGE_TRANSLATION: c_int = 1;
@@ -28,6 +29,10 @@ struct Mr {
     open: Arc<Open>,
     access: Access,
     on_demand: bool,
+}
+
+impl Object for Mr {
+    const KIND: Kind = Kind::MemoryRegion;
 }
 
 impl Mr {
@@ -85,7 +90,7 @@ pub(crate) fn object(
         rkey: made.rkey.0,
     };
     let object = Mr { abi, open: Arc::clone(&domain.open), access: made.access, on_demand };
-    Box::into_raw(Box::new(object)).cast()
+    live::release(Box::new(object)).cast()
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
@@ -130,10 +135,10 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status(|| {
         // SAFETY: the application's pointer is a region that it has not deregistered.
-        let object = unsafe { mr.cast::<Mr>().as_ref() }.ok_or(Errno::INVALID)?;
+        let object = unsafe { live::object(mr.cast::<Mr>())? };
         object.open.raw().deregister(LKey(object.abi.lkey))?;
-        // SAFETY: the box of the registration, given back once.
-        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { live::reclaim(mr.cast::<Mr>()) });
         Ok(())
     })
 }
@@ -149,7 +154,10 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 ) -> c_int {
     count(|| {
         // SAFETY: the application's pointer is a region that it has not deregistered.
-        let object = unsafe { mr.cast::<Mr>().as_mut() }.ok_or(Errno::INVALID)?;
+        let object = unsafe {
+            live::object(mr.cast::<Mr>())?;
+            &mut *mr.cast::<Mr>()
+        };
         if flags == 0 || flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 {
             return Err(Errno::INVALID);
         }

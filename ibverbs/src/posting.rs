@@ -18,7 +18,7 @@ use crate::abi::{
     ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 use crate::address::destination;
-use crate::answer::Errno;
+use crate::answer::{Errno, put};
 use crate::window::binding;
 
 /// Requests that are handed over with one call.
@@ -30,15 +30,15 @@ enum Data {
     Inline(Range<usize>),
 }
 
-/// What a request has beside its operation and its data.
+/// Where the requests of a queue pair go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Nothing.
-    Connected,
-    /// An address (UD).
+pub(crate) enum Addressing {
+    /// To the peer of the connection.
+    Connection,
+    /// Each to an address of its own (UD).
     Datagram,
-    /// The number of a shared receive queue (XRC).
-    Extended,
+    /// To the peer, each for a shared receive queue there (XRC).
+    SharedReceiveQueue,
 }
 
 /// A request of the application.
@@ -163,7 +163,7 @@ impl Requests {
     /// # Safety
     ///
     /// What the request points to is there.
-    unsafe fn take(&mut self, wr: &ibv_send_wr, kind: Kind) -> Result<(), Errno> {
+    unsafe fn take(&mut self, wr: &ibv_send_wr, addressing: Addressing) -> Result<(), Errno> {
         const KNOWN: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
         if wr.send_flags & !KNOWN != 0 {
             return Err(Errno::INVALID);
@@ -174,10 +174,10 @@ impl Requests {
         self.push(wr.wr_id, op, wr.send_flags & !IBV_SEND_INLINE);
         // SAFETY: the union holds this part for UD, and the list has so many elements.
         let taken = unsafe {
-            if kind == Kind::Extended {
+            if addressing == Addressing::SharedReceiveQueue {
                 self.set_srq(wr.remote_srqn);
             }
-            if kind == Kind::Datagram {
+            if addressing == Addressing::Datagram {
                 let ud = wr.wr.ud;
                 self.set_destination(destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?);
             }
@@ -319,12 +319,12 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// `list` is a chain of requests, or null, and `bad` has room for a pointer.
+    /// `list` is a chain of requests, or null, and `bad` has room for a pointer, or is null.
     pub(crate) unsafe fn post_chain(
         &self,
         raw: Raw<'_>,
         qpn: Qpn,
-        kind: Kind,
+        addressing: Addressing,
         list: *mut ibv_send_wr,
         bad: *mut *mut ibv_send_wr,
     ) -> Result<(), Errno> {
@@ -338,7 +338,7 @@ impl SendQueue {
         // SAFETY: the caller's chain.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: as above.
-            built = unsafe { requests.take(wr, kind) };
+            built = unsafe { requests.take(wr, addressing) };
             if built.is_err() {
                 break;
             }
@@ -354,8 +354,8 @@ impl SendQueue {
                 (failed, errno)
             }
         };
-        // SAFETY: the caller has room for it.
-        unsafe { bad.write(failed) };
+        // SAFETY: the caller has room for it. One that wants no answer gets none.
+        let _ = unsafe { put(bad, failed) };
         Err(errno)
     }
 }
@@ -364,7 +364,7 @@ impl SendQueue {
 ///
 /// # Safety
 ///
-/// `list` is a chain of receives, or null, and `bad` has room for a pointer.
+/// `list` is a chain of receives, or null, and `bad` has room for a pointer, or is null.
 #[inline]
 pub(crate) unsafe fn post_receives(
     list: *mut ibv_recv_wr,
@@ -381,8 +381,8 @@ pub(crate) unsafe fn post_receives(
             Ok(post(&RecvWr { wr_id: wr.wr_id, elements: &elements })?)
         });
         if let Err(errno) = posted {
-            // SAFETY: the caller has room for it.
-            unsafe { bad.write(next) };
+            // SAFETY: the caller has room for it. One that wants no answer gets none.
+            let _ = unsafe { put(bad, next) };
             return Err(errno);
         }
         next = wr.next;

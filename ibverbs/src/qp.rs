@@ -13,11 +13,12 @@ use crate::abi::{
     ibv_recv_wr, ibv_send_wr, ibv_xrcd,
 };
 use crate::answer::{Errno, pointer, status};
-use crate::context::{Open, Pointer};
+use crate::context::{Open, Pointer, open_of};
 use crate::cq::cq_of;
 use crate::domain::pd_of;
 use crate::events::Acknowledgements;
-use crate::posting::Kind;
+use crate::live::{self, Kind, Object};
+use crate::posting::Addressing;
 use crate::posting::{SendQueue, post_receives};
 use crate::srq::srq_of;
 use crate::xrc::xrcd_of;
@@ -31,7 +32,7 @@ pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
     /// What the application asked for, with the sizes that it got.
     init: ibv_qp_init_attr,
-    kind: Kind,
+    addressing: Addressing,
     is_extended: bool,
     pub(crate) queue: SendQueue,
     pub(crate) async_events: Acknowledgements,
@@ -44,14 +45,28 @@ const ATOMIC_WRITE_BYTES: u32 = 8;
 /// and send a few (rdma_xclient).
 const LEAST_INLINE: u32 = 64;
 
+impl Object for Qp {
+    const KIND: Kind = Kind::QueuePair;
+}
+
 /// The object behind an application's pointer.
 ///
 /// # Safety
 ///
-/// `qp` comes from one of the verbs that make queue pairs and is not destroyed.
-#[inline]
+/// No other thread destroys the queue pair.
 pub(crate) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> Result<&'a Qp, Errno> {
-    // SAFETY: the `ibv_qp` is the first part of a `Qp`, which is alive.
+    // SAFETY: the `ibv_qp` is the first part of a `Qp`.
+    unsafe { live::object(qp.cast::<Qp>()) }
+}
+
+/// The same for calls that move data, which look at nothing but whether the pointer is null.
+///
+/// # Safety
+///
+/// `qp` is null, or a queue pair that is not destroyed.
+#[inline]
+pub(crate) unsafe fn qp_unchecked<'a>(qp: *mut ibv_qp) -> Result<&'a Qp, Errno> {
+    // SAFETY: the caller's promise.
     unsafe { qp.cast::<Qp>().as_ref() }.ok_or(Errno::INVALID)
 }
 
@@ -167,15 +182,15 @@ fn object(
     abi.base.handle = qpn.get();
     abi.base.qp_num = qpn.get();
     abi.base.qp_type = wanted.qp_type;
-    let object = Box::into_raw(Box::new(Qp {
+    let object = live::release(Box::new(Qp {
         abi,
         open: Arc::clone(open),
         qpn,
         init: *wanted,
-        kind: match wanted.qp_type {
-            IBV_QPT_UD => Kind::Datagram,
-            IBV_QPT_XRC_SEND => Kind::Extended,
-            _ => Kind::Connected,
+        addressing: match wanted.qp_type {
+            IBV_QPT_UD => Addressing::Datagram,
+            IBV_QPT_XRC_SEND => Addressing::SharedReceiveQueue,
+            _ => Addressing::Connection,
         },
         is_extended: false,
         queue: SendQueue::default(),
@@ -213,6 +228,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     wanted: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     pointer(|| {
+        // SAFETY: the application's pointer is an open context.
+        unsafe { open_of(context)? };
         // SAFETY: the application's pointer is to attributes that it has filled in.
         let wanted = unsafe { wanted.as_mut() }.ok_or(Errno::INVALID)?;
         let mask = wanted.comp_mask;
@@ -286,6 +303,9 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     status(|| {
+        if attributes.is_null() || init.is_null() {
+            return Err(Errno::INVALID);
+        }
         // SAFETY: the application's pointer is a queue pair.
         let object = unsafe { qp_of(qp)? };
         let found = object.open.raw().query_qp(object.qpn).ok_or(Errno::INVALID)?;
@@ -307,8 +327,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         object.open.raw().destroy_qp(object.qpn)?;
         object.open.objects().qps.remove(&object.qpn);
         object.async_events.wait();
-        // SAFETY: the box of `create`, given back once; no event names it any more.
-        drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
+        // SAFETY: no event names it any more.
+        drop(unsafe { live::reclaim(qp.cast::<Qp>()) });
         Ok(())
     })
 }
@@ -320,8 +340,8 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the application's pointers are a queue pair, a chain of requests, and room for a pointer.
     status(|| unsafe {
-        let object = qp_of(qp)?;
-        object.queue.post_chain(object.open.raw(), object.qpn, object.kind, list, bad)
+        let object = qp_unchecked(qp)?;
+        object.queue.post_chain(object.open.raw(), object.qpn, object.addressing, list, bad)
     })
 }
 
@@ -332,7 +352,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: the application's pointers are a queue pair, a chain of receives, and room for a pointer.
     status(|| unsafe {
-        let object = qp_of(qp)?;
+        let object = qp_unchecked(qp)?;
         post_receives(list, bad, |wr| object.open.raw().post_recv(object.qpn, wr))
     })
 }

@@ -10,7 +10,7 @@ use crate::abi::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_
 use crate::address::destination;
 use crate::answer::{Errno, status, value};
 use crate::posting::{Requests, element_of, immediate};
-use crate::qp::{Qp, qp_of};
+use crate::qp::{Qp, qp_unchecked};
 use crate::window::binding;
 
 /// `enum ibv_selectivity_level` in `wr_flush`: a range, or a whole region.
@@ -49,7 +49,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
 unsafe fn build(qp: *mut ibv_qp_ex, step: impl FnOnce(&mut Requests) -> Result<(), Errno>) {
     value((), || {
         // SAFETY: the caller's promise; the reference ends with this call.
-        if let Ok(object) = unsafe { qp_of(qp.cast()) } {
+        if let Ok(object) = unsafe { qp_unchecked(qp.cast()) } {
             // SAFETY: as above.
             let requests = unsafe { object.queue.requests() };
             if let Err(errno) = step(requests) {
@@ -78,7 +78,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     value((), || {
         // SAFETY: the application's pointer is a queue pair.
-        if let Ok(object) = unsafe { qp_of(qp.cast()) } {
+        if let Ok(object) = unsafe { qp_unchecked(qp.cast()) } {
             object.queue.lock();
             // SAFETY: the lock was taken just now.
             unsafe { object.queue.requests() }.clear();
@@ -89,7 +89,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     status(|| {
         // SAFETY: the application's pointer is a queue pair, between start and completion.
-        let object: &Qp = unsafe { qp_of(qp.cast())? };
+        let object: &Qp = unsafe { qp_unchecked(qp.cast())? };
         let _unlock = object.queue.unlock_at_end();
         // SAFETY: as above.
         let requests = unsafe { object.queue.requests() };
@@ -103,7 +103,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     value((), || {
         // SAFETY: the application's pointer is a queue pair, between start and completion.
-        if let Ok(object) = unsafe { qp_of(qp.cast()) } {
+        if let Ok(object) = unsafe { qp_unchecked(qp.cast()) } {
             object.queue.unlock();
         }
     });

@@ -14,7 +14,7 @@ use crate::abi::{
     ibv_gid_entry, ibv_port_attr,
 };
 use crate::address::lid;
-use crate::answer::{Errno, count, status};
+use crate::answer::{Errno, count, put, status};
 use crate::context::{Open, open_of};
 use crate::device_memory;
 
@@ -88,24 +88,25 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     attributes: *mut ibv_device_attr,
 ) -> c_int {
     // SAFETY: the application's pointers are an open context and room for the attributes.
-    status(|| unsafe {
-        attributes.write(device_attributes(open_of(context)?));
-        Ok(())
-    })
+    status(|| unsafe { put(attributes, device_attributes(open_of(context)?)) })
 }
 
 /// Writes as much of `answer` as the application has room for, and zeros behind it.
 ///
 /// # Safety
 ///
-/// `to` has room for `room` bytes.
-unsafe fn write_part<T>(answer: &T, to: *mut T, room: usize) {
+/// `to` is null or has room for `room` bytes.
+unsafe fn write_part<T>(answer: &T, to: *mut T, room: usize) -> Result<(), Errno> {
+    if to.is_null() {
+        return Err(Errno::INVALID);
+    }
     let len = size_of::<T>().min(room);
     // SAFETY: the answer has so many bytes, and the caller's memory too.
     unsafe {
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(answer).cast::<u8>(), to.cast::<u8>(), len);
         to.cast::<u8>().add(len).write_bytes(0, room - len);
     }
+    Ok(())
 }
 
 pub(crate) unsafe extern "C" fn query_device_ex(
@@ -127,8 +128,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         (answer.odp_caps_of_ud, answer.xrc_odp_caps) = (ODP_OF_UD, ODP_OF_XRC);
         answer.max_dm_size = device_memory::MAX_SIZE as u64;
         // SAFETY: the application says how much room there is.
-        unsafe { write_part(&answer, attributes, room) };
-        Ok(())
+        unsafe { write_part(&answer, attributes, room) }
     })
 }
 
@@ -161,6 +161,7 @@ fn port_attributes(open: &Open, port: u8) -> Result<ibv_port_attr, Errno> {
         link_layer: IBV_LINK_LAYER_ETHERNET,
         flags: PORT_NEEDS_GRH,
         port_cap_flags2: 0,
+        active_speed_ex: 0,
     })
 }
 
@@ -171,10 +172,7 @@ pub(crate) unsafe extern "C" fn query_port(
     room: usize,
 ) -> c_int {
     // SAFETY: the application's pointers are an open context and as much room as it says.
-    status(|| unsafe {
-        write_part(&port_attributes(open_of(context)?, port)?, attributes, room);
-        Ok(())
-    })
+    status(|| unsafe { write_part(&port_attributes(open_of(context)?, port)?, attributes, room) })
 }
 
 /// For programs that know only the fields up to `link_layer`.
@@ -211,7 +209,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         // SAFETY: the application's pointers are an open context and room for a GID.
         unsafe {
             let entry = gid_at(open_of(context)?, port.into(), index)?;
-            gid.write(ibv_gid { raw: entry.gid.0 });
+            put(gid, ibv_gid { raw: entry.gid.0 })?;
         }
         Ok(0)
     })
@@ -245,9 +243,8 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         // SAFETY: the application's pointers are an open context and room for an entry of this size.
         unsafe {
             let found = gid_at(open_of(context)?, port, index)?;
-            write_part(&gid_entry(found), entry, entry_size);
+            write_part(&gid_entry(found), entry, entry_size)
         }
-        Ok(())
     })
 }
 
@@ -265,12 +262,12 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         }
         // SAFETY: the application's pointer is an open context.
         let open = unsafe { open_of(context)? };
-        if max_entries < open.gids.len() {
+        if entries.is_null() || max_entries < open.gids.len() {
             return Err(Errno::INVALID);
         }
         for (index, found) in open.gids.iter().enumerate() {
             // SAFETY: the application has room for `max_entries` of this size.
-            unsafe { write_part(&gid_entry(found), entries.byte_add(index * entry_size), entry_size) };
+            unsafe { write_part(&gid_entry(found), entries.byte_add(index * entry_size), entry_size)? };
         }
         Ok(open.gids.len())
     });
@@ -297,10 +294,11 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
         // SAFETY: the application's pointers are an open context and room for a number.
         unsafe {
             let entry = gid_at(open_of(context)?, port.into(), index)?;
-            kind.write(match entry.gid_type {
+            let found = match entry.gid_type {
                 Encapsulation::RoceV1 => IBV_GID_TYPE_SYSFS_IB_ROCE_V1,
                 Encapsulation::RoceV2 => IBV_GID_TYPE_SYSFS_ROCE_V2,
-            });
+            };
+            put(kind, found)?;
         }
         Ok(0)
     })
@@ -319,7 +317,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
             return Err(Errno::INVALID);
         }
         // SAFETY: the application has room for a key.
-        unsafe { key.write(P_KEY) };
+        unsafe { put(key, P_KEY)? };
         Ok(0)
     })
 }

@@ -10,11 +10,12 @@ use crate::abi::{
     IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_context, ibv_cq, ibv_pd, ibv_recv_wr,
     ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_xrcd,
 };
-use crate::answer::{Errno, pointer, status};
-use crate::context::{Open, Pointer};
+use crate::answer::{Errno, pointer, put, status};
+use crate::context::{Open, Pointer, open_of};
 use crate::cq::cq_of;
 use crate::domain::pd_of;
 use crate::events::Acknowledgements;
+use crate::live::{self, Kind, Object};
 use crate::posting::post_receives;
 use crate::xrc::xrcd_of;
 
@@ -29,6 +30,10 @@ pub(crate) struct Srq {
     pub(crate) async_events: Acknowledgements,
 }
 
+impl Object for Srq {
+    const KIND: Kind = Kind::SharedReceiveQueue;
+}
+
 impl Srq {
     /// The device that it belongs to.
     pub(crate) fn open(&self) -> &Arc<Open> {
@@ -40,10 +45,10 @@ impl Srq {
 ///
 /// # Safety
 ///
-/// `srq` comes from one of the verbs that make shared receive queues and is not destroyed.
+/// No other thread destroys the queue.
 pub(crate) unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> Result<&'a Srq, Errno> {
-    // SAFETY: the `ibv_srq` is the first field of a `Srq`, which is alive.
-    unsafe { srq.cast::<Srq>().as_ref() }.ok_or(Errno::INVALID)
+    // SAFETY: the `ibv_srq` is the first field of a `Srq`.
+    unsafe { live::object(srq.cast::<Srq>()) }
 }
 
 /// Makes a queue, and writes into `attributes` what was granted. `xrc` is what one of an XRC domain has beside.
@@ -83,7 +88,7 @@ unsafe fn create(
     abi.handle = u32::try_from(id.index()).unwrap_or(u32::MAX);
     let open = Arc::clone(&domain.open);
     let object = Srq { abi, open: Arc::clone(&open), id, number, async_events: Acknowledgements::default() };
-    let object = Box::into_raw(Box::new(object));
+    let object = live::release(Box::new(object));
     open.objects().srqs.insert(id, Pointer(object));
     attributes.srq_limit = 0;
     Ok(object.cast())
@@ -101,11 +106,12 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
 }
 
 pub(crate) unsafe extern "C" fn create_srq_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     attributes: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     // SAFETY: the application's pointers are an open context and attributes.
     pointer(|| unsafe {
+        open_of(context)?;
         let attributes = attributes.as_mut().ok_or(Errno::INVALID)?;
         let mask = attributes.comp_mask;
         let kind = if mask & IBV_SRQ_INIT_ATTR_TYPE == 0 { IBV_SRQT_BASIC } else { attributes.srq_type };
@@ -142,8 +148,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         object.open.raw().destroy_srq(object.id)?;
         object.open.objects().srqs.remove(&object.id);
         object.async_events.wait();
-        // SAFETY: the box of `create`, given back once; no event names it any more.
-        drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
+        // SAFETY: no event names it any more.
+        drop(unsafe { live::reclaim(srq.cast::<Srq>()) });
         Ok(())
     })
 }
@@ -182,8 +188,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attributes: *mu
             srq_limit: number(found.limit),
         };
         // SAFETY: the application has room for the attributes.
-        unsafe { attributes.write(answer) };
-        Ok(())
+        unsafe { put(attributes, answer) }
     })
 }
 
@@ -195,7 +200,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     status(|| {
         // SAFETY: the application's pointers are a queue, a chain of requests, and room for a pointer.
         unsafe {
-            let object = srq_of(srq)?;
+            // Moving data costs nothing more than this.
+            let object = srq.cast::<Srq>().as_ref().ok_or(Errno::INVALID)?;
             post_receives(list, bad, |wr| object.open.raw().post_srq_recv(object.id, wr))
         }
     })

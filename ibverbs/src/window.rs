@@ -9,6 +9,7 @@ use crate::abi::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp};
 use crate::answer::{Errno, pointer, status};
 use crate::context::Open;
 use crate::domain::pd_of;
+use crate::live::{self, Kind, Object};
 use crate::memory::access;
 use crate::qp::qp_of;
 
@@ -20,6 +21,10 @@ const IBV_MW_TYPE_2: c_int = 2;
 struct Mw {
     abi: ibv_mw,
     open: Arc<Open>,
+}
+
+impl Object for Mw {
+    const KIND: Kind = Kind::MemoryWindow;
 }
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
@@ -35,7 +40,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
         // SAFETY: the domain is alive.
         let context = unsafe { (*pd).context };
         let abi = ibv_mw { context, pd, rkey, handle: rkey >> 8, mw_type: kind };
-        Ok(Box::into_raw(Box::new(Mw { abi, open: Arc::clone(&domain.open) })).cast())
+        Ok(live::release(Box::new(Mw { abi, open: Arc::clone(&domain.open) })).cast())
     })
 }
 
@@ -45,7 +50,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     status(|| {
         // SAFETY: the application's pointers are a queue pair, a window and a description.
         let (object, window, bind) = unsafe {
-            let window = mw.as_ref().ok_or(Errno::INVALID)?;
+            let window = &live::object(mw.cast::<Mw>())?.abi;
             (qp_of(qp)?, window, bind.as_ref().ok_or(Errno::INVALID)?)
         };
         if window.mw_type != IBV_MW_TYPE_1 {
@@ -67,10 +72,10 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     status(|| {
         // SAFETY: the application's pointer is a window that it has not deallocated.
-        let object = unsafe { mw.cast::<Mw>().as_ref() }.ok_or(Errno::INVALID)?;
+        let object = unsafe { live::object(mw.cast::<Mw>())? };
         object.open.raw().deallocate_window(RKey(object.abi.rkey))?;
-        // SAFETY: the box of `alloc_mw`, given back once.
-        drop(unsafe { Box::from_raw(mw.cast::<Mw>()) });
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { live::reclaim(mw.cast::<Mw>()) });
         Ok(())
     })
 }

@@ -10,6 +10,7 @@ use crate::abi::{
 };
 use crate::answer::{Errno, pointer, status};
 use crate::context::{Open, open_of};
+use crate::live::{self, Kind, Object};
 
 /// An `ibv_xrcd` with what belongs to it.
 #[repr(C)]
@@ -19,14 +20,18 @@ pub(crate) struct Xrcd {
     pub(crate) id: XrcdId,
 }
 
+impl Object for Xrcd {
+    const KIND: Kind = Kind::XrcDomain;
+}
+
 /// The object behind an application's pointer.
 ///
 /// # Safety
 ///
-/// `xrcd` comes from [`open_xrcd`] and is not closed.
+/// No other thread closes the domain.
 pub(crate) unsafe fn xrcd_of<'a>(xrcd: *mut ibv_xrcd) -> Result<&'a Xrcd, Errno> {
-    // SAFETY: the `ibv_xrcd` is the first field of an `Xrcd`, which is alive.
-    unsafe { xrcd.cast::<Xrcd>().as_ref() }.ok_or(Errno::INVALID)
+    // SAFETY: the `ibv_xrcd` is the first field of an `Xrcd`.
+    unsafe { live::object(xrcd.cast::<Xrcd>()) }
 }
 
 /// Makes a domain. The file would let other processes have the same one, which a device in user space cannot.
@@ -42,7 +47,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             return Err(Errno::INVALID);
         }
         let id = open.raw().allocate_xrcd()?;
-        Ok(Box::into_raw(Box::new(Xrcd { abi: ibv_xrcd { context }, open, id })).cast())
+        Ok(live::release(Box::new(Xrcd { abi: ibv_xrcd { context }, open, id })).cast())
     })
 }
 
@@ -51,8 +56,8 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
         // SAFETY: the application's pointer is a domain that it has not closed.
         let object = unsafe { xrcd_of(xrcd)? };
         object.open.raw().deallocate_xrcd(object.id)?;
-        // SAFETY: the box of `open_xrcd`, given back once.
-        drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });
+        // SAFETY: nothing uses it any more.
+        drop(unsafe { live::reclaim(xrcd.cast::<Xrcd>()) });
         Ok(())
     })
 }

@@ -3,8 +3,9 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
-use roce_testing::{exported_names, has_program, readelf, skip_unless};
+use roce_testing::{exported_names, has_program, is_of_system, needed_libraries, readelf, skip_unless};
 
 #[path = "../src/table.rs"]
 #[allow(dead_code, reason = "what the names answer is not asked here")]
@@ -48,29 +49,124 @@ fn the_library_has_its_name_and_stays_loaded() {
     for part in ["Library soname: [libibverbs.so.1]", "NODELETE"] {
         assert!(dynamic.contains(part), "{part}: {dynamic}");
     }
+    let foreign: Vec<String> =
+        needed_libraries(&common::library()).into_iter().filter(|name| !is_of_system(name)).collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
 }
 
-/// Every name of the distribution's library is there, at the same node.
+/// Names of other libraries that are missing here, and why.
+fn exception(name: &str, current: &BTreeSet<&str>) -> Option<&'static str> {
+    let (function, node) = name.split_once('@')?;
+    match node {
+        "IBVERBS_1.0" if current.contains(function) => {
+            Some("the version of 2006, with another layout: docs/verbs.md")
+        }
+        "IBVERBS_1.0" if function == "ibv_register_driver" => Some("for providers of 2006"),
+        _ => None,
+    }
+}
+
+/// Compares the names and nodes of this library with those of another one.
+#[track_caller]
+fn compare(with: &Path) {
+    let (theirs, ours) = (exported_names(with), exported_names(&common::library()));
+    assert!(theirs.len() > 150, "{}: {} names", with.display(), theirs.len());
+    let function = |name: &String| name.split('@').next().unwrap_or_default().to_owned();
+    let current: BTreeSet<&str> =
+        theirs.iter().filter_map(|name| name.strip_suffix("@IBVERBS_1.1")).collect();
+    let missing: Vec<&String> =
+        theirs.difference(&ours).filter(|name| exception(name, &current).is_none()).collect();
+    assert!(missing.is_empty(), "{}: missing here: {missing:?}", with.display());
+    // Private nodes have the names of all releases, each at each node.
+    let known: BTreeSet<String> = theirs.iter().map(function).collect();
+    let wrong: Vec<&String> = ours
+        .difference(&theirs)
+        .filter(|name| !name.contains("@IBVERBS_PRIVATE_") && known.contains(&function(name)))
+        .collect();
+    assert!(wrong.is_empty(), "{}: at another node here: {wrong:?}", with.display());
+    println!(
+        "{}: {} names, {} of them here",
+        with.display(),
+        theirs.len(),
+        theirs.intersection(&ours).count()
+    );
+}
+
+/// Every name of the distribution's library is there, at the same node; so are those of the files in `ROCE_TEST_LIBRARIES`, with `:`
+/// between them.
 #[test]
-fn nothing_that_the_distribution_has_is_missing() {
+fn nothing_that_other_libraries_have_is_missing() {
     let root = common::distribution();
     if skip_unless(root.is_some() && has_program("readelf"), "no packages of a Debian system, or no readelf")
     {
         return;
     }
-    let theirs = exported_names(&common::distributions_library(root.expect("checked")));
-    // The versions of 2006 of functions that have another layout since then, see docs/verbs.md.
-    let current: BTreeSet<&str> = theirs
-        .iter()
-        .filter(|name| name.ends_with("@IBVERBS_1.1"))
-        .map(|name| &name[..name.len() - 12])
-        .collect();
-    let is_old = |name: &&String| {
-        name.strip_suffix("@IBVERBS_1.0").is_some_and(|name| current.contains(name))
-            || *name == "ibv_register_driver@IBVERBS_1.0"
-    };
-    let ours = exported_names(&common::library());
-    let missing: Vec<&String> = theirs.difference(&ours).filter(|name| !is_old(name)).collect();
-    assert!(missing.is_empty(), "{missing:?}");
-    assert!(theirs.len() > 150, "{} names", theirs.len());
+    compare(&common::distributions_library(root.expect("checked")));
+    let named = std::env::var_os("ROCE_TEST_LIBRARIES").unwrap_or_default();
+    std::env::split_paths(&named).filter(|file| !file.as_os_str().is_empty()).for_each(|file| compare(&file));
+}
+
+/// Functions that C calls without a guard against panics: constants, texts out of a table, and calls of a function with a guard.
+const WITHOUT_GUARD: &[&str] = &[
+    "end_poll",
+    "ibv_dofork_range",
+    "ibv_dontfork_range",
+    "ibv_event_type_str",
+    "ibv_fork_init",
+    "ibv_get_sysfs_path",
+    "ibv_is_fork_initialized",
+    "ibv_node_type_str",
+    "ibv_port_state_str",
+    "ibv_query_port",
+    "ibv_rate_to_mbps",
+    "ibv_rate_to_mult",
+    "ibv_reg_mr",
+    "ibv_reg_mr_iova",
+    "ibv_wc_status_str",
+    "mbps_to_ibv_rate",
+    "mult_to_ibv_rate",
+    "rdma_event_str",
+    "rdma_reject_ece",
+    "read_no_byte",
+    "read_nothing",
+    "rpoll",
+];
+/// What ends a panic as `EIO`, of `answer.rs`, and what calls one of these first thing.
+const GUARDS: &[&str] =
+    &["status(", "pointer(", "count(", "value(", "count_entries(", "read(", "build(", "begin("];
+
+/// The files of a folder and of those in it.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() { sources(&path, found) } else { found.push(path) }
+    }
+}
+
+#[test]
+fn no_panic_leaves_an_entry_point() {
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    let mut without: BTreeSet<String> = BTreeSet::new();
+    let mut guarded = 0;
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("a source");
+        for (at, start) in text.match_indices("extern \"C\" fn ") {
+            let function = &text[at + start.len()..];
+            let name = function.split('(').next().unwrap_or_default();
+            // Types of functions have no name.
+            if name.is_empty() {
+                continue;
+            }
+            let end = function.find("\n}\n").unwrap_or(function.len());
+            let line_end = function.find("{}\n").unwrap_or(function.len());
+            if GUARDS.iter().any(|guard| function[name.len()..end.min(line_end)].contains(guard)) {
+                guarded += 1;
+            } else {
+                without.insert(name.to_owned());
+            }
+        }
+    }
+    assert_eq!(without, WITHOUT_GUARD.iter().map(|name| (*name).to_owned()).collect());
+    assert!(guarded > 120, "{guarded}");
 }

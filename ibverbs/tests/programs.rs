@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use roce_testing::{Finished, Running, skip_unless};
+use roce_testing::{Finished, Running, has_program, skip_unless};
 
 /// The longest that one program may take.
 const SECONDS: u64 = 60;
@@ -29,7 +29,25 @@ impl Programs {
 
     fn command(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
         let path: PathBuf = self.root.join("usr/bin").join(name);
-        let mut command = Command::new(path);
+        self.prepared(Command::new(path), address, arguments)
+    }
+
+    /// The same under valgrind, where an error of memory ends it with an exit status of its own.
+    fn under_valgrind(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("valgrind");
+        // One thread at a time: they have to take turns.
+        command.args([
+            "-q",
+            "--tool=memcheck",
+            "--error-exitcode=99",
+            "--fair-sched=yes",
+            "--num-callers=25",
+        ]);
+        command.arg(self.root.join("usr/bin").join(name));
+        self.prepared(command, address, arguments)
+    }
+
+    fn prepared(&self, mut command: Command, address: &str, arguments: &[&str]) -> Command {
         command
             .args(arguments)
             .env("LD_LIBRARY_PATH", common::library_path(self.library.path(), self.root))
@@ -40,18 +58,29 @@ impl Programs {
     /// Runs a server on one address and a client on another one; both have to succeed.
     #[track_caller]
     fn pair(&self, name: &str, arguments: &[&str]) -> [Finished; 2] {
+        self.pair_of(Self::command, name, arguments)
+    }
+
+    /// The same with commands that `make` makes of a name, an address and arguments.
+    #[track_caller]
+    fn pair_of(
+        &self,
+        make: fn(&Self, &str, &str, &[&str]) -> Command,
+        name: &str,
+        arguments: &[&str],
+    ) -> [Finished; 2] {
         // A port of its own: that of the pair before may be in time-wait, and 18515 of another program on this machine.
         static PORT: AtomicU16 = AtomicU16::new(23_100);
         let port = PORT.fetch_add(1, Ordering::Relaxed).to_string();
         let arguments = &[arguments, &["-p", &port]].concat();
         let (near, far) = ("127.83.0.1", "127.83.0.2");
-        let mut server = Running::start(&mut self.command(name, near, arguments));
+        let mut server = Running::start(&mut make(self, name, near, arguments));
         // The servers write nothing that says that they listen. Without one, a client ends at once.
         let deadline = std::time::Instant::now() + Duration::from_secs(SECONDS);
         loop {
             std::thread::sleep(Duration::from_millis(300));
             assert!(server.is_alive(), "{name}: the server ended: {:?}", server.finish(SECONDS));
-            let mut command = self.command(name, far, arguments);
+            let mut command = make(self, name, far, arguments);
             let client = Running::start(command.arg(near)).finish(SECONDS);
             let is_early =
                 client.stderr.contains("Couldn't connect") || client.stderr.contains("Connection refused");
@@ -105,6 +134,21 @@ fn ping_pongs_end_with_the_right_data() {
     // Over XRC; here `-c` would be the number of clients.
     for extra in [&[][..], &["-e"]] {
         programs.pair("ibv_xsrq_pingpong", &[&["-g", "0", "-n", "100"], extra].concat());
+    }
+}
+
+/// Both ends read no byte without a value, and touch no memory that is not theirs.
+#[test]
+fn a_ping_pong_has_no_error_of_memory() {
+    let (_alone, programs) = programs_or_skip!();
+    if skip_unless(has_program("valgrind"), "valgrind is not installed") {
+        return;
+    }
+    for extra in [&[][..], &["-e"]] {
+        let arguments = [&["-g", "0", "-n", "50", "-c"], extra].concat();
+        for finished in programs.pair_of(Programs::under_valgrind, "ibv_rc_pingpong", &arguments) {
+            assert!(finished.stdout.contains("50 iters") && !finished.stderr.contains("=="), "{finished:?}");
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use roce_testing::{distribution, exported_names, has_program, readelf, skip_unless};
+use roce_testing::{
+    distribution, exported_names, has_program, is_of_system, needed_libraries, readelf, skip_unless,
+};
 
 #[path = "../src/table.rs"]
 #[allow(dead_code, reason = "what the names lead to is not asked here")]
@@ -55,6 +57,10 @@ fn the_library_has_its_name_and_needs_the_other_one() {
     for part in ["Library soname: [librdmacm.so.1]", "Shared library: [libibverbs.so.1]", "NODELETE"] {
         assert!(dynamic.contains(part), "{part}: {dynamic}");
     }
+    let is_expected = |name: &String| is_of_system(name) || *name == "libibverbs.so.1";
+    let foreign: Vec<String> =
+        needed_libraries(&library()).into_iter().filter(|name| !is_expected(name)).collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
     let versions = readelf("-V", &library());
     assert!(versions.contains(&format!("Name: {}", table::ENTRY_NODE)), "{versions}");
 }

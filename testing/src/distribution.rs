@@ -64,3 +64,18 @@ pub fn exported_names(file: &Path) -> BTreeSet<String> {
     });
     defined.collect()
 }
+
+/// The libraries that a library needs.
+#[track_caller]
+#[must_use]
+pub fn needed_libraries(file: &Path) -> Vec<String> {
+    let dynamic = readelf("-d", file);
+    let names = dynamic.lines().filter_map(|line| line.split_once("Shared library: [")?.1.split(']').next());
+    names.map(str::to_owned).collect()
+}
+
+/// Whether every program of this system has a library anyway: the C library, the loader, and what the compiler adds.
+#[must_use]
+pub fn is_of_system(library: &str) -> bool {
+    ["libc.so.6", "libm.so.6", "libgcc_s.so.1"].contains(&library) || library.starts_with("ld-linux-")
+}

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use address::own_address;
-pub use distribution::{distribution, exported_names, readelf};
+pub use distribution::{distribution, exported_names, is_of_system, needed_libraries, readelf};
 pub use namespaces::{Cable, Namespace, in_own_network, settle_here};
 pub use scripts::{TAPS_ON_A_BRIDGE, script};
 pub use skip::skip_unless;

@@ -113,6 +113,8 @@ pub(crate) struct ibv_port_attr {
     pub(crate) link_layer: u8,
     pub(crate) flags: u8,
     pub(crate) port_cap_flags2: u16,
+    /// There since rdma-core 49: the rate where `active_speed` has no number for it.
+    pub(crate) active_speed_ex: u32,
 }
 
 /// The bytes that the exported `ibv_query_port` writes.
@@ -304,24 +306,49 @@ pub(crate) struct ibv_ece {
 }
 
 layout! {
-    ibv_gid: 16 {}
-    ibv_gid_entry: 32 { gid_index 16, port_num 20, gid_type 24, ndev_ifindex 28 }
-    ibv_device_attr: 232 { node_guid 64, max_mr_size 80, vendor_id 96, max_qp 108, max_pkeys 224, phys_port_cnt 227 }
-    ibv_device_attr_ex: 400 {
-        comp_mask 232, odp_general_caps 240, odp_caps_of_rc 248, odp_caps_of_uc 252, odp_caps_of_ud 256, completion_timestamp_mask 264, device_cap_flags_ex 280, tso_rss_and_pacing 288,
-        max_dm_size 376, pci_atomic_caps 384, xrc_odp_caps 392, phys_port_cnt_ex 396,
+    ibv_gid: 16 { raw 0 }
+    ibv_gid_entry: 32 { gid 0, gid_index 16, port_num 20, gid_type 24, ndev_ifindex 28 }
+    ibv_device_attr: 232 {
+        fw_ver 0, node_guid 64, sys_image_guid 72, max_mr_size 80, page_size_cap 88, vendor_id 96, vendor_part_id 100,
+        hw_ver 104, max_qp 108, max_qp_wr 112, device_cap_flags 116, max_sge 120, max_sge_rd 124, max_cq 128, max_cqe
+        132, max_mr 136, max_pd 140, max_qp_rd_atom 144, max_ee_rd_atom 148, max_res_rd_atom 152, max_qp_init_rd_atom
+        156, max_ee_init_rd_atom 160, atomic_cap 164, max_ee 168, max_rdd 172, max_mw 176, max_raw_ipv6_qp 180,
+        max_raw_ethy_qp 184, max_mcast_grp 188, max_mcast_qp_attach 192, max_total_mcast_qp_attach 196, max_ah 200,
+        max_fmr 204, max_map_per_fmr 208, max_srq 212, max_srq_wr 216, max_srq_sge 220, max_pkeys 224,
+        local_ca_ack_delay 226, phys_port_cnt 227,
     }
-    ibv_port_attr: 52 { pkey_tbl_len 32, link_layer 46, flags 47, port_cap_flags2 48 }
-    ibv_global_route: 24 { flow_label 16, sgid_index 20, hop_limit 21, traffic_class 22 }
-    ibv_grh: 40 { paylen 4, next_hdr 6, hop_limit 7, sgid 8, dgid 24 }
-    ibv_ah_attr: 32 { dlid 24, sl 26, is_global 29, port_num 30 }
-    ibv_qp_cap: 20 {}
-    ibv_qp_init_attr: 64 { send_cq 8, cap 32, qp_type 52, sq_sig_all 56 }
-    ibv_qp_init_attr_ex: 136 { sq_sig_all 56, comp_mask 60, pd 64, create_flags 80, max_tso_header 84, rwq_ind_tbl 88, source_qpn 120, send_ops_flags 128 }
-    ibv_qp_attr: 144 { cap 36, ah_attr 56, alt_ah_attr 88, pkey_index 120, en_sqd_async_notify 124, port_num 129, timeout 130, rate_limit 136 }
-    ibv_srq_init_attr: 24 { attr 8 }
-    ibv_srq_init_attr_ex: 64 { comp_mask 20, srq_type 24, pd 32, tm_cap 56 }
-    ibv_cq_init_attr_ex: 56 { cq_context 8, channel 16, comp_vector 24, wc_flags 32, comp_mask 40, parent_domain 48 }
-    ibv_async_event: 16 { event_type 8 }
-    ibv_ece: 12 {}
+    ibv_device_attr_ex: 400 {
+        orig_attr 0, comp_mask 232, odp_general_caps 240, odp_caps_of_rc 248, odp_caps_of_uc 252, odp_caps_of_ud 256,
+        odp_padding 260, completion_timestamp_mask 264, hca_core_clock 272, device_cap_flags_ex 280, tso_rss_and_pacing
+        288, raw_packet_and_tags 344, max_dm_size 376, pci_atomic_caps 384, xrc_odp_caps 392, phys_port_cnt_ex 396,
+    }
+    ibv_port_attr: 56 {
+        state 0, max_mtu 4, active_mtu 8, gid_tbl_len 12, port_cap_flags 16, max_msg_sz 20, bad_pkey_cntr 24,
+        qkey_viol_cntr 28, pkey_tbl_len 32, lid 34, sm_lid 36, lmc 38, max_vl_num 39, sm_sl 40, subnet_timeout 41,
+        init_type_reply 42, active_width 43, active_speed 44, phys_state 45, link_layer 46, flags 47, port_cap_flags2
+        48, active_speed_ex 52,
+    }
+    ibv_global_route: 24 { dgid 0, flow_label 16, sgid_index 20, hop_limit 21, traffic_class 22 }
+    ibv_grh: 40 { version_tclass_flow 0, paylen 4, next_hdr 6, hop_limit 7, sgid 8, dgid 24 }
+    ibv_ah_attr: 32 { grh 0, dlid 24, sl 26, src_path_bits 27, static_rate 28, is_global 29, port_num 30 }
+    ibv_qp_cap: 20 { max_send_wr 0, max_recv_wr 4, max_send_sge 8, max_recv_sge 12, max_inline_data 16 }
+    ibv_qp_init_attr: 64 { qp_context 0, send_cq 8, recv_cq 16, srq 24, cap 32, qp_type 52, sq_sig_all 56 }
+    ibv_qp_init_attr_ex: 136 {
+        qp_context 0, send_cq 8, recv_cq 16, srq 24, cap 32, qp_type 52, sq_sig_all 56, comp_mask 60, pd 64, xrcd 72,
+        create_flags 80, max_tso_header 84, rwq_ind_tbl 88, rx_hash_conf 96, source_qpn 120, send_ops_flags 128,
+    }
+    ibv_qp_attr: 144 {
+        qp_state 0, cur_qp_state 4, path_mtu 8, path_mig_state 12, qkey 16, rq_psn 20, sq_psn 24, dest_qp_num 28,
+        qp_access_flags 32, cap 36, ah_attr 56, alt_ah_attr 88, pkey_index 120, alt_pkey_index 122, en_sqd_async_notify
+        124, sq_draining 125, max_rd_atomic 126, max_dest_rd_atomic 127, min_rnr_timer 128, port_num 129, timeout 130,
+        retry_cnt 131, rnr_retry 132, alt_port_num 133, alt_timeout 134, rate_limit 136,
+    }
+    ibv_srq_attr: 12 { max_wr 0, max_sge 4, srq_limit 8 }
+    ibv_srq_init_attr: 24 { srq_context 0, attr 8 }
+    ibv_srq_init_attr_ex: 64 { srq_context 0, attr 8, comp_mask 20, srq_type 24, pd 32, xrcd 40, cq 48, tm_cap 56 }
+    ibv_cq_init_attr_ex: 56 {
+        cqe 0, cq_context 8, channel 16, comp_vector 24, wc_flags 32, comp_mask 40, flags 44, parent_domain 48,
+    }
+    ibv_async_event: 16 { element 0, event_type 8 }
+    ibv_ece: 12 { vendor_id 0, options 4, comp_mask 8 }
 }

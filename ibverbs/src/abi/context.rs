@@ -105,15 +105,17 @@ pub(crate) struct verbs_context {
 }
 
 layout! {
-    ibv_device: 664 { node_type 16, transport_type 20, name 24, dev_name 88, dev_path 152, ibdev_path 408 }
+    ibv_device: 664 { ops 0, node_type 16, transport_type 20, name 24, dev_name 88, dev_path 152, ibdev_path 408 }
     ibv_context_ops: 256 {
-        alloc_mw 56, bind_mw 64, dealloc_mw 72, poll_cq 88, req_notify_cq 96, post_srq_recv 160, post_send 200,
-        post_recv 208,
+        before_mw 0, alloc_mw 56, bind_mw 64, dealloc_mw 72, create_cq 80, poll_cq 88, req_notify_cq 96, before_post_srq
+        104, post_srq_recv 160, before_post 168, post_send 200, post_recv 208, after_post 216,
     }
-    ibv_context: 328 { ops 8, cmd_fd 264, async_fd 268, num_comp_vectors 272, mutex 280, abi_compat 320 }
+    ibv_context: 328 { device 0, ops 8, cmd_fd 264, async_fd 268, num_comp_vectors 272, mutex 280, abi_compat 320 }
     verbs_context: 648 {
-        query_port 0, advise_mr 8, alloc_null_mr 16, reg_dm_mr 56, alloc_dm 64, free_dm 72, alloc_parent_domain 112,
-        dealloc_td 120, alloc_td 128, modify_cq 136, query_rt_values 192, create_cq_ex 200, private 208, query_device_ex 216,
-        create_qp_ex 264, get_srq_num 272, create_srq_ex 280, open_xrcd 288, close_xrcd 296, sz 312, context 320,
+        query_port 0, advise_mr 8, alloc_null_mr 16, counters 24, reg_dm_mr 56, alloc_dm 64, free_dm 72,
+        flow_actions_and_rates 80, alloc_parent_domain 112, dealloc_td 120, alloc_td 128, modify_cq 136,
+        tags_and_work_queues 144, query_rt_values 192, create_cq_ex 200, private 208, query_device_ex 216, flow 224,
+        open_qp 256, create_qp_ex 264, get_srq_num 272, create_srq_ex 280, open_xrcd 288, close_xrcd 296,
+        placeholder 304, sz 312, context 320,
     }
 }

@@ -1,6 +1,6 @@
 //! The binary interface of libibverbs: structures that the application reads and writes, and the numbers in them.
 //!
-//! Names and layouts are those of `infiniband/verbs.h` (rdma-core 44, with the fields that later releases appended).
+//! Names and layouts are those of `infiniband/verbs.h` (rdma-core 64, less what verbs of later releases than 44 added at the front of `verbs_context`).
 //! Enumerations of C are integers here, because the application may pass any value. Sizes and offsets are asserted while this
 //! crate compiles.
 
@@ -8,14 +8,31 @@
 // `Self` in the type of a function that programs call would hide what they pass.
 #![allow(clippy::use_self)]
 
-/// Asserts the size of a structure and offsets of fields, as they are on 64-bit Linux.
+/// Asserts the size of each structure and the offset of each of its fields, as they are on x86-64. A field that is missing in the
+/// table does not compile. `layouts` has what is compared with headers of C, on every machine.
 macro_rules! layout {
-    ($($name:ident: $size:literal { $($($field:ident).+ $offset:literal),* $(,)? })+) => {
-        $(#[cfg(target_arch = "x86_64")]
-        const _: () = {
-            assert!(size_of::<$name>() == $size);
-            $(assert!(std::mem::offset_of!($name, $($field).+) == $offset);)*
+    ($($name:ident: $size:literal { $($field:ident $offset:literal),* $(,)? })+) => {
+        $(const _: () = {
+            #[cfg(target_arch = "x86_64")]
+            const { assert!(size_of::<$name>() == $size) };
+            $(#[cfg(target_arch = "x86_64")]
+            const { assert!(std::mem::offset_of!($name, $field) == $offset) };)*
+            #[expect(dead_code, reason = "it only has to compile")]
+            fn every_field_is_there(structure: &$name) {
+                let $name { $($field: _),* } = structure;
+            }
         };)+
+
+        #[cfg(test)]
+        pub(super) const LAYOUTS: &[super::Layout] = &[$(super::Layout {
+            name: stringify!($name),
+            size: size_of::<$name>(),
+            fields: &[$((
+                stringify!($field),
+                std::mem::offset_of!($name, $field),
+                super::size_of_field(|from: &$name| &raw const from.$field),
+            )),*],
+        }),+];
     };
 }
 
@@ -32,3 +49,26 @@ pub(crate) use constants::*;
 pub(crate) use context::*;
 pub(crate) use objects::*;
 pub(crate) use work::*;
+
+/// A structure: its fields with their offsets and sizes.
+#[cfg(test)]
+#[allow(dead_code, reason = "as `layouts`")]
+pub(crate) struct Layout {
+    pub(crate) name: &'static str,
+    pub(crate) size: usize,
+    pub(crate) fields: &'static [(&'static str, usize, usize)],
+}
+
+#[cfg(test)]
+const fn size_of_field<S, F>(_field: fn(&S) -> *const F) -> usize {
+    size_of::<F>()
+}
+
+/// All structures.
+#[cfg(test)]
+#[allow(dead_code, reason = "tests/layouts.rs uses it, which includes this file")]
+#[allow(unused_qualifications, reason = "each file has a table of this name")]
+pub(crate) fn layouts() -> impl Iterator<Item = &'static Layout> {
+    let files = [attributes::LAYOUTS, connection::LAYOUTS, context::LAYOUTS, objects::LAYOUTS, work::LAYOUTS];
+    files.into_iter().flatten()
+}

@@ -186,7 +186,7 @@ pub(crate) struct ibv_data_buf {
     pub(crate) length: usize,
 }
 
-/// `struct ibv_qp_ex`; `wr_flush` is there since rdma-core 47.
+/// `struct ibv_qp_ex`; `wr_atomic_write` is there since rdma-core 44, `wr_flush` since 45.
 #[repr(C)]
 pub(crate) struct ibv_qp_ex {
     pub(crate) base: ibv_qp,
@@ -222,20 +222,37 @@ pub(crate) struct ibv_qp_ex {
 layout! {
     ibv_xrcd: 8 { context 0 }
     ibv_xrcd_init_attr: 12 { comp_mask 0, fd 4, oflags 8 }
+    ibv_pd: 16 { context 0, handle 8 }
     ibv_td: 8 { context 0 }
     ibv_td_init_attr: 4 { comp_mask 0 }
     ibv_parent_domain_init_attr: 48 { pd 0, td 8, comp_mask 16, alloc 24, free 32, pd_context 40 }
     ibv_alloc_dm_attr: 16 { length 0, log_align_req 8, comp_mask 12 }
     ibv_dm: 32 { context 0, memcpy_to_dm 8, memcpy_from_dm 16, comp_mask 24, handle 28 }
-    ibv_pd: 16 { handle 8 }
-    ibv_mr: 48 { addr 16, length 24, handle 32, lkey 36, rkey 40 }
-    ibv_mw: 32 { rkey 16, handle 20, mw_type 24 }
-    ibv_ah: 24 { pd 8, handle 16 }
-    ibv_comp_channel: 16 { fd 8, refcnt 12 }
-    ibv_cq: 128 { channel 8, cq_context 16, handle 24, cqe 28, mutex 32 }
-    ibv_cq_ex: 288 { comp_mask 128, status 132, wr_id 136, start_poll 144, read_completion_wallclock_ns 280 }
-    ibv_srq: 128 { srq_context 8, pd 16, handle 24, mutex 32 }
-    ibv_qp: 160 { send_cq 24, srq 40, handle 48, qp_num 52, state 56, qp_type 60, mutex 64 }
-    // rdma-core 44 has 352 bytes, without the last entry.
-    ibv_qp_ex: 360 { comp_mask 160, wr_id 168, wr_flags 176, wr_atomic_cmp_swp 184, wr_start 320, wr_atomic_write 344, wr_flush 352 }
+    ibv_mr: 48 { context 0, pd 8, addr 16, length 24, handle 32, lkey 36, rkey 40 }
+    ibv_mw: 32 { context 0, pd 8, rkey 16, handle 20, mw_type 24 }
+    ibv_ah: 24 { context 0, pd 8, handle 16 }
+    ibv_comp_channel: 16 { context 0, fd 8, refcnt 12 }
+    ibv_cq: 128 {
+        context 0, channel 8, cq_context 16, handle 24, cqe 28, mutex 32, cond 72, comp_events_completed 120,
+        async_events_completed 124,
+    }
+    ibv_cq_ex: 288 {
+        base 0, comp_mask 128, status 132, wr_id 136, start_poll 144, next_poll 152, end_poll 160, read_opcode 168,
+        read_vendor_err 176, read_byte_len 184, read_imm_data 192, read_qp_num 200, read_src_qp 208, read_wc_flags 216,
+        read_slid 224, read_sl 232, read_dlid_path_bits 240, read_completion_ts 248, read_cvlan 256, read_flow_tag 264,
+        read_tm_info 272, read_completion_wallclock_ns 280,
+    }
+    ibv_srq: 128 { context 0, srq_context 8, pd 16, handle 24, mutex 32, cond 72, events_completed 120 }
+    ibv_qp: 160 {
+        context 0, qp_context 8, pd 16, send_cq 24, recv_cq 32, srq 40, handle 48, qp_num 52, state 56, qp_type 60,
+        mutex 64, cond 104, events_completed 152,
+    }
+    ibv_data_buf: 16 { addr 0, length 8 }
+    ibv_qp_ex: 360 {
+        base 0, comp_mask 160, wr_id 168, wr_flags 176, wr_atomic_cmp_swp 184, wr_atomic_fetch_add 192, wr_bind_mw 200,
+        wr_local_inv 208, wr_rdma_read 216, wr_rdma_write 224, wr_rdma_write_imm 232, wr_send 240, wr_send_imm 248,
+        wr_send_inv 256, wr_send_tso 264, wr_set_ud_addr 272, wr_set_xrc_srqn 280, wr_set_inline_data 288,
+        wr_set_inline_data_list 296, wr_set_sge 304, wr_set_sge_list 312, wr_start 320, wr_complete 328, wr_abort 336,
+        wr_atomic_write 344, wr_flush 352,
+    }
 }

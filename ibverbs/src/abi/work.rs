@@ -139,10 +139,21 @@ pub(crate) struct ibv_wc {
 }
 
 layout! {
-    ibv_sge: 16 { length 8, lkey 12 }
-    ibv_mw_bind_info: 32 { addr 8, length 16, mw_access_flags 24 }
-    ibv_mw_bind: 48 { send_flags 8, bind_info 16 }
-    ibv_send_wr: 128 { next 8, sg_list 16, num_sge 24, opcode 28, send_flags 32, imm_data 36, wr 40, remote_srqn 72, special 80 }
-    ibv_recv_wr: 32 { next 8, sg_list 16, num_sge 24 }
-    ibv_wc: 48 { status 8, opcode 12, vendor_err 16, byte_len 20, imm_data 24, qp_num 28, src_qp 32, wc_flags 36, pkey_index 40, sl 44 }
+    ibv_sge: 16 { addr 0, length 8, lkey 12 }
+    ibv_mw_bind_info: 32 { mr 0, addr 8, length 16, mw_access_flags 24 }
+    ibv_mw_bind: 48 { wr_id 0, send_flags 8, bind_info 16 }
+    wr_rdma: 16 { remote_addr 0, rkey 8 }
+    wr_atomic: 32 { remote_addr 0, compare_add 8, swap 16, rkey 24 }
+    wr_ud: 16 { ah 0, remote_qpn 8, remote_qkey 12 }
+    wr_bind_mw: 48 { mw 0, rkey 8, bind_info 16 }
+    wr_tso: 16 { hdr 0, hdr_sz 8, mss 10 }
+    ibv_send_wr: 128 {
+        wr_id 0, next 8, sg_list 16, num_sge 24, opcode 28, send_flags 32, imm_data 36, wr 40, remote_srqn 72, special
+        80,
+    }
+    ibv_recv_wr: 32 { wr_id 0, next 8, sg_list 16, num_sge 24 }
+    ibv_wc: 48 {
+        wr_id 0, status 8, opcode 12, vendor_err 16, byte_len 20, imm_data 24, qp_num 28, src_qp 32, wc_flags 36,
+        pkey_index 40, slid 42, sl 44, dlid_path_bits 45,
+    }
 }

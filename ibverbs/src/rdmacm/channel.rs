@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use roce::verbs::{CmConnectRequest, CmEvent, CmQpParameters, CmSidrRequest, Qpn, RejReason, SidrStatus};
 
 use super::id::{Id, id_of};
-use super::{DeviceIndex, connect, live, multicast, states};
+use super::{DeviceIndex, connect, multicast, states};
 use crate::abi::{
     event_type, ibv_ah_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
     rdma_event_param, rdma_ud_param,
@@ -18,6 +18,7 @@ use crate::abi::{
 use crate::answer::{Errno, count, pointer, value};
 use crate::context::Pointer;
 use crate::events::Mirror;
+use crate::live::{self, Kind, Object};
 
 /// An `rdma_event_channel` with what belongs to it.
 #[repr(C)]
@@ -69,6 +70,14 @@ struct Event {
     private_data: [u8; PRIVATE_DATA],
     /// The identifier that counts it.
     counted: Pointer<Id>,
+}
+
+impl Object for Channel {
+    const KIND: Kind = Kind::EventChannel;
+}
+
+impl Object for Event {
+    const KIND: Kind = Kind::Event;
 }
 
 impl Channel {
@@ -127,9 +136,8 @@ impl Channel {
 ///
 /// No other thread destroys the channel.
 pub(super) unsafe fn channel_of<'a>(channel: *mut rdma_event_channel) -> Result<&'a Channel, Errno> {
-    let channel = channel.cast::<Channel>();
-    // SAFETY: the `rdma_event_channel` is the first field of a `Channel`, which is alive.
-    if live::is_live(channel) { Ok(unsafe { &*channel }) } else { Err(Errno::INVALID) }
+    // SAFETY: the `rdma_event_channel` is the first field of a `Channel`.
+    unsafe { live::object(channel.cast::<Channel>()) }
 }
 
 pub(super) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {

@@ -10,7 +10,7 @@ use roce::verbs::{CmEvent, CmQpParameters, CommId, PortSpace, Psn};
 
 use super::channel::{Channel, Happening, channel_of, complete, forget_event, rdma_destroy_event_channel};
 use super::multicast::Group;
-use super::{DeviceIndex, addresses, connect, live, with};
+use super::{DeviceIndex, addresses, connect, with};
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UD, RDMA_MAX_DEPTH, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP,
     RDMA_UDP_QKEY, ibv_ah_attr, ibv_pd, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_id, rdma_event_channel,
@@ -18,6 +18,7 @@ use crate::abi::{
 use crate::answer::{Errno, count};
 use crate::context::{Open, Pointer};
 use crate::events::Acknowledgements;
+use crate::live::{self, Kind, Object};
 
 /// An `rdma_cm_id` with what belongs to it.
 #[repr(C)]
@@ -27,6 +28,10 @@ pub(super) struct Id {
     state: Mutex<State>,
     /// Events that the application has fetched.
     pub(super) events: Acknowledgements,
+}
+
+impl Object for Id {
+    const KIND: Kind = Kind::Identifier;
 }
 
 /// What the application does not see.
@@ -206,9 +211,8 @@ impl Id {
 ///
 /// No other thread destroys the identifier.
 pub(super) unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> Result<&'a Id, Errno> {
-    let id = id.cast::<Id>();
-    // SAFETY: the `rdma_cm_id` is the first field of an `Id`, which is alive.
-    if live::is_live(id) { Ok(unsafe { &*id }) } else { Err(Errno::INVALID) }
+    // SAFETY: the `rdma_cm_id` is the first field of an `Id`.
+    unsafe { live::object(id.cast::<Id>()) }
 }
 
 pub(super) fn port_space(number: c_int) -> Result<PortSpace, Errno> {
@@ -237,6 +241,8 @@ pub(super) fn create(wanted: Wanted) -> Result<*mut rdma_cm_id, Errno> {
         state.is_synchronous = true;
         Channel::new()?.into_abi()
     } else {
+        // SAFETY: no other thread destroys the application's channel meanwhile.
+        unsafe { channel_of(wanted.channel)? };
         wanted.channel
     };
     // SAFETY: numbers, addresses and null pointers.
@@ -350,7 +356,12 @@ pub(super) unsafe fn migrate(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -
     unsafe {
         let object = id_of(id)?;
         let is_synchronous = to.is_null();
-        let to = if is_synchronous { Channel::new()?.into_abi() } else { to };
+        let to = if is_synchronous {
+            Channel::new()?.into_abi()
+        } else {
+            channel_of(to)?;
+            to
+        };
         let before = with(|_| {
             let before = std::mem::replace(&mut (*id).channel, to);
             if let (Ok(old), Ok(new)) = (channel_of(before), channel_of(to)) {

@@ -10,6 +10,11 @@ use crate::abi::{
     ibv_context, rdma_addrinfo,
 };
 use crate::answer::{Errno, count, free_list, list, pointer, value};
+use crate::live::{self, Kind, Object};
+
+impl Object for rdma_addrinfo {
+    const KIND: Kind = Kind::AddressInformation;
+}
 
 /// The length of an address for sockets.
 fn length(address: &SocketAddr) -> libc::socklen_t {
@@ -171,7 +176,7 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
                 ai_connect: std::ptr::null_mut(),
                 ai_next: std::ptr::null_mut(),
             };
-            answer.write(Box::into_raw(Box::new(made)));
+            answer.write(live::release(Box::new(made)));
         }
         Ok(0)
     })
@@ -179,12 +184,9 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
 
 pub(super) unsafe extern "C" fn rdma_freeaddrinfo(information: *mut rdma_addrinfo) {
     value((), || {
-        if information.is_null() {
-            return;
-        }
         // SAFETY: the boxes of `rdma_getaddrinfo`, given back once.
         unsafe {
-            let information = Box::from_raw(information);
+            let Some(information) = live::reclaim(information) else { return };
             for address in [information.ai_src_addr, information.ai_dst_addr] {
                 if !address.is_null() {
                     drop(Box::from_raw(address.cast::<libc::sockaddr_storage>()));
@@ -196,20 +198,18 @@ pub(super) unsafe extern "C" fn rdma_freeaddrinfo(information: *mut rdma_addrinf
 
 pub(super) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
     pointer(|| {
-        let contexts = with(|cm| {
+        let contexts: Vec<_> = with(|cm| {
             cm.open_devices()?;
             Ok::<_, Errno>(cm.devices.iter().map(|device| device.context.0).collect())
         })?;
         // SAFETY: the application gives a null pointer or room for an integer.
-        Ok(unsafe { list(contexts, number) })
+        Ok(unsafe { list(Kind::ContextList, &contexts, number) })
     })
 }
 
-pub(super) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    value((), || {
-        // SAFETY: the list comes from `rdma_get_devices`; its contexts stay open.
-        unsafe { free_list(list, |_| {}) };
-    });
+/// The contexts stay open.
+pub(super) extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    value((), || free_list(Kind::ContextList, list));
 }
 
 pub(super) extern "C" fn rdma_event_str(event: c_int) -> *const c_char {

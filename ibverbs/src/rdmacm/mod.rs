@@ -15,7 +15,6 @@ mod endpoint;
 mod exports;
 mod id;
 mod information;
-mod live;
 mod multicast;
 mod options;
 mod queue_pairs;

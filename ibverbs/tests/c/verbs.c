@@ -20,6 +20,22 @@
 
 enum { LENGTH = 8192, REMOTE = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 
+/* Headers of before rdma-core 44 have no atomic writes. */
+#ifdef NO_ATOMIC_WRITE
+enum { WITH_EIGHT_BYTES = 0 };
+
+static void write_eight_bytes(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t at, void *bytes) {
+    ibv_wr_rdma_write(qp, rkey, at);
+    ibv_wr_set_inline_data(qp, bytes, 8);
+}
+#else
+enum { WITH_EIGHT_BYTES = IBV_QP_EX_WITH_ATOMIC_WRITE };
+
+static void write_eight_bytes(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t at, void *bytes) {
+    ibv_wr_atomic_write(qp, rkey, at, bytes);
+}
+#endif
+
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 static union ibv_gid gid;
@@ -53,7 +69,7 @@ static struct ibv_qp *make(struct ibv_cq *cq, struct ibv_srq *srq) {
         .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
         .send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
                           IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_BIND_MW |
-                          IBV_QP_EX_WITH_ATOMIC_WRITE,
+                          WITH_EIGHT_BYTES,
     };
     struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
     CHECK(qp != NULL && init.cap.max_send_wr >= 8 && init.cap.max_inline_data >= 8);
@@ -187,7 +203,7 @@ static void extended(void) {
     uint64_t value = 40;
     ibv_wr_start(qp);
     qp->wr_flags = IBV_SEND_SIGNALED;
-    ibv_wr_atomic_write(qp, mr->rkey, at + 1024, &value);
+    write_eight_bytes(qp, mr->rkey, at + 1024, &value);
     ibv_wr_atomic_fetch_add(qp, mr->rkey, at + 1024, 2);
     ibv_wr_set_sge(qp, mr->lkey, at + 2048, 8);
     CHECK(ibv_wr_complete(qp) == 0);

@@ -5,6 +5,7 @@
 //! begin an exchange, so they carry no such ID: they go to slot 0, as everything does that fits nowhere.
 
 use std::io;
+use std::mem::offset_of;
 
 use socket2::{SockFilter, Socket};
 
@@ -48,15 +49,24 @@ fn attribute_of(datagram: &[u8]) -> u16 {
     datagram.get(ATTRIBUTE_AT..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u16::from_be_bytes(*bytes))
 }
 
+/// `struct sock_fprog`, without bytes that nothing is written to: the kernel copies all of it. `SockFilter` is `sock_filter`
+/// (`repr(transparent)`).
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FilterProgram {
+    len: u16,
+    padding: [u16; 3],
+    filter: *const SockFilter,
+}
+
+const _: () = assert!(size_of::<FilterProgram>() == size_of::<libc::sock_fprog>());
+const _: () = assert!(offset_of!(FilterProgram, filter) == offset_of!(libc::sock_fprog, filter));
+
 /// Has the kernel choose a socket of the group by [`slot_of`]. On a socket that is not bound yet: to bind it then fails
 /// if any other socket has the port, so that two groups never mix.
 pub(super) fn steer(socket: &Socket) -> io::Result<()> {
     let program = program();
-    let pointer = libc::sock_fprog {
-        len: program.len() as u16,
-        // `SockFilter` is `sock_filter` (`repr(transparent)`), and the kernel only reads the program.
-        filter: program.as_ptr().cast_mut().cast(),
-    };
+    let pointer = FilterProgram { len: program.len() as u16, padding: [0; 3], filter: program.as_ptr() };
     // The program outlives the call, which copies it.
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, pointer)
 }

@@ -22,11 +22,11 @@ mod names;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use roce_transport::{Instant, Received};
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use socket2::Socket;
 
 use super::receive::Receiver;
@@ -152,16 +152,11 @@ impl Member {
         receiver: &mut Receiver,
         sink: &mut dyn FnMut(&Received<'_>),
     ) -> io::Result<usize> {
-        let mut room =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 16];
-        let ready = match epoll::wait(&self.rare, &mut room, Some(&Timespec::default())) {
-            Ok(ready) => ready,
-            Err(rustix::io::Errno::INTR) => 0,
-            Err(error) => return Err(error.into()),
-        };
+        let mut room = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let ready = ready_now(&self.rare, &mut room)?;
         let mut count = 0;
         for event in &room[..ready] {
-            let token = event.data.u64();
+            let token = event.u64;
             if token != FRONT {
                 count += self.inbound.serve(token, &self.rare, &self.escrow, address, sink);
                 continue;
@@ -250,6 +245,18 @@ fn dropped_at(socket: &Socket) -> u32 {
     const DROPS: usize = 8;
     let numbers: io::Result<[u32; DROPS + 1]> = numbers_of(socket, libc::SOL_SOCKET, libc::SO_MEMINFO);
     numbers.map_or(0, |numbers| numbers[DROPS])
+}
+
+/// What is ready now; returns how many. `rustix` calls `epoll_pwait`, for which it leaves the size of a set of signals that it does
+/// not give as it is, and memory checkers report that.
+fn ready_now(epoll: &OwnedFd, room: &mut [libc::epoll_event]) -> io::Result<usize> {
+    let most = i32::try_from(room.len()).unwrap_or(i32::MAX);
+    // SAFETY: the kernel writes at most so many events, for which there is room.
+    let found = unsafe { libc::epoll_wait(epoll.as_raw_fd(), room.as_mut_ptr(), most, 0) };
+    usize::try_from(found).or_else(|_| match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        error => Err(error),
+    })
 }
 
 fn watch(epoll: &OwnedFd, socket: impl AsFd, token: u64) -> io::Result<()> {

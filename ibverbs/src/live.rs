@@ -1,0 +1,117 @@
+//! What the application holds. A call with a null pointer, with an object of another kind or with one that is destroyed is refused
+//! with `EINVAL`, because there are programs that do so (perftest destroys an identifier twice after a refusal), and with rdma-core the
+//! kernel knows the objects that there are. Calls that move data trust their pointers: this would cost them more than their work.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+
+use crate::answer::Errno;
+
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    AddressHandle,
+    AddressInformation,
+    CompletionChannel,
+    CompletionQueue,
+    Context,
+    ContextList,
+    DeviceList,
+    DeviceMemory,
+    Event,
+    EventChannel,
+    Identifier,
+    MemoryRegion,
+    MemoryWindow,
+    ProtectionDomain,
+    QueuePair,
+    SharedReceiveQueue,
+    ThreadDomain,
+    XrcDomain,
+}
+
+/// A type that the application holds pointers to.
+pub(crate) trait Object {
+    const KIND: Kind;
+}
+
+/// The objects that are not destroyed, by their addresses.
+static LIVE: RwLock<Option<HashMap<usize, Kind>>> = RwLock::new(None);
+
+fn writable() -> RwLockWriteGuard<'static, Option<HashMap<usize, Kind>>> {
+    LIVE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on, an address is that of an object.
+pub(crate) fn add<T>(pointer: *const T, kind: Kind) {
+    writable().get_or_insert_default().insert(pointer.addr(), kind);
+}
+
+/// The reverse; `false` if it is not the address of such an object.
+pub(crate) fn remove<T>(pointer: *const T, kind: Kind) -> bool {
+    let mut live = writable();
+    let Some(objects) = live.as_mut() else { return false };
+    objects.get(&pointer.addr()) == Some(&kind) && objects.remove(&pointer.addr()).is_some()
+}
+
+/// Gives an object to the application.
+pub(crate) fn release<T: Object>(object: Box<T>) -> *mut T {
+    let pointer = Box::into_raw(object);
+    add(pointer, T::KIND);
+    pointer
+}
+
+/// Whether an address is that of an object of this kind that the application holds.
+fn is_live<T: Object>(pointer: *const T) -> bool {
+    let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
+    live.as_ref().is_some_and(|objects| objects.get(&pointer.addr()) == Some(&T::KIND))
+}
+
+/// The object at an address that the application gave.
+///
+/// # Safety
+///
+/// No other thread destroys the object meanwhile.
+pub(crate) unsafe fn object<'a, T: Object>(pointer: *mut T) -> Result<&'a T, Errno> {
+    // SAFETY: an object that is live is a `T`; the caller's promise.
+    if is_live(pointer) { Ok(unsafe { &*pointer }) } else { Err(Errno::INVALID) }
+}
+
+/// Takes an object back; `None` if the application does not hold it.
+///
+/// # Safety
+///
+/// Nobody uses the object any more.
+pub(crate) unsafe fn reclaim<T: Object>(pointer: *mut T) -> Option<Box<T>> {
+    // SAFETY: the box of `release`, which is given back once; the caller's promise.
+    remove(pointer, T::KIND).then(|| unsafe { Box::from_raw(pointer) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Domain(u64);
+    struct Handle;
+
+    impl Object for Domain {
+        const KIND: Kind = Kind::ProtectionDomain;
+    }
+
+    impl Object for Handle {
+        const KIND: Kind = Kind::AddressHandle;
+    }
+
+    #[test]
+    fn an_object_is_given_back_once_and_as_what_it_is() {
+        let pointer = release(Box::new(Domain(7)));
+        // SAFETY: no other thread has the object.
+        unsafe {
+            assert_eq!(object(pointer).map(|domain| domain.0), Ok(7));
+            assert!(object::<Domain>(std::ptr::null_mut()).is_err());
+            assert!(object(pointer.cast::<Handle>()).is_err() && reclaim(pointer.cast::<Handle>()).is_none());
+            assert_eq!(reclaim(pointer).map(|domain| domain.0), Some(7));
+            assert!(object(pointer).is_err() && reclaim(pointer).is_none());
+        }
+    }
+}
