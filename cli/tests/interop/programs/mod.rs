@@ -133,6 +133,13 @@ fn check(what: &str, finished: &Finished) -> Result<()> {
     Ok(())
 }
 
+/// A client that ended while its own threads disagreed: rping of rdma-core closes its channel of events when it has done everything, and the
+/// thread that waits there may find that out before the process has ended.
+fn lost_race_at_exit(client: &Finished) -> bool {
+    let message = "rdma_get_cm_event: Bad file descriptor";
+    client.code == Some(255) && (client.stderr.contains(message) || client.stdout.contains(message))
+}
+
 /// Both programs must succeed. Returns the output of ours.
 fn run_pair(setting: &Setting, pair: &Pair) -> Result<String> {
     let limit = pair.seconds + 20;
@@ -143,7 +150,10 @@ fn run_pair(setting: &Setting, pair: &Pair) -> Result<String> {
             let mut server = Running::start(&mut ours);
             server.wait_for_line("waiting on");
             let client = Running::start(&mut original).finish(limit);
-            if let Err(error) = check("the client in the guest", &client) {
+            let checked = check("the client in the guest", &client);
+            if let Err(error) =
+                checked.or_else(|error| if lost_race_at_exit(&client) { Ok(()) } else { Err(error) })
+            {
                 // The messages of our side complete the report.
                 server.interrupt();
                 let server = server.finish(2 * limit);
