@@ -1,6 +1,8 @@
 /* Domains and memory that the usual programs do not use: parent domains, device memory, on-demand paging, regions that change, windows
  * of type 1. */
 
+#include "check.h"
+
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -8,14 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#define CHECK(condition)                                                              \
-    do {                                                                              \
-        if (!(condition)) {                                                           \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
 
 #define REMOTE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 #define PAGE 4096

@@ -1,5 +1,7 @@
 /* What the programs of the distribution do not try: two ends in one process, private data, refusals, and what was destroyed. */
 
+#include "../../../ibverbs/tests/c/check.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <rdma/rdma_cma.h>
@@ -7,14 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define CHECK(condition)                                                                  \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-            exit(1);                                                                      \
-        }                                                                                 \
-    } while (0)
 
 static struct rdma_event_channel *channel;
 

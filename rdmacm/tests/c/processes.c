@@ -1,5 +1,7 @@
 /* Two processes: the server waits until it is told that its peer has gone; the client connects and exits without a disconnect. */
 
+#include "../../../ibverbs/tests/c/check.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -8,14 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                  \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-            exit(1);                                                                      \
-        }                                                                                 \
-    } while (0)
 
 enum { PORT = 7175 };
 
