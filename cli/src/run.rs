@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         devices => Some(devices.join(";")),
     };
     files::create(&folder.files(), devices.as_deref()).context("cannot create the files of the devices")?;
-    let variables = environment(args, &folder, reports.path())?;
+    let variables = environment(args, devices, &folder, reports.path())?;
     output.flush()?;
     let status = Program::start(&args.program, variables)?.wait()?;
     let report = Report::read(reports.path())?;
@@ -98,6 +98,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 /// What the library of the program reads.
 fn environment(
     args: &Args,
+    devices: Option<String>,
     folder: &library::Folder,
     reports: &Path,
 ) -> anyhow::Result<Vec<(&'static str, OsString)>> {
@@ -107,11 +108,9 @@ fn environment(
         ("ROCE_SYSFS", folder.files().into()),
         ("ROCE_REPORT", reports.into()),
     ];
-    if !args.device.is_empty() {
-        variables.push((listing::VARIABLE, args.device.join(";").into()));
-    }
     let pcap = args.pcap.as_ref().map(std::path::absolute).transpose().context("--pcap")?;
     let others = [
+        (listing::VARIABLE, devices.map(OsString::from)),
         ("ROCE_PCAP", pcap.map(PathBuf::into_os_string)),
         ("ROCE_FAULT", args.fault.clone().map(OsString::from)),
         ("ROCE_RECEIVE_FAULT", args.receive_fault.clone().map(OsString::from)),

@@ -87,7 +87,7 @@ pub(crate) fn route(open: &Open, attributes: &ibv_ah_attr) -> Result<(IpAddr, Pa
 /// `ah` is an address handle of the application, or null.
 pub(crate) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<UdDestination, Errno> {
     // SAFETY: the `ibv_ah` is the first field of an `Ah`, which the caller keeps alive.
-    let object = unsafe { ah.cast::<Ah>().as_ref() }.ok_or(Errno::INVALID)?;
+    let object = unsafe { live::unchecked(ah.cast::<Ah>())? };
     let path = object.handle.destination().path;
     Ok(UdDestination { path, remote_qpn: Qpn::new(qpn), remote_qkey: qkey })
 }
@@ -99,8 +99,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut 
         let (address, options) = route(&domain.open, attributes)?;
         // The numbers of the peer come with each work request.
         let handle = domain.open.context.create_address_handle(address, Qpn::new(0), 0, &options)?;
-        // SAFETY: the domain is alive.
-        let abi = ibv_ah { context: unsafe { (*pd).context }, pd, handle: 0 };
+        let abi = ibv_ah { context: domain.context(), pd, handle: 0 };
         Ok(live::release(Box::new(Ah { abi, _open: Arc::clone(&domain.open), handle })).cast())
     })
 }

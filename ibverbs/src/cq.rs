@@ -50,7 +50,7 @@ pub(crate) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> Result<&'a Cq, Errno> {
 #[inline]
 pub(crate) unsafe fn cq_unchecked<'a>(cq: *mut ibv_cq) -> Result<&'a Cq, Errno> {
     // SAFETY: the caller's promise.
-    unsafe { cq.cast::<Cq>().as_ref() }.ok_or(Errno::INVALID)
+    unsafe { live::unchecked(cq.cast::<Cq>()) }
 }
 
 /// What the application wants of a new queue.

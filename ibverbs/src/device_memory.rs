@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
             open_of(context)?;
             attributes.as_ref().ok_or(Errno::INVALID)?
         };
-        // Memory here begins at a page; more alignment than that nobody has asked for.
+        // A program names offsets only, so every alignment holds. More than that of a page is taken for a mistake.
         if attributes.comp_mask != 0 || attributes.length == 0 || attributes.log_align_req > 12 {
             return Err(Errno::INVALID);
         }
@@ -86,10 +86,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 /// Where a copy begins.
 fn place(memory: &SharedMemory, offset: u64, length: usize) -> Result<usize, Errno> {
     let start = usize::try_from(offset).map_err(|_| Errno(libc::EFAULT))?;
-    match start.checked_add(length) {
-        Some(end) if end <= memory.len() => {}
-        _ => return Err(Errno(libc::EFAULT)),
-    }
+    OutOfBounds::check(start, length, memory.len()).map_err(|_| Errno(libc::EFAULT))?;
     if (start | length).is_multiple_of(ALIGNMENT) { Ok(start) } else { Err(Errno(libc::EFAULT)) }
 }
 
@@ -133,10 +130,8 @@ struct Part {
 
 impl Part {
     fn at(&self, offset: usize, len: usize) -> Result<usize, OutOfBounds> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(self.start + offset),
-            _ => Err(OutOfBounds),
-        }
+        OutOfBounds::check(offset, len, self.len)?;
+        Ok(self.start + offset)
     }
 }
 
@@ -183,9 +178,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
             return Err(Errno::INVALID);
         }
         let start = usize::try_from(offset).map_err(|_| Errno::INVALID)?;
-        if start.checked_add(length).is_none_or(|end| end > piece.memory.len()) {
-            return Err(Errno::INVALID);
-        }
+        OutOfBounds::check(start, length, piece.memory.len()).map_err(|_| Errno::INVALID)?;
         let part = Part { whole: Arc::clone(&piece.memory), start, len: length };
         let access = access(flags)? | Access::ZERO_BASED;
         let made = domain.open.raw().register(domain.id(), 0, Arc::new(part), access)?;

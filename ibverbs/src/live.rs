@@ -77,11 +77,22 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *mut T) -> Result<&'a T, Err
     if is_live(pointer) { Ok(unsafe { &*pointer }) } else { Err(Errno::INVALID) }
 }
 
+/// The same for calls that move data, which look at nothing but whether the pointer is null.
+///
+/// # Safety
+///
+/// `pointer` is null, or an object of this type that is not destroyed.
+#[inline]
+pub(crate) unsafe fn unchecked<'a, T: Object>(pointer: *mut T) -> Result<&'a T, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or(Errno::INVALID)
+}
+
 /// Takes an object back; `None` if the application does not hold it.
 ///
 /// # Safety
 ///
-/// Nobody uses the object any more.
+/// Nothing uses the object any more.
 pub(crate) unsafe fn reclaim<T: Object>(pointer: *mut T) -> Option<Box<T>> {
     // SAFETY: the box of `release`, which is given back once; the caller's promise.
     remove(pointer, T::KIND).then(|| unsafe { Box::from_raw(pointer) })

@@ -67,7 +67,7 @@ pub(crate) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> Result<&'a Qp, Errno> {
 #[inline]
 pub(crate) unsafe fn qp_unchecked<'a>(qp: *mut ibv_qp) -> Result<&'a Qp, Errno> {
     // SAFETY: the caller's promise.
-    unsafe { qp.cast::<Qp>().as_ref() }.ok_or(Errno::INVALID)
+    unsafe { live::unchecked(qp.cast::<Qp>()) }
 }
 
 fn qp_type(number: c_int) -> Result<QpType, Errno> {
@@ -125,10 +125,6 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, 
         return Err(Errno::INVALID);
     }
     let qp_type = qp_type(wanted.qp_type)?;
-    if qp_type == QpType::XrcRecv {
-        // It is made from an XRC domain.
-        return Err(Errno::INVALID);
-    }
     let init = QpInit {
         qp_type,
         pd: domain.id(),
@@ -140,27 +136,22 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, 
     };
     let qpn = open.raw().create_qp(&init, &QpOptions::default())?;
     let cap = granted(&init.capabilities);
-    // SAFETY: the domain is alive.
-    Ok(object(open, unsafe { (*pd).context }, pd, qpn, &ibv_qp_init_attr { cap, ..*wanted }))
+    Ok(object(open, domain.context(), pd, qpn, &ibv_qp_init_attr { cap, ..*wanted }))
 }
 
 /// Makes the target of an extended connection, which needs an XRC domain and nothing else.
 ///
 /// # Safety
 ///
-/// The pointers are an open context and an XRC domain of the application.
-unsafe fn create_target(
-    context: *mut ibv_context,
-    xrcd: *mut ibv_xrcd,
-    wanted: &ibv_qp_init_attr,
-) -> Result<*mut Qp, Errno> {
+/// `xrcd` is an XRC domain of the application.
+unsafe fn create_target(xrcd: *mut ibv_xrcd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, Errno> {
     // SAFETY: the caller's promise.
     let domain = unsafe { xrcd_of(xrcd)? };
     let qpn = domain.open.raw().create_xrc_target(domain.id, &QpOptions::default())?;
     let cap =
         ibv_qp_cap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 };
     let init = ibv_qp_init_attr { cap, ..*wanted };
-    Ok(object(&domain.open, context, std::ptr::null_mut(), qpn, &init))
+    Ok(object(&domain.open, domain.context(), std::ptr::null_mut(), qpn, &init))
 }
 
 /// Makes the application's object for a queue pair.
@@ -254,11 +245,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         }
         // SAFETY: the pointers in it are objects of the application; the queue pair is not yet given to it.
         unsafe {
-            let object = if is_target {
-                create_target(context, wanted.xrcd, &base)?
-            } else {
-                create(wanted.pd, &base)?
-            };
+            let object =
+                if is_target { create_target(wanted.xrcd, &base)? } else { create(wanted.pd, &base)? };
             wanted.cap = (*object).init.cap;
             if is_extended {
                 (*object).is_extended = true;

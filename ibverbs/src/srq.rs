@@ -81,8 +81,7 @@ unsafe fn create(
     };
     // SAFETY: numbers, locks of the C library for which zero is the initial state, and null pointers.
     let mut abi: ibv_srq = unsafe { std::mem::zeroed() };
-    // SAFETY: the domain is alive.
-    abi.context = unsafe { (*pd).context };
+    abi.context = domain.context();
     abi.srq_context = srq_context;
     abi.pd = pd;
     abi.handle = u32::try_from(id.index()).unwrap_or(u32::MAX);
@@ -200,8 +199,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     status(|| {
         // SAFETY: the application's pointers are a queue, a chain of requests, and room for a pointer.
         unsafe {
-            // Moving data costs nothing more than this.
-            let object = srq.cast::<Srq>().as_ref().ok_or(Errno::INVALID)?;
+            let object = live::unchecked(srq.cast::<Srq>())?;
             post_receives(list, bad, |wr| object.open.raw().post_srq_recv(object.id, wr))
         }
     })

@@ -37,9 +37,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
             _ => return Err(Errno::INVALID),
         };
         let rkey = domain.open.raw().allocate_window(domain.id(), window_type)?.0;
-        // SAFETY: the domain is alive.
-        let context = unsafe { (*pd).context };
-        let abi = ibv_mw { context, pd, rkey, handle: rkey >> 8, mw_type: kind };
+        let abi = ibv_mw { context: domain.context(), pd, rkey, handle: rkey >> 8, mw_type: kind };
         Ok(live::release(Box::new(Mw { abi, open: Arc::clone(&domain.open) })).cast())
     })
 }

@@ -24,6 +24,13 @@ impl Object for Xrcd {
     const KIND: Kind = Kind::XrcDomain;
 }
 
+impl Xrcd {
+    /// The application's open device.
+    pub(crate) const fn context(&self) -> *mut ibv_context {
+        self.abi.context
+    }
+}
+
 /// The object behind an application's pointer.
 ///
 /// # Safety

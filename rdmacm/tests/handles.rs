@@ -1,5 +1,5 @@
-//! Every function of both libraries with null pointers and with pointers that are no object, another kind of object, or destroyed:
-//! a program in C calls each in processes of its own, so that a crash is seen as a signal and named.
+//! Wrong handles for every function of both libraries: a null pointer, a pointer to no object, to an object of another kind, or to a
+//! destroyed one. A program in C calls each function in processes of its own, so that a crash is seen as a signal and named.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;

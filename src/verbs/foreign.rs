@@ -67,11 +67,9 @@ impl ForeignMemory {
     }
 
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
-        match offset.checked_add(len) {
-            // SAFETY: inside the range, or one past its end, which does not wrap around.
-            Some(end) if end <= self.len => Ok(unsafe { self.start.add(offset) }),
-            _ => Err(OutOfBounds),
-        }
+        OutOfBounds::check(offset, len, self.len)?;
+        // SAFETY: inside the range, or one past its end, which does not wrap around.
+        Ok(unsafe { self.start.add(offset) })
     }
 
     /// The aligned word at an offset.

@@ -57,10 +57,7 @@ impl SharedMemory {
 
     /// The first byte of a range that lies inside.
     fn pointer(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.words.len() => {}
-            _ => return Err(OutOfBounds),
-        }
+        OutOfBounds::check(offset, len, self.words.len())?;
         let words: &[AtomicU64] = self.words.words();
         // SAFETY: the range was checked against the length above, so `offset` stays inside the words
         // or one past their end.

@@ -52,10 +52,8 @@ impl OnDemandMemory {
     }
 
     fn at(&self, offset: usize, len: usize) -> Result<usize, OutOfBounds> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(self.start + offset),
-            _ => Err(OutOfBounds),
-        }
+        OutOfBounds::check(offset, len, self.len)?;
+        Ok(self.start + offset)
     }
 
     /// The aligned word at an offset, brought in.

@@ -1,4 +1,4 @@
-/* What the programs here check with, and those of rdmacm/tests/c. */
+/* What the programs here check with, and those of rdmacm/tests/c. CHECK_EXIT ends a program: a child of a fork may define it as `_exit`. */
 
 #ifndef CHECK_H
 #define CHECK_H
@@ -7,11 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#ifndef CHECK_EXIT
+#define CHECK_EXIT exit
+#endif
+
 #define CHECK(condition)                                                                      \
     do {                                                                                      \
         if (!(condition)) {                                                                   \
             fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-            exit(1);                                                                          \
+            CHECK_EXIT(1);                                                                    \
         }                                                                                     \
     } while (0)
 

@@ -8,6 +8,9 @@
  */
 
 #define _GNU_SOURCE
+#define CHECK_EXIT _exit
+#include "../../../ibverbs/tests/c/check.h"
+
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,14 +24,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                              \
-    do {                                                                                              \
-        if (!(condition)) {                                                                           \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno);         \
-            _exit(1);                                                                                 \
-        }                                                                                             \
-    } while (0)
 
 /* Kinds of objects, as letters. Small letters are optional: a null pointer is no error. */
 static const char KINDS[] = "DLCPMWAHQRGIEVNTFUK";

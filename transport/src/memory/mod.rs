@@ -61,6 +61,21 @@ impl fmt::Display for OutOfBounds {
 
 impl core::error::Error for OutOfBounds {}
 
+impl OutOfBounds {
+    /// Checks that `len` bytes from `offset` on lie within `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// When they do not, or their end is beyond the numbers.
+    #[inline]
+    pub const fn check(offset: usize, len: usize, size: usize) -> Result<(), Self> {
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(Self),
+        }
+    }
+}
+
 /// Bytes that an engine reads and writes on behalf of work requests and of peers.
 ///
 /// Methods take `&self` because a peer writes while the owner reads: an implementation must make

@@ -66,10 +66,7 @@ impl WordMemory {
     }
 
     fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(()),
-            _ => Err(OutOfBounds),
-        }
+        OutOfBounds::check(offset, len, self.len)
     }
 
     fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
