@@ -16,6 +16,7 @@ use roce_testing::{own_address, within};
 use roce_tools::doctor::Doctor;
 use roce_tools::exchange::{ClientQueue, Exchange, Listening, MOST_WAITING, PeerAddresses};
 use roce_tools::measure::{self, ServerOptions};
+use roce_tools::pingpong::Kind;
 use roce_tools::rping::{RPING_PORT, RpingPlan, serve_all};
 use roce_tools::{Role, ToolError, limit, perf, pingpong, rping};
 use roce_transport::cm::CmTiming;
@@ -82,11 +83,20 @@ enum Server {
     Measure,
     Doctor,
     Limit,
-    Pingpong,
+    Pingpong(Kind),
     Perf,
 }
 
-const ALL: [Server; 5] = [Server::Measure, Server::Doctor, Server::Limit, Server::Pingpong, Server::Perf];
+const ALL: [Server; 8] = [
+    Server::Measure,
+    Server::Doctor,
+    Server::Limit,
+    Server::Pingpong(Kind::Rc),
+    Server::Pingpong(Kind::Uc),
+    Server::Pingpong(Kind::Ud),
+    Server::Pingpong(Kind::Srq),
+    Server::Perf,
+];
 
 /// Serves one client on an address of its own; also returns where packets went.
 fn start(server: Server) -> (SocketAddr, JoinHandle<Result<(), ToolError>>, Record) {
@@ -109,22 +119,11 @@ fn serve(server: Server, mut device: Box<dyn Device>, listener: &TcpListener) ->
             doctor.serve(Exchange::accept_from(listener)?).map(drop)
         }
         Server::Limit => limit::serve(device.as_mut(), Exchange::accept_from(listener)?).map(drop),
-        Server::Pingpong => {
+        Server::Pingpong(kind) => {
             let context = Context::builder().attach(device).unwrap();
-            let (mut stream, caller) = listener.accept().unwrap();
-            let plan = pingpong::Plan {
-                kind: pingpong::Kind::Ud,
-                size: 64,
-                iterations: 10,
-                mtu: PathMtu::Mtu1024,
-                rx_depth: 16,
-                num_qp: 1,
-                gid_index: None,
-                events: false,
-                timeout: 14,
-                patience: Duration::from_secs(3),
-            };
-            let mut session = pingpong::Session::new(&context, &plan, Role::Server)?;
+            let (stream, caller) = listener.accept().unwrap();
+            let mut stream = Tcp::try_from(stream).unwrap();
+            let mut session = pingpong::Session::new(&context, &pingpong_plan(kind), Role::Server)?;
             session.connect(&mut stream, Some(&PeerAddresses::of_caller(caller.ip())), &mut |_| Ok(()))
         }
         Server::Perf => {
@@ -134,6 +133,69 @@ fn serve(server: Server, mut device: Box<dyn Device>, listener: &TcpListener) ->
             let stream = Tcp::try_from(stream).unwrap();
             perf::Session::open(&context, &perf_plan(), stream, Role::Server, &method).map(drop)
         }
+    }
+}
+
+/// `margin` was doubled before it was checked.
+#[test]
+fn no_number_of_a_plan_ends_the_program_by_a_panic() {
+    type Change = (&'static str, fn(&mut perf::Plan, u64));
+    let number = |value: u64| usize::try_from(value).unwrap();
+    let changes: [Change; 15] = [
+        ("size", |plan, value| plan.size = perf::Size::Given(value as usize)),
+        ("default size", |plan, value| plan.size = perf::Size::Default(value as usize)),
+        ("iterations", |plan, value| plan.length = perf::Length::Iterations(value)),
+        ("seconds", |plan, value| plan.length = perf::Length::Seconds { all: value, margin: 1 }),
+        ("margin", |plan, value| plan.length = perf::Length::Seconds { all: 10, margin: value }),
+        ("both", |plan, value| plan.length = perf::Length::Seconds { all: value, margin: value }),
+        ("interval", |plan, value| plan.length = perf::Length::Endless { interval: value }),
+        ("num_qp", |plan, value| plan.num_qp = value as usize),
+        ("tx_depth", |plan, value| plan.tx_depth = value as usize),
+        ("rx_depth", |plan, value| plan.rx_depth = value as usize),
+        ("cq_mod", |plan, value| plan.cq_mod = value as usize),
+        ("post_list", |plan, value| plan.post_list = Some(value as usize)),
+        ("out_reads", |plan, value| plan.out_reads = value as u8),
+        ("inline", |plan, value| plan.inline = value as usize),
+        ("patience", |plan, value| plan.patience = Duration::from_secs(value)),
+    ];
+    for value in [0, 1, u64::from(u32::MAX), u64::MAX] {
+        for (_, change) in changes {
+            let mut plan = perf_plan();
+            change(&mut plan, value);
+            // Whether it is refused is for other tests.
+            let _ = plan.check();
+        }
+        let context = Context::open(&format!("udp:{}", own_address())).unwrap();
+        for kind in [Kind::Rc, Kind::Uc, Kind::Ud, Kind::Srq] {
+            let plan = pingpong_plan(kind);
+            let changed = [
+                pingpong::Plan { size: number(value), ..plan.clone() },
+                pingpong::Plan { iterations: value, ..plan.clone() },
+                pingpong::Plan { rx_depth: number(value), ..plan.clone() },
+                // The most memory that the numbers allow.
+                pingpong::Plan { rx_depth: 16_384, size: number(value).min(1 << 30), ..plan.clone() },
+                pingpong::Plan { num_qp: number(value), ..plan.clone() },
+                pingpong::Plan { gid_index: Some(number(value)), ..plan.clone() },
+                pingpong::Plan { timeout: value as u8, ..plan.clone() },
+                pingpong::Plan { patience: Duration::from_secs(value), ..plan },
+            ];
+            changed.iter().for_each(|plan| drop(pingpong::Session::new(&context, plan, Role::Server)));
+        }
+    }
+}
+
+fn pingpong_plan(kind: Kind) -> pingpong::Plan {
+    pingpong::Plan {
+        kind,
+        size: 64,
+        iterations: 10,
+        mtu: PathMtu::Mtu1024,
+        rx_depth: 16,
+        num_qp: 1,
+        gid_index: None,
+        events: false,
+        timeout: 14,
+        patience: Duration::from_secs(3),
     }
 }
 
@@ -238,6 +300,24 @@ fn plan(tool: &str, op: &str) -> Value {
     })
 }
 
+fn doctor_lines(address: Ipv4Addr) -> Vec<Value> {
+    vec![
+        json!({
+            "doctor": 1, "kind": "udp", "address": address, "link_mtu": 1500, "largest_path_mtu": 1024,
+            "sees_ip_header": false, "qpn": 0x11, "qkey": 0x1d0c_7012,
+        }),
+        json!({"Burst": {"number": 1, "count": 8192, "classes": [0], "flow_label": 0}}),
+    ]
+}
+
+fn limit_lines(address: Ipv4Addr) -> Vec<Value> {
+    let sizes = [64];
+    vec![
+        json!({"sizes": sizes, "frames": 10, "round_trips": 1, "window": 32, "tcp": false}),
+        json!({"kind": "udp", "address": address, "max_payload": 1024}),
+    ]
+}
+
 /// Says everything that a server wants to hear, with the address of somebody else.
 fn name_a_third_party(server: Server, client: &mut Hostile, third: Ipv4Addr) {
     match server {
@@ -249,23 +329,20 @@ fn name_a_third_party(server: Server, client: &mut Hostile, third: Ipv4Addr) {
         }
         Server::Doctor => {
             client.greet("doctor");
-            client.say(&json!({
-                "doctor": 1, "kind": "udp", "address": third, "link_mtu": 1500, "largest_path_mtu": 1024,
-                "sees_ip_header": false, "qpn": 0x11, "qkey": 0x1d0c_7012,
-            }));
-            client.say(&json!({"Burst": {"number": 1, "count": 8192, "classes": [0], "flow_label": 0}}));
+            doctor_lines(third).iter().for_each(|line| client.say(line));
             (0..200).for_each(|_| client.say(&json!(0)));
         }
         Server::Limit => {
             client.greet("limit");
-            let sizes = [64];
-            client.say(&json!({"sizes": sizes, "frames": 10, "round_trips": 1, "window": 32, "tcp": false}));
-            client.say(&json!({"kind": "udp", "address": third, "max_payload": 1024}));
+            limit_lines(third).iter().for_each(|line| client.say(line));
             (0..4).for_each(|_| client.say(&json!(0)));
         }
-        Server::Pingpong => {
+        Server::Pingpong(kind) => {
             let gid: String = Gid::from_ipv4(third).0.iter().map(|byte| format!("{byte:02x}")).collect();
-            let _ = write!(client.stream, "0000:000011:abcdef:{gid}\0done\0");
+            let destination = format!("0000:000011:abcdef:{gid}\0");
+            // The program for shared receive queues always names 256 queue pairs.
+            let count = if kind == Kind::Srq { 256 } else { 1 };
+            let _ = write!(client.stream, "{}done\0", destination.repeat(count));
         }
         Server::Perf => {
             let gid: Vec<String> = Gid::from_ipv4(third).0.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -289,7 +366,7 @@ fn no_server_sends_packets_to_a_third_party_that_its_client_names() {
             let (caller, third) = (own_address(), own_address());
             let mut client = Hostile::call(caller, at);
             name_a_third_party(server, &mut client, third);
-            if !matches!(server, Server::Pingpong | Server::Perf) {
+            if !matches!(server, Server::Pingpong(_) | Server::Perf) {
                 let reason = client.hear_failure();
                 for part in [&third.to_string(), &caller.to_string(), "--device", "--allow-peer"] {
                     assert!(reason.contains(part), "{server:?}: {reason}");
@@ -299,6 +376,65 @@ fn no_server_sends_packets_to_a_third_party_that_its_client_names() {
             assert!(error.contains("only to the address that a client calls from"), "{server:?}: {error}");
             let sent = record.lock().unwrap().clone();
             assert!(sent.is_empty(), "{server:?} sent {sent:?} for a client at {caller}");
+        }
+    });
+}
+
+/// Everything that a client says to a server, with one number replaced by another. Calls `say` with each variant.
+fn with_extreme_numbers(lines: &[Value], say: &mut dyn FnMut(&str, &[Value])) {
+    /// Replaces the number with this place; returns its name if there is one.
+    fn replace(value: &mut Value, name: &str, left: &mut usize, by: &Value) -> Option<String> {
+        match value {
+            Value::Number(_) if *left == 0 => {
+                *value = by.clone();
+                Some(name.to_owned())
+            }
+            Value::Number(_) => {
+                *left -= 1;
+                None
+            }
+            Value::Array(list) => list.iter_mut().find_map(|item| replace(item, name, left, by)),
+            Value::Object(map) => map.iter_mut().find_map(|(key, item)| replace(item, key, left, by)),
+            _ => None,
+        }
+    }
+    for by in [json!(0), json!(1), json!(u8::MAX), json!(u32::MAX), json!(1_u64 << 62), json!(u64::MAX)] {
+        for place in 0.. {
+            let (mut changed, mut left) = (lines.to_vec(), place);
+            let name = changed.iter_mut().find_map(|line| replace(line, "a line", &mut left, &by));
+            let Some(name) = name else { break };
+            say(&format!("{name} = {by}"), &changed);
+        }
+    }
+}
+
+/// A server that computes with the numbers of its client before it has checked them overflows.
+#[test]
+fn no_number_of_a_client_ends_a_server_by_a_panic() {
+    within(300, || {
+        for server in [Server::Measure, Server::Doctor, Server::Limit] {
+            let caller = own_address();
+            let (tool, lines) = match server {
+                Server::Measure => (MEASURE, vec![plan("blast", "read"), introduction(caller, 4096)]),
+                Server::Doctor => ("doctor", doctor_lines(caller)),
+                _ => ("limit", limit_lines(caller)),
+            };
+            let mut variants = 0;
+            with_extreme_numbers(&lines, &mut |what, lines| {
+                let (at, serving, _) = start(server);
+                let mut client = Hostile::call(caller, at);
+                client.greet(tool);
+                lines.iter().for_each(|line| client.say(line));
+                client.say(&json!(0));
+                // Until the server has taken in all of it, or has ended.
+                let _ = client.stream.shutdown(std::net::Shutdown::Write);
+                let mut rest = String::new();
+                let _ = client.lines.read_to_string(&mut rest);
+                drop(client);
+                assert!(serving.join().is_ok(), "{server:?} with {what}");
+                variants += 1;
+            });
+            assert!(variants > 20, "{server:?}: {variants}");
         }
     });
 }
@@ -542,6 +678,31 @@ fn a_line_that_comes_byte_by_byte_is_given_up_in_time() {
         assert!(error.contains("within 3 s"), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         slow.join().unwrap();
+    });
+}
+
+/// A byte now and then began the time of `perf` and of `pingpong` anew.
+#[test]
+fn a_set_up_that_comes_byte_by_byte_is_given_up_in_time() {
+    within(60, || {
+        for server in [Server::Pingpong(Kind::Rc), Server::Pingpong(Kind::Srq), Server::Perf] {
+            let (at, serving, record) = start(server);
+            let mut client = Hostile::call(own_address(), at);
+            let begun = Instant::now();
+            let dripping = std::thread::spawn(move || {
+                // A destination of pingpong has 52 bytes, and the release of perf 16.
+                while client.stream.write_all(b"0").is_ok() {
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+            });
+            let error = serving.join().unwrap().expect_err("it was not served").to_string();
+            // Both plans have a patience of 3 s.
+            let took = begun.elapsed();
+            assert!((2..6).contains(&took.as_secs()), "{server:?}: {took:?}, {error}");
+            assert!(error.contains("3 s"), "{server:?}: {error}");
+            assert!(record.lock().unwrap().is_empty(), "{server:?}");
+            dripping.join().unwrap();
+        }
     });
 }
 

@@ -11,14 +11,14 @@ use proptest::prelude::*;
 use roce_packet::{Encapsulation, ImmDt, Path, PathMtu, Psn, Qpn, RnrTimer};
 use roce_sim::pair::{Settings, Side, bring_up_attributes};
 use roce_transport::{
-    Access, CqId, Engine, EngineConfig, FlushPlacement, Instant, LKey, Notify, Payload, PdId, QpAttr,
-    QpCapabilities, QpInit, QpState, QpType, RKey, RecvWr, SendFlags, SendOp, SendWr, Sge, SrqId,
-    UdDestination, Wc, WindowBinding, WindowType, WordMemory,
+    Access, CqId, Engine, EngineConfig, FlushPlacement, Instant, LKey, Memory, Notify, Payload, PdId, QpAttr,
+    QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey, RecvWr, RegionChange, SendFlags, SendOp,
+    SendWr, Sge, SrqId, UdDestination, Wc, WindowBinding, WindowType, WordMemory, XrcdId,
 };
 
 const BASE: u64 = 0x5000;
 const BYTES: usize = 64;
-const TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+const TYPES: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend];
 
 /// Small queues: the text of the engine shows each element.
 const CAPABILITIES: QpCapabilities =
@@ -45,6 +45,10 @@ struct Rig {
     pds: [PdId; 2],
     cqs: [CqId; 3],
     srq: SrqId,
+    xrcd: XrcdId,
+    /// One that was deallocated.
+    old_xrcd: XrcdId,
+    xrc_srq: SrqId,
     qps: Vec<Qpn>,
     keys: Vec<u32>,
 }
@@ -52,18 +56,22 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let config = EngineConfig {
-            max_pd: 3,
-            max_cq: 4,
+            // One of each is that of the domain for extended connections.
+            max_pd: 4,
+            max_cq: 5,
             max_cqe: 8,
-            max_srq: 2,
+            max_srq: 3,
             max_mr: 6,
-            max_qp: 24,
+            max_qp: 36,
             ..EngineConfig::from_number(3)
         };
         let mut engine = Engine::new(config);
         let pds = [engine.allocate_pd().unwrap(), engine.allocate_pd().unwrap()];
         let cqs = [1, 4, 2].map(|capacity| engine.create_cq(capacity).unwrap());
         let srq = engine.create_srq(pds[0], 2, 1).unwrap();
+        let [xrcd, old_xrcd] = [(); 2].map(|()| engine.allocate_xrcd().unwrap());
+        engine.deallocate_xrcd(old_xrcd).unwrap();
+        let (xrc_srq, _) = engine.create_xrc_srq(pds[0], xrcd, cqs[1], 2, 1).unwrap();
         let memory = Arc::new(WordMemory::new(BYTES));
         let access = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND;
         let region = engine.register(pds[0], BASE, memory.clone(), access).unwrap().lkey.0;
@@ -73,8 +81,9 @@ impl Rig {
         let binding = WindowBinding { region: LKey(region), addr: BASE, len: 8, access: Access::REMOTE_READ };
         let type_1 = engine.bind_window(pds[0], type_1, &binding).unwrap().0;
         let keys = vec![region, foreign, type_1, type_2, 0, u32::MAX];
-        let mut rig = Self { engine, now: Instant::from_nanos(1), pds, cqs, srq, qps: Vec::new(), keys };
-        for qp_type in TYPES {
+        let (now, qps) = (Instant::from_nanos(1), Vec::new());
+        let mut rig = Self { engine, now, pds, cqs, srq, xrcd, old_xrcd, xrc_srq, qps, keys };
+        for qp_type in TYPES.into_iter().chain([QpType::XrcRecv]) {
             for (steps, last) in
                 [(0, None), (1, None), (2, None), (3, None), (3, Some(QpState::Sqd)), (3, Some(QpState::Err))]
             {
@@ -98,8 +107,12 @@ impl Rig {
     }
 
     fn add_qp(&mut self, qp_type: QpType, steps: usize, last: Option<QpState>) {
-        let srq = (steps == 2).then_some(self.srq);
-        let qpn = self.engine.create_qp(&self.init(qp_type, srq)).unwrap();
+        let srq = (steps == 2 && qp_type != QpType::XrcSend).then_some(self.srq);
+        let qpn = match qp_type {
+            QpType::XrcRecv => self.engine.create_xrc_target(self.xrcd, &QpOptions::default()),
+            _ => self.engine.create_qp(&self.init(qp_type, srq)),
+        };
+        let qpn = qpn.unwrap();
         let settings = Settings::default();
         let attributes = bring_up_attributes(qp_type, Side::A, path(), Qpn::new(7), &settings);
         for (_, attr) in attributes.iter().take(steps) {
@@ -126,6 +139,10 @@ impl Rig {
     fn cq(&self, number: usize) -> CqId {
         self.cqs[number % 3]
     }
+
+    fn xrcd(&self, number: usize) -> XrcdId {
+        if number.is_multiple_of(4) { self.old_xrcd } else { self.xrcd }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -136,6 +153,12 @@ enum Verb {
     Modify { qp: usize, given: u32, value: u8, state: usize },
     CreateQp { kind: usize, srq: bool, size: usize, field: usize },
     CreateGsi { kind: usize },
+    CreateXrcTarget { xrcd: usize },
+    CreateXrcSrq { pd: usize, xrcd: usize, cq: usize, size: usize, elements: usize },
+    PostXrcSrq { lengths: Vec<u32> },
+    DestroyXrcSrq,
+    AllocateXrcd,
+    DeallocateXrcd { xrcd: usize },
     DestroyQp { qp: usize },
     CreateCq { size: usize },
     ResizeCq { cq: usize, size: usize },
@@ -149,6 +172,7 @@ enum Verb {
     AllocatePd,
     DeallocatePd { pd: usize },
     Register { pd: usize, addr: u64, len: usize, access: u32 },
+    Change { key: usize, pd: Option<usize>, memory: Option<(u64, usize)>, access: Option<u32> },
     Deregister { key: usize },
     Release { key: usize },
     AllocateWindow { pd: usize, second: bool },
@@ -183,6 +207,13 @@ fn verb() -> impl Strategy<Value = Verb> {
         3 => (n.clone(), any::<bool>(), size(), n.clone())
             .prop_map(|(kind, srq, size, field)| Verb::CreateQp { kind, srq, size, field }),
         1 => n.clone().prop_map(|kind| Verb::CreateGsi { kind }),
+        1 => n.clone().prop_map(|xrcd| Verb::CreateXrcTarget { xrcd }),
+        2 => (n.clone(), n.clone(), n.clone(), size(), size())
+            .prop_map(|(pd, xrcd, cq, size, elements)| Verb::CreateXrcSrq { pd, xrcd, cq, size, elements }),
+        1 => lengths().prop_map(|lengths| Verb::PostXrcSrq { lengths }),
+        1 => Just(Verb::DestroyXrcSrq),
+        1 => Just(Verb::AllocateXrcd),
+        1 => n.clone().prop_map(|xrcd| Verb::DeallocateXrcd { xrcd }),
         1 => n.clone().prop_map(|qp| Verb::DestroyQp { qp }),
         1 => size().prop_map(|size| Verb::CreateCq { size }),
         2 => (n.clone(), size()).prop_map(|(cq, size)| Verb::ResizeCq { cq, size }),
@@ -197,6 +228,13 @@ fn verb() -> impl Strategy<Value = Verb> {
         1 => n.clone().prop_map(|pd| Verb::DeallocatePd { pd }),
         3 => (n.clone(), prop_oneof![Just(BASE), Just(u64::MAX)], 0..3_usize, access())
             .prop_map(|(pd, addr, len, access)| Verb::Register { pd, addr, len, access }),
+        3 => (
+            n.clone(),
+            prop::option::of(n.clone()),
+            prop::option::of((prop_oneof![Just(BASE), Just(u64::MAX)], 0..3_usize)),
+            prop::option::of(access()),
+        )
+            .prop_map(|(key, pd, memory, access)| Verb::Change { key, pd, memory, access }),
         2 => n.clone().prop_map(|key| Verb::Deregister { key }),
         2 => n.clone().prop_map(|key| Verb::Release { key }),
         1 => (n.clone(), any::<bool>()).prop_map(|(pd, second)| Verb::AllocateWindow { pd, second }),
@@ -299,7 +337,7 @@ impl Rig {
                 done(self.engine.modify_qp(now, self.qp(qp), &attributes(given, value, state)))
             }
             Verb::CreateQp { kind, srq, size, field } => {
-                let mut init = self.init(TYPES[kind % 3], srq.then_some(self.srq));
+                let mut init = self.init(TYPES[kind % TYPES.len()], srq.then_some(self.srq));
                 let capabilities = &mut init.capabilities;
                 match field % 8 {
                     0 => capabilities.max_send_wr = size,
@@ -312,7 +350,23 @@ impl Rig {
                 }
                 done(self.engine.create_qp(&init))
             }
-            Verb::CreateGsi { kind } => done(self.engine.create_gsi_qp(&self.init(TYPES[kind % 3], None))),
+            Verb::CreateGsi { kind } => {
+                done(self.engine.create_gsi_qp(&self.init(TYPES[kind % TYPES.len()], None)))
+            }
+            Verb::CreateXrcTarget { xrcd } => {
+                done(self.engine.create_xrc_target(self.xrcd(xrcd), &QpOptions::default()))
+            }
+            Verb::CreateXrcSrq { pd, xrcd, cq, size, elements } => {
+                let (pd, xrcd, cq) = (self.pds[pd % 2], self.xrcd(xrcd), self.cq(cq));
+                done(self.engine.create_xrc_srq(pd, xrcd, cq, size, elements))
+            }
+            Verb::PostXrcSrq { ref lengths } => {
+                let elements = self.sges(lengths);
+                done(self.engine.post_srq_recv(self.xrc_srq, &RecvWr { wr_id: 2, elements: &elements }))
+            }
+            Verb::DestroyXrcSrq => done(self.engine.destroy_srq(self.xrc_srq)),
+            Verb::AllocateXrcd => done(self.engine.allocate_xrcd()),
+            Verb::DeallocateXrcd { xrcd } => done(self.engine.deallocate_xrcd(self.xrcd(xrcd))),
             Verb::DestroyQp { qp } => done(self.engine.destroy_qp(self.qp(qp))),
             Verb::CreateCq { size } => done(self.engine.create_cq(size)),
             Verb::ResizeCq { cq, size } => done(self.engine.resize_cq(self.cq(cq), size)),
@@ -329,6 +383,18 @@ impl Rig {
                 let memory = Arc::new(WordMemory::new(len * 8));
                 let access = Access::from_bits_truncate(access);
                 done(self.engine.register(self.pds[pd % 2], addr, memory, access))
+            }
+            Verb::Change { key, pd, memory, access } => {
+                let words = |(addr, len): (u64, usize)| {
+                    let memory: Arc<dyn Memory> = Arc::new(WordMemory::new(len * 8));
+                    (addr, memory)
+                };
+                let change = RegionChange {
+                    pd: pd.map(|pd| self.pds[pd % 2]),
+                    memory: memory.map(words),
+                    access: access.map(Access::from_bits_truncate),
+                };
+                done(self.engine.change_region(LKey(self.key(key)), change))
             }
             Verb::Deregister { key } => done(self.engine.deregister(LKey(self.key(key)))),
             Verb::Release { key } => done(self.engine.release_region(LKey(self.key(key)))),
@@ -395,5 +461,5 @@ fn every_verb_is_refused_at_least_once() {
     }
     let missing: Vec<_> = seen.difference(&refused).collect();
     assert!(missing.is_empty(), "never refused: {missing:?}");
-    assert_eq!(seen.len(), 26, "{seen:?}");
+    assert_eq!(seen.len(), 33, "{seen:?}");
 }

@@ -35,6 +35,8 @@ const SAME_OPTIONS: &str =
 /// The hint where an original does nothing.
 pub(super) const SAME_OPTIONS_THERE: &str =
     "check that perftest runs there with the same options (-a, -b, -D, -n, -q, --reversed)";
+/// The limit of a server for the set-up as a whole, in limits of one block.
+pub const SET_UP_PATIENCE: u32 = 2;
 /// Without a sign of an original for this long, a warning names what may differ.
 pub(super) const WARN_AFTER: Duration = Duration::from_secs(1);
 /// What the originals say at the end.
@@ -220,6 +222,8 @@ pub struct Link<S> {
     early: VecDeque<u8>,
     role: Role,
     patience: Duration,
+    /// When a server gives up a client whose set-up has not ended.
+    set_up_until: Option<Instant>,
     version: f64,
     blocks: u32,
     /// Whether keys go as structures.
@@ -229,12 +233,21 @@ pub struct Link<S> {
 }
 
 impl<S: Stream> Link<S> {
-    /// Takes a connection. Reads of `stream` may time out early and often: nothing is given up before nothing
-    /// has come for `patience`.
+    /// Takes a connection. Reads of `stream` may time out early and often. A block is given up `patience` after the last
+    /// sign of life, however many pieces of it have come. Until [`Self::end_set_up`], a server waits at most
+    /// [`SET_UP_PATIENCE`] times as long for all blocks together: nobody has authenticated its client.
     pub fn new(stream: S, role: Role, patience: Duration) -> Self {
         let early = VecDeque::new();
         let (structures, is_original) = (false, false);
-        Self { stream, early, role, patience, version: OLDEST, blocks: 0, structures, is_original }
+        let set_up = patience.checked_mul(SET_UP_PATIENCE).filter(|_| role == Role::Server);
+        let set_up_until = set_up.and_then(|limit| Instant::now().checked_add(limit));
+        let version = OLDEST;
+        Self { stream, early, role, patience, set_up_until, version, blocks: 0, structures, is_original }
+    }
+
+    /// From now on blocks may take as long as there are signs of life.
+    pub fn end_set_up(&mut self) {
+        self.set_up_until = None;
     }
 
     /// Keys go as structures, as the programs send them over rdma_cm.
@@ -327,6 +340,7 @@ impl<S: Stream> Link<S> {
         check: fn(&[u8]) -> io::Result<()>,
         alive: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
+        // A piece of a block is no sign of life: otherwise a byte now and then would hold this side for ever.
         let mut last = Instant::now();
         let mut is_warned = !self.is_original;
         while !room.is_empty() {
@@ -343,7 +357,7 @@ impl<S: Stream> Link<S> {
                         check(&room[..count])?;
                     }
                     room = room.get_mut(count..).unwrap_or_default();
-                    last = Instant::now();
+                    is_warned = true;
                 }
                 Err(error) if is_early(&error) => {
                     if alive() {
@@ -351,13 +365,26 @@ impl<S: Stream> Link<S> {
                     } else if !is_warned && last.elapsed() > WARN_AFTER {
                         is_warned = true;
                         warn!("nothing has come from the other side for a second; {}", SAME_OPTIONS_THERE);
-                    } else if last.elapsed() > self.patience {
-                        let text = format!("nothing came for {} s", self.patience.as_secs());
-                        return Err(io::Error::new(ErrorKind::TimedOut, text));
                     }
                 }
                 Err(error) => return Err(error),
             }
+            if !room.is_empty() {
+                self.check_time(last)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails when the block that is waited for since `last`, or the set-up as a whole, takes too long.
+    fn check_time(&self, last: Instant) -> io::Result<()> {
+        let late = |text| Err(io::Error::new(ErrorKind::TimedOut, text));
+        let seconds = self.patience.as_secs();
+        if self.set_up_until.is_some_and(|until| Instant::now() > until) {
+            return late(format!("the set-up takes longer than {} s", u64::from(SET_UP_PATIENCE) * seconds));
+        }
+        if last.elapsed() > self.patience {
+            return late(format!("no complete block came for {seconds} s"));
         }
         Ok(())
     }
@@ -756,6 +783,69 @@ mod tests {
         assert!(link.look().unwrap());
         assert_eq!(link.keys("a barrier", keys(), &mut || false).unwrap(), keys());
         assert!(!link.look().unwrap(), "nothing more has come");
+    }
+
+    /// Gives a byte at each read, after a while.
+    struct Dripping<'a>(&'a [u8], Duration);
+
+    impl Read for Dripping<'_> {
+        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+            std::thread::sleep(self.1);
+            let count = room.len().min(1);
+            self.0.read(&mut room[..count])
+        }
+    }
+
+    impl Write for Dripping<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Stream for Dripping<'_> {
+        fn has_input(&mut self) -> io::Result<bool> {
+            Ok(true)
+        }
+    }
+
+    /// Each byte began the time anew.
+    #[test]
+    fn a_block_that_comes_byte_by_byte_is_given_up_in_time() {
+        for role in [Role::Client, Role::Server] {
+            let dripping = Dripping(&[0; 1000], Duration::from_millis(10));
+            let begun = Instant::now();
+            let mut link = Link::new(dripping, role, Duration::from_millis(100));
+            let error = link.swap("a block", &[0; 900], &mut || false).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+            assert!(error.to_string().contains("no complete block came"), "{error}");
+            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        }
+    }
+
+    /// Blocks that each come in time, and packets that show that the client is there, held a server for ever.
+    #[test]
+    fn the_blocks_of_the_set_up_have_a_limit_together() {
+        let dripping = |role| {
+            let dripping = Dripping(&[0; 1000], Duration::from_millis(10));
+            Link::new(dripping, role, Duration::from_millis(100))
+        };
+        let blocks = |link: &mut Link<Dripping<'static>>| {
+            (0..100).find_map(|_| link.swap("a block", &[0; 4], &mut || true).err())
+        };
+        let error = blocks(&mut dripping(Role::Server)).expect("a limit");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(error.to_string().contains("the set-up takes longer than"), "{error}");
+        // A client has chosen its server; and a measurement may take as long as it likes.
+        assert!(blocks(&mut dripping(Role::Client)).is_none());
+        let mut measuring = dripping(Role::Server);
+        measuring.end_set_up();
+        assert!(blocks(&mut measuring).is_none());
+        // The longest patience is no patience that overflows.
+        let _ = Link::new(Dripping(&[], Duration::ZERO), Role::Server, Duration::MAX);
     }
 
     #[test]

@@ -337,7 +337,7 @@ impl Plan {
             Length::Iterations(count) if !(5..=100_000_000).contains(&count) => {
                 return refuse("choose 5 to 100000000 iterations (-n)");
             }
-            Length::Seconds { all, margin } if all <= 2 * margin || all > 86_400 => {
+            Length::Seconds { all, margin } if all > 86_400 || all <= margin.saturating_mul(2) => {
                 return refuse("choose 1 to 86400 seconds (-D), more than two margins (-f)");
             }
             Length::Endless { interval } if !(1..=86_400).contains(&interval) => {

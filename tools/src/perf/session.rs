@@ -146,6 +146,7 @@ impl<S: Stream> Session<S> {
                 Step::Barrier => session.barrier("a barrier")?,
             }
         }
+        session.link.end_set_up();
         Ok(session)
     }
 

@@ -1,6 +1,6 @@
 //! One side of a pingpong.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::time::{Duration, Instant};
 
 use roce_packet::Gid;
@@ -8,13 +8,14 @@ use roce_transport::{
     Access, Payload, QpCapabilities, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Wc, WcStatus,
 };
 
-use super::wire::{self, Destination};
+use super::wire::{self, Destination, Limited};
 use super::{Kind, MAX_QP, Outcome, Plan, content};
 use crate::exchange::PeerAddresses;
 use crate::harness::{
     GRH, PeerQueuePair, Role, ToolError, await_silence, check_completion, check_length, connect_as_originals,
     put, source_address, take, wait_for_event,
 };
+use roce::tcp::Tcp;
 use roce::verbs::{
     AddressHandle, CompletionQueue, ConnectOptions, Context, MemoryRegion, PathOptions, QueuePair,
     QueuePairOptions, SharedReceiveQueue,
@@ -86,17 +87,19 @@ impl Session {
     }
 
     /// Exchanges destinations with the other side and connects; a server hands in where its packets may go. `on_line`
-    /// gets a line for each destination, as the originals print them.
+    /// gets a line for each destination, as the originals print them. All that the other side says must have come within
+    /// the patience of the plan.
     ///
     /// # Errors
     ///
-    /// The other side is gone, is not the right program, or cannot be reached with this device.
+    /// The other side is gone or too slow, is not the right program, or cannot be reached with this device.
     pub fn connect(
         &mut self,
-        peer: &mut (impl Read + Write),
+        peer: &mut Tcp,
         allowed: Option<&PeerAddresses>,
         on_line: &mut dyn FnMut(&str) -> io::Result<()>,
     ) -> Result<(), ToolError> {
+        let peer = &mut Limited::new(peer, self.plan.patience);
         let program = self.plan.kind.program();
         let failed = |what| move |error| ToolError::Handshake { what, program, error };
         let printing = |error| ToolError::Io { what: "printing", error };

@@ -1,17 +1,66 @@
 //! The exchange of `ibv_rc_pingpong` and so on over TCP before the first message.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
 
 use roce::observe::Text;
+use roce::tcp::Tcp;
 use roce_packet::{Gid, Psn, Qpn};
 
 use crate::harness::padded;
 
 /// Bytes of one destination on the wire: four numbers in hexadecimal, three colons, a NUL.
 const LEN: usize = 52;
+/// The longest limit of one read.
+const LONGEST_READ: Duration = Duration::from_secs(24 * 60 * 60);
 /// The last message of the client, with its NUL.
 const DONE: &[u8; 5] = b"done\0";
+
+/// A connection whose reads have one limit of time together.
+///
+/// The limit of a socket is for each read, so a byte now and then would hold the reader for ever.
+pub(super) struct Limited<'a> {
+    stream: &'a mut Tcp,
+    limit: Duration,
+    begun: Instant,
+}
+
+impl<'a> Limited<'a> {
+    pub(super) fn new(stream: &'a mut Tcp, limit: Duration) -> Self {
+        Self { stream, limit, begun: Instant::now() }
+    }
+}
+
+impl Read for Limited<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let left = self.limit.saturating_sub(self.begun.elapsed());
+        let late = || {
+            let text = format!("the set-up takes longer than {} s", self.limit.as_secs());
+            io::Error::new(ErrorKind::TimedOut, text)
+        };
+        if left.is_zero() {
+            return Err(late());
+        }
+        // The kernel refuses less than a microsecond, and takes at most what fits its clock.
+        let left = left.clamp(Duration::from_millis(1), LONGEST_READ);
+        self.stream.set_read_timeout(Some(left))?;
+        match self.stream.read(room) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Err(late()),
+            other => other,
+        }
+    }
+}
+
+impl Write for Limited<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
 
 /// The address of one queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +120,7 @@ pub(super) fn receive(peer: &mut impl Read, count: usize) -> io::Result<Vec<Dest
         peer.read_exact(&mut wire)?;
         Destination::from_wire(&wire).ok_or_else(|| {
             io::Error::new(
-                io::ErrorKind::InvalidData,
+                ErrorKind::InvalidData,
                 format!("\"{}\" is not the LID:QPN:PSN:GID of a pingpong program", Text::new(&wire)),
             )
         })
@@ -87,7 +136,7 @@ pub(super) fn send_done(peer: &mut impl Write) -> io::Result<()> {
 pub(super) fn receive_done(peer: &mut impl Read) -> io::Result<()> {
     let mut wire = [0; DONE.len()];
     peer.read_exact(&mut wire)?;
-    if wire == *DONE { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "expected `done`")) }
+    if wire == *DONE { Ok(()) } else { Err(io::Error::new(ErrorKind::InvalidData, "expected `done`")) }
 }
 
 #[cfg(test)]
