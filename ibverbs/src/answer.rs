@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use roce::verbs::VerbsError;
+use roce::verbs::{VerbsError, WaitError};
 
 use crate::live::{self, Kind};
 
@@ -24,6 +24,18 @@ impl Errno {
 impl From<VerbsError> for Errno {
     fn from(error: VerbsError) -> Self {
         Self(error.errno())
+    }
+}
+
+impl From<WaitError> for Errno {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::TimedOut => Self(libc::ETIMEDOUT),
+            WaitError::Io(error) => error.into(),
+            WaitError::Verbs(error) => error.into(),
+            // The enumeration may grow.
+            _ => Self(libc::EIO),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use roce::verbs::{Notify, RawCq, Wc, WcFlags, WcOpcode, WcStatus};
+use roce::verbs::{CqId, Notify, RawCq, Wc, WcFlags, WcOpcode, WcStatus};
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::answer::{Errno, count, pointer, status, value};
@@ -228,23 +228,32 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-/// The next queue of the channel that had an event, counted as delivered.
+/// The queue that an event is for, counted as delivered; an event of a queue that was destroyed since then has no receiver.
+fn deliver(channel: &Channel, id: CqId) -> Option<*mut Cq> {
+    let objects = channel.open.objects();
+    let object = objects.cqs.get(&id)?.0;
+    // SAFETY: an object that is listed is alive, and stays so while the lock is held.
+    unsafe { (*object).completion_events.deliver() };
+    Some(object)
+}
+
+/// The next queue of the channel that had an event. A thread that waits here watches the device itself, which saves the way over the
+/// background thread.
 fn next_event(channel: &Channel) -> Result<*mut Cq, Errno> {
-    channel
-        .descriptor
-        .next(|| {
-            while let Some(id) = channel.events.try_event() {
-                // An event of a queue that was destroyed since then has no receiver.
-                if let Some(object) = channel.open.objects().cqs.get(&id) {
-                    // SAFETY: an object that is listed is alive, and stays so while the lock is held.
-                    unsafe { (*object.0).completion_events.deliver() };
-                    return Ok(Some(Pointer(object.0)));
-                }
+    loop {
+        while let Some(id) = channel.events.try_event() {
+            if let Some(object) = deliver(channel, id) {
+                return Ok(object);
             }
-            channel.open.context.check_device()?;
-            Ok(None)
-        })
-        .map(|object| object.0)
+        }
+        channel.open.context.check_device()?;
+        if channel.descriptor.is_nonblocking()? {
+            return Err(Errno::AGAIN);
+        }
+        if let Some(object) = deliver(channel, channel.events.wait_interruptibly()?) {
+            return Ok(object);
+        }
+    }
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_cq_event(

@@ -50,6 +50,11 @@ impl Mirror {
         Ok(Self(mirror))
     }
 
+    /// Whether the application has set `O_NONBLOCK`.
+    pub(crate) fn is_nonblocking(&self) -> Result<bool, Errno> {
+        Ok(fcntl_getfl(&self.0).map_err(io::Error::from)?.contains(OFlags::NONBLOCK))
+    }
+
     /// The next event that `attempt` finds. Waits for one unless the application has set `O_NONBLOCK`.
     ///
     /// # Errors
@@ -60,7 +65,7 @@ impl Mirror {
             if let Some(found) = attempt()? {
                 return Ok(found);
             }
-            if fcntl_getfl(&self.0).map_err(io::Error::from)?.contains(OFlags::NONBLOCK) {
+            if self.is_nonblocking()? {
                 return Err(Errno::AGAIN);
             }
             poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None).map_err(io::Error::from)?;

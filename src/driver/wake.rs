@@ -42,20 +42,40 @@ impl AsFd for Wake {
 /// Descriptors that one call waits for.
 const MOST_DESCRIPTORS: usize = 4;
 
-/// Sleeps until one of the descriptors (the first four) is readable or the time is over; returns whether one was.
-pub(crate) fn wait_readable<'a>(
+/// Why a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slept {
+    /// A descriptor is readable.
+    Readable,
+    /// A handler of a signal has run.
+    Interrupted,
+    /// The time is over.
+    Out,
+}
+
+/// Sleeps until one of the descriptors (the first four) is readable or the time is over.
+pub(crate) fn sleep_until_readable<'a>(
     descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
     timeout: Option<Duration>,
-) -> io::Result<bool> {
+) -> io::Result<Slept> {
     let descriptors = descriptors.into_iter().take(MOST_DESCRIPTORS);
     let mut polled: ArrayVec<PollFd<'a>, MOST_DESCRIPTORS> =
         descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(&mut polled, timeout.as_ref()) {
-        Ok(count) => Ok(count > 0),
-        Err(rustix::io::Errno::INTR) => Ok(false),
+        Ok(0) => Ok(Slept::Out),
+        Ok(_) => Ok(Slept::Readable),
+        Err(rustix::io::Errno::INTR) => Ok(Slept::Interrupted),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The same; returns whether one is readable.
+pub(crate) fn wait_readable<'a>(
+    descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
+    timeout: Option<Duration>,
+) -> io::Result<bool> {
+    Ok(sleep_until_readable(descriptors, timeout)? == Slept::Readable)
 }
 
 /// Calls foreign code that must not end the thread which happens to call it. The hook of panics has reported a panic already.

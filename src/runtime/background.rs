@@ -36,12 +36,11 @@ fn run(weak: &Weak<Runtime>) {
 impl Runtime {
     /// Sleeps until the next deadline, which another thread that makes an earlier one cuts short, or until the device has
     /// something if it is to be watched.
-    fn suspend(&self, watch_device: bool) {
+    fn suspend(&self, longest: Duration, watch_device: bool) {
         let (mut timeout, has_failed) = {
             let mut state = self.lock();
             let now = state.nic.now();
-            let timeout =
-                state.deadline().map_or(LONGEST_SLEEP, |deadline| deadline.since(now).min(LONGEST_SLEEP));
+            let timeout = state.deadline().map_or(longest, |deadline| deadline.since(now).min(longest));
             state.background_sleeps_until = Some(now.plus_nanos(timeout.as_nanos() as u64));
             (timeout, state.nic.failure().is_some())
         };
@@ -51,17 +50,21 @@ impl Runtime {
             timeout = timeout.min(BACK_OFF);
         }
         let descriptors = [Some(self.wake.as_fd()), device.map(AsFd::as_fd)];
-        if let Err(error) = wait_readable(descriptors.into_iter().flatten(), Some(timeout)) {
-            tracing::error!(%error, "waiting for the device failed");
-            std::thread::sleep(LONGEST_SLEEP);
+        match wait_readable(descriptors.into_iter().flatten(), Some(timeout)) {
+            Ok(true) => self.wake.clear(),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::error!(%error, "waiting for the device failed");
+                std::thread::sleep(LONGEST_SLEEP);
+            }
         }
-        self.wake.clear();
     }
 
     /// While threads of the application wait, they watch the device. They do not know of deadlines that came up after
     /// they had gone to sleep.
     fn meet_deadlines(&self) {
-        self.suspend(false);
+        let Some(longest) = self.rely(LONGEST_SLEEP, BACK_OFF) else { return };
+        self.suspend(longest, false);
         let mut state = self.lock();
         state.background_sleeps_until = None;
         let now = state.nic.now();
@@ -72,7 +75,7 @@ impl Runtime {
 
     /// Sleeps until there is something to do and does it, for as long as more keeps coming.
     fn serve(&self) {
-        self.suspend(true);
+        self.suspend(LONGEST_SLEEP, true);
         // A time beyond the end of the clock never ends.
         let spin_end = Instant::now().checked_add(self.spin);
         while self.activity.watcher() == Watcher::Background && !self.stopped.load(Ordering::Acquire) {

@@ -6,7 +6,7 @@
 //! | the application | watches the device | the background thread |
 //! |---|---|---|
 //! | polled in the last 50 µs | the thread that polls | stays away for 250 µs, or until a notification is asked for |
-//! | has a thread in [`Runtime::wait`] | that thread | sleeps until a deadline of the protocol that no thread met |
+//! | has a thread in [`Runtime::wait`] | that thread | sleeps until a deadline of the protocol that no thread met, and while such threads come and go, at most for 250 µs |
 //! | does neither | the background thread | serves peers and timers |
 //!
 //! A thread that waits spins for the context's spin time, and again after each time that something arrived, because an
@@ -20,6 +20,8 @@
 //!   no other thread makes progress;
 //! - 1 ms passes, if the device has no descriptor, for then nothing shows what arrives.
 //!
+//! If it waits for a descriptor while another thread polls, it leaves the device alone and looks again after 250 µs.
+//!
 //! A poll that found something may stay for a moment, see [`Runtime::linger`]: an application that then watches its memory, and calls
 //! no verb until a peer has written there, would otherwise wait for the background thread.
 //!
@@ -31,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::time::{Duration, Instant};
 
 use super::Runtime;
-use crate::driver::wake::wait_readable;
+use crate::driver::wake::{Slept, sleep_until_readable, wait_readable};
 
 /// While the application polled so recently, the background thread stays away.
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
@@ -59,10 +61,17 @@ const MOST_SUCCESSES: u32 = 64;
 const SUCCESS: u32 = 4;
 const FAILURE: u32 = 4;
 
+/// How long a thread that waits behind a descriptor leaves the device to a thread that polls.
+const WHILE_POLLED: Duration = Duration::from_micros(250);
+/// While threads of the application wait and leave at this pace, the background thread is not woken each time that one leaves.
+const LEFT_RECENTLY: Duration = Duration::from_micros(2_500);
+
 /// Why a wait ended without what was waited for.
 #[derive(Debug)]
 pub(crate) enum WaitFailure {
     TimedOut,
+    /// A handler of a signal has run in this thread, which asked to know of it.
+    Interrupted,
     /// The operating system refused to wait.
     Io(io::Error),
     /// The device failed with this kind and text.
@@ -73,6 +82,7 @@ impl From<WaitFailure> for io::Error {
     fn from(failure: WaitFailure) -> Self {
         match failure {
             WaitFailure::TimedOut => io::ErrorKind::TimedOut.into(),
+            WaitFailure::Interrupted => rustix::io::Errno::INTR.into(),
             WaitFailure::Io(error) => error,
             WaitFailure::Device(kind, text) => Self::new(kind, text),
         }
@@ -91,6 +101,10 @@ pub(super) struct Activity {
     backing_off: AtomicBool,
     /// Threads in [`Runtime::wait`].
     waiters: AtomicUsize,
+    /// When one of them last left it, in nanoseconds since `origin`; 0 if none has.
+    last_leave: AtomicU64,
+    /// The background thread relies on such threads for longer than it may take until one is back.
+    relying: AtomicBool,
     /// Polls that found something.
     finds: AtomicU32,
     /// How often it has paid off lately that such a poll stayed.
@@ -116,6 +130,8 @@ impl Activity {
             last_look: AtomicU64::new(0),
             backing_off: AtomicBool::new(false),
             waiters: AtomicUsize::new(0),
+            last_leave: AtomicU64::new(0),
+            relying: AtomicBool::new(false),
             finds: AtomicU32::new(0),
             successes: AtomicU32::new(0),
         }
@@ -135,11 +151,17 @@ impl Activity {
         let last = self.last_poll.load(Ordering::Relaxed);
         if last != 0 && self.now().saturating_sub(last) < POLLED_RECENTLY.as_nanos() as u64 {
             Watcher::Poller
-        } else if self.waiters.load(Ordering::Relaxed) > 0 {
+        } else if self.waiters.load(Ordering::SeqCst) > 0 {
             Watcher::Waiter
         } else {
             Watcher::Background
         }
+    }
+
+    /// Whether a thread has left [`Runtime::wait`] a moment ago, and so may be back soon.
+    fn has_left_recently(&self) -> bool {
+        let last = self.last_leave.load(Ordering::Relaxed);
+        last != 0 && self.now().saturating_sub(last) < LEFT_RECENTLY.as_nanos() as u64
     }
 }
 
@@ -148,16 +170,21 @@ struct Waiting<'a>(&'a Runtime);
 
 impl<'a> Waiting<'a> {
     fn new(runtime: &'a Runtime) -> Self {
-        runtime.activity.waiters.fetch_add(1, Ordering::Relaxed);
+        runtime.activity.waiters.fetch_add(1, Ordering::SeqCst);
         Self(runtime)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.activity.waiters.fetch_sub(1, Ordering::Relaxed);
-        // The background thread sleeps without watching the device while a thread waits.
-        self.0.wake_background();
+        let activity = &self.0.activity;
+        activity.last_leave.store(activity.now(), Ordering::Relaxed);
+        activity.waiters.fetch_sub(1, Ordering::SeqCst);
+        // The background thread sleeps without watching the device while a thread waits, unless it will soon look anyway whether one
+        // does: waking it after each of many short waits would cost more than all else that they do.
+        if activity.relying.load(Ordering::SeqCst) && activity.relying.swap(false, Ordering::SeqCst) {
+            self.0.wake_background();
+        }
     }
 }
 
@@ -196,12 +223,22 @@ impl Runtime {
         self.activity.last_look.store(self.activity.now(), Ordering::Relaxed);
     }
 
-    /// Notes that the application is about to sleep until an event: the background thread watches the device at once.
+    /// Notes that the application is about to sleep until an event: the background thread watches the device at once, unless the
+    /// application sleeps in [`wait`](Self::wait), where it watches the device itself.
     pub(crate) fn note_end_of_polling(&self) {
         self.activity.last_poll.store(0, Ordering::SeqCst);
-        if self.activity.backing_off.load(Ordering::SeqCst) {
+        if self.activity.backing_off.load(Ordering::SeqCst) && !self.activity.has_left_recently() {
             self.wake_background();
         }
+    }
+
+    /// How long the background thread relies on threads that wait: for long while they wait for long. Returns `None` where none waits
+    /// any more.
+    pub(super) fn rely(&self, longest: Duration, short: Duration) -> Option<Duration> {
+        let time = if self.activity.has_left_recently() { short } else { longest };
+        // Looked at again after it was said, because the last one may have left just before.
+        self.activity.relying.store(time > short, Ordering::SeqCst);
+        (self.activity.watcher() == Watcher::Waiter).then_some(time)
     }
 
     /// Called by a poll that found something: stays until a peer has written, read or changed memory here, for a moment at most.
@@ -271,6 +308,25 @@ impl Runtime {
         &self,
         timeout: Option<Duration>,
         event: Option<BorrowedFd<'_>>,
+        attempt: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<T, E> {
+        self.wait_unless(false, timeout, event, attempt)
+    }
+
+    /// The same without a limit; ends with [`WaitFailure::Interrupted`] when a handler of a signal has run in this thread.
+    pub(crate) fn wait_interruptibly<T, E: From<WaitFailure>>(
+        &self,
+        event: BorrowedFd<'_>,
+        attempt: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<T, E> {
+        self.wait_unless(true, None, Some(event), attempt)
+    }
+
+    fn wait_unless<T, E: From<WaitFailure>>(
+        &self,
+        is_interruptible: bool,
+        timeout: Option<Duration>,
+        event: Option<BorrowedFd<'_>>,
         mut attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
         if let Some(found) = attempt()? {
@@ -310,33 +366,38 @@ impl Runtime {
                 std::hint::spin_loop();
                 continue;
             }
-            let slept = self.sleep(end.map(|end| end - now), event, &mut recheck);
-            if slept.map_err(WaitFailure::Io)? {
-                spin_end = Instant::now().checked_add(self.spin);
+            match self.sleep(end.map(|end| end - now), event, &mut recheck).map_err(WaitFailure::Io)? {
+                Slept::Readable => spin_end = Instant::now().checked_add(self.spin),
+                Slept::Interrupted if is_interruptible => return Err(WaitFailure::Interrupted.into()),
+                Slept::Interrupted | Slept::Out => {}
             }
         }
     }
 
-    /// Sleeps, see the module; returns whether a descriptor became readable.
+    /// Sleeps, see the module.
     fn sleep(
         &self,
         remaining: Option<Duration>,
         event: Option<BorrowedFd<'_>>,
         recheck: &mut Recheck,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Slept> {
         let device = self.device_descriptor.as_ref().map(AsFd::as_fd);
+        // Not what another thread polls anyway: this one would wake at every packet.
+        let is_polled = event.is_some() && self.activity.watcher() == Watcher::Poller;
         let (deadline, recheck) = {
             let state = self.lock();
             let now = state.nic.now();
             (state.deadline().map(|deadline| deadline.since(now)), recheck.next(state.polls()))
         };
+        let device = device.filter(|_| !is_polled);
         let longest = match (device, event) {
+            _ if is_polled => WHILE_POLLED,
             (None, _) => FIRST_RECHECK,
             (Some(_), Some(_)) => LONGEST_SLEEP,
             (Some(_), None) => recheck,
         };
         let timeout = [remaining, deadline].into_iter().flatten().fold(longest, Duration::min);
-        wait_readable([device, event].into_iter().flatten(), Some(timeout))
+        sleep_until_readable([device, event].into_iter().flatten(), Some(timeout))
     }
 }
 
@@ -387,6 +448,29 @@ mod tests {
         runtime.note_end_of_polling();
         runtime.note_poll(false);
         assert_eq!(runtime.activity.watcher(), Watcher::Background);
+    }
+
+    /// Each wait woke it, which cost more than the wait.
+    #[test]
+    fn the_background_thread_is_woken_by_the_end_of_a_long_wait_and_not_of_each_short_one() {
+        let runtime = runtime();
+        let [long, short] = [Duration::from_secs(1), Duration::from_micros(250)];
+        let is_woken = || wait_readable([runtime.wake.as_fd()], Some(Duration::ZERO)).unwrap();
+        assert_eq!(runtime.rely(long, short), None, "nobody waits");
+        let waiting = Waiting::new(&runtime);
+        assert_eq!(runtime.rely(long, short), Some(long));
+        drop(waiting);
+        assert!(is_woken());
+        runtime.wake.clear();
+        // The next one comes at once.
+        let waiting = Waiting::new(&runtime);
+        assert_eq!(runtime.rely(long, short), Some(short));
+        drop(waiting);
+        assert!(!is_woken());
+        assert_eq!(runtime.rely(long, short), None, "it takes over by itself");
+        std::thread::sleep(2 * LEFT_RECENTLY);
+        let _waiting = Waiting::new(&runtime);
+        assert_eq!(runtime.rely(long, short), Some(long), "long ago");
     }
 
     #[test]

@@ -225,7 +225,9 @@ impl From<WaitFailure> for ConnectionError {
     fn from(failure: WaitFailure) -> Self {
         match failure {
             WaitFailure::TimedOut => Self::TimedOut,
-            WaitFailure::Io(error) => Self::Verbs(VerbsError::io("waiting for the device")(error)),
+            failure @ (WaitFailure::Interrupted | WaitFailure::Io(_)) => {
+                Self::Verbs(VerbsError::io("waiting for the device")(failure.into()))
+            }
             WaitFailure::Device(_, text) => Self::Verbs(VerbsError::DeviceFailed(text)),
         }
     }

@@ -80,6 +80,15 @@ impl CompletionChannel {
     pub fn wait(&self, timeout: Option<Duration>) -> Result<CqId, WaitError> {
         self.context.runtime().wait(timeout, Some(self.as_fd()), || Ok(self.try_event()))
     }
+
+    /// The same without a limit of time, for a thread whose signals have handlers: a handler that has run ends the wait.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::Io`] of the kind `Interrupted` after a signal; else as [`wait`](Self::wait).
+    pub fn wait_interruptibly(&self) -> Result<CqId, WaitError> {
+        self.context.runtime().wait_interruptibly(self.as_fd(), || Ok(self.try_event()))
+    }
 }
 
 impl AsFd for CompletionChannel {
@@ -107,6 +116,7 @@ impl From<WaitFailure> for WaitError {
     fn from(failure: WaitFailure) -> Self {
         match failure {
             WaitFailure::TimedOut => Self::TimedOut,
+            failure @ WaitFailure::Interrupted => Self::Io(failure.into()),
             WaitFailure::Io(error) => Self::Io(error),
             WaitFailure::Device(_, text) => Self::Verbs(VerbsError::DeviceFailed(text)),
         }
