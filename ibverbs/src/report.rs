@@ -1,7 +1,7 @@
 //! What `roce run` is told of a process: counters, work requests that failed, devices that could not be opened.
 //!
-//! `ROCE_REPORT` names a file. When a device closes, and for devices that are open when the process exits, whole lines are
-//! appended to it: the number of the process, the device, a word, and a fact, with tabs between them.
+//! `ROCE_REPORT` names a file. When a device opens and when it closes, and for devices that are open when the process exits, whole
+//! lines are appended to it: the number of the process, the device, a word, and a fact, with tabs between them.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -38,8 +38,12 @@ impl Failures {
     }
 }
 
-/// Reports the device when the process exits, if it is still open then; its connections end before.
+/// Reports that the device is open, and when the process exits, what became of it if it is still open then; its connections end before.
 pub(crate) fn watch(open: &std::sync::Arc<Open>) {
+    // A process that is killed says nothing later.
+    if let Some(file) = file() {
+        append(&file, &opened(open));
+    }
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {
         // SAFETY: the function is never unloaded, because the library cannot be, and unwinds into nothing.
@@ -68,8 +72,7 @@ extern "C" fn report_all() {
 /// Appends what became of a device.
 pub(crate) fn device(open: &Open, failures: &Failures) {
     let Some(file) = file() else { return };
-    let prefix = prefix(open.device.name());
-    let mut text = format!("{prefix}device\t{}\n", one_line(open.device.specification()));
+    let (prefix, mut text) = (prefix(open.device.name()), opened(open));
     open.context.visit_counters(&mut |name, value| {
         let _ = writeln!(text, "{prefix}counter\t{name}\t{value}");
     });
@@ -84,6 +87,10 @@ pub(crate) fn refusal(device: &str, reason: &str) {
     if let Some(file) = file() {
         append(&file, &format!("{}refused\t{}\n", prefix(device), one_line(reason)));
     }
+}
+
+fn opened(open: &Open) -> String {
+    format!("{}device\t{}\n", prefix(open.device.name()), one_line(open.device.specification()))
 }
 
 fn file() -> Option<std::ffi::OsString> {

@@ -15,6 +15,9 @@ use roce::observe::Text;
 /// Work requests that failed are shown up to this number.
 const MOST_SHOWN: usize = 5;
 
+/// What became of a device that was open when a signal ended its process.
+const KILLED: &str = "the process was killed before the device was closed";
+
 /// One device that one process opened.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Opened {
@@ -25,6 +28,13 @@ struct Opened {
     failures: Vec<String>,
     /// Why it could not be opened.
     refusals: Vec<String>,
+}
+
+impl Opened {
+    /// Whether it was open when the process was killed: every device that closes has counters.
+    fn was_cut_short(&self) -> bool {
+        self.counters.is_empty() && self.refusals.is_empty()
+    }
 }
 
 /// What all processes reported, by process and device.
@@ -75,6 +85,9 @@ impl Report {
         for ((process, device), opened) in &self.opened {
             let specification = Text::new(&opened.specification);
             writeln!(out, "roce: process {process}, {} ({specification})", Text::new(device))?;
+            if opened.was_cut_short() {
+                writeln!(out, "  no counters: {KILLED}")?;
+            }
             let counters = opened.counters.iter().filter(|(_, value)| *value > 0);
             let width = counters.clone().map(|(name, _)| name.len()).max().unwrap_or(0);
             for (name, value) in counters {
@@ -110,7 +123,9 @@ impl Report {
             if more > 0 {
                 writeln!(out, "roce: {place}: {more} more work requests failed")?;
             }
-            if opened.refusals.is_empty() && opened.failures.is_empty() {
+            if opened.was_cut_short() {
+                writeln!(out, "roce: {place}: {KILLED}; --pcap shows its packets")?;
+            } else if opened.refusals.is_empty() && opened.failures.is_empty() {
                 writeln!(out, "roce: {place}: no work request failed; --stat shows its counters")?;
             }
         }
@@ -151,5 +166,19 @@ mod tests {
         let killed = ExitStatus::from_raw(9);
         let text = printed(|out| Report::parse("").explain(out, "x", &killed));
         assert!(text.contains("signal 9 ended x") && text.contains("ldd"), "{text}");
+    }
+
+    /// The command said that the program had opened no device.
+    #[test]
+    fn a_process_that_was_killed_is_not_said_to_have_no_device() {
+        let opened = "7\troce0\tdevice\tudp:127.0.0.1\n";
+        let text = printed(|out| Report::parse(opened).explain(out, "tgtd", &ExitStatus::from_raw(11)));
+        assert!(
+            text.contains("process 7, roce0: the process was killed before the device was closed"),
+            "{text}"
+        );
+        assert!(!text.contains("ldd"), "{text}");
+        let text = printed(|out| Report::parse(opened).print_counters(out));
+        assert!(text.contains("no counters: the process was killed"), "{text}");
     }
 }
