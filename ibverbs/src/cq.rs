@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use roce::verbs::{CqId, Notify, RawCq, Wc, WcFlags, WcOpcode, WcStatus};
+use roce::verbs::{CqId, Notify, PollInProgress, RawCq, Wc, WcFlags, WcOpcode, WcStatus};
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::answer::{Errno, count, pointer, status, value};
@@ -193,30 +193,52 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, out: *m
         // SAFETY: the application's pointer is a queue that it has not destroyed.
         let object = unsafe { cq_unchecked(cq)? };
         let room = usize::try_from(entries).map_err(|_| Errno::INVALID)?;
-        let mut burst = [Wc::default(); BURST];
         let mut found = 0;
-        while found < room {
+        // Most polls find nothing, and end here.
+        while found < room
+            && let Some(poll) = object.open.raw().begin_poll(&object.raw)
+        {
             let part = (room - found).min(BURST);
-            let polled = match object.open.raw().poll_cq(&object.raw, &mut burst[..part]) {
-                Ok(polled) => polled,
-                Err(error) if found == 0 => return Err(error.into()),
-                Err(_) => break,
-            };
-            for (index, wc) in burst[..polled].iter().enumerate() {
-                if wc.status != WcStatus::Success {
-                    object.open.failures.note(wc);
+            // SAFETY: the application has room for `entries` completions.
+            match unsafe { finish_poll(object, poll, part, out.add(found)) } {
+                Ok(polled) => {
+                    found += polled;
+                    if polled < part {
+                        break;
+                    }
                 }
-                // SAFETY: the application has room for `entries` completions.
-                unsafe { out.add(found + index).write(completion(wc)) };
-            }
-            found += polled;
-            if polled < part {
-                break;
+                Err(error) if found == 0 => return Err(error),
+                Err(_) => break,
             }
         }
         // At most `entries`.
         Ok(found as c_int)
     })
+}
+
+/// Writes completions for the application, at most `room` of them and at most a burst. A function of its own: the burst takes longer to
+/// clear than an empty queue takes to poll.
+///
+/// # Safety
+///
+/// `out` has room for so many.
+#[inline(never)]
+unsafe fn finish_poll(
+    object: &Cq,
+    poll: PollInProgress<'_>,
+    room: usize,
+    out: *mut ibv_wc,
+) -> Result<usize, Errno> {
+    let mut burst = [Wc::default(); BURST];
+    let found = poll.finish(&mut burst[..room.min(BURST)])?;
+    for (index, wc) in burst[..found].iter().enumerate() {
+        if wc.status != WcStatus::Success {
+            object.open.failures.note(wc);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { out.add(index).write(completion(wc)) };
+    }
+    Ok(found)
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {

@@ -37,9 +37,14 @@ use crate::driver::wake::{Slept, sleep_until_readable, wait_readable};
 
 /// While the application polled so recently, the background thread stays away.
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
+/// Of polls that follow each other, the time is noted once in so many nanoseconds.
+const POLL_NOTED_EVERY: u64 = 5_000;
 /// A device that was looked at so recently is not looked at again for a queue that is empty. A look is a system call of about as
 /// long.
 const LOOKED_RECENTLY: u64 = 1_000;
+/// The same where so many looks one after the other have found nothing: what comes after that time has not been waited for closely.
+const LOOKED_RECENTLY_IN_VAIN: u64 = 3_000;
+const LOOKS_IN_VAIN: u32 = 64;
 /// The first time after which a waiting thread looks at what another thread may have taken in.
 const FIRST_RECHECK: Duration = Duration::from_millis(1);
 /// The longest of these times.
@@ -97,6 +102,8 @@ pub(super) struct Activity {
     last_poll: AtomicU64,
     /// When a poll last looked at the device, in the same unit.
     last_look: AtomicU64,
+    /// Looks one after the other that found nothing.
+    vain_looks: AtomicU32,
     /// The background thread stays away because the application polls.
     backing_off: AtomicBool,
     /// Threads in [`Runtime::wait`].
@@ -128,6 +135,7 @@ impl Activity {
             origin: Instant::now(),
             last_poll: AtomicU64::new(0),
             last_look: AtomicU64::new(0),
+            vain_looks: AtomicU32::new(0),
             backing_off: AtomicBool::new(false),
             waiters: AtomicUsize::new(0),
             last_leave: AtomicU64::new(0),
@@ -144,7 +152,9 @@ impl Activity {
     /// Whether the device has not been looked at for a while.
     #[inline]
     pub(super) fn is_look_due(&self, now: u64) -> bool {
-        now.saturating_sub(self.last_look.load(Ordering::Relaxed)) >= LOOKED_RECENTLY
+        let is_vain = self.vain_looks.load(Ordering::Relaxed) >= LOOKS_IN_VAIN;
+        let recently = if is_vain { LOOKED_RECENTLY_IN_VAIN } else { LOOKED_RECENTLY };
+        now.saturating_sub(self.last_look.load(Ordering::Relaxed)) >= recently
     }
 
     pub(super) fn watcher(&self) -> Watcher {
@@ -211,16 +221,22 @@ impl Runtime {
     #[inline]
     pub(crate) fn note_poll(&self, goes_on: bool) -> u64 {
         let now = self.activity.now();
-        if goes_on {
-            self.activity.last_poll.store(now, Ordering::Relaxed);
+        // Written rarely: threads that poll side by side would take the cache line from each other at every poll.
+        let last = &self.activity.last_poll;
+        if goes_on && now.saturating_sub(last.load(Ordering::Relaxed)) >= POLL_NOTED_EVERY {
+            last.store(now, Ordering::Relaxed);
         }
         now
     }
 
-    /// Notes that a poll has looked at the device.
+    /// Notes that a poll has looked at the device, and whether there was something.
     #[inline]
-    pub(crate) fn note_look(&self) {
-        self.activity.last_look.store(self.activity.now(), Ordering::Relaxed);
+    pub(crate) fn note_look(&self, has_arrived: bool) {
+        let activity = &self.activity;
+        activity.last_look.store(activity.now(), Ordering::Relaxed);
+        let vain =
+            if has_arrived { 0 } else { activity.vain_looks.load(Ordering::Relaxed).saturating_add(1) };
+        activity.vain_looks.store(vain, Ordering::Relaxed);
     }
 
     /// Notes that the application is about to sleep until an event: the background thread watches the device at once, unless the
@@ -483,6 +499,14 @@ mod tests {
         assert!(held.is_some());
         // Another thread has the lock.
         assert!(runtime.try_look(now + LOOKED_RECENTLY).is_none());
+        drop(held);
+        // After many looks in vain it is left alone for longer, until something arrives.
+        let is_due =
+            |after| runtime.try_look(runtime.activity.last_look.load(Ordering::Relaxed) + after).is_some();
+        (0..LOOKS_IN_VAIN).for_each(|_| runtime.note_look(false));
+        assert!(!is_due(LOOKED_RECENTLY_IN_VAIN - 1) && is_due(LOOKED_RECENTLY_IN_VAIN));
+        runtime.note_look(true);
+        assert!(is_due(LOOKED_RECENTLY));
     }
 
     #[test]

@@ -106,7 +106,7 @@ pub use memory::SharedMemory;
 pub use on_demand::OnDemandMemory;
 pub use pd::{MemoryRegion, MemoryWindow, ProtectionDomain};
 pub use qp::{ConnectOptions, Endpoint, QueuePair, QueuePairOptions};
-pub use raw::{Raw, RawConnect, RawCq, RawRequest};
+pub use raw::{PollInProgress, Raw, RawConnect, RawCq, RawRequest};
 pub use remote::RemoteMemory;
 pub use srq::SharedReceiveQueue;
 

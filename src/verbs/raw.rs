@@ -212,6 +212,16 @@ impl Raw<'_> {
     /// When the queue overflowed and lost completions, or the device failed.
     #[inline]
     pub fn poll_cq(self, cq: &RawCq, out: &mut [Wc]) -> Result<usize, VerbsError> {
+        self.begin_poll(cq).map_or(Ok(0), |poll| poll.finish(out))
+    }
+
+    /// The first half of [`poll_cq`](Self::poll_cq), for callers that need room for completions only if there may be some: `None` while
+    /// the queue is empty, and the device was looked at a moment ago or another thread does so now.
+    #[inline]
+    pub fn begin_poll<'a>(self, cq: &'a RawCq) -> Option<PollInProgress<'a>>
+    where
+        Self: 'a,
+    {
         let runtime = self.runtime();
         // The poll between the request for a notification and the sleep must not keep the background thread away.
         let is_last_look =
@@ -220,16 +230,9 @@ impl Raw<'_> {
         let state = if cq.occupancy.is_occupied() || is_last_look {
             runtime.lock()
         } else {
-            match runtime.try_look(now) {
-                Some(state) => state,
-                None => return Ok(0),
-            }
+            runtime.try_look(now)?
         };
-        let found = poll_in(runtime, state, cq.id, out)?;
-        if found > 0 && !is_last_look && !cq.occupancy.is_occupied() {
-            runtime.linger();
-        }
-        Ok(found)
+        Some(PollInProgress { runtime, state, cq, is_last_look })
     }
 
     /// Asks for one event in the channel at the next completion (or the next solicited one). What is in the queue already raises
@@ -256,27 +259,45 @@ impl Raw<'_> {
     }
 }
 
-/// Takes completions out, and makes progress if there is room for more.
-#[inline]
-fn poll_in(
-    runtime: &Runtime,
-    mut state: crate::runtime::Locked<'_>,
-    cq: CqId,
-    out: &mut [Wc],
-) -> Result<usize, VerbsError> {
-    let count = state.nic.engine.poll_cq(cq, out)?;
-    if count == out.len() {
-        return Ok(count);
+/// A poll that has the state of the context to itself.
+pub struct PollInProgress<'a> {
+    runtime: &'a Runtime,
+    state: crate::runtime::Locked<'a>,
+    cq: &'a RawCq,
+    is_last_look: bool,
+}
+
+impl std::fmt::Debug for PollInProgress<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PollInProgress").field("cq", &self.cq.id).finish_non_exhaustive()
     }
-    state.progress();
-    runtime.note_look();
-    let more = state.nic.engine.poll_cq(cq, &mut out[count..])?;
-    if count + more == 0
-        && let Some(error) = state.nic.failure()
-    {
-        return Err(VerbsError::DeviceFailed(error.to_string()));
+}
+
+impl PollInProgress<'_> {
+    /// Moves completions to `out`, after what has arrived was taken in; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// As [`Raw::poll_cq`].
+    pub fn finish(self, out: &mut [Wc]) -> Result<usize, VerbsError> {
+        let Self { runtime, mut state, cq, is_last_look } = self;
+        let mut found = state.nic.engine.poll_cq(cq.id, out)?;
+        if found < out.len() {
+            let has_arrived = state.progress();
+            runtime.note_look(has_arrived);
+            found += state.nic.engine.poll_cq(cq.id, &mut out[found..])?;
+            if found == 0
+                && let Some(error) = state.nic.failure()
+            {
+                return Err(VerbsError::DeviceFailed(error.to_string()));
+            }
+        }
+        drop(state);
+        if found > 0 && !is_last_look && !cq.occupancy.is_occupied() {
+            runtime.linger();
+        }
+        Ok(found)
     }
-    Ok(count + more)
 }
 
 /// Shared receive queues.
