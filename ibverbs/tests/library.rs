@@ -129,7 +129,6 @@ const WITHOUT_GUARD: &[&str] = &[
     "rdma_reject_ece",
     "read_no_byte",
     "read_nothing",
-    "rpoll",
 ];
 /// What ends a panic as `EIO`, of `answer.rs`, and what calls one of these first thing.
 const GUARDS: &[&str] =

@@ -20,7 +20,11 @@ use super::options::rdma_set_option;
 use super::queue_pairs::{
     rdma_create_qp, rdma_create_qp_ex, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_qp, rdma_destroy_srq,
 };
-use super::sockets::{no_rsockets, rpoll};
+use super::rsocket::{
+    raccept, rbind, rclose, rconnect, rfcntl, rgetpeername, rgetsockname, rgetsockopt, rlisten, rpoll, rread,
+    rrecv, rsend, rsetsockopt, rshutdown, rsocket, rwrite,
+};
+use super::sockets::no_rsockets;
 use super::states::rdma_init_qp_attr;
 use crate::exports::{exports, jump};
 
@@ -32,7 +36,8 @@ exports! {
     rdma_freeaddrinfo rdma_get_cm_event rdma_get_devices rdma_get_dst_port rdma_get_remote_ece rdma_get_request
     rdma_get_src_port rdma_getaddrinfo rdma_init_qp_attr rdma_join_multicast rdma_join_multicast_ex rdma_leave_multicast
     rdma_listen rdma_migrate_id rdma_notify rdma_reject rdma_reject_ece rdma_resolve_addr rdma_resolve_route
-    rdma_set_local_ece rdma_set_option rpoll no_rsockets
+    rdma_set_local_ece rdma_set_option raccept rbind rclose rconnect rfcntl rgetpeername rgetsockname rgetsockopt rlisten
+    rpoll rread rrecv rsend rsetsockopt rshutdown rsocket rwrite no_rsockets
 }
 
 #[cfg(test)]

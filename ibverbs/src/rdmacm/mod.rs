@@ -18,6 +18,7 @@ mod information;
 mod multicast;
 mod options;
 mod queue_pairs;
+mod rsocket;
 mod sockets;
 mod states;
 

@@ -30,7 +30,8 @@ static const char KINDS[] = "DLCPMWAHQRGIEVNTFUK";
 enum { MOST_ARGUMENTS = 6, ROOM = 4096, CALLS_OF_A_SEQUENCE = 40, LONGEST_SECONDS = 30 };
 
 /* How a function says that it refuses: 'p' a null pointer and errno, 's' the error number, 'c' -1 and errno, 'n' the negated error number,
- * 'v' not at all. A capital letter: with right arguments it succeeds. 'u': it is never supported, and says so.
+ * 'v' not at all. A capital letter: with right arguments it succeeds. 'u': it is not supported, or the descriptor is none of
+ * an rsocket, and it says so.
  *
  * Arguments are letters of KINDS, and:
  *   h e p    as H E P, or null       J    an identifier that is not bound yet
@@ -539,7 +540,7 @@ static int is_success(char answer, long result) {
         case 'S': return (int)result == 0;
         case 'C': return (int)result >= 0;
         case 'N': return result >= 0;
-        case 'u': return errno == EOPNOTSUPP && (result == 0 || (int)result == -1);
+        case 'u': return (errno == EOPNOTSUPP || errno == EBADF) && (result == 0 || (int)result == -1);
         default: return 1;
     }
 }

@@ -1,0 +1,293 @@
+//! The calls of sockets.
+
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::connection::{accept, called};
+use super::flow::{FIRST_TRANSFER, LONGEST_TRANSFER};
+use super::options::Options;
+use super::{Phase, Socket, publish, socket_of, withdraw};
+use crate::abi::{RDMA_PS_TCP, rdma_cm_id};
+use crate::answer::{Errno, count};
+use crate::rdmacm::addresses::{rdma_bind_addr, storage};
+use crate::rdmacm::connect::rdma_listen;
+use crate::rdmacm::id::{id_of, rdma_create_id};
+
+pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    count(|| {
+        if kind != libc::SOCK_STREAM {
+            return Err(Errno::UNSUPPORTED);
+        }
+        if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
+            return Err(Errno(libc::EAFNOSUPPORT));
+        }
+        if !matches!(protocol, 0 | libc::IPPROTO_TCP) {
+            return Err(Errno(libc::EPROTONOSUPPORT));
+        }
+        let mut id: *mut rdma_cm_id = std::ptr::null_mut();
+        // SAFETY: there is room for a pointer.
+        called(unsafe {
+            rdma_create_id(std::ptr::null_mut(), &raw mut id, std::ptr::null_mut(), RDMA_PS_TCP)
+        })?;
+        Ok(publish(Socket::new(id, Phase::New, Options::default())?))
+    })
+}
+
+pub(crate) unsafe extern "C" fn rbind(
+    number: c_int,
+    address: *const libc::sockaddr,
+    _len: libc::socklen_t,
+) -> c_int {
+    count(|| {
+        let socket = socket_of(number)?;
+        let state = socket.state();
+        if state.phase != Phase::New {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the identifier is alive; the address is the application's, or null, which is refused.
+        called(unsafe { rdma_bind_addr(state.id.0, address.cast_mut()) })?;
+        Ok(0)
+    })
+}
+
+pub(crate) extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
+    count(|| {
+        let socket = socket_of(number)?;
+        let mut state = socket.state();
+        match state.phase {
+            Phase::Listening => return Ok(0),
+            Phase::New => {}
+            _ => return Err(Errno::INVALID),
+        }
+        // SAFETY: the identifier is alive.
+        called(unsafe { rdma_listen(state.id.0, backlog) })?;
+        state.phase = Phase::Listening;
+        Ok(0)
+    })
+}
+
+pub(crate) unsafe extern "C" fn raccept(
+    number: c_int,
+    address: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    count(|| {
+        let socket = socket_of(number)?;
+        loop {
+            let state = socket.state();
+            if state.phase != Phase::Listening {
+                return Err(Errno::INVALID);
+            }
+            match accept(&state) {
+                Ok(new) => {
+                    new.state().is_nonblocking = state.is_nonblocking;
+                    let new = publish(new);
+                    if !address.is_null() && !len.is_null() {
+                        // SAFETY: the application has so much room.
+                        unsafe { rgetpeername(new, address, len) };
+                    }
+                    return Ok(new);
+                }
+                Err(Errno::AGAIN) if !state.is_nonblocking => {}
+                Err(errno) => return Err(errno),
+            }
+            drop(state);
+            super::poll::wait_readable(&socket.watch)?;
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn rconnect(
+    number: c_int,
+    address: *const libc::sockaddr,
+    _len: libc::socklen_t,
+) -> c_int {
+    count(|| {
+        let socket = socket_of(number)?;
+        let mut state = socket.state();
+        // SAFETY: the address is the application's, or null, which is refused.
+        unsafe { state.connect(&socket, address.cast_mut())? };
+        if state.is_nonblocking && state.is_opening() {
+            return Err(Errno(libc::EINPROGRESS));
+        }
+        state = socket.wait(state, false, |state| !state.is_opening())?;
+        if state.phase == Phase::Failed { Err(Errno(state.error)) } else { Ok(0) }
+    })
+}
+
+pub(crate) extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
+    count(|| {
+        socket_of(number)?.shut_down(how)?;
+        Ok(0)
+    })
+}
+
+pub(crate) extern "C" fn rclose(number: c_int) -> c_int {
+    count(|| {
+        let socket = socket_of(number)?;
+        // What cannot be sent any more is lost, as with `close`.
+        let _ = socket.shut_down(libc::SHUT_RDWR);
+        withdraw(number)?;
+        Ok(0)
+    })
+}
+
+/// Sends; answers how many bytes were taken.
+fn send(socket: &Arc<Socket>, data: &[u8], flags: c_int) -> Result<isize, Errno> {
+    let mut state = socket.state();
+    let is_nonblocking = state.is_nonblocking || flags & libc::MSG_DONTWAIT != 0;
+    let mut done = 0;
+    while done < data.len() {
+        let is_ready = |state: &super::State| {
+            !state.is_opening()
+                && (state.phase != Phase::Connected
+                    || !state.is_writable
+                    || state.stream.as_ref().is_some_and(super::Stream::can_send))
+        };
+        if !is_ready(&state) || state.phase != Phase::Connected {
+            match socket.wait(state, is_nonblocking, is_ready) {
+                Ok(found) => state = found,
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        if state.phase != Phase::Connected || !state.is_writable {
+            let errno = if state.phase == Phase::New { libc::ENOTCONN } else { libc::ECONNRESET };
+            return if done > 0 { Ok(done.cast_signed()) } else { Err(Errno(errno)) };
+        }
+        // The first transfers of a call are short, so that copying and sending overlap.
+        let most = (data.len() - done).min(done.clamp(FIRST_TRANSFER, LONGEST_TRANSFER));
+        let Some(stream) = &mut state.stream else { return Err(Errno(libc::ENOTCONN)) };
+        done += stream.send(&data[done..done + most])?;
+    }
+    Ok(done.cast_signed())
+}
+
+/// Receives; 0 at the end.
+fn receive(socket: &Arc<Socket>, data: &mut [u8], flags: c_int) -> Result<isize, Errno> {
+    let mut state = socket.state();
+    if matches!(state.phase, Phase::New | Phase::Listening) {
+        return Err(Errno(libc::ENOTCONN));
+    }
+    let is_nonblocking = state.is_nonblocking || flags & libc::MSG_DONTWAIT != 0;
+    let is_look = flags & libc::MSG_PEEK != 0;
+    let mut done = 0;
+    while done < data.len() {
+        let is_ready = |state: &super::State| {
+            state.stream.as_ref().is_none_or(super::Stream::has_data)
+                || !state.is_opening() && (state.phase != Phase::Connected || !state.is_readable)
+        };
+        match socket.wait(state, is_nonblocking, is_ready) {
+            Ok(found) => state = found,
+            Err(_) if done > 0 => return Ok(done.cast_signed()),
+            Err(errno) => return Err(errno),
+        }
+        let is_connected = state.phase == Phase::Connected;
+        let Some(stream) = &mut state.stream else { return Err(Errno(libc::ENOTCONN)) };
+        let found = stream.receive(&mut data[done..], is_look);
+        if found > 0 && is_connected {
+            stream.give_credits()?;
+        }
+        done += found;
+        if found == 0 && done == 0 && state.phase == Phase::Failed {
+            return Err(Errno(if state.error == 0 { libc::ENOTCONN } else { state.error }));
+        }
+        if found == 0 || flags & libc::MSG_WAITALL == 0 || is_look {
+            break;
+        }
+    }
+    Ok(done.cast_signed())
+}
+
+pub(crate) unsafe extern "C" fn rsend(number: c_int, data: *const c_void, len: usize, flags: c_int) -> isize {
+    count(|| {
+        let socket = socket_of(number)?;
+        if data.is_null() && len > 0 {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: the application's bytes.
+        let data = if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data.cast(), len) } };
+        send(&socket, data, flags)
+    })
+}
+
+pub(crate) unsafe extern "C" fn rrecv(number: c_int, data: *mut c_void, len: usize, flags: c_int) -> isize {
+    count(|| {
+        let socket = socket_of(number)?;
+        if data.is_null() && len > 0 {
+            return Err(Errno(libc::EFAULT));
+        }
+        if len == 0 {
+            return receive(&socket, &mut [], flags);
+        }
+        // SAFETY: the application's room.
+        receive(&socket, unsafe { std::slice::from_raw_parts_mut(data.cast(), len) }, flags)
+    })
+}
+
+pub(crate) unsafe extern "C" fn rwrite(number: c_int, data: *const c_void, len: usize) -> isize {
+    // SAFETY: the application's, as for `rsend`.
+    count(|| Ok(unsafe { rsend(number, data, len, 0) }))
+}
+
+pub(crate) unsafe extern "C" fn rread(number: c_int, data: *mut c_void, len: usize) -> isize {
+    // SAFETY: the application's, as for `rrecv`.
+    count(|| Ok(unsafe { rrecv(number, data, len, 0) }))
+}
+
+/// One address of an rsocket for the application.
+///
+/// # Safety
+///
+/// The pointers are null, or the application's room with its length.
+unsafe fn give_address(
+    address: Option<SocketAddr>,
+    to: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> Result<c_int, Errno> {
+    let address = address.ok_or(Errno(libc::ENOTCONN))?;
+    if to.is_null() || len.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    let size =
+        if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
+    let from = storage(address);
+    // SAFETY: the application has as much room as it says.
+    unsafe {
+        let room = (*len as usize).min(size);
+        std::ptr::copy_nonoverlapping((&raw const from).cast::<u8>(), to.cast::<u8>(), room);
+        *len = size as libc::socklen_t;
+    }
+    Ok(0)
+}
+
+pub(crate) unsafe extern "C" fn rgetpeername(
+    number: c_int,
+    to: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    count(|| {
+        let socket = socket_of(number)?;
+        // SAFETY: the identifier is alive; the application's room.
+        unsafe {
+            let peer = id_of(socket.state().id.0)?.state().peer;
+            give_address(peer, to, len)
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn rgetsockname(
+    number: c_int,
+    to: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    count(|| {
+        let socket = socket_of(number)?;
+        // SAFETY: the identifier is alive; the application's room.
+        unsafe {
+            let own = id_of(socket.state().id.0)?.state().source;
+            give_address(own, to, len)
+        }
+    })
+}

@@ -1,0 +1,180 @@
+//! rsockets: streams of bytes over reliable connections, with the calls of sockets and the protocol of librdmacm.
+//!
+//! A stream has a ring of bytes at each end, which the peer writes with RDMA WRITE; immediate data say what was written. The descriptor
+//! of an rsocket is an epoll that is readable when there may be news: an event of the connection or a completion.
+
+mod calls;
+mod connection;
+mod flow;
+mod options;
+mod poll;
+mod stream;
+mod wire;
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+
+use rustix::event::epoll;
+
+use super::id::destroy;
+use super::queue_pairs::rdma_destroy_qp;
+use crate::abi::rdma_cm_id;
+use crate::answer::Errno;
+use crate::context::Pointer;
+
+use options::Options;
+use stream::Stream;
+
+pub(super) use calls::*;
+pub(super) use options::{rfcntl, rgetsockopt, rsetsockopt};
+pub(super) use poll::rpoll;
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    New,
+    Listening,
+    Connecting,
+    Accepting,
+    Connected,
+    Disconnected,
+    Failed,
+}
+
+/// An rsocket.
+struct Socket {
+    watch: OwnedFd,
+    state: Mutex<State>,
+    /// A thread that waits in a call has found news.
+    changed: Condvar,
+}
+
+/// What the lock of an rsocket protects.
+struct State {
+    id: Pointer<rdma_cm_id>,
+    phase: Phase,
+    /// The peer may still send, and this end as well.
+    is_readable: bool,
+    is_writable: bool,
+    is_nonblocking: bool,
+    /// A thread waits on the descriptor for all that wait in calls.
+    is_watched: bool,
+    /// Why it failed, until `SO_ERROR` is asked for.
+    error: c_int,
+    options: Options,
+    stream: Option<Stream>,
+}
+
+/// The rsockets by their descriptors.
+static SOCKETS: RwLock<Option<HashMap<c_int, Arc<Socket>>>> = RwLock::new(None);
+
+/// The rsocket of a descriptor.
+fn find(number: c_int) -> Option<Arc<Socket>> {
+    let sockets = SOCKETS.read().unwrap_or_else(PoisonError::into_inner);
+    sockets.as_ref()?.get(&number).cloned()
+}
+
+fn socket_of(number: c_int) -> Result<Arc<Socket>, Errno> {
+    find(number).ok_or(Errno(libc::EBADF))
+}
+
+/// Gives an rsocket to the application.
+fn publish(socket: Socket) -> c_int {
+    let number = socket.watch.as_raw_fd();
+    let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
+    sockets.get_or_insert_default().insert(number, Arc::new(socket));
+    number
+}
+
+/// The reverse.
+fn withdraw(number: c_int) -> Result<Arc<Socket>, Errno> {
+    let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
+    sockets.as_mut().and_then(|sockets| sockets.remove(&number)).ok_or(Errno(libc::EBADF))
+}
+
+impl Socket {
+    /// Takes the identifier, which is destroyed with the rsocket.
+    fn new(id: *mut rdma_cm_id, phase: Phase, options: Options) -> Result<Self, Errno> {
+        let state = State {
+            id: Pointer(id),
+            phase,
+            is_readable: true,
+            is_writable: true,
+            is_nonblocking: false,
+            is_watched: false,
+            error: 0,
+            options,
+            stream: None,
+        };
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
+        let socket = Self { watch, state: Mutex::new(state), changed: Condvar::new() };
+        // SAFETY: the identifier is alive and has a channel of its own.
+        let channel = unsafe { (*(*id).channel).fd };
+        connection::set_nonblocking(channel)?;
+        socket.watch(channel)?;
+        Ok(socket)
+    }
+
+    /// Makes the descriptor readable whenever this one is.
+    fn watch(&self, descriptor: RawFd) -> Result<(), Errno> {
+        // SAFETY: a descriptor of an object that lives at least as long as the state.
+        let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
+        let added = epoll::add(&self.watch, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        added.map_err(|error| std::io::Error::from(error).into())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes progress until `test` holds. One thread waits on the descriptor for all; it looks again now and then, because another
+    /// one may have taken the event of the connection that it would wake for.
+    fn wait<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        is_nonblocking: bool,
+        test: impl Fn(&State) -> bool,
+    ) -> Result<MutexGuard<'a, State>, Errno> {
+        loop {
+            state.progress()?;
+            if test(&state) {
+                self.changed.notify_all();
+                return Ok(state);
+            }
+            if is_nonblocking {
+                return Err(Errno::AGAIN);
+            }
+            if state.is_watched {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            // What came before the request for an event is found by a last look.
+            state.arm()?;
+            state.progress()?;
+            if test(&state) {
+                continue;
+            }
+            state.is_watched = true;
+            drop(state);
+            let waited = poll::wait_readable(&self.watch);
+            state = self.state();
+            state.is_watched = false;
+            self.changed.notify_all();
+            waited?;
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // SAFETY: the identifier belongs to this rsocket, and nothing uses it any more.
+        unsafe {
+            rdma_destroy_qp(self.id.0);
+            self.stream = None;
+            // It is an identifier, so this does not fail.
+            let _ = destroy(self.id.0);
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The two rings of a stream, and the work requests about them.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::c_int;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use roce::verbs::{
+    ImmDt, LKey, Notify, Payload, Qpn, RKey, RecvWr, SendFlags, SendOp, SendWr, Sge, Wc, WcFlags, WcOpcode,
+    WcStatus,
+};
+
+use super::flow::{Receiving, Sending};
+use super::options::Options;
+use super::wire::{Hello, Message, Target};
+use crate::abi::{ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp_cap, ibv_qp_init_attr, rdma_cm_id};
+use crate::answer::Errno;
+use crate::channel::{channel_of, ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::context::{Open, Pointer};
+use crate::cq::{cq_of, ibv_create_cq, ibv_destroy_cq};
+use crate::memory::{ibv_dereg_mr, ibv_reg_mr};
+use crate::qp::qp_of;
+use crate::rdmacm::queue_pairs::{create_qp, rdma_destroy_qp};
+
+/// Entries in which the peer announces memory.
+const ENTRIES: usize = 2;
+/// Alignment of the memory that the peer writes.
+const ALIGNMENT: usize = 64;
+/// `IBV_ACCESS_LOCAL_WRITE` and `IBV_ACCESS_REMOTE_WRITE`.
+const WRITABLE: c_int = 1 | 2;
+/// Completions that are taken at a time.
+const BURST: usize = 16;
+/// Marks requests without data.
+const CONTROL: u64 = 1 << 32;
+
+/// What was asked for with the last failing call of the library.
+pub(super) fn last_errno() -> Errno {
+    std::io::Error::last_os_error().into()
+}
+
+/// Memory that a device reads or writes.
+struct Memory {
+    pointer: NonNull<u8>,
+    layout: Layout,
+    region: Pointer<ibv_mr>,
+}
+
+// SAFETY: the memory belongs to this object alone.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// # Safety
+    ///
+    /// The identifier is alive and has a domain.
+    unsafe fn new(id: *mut rdma_cm_id, len: usize) -> Result<Self, Errno> {
+        let layout = Layout::from_size_align(len.max(1), ALIGNMENT).map_err(|_| Errno::INVALID)?;
+        // SAFETY: the layout is not empty; the caller's promise.
+        unsafe {
+            let pointer = NonNull::new(alloc_zeroed(layout)).ok_or(Errno::NO_MEMORY)?;
+            let region = ibv_reg_mr((*id).pd, pointer.as_ptr().cast(), len, WRITABLE);
+            if region.is_null() {
+                dealloc(pointer.as_ptr(), layout);
+                return Err(last_errno());
+            }
+            Ok(Self { pointer, layout, region: Pointer(region) })
+        }
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset <= self.layout.size());
+        self.pointer.as_ptr().wrapping_add(offset)
+    }
+
+    fn lkey(&self) -> LKey {
+        // SAFETY: the region lives as long as the memory.
+        LKey(unsafe { (*self.region.0).lkey })
+    }
+
+    /// What the peer has to know to write there.
+    fn target(&self, offset: usize, length: usize) -> Target {
+        // SAFETY: the region lives as long as the memory.
+        let key = unsafe { (*self.region.0).rkey };
+        Target { address: self.at(offset) as u64, key, length: u32::try_from(length).unwrap_or(u32::MAX) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the region and the memory of `new`, which nothing uses after the queue pair has gone.
+        unsafe {
+            if ibv_dereg_mr(self.region.0) == 0 {
+                dealloc(self.pointer.as_ptr(), self.layout);
+            }
+        }
+    }
+}
+
+/// The queue of completions and its channel.
+struct Queue {
+    channel: Pointer<ibv_comp_channel>,
+    cq: Pointer<ibv_cq>,
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: the objects of `Stream::new`; null pointers are refused.
+        unsafe {
+            ibv_destroy_cq(self.cq.0);
+            ibv_destroy_comp_channel(self.channel.0);
+        }
+    }
+}
+
+/// What ended a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    Disconnect,
+    Shutdown,
+    Failure,
+}
+
+/// The data part of an rsocket. The queue pair is destroyed before it.
+pub(super) struct Stream {
+    open: Arc<Open>,
+    qpn: Qpn,
+    queue: Queue,
+    sender: Memory,
+    receiver: Memory,
+    entries: Memory,
+    depth: u16,
+    size: usize,
+    sending: Sending,
+    receiving: Receiving,
+    /// Where this end sends to: the present entry, and what is left of it.
+    present: usize,
+    /// Where the peer wants to learn of memory.
+    peer: Target,
+    peer_entry: u32,
+    is_peer_big_endian: bool,
+}
+
+impl Stream {
+    /// # Safety
+    ///
+    /// The identifier is alive and bound to a device.
+    pub(super) unsafe fn new(id: *mut rdma_cm_id, options: &Options) -> Result<Self, Errno> {
+        // SAFETY: the caller's promise; what the calls of the library return is checked.
+        unsafe {
+            let channel = ibv_create_comp_channel((*id).verbs);
+            if channel.is_null() {
+                return Err(last_errno());
+            }
+            let mut queue = Queue { channel: Pointer(channel), cq: Pointer(std::ptr::null_mut()) };
+            let (send_depth, depth) = (options.send_depth, options.receive_depth);
+            let completions = c_int::from(send_depth) + c_int::from(depth);
+            queue.cq = Pointer(ibv_create_cq((*id).verbs, completions, id.cast(), channel, 0));
+            if queue.cq.0.is_null() {
+                return Err(last_errno());
+            }
+            let mut wanted: ibv_qp_init_attr = std::mem::zeroed();
+            (wanted.send_cq, wanted.recv_cq) = (queue.cq.0, queue.cq.0);
+            wanted.qp_type = crate::abi::IBV_QPT_RC;
+            wanted.sq_sig_all = 1;
+            wanted.cap = ibv_qp_cap {
+                max_send_wr: send_depth.into(),
+                max_recv_wr: depth.into(),
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: Target::LEN as u32,
+            };
+            let size = options.receive_bytes & !1;
+            let sender = Memory::new(id, options.send_bytes)?;
+            let receiver = Memory::new(id, size)?;
+            let entries = Memory::new(id, ENTRIES * Target::LEN)?;
+            create_qp(id, (*id).pd, &mut wanted)?;
+            let qp = qp_of((*id).qp)?;
+            let stream = Self {
+                open: Arc::clone(&qp.open),
+                qpn: qp.qpn,
+                queue,
+                sender,
+                receiver,
+                entries,
+                depth,
+                size,
+                sending: Sending::new(options.send_bytes, send_depth),
+                receiving: Receiving::new(size, depth),
+                present: 0,
+                peer: Target::default(),
+                peer_entry: 1,
+                is_peer_big_endian: false,
+            };
+            let prepared = (0..depth).try_for_each(|_| stream.post_receive()).and_then(|()| stream.arm());
+            if let Err(errno) = prepared {
+                // Before its queue.
+                rdma_destroy_qp(id);
+                return Err(errno);
+            }
+            Ok(stream)
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        // SAFETY: the channel lives as long as this.
+        unsafe { (*self.queue.channel.0).fd }
+    }
+
+    pub(super) fn hello(&self) -> Hello {
+        Hello {
+            is_big_endian: cfg!(target_endian = "big"),
+            credits: self.depth,
+            entries: self.entries.target(0, ENTRIES),
+            first: self.receiver.target(0, self.size / 2),
+        }
+    }
+
+    /// Takes over what the peer said.
+    pub(super) fn meet(&mut self, hello: &Hello) {
+        self.peer = hello.entries;
+        self.peer_entry = 1 % hello.entries.length;
+        self.is_peer_big_endian = hello.is_big_endian;
+        self.sending.allow(hello.credits);
+        self.write_entry(0, hello.first);
+    }
+
+    fn entry(&self, index: usize) -> Target {
+        // SAFETY: the entry is inside; the peer writes it before the message that says so, so it is not read before.
+        let bytes =
+            unsafe { self.entries.at(index * Target::LEN).cast::<[u8; Target::LEN]>().read_volatile() };
+        Target::of_entry(&bytes)
+    }
+
+    fn write_entry(&self, index: usize, entry: Target) {
+        let bytes = entry.entry(cfg!(target_endian = "big"));
+        // SAFETY: as above; the peer does not write an entry that is in use.
+        unsafe { self.entries.at(index * Target::LEN).cast::<[u8; Target::LEN]>().write_volatile(bytes) };
+    }
+
+    fn post_receive(&self) -> Result<(), Errno> {
+        Ok(self.open.raw().post_recv(self.qpn, &RecvWr { wr_id: 0, elements: &[] })?)
+    }
+
+    fn post(&self, wr_id: u64, to: Target, message: Message, payload: Payload<'_>) -> Result<(), Errno> {
+        let (remote_addr, rkey) = (to.address, RKey(to.key));
+        let op = SendOp::WriteWithImm { remote_addr, rkey, imm: ImmDt(message.immediate()) };
+        let flags = SendFlags::SIGNALED;
+        let wr = SendWr { wr_id, op, flags, payload, destination: None, remote_srqn: 0 };
+        Ok(self.open.raw().post_send(self.qpn, &wr)?)
+    }
+
+    pub(super) fn can_send(&self) -> bool {
+        self.sending.room(self.entry(self.present).length as usize) > 0
+    }
+
+    /// Sends some of these bytes; answers how many.
+    pub(super) fn send(&mut self, data: &[u8]) -> Result<usize, Errno> {
+        // Read once: the peer can write it at any time.
+        let to = self.entry(self.present);
+        let bytes = data.len().min(self.sending.room(to.length as usize));
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let at = self.sending.take(bytes);
+        // SAFETY: these bytes of the ring are free.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.sender.at(at), bytes) };
+        let length = u32::try_from(bytes).map_err(|_| Errno::INVALID)?;
+        let left =
+            Target { address: to.address.wrapping_add(length.into()), length: to.length - length, ..to };
+        // Before the message: the peer may write the entry when it has the message.
+        self.write_entry(self.present, left);
+        if left.length == 0 {
+            self.present = (self.present + 1) % ENTRIES;
+        }
+        let element = Sge { addr: self.sender.at(at) as u64, length, lkey: self.sender.lkey() };
+        self.post(length.into(), to, Message::Data(length), Payload::Elements(&[element]))?;
+        Ok(bytes)
+    }
+
+    pub(super) fn has_data(&self) -> bool {
+        self.receiving.has_data()
+    }
+
+    /// Reads into `data`; answers how many bytes. With `is_look`, they stay, and those of one piece are read.
+    pub(super) fn receive(&mut self, data: &mut [u8], is_look: bool) -> usize {
+        let mut done = 0;
+        while done < data.len() && self.receiving.has_data() {
+            let (at, bytes) = self.receiving.next(data.len() - done);
+            // SAFETY: the peer has written these bytes and does not write them before they are announced again.
+            unsafe { std::ptr::copy_nonoverlapping(self.receiver.at(at), data[done..].as_mut_ptr(), bytes) };
+            done += bytes;
+            if is_look {
+                break;
+            }
+            self.receiving.consume(bytes);
+        }
+        done
+    }
+
+    pub(super) fn has_control(&self) -> bool {
+        self.sending.has_control()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.sending.is_idle()
+    }
+
+    /// Sends a message without data, for which there is a place.
+    pub(super) fn send_control(&mut self, message: Message) -> Result<(), Errno> {
+        if !self.sending.take_control() {
+            return Err(Errno::AGAIN);
+        }
+        self.post(CONTROL, Target::default(), message, Payload::Elements(&[]))
+    }
+
+    /// Tells the peer about room, where that is due.
+    pub(super) fn give_credits(&mut self) -> Result<(), Errno> {
+        if !self.receiving.is_due() || !self.sending.take_control() {
+            return Ok(());
+        }
+        let (number, half) = self.receiving.announce();
+        let Some(half) = half else {
+            return self.post(CONTROL, Target::default(), Message::Credits(number), Payload::Elements(&[]));
+        };
+        let entry = self.receiver.target(half, self.size / 2).entry(self.is_peer_big_endian);
+        let offset = u64::from(self.peer_entry) * Target::LEN as u64;
+        let to = Target { address: self.peer.address.wrapping_add(offset), ..self.peer };
+        self.peer_entry = (self.peer_entry + 1) % self.peer.length;
+        self.post(CONTROL, to, Message::Credits(number), Payload::Inline(&entry))
+    }
+
+    /// Takes in completions; answers what ended, if anything did.
+    pub(super) fn take_completions(&mut self) -> Result<Option<News>, Errno> {
+        let mut news = None;
+        loop {
+            let mut burst = [Wc::default(); BURST];
+            // SAFETY: the queue lives as long as this.
+            let found = self.open.raw().poll_cq(unsafe { &cq_of(self.queue.cq.0)?.raw }, &mut burst)?;
+            for wc in &burst[..found] {
+                news = news.or(self.take_completion(wc)?);
+            }
+            if found < BURST {
+                return Ok(news);
+            }
+        }
+    }
+
+    fn take_completion(&mut self, wc: &Wc) -> Result<Option<News>, Errno> {
+        let has_failed = wc.status != WcStatus::Success;
+        if has_failed {
+            return Ok(Some(News::Failure));
+        }
+        if !matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
+            if wc.wr_id & CONTROL != 0 {
+                self.sending.complete_control();
+            } else {
+                self.sending.complete(wc.wr_id as usize);
+            }
+            return Ok(None);
+        }
+        self.post_receive()?;
+        if !wc.flags.contains(WcFlags::WITH_IMM) {
+            return Ok(Some(News::Failure));
+        }
+        Ok(match Message::of_immediate(wc.imm.0) {
+            Message::Data(0) => Some(News::Failure),
+            Message::Data(bytes) => (!self.receiving.arrive(bytes as usize)).then_some(News::Failure),
+            Message::Credits(number) => {
+                self.sending.allow(number);
+                None
+            }
+            Message::Disconnect => Some(News::Disconnect),
+            Message::Shutdown => Some(News::Shutdown),
+            Message::Mapping(_) | Message::KeepAlive | Message::Unknown => None,
+        })
+    }
+
+    /// Asks for an event with the next completion, after those that came are taken out.
+    pub(super) fn arm(&self) -> Result<(), Errno> {
+        // SAFETY: the queue and its channel live as long as this.
+        unsafe {
+            let channel = channel_of(self.queue.channel.0)?;
+            while channel.events.try_event().is_some() {}
+            Ok(self.open.raw().request_notification(&cq_of(self.queue.cq.0)?.raw, Notify::Next)?)
+        }
+    }
+}
