@@ -70,3 +70,12 @@ fn a_channel_is_readable_only_for_an_event() {
     let Some([_, client]) = two_processes("127.83.0.12") else { return };
     assert!(client.success && client.stdout.contains("the descriptor is not readable"), "{client:?}");
 }
+
+/// Each call of a stream with bytes that are compared, and the end of the connection.
+#[test]
+fn a_program_in_c_talks_to_itself_by_rsockets() {
+    let Some((_folder, program)) = compile("streams") else { return };
+    let address = roce_testing::own_address().to_string();
+    let ended = Running::start(&mut command(&program, &address, &[&address])).finish(60);
+    assert!(ended.success, "{ended:?}");
+}

@@ -22,7 +22,8 @@ use super::queue_pairs::{
 };
 use super::rsocket::{
     raccept, rbind, rclose, rconnect, rfcntl, rgetpeername, rgetsockname, rgetsockopt, rlisten, rpoll, rread,
-    rrecv, rsend, rsetsockopt, rshutdown, rsocket, rwrite,
+    rreadv, rrecv, rrecvfrom, rrecvmsg, rselect, rsend, rsendmsg, rsendto, rsetsockopt, rshutdown, rsocket,
+    rwrite, rwritev,
 };
 use super::sockets::no_rsockets;
 use super::states::rdma_init_qp_attr;
@@ -37,7 +38,8 @@ exports! {
     rdma_get_src_port rdma_getaddrinfo rdma_init_qp_attr rdma_join_multicast rdma_join_multicast_ex rdma_leave_multicast
     rdma_listen rdma_migrate_id rdma_notify rdma_reject rdma_reject_ece rdma_resolve_addr rdma_resolve_route
     rdma_set_local_ece rdma_set_option raccept rbind rclose rconnect rfcntl rgetpeername rgetsockname rgetsockopt rlisten
-    rpoll rread rrecv rsend rsetsockopt rshutdown rsocket rwrite no_rsockets
+    rpoll rread rreadv rrecv rrecvfrom rrecvmsg rselect rsend rsendmsg rsendto rsetsockopt rshutdown rsocket rwrite rwritev
+    no_rsockets
 }
 
 #[cfg(test)]

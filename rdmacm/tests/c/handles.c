@@ -217,7 +217,8 @@ static const struct call CALLS[] = {
     {"rreadv", 'u', "0O0"},
     {"rwrite", 'u', "0O0"},
     {"rwritev", 'u', "0O0"},
-    {"rselect", 'u', "0OOOO"},
+    /* More descriptors than a set has: with fewer, it waits. */
+    {"rselect", 'c', "kOOOO"},
     {"rfcntl", 'u', "000"},
     {"rsetsockopt", 'u', "000OO"},
     {"rgetsockopt", 'u', "000OO"},

@@ -343,6 +343,7 @@ impl<S: Stream> Link<S> {
         // A piece of a block is no sign of life: otherwise a byte now and then would hold this side for ever.
         let mut last = Instant::now();
         let mut is_warned = !self.is_original;
+        let mut has_begun = false;
         while !room.is_empty() {
             match self.read_some(room) {
                 Ok(0) => return Err(closed()),
@@ -357,7 +358,7 @@ impl<S: Stream> Link<S> {
                         check(&room[..count])?;
                     }
                     room = room.get_mut(count..).unwrap_or_default();
-                    is_warned = true;
+                    (is_warned, has_begun) = (true, true);
                 }
                 Err(error) if is_early(&error) => {
                     if alive() {
@@ -370,21 +371,22 @@ impl<S: Stream> Link<S> {
                 Err(error) => return Err(error),
             }
             if !room.is_empty() {
-                self.check_time(last)?;
+                self.check_time(last, has_begun)?;
             }
         }
         Ok(())
     }
 
     /// Fails when the block that is waited for since `last`, or the set-up as a whole, takes too long.
-    fn check_time(&self, last: Instant) -> io::Result<()> {
+    fn check_time(&self, last: Instant, has_begun: bool) -> io::Result<()> {
         let late = |text| Err(io::Error::new(ErrorKind::TimedOut, text));
         let seconds = self.patience.as_secs();
         if self.set_up_until.is_some_and(|until| Instant::now() > until) {
             return late(format!("the set-up takes longer than {} s", u64::from(SET_UP_PATIENCE) * seconds));
         }
         if last.elapsed() > self.patience {
-            return late(format!("no complete block came for {seconds} s"));
+            let what = if has_begun { "only part of a block" } else { "nothing" };
+            return late(format!("{what} came for {seconds} s"));
         }
         Ok(())
     }
@@ -821,7 +823,7 @@ mod tests {
             let mut link = Link::new(dripping, role, Duration::from_millis(100));
             let error = link.swap("a block", &[0; 900], &mut || false).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimedOut);
-            assert!(error.to_string().contains("no complete block came"), "{error}");
+            assert!(error.to_string().contains("only part of a block came"), "{error}");
             assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
         }
     }

@@ -134,7 +134,7 @@ pub(crate) extern "C" fn rclose(number: c_int) -> c_int {
 }
 
 /// Sends; answers how many bytes were taken.
-fn send(socket: &Arc<Socket>, data: &[u8], flags: c_int) -> Result<isize, Errno> {
+pub(super) fn send(socket: &Arc<Socket>, data: &[u8], flags: c_int) -> Result<isize, Errno> {
     let mut state = socket.state();
     let is_nonblocking = state.is_nonblocking || flags & libc::MSG_DONTWAIT != 0;
     let mut done = 0;
@@ -165,7 +165,7 @@ fn send(socket: &Arc<Socket>, data: &[u8], flags: c_int) -> Result<isize, Errno>
 }
 
 /// Receives; 0 at the end.
-fn receive(socket: &Arc<Socket>, data: &mut [u8], flags: c_int) -> Result<isize, Errno> {
+pub(super) fn receive(socket: &Arc<Socket>, data: &mut [u8], flags: c_int) -> Result<isize, Errno> {
     let mut state = socket.state();
     if matches!(state.phase, Phase::New | Phase::Listening) {
         return Err(Errno(libc::ENOTCONN));

@@ -6,8 +6,10 @@
 mod calls;
 mod connection;
 mod flow;
+mod messages;
 mod options;
 mod poll;
+mod select;
 mod stream;
 mod wire;
 
@@ -27,9 +29,14 @@ use crate::context::Pointer;
 use options::Options;
 use stream::Stream;
 
-pub(super) use calls::*;
+pub(super) use calls::{
+    raccept, rbind, rclose, rconnect, rgetpeername, rgetsockname, rlisten, rread, rrecv, rsend, rshutdown,
+    rsocket, rwrite,
+};
+pub(super) use messages::{rreadv, rrecvfrom, rrecvmsg, rsendmsg, rsendto, rwritev};
 pub(super) use options::{rfcntl, rgetsockopt, rsetsockopt};
 pub(super) use poll::rpoll;
+pub(super) use select::rselect;
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,173 @@
+//! The calls of sockets with several buffers, and those with an address, which a stream has no use for.
+
+use std::ffi::{c_int, c_void};
+
+use super::calls::{receive, rgetpeername, send};
+use super::socket_of;
+use crate::answer::{Errno, count};
+
+/// The most buffers of a call.
+const MOST_BUFFERS: usize = 1024;
+
+/// The buffers of a call.
+///
+/// # Safety
+///
+/// The list has this length, and stays while the result is in use.
+unsafe fn buffers<'a>(list: *const libc::iovec, number: usize) -> Result<&'a [libc::iovec], Errno> {
+    if number > MOST_BUFFERS {
+        return Err(Errno::INVALID);
+    }
+    if number == 0 {
+        return Ok(&[]);
+    }
+    if list.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(list, number) })
+}
+
+/// Does the same with one buffer after the other until one is not used up; answers the bytes of all.
+fn each(
+    buffers: &[libc::iovec],
+    mut one: impl FnMut(&libc::iovec, bool) -> Result<isize, Errno>,
+) -> Result<isize, Errno> {
+    let mut all: isize = 0;
+    for buffer in buffers.iter().filter(|buffer| buffer.iov_len > 0) {
+        if buffer.iov_base.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        match one(buffer, all > 0) {
+            Ok(bytes) => {
+                all += bytes;
+                if bytes.cast_unsigned() < buffer.iov_len {
+                    break;
+                }
+            }
+            Err(_) if all > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(all)
+}
+
+fn send_all(number: c_int, buffers: &[libc::iovec], flags: c_int) -> Result<isize, Errno> {
+    let socket = socket_of(number)?;
+    each(buffers, |buffer, _| {
+        // SAFETY: the application's bytes, which are some.
+        let data = unsafe { std::slice::from_raw_parts(buffer.iov_base.cast(), buffer.iov_len) };
+        send(&socket, data, flags)
+    })
+}
+
+fn receive_all(number: c_int, buffers: &[libc::iovec], flags: c_int) -> Result<isize, Errno> {
+    let socket = socket_of(number)?;
+    each(buffers, |buffer, has_some| {
+        // Only the first buffer waits for data.
+        let is_patient = !has_some || flags & libc::MSG_WAITALL != 0;
+        let flags = if is_patient { flags } else { flags | libc::MSG_DONTWAIT };
+        // SAFETY: the application's room, which is some.
+        let data = unsafe { std::slice::from_raw_parts_mut(buffer.iov_base.cast(), buffer.iov_len) };
+        receive(&socket, data, flags)
+    })
+}
+
+/// A number of buffers.
+fn length(number: c_int) -> Result<usize, Errno> {
+    usize::try_from(number).map_err(|_| Errno::INVALID)
+}
+
+pub(in super::super) unsafe extern "C" fn rwritev(
+    number: c_int,
+    list: *const libc::iovec,
+    buffers_of_it: c_int,
+) -> isize {
+    // SAFETY: the application's list of this length.
+    count(|| send_all(number, unsafe { buffers(list, length(buffers_of_it)?)? }, 0))
+}
+
+pub(in super::super) unsafe extern "C" fn rreadv(
+    number: c_int,
+    list: *const libc::iovec,
+    buffers_of_it: c_int,
+) -> isize {
+    // SAFETY: the application's list of this length.
+    count(|| receive_all(number, unsafe { buffers(list, length(buffers_of_it)?)? }, 0))
+}
+
+/// The buffers of a message. A stream carries nothing beside its bytes.
+///
+/// # Safety
+///
+/// The pointer is null or a message of the application.
+unsafe fn buffers_of<'a>(message: *const libc::msghdr) -> Result<&'a [libc::iovec], Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let message = message.as_ref().ok_or(Errno(libc::EFAULT))?;
+        if !message.msg_control.is_null() && message.msg_controllen > 0 {
+            return Err(Errno::UNSUPPORTED);
+        }
+        buffers(message.msg_iov, message.msg_iovlen)
+    }
+}
+
+pub(in super::super) unsafe extern "C" fn rsendmsg(
+    number: c_int,
+    message: *const libc::msghdr,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the application's message.
+    count(|| send_all(number, unsafe { buffers_of(message)? }, flags))
+}
+
+pub(in super::super) unsafe extern "C" fn rrecvmsg(
+    number: c_int,
+    message: *mut libc::msghdr,
+    flags: c_int,
+) -> isize {
+    count(|| {
+        // SAFETY: the application's message.
+        unsafe {
+            let found = receive_all(number, buffers_of(message)?, flags)?;
+            (*message).msg_flags = 0;
+            Ok(found)
+        }
+    })
+}
+
+pub(in super::super) unsafe extern "C" fn rsendto(
+    number: c_int,
+    data: *const c_void,
+    len: usize,
+    flags: c_int,
+    address: *const libc::sockaddr,
+    _address_len: libc::socklen_t,
+) -> isize {
+    count(|| {
+        if !address.is_null() {
+            socket_of(number)?;
+            return Err(Errno(libc::EISCONN));
+        }
+        let buffer = libc::iovec { iov_base: data.cast_mut(), iov_len: len };
+        send_all(number, &[buffer], flags)
+    })
+}
+
+pub(in super::super) unsafe extern "C" fn rrecvfrom(
+    number: c_int,
+    data: *mut c_void,
+    len: usize,
+    flags: c_int,
+    address: *mut libc::sockaddr,
+    address_len: *mut libc::socklen_t,
+) -> isize {
+    count(|| {
+        let found = receive_all(number, &[libc::iovec { iov_base: data, iov_len: len }], flags)?;
+        if found > 0 && !address.is_null() && !address_len.is_null() {
+            // SAFETY: the application's room.
+            unsafe { rgetpeername(number, address, address_len) };
+        }
+        Ok(found)
+    })
+}
