@@ -96,6 +96,7 @@ impl<'a> Deliveries<'a> {
         self.wakers = state.take_wakers();
         if state.is_failure_new() {
             state.failure_announced = true;
+            self.runtime.activity.note_failure();
             self.device_failed = true;
         }
         if state.background_sleeps_too_long() {

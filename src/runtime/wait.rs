@@ -104,6 +104,8 @@ pub(super) struct Activity {
     last_look: AtomicU64,
     /// Looks one after the other that found nothing.
     vain_looks: AtomicU32,
+    /// The device failed: every poll reports it.
+    has_failed: AtomicBool,
     /// The background thread stays away because the application polls.
     backing_off: AtomicBool,
     /// Threads in [`Runtime::wait`].
@@ -136,6 +138,7 @@ impl Activity {
             last_poll: AtomicU64::new(0),
             last_look: AtomicU64::new(0),
             vain_looks: AtomicU32::new(0),
+            has_failed: AtomicBool::new(false),
             backing_off: AtomicBool::new(false),
             waiters: AtomicUsize::new(0),
             last_leave: AtomicU64::new(0),
@@ -155,6 +158,12 @@ impl Activity {
         let is_vain = self.vain_looks.load(Ordering::Relaxed) >= LOOKS_IN_VAIN;
         let recently = if is_vain { LOOKED_RECENTLY_IN_VAIN } else { LOOKED_RECENTLY };
         now.saturating_sub(self.last_look.load(Ordering::Relaxed)) >= recently
+            || self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// From now on every poll looks, and finds that the device failed.
+    pub(super) fn note_failure(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn watcher(&self) -> Watcher {
@@ -506,7 +515,9 @@ mod tests {
         (0..LOOKS_IN_VAIN).for_each(|_| runtime.note_look(false));
         assert!(!is_due(LOOKED_RECENTLY_IN_VAIN - 1) && is_due(LOOKED_RECENTLY_IN_VAIN));
         runtime.note_look(true);
-        assert!(is_due(LOOKED_RECENTLY));
+        assert!(is_due(LOOKED_RECENTLY) && !is_due(0));
+        runtime.activity.note_failure();
+        assert!(is_due(0), "a device that failed is reported by every poll");
     }
 
     #[test]
