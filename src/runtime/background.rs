@@ -13,6 +13,9 @@ use crate::driver::wake::wait_readable;
 
 /// While the application polls, and where nothing shows what arrives, look again after so long.
 const BACK_OFF: Duration = Duration::from_micros(250);
+/// The longest such time, for an application that goes on polling: each look takes its thread the processor for a moment, where all
+/// have something to do, and one every 250 µs cost a tenth of the rate.
+const LONGEST_BACK_OFF: Duration = Duration::from_millis(2);
 
 /// Starts the thread. It ends when `stopped` is set, or with the last other owner of the runtime.
 pub(super) fn start(runtime: &Arc<Runtime>) -> io::Result<JoinHandle<()>> {
@@ -21,16 +24,24 @@ pub(super) fn start(runtime: &Arc<Runtime>) -> io::Result<JoinHandle<()>> {
 }
 
 fn run(weak: &Weak<Runtime>) {
+    let mut back_off = BACK_OFF;
     while let Some(runtime) = weak.upgrade() {
         if runtime.stopped.load(Ordering::Acquire) {
             return;
         }
-        match runtime.activity.watcher() {
-            Watcher::Poller => runtime.back_off(BACK_OFF),
+        let watcher = runtime.watcher();
+        match watcher {
+            Watcher::Poller => runtime.back_off(back_off),
             Watcher::Waiter => runtime.meet_deadlines(),
             Watcher::Background => runtime.serve(),
         }
+        back_off = next_back_off(watcher, back_off);
     }
+}
+
+/// Twice as long while the application polls each time that this thread looks.
+fn next_back_off(watcher: Watcher, last: Duration) -> Duration {
+    if watcher == Watcher::Poller { (2 * last).min(LONGEST_BACK_OFF) } else { BACK_OFF }
 }
 
 impl Runtime {
@@ -78,7 +89,7 @@ impl Runtime {
         self.suspend(LONGEST_SLEEP, true);
         // A time beyond the end of the clock never ends.
         let spin_end = Instant::now().checked_add(self.spin);
-        while self.activity.watcher() == Watcher::Background && !self.stopped.load(Ordering::Acquire) {
+        while self.watcher() == Watcher::Background && !self.stopped.load(Ordering::Acquire) {
             let has_more = {
                 let mut state = self.lock();
                 state.background_sleeps_until = None;
@@ -92,6 +103,21 @@ impl Runtime {
                 return;
             }
             std::hint::spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_stays_away_for_longer_from_an_application_that_goes_on_polling() {
+        let times = std::iter::successors(Some(BACK_OFF), |last| Some(next_back_off(Watcher::Poller, *last)));
+        let micros: Vec<_> = times.take(6).map(|time| time.as_micros()).collect();
+        assert_eq!(micros, [250, 500, 1_000, 2_000, 2_000, 2_000]);
+        for watcher in [Watcher::Waiter, Watcher::Background] {
+            assert_eq!(next_back_off(watcher, LONGEST_BACK_OFF), BACK_OFF);
         }
     }
 }

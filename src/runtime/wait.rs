@@ -5,7 +5,7 @@
 //!
 //! | the application | watches the device | the background thread |
 //! |---|---|---|
-//! | polled in the last 50 µs | the thread that polls | stays away for 250 µs, or until a notification is asked for |
+//! | polled in the last 50 µs, or is still in a long poll | the thread that polls | stays away for 250 µs, for longer and up to 2 ms while the application goes on, or until a notification is asked for |
 //! | has a thread in [`Runtime::wait`] | that thread | sleeps until a deadline of the protocol that no thread met, and while such threads come and go, at most for 250 µs |
 //! | does neither | the background thread | serves peers and timers |
 //!
@@ -29,6 +29,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::TryLockError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -37,13 +38,13 @@ use crate::driver::wake::{Slept, sleep_until_readable, wait_readable};
 
 /// While the application polled so recently, the background thread stays away.
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
+/// The same while a thread has the lock: such a poll takes in and sends up to 1 MiB at a time.
+const POLLED_LATELY: Duration = Duration::from_millis(2);
 /// Of polls that follow each other, the time is noted once in so many nanoseconds.
 const POLL_NOTED_EVERY: u64 = 5_000;
-/// A device that was looked at so recently is not looked at again for a queue that is empty. A look is a system call of about as
-/// long.
-const LOOKED_RECENTLY: u64 = 1_000;
-/// The same where so many looks one after the other have found nothing: what comes after that time has not been waited for closely.
-const LOOKED_RECENTLY_IN_VAIN: u64 = 3_000;
+/// Where so many looks at the device, one after the other, have found nothing, polls of an empty queue look at it only once in so many
+/// nanoseconds: a look is a system call of about half a microsecond, and what comes so late has not been waited for closely.
+const LOOKED_RECENTLY: u64 = 4_000;
 const LOOKS_IN_VAIN: u32 = 64;
 /// The first time after which a waiting thread looks at what another thread may have taken in.
 const FIRST_RECHECK: Duration = Duration::from_millis(1);
@@ -100,7 +101,7 @@ pub(super) struct Activity {
     origin: Instant,
     /// When the application last polled, in nanoseconds since `origin`; 0 if never.
     last_poll: AtomicU64,
-    /// When a poll last looked at the device, in the same unit.
+    /// When the last of many polls looked at the device in vain, in the same unit.
     last_look: AtomicU64,
     /// Looks one after the other that found nothing.
     vain_looks: AtomicU32,
@@ -152,12 +153,11 @@ impl Activity {
         self.origin.elapsed().as_nanos() as u64
     }
 
-    /// Whether the device has not been looked at for a while.
+    /// Whether a poll of an empty queue looks at the device.
     #[inline]
     pub(super) fn is_look_due(&self, now: u64) -> bool {
-        let is_vain = self.vain_looks.load(Ordering::Relaxed) >= LOOKS_IN_VAIN;
-        let recently = if is_vain { LOOKED_RECENTLY_IN_VAIN } else { LOOKED_RECENTLY };
-        now.saturating_sub(self.last_look.load(Ordering::Relaxed)) >= recently
+        self.vain_looks.load(Ordering::Relaxed) < LOOKS_IN_VAIN
+            || now.saturating_sub(self.last_look.load(Ordering::Relaxed)) >= LOOKED_RECENTLY
             || self.has_failed.load(Ordering::Relaxed)
     }
 
@@ -166,9 +166,12 @@ impl Activity {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn watcher(&self) -> Watcher {
+    /// `is_locked`: whether a thread has the lock of the context now.
+    fn watcher(&self, is_locked: impl FnOnce() -> bool) -> Watcher {
         let last = self.last_poll.load(Ordering::Relaxed);
-        if last != 0 && self.now().saturating_sub(last) < POLLED_RECENTLY.as_nanos() as u64 {
+        let ago = self.now().saturating_sub(last);
+        let is_within = |time: Duration| last != 0 && ago < time.as_nanos() as u64;
+        if is_within(POLLED_RECENTLY) || is_within(POLLED_LATELY) && is_locked() {
             Watcher::Poller
         } else if self.waiters.load(Ordering::SeqCst) > 0 {
             Watcher::Waiter
@@ -225,6 +228,11 @@ impl Recheck {
 }
 
 impl Runtime {
+    /// Asked by a thread that does not have the lock.
+    pub(super) fn watcher(&self) -> Watcher {
+        self.activity.watcher(|| matches!(self.state.try_lock(), Err(TryLockError::WouldBlock)))
+    }
+
     /// Notes that the application polls, so that the background thread stays away, unless it polls for the last time before it
     /// sleeps. Returns the time, for [`try_look`](Self::try_look).
     #[inline]
@@ -238,14 +246,16 @@ impl Runtime {
         now
     }
 
-    /// Notes that a poll has looked at the device, and whether there was something.
+    /// Notes that a poll that began at `now` has looked at the device, and whether there was something.
     #[inline]
-    pub(crate) fn note_look(&self, has_arrived: bool) {
+    pub(crate) fn note_look(&self, now: u64, has_arrived: bool) {
         let activity = &self.activity;
-        activity.last_look.store(activity.now(), Ordering::Relaxed);
         let vain =
             if has_arrived { 0 } else { activity.vain_looks.load(Ordering::Relaxed).saturating_add(1) };
         activity.vain_looks.store(vain, Ordering::Relaxed);
+        if vain >= LOOKS_IN_VAIN {
+            activity.last_look.store(now, Ordering::Relaxed);
+        }
     }
 
     /// Notes that the application is about to sleep until an event: the background thread watches the device at once, unless the
@@ -263,7 +273,7 @@ impl Runtime {
         let time = if self.activity.has_left_recently() { short } else { longest };
         // Looked at again after it was said, because the last one may have left just before.
         self.activity.relying.store(time > short, Ordering::SeqCst);
-        (self.activity.watcher() == Watcher::Waiter).then_some(time)
+        (self.watcher() == Watcher::Waiter).then_some(time)
     }
 
     /// Called by a poll that found something: stays until a peer has written, read or changed memory here, for a moment at most.
@@ -317,7 +327,7 @@ impl Runtime {
     pub(super) fn back_off(&self, time: Duration) {
         self.activity.backing_off.store(true, Ordering::SeqCst);
         // Looked at again, because it may have stopped just before.
-        if self.activity.watcher() == Watcher::Poller {
+        if self.watcher() == Watcher::Poller {
             match wait_readable([self.wake.as_fd()], Some(time)) {
                 Ok(true) => self.wake.clear(),
                 Ok(false) => {}
@@ -408,7 +418,7 @@ impl Runtime {
     ) -> io::Result<Slept> {
         let device = self.device_descriptor.as_ref().map(AsFd::as_fd);
         // Not what another thread polls anyway: this one would wake at every packet.
-        let is_polled = event.is_some() && self.activity.watcher() == Watcher::Poller;
+        let is_polled = event.is_some() && self.watcher() == Watcher::Poller;
         let (deadline, recheck) = {
             let state = self.lock();
             let now = state.nic.now();
@@ -463,7 +473,7 @@ mod tests {
             }
         });
         assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
-        assert_eq!(runtime.activity.watcher(), Watcher::Background);
+        assert_eq!(runtime.watcher(), Watcher::Background);
     }
 
     #[test]
@@ -472,7 +482,7 @@ mod tests {
         runtime.note_poll(true);
         runtime.note_end_of_polling();
         runtime.note_poll(false);
-        assert_eq!(runtime.activity.watcher(), Watcher::Background);
+        assert_eq!(runtime.watcher(), Watcher::Background);
     }
 
     /// Each wait woke it, which cost more than the wait.
@@ -498,26 +508,47 @@ mod tests {
         assert_eq!(runtime.rely(long, short), Some(long), "long ago");
     }
 
+    /// The background thread waited for the lock then, and took the processor from the thread that polled.
     #[test]
-    fn a_device_that_was_looked_at_a_moment_ago_is_left_alone() {
+    fn a_thread_in_the_middle_of_a_long_poll_watches_the_device() {
         let runtime = runtime();
-        let now = runtime.note_poll(true);
-        runtime.activity.last_look.store(now, Ordering::Relaxed);
-        assert!(runtime.try_look(now + LOOKED_RECENTLY - 1).is_none());
-        let held = runtime.try_look(now + LOOKED_RECENTLY);
-        assert!(held.is_some());
-        // Another thread has the lock.
-        assert!(runtime.try_look(now + LOOKED_RECENTLY).is_none());
+        let polled_ago = |time: Duration| {
+            // The clock begins with the runtime.
+            std::thread::sleep(time.saturating_sub(Duration::from_nanos(runtime.activity.now())));
+            let then = runtime.activity.now() - time.as_nanos() as u64;
+            runtime.activity.last_poll.store(then.max(1), Ordering::Relaxed);
+        };
+        polled_ago(2 * POLLED_RECENTLY);
+        assert_eq!(runtime.watcher(), Watcher::Background);
+        let held = runtime.lock();
+        polled_ago(2 * POLLED_RECENTLY);
+        assert_eq!(runtime.watcher(), Watcher::Poller);
+        polled_ago(2 * POLLED_LATELY);
+        assert_eq!(runtime.watcher(), Watcher::Background, "another use of the context");
         drop(held);
-        // After many looks in vain it is left alone for longer, until something arrives.
-        let is_due =
-            |after| runtime.try_look(runtime.activity.last_look.load(Ordering::Relaxed) + after).is_some();
-        (0..LOOKS_IN_VAIN).for_each(|_| runtime.note_look(false));
-        assert!(!is_due(LOOKED_RECENTLY_IN_VAIN - 1) && is_due(LOOKED_RECENTLY_IN_VAIN));
-        runtime.note_look(true);
-        assert!(is_due(LOOKED_RECENTLY) && !is_due(0));
+    }
+
+    #[test]
+    fn a_device_with_nothing_for_a_while_is_looked_at_now_and_then_only() {
+        let runtime = runtime();
+        let held = runtime.try_look(0);
+        assert!(held.is_some());
+        assert!(runtime.try_look(0).is_none(), "another thread has the lock");
+        drop(held);
+        let is_due = |now| runtime.try_look(now).is_some();
+        for look in 0..LOOKS_IN_VAIN {
+            assert!(is_due(0), "{look}");
+            runtime.note_look(1_000, false);
+        }
+        assert!(!is_due(1_000 + LOOKED_RECENTLY - 1) && is_due(1_000 + LOOKED_RECENTLY));
+        runtime.note_look(1_000 + LOOKED_RECENTLY, false);
+        assert!(!is_due(1_000 + LOOKED_RECENTLY));
         runtime.activity.note_failure();
-        assert!(is_due(0), "a device that failed is reported by every poll");
+        assert!(is_due(1_000), "a device that failed is reported by every poll");
+        runtime.activity.has_failed.store(false, Ordering::Relaxed);
+        // Until something arrives.
+        runtime.note_look(1_000 + LOOKED_RECENTLY, true);
+        assert!(is_due(1_000 + LOOKED_RECENTLY));
     }
 
     #[test]

@@ -274,7 +274,7 @@ const REFUSED: u8 = b'R';
 const PASSED_ON: u8 = b'P';
 /// Bursts of slot 0 in one look: then what is for this device has its turn.
 const MOST_BURSTS: usize = 8;
-/// A look costs as much as a call that finds nothing, about half a microsecond, so that in this time it is a hundredth.
-const LOOK_AGAIN_NS: u64 = 50_000;
+/// A look costs as much as a call that finds nothing, about half a microsecond, so that in this time it is half a hundredth.
+const LOOK_AGAIN_NS: u64 = 100_000;
 /// The same for a caller whose clock stands still.
 const MOST_UNLOOKED: u32 = 256;
