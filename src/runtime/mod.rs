@@ -125,6 +125,7 @@ impl Runtime {
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
+        self.activity.begin_look(now);
         Some(Locked::new(self, state))
     }
 

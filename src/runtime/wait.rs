@@ -101,7 +101,7 @@ pub(super) struct Activity {
     origin: Instant,
     /// When the application last polled, in nanoseconds since `origin`; 0 if never.
     last_poll: AtomicU64,
-    /// When the last of many polls looked at the device in vain, in the same unit.
+    /// When a poll last began to look at the device, in the same unit.
     last_look: AtomicU64,
     /// Looks one after the other that found nothing.
     vain_looks: AtomicU32,
@@ -159,6 +159,12 @@ impl Activity {
         self.vain_looks.load(Ordering::Relaxed) < LOOKS_IN_VAIN
             || now.saturating_sub(self.last_look.load(Ordering::Relaxed)) >= LOOKED_RECENTLY
             || self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a poll begins to look. Polls of other threads have no look due meanwhile, and leave the lock alone.
+    #[inline]
+    pub(super) fn begin_look(&self, now: u64) {
+        self.last_look.store(now, Ordering::Relaxed);
     }
 
     /// From now on every poll looks, and finds that the device failed.
@@ -246,16 +252,12 @@ impl Runtime {
         now
     }
 
-    /// Notes that a poll that began at `now` has looked at the device, and whether there was something.
+    /// Notes that a poll has looked at the device, and whether there was something.
     #[inline]
-    pub(crate) fn note_look(&self, now: u64, has_arrived: bool) {
-        let activity = &self.activity;
-        let vain =
-            if has_arrived { 0 } else { activity.vain_looks.load(Ordering::Relaxed).saturating_add(1) };
-        activity.vain_looks.store(vain, Ordering::Relaxed);
-        if vain >= LOOKS_IN_VAIN {
-            activity.last_look.store(now, Ordering::Relaxed);
-        }
+    pub(crate) fn note_look(&self, has_arrived: bool) {
+        let vain_looks = &self.activity.vain_looks;
+        let vain = if has_arrived { 0 } else { vain_looks.load(Ordering::Relaxed).saturating_add(1) };
+        vain_looks.store(vain, Ordering::Relaxed);
     }
 
     /// Notes that the application is about to sleep until an event: the background thread watches the device at once, unless the
@@ -537,18 +539,19 @@ mod tests {
         drop(held);
         let is_due = |now| runtime.try_look(now).is_some();
         for look in 0..LOOKS_IN_VAIN {
-            assert!(is_due(0), "{look}");
-            runtime.note_look(1_000, false);
+            assert!(is_due(1_000), "{look}");
+            runtime.note_look(false);
         }
-        assert!(!is_due(1_000 + LOOKED_RECENTLY - 1) && is_due(1_000 + LOOKED_RECENTLY));
-        runtime.note_look(1_000 + LOOKED_RECENTLY, false);
-        assert!(!is_due(1_000 + LOOKED_RECENTLY));
+        let next = 1_000 + LOOKED_RECENTLY;
+        assert!(!is_due(next - 1) && is_due(next), "when the last look began");
+        assert!(!is_due(next), "the look that has begun just now");
         runtime.activity.note_failure();
-        assert!(is_due(1_000), "a device that failed is reported by every poll");
+        assert!(is_due(next), "a device that failed is reported by every poll");
         runtime.activity.has_failed.store(false, Ordering::Relaxed);
+        assert!(!is_due(next));
         // Until something arrives.
-        runtime.note_look(1_000 + LOOKED_RECENTLY, true);
-        assert!(is_due(1_000 + LOOKED_RECENTLY));
+        runtime.note_look(true);
+        assert!(is_due(next));
     }
 
     #[test]

@@ -232,7 +232,7 @@ impl Raw<'_> {
         } else {
             runtime.try_look(now)?
         };
-        Some(PollInProgress { runtime, state, cq, is_last_look, now })
+        Some(PollInProgress { runtime, state, cq, is_last_look })
     }
 
     /// Asks for one event in the channel at the next completion (or the next solicited one). What is in the queue already raises
@@ -265,8 +265,6 @@ pub struct PollInProgress<'a> {
     state: crate::runtime::Locked<'a>,
     cq: &'a RawCq,
     is_last_look: bool,
-    /// When the poll began, of the runtime's clock.
-    now: u64,
 }
 
 impl std::fmt::Debug for PollInProgress<'_> {
@@ -282,11 +280,11 @@ impl PollInProgress<'_> {
     ///
     /// As [`Raw::poll_cq`].
     pub fn finish(self, out: &mut [Wc]) -> Result<usize, VerbsError> {
-        let Self { runtime, mut state, cq, is_last_look, now } = self;
+        let Self { runtime, mut state, cq, is_last_look } = self;
         let mut found = state.nic.engine.poll_cq(cq.id, out)?;
         if found < out.len() {
             let has_arrived = state.progress();
-            runtime.note_look(now, has_arrived);
+            runtime.note_look(has_arrived);
             found += state.nic.engine.poll_cq(cq.id, &mut out[found..])?;
             if found == 0
                 && let Some(error) = state.nic.failure()
