@@ -46,6 +46,8 @@ const POLL_NOTED_EVERY: u64 = 5_000;
 /// nanoseconds: a look is a system call of about half a microsecond, and what comes so late has not been waited for closely.
 const LOOKED_RECENTLY: u64 = 4_000;
 const LOOKS_IN_VAIN: u32 = 64;
+/// After so many more the poll leaves the processor to others: with fewer processors than threads that poll, the peer may wait for it.
+const LOOKS_BETWEEN_YIELDS: u32 = 16;
 /// The first time after which a waiting thread looks at what another thread may have taken in.
 const FIRST_RECHECK: Duration = Duration::from_millis(1);
 /// The longest of these times.
@@ -252,12 +254,14 @@ impl Runtime {
         now
     }
 
-    /// Notes that a poll has looked at the device, and whether there was something.
+    /// Notes that a poll has looked at the device, and whether there was something. Returns whether the processor is to be left to
+    /// others for a moment, once the lock is released.
     #[inline]
-    pub(crate) fn note_look(&self, has_arrived: bool) {
+    pub(crate) fn note_look(&self, has_arrived: bool) -> bool {
         let vain_looks = &self.activity.vain_looks;
-        let vain = if has_arrived { 0 } else { vain_looks.load(Ordering::Relaxed).saturating_add(1) };
+        let vain = if has_arrived { 0 } else { vain_looks.load(Ordering::Relaxed).wrapping_add(1) };
         vain_looks.store(vain, Ordering::Relaxed);
+        vain >= LOOKS_IN_VAIN && vain.is_multiple_of(LOOKS_BETWEEN_YIELDS)
     }
 
     /// Notes that the application is about to sleep until an event: the background thread watches the device at once, unless the
@@ -540,7 +544,7 @@ mod tests {
         let is_due = |now| runtime.try_look(now).is_some();
         for look in 0..LOOKS_IN_VAIN {
             assert!(is_due(1_000), "{look}");
-            runtime.note_look(false);
+            assert_eq!(runtime.note_look(false), look + 1 == LOOKS_IN_VAIN);
         }
         let next = 1_000 + LOOKED_RECENTLY;
         assert!(!is_due(next - 1) && is_due(next), "when the last look began");

@@ -282,9 +282,10 @@ impl PollInProgress<'_> {
     pub fn finish(self, out: &mut [Wc]) -> Result<usize, VerbsError> {
         let Self { runtime, mut state, cq, is_last_look } = self;
         let mut found = state.nic.engine.poll_cq(cq.id, out)?;
+        let mut is_yield_due = false;
         if found < out.len() {
             let has_arrived = state.progress();
-            runtime.note_look(has_arrived);
+            is_yield_due = runtime.note_look(has_arrived);
             found += state.nic.engine.poll_cq(cq.id, &mut out[found..])?;
             if found == 0
                 && let Some(error) = state.nic.failure()
@@ -296,6 +297,9 @@ impl PollInProgress<'_> {
         let is_last = |wc: &Wc| state.nic.engine.queue_depths(wc.qpn).is_some_and(|(sends, _)| sends == 0);
         let may_linger = !is_last_look && out[..found].last().is_some_and(is_last);
         drop(state);
+        if is_yield_due {
+            std::thread::yield_now();
+        }
         if may_linger && !cq.occupancy.is_occupied() {
             runtime.linger();
         }
