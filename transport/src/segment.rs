@@ -1,5 +1,6 @@
 //! How a message is cut into packets: shared by RC and UC, for sending and receiving (IBTA 9.4, table 35).
 
+use roce_packet::icrc::Seed;
 use roce_packet::{DatagramWriter, Envelope, Ieth, Opcode, Path, Qpn, Reth, Transport};
 
 use crate::io::{Batch, Transmit};
@@ -117,19 +118,34 @@ pub(crate) fn write_headers(
     }
 }
 
-/// Adds the ICRC and says where the datagram goes.
-#[inline]
-pub(crate) fn seal(
-    writer: DatagramWriter<'_>,
-    path: &Path,
-    remote_qpn: Qpn,
-    batch: &Batch,
-) -> Option<Transmit> {
-    let identification = batch.identification(path, remote_qpn, writer.len_with_icrc());
-    let len = if batch.is_unsealed() {
-        writer.finish_unsealed().ok()?
-    } else {
-        writer.finish(&Envelope::new(path, identification)).ok()?
-    };
-    Some(Transmit { path: *path, remote_qpn, len, identification })
+/// A path, and what its headers contribute to the ICRC of each datagram: computed once, because a queue pair keeps its
+/// path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutgoingPath {
+    path: Path,
+    seed: Seed,
+}
+
+impl OutgoingPath {
+    #[inline]
+    pub(crate) fn new(path: Path) -> Self {
+        Self { seed: Seed::new(&Envelope::new(&path, 0)), path }
+    }
+
+    /// Adds the ICRC and says where the datagram goes.
+    #[inline]
+    pub(crate) fn seal(
+        &self,
+        writer: DatagramWriter<'_>,
+        remote_qpn: Qpn,
+        batch: &Batch,
+    ) -> Option<Transmit> {
+        let identification = batch.identification(&self.path, remote_qpn, writer.len_with_icrc());
+        let len = if batch.is_unsealed() {
+            writer.finish_unsealed().ok()?
+        } else {
+            writer.finish_from(&self.seed, identification).ok()?
+        };
+        Some(Transmit { path: self.path, remote_qpn, len, identification })
+    }
 }

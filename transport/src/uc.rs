@@ -9,7 +9,7 @@ use crate::io::{Transmit, TxSlot};
 use crate::memory::Access;
 use crate::qp::{Failure, QpCapabilities, QpCore};
 use crate::rq::Receive;
-use crate::segment::{packets, seal, segment, write_headers};
+use crate::segment::{packets, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{Progress, SendQueue, local_cause};
 use crate::verdict::{DropReason, Verdict};
@@ -61,7 +61,6 @@ impl UcRequester {
         let segment = segment(Transport::Uc, &wqe, index, core.mtu())?;
         let mut bth = core.bth(shared, segment.opcode, psn);
         bth.solicited = segment.is_end && wqe.flags.contains(SendFlags::SOLICITED);
-        let path = core.attr.path?;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         write_headers(&mut writer, &wqe, index, segment.is_end)?;
         let target = writer.payload_slot(segment.len).ok()?;
@@ -71,7 +70,7 @@ impl UcRequester {
             core.fail(Failure::SendQueue);
             return None;
         }
-        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
+        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
         core.charge(shared.now, &transmit);
         self.psn = psn.next();
         if segment.is_end {

@@ -12,7 +12,7 @@ use crate::counters::count;
 use crate::inbound::check_length;
 use crate::io::{Identification, Received, Transmit, TxSlot};
 use crate::qp::{Failure, QpCapabilities, QpCore};
-use crate::segment::{seal, segment, write_headers};
+use crate::segment::{OutgoingPath, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{SendQueue, local_cause};
 use crate::verdict::{DropReason, Verdict};
@@ -73,7 +73,7 @@ impl UdRequester {
             core.fail(Failure::SendQueue);
             return None;
         }
-        let transmit = seal(writer, &to.path, bth.dest_qp, &slot.batch)?;
+        let transmit = OutgoingPath::new(to.path).seal(writer, bth.dest_qp, &slot.batch)?;
         self.psn = self.psn.next();
         self.sq.pop();
         core.complete_send(shared, &wqe);

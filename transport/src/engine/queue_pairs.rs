@@ -18,6 +18,7 @@ use crate::qp::{
 use crate::rc::{RcRequester, RcResponder};
 use crate::recovery::Recovery;
 use crate::rq::{Landing, ReceiveQueue};
+use crate::segment::OutgoingPath;
 use crate::time::Instant;
 use crate::timer::Deadlines;
 use crate::uc::{UcRequester, UcResponder};
@@ -114,6 +115,7 @@ impl Engine {
             signal_all: init.signal_all,
             capabilities: *capabilities,
             attr: QpAttributes::new(path_mtu),
+            outgoing: None,
             counters: Counters::default(),
             deadlines: Deadlines::default(),
             failure: None,
@@ -358,7 +360,9 @@ impl Qp {
         if let Some(path) = attr.path {
             // Switches mark only packets that are ECN-capable.
             let controlled = self.core.control.is_some();
-            own.path = Some(if controlled { path.with_ecn(Ecn::Capable0) } else { path });
+            let path = if controlled { path.with_ecn(Ecn::Capable0) } else { path };
+            own.path = Some(path);
+            self.core.outgoing = Some(OutgoingPath::new(path));
         }
         if let Halves::Rc(_, responder) = &mut self.halves
             && let Some(limit) = attr.max_dest_rd_atomic
@@ -390,6 +394,7 @@ impl Qp {
         core.cnp_pace = CnpPace::default();
         let path_mtu = core.attr.path_mtu;
         core.attr = QpAttributes::new(path_mtu);
+        core.outgoing = None;
     }
 
     fn start_receiving(&mut self, shared: &crate::shared::Shared) {

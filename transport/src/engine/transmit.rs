@@ -26,9 +26,9 @@ impl Engine {
         if !self.link_is_free() {
             return None;
         }
-        let transmit = self.transmit_next(slot)?;
-        self.occupy_link(&transmit);
-        Some(transmit)
+        let transmit = self.transmit_next(slot);
+        self.occupy_link(transmit.as_ref());
+        transmit
     }
 
     /// What leaves next, without regard to the link.
@@ -68,9 +68,9 @@ impl Engine {
         if !self.link_is_free() {
             return None;
         }
-        let transmit = self.transmit_next_answer(slot)?;
-        self.occupy_link(&transmit);
-        Some(transmit)
+        let transmit = self.transmit_next_answer(slot);
+        self.occupy_link(transmit.as_ref());
+        transmit
     }
 
     fn transmit_next_answer(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
@@ -97,8 +97,8 @@ impl Engine {
     }
 
     #[inline]
-    fn occupy_link(&mut self, transmit: &Transmit) {
-        if let Some(limit) = &mut self.line_limit {
+    fn occupy_link(&mut self, transmit: Option<&Transmit>) {
+        if let (Some(limit), Some(transmit)) = (&mut self.line_limit, transmit) {
             limit.sent(transmit);
         }
     }
@@ -106,6 +106,13 @@ impl Engine {
     /// Notifications of congestion leave before everything else.
     #[inline]
     fn transmit_notification(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        match self.notifier.due(self.shared.now) {
+            Some(_) => self.transmit_due_notification(slot),
+            None => None,
+        }
+    }
+
+    fn transmit_due_notification(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         let now = self.shared.now;
         while let Some(number) = self.notifier.due(now) {
             let index = self.numbers.get(number.get());
@@ -143,13 +150,18 @@ impl Engine {
     }
 
     /// The queue pair at this place of the ready queue sent a packet: moves it behind the others when its turn is over.
+    #[inline]
     fn take_turn(&mut self, place: usize) {
         self.quantum_left = self.quantum_left.saturating_sub(1);
         if self.quantum_left == 0 {
-            self.quantum_left = self.shared.config.quantum;
-            if let Some(index) = self.ready.remove(place) {
-                self.ready.push_back(index);
-            }
+            self.end_turn(place);
+        }
+    }
+
+    fn end_turn(&mut self, place: usize) {
+        self.quantum_left = self.shared.config.quantum;
+        if let Some(index) = self.ready.remove(place) {
+            self.ready.push_back(index);
         }
     }
 

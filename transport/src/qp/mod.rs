@@ -21,6 +21,7 @@ use crate::ids::{CqId, PdId, SrqId, XrcdId};
 use crate::io::Transmit;
 use crate::recovery::Recovery;
 use crate::rq::{Landing, Receive, ReceiveQueue};
+use crate::segment::OutgoingPath;
 use crate::shared::Shared;
 use crate::sq::Wqe;
 use crate::time::Instant;
@@ -45,6 +46,8 @@ pub(crate) struct QpCore {
     pub(crate) signal_all: bool,
     pub(crate) capabilities: QpCapabilities,
     pub(crate) attr: QpAttributes,
+    /// Where its packets go: follows from the path of the attributes. UD has one for each request.
+    pub(crate) outgoing: Option<OutgoingPath>,
     pub(crate) counters: Counters,
     pub(crate) deadlines: Deadlines,
     /// Set by a half that met an error; the engine then moves the queue pair to `ERR` (or `SQE`) and

@@ -11,7 +11,6 @@ use crate::io::{Transmit, TxSlot};
 use crate::memory::Access;
 use crate::qp::QpCore;
 use crate::recovery::SELECTIVE_SYNDROME;
-use crate::segment::seal;
 use crate::shared::Shared;
 
 /// The one acknowledgement or NAK that is owed.
@@ -84,10 +83,9 @@ impl RcResponder {
         };
         let mut bth = core.bth(shared, Opcode::RC_ACKNOWLEDGE, psn);
         bth.becn = core.echo_owed;
-        let path = core.attr.path?;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         writer.aeth(&Aeth { syndrome, msn }).ok()?;
-        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
+        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
         self.reply = None;
         if core::mem::take(&mut core.echo_owed) {
             count!(shared, core, np_marks_echoed);
@@ -112,14 +110,13 @@ impl RcResponder {
                     Answer::Atomic { .. } => Opcode::RC_ATOMIC_ACKNOWLEDGE,
                     Answer::Read { .. } | Answer::Empty => Opcode::RC_RDMA_READ_RESPONSE_ONLY,
                 };
-                let path = core.attr.path?;
                 let bth = core.bth(shared, opcode, sending.psn);
                 let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
                 writer.aeth(&ack(resource.msn)).ok()?;
                 if let Answer::Atomic { original } = resource.answer {
                     writer.atomic_ack_eth(&AtomicAckEth { original }).ok()?;
                 }
-                let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
+                let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
                 self.resources.finished();
                 Some(transmit)
             }
@@ -145,7 +142,6 @@ impl RcResponder {
             (true, true) => Opcode::RC_RDMA_READ_RESPONSE_LAST,
         };
         let bth = core.bth(shared, opcode, sending.psn);
-        let path = core.attr.path?;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         if opcode != Opcode::RC_RDMA_READ_RESPONSE_MIDDLE {
             writer.aeth(&ack(msn)).ok()?;
@@ -162,7 +158,7 @@ impl RcResponder {
                 return None;
             }
         }
-        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
+        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
         if ends {
             self.resources.finished();
         } else if let Some(resource) = self.resources.next() {

@@ -24,7 +24,7 @@ use crate::counters::count;
 use crate::io::{Transmit, TxSlot};
 use crate::qp::{Failure, QpCapabilities, QpCore, QpType};
 use crate::recovery::Recovery;
-use crate::segment::{packets, seal, segment, write_headers};
+use crate::segment::{packets, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{Progress, SendQueue, Wqe, local_cause};
 use crate::timer::Timer;
@@ -282,7 +282,6 @@ impl RcRequester {
         let mut bth = core.bth(shared, segment.opcode, self.cursor);
         bth.solicited = segment.is_end && wqe.flags.contains(SendFlags::SOLICITED);
         bth.ack_req = segment.is_end || self.wants_acknowledgement(core, shared, segment.len);
-        let path = core.attr.path?;
         let mut writer = writer(core, slot.buffer, &bth, wqe)?;
         write_headers(&mut writer, wqe, index, segment.is_end)?;
         let target = writer.payload_slot(segment.len).ok()?;
@@ -291,7 +290,7 @@ impl RcRequester {
             self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
             return None;
         }
-        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
+        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
         self.since_ack_request = if bth.ack_req { 0 } else { self.since_ack_request + 1 };
         self.note_sent(core, shared, self.cursor, segment.len, bth.ack_req);
         self.advance_cursor(1, segment.is_end);
@@ -349,11 +348,10 @@ impl RcRequester {
         let end = if piece == left { wqe.len } else { offset + piece * mtu as u32 };
         let mut bth = core.bth(shared, Opcode::RC_RDMA_READ_REQUEST, self.cursor);
         bth.ack_req = true;
-        let path = core.attr.path?;
         let mut writer = writer(core, slot.buffer, &bth, wqe)?;
         let va = remote_addr.wrapping_add(u64::from(offset));
         writer.reth(&Reth { va, rkey: rkey.0, dma_len: end - offset }).ok()?;
-        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
+        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
         let requested_to = self.cursor.add(piece - 1);
         if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
             wqe.requested_to = requested_to;
@@ -382,7 +380,6 @@ impl RcRequester {
         };
         let mut bth = core.bth(shared, opcode, self.cursor);
         bth.ack_req = true;
-        let path = core.attr.path?;
         let mut writer = writer(core, slot.buffer, &bth, wqe)?;
         single.write_headers(&mut writer)?;
         if let Single::AtomicWrite(_) = single {
@@ -393,7 +390,7 @@ impl RcRequester {
                 return None;
             }
         }
-        let transmit = seal(writer, &path, bth.dest_qp, &slot.batch)?;
+        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
         let psn = self.cursor;
         if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
             wqe.requested_to = psn;
