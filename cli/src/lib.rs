@@ -26,6 +26,7 @@ mod run;
 mod sim;
 mod stat;
 mod terminal;
+mod text_file;
 mod trace;
 
 use std::fs::File;

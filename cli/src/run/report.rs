@@ -12,6 +12,8 @@ use std::process::ExitStatus;
 use anyhow::Context as _;
 use roce::observe::Text;
 
+use crate::text_file;
+
 /// Work requests that failed are shown up to this number.
 const MOST_SHOWN: usize = 5;
 
@@ -45,7 +47,7 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn read(file: &Path) -> anyhow::Result<Self> {
-        let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let bytes = text_file::read(file).with_context(|| format!("cannot read {}", file.display()))?;
         Ok(Self::parse(&String::from_utf8_lossy(&bytes)))
     }
 

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::Args;
 use super::summary::{RunIndex, Summary, print_table};
 use crate::terminal::Output;
+use crate::text_file;
 
 pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Result<ExitCode> {
     let runs = read(dir)?;
@@ -42,7 +43,7 @@ fn read(dir: &Path) -> anyhow::Result<Vec<Summary>> {
 }
 
 fn read_one(file: &Path) -> anyhow::Result<Summary> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = text_file::read_text(file).with_context(|| format!("cannot read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is not the summary of a run", file.display()))
 }
 

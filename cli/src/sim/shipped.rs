@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::algorithms;
 use crate::terminal::{Output, Paint};
+use crate::text_file;
 
 macro_rules! shipped {
     ($($name:literal),+ $(,)?) => {
@@ -64,7 +65,7 @@ impl Source {
                 is_shipped: true,
             });
         }
-        let text = std::fs::read_to_string(path).with_context(|| {
+        let text = text_file::read_text(path).with_context(|| {
             format!("cannot read the scenario {name}; `roce sim --list` shows the shipped scenarios")
         })?;
         let dir = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -105,7 +106,7 @@ impl Source {
     /// Reads a file that the scenario names.
     pub(crate) fn load(&self, file: &str) -> Result<String, String> {
         let path = self.path(file);
-        std::fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+        text_file::read_text(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     }
 }
 
