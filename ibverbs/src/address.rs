@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use roce::verbs::{AddressHandle, Gid, PathOptions, Qpn, UdDestination};
+use roce::verbs::{AddressHandle, Gid, PathOptions, PdId, Qpn, UdDestination};
 
 use crate::abi::{
     ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_qp, ibv_wc,
@@ -33,11 +33,17 @@ struct Ah {
     abi: ibv_ah,
     /// Kept because the handle is its context's.
     _open: Arc<Open>,
+    /// A protection domain with address handles is not deallocated.
+    _domain: Arc<PdId>,
     handle: AddressHandle,
 }
 
 impl Object for Ah {
     const KIND: Kind = Kind::AddressHandle;
+
+    fn handle(&self) -> u32 {
+        self.abi.handle
+    }
 }
 
 /// The LID of the port: the last two bytes of an IPv4 address. RoCE has no LIDs, but programs of InfiniBand that know nothing else
@@ -100,14 +106,18 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut 
         // The numbers of the peer come with each work request.
         let handle = domain.open.context.create_address_handle(address, Qpn::new(0), 0, &options)?;
         let abi = ibv_ah { context: domain.context(), pd, handle: 0 };
-        Ok(live::release(Box::new(Ah { abi, _open: Arc::clone(&domain.open), handle })).cast())
+        let (_open, _domain) = (Arc::clone(&domain.open), domain.hold());
+        Ok(live::release(Box::new(Ah { abi, _open, _domain, handle })).cast())
     })
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status(|| {
+        // SAFETY: the application's pointer is an address handle that it has not destroyed.
+        unsafe { live::object(ah.cast::<Ah>())? };
         // SAFETY: nothing uses it any more.
-        unsafe { live::reclaim(ah.cast::<Ah>()) }.map(drop).ok_or(Errno::INVALID)
+        drop(unsafe { live::reclaim(ah.cast::<Ah>()) });
+        Ok(())
     })
 }
 

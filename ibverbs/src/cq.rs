@@ -30,6 +30,10 @@ const BURST: usize = 16;
 
 impl Object for Cq {
     const KIND: Kind = Kind::CompletionQueue;
+
+    fn handle(&self) -> u32 {
+        self.abi.base.handle
+    }
 }
 
 /// The object behind an application's pointer.

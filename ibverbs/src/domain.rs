@@ -30,11 +30,20 @@ struct Parent {
 
 impl Object for Pd {
     const KIND: Kind = Kind::ProtectionDomain;
+
+    fn handle(&self) -> u32 {
+        self.abi.handle
+    }
 }
 
 impl Pd {
     pub(crate) fn id(&self) -> PdId {
         *self.id
+    }
+
+    /// Keeps the domain from being deallocated.
+    pub(crate) fn hold(&self) -> Arc<PdId> {
+        Arc::clone(&self.id)
     }
 
     /// The application's open device.

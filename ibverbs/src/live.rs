@@ -1,5 +1,5 @@
 //! What the application holds. A call with a null pointer, with an object of another kind or with one that is destroyed is refused
-//! with `EINVAL`, because there are programs that do so (perftest destroys an identifier twice after a refusal), and with rdma-core the
+//! with `EINVAL`, and one with an object whose handle was overwritten with `ENOENT`, because there are programs that do so (perftest destroys an identifier twice after a refusal), and with rdma-core the
 //! kernel knows the objects that there are. Calls that move data trust their pointers: this would cost them more than their work.
 
 use std::collections::HashMap;
@@ -33,38 +33,50 @@ pub(crate) enum Kind {
 /// A type that the application holds pointers to.
 pub(crate) trait Object {
     const KIND: Kind;
+
+    /// The handle that the application sees, and with rdma-core the kernel looks up; 0 for an object without one.
+    fn handle(&self) -> u32 {
+        0
+    }
 }
 
-/// The objects that are not destroyed, by their addresses.
-static LIVE: RwLock<Option<HashMap<usize, Kind>>> = RwLock::new(None);
+/// The kinds and handles of the objects that are not destroyed, by their addresses.
+static LIVE: RwLock<Option<HashMap<usize, (Kind, u32)>>> = RwLock::new(None);
 
-fn writable() -> RwLockWriteGuard<'static, Option<HashMap<usize, Kind>>> {
+fn writable() -> RwLockWriteGuard<'static, Option<HashMap<usize, (Kind, u32)>>> {
     LIVE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on, an address is that of an object.
+/// From now on, an address is that of an object, which has no handle.
 pub(crate) fn add<T>(pointer: *const T, kind: Kind) {
-    writable().get_or_insert_default().insert(pointer.addr(), kind);
+    add_with_handle(pointer, kind, 0);
+}
+
+fn add_with_handle<T>(pointer: *const T, kind: Kind, handle: u32) {
+    writable().get_or_insert_default().insert(pointer.addr(), (kind, handle));
 }
 
 /// The reverse; `false` if it is not the address of such an object.
 pub(crate) fn remove<T>(pointer: *const T, kind: Kind) -> bool {
     let mut live = writable();
     let Some(objects) = live.as_mut() else { return false };
-    objects.get(&pointer.addr()) == Some(&kind) && objects.remove(&pointer.addr()).is_some()
+    objects.get(&pointer.addr()).is_some_and(|(known, _)| *known == kind)
+        && objects.remove(&pointer.addr()).is_some()
 }
 
 /// Gives an object to the application.
 pub(crate) fn release<T: Object>(object: Box<T>) -> *mut T {
+    let handle = object.handle();
     let pointer = Box::into_raw(object);
-    add(pointer, T::KIND);
+    add_with_handle(pointer, T::KIND, handle);
     pointer
 }
 
-/// Whether an address is that of an object of this kind that the application holds.
-fn is_live<T: Object>(pointer: *const T) -> bool {
+/// The handle that an object had when the application got it, if the address is that of an object of this kind.
+fn handle_of<T: Object>(pointer: *const T) -> Option<u32> {
     let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
-    live.as_ref().is_some_and(|objects| objects.get(&pointer.addr()) == Some(&T::KIND))
+    let (kind, handle) = live.as_ref()?.get(&pointer.addr())?;
+    (*kind == T::KIND).then_some(*handle)
 }
 
 /// The object at an address that the application gave.
@@ -73,8 +85,10 @@ fn is_live<T: Object>(pointer: *const T) -> bool {
 ///
 /// No other thread destroys the object meanwhile.
 pub(crate) unsafe fn object<'a, T: Object>(pointer: *mut T) -> Result<&'a T, Errno> {
+    let handle = handle_of(pointer).ok_or(Errno::INVALID)?;
     // SAFETY: an object that is live is a `T`; the caller's promise.
-    if is_live(pointer) { Ok(unsafe { &*pointer }) } else { Err(Errno::INVALID) }
+    let object = unsafe { &*pointer };
+    if object.handle() == handle { Ok(object) } else { Err(Errno::NO_ENTRY) }
 }
 
 /// The same for calls that move data, which look at nothing but whether the pointer is null.
@@ -102,11 +116,15 @@ pub(crate) unsafe fn reclaim<T: Object>(pointer: *mut T) -> Option<Box<T>> {
 mod tests {
     use super::*;
 
-    struct Domain(u64);
+    struct Domain(u32);
     struct Handle;
 
     impl Object for Domain {
         const KIND: Kind = Kind::ProtectionDomain;
+
+        fn handle(&self) -> u32 {
+            self.0
+        }
     }
 
     impl Object for Handle {
@@ -119,6 +137,9 @@ mod tests {
         // SAFETY: no other thread has the object.
         unsafe {
             assert_eq!(object(pointer).map(|domain| domain.0), Ok(7));
+            (*pointer).0 = 8;
+            assert_eq!(object(pointer).err(), Some(Errno::NO_ENTRY));
+            (*pointer).0 = 7;
             assert!(object::<Domain>(std::ptr::null_mut()).is_err());
             assert!(object(pointer.cast::<Handle>()).is_err() && reclaim(pointer.cast::<Handle>()).is_none());
             assert_eq!(reclaim(pointer).map(|domain| domain.0), Some(7));

@@ -33,6 +33,10 @@ struct Mr {
 
 impl Object for Mr {
     const KIND: Kind = Kind::MemoryRegion;
+
+    fn handle(&self) -> u32 {
+        self.abi.handle
+    }
 }
 
 impl Mr {

@@ -242,8 +242,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
         IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { rkey: RKey(wr.imm_data) },
         IBV_WR_BIND_MW => {
             // SAFETY: the caller's promise.
-            let (window, binding) = unsafe { binding(bind.mw, bind.rkey, &bind.bind_info)? };
-            SendOp::BindWindow { window, new_rkey: RKey(bind.rkey), binding }
+            unsafe { binding(bind.mw, bind.rkey, &bind.bind_info)? }
         }
         _ => return Err(Errno::UNSUPPORTED),
     })

@@ -47,6 +47,10 @@ const LEAST_INLINE: u32 = 64;
 
 impl Object for Qp {
     const KIND: Kind = Kind::QueuePair;
+
+    fn handle(&self) -> u32 {
+        self.abi.base.handle
+    }
 }
 
 /// The object behind an application's pointer.

@@ -199,7 +199,7 @@ unsafe extern "C" fn wr_bind_mw(
     unsafe {
         let bound = info.as_ref().ok_or(Errno::INVALID).and_then(|info| binding(mw, rkey, info));
         match bound {
-            Ok((window, binding)) => begin(qp, SendOp::BindWindow { window, new_rkey: RKey(rkey), binding }),
+            Ok(op) => begin(qp, op),
             Err(errno) => build(qp, |_| Err(errno)),
         }
     }

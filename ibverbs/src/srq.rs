@@ -32,6 +32,10 @@ pub(crate) struct Srq {
 
 impl Object for Srq {
     const KIND: Kind = Kind::SharedReceiveQueue;
+
+    fn handle(&self) -> u32 {
+        self.abi.handle
+    }
 }
 
 impl Srq {

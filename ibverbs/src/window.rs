@@ -25,7 +25,14 @@ struct Mw {
 
 impl Object for Mw {
     const KIND: Kind = Kind::MemoryWindow;
+
+    fn handle(&self) -> u32 {
+        self.abi.handle
+    }
 }
+
+/// The bits of a key that belong to its owner.
+const VARIANT: u32 = 0xff;
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
     pointer(|| {
@@ -56,8 +63,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
         }
         let old = RKey(window.rkey);
         // SAFETY: as above.
-        let (_, binding) = unsafe { binding(mw, old.next_variant().0, &bind.bind_info)? };
-        let op = SendOp::BindWindow { window: old, new_rkey: old.next_variant(), binding };
+        let op = unsafe { binding(mw, old.next_variant().0, &bind.bind_info)? };
         let posted = object.queue.post_one(object.open.raw(), object.qpn, bind.wr_id, op, bind.send_flags);
         if posted.is_err() {
             // SAFETY: as above.
@@ -78,8 +84,9 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// The key of a window before it is bound anew, and what it is bound to. The application's object gets its new key at once, as
-/// with hardware drivers.
+/// A request that binds a window. The application's object gets its new key at once, as with hardware drivers. The application
+/// chooses the variant, which is the low 8 bits of `new_rkey`; the others are the window's own and do not count, as with Soft-RoCE
+/// and mlx5.
 ///
 /// # Safety
 ///
@@ -88,7 +95,7 @@ pub(crate) unsafe fn binding(
     mw: *mut ibv_mw,
     new_rkey: u32,
     info: &ibv_mw_bind_info,
-) -> Result<(RKey, WindowBinding), Errno> {
+) -> Result<SendOp, Errno> {
     // SAFETY: the caller's promise.
     let (window, region) = unsafe { (mw.as_mut().ok_or(Errno::INVALID)?, info.mr.as_ref()) };
     let lkey = match region {
@@ -102,6 +109,7 @@ pub(crate) unsafe fn binding(
         len: usize::try_from(info.length).map_err(|_| Errno::INVALID)?,
         access: access(info.mw_access_flags)?,
     };
-    let old = std::mem::replace(&mut window.rkey, new_rkey);
-    Ok((RKey(old), binding))
+    let old = window.rkey;
+    window.rkey = old & !VARIANT | new_rkey & VARIANT;
+    Ok(SendOp::BindWindow { window: RKey(old), new_rkey: RKey(window.rkey), binding })
 }

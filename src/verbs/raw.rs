@@ -157,13 +157,17 @@ impl<'a> Raw<'a> {
         Ok(self.runtime().lock().nic.engine.bind_window(pd, window, binding)?)
     }
 
-    /// Removes a window, bound or not, by its current key.
+    /// Removes a window, bound or not, by its key. The variant, the low 8 bits, does not count: after a binding that failed, the
+    /// application does not know which one the window has.
     ///
     /// # Errors
     ///
     /// When it is not the key of a window.
     pub fn deallocate_window(self, window: RKey) -> Result<(), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.deallocate_window(window)?)
+        let mut state = self.runtime().lock();
+        let engine = &mut state.nic.engine;
+        let window = engine.window_key(window).map_err(DestroyError::Key)?;
+        Ok(engine.deallocate_window(window)?)
     }
 }
 

@@ -195,6 +195,15 @@ fn binds_that_are_refused() {
     let key = window(&mut bench, WindowType::Type1);
     fresh(&mut bench);
     assert_eq!(bind2(&mut bench, key, RKey(key.0 ^ 0x40), here), WcStatus::MemoryWindowBindError);
+    let key = window(&mut bench, WindowType::Type2);
+    fresh(&mut bench);
+    let nothing = WindowBinding { len: 0, ..here };
+    assert_eq!(bind2(&mut bench, key, key.next_variant(), nothing), WcStatus::MemoryWindowBindError);
+    // The window has its key still, whatever its owner expects now.
+    let engine = &mut bench.host_mut(Side::B).engine;
+    assert_eq!(engine.window_key(key.next_variant()), Ok(key));
+    assert_eq!(engine.window_key(RKey(key.0 ^ 0x8000_0000)), Err(KeyError::Unknown));
+    assert_eq!(engine.window_key(RKey(read_only.0)), Err(KeyError::Unknown));
 }
 
 fn engine_pd(bench: &mut Bench) -> roce_transport::PdId {

@@ -65,6 +65,8 @@ impl Report {
             match kind {
                 "device" => opened.specification = fact.to_owned(),
                 "failed" => opened.failures.push(fact.to_owned()),
+                // A program may try again many times.
+                "refused" if opened.refusals.iter().any(|known| known == fact) => {}
                 "refused" => opened.refusals.push(fact.to_owned()),
                 "counter" => {
                     if let Some((name, value)) = fact.split_once('\t')

@@ -97,6 +97,20 @@ static void errors(struct ibv_cq *cq) {
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, REMOTE) == 0 && mr->lkey == old);
     CHECK(ibv_dereg_mr(mr) == 0);
 
+    struct ibv_pd *alone = ibv_alloc_pd(context);
+    struct ibv_ah_attr vector = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .hop_limit = 1}};
+    CHECK(alone != NULL);
+    struct ibv_ah *handle = ibv_create_ah(alone, &vector);
+    CHECK(handle != NULL && ibv_dealloc_pd(alone) == EBUSY && errno == EBUSY);
+    handle->handle++;
+    CHECK(ibv_destroy_ah(handle) == ENOENT);
+    handle->handle--;
+    CHECK(ibv_destroy_ah(handle) == 0);
+    alone->handle++;
+    CHECK(ibv_dealloc_pd(alone) == ENOENT && ibv_create_ah(alone, &vector) == NULL && errno == ENOENT);
+    alone->handle--;
+    CHECK(ibv_dealloc_pd(alone) == 0);
+
     CHECK(ibv_create_cq(context, 0, NULL, NULL, 0) == NULL && errno == EINVAL);
     CHECK(ibv_create_cq(context, 16, NULL, NULL, 1) == NULL && errno == EINVAL);
     struct ibv_qp *qp = make(cq, NULL);
@@ -217,7 +231,8 @@ static void extended(void) {
     uint32_t key = ibv_inc_rkey(mw->rkey);
     ibv_wr_start(owner);
     owner->wr_flags = IBV_SEND_SIGNALED;
-    ibv_wr_bind_mw(owner, mw, key, &info);
+    /* Only the low 8 bits are the application's. */
+    ibv_wr_bind_mw(owner, mw, key ^ 0x5a5a5a00, &info);
     CHECK(ibv_wr_complete(owner) == 0);
     next(cq);
     CHECK(cq->status == IBV_WC_SUCCESS && ibv_wc_read_opcode(cq) == IBV_WC_BIND_MW && mw->rkey == key);
@@ -235,6 +250,25 @@ static void extended(void) {
     CHECK(ibv_wc_read_invalidated_rkey(cq) == key && memcmp(memory + 4096, "window", 6) == 0);
     ibv_end_poll(cq);
     CHECK(ibv_dealloc_mw(mw) == 0);
+
+    /* After a binding that failed, the window can be deallocated. An overwritten handle is refused. */
+    mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+    CHECK(mw != NULL);
+    info.addr = 4096;
+    ibv_wr_start(owner);
+    owner->wr_flags = IBV_SEND_SIGNALED;
+    ibv_wr_bind_mw(owner, mw, ibv_inc_rkey(mw->rkey), &info);
+    CHECK(ibv_wr_complete(owner) == 0);
+    next(cq);
+    CHECK(cq->status == IBV_WC_MW_BIND_ERR);
+    ibv_end_poll(cq);
+    mw->handle ^= 0xdeadbeef;
+    CHECK(ibv_dealloc_mw(mw) == ENOENT);
+    mw->handle ^= 0xdeadbeef;
+    CHECK(ibv_dealloc_mw(mw) == 0);
+    near->handle ^= 1;
+    CHECK(ibv_destroy_qp(near) == ENOENT);
+    near->handle ^= 1;
 
     CHECK(ibv_destroy_qp(near) == 0 && ibv_destroy_qp(far) == 0);
     CHECK(ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);

@@ -426,6 +426,16 @@ impl Engine {
         self.shared.keys.bind(window, None, pd, None, binding)
     }
 
+    /// The key that a window has now, by any variant of its key. It differs from what the owner of the window expects after a
+    /// binding that failed.
+    ///
+    /// # Errors
+    ///
+    /// When the key is unknown or names a region.
+    pub fn window_key(&self, window: RKey) -> Result<RKey, KeyError> {
+        self.shared.keys.window_key(window)
+    }
+
     /// Removes a window, bound or not.
     ///
     /// # Errors

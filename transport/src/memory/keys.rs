@@ -208,6 +208,15 @@ impl KeyTable {
         if entry.key == key { Ok((position, entry)) } else { Err(KeyError::Unknown) }
     }
 
+    /// The key that the window has now whose index this key names.
+    pub(crate) fn window_key(&self, window: RKey) -> Result<RKey, KeyError> {
+        let position = self.numbers.get(window.0 >> 8).ok_or(KeyError::Unknown)?;
+        match self.entries.get(position) {
+            Some(Entry { kind: Kind::Window { .. }, key, .. }) => Ok(RKey(*key)),
+            _ => Err(KeyError::Unknown),
+        }
+    }
+
     /// The attributes of a region.
     pub(crate) fn region(&self, lkey: LKey) -> Result<(PdId, RegionAttributes), KeyError> {
         let (_, entry) = self.find(lkey.0)?;
@@ -377,8 +386,13 @@ impl KeyTable {
         let new_key = match (window_type, new_key) {
             (WindowType::Type1, None) => window.next_variant(),
             (WindowType::Type1, Some(key)) if key == window.next_variant() => key,
-            // Only the variant is the owner's, and a bound type 2 window must be invalidated first.
-            (WindowType::Type2, Some(key)) if key.0 >> 8 == window.0 >> 8 && bound.is_none() => key,
+            // Only the variant is the owner's, and a bound type 2 window must be invalidated first: a binding of no bytes does not
+            // do that (IBTA o10-37.2.40).
+            (WindowType::Type2, Some(key))
+                if key.0 >> 8 == window.0 >> 8 && bound.is_none() && binding.len > 0 =>
+            {
+                key
+            }
             _ => return Err(KeyError::PermissionDenied),
         };
         if binding.len == 0 && window_type == WindowType::Type1 {
