@@ -168,11 +168,11 @@ impl InboundSend {
         }
         if self.received == 0 {
             core.landing
-                .check(&shared.keys, core.pd)
+                .check(&shared.keys, core.receive_pd)
                 .map_err(|error| PlaceError::Local(local_cause(error)))?;
         }
         core.landing
-            .scatter(&shared.keys, core.pd, self.received, datagram.payload())
+            .scatter(&shared.keys, core.receive_pd, self.received, datagram.payload())
             .map_err(|error| PlaceError::Local(local_cause(error)))?;
         self.received += len;
         Ok(())

@@ -116,9 +116,11 @@ impl UdResponder {
         let area = grh_area(&received.path, &received.identification, datagram.len());
         let landing = &core.landing;
         let placed = landing
-            .check(&shared.keys, core.pd)
-            .and_then(|()| landing.scatter(&shared.keys, core.pd, 0, (&area, &[])))
-            .and_then(|()| landing.scatter(&shared.keys, core.pd, GRH_AREA as u32, datagram.payload()));
+            .check(&shared.keys, core.receive_pd)
+            .and_then(|()| landing.scatter(&shared.keys, core.receive_pd, 0, (&area, &[])))
+            .and_then(|()| {
+                landing.scatter(&shared.keys, core.receive_pd, GRH_AREA as u32, datagram.payload())
+            });
         if let Err(error) = placed {
             let status = WcStatus::LocalProtectionError;
             core.fail_recv(shared, receive.wr_id, status, local_cause(error));

@@ -48,12 +48,12 @@ impl QpCore {
         if !begins && self.srq != Some(srq) {
             return None;
         }
-        (self.srq, self.pd, self.recv_cq) = (Some(srq), pd, xrc.cq);
+        (self.srq, self.pd, self.receive_pd, self.recv_cq) = (Some(srq), pd, pd, xrc.cq);
         Some(())
     }
 
     /// As while no message arrives.
     pub(crate) fn forget_srq(&mut self, domain: &XrcDomain) {
-        (self.srq, self.pd, self.recv_cq) = (None, domain.pd, domain.cq);
+        (self.srq, self.pd, self.receive_pd, self.recv_cq) = (None, domain.pd, domain.pd, domain.cq);
     }
 }

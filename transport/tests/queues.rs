@@ -154,6 +154,35 @@ fn posts_that_are_refused() {
     bench.post(256, SendOp::Send, 0, 1);
 }
 
+/// The protection domain of a shared receive queue may differ from that of the queue pair: receives use memory of the former, the
+/// peer's WRITEs memory of the latter.
+#[test]
+fn the_receives_of_a_shared_queue_use_memory_of_its_own_domain() {
+    for (qp_type, good) in [(QpType::Rc, true), (QpType::Rc, false), (QpType::Uc, true), (QpType::Uc, false)]
+    {
+        let mut bench = Bench::empty();
+        let host = bench.host_mut(Side::B);
+        let own = host.memory_range(0, 64);
+        let other_pd = host.engine.allocate_pd().unwrap();
+        let other =
+            host.engine.register(other_pd, 0, Arc::new(WordMemory::new(64)), Access::LOCAL_WRITE).unwrap();
+        let srq = host.engine.create_srq(other_pd, 4, 1).unwrap();
+        bench.b = bench.create_at_b(qp_type, &settings(), Some(srq), None);
+        bench.a = bench.create_qp(Side::A, qp_type, &settings());
+        let (a, b) = (bench.a, bench.b);
+        bench.bring_up(Side::A, a, b, &settings(), QpState::Rts);
+        bench.bring_up(Side::B, b, a, &settings(), QpState::Rts);
+        let element = if good { Sge { addr: 0, length: 64, lkey: other.lkey } } else { own };
+        let engine = &mut bench.host_mut(Side::B).engine;
+        engine.post_srq_recv(srq, &RecvWr { wr_id: 7, elements: &[element] }).unwrap();
+        bench.post(1, bench.write(128), 0, 8);
+        bench.post(2, SendOp::Send, 0, 8);
+        bench.drive();
+        let status = if good { WcStatus::Success } else { WcStatus::LocalProtectionError };
+        assert_eq!(bench.ended(Side::B), [(7, status)], "{qp_type:?}");
+    }
+}
+
 /// Armed, the limit raises one event, when fewer are left than it says, and is disarmed then.
 #[test]
 fn srq_limit_fires_once() {

@@ -98,10 +98,12 @@ impl Engine {
             QpType::Ud => Congestion::none(),
             _ => options.congestion.as_ref().unwrap_or(&self.shared.config.congestion).clone(),
         };
+        let srq_pd = init.srq.and_then(|srq| self.shared.srqs.get(srq.index())).map(|srq| srq.pd);
         let mut core = QpCore {
             number,
             qp_type: init.qp_type,
             pd: init.pd,
+            receive_pd: srq_pd.unwrap_or(init.pd),
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             srq: init.srq,
@@ -149,11 +151,9 @@ impl Engine {
         if !cqs.contains(init.send_cq.index()) || !cqs.contains(init.recv_cq.index()) {
             return Err(CreateQpError::UnknownCq);
         }
-        if let Some(srq) = init.srq {
-            let srq = self.shared.srqs.get(srq.index()).ok_or(CreateQpError::UnknownSrq)?;
-            if srq.pd != init.pd {
-                return Err(CreateQpError::SrqOfOtherDomain);
-            }
+        // Its protection domain may be another one: receives then use memory of that one.
+        if init.srq.is_some_and(|srq| !self.shared.srqs.contains(srq.index())) {
+            return Err(CreateQpError::UnknownSrq);
         }
         init.capabilities.check()
     }

@@ -105,9 +105,6 @@ pub enum CreateQpError {
     /// The shared receive queue does not exist.
     #[error("there is no such shared receive queue")]
     UnknownSrq,
-    /// The shared receive queue belongs to another protection domain.
-    #[error("the shared receive queue belongs to another protection domain")]
-    SrqOfOtherDomain,
     /// A size beyond what is possible.
     #[error("{name} is {have}, the most is {limit}")]
     CapabilityTooLarge {

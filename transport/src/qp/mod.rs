@@ -34,6 +34,8 @@ pub(crate) struct QpCore {
     pub(crate) number: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) pd: PdId,
+    /// The domain of the memory of receives: that of the shared receive queue, if there is one.
+    pub(crate) receive_pd: PdId,
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
     /// Of an XRC target, this, the receive completion queue and the protection domain are those of the message that arrives now.
