@@ -113,7 +113,10 @@ fn assembly(jump: &str, number: fn(u32) -> String) -> String {
         for (name, code) in others.chain([(register.as_str(), number(0)), function]) {
             let label = format!("roce_private_{node}_{name}");
             text += &format!(".globl {label}\n.type {label},@function\n{label}:\n{code}");
-            text += &format!(".size {label}, . - {label}\n.symver {label}, {name}@IBVERBS_PRIVATE_{node}\n");
+            // `dlsym` without a node finds the default version only.
+            let at = if node == &PRIVATE_NODES[0] && name == PRIVATE_FUNCTION { "@@" } else { "@" };
+            text +=
+                &format!(".size {label}, . - {label}\n.symver {label}, {name}{at}IBVERBS_PRIVATE_{node}\n");
         }
     }
     text += ".data\n";

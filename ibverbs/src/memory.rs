@@ -12,7 +12,7 @@ use crate::abi::{
     IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH,
     ibv_mr, ibv_pd, ibv_sge,
 };
-use crate::answer::{Errno, count, pointer, status};
+use crate::answer::{Errno, count, pointer, set_errno, status};
 use crate::context::Open;
 use crate::domain::{Pd, pd_of};
 use crate::live::{self, Kind, Object};
@@ -148,6 +148,9 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
 }
 
 /// Changes a region, which keeps its keys. An error leaves it as it was, which libibverbs calls -1.
+/// `IBV_REREG_MR_ERR_CMD`: the device refused, and the region is as it was. Input that contradicts itself is -1.
+const REFUSED: c_int = -4;
+
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -162,40 +165,62 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             live::object(mr.cast::<Mr>())?;
             &mut *mr.cast::<Mr>()
         };
-        if flags == 0 || flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 {
+        let is_range_missing = flags & CHANGE_TRANSLATION != 0 && (length == 0 || addr.is_null());
+        let is_access_lost = access_flags != 0 && flags & CHANGE_ACCESS == 0;
+        let known = CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS;
+        if flags == 0 || flags & !known != 0 || is_range_missing || is_access_lost {
             return Err(Errno::INVALID);
         }
-        let mut change = RegionChange::default();
-        if flags & CHANGE_PD != 0 {
-            // SAFETY: the application's pointer is a protection domain.
-            change.pd = Some(unsafe { pd_of(pd)? }.id());
-        }
-        let (mut access_now, mut on_demand) = (object.access, object.on_demand);
-        if flags & CHANGE_ACCESS != 0 {
-            access_now = access(access_flags.cast_unsigned())?;
-            on_demand = access_flags.cast_unsigned() & IBV_ACCESS_ON_DEMAND != 0;
-            change.access = Some(access_now);
-        }
-        let (new_addr, new_length) = if flags & CHANGE_TRANSLATION != 0 {
-            (addr, length)
-        } else {
-            (object.abi.addr, object.abi.length)
-        };
-        // Rights to write, which the memory may not have had, need a new look at it.
-        if flags & (CHANGE_TRANSLATION | CHANGE_ACCESS) != 0 {
-            // SAFETY: this is what registering means.
-            let memory = unsafe { memory(new_addr, new_length, access_now, on_demand)? };
-            let first = if flags & CHANGE_TRANSLATION != 0 { new_addr as u64 } else { object.first()? };
-            change.memory = Some((first, memory));
-        }
-        let made = object.open.raw().change_region(LKey(object.abi.lkey), change)?;
-        if flags & CHANGE_PD != 0 {
-            object.abi.pd = pd;
-        }
-        (object.abi.addr, object.abi.length) = (new_addr, new_length);
-        (object.access, object.on_demand) = (made.access, on_demand);
-        Ok(0)
+        // SAFETY: the caller's promise.
+        Ok(unsafe { change(object, flags, pd, (addr, length), access_flags) }.map_or_else(
+            |errno| {
+                set_errno(errno);
+                REFUSED
+            },
+            |()| 0,
+        ))
     })
+}
+
+/// Changes a region.
+///
+/// # Safety
+///
+/// `pd` is a protection domain of the application, and the range is its memory, where the flags say that they count.
+unsafe fn change(
+    object: &mut Mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    (addr, length): (*mut c_void, usize),
+    access_flags: c_int,
+) -> Result<(), Errno> {
+    let mut change = RegionChange::default();
+    if flags & CHANGE_PD != 0 {
+        // SAFETY: the application's pointer is a protection domain.
+        change.pd = Some(unsafe { pd_of(pd)? }.id());
+    }
+    let (mut access_now, mut on_demand) = (object.access, object.on_demand);
+    if flags & CHANGE_ACCESS != 0 {
+        access_now = access(access_flags.cast_unsigned())?;
+        on_demand = access_flags.cast_unsigned() & IBV_ACCESS_ON_DEMAND != 0;
+        change.access = Some(access_now);
+    }
+    let (new_addr, new_length) =
+        if flags & CHANGE_TRANSLATION != 0 { (addr, length) } else { (object.abi.addr, object.abi.length) };
+    // Rights to write, which the memory may not have had, need a new look at it.
+    if flags & (CHANGE_TRANSLATION | CHANGE_ACCESS) != 0 {
+        // SAFETY: this is what registering means.
+        let memory = unsafe { memory(new_addr, new_length, access_now, on_demand)? };
+        let first = if flags & CHANGE_TRANSLATION != 0 { new_addr as u64 } else { object.first()? };
+        change.memory = Some((first, memory));
+    }
+    let made = object.open.raw().change_region(LKey(object.abi.lkey), change)?;
+    if flags & CHANGE_PD != 0 {
+        object.abi.pd = pd;
+    }
+    (object.abi.addr, object.abi.length) = (new_addr, new_length);
+    (object.access, object.on_demand) = (made.access, on_demand);
+    Ok(())
 }
 
 /// Brings the pages of on-demand regions in. Without a flag the advice may be followed later; here it always is at once.

@@ -40,6 +40,17 @@ fn the_names_and_nodes_are_those_of_the_table() {
     assert!(exported.len() > 350, "{} names", exported.len());
 }
 
+/// Programs that open the library themselves ask for this name without a node, which finds a default version only.
+#[test]
+fn the_private_function_that_programs_call_is_found_without_its_node() {
+    if skip_unless(has_program("readelf"), "readelf is not installed") {
+        return;
+    }
+    let symbols = readelf("--dyn-syms", &common::library());
+    let default = format!("{}@@IBVERBS_PRIVATE_34", table::PRIVATE_FUNCTION);
+    assert!(symbols.contains(&default), "{default} is not in: {symbols}");
+}
+
 #[test]
 fn the_library_has_its_name_and_stays_loaded() {
     if skip_unless(has_program("readelf"), "readelf is not installed") {

@@ -176,6 +176,9 @@ pub(super) fn bind(cm: &mut Cm, id: &Id, address: SocketAddr) -> Result<(), Errn
     }
     {
         let mut state = id.state();
+        if !is_port_chosen {
+            state.port = Some(cm.ports.bind(state.port_space, address, state.shares_port)?);
+        }
         state.source = Some(address);
         state.is_port_chosen = is_port_chosen;
     }

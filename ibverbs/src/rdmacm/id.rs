@@ -10,6 +10,7 @@ use roce::verbs::{CmEvent, CmQpParameters, CommId, PortSpace, Psn};
 
 use super::channel::{Channel, Happening, channel_of, complete, forget_event, rdma_destroy_event_channel};
 use super::multicast::Group;
+use super::ports::BoundPort;
 use super::{DeviceIndex, addresses, connect, with};
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UD, RDMA_MAX_DEPTH, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP,
@@ -43,6 +44,10 @@ pub(super) struct State {
     pub(super) source: Option<SocketAddr>,
     /// The port was chosen here, so another one may be chosen as well.
     pub(super) is_port_chosen: bool,
+    /// The port that the application named.
+    pub(super) port: Option<Arc<BoundPort>>,
+    /// `RDMA_OPTION_ID_REUSEADDR`.
+    pub(super) shares_port: bool,
     /// Where packets go.
     pub(super) peer: Option<SocketAddr>,
     pub(super) listens_on: Vec<DeviceIndex>,
@@ -83,6 +88,8 @@ impl State {
             open: None,
             source: None,
             is_port_chosen: false,
+            port: None,
+            shares_port: false,
             peer: None,
             listens_on: Vec::new(),
             comm: None,

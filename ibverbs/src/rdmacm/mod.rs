@@ -17,6 +17,7 @@ mod id;
 mod information;
 mod multicast;
 mod options;
+mod ports;
 mod queue_pairs;
 mod rsocket;
 mod sockets;
@@ -62,6 +63,7 @@ struct Cm {
     /// One, or one for each family of addresses.
     listeners: HashMap<(DeviceIndex, Service), Vec<Pointer<Id>>>,
     refusals: connect::Refusals,
+    ports: ports::BoundPorts,
 }
 
 static CM: Mutex<Option<Cm>> = Mutex::new(None);

@@ -23,6 +23,10 @@ pub(super) unsafe extern "C" fn rdma_set_option(
         // SAFETY: the application's pointers are an identifier, and as many bytes as it says.
         let (object, byte) = unsafe { (id_of(id)?, value.cast::<u8>().as_ref().copied()) };
         let byte = byte.filter(|_| len == 1).ok_or(Errno::INVALID);
+        // SAFETY: as above.
+        let number = (len == size_of::<c_int>() && !value.is_null())
+            .then(|| unsafe { value.cast::<c_int>().read_unaligned() != 0 });
+        let number = number.ok_or(Errno::INVALID);
         let mut state = object.state();
         match (level, name) {
             (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => state.traffic_class = Some(byte?),
@@ -33,11 +37,10 @@ pub(super) unsafe extern "C" fn rdma_set_option(
                 }
                 state.ack_timeout = Some(code);
             }
-            // A port belongs to the listener that has it, whatever the address; and the wildcard of one family takes both.
-            (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR | RDMA_OPTION_ID_AFONLY) => {
-                if len != size_of::<c_int>() {
-                    return Err(Errno::INVALID);
-                }
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => state.shares_port = number?,
+            // The wildcard of one family takes both.
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
+                number?;
             }
             // Paths of InfiniBand, from a subnet manager.
             (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return Err(Errno::UNSUPPORTED),

@@ -158,7 +158,10 @@ static void regions(void) {
     uint32_t lkey = mr->lkey, rkey = mr->rkey;
     uintptr_t first = (uintptr_t)others;
     CHECK(run(IBV_WR_RDMA_READ, (uintptr_t)words, 8, mine->lkey, first, rkey) == IBV_WC_SUCCESS && words[0] == 5);
-    CHECK(ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0) == -1 && errno == EINVAL);
+    CHECK(ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT && errno == EINVAL);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 8, 0) == IBV_REREG_MR_ERR_INPUT);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, IBV_ACCESS_LOCAL_WRITE) == IBV_REREG_MR_ERR_INPUT);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_WRITE) == IBV_REREG_MR_ERR_CMD && errno == EINVAL);
     /* The keys stay, the rights go. */
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) == 0);
     CHECK(mr->lkey == lkey && mr->rkey == rkey);

@@ -144,7 +144,17 @@ static void a_port_without_a_listener_is_asked_for_a_while(const char *address) 
 static void a_port_has_a_listener_for_each_family(void) {
     struct rdma_cm_id *four = listen_at("0.0.0.0", 7177, AF_INET, 0);
     struct rdma_cm_id *six = listen_at("::", 7177, AF_INET6, 0);
-    struct rdma_cm_id *third = listen_at("0.0.0.0", 7177, AF_INET, EADDRINUSE);
+    struct rdma_cm_id *third = new_id();
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(7177)};
+    int yes = 1;
+    CHECK(rdma_bind_addr(third, (struct sockaddr *)&any) == -1 && errno == EADDRNOTAVAIL);
+    CHECK(rdma_set_option(third, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes) == 0);
+    CHECK(rdma_bind_addr(third, (struct sockaddr *)&any) == -1 && errno == EADDRNOTAVAIL);
+    CHECK(rdma_destroy_id(four) == 0 && rdma_bind_addr(third, (struct sockaddr *)&any) == 0);
+    four = new_id();
+    CHECK(rdma_set_option(four, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes) == 0);
+    CHECK(rdma_bind_addr(four, (struct sockaddr *)&any) == 0 && rdma_listen(four, 4) == 0);
+    CHECK(rdma_listen(third, 4) == -1 && errno == EADDRINUSE);
     CHECK(rdma_destroy_id(third) == 0 && rdma_destroy_id(four) == 0);
     four = listen_at("0.0.0.0", 7177, AF_INET, 0);
     CHECK(rdma_destroy_id(four) == 0 && rdma_destroy_id(six) == 0);

@@ -46,7 +46,10 @@ pub(crate) unsafe extern "C" fn rbind(
             return Err(Errno::INVALID);
         }
         // SAFETY: the identifier is alive; the address is the application's, or null, which is refused.
-        called(unsafe { rdma_bind_addr(state.id.0, address.cast_mut()) })?;
+        unsafe {
+            id_of(state.id.0)?.state().shares_port = state.options.is_port_shared();
+            called(rdma_bind_addr(state.id.0, address.cast_mut()))?;
+        }
         Ok(0)
     })
 }

@@ -41,6 +41,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Whether another socket may be bound to the same port.
+    pub(super) fn is_port_shared(&self) -> bool {
+        self.kept.get(&(libc::SOL_SOCKET, libc::SO_REUSEADDR)).is_some_and(|value| *value != 0)
+    }
+
     fn set(&mut self, name: (c_int, c_int), value: c_int) -> Result<(), Errno> {
         let size = usize::try_from(value).map_err(|_| Errno::INVALID);
         let bytes = size.map(|size| size.clamp(SMALLEST_BUFFER, LARGEST_BUFFER));
