@@ -135,6 +135,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         DEVICE,
         &[
+            "alias",
             "congestion",
             "delay",
             "device",
@@ -164,11 +165,12 @@ const HEADINGS: [(&str, &[&str]); 6] = [
 ];
 
 /// Options that mean something else in a command, and their heading there.
-const ELSEWHERE: [(&str, &str, &str); 7] = [
+const ELSEWHERE: [(&str, &str, &str); 8] = [
     ("dissect", "port", INPUT),
     ("dissect", "qp", INPUT),
     ("explain", "port", INPUT),
     ("bridge", "rate", DEVICE),
+    ("run", "gid_index", DEVICE),
     ("sim", "seed", INPUT),
     ("stat", "all", INPUT),
     ("stat", "count", OUTPUT),

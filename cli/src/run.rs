@@ -54,6 +54,15 @@ pub(super) struct Args {
     #[arg(long, value_name = "ALGORITHM", value_parser = congestion)]
     congestion: Option<String>,
 
+    /// Index of the GID, for programs that have one built in, such as 1 or 3; lower indexes have the same GID [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=127))]
+    gid_index: Option<u8>,
+
+    /// Name of a libibverbs or librdmacm that the program brings along, such as libibverbs-1de1263b.so.1.14.48.0 of a Python
+    /// wheel; it gets the library of this command instead. May be given several times; `ldd` shows the names
+    #[arg(long, value_name = "NAME", value_parser = library::alias, hide_short_help = true)]
+    alias: Vec<String>,
+
     /// Print the counters of every process to standard error when the program has ended
     #[arg(long)]
     stat: bool,
@@ -62,6 +71,9 @@ pub(super) struct Args {
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
+
+/// The variable with the index of the GID.
+const GID_INDEX: &str = "ROCE_GID_INDEX";
 
 /// Checks a plan, which the library reads again.
 fn fault_plan(text: &str) -> Result<String, String> {
@@ -72,15 +84,22 @@ fn congestion(text: &str) -> Result<String, String> {
     algorithms::parse_congestion(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
+/// The index that the library of the program reads; that one refuses what cannot be read.
+fn gid_index_of_environment() -> usize {
+    std::env::var(GID_INDEX).ok().and_then(|text| text.parse::<u8>().ok()).map_or(0, usize::from)
+}
+
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let folder = library::Folder::new()?;
+    let folder = library::Folder::new(&args.alias)?;
     let reports =
         tempfile::NamedTempFile::new().context("cannot create a file for the counters of the program")?;
     let devices = match args.device.as_slice() {
         [] => std::env::var(listing::VARIABLE).ok(),
         devices => Some(devices.join(";")),
     };
-    files::create(&folder.files(), devices.as_deref()).context("cannot create the files of the devices")?;
+    let first_gid = args.gid_index.map_or_else(gid_index_of_environment, usize::from);
+    files::create(&folder.files(), devices.as_deref(), first_gid)
+        .context("cannot create the files of the devices")?;
     let variables = environment(args, devices, &folder, reports.path())?;
     output.flush()?;
     let status = Program::start(&args.program, variables)?.wait()?;
@@ -115,6 +134,7 @@ fn environment(
         ("ROCE_FAULT", args.fault.clone().map(OsString::from)),
         ("ROCE_RECEIVE_FAULT", args.receive_fault.clone().map(OsString::from)),
         ("ROCE_SEED", args.seed.map(|seed| seed.to_string().into())),
+        (GID_INDEX, args.gid_index.map(|index| index.to_string().into())),
         ("ROCE_CONGESTION", args.congestion.clone().map(OsString::from)),
     ];
     variables.extend(others.into_iter().filter_map(|(name, value)| Some((name, value?))));

@@ -66,3 +66,22 @@ fn a_signal_as_soon_as_the_program_runs_reaches_it() {
         }
     });
 }
+
+/// Python wheels bring libraries with names of their own, and a path to them that comes before ours.
+#[test]
+fn an_alias_loads_our_library_under_the_name_of_the_programs_own() {
+    within(60, || {
+        let run = |arguments: &[&str]| {
+            let mut command = roce();
+            command.args(["run", "--device", "udp:127.0.0.1"]).args(arguments);
+            Running::start(command.args(["--", "cat", "/proc/self/maps"])).finish(30)
+        };
+        let without = run(&[]);
+        assert!(without.success && !without.stdout.contains("libibverbs"), "{without:?}");
+        let with = run(&["--alias", "libibverbs-1de1263b.so.1.14.48.0", "--alias", "librdmacm-2.so"]);
+        assert!(with.success, "{with:?}");
+        assert!(with.stdout.contains("libibverbs") && with.stdout.contains("librdmacm"), "{with:?}");
+        let refused = run(&["--alias", "libc.so.6"]);
+        assert!(refused.code == Some(2) && refused.stderr.contains("begins with libibverbs"), "{refused:?}");
+    });
+}

@@ -79,7 +79,7 @@ pub(crate) fn route(open: &Open, attributes: &ibv_ah_attr) -> Result<(IpAddr, Pa
     }
     let grh = &attributes.grh;
     let options = PathOptions::default()
-        .sgid_index(usize::from(grh.sgid_index))
+        .sgid_index(open.gid(grh.sgid_index.into())?.index)
         .traffic_class(marked(grh.traffic_class))
         .hop_limit(if grh.hop_limit == 0 { HOP_LIMIT } else { grh.hop_limit })
         .flow_label(grh.flow_label & 0x000f_ffff);

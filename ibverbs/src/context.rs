@@ -77,18 +77,32 @@ impl Open {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The line of the GID table with this index.
+    pub(crate) fn gid(&self, index: usize) -> Result<&GidEntry, Errno> {
+        self.gids.get(index).ok_or_else(|| {
+            let last = self.gids.len().saturating_sub(1);
+            let reason = format!(
+                "the port has no GID with index {index}, the last one is {last}; roce run --gid-index {index} (ROCE_GID_INDEX) gives it one"
+            );
+            report::refusal(self.device.name(), &reason);
+            Errno::INVALID
+        })
+    }
+
     fn new(device: Arc<Device>) -> Result<Self, Errno> {
         // The thread that the context starts must not take the application's signals.
         let signals = BlockedSignals::new();
         let opened = environment::open(device.specification());
         drop(signals);
-        let (context, capture) = opened.map_err(|(number, reason)| {
+        let refused = |(number, reason): (i32, String)| {
             report::refusal(device.name(), &reason);
             Errno(number)
-        })?;
+        };
+        let (context, capture) = opened.map_err(refused)?;
+        let gids = environment::gid_table(&context).map_err(refused)?;
         let async_events = Mirror::new(context.async_descriptor())?;
         Ok(Self {
-            gids: context.gid_table(),
+            gids,
             context,
             device,
             async_events,

@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roce::device::pcap::{CaptureFile, CaptureSpec};
-use roce::verbs::{Congestion, Context, OpenOptions};
+use roce::verbs::{Congestion, Context, GidEntry, OpenOptions};
 use roce_fault::{FaultInjector, FaultPlan};
+
+/// As many as tables of devices have at least; an address vector holds 8 bits of it.
+const LARGEST_GID_INDEX: usize = 127;
 
 /// A variable that is set and not empty.
 fn variable(name: &str) -> Option<String> {
@@ -49,6 +52,27 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
     }
 }
 
+/// The GID table of the port. `ROCE_GID_INDEX` is an index that programs have built in: the first GID stands at all indexes up to that
+/// one, and the table of the device comes after.
+///
+/// # Errors
+///
+/// The error number for the application, and a text for the report.
+pub(crate) fn gid_table(context: &Context) -> Result<Vec<GidEntry>, (i32, String)> {
+    let index = parsed("ROCE_GID_INDEX", gid_index).map_err(|text| (libc::EINVAL, text))?;
+    Ok(moved(context.gid_table(), index.unwrap_or(0)))
+}
+
+fn gid_index(text: &str) -> Result<usize, String> {
+    let index = text.parse().ok().filter(|index| *index <= LARGEST_GID_INDEX);
+    index.ok_or_else(|| format!("expected an index from 0 to {LARGEST_GID_INDEX}"))
+}
+
+fn moved(table: Vec<GidEntry>, index: usize) -> Vec<GidEntry> {
+    let first = table.first().cloned();
+    std::iter::repeat_n(first, index).flatten().chain(table).collect()
+}
+
 fn capture(file: &Path, specification: &str) -> Result<CaptureFile, String> {
     static CAPTURES: AtomicU32 = AtomicU32::new(1);
     let file = file_of(file, std::process::id(), CAPTURES.fetch_add(1, Ordering::Relaxed));
@@ -78,5 +102,20 @@ mod tests {
         assert_eq!(name("a/b-%p.pcapng", 1), "a/b-77.pcapng");
         assert_eq!(name("a.b/c", 2), "a.b/c-2");
         assert_eq!(name("a/b.pcapng", 3), "a/b-3.pcapng");
+    }
+
+    #[test]
+    fn the_first_gid_stands_at_all_indexes_up_to_the_one_that_is_asked_for() {
+        let context = Context::open("udp:127.0.0.1").unwrap();
+        let table = context.gid_table();
+        assert_eq!(moved(table.clone(), 0), table);
+        let three = moved(table.clone(), 3);
+        assert_eq!(three.len(), table.len() + 3);
+        assert!(three[..4].iter().all(|entry| *entry == table[0]));
+        assert!(moved(Vec::new(), 3).is_empty());
+        assert_eq!(gid_index("127"), Ok(127));
+        for bad in ["128", "-1", "", "one"] {
+            assert_eq!(gid_index(bad), Err("expected an index from 0 to 127".to_owned()));
+        }
     }
 }

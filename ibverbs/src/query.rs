@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
 /// The line of the GID table with this index.
 fn gid_at(open: &Open, port: u32, index: u32) -> Result<&GidEntry, Errno> {
     let index = usize::try_from(index).map_err(|_| Errno::INVALID)?;
-    if port != PORT.into() { Err(Errno::INVALID) } else { open.gids.get(index).ok_or(Errno::INVALID) }
+    if port == PORT.into() { open.gid(index) } else { Err(Errno::INVALID) }
 }
 
 const fn gid_type(entry: &GidEntry) -> u32 {
@@ -215,13 +215,13 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-fn gid_entry(entry: &GidEntry) -> ibv_gid_entry {
+fn gid_entry(index: u32, entry: &GidEntry) -> ibv_gid_entry {
     let address = entry.address();
     let interfaces = local_addresses().unwrap_or_default();
     let interface = interfaces.iter().find(|local| local.address == address).map_or(0, |local| local.index);
     ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid.0 },
-        gid_index: u32::try_from(entry.index).unwrap_or(u32::MAX),
+        gid_index: index,
         port_num: PORT.into(),
         gid_type: gid_type(entry),
         ndev_ifindex: interface,
@@ -243,7 +243,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         // SAFETY: the application's pointers are an open context and room for an entry of this size.
         unsafe {
             let found = gid_at(open_of(context)?, port, index)?;
-            write_part(&gid_entry(found), entry, entry_size)
+            write_part(&gid_entry(index, found), entry, entry_size)
         }
     })
 }
@@ -266,8 +266,9 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
             return Err(Errno::INVALID);
         }
         for (index, found) in open.gids.iter().enumerate() {
+            let entry = gid_entry(u32::try_from(index).unwrap_or(u32::MAX), found);
             // SAFETY: the application has room for `max_entries` of this size.
-            unsafe { write_part(&gid_entry(found), entries.byte_add(index * entry_size), entry_size)? };
+            unsafe { write_part(&entry, entries.byte_add(index * entry_size), entry_size)? };
         }
         Ok(open.gids.len())
     });

@@ -55,6 +55,13 @@ impl Programs {
         command
     }
 
+    /// The same where the GID stands at index 3, as with mlx5.
+    fn with_gid_index(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
+        let mut command = self.command(name, address, arguments);
+        command.env("ROCE_GID_INDEX", "3");
+        command
+    }
+
     /// Runs a server on one address and a client on another one; both have to succeed.
     #[track_caller]
     fn pair(&self, name: &str, arguments: &[&str]) -> [Finished; 2] {
@@ -135,6 +142,29 @@ fn ping_pongs_end_with_the_right_data() {
     for extra in [&[][..], &["-e"]] {
         programs.pair("ibv_xsrq_pingpong", &[&["-g", "0", "-n", "100"], extra].concat());
     }
+}
+
+/// Programs have an index built in; the report says what to do where the table is shorter.
+#[test]
+fn the_gid_stands_at_the_index_that_a_program_has_built_in() {
+    let (_alone, programs) = programs_or_skip!();
+    for name in ["ibv_rc_pingpong", "ibv_ud_pingpong"] {
+        programs.pair_of(Programs::with_gid_index, name, &["-g", "3", "-n", "20", "-c"]);
+    }
+    let mut info = programs.with_gid_index("ibv_devinfo", "127.83.0.1", &["-v"]);
+    let shown = Running::start(&mut info).finish(SECONDS);
+    for index in 0..4 {
+        let line = format!("GID[{index:3}]:\t\t::ffff:127.83.0.1, RoCE v2");
+        assert!(shown.stdout.contains(&line), "{line:?}: {}", shown.stdout);
+    }
+    let report = tempfile::NamedTempFile::new().unwrap();
+    let mut without = programs.command("ibv_rc_pingpong", "127.83.0.1", &["-g", "3"]);
+    let refused = Running::start(without.env("ROCE_REPORT", report.path())).finish(SECONDS);
+    let text = std::fs::read_to_string(report.path()).unwrap();
+    assert!(
+        !refused.success && text.contains("no GID with index 3, the last one is 0"),
+        "{refused:?}: {text}"
+    );
 }
 
 /// Both ends read no byte without a value, and touch no memory that is not theirs.

@@ -16,9 +16,12 @@ use crate::devices::groups;
 /// # Errors
 ///
 /// When a file or a link cannot be created.
-pub(super) fn create(root: &Path, devices: Option<&str>) -> std::io::Result<()> {
+pub(super) fn create(root: &Path, devices: Option<&str>, gid_index: usize) -> std::io::Result<()> {
     for (index, specification) in listing::specifications(devices).iter().enumerate() {
-        Device { index, specification, addresses: addresses(specification) }.create(root)?;
+        let addresses = addresses(specification);
+        let first = addresses.first().cloned();
+        let gids = std::iter::repeat_n(first, gid_index).flatten().chain(addresses).collect();
+        Device { index, specification, gids }.create(root)?;
     }
     write(&root.join("sys/class/infiniband_verbs"), &[("abi_version", "6")])
 }
@@ -36,7 +39,8 @@ fn addresses(specification: &str) -> Vec<LocalAddress> {
 struct Device<'a> {
     index: usize,
     specification: &'a str,
-    addresses: Vec<LocalAddress>,
+    /// The addresses that are the GIDs, in the order of their indexes.
+    gids: Vec<LocalAddress>,
 }
 
 impl Device<'_> {
@@ -72,7 +76,7 @@ impl Device<'_> {
         )?;
         let net = folder.join("device/net");
         fs::create_dir_all(&net)?;
-        let mut interfaces: Vec<&str> = self.addresses.iter().map(|local| local.interface.as_str()).collect();
+        let mut interfaces: Vec<&str> = self.gids.iter().map(|local| local.interface.as_str()).collect();
         interfaces.sort_unstable();
         interfaces.dedup();
         interfaces.into_iter().try_for_each(|interface| {
@@ -96,7 +100,7 @@ impl Device<'_> {
         for folder in ["gids", "gid_attrs/types", "gid_attrs/ndevs"].map(|name| folder.join(name)) {
             fs::create_dir_all(folder)?;
         }
-        for (index, local) in self.addresses.iter().enumerate() {
+        for (index, local) in self.gids.iter().enumerate() {
             let index = index.to_string();
             write(&folder.join("gids"), &[(&index, &groups(&Gid::from_ip(local.address).0))])?;
             write(&folder.join("gid_attrs/types"), &[(&index, "RoCE v2")])?;
@@ -119,13 +123,13 @@ mod tests {
     #[test]
     fn a_device_has_the_files_that_programs_read() {
         let root = tempfile::tempdir().unwrap();
-        create(root.path(), Some("udp:127.0.0.9;udp:[::1]")).unwrap();
+        create(root.path(), Some("udp:127.0.0.9;udp:[::1]"), 1).unwrap();
         let read = |name: &str| fs::read_to_string(root.path().join(name)).unwrap();
         assert_eq!(read("sys/class/infiniband/roce0/node_guid"), "0200:7fff:fe00:0009\n");
-        assert_eq!(
-            read("sys/class/infiniband/roce0/ports/1/gids/0"),
-            "0000:0000:0000:0000:0000:ffff:7f00:0009\n"
-        );
+        for index in ["0", "1"] {
+            let gid = read(&format!("sys/class/infiniband/roce0/ports/1/gids/{index}"));
+            assert_eq!(gid, "0000:0000:0000:0000:0000:ffff:7f00:0009\n");
+        }
         assert_eq!(read("sys/class/infiniband/roce1/ports/1/gid_attrs/types/0"), "RoCE v2\n");
         assert_eq!(read("sys/class/infiniband/roce1/ports/1/gid_attrs/ndevs/0"), "lo\n");
         assert_eq!(read("sys/class/infiniband_verbs/uverbs1/ibdev"), "roce1\n");

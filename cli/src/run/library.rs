@@ -24,11 +24,34 @@ const LIBRARIES: [Library; 3] = [
     Library { file: LOADED_BEFORE, names: &[LOADED_BEFORE] },
 ];
 
+impl Library {
+    /// What its names begin with.
+    fn stem(&self) -> &'static str {
+        self.file.strip_suffix(".so").unwrap_or(self.file)
+    }
+}
+
+/// Checks a name under which a program has a library of its own.
+pub(super) fn alias(name: &str) -> Result<String, String> {
+    let is_plain = !name.contains(|character: char| "/: ".contains(character) || character.is_control());
+    let is_known =
+        LIBRARIES.iter().any(|library| library.file != LOADED_BEFORE && name.starts_with(library.stem()));
+    if is_plain && is_known {
+        Ok(name.to_owned())
+    } else {
+        Err("expected the name of a file, without its folder, that begins with libibverbs or librdmacm"
+            .to_owned())
+    }
+}
+
 /// A folder with links to the libraries, which is removed when this is dropped.
-pub(super) struct Folder(tempfile::TempDir);
+pub(super) struct Folder {
+    folder: tempfile::TempDir,
+    aliases: Vec<String>,
+}
 
 impl Folder {
-    pub(super) fn new() -> anyhow::Result<Self> {
+    pub(super) fn new(aliases: &[String]) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("roce-")
             .tempdir()
@@ -39,18 +62,28 @@ impl Folder {
             for name in library.names {
                 symlink(&found, folder.path().join(name)).context("cannot create a link to the library")?;
             }
+            for alias in aliases.iter().filter(|alias| alias.starts_with(library.stem())) {
+                symlink(&found, folder.path().join(alias))
+                    .with_context(|| format!("cannot create a link {alias} to the library"))?;
+            }
         }
-        Ok(Self(folder))
+        Ok(Self { folder, aliases: aliases.to_vec() })
     }
 
     /// Where the files of the devices are to be.
     pub(super) fn files(&self) -> PathBuf {
-        self.0.path().join("files")
+        self.folder.path().join("files")
     }
 
-    /// What is loaded before the program: our library, and then what was to be loaded anyway.
+    /// What is loaded before the program: our library, the libraries under the names of the program's own, and then what was to be
+    /// loaded anyway. The loader looks for a name without a folder in the library path, and takes what it has loaded under a name
+    /// for every library that needs this name, also where that has a path of its own.
     pub(super) fn preload(&self, others: Option<OsString>) -> OsString {
-        let mut all = self.0.path().join(LOADED_BEFORE).into_os_string();
+        let mut all = self.folder.path().join(LOADED_BEFORE).into_os_string();
+        for alias in &self.aliases {
+            all.push(":");
+            all.push(alias);
+        }
         if let Some(others) = others.filter(|others| !others.is_empty()) {
             all.push(":");
             all.push(others);
@@ -61,7 +94,7 @@ impl Folder {
     /// A library path with this folder first.
     pub(super) fn before(&self, path: Option<OsString>) -> anyhow::Result<OsString> {
         let others = path.filter(|path| !path.is_empty());
-        let own = std::iter::once(self.0.path().to_owned());
+        let own = std::iter::once(self.folder.path().to_owned());
         let all: Vec<PathBuf> =
             own.chain(others.iter().flat_map(|path| std::env::split_paths(path))).collect();
         std::env::join_paths(all)
@@ -116,10 +149,31 @@ mod tests {
 
     #[test]
     fn the_folder_comes_before_the_path_of_the_user() {
-        let folder = Folder(tempfile::tempdir().unwrap());
-        let own = folder.0.path().to_str().unwrap();
+        let folder =
+            Folder { folder: tempfile::tempdir().unwrap(), aliases: vec!["libibverbs-1.so.1".to_owned()] };
+        let own = folder.folder.path().to_str().unwrap();
         assert_eq!(folder.before(None).unwrap(), own);
         assert_eq!(folder.before(Some("".into())).unwrap(), own);
         assert_eq!(folder.before(Some("/a:/b".into())).unwrap().to_str().unwrap(), format!("{own}:/a:/b"));
+        let before = format!("{own}/{LOADED_BEFORE}:libibverbs-1.so.1");
+        assert_eq!(folder.preload(None).to_str().unwrap(), before);
+        assert_eq!(folder.preload(Some("/c.so".into())).to_str().unwrap(), format!("{before}:/c.so"));
+    }
+
+    #[test]
+    fn an_alias_is_the_name_of_one_of_the_two_libraries() {
+        for good in ["libibverbs-1de1263b.so.1.14.48.0", "librdmacm.so.1.3"] {
+            assert_eq!(alias(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "",
+            "libroce_sysfs.so",
+            "libc.so.6",
+            "/usr/lib/libibverbs.so.1",
+            "libibverbs.so.1:x",
+            "libibverbs 1",
+        ] {
+            assert!(alias(bad).is_err(), "{bad}");
+        }
     }
 }

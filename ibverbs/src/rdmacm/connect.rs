@@ -124,8 +124,9 @@ fn offer(state: &State, given: &Given) -> CmOffer {
 
 fn path_options(state: &State) -> PathOptions {
     let vector = state.address_vector();
+    let entry = state.open.as_ref().and_then(|open| open.gids.get(usize::from(vector.grh.sgid_index)));
     PathOptions::default()
-        .sgid_index(usize::from(vector.grh.sgid_index))
+        .sgid_index(entry.map_or(0, |entry| entry.index))
         .traffic_class(crate::address::marked(vector.grh.traffic_class))
 }
 
