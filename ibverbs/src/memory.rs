@@ -171,6 +171,10 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         if flags == 0 || flags & !known != 0 || is_range_missing || is_access_lost {
             return Err(Errno::INVALID);
         }
+        if flags & CHANGE_PD != 0 {
+            // SAFETY: the application's pointer is a protection domain.
+            unsafe { pd_of(pd)? };
+        }
         // SAFETY: the caller's promise.
         Ok(unsafe { change(object, flags, pd, (addr, length), access_flags) }.map_or_else(
             |errno| {
