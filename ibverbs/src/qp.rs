@@ -279,7 +279,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         // SAFETY: the application's pointers are a queue pair and attributes.
         let (object, attributes) = unsafe { (qp_of(qp)?, attributes.as_ref().ok_or(Errno::INVALID)?) };
         let given = modify::given(&object.open, object.qpn, attributes, mask)?;
-        object.open.raw().modify_qp(object.qpn, &given)?;
+        let refused = |error| object.open.failures.refused("ibv_modify_qp", error);
+        object.open.raw().modify_qp(object.qpn, &given).map_err(refused)?;
         if mask & IBV_QP_STATE != 0 {
             // SAFETY: as above; the field is the library's to write.
             unsafe { (*qp).state = attributes.qp_state };

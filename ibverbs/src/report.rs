@@ -9,8 +9,9 @@ use std::io::Write as _;
 use std::sync::{Mutex, Once, PoisonError, Weak};
 
 use roce::observe::advice;
-use roce::verbs::{Cause, Wc, WcStatus};
+use roce::verbs::{Cause, VerbsError, Wc, WcStatus};
 
+use crate::answer::Errno;
 use crate::context::Open;
 
 /// Failures that are kept for each device.
@@ -19,7 +20,7 @@ const MOST_FAILURES: usize = 16;
 /// The devices that are open. Those of a parent process are no concern of a child's.
 static OPEN: Mutex<Vec<(u32, Weak<Open>)>> = Mutex::new(Vec::new());
 
-/// The work requests of a device that failed, the first ones.
+/// The work requests and verbs of a device that failed, the first ones.
 #[derive(Debug, Default)]
 pub(crate) struct Failures(Mutex<Vec<String>>);
 
@@ -31,9 +32,20 @@ impl Failures {
         if wc.cause == Cause::Flushed || wc.status == WcStatus::WrFlushError {
             return;
         }
+        self.keep(|| format!("{error}: {}", advice(wc.status, wc.cause)));
+    }
+
+    /// Keeps why a verb was refused, where programs print no more than the error number.
+    #[cold]
+    pub(crate) fn refused(&self, verb: &str, error: VerbsError) -> Errno {
+        self.keep(|| format!("{verb}: {error}"));
+        error.into()
+    }
+
+    fn keep(&self, text: impl FnOnce() -> String) {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if failures.len() < MOST_FAILURES {
-            failures.push(format!("{error}: {}", advice(wc.status, wc.cause)));
+            failures.push(text());
         }
     }
 }
@@ -124,9 +136,12 @@ mod tests {
             failures.note(&wc);
         }
         assert_eq!(failures.0.lock().unwrap().len(), 1);
+        let refused = VerbsError::DeviceFailed("of a test".to_owned());
+        assert_eq!(failures.refused("ibv_modify_qp", refused), Errno::IO);
         (0..100).for_each(|_| failures.note(&failed));
         let kept = failures.0.lock().unwrap();
         assert_eq!(kept.len(), MOST_FAILURES);
+        assert!(kept[1].starts_with("ibv_modify_qp: "), "{}", kept[1]);
         assert!(kept[0].contains("RETRY_EXC_ERR") && kept[0].contains("UDP port 4791"), "{}", kept[0]);
     }
 }

@@ -125,12 +125,15 @@ impl Report {
             }
             let more = opened.failures.len().saturating_sub(MOST_SHOWN);
             if more > 0 {
-                writeln!(out, "roce: {place}: {more} more work requests failed")?;
+                writeln!(out, "roce: {place}: {more} more failures")?;
             }
             if opened.was_cut_short() {
                 writeln!(out, "roce: {place}: {KILLED}; --pcap shows its packets")?;
             } else if opened.refusals.is_empty() && opened.failures.is_empty() {
-                writeln!(out, "roce: {place}: no work request failed; --stat shows its counters")?;
+                writeln!(
+                    out,
+                    "roce: {place}: no work request failed and no queue pair was refused; --stat shows its counters"
+                )?;
             }
         }
         Ok(())
