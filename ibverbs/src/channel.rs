@@ -1,6 +1,7 @@
 //! Completion channels: where completion queues report that something completed.
 
 use std::ffi::c_int;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,6 +18,12 @@ use crate::live::{self, Kind, Object};
 #[repr(C)]
 pub(crate) struct Channel {
     abi: ibv_comp_channel,
+    source: Arc<Source>,
+}
+
+/// What a thread that waits for an event keeps, because another thread may destroy the channel meanwhile: with rdma-core the kernel
+/// keeps what it waits for.
+pub(crate) struct Source {
     pub(crate) open: Arc<Open>,
     pub(crate) events: CompletionChannel,
     pub(crate) descriptor: Mirror,
@@ -24,7 +31,20 @@ pub(crate) struct Channel {
     users: AtomicUsize,
 }
 
-impl Channel {
+impl Deref for Channel {
+    type Target = Source;
+
+    fn deref(&self) -> &Source {
+        &self.source
+    }
+}
+
+/// What events of a channel come from, for a call that may wait.
+pub(crate) fn source_of(channel: *mut ibv_comp_channel) -> Result<Arc<Source>, Errno> {
+    live::read(channel.cast::<Channel>(), |channel| Arc::clone(&channel.source))
+}
+
+impl Source {
     pub(crate) fn add_user(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
@@ -55,8 +75,8 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
         let events = open.context.create_channel()?;
         let descriptor = Mirror::new(events.as_fd())?;
         let abi = ibv_comp_channel { context, fd: descriptor.as_fd().as_raw_fd(), refcnt: 0 };
-        let object = Channel { abi, open, events, descriptor, users: AtomicUsize::new(0) };
-        Ok(live::release(Box::new(object)).cast())
+        let source = Arc::new(Source { open, events, descriptor, users: AtomicUsize::new(0) });
+        Ok(live::release(Box::new(Channel { abi, source })).cast())
     })
 }
 

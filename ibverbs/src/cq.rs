@@ -8,7 +8,7 @@ use roce::verbs::{CqId, Notify, PollInProgress, RawCq, Wc, WcFlags, WcOpcode, Wc
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::answer::{Errno, count, pointer, status, value};
-use crate::channel::{Channel, channel_of};
+use crate::channel::{Source, channel_of, source_of};
 use crate::context::{Open, Pointer, open_of};
 use crate::events::Acknowledgements;
 use crate::live::{self, Kind, Object};
@@ -255,7 +255,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 }
 
 /// The queue that an event is for, counted as delivered; an event of a queue that was destroyed since then has no receiver.
-fn deliver(channel: &Channel, id: CqId) -> Option<*mut Cq> {
+fn deliver(channel: &Source, id: CqId) -> Option<*mut Cq> {
     let objects = channel.open.objects();
     let object = objects.cqs.get(&id)?.0;
     // SAFETY: an object that is listed is alive, and stays so while the lock is held.
@@ -265,7 +265,7 @@ fn deliver(channel: &Channel, id: CqId) -> Option<*mut Cq> {
 
 /// The next queue of the channel that had an event. A thread that waits here watches the device itself, which saves the way over the
 /// background thread.
-fn next_event(channel: &Channel) -> Result<*mut Cq, Errno> {
+fn next_event(channel: &Source) -> Result<*mut Cq, Errno> {
     loop {
         while let Some(id) = channel.events.try_event() {
             if let Some(object) = deliver(channel, id) {
@@ -294,7 +294,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
             if cq.is_null() || cq_context.is_null() {
                 return Err(Errno::INVALID);
             }
-            let object = next_event(channel_of(channel)?)?;
+            let source = source_of(channel)?;
+            let object = next_event(&source)?;
             cq.write(object.cast());
             cq_context.write((*object).abi.base.cq_context);
         }

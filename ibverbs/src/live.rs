@@ -91,6 +91,23 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *mut T) -> Result<&'a T, Err
     if object.handle() == handle { Ok(object) } else { Err(Errno::NO_ENTRY) }
 }
 
+/// Reads an object that another thread may destroy: it stays until `read` is over.
+///
+/// # Errors
+///
+/// As [`object`].
+pub(crate) fn read<T: Object, R>(pointer: *mut T, read: impl FnOnce(&T) -> R) -> Result<R, Errno> {
+    let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
+    match live.as_ref().and_then(|objects| objects.get(&pointer.addr())) {
+        Some((kind, handle)) if *kind == T::KIND => {
+            // SAFETY: what is listed with this kind is a `T`, and whoever takes it out of the list waits for the lock.
+            let object = unsafe { &*pointer };
+            if object.handle() == *handle { Ok(read(object)) } else { Err(Errno::NO_ENTRY) }
+        }
+        _ => Err(Errno::INVALID),
+    }
+}
+
 /// The same for calls that move data, which look at nothing but whether the pointer is null.
 ///
 /// # Safety

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -24,6 +25,12 @@ use crate::live::{self, Kind, Object};
 #[repr(C)]
 pub(super) struct Channel {
     abi: rdma_event_channel,
+    source: Arc<Source>,
+}
+
+/// What a thread that waits for an event keeps, because another thread may destroy the channel meanwhile, as rping does: with
+/// librdmacm the kernel keeps what it waits for.
+pub(super) struct Source {
     queue: Mutex<VecDeque<Pending>>,
     /// Readable as long as there is something in the queue.
     ready: OwnedFd,
@@ -86,13 +93,23 @@ impl Channel {
             eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
         let mirror = Mirror::new(ready.as_fd())?;
         let abi = rdma_event_channel { fd: mirror.as_fd().as_raw_fd() };
-        Ok(Self { abi, queue: Mutex::default(), ready, mirror })
+        Ok(Self { abi, source: Arc::new(Source { queue: Mutex::default(), ready, mirror }) })
     }
 
     pub(super) fn into_abi(self) -> *mut rdma_event_channel {
         live::release(Box::new(self)).cast()
     }
+}
 
+impl Deref for Channel {
+    type Target = Source;
+
+    fn deref(&self) -> &Source {
+        &self.source
+    }
+}
+
+impl Source {
     pub(super) fn push(&self, id: *mut Id, what: Happening) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_back(Pending { id: Pointer(id), what });
@@ -155,16 +172,11 @@ pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
     });
 }
 
-/// The next event of a channel.
-///
-/// # Safety
-///
-/// The channel is one of the application.
-pub(super) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
+/// The next event of a channel. A thread that waits here goes on waiting when the channel is destroyed.
+pub(super) fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
+    let source = live::read(channel.cast::<Channel>(), |channel| Arc::clone(&channel.source))?;
     loop {
-        // SAFETY: the caller's promise.
-        let pending =
-            unsafe { channel_of(channel)? }.mirror.next(|| Ok(unsafe { channel_of(channel)? }.pop()))?;
+        let pending = source.mirror.next(|| Ok(source.pop()))?;
         // SAFETY: an identifier with an event that is not acknowledged stays.
         let id = unsafe { &*pending.id.0 };
         match describe(id, pending.what) {
@@ -398,5 +410,35 @@ pub(super) unsafe fn forget_event(id: *mut rdma_cm_id) {
         if !event.is_null() {
             rdma_ack_cm_event(event);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// It read the channel after that, which memcheck showed under rping.
+    #[test]
+    fn a_thread_that_waits_for_an_event_keeps_what_it_waits_for() {
+        let channel = Channel::new().unwrap().into_abi();
+        let source =
+            live::read(channel.cast::<Channel>(), |channel| Arc::downgrade(&channel.source)).unwrap();
+        let waits = Pointer(channel);
+        // It waits for ever.
+        std::thread::spawn(move || {
+            let waits = waits;
+            let _ = next(waits.0);
+        });
+        let end = Instant::now() + Duration::from_secs(20);
+        while source.strong_count() < 2 {
+            assert!(Instant::now() < end, "it does not wait");
+            std::thread::yield_now();
+        }
+        // SAFETY: it has no identifiers.
+        unsafe { rdma_destroy_event_channel(channel) };
+        assert_eq!(source.strong_count(), 1);
+        assert_eq!(next(channel).err(), Some(Errno::INVALID), "for those that come later");
     }
 }
