@@ -226,6 +226,7 @@ fn print(output: &mut Output, outcome: &Outcome) -> anyhow::Result<()> {
     };
     times("device", &outcome.latency)?;
     times("kernel TCP", &outcome.tcp_latency)?;
+    times("kernel TCP, sleeping", &outcome.tcp_event_latency)?;
     if let Some(gigabits) = outcome.tcp_gigabits_per_s {
         writeln!(output, "kernel TCP: {gigabits:.2} Gb/s in writes of 64 KiB")?;
     }

@@ -151,6 +151,23 @@ impl Nic {
         self.device_full = is_flushed;
     }
 
+    /// Sends requests and nothing else. Whether the device would send an acknowledgement as a packet of its own, so that this is worth it.
+    pub(crate) fn transmit_requests(&mut self, now: Instant) -> bool {
+        if self.failure.is_some() || self.device.capabilities().max_segments > 1 {
+            return false;
+        }
+        let mut budget = Budget::default();
+        while !budget.is_spent()
+            && let Some(mut slot) = self.device.slot()
+            && let Some(transmit) = self.engine.poll_transmit_request(now, &mut slot)
+        {
+            budget.spend(transmit.len);
+            self.device.commit(now, &transmit);
+        }
+        self.flush(now);
+        !budget.is_spent()
+    }
+
     /// Sends what is owed to peers before something goes away, such as the acknowledgement of a queue pair that is destroyed.
     /// Bounded as well: a peer that asked for gigabytes does not get them now.
     pub(crate) fn transmit_owed(&mut self, now: Instant) {
@@ -160,6 +177,12 @@ impl Nic {
                 return;
             }
         }
+    }
+
+    /// Whether nothing is to be sent but a few acknowledgements.
+    #[inline]
+    pub(crate) fn owes_only_acknowledgements(&self) -> bool {
+        !self.has_more && self.engine.owes_only_acknowledgements()
     }
 
     /// Whether the budget was spent before the engine had sent everything.

@@ -6,6 +6,7 @@
 mod background;
 mod events;
 mod lock;
+mod postponed;
 mod state;
 mod wait;
 

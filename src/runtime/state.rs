@@ -3,13 +3,17 @@
 use std::collections::VecDeque;
 use std::io;
 
-use roce_transport::{Event, Instant};
+use roce_transport::{Event, Instant, Occupancy};
 
+use super::postponed::Postponed;
 use crate::cm::service::{CmService, Wakers};
 use crate::driver::{Budget, Nic};
 
 /// Bursts that one call handles before it returns, so that a flood of packets does not keep a thread in the library.
 const MAX_BURSTS: usize = 8;
+
+/// A burst with no more datagrams is small: for the sake of a large one it is worth to look whether more has arrived since.
+const SMALL_BURST: usize = 8;
 
 /// The NIC and its connection management. The thread that holds the lock makes progress for all handles.
 pub(crate) struct State {
@@ -18,6 +22,8 @@ pub(crate) struct State {
     cm: Option<Box<CmService>>,
     /// Events of the engine that the lock guard has not delivered yet.
     pub(super) events: VecDeque<Event>,
+    /// Acknowledgements that wait for what the application posts next.
+    pub(super) postponed: Postponed,
     /// Until when the background thread sleeps if nothing wakes it; `None` while it is awake.
     pub(super) background_sleeps_until: Option<Instant>,
     /// Whether the failure of the device has been announced.
@@ -30,6 +36,7 @@ impl State {
             nic,
             cm: None,
             events: VecDeque::with_capacity(64),
+            postponed: Postponed::default(),
             background_sleeps_until: None,
             failure_announced: false,
         }
@@ -60,6 +67,16 @@ impl State {
     /// Takes in what has arrived, lets deadlines take effect, sends what is to be sent, as far as the budget of one call goes.
     /// Returns whether there may be more to do at once.
     pub(crate) fn progress(&mut self) -> bool {
+        self.progress_until(|| false)
+    }
+
+    /// The same for a thread that looks at this completion queue next. Where it will find something, it gets it at once: what arrived
+    /// later waits for the next call, and acknowledgements wait for it as well, see [`Postponed`].
+    pub(crate) fn progress_for(&mut self, occupancy: &Occupancy) -> bool {
+        self.progress_until(|| occupancy.is_occupied())
+    }
+
+    fn progress_until(&mut self, is_found: impl Fn() -> bool) -> bool {
         let span = tracing::trace_span!("progress", datagrams = tracing::field::Empty).entered();
         let (mut arrived, mut budget) = (0, Budget::default());
         for _ in 0..MAX_BURSTS {
@@ -68,14 +85,20 @@ impl State {
             if let Some(cm) = &mut self.cm {
                 cm.serve(now, &mut self.nic);
             }
+            let is_small = burst > 0 && burst <= SMALL_BURST && is_found();
+            if is_small && self.postpone(now) {
+                arrived += burst;
+                break;
+            }
             // Once the budget is spent, what has arrived is still taken in: behind a flood of READ requests wait those of honest
             // peers, and one burst for each budget would let the flood fill the queue of the device.
             if !budget.is_spent() {
+                self.postponed.end(now);
                 self.nic.transmit(now, &mut budget);
             }
             self.collect_events();
             arrived += burst;
-            if burst == 0 {
+            if burst == 0 || is_small {
                 break;
             }
         }
@@ -99,6 +122,10 @@ impl State {
     /// The same, for a caller that has read the clock already.
     #[inline]
     pub(crate) fn transmit_at(&mut self, now: Instant) {
+        if self.postponed.may_go_on(now) && self.nic.transmit_requests(now) {
+            return self.collect_events();
+        }
+        self.postponed.end(now);
         self.nic.transmit(now, &mut Budget::default());
         self.collect_events();
     }
@@ -107,6 +134,24 @@ impl State {
     pub(crate) fn transmit_owed(&mut self) {
         self.nic.transmit_owed(self.nic.now());
         self.collect_events();
+    }
+
+    /// Sends the acknowledgements that wait for what the application posts next, because it does not post or poll now.
+    pub(crate) fn transmit_postponed(&mut self) {
+        if self.postponed.is_pending() {
+            let now = self.nic.now();
+            self.postponed.end(now);
+            self.transmit_at(now);
+        }
+    }
+
+    /// Leaves acknowledgements for later if nothing else is to be sent and that has paid off lately. Returns whether it did.
+    fn postpone(&mut self, now: Instant) -> bool {
+        let may_wait = self.postponed.may_begin() && self.nic.owes_only_acknowledgements();
+        if may_wait {
+            self.postponed.begin(now);
+        }
+        may_wait
     }
 
     /// Takes events from the engine, whose queue is bounded.
@@ -119,6 +164,10 @@ impl State {
 
     /// When [`progress`](Self::progress) has to be called although nothing arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
+        [self.deadline_without_postponed(), self.postponed.since()].into_iter().flatten().min()
+    }
+
+    fn deadline_without_postponed(&self) -> Option<Instant> {
         let cm = self.cm.as_ref().and_then(|cm| cm.manager.poll_timeout());
         [self.nic.deadline(), cm].into_iter().flatten().min()
     }
@@ -144,11 +193,11 @@ impl State {
     }
 
     /// Whether a deadline came up after the background thread had gone to sleep, such as the ACK timeout of what was
-    /// posted just now.
+    /// posted just now. What was postponed is not worth a wake-up: in nearly all cases it leaves with a call of the application.
     #[inline]
     pub(super) fn background_sleeps_too_long(&self) -> bool {
         self.background_sleeps_until
-            .is_some_and(|until| self.deadline().is_some_and(|deadline| deadline < until))
+            .is_some_and(|until| self.deadline_without_postponed().is_some_and(|deadline| deadline < until))
     }
 
     /// Wakers to be woken or dropped once the lock is released.

@@ -33,6 +33,8 @@ use std::sync::TryLockError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use roce_transport::Occupancy;
+
 use super::Runtime;
 use crate::driver::wake::{Slept, sleep_until_readable, wait_readable};
 
@@ -60,10 +62,11 @@ const LINGER: Duration = Duration::from_micros(100);
 /// The same where nothing is known yet. After this time it leaves the processor to others at every turn: the peer may be a process of this
 /// host that waits for one.
 const LINGER_TRIAL: Duration = Duration::from_micros(20);
-/// Where it does not, so many polls one after the other try it, and then none until there were so many. One alone would not find out: it pays
-/// off while both ends do it.
+/// Where it does not, so many polls one after the other try it, and then none until there were so many, which grows fourfold with each trial in
+/// vain. One alone would not find out: it pays off while both ends do it.
 const TRIAL: u32 = 16;
 const TRIAL_INTERVAL: u32 = 512;
+const LONGEST_TRIAL_INTERVAL: u32 = TRIAL_INTERVAL << 8;
 /// The most that the count of successes grows to, what a success adds to it, and what a failure takes from it.
 const MOST_SUCCESSES: u32 = 64;
 const SUCCESS: u32 = 4;
@@ -117,8 +120,9 @@ pub(super) struct Activity {
     last_leave: AtomicU64,
     /// The background thread relies on such threads for longer than it may take until one is back.
     relying: AtomicBool,
-    /// Polls that found something.
+    /// Polls that found something since the last trial began, and how many there are from one trial to the next.
     finds: AtomicU32,
+    trial_interval: AtomicU32,
     /// How often it has paid off lately that such a poll stayed.
     successes: AtomicU32,
 }
@@ -147,6 +151,7 @@ impl Activity {
             last_leave: AtomicU64::new(0),
             relying: AtomicBool::new(false),
             finds: AtomicU32::new(0),
+            trial_interval: AtomicU32::new(TRIAL_INTERVAL),
             successes: AtomicU32::new(0),
         }
     }
@@ -193,6 +198,17 @@ impl Activity {
         let last = self.last_leave.load(Ordering::Relaxed);
         last != 0 && self.now().saturating_sub(last) < LEFT_RECENTLY.as_nanos() as u64
     }
+}
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Default)]
+struct Waiter<'a> {
+    /// A signal ends the wait.
+    is_interruptible: bool,
+    /// A descriptor that becomes readable when another thread takes in what is waited for.
+    event: Option<BorrowedFd<'a>>,
+    /// The completion queue that it looks at.
+    queue: Option<&'a Occupancy>,
 }
 
 /// Counts a thread of the application as a waiter.
@@ -291,8 +307,12 @@ impl Runtime {
     pub(crate) fn linger(&self) {
         let finds = self.activity.finds.fetch_add(1, Ordering::Relaxed);
         let successes = self.activity.successes.load(Ordering::Relaxed);
-        if successes > 0 || finds % TRIAL_INTERVAL < TRIAL {
+        if successes > 0 || finds < TRIAL {
             self.linger_now(successes);
+        } else if finds >= self.activity.trial_interval.load(Ordering::Relaxed) {
+            let next = 4 * self.activity.trial_interval.load(Ordering::Relaxed);
+            self.activity.trial_interval.store(next.min(LONGEST_TRIAL_INTERVAL), Ordering::Relaxed);
+            self.activity.finds.store(0, Ordering::Relaxed);
         }
     }
 
@@ -312,6 +332,7 @@ impl Runtime {
             };
             if requests != before {
                 self.activity.successes.store((successes + SUCCESS).min(MOST_SUCCESSES), Ordering::Relaxed);
+                self.activity.trial_interval.store(TRIAL_INTERVAL, Ordering::Relaxed);
                 return;
             }
             if has_arrived || begin.elapsed() >= longest {
@@ -351,7 +372,17 @@ impl Runtime {
         event: Option<BorrowedFd<'_>>,
         attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        self.wait_unless(false, timeout, event, attempt)
+        self.wait_unless(Waiter { event, ..Waiter::default() }, timeout, attempt)
+    }
+
+    /// The same for completions of the queue whose occupancy this is.
+    pub(crate) fn wait_for_completions<T, E: From<WaitFailure>>(
+        &self,
+        timeout: Option<Duration>,
+        occupancy: &Occupancy,
+        attempt: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<T, E> {
+        self.wait_unless(Waiter { queue: Some(occupancy), ..Waiter::default() }, timeout, attempt)
     }
 
     /// The same without a limit; ends with [`WaitFailure::Interrupted`] when a handler of a signal has run in this thread.
@@ -360,17 +391,18 @@ impl Runtime {
         event: BorrowedFd<'_>,
         attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        self.wait_unless(true, None, Some(event), attempt)
+        self.wait_unless(Waiter { is_interruptible: true, event: Some(event), queue: None }, None, attempt)
     }
 
     fn wait_unless<T, E: From<WaitFailure>>(
         &self,
-        is_interruptible: bool,
+        waiter: Waiter<'_>,
         timeout: Option<Duration>,
-        event: Option<BorrowedFd<'_>>,
         mut attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
+        let Waiter { is_interruptible, event, queue } = waiter;
         if let Some(found) = attempt()? {
+            self.lock().transmit_postponed();
             return Ok(found);
         }
         let _waiting = Waiting::new(self);
@@ -382,7 +414,10 @@ impl Runtime {
         loop {
             let (has_more, failure) = {
                 let mut state = self.lock();
-                let has_more = state.progress();
+                let has_more = match queue {
+                    Some(queue) => state.progress_for(queue),
+                    None => state.progress(),
+                };
                 (
                     has_more,
                     state.nic.failure().map(|error| WaitFailure::Device(error.kind(), error.to_string())),
@@ -568,8 +603,10 @@ mod tests {
             looks() > before
         };
         assert!((0..TRIAL).all(|_| stays()), "the first ones try it");
-        assert!((TRIAL..TRIAL_INTERVAL).all(|_| !stays()), "nothing came");
-        assert!(stays(), "the next trial");
+        assert!((TRIAL..=TRIAL_INTERVAL).all(|_| !stays()), "nothing came");
+        assert!((0..TRIAL).all(|_| stays()), "the next trial");
+        assert!((TRIAL..=4 * TRIAL_INTERVAL).all(|_| !stays()), "nothing came again");
+        assert!(stays(), "and the next");
         runtime.activity.finds.store(TRIAL, Ordering::Relaxed);
         runtime.activity.successes.store(2 * FAILURE, Ordering::Relaxed);
         assert_eq!([(); 4].map(|()| stays()), [true, true, false, false], "it pays off no longer");

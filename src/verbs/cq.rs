@@ -211,7 +211,7 @@ impl CompletionQueue {
     /// When `timeout` passes or polling fails.
     pub fn wait(&self, out: &mut [Wc], timeout: Option<Duration>) -> Result<usize, WaitError> {
         let runtime = self.0.context.runtime();
-        runtime.wait(timeout, None, || {
+        runtime.wait_for_completions(timeout, self.0.raw.occupancy(), || {
             runtime.note_poll(true);
             let count = runtime.lock().nic.engine.poll_cq(self.id(), out).map_err(VerbsError::from)?;
             Ok((count > 0).then_some(count))

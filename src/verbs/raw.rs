@@ -57,6 +57,10 @@ pub struct RawCq {
 }
 
 impl RawCq {
+    pub(super) const fn occupancy(&self) -> &Occupancy {
+        &self.occupancy
+    }
+
     /// Its name in events of its channel.
     #[must_use]
     pub const fn id(&self) -> CqId {
@@ -247,7 +251,10 @@ impl Raw<'_> {
     /// When there is no such queue.
     pub fn request_notification(self, cq: &RawCq, notify: Notify) -> Result<(), VerbsError> {
         let runtime = self.runtime();
-        runtime.lock().nic.engine.request_notification(cq.id, notify)?;
+        let mut state = runtime.lock();
+        state.nic.engine.request_notification(cq.id, notify)?;
+        state.transmit_postponed();
+        drop(state);
         cq.is_last_look.store(true, Ordering::Relaxed);
         runtime.note_end_of_polling();
         Ok(())
@@ -288,7 +295,8 @@ impl PollInProgress<'_> {
         let mut found = state.nic.engine.poll_cq(cq.id, out)?;
         let mut is_yield_due = false;
         if found < out.len() {
-            let has_arrived = state.progress();
+            // An application that is about to sleep posts nothing soon.
+            let has_arrived = if is_last_look { state.progress() } else { state.progress_for(&cq.occupancy) };
             is_yield_due = runtime.note_look(has_arrived);
             found += state.nic.engine.poll_cq(cq.id, &mut out[found..])?;
             if found == 0
@@ -296,6 +304,8 @@ impl PollInProgress<'_> {
             {
                 return Err(VerbsError::DeviceFailed(error.to_string()));
             }
+        } else {
+            state.transmit_postponed();
         }
         // An application with more requests on their way will poll for them.
         let is_last = |wc: &Wc| state.nic.engine.queue_depths(wc.qpn).is_some_and(|(sends, _)| sends == 0);

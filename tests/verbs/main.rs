@@ -13,6 +13,7 @@ mod lifetimes;
 mod messages;
 mod multicast;
 mod operations;
+mod postponed;
 mod raw;
 #[path = "../../device/src/framed/tests/rig.rs"]
 mod rig;

@@ -89,6 +89,8 @@ pub struct Transmit {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch {
     open: Option<OpenBatch>,
+    /// Where none is open, the next datagram begins one.
+    begins: bool,
     unsealed: bool,
 }
 
@@ -105,9 +107,11 @@ struct OpenBatch {
 
 impl Batch {
     /// No superpacket is open: every datagram stands alone.
-    pub const NONE: Self = Self { open: None, unsealed: false };
+    pub const NONE: Self = Self { open: None, begins: false, unsealed: false };
+    /// No superpacket is open: the next datagram may begin one.
+    pub const EMPTY: Self = Self { open: None, begins: true, unsealed: false };
     /// Every datagram is separate, and its ICRC is not checked: zero is written in its place.
-    pub const UNSEALED: Self = Self { open: None, unsealed: true };
+    pub const UNSEALED: Self = Self { open: None, begins: false, unsealed: true };
 
     /// Whether the ICRC is left out.
     #[inline]
@@ -141,6 +145,7 @@ impl Batch {
             return Self::NONE;
         }
         Self {
+            begins: true,
             unsealed: false,
             open: Some(OpenBatch {
                 path: transmit.path,
@@ -152,6 +157,16 @@ impl Batch {
                 max_len,
             }),
         }
+    }
+
+    /// Whether a short datagram, which closes a superpacket, can come one datagram later and still be in the same superpacket as what
+    /// goes before it. Then the two leave together, and in the other order they would not.
+    #[must_use]
+    pub(crate) fn leaves_room_behind_another(&self) -> bool {
+        self.open.as_ref().map_or(self.begins, |open| {
+            open.segments + 1 < open.max_segments
+                && open.len.saturating_add(2 * open.segment_len) <= open.max_len
+        })
     }
 
     /// Adds `transmit`, which [`Self::accepts`] accepted. A shorter segment closes the superpacket.

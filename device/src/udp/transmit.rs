@@ -165,19 +165,24 @@ impl Transmitter {
     pub(super) fn slot(&mut self) -> Option<TxSlot<'_>> {
         self.lent = false;
         let Some(oldest) = self.pending.front().map(|superpacket| superpacket.bytes.start) else {
-            (self.write, self.wrapped, self.batch) = (0, false, Batch::NONE);
+            (self.write, self.wrapped, self.batch) = (0, false, self.no_batch());
             return self.lend();
         };
         if self.pending.len() == MAX_PENDING {
             return None;
         }
         if !self.wrapped && self.write + SLOT_LEN > AREA_LEN {
-            (self.write, self.wrapped, self.batch) = (0, true, Batch::NONE);
+            (self.write, self.wrapped, self.batch) = (0, true, self.no_batch());
         }
         if self.wrapped && self.write + SLOT_LEN > oldest {
             return None;
         }
         self.lend()
+    }
+
+    /// No superpacket is open; whether one may begin.
+    const fn no_batch(&self) -> Batch {
+        if self.gso { Batch::EMPTY } else { Batch::NONE }
     }
 
     fn lend(&mut self) -> Option<TxSlot<'_>> {

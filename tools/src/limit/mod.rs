@@ -71,8 +71,10 @@ pub struct Outcome {
     pub latency: Option<Latency>,
     /// Kernel TCP, one way: 10^9 bits a second with 64 KiB writes.
     pub tcp_gigabits_per_s: Option<f64>,
-    /// Kernel TCP, round trips of 8 bytes.
+    /// Kernel TCP, round trips of 8 bytes, where no side sleeps.
     pub tcp_latency: Option<Latency>,
+    /// The same where both sides sleep in `epoll_wait` until there is something to read.
+    pub tcp_event_latency: Option<Latency>,
 }
 
 /// The description that each side sends.

@@ -66,10 +66,12 @@ fn measure(device: &mut dyn Device, exchange: &mut Exchange, plan: &Plan) -> Res
         latency,
         tcp_gigabits_per_s: None,
         tcp_latency: None,
+        tcp_event_latency: None,
     };
     if plan.tcp {
-        let (gigabits, latency) = tcp::client(exchange, end.path.source, peer.address, plan.round_trips)?;
-        (outcome.tcp_gigabits_per_s, outcome.tcp_latency) = (Some(gigabits), latency);
+        let tcp = tcp::client(exchange, end.path.source, peer.address, plan.round_trips)?;
+        outcome.tcp_gigabits_per_s = Some(tcp.gigabits_per_s);
+        (outcome.tcp_latency, outcome.tcp_event_latency) = (tcp.latency, tcp.event_latency);
     }
     Ok(outcome)
 }

@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use rustix::event::{Timespec, epoll};
 use socket2::{Domain, Socket, Type};
 
 use super::Latency;
@@ -21,13 +23,25 @@ fn failed(error: std::io::Error) -> ToolError {
     ToolError::Io { what: "kernel TCP", error }
 }
 
+/// The first byte of a message from which on the server sleeps until there is something to read.
+const SLEEP: u8 = 1;
+
+/// What was measured.
+pub(super) struct Outcome {
+    pub(super) gigabits_per_s: f64,
+    /// Round trips of two sides that never sleep.
+    pub(super) latency: Option<Latency>,
+    /// Round trips of two sides that sleep in `epoll_wait`.
+    pub(super) event_latency: Option<Latency>,
+}
+
 /// Sends [`TOTAL`] bytes, then 8 bytes in round trips.
 pub(super) fn client(
     exchange: &mut Exchange,
     own: IpAddr,
     server: IpAddr,
     round_trips: u64,
-) -> Result<(f64, Option<Latency>), ToolError> {
+) -> Result<Outcome, ToolError> {
     let port: u16 = exchange.receive("the port of the TCP measurement")?;
     let mut stream = connect(own, SocketAddr::new(server, port)).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
@@ -39,17 +53,32 @@ pub(super) fn client(
     }
     let mut done = [0; 8];
     stream.read_exact(&mut done).map_err(failed)?;
-    let gigabits = gigabits_per_s(TOTAL as f64, start.elapsed().as_secs_f64());
+    let gigabits_per_s = gigabits_per_s(TOTAL as f64, start.elapsed().as_secs_f64());
     // Without blocking, as the device is measured.
     stream.set_nonblocking(true).map_err(failed)?;
+    let latency = ping(&mut stream, round_trips, 0, spin_read)?;
+    let readiness = Readiness::new(&stream).map_err(failed)?;
+    let sleep = |stream: &mut TcpStream, message: &mut [u8]| readiness.read(stream, message);
+    let event_latency = ping(&mut stream, round_trips, SLEEP, sleep)?;
+    Ok(Outcome { gigabits_per_s, latency, event_latency })
+}
+
+/// Round trips of 8 bytes, of which the first is `mode`.
+fn ping(
+    stream: &mut TcpStream,
+    round_trips: u64,
+    mode: u8,
+    read: impl Fn(&mut TcpStream, &mut [u8]) -> Result<(), ToolError>,
+) -> Result<Option<Latency>, ToolError> {
+    let mut message = [mode; 8];
     let mut times = Vec::with_capacity(round_trips as usize);
     for _ in 0..round_trips {
         let start = Instant::now();
-        stream.write_all(&done).map_err(failed)?;
-        spin_read(&mut stream, &mut done)?;
+        stream.write_all(&message).map_err(failed)?;
+        read(stream, &mut message)?;
         times.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
     }
-    Ok((gigabits, (!times.is_empty()).then(|| latency(&mut times))))
+    Ok((!times.is_empty()).then(|| latency(&mut times)))
 }
 
 /// Connects from the address of the device, so that both measurements take the same route.
@@ -81,13 +110,50 @@ pub(super) fn serve(exchange: &mut Exchange, own: IpAddr, peer: IpAddr) -> Resul
     let mut message = [0; 8];
     stream.write_all(&message).map_err(failed)?;
     stream.set_nonblocking(true).map_err(failed)?;
+    let readiness = Readiness::new(&stream).map_err(failed)?;
     // Until the client closes.
-    while spin_read(&mut stream, &mut message).is_ok() {
-        if stream.write_all(&message).is_err() {
-            break;
+    loop {
+        let read = match message[0] {
+            SLEEP => readiness.read(&mut stream, &mut message),
+            _ => spin_read(&mut stream, &mut message),
+        };
+        if read.is_err() || stream.write_all(&message).is_err() {
+            return Ok(());
         }
     }
-    Ok(())
+}
+
+/// What tells a side that sleeps that there is something to read.
+struct Readiness(OwnedFd);
+
+impl Readiness {
+    fn new(stream: &TcpStream) -> std::io::Result<Self> {
+        let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&readiness, stream, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        Ok(Self(readiness))
+    }
+
+    /// Reads a whole message, and sleeps where there is none.
+    fn read(&self, stream: &mut TcpStream, message: &mut [u8]) -> Result<(), ToolError> {
+        let patience = Timespec::try_from(PATIENCE).ok();
+        let mut filled = 0;
+        while filled < message.len() {
+            let mut events =
+                [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
+            match epoll::wait(&self.0, &mut events, patience.as_ref()) {
+                Ok(0) => return Err(failed(std::io::ErrorKind::TimedOut.into())),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(failed(error.into())),
+            }
+            match stream.read(&mut message[filled..]) {
+                Ok(0) => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Reads a whole message without sleeping.

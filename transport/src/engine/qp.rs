@@ -15,6 +15,8 @@ pub(crate) struct Qp {
     pub(crate) halves: Halves,
     /// Whether the sending half goes before the other one: the half that sent last goes last.
     pub(crate) requester_turn: bool,
+    /// Requests in a row that left before an acknowledgement that was owed.
+    pub(crate) passed: u8,
     /// Whether it waits in the engine's ready queue.
     pub(crate) scheduled: bool,
     /// The earliest entry that the engine's timer queue holds for it.

@@ -12,6 +12,11 @@ use crate::rc::{RcRequester, RcResponder};
 use crate::shared::Shared;
 use crate::time::Instant;
 
+/// The most requests that leave before an acknowledgement that is owed: as many as a superpacket of 4 KiB segments has.
+const MOST_PASSING: u8 = 15;
+/// With more queue pairs that have something to send, none is looked at.
+const MOST_LOOKED_AT: usize = 4;
+
 impl Engine {
     /// Writes the next datagram, BTH to ICRC, into the slot, and says where it goes; `None` when there is
     /// nothing to send now. The slot must have room for the headers and the path MTU of every queue pair.
@@ -89,6 +94,31 @@ impl Engine {
         None
     }
 
+    /// The same for requests and nothing else. For a caller that lets acknowledgements wait a moment, because the processor and the network
+    /// are better used for what the application has just posted.
+    pub fn poll_transmit_request(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        self.set_now(now);
+        if !self.link_is_free() {
+            return None;
+        }
+        let transmit = self.transmit_next_request(slot);
+        self.occupy_link(transmit.as_ref());
+        transmit
+    }
+
+    fn transmit_next_request(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        for place in 0..self.ready.len() {
+            let index = *self.ready.get(place)?;
+            let Some(qp) = self.qps.get_mut(index) else { continue };
+            if let Some(transmit) = qp.transmit_request(&mut self.shared, slot) {
+                Self::queue_deadline(&mut self.timers, index, qp);
+                self.take_turn(place);
+                return Some(transmit);
+            }
+        }
+        None
+    }
+
     /// Whether a packet may leave now. If not, [`poll_timeout`](Self::poll_timeout) says when one may.
     #[inline]
     fn link_is_free(&mut self) -> bool {
@@ -149,6 +179,18 @@ impl Engine {
         !self.ready.is_empty() || self.notifier.due(self.shared.now.max(now)).is_some()
     }
 
+    /// Whether nothing is to be sent but acknowledgements, and those of a few queue pairs only. They can leave with what the
+    /// application posts next, which is often the answer to what they acknowledge, and is worth a datagram of its own.
+    #[must_use]
+    pub fn owes_only_acknowledgements(&self) -> bool {
+        self.ready.len() <= MOST_LOOKED_AT
+            && self.notifier.due(self.shared.now).is_none()
+            && self
+                .ready
+                .iter()
+                .all(|&index| self.qps.get(index).is_none_or(|qp| qp.owes_at_most_acknowledgement()))
+    }
+
     /// The queue pair at this place of the ready queue sent a packet: moves it behind the others when its turn is over.
     #[inline]
     fn take_turn(&mut self, place: usize) {
@@ -173,6 +215,17 @@ impl Engine {
 }
 
 impl Qp {
+    fn owes_at_most_acknowledgement(&self) -> bool {
+        self.core.failure.is_none()
+            && match &self.halves {
+                Halves::Rc(requester, responder) => {
+                    requester.has_sent_all() && responder.owes_at_most_acknowledgement()
+                }
+                Halves::Uc(requester, _) => requester.sq.len() == 0,
+                Halves::Ud(requester, _) => requester.sq.len() == 0,
+            }
+    }
+
     #[inline]
     fn transmit(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         if !matches!(self.core.attr.state, QpState::Rts | QpState::Sqd) {
@@ -181,8 +234,24 @@ impl Qp {
         let core = &mut self.core;
         let transmit = match &mut self.halves {
             Halves::Rc(requester, responder) => {
-                alternate(&mut self.requester_turn, requester, responder, core, shared, slot)
+                let turns = (&mut self.requester_turn, &mut self.passed);
+                alternate(turns, requester, responder, core, shared, slot)
             }
+            Halves::Uc(requester, _) => requester.transmit(core, shared, slot),
+            Halves::Ud(requester, _) => requester.transmit(core, shared, slot),
+        }?;
+        self.count_transmit(shared, &transmit);
+        Some(transmit)
+    }
+
+    /// What the requester sends.
+    fn transmit_request(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        if !matches!(self.core.attr.state, QpState::Rts | QpState::Sqd) {
+            return None;
+        }
+        let core = &mut self.core;
+        let transmit = match &mut self.halves {
+            Halves::Rc(requester, _) => requester.transmit(core, shared, slot),
             Halves::Uc(requester, _) => requester.transmit(core, shared, slot),
             Halves::Ud(requester, _) => requester.transmit(core, shared, slot),
         }?;
@@ -215,23 +284,35 @@ impl Qp {
 ///
 /// Only sending uses up a turn: where packets are paced, both halves often have nothing to send between
 /// any two of them. A half that sends out of its turn leaves the next turn to the other.
+///
+/// An acknowledgement, which is shorter than most requests, lets some of them pass where it can be the end of their superpacket.
 fn alternate(
-    requester_turn: &mut bool,
+    (requester_turn, passed): (&mut bool, &mut u8),
     requester: &mut RcRequester,
     responder: &mut RcResponder,
     core: &mut crate::qp::QpCore,
     shared: &mut Shared,
     slot: &mut TxSlot<'_>,
 ) -> Option<Transmit> {
-    let requester_first = *requester_turn;
+    let lets_pass = !*requester_turn
+        && *passed < MOST_PASSING
+        && responder.owes_only_acknowledgement()
+        && slot.batch.leaves_room_behind_another();
+    let requester_first = *requester_turn || lets_pass;
     let first = match requester_first {
         true => requester.transmit(core, shared, slot),
         false => responder.transmit(core, shared, slot),
     };
     if first.is_some() {
-        *requester_turn = !requester_first;
+        if lets_pass {
+            *passed += 1;
+        } else {
+            *passed = 0;
+            *requester_turn = !requester_first;
+        }
         return first;
     }
+    *passed = 0;
     match requester_first {
         true => responder.transmit(core, shared, slot),
         false => requester.transmit(core, shared, slot),

@@ -41,6 +41,16 @@ impl RcResponder {
         matches!(self.reply, Some(Reply::FatalNak { .. }))
     }
 
+    /// Whether all that is owed to the peer is one acknowledgement. A NAK is not one.
+    pub(crate) fn owes_only_acknowledgement(&self) -> bool {
+        self.reply == Some(Reply::Ack) && self.resources.is_idle()
+    }
+
+    /// Whether there is an acknowledgement to send, or nothing.
+    pub(crate) fn owes_at_most_acknowledgement(&self) -> bool {
+        matches!(self.reply, None | Some(Reply::Ack)) && self.resources.is_idle()
+    }
+
     /// Drops all that is owed to the peer: the owner moved the queue pair to ERR, in which nothing is sent (IBTA 10.3.1).
     pub(crate) fn abandon_answers(&mut self) {
         self.resources.abandon();

@@ -115,6 +115,11 @@ impl RcRequester {
         self.unsent
     }
 
+    /// Whether all requests that were posted are on their way or done.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.sq.get(self.cursor_wqe).is_none()
+    }
+
     /// PSNs that await an answer.
     pub(super) fn in_flight(&self) -> u32 {
         self.una.distance_to(self.unsent)

@@ -112,6 +112,11 @@ impl Resources {
         }
     }
 
+    /// Whether none of them has anything to send.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.waiting == 0
+    }
+
     /// The oldest answer that is still to be sent.
     pub(super) fn next(&mut self) -> Option<&mut Resource> {
         if self.waiting == 0 {

@@ -1,0 +1,112 @@
+//! Acknowledgements that leave with what the application posts next. What they wait for is bounded by a time, so that these tests look at
+//! one opportunity of many: a machine with much to do may use up that time.
+
+use std::time::{Duration, Instant};
+
+use roce::verbs::*;
+
+use crate::world::*;
+
+/// Two ends in one thread: nobody but the test makes progress.
+fn alone(wire: Wire) -> Option<(Side, Side)> {
+    let builder = || Context::builder().background(false);
+    let (near, far) = wire.open_with(builder(), builder())?;
+    Some(connect((near, far), QpType::Rc, &ConnectOptions::default()))
+}
+
+/// The far end has taken a message out and owes an acknowledgement. Returns how many packets it had sent before.
+fn owe(near: &Side, far: &Side) -> u64 {
+    far.receive(1, 0, 64);
+    near.post(2, SendOp::Send, &[near.region.element(0..8)]);
+    let before = far.counter("rdma_tx_packets");
+    let mut done = [Wc::default()];
+    let end = Instant::now() + PATIENCE;
+    while far.recv_cq.poll(&mut done).unwrap() == 0 {
+        assert!(Instant::now() < end, "the message does not come");
+    }
+    before
+}
+
+/// Whether it happens at one of many opportunities.
+#[track_caller]
+fn once(mut attempt: impl FnMut() -> bool) {
+    assert!((0..200).any(|_| attempt()));
+}
+
+fn poll(side: &Side) {
+    let _ = side.recv_cq.poll(&mut [Wc::default()]).unwrap();
+}
+
+#[test]
+fn an_acknowledgement_waits_for_the_answer_and_is_in_its_superpacket() {
+    let Some((near, far)) = alone(Wire::UdpV4) else { return };
+    let mut answer = 0;
+    once(|| {
+        answer += 1;
+        let messages = far.counter("udp_tx_messages");
+        let before = owe(&near, &far);
+        let waits = far.counter("rdma_tx_packets") == before;
+        near.receive(3, 64, 64);
+        far.post(answer, SendOp::Send, &[far.region.element(0..8)]);
+        let joined =
+            (far.counter("rdma_tx_packets"), far.counter("udp_tx_messages")) == (before + 2, messages + 1);
+        while near.recv_cq.poll(&mut [Wc::default()]).unwrap() == 0 {}
+        poll(&far);
+        waits && joined
+    });
+}
+
+#[test]
+fn an_acknowledgement_leaves_with_the_next_poll_and_the_next_request_for_a_notification() {
+    for wire in [Wire::UdpV4, Wire::Memory] {
+        let Some((near, far)) = alone(wire) else { return };
+        for polls in [true, false] {
+            once(|| {
+                let before = owe(&near, &far);
+                let waits = far.counter("rdma_tx_packets") == before;
+                match polls {
+                    true => poll(&far),
+                    false => far.recv_cq.request_notification(Notify::Next).unwrap(),
+                }
+                assert_eq!(far.counter("rdma_tx_packets"), before + 1, "{wire:?}");
+                poll(&far);
+                waits
+            });
+        }
+    }
+}
+
+/// Without superpackets the answer goes first, and the acknowledgement when there is nothing else to do.
+#[test]
+fn an_acknowledgement_that_would_be_a_packet_of_its_own_leaves_after_the_answer() {
+    let Some((near, far)) = alone(Wire::Memory) else { return };
+    once(|| {
+        let before = owe(&near, &far);
+        let waits = far.counter("rdma_tx_packets") == before;
+        near.receive(3, 64, 64);
+        far.post(4, SendOp::Send, &[far.region.element(0..8)]);
+        let is_alone = far.counter("rdma_tx_packets") == before + 1;
+        poll(&far);
+        assert_eq!(far.counter("rdma_tx_packets"), before + 2);
+        while near.recv_cq.poll(&mut [Wc::default()]).unwrap() == 0 {}
+        poll(&far);
+        waits && is_alone
+    });
+}
+
+/// The peer would wait for its completion until this application polls again, which may be never.
+#[test]
+fn the_background_thread_sends_what_an_application_leaves_behind() {
+    for wire in [Wire::UdpV4, Wire::Memory] {
+        let Some((near, far)) = connected(wire, QpType::Rc, &ConnectOptions::default()) else { return };
+        once(|| {
+            owe(&near, &far);
+            let begin = Instant::now();
+            while near.send_cq.poll(&mut [Wc::default()]).unwrap() == 0 {
+                assert!(begin.elapsed() < PATIENCE, "the acknowledgement does not come");
+            }
+            // Before the timeout of the peer, which would send its message again.
+            begin.elapsed() < Duration::from_millis(40)
+        });
+    }
+}

@@ -1,0 +1,140 @@
+//! When an acknowledgement leaves beside the requests of its queue pair.
+
+use roce_packet::{Datagram, Opcode, PathMtu, Qpn};
+use roce_sim::pair::{Pair, Settings, Side};
+use roce_transport::{
+    Batch, Engine, EngineConfig, Identification, Instant, QpType, Received, SendOp, SendWr, Transmit, TxSlot,
+};
+
+const NOW: Instant = Instant::from_nanos(1_000);
+
+/// Two connected engines whose packets this file moves itself.
+struct Ends {
+    pair: Pair,
+    qps: [Qpn; 2],
+}
+
+impl Ends {
+    fn new() -> Self {
+        let mut pair = Pair::with_config(EngineConfig::from_number(5), 1 << 20);
+        let settings = Settings { mtu: PathMtu::Mtu4096, ..Settings::default() };
+        let (a, b) = pair.connect_with(QpType::Rc, &settings);
+        Self { pair, qps: [a, b] }
+    }
+
+    fn engine(&mut self, side: Side) -> &mut Engine {
+        &mut self.pair.host_mut(side).engine
+    }
+
+    /// Posts a WRITE or a READ without sending it.
+    fn post(&mut self, side: Side, len: usize, is_read: bool) {
+        let peer = self.pair.host(side.other());
+        let (remote_addr, rkey) = (peer.memory_range(0, len).addr, peer.rkey());
+        let op =
+            if is_read { SendOp::Read { remote_addr, rkey } } else { SendOp::Write { remote_addr, rkey } };
+        let element = [self.pair.host(side).memory_range(0, len)];
+        let qpn = self.qps[usize::from(side == Side::B)];
+        self.engine(side).post_send(NOW, qpn, &SendWr::new(1, op, &element)).unwrap();
+    }
+
+    /// Moves what one side has to send to the other.
+    fn carry(&mut self, from: Side) {
+        let mut buffer = [0; 4200];
+        while let Some(sent) = self.engine(from).poll_transmit(NOW, &mut TxSlot::new(&mut buffer)) {
+            let identification =
+                Identification::Known { identification: sent.identification, dont_fragment: true };
+            let (head, tail) = (&buffer[..sent.len], &[][..]);
+            let received = Received { path: sent.path, identification, head, tail };
+            self.engine(from.other()).handle_datagram(NOW, &received);
+        }
+    }
+
+    /// B owes an acknowledgement, and the last packet that it sent was a request.
+    fn owing() -> Self {
+        let mut ends = Self::new();
+        ends.post(Side::B, 8, false);
+        ends.carry(Side::B);
+        ends.carry(Side::A);
+        ends.post(Side::A, 8, false);
+        ends.carry(Side::A);
+        ends
+    }
+
+    /// What B sends through a device that joins datagrams, and whether each packet joined the one before it.
+    fn sent_by_b(&mut self) -> Vec<(Opcode, bool)> {
+        let mut batch = Batch::EMPTY;
+        let mut sent = Vec::new();
+        let mut buffer = [0; 4200];
+        while let Some(transmit) =
+            self.engine(Side::B).poll_transmit(NOW, &mut TxSlot { buffer: &mut buffer, batch })
+        {
+            let is_joined = batch.accepts(&transmit);
+            match is_joined {
+                true => batch.push(&transmit),
+                false => batch = Batch::start(&transmit, 64, 65_000),
+            }
+            sent.push((opcode(&buffer, &transmit), is_joined));
+        }
+        sent
+    }
+}
+
+fn opcode(buffer: &[u8], transmit: &Transmit) -> Opcode {
+    Datagram::parse(&buffer[..transmit.len], &[]).unwrap().bth().opcode
+}
+
+#[test]
+fn an_acknowledgement_is_the_end_of_the_superpacket_of_a_request() {
+    let mut ends = Ends::owing();
+    ends.post(Side::B, 8, false);
+    let expected = [(Opcode::RC_RDMA_WRITE_ONLY, false), (Opcode::RC_ACKNOWLEDGE, true)];
+    assert_eq!(ends.sent_by_b(), expected);
+    assert_eq!(ends.sent_by_b(), []);
+}
+
+#[test]
+fn an_acknowledgement_waits_for_no_more_requests_than_a_superpacket_has() {
+    let mut ends = Ends::owing();
+    ends.post(Side::B, 40 * 4096, false);
+    let sent = ends.sent_by_b();
+    let place = sent.iter().position(|(opcode, _)| *opcode == Opcode::RC_ACKNOWLEDGE).unwrap();
+    assert_eq!((sent.len(), sent[place].1), (41, true));
+    assert!((10..=15).contains(&place), "{place}");
+    // Messages that do not join: each is longer than the one before.
+    let mut ends = Ends::owing();
+    (0..40).for_each(|number| ends.post(Side::B, 8 + 4 * number, false));
+    let sent = ends.sent_by_b();
+    let place = sent.iter().position(|(opcode, _)| *opcode == Opcode::RC_ACKNOWLEDGE).unwrap();
+    assert!(sent.len() == 41 && place <= 15, "{place}");
+}
+
+#[test]
+fn requests_leave_alone_and_the_acknowledgement_stays() {
+    let mut ends = Ends::owing();
+    assert!(ends.engine(Side::B).owes_only_acknowledgements());
+    ends.post(Side::B, 8, false);
+    let b = ends.engine(Side::B);
+    assert!(!b.owes_only_acknowledgements(), "a request as well");
+    let mut buffer = [0; 4200];
+    let first = b.poll_transmit_request(NOW, &mut TxSlot::new(&mut buffer)).unwrap();
+    assert_eq!(opcode(&buffer, &first), Opcode::RC_RDMA_WRITE_ONLY);
+    assert_eq!(b.poll_transmit_request(NOW, &mut TxSlot::new(&mut buffer)), None);
+    assert!(b.owes_only_acknowledgements());
+    let second = b.poll_transmit(NOW, &mut TxSlot::new(&mut buffer)).unwrap();
+    assert_eq!(opcode(&buffer, &second), Opcode::RC_ACKNOWLEDGE);
+    assert!(b.owes_only_acknowledgements(), "nothing");
+}
+
+#[test]
+fn responses_and_refusals_are_more_than_acknowledgements() {
+    let mut ends = Ends::owing();
+    ends.post(Side::A, 8, true);
+    ends.carry(Side::A);
+    assert!(!ends.engine(Side::B).owes_only_acknowledgements(), "a READ response");
+    let mut ends = Ends::new();
+    let op = SendOp::Send;
+    let (qpn, element) = (ends.qps[0], [ends.pair.host(Side::A).memory_range(0, 8)]);
+    ends.engine(Side::A).post_send(NOW, qpn, &SendWr::new(1, op, &element)).unwrap();
+    ends.carry(Side::A);
+    assert!(!ends.engine(Side::B).owes_only_acknowledgements(), "an RNR NAK");
+}
