@@ -279,6 +279,12 @@ pub trait Device: Send {
     /// Only errors that do not pass by themselves.
     fn flush(&mut self, now: Instant) -> io::Result<()>;
 
+    /// Whether [`flush`](Self::flush) may have something to do although nothing was committed since its last call.
+    fn is_flush_due(&self, now: Instant) -> bool {
+        let _ = now;
+        true
+    }
+
     /// Receives one burst, calling `sink` for each datagram, and returns how many there were. Never
     /// blocks.
     ///

@@ -188,7 +188,19 @@ pub(crate) fn send_run<'a, M: 'a, const RUN: usize, const CONTROL: usize>(
     // SAFETY: the headers point to addresses and bytes that `describe` lent for longer than this call, and to slices and
     // control messages on the stack, each with its length; the kernel only reads them.
     let sent = unsafe {
-        libc::syscall(libc::SYS_sendmmsg, socket.as_raw_fd(), headers.as_mut_ptr(), headers.len(), flags)
+        match headers {
+            // The call for one message has less to do.
+            [header] => {
+                libc::syscall(libc::SYS_sendmsg, socket.as_raw_fd(), &raw const header.msg_hdr, flags).min(1)
+            }
+            _ => libc::syscall(
+                libc::SYS_sendmmsg,
+                socket.as_raw_fd(),
+                headers.as_mut_ptr(),
+                headers.len(),
+                flags,
+            ),
+        }
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
@@ -201,6 +213,13 @@ pub(crate) fn send_run<'a, M: 'a, const RUN: usize, const CONTROL: usize>(
 /// refers to it.
 unsafe fn receive(socket: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let (flags, no_timeout) = (libc::MSG_DONTWAIT, std::ptr::null_mut::<libc::timespec>());
+    if let [header] = headers {
+        // SAFETY: the caller guarantees it.
+        let len =
+            unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut header.msg_hdr, flags) };
+        header.msg_len = u32::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        return Ok(1);
+    }
     // SAFETY: the slice is as long as its length says; the caller guarantees the rest.
     let filled = unsafe {
         let (start, count) = (headers.as_mut_ptr(), headers.len());

@@ -533,6 +533,7 @@ mod tests {
     use roce_transport::{Engine, EngineConfig};
 
     use super::*;
+    use crate::device::Clock;
     use crate::device::memory::MemoryDevice;
 
     const SERVICE: ServiceId = ServiceId::of_port(PortSpace::Ib, 7174);
@@ -630,7 +631,7 @@ mod tests {
     /// A listener with connection management that only the test serves.
     fn with_listener(work: impl FnOnce(&mut CmService, Instant, &mut Nic)) {
         let (device, _peer) = MemoryDevice::pair(OWN, PEER).unwrap();
-        let mut nic = Nic::new(Engine::new(EngineConfig::from_number(7)), Box::new(device));
+        let mut nic = Nic::new(Engine::new(EngineConfig::from_number(7)), Box::new(device), Clock::start());
         let mut cm = CmService::new(&mut nic).unwrap();
         let listen = CmListen { accepts: CmAccepts::Both, backlog: BACKLOG, ip_cm: true };
         cm.open_listener(&mut nic, SERVICE, listen).unwrap();

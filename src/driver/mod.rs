@@ -62,11 +62,11 @@ pub(crate) struct NicStatistics {
 }
 
 impl Nic {
-    pub(crate) fn new(engine: Engine, device: Box<dyn Device>) -> Self {
+    pub(crate) fn new(engine: Engine, device: Box<dyn Device>, clock: Clock) -> Self {
         Self {
             engine,
             device,
-            clock: Clock::start(),
+            clock,
             device_full: false,
             has_more: false,
             failure: None,
@@ -126,6 +126,10 @@ impl Nic {
     pub(crate) fn transmit(&mut self, now: Instant, budget: &mut Budget) {
         if self.failure.is_some() {
             return self.discard(now, budget);
+        }
+        if !self.engine.may_transmit(now) && !self.device.is_flush_due(now) {
+            (self.has_more, self.device_full) = (false, false);
+            return;
         }
         let mut is_flushed = false;
         self.has_more = loop {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use roce_transport::{AsyncEvent, Engine, EngineConfig};
 
-use crate::device::{Capabilities, Device};
+use crate::device::{Capabilities, Clock, Device};
 use crate::driver::Nic;
 use crate::driver::wake::{Wake, join};
 use crate::observe::{CounterSource, Publisher};
@@ -67,6 +67,7 @@ impl Runtime {
     ) -> io::Result<Self> {
         let device_descriptor =
             device.as_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose()?;
+        let clock = Clock::start();
         Ok(Self {
             capabilities: device.capabilities().clone(),
             addresses: device.addresses().to_vec(),
@@ -74,12 +75,12 @@ impl Runtime {
             completion_events: CompletionEvents::default(),
             device_descriptor,
             wake: Wake::new()?,
-            activity: Activity::new(),
+            activity: Activity::new(clock),
             spin,
             stopped: AtomicBool::new(false),
             random: Mutex::new(random),
             queued: AtomicUsize::new(0),
-            state: Mutex::new(State::new(Nic::new(Engine::new(config), device))),
+            state: Mutex::new(State::new(Nic::new(Engine::new(config), device, clock))),
         })
     }
 

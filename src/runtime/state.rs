@@ -67,20 +67,23 @@ impl State {
     /// Takes in what has arrived, lets deadlines take effect, sends what is to be sent, as far as the budget of one call goes.
     /// Returns whether there may be more to do at once.
     pub(crate) fn progress(&mut self) -> bool {
-        self.progress_until(|| false)
+        self.progress_until(self.nic.now(), || false)
     }
 
     /// The same for a thread that looks at this completion queue next. Where it will find something, it gets it at once: what arrived
     /// later waits for the next call, and acknowledgements wait for it as well, see [`Postponed`].
-    pub(crate) fn progress_for(&mut self, occupancy: &Occupancy) -> bool {
-        self.progress_until(|| occupancy.is_occupied())
+    pub(crate) fn progress_for(&mut self, now: Instant, occupancy: &Occupancy) -> bool {
+        self.progress_until(now, || occupancy.is_occupied())
     }
 
-    fn progress_until(&mut self, is_found: impl Fn() -> bool) -> bool {
+    #[inline]
+    fn progress_until(&mut self, mut now: Instant, is_found: impl Fn() -> bool) -> bool {
         let span = tracing::trace_span!("progress", datagrams = tracing::field::Empty).entered();
         let (mut arrived, mut budget) = (0, Budget::default());
-        for _ in 0..MAX_BURSTS {
-            let now = self.nic.now();
+        for number in 0..MAX_BURSTS {
+            if number > 0 {
+                now = self.nic.now();
+            }
             let burst = self.nic.receive(now);
             if let Some(cm) = &mut self.cm {
                 cm.serve(now, &mut self.nic);

@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use roce_transport::Occupancy;
 
 use super::Runtime;
+use crate::device::Clock;
 use crate::driver::wake::{Slept, sleep_until_readable, wait_readable};
 
 /// While the application polled so recently, the background thread stays away.
@@ -103,8 +104,9 @@ impl From<WaitFailure> for io::Error {
 /// What the threads of the application do, for the background thread.
 #[derive(Debug)]
 pub(super) struct Activity {
-    origin: Instant,
-    /// When the application last polled, in nanoseconds since `origin`; 0 if never.
+    /// The clock of the NIC.
+    clock: Clock,
+    /// When the application last polled, in nanoseconds of the clock; 0 if never.
     last_poll: AtomicU64,
     /// When a poll last began to look at the device, in the same unit.
     last_look: AtomicU64,
@@ -116,7 +118,7 @@ pub(super) struct Activity {
     backing_off: AtomicBool,
     /// Threads in [`Runtime::wait`].
     waiters: AtomicUsize,
-    /// When one of them last left it, in nanoseconds since `origin`; 0 if none has.
+    /// When one of them last left it, in nanoseconds of the clock; 0 if none has.
     last_leave: AtomicU64,
     /// The background thread relies on such threads for longer than it may take until one is back.
     relying: AtomicBool,
@@ -139,9 +141,9 @@ pub(super) enum Watcher {
 }
 
 impl Activity {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(clock: Clock) -> Self {
         Self {
-            origin: Instant::now(),
+            clock,
             last_poll: AtomicU64::new(0),
             last_look: AtomicU64::new(0),
             vain_looks: AtomicU32::new(0),
@@ -157,7 +159,7 @@ impl Activity {
     }
 
     fn now(&self) -> u64 {
-        self.origin.elapsed().as_nanos() as u64
+        self.clock.now().as_nanos()
     }
 
     /// Whether a poll of an empty queue looks at the device.
@@ -415,7 +417,10 @@ impl Runtime {
             let (has_more, failure) = {
                 let mut state = self.lock();
                 let has_more = match queue {
-                    Some(queue) => state.progress_for(queue),
+                    Some(queue) => {
+                        let now = state.nic.now();
+                        state.progress_for(now, queue)
+                    }
                     None => state.progress(),
                 };
                 (

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use roce_packet::{Path, Qpn};
 use roce_transport::{
-    Access, CqId, DestroyError, LKey, Memory, Notify, Occupancy, PdId, QpAttr, QpAttributes, QpInit,
+    Access, CqId, DestroyError, Instant, LKey, Memory, Notify, Occupancy, PdId, QpAttr, QpAttributes, QpInit,
     QpOptions, QpState, RKey, RecvWr, RegionAttributes, RegionChange, SendWr, SrqAttributes, SrqId, Wc,
     WindowBinding, WindowType,
 };
@@ -235,12 +235,15 @@ impl Raw<'_> {
         let is_last_look =
             cq.is_last_look.load(Ordering::Relaxed) && cq.is_last_look.swap(false, Ordering::Relaxed);
         let now = runtime.note_poll(!is_last_look);
-        let state = if cq.occupancy.is_occupied() || is_last_look {
-            runtime.lock()
+        let (state, now) = if cq.occupancy.is_occupied() || is_last_look {
+            let state = runtime.lock();
+            // It may have waited for the lock.
+            let now = state.nic.now();
+            (state, now)
         } else {
-            runtime.try_look(now)?
+            (runtime.try_look(now)?, Instant::from_nanos(now))
         };
-        Some(PollInProgress { runtime, state, cq, is_last_look })
+        Some(PollInProgress { runtime, state, cq, now, is_last_look })
     }
 
     /// Asks for one event in the channel at the next completion (or the next solicited one). What is in the queue already raises
@@ -275,6 +278,7 @@ pub struct PollInProgress<'a> {
     runtime: &'a Runtime,
     state: crate::runtime::Locked<'a>,
     cq: &'a RawCq,
+    now: Instant,
     is_last_look: bool,
 }
 
@@ -291,12 +295,13 @@ impl PollInProgress<'_> {
     ///
     /// As [`Raw::poll_cq`].
     pub fn finish(self, out: &mut [Wc]) -> Result<usize, VerbsError> {
-        let Self { runtime, mut state, cq, is_last_look } = self;
+        let Self { runtime, mut state, cq, now, is_last_look } = self;
         let mut found = state.nic.engine.poll_cq(cq.id, out)?;
         let mut is_yield_due = false;
         if found < out.len() {
             // An application that is about to sleep posts nothing soon.
-            let has_arrived = if is_last_look { state.progress() } else { state.progress_for(&cq.occupancy) };
+            let has_arrived =
+                if is_last_look { state.progress() } else { state.progress_for(now, &cq.occupancy) };
             is_yield_due = runtime.note_look(has_arrived);
             found += state.nic.engine.poll_cq(cq.id, &mut out[found..])?;
             if found == 0

@@ -210,6 +210,10 @@ impl Device for UdpDevice {
         result
     }
 
+    fn is_flush_due(&self, _now: Instant) -> bool {
+        !self.transmitter.is_idle()
+    }
+
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
         let (main, address) = (self.sockets.main.as_fd(), self.addresses[0]);
         let mut count =
