@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, icrc};
-use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
+use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, OpenError, forward_to_inner};
 use crate::counters::counters;
@@ -278,7 +278,7 @@ impl Device for PcapDevice {
     forward_to_inner!();
 
     fn slot(&mut self) -> Option<TxSlot<'_>> {
-        let batch: Batch = self.inner.slot()?.batch;
+        let TxSlot { batch, .. } = self.inner.slot()?;
         Some(TxSlot { buffer: &mut self.scratch, batch })
     }
 

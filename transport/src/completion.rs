@@ -341,6 +341,8 @@ pub(crate) struct Pushed {
     pub(crate) notify: bool,
     /// The queue was full for the first time.
     pub(crate) overflowed: bool,
+    /// The queue is full, or was: this completion is lost.
+    pub(crate) is_lost: bool,
 }
 
 /// A bounded queue of completions. Its ring is allocated once.
@@ -382,17 +384,21 @@ impl CompletionQueue {
         }
     }
 
-    pub(crate) fn push(&mut self, wc: Wc, solicited: bool) -> Pushed {
+    /// Queues what `make` returns. It is made in its place, because a copy of something just written waits for the writes.
+    #[inline]
+    pub(crate) fn push(&mut self, solicited: bool, make: impl FnOnce() -> Wc) -> Pushed {
         if self.overflowed || self.len == self.ring.len() {
             let first = !self.overflowed;
             self.overflowed = true;
             // Polling gives the error from now on.
             self.occupancy.set(true);
-            return Pushed { notify: false, overflowed: first };
+            return Pushed { notify: false, overflowed: first, is_lost: true };
         }
         let at = self.wrap(self.head + self.len);
+        let mut is_success = false;
         if let Some(slot) = self.ring.get_mut(at) {
-            *slot = wc;
+            *slot = make();
+            is_success = slot.status == WcStatus::Success;
         }
         if self.len == 0 {
             self.occupancy.set(true);
@@ -400,13 +406,13 @@ impl CompletionQueue {
         self.len += 1;
         let notify = match self.armed {
             Some(Notify::Next) => true,
-            Some(Notify::Solicited) => solicited || wc.status != WcStatus::Success,
+            Some(Notify::Solicited) => solicited || !is_success,
             None => false,
         };
         if notify {
             self.armed = None;
         }
-        Pushed { notify, overflowed: false }
+        Pushed { notify, overflowed: false, is_lost: false }
     }
 
     /// Moves up to `out.len()` completions out, oldest first.
@@ -473,20 +479,20 @@ mod tests {
         let mut queue = CompletionQueue::new(2);
         let occupancy = queue.occupancy.clone();
         assert!(!occupancy.is_occupied());
-        queue.push(wc(7), false);
-        queue.push(wc(8), false);
+        queue.push(false, || wc(7));
+        queue.push(false, || wc(8));
         let mut out = [Wc::default()];
         assert_eq!((queue.poll(&mut out), occupancy.is_occupied()), (1, true));
         queue.discard(Qpn::new(7));
         assert!(occupancy.is_occupied());
         queue.discard(Qpn::new(8));
         assert!(!occupancy.is_occupied());
-        queue.push(wc(7), false);
+        queue.push(false, || wc(7));
         assert!(queue.resize(1) && occupancy.is_occupied());
         assert_eq!((queue.poll(&mut out), occupancy.is_occupied()), (1, false));
         // A queue that lost something has an error to give.
-        queue.push(wc(7), false);
-        assert!(queue.push(wc(7), false).overflowed);
+        queue.push(false, || wc(7));
+        assert!(queue.push(false, || wc(7)).overflowed);
         queue.poll(&mut out);
         assert!(occupancy.is_occupied());
     }

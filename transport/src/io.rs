@@ -204,14 +204,14 @@ pub struct TxSlot<'a> {
     /// record.
     pub buffer: &'a mut [u8],
     /// The superpacket that this datagram would join.
-    pub batch: Batch,
+    pub batch: &'a Batch,
 }
 
 impl<'a> TxSlot<'a> {
     /// A slot outside any superpacket.
     #[must_use]
     pub fn new(buffer: &'a mut [u8]) -> Self {
-        Self { buffer, batch: Batch::NONE }
+        Self { buffer, batch: &Batch::NONE }
     }
 }
 

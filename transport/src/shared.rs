@@ -35,9 +35,14 @@ pub(crate) struct Overflow;
 
 impl Shared {
     #[inline]
-    pub(crate) fn push_wc(&mut self, cq: CqId, wc: Wc, solicited: bool) -> Result<(), Overflow> {
+    pub(crate) fn push_wc(
+        &mut self,
+        cq: CqId,
+        solicited: bool,
+        make: impl FnOnce() -> Wc,
+    ) -> Result<(), Overflow> {
         let Some(queue) = self.cqs.get_mut(cq.index()) else { return Err(Overflow) };
-        let pushed = queue.push(wc, solicited);
+        let pushed = queue.push(solicited, make);
         if pushed.notify {
             self.events.push(Event::Completion(cq));
         }
@@ -45,7 +50,7 @@ impl Shared {
             tracing::warn!(cq = cq.index(), "completion queue overflow");
             self.events.push_async(AsyncEvent::CqError(cq));
         }
-        if queue_lost(&self.cqs, cq) { Err(Overflow) } else { Ok(()) }
+        if pushed.is_lost { Err(Overflow) } else { Ok(()) }
     }
 
     pub(crate) fn discard_completions(&mut self, cq: CqId, qpn: Qpn) {
@@ -53,8 +58,4 @@ impl Shared {
             queue.discard(qpn);
         }
     }
-}
-
-fn queue_lost(cqs: &Slab<CompletionQueue>, cq: CqId) -> bool {
-    cqs.get(cq.index()).is_none_or(CompletionQueue::overflowed)
 }

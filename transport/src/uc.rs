@@ -5,11 +5,11 @@ use roce_packet::{Datagram, DatagramWriter, Operation, Position, Psn, Transport}
 use crate::completion::WcStatus;
 use crate::counters::count;
 use crate::inbound::{Inbound, PlaceError, check_length};
-use crate::io::{Transmit, TxSlot};
+use crate::io::TxSlot;
 use crate::memory::Access;
 use crate::qp::{Failure, QpCapabilities, QpCore};
 use crate::rq::Receive;
-use crate::segment::{packets, segment, write_headers};
+use crate::segment::{Sealed, packets, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{Progress, SendQueue, local_cause};
 use crate::verdict::{DropReason, Verdict};
@@ -40,7 +40,7 @@ impl UcRequester {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
-    ) -> Option<Transmit> {
+    ) -> Option<Sealed> {
         let position = self.sq.head();
         let psn = self.psn;
         let starts = core.attr.state.starts_requests();
@@ -70,15 +70,15 @@ impl UcRequester {
             core.fail(Failure::SendQueue);
             return None;
         }
-        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
-        core.charge(shared.now, &transmit);
+        let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
+        core.charge(shared.now, sealed.len);
         self.psn = psn.next();
         if segment.is_end {
             self.sq.pop();
             core.complete_send(shared, &wqe);
             core.drained(shared);
         }
-        Some(transmit)
+        Some(sealed)
     }
 }
 

@@ -73,11 +73,11 @@ impl UdRequester {
             core.fail(Failure::SendQueue);
             return None;
         }
-        let transmit = OutgoingPath::new(to.path).seal(writer, bth.dest_qp, &slot.batch)?;
+        let sealed = OutgoingPath::new(to.path).seal(writer, bth.dest_qp, slot.batch)?;
         self.psn = self.psn.next();
         self.sq.pop();
         core.complete_send(shared, &wqe);
-        Some(transmit)
+        Some(sealed.on(&to.path))
     }
 }
 

@@ -66,7 +66,7 @@ impl Ends {
         let mut sent = Vec::new();
         let mut buffer = [0; 4200];
         while let Some(transmit) =
-            self.engine(Side::B).poll_transmit(NOW, &mut TxSlot { buffer: &mut buffer, batch })
+            self.engine(Side::B).poll_transmit(NOW, &mut TxSlot { buffer: &mut buffer, batch: &batch })
         {
             let is_joined = batch.accepts(&transmit);
             match is_joined {

@@ -39,9 +39,9 @@ impl FramedDevice {
             return None;
         }
         let (start, batch) = match &self.open {
-            Some(open) => (open.end, open.batch),
-            None if self.max_segments > 1 => (HEADROOM, Batch::EMPTY),
-            None => (HEADROOM, Batch::NONE),
+            Some(open) => (open.end, &open.batch),
+            None if self.max_segments > 1 => (HEADROOM, &Batch::EMPTY),
+            None => (HEADROOM, &Batch::NONE),
         };
         let buffer = self.port.slot()?.get_mut(start..start + MAX_DATAGRAM)?;
         Some(TxSlot { buffer, batch })

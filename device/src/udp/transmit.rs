@@ -188,7 +188,7 @@ impl Transmitter {
     fn lend(&mut self) -> Option<TxSlot<'_>> {
         let buffer = self.area.get_mut(self.write..self.write + SLOT_LEN)?;
         self.lent = true;
-        Some(TxSlot { buffer, batch: self.batch })
+        Some(TxSlot { buffer, batch: &self.batch })
     }
 
     /// Takes what was written into the slot.

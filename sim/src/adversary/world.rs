@@ -247,7 +247,7 @@ impl<'a> World<'a> {
         let outcome = loop {
             let now = self.now;
             let (batches, end) = (self.plan.batches, &mut self.ends[side as usize]);
-            let mut slot = TxSlot { buffer: &mut buffer, batch: end.batch };
+            let mut slot = TxSlot { buffer: &mut buffer, batch: &end.batch };
             let Some(transmit) = end.engine.poll_transmit(now, &mut slot) else { break Ok(()) };
             if end.batch.accepts(&transmit) {
                 end.batch.push(&transmit);

@@ -240,7 +240,7 @@ impl Host {
         let mut slot = TxSlot::new(&mut self.scratch[..]);
         let implied = world.settings.payload == PayloadMode::Implied;
         if implied {
-            slot.batch = Batch::UNSEALED;
+            slot.batch = &Batch::UNSEALED;
         }
         let now = world.now.to_instant();
         let transmit = match wanted {

@@ -3,14 +3,13 @@
 use alloc::boxed::Box;
 
 use roce_packet::{
-    Encapsulation, EthernetHeader, Grh, Ipv4Header, Ipv6Header, PREAMBLE_AND_GAP_LEN, Psn, UdpHeader,
+    Encapsulation, EthernetHeader, Grh, Ipv4Header, Ipv6Header, PREAMBLE_AND_GAP_LEN, Path, Psn, UdpHeader,
     VlanHeader,
 };
 
 use super::pacer::Pacer;
 use super::{Ack, CongestionControl, Loss, Observation, Rate};
 use crate::config::Pacing;
-use crate::io::Transmit;
 use crate::time::Instant;
 
 /// The reaction point of one queue pair.
@@ -90,8 +89,8 @@ impl Control {
     }
 
     /// A data packet left.
-    pub(crate) fn sent(&mut self, now: Instant, transmit: &Transmit) {
-        let bytes = wire_len(transmit, self.preamble);
+    pub(crate) fn sent(&mut self, now: Instant, path: &Path, len: usize) {
+        let bytes = wire_len(path, len, self.preamble);
         self.pacer.settle(now, self.rate);
         self.pacer.charge(bytes, self.rate);
         self.notify(|algorithm| algorithm.on_send(now, bytes));
@@ -175,22 +174,20 @@ impl Control {
 }
 
 /// Bytes that a datagram takes on Ethernet, with or without preamble and gap.
-pub(super) fn wire_len(transmit: &Transmit, preamble: bool) -> u32 {
-    let network = match (transmit.path.encapsulation, transmit.path.source.is_ipv4()) {
+pub(super) fn wire_len(path: &Path, len: usize, preamble: bool) -> u32 {
+    let network = match (path.encapsulation, path.source.is_ipv4()) {
         (Encapsulation::RoceV1, _) => Grh::LEN,
         (Encapsulation::RoceV2, true) => Ipv4Header::LEN + UdpHeader::LEN,
         (Encapsulation::RoceV2, false) => Ipv6Header::LEN + UdpHeader::LEN,
     };
-    let tag = if transmit.path.vlan.is_some() { VlanHeader::LEN } else { 0 };
-    let len = roce_packet::wire_len(EthernetHeader::LEN + tag + network + transmit.len);
+    let tag = if path.vlan.is_some() { VlanHeader::LEN } else { 0 };
+    let len = roce_packet::wire_len(EthernetHeader::LEN + tag + network + len);
     u32::try_from(if preamble { len } else { len - PREAMBLE_AND_GAP_LEN }).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-    use roce_packet::{Path, Qpn};
 
     use super::*;
 
@@ -208,12 +205,10 @@ mod tests {
             vlan: None,
         };
         // A middle packet of path MTU 1024: 12 + 1024 + 4 from BTH to ICRC.
-        let mut transmit = Transmit { path, remote_qpn: Qpn::default(), len: 1040, identification: 0 };
-        assert_eq!(wire_len(&transmit, true), 1106);
-        assert_eq!(wire_len(&transmit, false), 1086);
-        transmit.path.source = IpAddr::V6(Ipv6Addr::LOCALHOST);
-        assert_eq!(wire_len(&transmit, false), 1106);
-        let short = Transmit { path, remote_qpn: Qpn::default(), len: 16, identification: 0 };
-        assert_eq!(wire_len(&short, true), 84);
+        assert_eq!(wire_len(&path, 1040, true), 1106);
+        assert_eq!(wire_len(&path, 1040, false), 1086);
+        let on_ipv6 = Path { source: IpAddr::V6(Ipv6Addr::LOCALHOST), ..path };
+        assert_eq!(wire_len(&on_ipv6, 1040, false), 1106);
+        assert_eq!(wire_len(&path, 16, true), 84);
     }
 }

@@ -40,6 +40,6 @@ impl LineLimit {
 
     /// A packet leaves. Call [`Self::is_busy`] first.
     pub(crate) fn sent(&mut self, transmit: &Transmit) {
-        self.pacer.charge(wire_len(transmit, self.preamble), self.rate);
+        self.pacer.charge(wire_len(&transmit.path, transmit.len, self.preamble), self.rate);
     }
 }

@@ -27,9 +27,13 @@ impl Engine {
         let counters = &mut self.shared.counters;
         counters.rdma_rx_packets += 1;
         counters.rdma_rx_bytes += len as u64;
-        let verdict = match check(received) {
-            Ok((datagram, integrity)) => self.dispatch(received, &datagram, integrity),
-            Err(reason) => Verdict::Dropped(reason),
+        // By reference: moving the datagram out of the result takes longer than parsing it.
+        let verdict = match &Datagram::parse(received.head, received.tail) {
+            Ok(datagram) => match check_icrc(received, datagram) {
+                Some(integrity) => self.dispatch(received, datagram, integrity),
+                None => Verdict::Dropped(DropReason::BadIcrc),
+            },
+            Err(error) => Verdict::Dropped(parse_failure(*error)),
         };
         // Here and nowhere else the device counts what became of a packet: a multicast may reach several
         // queue pairs and is still one packet.
@@ -198,21 +202,13 @@ enum Integrity {
     Recovered,
 }
 
-/// The checks of a packet that need no queue pair.
-#[inline]
-fn check<'a>(received: &Received<'a>) -> Result<(Datagram<'a>, Integrity), DropReason> {
-    let datagram = Datagram::parse(received.head, received.tail).map_err(parse_failure)?;
-    if cfg!(fuzzing) {
-        return Ok((datagram, Integrity::Exact));
-    }
-    let integrity = check_icrc(received, &datagram).ok_or(DropReason::BadIcrc)?;
-    Ok((datagram, integrity))
-}
-
 /// Compares the ICRC. Where the Identification was not seen it is zero for our own peers, or the place of the segment in
 /// its superpacket, or else the one value for which the ICRC is right, if there is one.
 #[inline]
 fn check_icrc(received: &Received<'_>, datagram: &Datagram<'_>) -> Option<Integrity> {
+    if cfg!(fuzzing) {
+        return Some(Integrity::Exact);
+    }
     let found = datagram.icrc();
     match received.identification {
         Identification::Unsealed => Some(Integrity::Exact),

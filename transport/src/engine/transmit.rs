@@ -9,6 +9,7 @@ use crate::counters::{Counters, count};
 use crate::io::{Transmit, TxSlot};
 use crate::qp::QpState;
 use crate::rc::{RcRequester, RcResponder};
+use crate::segment::Sealed;
 use crate::shared::Shared;
 use crate::time::Instant;
 
@@ -232,16 +233,15 @@ impl Qp {
             return self.transmit_answer(shared, slot);
         }
         let core = &mut self.core;
-        let transmit = match &mut self.halves {
+        let sealed = match &mut self.halves {
             Halves::Rc(requester, responder) => {
                 let turns = (&mut self.requester_turn, &mut self.passed);
                 alternate(turns, requester, responder, core, shared, slot)
             }
             Halves::Uc(requester, _) => requester.transmit(core, shared, slot),
-            Halves::Ud(requester, _) => requester.transmit(core, shared, slot),
+            Halves::Ud(..) => return self.transmit_message(shared, slot),
         }?;
-        self.count_transmit(shared, &transmit);
-        Some(transmit)
+        self.leave(shared, sealed)
     }
 
     /// What the requester sends.
@@ -250,12 +250,19 @@ impl Qp {
             return None;
         }
         let core = &mut self.core;
-        let transmit = match &mut self.halves {
+        let sealed = match &mut self.halves {
             Halves::Rc(requester, _) => requester.transmit(core, shared, slot),
             Halves::Uc(requester, _) => requester.transmit(core, shared, slot),
-            Halves::Ud(requester, _) => requester.transmit(core, shared, slot),
+            Halves::Ud(..) => return self.transmit_message(shared, slot),
         }?;
-        self.count_transmit(shared, &transmit);
+        self.leave(shared, sealed)
+    }
+
+    /// A message of a UD queue pair, each of which has a path of its own.
+    fn transmit_message(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        let Halves::Ud(requester, _) = &mut self.halves else { return None };
+        let transmit = requester.transmit(&mut self.core, shared, slot)?;
+        self.count_transmit(shared, transmit.len as u64);
         Some(transmit)
     }
 
@@ -268,14 +275,21 @@ impl Qp {
             QpState::Err => responder.owes_fatal_nak(),
             _ => false,
         };
-        let transmit = may_send.then(|| responder.transmit(&mut self.core, shared, slot)).flatten()?;
-        self.count_transmit(shared, &transmit);
-        Some(transmit)
+        let sealed = may_send.then(|| responder.transmit(&mut self.core, shared, slot)).flatten()?;
+        self.leave(shared, sealed)
     }
 
-    fn count_transmit(&mut self, shared: &mut Shared, transmit: &Transmit) {
+    /// A datagram leaves on the path of the queue pair.
+    #[inline]
+    fn leave(&mut self, shared: &mut Shared, sealed: Sealed) -> Option<Transmit> {
+        self.count_transmit(shared, sealed.len.get().into());
+        Some(sealed.on(self.core.outgoing.as_ref()?.path()))
+    }
+
+    #[inline]
+    fn count_transmit(&mut self, shared: &mut Shared, len: u64) {
         count!(shared, self.core, rdma_tx_packets);
-        count!(shared, self.core, rdma_tx_bytes, transmit.len as u64);
+        count!(shared, self.core, rdma_tx_bytes, len);
     }
 }
 
@@ -293,7 +307,7 @@ fn alternate(
     core: &mut crate::qp::QpCore,
     shared: &mut Shared,
     slot: &mut TxSlot<'_>,
-) -> Option<Transmit> {
+) -> Option<Sealed> {
     let lets_pass = !*requester_turn
         && *passed < MOST_PASSING
         && responder.owes_only_acknowledgement()

@@ -3,6 +3,8 @@
 mod attr;
 mod state;
 
+use core::num::NonZeroU16;
+
 use alloc::boxed::Box;
 
 use roce_packet::{Bth, Opcode, Path, Psn, Qpn, Transport};
@@ -18,7 +20,6 @@ use crate::congestion::{CnpPace, Congestion, Control, Loss, Start};
 use crate::counters::{Counters, count};
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
-use crate::io::Transmit;
 use crate::recovery::Recovery;
 use crate::rq::{Landing, Receive, ReceiveQueue};
 use crate::segment::OutgoingPath;
@@ -129,9 +130,9 @@ impl QpCore {
 
     /// A data packet leaves: it is charged to the rate.
     #[inline]
-    pub(crate) fn charge(&mut self, now: Instant, transmit: &Transmit) {
-        if let Some(control) = &mut self.control {
-            control.sent(now, transmit);
+    pub(crate) fn charge(&mut self, now: Instant, len: NonZeroU16) {
+        if let (Some(control), Some(outgoing)) = (&mut self.control, &self.outgoing) {
+            control.sent(now, outgoing.path(), len.get().into());
         }
     }
 
@@ -180,14 +181,14 @@ impl QpCore {
         if !self.signal_all && !wqe.flags.contains(SendFlags::SIGNALED) {
             return;
         }
-        let wc = Wc {
+        let qpn = self.number;
+        self.push_wc(shared, self.send_cq, false, || Wc {
             wr_id: wqe.wr_id,
             opcode: wqe.wc_opcode(),
             byte_len: wqe.len,
-            qpn: self.number,
+            qpn,
             ..Wc::default()
-        };
-        self.push_wc(shared, self.send_cq, wc, false);
+        });
     }
 
     /// Queues the completion of a send request that failed; it is always seen.
@@ -198,13 +199,13 @@ impl QpCore {
         }
         let opcode = wqe.wc_opcode();
         let wc = Wc { wr_id: wqe.wr_id, status, cause, opcode, qpn: self.number, ..Wc::default() };
-        self.push_wc(shared, self.send_cq, wc, false);
+        self.push_wc(shared, self.send_cq, false, || wc);
     }
 
     /// Queues the completion of a receive that succeeded.
     #[inline]
     pub(crate) fn complete_recv(&mut self, shared: &mut Shared, wc: Wc, solicited: bool) {
-        self.push_wc(shared, self.recv_cq, wc, solicited);
+        self.push_wc(shared, self.recv_cq, solicited, || wc);
     }
 
     /// Queues the completion of a receive that failed.
@@ -215,11 +216,12 @@ impl QpCore {
         }
         let opcode = crate::completion::WcOpcode::Recv;
         let wc = Wc { wr_id, status, cause, opcode, qpn: self.number, ..Wc::default() };
-        self.push_wc(shared, self.recv_cq, wc, false);
+        self.push_wc(shared, self.recv_cq, false, || wc);
     }
 
-    fn push_wc(&mut self, shared: &mut Shared, cq: CqId, wc: Wc, solicited: bool) {
-        if shared.push_wc(cq, wc, solicited).is_err() {
+    #[inline]
+    fn push_wc(&mut self, shared: &mut Shared, cq: CqId, solicited: bool, make: impl FnOnce() -> Wc) {
+        if shared.push_wc(cq, solicited, make).is_err() {
             // Completions are being lost: the application cannot know the state of this queue pair.
             self.fail(Failure::Event(AsyncEvent::QpFatal(self.number)));
         }

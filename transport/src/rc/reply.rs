@@ -7,10 +7,11 @@ use super::responder::RcResponder;
 use crate::completion::{Cause, WcStatus};
 use crate::counters::count;
 use crate::ids::{PdId, RKey};
-use crate::io::{Transmit, TxSlot};
+use crate::io::TxSlot;
 use crate::memory::Access;
 use crate::qp::QpCore;
 use crate::recovery::SELECTIVE_SYNDROME;
+use crate::segment::Sealed;
 use crate::shared::Shared;
 
 /// The one acknowledgement or NAK that is owed.
@@ -64,18 +65,18 @@ impl RcResponder {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
-    ) -> Option<Transmit> {
+    ) -> Option<Sealed> {
         if let Some(resource) = self.resources.next() {
             // The bytes of a READ are data like any other. What comes after them waits with them.
             let is_data = matches!(resource.answer, Answer::Read { .. });
             if is_data && !core.may_send(shared.now) {
                 return None;
             }
-            if let Some(transmit) = self.send_response(core, shared, slot) {
+            if let Some(sealed) = self.send_response(core, shared, slot) {
                 if is_data {
-                    core.charge(shared.now, &transmit);
+                    core.charge(shared.now, sealed.len);
                 }
-                return Some(transmit);
+                return Some(sealed);
             }
         }
         let reply = self.reply?;
@@ -95,12 +96,12 @@ impl RcResponder {
         bth.becn = core.echo_owed;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         writer.aeth(&Aeth { syndrome, msn }).ok()?;
-        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
+        let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
         self.reply = None;
         if core::mem::take(&mut core.echo_owed) {
             count!(shared, core, np_marks_echoed);
         }
-        Some(transmit)
+        Some(sealed)
     }
 
     fn send_response(
@@ -108,7 +109,7 @@ impl RcResponder {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
-    ) -> Option<Transmit> {
+    ) -> Option<Sealed> {
         let resource = *self.resources.next()?;
         let sending = resource.sending?;
         match resource.answer {
@@ -126,9 +127,9 @@ impl RcResponder {
                 if let Answer::Atomic { original } = resource.answer {
                     writer.atomic_ack_eth(&AtomicAckEth { original }).ok()?;
                 }
-                let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
+                let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
                 self.resources.finished();
-                Some(transmit)
+                Some(sealed)
             }
         }
     }
@@ -142,7 +143,7 @@ impl RcResponder {
         slot: &mut TxSlot<'_>,
         (pd, rkey, msn): (PdId, RKey, Msn),
         sending: Sending,
-    ) -> Option<Transmit> {
+    ) -> Option<Sealed> {
         let len = (sending.left as usize).min(core.mtu());
         let ends = sending.left as usize <= core.mtu();
         let opcode = match (sending.begun, ends) {
@@ -168,7 +169,7 @@ impl RcResponder {
                 return None;
             }
         }
-        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
+        let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
         if ends {
             self.resources.finished();
         } else if let Some(resource) = self.resources.next() {
@@ -179,7 +180,7 @@ impl RcResponder {
                 begun: true,
             });
         }
-        Some(transmit)
+        Some(sealed)
     }
 
     /// The key of a READ was revoked while its response was being sent.

@@ -21,10 +21,10 @@ use super::single::Single;
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::{Loss, SentRequest};
 use crate::counters::count;
-use crate::io::{Transmit, TxSlot};
+use crate::io::TxSlot;
 use crate::qp::{Failure, QpCapabilities, QpCore, QpType};
 use crate::recovery::Recovery;
-use crate::segment::{packets, segment, write_headers};
+use crate::segment::{Sealed, packets, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{Progress, SendQueue, Wqe, local_cause};
 use crate::timer::Timer;
@@ -131,7 +131,7 @@ impl RcRequester {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
-    ) -> Option<Transmit> {
+    ) -> Option<Sealed> {
         loop {
             if self.rnr_waiting || core.failure.is_some() {
                 return None;
@@ -149,24 +149,23 @@ impl RcRequester {
                 Next::Send => break,
             }
         }
-        let wqe = *self.sq.get(self.cursor_wqe)?;
         let sent_before = self.cursor != self.unsent;
-        let transmit = match wqe.op.course() {
-            Course::Segments => self.send_segment(core, shared, slot, &wqe)?,
-            Course::Read => self.send_read(core, shared, slot, &wqe)?,
-            Course::Single => self.send_single(core, shared, slot, &wqe)?,
+        let sealed = match self.sq.get(self.cursor_wqe)?.op.course() {
+            Course::Segments => self.send_segment(core, shared, slot)?,
+            Course::Read => self.send_read(core, shared, slot)?,
+            Course::Single => self.send_single(core, shared, slot)?,
             // Carried out when it was prepared.
             Course::Local => return None,
         };
         if sent_before {
             count!(shared, core, retransmitted_packets);
-            count!(shared, core, retransmitted_bytes, transmit.len as u64);
+            count!(shared, core, retransmitted_bytes, sealed.len.get().into());
         }
-        core.charge(shared.now, &transmit);
+        core.charge(shared.now, sealed.len);
         if core.deadlines.get(Timer::Retry).is_none() {
             self.arm(core, shared);
         }
-        Some(transmit)
+        Some(sealed)
     }
 
     /// Looks at the request under the cursor: starts it if that is allowed now.
@@ -280,8 +279,8 @@ impl RcRequester {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
-        wqe: &Wqe,
-    ) -> Option<Transmit> {
+    ) -> Option<Sealed> {
+        let wqe = self.sq.get(self.cursor_wqe)?;
         let index = wqe.first_psn.distance_to(self.cursor);
         let segment = segment(Transport::Rc, wqe, index, core.mtu())?;
         let mut bth = core.bth(shared, segment.opcode, self.cursor);
@@ -295,11 +294,11 @@ impl RcRequester {
             self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
             return None;
         }
-        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
+        let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
         self.since_ack_request = if bth.ack_req { 0 } else { self.since_ack_request + 1 };
         self.note_sent(core, shared, self.cursor, segment.len, bth.ack_req);
         self.advance_cursor(1, segment.is_end);
-        Some(transmit)
+        Some(sealed)
     }
 
     /// Tells the congestion control of a packet under the cursor, whose answer is that to `psn`.
@@ -334,13 +333,8 @@ impl RcRequester {
         self.since_ack_request + 1 >= (window / 4).max(1) || self.una.distance_to(self.cursor) + 1 >= window
     }
 
-    fn send_read(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        slot: &mut TxSlot<'_>,
-        wqe: &Wqe,
-    ) -> Option<Transmit> {
+    fn send_read(&mut self, core: &mut QpCore, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
+        let wqe = self.sq.get(self.cursor_wqe)?;
         let SendOp::Read { remote_addr, rkey } = wqe.op else { return None };
         let mtu = core.mtu();
         let index = wqe.first_psn.distance_to(self.cursor);
@@ -356,7 +350,7 @@ impl RcRequester {
         let mut writer = writer(core, slot.buffer, &bth, wqe)?;
         let va = remote_addr.wrapping_add(u64::from(offset));
         writer.reth(&Reth { va, rkey: rkey.0, dma_len: end - offset }).ok()?;
-        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
+        let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
         let requested_to = self.cursor.add(piece - 1);
         if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
             wqe.requested_to = requested_to;
@@ -365,7 +359,7 @@ impl RcRequester {
         self.outstanding += 1;
         self.note_sent(core, shared, requested_to, 0, true);
         self.advance_cursor(piece, piece == left);
-        Some(transmit)
+        Some(sealed)
     }
 
     /// Atomics, ATOMIC WRITE and FLUSH: one packet, one PSN.
@@ -374,8 +368,8 @@ impl RcRequester {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
-        wqe: &Wqe,
-    ) -> Option<Transmit> {
+    ) -> Option<Sealed> {
+        let wqe = self.sq.get(self.cursor_wqe)?;
         let single = Single::of(&wqe.op)?;
         let opcode = match single {
             Single::CompareSwap(_) => Opcode::RC_COMPARE_SWAP,
@@ -395,7 +389,7 @@ impl RcRequester {
                 return None;
             }
         }
-        let transmit = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, &slot.batch)?;
+        let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
         let psn = self.cursor;
         if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
             wqe.requested_to = psn;
@@ -404,7 +398,7 @@ impl RcRequester {
         self.outstanding += 1;
         self.note_sent(core, shared, psn, 0, true);
         self.advance_cursor(1, true);
-        Some(transmit)
+        Some(sealed)
     }
 
     fn advance_cursor(&mut self, psns: u32, message_done: bool) {

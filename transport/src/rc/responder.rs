@@ -257,8 +257,10 @@ impl RcResponder {
             | Operation::Resync
             | Operation::Cnp => return Err(Refusal::INVALID),
         }
-        self.acknowledgeable = (self.epsn, self.msn);
-        self.epsn = self.epsn.next();
+        // The PSN of the packet is the expected one.
+        let psn = datagram.bth().psn;
+        self.acknowledgeable = (psn, self.msn);
+        self.epsn = psn.next();
         if datagram.bth().ack_req {
             self.owe_acknowledgement(core, shared);
         }
