@@ -137,7 +137,9 @@ impl Nic {
                 self.statistics.tx_budget_spent += 1;
                 break self.engine.may_transmit(now);
             }
-            let Some(mut slot) = self.device.slot() else {
+            // What these two calls return stays where it is: moving it takes longer than to write it.
+            let mut slot = self.device.slot();
+            let Some(slot) = &mut slot else {
                 self.statistics.tx_device_full += 1;
                 if is_flushed {
                     break false;
@@ -146,9 +148,10 @@ impl Nic {
                 self.flush(now);
                 continue;
             };
-            let Some(transmit) = self.engine.poll_transmit(now, &mut slot) else { break false };
+            let transmit = self.engine.poll_transmit(now, slot);
+            let Some(transmit) = &transmit else { break false };
             budget.spend(transmit.len);
-            self.device.commit(now, &transmit);
+            self.device.commit(now, transmit);
             is_flushed = false;
         };
         self.flush(now);

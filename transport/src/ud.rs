@@ -10,9 +10,9 @@ use roce_packet::{
 use crate::completion::{Wc, WcFlags, WcOpcode, WcStatus};
 use crate::counters::count;
 use crate::inbound::check_length;
-use crate::io::{Identification, Received, Transmit, TxSlot};
+use crate::io::{Identification, Received, TxSlot};
 use crate::qp::{Failure, QpCapabilities, QpCore};
-use crate::segment::{OutgoingPath, segment, write_headers};
+use crate::segment::{OutgoingPath, Sealed, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{SendQueue, local_cause};
 use crate::verdict::{DropReason, Verdict};
@@ -49,7 +49,7 @@ impl UdRequester {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
-    ) -> Option<Transmit> {
+    ) -> Option<Sealed> {
         if !core.attr.state.starts_requests() {
             return None;
         }
@@ -73,11 +73,16 @@ impl UdRequester {
             core.fail(Failure::SendQueue);
             return None;
         }
-        let sealed = OutgoingPath::new(to.path).seal(writer, bth.dest_qp, slot.batch)?;
+        let outgoing = match core.outgoing {
+            Some(known) if *known.path() == to.path => known,
+            _ => OutgoingPath::new(to.path),
+        };
+        let sealed = outgoing.seal(writer, bth.dest_qp, slot.batch)?;
+        core.outgoing = Some(outgoing);
         self.psn = self.psn.next();
         self.sq.pop();
         core.complete_send(shared, &wqe);
-        Some(sealed.on(&to.path))
+        Some(sealed)
     }
 }
 

@@ -3,8 +3,9 @@
 use super::Rate;
 use super::control::wire_len;
 use super::pacer::Pacer;
+use roce_packet::Path;
+
 use crate::config::EngineConfig;
-use crate::io::Transmit;
 use crate::time::Instant;
 
 /// Spaces the packets of all queue pairs at the rate of the link, as the port of a NIC does. It comes after the spacing
@@ -39,7 +40,7 @@ impl LineLimit {
     }
 
     /// A packet leaves. Call [`Self::is_busy`] first.
-    pub(crate) fn sent(&mut self, transmit: &Transmit) {
-        self.pacer.charge(wire_len(&transmit.path, transmit.len, self.preamble), self.rate);
+    pub(crate) fn sent(&mut self, path: &Path, len: usize) {
+        self.pacer.charge(wire_len(path, len, self.preamble), self.rate);
     }
 }

@@ -32,26 +32,37 @@ impl Engine {
         if !self.link_is_free() {
             return None;
         }
-        let transmit = self.transmit_next(slot);
-        self.occupy_link(transmit.as_ref());
-        transmit
-    }
-
-    /// What leaves next, without regard to the link.
-    #[inline]
-    fn transmit_next(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
-        if let Some(transmit) = self.transmit_notification(slot) {
+        if self.owes_notification()
+            && let Some(transmit) = self.transmit_notification(slot)
+        {
             return Some(transmit);
         }
+        let (index, sealed) = self.transmit_next(slot)?;
+        self.leave(index, sealed)
+    }
+
+    /// A datagram leaves on the path of its queue pair.
+    #[inline]
+    fn leave(&mut self, index: usize, sealed: Sealed) -> Option<Transmit> {
+        let path = self.qps.get(index)?.core.outgoing.as_ref()?.path();
+        if let Some(limit) = &mut self.line_limit {
+            limit.sent(path, sealed.len.get().into());
+        }
+        Some(sealed.on(path))
+    }
+
+    /// What a queue pair sends next, without regard to the link.
+    #[inline]
+    fn transmit_next(&mut self, slot: &mut TxSlot<'_>) -> Option<(usize, Sealed)> {
         while let Some(&index) = self.ready.front() {
             let Some(qp) = self.qps.get_mut(index) else {
                 self.ready.pop_front();
                 continue;
             };
-            if let Some(transmit) = qp.transmit(&mut self.shared, slot) {
+            if let Some(sealed) = qp.transmit(&mut self.shared, slot) {
                 Self::queue_deadline(&mut self.timers, index, qp);
                 self.take_turn(0);
-                return Some(transmit);
+                return Some((index, sealed));
             }
             self.ready.pop_front();
             self.quantum_left = self.shared.config.quantum;
@@ -74,22 +85,23 @@ impl Engine {
         if !self.link_is_free() {
             return None;
         }
-        let transmit = self.transmit_next_answer(slot);
-        self.occupy_link(transmit.as_ref());
-        transmit
-    }
-
-    fn transmit_next_answer(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
-        if let Some(transmit) = self.transmit_notification(slot) {
+        if self.owes_notification()
+            && let Some(transmit) = self.transmit_notification(slot)
+        {
             return Some(transmit);
         }
+        let (index, sealed) = self.transmit_next_answer(slot)?;
+        self.leave(index, sealed)
+    }
+
+    fn transmit_next_answer(&mut self, slot: &mut TxSlot<'_>) -> Option<(usize, Sealed)> {
         for place in 0..self.ready.len() {
             let index = *self.ready.get(place)?;
             let Some(qp) = self.qps.get_mut(index) else { continue };
-            if let Some(transmit) = qp.transmit_answer(&mut self.shared, slot) {
+            if let Some(sealed) = qp.transmit_answer(&mut self.shared, slot) {
                 Self::queue_deadline(&mut self.timers, index, qp);
                 self.take_turn(place);
-                return Some(transmit);
+                return Some((index, sealed));
             }
         }
         None
@@ -102,19 +114,18 @@ impl Engine {
         if !self.link_is_free() {
             return None;
         }
-        let transmit = self.transmit_next_request(slot);
-        self.occupy_link(transmit.as_ref());
-        transmit
+        let (index, sealed) = self.transmit_next_request(slot)?;
+        self.leave(index, sealed)
     }
 
-    fn transmit_next_request(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+    fn transmit_next_request(&mut self, slot: &mut TxSlot<'_>) -> Option<(usize, Sealed)> {
         for place in 0..self.ready.len() {
             let index = *self.ready.get(place)?;
             let Some(qp) = self.qps.get_mut(index) else { continue };
-            if let Some(transmit) = qp.transmit_request(&mut self.shared, slot) {
+            if let Some(sealed) = qp.transmit_request(&mut self.shared, slot) {
                 Self::queue_deadline(&mut self.timers, index, qp);
                 self.take_turn(place);
-                return Some(transmit);
+                return Some((index, sealed));
             }
         }
         None
@@ -127,23 +138,13 @@ impl Engine {
         self.line_limit.as_mut().is_none_or(|limit| !limit.is_busy(now))
     }
 
-    #[inline]
-    fn occupy_link(&mut self, transmit: Option<&Transmit>) {
-        if let (Some(limit), Some(transmit)) = (&mut self.line_limit, transmit) {
-            limit.sent(transmit);
-        }
-    }
-
     /// Notifications of congestion leave before everything else.
     #[inline]
-    fn transmit_notification(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
-        match self.notifier.due(self.shared.now) {
-            Some(_) => self.transmit_due_notification(slot),
-            None => None,
-        }
+    fn owes_notification(&self) -> bool {
+        self.notifier.due(self.shared.now).is_some()
     }
 
-    fn transmit_due_notification(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+    fn transmit_notification(&mut self, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         let now = self.shared.now;
         while let Some(number) = self.notifier.due(now) {
             let index = self.numbers.get(number.get());
@@ -165,6 +166,9 @@ impl Engine {
                         counters.np_cnp_sent += 1;
                         counters.rdma_tx_packets += 1;
                         counters.rdma_tx_bytes += transmit.len as u64;
+                    }
+                    if let Some(limit) = &mut self.line_limit {
+                        limit.sent(&transmit.path, transmit.len);
                     }
                     return Some(transmit);
                 }
@@ -228,7 +232,7 @@ impl Qp {
     }
 
     #[inline]
-    fn transmit(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+    fn transmit(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
         if !matches!(self.core.attr.state, QpState::Rts | QpState::Sqd) {
             return self.transmit_answer(shared, slot);
         }
@@ -239,13 +243,14 @@ impl Qp {
                 alternate(turns, requester, responder, core, shared, slot)
             }
             Halves::Uc(requester, _) => requester.transmit(core, shared, slot),
-            Halves::Ud(..) => return self.transmit_message(shared, slot),
+            Halves::Ud(requester, _) => requester.transmit(core, shared, slot),
         }?;
-        self.leave(shared, sealed)
+        self.count_transmit(shared, sealed);
+        Some(sealed)
     }
 
     /// What the requester sends.
-    fn transmit_request(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+    fn transmit_request(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
         if !matches!(self.core.attr.state, QpState::Rts | QpState::Sqd) {
             return None;
         }
@@ -253,21 +258,14 @@ impl Qp {
         let sealed = match &mut self.halves {
             Halves::Rc(requester, _) => requester.transmit(core, shared, slot),
             Halves::Uc(requester, _) => requester.transmit(core, shared, slot),
-            Halves::Ud(..) => return self.transmit_message(shared, slot),
+            Halves::Ud(requester, _) => requester.transmit(core, shared, slot),
         }?;
-        self.leave(shared, sealed)
-    }
-
-    /// A message of a UD queue pair, each of which has a path of its own.
-    fn transmit_message(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
-        let Halves::Ud(requester, _) = &mut self.halves else { return None };
-        let transmit = requester.transmit(&mut self.core, shared, slot)?;
-        self.count_transmit(shared, transmit.len as u64);
-        Some(transmit)
+        self.count_transmit(shared, sealed);
+        Some(sealed)
     }
 
     /// What the responder of an RC queue pair sends.
-    fn transmit_answer(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+    fn transmit_answer(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
         let Halves::Rc(_, responder) = &mut self.halves else { return None };
         let may_send = match self.core.attr.state {
             QpState::Rtr | QpState::Rts | QpState::Sqd => true,
@@ -276,20 +274,14 @@ impl Qp {
             _ => false,
         };
         let sealed = may_send.then(|| responder.transmit(&mut self.core, shared, slot)).flatten()?;
-        self.leave(shared, sealed)
-    }
-
-    /// A datagram leaves on the path of the queue pair.
-    #[inline]
-    fn leave(&mut self, shared: &mut Shared, sealed: Sealed) -> Option<Transmit> {
-        self.count_transmit(shared, sealed.len.get().into());
-        Some(sealed.on(self.core.outgoing.as_ref()?.path()))
+        self.count_transmit(shared, sealed);
+        Some(sealed)
     }
 
     #[inline]
-    fn count_transmit(&mut self, shared: &mut Shared, len: u64) {
+    fn count_transmit(&mut self, shared: &mut Shared, sealed: Sealed) {
         count!(shared, self.core, rdma_tx_packets);
-        count!(shared, self.core, rdma_tx_bytes, len);
+        count!(shared, self.core, rdma_tx_bytes, sealed.len.get().into());
     }
 }
 

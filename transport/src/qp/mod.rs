@@ -49,7 +49,7 @@ pub(crate) struct QpCore {
     pub(crate) signal_all: bool,
     pub(crate) capabilities: QpCapabilities,
     pub(crate) attr: QpAttributes,
-    /// Where its packets go: follows from the path of the attributes. UD has one for each request.
+    /// Where its packets go: follows from the path of the attributes. That of UD is the path of the last message.
     pub(crate) outgoing: Option<OutgoingPath>,
     pub(crate) counters: Counters,
     pub(crate) deadlines: Deadlines,
