@@ -72,7 +72,10 @@ impl<'a> DatagramWriter<'a> {
         let slot = self.out.get_mut(start..self.len).unwrap_or_default();
         match slot.split_at_mut_checked(len) {
             Some((payload, padding)) => {
-                padding.fill(0);
+                // Most payloads have none, and filling nothing is a call as well.
+                if pad > 0 {
+                    padding.fill(0);
+                }
                 Ok(payload)
             }
             None => Ok(&mut []),

@@ -92,9 +92,7 @@ impl Nic {
     /// Takes in one burst and lets deadlines take effect; returns how many datagrams the burst had.
     pub(crate) fn receive(&mut self, now: Instant) -> usize {
         let count = self.receive_burst(now);
-        if self.engine.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            self.engine.handle_timeout(now);
-        }
+        self.engine.handle_timeout(now);
         count
     }
 
@@ -158,21 +156,24 @@ impl Nic {
         self.device_full = is_flushed;
     }
 
-    /// Sends requests and nothing else. Whether the device would send an acknowledgement as a packet of its own, so that this is worth it.
-    pub(crate) fn transmit_requests(&mut self, now: Instant) -> bool {
-        if self.failure.is_some() || self.device.capabilities().max_segments > 1 {
-            return false;
+    /// Sends requests and nothing else, and returns how many packets; `None` where all else is to be sent as well: the device can send an
+    /// acknowledgement in the superpacket of a request, and it need not stay behind (`even_joined`).
+    pub(crate) fn transmit_requests(&mut self, now: Instant, even_joined: bool) -> Option<usize> {
+        if self.failure.is_some() || self.device.capabilities().max_segments > 1 && !even_joined {
+            return None;
         }
         let mut budget = Budget::default();
+        let mut sent = 0;
         while !budget.is_spent()
             && let Some(mut slot) = self.device.slot()
             && let Some(transmit) = self.engine.poll_transmit_request(now, &mut slot)
         {
             budget.spend(transmit.len);
             self.device.commit(now, &transmit);
+            sent += 1;
         }
         self.flush(now);
-        !budget.is_spent()
+        (!budget.is_spent()).then_some(sent)
     }
 
     /// Sends what is owed to peers before something goes away, such as the acknowledgement of a queue pair that is destroyed.

@@ -69,6 +69,8 @@ impl Runtime {
                 std::thread::sleep(LONGEST_SLEEP);
             }
         }
+        // Each call of the application would compare its deadlines with an end of a sleep that is over.
+        self.lock_state().background_sleeps_until = None;
     }
 
     /// While threads of the application wait, they watch the device. They do not know of deadlines that came up after
@@ -77,7 +79,6 @@ impl Runtime {
         let Some(longest) = self.rely(LONGEST_SLEEP, BACK_OFF) else { return };
         self.suspend(longest, false);
         let mut state = self.lock();
-        state.background_sleeps_until = None;
         let now = state.nic.now();
         if state.deadline().is_some_and(|deadline| deadline <= now) {
             state.progress();
@@ -90,11 +91,7 @@ impl Runtime {
         // A time beyond the end of the clock never ends.
         let spin_end = Instant::now().checked_add(self.spin);
         while self.watcher() == Watcher::Background && !self.stopped.load(Ordering::Acquire) {
-            let has_more = {
-                let mut state = self.lock();
-                state.background_sleeps_until = None;
-                state.progress()
-            };
+            let has_more = { self.lock().progress() };
             self.yield_lock();
             if has_more {
                 continue;

@@ -11,6 +11,11 @@
 //!
 //! An application that computes between two polls would let its peers wait, so one that is seen to do so again and again has nothing
 //! postponed for the next polls.
+//!
+//! Where the ends answer each other in turn, an acknowledgement is not needed at all: the next message of the peer comes before it, and the
+//! acknowledgement of that one covers both. So acknowledgements may be held back while the application polls for the next message, for
+//! [`HOLD_NS`] at most and for [`MOST_HELD`] messages in a row. A peer that waits for the acknowledgement before it sends its next message
+//! would lose that time with each one, so that this is tried rarely, and kept up only while the next message comes in time.
 
 use std::time::Duration;
 
@@ -25,6 +30,19 @@ const TOO_LATE: u32 = 20;
 /// So many opportunities are left out then.
 const PAUSE: u32 = 256;
 
+/// How long an acknowledgement is held back at most after the answer has left: a few round trips within a rack.
+const HOLD_NS: u64 = 20_000;
+/// After so many messages without an acknowledgement one leaves, so that the send queue of the peer does not fill up.
+const MOST_HELD: u8 = 7;
+/// How often acknowledgements were held back in vain is weighed against how often the next message came in time: what a success adds, a failure
+/// takes away, and the most that the sum grows to.
+const SUCCESS: u8 = 1;
+const FAILURE: u8 = 8;
+const MOST_CREDIT: u8 = 32;
+/// The first trial comes after so many opportunities, the next after four times as many each time that one failed, up to the longest.
+const TRIAL_INTERVAL: u32 = 16;
+const LONGEST_TRIAL_INTERVAL: u32 = TRIAL_INTERVAL << 10;
+
 /// Since when acknowledgements wait.
 #[derive(Debug, Default)]
 pub(super) struct Postponed {
@@ -32,6 +50,70 @@ pub(super) struct Postponed {
     score: u32,
     /// Opportunities that are left out from now on.
     pause: u32,
+    hold: Hold,
+}
+
+/// Acknowledgements that are held back although the answer has left.
+#[derive(Debug)]
+struct Hold {
+    since: Option<Instant>,
+    /// Messages in a row whose acknowledgement was held back.
+    messages: u8,
+    /// Above zero while it pays off.
+    credit: u8,
+    /// Opportunities until the next trial, and from that to the one after it.
+    until_trial: u32,
+    trial_interval: u32,
+}
+
+impl Default for Hold {
+    fn default() -> Self {
+        Self {
+            since: None,
+            messages: 0,
+            credit: 0,
+            until_trial: TRIAL_INTERVAL,
+            trial_interval: TRIAL_INTERVAL,
+        }
+    }
+}
+
+impl Hold {
+    /// Whether acknowledgements may stay behind when an answer leaves.
+    fn is_allowed(&mut self) -> bool {
+        if self.messages >= MOST_HELD {
+            self.messages = 0;
+            return false;
+        }
+        if self.credit > 0 {
+            return true;
+        }
+        self.until_trial = self.until_trial.saturating_sub(1);
+        self.until_trial == 0
+    }
+
+    fn succeeded(&mut self) {
+        self.since = None;
+        self.messages += 1;
+        self.credit = (self.credit + SUCCESS).min(MOST_CREDIT);
+        (self.until_trial, self.trial_interval) = (TRIAL_INTERVAL, TRIAL_INTERVAL);
+    }
+
+    /// Ends at `now`: in vain if the time was over.
+    fn end(&mut self, now: Instant) {
+        self.messages = 0;
+        let Some(since) = self.since.take() else { return };
+        if is_within(since, now, HOLD_NS) {
+            return;
+        }
+        self.credit = self.credit.saturating_sub(FAILURE);
+        self.trial_interval = (4 * self.trial_interval).min(LONGEST_TRIAL_INTERVAL);
+        self.until_trial = self.trial_interval;
+    }
+}
+
+fn is_within(since: Instant, now: Instant, nanos: u64) -> bool {
+    now.since(since) <= Duration::from_nanos(nanos)
 }
 
 impl Postponed {
@@ -55,7 +137,37 @@ impl Postponed {
     /// Whether acknowledgements wait, and may do so for longer.
     #[inline]
     pub(super) fn may_go_on(&self, now: Instant) -> bool {
-        self.since.is_some_and(|since| now.since(since) <= Duration::from_nanos(LATE_NS))
+        self.since.is_some_and(|since| is_within(since, now, LATE_NS))
+    }
+
+    /// Whether the acknowledgements that wait may stay behind when the answer of the application leaves.
+    #[inline]
+    pub(super) fn may_hold(&mut self) -> bool {
+        self.hold.is_allowed()
+    }
+
+    /// The answer has left, and the acknowledgements wait for the next message of the peer.
+    #[inline]
+    pub(super) fn hold(&mut self, now: Instant) {
+        self.hold.since = Some(now);
+    }
+
+    #[inline]
+    pub(super) const fn is_held(&self) -> bool {
+        self.hold.since.is_some()
+    }
+
+    /// Whether what is held back may wait for longer.
+    #[inline]
+    pub(super) fn may_hold_on(&self, now: Instant) -> bool {
+        self.hold.since.is_some_and(|since| is_within(since, now, HOLD_NS))
+    }
+
+    /// The next message came before the acknowledgement of the last one had left.
+    #[inline]
+    pub(super) fn supersede(&mut self) {
+        self.hold.succeeded();
+        self.since = None;
     }
 
     #[inline]
@@ -67,7 +179,8 @@ impl Postponed {
     #[inline]
     pub(super) fn end(&mut self, now: Instant) {
         let Some(since) = self.since.take() else { return };
-        if now.since(since) <= Duration::from_nanos(LATE_NS) {
+        self.hold.end(now);
+        if is_within(since, now, LATE_NS) {
             self.score = self.score.saturating_sub(1);
             return;
         }
@@ -109,5 +222,64 @@ mod tests {
         assert!((0..3).all(|_| postpone_for(51)));
         assert!((1..PAUSE).all(|_| !postpone_for(1)));
         assert!(postpone_for(1));
+    }
+
+    /// Answers as often as `may_hold` has to be asked until it agrees.
+    fn opportunities_until_hold(postponed: &mut Postponed) -> u32 {
+        (1..).find(|_| postponed.may_hold()).unwrap()
+    }
+
+    #[test]
+    fn acknowledgements_are_held_back_only_where_the_next_message_comes_in_time() {
+        let mut postponed = Postponed::default();
+        let mut now = 0;
+        // The peer waits for its acknowledgement: trials become rare.
+        for interval in [TRIAL_INTERVAL, 4 * TRIAL_INTERVAL, 16 * TRIAL_INTERVAL] {
+            assert_eq!(opportunities_until_hold(&mut postponed), interval);
+            postponed.begin(at(now));
+            postponed.hold(at(now));
+            assert!(postponed.may_hold_on(at(now + 20)) && !postponed.may_hold_on(at(now + 21)));
+            postponed.end(at(now + 21));
+            now += 1_000;
+        }
+        // It does so no longer: one acknowledgement for some messages.
+        assert_eq!(opportunities_until_hold(&mut postponed), 64 * TRIAL_INTERVAL);
+        for _ in 0..10 {
+            for _ in 0..MOST_HELD {
+                postponed.begin(at(now));
+                postponed.hold(at(now));
+                assert!(postponed.is_held());
+                postponed.supersede();
+                assert!(!postponed.is_held() && !postponed.is_pending());
+                now += 5;
+                if postponed.hold.messages < MOST_HELD {
+                    assert!(postponed.may_hold());
+                }
+            }
+            assert!(!postponed.may_hold(), "one leaves");
+            assert!(postponed.may_hold());
+        }
+        // And then again: it ends soon.
+        let mut failures = 0;
+        while postponed.may_hold() {
+            postponed.begin(at(now));
+            postponed.hold(at(now));
+            postponed.end(at(now + 100));
+            now += 1_000;
+            failures += 1;
+        }
+        assert_eq!(failures, MOST_CREDIT / FAILURE);
+    }
+
+    #[test]
+    fn a_hold_that_a_request_for_a_notification_ends_is_no_failure() {
+        let mut postponed = Postponed::default();
+        for _ in 0..3 {
+            opportunities_until_hold(&mut postponed);
+            postponed.begin(at(0));
+            postponed.hold(at(0));
+            postponed.end(at(5));
+            assert_eq!(postponed.hold.trial_interval, TRIAL_INTERVAL);
+        }
     }
 }

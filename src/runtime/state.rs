@@ -88,7 +88,16 @@ impl State {
             if let Some(cm) = &mut self.cm {
                 cm.serve(now, &mut self.nic);
             }
-            let is_small = burst > 0 && burst <= SMALL_BURST && is_found();
+            let is_found = burst > 0 && is_found();
+            if self.postponed.is_held() && self.goes_on_holding(now, is_found) {
+                self.collect_events();
+                arrived += burst;
+                if burst == 0 {
+                    break;
+                }
+                continue;
+            }
+            let is_small = is_found && burst <= SMALL_BURST;
             if is_small && self.postpone(now) {
                 arrived += burst;
                 break;
@@ -117,6 +126,15 @@ impl State {
         arrived > 0 || self.nic.has_more()
     }
 
+    /// Whether acknowledgements are held back for longer, see [`Postponed`]; `is_found`: a message came.
+    fn goes_on_holding(&mut self, now: Instant, is_found: bool) -> bool {
+        if is_found {
+            self.postponed.supersede();
+            return false;
+        }
+        self.postponed.may_hold_on(now) && self.nic.owes_only_acknowledgements()
+    }
+
     /// Sends what the engine has to send, as far as the budget of one call goes.
     pub(crate) fn transmit(&mut self) {
         self.transmit_at(self.nic.now());
@@ -125,8 +143,14 @@ impl State {
     /// The same, for a caller that has read the clock already.
     #[inline]
     pub(crate) fn transmit_at(&mut self, now: Instant) {
-        if self.postponed.may_go_on(now) && self.nic.transmit_requests(now) {
-            return self.collect_events();
+        if self.postponed.may_go_on(now) {
+            let may_hold = self.postponed.may_hold();
+            if let Some(sent) = self.nic.transmit_requests(now, may_hold) {
+                if may_hold && sent > 0 {
+                    self.postponed.hold(now);
+                }
+                return self.collect_events();
+            }
         }
         self.postponed.end(now);
         self.nic.transmit(now, &mut Budget::default());

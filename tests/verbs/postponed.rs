@@ -110,3 +110,49 @@ fn the_background_thread_sends_what_an_application_leaves_behind() {
         });
     }
 }
+
+/// The next message comes before the acknowledgement of the last one is missed, and one acknowledgement covers several.
+#[test]
+fn ends_that_answer_each_other_in_turn_send_few_acknowledgements() {
+    const ROUNDS: u64 = 200;
+    for wire in [Wire::UdpV4, Wire::Memory] {
+        let Some((near, far)) = alone(wire) else { return };
+        let packets = || near.counter("rdma_tx_packets") + far.counter("rdma_tx_packets");
+        once(|| {
+            let before = packets();
+            answer_in_turn(&near, &far, ROUNDS);
+            let acknowledgements = packets() - before - 2 * ROUNDS;
+            acknowledgements < ROUNDS
+        });
+    }
+}
+
+/// The sides send each other a message in turn, so often. In the end each message has its completion.
+fn answer_in_turn(near: &Side, far: &Side, rounds: u64) {
+    let (mut sent, mut answered) = (0, 0);
+    let mut done = [Wc::default(); 16];
+    let mut fetch = |answered: &mut usize| {
+        *answered += near.send_cq.poll(&mut done).unwrap() + far.send_cq.poll(&mut done).unwrap();
+    };
+    for round in 0..rounds {
+        for (from, to) in [(near, far), (far, near)] {
+            to.receive(round, 0, 64);
+            let begin = Instant::now();
+            // The send queue has few places: nothing is sent for ever without an acknowledgement.
+            while sent - answered > 12 {
+                fetch(&mut answered);
+                assert!(begin.elapsed() < PATIENCE, "no acknowledgement comes");
+            }
+            from.post(round, SendOp::Send, &[from.region.element(0..8)]);
+            sent += 1;
+            while to.recv_cq.poll(&mut [Wc::default()]).unwrap() == 0 {
+                assert!(begin.elapsed() < PATIENCE, "the message does not come");
+            }
+        }
+    }
+    let begin = Instant::now();
+    while answered < sent {
+        fetch(&mut answered);
+        assert!(begin.elapsed() < PATIENCE, "completions are missing");
+    }
+}

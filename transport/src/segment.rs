@@ -123,12 +123,12 @@ pub(crate) fn write_headers(
 /// A path, and what its headers contribute to the ICRC of each datagram: computed once, because a queue pair keeps its
 /// path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OutgoingPath {
+pub(crate) struct KnownPath {
     path: Path,
     seed: Seed,
 }
 
-impl OutgoingPath {
+impl KnownPath {
     #[inline]
     pub(crate) fn new(path: Path) -> Self {
         Self { seed: Seed::new(&Envelope::new(&path, 0)), path }
@@ -137,6 +137,11 @@ impl OutgoingPath {
     #[inline]
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    #[inline]
+    pub(crate) fn seed(&self) -> &Seed {
+        &self.seed
     }
 
     /// Adds the ICRC.

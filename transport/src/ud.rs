@@ -12,7 +12,7 @@ use crate::counters::count;
 use crate::inbound::check_length;
 use crate::io::{Identification, Received, TxSlot};
 use crate::qp::{Failure, QpCapabilities, QpCore};
-use crate::segment::{OutgoingPath, Sealed, segment, write_headers};
+use crate::segment::{KnownPath, Sealed, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{SendQueue, local_cause};
 use crate::verdict::{DropReason, Verdict};
@@ -75,7 +75,7 @@ impl UdRequester {
         }
         let outgoing = match core.outgoing {
             Some(known) if *known.path() == to.path => known,
-            _ => OutgoingPath::new(to.path),
+            _ => KnownPath::new(to.path),
         };
         let sealed = outgoing.seal(writer, bth.dest_qp, slot.batch)?;
         core.outgoing = Some(outgoing);

@@ -31,6 +31,7 @@ use crate::memory::KeyTable;
 use crate::number_map::NumberMap;
 use crate::parameters::Parameters as _;
 use crate::qp::{Failure, QpAttributes, QpState};
+use crate::segment::KnownPath;
 use crate::shared::Shared;
 use crate::time::Instant;
 use crate::timer::{Timer, TimerQueue};
@@ -68,6 +69,8 @@ pub struct Engine {
     notifier: Notifier,
     /// The limit of the link, if the settings have one.
     line_limit: Option<LineLimit>,
+    /// The path that the last datagram came on.
+    arrival: Option<KnownPath>,
     /// Queue pairs that joined multicast groups.
     groups: Vec<(IpAddr, Qpn)>,
     rng: ChaCha12Rng,
@@ -114,6 +117,7 @@ impl Engine {
             timers: TimerQueue::default(),
             notifier: Notifier::default(),
             line_limit,
+            arrival: None,
             groups: Vec::new(),
             rng,
             retired: VecDeque::new(),
@@ -127,13 +131,21 @@ impl Engine {
     }
 
     /// Time never goes backward here, whatever the caller's clock does.
+    #[inline]
     fn set_now(&mut self, now: Instant) {
         self.shared.now = self.shared.now.max(now);
     }
 
     /// Handles every expired deadline. An early call has no effect.
+    #[inline]
     pub fn handle_timeout(&mut self, now: Instant) {
         self.set_now(now);
+        if self.timers.next().is_some_and(|deadline| deadline <= self.shared.now) {
+            self.handle_expired();
+        }
+    }
+
+    fn handle_expired(&mut self) {
         let now = self.shared.now;
         while let Some((_, position)) = self.timers.pop_due(now) {
             let index = position as usize;

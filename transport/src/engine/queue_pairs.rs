@@ -18,7 +18,7 @@ use crate::qp::{
 use crate::rc::{RcRequester, RcResponder};
 use crate::recovery::Recovery;
 use crate::rq::{Landing, ReceiveQueue};
-use crate::segment::OutgoingPath;
+use crate::segment::KnownPath;
 use crate::time::Instant;
 use crate::timer::Deadlines;
 use crate::uc::{UcRequester, UcResponder};
@@ -363,7 +363,7 @@ impl Qp {
             let controlled = self.core.control.is_some();
             let path = if controlled { path.with_ecn(Ecn::Capable0) } else { path };
             own.path = Some(path);
-            self.core.outgoing = Some(OutgoingPath::new(path));
+            self.core.outgoing = Some(KnownPath::new(path));
         }
         if let Halves::Rc(_, responder) = &mut self.halves
             && let Some(limit) = attr.max_dest_rd_atomic

@@ -8,12 +8,15 @@ use roce_packet::{
     Cnp, Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Path, Qpn, Transport, icrc,
 };
 
+use roce_packet::icrc::Seed;
+
 use super::Engine;
 use super::qp::{Halves, Qp};
 use crate::congestion::Notifier;
 use crate::counters::count;
 use crate::io::{Identification, Received};
 use crate::qp::{QpCore, QpType};
+use crate::segment::KnownPath;
 use crate::shared::Shared;
 use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
@@ -29,7 +32,7 @@ impl Engine {
         counters.rdma_rx_bytes += len as u64;
         // By reference: moving the datagram out of the result takes longer than parsing it.
         let verdict = match &Datagram::parse(received.head, received.tail) {
-            Ok(datagram) => match check_icrc(received, datagram) {
+            Ok(datagram) => match check_icrc(&mut self.arrival, received, datagram) {
                 Some(integrity) => self.dispatch(received, datagram, integrity),
                 None => Verdict::Dropped(DropReason::BadIcrc),
             },
@@ -204,23 +207,33 @@ enum Integrity {
 
 /// Compares the ICRC. Where the Identification was not seen it is zero for our own peers, or the place of the segment in
 /// its superpacket, or else the one value for which the ICRC is right, if there is one.
+///
+/// `arrival` is the path of the last datagram: most come on the same one, whose share of the ICRC is known then.
 #[inline]
-fn check_icrc(received: &Received<'_>, datagram: &Datagram<'_>) -> Option<Integrity> {
+fn check_icrc(
+    arrival: &mut Option<KnownPath>,
+    received: &Received<'_>,
+    datagram: &Datagram<'_>,
+) -> Option<Integrity> {
     if cfg!(fuzzing) {
         return Some(Integrity::Exact);
     }
     let found = datagram.icrc();
     match received.identification {
         Identification::Unsealed => Some(Integrity::Exact),
-        Identification::Known { identification, dont_fragment } => {
+        Identification::Known { identification, dont_fragment: true } => {
+            let seed = seed_of(arrival, &received.path);
+            (datagram.compute_icrc_from(seed, identification) == found).then_some(Integrity::Exact)
+        }
+        Identification::Known { identification, dont_fragment: false } => {
             let mut envelope = Envelope::new(&received.path, identification);
-            envelope.dont_fragment = dont_fragment;
+            envelope.dont_fragment = false;
             (datagram.compute_icrc(&envelope) == found).then_some(Integrity::Exact)
         }
         Identification::Unknown { hint } => {
             // The hint first: it is right for all that our own peers send, and to find another value takes as long as
             // everything else that is done with a small datagram.
-            let computed = datagram.compute_icrc(&Envelope::new(&received.path, hint));
+            let computed = datagram.compute_icrc_from(seed_of(arrival, &received.path), hint);
             let mut identification = hint;
             if computed != found {
                 if !received.path.source.is_ipv4() {
@@ -237,6 +250,14 @@ fn check_icrc(received: &Received<'_>, datagram: &Datagram<'_>) -> Option<Integr
             })
         }
     }
+}
+
+#[inline]
+fn seed_of<'a>(arrival: &'a mut Option<KnownPath>, path: &Path) -> &'a Seed {
+    if arrival.as_ref().is_none_or(|known| known.path() != path) {
+        *arrival = None;
+    }
+    arrival.get_or_insert_with(|| KnownPath::new(*path)).seed()
 }
 
 /// No superpacket has more segments, and they are counted from 0 (Linux, `UDP_MAX_SEGMENTS`). So for a peer that is trusted

@@ -22,7 +22,7 @@ use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
 use crate::recovery::Recovery;
 use crate::rq::{Landing, Receive, ReceiveQueue};
-use crate::segment::OutgoingPath;
+use crate::segment::KnownPath;
 use crate::shared::Shared;
 use crate::sq::Wqe;
 use crate::time::Instant;
@@ -50,7 +50,7 @@ pub(crate) struct QpCore {
     pub(crate) capabilities: QpCapabilities,
     pub(crate) attr: QpAttributes,
     /// Where its packets go: follows from the path of the attributes. That of UD is the path of the last message.
-    pub(crate) outgoing: Option<OutgoingPath>,
+    pub(crate) outgoing: Option<KnownPath>,
     pub(crate) counters: Counters,
     pub(crate) deadlines: Deadlines,
     /// Set by a half that met an error; the engine then moves the queue pair to `ERR` (or `SQE`) and
