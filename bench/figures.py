@@ -1,7 +1,10 @@
-"""The figures: which measurement is divided by which, and what is to be reached."""
+"""A figure: one measurement divided by another that ran next to it, or one measurement alone, and what is to be reached."""
 
 import enum
-from dataclasses import dataclass
+import statistics
+from dataclasses import dataclass, field
+
+UNITS = {"Gb/s": 1e9, "Mb/s": 1e6, "million/s": 1e6, "thousand/s": 1e3, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9, "bytes": 1, "%": 0.01}
 
 
 class Verdict(enum.Enum):
@@ -11,65 +14,94 @@ class Verdict(enum.Enum):
     NONE = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Figure:
-    """`over` divided by `under`: at least the goal, or at most, where less is better."""
+    """`over` divided by `under`, or `over` in its unit where there is no `under`: at least the goal, or at most, where less is
+    better. `samples` has a pair of values for each cycle in which both were measured, and `failures` the reasons of the others."""
 
     name: str
     over: str
-    under: str
+    under: str | None = None
     goal: float | None = None
     aim: float | None = None
-    is_time: bool = False
+    is_cost: bool = False
+    is_optional: bool = False
+    samples: list = field(default_factory=list)
+    failures: list = field(default_factory=list)
 
-    @property
-    def goal_text(self):
-        return "" if self.goal is None else f"{'≤' if self.is_time else '≥'} {self.goal:.2f}"
+    def add(self, values, reasons):
+        """Takes the values of one cycle, by name."""
+        absent = [name for name in (self.over, self.under) if name is not None and name not in values]
+        if absent:
+            self.failures.append(reasons.get(absent[0], f"no value of {absent[0]}"))
+        else:
+            self.samples.append((values[self.over], values.get(self.under)))
 
-    @property
-    def aim_text(self):
-        return "" if self.aim is None else f"{self.aim:.2f}"
+    def results(self, units):
+        scale = UNITS[units[self.over]]
+        return [over / scale if self.under is None else over / under for over, under in self.samples]
 
     def verdict(self, value):
         if self.goal is None:
             return Verdict.NONE
-        reaches = (lambda bound: value <= bound) if self.is_time else (lambda bound: value >= bound)
+        reaches = (lambda bound: value <= bound) if self.is_cost else (lambda bound: value >= bound)
         return Verdict.AIM if reaches(self.aim) else Verdict.GOAL if reaches(self.goal) else Verdict.MISSED
 
+    def row(self, units):
+        """The cells of its row in the table."""
+        digits = 1 if self.under is None and units[self.over] != "%" else 2
+        goal = "" if self.goal is None else f"{'≤' if self.is_cost else '≥'} {self.goal:.{digits}f}"
+        aim = "" if self.aim is None else f"{self.aim:.{digits}f}"
+        if not self.samples:
+            return [self.name, "", "", goal, aim, f"not measured: {self.failures[0] if self.failures else 'left out'}", ""]
+        found = self.results(units)
+        low, median, high = quartiles(found)
+        verdict = self.verdict(median).value
+        if self.failures:
+            verdict += f" ({len(self.failures)} of {len(self.failures) + len(found)} failed: {self.failures[0]})"
+        spread = f"{low:.{digits}f} to {high:.{digits}f}"
+        return [self.name, f"{median:.{digits}f}", spread, goal, aim, verdict, self._sides(units)]
 
-def at_least(name, over, under, goal=None, aim=None):
+    def _sides(self, units):
+        """The median of each side with its unit."""
+        if self.under is None:
+            return units[self.over]
+        unit = units[self.over]
+        sides = [statistics.median(side) / UNITS[unit] for side in zip(*self.samples)]
+        return f"{sides[0]:.3g} of {sides[1]:.3g} {unit}"
+
+    def document(self, units):
+        found = self.results(units)
+        low, median, high = quartiles(found) if found else (None, None, None)
+        return {
+            "name": self.name, "unit": units[self.over], "goal": self.goal, "aim": self.aim, "less_is_better": self.is_cost,
+            "over": self.over, "under": self.under, "samples": self.samples, "results": found, "failures": self.failures,
+            "quartile_1": low, "median": median, "quartile_3": high,
+            "verdict": self.verdict(median).value if found else "not measured",
+        }
+
+
+def quartiles(values):
+    if len(values) == 1:
+        return values * 3
+    return statistics.quantiles(values, n=4, method="inclusive")
+
+
+def at_least(name, over, under=None, goal=None, aim=None):
     return Figure(name, over, under, goal, aim)
 
 
-def at_most(name, over, under, goal=None, aim=None):
-    return Figure(name, over, under, goal, aim, is_time=True)
+def at_most(name, over, under=None, goal=None, aim=None):
+    return Figure(name, over, under, goal, aim, is_cost=True)
 
 
-FIGURES = [
-    at_least("udp: WRITE 64 KiB, of the limit", "udp write 64k", "udp limit 4096", 0.75, 0.90),
-    at_least("udp: WRITE 64 KiB, path MTU 1024, of the limit", "udp write 64k mtu 1024", "udp limit 1024", 0.70, 0.85),
-    at_least("udp: WRITE 64 KiB, of kernel TCP", "udp write 64k", "tcp stream"),
-    at_least("xdp: WRITE 64 KiB, of the limit", "xdp write 64k", "xdp limit 4096", 0.85, 0.95),
-    at_least("raw: WRITE 64 KiB, of the limit", "raw write 64k", "raw limit 4096"),
-    at_least("tap: WRITE 64 KiB, of the limit", "tap write 64k", "tap limit 4096"),
-    at_least("udp: 64-byte WRITEs, of the limit", "udp write 64", "udp limit 64", 0.70, 0.90),
-    at_least("xdp: 64-byte WRITEs, of the limit", "xdp write 64", "xdp limit 64", 0.85, 0.95),
-    at_least("raw: 64-byte WRITEs, of the limit", "raw write 64", "raw limit 64"),
-    at_least("tap: 64-byte WRITEs, of the limit", "tap write 64", "tap limit 64"),
-    at_most("udp: 8-byte SEND, one way, of the limit", "udp send 8", "udp limit latency", 1.4, 1.15),
-    at_most("xdp: 8-byte SEND, one way, of the limit", "xdp send 8", "xdp limit latency", 1.4, 1.15),
-    at_most("raw: 8-byte SEND, one way, of the limit", "raw send 8", "raw limit latency"),
-    at_most("tap: 8-byte SEND, one way, of the limit", "tap send 8", "tap limit latency"),
-    at_most("udp: 8-byte SEND, one way, of kernel TCP", "udp send 8", "tcp latency", 1.2, 1.0),
-    at_most("xdp: 8-byte SEND, one way, of kernel TCP", "xdp send 8", "tcp latency", 0.7, 0.55),
-    at_most("udp: 8-byte SEND with events, of TCP with epoll", "udp send 8 events", "tcp event latency", 1.3, 1.0),
-    at_most("xdp: 8-byte SEND with events, of TCP with epoll", "xdp send 8 events", "tcp event latency", 1.3, 1.0),
-    at_least("udp: READ 64 KiB, of WRITE", "udp read 64k", "udp write 64k", 0.90, 1.0),
-    at_least("udp: both directions at once, of one", "udp write both", "udp write one", 1.5, 1.9),
-    at_least("udp: two pairs of ping, of one", "udp send 8 rate of two", "udp send 8 rate", 0.80, 0.95),
-    at_least("udp: 4 KiB WRITEs of 10,000 queue pairs, of 1", "udp write 10000 qp", "udp write 1 qp", 0.80, 0.95),
-    at_least("udp: 1 % loss, selective repeat over go-back-N", "udp loss selective", "udp loss go back", 3, 5),
-    at_least("udp: WRITE 64 KiB, of UCX put over TCP", "udp write 64k", "ucx put"),
-    at_least("udp: SEND 64 KiB, of UCX tag over TCP", "udp send 64k", "ucx tag"),
-    at_most("udp: 8-byte SEND, one way, of UCX tag over TCP", "udp send 8", "ucx tag latency"),
-]
+HEADINGS = ["figure", "median", "quartiles", "goal", "aim", "verdict", "medians of both sides"]
+
+
+def print_table(named):
+    """Prints figures, each with the units of its values."""
+    rows = [HEADINGS] + [figure.row(units) for figure, units in named]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:5], widths[1:])]
+        print("  ".join([*cells, f"{row[5]:12}", row[6]]).rstrip())

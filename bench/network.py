@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 
 MTU = 4200
 ADDRESSES = ("198.18.80.1", "198.18.80.2")
@@ -47,6 +48,19 @@ class Network:
             for port in ("port", "roce0"):
                 ip("-n", name, "link", "set", port, "mtu", str(MTU), "master", "bridge", "up")
             ip("-n", name, "link", "set", "bridge", "up")
+        for name in self.names:
+            self._await_running(name)
+
+    @staticmethod
+    def _await_running(name):
+        """The kernel says up to a second late that a link is up, and UCX uses none before."""
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            shown = subprocess.run(["ip", "-n", name, "link", "show", "veth"], capture_output=True, text=True).stdout
+            if "state UP" in shown:
+                return
+            time.sleep(0.05)
+        raise SystemExit(f"compare: the link veth in {name} does not come up")
 
     def device(self, kind, side):
         """What `--device` is on this side."""

@@ -61,6 +61,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "duration",
             "events",
             "frames",
+            "in_flight",
             "inline",
             "inline_size",
             "iterations",

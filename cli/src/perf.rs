@@ -128,6 +128,10 @@ pub(super) struct Args {
     #[arg(long = "post_list", alias = "post-list", short = 'l', value_name = "N")]
     post_list: Option<usize>,
 
+    /// bw: most outstanding requests of all queue pairs together, which take turns
+    #[arg(long, value_name = "N")]
+    in_flight: Option<usize>,
+
     /// Sleep until completion events instead of polling
     #[arg(long, short)]
     events: bool,
@@ -270,6 +274,7 @@ impl Args {
             rx_depth,
             cq_mod: self.moderation(tx_depth),
             post_list: self.post_list.filter(|list| *list != 1),
+            in_flight: self.in_flight,
             events: self.events,
             out_reads: self.outs,
             inline: self.inline_size,
@@ -330,6 +335,7 @@ impl Args {
         let is_large = !self.all && self.size.unwrap_or(self.default_size()) > 8192;
         match (self.cq_mod, self.post_list) {
             (None, Some(list)) if is_bandwidth && list > 1 => list,
+            (None, _) if self.in_flight.is_some() => 1,
             (None, _) if !is_bandwidth || is_large && self.connection != Connection::Ud => 1,
             (every, _) => every.unwrap_or(100).min(tx_depth),
         }
@@ -509,7 +515,7 @@ fn measure<S: Stream>(
             "role": if session.role() == Role::Client { "client" } else { "server" },
             "device": context.query().capabilities.kind,
             "connection": plan.connection, "bidirectional": plan.bidirectional, "rdma_cm": plan.rdma_cm,
-            "queue_pairs": plan.num_qp, "tx_depth": plan.tx_depth, "cq_mod": plan.cq_mod, "post_list": plan.post_list,
+            "queue_pairs": plan.num_qp, "tx_depth": plan.tx_depth, "cq_mod": plan.cq_mod, "post_list": plan.post_list, "in_flight": plan.in_flight,
             "path_mtu": session.agreement().mtu.bytes(), "length": plan.length,
             "peer_version": session.agreement().version, "peer_is_roce": session.agreement().is_ours,
             "rows": rows,

@@ -92,6 +92,20 @@ fn all_eight_programs() {
     }
 }
 
+/// With one request under way in all, twenty queue pairs take turns; each sends all of its messages.
+#[test]
+fn requests_in_flight_are_shared_by_all_queue_pairs() {
+    for verb in VERBS {
+        for in_flight in ["1", "7", "1000"] {
+            let options = ["-q", "20", "-t", "4", "-n", "50", "--in-flight", in_flight];
+            let [client, _] = documents(&[verb, "bw"], &options, &[]);
+            assert_eq!(client["in_flight"], in_flight.parse::<u64>().unwrap());
+            assert_eq!(client["cq_mod"], 1);
+            assert_eq!(client["rows"][0]["bandwidth"]["messages"], 1000, "{verb}, {in_flight} in flight");
+        }
+    }
+}
+
 #[test]
 fn all_sizes() {
     for (test, options, count) in [

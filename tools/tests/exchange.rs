@@ -141,7 +141,7 @@ fn serve(server: Server, mut device: Box<dyn Device>, listener: &TcpListener) ->
 fn no_number_of_a_plan_ends_the_program_by_a_panic() {
     type Change = (&'static str, fn(&mut perf::Plan, u64));
     let number = |value: u64| usize::try_from(value).unwrap();
-    let changes: [Change; 15] = [
+    let changes: [Change; 16] = [
         ("size", |plan, value| plan.size = perf::Size::Given(value as usize)),
         ("default size", |plan, value| plan.size = perf::Size::Default(value as usize)),
         ("iterations", |plan, value| plan.length = perf::Length::Iterations(value)),
@@ -154,6 +154,7 @@ fn no_number_of_a_plan_ends_the_program_by_a_panic() {
         ("rx_depth", |plan, value| plan.rx_depth = value as usize),
         ("cq_mod", |plan, value| plan.cq_mod = value as usize),
         ("post_list", |plan, value| plan.post_list = Some(value as usize)),
+        ("in_flight", |plan, value| plan.in_flight = Some(value as usize)),
         ("out_reads", |plan, value| plan.out_reads = value as u8),
         ("inline", |plan, value| plan.inline = value as usize),
         ("patience", |plan, value| plan.patience = Duration::from_secs(value)),
@@ -212,6 +213,7 @@ fn perf_plan() -> perf::Plan {
         rx_depth: 16,
         cq_mod: 1,
         post_list: None,
+        in_flight: None,
         events: false,
         out_reads: 1,
         inline: 0,

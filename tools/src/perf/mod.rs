@@ -177,6 +177,8 @@ pub struct Plan {
     pub cq_mod: usize,
     /// Bandwidth: the number of send requests that are posted at once; `None` posts as many as are free, up to 16.
     pub post_list: Option<usize>,
+    /// Bandwidth: the most outstanding send requests of all queue pairs together; `None` leaves it to `tx_depth`.
+    pub in_flight: Option<usize>,
     /// Whether to sleep until completion events.
     pub events: bool,
     /// Outstanding READs and atomics of each queue pair.
@@ -385,6 +387,12 @@ impl Plan {
         }
         if self.reversed && (self.rdma_cm || self.comm_rdma_cm) {
             return refuse("--reversed needs the exchange over TCP; leave out -R and -z");
+        }
+        if self.in_flight.is_some() && (is_latency || self.post_list.is_some() || self.cq_mod != 1) {
+            return refuse("--in-flight is for bandwidth tests that signal every request (-Q 1), without -l");
+        }
+        if self.in_flight == Some(0) {
+            return refuse("choose at least 1 for --in-flight");
         }
         let Some(list) = self.post_list else { return Ok(()) };
         if is_latency {

@@ -1,5 +1,7 @@
 //! The side that posts requests on all queue pairs.
 
+use std::collections::VecDeque;
+
 use roce_transport::{Payload, RKey, SendFlags, SendOp, SendWr, Sge};
 
 use super::buffers::Geometry;
@@ -45,12 +47,27 @@ struct Progress {
     completed: u64,
     /// The number of messages, in tests of a number of messages.
     limit: Option<u64>,
+    /// Whether it is in the queue of those that may have room.
+    is_queued: bool,
+}
+
+impl Progress {
+    fn is_done(&self) -> bool {
+        self.limit.is_some_and(|limit| self.completed >= limit)
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Sender {
     geometry: Geometry,
     lanes: Vec<Progress>,
+    /// Queue pairs that may have room, each once; so the time of a post does not grow with their number.
+    queue: VecDeque<usize>,
+    /// Queue pairs whose messages are not all complete.
+    open: usize,
+    /// Outstanding requests, all queue pairs together, and their limit.
+    outstanding: u64,
+    most_outstanding: u64,
     /// The most outstanding requests of each queue pair.
     depth: u64,
     /// The number of requests for each signaled one.
@@ -74,9 +91,19 @@ impl Sender {
         Self {
             geometry,
             lanes: vec![
-                Progress { posted: 0, visible: 0, completed: 0, limit: plan.iterations() };
+                Progress {
+                    posted: 0,
+                    visible: 0,
+                    completed: 0,
+                    limit: plan.iterations(),
+                    is_queued: true
+                };
                 plan.num_qp
             ],
+            queue: (0..plan.num_qp).collect(),
+            open: plan.num_qp,
+            outstanding: 0,
+            most_outstanding: plan.in_flight.map_or(u64::MAX, |most| most as u64),
             depth: depth as u64,
             every: plan.cq_mod.min(depth) as u64,
             list: plan.post_list.map(|list| list.min(depth)),
@@ -106,29 +133,43 @@ impl Sender {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.limit.is_some_and(|limit| lane.completed >= limit))
+        self.open == 0
     }
 
     /// Ends the test after the outstanding messages, and one more where the last request is not signaled.
     pub(super) fn close(&mut self) {
-        for lane in &mut self.lanes {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
             lane.limit = Some(lane.posted + u64::from(lane.visible < lane.posted));
+            if !lane.is_done() && !lane.is_queued {
+                lane.is_queued = true;
+                self.queue.push_back(index);
+            }
         }
+        self.open = self.lanes.iter().filter(|lane| !lane.is_done()).count();
     }
 
     /// Posts as many requests as possible. Returns their number.
     pub(super) fn post(&mut self, end: &End) -> Result<u64, ToolError> {
         let mut all = 0;
-        for index in 0..self.lanes.len() {
+        while self.outstanding < self.most_outstanding
+            && let Some(index) = self.queue.pop_front()
+        {
+            self.lanes[index].is_queued = false;
             loop {
                 let count = match self.list {
                     Some(list) if list > BATCH => self.post_some::<LONGEST_LIST>(end, index)?,
                     _ => self.post_some::<BATCH>(end, index)?,
                 };
                 all += count;
+                self.outstanding += count;
                 if count < self.list.unwrap_or(BATCH) as u64 {
                     break;
                 }
+            }
+            // It may have room of its own, and is the first that goes on.
+            if self.outstanding >= self.most_outstanding {
+                self.lanes[index].is_queued = true;
+                self.queue.push_front(index);
             }
         }
         Ok(all)
@@ -140,7 +181,8 @@ impl Sender {
         let free = self.depth.saturating_sub(progress.posted - progress.completed);
         let left = progress.limit.map_or(u64::MAX, |limit| limit.saturating_sub(progress.posted));
         let room = self.list.unwrap_or(N).min(N);
-        let count = free.min(left).min(room as u64) as usize;
+        let allowed = self.most_outstanding - self.outstanding;
+        let count = free.min(left).min(allowed).min(room as u64) as usize;
         // A list is posted when there is room for all of it; after the time is up, only its rest is left.
         if count == 0 || self.list.is_some() && free < room as u64 {
             return Ok(0);
@@ -188,7 +230,14 @@ impl Sender {
     pub(super) fn complete(&mut self, end: &End, id: WorkId) -> Result<u64, ToolError> {
         let Some(lane) = self.lanes.get_mut(id.qp) else { return Ok(0) };
         let (first, after) = (lane.completed, id.number + 1);
+        let was_done = lane.is_done();
         lane.completed = after;
+        self.outstanding -= after.saturating_sub(first);
+        self.open -= usize::from(lane.is_done() && !was_done);
+        if !lane.is_queued {
+            lane.is_queued = true;
+            self.queue.push_back(id.qp);
+        }
         match end.plan.verb {
             Verb::Read => {
                 for number in first..after {

@@ -1,0 +1,46 @@
+//! What the library costs where no device limits it: the engine without I/O, an empty poll, the memory of an idle queue pair, the
+//! time of a connection that waits; and small requests with responses, beside kernel TCP. `bench/compare` calls it.
+//!
+//! `cargo run --release --example costs -- engine`, `poll`, `memory` or `idle`; each prints one line of JSON.
+//! `costs serve roce 127.0.0.1 18700` and, beside it, `costs call roce 127.0.0.1 127.0.0.2 18700`; `tcp` in the place of `roce`.
+
+mod engine;
+mod idle;
+mod pair;
+mod requests;
+
+use std::net::SocketAddr;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+const USAGE: &str = "costs engine [WRITES] | poll [POLLS] | memory [PAIRS] [SEND_WR RECV_WR] | idle [SECONDS] | \
+                     serve roce|tcp ADDRESS PORT | call roce|tcp ADDRESS SERVER PORT [REQUESTS]";
+
+/// The number at this place of the command line, or another where it ends before.
+fn number(words: &[String], place: usize, otherwise: u64) -> Outcome<u64> {
+    words.get(place).map_or(Ok(otherwise), |word| Ok(word.parse()?))
+}
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let names: Vec<&str> = words.iter().map(String::as_str).collect();
+    let result = match names[..] {
+        ["engine", ..] => engine::writes(number(&words, 1, 4_000_000)?)?,
+        ["poll", ..] => idle::polls(number(&words, 1, 5_000_000)?)?,
+        ["memory", ..] => {
+            let sizes = [number(&words, 2, 16)?, number(&words, 3, 16)?];
+            idle::memory(number(&words, 1, 10_000)? as usize, sizes.map(|size| size as usize))?
+        }
+        ["idle", ..] => idle::waiting(number(&words, 1, 5)?)?,
+        ["serve", kind, address, port] => {
+            return requests::serve(kind, SocketAddr::new(address.parse()?, port.parse()?));
+        }
+        ["call", kind, address, server, port, ..] => {
+            let server = SocketAddr::new(server.parse()?, port.parse()?);
+            requests::call(kind, address.parse()?, server, number(&words, 5, 500_000)?)?
+        }
+        _ => return Err(USAGE.into()),
+    };
+    println!("{result}");
+    Ok(())
+}
