@@ -224,7 +224,7 @@ def groups(machine):
             in_machine=True,
         ),
         Group(
-            [measured("short", "Mb/s", queue(1_000), 40), measured("long", "Mb/s", queue(20_000), 40)],
+            [measured("short", "Mb/s", queue(1_000), 20), measured("long", "Mb/s", queue(20_000), 20)],
             [at_least("READ 1 MiB by rxe, queue of 1,000 packets, of 20,000", "short", "long", 0.5, 0.9)],
             cycles=1,
             in_machine=True,

@@ -1,7 +1,7 @@
 //! What the library costs where no device limits it: the engine without I/O, an empty poll, the memory of an idle queue pair, the
 //! time of a connection that waits; and small requests with responses, beside kernel TCP. `bench/compare` calls it.
 //!
-//! `cargo run --release --example costs -- engine`, `poll`, `memory` or `idle`; each prints one line of JSON.
+//! `cargo run --release -p costs -- engine`, `poll`, `memory` or `idle`; each prints one line of JSON.
 //! `costs serve roce 127.0.0.1 18700` and, beside it, `costs call roce 127.0.0.1 127.0.0.2 18700`; `tcp` in the place of `roce`.
 
 mod engine;
