@@ -166,12 +166,13 @@ const HEADINGS: [(&str, &[&str]); 6] = [
 ];
 
 /// Options that mean something else in a command, and their heading there.
-const ELSEWHERE: [(&str, &str, &str); 8] = [
+const ELSEWHERE: [(&str, &str, &str); 9] = [
     ("dissect", "port", INPUT),
     ("dissect", "qp", INPUT),
     ("explain", "port", INPUT),
     ("bridge", "rate", DEVICE),
     ("run", "gid_index", DEVICE),
+    ("run", "engines", DEVICE),
     ("sim", "seed", INPUT),
     ("stat", "all", INPUT),
     ("stat", "count", OUTPUT),

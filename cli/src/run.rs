@@ -58,6 +58,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=127))]
     gid_index: Option<u8>,
 
+    /// Engines of each device, 1 to 63, for programs with several threads: completion vector i is engine i [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63))]
+    engines: Option<u8>,
+
     /// Name of a libibverbs or librdmacm that the program brings along, such as libibverbs-1de1263b.so.1.14.48.0 of a Python
     /// wheel; it gets the library of this command instead. May be given several times; `ldd` shows the names
     #[arg(long, value_name = "NAME", value_parser = library::alias, hide_short_help = true)]
@@ -135,6 +139,7 @@ fn environment(
         ("ROCE_RECEIVE_FAULT", args.receive_fault.clone().map(OsString::from)),
         ("ROCE_SEED", args.seed.map(|seed| seed.to_string().into())),
         (GID_INDEX, args.gid_index.map(|index| index.to_string().into())),
+        ("ROCE_ENGINES", args.engines.map(|engines| engines.to_string().into())),
         ("ROCE_CONGESTION", args.congestion.clone().map(OsString::from)),
     ];
     variables.extend(others.into_iter().filter_map(|(name, value)| Some((name, value?))));

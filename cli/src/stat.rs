@@ -122,17 +122,38 @@ fn print_counters(output: &mut Output, published: &Published, zeros: bool) -> st
     for (name, value) in published.counters.iter().filter(|(_, value)| zeros || *value > 0) {
         writeln!(output, "{:<32} {value}", Text::new(name).to_string())?;
     }
+    let mut last = None;
+    for (engine, name, value) in &published.engine_counters {
+        if last.replace(*engine) != Some(*engine) {
+            writeln!(output, "of these, engine {engine}:")?;
+        }
+        writeln!(output, "  {:<30} {value}", Text::new(name).to_string())?;
+    }
     Ok(())
 }
 
+/// The counters of each engine, where there are several.
+fn engines(published: &Published) -> Vec<serde_json::Map<String, Value>> {
+    let mut engines: BTreeMap<usize, serde_json::Map<String, Value>> = BTreeMap::new();
+    for (engine, name, value) in &published.engine_counters {
+        engines.entry(*engine).or_default().insert(name.clone(), (*value).into());
+    }
+    engines.into_values().collect()
+}
+
 fn document(published: &Published) -> Value {
-    let Published { pid, command, version, device, addresses, uptime_s, counters } = published;
+    let Published { pid, command, version, device, addresses, uptime_s, counters, .. } = published;
     let counters: serde_json::Map<String, Value> =
         counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect();
-    json!({
+    let mut document = json!({
         "pid": pid, "command": command, "version": version, "device": device, "addresses": addresses,
         "uptime_s": uptime_s, "counters": counters,
-    })
+    });
+    let engines = engines(published);
+    if !engines.is_empty() {
+        document["engines"] = json!(engines);
+    }
+    document
 }
 
 /// Escapes a label value for the text format of Prometheus.

@@ -324,6 +324,10 @@ pub trait Device: Send {
         Ok(())
     }
 
+    /// Leaves first messages of connections to the other devices of the address from now on: connection management of this device is in
+    /// another one of them.
+    fn leave_requests(&mut self) {}
+
     /// The reverse of [`claim_service`](Self::claim_service).
     fn release_service(&mut self, service_id: u64) {
         let _ = service_id;
@@ -373,6 +377,10 @@ macro_rules! forward_to_inner {
 
         fn claim_service(&mut self, service_id: u64) -> std::io::Result<()> {
             self.inner.claim_service(service_id)
+        }
+
+        fn leave_requests(&mut self) {
+            self.inner.leave_requests();
         }
 
         fn release_service(&mut self, service_id: u64) {

@@ -43,6 +43,22 @@ pub struct OpenOptions {
     pub capture: Option<Box<dyn FrameSink>>,
 }
 
+impl OpenOptions {
+    /// Whether nothing is to be put around the device.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        #[cfg(feature = "fault")]
+        if self.transmit_faults.is_some() || self.receive_faults.is_some() {
+            return false;
+        }
+        #[cfg(feature = "capture")]
+        if self.capture.is_some() {
+            return false;
+        }
+        true
+    }
+}
+
 impl fmt::Debug for OpenOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("OpenOptions");

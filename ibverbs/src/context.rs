@@ -195,7 +195,7 @@ fn object_of(context: *mut ibv_context) -> *mut ContextObject {
 }
 
 /// The tables of functions, and what the application reads beside them.
-fn tables(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
+fn tables(device: *mut ibv_device, async_fd: c_int, engines: usize) -> verbs_context {
     let ops = ibv_context_ops {
         before_mw: [None; 7],
         alloc_mw: Some(window::alloc_mw),
@@ -244,7 +244,8 @@ fn tables(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
             // There is no kernel device, but programs change flags of the descriptor or duplicate it.
             cmd_fd: async_fd,
             async_fd,
-            num_comp_vectors: 1,
+            // A completion vector is an engine.
+            num_comp_vectors: c_int::try_from(engines).unwrap_or(c_int::MAX),
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             abi_compat: VERBS_ABI_IS_EXTENDED as *mut c_void,
         },
@@ -259,7 +260,7 @@ pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 pub(crate) fn open(device: Arc<Device>) -> Result<*mut ibv_context, Errno> {
     let abi = device.abi();
     let open = Arc::new(Open::new(device)?);
-    let verbs = tables(abi, open.async_events.as_fd().as_raw_fd());
+    let verbs = tables(abi, open.async_events.as_fd().as_raw_fd(), open.context.engines());
     report::watch(&open);
     let object = live::release(Box::new(ContextObject { verbs, open }));
     // SAFETY: the box was made just now; only the address of the field is taken.

@@ -62,6 +62,7 @@ pub(crate) struct Wanted {
     pub(crate) entries: usize,
     pub(crate) cq_context: *mut c_void,
     pub(crate) channel: *mut ibv_comp_channel,
+    /// The engine that the queue is to be in.
     pub(crate) vector: u32,
 }
 
@@ -75,10 +76,12 @@ pub(crate) unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Resul
     let open = Arc::clone(unsafe { open_of(context)? });
     // SAFETY: as above.
     let channel = if wanted.channel.is_null() { None } else { Some(unsafe { channel_of(wanted.channel)? }) };
-    if wanted.entries == 0 || wanted.vector != 0 {
+    let engine = usize::try_from(wanted.vector).map_err(|_| Errno::INVALID)?;
+    if wanted.entries == 0 || engine >= open.context.engines() {
         return Err(Errno::INVALID);
     }
-    let raw = open.raw().create_cq(wanted.entries, channel.map(|channel| &channel.events))?;
+    let events = channel.map(|channel| &channel.events);
+    let raw = open.raw().create_cq_on(engine, wanted.entries, events)?;
     let id = raw.id();
     // SAFETY: numbers, locks of the C library for which zero is the initial state, null pointers, and absent functions.
     let mut abi: ibv_cq_ex = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! What the environment asks of a device: faults, a capture, congestion control, a seed. docs/run.md lists the variables.
+//! What the environment asks of a device: faults, a capture, congestion control, a seed, several engines. docs/run.md lists the variables.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,6 +9,9 @@ use roce_fault::{FaultInjector, FaultPlan};
 
 /// As many as tables of devices have at least; an address vector holds 8 bits of it.
 const LARGEST_GID_INDEX: usize = 127;
+
+/// As many as an address has slots.
+const MOST_ENGINES: usize = 63;
 
 /// A variable that is set and not empty.
 fn variable(name: &str) -> Option<String> {
@@ -32,6 +35,7 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
     let invalid = |text: String| (libc::EINVAL, text);
     let seed = parsed("ROCE_SEED", str::parse::<u64>).map_err(invalid)?;
     let congestion = parsed("ROCE_CONGESTION", |text| Congestion::parse_among(text, &[])).map_err(invalid)?;
+    let engines = parsed("ROCE_ENGINES", engines).map_err(invalid)?;
     let mut options = OpenOptions::default();
     let fault_seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     let plan = |name| parsed(name, str::parse::<FaultPlan>).map_err(invalid);
@@ -45,6 +49,9 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
     }
     if let Some(congestion) = congestion {
         builder = builder.congestion(congestion);
+    }
+    if let Some(engines) = engines {
+        builder = builder.engines(engines);
     }
     match builder.open(specification) {
         Ok(context) => Ok((context, capture)),
@@ -61,6 +68,11 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
 pub(crate) fn gid_table(context: &Context) -> Result<Vec<GidEntry>, (i32, String)> {
     let index = parsed("ROCE_GID_INDEX", gid_index).map_err(|text| (libc::EINVAL, text))?;
     Ok(moved(context.gid_table(), index.unwrap_or(0)))
+}
+
+fn engines(text: &str) -> Result<usize, String> {
+    let engines = text.parse().ok().filter(|engines| (1..=MOST_ENGINES).contains(engines));
+    engines.ok_or_else(|| format!("expected a number from 1 to {MOST_ENGINES}"))
 }
 
 fn gid_index(text: &str) -> Result<usize, String> {
@@ -102,6 +114,14 @@ mod tests {
         assert_eq!(name("a/b-%p.pcapng", 1), "a/b-77.pcapng");
         assert_eq!(name("a.b/c", 2), "a.b/c-2");
         assert_eq!(name("a/b.pcapng", 3), "a/b-3.pcapng");
+    }
+
+    #[test]
+    fn a_number_of_engines_is_one_that_an_address_has_slots_for() {
+        assert_eq!([engines("1"), engines("63")], [Ok(1), Ok(63)]);
+        for bad in ["0", "64", "-1", "two", ""] {
+            assert_eq!(engines(bad), Err("expected a number from 1 to 63".to_owned()));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use roce::verbs::{QpCapabilities, QpInit, QpOptions, QpType, Qpn};
+use roce::verbs::{QpCapabilities, QpInit, QpOptions, QpType, Qpn, VerbsError};
 
 use crate::abi::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
@@ -138,7 +138,12 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, 
         capabilities: capabilities(&wanted.cap, srq.is_some() || qp_type == QpType::XrcSend),
         signal_all: wanted.sq_sig_all != 0,
     };
-    let qpn = open.raw().create_qp(&init, &QpOptions::default())?;
+    let qpn = open.raw().create_qp(&init, &QpOptions::default());
+    let qpn = qpn.map_err(|error| match error {
+        // Programs print no more than the number, and this is not one of the usual reasons.
+        VerbsError::OtherEngine { .. } => open.failures.refused("ibv_create_qp", error),
+        error => error.into(),
+    })?;
     let cap = granted(&init.capabilities);
     Ok(object(open, domain.context(), pd, qpn, &ibv_qp_init_attr { cap, ..*wanted }))
 }

@@ -321,8 +321,10 @@ fn inline_functions_of_the_headers_find_their_way() {
     let library = common::library_folder();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     let program = library.path().join("program");
-    let programs = ["verbs.c", "memory.c"].map(|name| folder.join(name));
-    for (headers, source) in
+    // In each with the number of engines that it is made for.
+    let programs = [("verbs.c", "1"), ("memory.c", "1"), ("engines.c", "2")]
+        .map(|(name, engines)| (folder.join(name), engines));
+    for (headers, (source, engines)) in
         all.iter().flat_map(|headers| programs.iter().map(move |source| (headers, source)))
     {
         let mut command = headers.compiler();
@@ -333,7 +335,10 @@ fn inline_functions_of_the_headers_find_their_way() {
         let compiled = Running::start(&mut command).finish(60);
         assert!(compiled.success, "{}: {}", headers.folder.display(), compiled.stderr);
         let mut command = Command::new(&program);
-        command.env("LD_LIBRARY_PATH", library.path()).env("ROCE_DEVICE", "udp:127.83.0.3");
+        command
+            .env("LD_LIBRARY_PATH", library.path())
+            .env("ROCE_DEVICE", "udp:127.83.0.3")
+            .env("ROCE_ENGINES", engines);
         let ran = Running::start(&mut command).finish(60);
         let is_right = ran.success && ran.stdout.contains("all is as it should be");
         assert!(is_right, "{}: {ran:?}", headers.folder.display());

@@ -1,10 +1,40 @@
 //! What connection management does with the queue pairs of connections.
 
+use std::sync::Arc;
+
 use roce_packet::{Qpn, RnrTimer};
 use roce_transport::cm::CmQpParameters;
-use roce_transport::{Access, Instant, ModifyQpError, QpAttr, QpState, QpType};
+use roce_transport::{Access, EngineConfig, Instant, ModifyQpError, QpAttr, QpState, QpType};
 
 use crate::driver::{Nic, PortHolder};
+
+/// The engines of a context beside the one that connection management is in.
+pub(crate) trait OtherEngines: std::fmt::Debug + Send + Sync {
+    /// Calls `work` with the NIC of the engine that has this process slot, if there is one, and sends what came of it.
+    fn with_nic_of(&self, slot: u8, work: &mut dyn FnMut(&mut Nic));
+}
+
+/// How connection management gets at queue pairs, which may be in any engine of the context.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Siblings(Option<Arc<dyn OtherEngines>>);
+
+impl Siblings {
+    pub(crate) fn new(others: Arc<dyn OtherEngines>) -> Self {
+        Self(Some(others))
+    }
+
+    /// Calls `work` with the NIC that has the queue pair: `own`, or that of another engine, which is locked meanwhile.
+    pub(crate) fn with_nic_of<T>(&self, qpn: Qpn, own: &mut Nic, mut work: impl FnMut(&mut Nic) -> T) -> T {
+        let slot = (qpn.get() >> EngineConfig::SLOT_SHIFT) as u8;
+        let Some(others) = self.0.as_ref().filter(|_| slot != own.engine.config().process_slot) else {
+            return work(own);
+        };
+        let mut outcome = None;
+        others.with_nic_of(slot, &mut |nic| outcome = Some(work(nic)));
+        // Without such an engine there is no such queue pair, which the own engine says.
+        outcome.unwrap_or_else(|| work(own))
+    }
+}
 
 /// What a connection's queue pair gets besides what the ends agree on.
 #[derive(Clone, Copy, Debug)]

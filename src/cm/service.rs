@@ -21,7 +21,7 @@ use roce_transport::{
     QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, Wc, WcOpcode, WcStatus, WordMemory,
 };
 
-use super::queue_pairs::{Preparation, to_error};
+use super::queue_pairs::{Preparation, Siblings, to_error};
 use super::raw::RawEvents;
 use crate::driver::wake::{drop_each, wake_each};
 use crate::driver::{Nic, PortHolder};
@@ -103,6 +103,8 @@ pub(super) struct Listener {
 #[derive(Debug)]
 pub(crate) struct CmService {
     pub(crate) manager: ConnectionManager,
+    /// Where queue pairs of connections may be beside the own engine.
+    pub(crate) siblings: Siblings,
     cq: CqId,
     memory: Arc<WordMemory>,
     lkey: LKey,
@@ -121,7 +123,7 @@ pub(crate) struct CmService {
 
 impl CmService {
     /// Makes queue pair 1 and brings it to RTS.
-    pub(crate) fn new(nic: &mut Nic) -> io::Result<Self> {
+    pub(crate) fn new(nic: &mut Nic, siblings: Siblings) -> io::Result<Self> {
         let engine = &mut nic.engine;
         let pd = engine.allocate_pd().map_err(io::Error::other)?;
         let cq = engine.create_cq(RECEIVES + SENDS).map_err(io::Error::other)?;
@@ -155,6 +157,7 @@ impl CmService {
                 process_slot: engine.config().process_slot,
                 ..CmConfig::new(seed, u64::from_be_bytes(guid))
             }),
+            siblings,
             cq,
             memory,
             lkey: region.lkey,
@@ -208,13 +211,15 @@ impl CmService {
 
     /// A packet that a queue pair took from its peer says as much as the RTU. The event of IBTA for this is raised in
     /// RTR only, and an accepted queue pair is in RTS already.
-    fn notice_first_packets(&mut self, now: Instant, nic: &Nic) {
-        let manager = &mut self.manager;
+    fn notice_first_packets(&mut self, now: Instant, nic: &mut Nic) {
+        let (manager, siblings) = (&mut self.manager, &self.siblings);
         self.awaited.retain(|(qpn, id)| {
             if !matches!(manager.state(*id), CmState::RepSent | CmState::MraRepReceived) {
                 return false;
             }
-            let heard = nic.engine.qp_counters(*qpn).is_some_and(|counters| counters.rx_handled > 0);
+            let has_heard =
+                |nic: &mut Nic| nic.engine.qp_counters(*qpn).is_some_and(|counters| counters.rx_handled > 0);
+            let heard = siblings.with_nic_of(*qpn, nic, has_heard);
             !heard || manager.notify_first_packet(now, *id).is_err()
         });
     }
@@ -318,7 +323,7 @@ impl CmService {
                 if let CmEvent::Established { id, .. } = &event
                     && let Some(preparation) = self.entries.get(id).and_then(|entry| entry.preparation)
                 {
-                    preparation.release(now, nic);
+                    self.siblings.with_nic_of(preparation.qpn, nic, |nic| preparation.release(now, nic));
                 }
                 self.notify(event.id(), ConnectionNotice::Manager(event));
             }
@@ -337,7 +342,8 @@ impl CmService {
         let Some(entry) = self.entries.get_mut(&id) else { return self.manager.release(now, id) };
         entry.reply = Some(reply.to_vec());
         let Some(preparation) = entry.preparation else { return self.manager.release(now, id) };
-        match preparation.bring_up(now, nic, parameters, false) {
+        let bring_up = |nic: &mut Nic| preparation.bring_up(now, nic, parameters, false);
+        match self.siblings.with_nic_of(preparation.qpn, nic, bring_up) {
             Ok(()) => {
                 // The peer may have gone meanwhile, which is the next event.
                 let _ = self.manager.ready(now, id, &[]);
@@ -352,7 +358,7 @@ impl CmService {
     /// The connection is over: what was posted on its queue pair completes as flushed.
     fn fail_queue_pair(&mut self, now: Instant, nic: &mut Nic, id: CommId) {
         let Some(preparation) = self.entries.get(&id).and_then(|entry| entry.preparation) else { return };
-        to_error(now, nic, preparation.qpn);
+        self.siblings.with_nic_of(preparation.qpn, nic, |nic| to_error(now, nic, preparation.qpn));
     }
 
     fn notify(&mut self, id: CommId, notice: ConnectionNotice) {
@@ -465,7 +471,8 @@ impl CmService {
         self.manager.check_accept(id, private_data)?;
         let agreed = self.manager.preview(id, offer)?;
         // Ready before the REP is sent: the first packet of the peer may come at once.
-        preparation.bring_up(now, nic, &agreed, true)?;
+        let bring_up = |nic: &mut Nic| preparation.bring_up(now, nic, &agreed, true);
+        self.siblings.with_nic_of(preparation.qpn, nic, bring_up)?;
         self.adopt(id, Some(*preparation));
         self.manager.accept(now, id, offer, private_data)?;
         self.awaited.push((preparation.qpn, id));
@@ -632,7 +639,7 @@ mod tests {
     fn with_listener(work: impl FnOnce(&mut CmService, Instant, &mut Nic)) {
         let (device, _peer) = MemoryDevice::pair(OWN, PEER).unwrap();
         let mut nic = Nic::new(Engine::new(EngineConfig::from_number(7)), Box::new(device), Clock::start());
-        let mut cm = CmService::new(&mut nic).unwrap();
+        let mut cm = CmService::new(&mut nic, Siblings::default()).unwrap();
         let listen = CmListen { accepts: CmAccepts::Both, backlog: BACKLOG, ip_cm: true };
         cm.open_listener(&mut nic, SERVICE, listen).unwrap();
         let now = nic.now();

@@ -7,6 +7,10 @@ pub trait CounterSource {
     /// Calls `visit` with the name and the value of each counter, in the order of the documentation. Reading changes none
     /// of them.
     fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64));
+
+    /// Where the counters are sums over several engines: calls `visit` with the index of an engine, the name and the value of each counter
+    /// of it that is not zero. Otherwise it does nothing.
+    fn visit_engine_counters(&self, _visit: &mut dyn FnMut(usize, &'static str, u64)) {}
 }
 
 /// All counters of a context at one moment: those of the engine, of connection management and of the device.

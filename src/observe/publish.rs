@@ -54,9 +54,14 @@ impl Publisher {
         let (started, description) = (Instant::now(), describe(device, addresses));
         let document = move || {
             let mut counters = Vec::with_capacity(128);
-            source.upgrade()?.visit_counters(&mut |name, value| counters.push((name.to_owned(), value)));
+            let mut engine_counters = Vec::new();
+            let source = source.upgrade()?;
+            source.visit_counters(&mut |name, value| counters.push((name.to_owned(), value)));
+            source.visit_engine_counters(&mut |engine, name, value| {
+                engine_counters.push((engine, name.to_owned(), value));
+            });
             let uptime_s = started.elapsed().as_secs_f64();
-            Some(Published { uptime_s, counters, ..description.clone() })
+            Some(Published { uptime_s, counters, engine_counters, ..description.clone() })
         };
         let thread = std::thread::Builder::new()
             .name("roce-stat".into())
@@ -126,6 +131,7 @@ fn describe(device: &str, addresses: &[IpAddr]) -> Published {
         addresses: addresses.iter().map(ToString::to_string).collect(),
         uptime_s: 0.0,
         counters: Vec::new(),
+        engine_counters: Vec::new(),
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Published {
     pub uptime_s: f64,
     /// Names and values, in the order of the documentation.
     pub counters: Vec<(String, u64)>,
+    /// Where the context has several engines: the index of an engine, and name and value of each counter of it that is not zero.
+    pub engine_counters: Vec<(usize, String, u64)>,
 }
 
 impl Published {
@@ -36,7 +38,7 @@ impl Published {
 
     /// One line for each fact: a key, a space and a value; for a counter `counter`, its name and its value.
     pub(super) fn to_text(&self) -> String {
-        let Self { pid, command, version, device, addresses, uptime_s, counters } = self;
+        let Self { pid, command, version, device, addresses, uptime_s, counters, engine_counters } = self;
         let mut text = format!(
             "{}\npid {pid}\ncommand {command}\nversion {version}\ndevice {device}\nuptime_s {uptime_s}\n",
             Self::HEADER
@@ -47,6 +49,9 @@ impl Published {
         }
         for (name, value) in counters {
             let _ = writeln!(text, "counter {name} {value}");
+        }
+        for (engine, name, value) in engine_counters {
+            let _ = writeln!(text, "engine_counter {engine} {name} {value}");
         }
         text
     }
@@ -75,6 +80,14 @@ impl Published {
                     let (name, value) = value.split_once(' ')?;
                     if is_name(name) {
                         document.counters.push((name.to_owned(), value.parse().ok()?));
+                    }
+                }
+                "engine_counter" => {
+                    let (engine, counter) = value.split_once(' ')?;
+                    let (name, value) = counter.split_once(' ')?;
+                    if is_name(name) {
+                        let engine = engine.parse().ok()?;
+                        document.engine_counters.push((engine, name.to_owned(), value.parse().ok()?));
                     }
                 }
                 // A later version may tell more.
@@ -186,6 +199,7 @@ mod tests {
             addresses: vec!["127.0.0.2".to_owned(), "::1".to_owned()],
             uptime_s: 1.25,
             counters: vec![("rx_handled".to_owned(), u64::MAX), ("tx_packets".to_owned(), 0)],
+            engine_counters: vec![(0, "rx_handled".to_owned(), 7), (12, "tx_packets".to_owned(), 1)],
         };
         let text = document.to_text();
         assert_eq!(Published::from_text(&text), Some(document));

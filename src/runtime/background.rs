@@ -24,24 +24,37 @@ pub(super) fn start(runtime: &Arc<Runtime>) -> io::Result<JoinHandle<()>> {
 }
 
 fn run(weak: &Weak<Runtime>) {
-    let mut back_off = BACK_OFF;
+    let mut last = None;
     while let Some(runtime) = weak.upgrade() {
         if runtime.stopped.load(Ordering::Acquire) {
             return;
         }
         let watcher = runtime.watcher();
-        match watcher {
-            Watcher::Poller => runtime.back_off(back_off),
-            Watcher::Waiter => runtime.meet_deadlines(),
-            Watcher::Background => runtime.serve(),
+        last = back_off_time(watcher, last, |time| runtime.has_polled_within(time));
+        match (last, watcher) {
+            (Some(time), _) => runtime.back_off(time),
+            (None, Watcher::Waiter) => runtime.meet_deadlines(),
+            (None, _) => runtime.serve(),
         }
-        back_off = next_back_off(watcher, back_off);
     }
 }
 
-/// Twice as long while the application polls each time that this thread looks.
-fn next_back_off(watcher: Watcher, last: Duration) -> Duration {
-    if watcher == Watcher::Poller { (2 * last).min(LONGEST_BACK_OFF) } else { BACK_OFF }
+/// For how long the thread stays away now: while the application polls, twice as long as the last time.
+///
+/// An application that does much between two polls, or polls several engines in turn, is often not polling at the moment that this thread
+/// looks. If it has polled since the last look, the thread stays away all the same, for half as long: two threads that share a processor
+/// cost an application half of its rate.
+fn back_off_time(
+    watcher: Watcher,
+    last: Option<Duration>,
+    has_polled_within: impl FnOnce(Duration) -> bool,
+) -> Option<Duration> {
+    match (watcher, last) {
+        (Watcher::Poller, None) => Some(BACK_OFF),
+        (Watcher::Poller, Some(last)) => Some((2 * last).min(LONGEST_BACK_OFF)),
+        (Watcher::Background, Some(last)) if has_polled_within(last) => Some((last / 2).max(BACK_OFF)),
+        _ => None,
+    }
 }
 
 impl Runtime {
@@ -110,11 +123,28 @@ mod tests {
 
     #[test]
     fn the_thread_stays_away_for_longer_from_an_application_that_goes_on_polling() {
-        let times = std::iter::successors(Some(BACK_OFF), |last| Some(next_back_off(Watcher::Poller, *last)));
-        let micros: Vec<_> = times.take(6).map(|time| time.as_micros()).collect();
-        assert_eq!(micros, [250, 500, 1_000, 2_000, 2_000, 2_000]);
-        for watcher in [Watcher::Waiter, Watcher::Background] {
-            assert_eq!(next_back_off(watcher, LONGEST_BACK_OFF), BACK_OFF);
-        }
+        let mut last = None;
+        let mut micros_after = |watcher, polled_ago: u64| {
+            last = back_off_time(watcher, last, |time| Duration::from_micros(polled_ago) < time);
+            last.map(|time| time.as_micros())
+        };
+        let poller = [(); 6].map(|()| micros_after(Watcher::Poller, 1));
+        assert_eq!(poller, [250, 500, 1_000, 2_000, 2_000, 2_000].map(Some));
+        assert_eq!(micros_after(Watcher::Waiter, 1), None);
+        assert_eq!(micros_after(Watcher::Background, 1), None, "it has begun to serve");
+        assert_eq!(micros_after(Watcher::Poller, 1), Some(250));
+    }
+
+    /// It took the processor from an application that drove two engines in turn, again and again.
+    #[test]
+    fn the_thread_stays_away_from_an_application_that_polls_now_and_then() {
+        let after = |last, polled_ago: u64| {
+            let has_polled = |time| Duration::from_micros(polled_ago) < time;
+            let last = Some(Duration::from_micros(last));
+            back_off_time(Watcher::Background, last, has_polled).map(|time| time.as_micros())
+        };
+        assert_eq!([after(2_000, 100), after(1_000, 900)], [Some(1_000), Some(500)]);
+        assert_eq!([after(500, 499), after(250, 249)], [Some(250), Some(250)]);
+        assert_eq!([after(2_000, 2_000), after(250, 251)], [None, None], "not since the last look");
     }
 }

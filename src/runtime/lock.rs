@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 
 use arrayvec::ArrayVec;
-use roce_transport::{CqId, Event};
+use roce_transport::{CqId, Engine, Event};
 
 use super::{Runtime, State};
 use crate::cm::service::Wakers;
@@ -53,6 +53,38 @@ impl Drop for Locked<'_> {
         if self.state.has_deliveries() {
             self.deliveries = Some(Deliveries::new(self.runtime, &mut self.state));
         }
+    }
+}
+
+/// Exclusive use of the states of all engines of a context, which are locked in their order. No thread waits for an engine before one
+/// that it has locked, so that threads do not wait for each other. What comes of the use is delivered when no engine is locked any more.
+pub(crate) struct AllLocked<'a> {
+    states: Vec<(MutexGuard<'a, State>, &'a Runtime)>,
+}
+
+impl<'a> AllLocked<'a> {
+    pub(super) fn new(runtimes: impl Iterator<Item = &'a Runtime>) -> Self {
+        Self { states: runtimes.map(|runtime| (runtime.lock_state(), runtime)).collect() }
+    }
+
+    /// The engines in their order.
+    pub(crate) fn engines(&mut self) -> impl Iterator<Item = &mut Engine> {
+        self.states.iter_mut().map(|(state, _)| &mut state.nic.engine)
+    }
+}
+
+impl Drop for AllLocked<'_> {
+    fn drop(&mut self) {
+        // Each state is released at the end of its turn, and what is delivered waits for the last.
+        let deliveries: Vec<_> = self
+            .states
+            .drain(..)
+            .filter_map(|(mut state, runtime)| {
+                state.collect_events();
+                state.has_deliveries().then(|| Deliveries::new(runtime, &mut state))
+            })
+            .collect();
+        drop(deliveries);
     }
 }
 

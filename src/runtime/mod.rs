@@ -4,9 +4,11 @@
 //! Nothing above this module locks the mutex itself, and nothing below it knows that there is one.
 
 mod background;
+mod engines;
 mod events;
 mod lock;
 mod postponed;
+mod several;
 mod state;
 mod wait;
 
@@ -14,19 +16,20 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use roce_transport::{AsyncEvent, Engine, EngineConfig};
 
 use crate::device::{Capabilities, Clock, Device};
 use crate::driver::Nic;
-use crate::driver::wake::{Wake, join};
-use crate::observe::{CounterSource, Publisher};
+use crate::driver::wake::Wake;
+use crate::observe::CounterSource;
 
+pub(crate) use engines::{Engines, Opening};
 pub(crate) use events::{CompletionEvents, EventQueue};
-pub(crate) use lock::Locked;
+pub(crate) use lock::{AllLocked, Locked};
+pub(crate) use several::Several;
 pub(crate) use state::State;
 use wait::Activity;
 pub(crate) use wait::WaitFailure;
@@ -34,14 +37,17 @@ pub(crate) use wait::WaitFailure;
 /// How long a thread that makes progress leaves the lock to others at most. A thread that was asleep needs some 50 µs to run.
 const LONGEST_YIELD: Duration = Duration::from_micros(200);
 
-/// What all handles of an open device share.
+/// One engine of a context and what is around it: all handles of the context share it. It begins a cache line, and fills pairs of them,
+/// so that threads which use different engines do not write to the same.
+#[repr(align(128))]
 pub(crate) struct Runtime {
     state: Mutex<State>,
     /// Threads that wait for it.
     queued: AtomicUsize,
     pub(crate) capabilities: Capabilities,
     pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) async_events: EventQueue<AsyncEvent>,
+    /// Those of all engines of the context.
+    pub(crate) async_events: Arc<EventQueue<AsyncEvent>>,
     pub(crate) completion_events: CompletionEvents,
     device_descriptor: Option<OwnedFd>,
     /// Wakes the background thread.
@@ -64,14 +70,14 @@ impl Runtime {
         device: Box<dyn Device>,
         random: fastrand::Rng,
         spin: Duration,
+        (clock, async_events): (Clock, Arc<EventQueue<AsyncEvent>>),
     ) -> io::Result<Self> {
         let device_descriptor =
             device.as_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose()?;
-        let clock = Clock::start();
         Ok(Self {
             capabilities: device.capabilities().clone(),
             addresses: device.addresses().to_vec(),
-            async_events: EventQueue::new(config.max_events)?,
+            async_events,
             completion_events: CompletionEvents::default(),
             device_descriptor,
             wake: Wake::new()?,
@@ -141,67 +147,16 @@ impl Runtime {
 }
 
 impl CounterSource for Runtime {
+    /// Of this engine, without what all engines of the context share.
     fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         // Collected first, because the caller's function must not run under the lock.
         let mut counters = Vec::with_capacity(128);
         let events_lost = {
             let state = self.lock();
             state.visit_counters(&mut |name, value| counters.push((name, value)));
-            self.async_events.lost() + state.nic.engine.events_lost()
+            state.nic.engine.events_lost()
         };
         counters.push(("async_events_lost", events_lost));
         counters.into_iter().for_each(|(name, value)| visit(name, value));
-    }
-}
-
-/// Owns the threads of a context, and ends them when the last handle is dropped.
-#[derive(Debug)]
-pub(crate) struct Handle {
-    runtime: Arc<Runtime>,
-    background: Option<JoinHandle<()>>,
-    /// Shows the counters to other processes until it is dropped.
-    publisher: Option<Publisher>,
-}
-
-impl Handle {
-    /// Opens the engine and the threads around a device.
-    pub(crate) fn new(
-        config: EngineConfig,
-        device: Box<dyn Device>,
-        random: fastrand::Rng,
-        spin: Duration,
-    ) -> io::Result<Self> {
-        let runtime = Arc::new(Runtime::new(config, device, random, spin)?);
-        Ok(Self { runtime, background: None, publisher: None })
-    }
-
-    /// Starts the thread that makes progress while the application does not.
-    pub(crate) fn start_background(&mut self) -> io::Result<()> {
-        self.background = Some(background::start(&self.runtime)?);
-        Ok(())
-    }
-
-    /// Lets other processes of the user read the counters.
-    pub(crate) fn publish(&mut self) -> io::Result<()> {
-        let source: Weak<Runtime> = Arc::downgrade(&self.runtime);
-        let Runtime { capabilities, addresses, .. } = &*self.runtime;
-        self.publisher = Some(Publisher::start(capabilities.kind, addresses, source)?);
-        Ok(())
-    }
-
-    pub(crate) fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.runtime.stopped.store(true, Ordering::Release);
-        self.runtime.wake_background();
-        if let Some(thread) = self.background.take() {
-            join(thread);
-        }
-        // What queue pairs still owe their peers, such as an acknowledgement, is sent.
-        self.runtime.lock().transmit_owed();
     }
 }

@@ -6,6 +6,7 @@ use std::io;
 use roce_transport::{Event, Instant, Occupancy};
 
 use super::postponed::Postponed;
+use crate::cm::queue_pairs::Siblings;
 use crate::cm::service::{CmService, Wakers};
 use crate::driver::{Budget, Nic};
 
@@ -20,6 +21,8 @@ pub(crate) struct State {
     pub(crate) nic: Nic,
     /// Made by its first use.
     cm: Option<Box<CmService>>,
+    /// For connection management: the other engines of the context.
+    pub(super) siblings: Siblings,
     /// Events of the engine that the lock guard has not delivered yet.
     pub(super) events: VecDeque<Event>,
     /// Acknowledgements that wait for what the application posts next.
@@ -35,6 +38,7 @@ impl State {
         Self {
             nic,
             cm: None,
+            siblings: Siblings::default(),
             events: VecDeque::with_capacity(64),
             postponed: Postponed::default(),
             background_sleeps_until: None,
@@ -47,10 +51,10 @@ impl State {
         &mut self,
         work: impl FnOnce(&mut CmService, Instant, &mut Nic) -> T,
     ) -> io::Result<T> {
-        let Self { nic, cm, .. } = self;
+        let Self { nic, cm, siblings, .. } = self;
         let cm = match cm {
             Some(cm) => cm,
-            None => cm.insert(Box::new(CmService::new(nic)?)),
+            None => cm.insert(Box::new(CmService::new(nic, siblings.clone())?)),
         };
         let now = nic.now();
         let outcome = work(cm, now, nic);

@@ -5,7 +5,7 @@
 //!
 //! | the application | watches the device | the background thread |
 //! |---|---|---|
-//! | polled in the last 50 µs, or is still in a long poll | the thread that polls | stays away for 250 µs, for longer and up to 2 ms while the application goes on, or until a notification is asked for |
+//! | polled in the last 50 µs, or is still in a long poll | the thread that polls | stays away for 250 µs, for longer and up to 2 ms while the application goes on, half as long where it has polled since then and is not polling now, or until a notification is asked for |
 //! | has a thread in [`Runtime::wait`] | that thread | sleeps until a deadline of the protocol that no thread met, and while such threads come and go, at most for 250 µs |
 //! | does neither | the background thread | serves peers and timers |
 //!
@@ -52,7 +52,7 @@ const LOOKS_IN_VAIN: u32 = 64;
 /// After so many more the poll leaves the processor to others: with fewer processors than threads that poll, the peer may wait for it.
 const LOOKS_BETWEEN_YIELDS: u32 = 16;
 /// The first time after which a waiting thread looks at what another thread may have taken in.
-const FIRST_RECHECK: Duration = Duration::from_millis(1);
+pub(super) const FIRST_RECHECK: Duration = Duration::from_millis(1);
 /// The longest of these times.
 const LONGEST_RECHECK: Duration = Duration::from_millis(8);
 /// No thread sleeps longer.
@@ -74,7 +74,7 @@ const SUCCESS: u32 = 4;
 const FAILURE: u32 = 4;
 
 /// How long a thread that waits behind a descriptor leaves the device to a thread that polls.
-const WHILE_POLLED: Duration = Duration::from_micros(250);
+pub(super) const WHILE_POLLED: Duration = Duration::from_micros(250);
 /// While threads of the application wait and leave at this pace, the background thread is not woken each time that one leaves.
 const LEFT_RECENTLY: Duration = Duration::from_micros(2_500);
 
@@ -214,10 +214,10 @@ struct Waiter<'a> {
 }
 
 /// Counts a thread of the application as a waiter.
-struct Waiting<'a>(&'a Runtime);
+pub(super) struct Waiting<'a>(&'a Runtime);
 
 impl<'a> Waiting<'a> {
-    fn new(runtime: &'a Runtime) -> Self {
+    pub(super) fn new(runtime: &'a Runtime) -> Self {
         runtime.activity.waiters.fetch_add(1, Ordering::SeqCst);
         Self(runtime)
     }
@@ -352,11 +352,17 @@ impl Runtime {
         }
     }
 
+    /// Whether the application has polled in this time, and not said that it stops.
+    pub(super) fn has_polled_within(&self, time: Duration) -> bool {
+        let last = self.activity.last_poll.load(Ordering::SeqCst);
+        last != 0 && self.activity.now().saturating_sub(last) < time.as_nanos() as u64
+    }
+
     /// Leaves the device to the application, which polls, for a while or until it has said that it stops.
     pub(super) fn back_off(&self, time: Duration) {
         self.activity.backing_off.store(true, Ordering::SeqCst);
         // Looked at again, because it may have stopped just before.
-        if self.watcher() == Watcher::Poller {
+        if self.has_polled_within(time.max(POLLED_LATELY)) {
             match wait_readable([self.wake.as_fd()], Some(time)) {
                 Ok(true) => self.wake.clear(),
                 Ok(false) => {}
@@ -486,14 +492,18 @@ impl Runtime {
 mod tests {
     use super::*;
 
+    use std::sync::Arc;
+
     use crate::device::memory::MemoryDevice;
+    use crate::runtime::EventQueue;
 
     /// A runtime without a background thread.
     fn runtime() -> Runtime {
         let [a, b] = [1, 2].map(|last| std::net::Ipv4Addr::new(192, 0, 2, last).into());
         let (device, _peer) = MemoryDevice::pair(a, b).unwrap();
         let config = roce_transport::EngineConfig::from_number(1);
-        Runtime::new(config, Box::new(device), fastrand::Rng::with_seed(1), Duration::ZERO).unwrap()
+        let shared = (Clock::start(), Arc::new(EventQueue::new(16).unwrap()));
+        Runtime::new(config, Box::new(device), fastrand::Rng::with_seed(1), Duration::ZERO, shared).unwrap()
     }
 
     /// It slept out its 250 µs, in which no thread watched the device.

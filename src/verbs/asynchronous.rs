@@ -58,7 +58,7 @@ impl AsyncCompletionQueue {
     ///
     /// When polling fails.
     pub async fn poll(&self, out: &mut [Wc]) -> Result<usize, VerbsError> {
-        let events = &self.cq.context().runtime().completion_events;
+        let events = &self.cq.runtime().completion_events;
         // Removed with the future.
         let mut _registration = None;
         poll_fn(|task| {

@@ -351,9 +351,13 @@ impl Context {
         let source_port = self.ephemeral_port();
         let transport = if qp.qp_type() == QpType::Uc { TransportService::Uc } else { TransportService::Rc };
         let id = with_cm(self, |cm, now, nic| {
-            check_state(nic, preparation.qpn)?;
-            let first_step = preparation.first_step(nic);
-            nic.engine.check_modify_qp(preparation.qpn, first_step.as_slice())?;
+            let siblings = cm.siblings.clone();
+            let first_step = siblings.with_nic_of(preparation.qpn, nic, |nic| {
+                check_state(nic, preparation.qpn)?;
+                let first_step = preparation.first_step(nic);
+                nic.engine.check_modify_qp(preparation.qpn, first_step.as_slice())?;
+                Ok::<_, ConnectionError>(first_step)
+            })?;
             let path = nic
                 .route_to(peer.ip(), &parameters.path)
                 .map_err(VerbsError::io("making a path to the peer"))?;
@@ -373,7 +377,9 @@ impl Context {
                 },
             )?;
             cm.adopt(id, Some(preparation));
-            nic.modify_qp(now, preparation.qpn, first_step.as_slice())?;
+            siblings.with_nic_of(preparation.qpn, nic, |nic| {
+                nic.modify_qp(now, preparation.qpn, first_step.as_slice())
+            })?;
             Ok(id)
         })?;
         Ok(Connection::new(self, id, qp))

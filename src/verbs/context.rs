@@ -10,19 +10,21 @@ use roce_packet::{PathMtu, Psn, Qpn};
 use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
 use roce_transport::{AsyncEvent, Counters, EngineConfig, Recovery, UdDestination};
 
+use super::engines::{OtherDevices, divided, open_devices};
 use super::{AddressHandle, CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
 use crate::device::{Capabilities, Device, OpenOptions};
 use crate::driver::PathOptions;
 use crate::observe::CounterSource;
-use crate::runtime::{Handle, Runtime};
+use crate::runtime::{Engines, Opening, Runtime};
 
 /// IPv4 or IPv6, UDP, BTH, RETH, ImmDt and ICRC around the payload of the largest ordinary packet.
 const OVERHEAD_V4: usize = 20 + 8 + 12 + 16 + 4 + 4;
 const OVERHEAD_V6: usize = 40 + 8 + 12 + 16 + 4 + 4;
 
-/// An open device: engine, device and clock behind one lock. Clones are handles to the same.
+/// An open device: engine, device and clock behind one lock, or several of these ([`ContextBuilder::engines`]). Clones are handles to
+/// the same.
 #[derive(Clone, Debug)]
-pub struct Context(Arc<Handle>);
+pub struct Context(pub(super) Arc<Engines>);
 
 /// Changes settings of the engine.
 type Tune = Box<dyn FnOnce(&mut EngineConfig) + Send>;
@@ -50,6 +52,7 @@ pub struct ContextBuilder {
     spin: Duration,
     background: bool,
     options: OpenOptions,
+    engines: usize,
     tune: Option<Tune>,
     process_slot: Option<u8>,
     window: Option<u32>,
@@ -66,6 +69,7 @@ impl Default for ContextBuilder {
             spin: Duration::from_micros(50),
             background: true,
             options: OpenOptions::default(),
+            engines: 1,
             tune: None,
             process_slot: None,
             window: None,
@@ -109,6 +113,33 @@ impl ContextBuilder {
     #[must_use]
     pub fn options(mut self, options: OpenOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Opens so many engines instead of one, from 1 to 63: each has a lock, a background thread and a device of its own, so that threads
+    /// which use queue pairs of different engines do not wait for each other. The address has to be one that devices of the kind `udp`
+    /// share. A completion queue is made in an engine ([`Context::create_cq_on`]), and a queue pair is in the engine of its completion
+    /// queues; protection domains, memory regions and memory windows are in all of them. The limits of the settings are those of each
+    /// engine, and a line rate is divided among them.
+    ///
+    /// ```
+    /// use roce::verbs::{Context, QpType, QueuePairOptions};
+    ///
+    /// # fn main() -> Result<(), roce::verbs::VerbsError> {
+    /// # let spec = format!("udp:{},port={}", roce_testing::own_address(), 14791);
+    /// let context = Context::builder().engines(2).open(&spec)?;
+    /// let pd = context.alloc_pd()?;
+    /// // What each of two threads uses.
+    /// let cqs = [context.create_cq_on(0, 16, None)?, context.create_cq_on(1, 16, None)?];
+    /// let first = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cqs[0]))?;
+    /// let second = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cqs[1]))?;
+    /// assert_eq!([first.engine(), second.engine()], [0, 1]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn engines(mut self, engines: usize) -> Self {
+        self.engines = engines;
         self
     }
 
@@ -171,23 +202,42 @@ impl ContextBuilder {
     ///
     /// # Errors
     ///
-    /// When the device cannot be opened; the error says what to do.
+    /// When the device cannot be opened, or not for so many engines; the error says what to do.
     pub fn open(mut self, spec: &str) -> Result<Context, VerbsError> {
-        let device = crate::device::open(spec, std::mem::take(&mut self.options))?;
-        self.attach(device)
+        let (first, others) = open_devices(spec, self.engines, std::mem::take(&mut self.options))?;
+        self.build(first, others)
     }
 
     /// Takes a device that is open already, and puts the wrappers around it that were asked for.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses a descriptor or thread.
+    /// When the operating system refuses a descriptor or thread, or several engines were asked for, each of which needs a device.
     pub fn attach(mut self, device: Box<dyn Device>) -> Result<Context, VerbsError> {
+        if self.engines != 1 {
+            let problem =
+                "one device is for one engine; use `open`, which opens a device for each".to_owned();
+            return Err(VerbsError::Engines { engines: self.engines, problem });
+        }
         let device = crate::device::wrap(device, std::mem::take(&mut self.options));
+        self.build(device, Vec::new())
+    }
+
+    fn build(mut self, device: Box<dyn Device>, others: OtherDevices) -> Result<Context, VerbsError> {
         let mut random = self.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        let config = self.engine_config(&mut random, device.capabilities());
+        let mut config = self.engine_config(&mut random, device.capabilities());
         check_slot(config.process_slot, device.capabilities())?;
-        let mut handle = Handle::new(config, device, random, self.spin)
+        if config.limit_to_line_rate {
+            config.line_rate = divided(config.line_rate, self.engines);
+        }
+        let others = others.into_iter().map(|device| {
+            let mut config = config.clone();
+            config.seed = self.secret(&mut random);
+            config.process_slot = device.capabilities().process_slot;
+            Opening { config, device, random: random.fork() }
+        });
+        let others = others.collect();
+        let mut handle = Engines::new(Opening { config, device, random }, others, self.spin)
             .map_err(VerbsError::io("making the descriptors of the context"))?;
         if self.background {
             handle.start_background().map_err(VerbsError::io("starting the progress thread"))?;
@@ -205,14 +255,18 @@ impl ContextBuilder {
         Ok(Context(Arc::new(handle)))
     }
 
-    /// The engine's settings. Its secret comes from the operating system unless a seed was given.
-    fn engine_config(&mut self, random: &mut fastrand::Rng, capabilities: &Capabilities) -> EngineConfig {
-        let mut seed = [0; 32];
-        let secret = if self.seed.is_none() { fill_from_system(&mut seed) } else { false };
-        if !secret {
-            random.fill(&mut seed);
+    /// The secret of an engine: from the operating system unless a seed was given.
+    fn secret(&self, random: &mut fastrand::Rng) -> [u8; 32] {
+        let mut secret = [0; 32];
+        if self.seed.is_some() || !fill_from_system(&mut secret) {
+            random.fill(&mut secret);
         }
-        let mut config = EngineConfig::new(seed);
+        secret
+    }
+
+    /// The engine's settings.
+    fn engine_config(&mut self, random: &mut fastrand::Rng, capabilities: &Capabilities) -> EngineConfig {
+        let mut config = EngineConfig::new(self.secret(random));
         config.process_slot = self.process_slot.unwrap_or(capabilities.process_slot);
         if let Some(mtu) = largest_mtu(capabilities, OVERHEAD_V6) {
             config.port_mtu = mtu;
@@ -346,7 +400,7 @@ impl Context {
         ProtectionDomain::new(self)
     }
 
-    /// Makes a completion queue of `capacity` entries whose events go to `channel`, if one is given.
+    /// Makes a completion queue of `capacity` entries in engine 0 whose events go to `channel`, if one is given.
     ///
     /// # Errors
     ///
@@ -356,7 +410,7 @@ impl Context {
         capacity: usize,
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::new(self, capacity, channel)
+        CompletionQueue::new(self, 0, capacity, channel)
     }
 
     /// Makes a channel for completion events: a descriptor to wait on.
@@ -421,20 +475,24 @@ impl Context {
         self.runtime().async_events.as_fd()
     }
 
-    /// The counters of the engine.
+    /// The counters of all engines together.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        *self.runtime().lock().nic.engine.counters()
+        let mut sum = Counters::default();
+        self.0.iter().for_each(|runtime| sum.add(runtime.lock().nic.engine.counters()));
+        sum
     }
 
-    /// All counters by name: those of the engine, of connection management and of the device.
+    /// All counters by name: those of the engines, of connection management and of the devices, summed over the engines.
     pub fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.runtime().visit_counters(visit);
+        self.0.counters().visit_counters(visit);
     }
 
-    /// Receives and sends once, for applications that poll nothing themselves.
+    /// Receives and sends once in each engine, for applications that poll nothing themselves.
     pub fn progress(&self) {
-        self.runtime().lock().progress();
+        self.0.iter().for_each(|runtime| {
+            runtime.lock().progress();
+        });
     }
 
     /// A PSN to start with: random, or from the seed.
@@ -443,20 +501,22 @@ impl Context {
         Psn::new(self.runtime().random_u64() as u32)
     }
 
-    /// A device error that ended all traffic.
+    /// A device error that ended all traffic, of any engine.
     ///
     /// # Errors
     ///
     /// The error itself, if there was one.
     pub fn check_device(&self) -> Result<(), VerbsError> {
-        match self.runtime().lock().nic.failure() {
+        self.0.iter().try_for_each(|runtime| match runtime.lock().nic.failure() {
             Some(error) => Err(VerbsError::DeviceFailed(error.to_string())),
             None => Ok(()),
-        }
+        })
     }
 
+    /// Engine 0.
+    #[inline]
     pub(crate) fn runtime(&self) -> &Runtime {
-        self.0.runtime()
+        self.0.first()
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {
@@ -466,6 +526,10 @@ impl Context {
 
 impl CounterSource for Context {
     fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.runtime().visit_counters(visit);
+        self.0.counters().visit_counters(visit);
+    }
+
+    fn visit_engine_counters(&self, visit: &mut dyn FnMut(usize, &'static str, u64)) {
+        self.0.counters().visit_engine_counters(visit);
     }
 }

@@ -2,12 +2,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use roce_transport::{CqId, Notify, Wc};
 
 use super::{Context, RawCq, VerbsError};
-use crate::runtime::{EventQueue, WaitFailure};
+use crate::runtime::{EventQueue, Runtime, Several, WaitFailure};
 
 /// Where completion events arrive: a descriptor for poll, epoll or tokio, and the queues that had one. The descriptor
 /// becomes readable without an event when the device fails; polling a queue then returns the error.
@@ -49,13 +50,15 @@ use crate::runtime::{EventQueue, WaitFailure};
 pub struct CompletionChannel {
     context: Context,
     events: Arc<EventQueue<CqId>>,
+    /// The engines that have queues of the channel, or had: one bit for each.
+    engines: Arc<AtomicU64>,
 }
 
 impl CompletionChannel {
     pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
         // Each event was asked for, so the application itself bounds their number.
         let events = EventQueue::new(usize::MAX).map_err(VerbsError::io("making an eventfd"))?;
-        Ok(Self { context: context.clone(), events: Arc::new(events) })
+        Ok(Self { context: context.clone(), events: Arc::new(events), engines: Arc::default() })
     }
 
     pub(super) fn is_of(&self, context: &Context) -> bool {
@@ -78,7 +81,10 @@ impl CompletionChannel {
     ///
     /// When `timeout` passes, the device failed, or the operating system refuses to wait.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<CqId, WaitError> {
-        self.context.runtime().wait(timeout, Some(self.as_fd()), || Ok(self.try_event()))
+        match self.engine() {
+            Ok(runtime) => runtime.wait(timeout, Some(self.as_fd()), || Ok(self.try_event())),
+            Err(several) => several.wait(timeout, self.as_fd(), || Ok(self.try_event())),
+        }
     }
 
     /// The same without a limit of time, for a thread whose signals have handlers: a handler that has run ends the wait.
@@ -87,7 +93,26 @@ impl CompletionChannel {
     ///
     /// [`WaitError::Io`] of the kind `Interrupted` after a signal; else as [`wait`](Self::wait).
     pub fn wait_interruptibly(&self) -> Result<CqId, WaitError> {
-        self.context.runtime().wait_interruptibly(self.as_fd(), || Ok(self.try_event()))
+        match self.engine() {
+            Ok(runtime) => runtime.wait_interruptibly(self.as_fd(), || Ok(self.try_event())),
+            Err(several) => several.wait_interruptibly(self.as_fd(), || Ok(self.try_event())),
+        }
+    }
+
+    /// A queue of this engine has its events here.
+    pub(super) fn note_engine(&self, engine: usize) {
+        self.engines.fetch_or(1 << engine, Ordering::Relaxed);
+    }
+
+    /// The one engine whose queues have their events here, or all of those.
+    fn engine(&self) -> Result<&Runtime, Several<'_>> {
+        let engines = self.engines.load(Ordering::Relaxed);
+        if engines.count_ones() < 2 {
+            let only = engines.checked_ilog2().unwrap_or(0) as usize;
+            return Ok(self.context.0.get(only).unwrap_or_else(|| self.context.runtime()));
+        }
+        let has_queue = |(index, _): &(usize, _)| engines >> index & 1 == 1;
+        Err(Several::new(self.context.0.iter().enumerate().filter(has_queue).map(|(_, runtime)| runtime)))
     }
 }
 
@@ -171,10 +196,11 @@ impl Drop for CqInner {
 impl CompletionQueue {
     pub(crate) fn new(
         context: &Context,
+        engine: usize,
         capacity: usize,
         channel: Option<&CompletionChannel>,
     ) -> Result<Self, VerbsError> {
-        let raw = context.raw().create_cq(capacity, channel)?;
+        let raw = context.raw().create_cq_on(engine, capacity, channel)?;
         Ok(Self(Arc::new(CqInner { context: context.clone(), raw, channel: channel.cloned() })))
     }
 
@@ -194,6 +220,16 @@ impl CompletionQueue {
         &self.0.context
     }
 
+    /// The engine that has the queue.
+    #[must_use]
+    pub fn engine(&self) -> usize {
+        self.0.context.index_of_slot(self.id().slot())
+    }
+
+    pub(super) fn runtime(&self) -> &Runtime {
+        self.0.context.of_slot(self.id().slot())
+    }
+
     /// Moves completions out, oldest first. Makes progress when there are fewer than `out` has room for.
     ///
     /// # Errors
@@ -210,7 +246,7 @@ impl CompletionQueue {
     ///
     /// When `timeout` passes or polling fails.
     pub fn wait(&self, out: &mut [Wc], timeout: Option<Duration>) -> Result<usize, WaitError> {
-        let runtime = self.0.context.runtime();
+        let runtime = self.runtime();
         runtime.wait_for_completions(timeout, self.0.raw.occupancy(), || {
             runtime.note_poll(true);
             let count = runtime.lock().nic.engine.poll_cq(self.id(), out).map_err(VerbsError::from)?;

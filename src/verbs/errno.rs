@@ -51,6 +51,9 @@ impl VerbsError {
             | Self::ModifyQp(_)
             | Self::Destroy(_)
             | Self::OtherContext(_)
+            | Self::OtherEngine { .. }
+            | Self::NoEngine { .. }
+            | Self::Engines { .. }
             | Self::NoAddress
             | Self::PathMtu { .. } => Errno::INVAL,
         };

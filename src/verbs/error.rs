@@ -71,6 +71,35 @@ pub enum VerbsError {
     /// Objects of two contexts or protection domains were mixed.
     #[error("{0} belongs to another context")]
     OtherContext(&'static str),
+    /// Queues of two engines of a context were mixed.
+    #[error(
+        "the {what} is in engine {other}, and the queue pair would be in engine {engine}: a queue pair and all its queues are in one \
+         engine; make them in the same one"
+    )]
+    OtherEngine {
+        /// The queue.
+        what: &'static str,
+        /// Its engine.
+        other: usize,
+        /// The engine of the send completion queue.
+        engine: usize,
+    },
+    /// An engine that the context does not have.
+    #[error("the context has no engine {engine}, the last one is {}; open it with more (`ContextBuilder::engines`)", .engines - 1)]
+    NoEngine {
+        /// Asked for.
+        engine: usize,
+        /// How many there are.
+        engines: usize,
+    },
+    /// The device that was to have several engines cannot have them.
+    #[error("{engines} engines: {problem}")]
+    Engines {
+        /// Asked for.
+        engines: usize,
+        /// Why, and what to do.
+        problem: String,
+    },
     /// The device has no address that a peer could be told.
     #[error("the device has no address; open one that has, such as udp:127.0.0.1")]
     NoAddress,

@@ -79,6 +79,7 @@ mod asynchronous;
 mod cm;
 mod context;
 mod cq;
+mod engines;
 mod errno;
 mod error;
 mod foreign;

@@ -7,6 +7,7 @@ use roce_transport::{
     Access, KeyError, LKey, Memory, OutOfBounds, PdId, RKey, RegionAttributes, Sge, WindowBinding, WindowType,
 };
 
+use super::raw::bind_window;
 use super::{
     Context, QueuePair, QueuePairOptions, RemoteMemory, SharedMemory, SharedReceiveQueue, VerbsError,
 };
@@ -78,20 +79,34 @@ impl ProtectionDomain {
         Ok(MemoryWindow { pd: self.clone(), rkey: Mutex::new(rkey) })
     }
 
-    /// Makes a shared receive queue.
+    /// Makes a shared receive queue in engine 0.
     ///
     /// # Errors
     ///
     /// When a size is out of range.
     pub fn create_srq(&self, max_wr: usize, max_sge: usize) -> Result<SharedReceiveQueue, VerbsError> {
-        SharedReceiveQueue::new(self, max_wr, max_sge)
+        self.create_srq_on(0, max_wr, max_sge)
     }
 
-    /// Makes a queue pair in state RESET.
+    /// Makes a shared receive queue for queue pairs of this engine.
     ///
     /// # Errors
     ///
-    /// When a size is out of range, or a queue belongs to another context.
+    /// When a size is out of range, or the context has no such engine.
+    pub fn create_srq_on(
+        &self,
+        engine: usize,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        SharedReceiveQueue::new(self, engine, max_wr, max_sge)
+    }
+
+    /// Makes a queue pair in state RESET, in the engine of its queues.
+    ///
+    /// # Errors
+    ///
+    /// When a size is out of range, or a queue belongs to another context or engine.
     pub fn create_qp(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, VerbsError> {
         QueuePair::new(self, options)
     }
@@ -132,9 +147,8 @@ struct RegionInner {
 
 impl Drop for RegionInner {
     fn drop(&mut self) {
-        let mut state = self.pd.0.context.runtime().lock();
         // Windows that are bound over it keep the memory, and nothing else gives access to it from now on.
-        let released = state.nic.engine.release_region(self.attributes.lkey);
+        let released = self.pd.0.context.raw().release_region(self.attributes.lkey);
         debug_assert!(released.is_ok(), "the key of a region is its own until it goes: {released:?}");
     }
 }
@@ -240,14 +254,9 @@ pub struct MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        let rkey = self.rkey();
-        let engine = &mut self.pd.0.context.runtime().lock().nic.engine;
-        if engine.deallocate_window(rkey).is_err() {
-            // A work request has bound it under another variant, which was not noted here.
-            let mut variants = (0..=0xff).map(|variant| RKey(rkey.0 & !0xff | variant));
-            let removed = variants.any(|rkey| engine.deallocate_window(rkey).is_ok());
-            debug_assert!(removed, "the number of a window is its own until it goes");
-        }
+        // Whatever variant a work request has given it, which was not noted here.
+        let removed = self.pd.0.context.raw().deallocate_window(self.rkey());
+        debug_assert!(removed.is_ok(), "the number of a window is its own until it goes: {removed:?}");
     }
 }
 
@@ -264,10 +273,10 @@ impl MemoryWindow {
     ///
     /// When the region lacks a permission or the window is of type 2.
     pub fn bind(&self, binding: &WindowBinding) -> Result<RKey, VerbsError> {
-        // The guard of the state is dropped last, for what it delivers may use this window.
-        let mut state = self.pd.0.context.runtime().lock();
+        // The guard of the engines is dropped last, for what it delivers may use this window.
+        let mut all = self.pd.0.context.0.lock_all();
         let mut rkey = self.rkey.lock().unwrap_or_else(PoisonError::into_inner);
-        *rkey = state.nic.engine.bind_window(self.pd.id(), *rkey, binding).map_err(VerbsError::Key)?;
+        *rkey = bind_window(&mut all, self.pd.id(), *rkey, binding)?;
         Ok(*rkey)
     }
 

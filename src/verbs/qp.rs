@@ -268,7 +268,13 @@ impl QueuePair {
     }
 
     fn runtime(&self) -> &Runtime {
-        self.0.pd.context().runtime()
+        self.0.pd.context().of_qp(self.0.number)
+    }
+
+    /// The engine that has it: that of its queues.
+    #[must_use]
+    pub fn engine(&self) -> usize {
+        self.context().index_of_qp(self.0.number)
     }
 
     fn raw(&self) -> Raw<'_> {

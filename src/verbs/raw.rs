@@ -22,17 +22,16 @@
 
 mod connections;
 pub mod listing;
+mod shared;
 mod xrc;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use roce_packet::{Path, Qpn};
 use roce_transport::{
-    Access, CqId, DestroyError, Instant, LKey, Memory, Notify, Occupancy, PdId, QpAttr, QpAttributes, QpInit,
-    QpOptions, QpState, RKey, RecvWr, RegionAttributes, RegionChange, SendWr, SrqAttributes, SrqId, Wc,
-    WindowBinding, WindowType,
+    CqId, DestroyError, Instant, Notify, Occupancy, PdId, QpAttr, QpAttributes, QpInit, QpOptions, QpState,
+    RecvWr, SendWr, SrqAttributes, SrqId, Wc,
 };
 
 use super::{CompletionChannel, Context, PathOptions, VerbsError};
@@ -40,6 +39,7 @@ use crate::driver::PortHolder;
 use crate::runtime::{Runtime, State};
 
 pub use connections::{RawConnect, RawRequest};
+pub(super) use shared::bind_window;
 
 /// The verbs of a context on identifiers, see the [module](self).
 #[derive(Clone, Copy, Debug)]
@@ -76,108 +76,35 @@ impl Context {
     }
 }
 
-/// Protection domains, memory regions and memory windows.
+/// Engines.
 impl<'a> Raw<'a> {
+    /// Engine 0.
     fn runtime(self) -> &'a Runtime {
         self.context.runtime()
     }
 
-    /// Makes a protection domain.
-    ///
-    /// # Errors
-    ///
-    /// When the configured number is in use.
-    pub fn allocate_pd(self) -> Result<PdId, VerbsError> {
-        Ok(self.runtime().lock().nic.engine.allocate_pd()?)
+    /// The engine that has this completion queue.
+    #[inline]
+    fn of_cq(self, cq: CqId) -> &'a Runtime {
+        self.context.of_slot(cq.slot())
     }
 
-    /// Removes a protection domain.
-    ///
-    /// # Errors
-    ///
-    /// While regions, windows, queue pairs or shared receive queues belong to it.
-    pub fn deallocate_pd(self, pd: PdId) -> Result<(), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.deallocate_pd(pd)?)
+    /// The engine that has this shared receive queue.
+    #[inline]
+    fn of_srq(self, srq: SrqId) -> &'a Runtime {
+        self.context.of_slot(srq.slot())
     }
 
-    /// Registers memory at a virtual address, which peers and work requests name.
-    ///
-    /// # Errors
-    ///
-    /// When the flags contradict each other, the memory is empty, the range wraps around, or all keys are in use.
-    pub fn register(
-        self,
-        pd: PdId,
-        addr: u64,
-        memory: Arc<dyn Memory>,
-        access: Access,
-    ) -> Result<RegionAttributes, VerbsError> {
-        Ok(self.runtime().lock().nic.engine.register(pd, addr, memory, access)?)
-    }
-
-    /// Changes the protection domain, the memory or the rights of a region, which keeps its keys. Nothing touches memory that it had
-    /// before and has no more once this returns.
-    ///
-    /// # Errors
-    ///
-    /// As for [`register`](Self::register), or while windows are bound over it; the region is as it was then.
-    pub fn change_region(self, lkey: LKey, change: RegionChange) -> Result<RegionAttributes, VerbsError> {
-        Ok(self.runtime().lock().nic.engine.change_region(lkey, change)?)
-    }
-
-    /// Revokes a region: nothing touches its memory any more once this returns.
-    ///
-    /// # Errors
-    ///
-    /// While windows are bound over it.
-    pub fn deregister(self, lkey: LKey) -> Result<(), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.deregister(lkey)?)
-    }
-
-    /// The attributes of a region.
-    ///
-    /// # Errors
-    ///
-    /// When no region has the key.
-    pub fn query_region(self, lkey: LKey) -> Result<RegionAttributes, VerbsError> {
-        Ok(self.runtime().lock().nic.engine.query_region(lkey)?)
-    }
-
-    /// Makes an unbound memory window.
-    ///
-    /// # Errors
-    ///
-    /// When all keys are in use.
-    pub fn allocate_window(self, pd: PdId, window_type: WindowType) -> Result<RKey, VerbsError> {
-        Ok(self.runtime().lock().nic.engine.allocate_window(pd, window_type)?)
-    }
-
-    /// Binds a type 1 window and returns its new key; a length of 0 unbinds it.
-    ///
-    /// # Errors
-    ///
-    /// When the region lacks a permission or belongs to another protection domain, or the window is of type 2.
-    pub fn bind_window(self, pd: PdId, window: RKey, binding: &WindowBinding) -> Result<RKey, VerbsError> {
-        Ok(self.runtime().lock().nic.engine.bind_window(pd, window, binding)?)
-    }
-
-    /// Removes a window, bound or not, by its key. The variant, the low 8 bits, does not count: after a binding that failed, the
-    /// application does not know which one the window has.
-    ///
-    /// # Errors
-    ///
-    /// When it is not the key of a window.
-    pub fn deallocate_window(self, window: RKey) -> Result<(), VerbsError> {
-        let mut state = self.runtime().lock();
-        let engine = &mut state.nic.engine;
-        let window = engine.window_key(window).map_err(DestroyError::Key)?;
-        Ok(engine.deallocate_window(window)?)
+    /// The engine that has this queue pair.
+    #[inline]
+    fn of_qp(self, qpn: Qpn) -> &'a Runtime {
+        self.context.of_qp(qpn)
     }
 }
 
 /// Completion queues.
 impl Raw<'_> {
-    /// Makes a completion queue of `capacity` entries whose events go to `channel`, if one is given.
+    /// Makes a completion queue of `capacity` entries in engine 0 whose events go to `channel`, if one is given.
     ///
     /// # Errors
     ///
@@ -187,10 +114,27 @@ impl Raw<'_> {
         capacity: usize,
         channel: Option<&CompletionChannel>,
     ) -> Result<RawCq, VerbsError> {
+        self.create_cq_on(0, capacity, channel)
+    }
+
+    /// The same in another engine, in which its queue pairs will be.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create_cq`](Self::create_cq), or when the context has no such engine.
+    pub fn create_cq_on(
+        self,
+        engine: usize,
+        capacity: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<RawCq, VerbsError> {
         if channel.is_some_and(|channel| !channel.is_of(self.context)) {
             return Err(VerbsError::OtherContext("the completion channel"));
         }
-        let runtime = self.runtime();
+        let runtime = self.context.engine(engine)?;
+        if let Some(channel) = channel {
+            channel.note_engine(engine);
+        }
         let (id, occupancy) = {
             let engine = &mut runtime.lock().nic.engine;
             let id = engine.create_cq(capacity)?;
@@ -206,7 +150,7 @@ impl Raw<'_> {
     ///
     /// While queue pairs complete into it.
     pub fn destroy_cq(self, cq: &RawCq) -> Result<(), VerbsError> {
-        let runtime = self.runtime();
+        let runtime = self.of_cq(cq.id);
         runtime.lock().nic.engine.destroy_cq(cq.id)?;
         runtime.completion_events.remove(cq.id);
         Ok(())
@@ -230,7 +174,7 @@ impl Raw<'_> {
     where
         Self: 'a,
     {
-        let runtime = self.runtime();
+        let runtime = self.of_cq(cq.id);
         // The poll between the request for a notification and the sleep must not keep the background thread away.
         let is_last_look =
             cq.is_last_look.load(Ordering::Relaxed) && cq.is_last_look.swap(false, Ordering::Relaxed);
@@ -253,7 +197,7 @@ impl Raw<'_> {
     ///
     /// When there is no such queue.
     pub fn request_notification(self, cq: &RawCq, notify: Notify) -> Result<(), VerbsError> {
-        let runtime = self.runtime();
+        let runtime = self.of_cq(cq.id);
         let mut state = runtime.lock();
         state.nic.engine.request_notification(cq.id, notify)?;
         state.transmit_postponed();
@@ -269,7 +213,7 @@ impl Raw<'_> {
     ///
     /// When it holds more than would fit, or the capacity is out of range.
     pub fn resize_cq(self, cq: &RawCq, capacity: usize) -> Result<(), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.resize_cq(cq.id, capacity)?)
+        Ok(self.of_cq(cq.id).lock().nic.engine.resize_cq(cq.id, capacity)?)
     }
 }
 
@@ -328,13 +272,28 @@ impl PollInProgress<'_> {
 
 /// Shared receive queues.
 impl Raw<'_> {
-    /// Makes a shared receive queue for `max_wr` receives of up to `max_sge` elements.
+    /// Makes a shared receive queue for `max_wr` receives of up to `max_sge` elements in engine 0.
     ///
     /// # Errors
     ///
     /// When a size or the number of queues is out of range.
     pub fn create_srq(self, pd: PdId, max_wr: usize, max_sge: usize) -> Result<SrqId, VerbsError> {
-        Ok(self.runtime().lock().nic.engine.create_srq(pd, max_wr, max_sge)?)
+        self.create_srq_on(0, pd, max_wr, max_sge)
+    }
+
+    /// The same in another engine, for queue pairs of that engine.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create_srq`](Self::create_srq), or when the context has no such engine.
+    pub fn create_srq_on(
+        self,
+        engine: usize,
+        pd: PdId,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<SrqId, VerbsError> {
+        Ok(self.context.engine(engine)?.lock().nic.engine.create_srq(pd, max_wr, max_sge)?)
     }
 
     /// Removes a shared receive queue with what is posted in it.
@@ -343,7 +302,7 @@ impl Raw<'_> {
     ///
     /// While queue pairs take from it.
     pub fn destroy_srq(self, srq: SrqId) -> Result<(), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.destroy_srq(srq)?)
+        Ok(self.of_srq(srq).lock().nic.engine.destroy_srq(srq)?)
     }
 
     /// Posts a receive.
@@ -352,7 +311,7 @@ impl Raw<'_> {
     ///
     /// When the queue is full or the request has too many elements.
     pub fn post_srq_recv(self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.post_srq_recv(srq, wr)?)
+        Ok(self.of_srq(srq).lock().nic.engine.post_srq_recv(srq, wr)?)
     }
 
     /// Arms the limit: one [`AsyncEvent::SrqLimitReached`](super::AsyncEvent) when fewer receives are left; 0 disarms.
@@ -361,7 +320,7 @@ impl Raw<'_> {
     ///
     /// When the limit is above the capacity.
     pub fn arm_srq_limit(self, srq: SrqId, limit: usize) -> Result<(), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.arm_srq_limit(srq, limit)?)
+        Ok(self.of_srq(srq).lock().nic.engine.arm_srq_limit(srq, limit)?)
     }
 
     /// Gives the queue another capacity; what is posted stays.
@@ -370,25 +329,37 @@ impl Raw<'_> {
     ///
     /// When more is posted than would fit, or the capacity is out of range.
     pub fn resize_srq(self, srq: SrqId, max_wr: usize) -> Result<(), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.resize_srq(srq, max_wr)?)
+        Ok(self.of_srq(srq).lock().nic.engine.resize_srq(srq, max_wr)?)
     }
 
     /// What it is like now; `None` where there is no such queue.
     #[must_use]
     pub fn query_srq(self, srq: SrqId) -> Option<SrqAttributes> {
-        self.runtime().lock().nic.engine.query_srq(srq)
+        self.of_srq(srq).lock().nic.engine.query_srq(srq)
     }
 }
 
 /// Queue pairs.
 impl Raw<'_> {
-    /// Makes a queue pair in state RESET.
+    /// Makes a queue pair in state RESET, in the engine of its queues.
     ///
     /// # Errors
     ///
-    /// When a size or the number of queue pairs is out of range, or something that it names does not exist.
+    /// When a size or the number of queue pairs is out of range, something that it names does not exist, or its queues are in several
+    /// engines.
     pub fn create_qp(self, init: &QpInit, options: &QpOptions) -> Result<Qpn, VerbsError> {
-        Ok(self.runtime().lock().nic.engine.create_qp_with(init, options)?)
+        let own = init.send_cq.slot();
+        self.check_same_engine("receive completion queue", own, init.recv_cq.slot())?;
+        if let Some(srq) = init.srq {
+            self.check_same_engine("shared receive queue", own, srq.slot())?;
+        }
+        Ok(self.context.of_slot(own).lock().nic.engine.create_qp_with(init, options)?)
+    }
+
+    /// Refuses a queue in another engine than the send completion queue.
+    fn check_same_engine(self, what: &'static str, own: u8, other: u8) -> Result<(), VerbsError> {
+        let [engine, other] = [own, other].map(|slot| self.context.index_of_slot(slot));
+        if engine == other { Ok(()) } else { Err(VerbsError::OtherEngine { what, other, engine }) }
     }
 
     /// Removes a queue pair; what it still owes its peer, an acknowledgement for example, is sent first.
@@ -397,7 +368,7 @@ impl Raw<'_> {
     ///
     /// When there is no such queue pair.
     pub fn destroy_qp(self, qpn: Qpn) -> Result<(), VerbsError> {
-        let mut state = self.runtime().lock();
+        let mut state = self.of_qp(qpn).lock();
         if state.nic.engine.query_qp(qpn).is_none() {
             return Err(DestroyError::UnknownQp.into());
         }
@@ -415,7 +386,7 @@ impl Raw<'_> {
     ///
     /// When the transition does not exist, attributes are missing or out of place, or the path MTU is more than the link carries.
     pub fn modify_qp(self, qpn: Qpn, attr: &QpAttr) -> Result<(), VerbsError> {
-        self.modify_in_steps(&mut self.runtime().lock(), qpn, std::slice::from_ref(attr))
+        self.modify_in_steps(&mut self.of_qp(qpn).lock(), qpn, std::slice::from_ref(attr))
     }
 
     /// Several changes, or none of them.
@@ -440,7 +411,7 @@ impl Raw<'_> {
     /// The attributes in force; `None` where there is no such queue pair.
     #[must_use]
     pub fn query_qp(self, qpn: Qpn) -> Option<QpAttributes> {
-        self.runtime().lock().nic.engine.query_qp(qpn)
+        self.of_qp(qpn).lock().nic.engine.query_qp(qpn)
     }
 
     /// The path of a queue pair to its peer, for [`QpAttr::path`], with a source port that it holds until it goes to RESET or is
@@ -456,7 +427,7 @@ impl Raw<'_> {
         destination: IpAddr,
         options: &PathOptions,
     ) -> Result<Path, VerbsError> {
-        let nic = &mut self.runtime().lock().nic;
+        let nic = &mut self.of_qp(qpn).lock().nic;
         let path = nic.path_to(destination, PortHolder::QueuePair(qpn), (qpn, peer), options);
         path.map_err(VerbsError::io("making a path to the peer"))
     }
@@ -468,7 +439,7 @@ impl Raw<'_> {
     /// When the queue pair cannot take it; nothing is queued then.
     #[inline]
     pub fn post_send(self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), VerbsError> {
-        let mut state = self.runtime().lock();
+        let mut state = self.of_qp(qpn).lock();
         let now = state.nic.now();
         state.nic.engine.post_send(now, qpn, wr)?;
         state.transmit_at(now);
@@ -481,7 +452,7 @@ impl Raw<'_> {
     ///
     /// [`VerbsError::PostList`] with the first request that was not taken; those before it are queued and sent.
     pub fn post_send_list(self, qpn: Qpn, list: &[SendWr<'_>]) -> Result<(), VerbsError> {
-        let mut state = self.runtime().lock();
+        let mut state = self.of_qp(qpn).lock();
         let now = state.nic.now();
         let posted = state.nic.engine.post_send_list(now, qpn, list);
         state.transmit_at(now);
@@ -495,7 +466,7 @@ impl Raw<'_> {
     /// When the queue pair cannot take it; nothing is queued then.
     #[inline]
     pub fn post_recv(self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.post_recv(qpn, wr)?)
+        Ok(self.of_qp(qpn).lock().nic.engine.post_recv(qpn, wr)?)
     }
 
     /// Joins a multicast group with a UD queue pair. Joining twice is one membership.
@@ -504,7 +475,7 @@ impl Raw<'_> {
     ///
     /// When it is not a UD queue pair, or the device cannot join.
     pub fn attach_multicast(self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
-        let joined = self.runtime().lock().nic.join_group(qpn, group);
+        let joined = self.of_qp(qpn).lock().nic.join_group(qpn, group);
         joined.map_err(|error| VerbsError::group("joining a multicast group", error))
     }
 
@@ -514,7 +485,7 @@ impl Raw<'_> {
     ///
     /// When the device cannot leave.
     pub fn detach_multicast(self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
-        let left = self.runtime().lock().nic.leave_group(qpn, group);
+        let left = self.of_qp(qpn).lock().nic.leave_group(qpn, group);
         left.map_err(|error| VerbsError::group("leaving a multicast group", error))
     }
 }

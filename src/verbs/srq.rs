@@ -55,13 +55,24 @@ impl Drop for SrqInner {
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(pd: &ProtectionDomain, max_wr: usize, max_sge: usize) -> Result<Self, VerbsError> {
-        let id = pd.context().raw().create_srq(pd.id(), max_wr, max_sge)?;
+    pub(crate) fn new(
+        pd: &ProtectionDomain,
+        engine: usize,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<Self, VerbsError> {
+        let id = pd.context().raw().create_srq_on(engine, pd.id(), max_wr, max_sge)?;
         Ok(Self(Arc::new(SrqInner { pd: pd.clone(), id })))
     }
 
     pub(crate) fn id(&self) -> SrqId {
         self.0.id
+    }
+
+    /// The engine that has the queue.
+    #[must_use]
+    pub fn engine(&self) -> usize {
+        self.0.pd.context().index_of_slot(self.0.id.slot())
     }
 
     pub(crate) fn pd(&self) -> &ProtectionDomain {

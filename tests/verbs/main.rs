@@ -6,6 +6,7 @@ mod cm;
 mod concurrency;
 mod congestion;
 mod device_failure;
+mod engines;
 mod errors;
 mod events;
 mod faults;

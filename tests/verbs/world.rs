@@ -69,11 +69,15 @@ pub(crate) const CAPABILITIES: QpCapabilities =
 
 impl Side {
     pub(crate) fn new(context: Context, qp_type: QpType) -> Self {
+        Self::on(context, 0, qp_type)
+    }
+
+    /// The same with the queue pair in this engine.
+    pub(crate) fn on(context: Context, engine: usize, qp_type: QpType) -> Self {
         let pd = context.alloc_pd().unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND;
         let region = pd.allocate(MEMORY, access).unwrap();
-        let (send_cq, recv_cq) =
-            (context.create_cq(256, None).unwrap(), context.create_cq(256, None).unwrap());
+        let (send_cq, recv_cq) = [(); 2].map(|()| context.create_cq_on(engine, 256, None).unwrap()).into();
         let options = QueuePairOptions::new(qp_type, &send_cq).recv_cq(&recv_cq).capabilities(CAPABILITIES);
         let qp = pd.create_qp(&options).unwrap();
         Self { context, pd, region, send_cq, recv_cq, qp }

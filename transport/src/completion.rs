@@ -318,19 +318,25 @@ pub enum Notify {
 /// Whether polling a completion queue would give anything, for callers that do not hold the engine: a thread that polls an empty
 /// queue need not wait for another that runs the engine. Clones show the same queue.
 #[derive(Clone, Debug, Default)]
-pub struct Occupancy(Arc<AtomicBool>);
+pub struct Occupancy(Arc<OwnLine>);
+
+/// Alone in its cache line, and in the pair of lines that a processor fetches together: another engine, which another thread uses, may have
+/// its own next to it in memory otherwise, and both change with each completion.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OwnLine(AtomicBool);
 
 impl Occupancy {
     /// Whether [`Engine::poll_cq`](crate::Engine::poll_cq) would give completions or an error.
     #[inline]
     #[must_use]
     pub fn is_occupied(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.0.load(Ordering::Acquire)
     }
 
     #[inline]
     fn set(&self, occupied: bool) {
-        self.0.store(occupied, Ordering::Release);
+        self.0.0.store(occupied, Ordering::Release);
     }
 }
 

@@ -15,6 +15,11 @@ macro_rules! counters {
             /// All names, in the order of [`Self::visit`].
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
 
+            /// Adds the counts of another engine, for what has several.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)+
+            }
+
             /// Calls `visit` with each name and value.
             pub fn visit(&self, visit: &mut dyn FnMut(&'static str, u64)) {
                 $(visit(stringify!($name), self.$name);)+

@@ -28,15 +28,57 @@ macro_rules! object_id {
     };
 }
 
+/// The identifier of a queue: like a queue pair number it begins with the process slot of its engine
+/// ([`EngineConfig::process_slot`](crate::EngineConfig::process_slot)), so that queues of several engines have different ones.
+macro_rules! queue_id {
+    ($(#[$meta:meta])* $name:ident, $label:literal) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// The position in the engine's table: stable while the object lives, used again later.
+            #[inline]
+            #[must_use]
+            pub const fn index(self) -> usize {
+                (self.0 & QUEUE_MASK) as usize
+            }
+
+            /// The process slot of the engine that holds the queue.
+            #[inline]
+            #[must_use]
+            pub const fn slot(self) -> u8 {
+                (self.0 >> QUEUE_BITS) as u8
+            }
+
+            pub(crate) fn new(slot: u8, index: usize) -> Self {
+                debug_assert!(index <= QUEUE_MASK as usize, "the settings allow no more than MOST_QUEUES");
+                Self(u32::from(slot) << QUEUE_BITS | index as u32 & QUEUE_MASK)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, concat!($label, " {}"), self.0 & QUEUE_MASK)
+            }
+        }
+    };
+}
+
+const QUEUE_BITS: u32 = 24;
+const QUEUE_MASK: u32 = (1 << QUEUE_BITS) - 1;
+/// The most queues of one kind that an engine can tell apart.
+pub(crate) const MOST_QUEUES: usize = 1 << QUEUE_BITS;
+
 object_id!(
     /// A protection domain: queue pairs cannot use the memory of another domain.
     PdId, "protection domain"
 );
-object_id!(
+queue_id!(
     /// A completion queue.
     CqId, "completion queue"
 );
-object_id!(
+queue_id!(
     /// A shared receive queue.
     SrqId, "shared receive queue"
 );

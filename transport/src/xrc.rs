@@ -32,7 +32,7 @@ impl Shared {
         let position = self.srq_numbers.get(number)?;
         let srq = self.srqs.get(position)?;
         let xrc = srq.xrc.filter(|xrc| xrc.xrcd == xrcd)?;
-        Some((SrqId::from_index(position), srq.pd, xrc))
+        Some((SrqId::new(self.config.process_slot, position), srq.pd, xrc))
     }
 }
 

@@ -262,6 +262,12 @@ impl Device for UdpDevice {
         self.member.as_mut().map_or(Ok(()), |member| member.claim_service(service_id))
     }
 
+    fn leave_requests(&mut self) {
+        if let Some(member) = &self.member {
+            member.leave_requests();
+        }
+    }
+
     fn release_service(&mut self, service_id: u64) {
         if let Some(member) = &mut self.member {
             member.release_service(service_id);

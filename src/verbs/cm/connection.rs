@@ -47,7 +47,7 @@ impl Drop for Connection {
         let (id, qpn) = (self.id, self.qp.number());
         let released = with_cm(&self.context, |cm, now, nic| {
             cm.abandon(now, id);
-            to_error(now, nic, qpn);
+            cm.siblings.with_nic_of(qpn, nic, |nic| to_error(now, nic, qpn));
             Ok(())
         });
         debug_assert!(released.is_ok(), "connection management is there: {released:?}");
@@ -141,7 +141,7 @@ impl Connection {
         let (id, qpn) = (self.id, self.qp.number());
         with_cm(&self.context, |cm, now, nic| {
             cm.manager.disconnect(now, id, &[])?;
-            to_error(now, nic, qpn);
+            cm.siblings.with_nic_of(qpn, nic, |nic| to_error(now, nic, qpn));
             Ok(())
         })
     }

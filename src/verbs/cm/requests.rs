@@ -198,7 +198,7 @@ impl ConnectRequest {
         let preparation = parameters.preparation(qp)?;
         let (id, offer) = (self.request.id, parameters.offer(qp));
         with_cm(&self.context, |cm, now, nic| {
-            check_state(nic, preparation.qpn)?;
+            cm.siblings.with_nic_of(preparation.qpn, nic, |nic| check_state(nic, preparation.qpn))?;
             Ok(cm.accept(now, nic, id, (&preparation, &offer), &parameters.private_data)?)
         })?;
         self.open = false;

@@ -40,7 +40,15 @@ impl Raw<'_> {
         max_wr: usize,
         max_sge: usize,
     ) -> Result<(SrqId, u32), VerbsError> {
-        Ok(self.runtime().lock().nic.engine.create_xrc_srq(pd, xrcd, cq.id, max_wr, max_sge)?)
+        // XRC domains are in engine 0.
+        match self.context.index_of_slot(cq.id.slot()) {
+            0 => Ok(self.runtime().lock().nic.engine.create_xrc_srq(pd, xrcd, cq.id, max_wr, max_sge)?),
+            other => Err(VerbsError::OtherEngine {
+                what: "completion queue of an XRC receive queue",
+                other,
+                engine: 0,
+            }),
+        }
     }
 
     /// Makes the target of an extended connection, which has no queues of its own.

@@ -1,11 +1,13 @@
 //! The engine: all queue pairs of one device, and the five kinds of call that drive them.
 
+mod domains;
 mod objects;
 mod posting;
 mod qp;
 mod queue_pairs;
 mod receive;
 mod transmit;
+mod twins;
 mod xrc;
 
 use alloc::boxed::Box;
@@ -26,7 +28,7 @@ use crate::config::EngineConfig;
 use crate::congestion::{LineLimit, Notifier, Observation};
 use crate::counters::Counters;
 use crate::event::{AsyncEvent, Event, EventQueue};
-use crate::ids::{CqId, SrqId};
+use crate::ids::{CqId, MOST_QUEUES, SrqId};
 use crate::memory::KeyTable;
 use crate::number_map::NumberMap;
 use crate::parameters::Parameters as _;
@@ -35,6 +37,7 @@ use crate::segment::KnownPath;
 use crate::shared::Shared;
 use crate::time::Instant;
 use crate::timer::{Timer, TimerQueue};
+use domains::Domains;
 use qp::{Halves, Qp};
 
 /// All queue pairs of one device.
@@ -59,7 +62,7 @@ pub struct Engine {
     qps: Slab<Box<Qp>>,
     /// The place in `qps` of every number: entered and removed together with its queue pair, so the place is occupied.
     numbers: NumberMap,
-    pds: Slab<ProtectionDomain>,
+    pds: Domains,
     /// Queue pairs that may have something to send.
     ready: VecDeque<usize>,
     /// How many packets the first of them may still send before the next has its turn.
@@ -78,12 +81,6 @@ pub struct Engine {
     retired: VecDeque<u32>,
 }
 
-/// What lives in a protection domain, counted so that it is not removed under its members.
-#[derive(Debug, Default)]
-struct ProtectionDomain {
-    members: usize,
-}
-
 /// The most completions that one queue can hold, whatever the settings say: a gigabyte.
 const MOST_CQE: usize = 1 << 24;
 
@@ -93,6 +90,8 @@ impl Engine {
     pub fn new(mut config: EngineConfig) -> Self {
         config.max_outstanding_packets = config.max_outstanding_packets.clamp(1, (1 << 23) - 1);
         config.max_cqe = config.max_cqe.min(MOST_CQE);
+        config.max_cq = config.max_cq.min(MOST_QUEUES);
+        config.max_srq = config.max_srq.min(MOST_QUEUES);
         config.notification = config.notification.in_range();
         let mut rng = ChaCha12Rng::from_seed(config.seed);
         let first_variant = rng.next_u32().to_le_bytes()[0];
@@ -111,7 +110,7 @@ impl Engine {
             },
             qps: Slab::new(),
             numbers: NumberMap::new(),
-            pds: Slab::new(),
+            pds: Domains::default(),
             ready: VecDeque::new(),
             quantum_left: 0,
             timers: TimerQueue::default(),

@@ -3,7 +3,7 @@
 
 use alloc::sync::Arc;
 
-use super::{Engine, ProtectionDomain};
+use super::Engine;
 use crate::completion::CompletionQueue;
 use crate::ids::{CqId, LKey, PdId, RKey, SrqId};
 use crate::memory::{
@@ -165,7 +165,7 @@ impl Engine {
         if self.pds.len() >= limit {
             return Err(PdError::TooMany { limit });
         }
-        Ok(PdId::from_index(self.pds.insert(ProtectionDomain::default())))
+        Ok(self.pds.insert())
     }
 
     /// Removes a protection domain.
@@ -174,9 +174,9 @@ impl Engine {
     ///
     /// While anything belongs to it.
     pub fn deallocate_pd(&mut self, pd: PdId) -> Result<(), PdError> {
-        match self.pds.get(pd.index()).ok_or(PdError::Unknown)?.members {
+        match self.pds.get(pd).ok_or(PdError::Unknown)?.members {
             0 => {
-                self.pds.remove(pd.index());
+                self.pds.remove(pd);
                 Ok(())
             }
             members => Err(PdError::InUse { members }),
@@ -184,13 +184,13 @@ impl Engine {
     }
 
     pub(super) fn join_pd(&mut self, pd: PdId) {
-        if let Some(domain) = self.pds.get_mut(pd.index()) {
+        if let Some(domain) = self.pds.get_mut(pd) {
             domain.members += 1;
         }
     }
 
     pub(super) fn leave_pd(&mut self, pd: PdId) {
-        if let Some(domain) = self.pds.get_mut(pd.index()) {
+        if let Some(domain) = self.pds.get_mut(pd) {
             domain.members = domain.members.saturating_sub(1);
         }
     }
@@ -209,7 +209,8 @@ impl Engine {
         if !(1..=most).contains(&capacity) {
             return Err(CqError::Capacity { have: capacity, least: 1, most });
         }
-        Ok(CqId::from_index(self.shared.cqs.insert(CompletionQueue::new(capacity))))
+        let position = self.shared.cqs.insert(CompletionQueue::new(capacity));
+        Ok(CqId::new(self.shared.config.process_slot, position))
     }
 
     /// Gives a completion queue another capacity; what it holds stays.
@@ -247,7 +248,7 @@ impl Engine {
     ///
     /// When a size is out of range or the protection domain does not exist.
     pub fn create_srq(&mut self, pd: PdId, max_wr: usize, max_sge: usize) -> Result<SrqId, SrqError> {
-        if !self.pds.contains(pd.index()) {
+        if !self.pds.contains(pd) {
             return Err(SrqError::UnknownProtectionDomain);
         }
         let limit = self.shared.config.max_srq;
@@ -263,7 +264,7 @@ impl Engine {
         let position =
             self.shared.srqs.insert(SharedReceiveQueue { pd, queue, limit: 0, users: 0, xrc: None });
         self.join_pd(pd);
-        Ok(SrqId::from_index(position))
+        Ok(SrqId::new(self.shared.config.process_slot, position))
     }
 
     /// Arms the limit: one event when fewer than `limit` receives are left; 0 disarms.
@@ -334,7 +335,7 @@ impl Engine {
         memory: Arc<dyn Memory>,
         access: Access,
     ) -> Result<RegionAttributes, RegisterError> {
-        if !self.pds.contains(pd.index()) {
+        if !self.pds.contains(pd) {
             return Err(RegisterError::UnknownProtectionDomain);
         }
         let region = self.shared.keys.register(&mut self.rng, pd, addr, memory, access)?;
@@ -354,7 +355,7 @@ impl Engine {
         lkey: LKey,
         change: RegionChange,
     ) -> Result<RegionAttributes, ChangeError> {
-        if change.pd.is_some_and(|pd| !self.pds.contains(pd.index())) {
+        if change.pd.is_some_and(|pd| !self.pds.contains(pd)) {
             return Err(RegisterError::UnknownProtectionDomain.into());
         }
         let new_pd = change.pd;
@@ -409,7 +410,7 @@ impl Engine {
     ///
     /// When the protection domain does not exist or all keys are in use.
     pub fn allocate_window(&mut self, pd: PdId, window_type: WindowType) -> Result<RKey, RegisterError> {
-        if !self.pds.contains(pd.index()) {
+        if !self.pds.contains(pd) {
             return Err(RegisterError::UnknownProtectionDomain);
         }
         let key = self.shared.keys.allocate_window(&mut self.rng, pd, window_type)?;

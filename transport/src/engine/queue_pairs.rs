@@ -145,7 +145,7 @@ impl Engine {
         if init.qp_type == QpType::XrcRecv {
             return Err(CreateQpError::XrcTarget);
         }
-        if !self.pds.contains(init.pd.index()) {
+        if !self.pds.contains(init.pd) {
             return Err(CreateQpError::UnknownProtectionDomain);
         }
         let cqs = &self.shared.cqs;

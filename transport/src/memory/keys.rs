@@ -153,21 +153,22 @@ impl KeyTable {
         memory: Arc<dyn Memory>,
         access: Access,
     ) -> Result<RegionAttributes, RegisterError> {
-        let len = memory.len();
-        let start = check_region(addr, len, access)?;
-        let entry = Entry {
-            key: 0,
-            binding: 0,
-            pd,
-            start,
-            len: len as u64,
-            access,
-            memory: Some(memory),
-            base: 0,
-            kind: Kind::Region { windows: 0 },
-        };
+        let entry = Entry::region(pd, addr, memory, access)?;
+        let (start, len) = (entry.start, entry.len as usize);
         let key = self.insert(rng, entry)?;
         Ok(RegionAttributes { lkey: LKey(key), rkey: RKey(key), addr: start, len, access })
+    }
+
+    /// The same under a key that another engine of the context has drawn.
+    pub(crate) fn register_as(
+        &mut self,
+        key: LKey,
+        pd: PdId,
+        addr: u64,
+        memory: Arc<dyn Memory>,
+        access: Access,
+    ) -> Result<(), RegisterError> {
+        self.insert_as(key.0, Entry::region(pd, addr, memory, access)?)
     }
 
     pub(crate) fn allocate_window(
@@ -176,10 +177,37 @@ impl KeyTable {
         pd: PdId,
         window_type: WindowType,
     ) -> Result<RKey, RegisterError> {
-        let kind = Kind::Window { window_type, under: None, owner: None };
-        let access = Access::empty();
-        let entry = Entry { key: 0, binding: 0, pd, start: 0, len: 0, access, memory: None, base: 0, kind };
-        self.insert(rng, entry).map(RKey)
+        self.insert(rng, Entry::window(pd, window_type)).map(RKey)
+    }
+
+    /// The same under a key that another engine of the context has drawn.
+    pub(crate) fn allocate_window_as(
+        &mut self,
+        key: RKey,
+        pd: PdId,
+        window_type: WindowType,
+    ) -> Result<(), RegisterError> {
+        self.insert_as(key.0, Entry::window(pd, window_type))
+    }
+
+    /// Gives the window with this index the whole of the key, which is that of the same window in another engine.
+    pub(crate) fn align_window(&mut self, window: RKey) -> Result<(), KeyError> {
+        let own = self.window_key(window)?;
+        let (position, _) = self.find(own.0)?;
+        self.rekey(position, window);
+        Ok(())
+    }
+
+    fn insert_as(&mut self, key: u32, mut entry: Entry) -> Result<(), RegisterError> {
+        if self.entries.len() >= self.limit {
+            return Err(RegisterError::TooManyKeys { limit: self.limit });
+        }
+        if !self.numbers.insert(key >> 8, self.entries.vacant_key()) {
+            return Err(RegisterError::KeyInUse);
+        }
+        entry.key = key;
+        self.entries.insert(entry);
+        Ok(())
     }
 
     /// Gives `entry` an unpredictable number and a variant that differs from the last 255 keys.
@@ -493,6 +521,19 @@ impl KeyTable {
 }
 
 impl Entry {
+    fn region(pd: PdId, addr: u64, memory: Arc<dyn Memory>, access: Access) -> Result<Self, RegisterError> {
+        let len = memory.len();
+        let start = check_region(addr, len, access)?;
+        let (memory, kind) = (Some(memory), Kind::Region { windows: 0 });
+        Ok(Self { key: 0, binding: 0, pd, start, len: len as u64, access, memory, base: 0, kind })
+    }
+
+    fn window(pd: PdId, window_type: WindowType) -> Self {
+        let kind = Kind::Window { window_type, under: None, owner: None };
+        let access = Access::empty();
+        Self { key: 0, binding: 0, pd, start: 0, len: 0, access, memory: None, base: 0, kind }
+    }
+
     #[inline]
     fn resolve(&self, position: usize, va: u64, len: u64, need: Access) -> Result<Resolved, KeyError> {
         if !self.access.contains(need) {

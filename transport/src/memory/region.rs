@@ -32,6 +32,9 @@ pub enum RegisterError {
         /// Bytes asked for.
         len: usize,
     },
+    /// The key that was asked for belongs to something else.
+    #[error("the memory key is in use")]
+    KeyInUse,
     /// The configured number of keys is in use.
     #[error("all {limit} memory keys are in use; deregister a region or raise the limit")]
     TooManyKeys {

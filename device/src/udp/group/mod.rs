@@ -133,6 +133,13 @@ impl Member {
         self.inbound.release(service_id);
     }
 
+    /// Leaves slot 0 to the other members. It is not worth an error where that fails: another engine of the process then passes a request on.
+    pub(super) fn leave_requests(&self) {
+        if let Err(error) = epoll::delete(&self.rare, &self.front) {
+            tracing::debug!(%error, "slot 0 is still read");
+        }
+    }
+
     /// Whether to [`look`](Self::look) in this call of `receive`. A look is a system call, so that a device which is looked
     /// at all the time looks now and then only. One that sleeps until its descriptor is readable looks at once.
     #[inline]

@@ -1,0 +1,249 @@
+//! What a second engine of a context is worth: the rate of WRITEs of many queue pairs with one engine and one thread, and with two of each.
+//!
+//! Two contexts in this process, on loopback. Thread `i` is pinned to processor `i` and drives engine `i` at both ends, so a thread with its
+//! engines is one core. Each message carries its number, which is looked for in the peer's memory when the message completes, and every byte
+//! is compared at the end. The last line of each size is the limit: the same two threads with contexts of their own, which share nothing
+//! but the kernel.
+
+use std::ops::Range;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use roce::verbs::{
+    Access, CompletionQueue, ConnectOptions, Context, MemoryRegion, PathMtu, QpType, QueuePair,
+    QueuePairOptions, SendFlags, SendOp, SendWr, Wc,
+};
+use roce_testing::own_address;
+
+const QUEUE_PAIRS: usize = 64;
+/// Messages that a queue pair has under way.
+const DEPTH: usize = 8;
+const WARM_UP: Duration = Duration::from_millis(300);
+const TIME: Duration = Duration::from_millis(1_500);
+const ROUNDS: usize = 5;
+
+/// One queue pair and the memory at both ends.
+struct Stream {
+    qp: QueuePair,
+    _peer: QueuePair,
+    source: MemoryRegion,
+    target: MemoryRegion,
+    size: usize,
+    posted: u64,
+    outstanding: usize,
+}
+
+impl Stream {
+    fn new(near: &End, far: &End, size: usize) -> Self {
+        let [near_pd, far_pd] = [near, far].map(|end| end.context.alloc_pd().expect("a domain"));
+        let qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near.cq)).expect("a queue pair");
+        let peer = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far.cq)).expect("a queue pair");
+        let options = ConnectOptions::default().path_mtu(PathMtu::Mtu4096);
+        qp.connect(&peer.endpoint().expect("an address"), &options).expect("to connect");
+        peer.connect(&qp.endpoint().expect("an address"), &options).expect("to connect");
+        let source = near_pd.allocate(DEPTH * size, Access::LOCAL_WRITE).expect("memory");
+        let target =
+            far_pd.allocate(DEPTH * size, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("memory");
+        let content: Vec<u8> = (0..DEPTH * size).map(|at| (at * 31 % 251) as u8).collect();
+        source.write(0, &content).expect("inside");
+        Self { qp, _peer: peer, source, target, size, posted: 0, outstanding: 0 }
+    }
+
+    /// Posts a message for each place, with a number that none has had.
+    fn post(&mut self) {
+        let elements: [_; DEPTH] = std::array::from_fn(|place| {
+            let at = place * self.size;
+            self.posted += 1;
+            self.source.write(at, &self.posted.to_be_bytes()).expect("inside");
+            [self.source.element(at..at + self.size)]
+        });
+        let requests: [_; DEPTH] = std::array::from_fn(|place| {
+            let remote_addr = self.target.addr() + (place * self.size) as u64;
+            let op = SendOp::Write { remote_addr, rkey: self.target.rkey() };
+            let is_last = place + 1 == DEPTH;
+            let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
+            SendWr::new(0, op, &elements[place]).with_flags(flags)
+        });
+        self.qp.post_send_list(&requests).expect("room");
+        self.outstanding = DEPTH;
+    }
+
+    /// The last of the messages has completed, and so have those before it.
+    fn complete(&mut self) {
+        for place in 0..DEPTH {
+            let mut number = [0; 8];
+            self.target.read(place * self.size, &mut number).expect("inside");
+            let expected = self.posted - (DEPTH - 1 - place) as u64;
+            assert_eq!(u64::from_be_bytes(number), expected, "a message is not where it belongs");
+        }
+        self.outstanding = 0;
+    }
+
+    fn verify(&self) {
+        assert_eq!(self.outstanding, 0);
+        let len = DEPTH * self.size;
+        let mut bytes = [vec![0; len], vec![0; len]];
+        self.source.read(0, &mut bytes[0]).expect("inside");
+        self.target.read(0, &mut bytes[1]).expect("inside");
+        assert!(bytes[0] == bytes[1], "the peer's memory differs from what was sent");
+    }
+}
+
+/// A context and a completion queue in one of its engines.
+struct End {
+    context: Context,
+    cq: CompletionQueue,
+}
+
+/// What one thread drives.
+struct Core {
+    near: End,
+    far: End,
+    streams: Vec<Stream>,
+}
+
+impl Core {
+    fn new(near: End, far: End, streams: usize, size: usize) -> Self {
+        let streams = (0..streams).map(|_| Stream::new(&near, &far, size)).collect();
+        Self { near, far, streams }
+    }
+
+    /// Sends for so long; returns messages.
+    fn drive(&mut self, time: Duration) -> u64 {
+        let place_of = |streams: &[Stream], wc: &Wc| {
+            streams
+                .iter()
+                .position(|stream| stream.qp.number() == wc.qpn)
+                .expect("a queue pair of this thread")
+        };
+        let mut done = [Wc::default(); 16];
+        let (begin, mut messages) = (Instant::now(), 0);
+        self.streams.iter_mut().for_each(Stream::post);
+        let mut open = self.streams.len();
+        while open > 0 {
+            let is_over = begin.elapsed() >= time;
+            let count = self.near.cq.poll(&mut done).expect("the device works");
+            for wc in &done[..count] {
+                wc.result().expect("the peer has the message");
+                let place = place_of(&self.streams, wc);
+                let stream = &mut self.streams[place];
+                stream.complete();
+                messages += DEPTH as u64;
+                if is_over {
+                    open -= 1;
+                } else {
+                    stream.post();
+                }
+            }
+            assert_eq!(
+                self.far.cq.poll(&mut done).expect("the device works"),
+                0,
+                "WRITEs complete at one end"
+            );
+        }
+        messages
+    }
+}
+
+/// How the work is divided.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Division {
+    /// One thread, one engine.
+    One,
+    /// Two threads, two engines of one context.
+    Engines,
+    /// Two threads, a context for each.
+    Contexts,
+}
+
+impl Division {
+    fn processors(self) -> Range<usize> {
+        if self == Self::One { 0..1 } else { 0..2 }
+    }
+
+    fn cores(self, size: usize) -> Vec<Core> {
+        let open = |engines: usize| {
+            let spec = format!("udp:{}", own_address());
+            Context::builder().engines(engines).open(&spec).expect("an address of our own")
+        };
+        let end = |context: &Context, engine| {
+            let cq = context.create_cq_on(engine, 2 * QUEUE_PAIRS, None).expect("a completion queue");
+            End { context: context.clone(), cq }
+        };
+        match self {
+            Self::One => {
+                vec![Core::new(end(&open(1), 0), end(&open(1), 0), QUEUE_PAIRS, size)]
+            }
+            Self::Engines => {
+                let (near, far) = (open(2), open(2));
+                (0..2)
+                    .map(|engine| Core::new(end(&near, engine), end(&far, engine), QUEUE_PAIRS / 2, size))
+                    .collect()
+            }
+            Self::Contexts => {
+                (0..2).map(|_| Core::new(end(&open(1), 0), end(&open(1), 0), QUEUE_PAIRS / 2, size)).collect()
+            }
+        }
+    }
+}
+
+fn pin(processors: Range<usize>) {
+    let mut set = rustix::thread::CpuSet::new();
+    processors.for_each(|processor| set.set(processor));
+    rustix::thread::sched_setaffinity(None, &set).expect("two processors");
+}
+
+/// Messages per second of all threads together.
+fn rate(division: Division, size: usize) -> f64 {
+    // The background threads of the contexts are of these processors as well.
+    pin(division.processors());
+    let cores = division.cores(size);
+    let start = Barrier::new(cores.len());
+    let rates = std::thread::scope(|scope| {
+        let threads: Vec<_> = cores
+            .into_iter()
+            .enumerate()
+            .map(|(processor, mut core)| {
+                let start = &start;
+                scope.spawn(move || {
+                    pin(processor..processor + 1);
+                    core.drive(WARM_UP);
+                    start.wait();
+                    let begin = Instant::now();
+                    let messages = core.drive(TIME);
+                    let took = begin.elapsed();
+                    core.streams.iter().for_each(Stream::verify);
+                    // Nothing ends while another thread is measured.
+                    start.wait();
+                    messages as f64 / took.as_secs_f64()
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("every message arrives right"))
+            .collect::<Vec<_>>()
+    });
+    rates.into_iter().sum()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    for size in [64, 4096] {
+        let divisions = [Division::One, Division::Engines, Division::Contexts];
+        // One after the other in each round, so that a change of the machine's speed meets all of them.
+        let rounds: Vec<_> = (0..ROUNDS).map(|_| divisions.map(|division| rate(division, size))).collect();
+        let [one, engines, contexts] =
+            [0, 1, 2].map(|division| median(rounds.iter().map(|round| round[division]).collect()));
+        println!(
+            "{QUEUE_PAIRS} queue pairs, WRITEs of {size} bytes, messages per second, median of {ROUNDS}:"
+        );
+        println!("  1 engine,   1 thread   {one:>10.0}");
+        println!("  2 engines,  2 threads  {engines:>10.0}  {:.2} x", engines / one);
+        println!("  2 contexts, 2 threads  {contexts:>10.0}  {:.2} x", contexts / one);
+    }
+}

@@ -1,0 +1,198 @@
+//! The engines of one context: each has a device, a lock and a background thread of its own.
+//!
+//! The devices share an address (docs/sharing.md), so each has a process slot, and numbers of queue pairs and queues begin with it: that is how
+//! the engine of an object is found. Engine 0 is the one that a context always has; connection management is in it.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use roce_transport::{AsyncEvent, EngineConfig};
+
+use super::{AllLocked, EventQueue, Runtime, background};
+use crate::cm::queue_pairs::{OtherEngines, Siblings};
+use crate::device::{Clock, Device};
+use crate::driver::Nic;
+use crate::driver::wake::join;
+use crate::observe::{CounterSource, Publisher};
+
+/// What one engine is made of.
+pub(crate) struct Opening {
+    pub(crate) config: EngineConfig,
+    pub(crate) device: Box<dyn Device>,
+    pub(crate) random: fastrand::Rng,
+}
+
+/// Owns the engines of a context and their threads, and ends them when the last handle is dropped.
+#[derive(Debug)]
+pub(crate) struct Engines {
+    first: Arc<Runtime>,
+    others: Arc<[Arc<Runtime>]>,
+    /// The engine of each process slot; 0 where there is none.
+    by_slot: [u8; 256],
+    background: Vec<JoinHandle<()>>,
+    counters: Arc<EngineCounters>,
+    /// Shows the counters to other processes until it is dropped.
+    publisher: Option<Publisher>,
+}
+
+impl Engines {
+    /// Opens an engine around each device, `first` and `others`, which share one clock.
+    pub(crate) fn new(first: Opening, others: Vec<Opening>, spin: Duration) -> io::Result<Self> {
+        let (clock, events) = (Clock::start(), Arc::new(EventQueue::new(first.config.max_events)?));
+        let mut by_slot = [0; 256];
+        for (index, opening) in (1..).zip(&others) {
+            by_slot[usize::from(opening.config.process_slot)] = index;
+        }
+        let make = |opening: Opening| {
+            let Opening { config, device, random } = opening;
+            Runtime::new(config, device, random, spin, (clock, events.clone())).map(Arc::new)
+        };
+        let first = make(first)?;
+        let others: Arc<[_]> = others.into_iter().map(make).collect::<io::Result<Vec<_>>>()?.into();
+        if !others.is_empty() {
+            first.lock().siblings = Siblings::new(Arc::new(Others(others.clone())));
+        }
+        let runtimes = std::iter::once(&first).chain(others.iter()).map(Arc::downgrade).collect();
+        let counters = Arc::new(EngineCounters { runtimes, events });
+        Ok(Self { first, others, by_slot, background: Vec::new(), counters, publisher: None })
+    }
+
+    /// Starts the threads that make progress while the application does not.
+    pub(crate) fn start_background(&mut self) -> io::Result<()> {
+        for runtime in std::iter::once(&self.first).chain(self.others.iter()) {
+            self.background.push(background::start(runtime)?);
+        }
+        Ok(())
+    }
+
+    /// Lets other processes of the user read the counters.
+    pub(crate) fn publish(&mut self) -> io::Result<()> {
+        let Runtime { capabilities, addresses, .. } = &*self.first;
+        self.publisher =
+            Some(Publisher::start(capabilities.kind, addresses, Arc::downgrade(&self.counters))?);
+        Ok(())
+    }
+
+    /// Engine 0.
+    #[inline]
+    pub(crate) fn first(&self) -> &Runtime {
+        &self.first
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&Runtime> {
+        match index.checked_sub(1) {
+            None => Some(&self.first),
+            Some(other) => self.others.get(other).map(Arc::as_ref),
+        }
+    }
+
+    /// All of them, in their order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Runtime> {
+        std::iter::once(self.first()).chain(self.others.iter().map(Arc::as_ref))
+    }
+
+    /// The engine of an object whose number begins with this slot: engine 0 where none has it, which then has no such object.
+    #[inline]
+    pub(crate) fn of_slot(&self, slot: u8) -> &Runtime {
+        if self.others.is_empty() { &self.first } else { self.look_up(slot) }
+    }
+
+    #[inline]
+    fn look_up(&self, slot: u8) -> &Runtime {
+        self.get(self.index_of_slot(slot)).unwrap_or(&self.first)
+    }
+
+    pub(crate) fn index_of_slot(&self, slot: u8) -> usize {
+        self.by_slot[usize::from(slot)].into()
+    }
+
+    /// Locks all of them, for what exists in each.
+    pub(crate) fn lock_all(&self) -> AllLocked<'_> {
+        AllLocked::new(self.iter())
+    }
+
+    /// The counters of all engines together.
+    pub(crate) fn counters(&self) -> &EngineCounters {
+        &self.counters
+    }
+}
+
+impl Drop for Engines {
+    fn drop(&mut self) {
+        for runtime in self.iter() {
+            runtime.stopped.store(true, Ordering::Release);
+            runtime.wake_background();
+        }
+        self.background.drain(..).for_each(join);
+        // What queue pairs still owe their peers, such as an acknowledgement, is sent.
+        self.iter().for_each(|runtime| runtime.lock().transmit_owed());
+    }
+}
+
+/// The counters of a context: sums over its engines.
+#[derive(Debug)]
+pub(crate) struct EngineCounters {
+    runtimes: Vec<Weak<Runtime>>,
+    /// Counts what was lost here for all engines.
+    events: Arc<EventQueue<AsyncEvent>>,
+}
+
+impl CounterSource for EngineCounters {
+    fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let mut sums: Vec<(&'static str, u64)> = Vec::with_capacity(128);
+        for runtime in self.runtimes.iter().filter_map(Weak::upgrade) {
+            runtime.visit_counters(
+                &mut |name, value| match sums.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, sum)) => *sum += value,
+                    None => sums.push((name, value)),
+                },
+            );
+        }
+        if let Some((_, lost)) = sums.iter_mut().find(|(name, _)| *name == "async_events_lost") {
+            *lost += self.events.lost();
+        }
+        sums.into_iter().for_each(|(name, value)| visit(name, value));
+    }
+
+    fn visit_engine_counters(&self, visit: &mut dyn FnMut(usize, &'static str, u64)) {
+        if self.runtimes.len() < 2 {
+            return;
+        }
+        for (index, runtime) in self.runtimes.iter().enumerate() {
+            let Some(runtime) = runtime.upgrade() else { continue };
+            runtime.visit_counters(&mut |name, value| {
+                if value > 0 {
+                    visit(index, name, value);
+                }
+            });
+        }
+    }
+}
+
+/// What connection management in engine 0 reaches the others through. Engine 0 is locked meanwhile: it is before all others in the order.
+#[derive(Debug)]
+struct Others(Arc<[Arc<Runtime>]>);
+
+impl OtherEngines for Others {
+    fn with_nic_of(&self, slot: u8, work: &mut dyn FnMut(&mut Nic)) {
+        let has_slot = |runtime: &&Arc<Runtime>| runtime.capabilities.process_slot == slot;
+        let Some(runtime) = self.0.iter().find(has_slot) else { return };
+        // Not the guard that delivers: engine 0 is locked, so nothing foreign may run now.
+        let mut state = runtime.lock_state();
+        work(&mut state.nic);
+        state.transmit();
+        let has_deliveries = state.has_deliveries();
+        drop(state);
+        if has_deliveries {
+            // The next thread that locks this engine delivers, and where no other does, this one.
+            runtime.wake_background();
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Several engines of one context: the devices for them, and which engine has an object.
+
+use roce_packet::Qpn;
+use roce_transport::congestion::Rate;
+use roce_transport::{Counters, EngineConfig};
+
+use super::{CompletionChannel, CompletionQueue, Context, VerbsError};
+use crate::device::{Device, OpenOptions};
+use crate::runtime::Runtime;
+
+/// Slots of an address without slot 0.
+const MOST_ENGINES: usize = 63;
+
+/// Those of the engines beside engine 0.
+pub(super) type OtherDevices = Vec<Box<dyn Device>>;
+
+/// Opens the devices of `engines` engines.
+pub(super) fn open_devices(
+    spec: &str,
+    engines: usize,
+    options: OpenOptions,
+) -> Result<(Box<dyn Device>, OtherDevices), VerbsError> {
+    let refuse = |problem: String| Err(VerbsError::Engines { engines, problem });
+    if !(1..=MOST_ENGINES).contains(&engines) {
+        return refuse(format!("a context has 1 to {MOST_ENGINES}, because an address has so many slots"));
+    }
+    if engines > 1 && !options.is_empty() {
+        return refuse(
+            "faults and captures are put around one device; leave them out, or use one engine".to_owned(),
+        );
+    }
+    let first = crate::device::open(spec, options)?;
+    let mut others = OtherDevices::with_capacity(engines - 1);
+    let mut last_slot = first.capabilities().process_slot;
+    for _ in 1..engines {
+        if last_slot == 0 {
+            return refuse(format!(
+                "each needs a slot of an address that is shared, and `{spec}` is not; use a device of the kind udp, such as \
+                 udp:127.0.0.1, without share=off and port=0 (ROCE_LOG=info says why an address is not shared)"
+            ));
+        }
+        let mut other = crate::device::open(spec, OpenOptions::default())?;
+        // Connection management is in engine 0, which alone can refuse a request that nobody listens for.
+        other.leave_requests();
+        last_slot = other.capabilities().process_slot;
+        others.push(other);
+    }
+    if engines > 1 && last_slot == 0 {
+        return refuse(format!("only {} devices of `{spec}` share the address", engines - 1));
+    }
+    Ok((first, others))
+}
+
+/// The part of a rate that each engine has.
+pub(super) fn divided(rate: Rate, engines: usize) -> Rate {
+    if rate.is_unlimited() {
+        return rate;
+    }
+    Rate::bits_per_second(rate.get() / engines.max(1) as u64)
+}
+
+impl Context {
+    /// How many engines it has, see [`ContextBuilder::engines`](super::ContextBuilder::engines).
+    #[must_use]
+    pub fn engines(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Makes a completion queue in this engine, as [`create_cq`](Self::create_cq) does in engine 0. Queue pairs that complete into it
+    /// are in the same engine.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create_cq`](Self::create_cq), or when the context has no such engine.
+    pub fn create_cq_on(
+        &self,
+        engine: usize,
+        capacity: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::new(self, engine, capacity, channel)
+    }
+
+    /// The counters of one engine; `None` where the context has no such engine.
+    #[must_use]
+    pub fn engine_counters(&self, engine: usize) -> Option<Counters> {
+        Some(*self.0.get(engine)?.lock().nic.engine.counters())
+    }
+
+    /// The engine with this index.
+    pub(super) fn engine(&self, engine: usize) -> Result<&Runtime, VerbsError> {
+        self.0.get(engine).ok_or(VerbsError::NoEngine { engine, engines: self.engines() })
+    }
+
+    /// The engine of an object whose number begins with this process slot.
+    #[inline]
+    pub(crate) fn of_slot(&self, slot: u8) -> &Runtime {
+        self.0.of_slot(slot)
+    }
+
+    #[inline]
+    pub(crate) fn of_qp(&self, qpn: Qpn) -> &Runtime {
+        self.0.of_slot(slot_of(qpn))
+    }
+
+    pub(super) fn index_of_slot(&self, slot: u8) -> usize {
+        self.0.index_of_slot(slot)
+    }
+
+    pub(super) fn index_of_qp(&self, qpn: Qpn) -> usize {
+        self.0.index_of_slot(slot_of(qpn))
+    }
+}
+
+/// The process slot in the number of a queue pair.
+#[inline]
+const fn slot_of(qpn: Qpn) -> u8 {
+    (qpn.get() >> EngineConfig::SLOT_SHIFT) as u8
+}
