@@ -7,7 +7,7 @@
 //! - a work request that the application posts;
 //! - the next call that polls;
 //! - the request for a notification, which comes before a sleep;
-//! - the background thread, when it sees that the application polls no more: within 0.3 ms, and up to 2 ms where it has polled for long.
+//! - the background thread, when it sees that the application polls no more: within 0.5 ms, and up to 3 ms where it has polled for long.
 //!
 //! An application that computes between two polls would let its peers wait, so one that is seen to do so again and again has nothing
 //! postponed for the next polls.

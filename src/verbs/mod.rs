@@ -45,6 +45,7 @@
 //! | `ibv_alloc_mw`, `ibv_bind_mw` | [`ProtectionDomain::alloc_window`], [`MemoryWindow::bind`] | [`MemoryWindow`] |
 //! | `ibv_create_comp_channel`, `ibv_get_cq_event` | [`Context::create_channel`], [`CompletionChannel::wait`] | [`CompletionChannel`] |
 //! | `ibv_create_cq`, `ibv_poll_cq`, `ibv_req_notify_cq` | [`Context::create_cq`], [`CompletionQueue::poll`], [`CompletionQueue::request_notification`] | [`CompletionQueue`], [`AsyncCompletionQueue`] |
+//! | the completion vector of `ibv_create_cq` | [`ContextBuilder::engines`], [`Context::create_cq_on`] | [`ContextBuilder::engines`] |
 //! | `ibv_create_srq`, `ibv_post_srq_recv` | [`ProtectionDomain::create_srq`], [`SharedReceiveQueue::post_recv`] | [`SharedReceiveQueue`] |
 //! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp` | [`ProtectionDomain::create_qp`], [`QueuePair::modify`], [`QueuePair::query`] | [`QueuePairOptions`], [`QueuePair`] |
 //! | `ibv_post_send`, `ibv_post_recv` | [`QueuePair::post_send`], [`QueuePair::post_recv`] | above, [`QueuePair`] |
