@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -59,15 +60,21 @@ class Machine:
     """Boots at the first use and ends with the `with` statement."""
 
     def __init__(self, roce):
-        self.roce, self.name, self.is_up, self.problem = roce, f"compare-{os.getpid()}", False, None
+        self.roce, self.name, self.problem = str(roce), f"compare-{os.getpid()}", None
+        self.is_up = self.is_ready = False
         self.port = 19000
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        if self.is_up:
+        if not self.is_up:
+            return
+        try:
             self._guest("down", self.name, patience=30)
+        except Failure as failure:
+            # Its watchdog ends it when this process has ended.
+            print(f"compare: {failure}", file=sys.stderr)
 
     def _guest(self, *words, patience=60):
         try:
@@ -80,7 +87,7 @@ class Machine:
 
     def boot(self):
         """Fails for the same reason again if it failed before."""
-        if self.is_up:
+        if self.is_ready:
             return
         if self.problem is None:
             try:
@@ -100,6 +107,7 @@ class Machine:
         shutil.copy(self.roce, share / "roce")
         (share / "set-up").write_text(SET_UP)
         self._guest("run", self.name, "--", "sh", "/share/set-up")
+        self.is_ready = True
 
     def inside(self, *words, patience=60):
         return self._guest("run", self.name, "--timeout", str(patience), "--", *words, patience=patience + 20)
@@ -152,7 +160,10 @@ class Machine:
         """rxe READs 1 MiB messages from `roce` on the host, through the TAP of the guest with so long a queue. Returns MB/s."""
         self.boot()
         netns = f"roce-{self.name}"
-        subprocess.run(["ip", "-n", netns, "link", "set", "tap2", "txqueuelen", str(packets)], check=True)
+        set_length = ["ip", "-n", netns, "link", "set", "tap2", "txqueuelen", str(packets)]
+        done = subprocess.run(set_length, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Failure(f"the queue of the TAP: {last_line(done.stderr)}")
         self.port += 1
         port = ["-p", str(self.port), "-s", "1048576", "-n", str(count), "-m", "1024", "-u", "18"]
         serve = ["ip", "netns", "exec", netns, self.roce, "perf", "read", "bw", "-d", f"udp:{HOST}", "--json", *port]
