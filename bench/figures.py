@@ -25,7 +25,6 @@ class Figure:
     goal: float | None = None
     aim: float | None = None
     is_cost: bool = False
-    is_optional: bool = False
     samples: list = field(default_factory=list)
     failures: list = field(default_factory=list)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import measurements as m
-from figures import Figure, at_least, at_most
+from figures import at_least, at_most
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Group:
         return values, reasons
 
 
-def groups(engines=None):
-    """All figures that need no virtual machine; `engines` is a command that measures engine threads."""
+def groups():
+    """All figures that need no virtual machine."""
     return [
         Group(
             [
@@ -152,8 +152,12 @@ def groups(engines=None):
             cycles=1,
         ),
         Group(
-            [m.engine_threads("two", engines, 2), m.engine_threads("one", engines, 1)],
-            [Figure("two engine threads of one, many queue pairs", "two", "one", 1.7, 1.9, is_optional=engines is None)],
+            [m.engines("two", 2, 4096), m.engines("one", 1, 4096)],
+            [at_least("two engine threads of one, 4 KiB WRITEs of 64 queue pairs", "two", "one", 1.7, 1.9)],
+        ),
+        Group(
+            [m.engines("two", 2, 64), m.engines("one", 1, 64)],
+            [at_least("two engine threads of one, 64-byte WRITEs of 64 queue pairs", "two", "one", 1.7, 1.9)],
         ),
     ]
 

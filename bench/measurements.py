@@ -5,11 +5,9 @@ values by name, and the seconds that the count took; or None for these, where th
 """
 
 import json
-import shlex
 import shutil
 import subprocess
 import time
-import subprocess
 from dataclasses import dataclass
 from typing import Callable
 
@@ -180,15 +178,11 @@ def idle(name):
     return Measurement({name: "%"}, run)
 
 
-def engine_threads(name, command, threads):
-    """Messages a second of so many engine threads, by a command that is not pinned."""
+def engines(name, count, size):
+    """Messages a second of so many engines of one context, each with a thread and a processor."""
 
-    def run(_, __):
-        if command is None:
-            raise Failure("no command measures it yet (--engines)")
-        words = [word.replace("{}", str(threads)) for word in shlex.split(command)]
-        running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        found = json.loads(finish(running, time.monotonic() + PATIENCE))
+    def run(bench, _):
+        found = bench.costs_alone("engines", str(count), str(size), "100" if bench.short else "1000")
         return {name: found["messages_per_second"]}, None
 
     return Measurement({name: "million/s"}, run)

@@ -24,7 +24,7 @@ const MOST_KEYWORDS: usize = 5;
 const LONGEST_KEYWORD: usize = 20;
 
 /// Crates that are not published: tests, and examples that stand alone.
-const UNPUBLISHED: &[&str] = &["own-algorithm", "roce-testing"];
+const UNPUBLISHED: &[&str] = &["costs", "own-algorithm", "roce-testing"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,10 +1,11 @@
 //! What the library costs where no device limits it: the engine without I/O, an empty poll, the memory of an idle queue pair, the
-//! time of a connection that waits; and small requests with responses, beside kernel TCP. `bench/compare` calls it.
+//! time of a connection that waits; several engines in one context; and small requests with responses, beside kernel TCP. `bench/compare` calls it.
 //!
-//! `cargo run --release -p costs -- engine`, `poll`, `memory` or `idle`; each prints one line of JSON.
+//! `cargo run --release -p costs -- engine`, `poll`, `memory`, `idle` or `engines 2`; each prints one line of JSON.
 //! `costs serve roce 127.0.0.1 18700` and, beside it, `costs call roce 127.0.0.1 127.0.0.2 18700`; `tcp` in the place of `roce`.
 
 mod engine;
+mod engines;
 mod idle;
 mod pair;
 mod requests;
@@ -14,6 +15,7 @@ use std::net::SocketAddr;
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 const USAGE: &str = "costs engine [WRITES] | poll [POLLS] | memory [PAIRS] [SEND_WR RECV_WR] | idle [SECONDS] | \
+                     engines 1|2|contexts [SIZE [MILLISECONDS]] | \
                      serve roce|tcp ADDRESS PORT | call roce|tcp ADDRESS SERVER PORT [REQUESTS]";
 
 /// The number at this place of the command line, or another where it ends before.
@@ -30,6 +32,9 @@ fn main() -> Outcome<()> {
         ["memory", ..] => {
             let sizes = [number(&words, 2, 16)?, number(&words, 3, 16)?];
             idle::memory(number(&words, 1, 10_000)? as usize, sizes.map(|size| size as usize))?
+        }
+        ["engines", division, ..] => {
+            engines::rates(division, number(&words, 2, 4096)?, number(&words, 3, 1_500)?)?
         }
         ["idle", ..] => idle::waiting(number(&words, 1, 5)?)?,
         ["serve", kind, address, port] => {

@@ -57,10 +57,9 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// Allocates the ring once.
+    /// How many there may be. The first one allocates room for all: most queue pairs of many never have one.
     pub(super) fn set_limit(&mut self, limit: u8) {
         self.limit = usize::from(limit);
-        self.ring.reserve(self.limit);
         while self.ring.len() > self.limit {
             self.drop_oldest();
         }
@@ -93,6 +92,9 @@ impl Resources {
         }
         if resource.sending.is_some() {
             self.waiting += 1;
+        }
+        if self.ring.capacity() < self.limit {
+            self.ring.reserve_exact(self.limit - self.ring.len());
         }
         self.ring.push_back(resource);
     }

@@ -2,8 +2,7 @@
 //!
 //! Two contexts in this process, on loopback. Thread `i` is pinned to processor `i` and drives engine `i` at both ends, so a thread with its
 //! engines is one core. Each message carries its number, which is looked for in the peer's memory when the message completes, and every byte
-//! is compared at the end. The last line of each size is the limit: the same two threads with contexts of their own, which share nothing
-//! but the kernel.
+//! is compared at the end. The limit are the same two threads with contexts of their own, which share nothing but the kernel.
 
 use std::ops::Range;
 use std::sync::Barrier;
@@ -14,13 +13,14 @@ use roce::verbs::{
     QueuePairOptions, SendFlags, SendOp, SendWr, Wc,
 };
 use roce_testing::own_address;
+use serde_json::{Value, json};
+
+use super::Outcome;
 
 const QUEUE_PAIRS: usize = 64;
 /// Messages that a queue pair has under way.
 const DEPTH: usize = 8;
 const WARM_UP: Duration = Duration::from_millis(300);
-const TIME: Duration = Duration::from_millis(1_500);
-const ROUNDS: usize = 5;
 
 /// One queue pair and the memory at both ends.
 struct Stream {
@@ -194,7 +194,7 @@ fn pin(processors: Range<usize>) {
 }
 
 /// Messages per second of all threads together.
-fn rate(division: Division, size: usize) -> f64 {
+fn rate(division: Division, size: usize, time: Duration) -> f64 {
     // The background threads of the contexts are of these processors as well.
     pin(division.processors());
     let cores = division.cores(size);
@@ -210,7 +210,7 @@ fn rate(division: Division, size: usize) -> f64 {
                     core.drive(WARM_UP);
                     start.wait();
                     let begin = Instant::now();
-                    let messages = core.drive(TIME);
+                    let messages = core.drive(time);
                     let took = begin.elapsed();
                     core.streams.iter().for_each(Stream::verify);
                     // Nothing ends while another thread is measured.
@@ -227,23 +227,19 @@ fn rate(division: Division, size: usize) -> f64 {
     rates.into_iter().sum()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-fn main() {
-    for size in [64, 4096] {
-        let divisions = [Division::One, Division::Engines, Division::Contexts];
-        // One after the other in each round, so that a change of the machine's speed meets all of them.
-        let rounds: Vec<_> = (0..ROUNDS).map(|_| divisions.map(|division| rate(division, size))).collect();
-        let [one, engines, contexts] =
-            [0, 1, 2].map(|division| median(rounds.iter().map(|round| round[division]).collect()));
-        println!(
-            "{QUEUE_PAIRS} queue pairs, WRITEs of {size} bytes, messages per second, median of {ROUNDS}:"
-        );
-        println!("  1 engine,   1 thread   {one:>10.0}");
-        println!("  2 engines,  2 threads  {engines:>10.0}  {:.2} x", engines / one);
-        println!("  2 contexts, 2 threads  {contexts:>10.0}  {:.2} x", contexts / one);
+/// The messages a second of `division`: "1" or "2" engines, or 2 "contexts".
+pub(crate) fn rates(division: &str, size: u64, millis: u64) -> Outcome<Value> {
+    let way = match division {
+        "1" => Division::One,
+        "2" => Division::Engines,
+        "contexts" => Division::Contexts,
+        _ => return Err(format!("{division}: write 1, 2 or contexts").into()),
+    };
+    if std::thread::available_parallelism()?.get() < way.processors().len() {
+        return Err("two engines need two processors".into());
     }
+    let size = usize::try_from(size).ok().filter(|size| (8..=1 << 20).contains(size));
+    let size = size.ok_or("the size of a message is 8 to 1048576 bytes")?;
+    let rate = rate(way, size, Duration::from_millis(millis));
+    Ok(json!({"messages_per_second": rate, "queue_pairs": QUEUE_PAIRS, "bytes": size}))
 }
