@@ -63,11 +63,14 @@ pub struct Pacing {
     pub burst: u32,
     /// Whether preamble and gap of Ethernet, 20 bytes a frame, count as sent. Headers and FCS always do.
     pub preamble: bool,
+    /// Whether a queue pair without congestion control is paced after losses, until there are none for a while
+    /// (`docs/congestion.md`).
+    pub after_loss: bool,
 }
 
 impl Default for Pacing {
     fn default() -> Self {
-        Self { burst: 16_384, preamble: true }
+        Self { burst: 16_384, preamble: true, after_loss: true }
     }
 }
 

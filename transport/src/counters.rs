@@ -82,6 +82,8 @@ counters! {
     /// CNPs received without a congestion control to apply them to, or that were refused: for an unknown queue
     /// pair, from another address than its peer's.
     rp_cnp_ignored,
+    /// Losses after which a queue pair without congestion control was slowed down.
+    loss_rate_cuts,
     /// Packets dropped for a wrong ICRC.
     rx_icrc_encapsulated,
     /// Packets sent.

@@ -66,7 +66,7 @@ fn packets_are_spaced_within_one_packet_of_the_rate() {
         for burst in [0, 16_384] {
             let mut config = config(fixed(gigabits * 1000));
             config.max_outstanding_packets = 1 << 20;
-            config.pacing = Pacing { burst, preamble: true };
+            config.pacing = Pacing { burst, preamble: true, after_loss: true };
             let mut bench = Bench::with_config(
                 QpType::Rc,
                 &Settings { mtu: PathMtu::Mtu1024, ..Settings::default() },
@@ -100,7 +100,7 @@ fn packets_are_spaced_within_one_packet_of_the_rate() {
 #[test]
 fn after_a_pause_the_burst_is_bounded() {
     let mut config = config(fixed(1_000));
-    config.pacing = Pacing { burst: 3_000, preamble: true };
+    config.pacing = Pacing { burst: 3_000, preamble: true, after_loss: true };
     let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
     bench.now = bench.now.plus_nanos(1_000_000_000);
     let write = bench.write(0);
@@ -612,7 +612,7 @@ fn requests_and_read_responses_take_turns_when_they_are_spaced() {
     for short_ones in 0..4 {
         for read_first in [false, true] {
             let mut config = config(fixed(1_000));
-            config.pacing = Pacing { burst: 0, preamble: true };
+            config.pacing = Pacing { burst: 0, preamble: true, after_loss: true };
             let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
             let write = bench.write(0);
             for wr_id in 0..short_ones {

@@ -272,7 +272,7 @@ fn config(number: u64) -> EngineConfig {
             rto_high: short,
             few: short,
         }),
-        pacing: Pacing { burst: short, preamble: number == 0 },
+        pacing: Pacing { burst: short, preamble: number == 0, after_loss: true },
         notification: NotificationPoint {
             cnp_enable: true,
             min_time_between_cnps: short,

@@ -18,7 +18,7 @@ fn config(congestion: &str, burst: u32) -> EngineConfig {
         congestion: Congestion::parse(congestion).expect("it is known").0,
         line_rate: Rate::bits_per_second(RATE),
         limit_to_line_rate: true,
-        pacing: Pacing { burst, preamble: true },
+        pacing: Pacing { burst, preamble: true, after_loss: true },
         ..EngineConfig::from_number(7)
     }
 }

@@ -213,8 +213,9 @@ impl World<'_> {
             return Ok(());
         };
         let last = self.flows[2 * pair + to.other() as usize].last_nak;
-        // In a burst the NAK may not have left yet, and under congestion control READ responses delay it.
-        let prompt = !self.plan.bursts && self.plan.congestion == Congestion::none();
+        // In a burst the NAK may not have left yet, and READ responses that are paced delay it.
+        let paced = self.plan.after_loss || self.plan.congestion != Congestion::none();
+        let prompt = !self.plan.bursts && !paced;
         if prompt && last != Some(attr.rq_psn) {
             return Err(format!("{:?} is missing, and the last NAK was for {last:?}", attr.rq_psn));
         }

@@ -71,6 +71,8 @@ pub struct Plan {
     pub recovery: Recovery,
     /// The congestion control of both ends. Seeds draw none.
     pub congestion: Congestion,
+    /// Whether READ responses are paced after losses, at both ends; for odd seeds.
+    pub after_loss: bool,
     /// The queue pairs.
     pub pairs: Vec<PairPlan>,
     /// The flows: flow `2 * pair` goes from A to B, the next one from B to A.
@@ -145,6 +147,7 @@ impl Plan {
             faults,
             recovery: Recovery::GoBackN,
             congestion: Congestion::none(),
+            after_loss: seed & 1 == 1,
             pairs,
             flows,
         }

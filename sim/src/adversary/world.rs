@@ -351,6 +351,7 @@ impl End {
         config.quantum = plan.quantum;
         config.recovery = plan.recovery;
         config.congestion = plan.congestion.clone();
+        config.pacing.after_loss = plan.after_loss;
         let mut engine = Engine::new(config);
         let pd = engine.allocate_pd().expect("a new engine has room");
         // Every request and every receive completes at most once.

@@ -7,6 +7,7 @@ use roce_packet::{
     VlanHeader,
 };
 
+use super::after_loss::AfterLoss;
 use super::pacer::Pacer;
 use super::{Ack, CongestionControl, Loss, Observation, Rate};
 use crate::config::Pacing;
@@ -15,7 +16,7 @@ use crate::time::Instant;
 /// The reaction point of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Control {
-    algorithm: Box<dyn CongestionControl>,
+    mind: Mind,
     pacer: Pacer,
     preamble: bool,
     /// The rate and the window that the algorithm returned last.
@@ -31,6 +32,31 @@ pub(crate) struct Control {
     echoed: bool,
 }
 
+/// What sets rate and window.
+#[derive(Debug)]
+enum Mind {
+    /// The algorithm that was chosen.
+    Algorithm(Box<dyn CongestionControl>),
+    /// None was chosen, and something was lost.
+    AfterLoss(AfterLoss),
+}
+
+impl Mind {
+    fn algorithm(&self) -> &dyn CongestionControl {
+        match self {
+            Self::Algorithm(algorithm) => algorithm.as_ref(),
+            Self::AfterLoss(law) => law,
+        }
+    }
+
+    fn algorithm_mut(&mut self) -> &mut dyn CongestionControl {
+        match self {
+            Self::Algorithm(algorithm) => algorithm.as_mut(),
+            Self::AfterLoss(law) => law,
+        }
+    }
+}
+
 /// What of a request was sent: the part that [`Control::request_sent`] looks at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentRequest {
@@ -44,9 +70,18 @@ pub(crate) struct SentRequest {
 
 impl Control {
     pub(crate) fn new(algorithm: Box<dyn CongestionControl>, now: Instant, pacing: &Pacing) -> Self {
-        let (rate, window) = (algorithm.rate(), algorithm.window());
+        Self::with_mind(Mind::Algorithm(algorithm), now, pacing)
+    }
+
+    /// For a queue pair without an algorithm, after a loss.
+    pub(crate) fn after_loss(law: AfterLoss, now: Instant, pacing: &Pacing) -> Self {
+        Self::with_mind(Mind::AfterLoss(law), now, pacing)
+    }
+
+    fn with_mind(mind: Mind, now: Instant, pacing: &Pacing) -> Self {
+        let (rate, window) = (mind.algorithm().rate(), mind.algorithm().window());
         Self {
-            algorithm,
+            mind,
             pacer: Pacer::new(now, pacing.burst),
             preamble: pacing.preamble,
             rate,
@@ -65,27 +100,27 @@ impl Control {
     }
 
     fn notify(&mut self, what: impl FnOnce(&mut dyn CongestionControl)) {
-        what(self.algorithm.as_mut());
-        self.rate = self.algorithm.rate();
-        self.window = self.algorithm.window();
+        what(self.mind.algorithm_mut());
+        self.rate = self.mind.algorithm().rate();
+        self.window = self.mind.algorithm().window();
     }
 
     /// When the next packet may leave, if that is not now: at the latest when the rate changes by itself.
     #[inline]
     pub(crate) fn ready_at(&mut self, now: Instant) -> Option<Instant> {
-        let timer = self.algorithm.next_timer();
+        let timer = self.mind.algorithm().next_timer();
         if timer.is_some_and(|at| at <= now) {
             self.tell(now, |algorithm| algorithm.on_timer(now));
         } else {
             self.pacer.settle(now, self.rate);
         }
         let ready = self.pacer.ready_at(self.rate)?;
-        Some(self.algorithm.next_timer().map_or(ready, |at| ready.min(at)))
+        Some(self.mind.algorithm().next_timer().map_or(ready, |at| ready.min(at)))
     }
 
     /// When the window changes by itself, if there is one.
     pub(crate) fn window_timer(&self) -> Option<Instant> {
-        self.window.and_then(|_| self.algorithm.next_timer())
+        self.window.and_then(|_| self.mind.algorithm().next_timer())
     }
 
     /// A data packet left.
@@ -126,7 +161,29 @@ impl Control {
 
     /// Whether a packet in flight requests an answer: only then does a missing answer show a loss.
     pub(crate) fn awaits_answer(&self) -> bool {
-        self.asked.is_some()
+        // What was sent before a first loss has not been noted here.
+        self.asked.is_some() || !self.is_chosen()
+    }
+
+    /// The law that applies without an algorithm, changed by `what`.
+    pub(crate) fn change_law(&mut self, now: Instant, what: impl FnOnce(&mut AfterLoss)) {
+        self.pacer.settle(now, self.rate);
+        if let Mind::AfterLoss(law) = &mut self.mind {
+            what(law);
+            self.rate = law.rate();
+            // What was lost is not to be followed by a burst.
+            self.pacer.forget_credit();
+        }
+    }
+
+    /// Whether an algorithm was chosen, which this runs.
+    pub(crate) fn is_chosen(&self) -> bool {
+        matches!(self.mind, Mind::Algorithm(_))
+    }
+
+    /// Whether this is the law after a loss, and limits nothing any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.rate.is_unlimited() && !self.is_chosen()
     }
 
     /// Everything before `una` is answered, `bytes` of payload for the first time.
@@ -169,7 +226,7 @@ impl Control {
 
     /// The state of the algorithm, for plots.
     pub(crate) fn observe(&self, now: Instant) -> Observation {
-        self.algorithm.observe(now)
+        self.mind.algorithm().observe(now)
     }
 }
 

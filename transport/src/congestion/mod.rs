@@ -17,6 +17,7 @@
 //! An algorithm is chosen by [`Congestion`], for all queue pairs of an engine
 //! ([`EngineConfig::congestion`](crate::EngineConfig::congestion)) or for one ([`QpOptions`](crate::QpOptions)).
 
+mod after_loss;
 mod choice;
 mod control;
 mod dcqcn;
@@ -42,6 +43,7 @@ pub use notification::{CnpScope, NotificationPoint};
 pub use swift::{Swift, SwiftParameters};
 pub use timely::{Timely, TimelyParameters};
 
+pub(crate) use after_loss::{AfterLoss, LostAfter};
 pub(crate) use control::{Control, SentRequest};
 pub(crate) use line::LineLimit;
 pub(crate) use notification::{CnpPace, Leaving, Notifier};

@@ -39,6 +39,11 @@ impl Pacer {
         self.at = self.at.max(now);
     }
 
+    /// Gives up what may leave at once.
+    pub(super) fn forget_credit(&mut self) {
+        self.debt = self.debt.max(0);
+    }
+
     /// Adds a packet that left. Call [`Self::settle`] first.
     pub(super) fn charge(&mut self, bytes: u32, rate: Rate) {
         if !rate.is_unlimited() {

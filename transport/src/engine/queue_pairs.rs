@@ -360,7 +360,7 @@ impl Qp {
         set(&mut own.dest_qpn, attr.dest_qpn);
         if let Some(path) = attr.path {
             // Switches mark only packets that are ECN-capable.
-            let controlled = self.core.control.is_some();
+            let controlled = self.core.control.as_ref().is_some_and(|control| control.is_chosen());
             let path = if controlled { path.with_ecn(Ecn::Capable0) } else { path };
             own.path = Some(path);
             self.core.outgoing = Some(KnownPath::new(path));

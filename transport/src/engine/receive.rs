@@ -327,7 +327,7 @@ impl Qp {
         let core = &mut self.core;
         match (&mut self.halves, datagram.info().direction) {
             (_, Direction::Cnp) => {
-                match &mut core.control {
+                match core.control.as_mut().filter(|control| control.is_chosen()) {
                     Some(control) => {
                         control.notified(shared.now);
                         count!(shared, core, rp_cnp_handled);

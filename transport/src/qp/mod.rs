@@ -16,7 +16,7 @@ pub use attr::{
 pub use state::{AttrMask, QpState, QpType, Transition, transition};
 
 use crate::completion::{Cause, Wc, WcStatus};
-use crate::congestion::{CnpPace, Congestion, Control, Loss, Start};
+use crate::congestion::{AfterLoss, CnpPace, Congestion, Control, Loss, LostAfter, Start};
 use crate::counters::{Counters, count};
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
@@ -133,6 +133,9 @@ impl QpCore {
     pub(crate) fn charge(&mut self, now: Instant, len: NonZeroU16) {
         if let (Some(control), Some(outgoing)) = (&mut self.control, &self.outgoing) {
             control.sent(now, outgoing.path(), len.get().into());
+            if control.is_over() {
+                self.control = None;
+            }
         }
     }
 
@@ -140,6 +143,36 @@ impl QpCore {
     pub(crate) fn lost(&mut self, now: Instant, loss: Loss) {
         if let Some(control) = &mut self.control {
             control.lost(now, loss);
+        }
+    }
+
+    /// Something that was sent got lost in the network: without congestion control, packets are paced from now on.
+    pub(crate) fn lost_after(&mut self, shared: &mut Shared, loss: &LostAfter) {
+        let (now, pacing) = (shared.now, shared.config.pacing);
+        if !pacing.after_loss {
+            return;
+        }
+        // The peer's timer is not known; both ends of a connection usually have the same.
+        let by_timeout = self.attr.timeout != 0 && loss.delay.as_nanos() >= 4_096 << self.attr.timeout;
+        let loss = &LostAfter { by_timeout, ..*loss };
+        let mut reduced = false;
+        if let Some(control) = &mut self.control {
+            control.change_law(now, |law| reduced = law.lost(now, loss));
+        } else {
+            let mtu = u32::try_from(self.mtu()).unwrap_or(u32::MAX);
+            let law = AfterLoss::begin(now, loss, mtu, shared.config.line_rate);
+            reduced = law.is_some();
+            self.control = law.map(|law| Box::new(Control::after_loss(law, now, &pacing)));
+        }
+        if reduced {
+            count!(shared, self, loss_rate_cuts);
+        }
+    }
+
+    /// The peer repeated a request for something that waits here to be sent.
+    pub(crate) fn too_slow(&mut self, now: Instant) {
+        if let Some(control) = &mut self.control {
+            control.change_law(now, AfterLoss::too_slow);
         }
     }
 

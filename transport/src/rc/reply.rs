@@ -128,7 +128,7 @@ impl RcResponder {
                     writer.atomic_ack_eth(&AtomicAckEth { original }).ok()?;
                 }
                 let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
-                self.resources.finished();
+                self.resources.finished(shared.now);
                 Some(sealed)
             }
         }
@@ -170,8 +170,11 @@ impl RcResponder {
             }
         }
         let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
+        if !sending.begun {
+            self.resources.begins(sending.psn, shared.now, self.losses);
+        }
         if ends {
-            self.resources.finished();
+            self.resources.finished(shared.now);
         } else if let Some(resource) = self.resources.next() {
             resource.sending = Some(Sending {
                 psn: sending.psn.next(),

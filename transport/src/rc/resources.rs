@@ -4,7 +4,9 @@ use alloc::collections::VecDeque;
 
 use roce_packet::{Msn, Psn};
 
+use crate::congestion::LostAfter;
 use crate::ids::{PdId, RKey};
+use crate::time::Instant;
 
 /// What a resource answers with.
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +40,79 @@ pub(super) struct Resource {
     pub(super) sending: Option<Sending>,
     /// Whether the whole answer was sent at least once.
     pub(super) answered: bool,
+    /// The part of a READ response that was sent last; `None` before the first packet.
+    pub(super) train: Option<Train>,
+}
+
+/// Why a peer asks for a READ response again.
+pub(super) enum Repeated {
+    /// It was lost.
+    Lost(LostAfter),
+    /// It was lost together with another one, for which the peer asked before.
+    Known,
+    /// It has not left yet.
+    Unsent,
+}
+
+/// The packets of a READ response that left one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Train {
+    /// The first PSN, and when it left.
+    pub(super) first: Psn,
+    pub(super) began: Instant,
+    /// When the last packet left, once it has.
+    pub(super) ended: Option<Instant>,
+    /// How many losses had been seen when it began.
+    pub(super) round: u32,
+    /// The first packet of the responses that left before it without a pause, and when that left.
+    pub(super) stream: (Psn, Instant),
+}
+
+impl Train {
+    /// A response begins at `psn`, after another one that may have left without a pause before.
+    pub(super) fn after(before: Option<&Self>, psn: Psn, now: Instant, round: u32) -> Self {
+        const LONGEST: u32 = 1 << 20;
+        let joins = |before: &&Self| {
+            let (first, began) = before.stream;
+            before.round == round
+                && first.distance_to(psn) < LONGEST
+                && before.ended.is_some_and(|ended| now.since(ended) <= ended.since(began) / 8)
+        };
+        let stream = before.filter(joins).map_or((psn, now), |before| before.stream);
+        Self { first: psn, began: now, ended: None, round, stream }
+    }
 }
 
 impl Resource {
     fn contains(&self, psn: Psn) -> bool {
         self.first_psn.distance_to(psn) < self.psns
+    }
+
+    /// What it says when the peer asks again from `psn` on.
+    pub(super) fn repeated_from(&self, psn: Psn, now: Instant, round: u32) -> Repeated {
+        let Some(train) = self.train else { return Repeated::Unsent };
+        let sent = match self.sending {
+            Some(sending) if !sending.begun => return Repeated::Known,
+            Some(sending) => train.first.distance_to(sending.psn),
+            None => train.first.distance_to(self.first_psn.add(self.psns)),
+        };
+        let packets = train.first.distance_to(psn);
+        if packets >= self.psns {
+            return Repeated::Known;
+        }
+        if packets >= sent {
+            return Repeated::Unsent;
+        }
+        if train.round != round {
+            return Repeated::Known;
+        }
+        let whole = train.ended.unwrap_or(now).since(train.began);
+        // The packets of a train are spaced evenly, and `sent` is more than `packets`.
+        let time = whole / sent * packets;
+        let delay = now.since(train.began).saturating_sub(time);
+        let (first, began) = train.stream;
+        let (packets, time) = (first.distance_to(psn), train.began.since(began) + time);
+        Repeated::Lost(LostAfter { packets, time, delay, by_timeout: false })
     }
 }
 
@@ -127,9 +197,24 @@ impl Resources {
         self.ring.iter_mut().find(|resource| resource.sending.is_some())
     }
 
+    /// The first packet of the answer that [`Self::next`] gives leaves now.
+    pub(super) fn begins(&mut self, psn: Psn, now: Instant, round: u32) {
+        let Some(position) = self.ring.iter().position(|resource| resource.sending.is_some()) else { return };
+        let before = position.checked_sub(1).and_then(|before| self.ring.get(before));
+        let is_neighbour = |before: &&Resource| before.first_psn.add(before.psns) == psn;
+        let before = before.filter(is_neighbour).and_then(|before| before.train.as_ref());
+        let train = Train::after(before, psn, now, round);
+        if let Some(resource) = self.ring.get_mut(position) {
+            resource.train = Some(train);
+        }
+    }
+
     /// The resource that [`Self::next`] gave has nothing left to send.
-    pub(super) fn finished(&mut self) {
+    pub(super) fn finished(&mut self, now: Instant) {
         if let Some(resource) = self.ring.iter_mut().find(|resource| resource.sending.is_some()) {
+            if let Some(train) = &mut resource.train {
+                train.ended = Some(now);
+            }
             resource.sending = None;
             resource.answered = true;
             self.waiting -= 1;
@@ -161,6 +246,7 @@ mod tests {
                 answer: Answer::Atomic { original },
                 sending: None,
                 answered: true,
+                train: None,
             });
         }
         let found = resources.find(Psn::new(7)).map(|resource| resource.answer);

@@ -6,7 +6,7 @@ use roce_packet::{
 
 use super::reorder::Reorder;
 use super::reply::Reply;
-use super::resources::{Answer, Resource, Resources, Sending};
+use super::resources::{Answer, Repeated, Resource, Resources, Sending};
 use crate::completion::{Cause, WcStatus};
 use crate::counters::count;
 use crate::event::AsyncEvent;
@@ -40,6 +40,8 @@ pub(crate) struct RcResponder {
     /// no further reply is sent.
     pub(super) reorder: Option<Reorder>,
     pub(super) paused: bool,
+    /// Losses of READ responses that the peer has shown, each of which may make it repeat many requests.
+    pub(super) losses: u32,
 }
 
 /// How a request is refused.
@@ -84,6 +86,7 @@ impl RcResponder {
             reply: None,
             reorder: None,
             paused: false,
+            losses: 0,
         }
     }
 
@@ -177,7 +180,7 @@ impl RcResponder {
                 }
                 Verdict::Handled
             }
-            Operation::ReadRequest => self.duplicate_read(core, psn, datagram.reth()),
+            Operation::ReadRequest => self.duplicate_read(core, shared, psn, datagram.reth()),
             Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite | Operation::Flush => {
                 let Some(resource) = self.resources.find(psn) else {
                     return Verdict::Dropped(DropReason::DuplicateUnanswerable);
@@ -199,7 +202,13 @@ impl RcResponder {
 
     /// A repeated READ, from its start or from the middle: its range must lie inside the range of the
     /// first request, under the same key.
-    fn duplicate_read(&mut self, core: &QpCore, psn: Psn, reth: Option<Reth>) -> Verdict {
+    fn duplicate_read(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        psn: Psn,
+        reth: Option<Reth>,
+    ) -> Verdict {
         const UNANSWERABLE: Verdict = Verdict::Dropped(DropReason::DuplicateUnanswerable);
         let (Some(resource), Some(reth)) = (self.resources.find(psn), reth) else { return UNANSWERABLE };
         let Answer::Read { va, rkey, len, .. } = resource.answer else { return UNANSWERABLE };
@@ -209,7 +218,22 @@ impl RcResponder {
         if !inside || reth.va != va.wrapping_add(skipped) || reth.rkey != rkey.0 {
             return UNANSWERABLE;
         }
+        let repeated = resource.repeated_from(psn, shared.now, self.losses);
+        let is_next = self
+            .resources
+            .next()
+            .and_then(|next| next.sending)
+            .is_some_and(|sending| sending.begun && sending.psn == psn);
         self.resources.send_again(psn, Sending { psn, va: reth.va, left: reth.dma_len, begun: false });
+        match repeated {
+            // After an RNR NAK the peer repeats what it has no answer to, although nothing was lost.
+            Repeated::Lost(loss) if !self.paused => {
+                self.losses = self.losses.wrapping_add(1);
+                core.lost_after(shared, &loss);
+            }
+            Repeated::Unsent if is_next => core.too_slow(shared.now),
+            Repeated::Lost(_) | Repeated::Known | Repeated::Unsent => {}
+        }
         Verdict::Handled
     }
 
@@ -475,6 +499,7 @@ impl RcResponder {
             answer,
             sending: Some(sending),
             answered: false,
+            train: None,
         });
         self.epsn = self.epsn.add(psns);
         if self.reply == Some(Reply::Ack) {

@@ -1,0 +1,237 @@
+//! The rate of a queue pair without congestion control, from a loss until it is as fast as before.
+//!
+//! A queue that overflows gives no other sign than losses, and what is sent again at once finds the queue still full. The law
+//! compares two times: how long packets left without a loss, and how long it then took until the loss was reported. Where
+//! the report took longer, packets left faster than they were delivered: the rate is reduced to what was
+//! delivered in both times together. So a reduction never costs more time than the losses themselves, also where losses are
+//! random. Without further losses the rate grows, slowly at first, until it limits nothing any more.
+
+use core::time::Duration;
+
+use super::{CongestionControl, Rate};
+use crate::time::Instant;
+
+/// A rate grows after so much time by a part of the top, then by two, and so on: it is at the top after a second.
+const STEP_NANOS: u64 = 8_000_000;
+const PARTS: u64 = 8_192;
+/// A loss after fewer packets says little about the rate of delivery.
+const FEW: u32 = 32;
+/// The least part of the rate that a reduction leaves where the rate of delivery is not known.
+const LEAST_PART: f64 = 0.5;
+/// What a rate of delivery still counts after another reduction.
+const FADING: f64 = 7.0 / 8.0;
+/// How many losses of one kind outweigh one of the other kind.
+const MOST_VOTES: i32 = 4;
+/// Losses with more packets between them are rare. Of those, the delay is to be less than this part of the time between them.
+const RARE: u32 = 768;
+const RARE_PART: u32 = 8;
+/// The least rate in packets a second.
+const LEAST_PACKETS: u64 = 1_000;
+
+/// What is known of a loss.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LostAfter {
+    /// Packets that left before the lost one without a loss, and the time they took.
+    pub(crate) packets: u32,
+    pub(crate) time: Duration,
+    /// The time since then: until the loss was reported.
+    pub(crate) delay: Duration,
+    /// Whether the report had to wait for a timer, so that the delay says little about the queue.
+    pub(crate) by_timeout: bool,
+}
+
+/// The law for one queue pair.
+#[derive(Debug)]
+pub(crate) struct AfterLoss {
+    rate: Rate,
+    /// The rate that is not limited any more.
+    top: Rate,
+    floor: Rate,
+    mtu: u32,
+    /// The highest rate of delivery in bits a second that was seen lately. The queue cannot have been faster.
+    delivered: f64,
+    /// Losses that were a reason to reduce the rate less those that were none.
+    votes: i32,
+    /// When the last loss was seen, and the bytes since then.
+    event: Instant,
+    sent: u64,
+    /// Steps since the last reduction, and when the next one is due.
+    steps: u64,
+    next_step: Instant,
+}
+
+impl AfterLoss {
+    /// The law after a first loss; `None` if that is no reason for a limit. `mtu` and `line_rate` are those of the queue
+    /// pair.
+    pub(crate) fn begin(now: Instant, loss: &LostAfter, mtu: u32, line_rate: Rate) -> Option<Self> {
+        let top = match rate_of(loss.packets, mtu, loss.time) {
+            rate if loss.packets >= FEW && rate.is_finite() => line_rate.min(Rate::from_float(rate)),
+            _ => line_rate,
+        };
+        let floor = Rate::bits_per_second(u64::from(mtu) * 8 * LEAST_PACKETS);
+        let mut law = Self {
+            rate: top,
+            top,
+            floor,
+            mtu,
+            delivered: 0.0,
+            votes: 0,
+            event: now,
+            sent: 0,
+            steps: 0,
+            next_step: now.plus_nanos(STEP_NANOS),
+        };
+        law.reduce(now, loss).then_some(law)
+    }
+
+    /// Something was lost. Returns whether that reduced the rate.
+    pub(crate) fn lost(&mut self, now: Instant, loss: &LostAfter) -> bool {
+        // What left since the last loss and before this one.
+        let whole = now.since(self.event);
+        let time = whole.saturating_sub(loss.delay);
+        let packets = self.sent / u64::from(self.mtu.max(1));
+        let share = if whole.is_zero() { 0.0 } else { time.as_secs_f64() / whole.as_secs_f64() };
+        let since = LostAfter { packets: (packets as f64 * share) as u32, time, ..*loss };
+        (self.event, self.sent) = (now, 0);
+        let longer = if since.time > loss.time { &since } else { loss };
+        self.note_delivery(loss);
+        self.reduce(now, longer)
+    }
+
+    fn note_delivery(&mut self, loss: &LostAfter) {
+        if loss.packets >= FEW {
+            let rate = rate_of(loss.packets, self.mtu, loss.time + loss.delay);
+            self.delivered = self.delivered.max(rate);
+        }
+    }
+
+    /// Reduces the rate if the losses are a reason to; says whether they are.
+    fn reduce(&mut self, now: Instant, loss: &LostAfter) -> bool {
+        self.note_delivery(loss);
+        let bearable = if loss.packets < RARE { loss.time } else { loss.time / RARE_PART };
+        let vote = if loss.delay > bearable { 1 } else { -1 };
+        self.votes = (self.votes + vote).clamp(-MOST_VOTES, MOST_VOTES);
+        if self.votes <= 0 {
+            return false;
+        }
+        let rate = self.rate.get() as f64;
+        let unknown = self.delivered == 0.0 || loss.by_timeout;
+        let target = if unknown { self.delivered.max(rate * LEAST_PART) } else { self.delivered };
+        self.delivered *= FADING;
+        (self.steps, self.next_step) = (0, now.plus_nanos(STEP_NANOS));
+        self.rate = Rate::from_float(target.min(rate * FADING)).max(self.floor.min(self.top));
+        true
+    }
+
+    /// The peer asks again for what has not left yet: the rate is below its patience.
+    pub(crate) fn too_slow(&mut self) {
+        self.rate = Rate::bits_per_second(self.rate.get().saturating_mul(2));
+    }
+}
+
+impl CongestionControl for AfterLoss {
+    fn on_send(&mut self, now: Instant, bytes: u32) {
+        self.sent += u64::from(bytes);
+        if now >= self.next_step {
+            self.steps += 1;
+            self.next_step = now.plus_nanos(STEP_NANOS);
+            // The same for all queue pairs of a device, so that those with little get nearer to those with much.
+            let more = (self.top.get() / PARTS).saturating_mul(self.steps);
+            self.rate = Rate::bits_per_second(self.rate.get().saturating_add(more));
+        }
+    }
+
+    fn rate(&self) -> Rate {
+        if self.rate < self.top { self.rate } else { Rate::UNLIMITED }
+    }
+}
+
+/// Bits a second of so many packets in a time; infinite in none.
+fn rate_of(packets: u32, mtu: u32, time: Duration) -> f64 {
+    f64::from(packets) * f64::from(mtu) * 8.0 / time.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: u32 = 1_000;
+    const LINE: Rate = Rate::megabits_per_second(100_000);
+
+    fn loss(packets: u32, time_us: u64, delay_us: u64) -> LostAfter {
+        let (time, delay) = (Duration::from_micros(time_us), Duration::from_micros(delay_us));
+        LostAfter { packets, time, delay, by_timeout: false }
+    }
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1_000)
+    }
+
+    fn begin(packets: u32, time_us: u64, delay_us: u64) -> Option<AfterLoss> {
+        AfterLoss::begin(at(time_us + delay_us), &loss(packets, time_us, delay_us), MTU, LINE)
+    }
+
+    #[test]
+    fn a_queue_that_overflowed_sets_the_rate_of_delivery() {
+        // 1,000 packets in 0.4 ms, delivered 19.6 ms later: 50 packets a millisecond.
+        let law = begin(1_000, 400, 19_600).unwrap();
+        assert_eq!(law.rate(), Rate::megabits_per_second(400));
+    }
+
+    #[test]
+    fn a_loss_that_is_reported_soon_limits_nothing() {
+        assert!(begin(100, 100, 50).is_none());
+    }
+
+    /// The time between two losses never becomes longer than the delay of a report by a reduction, so random loss costs at
+    /// most about twice the time that it costs anyway.
+    #[test]
+    fn random_loss_does_not_collapse() {
+        let delay = 50;
+        let mut law = begin(40, 20, delay).unwrap();
+        let mut now = at(1_000);
+        for round in 0..200_u64 {
+            let packets = [20, 300, 100, 5, 150][(round % 5) as usize];
+            let time = Duration::from_secs_f64(f64::from(packets * MTU * 8) / law.rate.get() as f64);
+            for _ in 0..packets {
+                law.on_send(now, MTU);
+            }
+            now = now.plus_nanos((time + Duration::from_micros(delay)).as_nanos() as u64);
+            let delay = Duration::from_micros(delay);
+            law.lost(now, &LostAfter { packets, time, delay, by_timeout: false });
+        }
+        // 100 packets in 200 us, four times the delay.
+        assert!(law.rate >= Rate::megabits_per_second(4_000), "{}", law.rate);
+    }
+
+    #[test]
+    fn the_rate_never_falls_below_the_floor_and_comes_back() {
+        let mut law = begin(1, 0, 67_000).unwrap();
+        for round in 2..200 {
+            law.lost(at(67_000 * round), &loss(0, 0, 67_000));
+        }
+        assert_eq!(law.rate(), Rate::megabits_per_second(8));
+        let mut millis = 0;
+        while !law.rate().is_unlimited() {
+            millis += 1;
+            law.on_send(at(20_000_000 + millis * 1_000), MTU);
+        }
+        assert!((900..1_200).contains(&millis), "{millis}");
+    }
+
+    #[test]
+    fn a_timer_says_nothing_about_the_rate_of_delivery() {
+        let mut law = begin(1_000, 400, 19_600).unwrap();
+        let timeout = LostAfter { by_timeout: true, ..loss(1_000, 20_000, 67_000) };
+        law.lost(at(200_000), &timeout);
+        // 1,000 packets in 87 ms would be 92 Mb/s.
+        assert!(law.rate() >= Rate::megabits_per_second(200), "{}", law.rate());
+    }
+
+    #[test]
+    fn a_peer_that_waits_for_what_has_not_left_speeds_it_up() {
+        let mut law = begin(1_000, 400, 19_600).unwrap();
+        law.too_slow();
+        assert_eq!(law.rate(), Rate::megabits_per_second(800));
+    }
+}
