@@ -16,7 +16,7 @@ use crate::time::Instant;
 /// The reaction point of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Control {
-    mind: Mind,
+    limiter: Limiter,
     pacer: Pacer,
     preamble: bool,
     /// The rate and the window that the algorithm returned last.
@@ -34,14 +34,14 @@ pub(crate) struct Control {
 
 /// What sets rate and window.
 #[derive(Debug)]
-enum Mind {
+enum Limiter {
     /// The algorithm that was chosen.
     Algorithm(Box<dyn CongestionControl>),
     /// None was chosen, and something was lost.
     AfterLoss(AfterLoss),
 }
 
-impl Mind {
+impl Limiter {
     fn algorithm(&self) -> &dyn CongestionControl {
         match self {
             Self::Algorithm(algorithm) => algorithm.as_ref(),
@@ -70,18 +70,18 @@ pub(crate) struct SentRequest {
 
 impl Control {
     pub(crate) fn new(algorithm: Box<dyn CongestionControl>, now: Instant, pacing: &Pacing) -> Self {
-        Self::with_mind(Mind::Algorithm(algorithm), now, pacing)
+        Self::with_limiter(Limiter::Algorithm(algorithm), now, pacing)
     }
 
     /// For a queue pair without an algorithm, after a loss.
     pub(crate) fn after_loss(law: AfterLoss, now: Instant, pacing: &Pacing) -> Self {
-        Self::with_mind(Mind::AfterLoss(law), now, pacing)
+        Self::with_limiter(Limiter::AfterLoss(law), now, pacing)
     }
 
-    fn with_mind(mind: Mind, now: Instant, pacing: &Pacing) -> Self {
-        let (rate, window) = (mind.algorithm().rate(), mind.algorithm().window());
+    fn with_limiter(limiter: Limiter, now: Instant, pacing: &Pacing) -> Self {
+        let (rate, window) = (limiter.algorithm().rate(), limiter.algorithm().window());
         Self {
-            mind,
+            limiter,
             pacer: Pacer::new(now, pacing.burst),
             preamble: pacing.preamble,
             rate,
@@ -100,27 +100,27 @@ impl Control {
     }
 
     fn notify(&mut self, what: impl FnOnce(&mut dyn CongestionControl)) {
-        what(self.mind.algorithm_mut());
-        self.rate = self.mind.algorithm().rate();
-        self.window = self.mind.algorithm().window();
+        what(self.limiter.algorithm_mut());
+        self.rate = self.limiter.algorithm().rate();
+        self.window = self.limiter.algorithm().window();
     }
 
     /// When the next packet may leave, if that is not now: at the latest when the rate changes by itself.
     #[inline]
     pub(crate) fn ready_at(&mut self, now: Instant) -> Option<Instant> {
-        let timer = self.mind.algorithm().next_timer();
+        let timer = self.limiter.algorithm().next_timer();
         if timer.is_some_and(|at| at <= now) {
             self.tell(now, |algorithm| algorithm.on_timer(now));
         } else {
             self.pacer.settle(now, self.rate);
         }
         let ready = self.pacer.ready_at(self.rate)?;
-        Some(self.mind.algorithm().next_timer().map_or(ready, |at| ready.min(at)))
+        Some(self.limiter.algorithm().next_timer().map_or(ready, |at| ready.min(at)))
     }
 
     /// When the window changes by itself, if there is one.
     pub(crate) fn window_timer(&self) -> Option<Instant> {
-        self.window.and_then(|_| self.mind.algorithm().next_timer())
+        self.window.and_then(|_| self.limiter.algorithm().next_timer())
     }
 
     /// A data packet left.
@@ -168,7 +168,7 @@ impl Control {
     /// The law that applies without an algorithm, changed by `what`.
     pub(crate) fn change_law(&mut self, now: Instant, what: impl FnOnce(&mut AfterLoss)) {
         self.pacer.settle(now, self.rate);
-        if let Mind::AfterLoss(law) = &mut self.mind {
+        if let Limiter::AfterLoss(law) = &mut self.limiter {
             what(law);
             self.rate = law.rate();
             // What was lost is not to be followed by a burst.
@@ -178,7 +178,7 @@ impl Control {
 
     /// Whether an algorithm was chosen, which this runs.
     pub(crate) fn is_chosen(&self) -> bool {
-        matches!(self.mind, Mind::Algorithm(_))
+        matches!(self.limiter, Limiter::Algorithm(_))
     }
 
     /// Whether this is the law after a loss, and limits nothing any more.
@@ -226,7 +226,7 @@ impl Control {
 
     /// The state of the algorithm, for plots.
     pub(crate) fn observe(&self, now: Instant) -> Observation {
-        self.mind.algorithm().observe(now)
+        self.limiter.algorithm().observe(now)
     }
 }
 
