@@ -85,3 +85,20 @@ fn an_alias_loads_our_library_under_the_name_of_the_programs_own() {
         assert!(refused.code == Some(2) && refused.stderr.contains("begins with libibverbs"), "{refused:?}");
     });
 }
+
+#[test]
+fn a_number_of_engines_reaches_the_library() {
+    within(60, || {
+        let run = |engines: &str| {
+            let mut command = roce();
+            command.args(["run", "--device", "udp:127.0.0.1", "--engines", engines]);
+            Running::start(command.args(["--", "sh", "-c", "echo $ROCE_ENGINES"])).finish(30)
+        };
+        let two = run("2");
+        assert!(two.success && two.stdout.trim() == "2", "{two:?}");
+        for none in ["0", "64", "many"] {
+            let refused = run(none);
+            assert!(refused.code == Some(2) && refused.stderr.contains("--engines"), "{refused:?}");
+        }
+    });
+}

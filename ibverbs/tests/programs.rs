@@ -62,6 +62,13 @@ impl Programs {
         command
     }
 
+    /// The same with two engines.
+    fn with_two_engines(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
+        let mut command = self.command(name, address, arguments);
+        command.env("ROCE_ENGINES", "2");
+        command
+    }
+
     /// Runs a server on one address and a client on another one; both have to succeed.
     #[track_caller]
     fn pair(&self, name: &str, arguments: &[&str]) -> [Finished; 2] {
@@ -165,6 +172,30 @@ fn the_gid_stands_at_the_index_that_a_program_has_built_in() {
         !refused.success && text.contains("no GID with index 3, the last one is 0"),
         "{refused:?}: {text}"
     );
+}
+
+#[test]
+fn engines_are_completion_vectors_and_a_program_without_need_of_them_runs() {
+    let (_alone, programs) = programs_or_skip!();
+    let mut info = programs.with_two_engines("ibv_devinfo", "127.83.0.1", &["-v"]);
+    let shown = Running::start(&mut info).finish(SECONDS);
+    let line = shown.stdout.lines().find(|line| line.contains("num_comp_vectors"));
+    assert!(shown.success && line.is_some_and(|line| line.ends_with('2')), "{shown:?}");
+    for extra in [&[][..], &["-e"]] {
+        let arguments = [&["-g", "0", "-n", "100", "-c"], extra].concat();
+        programs.pair_of(Programs::with_two_engines, "ibv_rc_pingpong", &arguments);
+    }
+    let report = tempfile::NamedTempFile::new().unwrap();
+    for (name, value, reason) in [
+        ("ROCE_ENGINES", "64", "expected a number from 1 to 63"),
+        ("ROCE_FAULT", "drop=1%", "faults and captures are put around one device"),
+    ] {
+        let mut refused = programs.with_two_engines("ibv_devinfo", "127.83.0.1", &[]);
+        let refused = refused.env(name, value).env("ROCE_REPORT", report.path());
+        assert!(!Running::start(refused).finish(SECONDS).success);
+        let text = std::fs::read_to_string(report.path()).unwrap();
+        assert!(text.contains(reason), "{text}");
+    }
 }
 
 /// Both ends read no byte without a value, and touch no memory that is not theirs.
