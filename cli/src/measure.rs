@@ -22,7 +22,8 @@ use roce_tools::measure::{
 /// Measure latency: the two sides send messages in turn
 ///
 /// Start `roce ping` on one side, which is the server, and `roce ping SERVER` on the other side. The
-/// reported time is half a round trip. --op write is a WRITE followed by a READ of the same bytes.
+/// reported time is half a round trip. --op write is a WRITE followed by a READ of the same bytes; with
+/// --completion memory each side writes and watches its memory for the message of the other side.
 /// The receiver verifies every message. A client that runs longer reports on standard error every 10 seconds.
 #[derive(Debug, clap::Args)]
 pub(super) struct PingArgs {

@@ -154,6 +154,21 @@ fn ping_by_every_operation_in_every_way() {
     }
 }
 
+/// Sizes around those where the numbers at both ends of a message overlap, and messages of several packets.
+#[test]
+fn ping_by_writes_that_the_other_side_finds_in_its_memory() {
+    let server = Server::start("ping", &[]);
+    let memory = ["--op", "write", "--completion", "memory", "-n", "300"];
+    for more in [
+        &["--sizes", "1..300", "--mtu", "256"][..],
+        &["--size", "9", "--size", "15", "--size", "16", "--size", "17", "--size", "5K"],
+        &["--inline", "--size", "1", "--size", "12", "--size", "64"],
+        &["--signal", "periodic", "--buffers", "8", "--fault", "drop=2%", "--seed", "1"],
+    ] {
+        server.rows("ping", &[&memory[..], more].concat());
+    }
+}
+
 #[test]
 fn blast_by_every_operation_in_every_way() {
     let server = Server::start("blast", &[]);
@@ -290,6 +305,8 @@ fn refused(args: &[&str], parts: &[&str]) {
 fn impossible_options_are_named() {
     let table: &[(&str, &[&str], &[&str])] = &[
         ("ping", &["--op", "read"], &["ping does not support --op read", "--op write is"]),
+        ("ping", &["--completion", "memory"], &["--completion memory is possible for ping with --op write"]),
+        ("ping", &["--completion", "memory", "--op", "write", "--size", "0"], &["0 bytes"]),
         ("blast", &["--op", "fly"], &["'fly'", "--op", "write-imm"]),
         ("blast", &["--inline", "--op", "read"], &["--inline with --op read"]),
         ("blast", &["--inline", "--size", "513"], &["--inline with a message of 513", "at most 512"]),

@@ -7,8 +7,9 @@ use roce_transport::{Payload, SendOp, Wc};
 
 use super::blast::stand_by;
 use super::session::Session;
-use super::work::{InlineBytes, content, send_wr};
+use super::work::{InlineBytes, content, content_with_end, send_wr};
 use super::{Op, Row, Side};
+use crate::harness::content::STAMP;
 use crate::harness::{ToolError, check_length};
 
 /// Messages are sent from `OUT` and arrive in `IN`.
@@ -27,7 +28,7 @@ pub(super) fn client(session: &mut Session<'_>, size: usize) -> Result<Row, Tool
     let started = Instant::now();
     let mut before = started;
     for number in 0..session.plan.iterations {
-        if session.plan.op == Op::Write {
+        if session.plan.op == Op::Write && !session.plan.watches_memory() {
             pinger.write_and_read(session, number)?;
         } else {
             pinger.send(session, number)?;
@@ -75,7 +76,7 @@ pub(super) fn server(session: &mut Session<'_>, size: usize) -> Result<Side, Too
     pinger.post_receive(session)?;
     session.exchange.barrier()?;
     let measurement = session.measure();
-    if session.plan.op == Op::Write {
+    if session.plan.op == Op::Write && !session.plan.watches_memory() {
         stand_by(session)?;
     } else {
         for number in 0..session.plan.iterations {
@@ -129,10 +130,16 @@ impl Pinger {
         let payload = match &mut self.inline {
             Some(inline) => {
                 inline.stamp(OUT, number);
+                if session.plan.watches_memory() {
+                    inline.stamp_end(OUT, number);
+                }
                 inline.payload(OUT)
             }
             None => {
                 session.stamp(OUT, number, self.size);
+                if session.plan.watches_memory() {
+                    session.stamp_end(OUT, number, self.size);
+                }
                 Payload::Elements(&element)
             }
         };
@@ -148,6 +155,12 @@ impl Pinger {
     }
 
     fn receive(&mut self, session: &mut Session<'_>, number: u64) -> Result<(), ToolError> {
+        if session.plan.watches_memory() {
+            let size = self.size;
+            session
+                .spin_on_memory(&mut |session| Ok(session.has_end_stamp(IN, number, size).then_some(())))?;
+            return self.check_written(session, number);
+        }
         let mut completions = [Wc::default(); 1];
         session.receives(&mut completions)?;
         session.receives_taken += 1;
@@ -157,6 +170,14 @@ impl Pinger {
             self.post_receive(session)?;
         }
         Ok(())
+    }
+
+    /// Checks the number in front of a message whose end has arrived. A short message may have only the number at its end.
+    fn check_written(&self, session: &Session<'_>, number: u64) -> Result<(), ToolError> {
+        if self.size < 2 * STAMP {
+            return Ok(());
+        }
+        session.check_stamp(IN, number, self.size)
     }
 
     /// A WRITE and then a READ of the same bytes, in one chain.
@@ -177,6 +198,7 @@ impl Pinger {
             self.fetch(session)?;
         }
         let last = session.plan.iterations - 1;
-        session.check_content(IN, &content(OUT, last, self.size), last)
+        let build = if session.plan.watches_memory() { content_with_end } else { content };
+        session.check_content(IN, &build(OUT, last, self.size), last)
     }
 }

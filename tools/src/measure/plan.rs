@@ -40,6 +40,8 @@ pub enum Completion {
     Poll,
     /// Waits for completion events.
     Event,
+    /// ping with WRITE: polls memory for the last byte of the message; each side writes, and there is no READ.
+    Memory,
 }
 
 /// How work requests are posted.
@@ -131,6 +133,11 @@ impl Plan {
         }
     }
 
+    /// Whether each side writes its messages and finds those of the other side by looking at its memory.
+    pub(super) fn watches_memory(&self) -> bool {
+        self.completion == Completion::Memory && self.tool == Tool::Ping && self.op == Op::Write
+    }
+
     /// Checks the plan. The server checks the plan of the client with this too.
     ///
     /// # Errors
@@ -164,6 +171,12 @@ impl Plan {
                 "--inline with a message of {} bytes; at most {MAX_INLINE} bytes can be inline",
                 self.largest()
             ));
+        }
+        if self.completion == Completion::Memory && !self.watches_memory() {
+            return refuse("--completion memory is possible for ping with --op write only".into());
+        }
+        if self.completion == Completion::Memory && self.sizes.contains(&0) {
+            return refuse("--completion memory with a message of 0 bytes, which changes no memory".into());
         }
         if self.tool == Tool::Ping && self.op == Op::Read {
             return refuse(

@@ -11,12 +11,14 @@ use super::{Completion, Plan, Row, Side, Tool, blast, ping};
 use crate::exchange::Exchange;
 use crate::harness::{
     CompletionQueues, CompletionWait, Requirements, Resources, Role, ToolError, check_completion,
-    source_address, tell_failure,
+    source_address, spin, tell_failure,
 };
 use roce::verbs::{ConnectOptions, Context, Endpoint, PathOptions};
 
 /// The time limit for a completion.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a side that looks at its memory also looks for the end of the other side.
+const WATCH_EVERY: Duration = Duration::from_millis(20);
 /// What the two sides greet each other as.
 const TOOL: &str = "ping` or `roce blast";
 /// The memory that a server allocates for a client unless it is told otherwise.
@@ -76,7 +78,7 @@ impl<'a> Session<'a> {
                 capabilities: plan.capabilities(),
                 completion_queues: match plan.completion {
                     Completion::Event => CompletionQueues::WithChannels,
-                    Completion::Poll => CompletionQueues::Separate,
+                    Completion::Poll | Completion::Memory => CompletionQueues::Separate,
                 },
                 memory: plan.memory(),
                 access: Access::REMOTE_WRITE | Access::REMOTE_READ,
@@ -123,6 +125,25 @@ impl<'a> Session<'a> {
             timeouts: after.local_ack_timeout_err - before.local_ack_timeout_err,
             rnr_naks: after.rnr_nak_retry_err - before.rnr_nak_retry_err,
         }
+    }
+
+    /// Waits until an attempt succeeds that looks at memory, as long as the other side is there.
+    pub(super) fn spin_on_memory(
+        &mut self,
+        attempt: &mut dyn FnMut(&Self) -> Result<Option<()>, ToolError>,
+    ) -> Result<(), ToolError> {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            let found = spin(WATCH_EVERY, || {
+                self.context.progress();
+                attempt(self)
+            })?;
+            if found.is_some() {
+                return Ok(());
+            }
+            self.exchange.watch()?;
+        }
+        Err(stalled("waiting for a WRITE of the peer"))
     }
 
     /// Packets that have arrived here.

@@ -39,6 +39,20 @@ impl Session<'_> {
         self.resources.put(self.offset(slot), bytes);
     }
 
+    /// Writes the number of a message to the end of the buffer too, for a side that looks at its memory: what arrives last.
+    pub(super) fn stamp_end(&self, slot: u64, number: u64, size: usize) {
+        let (at, len) = end_stamp(size);
+        self.resources.put(self.offset(slot) + at, &number.to_le_bytes()[..len]);
+    }
+
+    /// Whether the number at the end of a buffer is this one.
+    pub(super) fn has_end_stamp(&self, slot: u64, number: u64, size: usize) -> bool {
+        let (at, len) = end_stamp(size);
+        let mut found = [0; STAMP];
+        take(&self.resources.region, self.offset(slot) + at, &mut found[..len]);
+        found[..len] == number.to_le_bytes()[..len]
+    }
+
     /// Writes the number of a message into the buffer that it is sent from.
     pub(super) fn stamp(&self, slot: u64, number: u64, size: usize) {
         self.put(slot, &number.to_le_bytes()[..size.min(STAMP)]);
@@ -92,6 +106,19 @@ impl Session<'_> {
     }
 }
 
+/// Where the second number of a message is, and how many bytes it has.
+fn end_stamp(size: usize) -> (usize, usize) {
+    let len = size.min(STAMP);
+    (size - len, len)
+}
+
+/// The content of a message with its number at the end too.
+pub(super) fn content_with_end(slot: u64, number: u64, size: usize) -> Vec<u8> {
+    let mut bytes = content(slot, number, size);
+    stamp(&mut bytes[end_stamp(size).0..], number);
+    bytes
+}
+
 /// The bytes of inline messages, one copy for each buffer.
 #[derive(Debug)]
 pub(super) struct InlineBytes {
@@ -110,6 +137,11 @@ impl InlineBytes {
     pub(super) fn stamp(&mut self, slot: u64, number: u64) {
         let start = slot as usize * self.size;
         stamp(&mut self.bytes[start..start + self.size], number);
+    }
+
+    pub(super) fn stamp_end(&mut self, slot: u64, number: u64) {
+        let (start, (at, len)) = (slot as usize * self.size, end_stamp(self.size));
+        stamp(&mut self.bytes[start + at..start + at + len], number);
     }
 
     pub(super) fn payload(&self, slot: u64) -> Payload<'_> {
