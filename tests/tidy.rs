@@ -131,7 +131,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("ibverbs/src", &["abi", "rdmacm"]),
     (
         "tools/src",
-        &["plot", "exchange", "harness", "limit", "measure", "perf", "pingpong", "doctor", "bridge"],
+        &["plot", "exchange", "harness", "limit", "measure", "study", "perf", "pingpong", "doctor", "bridge"],
     ),
     ("cli/src", &["dissect", "explain", "inject", "help", "sim", "bridge", "demo", "perf", "run"]),
 ];

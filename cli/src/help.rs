@@ -75,6 +75,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "post",
             "post_list",
             "qp",
+            "quick",
             "rate",
             "reversed",
             "round_trips",
@@ -94,8 +95,8 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         INPUT,
         &[
-            "bad_icrc", "emit", "from", "index", "limit", "list", "merge", "opcode", "psn", "scenario",
-            "set", "sweep", "sweeps",
+            "bad_icrc", "emit", "from", "index", "limit", "list", "merge", "only", "opcode", "psn",
+            "scenario", "set", "sweep", "sweeps",
         ],
     ),
     (
@@ -179,7 +180,7 @@ const ELSEWHERE: [(&str, &str, &str); 9] = [
 ];
 
 /// What the help of a command ends with.
-const EXAMPLES: [(&str, &str); 13] = [
+const EXAMPLES: [(&str, &str); 14] = [
     (
         "demo",
         "  roce demo\n  roce demo --pcap demo.pcapng --seed 7\n  roce demo --fault drop=5%,reorder=5% --json",
@@ -216,6 +217,10 @@ const EXAMPLES: [(&str, &str); 13] = [
     (
         "stat",
         "  roce stat --all\n  roce stat --watch 1 --count 10\n  roce stat --all --prometheus > roce.prom",
+    ),
+    (
+        "study",
+        "  roce study --quick --out quick\n  roce study --out full\n  roce study --quick --only udp-loopback/ping/send --list",
     ),
     (
         "run",

@@ -25,6 +25,7 @@ mod rping;
 mod run;
 mod sim;
 mod stat;
+mod study;
 mod terminal;
 mod text_file;
 mod trace;
@@ -105,6 +106,7 @@ enum Command {
     Run(run::Args),
     Doctor(doctor::Args),
     Stat(stat::Args),
+    Study(study::Args),
     Sim(sim::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
@@ -132,6 +134,7 @@ impl Cli {
             Command::Run(args) => run::run(&args, &mut output),
             Command::Doctor(args) => doctor::run(&args, &mut output),
             Command::Stat(args) => stat::run(&args, &mut output),
+            Command::Study(args) => study::run(&args, &mut output),
             Command::Sim(args) => sim::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),

@@ -14,5 +14,6 @@ pub mod perf;
 pub mod pingpong;
 pub mod plot;
 pub mod rping;
+pub mod study;
 
 pub use harness::{Role, ToolError};

@@ -14,6 +14,7 @@ mod work;
 pub use plan::{Completion, Op, Plan, Post, Signal, Tool};
 pub use session::{DEFAULT_MEMORY, ServerOptions, run_client, serve};
 pub use usage::CpuUsage;
+pub(crate) use usage::Stopwatch;
 
 use serde::{Deserialize, Serialize};
 

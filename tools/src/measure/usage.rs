@@ -27,19 +27,19 @@ impl CpuUsage {
 
 /// A running measurement.
 #[derive(Debug)]
-pub(super) struct Stopwatch {
+pub(crate) struct Stopwatch {
     started: Instant,
     user_s: f64,
     system_s: f64,
 }
 
 impl Stopwatch {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let (user_s, system_s) = now();
         Self { started: Instant::now(), user_s, system_s }
     }
 
-    pub(super) fn stop(&self) -> CpuUsage {
+    pub(crate) fn stop(&self) -> CpuUsage {
         let wall_s = self.started.elapsed().as_secs_f64();
         let (user_s, system_s) = now();
         CpuUsage { user_s: user_s - self.user_s, system_s: system_s - self.system_s, wall_s }

@@ -1,6 +1,10 @@
 //! Line charts as SVG: what a report needs of plots, and no more.
 
+mod axis;
+
 use std::fmt::Write as _;
+
+pub use axis::Axis;
 
 /// A chart of lines over a common axis.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,13 +28,28 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
+/// The axes of a chart; linear unless it is said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Axes {
+    /// The lower axis.
+    pub x: Axis,
+    /// The left axis.
+    pub y: Axis,
+}
+
 /// More cannot be told apart.
 pub const MOST_LINES: usize = 12;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 340.0;
-/// Left, top, right, bottom.
-const MARGINS: (f64, f64, f64, f64) = (70.0, 36.0, 170.0, 48.0);
+/// Left, top, bottom.
+const MARGINS: (f64, f64, f64) = (70.0, 36.0, 48.0);
+/// The right margin, for the legend, at least; at most; and the part of it that is not text.
+const LEGEND: (f64, f64, f64) = (170.0, 400.0, 46.0);
+/// The width of a letter of the legend, about.
+const LETTER: f64 = 6.3;
+/// Lines with at most this many points show each of them, so that a line of one point can be seen.
+const MOST_MARKS: usize = 40;
 /// Columns into which long lines are thinned.
 const COLUMNS: usize = 900;
 const COLORS: [&str; MOST_LINES] = [
@@ -42,26 +61,33 @@ impl Chart {
     /// The chart as a document of its own, which also may stand inside HTML.
     #[must_use]
     pub fn to_svg(&self) -> String {
+        self.to_svg_with(Axes::default())
+    }
+
+    /// The same with other axes. What a logarithmic axis cannot show, such as zero, is left out.
+    #[must_use]
+    pub fn to_svg_with(&self, axes: Axes) -> String {
         let mut svg = String::new();
         // Writing to a string cannot fail.
-        let _ = self.write(&mut svg);
+        let _ = self.write(&mut svg, axes);
         svg
     }
 
-    fn write(&self, svg: &mut String) -> std::fmt::Result {
+    fn write(&self, svg: &mut String, axes: Axes) -> std::fmt::Result {
         writeln!(
             svg,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
              height=\"{HEIGHT}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#222\">"
         )?;
         writeln!(svg, "<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>")?;
-        let (left, top, right, bottom) = MARGINS;
+        let (left, top, bottom) = MARGINS;
         writeln!(
             svg,
             "<text x=\"{left}\" y=\"22\" font-size=\"15\" font-weight=\"bold\">{}</text>",
             escape(&self.title)
         )?;
-        let scale = Scale::of(&self.lines);
+        let scale = Scale::of(&self.lines, axes);
+        let right = scale.right;
         scale.write_grid(svg)?;
         writeln!(
             svg,
@@ -101,55 +127,55 @@ impl Chart {
 
 /// From values to places.
 struct Scale {
+    axes: Axes,
+    /// As the axes count: logarithms, where they are logarithmic.
     x: (f64, f64),
     y: (f64, f64),
+    /// The right margin.
+    right: f64,
 }
 
 impl Scale {
-    /// Wide enough for all points; from zero upward.
-    fn of(lines: &[Line]) -> Self {
-        let points = lines.iter().take(MOST_LINES).flat_map(|line| &line.points);
-        let (mut x, mut most) = ((f64::INFINITY, f64::NEG_INFINITY), 0.0_f64);
-        for (at, value) in points.filter(|(at, value)| at.is_finite() && value.is_finite()) {
-            x = (x.0.min(*at), x.1.max(*at));
-            most = most.max(*value);
-        }
-        if x.0 >= x.1 {
-            x = if x.0.is_finite() { (x.0 - 0.5, x.0 + 0.5) } else { (0.0, 1.0) };
-        }
-        Self { x, y: (0.0, if most > 0.0 { most * 1.05 } else { 1.0 }) }
+    /// Wide enough for all points, and on a linear axis from zero upward.
+    fn of(lines: &[Line], axes: Axes) -> Self {
+        let drawn = || lines.iter().take(MOST_LINES);
+        let points = || drawn().flat_map(|line| &line.points).filter(|point| is_shown(**point, axes));
+        let x = axes.x.range(points().map(|(x, _)| *x), false);
+        let y = axes.y.range(points().map(|(_, y)| *y), true);
+        let longest = drawn().map(|line| line.name.chars().count()).max().unwrap_or(0);
+        let (least, most, beside) = LEGEND;
+        Self { axes, x, y, right: (beside + longest as f64 * LETTER).clamp(least, most) }
     }
 
     fn place(&self, (x, y): (f64, f64)) -> (f64, f64) {
-        let (left, top, right, bottom) = MARGINS;
-        let across = (x - self.x.0) / (self.x.1 - self.x.0);
-        let up = (y - self.y.0) / (self.y.1 - self.y.0);
-        (left + across * (WIDTH - left - right), HEIGHT - bottom - up * (HEIGHT - top - bottom))
+        let (left, top, bottom) = MARGINS;
+        let across = (self.axes.x.measure(x) - self.x.0) / (self.x.1 - self.x.0);
+        let up = (self.axes.y.measure(y) - self.y.0) / (self.y.1 - self.y.0);
+        (left + across * (WIDTH - left - self.right), HEIGHT - bottom - up * (HEIGHT - top - bottom))
     }
 
     fn write_grid(&self, svg: &mut String) -> std::fmt::Result {
-        let (left, top, right, bottom) = MARGINS;
-        for value in ticks(self.x, 8) {
-            let (x, _) = self.place((value, 0.0));
+        let (left, top, bottom) = MARGINS;
+        let right = self.right;
+        for (value, label) in self.axes.x.ticks(self.x, 8) {
+            let (x, _) = self.place((value, 1.0));
             writeln!(
                 svg,
                 "<line x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#eee\"/>\
-                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
                 HEIGHT - bottom,
                 HEIGHT - bottom + 16.0,
-                number(value)
             )?;
         }
-        for value in ticks(self.y, 6) {
-            let (_, y) = self.place((self.x.0, value));
+        for (value, label) in self.axes.y.ticks(self.y, 6) {
+            let (_, y) = self.place((1.0, value));
             writeln!(
                 svg,
                 "<line x1=\"{left}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#eee\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
                 WIDTH - right,
                 left - 6.0,
                 y + 4.0,
-                number(value)
             )?;
         }
         let (width, height) = (WIDTH - left - right, HEIGHT - top - bottom);
@@ -160,19 +186,30 @@ impl Scale {
     }
 }
 
+/// Whether a point has a place.
+fn is_shown((x, y): (f64, f64), axes: Axes) -> bool {
+    axes.x.measure(x).is_finite() && axes.y.measure(y).is_finite()
+}
+
 fn write_line(svg: &mut String, scale: &Scale, line: &Line, color: &str) -> std::fmt::Result {
+    let shown: Vec<(f64, f64)> =
+        line.points.iter().copied().filter(|point| is_shown(*point, scale.axes)).collect();
+    let marks: Vec<(f64, f64)> = if shown.len() <= MOST_MARKS { shown.clone() } else { Vec::new() };
     write!(svg, "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.4\" points=\"")?;
-    for point in thinned(&line.points) {
+    for point in thinned(shown) {
         let (x, y) = scale.place(point);
         write!(svg, "{x:.1},{y:.1} ")?;
     }
-    writeln!(svg, "\"/>")
+    writeln!(svg, "\"/>")?;
+    for point in marks {
+        let (x, y) = scale.place(point);
+        writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.2\" fill=\"{color}\"/>")?;
+    }
+    Ok(())
 }
 
 /// Long lines keep the lowest and the highest point of each column, so that no peak is lost.
-fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let points: Vec<(f64, f64)> =
-        points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
+fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     if points.len() <= 2 * COLUMNS {
         return points;
     }
@@ -185,26 +222,6 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
         kept.extend(both);
     }
     kept
-}
-
-/// Round numbers inside a range, about so many.
-fn ticks((from, to): (f64, f64), about: usize) -> Vec<f64> {
-    let rough = (to - from) / about as f64;
-    let power = 10.0_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|round| round * power).find(|step| *step >= rough);
-    let step = step.unwrap_or(rough);
-    let first = (from / step).ceil();
-    (0..=2 * about)
-        .map(|index| (first + index as f64) * step)
-        .take_while(|value| *value <= to * (1.0 + 1e-9))
-        .collect()
-}
-
-/// Without zeros that say nothing.
-fn number(value: f64) -> String {
-    let text = format!("{value:.3}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
 /// Text between tags.
@@ -242,15 +259,22 @@ mod tests {
     fn peaks_survive_thinning() {
         let points: Vec<(f64, f64)> =
             (0..100_000).map(|i| (f64::from(i), f64::from(u32::from(i == 54_321)))).collect();
-        let kept = thinned(&points);
+        let kept = thinned(points.clone());
         assert!(kept.len() <= 2 * COLUMNS && kept.contains(&(54_321.0, 1.0)));
         assert!(kept.is_sorted_by(|a, b| a.0 <= b.0));
     }
 
     #[test]
-    fn round_ticks() {
-        assert_eq!(ticks((0.0, 10.0), 5), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
-        assert_eq!(number(0.25), "0.25");
-        assert_eq!(number(1200.0), "1200");
+    fn a_long_legend_has_room_and_logarithms_have_no_zero() {
+        let mut chart = chart(vec![(0.0, 1.0), (1.0, 0.0), (1024.0, 10.0), (1_048_576.0, 1000.0)]);
+        chart.lines[0].name = "WRITE with immediate data, inline, events".into();
+        let svg = chart.to_svg_with(Axes { x: Axis::Bytes, y: Axis::Log });
+        assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
+        for label in [">1K<", ">1M<", ">10<", ">1000<"] {
+            assert!(svg.contains(label), "{label}: {svg}");
+        }
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+        let scale = Scale::of(&chart.lines, Axes::default());
+        assert!(scale.right > 41.0 * LETTER && scale.right < WIDTH / 2.0);
     }
 }
