@@ -13,8 +13,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::terminal::{Output, Paint, Style};
 use roce_tools::study::{
-    CONCLUSIONS, Device, Ended, Grid, Identity, Places, Progress, Store, Study, Verdict, Wish, side,
-    write_report,
+    CONCLUSIONS, Device, Ended, Grid, Identity, Places, Progress, Store, Study, Verdict, Wish, disturbed,
+    side, write_report,
 };
 
 /// Measure which conclusions of a well-known RDMA study hold for this software NIC
@@ -92,6 +92,14 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         anyhow::Error::new(error).context(format!("cannot write {}", path.display()))
     })?;
     print_verdicts(output, &store, &ended)?;
+    let disturbed = disturbed(&store);
+    if disturbed > 0 {
+        writeln!(
+            output,
+            "other processes were busy while {disturbed} of {} cells were measured; those numbers say little",
+            store.rows().len()
+        )?;
+    }
     writeln!(output, "\nreport: {}", report.display())?;
     if ended.missing > 0 {
         writeln!(

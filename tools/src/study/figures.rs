@@ -1,6 +1,6 @@
 //! The figures, named after those of the paper.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::grid::{Carrier, Cell, DEFAULT_BUFFERS, Device, Test};
 use super::side::Measured;
@@ -12,6 +12,8 @@ use crate::plot::{Axes, Axis, Chart, Line};
 pub struct Figure {
     /// The name of its file without the ending.
     pub name: String,
+    /// The device that it is about; `None` compares devices.
+    pub device: Option<Device>,
     /// What it shows.
     pub caption: String,
     /// The chart.
@@ -47,21 +49,38 @@ struct Rows<'a> {
     device: Device,
 }
 
-/// All figures: those of the first device that was measured, and those that compare devices.
+/// All figures: those of each device, of which the first has the plain names and the others add theirs, and those that
+/// compare devices.
 #[must_use]
 pub fn figures(rows: &BTreeMap<Cell, Outcome>) -> Vec<Figure> {
-    let Some(device) = rows.keys().map(|cell| cell.device).next() else { return Vec::new() };
-    let rows = Rows { rows, device };
-    let mut all = rows.latencies();
-    all.extend(rows.throughputs());
-    all.extend(rows.of_buffers());
-    all.extend(rows.of_posting());
-    all.extend(rows.of_workers());
-    all.extend(rows.of_devices());
+    let devices: BTreeSet<Device> = rows.keys().map(|cell| cell.device).collect();
+    let mut all = Vec::new();
+    for (index, device) in devices.iter().enumerate() {
+        let rows = Rows { rows, device: *device };
+        let first = all.len();
+        all.extend(rows.latencies());
+        all.extend(rows.throughputs());
+        all.extend(rows.of_buffers());
+        all.extend(rows.of_posting());
+        all.extend(rows.of_workers());
+        if index > 0 {
+            all[first..]
+                .iter_mut()
+                .for_each(|figure| figure.name = format!("{}-{}", figure.name, device.name()));
+        }
+    }
+    if let Some(device) = devices.first() {
+        all.extend(Rows { rows, device: *device }.of_devices());
+    }
     for figure in &mut all {
         figure.chart.lines.retain(|line| !line.points.is_empty());
     }
-    all.retain(|figure| !figure.chart.lines.is_empty());
+    // A limit alone says nothing; nor does one line of a device of which only a part was measured.
+    let first = devices.first().copied();
+    all.retain(|figure| {
+        let lines = figure.chart.lines.iter().filter(|line| !line.name.starts_with("limit")).count();
+        lines > usize::from(figure.device.is_some() && figure.device != first)
+    });
     all
 }
 
@@ -90,6 +109,7 @@ impl Rows<'_> {
         let [title, x_label, y_label, caption] = labels;
         Figure {
             name: name.to_owned(),
+            device: Some(self.device),
             caption: caption.to_owned(),
             chart: Chart {
                 title: format!("{title} ({})", self.device.name()),
@@ -170,7 +190,12 @@ impl Rows<'_> {
             ("latency-small-write-imm", Carrier::WriteImm),
         ] {
             let title = format!("Latency of small messages by {}", title_of(carrier));
-            let caption = "Half a round trip, with and without inline, by polling and by events.";
+            let caption = match carrier {
+                Carrier::Write => {
+                    "Half a round trip, with and without inline; found in memory by the receiver."
+                }
+                _ => "Half a round trip, with and without inline, by polling and by events.",
+            };
             let lines = self.ways(carrier, median, small);
             all.push(self.figure(name, [&title, SIZE, MICROSECONDS, caption], BY_SIZE, lines));
         }
@@ -296,8 +321,8 @@ impl Rows<'_> {
                     let waited = if events { "events" } else { "polling" };
                     let like = Cell { events, ..self.cell(Test::Blast, carrier, size) };
                     let line = self.by_buffers(&format!("{}, {waited}", title_of(carrier)), value, like);
-                    // One point alone is that of another figure.
-                    if line.points.len() > 1 {
+                    // One point or two are those of other figures.
+                    if line.points.len() > 2 {
                         lines.push(line);
                     }
                 }
@@ -371,6 +396,7 @@ impl Rows<'_> {
         let devices = |name: &str, labels: [&str; 4], axes: Axes, lines: Vec<Line>| {
             let mut figure = self.figure(name, labels, axes, lines);
             labels[0].clone_into(&mut figure.chart.title);
+            figure.device = None;
             figure
         };
         let labels =

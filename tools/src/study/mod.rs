@@ -19,6 +19,6 @@ pub use conclusions::{CONCLUSIONS, Conclusion, Judgement, Verdict};
 pub use figures::{Figure, figures};
 pub use grid::{Carrier, Cell, DEFAULT_BUFFERS, Device, Grid, Test};
 pub use place::Places;
-pub use report::write_report;
+pub use report::{disturbed, write_report};
 pub use run::{Ended, Progress, Study, Wish};
 pub use store::{COLUMNS, Identity, Outcome, Store, StoreError};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::conclusions::{CONCLUSIONS, Conclusion, Judgement, Verdict};
 use super::figures::{Figure, figures};
 use super::grid::{Carrier, Device, Test};
-use super::run::Ended;
+use super::run::{DISTURBED, Ended};
 use super::store::Store;
 use crate::plot::escape;
 
@@ -74,10 +74,23 @@ fn write_page(html: &mut String, store: &Store, ended: &Ended, figures: &[Figure
             }
         }
     )?;
+    let disturbed = disturbed(store);
+    if disturbed > 0 {
+        writeln!(
+            html,
+            "<p class=\"does-not-hold\">Other processes used more than {DISTURBED} % of a processor while {disturbed} of the cells \
+             were measured, so their numbers say little. <code>others_cpu_percent</code> has how much.</p>"
+        )?;
+    }
     write_devices(html, store, ended)?;
     write_verdicts(html, store)?;
-    writeln!(html, "<h2>Figures</h2>")?;
-    for figure in figures {
+    let mut device = None;
+    for (index, figure) in figures.iter().enumerate() {
+        if index == 0 || figure.device != device {
+            device = figure.device;
+            let of = device.map_or("all devices", Device::name);
+            writeln!(html, "<h2>Figures of {of}</h2>")?;
+        }
         writeln!(
             html,
             "<figure id=\"{0}\"><figcaption><b>{0}.svg</b> – {1}</figcaption>\n{2}</figure>",
@@ -88,6 +101,13 @@ fn write_page(html: &mut String, store: &Store, ended: &Ended, figures: &[Figure
     }
     write_reasons(html, store)?;
     writeln!(html, "</body></html>")
+}
+
+/// How many cells were measured while other processes used a good part of a processor.
+#[must_use]
+pub fn disturbed(store: &Store) -> usize {
+    let rows = store.rows().values().filter_map(|outcome| outcome.as_ref().ok());
+    rows.filter(|measured| measured.others_cpu.is_some_and(|others| others > DISTURBED)).count()
 }
 
 /// Which devices were used, their limits, and why others were not.

@@ -75,6 +75,8 @@ pub struct Measured {
     pub client_cpu: Option<f64>,
     /// The same of the server.
     pub server_cpu: Option<f64>,
+    /// What processes of others used meanwhile, in percent of one processor; the study fills it in.
+    pub others_cpu: Option<f64>,
     /// Packets that were sent again, by both sides.
     pub retransmitted_packets: u64,
     /// Local ACK timeouts of both sides.
@@ -95,6 +97,7 @@ impl Measured {
             percentiles_us: row.percentiles_us.map_or([None; 4], |values| values.map(Some)),
             client_cpu: Some(row.client.cpu.percent()),
             server_cpu: Some(row.server.cpu.percent()),
+            others_cpu: None,
             retransmitted_packets: row.client.retransmitted_packets + row.server.retransmitted_packets,
             timeouts: row.client.timeouts + row.server.timeouts,
             rnr_naks: row.client.rnr_naks + row.server.rnr_naks,
@@ -122,6 +125,7 @@ impl Measured {
             percentiles_us: [None; 4],
             client_cpu: cpu(|one| one.client_cpu),
             server_cpu: cpu(|one| one.server_cpu),
+            others_cpu: None,
             retransmitted_packets: most(|one| one.retransmitted_packets),
             timeouts: most(|one| one.timeouts),
             rnr_naks: most(|one| one.rnr_naks),
@@ -209,7 +213,7 @@ fn serve(job: &Job, output: &mut dyn Write) -> Result<(), ToolError> {
         }
         _ => {
             let context = open_context(job)?;
-            let options = ServerOptions { gid_index: None, max_memory: usize::MAX };
+            let options = ServerOptions { gid_index: None, max_memory: job.cell.memory() };
             say(output, &port)?;
             std::thread::scope(|scope| {
                 loop {
@@ -340,7 +344,8 @@ fn limit_once(
     let latency = outcome.latency.ok_or_else(|| ToolError::Plan("no frame came back".into()))?;
     Ok(Measured {
         iterations: count,
-        elapsed_s: cpu.wall_s,
+        // Without what comes before the first round trip.
+        elapsed_s: 2e-6 * latency.median_us * count as f64,
         messages_per_s: 1e6 / latency.median_us,
         one_way_us: latency.median_us,
         percentiles_us: [Some(latency.least_us), Some(latency.median_us), Some(latency.p99_us), None],

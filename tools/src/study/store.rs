@@ -12,7 +12,7 @@ use super::side::Measured;
 pub(super) const FORMAT: &str = "1";
 
 /// The columns. docs/study.md says what each means.
-pub const COLUMNS: [&str; 30] = [
+pub const COLUMNS: [&str; 31] = [
     "format",
     "version",
     "grid",
@@ -39,6 +39,7 @@ pub const COLUMNS: [&str; 30] = [
     "most_us",
     "client_cpu_percent",
     "server_cpu_percent",
+    "others_cpu_percent",
     "retransmitted_packets",
     "timeouts",
     "rnr_naks",
@@ -303,7 +304,7 @@ fn format_measured(measured: &Measured) -> Vec<String> {
         format!("{:.4}", measured.one_way_us),
     ];
     fields.extend(measured.percentiles_us.map(optional));
-    fields.extend([measured.client_cpu, measured.server_cpu].map(optional));
+    fields.extend([measured.client_cpu, measured.server_cpu, measured.others_cpu].map(optional));
     fields.extend(
         [measured.retransmitted_packets, measured.timeouts, measured.rnr_naks].map(|count| count.to_string()),
     );
@@ -362,6 +363,7 @@ fn parse(values: &[String; COLUMNS.len()]) -> Result<(Cell, Outcome), String> {
         ],
         client_cpu: optional("client_cpu_percent")?,
         server_cpu: optional("server_cpu_percent")?,
+        others_cpu: optional("others_cpu_percent")?,
         retransmitted_packets: count("retransmitted_packets")? as u64,
         timeouts: count("timeouts")? as u64,
         rnr_naks: count("rnr_naks")? as u64,
@@ -392,6 +394,7 @@ mod tests {
             percentiles_us: [Some(1.0), Some(2.0), Some(3.5), None],
             client_cpu: Some(99.5),
             server_cpu: None,
+            others_cpu: Some(12.5),
             retransmitted_packets: 3,
             timeouts: 1,
             rnr_naks: 2,

@@ -73,64 +73,64 @@ fn each_conclusion_can_fail() {
     let changes: [(&str, Change); 18] = [
         ("inline-latency", |cell, row| {
             if cell.inline {
-                row.percentiles_us[1] = row.percentiles_us[1].map(|us| us / 0.8)
+                row.percentiles_us[1] = row.percentiles_us[1].map(|us| us / 0.8);
             }
         }),
         ("inline-throughput", |cell, row| {
             if cell.inline {
-                row.messages_per_s /= 1.2
+                row.messages_per_s /= 1.2;
             }
         }),
         ("polling-latency", |cell, row| {
             if cell.events {
-                row.percentiles_us[1] = row.percentiles_us[1].map(|us| us / 2.0)
+                row.percentiles_us[1] = row.percentiles_us[1].map(|us| us / 2.0);
             }
         }),
         ("polling-cost", |_, row| row.client_cpu = Some(50.0)),
         ("write-like-send", |cell, row| {
             if cell.carrier == Carrier::Write {
-                row.percentiles_us[1] = row.percentiles_us[1].map(|us| us * 2.0)
+                row.percentiles_us[1] = row.percentiles_us[1].map(|us| us * 2.0);
             }
         }),
         ("read-slower", |cell, row| {
             if cell.carrier == Carrier::Read {
-                row.one_way_us /= 2.0
+                row.one_way_us /= 2.0;
             }
         }),
         ("latency-flat", |cell, row| row.percentiles_us[1] = Some(cell.size as f64)),
         ("operations-alike", |cell, row| {
             if cell.carrier == Carrier::Read {
-                row.gigabits_per_s /= 2.0
+                row.gigabits_per_s /= 2.0;
             }
         }),
         ("near-link-rate", |cell, row| {
             if cell.carrier != Carrier::Limit {
-                row.gigabits_per_s /= 2.0
+                row.gigabits_per_s /= 2.0;
             }
         }),
         ("buffers-help", |cell, row| {
             if cell.size == 64 {
-                row.gigabits_per_s = 1.0
+                row.gigabits_per_s = 1.0;
             }
         }),
         ("buffers-enough", |cell, row| {
             if cell.buffers == 128 {
-                row.gigabits_per_s *= 2.0
+                row.gigabits_per_s *= 2.0;
             }
         }),
         ("few-buffers-large", |cell, row| {
             if cell.buffers == 4 {
-                row.gigabits_per_s /= 2.0
+                row.gigabits_per_s /= 2.0;
             }
         }),
         ("lists-help", |cell, row| {
             if !cell.lists {
-                row.messages_per_s *= 1.2
+                row.messages_per_s *= 1.2;
             }
         }),
         ("periodic-signals", |cell, row| {
             if cell.periodic {
-                row.messages_per_s /= 1.2
+                row.messages_per_s /= 1.2;
             }
         }),
         ("events-large", |cell, row| {
@@ -140,17 +140,17 @@ fn each_conclusion_can_fail() {
         }),
         ("tcp-latency", |cell, row| {
             if cell.carrier == Carrier::Tcp {
-                row.percentiles_us[1] = Some(0.1)
+                row.percentiles_us[1] = Some(0.1);
             }
         }),
         ("tcp-throughput", |cell, row| {
             if cell.carrier == Carrier::Tcp {
-                row.gigabits_per_s *= 10.0
+                row.gigabits_per_s *= 10.0;
             }
         }),
         ("workers", |cell, row| {
             if cell.workers > 1 {
-                row.gigabits_per_s /= 100.0
+                row.gigabits_per_s /= 100.0;
             }
         }),
     ];
