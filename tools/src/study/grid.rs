@@ -153,7 +153,7 @@ impl Cell {
             (Test::Ping, Carrier::Read | Carrier::Tcp | Carrier::Limit) => 1,
             (Test::Ping, _) => ping_buffers(size),
             (Test::Blast, Carrier::Tcp) => 1,
-            (Test::Blast, _) => DEFAULT_BUFFERS,
+            (Test::Blast, _) => blast_buffers(size),
         };
         Self {
             device,
@@ -226,7 +226,7 @@ impl Cell {
     }
 }
 
-/// Outstanding messages where a cell is not about them.
+/// Outstanding messages where a cell is not about them; of messages beyond 4 MiB fewer.
 pub const DEFAULT_BUFFERS: usize = 16;
 
 /// Requests between two looks at the completions of sends: fewer where they are large, because each has memory.
@@ -235,6 +235,15 @@ const fn ping_buffers(size: usize) -> usize {
         0..=65_536 => 16,
         65_537..=4_194_304 => 4,
         _ => 1,
+    }
+}
+
+/// The same of blast, where a cell is not about buffers.
+const fn blast_buffers(size: usize) -> usize {
+    match size {
+        0..=4_194_304 => DEFAULT_BUFFERS,
+        4_194_305..=67_108_864 => 4,
+        _ => 2,
     }
 }
 

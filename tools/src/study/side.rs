@@ -235,12 +235,13 @@ struct Client<'a> {
 }
 
 fn client(job: &Job, server: SocketAddr) -> Result<Measured, ToolError> {
+    let begun = Instant::now();
     if job.cell.carrier == Carrier::Limit {
         let mut device = open_device(job)?;
         let mut once = |count| limit_once(job, server, device.as_mut(), count);
-        let first = calibrate(job, &mut once)?;
+        let first = calibrate(job, begun, &mut once)?;
         // Frames that are lost cost time: the ceiling is the best.
-        return Ok(repeat(first, &mut once)?.swap_remove(0));
+        return Ok(repeat(first, begun, &mut once)?.swap_remove(0));
     }
     let context = if job.cell.carrier == Carrier::Tcp { None } else { Some(open_context(job)?) };
     let path_mtu = match &context {
@@ -249,13 +250,13 @@ fn client(job: &Job, server: SocketAddr) -> Result<Measured, ToolError> {
     };
     let client = Client { job, server, context, path_mtu };
     let mut once = |count| Ok(client.once(count, &mut || {})?.0);
-    let first = calibrate(job, &mut once)?;
+    let first = calibrate(job, begun, &mut once)?;
     let mut all = if job.cell.workers == 1 {
-        repeat(first, &mut once)?
+        repeat(first, begun, &mut once)?
     } else {
         // Longer than alone, because the workers do not begin and end in the same moment.
         let count = (2 * first.iterations / job.cell.workers as u64).max(LEAST_OF_A_WORKER);
-        repeat(client.workers(count)?, &mut |_| client.workers(count))?
+        repeat(client.workers(count)?, begun, &mut |_| client.workers(count))?
     };
     let middle = all.len() / 2;
     Ok(all.swap_remove(middle))
@@ -264,12 +265,13 @@ fn client(job: &Job, server: SocketAddr) -> Result<Measured, ToolError> {
 /// Finds a number of messages that takes long enough, and what was measured with it.
 fn calibrate(
     job: &Job,
+    begun: Instant,
     once: &mut dyn FnMut(u64) -> Result<Measured, ToolError>,
 ) -> Result<Measured, ToolError> {
     let mut count = (FIRST_BYTES / job.cell.size.max(1) as u64).clamp(1, MOST_FIRST);
     let mut measured = once(count)?;
     for _ in 0..MOST_ATTEMPTS {
-        if measured.elapsed_s >= LONG_ENOUGH * job.seconds {
+        if measured.elapsed_s >= LONG_ENOUGH * job.seconds || begun.elapsed() > LONG {
             break;
         }
         let factor = job.seconds / measured.elapsed_s.max(1e-6);
@@ -283,14 +285,15 @@ fn calibrate(
     Ok(measured)
 }
 
-/// Measures again with as many messages, unless that takes long. The fastest comes first.
+/// Measures again with as many messages, unless the cell has taken long already. The fastest comes first.
 fn repeat(
     first: Measured,
+    begun: Instant,
     once: &mut dyn FnMut(u64) -> Result<Measured, ToolError>,
 ) -> Result<Vec<Measured>, ToolError> {
     let count = first.iterations;
     let mut all = vec![first];
-    while all.len() < REPETITIONS && all.iter().all(|one| one.elapsed_s < LONG) {
+    while all.len() < REPETITIONS && begun.elapsed() < LONG {
         all.push(once(count)?);
     }
     all.sort_by(|a, b| a.one_way_us.total_cmp(&b.one_way_us));
@@ -299,8 +302,8 @@ fn repeat(
 
 /// How often a cell is measured; the median counts.
 const REPETITIONS: usize = 3;
-/// Seconds beyond which a measurement is not repeated.
-const LONG: f64 = 4.0;
+/// The time after which nothing more is measured: large messages take long to fill and to check, which is not timed.
+const LONG: Duration = Duration::from_secs(4);
 /// The fewest messages of one of several workers.
 const LEAST_OF_A_WORKER: u64 = 8;
 /// Bytes of the messages of the first attempt, and the most messages.
