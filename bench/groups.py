@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import measurements as m
-from figures import at_least, at_most
+from figures import Figure, at_least, at_most
 
 
 @dataclass
@@ -142,8 +142,14 @@ def groups():
             [at_most("udp: empty poll", "poll", None, 50, 20)],
         ),
         Group(
-            [m.cost("memory", "bytes", ["memory", "10000"], "bytes_per_queue_pair")],
-            [at_most("memory of an idle RC queue pair", "memory", None, 2048, 1024)],
+            [
+                m.cost("memory of 1", "bytes", ["memory", "10000", "1", "1"], "bytes_per_queue_pair"),
+                m.cost("memory of 16", "bytes", ["memory", "10000", "16", "16"], "bytes_per_queue_pair"),
+            ],
+            [
+                at_most("memory of an idle RC queue pair, room for 1 request and 1 receive", "memory of 1", None, 2048, 1024),
+                at_most("memory of an idle RC queue pair, room for 16 and 16", "memory of 16", None, 2048, 1024),
+            ],
             cycles=1,
         ),
         Group(

@@ -187,16 +187,14 @@ impl Division {
     }
 }
 
-fn pin(processors: Range<usize>) {
+fn pin(processors: Range<usize>) -> rustix::io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     processors.for_each(|processor| set.set(processor));
-    rustix::thread::sched_setaffinity(None, &set).expect("two processors");
+    rustix::thread::sched_setaffinity(None, &set)
 }
 
 /// Messages per second of all threads together.
 fn rate(division: Division, size: usize, time: Duration) -> f64 {
-    // The background threads of the contexts are of these processors as well.
-    pin(division.processors());
     let cores = division.cores(size);
     let start = Barrier::new(cores.len());
     let rates = std::thread::scope(|scope| {
@@ -206,7 +204,7 @@ fn rate(division: Division, size: usize, time: Duration) -> f64 {
             .map(|(processor, mut core)| {
                 let start = &start;
                 scope.spawn(move || {
-                    pin(processor..processor + 1);
+                    pin(processor..processor + 1).expect("it was possible before");
                     core.drive(WARM_UP);
                     start.wait();
                     let begin = Instant::now();
@@ -235,9 +233,8 @@ pub(crate) fn rates(division: &str, size: u64, millis: u64) -> Outcome<Value> {
         "contexts" => Division::Contexts,
         _ => return Err(format!("{division}: write 1, 2 or contexts").into()),
     };
-    if std::thread::available_parallelism()?.get() < way.processors().len() {
-        return Err("two engines need two processors".into());
-    }
+    // Also where the program was started on one processor. The background threads of the contexts are of these as well.
+    pin(way.processors()).map_err(|error| format!("two engines need two processors: {error}"))?;
     let size = usize::try_from(size).ok().filter(|size| (8..=1 << 20).contains(size));
     let size = size.ok_or("the size of a message is 8 to 1048576 bytes")?;
     let rate = rate(way, size, Duration::from_millis(millis));
