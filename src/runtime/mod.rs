@@ -131,6 +131,8 @@ impl Runtime {
         let state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            // After a failure every poll reports it, also while the background thread looks.
+            Err(TryLockError::WouldBlock) if self.activity.has_failed() => self.lock_state(),
             Err(TryLockError::WouldBlock) => return None,
         };
         self.activity.begin_look(now);

@@ -167,7 +167,12 @@ impl Activity {
     pub(super) fn is_look_due(&self, now: u64) -> bool {
         self.vain_looks.load(Ordering::Relaxed) < LOOKS_IN_VAIN
             || now.saturating_sub(self.last_look.load(Ordering::Relaxed)) >= LOOKED_RECENTLY
-            || self.has_failed.load(Ordering::Relaxed)
+            || self.has_failed()
+    }
+
+    #[inline]
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
     }
 
     /// Notes that a poll begins to look. Polls of other threads have no look due meanwhile, and leave the lock alone.
@@ -606,6 +611,29 @@ mod tests {
         // Until something arrives.
         runtime.note_look(true);
         assert!(is_due(next));
+    }
+
+    /// The poll found the queue empty, and said nothing of the failure.
+    #[test]
+    fn a_poll_of_a_failed_device_waits_for_the_lock() {
+        let runtime = runtime();
+        for has_failed in [false, true] {
+            runtime.activity.has_failed.store(has_failed, Ordering::Relaxed);
+            let held = runtime.lock();
+            let is_polling = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let poller = scope.spawn(|| {
+                    is_polling.store(true, Ordering::SeqCst);
+                    runtime.try_look(u64::MAX).is_some()
+                });
+                while !is_polling.load(Ordering::SeqCst) || !has_failed && !poller.is_finished() {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(10));
+                drop(held);
+                assert_eq!(poller.join().unwrap(), has_failed);
+            });
+        }
     }
 
     #[test]
