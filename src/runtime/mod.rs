@@ -8,6 +8,7 @@ mod engines;
 mod events;
 mod lock;
 mod postponed;
+mod posts;
 mod several;
 mod state;
 mod wait;

@@ -6,6 +6,7 @@ use std::io;
 use roce_transport::{Event, Instant, Occupancy};
 
 use super::postponed::Postponed;
+use super::posts::Posts;
 use crate::cm::queue_pairs::Siblings;
 use crate::cm::service::{CmService, Wakers};
 use crate::driver::{Budget, Nic};
@@ -27,6 +28,8 @@ pub(crate) struct State {
     pub(super) events: VecDeque<Event>,
     /// Acknowledgements that wait for what the application posts next.
     pub(super) postponed: Postponed,
+    /// Requests that wait for others.
+    posts: Posts,
     /// Until when the background thread sleeps if nothing wakes it; `None` while it is awake.
     pub(super) background_sleeps_until: Option<Instant>,
     /// Whether the failure of the device has been announced.
@@ -41,6 +44,7 @@ impl State {
             siblings: Siblings::default(),
             events: VecDeque::with_capacity(64),
             postponed: Postponed::default(),
+            posts: Posts::default(),
             background_sleeps_until: None,
             failure_announced: false,
         }
@@ -84,6 +88,13 @@ impl State {
     fn progress_until(&mut self, mut now: Instant, is_found: impl Fn() -> bool) -> bool {
         let span = tracing::trace_span!("progress", datagrams = tracing::field::Empty).entered();
         let (mut arrived, mut budget) = (0, Budget::default());
+        self.posts.note_poll();
+        if self.posts.is_waiting() {
+            // Before what has arrived: the peer can work on it meanwhile.
+            self.posts.leave();
+            self.postponed.end(now);
+            self.nic.transmit(now, &mut budget);
+        }
         for number in 0..MAX_BURSTS {
             if number > 0 {
                 now = self.nic.now();
@@ -144,10 +155,33 @@ impl State {
         self.transmit_at(self.nic.now());
     }
 
-    /// The same, for a caller that has read the clock already.
+    /// After so many requests with so many bytes were posted: sends them, or leaves that to what follows, see [`Posts`].
+    #[inline]
+    pub(crate) fn transmit_posted(&mut self, now: Instant, requests: usize, bytes: u64) {
+        if self.posts.may_wait(requests, bytes) && self.goes_on_waiting(now) {
+            return self.collect_events();
+        }
+        self.transmit_at(now);
+    }
+
+    /// Whether what waits may do so for longer, or may begin to.
+    fn goes_on_waiting(&mut self, now: Instant) -> bool {
+        if self.postponed.is_pending() {
+            return self.postponed.may_go_on(now);
+        }
+        let may_begin = self.postponed.may_begin();
+        if may_begin {
+            self.postponed.begin(now);
+            self.posts.begin();
+        }
+        may_begin
+    }
+
+    /// As [`transmit`](Self::transmit), for a caller that has read the clock already.
     #[inline]
     pub(crate) fn transmit_at(&mut self, now: Instant) {
-        if self.postponed.may_go_on(now) {
+        let began_with_requests = self.posts.leave();
+        if self.postponed.may_go_on(now) && !began_with_requests {
             let may_hold = self.postponed.may_hold();
             if let Some(sent) = self.nic.transmit_requests(now, may_hold) {
                 if may_hold && sent > 0 {
@@ -169,6 +203,7 @@ impl State {
 
     /// Sends the acknowledgements that wait for what the application posts next, because it does not post or poll now.
     pub(crate) fn transmit_postponed(&mut self) {
+        self.posts.note_poll();
         if self.postponed.is_pending() {
             let now = self.nic.now();
             self.postponed.end(now);

@@ -432,7 +432,8 @@ impl Raw<'_> {
         path.map_err(VerbsError::io("making a path to the peer"))
     }
 
-    /// Posts a send request and sends what can be sent.
+    /// Posts a send request and sends what can be sent. Where the application posts several between two polls, they leave together, at the
+    /// latest with the next poll.
     ///
     /// # Errors
     ///
@@ -442,7 +443,7 @@ impl Raw<'_> {
         let mut state = self.of_qp(qpn).lock();
         let now = state.nic.now();
         state.nic.engine.post_send(now, qpn, wr)?;
-        state.transmit_at(now);
+        state.transmit_posted(now, 1, wr.payload.len());
         Ok(())
     }
 
@@ -455,7 +456,8 @@ impl Raw<'_> {
         let mut state = self.of_qp(qpn).lock();
         let now = state.nic.now();
         let posted = state.nic.engine.post_send_list(now, qpn, list);
-        state.transmit_at(now);
+        let bytes = list.iter().map(|wr| wr.payload.len()).fold(0, u64::saturating_add);
+        state.transmit_posted(now, list.len(), bytes);
         posted.map_err(|(position, error)| VerbsError::PostList { position, error })
     }
 

@@ -1,4 +1,4 @@
-//! Acknowledgements that leave with what the application posts next. What they wait for is bounded by a time, so that these tests look at
+//! Acknowledgements and requests that leave with what the application posts next. What they wait for is bounded by a time, so that these tests look at
 //! one opportunity of many: a machine with much to do may use up that time.
 
 use std::time::{Duration, Instant};
@@ -154,5 +154,94 @@ fn answer_in_turn(near: &Side, far: &Side, rounds: u64) {
     while answered < sent {
         fetch(&mut answered);
         assert!(begin.elapsed() < PATIENCE, "completions are missing");
+    }
+}
+
+/// Posts so many messages one by one, each with a receive at the far end, then polls until all have arrived and completed.
+fn post_and_poll(near: &Side, far: &Side, messages: usize) {
+    post_one_by_one(near, far, messages);
+    poll_until_done(near, far, messages);
+}
+
+fn poll_until_done(near: &Side, far: &Side, messages: usize) {
+    let mut done = [Wc::default(); 16];
+    let (mut completed, mut received) = (0, 0);
+    let begin = Instant::now();
+    while completed < messages || received < messages {
+        completed += near.send_cq.poll(&mut done).unwrap();
+        received += far.recv_cq.poll(&mut done).unwrap();
+        assert!(begin.elapsed() < PATIENCE, "{completed} completed and {received} received of {messages}");
+    }
+}
+
+fn post_one_by_one(near: &Side, far: &Side, messages: usize) {
+    for number in 0..messages as u64 {
+        far.receive(number, 0, 64);
+        near.post(number, SendOp::Send, &[near.region.element(0..8)]);
+    }
+}
+
+#[test]
+fn requests_that_are_posted_one_by_one_leave_together() {
+    const MESSAGES: usize = 8;
+    let Some((near, far)) = alone(Wire::UdpV4) else { return };
+    once(|| {
+        let before = near.counter("udp_tx_messages");
+        post_and_poll(&near, &far, MESSAGES);
+        // One superpacket, and what else there is to send.
+        near.counter("udp_tx_messages") - before <= 2
+    });
+}
+
+/// One that answers each message with one message has its own way to the peer at once.
+#[test]
+fn a_request_that_is_alone_leaves_at_once() {
+    for wire in [Wire::UdpV4, Wire::Memory] {
+        let Some((near, far)) = alone(wire) else { return };
+        for _ in 0..100 {
+            let before = near.counter("rdma_tx_packets");
+            post_one_by_one(&near, &far, 1);
+            assert_eq!(near.counter("rdma_tx_packets"), before + 1);
+            poll_until_done(&near, &far, 1);
+        }
+    }
+}
+
+#[test]
+fn requests_that_wait_leave_with_a_request_for_a_notification() {
+    let Some((near, far)) = alone(Wire::UdpV4) else { return };
+    once(|| {
+        (0..3).for_each(|_| post_and_poll(&near, &far, 8));
+        let before = near.counter("rdma_tx_packets");
+        post_one_by_one(&near, &far, 8);
+        let waits = near.counter("rdma_tx_packets") < before + 8;
+        near.send_cq.request_notification(Notify::Next).unwrap();
+        assert_eq!(near.counter("rdma_tx_packets"), before + 8);
+        poll_until_done(&near, &far, 8);
+        waits
+    });
+}
+
+/// An application that posts and then does something else for long.
+#[test]
+fn the_background_thread_sends_requests_that_an_application_leaves_behind() {
+    for wire in [Wire::UdpV4, Wire::Memory] {
+        let Some((near, far)) = connected(wire, QpType::Rc, &ConnectOptions::default()) else { return };
+        (0..3).for_each(|_| post_and_poll(&near, &far, 8));
+        once(|| {
+            post_one_by_one(&near, &far, 8);
+            let begin = Instant::now();
+            let mut received = 0;
+            while received < 8 {
+                received += far.recv_cq.poll(&mut [Wc::default(); 8]).unwrap();
+                assert!(begin.elapsed() < PATIENCE, "{wire:?}: only {received} came");
+            }
+            let took = begin.elapsed();
+            let mut completed = 0;
+            while completed < 8 {
+                completed += near.send_cq.poll(&mut [Wc::default(); 8]).unwrap();
+            }
+            took < Duration::from_millis(10)
+        });
     }
 }

@@ -207,6 +207,16 @@ pub enum Payload<'a> {
 impl Payload<'_> {
     /// No bytes.
     pub const NONE: Self = Payload::Elements(&[]);
+
+    /// How many bytes there are, of which a READ brings and other operations take as many.
+    #[allow(clippy::len_without_is_empty, reason = "whether there are none makes no difference")]
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Elements(elements) => elements.iter().map(|element| u64::from(element.length)).sum(),
+            Self::Inline(bytes) => bytes.len() as u64,
+        }
+    }
 }
 
 /// The receiver of a UD message: what an address handle and the two numbers of `ibv_send_wr` say.

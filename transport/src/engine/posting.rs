@@ -4,7 +4,7 @@ use super::Engine;
 use crate::ids::SrqId;
 use crate::qp::{QpCore, QpState, QpType};
 use crate::time::Instant;
-use crate::wr::{Payload, PostError, RecvWr, SendWr};
+use crate::wr::{PostError, RecvWr, SendWr};
 use roce_packet::Qpn;
 
 /// Work requests.
@@ -94,18 +94,11 @@ fn check_operation(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
         return Err(PostError::NoReadAtomicResources);
     }
     if core.qp_type == QpType::Ud {
-        let have = payload_len(wr);
+        let have = wr.payload.len();
         let limit = core.mtu() as u64;
         if have > limit {
             return Err(PostError::MessageTooLong { have, limit });
         }
     }
     Ok(())
-}
-
-fn payload_len(wr: &SendWr<'_>) -> u64 {
-    match wr.payload {
-        Payload::Elements(elements) => elements.iter().map(|element| u64::from(element.length)).sum(),
-        Payload::Inline(bytes) => bytes.len() as u64,
-    }
 }
