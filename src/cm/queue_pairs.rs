@@ -31,7 +31,7 @@ impl Siblings {
         };
         let mut outcome = None;
         others.with_nic_of(slot, &mut |nic| outcome = Some(work(nic)));
-        // Without such an engine there is no such queue pair, which the own engine says.
+        // No engine has this slot, so the queue pair does not exist: this engine reports that.
         outcome.unwrap_or_else(|| work(own))
     }
 }

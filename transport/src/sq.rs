@@ -216,26 +216,18 @@ impl SendQueue {
                 (Some(0), false)
             }
         };
-        let len = match &wr.payload {
-            Payload::Elements(elements) => {
-                if elements.len() > self.max_elements {
-                    return Err(PostError::TooManyElements {
-                        have: elements.len(),
-                        limit: self.max_elements,
-                    });
-                }
-                elements.iter().map(|element| u64::from(element.length)).sum::<u64>()
+        let (max_elements, max_inline) = (self.max_elements, self.max_inline);
+        match &wr.payload {
+            Payload::Elements(elements) if elements.len() > max_elements => {
+                return Err(PostError::TooManyElements { have: elements.len(), limit: max_elements });
             }
-            Payload::Inline(bytes) => {
-                if returns_data {
-                    return Err(PostError::CannotBeInline);
-                }
-                if bytes.len() > self.max_inline {
-                    return Err(PostError::InlineTooLong { have: bytes.len(), limit: self.max_inline });
-                }
-                bytes.len() as u64
+            Payload::Inline(_) if returns_data => return Err(PostError::CannotBeInline),
+            Payload::Inline(bytes) if bytes.len() > max_inline => {
+                return Err(PostError::InlineTooLong { have: bytes.len(), limit: max_inline });
             }
-        };
+            Payload::Elements(_) | Payload::Inline(_) => {}
+        }
+        let len = wr.payload.len();
         match required {
             Some(need) if len != need => Err(PostError::WrongLength { need, have: len }),
             _ if len > u64::from(MAX_MESSAGE) => {

@@ -208,7 +208,7 @@ impl Payload<'_> {
     /// No bytes.
     pub const NONE: Self = Payload::Elements(&[]);
 
-    /// How many bytes there are, of which a READ brings and other operations take as many.
+    /// The length of the message in bytes: what an operation sends, or what a READ or an atomic returns.
     #[allow(clippy::len_without_is_empty, reason = "whether there are none makes no difference")]
     #[must_use]
     pub fn len(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! Requests of 32 bytes, each with a response of 32 bytes, on several sessions with several under way on each: the pattern of small
-//! remote procedure calls, over RC queue pairs or over kernel TCP. Neither side sleeps; whoever finds several messages of a
-//! session at once answers all of them in one list, or in one write.
+//! remote procedure calls, over RC queue pairs or over kernel TCP. Neither side sleeps. A side that finds several
+//! messages of a session at once answers all of them in one list, or in one write.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

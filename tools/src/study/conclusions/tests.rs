@@ -57,7 +57,7 @@ fn no_conclusion_is_judged_without_rows() {
     for conclusion in &CONCLUSIONS {
         assert_eq!(verdict(conclusion.id, &rows).0, Verdict::NotMeasured, "{}", conclusion.id);
     }
-    // Cells that failed are no numbers, and another device decides nothing.
+    // Cells that failed and cells of other devices do not count.
     rows.extend(like_the_paper().into_keys().map(|cell| (cell, Err("too slow".into()))));
     rows.extend(like_the_paper().into_iter().map(|(cell, row)| (Cell { device: Device::Raw, ..cell }, row)));
     for conclusion in &CONCLUSIONS {
