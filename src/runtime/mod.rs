@@ -11,6 +11,7 @@ mod postponed;
 mod posts;
 mod several;
 mod state;
+mod turns;
 mod wait;
 
 use std::io;

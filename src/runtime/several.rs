@@ -5,8 +5,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::turns::Turns;
 use super::wait::{FIRST_RECHECK, LONGEST_SLEEP, WHILE_POLLED, Waiting, Watcher};
 use super::{Runtime, WaitFailure};
 use crate::driver::wake::{Slept, sleep_until_readable};
@@ -26,7 +27,7 @@ impl<'a> Several<'a> {
         event: BorrowedFd<'_>,
         attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        self.wait_unless(false, timeout, event, attempt)
+        Waiter { engines: &self.0, event }.wait(false, timeout, attempt)
     }
 
     /// As [`Runtime::wait_interruptibly`].
@@ -35,72 +36,46 @@ impl<'a> Several<'a> {
         event: BorrowedFd<'_>,
         attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        self.wait_unless(true, None, event, attempt)
+        Waiter { engines: &self.0, event }.wait(true, None, attempt)
+    }
+}
+
+/// A thread that waits for an event of any of them.
+struct Waiter<'a> {
+    engines: &'a [&'a Runtime],
+    event: BorrowedFd<'a>,
+}
+
+impl<'a> Turns for Waiter<'a> {
+    type Waiting = Vec<Waiting<'a>>;
+
+    fn begin(&self) -> Vec<Waiting<'a>> {
+        self.engines.iter().map(|runtime| Waiting::new(runtime)).collect()
     }
 
-    fn wait_unless<T, E: From<WaitFailure>>(
-        &self,
-        is_interruptible: bool,
-        timeout: Option<Duration>,
-        event: BorrowedFd<'_>,
-        mut attempt: impl FnMut() -> Result<Option<T>, E>,
-    ) -> Result<T, E> {
-        if let Some(found) = attempt()? {
-            self.0.iter().for_each(|runtime| runtime.lock().transmit_postponed());
-            return Ok(found);
-        }
-        let _waiting: Vec<_> = self.0.iter().map(|runtime| Waiting::new(runtime)).collect();
-        let spin = self.0.iter().map(|runtime| runtime.spin).max().unwrap_or_default();
-        let started = Instant::now();
-        // A time beyond the end of the clock never ends.
-        let end = timeout.and_then(|timeout| started.checked_add(timeout));
-        let mut spin_end = started.checked_add(spin);
-        loop {
-            let (has_more, failure) = self.progress();
-            if let Some(found) = attempt()? {
-                return Ok(found);
-            }
-            if let Some(failure) = failure {
-                return Err(failure.into());
-            }
-            let now = Instant::now();
-            if end.is_some_and(|end| now >= end) {
-                return Err(WaitFailure::TimedOut.into());
-            }
-            if has_more {
-                spin_end = now.checked_add(spin);
-            }
-            // What is left over from the last call is sent at once, also by a thread that does not spin.
-            if has_more || spin_end.is_none_or(|end| now < end) {
-                self.0.iter().for_each(|runtime| runtime.yield_lock());
-                std::hint::spin_loop();
-                continue;
-            }
-            match self.sleep(end.map(|end| end - now), event).map_err(WaitFailure::Io)? {
-                Slept::Readable => spin_end = Instant::now().checked_add(spin),
-                Slept::Interrupted if is_interruptible => return Err(WaitFailure::Interrupted.into()),
-                Slept::Interrupted | Slept::Out => {}
-            }
-        }
+    fn spin(&self) -> Duration {
+        self.engines.iter().map(|runtime| runtime.spin).max().unwrap_or_default()
     }
 
-    /// Makes progress in each of them. Returns whether there may be more to do at once, and the failure of a device.
+    fn transmit_postponed(&self) {
+        self.engines.iter().for_each(|runtime| runtime.lock().transmit_postponed());
+    }
+
     fn progress(&self) -> (bool, Option<WaitFailure>) {
-        let (mut has_more, mut failure) = (false, None);
-        for runtime in &self.0 {
-            let mut state = runtime.lock();
-            has_more |= state.progress();
-            if let Some(error) = state.nic.failure() {
-                failure = Some(WaitFailure::Device(error.kind(), error.to_string()));
-            }
-        }
-        (has_more, failure)
+        self.engines
+            .iter()
+            .map(|runtime| runtime.progress_once(None))
+            .fold((false, None), |(has_more, failure), (more, failed)| (has_more | more, failed.or(failure)))
     }
 
-    fn sleep(&self, remaining: Option<Duration>, event: BorrowedFd<'_>) -> io::Result<Slept> {
-        let mut descriptors = vec![event];
+    fn yield_lock(&self) {
+        self.engines.iter().for_each(|runtime| runtime.yield_lock());
+    }
+
+    fn sleep(&mut self, remaining: Option<Duration>) -> io::Result<Slept> {
+        let mut descriptors = vec![self.event];
         let mut timeout = remaining.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
-        for runtime in &self.0 {
+        for runtime in self.engines {
             // Not what another thread polls anyway: this one would wake at every packet.
             let is_polled = runtime.watcher() == Watcher::Poller;
             let longest = match &runtime.device_descriptor {

@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use roce_transport::Occupancy;
 
 use super::Runtime;
+use super::turns::Turns;
 use crate::device::Clock;
 use crate::driver::wake::{Slept, sleep_until_readable, wait_readable};
 
@@ -207,15 +208,48 @@ impl Activity {
     }
 }
 
-/// What a thread waits for.
-#[derive(Clone, Copy, Default)]
+/// A thread that waits for something of one engine.
 struct Waiter<'a> {
-    /// A signal ends the wait.
-    is_interruptible: bool,
+    runtime: &'a Runtime,
     /// A descriptor that becomes readable when another thread takes in what is waited for.
     event: Option<BorrowedFd<'a>>,
     /// The completion queue that it looks at.
     queue: Option<&'a Occupancy>,
+    recheck: Recheck,
+}
+
+impl<'a> Waiter<'a> {
+    fn new(runtime: &'a Runtime, event: Option<BorrowedFd<'a>>, queue: Option<&'a Occupancy>) -> Self {
+        Self { runtime, event, queue, recheck: Recheck { after: FIRST_RECHECK, polls: 0 } }
+    }
+}
+
+impl<'a> Turns for Waiter<'a> {
+    type Waiting = Waiting<'a>;
+
+    fn begin(&self) -> Waiting<'a> {
+        Waiting::new(self.runtime)
+    }
+
+    fn spin(&self) -> Duration {
+        self.runtime.spin
+    }
+
+    fn transmit_postponed(&self) {
+        self.runtime.lock().transmit_postponed();
+    }
+
+    fn progress(&self) -> (bool, Option<WaitFailure>) {
+        self.runtime.progress_once(self.queue)
+    }
+
+    fn yield_lock(&self) {
+        self.runtime.yield_lock();
+    }
+
+    fn sleep(&mut self, remaining: Option<Duration>) -> io::Result<Slept> {
+        self.runtime.sleep(remaining, self.event, &mut self.recheck)
+    }
 }
 
 /// Counts a thread of the application as a waiter.
@@ -385,7 +419,7 @@ impl Runtime {
         event: Option<BorrowedFd<'_>>,
         attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        self.wait_unless(Waiter { event, ..Waiter::default() }, timeout, attempt)
+        Waiter::new(self, event, None).wait(false, timeout, attempt)
     }
 
     /// The same for completions of the queue whose occupancy this is.
@@ -395,7 +429,7 @@ impl Runtime {
         occupancy: &Occupancy,
         attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        self.wait_unless(Waiter { queue: Some(occupancy), ..Waiter::default() }, timeout, attempt)
+        Waiter::new(self, None, Some(occupancy)).wait(false, timeout, attempt)
     }
 
     /// The same without a limit; ends with [`WaitFailure::Interrupted`] when a handler of a signal has run in this thread.
@@ -404,66 +438,22 @@ impl Runtime {
         event: BorrowedFd<'_>,
         attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        self.wait_unless(Waiter { is_interruptible: true, event: Some(event), queue: None }, None, attempt)
+        Waiter::new(self, Some(event), None).wait(true, None, attempt)
     }
 
-    fn wait_unless<T, E: From<WaitFailure>>(
-        &self,
-        waiter: Waiter<'_>,
-        timeout: Option<Duration>,
-        mut attempt: impl FnMut() -> Result<Option<T>, E>,
-    ) -> Result<T, E> {
-        let Waiter { is_interruptible, event, queue } = waiter;
-        if let Some(found) = attempt()? {
-            self.lock().transmit_postponed();
-            return Ok(found);
-        }
-        let _waiting = Waiting::new(self);
-        let started = Instant::now();
-        // A time beyond the end of the clock never ends.
-        let end = timeout.and_then(|timeout| started.checked_add(timeout));
-        let mut spin_end = started.checked_add(self.spin);
-        let mut recheck = Recheck { after: FIRST_RECHECK, polls: 0 };
-        loop {
-            let (has_more, failure) = {
-                let mut state = self.lock();
-                let has_more = match queue {
-                    Some(queue) => {
-                        let now = state.nic.now();
-                        state.progress_for(now, queue)
-                    }
-                    None => state.progress(),
-                };
-                (
-                    has_more,
-                    state.nic.failure().map(|error| WaitFailure::Device(error.kind(), error.to_string())),
-                )
-            };
-            if let Some(found) = attempt()? {
-                return Ok(found);
+    /// Makes progress, for a thread that looks at `queue` next if there is one. Returns whether there may be more to do at once, and the
+    /// failure of the device.
+    pub(super) fn progress_once(&self, queue: Option<&Occupancy>) -> (bool, Option<WaitFailure>) {
+        let mut state = self.lock();
+        let has_more = match queue {
+            Some(queue) => {
+                let now = state.nic.now();
+                state.progress_for(now, queue)
             }
-            if let Some(failure) = failure {
-                return Err(failure.into());
-            }
-            let now = Instant::now();
-            if end.is_some_and(|end| now >= end) {
-                return Err(WaitFailure::TimedOut.into());
-            }
-            if has_more {
-                spin_end = now.checked_add(self.spin);
-            }
-            // What is left over from the last call is sent at once, also by a thread that does not spin.
-            if has_more || spin_end.is_none_or(|end| now < end) {
-                self.yield_lock();
-                std::hint::spin_loop();
-                continue;
-            }
-            match self.sleep(end.map(|end| end - now), event, &mut recheck).map_err(WaitFailure::Io)? {
-                Slept::Readable => spin_end = Instant::now().checked_add(self.spin),
-                Slept::Interrupted if is_interruptible => return Err(WaitFailure::Interrupted.into()),
-                Slept::Interrupted | Slept::Out => {}
-            }
-        }
+            None => state.progress(),
+        };
+        let failure = state.nic.failure().map(|error| WaitFailure::Device(error.kind(), error.to_string()));
+        (has_more, failure)
     }
 
     /// Sleeps, see the module.
