@@ -177,15 +177,7 @@ fn a_protection_domain_with_a_queue_pair_in_any_engine_stays() {
         let raw = context.raw();
         let pd = raw.allocate_pd().unwrap();
         let cq = raw.create_cq_on(1, 16, None).unwrap();
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq.id(),
-            recv_cq: cq.id(),
-            srq: None,
-            capabilities: CAPABILITIES,
-            signal_all: true,
-        };
+        let init = raw_init(pd, &cq);
         let qpn = raw.create_qp(&init, &QpOptions::default()).unwrap();
         assert_eq!(raw.deallocate_pd(pd).unwrap_err().errno(), 16, "EBUSY");
         assert_eq!(raw.destroy_cq(&cq).unwrap_err().errno(), 16, "EBUSY");

@@ -35,15 +35,7 @@ impl RawSide {
         let memory = unsafe { ForeignMemory::new(start, LEN, true) }.unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE;
         let region = raw.register(pd, start as u64, Arc::new(memory), access).unwrap();
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq.id(),
-            recv_cq: cq.id(),
-            srq: None,
-            capabilities: CAPABILITIES,
-            signal_all: true,
-        };
+        let init = raw_init(pd, &cq);
         let qpn = raw.create_qp(&init, &QpOptions::default()).unwrap();
         Self { start: start as u64, pd, cq, qpn, region, context }
     }
@@ -127,15 +119,7 @@ fn what_is_in_use_cannot_be_destroyed_and_stays_as_it_was() {
     let errno = |result: Result<(), VerbsError>| result.unwrap_err().errno();
     let side = RawSide::new(near.clone());
     let srq = raw.create_srq(side.pd, 16, 2).unwrap();
-    let init = QpInit {
-        qp_type: QpType::Rc,
-        pd: side.pd,
-        send_cq: side.cq.id(),
-        recv_cq: side.cq.id(),
-        srq: Some(srq),
-        capabilities: CAPABILITIES,
-        signal_all: false,
-    };
+    let init = QpInit { srq: Some(srq), signal_all: false, ..raw_init(side.pd, &side.cq) };
     let second = raw.create_qp(&init, &QpOptions::default()).unwrap();
     assert_eq!(errno(raw.deallocate_pd(side.pd)), EBUSY);
     assert_eq!(errno(raw.destroy_cq(&side.cq)), EBUSY);

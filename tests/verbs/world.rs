@@ -67,6 +67,19 @@ pub(crate) struct Side {
 pub(crate) const CAPABILITIES: QpCapabilities =
     QpCapabilities { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline: 128 };
 
+/// A queue pair of the verbs on identifiers, all of whose requests complete, with one queue for both kinds of completions.
+pub(crate) fn raw_init(pd: PdId, cq: &RawCq) -> QpInit {
+    QpInit {
+        qp_type: QpType::Rc,
+        pd,
+        send_cq: cq.id(),
+        recv_cq: cq.id(),
+        srq: None,
+        capabilities: CAPABILITIES,
+        signal_all: true,
+    }
+}
+
 impl Side {
     pub(crate) fn new(context: Context, qp_type: QpType) -> Self {
         Self::on(context, 0, qp_type)

@@ -10,12 +10,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use common::zeros::Zeros;
 use common::{Forge, unlucky};
 use roce_packet::{Ecn, Encapsulation, Opcode, Path, Psn, Qpn};
 use roce_sim::pair::{Settings, Side, bring_up_attributes};
 use roce_transport::{
-    Access, CqId, Engine, EngineConfig, Identification, Instant, Memory, OutOfBounds, QpInit, QpType, RKey,
-    Received, RecvWr, RegionAttributes, SendOp, SendWr, Sge, Transmit, TxSlot, Wc, WcStatus,
+    Access, CqId, Engine, EngineConfig, Identification, Instant, QpInit, QpType, RKey, Received, RecvWr,
+    RegionAttributes, SendOp, SendWr, Sge, Transmit, TxSlot, Wc, WcStatus,
 };
 
 const TICK_NS: u64 = 1_000;
@@ -27,32 +28,6 @@ const LONG_READ: u32 = 128 << 20;
 const SERVER: u8 = 1;
 const HONEST: u8 = 2;
 const HOSTILE: u8 = 3;
-
-/// Memory of any length that holds only zeros.
-#[derive(Debug)]
-struct Zeros(usize);
-
-impl Memory for Zeros {
-    fn len(&self) -> usize {
-        self.0
-    }
-    fn read(&self, _offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        out.fill(0);
-        Ok(())
-    }
-    fn write(&self, _offset: usize, _data: &[u8]) -> Result<(), OutOfBounds> {
-        Ok(())
-    }
-    fn compare_swap(&self, _offset: usize, _compare: u64, _swap: u64) -> Result<u64, OutOfBounds> {
-        Ok(0)
-    }
-    fn fetch_add(&self, _offset: usize, _add: u64) -> Result<u64, OutOfBounds> {
-        Ok(0)
-    }
-    fn store(&self, _offset: usize, _bytes: [u8; 8]) -> Result<(), OutOfBounds> {
-        Ok(())
-    }
-}
 
 fn address(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(198, 18, 0, host))

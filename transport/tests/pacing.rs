@@ -7,15 +7,18 @@
 //!
 //! The clients ask for every READ at once, as Soft-RoCE does, and ask again from the first response that is missing.
 
+mod common;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use common::zeros::Zeros;
 use roce_packet::{Encapsulation, Path, Qpn};
 use roce_sim::pair::{Settings, Side, bring_up_attributes};
 use roce_transport::{
-    Access, CqId, Engine, EngineConfig, Identification, Instant, Memory, OutOfBounds, QpCapabilities, QpInit,
-    QpType, Received, RegionAttributes, SendOp, SendWr, Sge, Transmit, TxSlot, Wc, WcStatus,
+    Access, CqId, Engine, EngineConfig, Identification, Instant, QpCapabilities, QpInit, QpType, Received,
+    RegionAttributes, SendOp, SendWr, Sge, Transmit, TxSlot, Wc, WcStatus,
 };
 
 const BASE: u64 = 0x1000_0000;
@@ -23,32 +26,6 @@ const MIB: u32 = 1 << 20;
 /// A response of path MTU 1024 at 25 Gb/s.
 const LINE_NS: u64 = 354;
 const DELAY_NS: u64 = 10_000;
-
-/// Memory of any length that holds only zeros.
-#[derive(Debug)]
-struct Zeros;
-
-impl Memory for Zeros {
-    fn len(&self) -> usize {
-        1 << 30
-    }
-    fn read(&self, _offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        out.fill(0);
-        Ok(())
-    }
-    fn write(&self, _offset: usize, _data: &[u8]) -> Result<(), OutOfBounds> {
-        Ok(())
-    }
-    fn compare_swap(&self, _offset: usize, _compare: u64, _swap: u64) -> Result<u64, OutOfBounds> {
-        Ok(0)
-    }
-    fn fetch_add(&self, _offset: usize, _add: u64) -> Result<u64, OutOfBounds> {
-        Ok(0)
-    }
-    fn store(&self, _offset: usize, _bytes: [u8; 8]) -> Result<(), OutOfBounds> {
-        Ok(())
-    }
-}
 
 fn address(host: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(198, 18, 0, host as u8 + 1))
@@ -69,7 +46,7 @@ impl End {
         let pd = engine.allocate_pd().unwrap();
         let cq = engine.create_cq(4096).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE;
-        let region = engine.register(pd, BASE, Arc::new(Zeros), access).unwrap();
+        let region = engine.register(pd, BASE, Arc::new(Zeros(1 << 30)), access).unwrap();
         Self { engine, cq, pd, region }
     }
 

@@ -12,7 +12,9 @@ use crate::exchange::Exchange;
 
 pub use error::ToolError;
 pub(crate) use error::{check_completion, check_length, check_order};
-pub(crate) use peer::{GRH, PeerQueuePair, await_silence, connect_as_originals, source_address};
+pub(crate) use peer::{
+    GRH, PeerQueuePair, await_silence, connect_as_originals, connect_from, source_address,
+};
 pub(crate) use resources::{CompletionQueues, Requirements, Resources, put, take};
 pub(crate) use text::padded;
 pub(crate) use wait::{CompletionWait, NAP, SPINNING, spin, wait_for_event, wait_spinning};

@@ -1,10 +1,12 @@
 //! The addresses of the two sides, and the attributes that the original programs connect with.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use roce::verbs::{AddressHandle, ConnectOptions, Context, Endpoint, QpType, QueuePair};
 use roce_packet::{Gid, Psn, Qpn};
+use socket2::{Domain, Socket, Type};
 
 use super::ToolError;
 use crate::exchange::PeerAddresses;
@@ -20,6 +22,14 @@ pub(crate) fn source_address(context: &Context, gid_index: Option<usize>) -> Res
         let index = gid_index.unwrap_or(0);
         ToolError::Plan(format!("the device has no GID {index}; `roce devices -v` lists GIDs"))
     })
+}
+
+/// Connects over kernel TCP from an address of this side, so that a comparison takes the route of the device.
+pub(crate) fn connect_from(own: IpAddr, server: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(own, 0).into())?;
+    socket.connect(&server.into())?;
+    Ok(socket.into())
 }
 
 /// Where the other side finds a queue pair, or this side finds the peer of one.

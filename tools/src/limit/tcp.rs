@@ -6,13 +6,12 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::event::{Timespec, epoll};
-use socket2::{Domain, Socket, Type};
 
 use super::Latency;
 use super::run::{PATIENCE, latency};
 use crate::exchange::Exchange;
 use crate::harness::statistics::gigabits_per_s;
-use crate::harness::{ToolError, spin};
+use crate::harness::{ToolError, connect_from, spin};
 
 /// Bytes of one write.
 const WRITE: usize = 64 << 10;
@@ -43,7 +42,7 @@ pub(super) fn client(
     round_trips: u64,
 ) -> Result<Outcome, ToolError> {
     let port: u16 = exchange.receive("the port of the TCP measurement")?;
-    let mut stream = connect(own, SocketAddr::new(server, port)).map_err(failed)?;
+    let mut stream = connect_from(own, SocketAddr::new(server, port)).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     let bytes = vec![0x5a; WRITE];
@@ -79,14 +78,6 @@ fn ping(
         times.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
     }
     Ok((!times.is_empty()).then(|| latency(&mut times)))
-}
-
-/// Connects from the address of the device, so that both measurements take the same route.
-fn connect(own: IpAddr, server: SocketAddr) -> std::io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
-    socket.bind(&SocketAddr::new(own, 0).into())?;
-    socket.connect(&server.into())?;
-    Ok(socket.into())
 }
 
 pub(super) fn serve(exchange: &mut Exchange, own: IpAddr, peer: IpAddr) -> Result<(), ToolError> {

@@ -5,14 +5,13 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Socket, Type};
 
 use super::grid::{Cell, Test};
 use super::side::Measured;
 use crate::exchange::Exchange;
 use crate::harness::content::{Pattern, STAMP, check, stamp};
 use crate::harness::statistics::{gigabits_per_s, percentile};
-use crate::harness::{ToolError, spin, tell_failure};
+use crate::harness::{ToolError, connect_from, spin, tell_failure};
 use crate::measure::{CpuUsage, Stopwatch};
 
 const TOOL: &str = "study";
@@ -136,7 +135,7 @@ fn measure(
     exchange.greet(TOOL)?;
     exchange.send("the plan", &plan)?;
     let address: SocketAddr = exchange.receive("the address of the TCP measurement")?;
-    let mut stream = Stream::new(connect(own, address).map_err(failed)?, plan).map_err(failed)?;
+    let mut stream = Stream::new(connect_from(own, address).map_err(failed)?, plan).map_err(failed)?;
     exchange.barrier()?;
     gate();
     let watch = Stopwatch::start();
@@ -180,14 +179,6 @@ fn measure(
         server_cpu: Some(server.percent()),
         ..Measured::default()
     })
-}
-
-/// Connects from the address of this side.
-fn connect(own: IpAddr, server: SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
-    socket.bind(&SocketAddr::new(own, 0).into())?;
-    socket.connect(&server.into())?;
-    Ok(socket.into())
 }
 
 /// Serves one client.

@@ -5,6 +5,7 @@
 
 pub mod bottleneck;
 pub mod place;
+pub mod zeros;
 
 use std::ops::{Deref, DerefMut};
 
