@@ -18,7 +18,7 @@ const IN: u64 = 1;
 
 /// The client: starts every round trip.
 pub(super) fn client(session: &mut Session<'_>, size: usize) -> Result<Row, ToolError> {
-    session.fill(2, size);
+    fill(session, size);
     let mut pinger = Pinger::new(session, size);
     pinger.post_receive(session)?;
     // Both sides have posted a receive before the first message goes.
@@ -66,8 +66,16 @@ fn new_histogram() -> Result<Histogram<u64>, ToolError> {
 
 /// Prepares the server for a size.
 pub(super) fn prepare_server(session: &mut Session<'_>, size: usize) -> Result<(), ToolError> {
-    session.fill(2, size);
+    fill(session, size);
     Ok(())
+}
+
+/// Fills both buffers of a side.
+fn fill(session: &Session<'_>, size: usize) {
+    session.fill(2, size);
+    if session.plan.watches_memory() {
+        session.fill_watched(IN, size);
+    }
 }
 
 /// The server: answers every message with one of its own.

@@ -27,6 +27,11 @@ impl Session<'_> {
         }
     }
 
+    /// Fills a buffer for a side that looks for the first message in it.
+    pub(super) fn fill_watched(&self, slot: u64, size: usize) {
+        self.put(slot, &content_before_first(slot, size));
+    }
+
     /// Zeroes the first `slots` buffers.
     pub(super) fn clear(&self, slots: u64, size: usize) {
         let zeros = vec![0; size];
@@ -119,6 +124,11 @@ pub(super) fn content_with_end(slot: u64, number: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
+/// The content of a buffer before its first message: what is at its end must not be taken for the number of that message.
+fn content_before_first(slot: u64, size: usize) -> Vec<u8> {
+    content_with_end(slot, u64::MAX, size)
+}
+
 /// The bytes of inline messages, one copy for each buffer.
 #[derive(Debug)]
 pub(super) struct InlineBytes {
@@ -168,5 +178,21 @@ mod tests {
         inline.stamp(1, 7);
         let Payload::Inline(bytes) = inline.payload(1) else { panic!("inline") };
         assert_eq!(bytes, content(1, 7, 16));
+    }
+
+    /// In a message of 9 bytes the pattern happens to continue the number at the front in such a way that there is a 0 at the end.
+    #[test]
+    fn what_is_in_memory_before_the_first_message_is_not_taken_for_it() {
+        let looks_like_first = |bytes: &[u8]| bytes[end_stamp(bytes.len()).0..].iter().all(|byte| *byte == 0);
+        assert!(looks_like_first(&content(1, 1, 9)));
+        for size in 1..64 {
+            assert!(looks_like_first(&content_with_end(0, 0, size)));
+            for slot in 0..2 {
+                assert!(
+                    !looks_like_first(&content_before_first(slot, size)),
+                    "slot {slot} with {size} bytes"
+                );
+            }
+        }
     }
 }
