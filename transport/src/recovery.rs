@@ -38,6 +38,8 @@ parameters! {
         rto_high: u32 = 320, Number(1, 4_000_000), "us", "";
         /// Most packets in flight for which the lower timeout applies.
         few: u32 = 3, Number(0, SelectiveRepeat::MOST), "packets", "";
+        /// How far packets may overtake a missing one before it is taken for lost; above 0 where frames are sprayed.
+        reorder: u32 = 0, Number(0, SelectiveRepeat::MOST), "packets", "";
     }
 }
 
@@ -113,8 +115,14 @@ mod tests {
             ("go-back-n", Recovery::GoBackN),
             ("selective-repeat", Recovery::SelectiveRepeat(SelectiveRepeat::default())),
             (
-                "selective-repeat:cap=7,rto_low=5,rto_high=1000,few=2",
-                Recovery::SelectiveRepeat(SelectiveRepeat { cap: 7, rto_low: 5, rto_high: 1_000, few: 2 }),
+                "selective-repeat:cap=7,rto_low=5,rto_high=1000,few=2,reorder=4",
+                Recovery::SelectiveRepeat(SelectiveRepeat {
+                    cap: 7,
+                    rto_low: 5,
+                    rto_high: 1_000,
+                    few: 2,
+                    reorder: 4,
+                }),
             ),
         ] {
             assert_eq!(text.parse(), Ok(recovery));
@@ -138,8 +146,7 @@ mod tests {
             error("selective-repeat:rto_low=0"),
             "selective-repeat: rto_low is \"0\" and must be 1 to 4000000 us"
         );
-        let unknown =
-            "selective-repeat: there is no parameter \"caps\"; there are cap, rto_low, rto_high, few";
+        let unknown = "selective-repeat: there is no parameter \"caps\"; there are cap, rto_low, rto_high, few, reorder";
         assert_eq!(error("selective-repeat:caps=7"), unknown);
         assert_eq!(error("selective-repeat:cap"), "selective-repeat: \"cap\" is not of the form name=value");
     }

@@ -271,6 +271,7 @@ fn config(number: u64) -> EngineConfig {
             rto_low: short,
             rto_high: short,
             few: short,
+            reorder: short,
         }),
         pacing: Pacing { burst: short, preamble: number == 0, after_loss: true },
         notification: NotificationPoint {

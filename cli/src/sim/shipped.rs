@@ -29,6 +29,7 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "victim-dcqcn",
     "pfc-deadlock",
     "pause-storm",
+    "link-failure",
     "loss",
     "timely-unfairness",
     "lost-cnps",

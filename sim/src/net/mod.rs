@@ -23,6 +23,7 @@
 //! ```
 
 mod egress;
+mod failure;
 mod flow;
 mod frame;
 mod histogram;
@@ -43,6 +44,8 @@ mod workload;
 mod world;
 
 pub use egress::{CONTROL, Egress};
+pub(crate) use failure::check_failures;
+pub use failure::{Failed, Failure, MAX_FAILURES};
 pub use flow::{FlowCounts, FlowResult, FlowState};
 pub use frame::{MAX_HOSTS, host_address, wire_len};
 pub use histogram::Histogram;

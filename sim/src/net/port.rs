@@ -23,6 +23,8 @@ pub(super) struct Port {
     pub(super) spec: LinkSpec,
     /// The time at which the link is free again.
     pub(super) busy_until: Time,
+    /// How many failures keep the link down.
+    pub(super) down: u16,
     /// Whether a [`Event::Free`](super::world::Event::Free) for that time is queued.
     pub(super) wakes: bool,
     pub(super) egress: Egress<FrameId>,
@@ -91,11 +93,13 @@ pub enum DropReason {
     Damaged,
     /// The watchdog emptied its queue.
     Watchdog,
+    /// It was sent over a link that is down.
+    LinkDown,
 }
 
 impl DropReason {
     /// All reasons.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NoRoute,
         Self::HopLimit,
         Self::Headroom,
@@ -103,6 +107,7 @@ impl DropReason {
         Self::Link,
         Self::Damaged,
         Self::Watchdog,
+        Self::LinkDown,
     ];
 
     /// The name in results.
@@ -116,6 +121,7 @@ impl DropReason {
             Self::Link => "link",
             Self::Damaged => "damaged",
             Self::Watchdog => "watchdog",
+            Self::LinkDown => "link_down",
         }
     }
 }
@@ -142,7 +148,7 @@ pub struct PortStats {
     /// How often the watchdog emptied a queue.
     pub watchdog: u64,
     /// Frames dropped, by reason in the order of [`DropReason::ALL`].
-    pub dropped: [u64; 7],
+    pub dropped: [u64; 8],
 }
 
 impl PortStats {
@@ -164,6 +170,7 @@ impl Port {
             local,
             spec,
             busy_until: Time::ZERO,
+            down: 0,
             wakes: false,
             egress: Egress::default(),
             pause: Paused::default(),

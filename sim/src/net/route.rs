@@ -23,9 +23,16 @@ pub enum RouteError {
         /// The reason.
         reason: String,
     },
+    /// A failure is impossible.
+    #[error("failure: {reason}")]
+    Failure {
+        /// The reason.
+        reason: String,
+    },
     /// The tables of all switches together would be too large.
     #[error(
-        "routes of {switches} switches to {with_hosts} switches with hosts are too many: their product may be {most}",
+        "routes of {switches} switches to {with_hosts} switches with hosts, {versions} times for failures, are too many: their \
+         product may be {most}",
         most = MOST_ROUTES
     )]
     TooMany {
@@ -33,6 +40,8 @@ pub enum RouteError {
         switches: usize,
         /// The number of switches with hosts.
         with_hosts: usize,
+        /// How many tables there are: one, and one for each change by a failure.
+        versions: usize,
     },
 }
 
@@ -62,7 +71,16 @@ const NONE: u32 = u32::MAX;
 
 impl Routes {
     pub(super) fn new(topology: &Topology, overrides: &[RouteOverride]) -> Result<Self, RouteError> {
-        let map = Map::new(topology);
+        Self::without(topology, overrides, |_| true)
+    }
+
+    /// The routes over those links for which `works` is true.
+    pub(super) fn without(
+        topology: &Topology,
+        overrides: &[RouteOverride],
+        works: impl Fn(u32) -> bool,
+    ) -> Result<Self, RouteError> {
+        let mut map = Map::new(topology);
         let attached: Vec<_> = map.hosts.iter().map(|host| map.attachment(*host)).collect();
         let mut needed: Vec<u32> =
             attached.iter().map(|(switch, _)| *switch).filter(|switch| *switch != NONE).collect();
@@ -71,7 +89,11 @@ impl Routes {
         let (switches, width) = (map.switches.len(), needed.len());
         let entries = switches.saturating_mul(width);
         if entries > MOST_ROUTES {
-            return Err(RouteError::TooMany { switches, with_hosts: width });
+            return Err(RouteError::TooMany { switches, with_hosts: width, versions: 1 });
+        }
+        // Hosts stay where they are attached: their frames are lost at a link that is down.
+        for neighbours in &mut map.neighbours {
+            neighbours.retain(|(port, _)| works(port / 2));
         }
         let mut columns = vec![NONE; switches];
         for (column, switch) in (0..).zip(&needed) {
@@ -85,8 +107,10 @@ impl Routes {
                 routes.table[at * width + column] = routes.shortest(&map, &distances, at as u32);
             }
         }
+        let whole = Map::new(topology);
         for wanted in overrides {
-            let (key, ports) = resolve(topology, &map, wanted)?;
+            let (key, mut ports) = resolve(topology, &whole, wanted)?;
+            ports.retain(|port| works(port / 2));
             let first = routes.sets.len() as u32;
             routes.overrides.push((key, (first, ports.len() as u32)));
             routes.sets.extend(ports);
@@ -143,6 +167,19 @@ impl Routes {
             None => false,
         }
     }
+}
+
+/// Checks that so many versions of the routes fit.
+pub(super) fn check_size(topology: &Topology, versions: usize) -> Result<(), RouteError> {
+    let map = Map::new(topology);
+    let mut attached: Vec<u32> = map.hosts.iter().map(|host| map.attachment(*host).0).collect();
+    attached.sort_unstable();
+    attached.dedup();
+    let (switches, with_hosts) = (map.switches.len(), attached.len());
+    if switches.saturating_mul(with_hosts).saturating_mul(versions) > MOST_ROUTES {
+        return Err(RouteError::TooMany { switches, with_hosts, versions });
+    }
+    Ok(())
 }
 
 /// Checks routes that replace the shortest paths.

@@ -4,6 +4,7 @@ use roce_packet::PathMtu;
 use roce_transport::Recovery;
 use roce_transport::congestion::{Congestion, NotificationPoint};
 
+use super::failure::Failure;
 use super::marking::Marking;
 use super::time::Time;
 
@@ -29,6 +30,8 @@ pub struct Settings {
     pub routes: Vec<RouteOverride>,
     /// Hosts that send pause frames without cause.
     pub storms: Vec<PauseStorm>,
+    /// Links and switches that fail.
+    pub failures: Vec<Failure>,
 }
 
 impl Default for Settings {
@@ -42,6 +45,7 @@ impl Default for Settings {
             measure: MeasureSettings::default(),
             routes: Vec::new(),
             storms: Vec::new(),
+            failures: Vec::new(),
         }
     }
 }
@@ -188,8 +192,17 @@ pub enum Class {
 pub enum Balance {
     /// A hash of addresses and ports chooses: all frames of a queue pair take one path.
     Flow,
+    /// As [`Flow`](Self::Flow), and each port gets a share of the hashes in proportion to the rate of its link (weighted ECMP).
+    Weighted,
     /// Each frame takes the next path in turn, so frames overtake each other.
     Spray,
+    /// Each frame takes the path whose port has the fewest queued bytes in this switch, so frames overtake each other.
+    Adaptive,
+    /// A flow takes a new random path after each gap between two of its frames that is at least this long.
+    Flowlet {
+        /// The gap. With one that is longer than the difference in delay between the paths, frames do not overtake each other.
+        gap: Time,
+    },
 }
 
 /// The settings of all hosts.

@@ -2,6 +2,7 @@
 
 use roce_transport::congestion::Observation;
 
+use super::failure::{Changes, check_failures};
 use super::flow::{Flow, FlowCounts, FlowState};
 use super::frame::Frames;
 use super::histogram::Histogram;
@@ -9,7 +10,7 @@ use super::host::Host;
 use super::port::{Owner, Port};
 use super::queue::EventQueue;
 use super::results::{PortResult, QueuePoint, RatePoint, Results, port_name};
-use super::route::{RouteError, Routes, other_end};
+use super::route::{RouteError, other_end};
 use super::settings::Settings;
 use super::switch::{BufferTooSmall, Switch};
 use super::time::Time;
@@ -75,7 +76,8 @@ impl Simulation {
         let hosts_count = topology.hosts() as u32;
         check(flows, hosts_count)?;
         check_settings(&settings, hosts_count, 2 * topology.links.len())?;
-        let routes = Routes::new(topology, &settings.routes)?;
+        check_failures(topology, &settings.failures).map_err(|(_, error)| error)?;
+        let changes = Changes::new(topology, &settings.routes, &settings.failures)?;
         let (ports, names) = build_ports(topology, settings.seed);
         let (hosts, switches) = build_nodes(topology, &ports, &settings)?;
         let slot_len = settings.host.path_mtu.bytes() + 80;
@@ -85,7 +87,7 @@ impl Simulation {
             events: EventQueue::new(),
             frames: Frames::new(slot_len),
             ports,
-            routes,
+            changes,
             trace: Trace::new(),
             captured: Vec::new(),
             capture,
@@ -119,6 +121,9 @@ impl Simulation {
         for (number, storm) in (0..).zip(&self.world.settings.storms) {
             events.push(storm.start, Event::Storm { storm: number });
             events.push(storm.end, Event::Storm { storm: number });
+        }
+        for (number, (time, _)) in (0..).zip(&self.world.changes.list) {
+            events.push(*time, Event::Change { number });
         }
         events.push(self.world.settings.measure.interval, Event::Sample);
     }
@@ -227,6 +232,10 @@ impl Simulation {
     fn handle_rare(&mut self, event: Event) {
         let world = &mut self.world;
         match event {
+            Event::Change { number } => {
+                world.trace.event(world.now.as_ps(), 6 << 56 | u64::from(number));
+                world.change(number);
+            }
             Event::PauseEnds { port, priority } => world.check_pause(port, priority),
             Event::PauseRefresh { port, priority } => match world.ports[port as usize].owner {
                 Owner::Switch(switch) => self.switches[switch as usize].refresh_pause(world, port, priority),
@@ -282,7 +291,7 @@ impl Simulation {
         self.world.trace.event(self.world.now.as_ps(), 4 << 56 | u64::from(number));
         let spec = self.flows[number as usize].spec;
         let (source, destination) = (spec.source as usize, spec.destination as usize);
-        if !self.world.routes.joins(spec.source, spec.destination) {
+        if !self.world.changes.routes_of_all().joins(spec.source, spec.destination) {
             return self.finish(number, FlowState::Refused);
         }
         let settings = &self.world.settings.host;

@@ -3,10 +3,11 @@
 use roce_transport::Instant;
 
 use super::egress::CONTROL;
+use super::failure::{Change, Changes};
 use super::frame::{Frame, FrameId, Frames, Kind};
 use super::port::{DropReason, Held, Owner, Port};
 use super::queue::EventQueue;
-use super::route::{Routes, other_end};
+use super::route::other_end;
 use super::settings::{PauseMode, Settings};
 use super::time::Time;
 use super::trace::Trace;
@@ -36,6 +37,8 @@ pub(super) enum Event {
     Release { port: u32, frame: FrameId },
     /// A pause storm of a host starts or ends.
     Storm { storm: u32 },
+    /// A link fails or works again, or the routes change.
+    Change { number: u32 },
     /// Rates and queues are sampled.
     Sample,
 }
@@ -47,7 +50,7 @@ pub(super) struct World {
     pub(super) events: EventQueue<Event>,
     pub(super) frames: Frames,
     pub(super) ports: Vec<Port>,
-    pub(super) routes: Routes,
+    pub(super) changes: Changes,
     pub(super) trace: Trace,
     /// Frames of captured ports that were not fetched yet.
     pub(super) captured: Vec<Captured>,
@@ -130,6 +133,9 @@ impl World {
         end.stats.tx_frames += 1;
         end.stats.tx_bytes += wire_len;
         let arrival = end.busy_until + end.spec.delay;
+        if end.down > 0 {
+            return self.discard(port, id, DropReason::LinkDown);
+        }
         let faulty = end.faults.is_some();
         if !self.capture.is_empty() {
             self.note(port, id, true);
@@ -200,6 +206,21 @@ impl World {
         let Some(at) = faults.held.iter().position(is_due) else { return false };
         faults.held.remove(at);
         true
+    }
+
+    /// Carries out a change of the network.
+    pub(super) fn change(&mut self, number: u32) {
+        let Some((_, change)) = self.changes.list.get(number as usize).copied() else { return };
+        match change {
+            Change::Routes { version } => self.changes.reroute(version),
+            Change::Down { link } | Change::Up { link } => {
+                for port in [2 * link, 2 * link + 1] {
+                    let down = &mut self.ports[port as usize].down;
+                    let step = if matches!(change, Change::Down { .. }) { 1 } else { -1 };
+                    *down = down.saturating_add_signed(step);
+                }
+            }
+        }
     }
 
     /// Drops a frame and counts it at a port.

@@ -12,10 +12,10 @@ use super::file::{self, File};
 use super::flows::Flows;
 use super::{Load, Scenario, ScenarioError, topology};
 use crate::net::{
-    Balance, Class, FlowSizes, FlowSpec, Headroom, HostSettings, LinkSpec, MAX_FLOWS, Marking,
-    MeasureSettings, NodeKind, PauseMode, PauseStorm, PayloadMode, Poisson, ReceiveLimit, RouteOverride,
-    Settings, SwitchSettings, Threshold, Time, Topology, Watchdog, all_to_all, check_flows, check_routes,
-    incast, on_off, parse_flows, permutation, poisson, priority_of,
+    Balance, Class, Failed, Failure, FlowSizes, FlowSpec, Headroom, HostSettings, LinkSpec, MAX_FLOWS,
+    Marking, MeasureSettings, NodeKind, PauseMode, PauseStorm, PayloadMode, Poisson, ReceiveLimit,
+    RouteOverride, Settings, SwitchSettings, Threshold, Time, Topology, Watchdog, all_to_all, check_failures,
+    check_flows, check_routes, incast, on_off, parse_flows, permutation, poisson, priority_of,
 };
 
 /// The reason of an error, without its line.
@@ -47,6 +47,7 @@ pub(super) fn build(
         let place = storm.span();
         settings.storms.push(pause_storm(storm.into_inner(), &topology).map_err(fail(place))?);
     }
+    settings.failures = failures(file.failure, &topology, text)?;
     let mut flows = Vec::new();
     for table in file.flows {
         let place = table.span();
@@ -195,13 +196,12 @@ fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, S
             file::Pause::Instant => PauseMode::Instant,
         }),
     );
-    set(
-        &mut switch.balance,
-        table.balance.map(|balance| match balance {
-            file::Balance::Flow => Balance::Flow,
-            file::Balance::Spray => Balance::Spray,
-        }),
-    );
+    if let Some(given) = table.balance {
+        switch.balance = balance(&given, table.flowlet_gap.as_ref().map(|gap| gap.get_ref().0));
+    }
+    if let (Some(gap), false) = (&table.flowlet_gap, matches!(switch.balance, Balance::Flowlet { .. })) {
+        return Err(wrong(gap.span())("flowlet_gap: balance is not \"flowlet\"".to_owned()));
+    }
     switch.watchdog = table.watchdog.map(|dog| Watchdog { after: dog.after.0, restore: dog.restore.0 });
     if let Some(threshold) = table.threshold {
         let (place, threshold) = (threshold.span(), threshold.into_inner());
@@ -237,6 +237,19 @@ fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, S
             Err(ScenarioError::at(text, place_of(&places, key), format!("{key}: {reason}")))
         }
         None => Ok(switch),
+    }
+}
+
+/// 50 µs is more than the paths of a data centre differ by.
+const FLOWLET_GAP: Time = Time::from_us(50);
+
+fn balance(balance: &file::Balance, gap: Option<Time>) -> Balance {
+    match balance {
+        file::Balance::Flow => Balance::Flow,
+        file::Balance::Weighted => Balance::Weighted,
+        file::Balance::Spray => Balance::Spray,
+        file::Balance::Adaptive => Balance::Adaptive,
+        file::Balance::Flowlet => Balance::Flowlet { gap: gap.unwrap_or(FLOWLET_GAP) },
     }
 }
 
@@ -295,6 +308,39 @@ fn routes(
     check_routes(topology, &routes)
         .map_err(|(number, error)| ScenarioError::at(text, places.get(number).cloned(), error.to_string()))?;
     Ok(routes)
+}
+
+/// How long a fabric takes to find other routes, if a failure does not say so: a protocol of the data plane detects a lost link and
+/// switches over in this order of magnitude.
+const REROUTE_AFTER: Time = Time::from_us(1_000);
+
+fn failures(
+    tables: Vec<Spanned<file::Failure>>,
+    topology: &Topology,
+    text: &str,
+) -> Result<Vec<Failure>, ScenarioError> {
+    let (mut places, mut failures) = (Vec::new(), Vec::new());
+    for table in tables {
+        let (place, table) = (table.span(), table.into_inner());
+        let what = match (table.link, table.switch) {
+            (Some([one, other]), None) => Failed::Links(one, other),
+            (None, Some(switch)) => Failed::Switch(switch),
+            _ => {
+                let reason = "a failure needs either link = [\"A\", \"B\"] or switch = \"NAME\"";
+                return Err(ScenarioError::at(text, Some(place), reason));
+            }
+        };
+        failures.push(Failure {
+            what,
+            at: table.at.0,
+            until: table.until.map_or(Time::NEVER, |until| until.0),
+            reroute_after: table.reroute_after.map_or(REROUTE_AFTER, |after| after.0),
+        });
+        places.push(place);
+    }
+    check_failures(topology, &failures)
+        .map_err(|(number, error)| ScenarioError::at(text, places.get(number).cloned(), error.to_string()))?;
+    Ok(failures)
 }
 
 fn pause_storm(storm: file::Storm, topology: &Topology) -> Result<PauseStorm, Wrong> {

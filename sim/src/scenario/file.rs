@@ -34,6 +34,8 @@ pub(super) struct File {
     pub(super) route: Vec<Spanned<Route>>,
     #[serde(default)]
     pub(super) storm: Vec<Spanned<Storm>>,
+    #[serde(default)]
+    pub(super) failure: Vec<Spanned<Failure>>,
     /// For `roce bridge`, which also reads the other tables and treats packets as the switch does here.
     #[serde(default, rename = "bridge")]
     _bridge: IgnoredAny,
@@ -120,6 +122,8 @@ pub(super) struct Switch {
     pub(super) pause: Option<Pause>,
     pub(super) watchdog: Option<Watchdog>,
     pub(super) balance: Option<Balance>,
+    /// The gap that ends a flowlet.
+    pub(super) flowlet_gap: Option<Spanned<Span>>,
     /// The marking of the priority of data.
     pub(super) marking: Option<Spanned<Marking>>,
     #[serde(default)]
@@ -164,7 +168,10 @@ pub(super) struct Watchdog {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Balance {
     Flow,
+    Weighted,
     Spray,
+    Adaptive,
+    Flowlet,
 }
 
 #[derive(Debug, Deserialize)]
@@ -235,6 +242,17 @@ pub(super) struct Storm {
     pub(super) priority: u8,
     pub(super) start: Span,
     pub(super) end: Span,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Failure {
+    /// The two ends of a link by name.
+    pub(super) link: Option<[String; 2]>,
+    pub(super) switch: Option<String>,
+    pub(super) at: Span,
+    pub(super) until: Option<Span>,
+    pub(super) reroute_after: Option<Span>,
 }
 
 /// A key whose value the scenario proposes to vary, and the values.

@@ -2,6 +2,7 @@
 
 mod limits;
 mod links;
+mod paths;
 
 use roce_sim::net::{
     Balance, CapturedContent, Class, Clos, DropReason, FlowSpec, FlowState, Headroom, LinkSpec, Marking,

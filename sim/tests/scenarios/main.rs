@@ -3,7 +3,7 @@
 mod claims;
 mod refused;
 
-use roce_sim::net::{Results, Simulation, Time};
+use roce_sim::net::{DropReason, Results, Simulation, Time};
 use roce_sim::scenario::Scenario;
 use roce_transport::{Recovery, SelectiveRepeat};
 
@@ -150,6 +150,33 @@ fn buffers_in_a_circle_stand_still() {
 fn a_storm_reaches_those_who_never_come_near() {
     let results = run("pause-storm");
     assert!(results.flows[1].completion_time.unwrap() > Time::from_us(9_000));
+}
+
+/// What a failed spine costs depends on how frames choose their path, until the leaves know of it.
+#[test]
+fn a_failed_spine_costs_what_is_sent_to_it_for_50_us() {
+    let outcome = |balance: &str, recovery: &str| {
+        let set = [("switch.balance", balance), ("host.recovery", recovery)];
+        let results = run_with("link-failure", &set);
+        let lost = results.dropped(DropReason::LinkDown);
+        assert_eq!((results.incomplete(), results.sum(|port| port.drops()) - lost), (0, 0), "{balance}");
+        let retransmitted: u64 = results.flows.iter().map(|flow| flow.counts.retransmitted).sum();
+        (lost, retransmitted, results.completion_quantile(1.0).unwrap())
+    };
+    let tolerant = "selective-repeat:cap=1024,reorder=256";
+    let [flow, weighted, flowlet, adaptive, spray] =
+        ["flow", "weighted", "flowlet", "adaptive", "spray"].map(|balance| outcome(balance, tolerant));
+    assert_eq!(flow, weighted, "all links have the same rate");
+    assert!(flow.0 > 500, "{flow:?}");
+    assert!(flowlet.0 < 100, "flows whose acknowledgements stop make a gap and go elsewhere: {flowlet:?}");
+    // Up to 1.6 Tb/s cross the fabric, a quarter of it over this spine: 2,260 frames in 50 us, and their acknowledgements.
+    for sprayed in [adaptive, spray] {
+        assert!((2_000..4_500).contains(&sprayed.0), "{sprayed:?}");
+        assert!(sprayed.2 < flow.2 && sprayed.2 < flowlet.2, "{sprayed:?} beside {flow:?} and {flowlet:?}");
+    }
+    // A receiver that reports each early packet makes a sender send it again, unless it knows of the paths.
+    let (_, retransmitted, slowest) = outcome("spray", "selective-repeat:cap=1024");
+    assert!(retransmitted > 4 * spray.1 && slowest > spray.2, "{retransmitted} {slowest} beside {spray:?}");
 }
 
 const SMALL: &str = r#"

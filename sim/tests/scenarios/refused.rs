@@ -38,6 +38,19 @@ fn every_setting_is_refused_with_its_line() {
             "[[storm]]\nhost = \"h1\"\npriority = 3\nstart = \"5us\"\nend = \"5us\"",
             "line 10: end: a storm must end after its start",
         ),
+        (
+            "[[failure]]\nat = \"5us\"",
+            "line 10: a failure needs either link = [\"A\", \"B\"] or switch = \"NAME\"",
+        ),
+        (
+            "[[failure]]\nlink = [\"h1\", \"h0\"]\nat = \"5us\"",
+            "line 10: failure: there is no link between h1 and h0",
+        ),
+        (
+            "[[failure]]\nswitch = \"s0\"\nat = \"5us\"\nuntil = \"5us\"",
+            "line 10: failure: until: it must be later than at",
+        ),
+        ("[switch]\nflowlet_gap = \"5us\"", "line 11: flowlet_gap: balance is not \"flowlet\""),
     ];
     for (more, reason) in wrong {
         assert_eq!(with(more), reason, "{more}");

@@ -94,12 +94,15 @@ impl LossRecovery for Selective {
         if let Some(known) = self.received.get_mut(slot) {
             *known = true;
         }
+        // Packets in front of it may be late and not lost.
+        let late = self.settings.reorder.min(ahead);
+        let end = received.sub(late);
         // What was sent again once is given the time to arrive; the timer knows how long.
         let from = self.end.filter(|end| !end.before(una)).unwrap_or(una);
-        if !from.before(received) {
+        if !from.before(end) {
             return None;
         }
-        self.end = Some(received);
+        self.end = Some(end);
         let is_first = self.until.is_none();
         self.until = self.until.or(Some(unsent));
         Some((from, is_first))
@@ -245,5 +248,38 @@ impl RcRequester {
         }
         self.seek(una);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_late_and_not_lost_until_enough_others_have_overtaken_it() {
+        let mut selective = Selective::new(&SelectiveRepeat { reorder: 3, ..SelectiveRepeat::default() });
+        // Near the end of the number space, where numbers start again.
+        let una = Psn::new(0xff_fffe);
+        let unsent = una.add(20);
+        for ahead in 1..=3 {
+            assert_eq!(selective.on_received(una, unsent, una.add(ahead)), None, "{ahead} ahead");
+            assert!(!selective.is_resending());
+        }
+        assert_eq!(selective.on_received(una, unsent, una.add(4)), Some((una, true)), "it is lost");
+        assert_eq!(selective.next(una, una), Some(una));
+        assert_eq!(selective.next(una, una.add(1)), None, "the others may be late only");
+        // Packets 5 and 7 are missing, too; 5 is four behind 9.
+        for ahead in [6, 8] {
+            assert_eq!(selective.on_received(una, unsent, una.add(ahead)), Some((una.add(ahead - 5), false)));
+            assert_eq!(selective.next(una, una.add(1)), None);
+        }
+        assert_eq!(selective.on_received(una, unsent, una.add(9)), Some((una.add(5), false)));
+        assert_eq!(selective.next(una, una.add(1)), Some(una.add(5)));
+        selective.on_timeout(una, unsent);
+        assert_eq!(
+            selective.next(una, una.add(6)),
+            Some(una.add(7)),
+            "after a timeout everything is sent that is missing"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! A switch: receives a frame, chooses its egress port, and queues it until that port is free.
 
+mod balance;
 mod buffer;
 
 use rand_core::Rng as _;
@@ -7,12 +8,12 @@ use rand_pcg::Pcg32;
 
 pub use buffer::BufferTooSmall;
 
+use self::balance::Balancer;
 use self::buffer::Buffer;
 use super::egress::CONTROL;
 use super::frame::{FrameId, Kind};
 use super::port::DropReason;
-use super::route::flow_hash;
-use super::settings::{Balance, Settings};
+use super::settings::Settings;
 use super::time::Time;
 use super::topology::LinkSpec;
 use super::world::{Event, World};
@@ -23,8 +24,7 @@ pub(super) struct Switch {
     number: u32,
     buffer: Buffer,
     random: Pcg32,
-    /// The number of frames sprayed so far.
-    sprayed: u32,
+    balancer: Balancer,
 }
 
 impl Switch {
@@ -35,7 +35,7 @@ impl Switch {
             number,
             buffer,
             random: generator(settings.seed, 0x5_0000 + u64::from(number)),
-            sprayed: 0,
+            balancer: Balancer::new(number),
         })
     }
 
@@ -88,19 +88,9 @@ impl Switch {
     #[inline]
     fn egress_port(&mut self, world: &World, id: FrameId) -> Option<u32> {
         let frame = world.frames.get(id);
-        let ports = world.routes.ports(self.number, frame.destination);
-        let choice = match (ports.len(), world.settings.switch.balance) {
-            (0 | 1, _) => 0,
-            (count, Balance::Flow) => {
-                let hash = flow_hash(frame.source, frame.destination, frame.source_port, self.number);
-                ((u64::from(hash) * count as u64) >> 32) as usize
-            }
-            (count, Balance::Spray) => {
-                self.sprayed = self.sprayed.wrapping_add(1);
-                self.sprayed as usize % count
-            }
-        };
-        ports.get(choice).copied()
+        let choices = world.changes.routes().ports(self.number, frame.destination);
+        let balance = world.settings.switch.balance;
+        self.balancer.choose(balance, choices, frame, &world.ports, world.now, &mut self.random)
     }
 
     /// Sends the next frame of a port whose link is free.
