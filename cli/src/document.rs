@@ -11,9 +11,14 @@ use roce::observe::is_harmless;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The version of every schema. A field that is added does not change it; a field that is renamed, removed or changes its
+/// The version of the schema of a command. A field that is added does not change it; a field that is renamed, removed or changes its
 /// meaning does.
-const VERSION: u32 = 1;
+fn schema_version(command: &str) -> u32 {
+    match command {
+        "sim" | "sim-sweep" => 2,
+        _ => 1,
+    }
+}
 
 #[derive(Serialize)]
 struct Document {
@@ -56,7 +61,8 @@ fn document(command: &str, body: &impl Serialize) -> io::Result<Document> {
     };
     let mut body = body;
     body.remove("version");
-    Ok(Document { schema: format!("roce/{command}/{VERSION}"), version: env!("CARGO_PKG_VERSION"), body })
+    let schema = format!("roce/{command}/{}", schema_version(command));
+    Ok(Document { schema, version: env!("CARGO_PKG_VERSION"), body })
 }
 
 /// How a number becomes one of the base unit: exact powers of ten need the right direction.

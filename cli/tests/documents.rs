@@ -204,8 +204,8 @@ fn documents_of_lists_and_simulations_are_those_of_the_page() {
     check(&document(&["devices", "--json", "--device", &device]), "roce/device/1");
     check(&document(&["sim", "--list", "--json"]), "roce/sim-list/1");
     let short = ["sim", "two-to-one", "--set", "stop=200us", "--json"];
-    check(&document(&short), "roce/sim/1");
-    check(&document(&[&short[..], &["--sweep", "seed=1,2"]].concat()), "roce/sim-sweep/1");
+    check(&document(&short), "roce/sim/2");
+    check(&document(&[&short[..], &["--sweep", "seed=1,2"]].concat()), "roce/sim-sweep/2");
     let folder = tempfile::tempdir().unwrap();
     let capture = folder.path().join("demo.pcapng");
     let other = format!("udp:{}", own_address());

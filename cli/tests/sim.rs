@@ -145,7 +145,7 @@ fn a_report_has_tables_pictures_and_where_they_come_from() {
     assert!(rates.lines().count() > 2 * 16, "{rates}");
     assert!(rates.lines().skip(1).all(|line| line.split(',').count() == 6), "{rates}");
     let page = read(&format!("{out}/report.html"));
-    for name in ["rates", "alpha", "allowed", "queues"] {
+    for name in ["rates", "alpha", "allowed", "total", "jain", "queues"] {
         let picture = read(&format!("{out}/{name}.svg"));
         assert!(picture.contains("<svg") && picture.trim_end().ends_with("</svg>"), "{name}");
         assert!(picture.contains("<polyline") || picture.contains("<path"), "{name} has no line");
@@ -153,7 +153,7 @@ fn a_report_has_tables_pictures_and_where_they_come_from() {
     for known in ["configuration_hash", "trace_hash", "version"] {
         assert!(page.contains(printed[known].as_str().unwrap()), "{known}");
     }
-    assert_eq!(page.matches("<svg").count(), 4);
+    assert_eq!(page.matches("<svg").count(), 6);
     assert!(page.contains("<td>congestion control</td><td>dcqcn:"), "{page}");
     let capture = run(&["dissect", "--bad-icrc", &format!("{out}/h2.pcapng")]);
     assert!(capture.success && capture.stderr.contains(" 0 bad"), "{capture:?}");
@@ -168,7 +168,7 @@ fn every_column_of_the_tables_is_explained() {
     let place = Place::new();
     place.sim(&["--out", &place.path("out")]);
     let text = read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulator.md"));
-    for table in ["flows", "ports", "rates", "queues"] {
+    for table in ["flows", "slowdown", "ports", "rates", "total", "queues", "queue_cdf"] {
         let head = read(&place.path(&format!("out/{table}.csv"))).lines().next().unwrap().to_owned();
         // Reasons have a row together.
         let mut columns: Vec<&str> = head

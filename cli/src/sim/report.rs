@@ -13,6 +13,7 @@ use roce_transport::congestion::Congestion;
 
 use self::charts::charts;
 use super::run::CompletedRun;
+use super::summary::{Distribution, OfSizes, Summary};
 use roce_tools::plot::{Chart, escape};
 
 /// Writes the report of a run to a directory; creates the directory if it does not exist.
@@ -20,9 +21,12 @@ pub(super) fn write(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> 
     fs::create_dir_all(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
     let results = &completed.results;
     write_flows(&dir.join("flows.csv"), results)?;
+    write_slowdown(&dir.join("slowdown.csv"), &completed.summary)?;
+    write_total(&dir.join("total.csv"), results)?;
+    write_queue_cdf(&dir.join("queue_cdf.csv"), results)?;
     write_ports(&dir.join("ports.csv"), results)?;
     write_series(dir, results)?;
-    let charts = charts(results, &completed.scenario.settings.measure);
+    let charts = charts(results, &completed.scenario.settings.measure, &completed.summary);
     for (name, chart) in &charts {
         save(dir, &format!("{name}.svg"), &chart.to_svg())?;
     }
@@ -44,12 +48,12 @@ pub(super) fn remove_summary(dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn save(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+pub(super) fn save(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let path = dir.join(name);
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
+pub(super) fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
     Ok(BufWriter::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?))
 }
 
@@ -57,21 +61,23 @@ fn write_flows(path: &Path, results: &Results) -> anyhow::Result<()> {
     let mut file = create(path)?;
     writeln!(
         file,
-        "flow,source,destination,bytes,start_us,state,completion_us,goodput_gbps,packets,retransmitted,timeouts,marked,\
+        "flow,source,destination,bytes,delivered_bytes,start_us,state,completion_us,ideal_us,slowdown,goodput_gbps,packets,retransmitted,timeouts,marked,\
          cnps_sent,cnps_handled,out_of_sequence"
     )?;
     for (number, flow) in results.flows.iter().enumerate() {
         let (spec, counts) = (&flow.spec, &flow.counts);
-        let time = flow.completion_time.map_or_else(String::new, |time| format!("{:.6}", us(time)));
+        let [time, ideal] = [flow.completion_time, flow.ideal].map(|time| optional(time.map(us)));
+        let slowdown = optional(flow.slowdown());
+        let goodput = optional(flow.completion_time.map(|_| flow.goodput_bps() / 1e9));
         writeln!(
             file,
-            "{number},{},{},{},{:.6},{},{time},{:.6},{},{},{},{},{},{},{}",
+            "{number},{},{},{},{},{:.6},{},{time},{ideal},{slowdown},{goodput},{},{},{},{},{},{},{}",
             spec.source,
             spec.destination,
             spec.bytes,
+            counts.delivered,
             us(spec.start),
             flow.state.name(),
-            flow.goodput_bps() / 1e9,
             counts.packets,
             counts.retransmitted,
             counts.timeouts,
@@ -80,6 +86,45 @@ fn write_flows(path: &Path, results: &Results) -> anyhow::Result<()> {
             counts.cnps_handled,
             counts.out_of_sequence
         )?;
+    }
+    Ok(file.flush()?)
+}
+
+/// A value, or nothing where there is none.
+fn optional(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| format!("{value:.6}"))
+}
+
+fn write_slowdown(path: &Path, summary: &Summary) -> anyhow::Result<()> {
+    let mut file = create(path)?;
+    writeln!(file, "above_bytes,to_bytes,flows,mean,p50,p95,p99,p999,max")?;
+    for OfSizes { above_bytes, to_bytes, slowdown } in &summary.slowdown_by_size {
+        let Distribution { count, mean, p50, p95, p99, p999, max, .. } = slowdown;
+        let to = to_bytes.map_or_else(String::new, |to| to.to_string());
+        writeln!(file, "{above_bytes},{to},{count},{mean:.6},{p50:.6},{p95:.6},{p99:.6},{p999:.6},{max:.6}")?;
+    }
+    Ok(file.flush()?)
+}
+
+fn write_total(path: &Path, results: &Results) -> anyhow::Result<()> {
+    let mut file = create(path)?;
+    writeln!(file, "time_us,flows,sent_gbps,jain")?;
+    for point in &results.totals {
+        let (sent, jain) = (point.goodput_bps / 1e9, optional(point.jain));
+        writeln!(file, "{:.3},{},{sent:.6},{jain}", us(point.time), point.flows)?;
+    }
+    Ok(file.flush()?)
+}
+
+/// The distribution of the longest queue of a switch.
+fn write_queue_cdf(path: &Path, results: &Results) -> anyhow::Result<()> {
+    let mut file = create(path)?;
+    writeln!(file, "port,bytes,percent")?;
+    if let Some(port) = results.longest_queue() {
+        for (bytes, count) in port.queue.steps() {
+            let percent = 100.0 * count as f64 / port.queue.count() as f64;
+            writeln!(file, "{},{bytes},{percent:.6}", port.name)?;
+        }
     }
     Ok(file.flush()?)
 }
@@ -107,8 +152,11 @@ fn write_ports(path: &Path, results: &Results) -> anyhow::Result<()> {
             stats.pauses_received,
             stats.watchdog
         )?;
-        let at = |quantile| port.queue.quantile(quantile);
-        write!(file, ",{},{},{},{}", at(0.5), at(0.9), at(0.99), stats.queue_most)?;
+        for quantile in [0.5, 0.9, 0.99] {
+            let measured = Some(port.queue.quantile(quantile)).filter(|_| port.queue.count() > 0);
+            write!(file, ",{}", measured.map_or_else(String::new, |bytes| bytes.to_string()))?;
+        }
+        write!(file, ",{}", stats.queue_most)?;
         for count in stats.dropped {
             write!(file, ",{count}")?;
         }
@@ -120,7 +168,6 @@ fn write_ports(path: &Path, results: &Results) -> anyhow::Result<()> {
 fn write_series(dir: &Path, results: &Results) -> anyhow::Result<()> {
     let mut file = create(&dir.join("rates.csv"))?;
     writeln!(file, "time_us,flow,sent_gbps,rate_gbps,target_gbps,alpha")?;
-    let optional = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.6}"));
     for point in &results.rates {
         let rate = Some(point.rate_bps / 1e9).filter(|rate| rate.is_finite());
         let target = optional(point.target_bps.map(|bps| bps / 1e9));
@@ -148,17 +195,22 @@ fn us(time: Time) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
-    let scenario = &completed.scenario;
-    let mut html = format!(
+/// The begin of a page, up to its first heading.
+pub(super) fn page_head(title: &str) -> String {
+    format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\
          body{{font:15px/1.45 Helvetica,Arial,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}}\
-         table{{border-collapse:collapse;margin:1em 0}}td{{padding:.2em .8em;border-bottom:1px solid #ddd}}\
-         svg{{max-width:100%;height:auto;margin:.6em 0}}</style></head><body>\n<h1>{0}</h1>\n<p>{1}</p>\n",
-        escape(&scenario.name),
-        escape(&scenario.description)
-    );
+         table{{border-collapse:collapse;margin:1em 0}}td,th{{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}}\
+         svg{{max-width:100%;height:auto;margin:.6em 0}}</style></head><body>\n<h1>{0}</h1>\n",
+        escape(title)
+    )
+}
+
+fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
+    let scenario = &completed.scenario;
+    let mut html = page_head(&scenario.name);
     // Writing to a string cannot fail.
+    let _ = writeln!(html, "<p>{}</p>", escape(&scenario.description));
     if !scenario.expectation.is_empty() {
         let _ = writeln!(html, "<p><b>Expected:</b> {}</p>", escape(&scenario.expectation));
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use roce_sim::net::{DropReason, Results, Time};
+use roce_sim::net::{DropReason, Percentiles, Results, SIZE_CLASSES, SizeRange, Slowdowns, Time};
 use roce_sim::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,56 @@ pub(super) struct RunIndex {
     pub(super) of: usize,
 }
 
-/// The summary of one run. Fields that old versions did not write are optional.
+/// Percentiles of a quantity.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
+pub(super) struct Distribution {
+    /// Number of values.
+    pub(super) count: usize,
+    pub(super) mean: f64,
+    pub(super) min: f64,
+    pub(super) p50: f64,
+    pub(super) p95: f64,
+    pub(super) p99: f64,
+    /// 99.9th percentile.
+    pub(super) p999: f64,
+    pub(super) max: f64,
+}
+
+impl From<Percentiles> for Distribution {
+    fn from(of: Percentiles) -> Self {
+        let Percentiles { count, mean, min, p50, p95, p99, p999, max } = of;
+        Self { count, mean, min, p50, p95, p99, p999, max }
+    }
+}
+
+/// Percentiles of a queue in bytes, over the samples at which it was not empty.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub(super) struct QueueBytes {
+    pub(super) p50: u64,
+    pub(super) p90: u64,
+    pub(super) p99: u64,
+    pub(super) max: u64,
+}
+
+/// Slowest and fastest flow.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
+pub(super) struct Extremes {
+    pub(super) slowest: f64,
+    pub(super) fastest: f64,
+}
+
+/// The slowdown of the flows of a range of sizes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
+pub(super) struct OfSizes {
+    /// Flows are longer than this.
+    pub(super) above_bytes: u64,
+    /// And at most this long; `None` without a limit.
+    pub(super) to_bytes: Option<u64>,
+    #[serde(flatten)]
+    pub(super) slowdown: Distribution,
+}
+
+/// The summary of one run. What was not measured is `None`.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(super) struct Summary {
     pub(super) scenario: String,
@@ -41,13 +90,19 @@ pub(super) struct Summary {
     pub(super) end_seconds: f64,
     pub(super) flows: usize,
     pub(super) incomplete: usize,
-    /// Completion times: fastest, median, 99th percentile, slowest.
-    pub(super) completion_seconds: Option<[f64; 4]>,
-    pub(super) mean_goodput_bits_per_second: f64,
-    pub(super) jain: f64,
+    /// Completion times of the complete flows.
+    pub(super) completion_seconds: Option<Distribution>,
+    /// Completion times relative to those of the flows alone.
+    pub(super) slowdown: Option<Distribution>,
+    /// The same by named classes of sizes.
+    pub(super) slowdown_of_classes: BTreeMap<String, Option<Distribution>>,
+    /// The same by logarithmic ranges of sizes.
+    pub(super) slowdown_by_size: Vec<OfSizes>,
+    pub(super) delivered_bytes: u64,
+    pub(super) mean_goodput_bits_per_second: Option<f64>,
+    pub(super) jain: Option<f64>,
     /// Goodput of the slowest and the fastest flow of those that ran in the second half of the time.
-    #[serde(default)]
-    pub(super) second_half_bits_per_second: Option<[f64; 2]>,
+    pub(super) second_half_bits_per_second: Option<Extremes>,
     pub(super) retransmitted: u64,
     pub(super) timeouts: u64,
     pub(super) cnps_sent: u64,
@@ -55,8 +110,8 @@ pub(super) struct Summary {
     pub(super) marked: u64,
     pub(super) pauses: u64,
     pub(super) paused_seconds: f64,
-    /// The longest queue of a switch in bytes: 50th, 90th and 99th percentile and maximum.
-    pub(super) queue_bytes: [u64; 4],
+    /// The longest queue of a switch.
+    pub(super) queue_bytes: Option<QueueBytes>,
     pub(super) dropped: BTreeMap<String, u64>,
 }
 
@@ -76,15 +131,19 @@ impl Summary {
         hashes: Hashes,
         results: &Results,
     ) -> Self {
-        let quantile = |quantile| results.completion_quantile(quantile).map(Time::as_secs_f64);
         let sum = |of: fn(&roce_sim::net::FlowCounts) -> u64| {
             results.flows.iter().map(|flow| of(&flow.counts)).sum()
         };
-        let longest =
-            results.ports.iter().filter(|port| !port.is_host).max_by_key(|port| port.stats.queue_most);
         let paused =
             results.ports.iter().flat_map(|port| port.stats.paused).fold(Time::ZERO, |sum, time| sum + time);
-        let complete = (results.flows.len() - results.incomplete()).max(1);
+        let rates: Vec<f64> = results
+            .flows
+            .iter()
+            .filter(|flow| flow.completion_time.is_some())
+            .map(|flow| flow.goodput_bps())
+            .collect();
+        let times = results.completion_times().into_iter().map(Time::as_secs_f64).collect();
+        let slowdowns = Slowdowns::of(&results.flows);
         Self {
             scenario: scenario.name.clone(),
             scenario_hash: Some(format!("{:016x}", hashes.scenario)),
@@ -99,11 +158,17 @@ impl Summary {
             end_seconds: results.end.as_secs_f64(),
             flows: results.flows.len(),
             incomplete: results.incomplete(),
-            completion_seconds: (|| Some([quantile(0.0)?, quantile(0.5)?, quantile(0.99)?, quantile(1.0)?]))(
-            ),
-            mean_goodput_bits_per_second: results.flows.iter().map(|flow| flow.goodput_bps()).sum::<f64>()
-                / complete as f64,
-            jain: results.jain(),
+            completion_seconds: Percentiles::of(times).map(Distribution::from),
+            slowdown: slowdowns.all.map(Distribution::from),
+            slowdown_of_classes: SIZE_CLASSES
+                .iter()
+                .zip(slowdowns.classes)
+                .map(|((name, _), of)| ((*name).to_owned(), of.map(Distribution::from)))
+                .collect(),
+            slowdown_by_size: slowdowns.ranges.into_iter().map(of_sizes).collect(),
+            delivered_bytes: sum(|counts| counts.delivered),
+            mean_goodput_bits_per_second: Percentiles::of(rates).map(|rates| rates.mean),
+            jain: results.flows.iter().any(|flow| flow.goodput_bps() > 0.0).then(|| results.jain()),
             second_half_bits_per_second: second_half(results),
             retransmitted: sum(|counts| counts.retransmitted),
             timeouts: sum(|counts| counts.timeouts),
@@ -112,9 +177,9 @@ impl Summary {
             marked: results.sum(|port| port.marked),
             pauses: results.sum(|port| port.pauses_sent),
             paused_seconds: paused.as_secs_f64(),
-            queue_bytes: longest.map_or([0; 4], |port| {
+            queue_bytes: results.longest_queue().map(|port| {
                 let at = |quantile| port.queue.quantile(quantile);
-                [at(0.5), at(0.9), at(0.99), port.stats.queue_most]
+                QueueBytes { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: port.stats.queue_most }
             }),
             dropped: DropReason::ALL
                 .into_iter()
@@ -124,32 +189,43 @@ impl Summary {
         }
     }
 
+    /// Payload that receivers got per second, all flows together.
+    pub(super) fn total_bits_per_second(&self) -> Option<f64> {
+        (self.end_seconds > 0.0).then(|| self.delivered_bytes as f64 * 8.0 / self.end_seconds)
+    }
+
     /// Rows of name and value, as text.
     pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
-        let none = || "no complete flow".to_owned();
-        let of_complete = |text| if self.completion_seconds.is_some() { text } else { none() };
-        let times = self.completion_seconds.map_or_else(none, |[fast, median, p99, slow]| {
-            let [fast, median, p99, slow] = [fast, median, p99, slow].map(ms);
-            format!("{fast:.3} / {median:.3} / {p99:.3} / {slow:.3} ms")
+        let none = || NOT_MEASURED.to_owned();
+        let times = self.completion_seconds.map_or_else(none, |of| {
+            let [min, median, p99, max] = [of.min, of.p50, of.p99, of.max].map(ms);
+            format!("{min:.3} / {median:.3} / {p99:.3} / {max:.3} ms")
         });
-        let [p50, p90, p99, most] = self.queue_bytes.map(|bytes| bytes as f64 / 1e3);
+        let slowdown = |of: Option<Distribution>| {
+            of.map_or_else(none, |Distribution { p50, p95, p99, p999, .. }| {
+                format!("{p50:.2} / {p95:.2} / {p99:.2} / {p999:.2}")
+            })
+        };
+        let goodput = self.mean_goodput_bits_per_second;
+        let goodput = goodput.map_or_else(none, |rate| format!("{:.3} Gb/s", rate / 1e9));
+        let queue = self.queue_bytes.map_or_else(none, |QueueBytes { p50, p90, p99, max }| {
+            let [p50, p90, p99, max] = [p50, p90, p99, max].map(|bytes| bytes as f64 / 1e3);
+            format!("{p50:.1} / {p90:.1} / {p99:.1} / {max:.1} KB")
+        });
         let dropped: Vec<String> =
             self.dropped.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         let mut rows = vec![
             ("flows", format!("{} of {} complete", self.flows - self.incomplete, self.flows)),
             ("completion time, min/median/p99/max", times),
-            (
-                "mean goodput of complete flows",
-                of_complete(format!("{:.3} Gb/s", self.mean_goodput_bits_per_second / 1e9)),
-            ),
-            ("Jain's index of their rates", of_complete(format!("{:.4}", self.jain))),
-            ("longest queue, p50/p90/p99/max", format!("{p50:.1} / {p90:.1} / {p99:.1} / {most:.1} KB")),
+            ("slowdown, median/p95/p99/p99.9", slowdown(self.slowdown)),
+            ("mean goodput of complete flows", goodput),
+            ("Jain's index of their rates", self.jain.map_or_else(none, |jain| format!("{jain:.4}"))),
+            ("longest queue, p50/p90/p99/max", queue),
             (
                 "second half, slowest and fastest",
-                self.second_half_bits_per_second.map_or_else(
-                    || "no running flow".to_owned(),
-                    |[slow, fast]| format!("{:.3} / {:.3} Gb/s", slow / 1e9, fast / 1e9),
-                ),
+                self.second_half_bits_per_second.map_or_else(none, |Extremes { slowest, fastest }| {
+                    format!("{:.3} / {:.3} Gb/s", slowest / 1e9, fastest / 1e9)
+                }),
             ),
             (
                 "marked, CNPs sent, handled",
@@ -165,6 +241,19 @@ impl Summary {
                 format!("{}, {}, {}", self.configuration_hash, self.seed, self.version)
             }),
         ];
+        // A single class says what the row of all flows says.
+        let classes: Vec<_> = SIZE_CLASSES
+            .iter()
+            .filter_map(|(name, _)| Some((*name, self.slowdown_of_classes.get(*name).copied()??)))
+            .collect();
+        if let Some(place) =
+            rows.iter().position(|(name, _)| name.starts_with("slowdown")).filter(|_| classes.len() > 1)
+        {
+            let class = |(name, of): (&'static str, Distribution)| {
+                (class_row(name), format!("{}, {} flows", slowdown(Some(of)), of.count))
+            };
+            rows.splice(place + 1..place + 1, classes.into_iter().map(class));
+        }
         for (name, value) in self.set.iter().rev() {
             rows.insert(0, ("set", format!("{name} = {value}")));
         }
@@ -180,9 +269,26 @@ impl Summary {
     }
 }
 
+/// In place of a value that was not measured, in text.
+pub(super) const NOT_MEASURED: &str = "\u{2013}";
+
+/// The name of the row of a class.
+fn class_row(class: &str) -> &'static str {
+    match class {
+        "small" => "  of flows up to 100 KB",
+        "medium" => "  of flows up to 10 MB",
+        _ => "  of longer flows",
+    }
+}
+
+fn of_sizes((range, slowdown): (SizeRange, Percentiles)) -> OfSizes {
+    let to_bytes = Some(range.to).filter(|to| *to < u64::MAX);
+    OfSizes { above_bytes: range.above, to_bytes, slowdown: slowdown.into() }
+}
+
 /// The slowest and the fastest flow of the second half in bits per second, if no samples were left out. The function makes one
 /// pass over the samples, because there may be millions of samples and thousands of flows.
-fn second_half(results: &Results) -> Option<[f64; 2]> {
+fn second_half(results: &Results) -> Option<Extremes> {
     if results.points_left_out > 0 {
         return None;
     }
@@ -196,9 +302,9 @@ fn second_half(results: &Results) -> Option<[f64; 2]> {
     }
     let ran = sums.into_iter().filter(|(_, count)| *count > 0);
     let rates = ran.map(|(sum, count)| sum / f64::from(count));
-    rates.fold(None, |range: Option<[f64; 2]>, rate| {
-        let [slow, fast] = range.unwrap_or([rate; 2]);
-        Some([slow.min(rate), fast.max(rate)])
+    rates.fold(None, |range: Option<Extremes>, rate| {
+        let Extremes { slowest, fastest } = range.unwrap_or(Extremes { slowest: rate, fastest: rate });
+        Some(Extremes { slowest: slowest.min(rate), fastest: fastest.max(rate) })
     })
 }
 
@@ -216,11 +322,12 @@ pub(super) fn assignments(set: &[(String, String)]) -> String {
 pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Result<()> {
     let width = runs.iter().map(|run| assignments(&run.set).len()).max().unwrap_or(0).max(3);
     let heading = format!(
-        "{:width$} {:>9} {:>10} {:>10} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "{:width$} {:>9} {:>10} {:>10} {:>8} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "set",
         "complete",
         "median ms",
         "slowest ms",
+        "p99 slow",
         "Jain",
         "2nd half Gb/s",
         "p90 KB",
@@ -232,21 +339,26 @@ pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Res
     );
     writeln!(output, "{}", output.style.paint(Paint::BOLD, heading))?;
     for run in runs {
-        let [_, median, _, slow] = run.completion_seconds.unwrap_or([f64::NAN; 4]).map(ms);
-        let half = run
-            .second_half_bits_per_second
-            .map_or_else(String::new, |[slow, fast]| format!("{:.2}-{:.2}", slow / 1e9, fast / 1e9));
+        let or = |value: Option<f64>, digits: usize| {
+            value.map_or_else(|| NOT_MEASURED.to_owned(), |value| format!("{value:.digits$}"))
+        };
+        let times = run.completion_seconds;
+        let half = run.second_half_bits_per_second.map_or_else(
+            || NOT_MEASURED.to_owned(),
+            |of| format!("{:.2}-{:.2}", of.slowest / 1e9, of.fastest / 1e9),
+        );
         writeln!(
             output,
-            "{:width$} {:>4}/{:<4} {:>10.3} {:>10.3} {:>7.4} {:>13} {:>10.1} {:>8} {:>8} {:>8} {:>8} {:>8}",
+            "{:width$} {:>4}/{:<4} {:>10} {:>10} {:>8} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
             assignments(&run.set),
             run.flows - run.incomplete,
             run.flows,
-            median,
-            slow,
-            run.jain,
+            or(times.map(|of| ms(of.p50)), 3),
+            or(times.map(|of| ms(of.max)), 3),
+            or(run.slowdown.map(|of| of.p99), 2),
+            or(run.jain, 4),
             half,
-            run.queue_bytes[1] as f64 / 1e3,
+            or(run.queue_bytes.map(|queue| queue.p90 as f64 / 1e3), 1),
             run.marked,
             run.cnps_sent,
             run.pauses,
@@ -272,6 +384,7 @@ mod tests {
             spec,
             state: FlowState::Running,
             completion_time: None,
+            ideal: None,
             counts: FlowCounts::default(),
         };
         let point = |us: u64, flow: u32| RatePoint {
@@ -289,6 +402,7 @@ mod tests {
             flows: vec![flow; flows as usize],
             ports: Vec::new(),
             rates: [10, 20].into_iter().flat_map(|us| (0..flows).map(move |flow| point(us, flow))).collect(),
+            totals: Vec::new(),
             queues: Vec::new(),
             points_left_out: 0,
             data_packets: 0,
@@ -302,7 +416,7 @@ mod tests {
     fn the_second_half_of_many_flows_takes_one_pass() {
         let results = results(90_000);
         let begin = Instant::now();
-        assert_eq!(second_half(&results), Some([0.0, 89_999e9]));
+        assert_eq!(second_half(&results), Some(Extremes { slowest: 0.0, fastest: 89_999e9 }));
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     }
 
@@ -310,8 +424,8 @@ mod tests {
     fn the_second_half_agrees_with_single_flows() {
         let results = results(3);
         let from = Time::from_us(10);
-        let rates = [0, 2].map(|flow| results.goodput_after(flow, from).unwrap());
-        assert_eq!(second_half(&results), Some(rates));
+        let [slowest, fastest] = [0, 2].map(|flow| results.goodput_after(flow, from).unwrap());
+        assert_eq!(second_half(&results), Some(Extremes { slowest, fastest }));
         assert_eq!(second_half(&Results { points_left_out: 1, ..results }), None);
     }
 }

@@ -1,8 +1,9 @@
 //! Flows and their results.
 
-use roce_packet::Qpn;
+use roce_packet::{Psn, Qpn};
 use roce_transport::WcStatus;
 
+use super::settings::HostSettings;
 use super::time::Time;
 use super::workload::FlowSpec;
 
@@ -69,6 +70,8 @@ pub struct FlowCounts {
     pub cnps_handled: u64,
     /// Datagrams that arrived before an earlier one.
     pub out_of_sequence: u64,
+    /// Bytes of payload that the receiver has, without gaps and copies.
+    pub delivered: u64,
 }
 
 impl Flow {
@@ -86,9 +89,21 @@ impl Flow {
         }
     }
 
-    pub(super) fn result(&self) -> FlowResult {
+    pub(super) fn result(&self, ideal: Option<Time>) -> FlowResult {
         let time = (self.state == FlowState::Complete).then(|| self.end.since(self.spec.start));
-        FlowResult { spec: self.spec, state: self.state, completion_time: time, counts: self.counts }
+        FlowResult { spec: self.spec, state: self.state, completion_time: time, ideal, counts: self.counts }
+    }
+
+    /// Bytes of payload that the receiver has. It expects the packet number `expected` of 24 bits next, and the sender has sent
+    /// so many packets for the first time, of which less than half of all numbers are unacknowledged.
+    pub(super) fn delivered(&self, sent: u64, expected: Psn, host: &HostSettings) -> u64 {
+        let missing = (sent as u32).wrapping_sub(expected.get()) & Psn::MASK;
+        let packets = sent.saturating_sub(missing.into());
+        let mtu = host.path_mtu.bytes() as u64;
+        let packets_of_message = host.message_bytes.div_ceil(mtu);
+        let whole = packets / packets_of_message;
+        let rest = (packets % packets_of_message * mtu).min(host.message_bytes);
+        (whole * host.message_bytes + rest).min(self.spec.bytes)
     }
 }
 
@@ -101,11 +116,21 @@ pub struct FlowResult {
     pub state: FlowState,
     /// From its start to its last acknowledgement, if it is complete.
     pub completion_time: Option<Time>,
+    /// The completion time that it would have alone in the network, over the fastest of its paths: every packet is stored and
+    /// forwarded, and neither window nor congestion control nor the number of outstanding WRITEs delays one. `None` without a path.
+    pub ideal: Option<Time>,
     /// The counters of its queue pairs.
     pub counts: FlowCounts,
 }
 
 impl FlowResult {
+    /// The completion time relative to the [`ideal`](Self::ideal) one, if it is complete.
+    #[must_use]
+    pub fn slowdown(&self) -> Option<f64> {
+        let (time, ideal) = (self.completion_time?, self.ideal?);
+        (ideal > Time::ZERO).then(|| time.as_ps() as f64 / ideal.as_ps() as f64)
+    }
+
     /// Payload bits per second from its start to its end; 0 unless it is complete.
     #[must_use]
     pub fn goodput_bps(&self) -> f64 {

@@ -42,6 +42,11 @@ pub const fn wire_len(datagram_len: usize) -> u32 {
     roce_packet::wire_len(AROUND_DATAGRAM + datagram_len) as u32
 }
 
+/// Bytes that a frame takes in buffers, of those on the wire: without preamble and gap.
+pub(super) const fn buffered(wire_len: u32) -> u32 {
+    wire_len.saturating_sub(GAP)
+}
+
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -126,7 +131,7 @@ impl Frame {
 
     /// Bytes that it takes in buffers: without preamble and gap.
     pub(super) fn buffered_len(&self) -> u32 {
-        u32::from(self.wire_len).saturating_sub(GAP)
+        buffered(self.wire_len.into())
     }
 
     pub(super) fn ecn(&self) -> Ecn {

@@ -28,6 +28,7 @@ mod flow;
 mod frame;
 mod histogram;
 mod host;
+mod ideal;
 mod marking;
 mod payload;
 mod port;
@@ -36,6 +37,7 @@ mod results;
 mod route;
 mod settings;
 mod simulation;
+mod slowdown;
 mod switch;
 mod time;
 mod topology;
@@ -53,7 +55,7 @@ pub use marking::Marking;
 pub use payload::MAX_FLOW;
 pub use port::{DropReason, PortStats};
 pub use queue::EventQueue;
-pub use results::{PortResult, QueuePoint, RatePoint, Results, port_name};
+pub use results::{PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name};
 pub use route::RouteError;
 pub(crate) use route::check_routes;
 pub use settings::{
@@ -61,6 +63,7 @@ pub use settings::{
     ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Watchdog, priority_of,
 };
 pub use simulation::{BuildError, Simulation};
+pub use slowdown::{Percentiles, SIZE_CLASSES, SizeRange, Slowdowns};
 pub use switch::BufferTooSmall;
 pub use time::Time;
 pub use topology::{

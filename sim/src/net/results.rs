@@ -20,6 +20,8 @@ pub struct Results {
     pub ports: Vec<PortResult>,
     /// Rates of flows over time.
     pub rates: Vec<RatePoint>,
+    /// All flows together over time.
+    pub totals: Vec<TotalPoint>,
     /// Queues of ports over time, without points at which the queue was empty.
     pub queues: Vec<QueuePoint>,
     /// The number of points that were not kept because there were too many.
@@ -61,6 +63,50 @@ pub struct RatePoint {
     pub target_bps: Option<f64>,
     /// The estimate of congestion, if the algorithm has one.
     pub alpha: Option<f64>,
+}
+
+/// All flows together at one time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TotalPoint {
+    /// The end of the interval.
+    pub time: Time,
+    /// The number of flows that run.
+    pub flows: usize,
+    /// Payload bits per second that left all senders for the first time in the interval, of flows that ended in it too.
+    pub goodput_bps: f64,
+    /// Jain's index of the rates of the flows that run, if one of them sent something.
+    pub jain: Option<f64>,
+}
+
+/// The sums of a [`TotalPoint`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Total {
+    bytes: u64,
+    flows: usize,
+    sum: f64,
+    squares: f64,
+}
+
+impl Total {
+    /// So many bytes are those of flows that have ended.
+    pub(super) fn new(ended: u64) -> Self {
+        Self { bytes: ended, flows: 0, sum: 0.0, squares: 0.0 }
+    }
+
+    /// Adds a flow that runs and has sent so many bytes.
+    pub(super) fn add(&mut self, bytes: u64) {
+        let sent = bytes as f64;
+        self.bytes += bytes;
+        self.flows += 1;
+        self.sum += sent;
+        self.squares += sent * sent;
+    }
+
+    pub(super) fn point(self, time: Time, interval: Time) -> TotalPoint {
+        let jain = (self.squares > 0.0).then(|| self.sum * self.sum / (self.squares * self.flows as f64));
+        let goodput_bps = self.bytes as f64 * 8.0 / interval.as_secs_f64();
+        TotalPoint { time, flows: self.flows, goodput_bps, jain }
+    }
 }
 
 /// A queue at one time.
@@ -110,6 +156,13 @@ impl Results {
     /// The sum of a counter over all ports.
     pub fn sum(&self, of: impl Fn(&PortStats) -> u64) -> u64 {
         self.ports.iter().map(|port| of(&port.stats)).sum()
+    }
+
+    /// The port of a switch that had the longest queue, if a sample found a queue there.
+    #[must_use]
+    pub fn longest_queue(&self) -> Option<&PortResult> {
+        let ports = self.ports.iter().filter(|port| !port.is_host);
+        ports.max_by_key(|port| port.stats.queue_most).filter(|port| port.queue.count() > 0)
     }
 
     /// The port from one node to another.

@@ -1,5 +1,6 @@
 //! Builds a network from its description and runs it.
 
+use roce_packet::Psn;
 use roce_transport::congestion::Observation;
 
 use super::failure::{Changes, check_failures};
@@ -7,9 +8,10 @@ use super::flow::{Flow, FlowCounts, FlowState};
 use super::frame::Frames;
 use super::histogram::Histogram;
 use super::host::Host;
+use super::ideal::Network;
 use super::port::{Owner, Port};
 use super::queue::EventQueue;
-use super::results::{PortResult, QueuePoint, RatePoint, Results, port_name};
+use super::results::{PortResult, QueuePoint, RatePoint, Results, Total, TotalPoint, port_name};
 use super::route::{RouteError, other_end};
 use super::settings::Settings;
 use super::switch::{BufferTooSmall, Switch};
@@ -60,6 +62,9 @@ pub struct Simulation {
     queues: Vec<Histogram>,
     rate_points: Vec<RatePoint>,
     queue_points: Vec<QueuePoint>,
+    totals: Vec<TotalPoint>,
+    /// Bytes of ended flows that were sent after the last sample.
+    ended_bytes: u64,
     points_left_out: u64,
     last_sample: Time,
     end: Time,
@@ -103,6 +108,8 @@ impl Simulation {
             names,
             rate_points: Vec::new(),
             queue_points: Vec::new(),
+            totals: Vec::new(),
+            ended_bytes: 0,
             points_left_out: 0,
             last_sample: Time::ZERO,
             end: Time::ZERO,
@@ -339,6 +346,10 @@ impl Simulation {
         let counts = self.counts_of(number);
         let flow = &mut self.flows[number as usize];
         (flow.counts, flow.state, flow.end) = (counts, state, now);
+        if state == FlowState::Complete {
+            flow.counts.delivered = flow.spec.bytes;
+            self.ended_bytes += flow.spec.bytes.saturating_sub(flow.sampled);
+        }
         self.end = self.end.max(now);
         let source = flow.spec.source as usize;
         self.world.trace.event(now.as_ps(), 5 << 56 | u64::from(number));
@@ -369,6 +380,11 @@ impl Simulation {
             cnps_sent: received.np_cnp_sent,
             cnps_handled: sent.rp_cnp_handled,
             out_of_sequence: received.out_of_sequence,
+            delivered: flow.delivered(
+                sent.rdma_tx_packets - sent.retransmitted_packets,
+                receiver.query_qp(flow.destination_qpn).map_or(Psn::new(0), |attributes| attributes.rq_psn),
+                &self.world.settings.host,
+            ),
         }
     }
 
@@ -387,6 +403,7 @@ impl Simulation {
         let overhead = u64::from(super::frame::DATAGRAM_OVERHEAD);
         let flows = &self.flows;
         self.running.retain(|number| flows[*number as usize].state == FlowState::Running);
+        let mut total = Total::new(std::mem::take(&mut self.ended_bytes));
         for number in &self.running {
             let flow = &mut self.flows[*number as usize];
             let engine = &self.hosts[flow.spec.source as usize].engine;
@@ -397,6 +414,7 @@ impl Simulation {
                 (counters.rdma_tx_bytes - counters.retransmitted_bytes).saturating_sub(new * overhead);
             let sent = bytes.saturating_sub(flow.sampled);
             flow.sampled = bytes;
+            total.add(sent);
             if self.rate_points.len() >= self.world.settings.measure.most_points {
                 self.points_left_out += 1;
                 continue;
@@ -411,6 +429,11 @@ impl Simulation {
                 target_bps: seen.target_rate,
                 alpha: seen.alpha,
             });
+        }
+        if self.totals.len() < self.world.settings.measure.most_points {
+            self.totals.push(total.point(now, interval));
+        } else {
+            self.points_left_out += 1;
         }
     }
 
@@ -436,6 +459,14 @@ impl Simulation {
         std::mem::take(&mut self.world.captured)
     }
 
+    /// The completion time of each flow if it were alone.
+    fn ideal_times(&self) -> Vec<Option<Time>> {
+        let World { routes, ports, settings, .. } = &self.world;
+        let hosts: Vec<u32> = self.hosts.iter().map(|host| host.port).collect();
+        let specs: Vec<FlowSpec> = self.flows.iter().map(|flow| flow.spec).collect();
+        Network { routes, ports, hosts: &hosts, settings: &settings.host }.times(&specs)
+    }
+
     /// Ends the simulation and returns its results.
     #[must_use]
     pub fn results(mut self) -> Results {
@@ -449,9 +480,10 @@ impl Simulation {
             port.stats.paused = port.paused_until(now);
             port.stats.queue_most = port.egress.most_bytes();
         }
+        let ideal = self.ideal_times();
         let ports = self.names.into_iter().zip(self.world.ports.iter()).zip(self.queues);
         let checked = self.hosts.iter().map(|host| host.memory.checked());
-        let flows: Vec<_> = self.flows.iter().map(Flow::result).collect();
+        let flows: Vec<_> = self.flows.iter().zip(ideal).map(|(flow, ideal)| flow.result(ideal)).collect();
         Results {
             trace_hash: self.world.trace.hash(),
             events: self.world.trace.events(),
@@ -468,6 +500,7 @@ impl Simulation {
                 })
                 .collect(),
             rates: self.rate_points,
+            totals: self.totals,
             queues: self.queue_points,
             points_left_out: self.points_left_out,
             checked: checked.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)),

@@ -12,6 +12,8 @@ pub enum Axis {
     Powers,
     /// By powers of two, for bytes: 512, 4K, 1M.
     Bytes,
+    /// By powers of ten, for sizes of flows: 100, 1K, 1M, which are 10^3 and 10^6.
+    Sizes,
 }
 
 impl Axis {
@@ -19,9 +21,17 @@ impl Axis {
     pub(super) fn measure(self, value: f64) -> f64 {
         match self {
             Self::Linear => value,
-            Self::Log if value > 0.0 => value.log10(),
+            Self::Log | Self::Sizes if value > 0.0 => value.log10(),
             Self::Powers | Self::Bytes if value > 0.0 => value.log2(),
-            Self::Log | Self::Powers | Self::Bytes => f64::NAN,
+            Self::Log | Self::Sizes | Self::Powers | Self::Bytes => f64::NAN,
+        }
+    }
+
+    /// What a label says of an axis that is not linear.
+    pub(super) fn remark(self) -> &'static str {
+        match self {
+            Self::Linear => "",
+            Self::Log | Self::Powers | Self::Bytes | Self::Sizes => " (logarithmic)",
         }
     }
 
@@ -32,10 +42,12 @@ impl Axis {
             (least.min(value), most.max(value))
         });
         match self {
-            Self::Linear if from_zero => (0.0, if most > 0.0 { most * 1.05 } else { 1.0 }),
+            Self::Linear if from_zero && !(least < 0.0) => (0.0, if most > 0.0 { most * 1.05 } else { 1.0 }),
             _ if least > most => (0.0, 1.0),
             // Whole powers of ten, so that two axes can be compared.
-            Self::Log => (least.floor(), if most.ceil() > least.floor() { most.ceil() } else { most + 1.0 }),
+            Self::Log | Self::Sizes => {
+                (least.floor(), if most.ceil() > least.floor() { most.ceil() } else { most + 1.0 })
+            }
             _ if least < most => (least, most),
             _ => (least - 0.5, most + 0.5),
         }
@@ -51,6 +63,7 @@ impl Axis {
         match self {
             Self::Linear => ticks(range, about).into_iter().map(|value| (value, number(value))).collect(),
             Self::Log => powers(10.0, 10).map(|value| (value, number(value))).collect(),
+            Self::Sizes => powers(10.0, 10).map(|value| (value, size(value))).collect(),
             Self::Powers => powers(2.0, 10).map(|value| (value, number(value))).collect(),
             Self::Bytes => powers(2.0, 14).map(|value| (value, bytes(value))).collect(),
         }
@@ -59,12 +72,20 @@ impl Axis {
 
 /// Bytes in units of powers of two.
 fn bytes(value: f64) -> String {
-    let (units, mut value) = (["", "K", "M", "G", "T"], value);
-    for unit in units {
-        if value < 1024.0 {
+    in_units(value, 1024.0)
+}
+
+/// Bytes in units of powers of ten.
+pub(super) fn size(value: f64) -> String {
+    in_units(value, 1000.0)
+}
+
+fn in_units(mut value: f64, step: f64) -> String {
+    for unit in ["", "K", "M", "G", "T"] {
+        if value < step {
             return format!("{}{unit}", number(value));
         }
-        value /= 1024.0;
+        value /= step;
     }
     format!("{}P", number(value))
 }
@@ -83,7 +104,7 @@ fn ticks((from, to): (f64, f64), about: usize) -> Vec<f64> {
 }
 
 /// Without zeros that say nothing.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
@@ -108,6 +129,7 @@ mod tests {
         assert_eq!(labels(Axis::Bytes, (9.0, 12.0)), ["512", "1K", "2K", "4K"]);
         assert_eq!(labels(Axis::Powers, (0.0, 3.0)), ["1", "2", "4", "8"]);
         assert_eq!(labels(Axis::Log, (-1.0, 2.0)), ["0.1", "1", "10", "100"]);
+        assert_eq!(labels(Axis::Sizes, (2.0, 6.0)), ["100", "1K", "10K", "100K", "1M"]);
         assert!(labels(Axis::Bytes, (0.0, 28.0)).len() <= 15);
         assert_eq!(Axis::Log.range([2.0, 300.0, 0.0].into_iter(), true), (0.0, 3.0));
         assert_eq!(Axis::Bytes.range(std::iter::empty(), false), (0.0, 1.0));

@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 
 pub use axis::Axis;
 
-/// A chart of lines over a common axis.
-#[derive(Clone, Debug, PartialEq)]
+use axis::number;
+
+/// A chart of lines over a common axis. A linear axis begins at zero.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
     /// Above the plot.
     pub title: String,
@@ -17,6 +19,23 @@ pub struct Chart {
     pub y_label: String,
     /// The lines; only the first [`MOST_LINES`] are drawn, and the chart says so.
     pub lines: Vec<Line>,
+    /// Areas behind the lines; each has the color of the line with its index.
+    pub bands: Vec<Band>,
+    /// The axes of [`Self::to_svg`].
+    pub axes: Axes,
+    /// Whether a line keeps its height from one point to the next, and begins at zero, as a distribution does.
+    pub steps: bool,
+    /// Where the left axis ends although there are larger values; see [`Self::cut_peaks`].
+    pub top: Option<f64>,
+}
+
+/// An area between two heights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Band {
+    /// In the legend.
+    pub name: String,
+    /// By rising x: x, lower and upper height.
+    pub points: Vec<(f64, f64, f64)>,
 }
 
 /// One line of a chart.
@@ -50,6 +69,8 @@ const LEGEND: (f64, f64, f64) = (170.0, 400.0, 46.0);
 const LETTER: f64 = 6.3;
 /// Lines with at most this many points show each of them, so that a line of one point can be seen.
 const MOST_MARKS: usize = 40;
+/// How much of what is behind it a band hides.
+const BAND_OPACITY: f64 = 0.22;
 /// Columns into which long lines are thinned.
 const COLUMNS: usize = 900;
 const COLORS: [&str; MOST_LINES] = [
@@ -61,7 +82,33 @@ impl Chart {
     /// The chart as a document of its own, which also may stand inside HTML.
     #[must_use]
     pub fn to_svg(&self) -> String {
-        self.to_svg_with(Axes::default())
+        self.to_svg_with(self.axes)
+    }
+
+    /// Cuts the left axis where less than a hundredth of all points would flatten the others, and says so in the plot.
+    pub fn cut_peaks(&mut self) {
+        let points = self.lines.iter().take(MOST_LINES).flat_map(|line| &line.points);
+        let mut heights: Vec<f64> = points.map(|(_, y)| *y).filter(|y| y.is_finite()).collect();
+        heights.sort_by(f64::total_cmp);
+        let usual = heights.len().checked_sub(1).and_then(|last| heights.get(last * 99 / 100));
+        if let (Some(usual), Some(most)) = (usual, heights.last())
+            && *usual > 0.0
+            && most > &(4.0 * usual)
+        {
+            self.top = Some(1.5 * usual);
+        }
+    }
+
+    /// What the plot says below its title.
+    fn remark(&self) -> Option<String> {
+        let top = self.top?;
+        let points = self.lines.iter().take(MOST_LINES).flat_map(|line| &line.points);
+        let most = points.map(|(_, y)| *y).filter(|y| y.is_finite()).fold(0.0, f64::max);
+        Some(format!(
+            "The axis is cut at {}; the highest peak is {}.",
+            number(rounded(top)),
+            number(rounded(most))
+        ))
     }
 
     /// The same with other axes. What a logarithmic axis cannot show, such as zero, is left out.
@@ -86,7 +133,14 @@ impl Chart {
             "<text x=\"{left}\" y=\"22\" font-size=\"15\" font-weight=\"bold\">{}</text>",
             escape(&self.title)
         )?;
-        let scale = Scale::of(&self.lines, axes);
+        if let Some(remark) = self.remark() {
+            writeln!(
+                svg,
+                "<text x=\"{:.1}\" y=\"22\" text-anchor=\"end\" font-size=\"11\" fill=\"#a33\">{remark}</text>",
+                WIDTH - 10.0
+            )?;
+        }
+        let scale = Scale::of(self, axes);
         let right = scale.right;
         scale.write_grid(svg)?;
         writeln!(
@@ -94,34 +148,47 @@ impl Chart {
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             (left + WIDTH - right) / 2.0,
             HEIGHT - 10.0,
-            escape(&self.x_label)
+            escape(&self.x_label) + axes.x.remark()
         )?;
         let middle = (top + HEIGHT - bottom) / 2.0;
         writeln!(
             svg,
             "<text transform=\"translate(16 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-            escape(&self.y_label)
+            escape(&self.y_label) + axes.y.remark()
         )?;
-        for (index, line) in self.lines.iter().take(MOST_LINES).enumerate() {
-            write_line(svg, &scale, line, COLORS[index])?;
+        for (band, color) in self.bands.iter().zip(COLORS) {
+            write_band(svg, &scale, band, color)?;
+        }
+        for (line, color) in self.lines.iter().zip(COLORS) {
+            write_line(svg, &scale, line, color, self.steps)?;
+        }
+        self.write_legend(svg, right)?;
+        writeln!(svg, "</svg>")
+    }
+
+    fn write_legend(&self, svg: &mut String, right: f64) -> std::fmt::Result {
+        let top = MARGINS.1;
+        let lines = self.lines.iter().zip(COLORS).map(|(line, color)| (&line.name, color, (3, 1.0)));
+        let bands =
+            self.bands.iter().zip(COLORS).map(|(band, color)| (&band.name, color, (11, BAND_OPACITY)));
+        for (index, (name, color, (width, opacity))) in lines.chain(bands).enumerate() {
             let y = top + 10.0 + 18.0 * index as f64;
             let x = WIDTH - right + 14.0;
             writeln!(
                 svg,
-                "<line x1=\"{x}\" y1=\"{y}\" x2=\"{}\" y2=\"{y}\" stroke=\"{}\" stroke-width=\"3\"/>\
-                 <text x=\"{}\" y=\"{}\">{}</text>",
+                "<line x1=\"{x}\" y1=\"{y}\" x2=\"{}\" y2=\"{y}\" stroke=\"{color}\" stroke-width=\"{width}\" \
+                 stroke-opacity=\"{opacity}\"/><text x=\"{}\" y=\"{}\">{}</text>",
                 x + 18.0,
-                COLORS[index],
                 x + 24.0,
                 y + 4.0,
-                escape(&line.name)
+                escape(name)
             )?;
         }
         if let Some(more @ 1..) = self.lines.len().checked_sub(MOST_LINES) {
             let (x, y) = (WIDTH - right + 14.0, top + 14.0 + 18.0 * MOST_LINES as f64);
             writeln!(svg, "<text x=\"{x}\" y=\"{y}\" fill=\"#777\">and {more} more</text>")?;
         }
-        writeln!(svg, "</svg>")
+        Ok(())
     }
 }
 
@@ -136,13 +203,22 @@ struct Scale {
 }
 
 impl Scale {
-    /// Wide enough for all points, and on a linear axis from zero upward.
-    fn of(lines: &[Line], axes: Axes) -> Self {
-        let drawn = || lines.iter().take(MOST_LINES);
-        let points = || drawn().flat_map(|line| &line.points).filter(|point| is_shown(**point, axes));
-        let x = axes.x.range(points().map(|(x, _)| *x), false);
-        let y = axes.y.range(points().map(|(_, y)| *y), true);
-        let longest = drawn().map(|line| line.name.chars().count()).max().unwrap_or(0);
+    /// Wide enough for all points up to the top, and on a linear axis from zero upward.
+    fn of(chart: &Chart, axes: Axes) -> Self {
+        let drawn = || chart.lines.iter().take(MOST_LINES);
+        let banded = || chart.bands.iter().flat_map(|band| &band.points);
+        let of_bands = || banded().flat_map(|(x, low, high)| [(*x, *low), (*x, *high)]);
+        let points = || {
+            let all = drawn().flat_map(|line| line.points.iter().copied()).chain(of_bands());
+            all.filter(|point| is_shown(*point, axes))
+        };
+        let x = axes.x.range(points().map(|(x, _)| x), true);
+        let y = match chart.top {
+            Some(top) => axes.y.range([0.0, top].into_iter(), true),
+            None => axes.y.range(points().map(|(_, y)| y), true),
+        };
+        let names = drawn().map(|line| &line.name).chain(chart.bands.iter().map(|band| &band.name));
+        let longest = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let (least, most, beside) = LEGEND;
         Self { axes, x, y, right: (beside + longest as f64 * LETTER).clamp(least, most) }
     }
@@ -150,7 +226,7 @@ impl Scale {
     fn place(&self, (x, y): (f64, f64)) -> (f64, f64) {
         let (left, top, bottom) = MARGINS;
         let across = (self.axes.x.measure(x) - self.x.0) / (self.x.1 - self.x.0);
-        let up = (self.axes.y.measure(y) - self.y.0) / (self.y.1 - self.y.0);
+        let up = ((self.axes.y.measure(y) - self.y.0) / (self.y.1 - self.y.0)).clamp(0.0, 1.0);
         (left + across * (WIDTH - left - self.right), HEIGHT - bottom - up * (HEIGHT - top - bottom))
     }
 
@@ -191,10 +267,33 @@ fn is_shown((x, y): (f64, f64), axes: Axes) -> bool {
     axes.x.measure(x).is_finite() && axes.y.measure(y).is_finite()
 }
 
-fn write_line(svg: &mut String, scale: &Scale, line: &Line, color: &str) -> std::fmt::Result {
-    let shown: Vec<(f64, f64)> =
-        line.points.iter().copied().filter(|point| is_shown(*point, scale.axes)).collect();
-    let marks: Vec<(f64, f64)> = if shown.len() <= MOST_MARKS { shown.clone() } else { Vec::new() };
+fn write_band(svg: &mut String, scale: &Scale, band: &Band, color: &str) -> std::fmt::Result {
+    let side = |height: fn(&(f64, f64, f64)) -> f64| {
+        let points = band.points.iter().map(|point| (point.0, height(point)));
+        thinned(points.filter(|point| is_shown(*point, scale.axes)).collect())
+    };
+    let (low, mut high) = (side(|point| point.1), side(|point| point.2));
+    high.reverse();
+    write!(svg, "<polygon fill=\"{color}\" fill-opacity=\"{BAND_OPACITY}\" points=\"")?;
+    for point in low.into_iter().chain(high) {
+        let (x, y) = scale.place(point);
+        write!(svg, "{x:.1},{y:.1} ")?;
+    }
+    writeln!(svg, "\"/>")
+}
+
+/// The corners of a line that keeps its height up to the next point, from zero at the first one.
+fn stepped(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut height = 0.0;
+    let corners = |(x, y): &(f64, f64)| [(*x, std::mem::replace(&mut height, *y)), (*x, *y)];
+    points.iter().flat_map(corners).collect()
+}
+
+fn write_line(svg: &mut String, scale: &Scale, line: &Line, color: &str, steps: bool) -> std::fmt::Result {
+    let points = if steps { stepped(&line.points) } else { line.points.clone() };
+    let shown: Vec<(f64, f64)> = points.into_iter().filter(|point| is_shown(*point, scale.axes)).collect();
+    let has_marks = shown.len() <= MOST_MARKS && !steps;
+    let marks: Vec<(f64, f64)> = if has_marks { shown.clone() } else { Vec::new() };
     write!(svg, "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.4\" points=\"")?;
     for point in thinned(shown) {
         let (x, y) = scale.place(point);
@@ -224,6 +323,12 @@ fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     kept
 }
 
+/// With about three digits, for remarks.
+fn rounded(value: f64) -> f64 {
+    let unit = 10.0_f64.powf(value.abs().max(1e-9).log10().floor() - 2.0);
+    (value / unit).round() * unit
+}
+
 /// Text between tags.
 #[must_use]
 pub fn escape(text: &str) -> String {
@@ -236,7 +341,7 @@ mod tests {
 
     fn chart(points: Vec<(f64, f64)>) -> Chart {
         let lines = vec![Line { name: "a < b".into(), points }];
-        Chart { title: "t".into(), x_label: "ms".into(), y_label: "Gb/s".into(), lines }
+        Chart { title: "t".into(), x_label: "ms".into(), y_label: "Gb/s".into(), lines, ..Chart::default() }
     }
 
     #[test]
@@ -274,7 +379,49 @@ mod tests {
             assert!(svg.contains(label), "{label}: {svg}");
         }
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
-        let scale = Scale::of(&chart.lines, Axes::default());
+        let scale = Scale::of(&chart, Axes::default());
         assert!(scale.right > 41.0 * LETTER && scale.right < WIDTH / 2.0);
+    }
+
+    #[test]
+    fn a_distribution_is_steps_from_zero() {
+        assert_eq!(
+            stepped(&[(1.0, 50.0), (3.0, 100.0)]),
+            [(1.0, 0.0), (1.0, 50.0), (3.0, 50.0), (3.0, 100.0)]
+        );
+        let mut chart = chart(vec![(1.0, 50.0), (3.0, 100.0)]);
+        chart.steps = true;
+        let svg = chart.to_svg();
+        assert!(!svg.contains("<circle"), "corners are no measurements: {svg}");
+    }
+
+    #[test]
+    fn a_peak_is_cut_and_named() {
+        let mut points: Vec<(f64, f64)> = (0..1_000).map(|x| (f64::from(x), 2.0)).collect();
+        points[7].1 = 500.0;
+        let mut chart = chart(points);
+        chart.cut_peaks();
+        assert_eq!(chart.top, Some(3.0));
+        let svg = chart.to_svg();
+        assert!(svg.contains("The axis is cut at 3; the highest peak is 500."), "{svg}");
+        let lowest = svg.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
+        let heights =
+            lowest.split_whitespace().map(|point| point.split_once(',').unwrap().1.parse::<f64>().unwrap());
+        assert!(heights.clone().all(|y| (36.0..=292.0).contains(&y)), "{lowest}");
+        let mut flat = Chart {
+            lines: vec![Line { name: String::new(), points: vec![(0.0, 1.0), (1.0, 3.9)] }],
+            ..Chart::default()
+        };
+        flat.cut_peaks();
+        assert_eq!(flat.top, None);
+    }
+
+    #[test]
+    fn a_band_is_an_area_with_a_name() {
+        let mut chart = chart(vec![(0.0, 2.0), (1.0, 2.0)]);
+        chart.bands =
+            vec![Band { name: "10 to 90 %".into(), points: vec![(0.0, 1.0, 3.0), (1.0, 1.0, 4.0)] }];
+        let svg = chart.to_svg();
+        assert!(svg.contains("<polygon") && svg.contains("10 to 90 %") && !svg.contains("NaN"), "{svg}");
     }
 }

@@ -116,6 +116,7 @@ impl Rows<'_> {
                 x_label: x_label.to_owned(),
                 y_label: y_label.to_owned(),
                 lines,
+                ..Chart::default()
             },
             axes,
         }

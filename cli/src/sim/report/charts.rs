@@ -2,60 +2,141 @@
 
 use std::collections::BTreeMap;
 
-use roce_sim::net::{MeasureSettings, RatePoint, Results, Time};
+use roce_sim::net::{MeasureSettings, RatePoint, Results, Time, TotalPoint};
 
-use roce_tools::plot::{Chart, Line, MOST_LINES};
+use roce_tools::plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
+
+use crate::sim::summary::{Distribution, OfSizes, Summary};
+
+/// More lines than these are shown as their median and a band.
+const MOST_FLOWS: usize = 6;
 
 /// The plots with their file names; empty plots are left out.
-pub(super) fn charts(results: &Results, measure: &MeasureSettings) -> Vec<(&'static str, Chart)> {
-    let chart = |title: &str, y: &str, lines| Chart {
-        title: title.to_owned(),
-        x_label: "time, ms".to_owned(),
-        y_label: y.to_owned(),
-        lines,
-    };
+pub(super) fn charts(
+    results: &Results,
+    measure: &MeasureSettings,
+    summary: &Summary,
+) -> Vec<(&'static str, Chart)> {
     let mut all = vec![
         (
             "rates",
-            chart(
-                "Payload sent, by flow",
-                "Gb/s",
-                flow_lines(results, |point| Some(point.goodput_bps / 1e9)),
-            ),
+            of_flows(results, ["Payload sent, by flow", "Gb/s"], |point| Some(point.goodput_bps / 1e9)),
         ),
         (
             "allowed",
-            chart(
-                "Rate that congestion control allows",
-                "Gb/s",
-                flow_lines(results, |point| Some(point.rate_bps / 1e9).filter(|rate| rate.is_finite())),
-            ),
+            of_flows(results, ["Rate that congestion control allows", "Gb/s"], |point| {
+                Some(point.rate_bps / 1e9).filter(|rate| rate.is_finite())
+            }),
         ),
-        ("alpha", chart("alpha: estimate of congestion", "", flow_lines(results, |point| point.alpha))),
-        ("queues", chart("Longest queues", "KB", queue_lines(results, measure))),
+        ("alpha", of_flows(results, ["alpha: estimate of congestion", ""], |point| point.alpha)),
+        (
+            "total",
+            total(results, "Payload sent, all flows together", "Gb/s", |point| Some(point.goodput_bps / 1e9)),
+        ),
+        ("jain", total(results, "Jain's index of the rates of the flows that run", "", |point| point.jain)),
+        ("queues", over_time("Longest queues", "KB", queue_lines(results, measure))),
+        ("completion", completion(results)),
+        ("slowdown", slowdown(summary)),
     ];
-    let times = results.completion_times();
-    if times.len() > 2 {
-        // The share of all flows: the curve stays below 100 if some flows do not complete.
-        let count = results.flows.len() as f64;
-        let points =
-            (1..).zip(&times).map(|(number, time)| (ms(*time), 100.0 * f64::from(number) / count)).collect();
-        let lines = vec![Line { name: "flows".to_owned(), points }];
-        let (x_label, y_label) = ("completion time, ms".to_owned(), "percent of flows".to_owned());
-        all.push(("completion", Chart { title: "Completion times".to_owned(), x_label, y_label, lines }));
-    }
     all.retain(|(_, chart)| !chart.lines.is_empty());
     all
 }
 
-fn flow_lines(results: &Results, value: impl Fn(&RatePoint) -> Option<f64>) -> Vec<Line> {
+fn over_time(title: &str, y_label: &str, lines: Vec<Line>) -> Chart {
+    let (title, y_label) = (title.to_owned(), y_label.to_owned());
+    let mut chart = Chart { title, x_label: "time, ms".to_owned(), y_label, lines, ..Chart::default() };
+    chart.cut_peaks();
+    chart
+}
+
+/// A line for each flow, or the median of the flows that run and the band that holds eight of ten of them.
+fn of_flows(
+    results: &Results,
+    [title, y_label]: [&str; 2],
+    value: impl Fn(&RatePoint) -> Option<f64>,
+) -> Chart {
     let mut lines: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut times: BTreeMap<Time, Vec<f64>> = BTreeMap::new();
     for point in &results.rates {
         if let Some(value) = value(point) {
             lines.entry(point.flow).or_default().push((ms(point.time), value));
+            times.entry(point.time).or_default().push(value);
         }
     }
-    lines.into_iter().map(|(flow, points)| Line { name: format!("flow {flow}"), points }).collect()
+    if lines.len() <= MOST_FLOWS {
+        let line = |(flow, points)| Line { name: format!("flow {flow}"), points };
+        return over_time(title, y_label, lines.into_iter().map(line).collect());
+    }
+    let (mut median, mut band) = (Vec::new(), Vec::new());
+    for (time, mut values) in times {
+        values.sort_by(f64::total_cmp);
+        let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+        median.push((ms(time), at(0.5)));
+        band.push((ms(time), at(0.1), at(0.9)));
+    }
+    let title = format!("{title}: {} flows", lines.len());
+    let line = Line { name: "median of those that run".to_owned(), points: median };
+    let mut chart = over_time(&title, y_label, vec![line]);
+    if chart.top.is_none() {
+        // The band alone may have the peaks.
+        let highest: Vec<(f64, f64)> = band.iter().map(|(x, _, high)| (*x, *high)).collect();
+        let mut of_band = over_time("", "", vec![Line { name: String::new(), points: highest }]);
+        of_band.lines.clear();
+        chart.top = of_band.top;
+    }
+    chart.bands = vec![Band { name: "10 to 90 % of them".to_owned(), points: band }];
+    chart
+}
+
+fn total(results: &Results, title: &str, y_label: &str, value: fn(&TotalPoint) -> Option<f64>) -> Chart {
+    let points: Vec<(f64, f64)> =
+        results.totals.iter().filter_map(|point| Some((ms(point.time), value(point)?))).collect();
+    let line = Line { name: "all flows".to_owned(), points };
+    let lines = if results.flows.len() > 1 && !line.points.is_empty() { vec![line] } else { Vec::new() };
+    over_time(title, y_label, lines)
+}
+
+/// The share of all flows: the curve stays below 100 if some flows do not complete.
+fn completion(results: &Results) -> Chart {
+    let times = results.completion_times();
+    let count = results.flows.len() as f64;
+    let points: Vec<(f64, f64)> =
+        (1..).zip(&times).map(|(number, time)| (ms(*time), 100.0 * f64::from(number) / count)).collect();
+    // Sizes of flows often differ by powers of ten, and so do their times.
+    let is_wide = points.first().zip(points.last()).is_some_and(|(first, last)| last.0 > 50.0 * first.0);
+    let x = if is_wide { Axis::Log } else { Axis::Linear };
+    let lines = if points.len() > 2 { vec![Line { name: "flows".to_owned(), points }] } else { Vec::new() };
+    Chart {
+        title: "Completion times".to_owned(),
+        x_label: "completion time, ms".to_owned(),
+        y_label: "percent of flows".to_owned(),
+        lines,
+        axes: Axes { x, y: Axis::Linear },
+        steps: true,
+        ..Chart::default()
+    }
+}
+
+/// The slowdown by size, where flows differ in size.
+fn slowdown(summary: &Summary) -> Chart {
+    let ranges = &summary.slowdown_by_size;
+    let line = |name: &str, of: fn(&Distribution) -> f64| {
+        let point = |range: &OfSizes| Some((range.to_bytes? as f64, of(&range.slowdown)));
+        Line { name: name.to_owned(), points: ranges.iter().filter_map(point).collect() }
+    };
+    let lines = vec![
+        line("median", |of| of.p50),
+        line("95th percentile", |of| of.p95),
+        line("99th percentile", |of| of.p99),
+    ];
+    Chart {
+        title: "Slowdown of completion times".to_owned(),
+        x_label: "size of flows up to, bytes".to_owned(),
+        y_label: "times as long as alone".to_owned(),
+        lines: if ranges.len() > 1 { lines } else { Vec::new() },
+        axes: Axes { x: Axis::Sizes, y: Axis::Log },
+        ..Chart::default()
+    }
 }
 
 /// The queues of the ports with the longest queues, over the time in which they were sampled. Samples of empty queues
@@ -194,10 +275,9 @@ mod tests {
             |bytes| format!("[[flows]]\nkind = \"pair\"\nfrom = \"h0\"\nto = \"h1\"\nbytes = \"{bytes}\"\n");
         let flows = ["10KB", "20KB", "30KB", "1GB"].map(pair).concat();
         let head = "name = \"stuck\"\nstop = \"1ms\"\n[topology]\nkind = \"point-to-point\"\n";
-        let (results, measure) = run(&format!("{head}{flows}"));
+        let (results, _) = run(&format!("{head}{flows}"));
         assert_eq!(results.incomplete(), 1);
-        let charts = charts(&results, &measure);
-        let (_, chart) = charts.iter().find(|(name, _)| *name == "completion").unwrap();
+        let chart = completion(&results);
         let shares: Vec<f64> = chart.lines[0].points.iter().map(|(_, share)| *share).collect();
         assert_eq!(shares, [25.0, 50.0, 75.0]);
     }
