@@ -2,8 +2,10 @@
 
 mod capture;
 mod emit;
+mod groups;
 mod live;
 mod merge;
+mod overview;
 mod report;
 mod run;
 pub(super) mod shipped;
@@ -51,7 +53,13 @@ pub(super) struct Args {
     #[arg(long)]
     sweeps: bool,
 
-    /// Write CSV files, SVG plots and an HTML report into this directory
+    /// Run each combination with N seeds, from the seed of the scenario or of --seed on; prints means with 95 % confidence
+    /// intervals
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=10_000))]
+    #[arg(conflicts_with_all = ["live", "pcap_port"])]
+    seeds: Option<u64>,
+
+    /// Write CSV files, SVG plots and an HTML report into this directory; of a sweep also sweep.csv and a report of all runs
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
@@ -76,7 +84,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "I", requires = "out", conflicts_with = "emit")]
     index: Option<usize>,
 
-    /// Print the table of the runs in this directory; warns if runs of the sweep are missing, or if they differ in
+    /// Print the table of the runs in this directory, and write sweep.csv and the report of all runs there; warns if runs of the sweep are missing, or if they differ in
     /// scenario, version or swept values
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "list"])]
     merge: Option<PathBuf>,
@@ -103,7 +111,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     let sweeps = sweeps(args, &source)?;
     if sweeps.is_empty() {
         if args.emit.is_some() || args.index.is_some() {
-            bail!("--emit and --index need a sweep; add --sweep NAME=A,B,C or --sweeps");
+            bail!("--emit and --index need a sweep; add --sweep NAME=A,B,C, --sweeps or --seeds N");
         }
         run_one(args, &source, output)?;
     } else if let Some(system) = args.emit {
@@ -122,7 +130,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 
 /// The values that are set for every run, including the seed.
 fn common(args: &Args) -> Vec<(String, String)> {
-    let seed = args.seed.map(|seed| ("seed".to_owned(), seed.to_string()));
+    // With --seeds it is the first of the swept seeds.
+    let seed = args.seed.filter(|_| args.seeds.is_none()).map(|seed| ("seed".to_owned(), seed.to_string()));
     args.set.iter().cloned().chain(seed).collect()
 }
 

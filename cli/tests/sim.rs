@@ -220,6 +220,45 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
     assert_eq!(table.lines().count(), 5, "{table}");
 }
 
+/// Means and intervals over seeds, in text, JSON, a table and a page, also of runs that are merged.
+#[test]
+fn several_seeds_give_means_with_intervals() {
+    let place = Place::new();
+    let out = place.path("out");
+    let marking = "switch.marking={ kmin = \"1KB\", kmax = \"200KB\", pmax = 1.0 }";
+    let options = ["--seeds", "3", "--seed", "5", "--sweep", "flows.0.bytes=200KB,1MB", "--set", marking];
+    let options = [&options[..], &["--set", "host.congestion=dcqcn:paper", "--out", &out]].concat();
+    let document = place.document(&options);
+    let seeds: Vec<&Value> = document["runs"].as_array().unwrap().iter().map(|run| &run["seed"]).collect();
+    assert_eq!(seeds, [5, 6, 7, 5, 6, 7]);
+    let groups = document["groups"].as_array().unwrap();
+    assert_eq!((groups.len(), &groups[1]["runs"]), (2, &3.into()));
+    // The mean of the three medians, and the interval with t = 4.303.
+    let medians: Vec<f64> = document["runs"].as_array().unwrap()[3..]
+        .iter()
+        .map(|run| run["completion_seconds"]["p50"].as_f64().unwrap())
+        .collect();
+    let mean = medians.iter().sum::<f64>() / 3.0;
+    let deviation = (medians.iter().map(|median| (median - mean).powi(2)).sum::<f64>() / 2.0).sqrt();
+    let found = &groups[1]["metrics"]["completion_p50_seconds"];
+    assert!((found["mean"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9, "{found}");
+    let half = 4.303 * deviation / 3.0_f64.sqrt();
+    assert!(half > 0.0 && (found["ci95"].as_f64().unwrap() / half - 1.0).abs() < 1e-6, "{found} {half}");
+
+    let (table, page) = (read(&format!("{out}/sweep.csv")), read(&format!("{out}/report.html")));
+    assert_eq!(table.lines().count(), 7, "{table}");
+    assert!(table.starts_with("run,") && table.contains(",flows.0.bytes,seed,completion_p50_us,"), "{table}");
+    for title in
+        ["Longest queue", "Payload delivered", "Completion times", "Distribution of the longest queue"]
+    {
+        assert!(page.contains(title), "{title}");
+    }
+    assert!(page.contains("95 % confidence") && page.contains("00003/report.html") && !page.contains("NaN"));
+    let printed = run(&["sim", "--merge", &out]);
+    assert!(printed.success && printed.stdout.contains(" ± "), "{printed:?}");
+    assert_eq!((read(&format!("{out}/sweep.csv")), read(&format!("{out}/report.html"))), (table, page));
+}
+
 /// The directory of one run cannot be created, because a file has its name.
 #[test]
 fn a_failed_run_does_not_affect_its_sweep() {
@@ -266,7 +305,7 @@ fn merging_says_what_is_missing_and_what_does_not_belong_together() {
     sweep("1,2,3,4");
     std::fs::remove_dir_all(place.path("out/00001")).unwrap();
     let finished = merge();
-    assert!(finished.success && finished.stdout.lines().count() == 4, "{finished:?}");
+    assert!(finished.success && lines_of_table(&finished.stdout) == 4, "{finished:?}");
     assert!(finished.stderr.contains("1 of 4 runs are missing: --index 1\n"), "{}", finished.stderr);
     assert!(!finished.stderr.contains("differ"), "{}", finished.stderr);
 
@@ -283,6 +322,11 @@ fn merging_says_what_is_missing_and_what_does_not_belong_together() {
     );
 }
 
+/// Without the means over seeds below it.
+fn lines_of_table(printed: &str) -> usize {
+    printed.lines().take_while(|line| !line.is_empty()).count()
+}
+
 /// Summaries of versions that did not write which run of a sweep it was.
 #[test]
 fn old_summaries_can_be_merged() {
@@ -297,7 +341,7 @@ fn old_summaries_can_be_merged() {
         std::fs::write(&file, summary.to_string()).unwrap();
     }
     let finished = run(&["sim", "--merge", &place.path("out")]);
-    assert!(finished.success && finished.stdout.lines().count() == 3, "{finished:?}");
+    assert!(finished.success && lines_of_table(&finished.stdout) == 3, "{finished:?}");
     assert_eq!(finished.stderr, "");
 }
 
@@ -333,7 +377,9 @@ fn errors_have_line_and_reason() {
             &[&file, "--pcap-port", "h9", "--out", &out],
             &["the network has no port h9", "s0:h1 for the port of a switch"],
         ),
-        (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C or --sweeps"]),
+        (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C, --sweeps or --seeds N"]),
+        (&[&file, "--seeds", "1"], &["--seeds", "2..=10000"]),
+        (&[&file, "--seeds", "3", "--sweep", "seed=1,2"], &["--seeds and --sweep seed=… exclude each other"]),
         (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),
         (&[&file, "--sweep", "host.congestion=none,luck"], &["combination 1", "host.congestion=luck"]),
         (

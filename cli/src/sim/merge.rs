@@ -5,10 +5,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use serde_json::json;
 
-use super::Args;
 use super::summary::{RunIndex, Summary, print_table};
+use super::{Args, groups, overview};
 use crate::terminal::Output;
 use crate::text_file;
 
@@ -17,10 +16,15 @@ pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Res
     for warning in missing(&runs).into_iter().chain(differences(&runs)) {
         tracing::warn!("{}: {warning}", dir.display());
     }
+    // The table is worth printing where nothing can be written.
+    if let Err(error) = overview::write(dir, &runs) {
+        tracing::warn!("the report of all runs is missing: {error:#}");
+    }
     if args.json {
-        crate::document::print(output, "sim-sweep", &json!({ "runs": runs }))?;
+        crate::document::print(output, "sim-sweep", &groups::document(&runs))?;
     } else {
         print_table(output, &runs)?;
+        groups::print_seeds(output, &runs)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -23,6 +23,7 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "two-to-one",
     "two-to-one-bridge",
     "incast",
+    "dcqcn-incast",
     "unfairness-pfc",
     "fairness-dcqcn",
     "victim-pfc",

@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use serde_json::json;
 
 use super::run::{self, Outcome, Progress};
 use super::summary::{RunIndex, print_table};
-use super::{Args, common, parse_set, shipped};
+use super::{Args, common, groups, overview, parse_set, shipped};
 use crate::terminal::Output;
 
 /// A name and its values.
@@ -15,8 +14,9 @@ pub(super) type Sweep = (String, Vec<String>);
 
 /// The sweeps of the command line and, with --sweeps, those of the scenario whose names are not set otherwise.
 pub(super) fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Vec<Sweep>> {
+    let seeds = seeds(args, source)?;
     if !args.sweeps {
-        return Ok(args.sweep.clone());
+        return Ok(args.sweep.iter().cloned().chain(seeds).collect());
     }
     let common = common(args);
     let mut sweeps = source.parse(&common)?.sweeps;
@@ -24,9 +24,26 @@ pub(super) fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Ve
     let is_set = |name: &str| {
         common.iter().any(|(known, _)| known == name) || args.sweep.iter().any(|(known, _)| known == name)
     };
-    sweeps.retain(|(name, _)| !is_set(name));
+    sweeps.retain(|(name, _)| !is_set(name) && (name != "seed" || seeds.is_none()));
     sweeps.extend_from_slice(&args.sweep);
+    sweeps.extend(seeds);
     Ok(sweeps)
+}
+
+/// The seeds of --seeds. They change fastest, so that the runs of a group are next to each other.
+fn seeds(args: &Args, source: &shipped::Source) -> anyhow::Result<Option<Sweep>> {
+    let Some(count) = args.seeds else { return Ok(None) };
+    ensure!(
+        args.sweep.iter().all(|(name, _)| name != "seed"),
+        "--seeds and --sweep seed=… exclude each other"
+    );
+    let first = match args.seed {
+        Some(seed) => seed,
+        None => source.parse(&common(args))?.settings.seed,
+    };
+    let last = first.saturating_add(count - 1);
+    ensure!(last <= super::MAX_SEED, "the last seed would be {last}; the largest is {}", super::MAX_SEED);
+    Ok(Some(("seed".to_owned(), (first..=last).map(|seed| seed.to_string()).collect())))
 }
 
 /// One run of a sweep.
@@ -96,10 +113,14 @@ pub(super) fn run_sweep(
     let progress = Progress::new(!args.json);
     let Outcome { summaries, failures } = run::all(source, &combinations, args.out.as_deref(), &progress)?;
     progress.clear();
+    if let Some(out) = args.out.as_deref().filter(|_| args.index.is_none() && !summaries.is_empty()) {
+        overview::write(out, &summaries)?;
+    }
     if args.json {
-        crate::document::print(output, "sim-sweep", &json!({ "runs": summaries }))?;
+        crate::document::print(output, "sim-sweep", &groups::document(&summaries))?;
     } else if !summaries.is_empty() {
         print_table(output, &summaries)?;
+        groups::print_seeds(output, &summaries)?;
     }
     ensure!(
         failures.is_empty(),

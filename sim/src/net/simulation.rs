@@ -461,7 +461,8 @@ impl Simulation {
 
     /// The completion time of each flow if it were alone.
     fn ideal_times(&self) -> Vec<Option<Time>> {
-        let World { routes, ports, settings, .. } = &self.world;
+        let World { changes, ports, settings, .. } = &self.world;
+        let routes = changes.routes_of_all();
         let hosts: Vec<u32> = self.hosts.iter().map(|host| host.port).collect();
         let specs: Vec<FlowSpec> = self.flows.iter().map(|flow| flow.spec).collect();
         Network { routes, ports, hosts: &hosts, settings: &settings.host }.times(&specs)
