@@ -16,6 +16,7 @@ use alloc::boxed::Box;
 
 use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Transport, Xrceth};
 
+use super::flight::Flight;
 use super::selective::{LossRecovery, Selective};
 use super::single::Single;
 use crate::completion::{Cause, WcStatus};
@@ -32,6 +33,9 @@ use crate::wr::{Course, SendFlags, SendOp};
 
 /// A count of packets since the last acknowledge request that makes the next packet request one.
 const LONG_AGO: u32 = u32::MAX / 2;
+/// While packets are spaced after a loss, one of so many requests an acknowledgement: at a low rate a quarter of the window would take
+/// longer than the timer waits.
+const SPACED_INTERVAL: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct RcRequester {
@@ -51,6 +55,8 @@ pub(crate) struct RcRequester {
     /// The PSN that a NAK made this half go back to. A second NAK for it is a duplicate.
     pub(super) recovering: Option<Psn>,
     since_ack_request: u32,
+    /// The packets that left one after the other.
+    pub(super) flight: Flight,
     /// The loss recovery, unless it is go-back-N.
     pub(super) recovery: Option<Box<dyn LossRecovery>>,
 }
@@ -81,6 +87,7 @@ impl RcRequester {
             rnr_waiting: false,
             recovering: None,
             since_ack_request: 0,
+            flight: Flight::default(),
         }
     }
 
@@ -100,6 +107,7 @@ impl RcRequester {
         self.rnr_waiting = false;
         self.recovering = None;
         self.since_ack_request = 0;
+        self.flight = Flight::default();
         if let Some(recovery) = &mut self.recovery {
             recovery.on_go_back();
         }
@@ -150,6 +158,7 @@ impl RcRequester {
             }
         }
         let sent_before = self.cursor != self.unsent;
+        self.flight.leaves(shared.now, self.cursor, self.una);
         let sealed = match self.sq.get(self.cursor_wqe)?.op.course() {
             Course::Segments => self.send_segment(core, shared, slot)?,
             Course::Read => self.send_read(core, shared, slot)?,
@@ -330,7 +339,9 @@ impl RcRequester {
             return true;
         }
         let window = self.window(shared);
-        self.since_ack_request + 1 >= (window / 4).max(1) || self.una.distance_to(self.cursor) + 1 >= window
+        let is_spaced = core.control.as_ref().is_some_and(|control| control.is_spaced_after_loss());
+        let interval = if is_spaced { (window / 4).min(SPACED_INTERVAL) } else { window / 4 };
+        self.since_ack_request + 1 >= interval.max(1) || self.una.distance_to(self.cursor) + 1 >= window
     }
 
     fn send_read(&mut self, core: &mut QpCore, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
@@ -442,6 +453,17 @@ impl RcRequester {
         }
     }
 
+    /// The packet with this PSN was lost on its way to the peer: without congestion control the rate may be the reason. What a READ or
+    /// an atomic misses may be its answer, which the peer has sent.
+    pub(super) fn lost(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) {
+        let is_payload = |wqe: &Wqe| !wqe.op.awaits_response();
+        if let Some(loss) = self.flight.lost(shared.now, psn, self.cursor)
+            && self.sq.get(self.sq.head()).is_some_and(is_payload)
+        {
+            core.lost_after(shared, &loss);
+        }
+    }
+
     /// Uses up one retry for a timeout or a sequence error; fails the oldest request when none is left.
     pub(super) fn spend_retry(&mut self, core: &mut QpCore, shared: &mut Shared, cause: Cause) -> bool {
         if let Some(left) = self.retries_left.checked_sub(1) {
@@ -463,6 +485,7 @@ impl RcRequester {
         }
         count!(shared, core, local_ack_timeout_err);
         core.lost(shared.now, Loss::Timeout);
+        self.lost(core, shared, self.una);
         self.recovering = None;
         if !self.resend_after_timeout(core, shared) {
             self.go_back(core, shared);
