@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::Runtime;
+use super::crowding::looked_in_vain;
 use super::wait::{LONGEST_SLEEP, Watcher};
 use crate::driver::wake::wait_readable;
 
@@ -112,6 +113,7 @@ impl Runtime {
             if spin_end.is_some_and(|end| Instant::now() >= end) {
                 return;
             }
+            looked_in_vain();
             std::hint::spin_loop();
         }
     }

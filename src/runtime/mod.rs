@@ -4,6 +4,7 @@
 //! Nothing above this module locks the mutex itself, and nothing below it knows that there is one.
 
 mod background;
+mod crowding;
 mod engines;
 mod events;
 mod lock;

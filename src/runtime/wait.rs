@@ -20,6 +20,9 @@
 //!   no other thread makes progress;
 //! - 1 ms passes, if the device has no descriptor, for then nothing shows what arrives.
 //!
+//! A thread that spins or polls leaves the processor to others after each look in vain while it is seen that others want it, see
+//! [`crowding`].
+//!
 //! If it waits for a descriptor while another thread polls, it leaves the device alone and looks again after 250 µs.
 //!
 //! A poll that found something may stay for a moment, see [`Runtime::linger`]: an application that then watches its memory, and calls
@@ -35,8 +38,8 @@ use std::time::{Duration, Instant};
 
 use roce_transport::Occupancy;
 
-use super::Runtime;
 use super::turns::Turns;
+use super::{Runtime, crowding};
 use crate::device::Clock;
 use crate::driver::wake::{Slept, sleep_until_readable, wait_readable};
 
@@ -50,8 +53,8 @@ const POLL_NOTED_EVERY: u64 = 5_000;
 /// nanoseconds: a look is a system call of about half a microsecond, and what comes so late has not been waited for closely.
 const LOOKED_RECENTLY: u64 = 4_000;
 const LOOKS_IN_VAIN: u32 = 64;
-/// After so many more the poll leaves the processor to others: with fewer processors than threads that poll, the peer may wait for it.
-const LOOKS_BETWEEN_YIELDS: u32 = 16;
+/// After so many more of these it is tried whether others want the processor, see [`crowding`].
+const LATE_LOOKS: u32 = 16;
 /// The first time after which a waiting thread looks at what another thread may have taken in.
 pub(super) const FIRST_RECHECK: Duration = Duration::from_millis(1);
 /// The longest of these times.
@@ -311,14 +314,21 @@ impl Runtime {
         now
     }
 
-    /// Notes that a poll has looked at the device, and whether there was something. Returns whether the processor is to be left to
-    /// others for a moment, once the lock is released.
+    /// Notes that a poll has looked at the device, and whether there was something.
     #[inline]
-    pub(crate) fn note_look(&self, has_arrived: bool) -> bool {
+    pub(crate) fn note_look(&self, has_arrived: bool) {
         let vain_looks = &self.activity.vain_looks;
         let vain = if has_arrived { 0 } else { vain_looks.load(Ordering::Relaxed).wrapping_add(1) };
         vain_looks.store(vain, Ordering::Relaxed);
-        vain >= LOOKS_IN_VAIN && vain.is_multiple_of(LOOKS_BETWEEN_YIELDS)
+        if vain >= LOOKS_IN_VAIN && vain.is_multiple_of(LATE_LOOKS) {
+            crowding::try_soon();
+        }
+    }
+
+    /// After a look in vain, without the lock: others may have the processor if they need it.
+    #[inline]
+    pub(crate) fn share_processor() {
+        crowding::looked_in_vain();
     }
 
     /// Notes that the application is about to sleep until an event: the background thread watches the device at once, unless the
@@ -381,6 +391,8 @@ impl Runtime {
             }
             if begin.elapsed() >= LINGER_TRIAL {
                 std::thread::yield_now();
+            } else {
+                crowding::looked_in_vain();
             }
             std::hint::spin_loop();
         }
@@ -589,7 +601,7 @@ mod tests {
         let is_due = |now| runtime.try_look(now).is_some();
         for look in 0..LOOKS_IN_VAIN {
             assert!(is_due(1_000), "{look}");
-            assert_eq!(runtime.note_look(false), look + 1 == LOOKS_IN_VAIN);
+            runtime.note_look(false);
         }
         let next = 1_000 + LOOKED_RECENTLY;
         assert!(!is_due(next - 1) && is_due(next), "when the last look began");

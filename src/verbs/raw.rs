@@ -241,12 +241,13 @@ impl PollInProgress<'_> {
     pub fn finish(self, out: &mut [Wc]) -> Result<usize, VerbsError> {
         let Self { runtime, mut state, cq, now, is_last_look } = self;
         let mut found = state.nic.engine.poll_cq(cq.id, out)?;
-        let mut is_yield_due = false;
+        let mut is_in_vain = false;
         if found < out.len() {
             // An application that is about to sleep posts nothing soon.
             let has_arrived =
                 if is_last_look { state.progress() } else { state.progress_for(now, &cq.occupancy) };
-            is_yield_due = runtime.note_look(has_arrived);
+            runtime.note_look(has_arrived);
+            is_in_vain = !has_arrived;
             found += state.nic.engine.poll_cq(cq.id, &mut out[found..])?;
             if found == 0
                 && let Some(error) = state.nic.failure()
@@ -260,8 +261,8 @@ impl PollInProgress<'_> {
         let is_last = |wc: &Wc| state.nic.engine.queue_depths(wc.qpn).is_some_and(|(sends, _)| sends == 0);
         let may_linger = !is_last_look && out[..found].last().is_some_and(is_last);
         drop(state);
-        if is_yield_due {
-            std::thread::yield_now();
+        if is_in_vain && !is_last_look && found == 0 {
+            Runtime::share_processor();
         }
         if may_linger && !cq.occupancy.is_occupied() {
             runtime.linger();
