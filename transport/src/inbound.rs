@@ -92,6 +92,7 @@ impl Inbound {
     }
 
     /// Checks the whole range of a WRITE at its first packet.
+    #[inline]
     pub(crate) fn write(core: &QpCore, shared: &Shared, reth: &Reth) -> Result<Self, PlaceError> {
         let target = if reth.dma_len == 0 {
             None
@@ -114,6 +115,7 @@ impl Inbound {
 
     /// Checks that the payload of a WRITE packet fits what the RETH announced: the end of the message
     /// brings exactly what is missing, any other packet leaves something.
+    #[inline]
     pub(crate) fn check_place(&self, datagram: &Datagram<'_>) -> Result<(), PlaceError> {
         let Self::Write(write) = self else { return Err(PlaceError::Length) };
         let left = (write.total - write.received) as usize;

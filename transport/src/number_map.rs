@@ -1,29 +1,33 @@
-//! A map from 24-bit numbers to table positions: three levels of 256, made as they are needed.
+//! A map from 24-bit numbers to table positions: one array with open addressing.
 //!
-//! Queue pair numbers and memory keys are chosen at random, so a plain array indexed by them would be
-//! mostly holes and a hash map would bring a hash per packet. Three dependent loads cost less.
+//! Queue pair numbers and memory keys are drawn at random, and no peer chooses them: their low bits are as good as a hash. At most half
+//! of the places are taken, so nearly every number is found at the first place that is looked at.
 
 use alloc::boxed::Box;
+use alloc::vec;
 
-type Leaf = [u32; 256];
-type Middle = [Option<Box<Leaf>>; 256];
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    number: u32,
+    position: u32,
+}
 
-const EMPTY: u32 = u32::MAX;
+const FREE: Place = Place { number: u32::MAX, position: 0 };
+const MOST_NUMBER: u32 = 0x00ff_ffff;
+/// Places of a map with few numbers. Any power of two.
+const FEWEST_PLACES: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct NumberMap {
-    root: Box<[Option<Box<Middle>>; 256]>,
+    /// A power of two of them, and at least half of them free. A number lies at the place that its low bits say or, with no free place
+    /// in between, behind it.
+    places: Box<[Place]>,
     len: usize,
-}
-
-/// The index in each level. Each is masked to 8 bits, so it is an index of an array of 256.
-const fn split(number: u32) -> (usize, usize, usize) {
-    ((number >> 16 & 0xff) as usize, (number >> 8 & 0xff) as usize, (number & 0xff) as usize)
 }
 
 impl NumberMap {
     pub(crate) fn new() -> Self {
-        Self { root: Box::new([const { None }; 256]), len: 0 }
+        Self { places: vec![FREE; FEWEST_PLACES].into_boxed_slice(), len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -33,36 +37,82 @@ impl NumberMap {
     /// The position stored for the low 24 bits of `number`.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<usize> {
-        let (a, b, c) = split(number);
-        let position = self.root[a].as_ref()?[b].as_ref()?[c];
-        (position != EMPTY).then_some(position as usize)
+        let number = number & MOST_NUMBER;
+        let place = self.places.get(self.wrap(number as usize))?;
+        if place.number == number {
+            return Some(place.position as usize);
+        }
+        self.get_behind(number)
+    }
+
+    /// The same for a number that is not at the first place that is looked at. Apart, so that the callers stay small.
+    #[cold]
+    fn get_behind(&self, number: u32) -> Option<usize> {
+        let place = self.places.get(self.find(number))?;
+        (place.number != FREE.number).then_some(place.position as usize)
     }
 
     /// Stores `position`, unless the number is taken.
     pub(crate) fn insert(&mut self, number: u32, position: usize) -> bool {
         let Ok(position) = u32::try_from(position) else { return false };
-        let (a, b, c) = split(number);
-        let middle = self.root[a].get_or_insert_with(|| Box::new([const { None }; 256]));
-        let leaf = middle[b].get_or_insert_with(|| Box::new([EMPTY; 256]));
-        if leaf[c] != EMPTY || position == EMPTY {
+        if self.get(number).is_some() {
             return false;
         }
-        leaf[c] = position;
+        if 2 * (self.len + 1) > self.places.len() {
+            self.grow();
+        }
+        self.put(Place { number: number & MOST_NUMBER, position });
         self.len += 1;
         true
     }
 
     pub(crate) fn remove(&mut self, number: u32) -> Option<usize> {
         let position = self.get(number)?;
-        let (a, b, c) = split(number);
-        let middle = self.root[a].as_mut()?;
-        let leaf = middle[b].as_mut()?;
-        leaf[c] = EMPTY;
-        if leaf.iter().all(|entry| *entry == EMPTY) {
-            middle[b] = None;
-        }
+        let mut at = self.find(number & MOST_NUMBER);
         self.len -= 1;
-        Some(position)
+        self.places[at] = FREE;
+        // What lies behind it up to the next free place may have been put there because it was taken.
+        loop {
+            at = self.wrap(at + 1);
+            let moved = self.places[at];
+            if moved.number == FREE.number {
+                return Some(position);
+            }
+            self.places[at] = FREE;
+            self.put(moved);
+        }
+    }
+
+    /// Where `number` lies, or where it would be put. There is a free place always, so the search ends.
+    fn find(&self, number: u32) -> usize {
+        let mut at = self.wrap(number as usize);
+        while let Some(place) = self.places.get(at)
+            && place.number != number
+            && place.number != FREE.number
+        {
+            at = self.wrap(at + 1);
+        }
+        at
+    }
+
+    fn put(&mut self, place: Place) {
+        let at = self.find(place.number);
+        self.places[at] = place;
+    }
+
+    fn grow(&mut self) {
+        let twice = vec![FREE; 2 * self.places.len()].into_boxed_slice();
+        for place in core::mem::replace(&mut self.places, twice) {
+            if place.number != FREE.number {
+                self.put(place);
+            }
+        }
+    }
+
+    /// Always the index of a place.
+    #[inline]
+    fn wrap(&self, at: usize) -> usize {
+        at & (self.places.len() - 1)
     }
 }
 
@@ -84,5 +134,29 @@ mod tests {
         assert_eq!(map.remove(0x100), None);
         assert_eq!(map.get(0x100), None);
         assert_eq!(map.len(), 5);
+    }
+
+    /// Numbers that meet at the same places, entered and removed in a random order, beside a map of the standard library.
+    #[test]
+    fn numbers_with_the_same_low_bits_are_kept_apart() {
+        use alloc::collections::BTreeMap;
+        let mut map = NumberMap::new();
+        let mut expected = BTreeMap::new();
+        let mut state = 1_u64;
+        for step in 0..100_000_usize {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Few low bits and few high ones, so that searches are long and go around the end.
+            let number = (state >> 40) as u32 & 0x00ff_000f | (state >> 20) as u32 & 0x30;
+            if state >> 63 == 0 {
+                assert_eq!(map.insert(number, step), !expected.contains_key(&number));
+                expected.entry(number).or_insert(step);
+            } else {
+                assert_eq!(map.remove(number), expected.remove(&number));
+            }
+            assert_eq!((map.get(number), map.len()), (expected.get(&number).copied(), expected.len()));
+        }
+        for (number, position) in &expected {
+            assert_eq!(map.get(*number), Some(*position));
+        }
     }
 }

@@ -330,11 +330,14 @@ impl RcResponder {
             if reth.dma_len > MAX_MESSAGE {
                 return Err(Refusal::INVALID);
             }
-            let inbound = Inbound::write(core, shared, reth)?;
-            inbound.check_place(datagram)?;
-            self.inbound = inbound;
-        } else {
-            self.inbound.check_place(datagram)?;
+            // Written where it stays: a copy of something just written waits for the writes.
+            self.inbound = Inbound::write(core, shared, reth)?;
+        }
+        if let Err(error) = self.inbound.check_place(datagram) {
+            if reth.is_some() {
+                self.inbound = Inbound::Idle;
+            }
+            return Err(error.into());
         }
         // Immediate data needs a receive, and the packet is not executed without one.
         let receive = match datagram.imm_dt() {
