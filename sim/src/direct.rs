@@ -50,6 +50,7 @@ pub struct Direct {
     pub now: Instant,
     hosts: [Host; 2],
     buffers: Vec<[u8; SLOT]>,
+    /// What the datagrams in the buffers are.
     pending: Vec<Transmit>,
 }
 
@@ -66,11 +67,13 @@ impl Direct {
             let region = engine.register(pd, MEMORY_BASE, memory.clone(), access).expect("it has room");
             Host { engine, pd, cq, region, memory }
         };
+        let path = Self::path(Side::A);
+        let nothing = Transmit { path, remote_qpn: Qpn::default(), len: 0, identification: 0 };
         Self {
             now: Instant::from_nanos(1),
             hosts: [host(), host()],
             buffers: vec![[0; SLOT]; BURST],
-            pending: Vec::with_capacity(BURST),
+            pending: vec![nothing; BURST],
         }
     }
 
@@ -127,12 +130,17 @@ impl Direct {
         let now = self.now;
         let [a, b] = &mut self.hosts;
         let (sender, receiver) = if from == Side::A { (a, b) } else { (b, a) };
-        self.pending.clear();
-        for buffer in &mut self.buffers {
-            let Some(transmit) = sender.engine.poll_transmit(now, &mut TxSlot::new(buffer)) else { break };
-            self.pending.push(transmit);
+        let mut count = 0;
+        for (buffer, pending) in self.buffers.iter_mut().zip(&mut self.pending) {
+            let transmit = sender.engine.poll_transmit(now, &mut TxSlot::new(buffer));
+            let Some(transmit) = &transmit else { break };
+            // One by one: the copy of a whole that was just written in pieces waits for all of them.
+            pending.path = transmit.path;
+            pending.len = transmit.len;
+            pending.identification = transmit.identification;
+            count += 1;
         }
-        for (transmit, buffer) in self.pending.iter().zip(&self.buffers) {
+        for (transmit, buffer) in self.pending.iter().zip(&self.buffers).take(count) {
             let identification =
                 Identification::Known { identification: transmit.identification, dont_fragment: true };
             let head = buffer.get(..transmit.len).unwrap_or_default();
@@ -140,7 +148,7 @@ impl Direct {
             let verdict = receiver.engine.handle_datagram(now, &received);
             assert_eq!(verdict, Verdict::Handled, "nothing is lost or doubled here");
         }
-        self.pending.len()
+        count
     }
 
     /// Hands datagrams over until neither side has any, and returns their number: a million at most.
