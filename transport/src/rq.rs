@@ -56,7 +56,7 @@ impl Landing {
     pub(crate) fn check(&self, keys: &KeyTable, pd: PdId) -> Result<(), KeyError> {
         for element in self.elements().iter().filter(|element| element.length > 0) {
             let range = (element.addr, u64::from(element.length));
-            keys.resolve_local(element.lkey, pd, range, Access::LOCAL_WRITE)?;
+            keys.local(element.lkey, pd, range, Access::LOCAL_WRITE)?;
         }
         Ok(())
     }

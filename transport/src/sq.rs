@@ -307,15 +307,15 @@ fn gather(keys: &KeyTable, pd: PdId, elements: &[Sge], offset: u32, out: &mut [u
         if out.is_empty() {
             return Ok(());
         }
-        let resolved = keys.resolve_local(element.lkey, pd, range, Access::empty())?;
-        return Ok(keys.memory(&resolved)?.read(resolved.offset, out)?);
+        let (memory, at) = keys.local(element.lkey, pd, range, Access::empty())?;
+        return Ok(memory.read(at, out)?);
     }
     for_pieces(elements, offset, out.len(), |addr, len, lkey| {
-        let resolved = keys.resolve_local(lkey, pd, (addr, len as u64), Access::empty())?;
+        let (memory, at) = keys.local(lkey, pd, (addr, len as u64), Access::empty())?;
         let (piece, rest) =
             core::mem::take(&mut out).split_at_mut_checked(len).ok_or(KeyError::OutOfRange)?;
         out = rest;
-        Ok(keys.memory(&resolved)?.read(resolved.offset, piece)?)
+        Ok(memory.read(at, piece)?)
     })
 }
 
@@ -331,10 +331,10 @@ pub(crate) fn scatter(
     for piece in [data.0, data.1] {
         let mut left = piece;
         for_pieces(elements, offset, piece.len(), |addr, len, lkey| {
-            let resolved = keys.resolve_local(lkey, pd, (addr, len as u64), Access::LOCAL_WRITE)?;
+            let (memory, at) = keys.local(lkey, pd, (addr, len as u64), Access::LOCAL_WRITE)?;
             let (part, rest) = left.split_at_checked(len).ok_or(KeyError::OutOfRange)?;
             left = rest;
-            Ok(keys.memory(&resolved)?.write(resolved.offset, part)?)
+            Ok(memory.write(at, part)?)
         })?;
         offset = offset.saturating_add(u32::try_from(piece.len()).unwrap_or(u32::MAX));
     }

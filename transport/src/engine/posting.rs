@@ -1,8 +1,10 @@
 //! The verbs that post work.
 
 use super::Engine;
+use super::qp::Qp;
 use crate::ids::SrqId;
 use crate::qp::{QpCore, QpState, QpType};
+use crate::shared::Shared;
 use crate::time::Instant;
 use crate::wr::{PostError, RecvWr, SendWr};
 use roce_packet::Qpn;
@@ -19,15 +21,7 @@ impl Engine {
         self.set_now(now);
         let index = self.numbers.get(qpn.get()).ok_or(PostError::UnknownQp)?;
         let qp = self.qps.get_mut(index).ok_or(PostError::UnknownQp)?;
-        let state = qp.core.attr.state;
-        if !state.accepts_send() {
-            return Err(PostError::WrongState(state));
-        }
-        check_operation(&qp.core, wr)?;
-        qp.halves.sq_mut().push(wr)?;
-        if matches!(state, QpState::Err | QpState::Sqe) {
-            qp.flush_sends(&mut self.shared);
-        }
+        qp.post_send(&mut self.shared, wr)?;
         self.schedule(index);
         Ok(())
     }
@@ -43,8 +37,13 @@ impl Engine {
         qpn: Qpn,
         list: &[SendWr<'_>],
     ) -> Result<(), (usize, PostError)> {
-        for (position, wr) in list.iter().enumerate() {
-            self.post_send(now, qpn, wr).map_err(|error| (position, error))?;
+        let Some((first, others)) = list.split_first() else { return Ok(()) };
+        self.post_send(now, qpn, first).map_err(|error| (0, error))?;
+        // The queue pair is found once more, for all the others, and is scheduled already.
+        let qp = self.numbers.get(qpn.get()).and_then(|index| self.qps.get_mut(index));
+        let qp = qp.ok_or((1, PostError::UnknownQp))?;
+        for (position, wr) in (1..).zip(others) {
+            qp.post_send(&mut self.shared, wr).map_err(|error| (position, error))?;
         }
         Ok(())
     }
@@ -79,6 +78,22 @@ impl Engine {
     /// When the queue cannot take it; nothing is queued then.
     pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.shared.srqs.get_mut(srq.index()).ok_or(PostError::UnknownSrq)?.queue.push(wr)
+    }
+}
+
+impl Qp {
+    #[inline]
+    fn post_send(&mut self, shared: &mut Shared, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let state = self.core.attr.state;
+        if !state.accepts_send() {
+            return Err(PostError::WrongState(state));
+        }
+        check_operation(&self.core, wr)?;
+        self.halves.sq_mut().push(wr)?;
+        if matches!(state, QpState::Err | QpState::Sqe) {
+            self.flush_sends(shared);
+        }
+        Ok(())
     }
 }
 

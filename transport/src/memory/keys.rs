@@ -342,15 +342,15 @@ impl KeyTable {
         entry.resolve(position, va, len, need)
     }
 
-    /// Checks that `[addr, addr + len)` may be used by a work request through `lkey`.
+    /// The bytes behind `lkey`, and where `addr` lies in them, if a work request may use `[addr, addr + len)` through it.
     #[inline]
-    pub(crate) fn resolve_local(
+    pub(crate) fn local(
         &self,
         lkey: LKey,
         pd: PdId,
         (addr, len): (u64, u64),
         need: Access,
-    ) -> Result<Resolved, KeyError> {
+    ) -> Result<(&dyn Memory, usize), KeyError> {
         let (position, entry) = self.find(lkey.0)?;
         if entry.pd != pd {
             return Err(KeyError::WrongProtectionDomain);
@@ -358,7 +358,8 @@ impl KeyTable {
         if !matches!(entry.kind, Kind::Region { .. }) {
             return Err(KeyError::Unknown);
         }
-        entry.resolve(position, addr, len, need)
+        let resolved = entry.resolve(position, addr, len, need)?;
+        Ok((entry.memory.as_deref().ok_or(KeyError::Unbound)?, resolved.offset))
     }
 
     /// The bytes behind an earlier answer, if its key is still valid.
