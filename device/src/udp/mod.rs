@@ -42,7 +42,7 @@ pub(crate) use socket::bind_problem;
 
 use group::Member;
 use receive::Receiver;
-use transmit::{MAX_SEGMENTS, SLOT_LEN, Sockets, SourceSocket, Transmitter};
+use transmit::{SLOT_LEN, Sockets, SourceSocket, Transmitter};
 
 /// A RoCE device that is a UDP socket. See the module documentation.
 pub struct UdpDevice {
@@ -90,13 +90,13 @@ impl UdpDevice {
         let capabilities = Capabilities {
             kind: "udp",
             max_datagram: SLOT_LEN.min(report.link_mtu.saturating_sub(headers)),
-            max_segments: if report.gso { MAX_SEGMENTS } else { 1 },
+            max_segments: report.max_segments,
             sees_ip_header: false,
             carries_ethernet: false,
             process_slot: opened.member.as_ref().map_or(0, Member::slot),
             link_mtu: report.link_mtu,
         };
-        let (gso, gro) = (report.gso, report.gro);
+        let (most_segments, gro) = (report.max_segments, report.gro);
         let sockets = Sockets {
             main: opened.socket,
             others: Vec::with_capacity(Self::MAX_SOURCE_PORTS),
@@ -113,7 +113,7 @@ impl UdpDevice {
             groups: Vec::new(),
             member: opened.member,
             readiness,
-            transmitter: Transmitter::new(gso),
+            transmitter: Transmitter::new(most_segments),
             receiver: Receiver::new(gro),
             overflow: opened.overflow,
             overflow_before: opened.overflow,
@@ -206,7 +206,7 @@ impl Device for UdpDevice {
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
         let result = self.transmitter.flush(now, &self.sockets);
-        self.capabilities.max_segments = if self.transmitter.gso { MAX_SEGMENTS } else { 1 };
+        self.capabilities.max_segments = self.transmitter.most_segments;
         result
     }
 

@@ -1,7 +1,7 @@
 //! Opening sockets and setting what RoCE needs of them.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -32,8 +32,8 @@ pub struct SocketReport {
     pub interface: Option<String>,
     /// The largest IP packet of that interface in bytes; 1500 if it could not be found.
     pub link_mtu: usize,
-    /// Whether the kernel splits superpackets.
-    pub gso: bool,
+    /// How many datagrams of one superpacket the kernel splits; 1 if it splits none.
+    pub max_segments: u16,
     /// Whether the kernel joins what it received.
     pub gro: bool,
     /// Whether other devices can share the address.
@@ -67,7 +67,7 @@ pub(super) fn open(spec: &UdpSpec) -> Result<Opened, OpenError> {
         port: local.port(),
         interface: interface.as_ref().map(|interface| interface.interface.clone()),
         link_mtu: interface.as_ref().map_or(USUAL_MTU, |interface| interface.link_mtu),
-        gso: spec.gso && can_split(&socket),
+        max_segments: if spec.gso { most_segments(&socket) } else { 1 },
         // A socket of a group may have been another device's before.
         gro: set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, i32::from(spec.gro)).is_ok() && spec.gro,
         shared: member.is_some(),
@@ -243,10 +243,27 @@ fn set_multicast_source(socket: &Socket, local: SocketAddr, index: u32) -> io::R
 }
 
 /// Whether the kernel has segmentation offload for UDP. The option stays off: each message has its own.
-fn can_split(socket: &Socket) -> bool {
-    set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1024_i32).is_ok()
-        && set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0_i32).is_ok()
+fn most_segments(socket: &Socket) -> u16 {
+    let splits = set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1024_i32).is_ok()
+        && set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0_i32).is_ok();
+    match splits {
+        false => 1,
+        true if splits_many().is_ok() => MANY_SEGMENTS,
+        true => SEGMENTS,
+    }
 }
+
+/// Whether the kernel splits a superpacket of [`MANY_SEGMENTS`]: a socket of its own sends one to itself.
+fn splits_many() -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1_i32)?;
+    socket.send_to(&[0; MANY_SEGMENTS as usize], socket.local_addr()?)?;
+    Ok(())
+}
+
+/// Segments of one superpacket that every kernel takes, and those that Linux takes since 6.9.
+const SEGMENTS: u16 = 64;
+const MANY_SEGMENTS: u16 = 128;
 
 fn bind_error(spec: &UdpSpec, error: io::Error) -> OpenError {
     let (address, port, text) = (spec.address, spec.port, spec.to_string());

@@ -91,7 +91,8 @@ pub(super) struct Transmitter {
     pending: VecDeque<Superpacket>,
     batch: Batch,
     lent: bool,
-    pub(super) gso: bool,
+    /// Datagrams of one superpacket; 1 where the system does not split them.
+    pub(super) most_segments: u16,
     /// When to try again after the kernel had no room.
     pub(super) retry_at: Option<Instant>,
     /// Errors that other hosts reported about earlier datagrams.
@@ -145,7 +146,7 @@ impl Superpacket {
 }
 
 impl Transmitter {
-    pub(super) fn new(gso: bool) -> Self {
+    pub(super) fn new(most_segments: u16) -> Self {
         Self {
             area: vec![0; AREA_LEN],
             write: 0,
@@ -153,7 +154,7 @@ impl Transmitter {
             pending: VecDeque::with_capacity(MAX_PENDING),
             batch: Batch::NONE,
             lent: false,
-            gso,
+            most_segments,
             retry_at: None,
             reported_errors: 0,
             reported_refusal: 0,
@@ -182,7 +183,7 @@ impl Transmitter {
 
     /// No superpacket is open; whether one may begin.
     const fn no_batch(&self) -> Batch {
-        if self.gso { Batch::EMPTY } else { Batch::NONE }
+        if self.most_segments > 1 { Batch::EMPTY } else { Batch::NONE }
     }
 
     fn lend(&mut self) -> Option<TxSlot<'_>> {
@@ -218,8 +219,10 @@ impl Transmitter {
         };
         self.pending.push_back(superpacket);
         self.write = bytes.end;
-        let max_len = MAX_SUPERPACKET_LEN;
-        self.batch = if self.gso { Batch::start(transmit, MAX_SEGMENTS, max_len) } else { Batch::NONE };
+        self.batch = match self.most_segments {
+            1 => Batch::NONE,
+            most => Batch::start(transmit, most, MAX_SUPERPACKET_LEN),
+        };
     }
 
     /// The superpacket that begins with this datagram, `None` if a UDP socket cannot send it.
@@ -318,7 +321,7 @@ impl Transmitter {
             let Some(superpacket) = self.pending.front_mut() else { return };
             self.counters.datagrams += superpacket.next_segments() as u64;
             self.counters.bytes += superpacket.next_len() as u64;
-            if mem::take(&mut superpacket.suspect) && mem::take(&mut self.gso) {
+            if mem::take(&mut superpacket.suspect) && mem::replace(&mut self.most_segments, 1) > 1 {
                 tracing::warn!("the system refuses segmentation offload; going on without it");
             }
             if superpacket.advance() {
@@ -436,8 +439,6 @@ fn reseal(datagram: &mut [u8], made_for: &Envelope, will_be: &Envelope) {
 
 /// Room for one datagram: path MTU 4096 with all headers that any opcode has, rounded up.
 pub(super) const SLOT_LEN: usize = 4160;
-/// Segments of one superpacket that every kernel takes.
-pub(super) const MAX_SEGMENTS: u16 = 64;
 /// The longest UDP payload on IPv4.
 const MAX_SUPERPACKET_LEN: usize = 65_507;
 /// Sixteen superpackets.

@@ -10,7 +10,7 @@ use super::{Completion, Op, Post, Row, Side};
 use crate::harness::{NAP, SPINNING, ToolError, check_length, check_order};
 
 /// Completions that are fetched at once.
-const BATCH: usize = 64;
+const BATCH: usize = 128;
 
 /// The client: sends everything and waits until all of it is acknowledged.
 pub(super) fn client(session: &mut Session<'_>, size: usize) -> Result<Row, ToolError> {
@@ -94,6 +94,8 @@ impl Sender {
         Ok(())
     }
 
+    /// In line, so that it is made in its place in the list: a copy of all requests takes a tenth of the time of small messages.
+    #[inline(always)]
     fn request(&self, session: &Session<'_>, number: u64) -> SendWr<'_> {
         let plan = &session.plan;
         let slot = number % plan.buffers as u64;

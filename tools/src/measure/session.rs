@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use roce_packet::PathMtu;
-use roce_transport::{Access, Counters, QpType, RKey, Wc};
+use roce_transport::{Access, Counters, QpType, RKey, Wc, WcStatus};
 use serde::{Deserialize, Serialize};
 
 use super::usage::Stopwatch;
@@ -176,7 +176,9 @@ impl<'a> Session<'a> {
                 "waiting for a message of the peer"
             }));
         };
-        out.iter().take(count).try_for_each(|wc| check_completion(&resources.reason(wc)))?;
+        if let Some(failed) = out.iter().take(count).find(|wc| wc.status != WcStatus::Success) {
+            check_completion(&resources.reason(failed))?;
+        }
         Ok(count)
     }
 }

@@ -89,6 +89,7 @@ impl Session<'_> {
     }
 
     /// The operation of the plan, with a buffer on the other side.
+    #[inline]
     pub(super) fn operation(&self, slot: u64, number: u64) -> SendOp {
         let (remote_addr, rkey) = (self.remote(slot), self.remote_rkey);
         match self.plan.op {
@@ -161,6 +162,7 @@ impl InlineBytes {
 }
 
 /// A send work request; the element must live as long as it.
+#[inline]
 pub(super) fn send_wr<'a>(wr_id: u64, op: SendOp, payload: Payload<'a>, signaled: bool) -> SendWr<'a> {
     let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
     SendWr { wr_id, op, flags, payload, destination: None, remote_srqn: 0 }
