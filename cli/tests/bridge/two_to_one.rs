@@ -324,7 +324,7 @@ fn chart(title: &str, y_label: &str, lines: Vec<(&str, Vec<(f64, f64)>)>) -> Str
     let line = |(name, points): (&str, _)| Line { name: name.to_owned(), points };
     let lines = lines.into_iter().map(line).collect();
     let (title, y_label) = (title.to_owned(), y_label.to_owned());
-    Chart { title, x_label: "time, s".to_owned(), y_label, lines }.to_svg()
+    Chart { title, x_label: "time, s".to_owned(), y_label, lines, ..Chart::default() }.to_svg()
 }
 
 /// Runs on packets for a report.
