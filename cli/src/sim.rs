@@ -5,6 +5,7 @@ mod emit;
 mod groups;
 mod live;
 mod merge;
+mod operations;
 mod overview;
 mod report;
 mod run;

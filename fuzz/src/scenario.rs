@@ -9,7 +9,7 @@
 //! - a network that can be built runs, and two runs of it are the same;
 //! - setting a value to its current value changes nothing.
 
-use roce_sim::net::{Results, Simulation};
+use roce_sim::net::Results;
 use roce_sim::scenario::Scenario;
 
 /// Events that are worked on.
@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn results(scenario: &Scenario) -> Option<Results> {
-    let built = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings.clone());
+    let built = scenario.simulation();
     let mut simulation = match built {
         Ok(simulation) => simulation,
         Err(error) => {

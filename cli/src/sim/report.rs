@@ -12,6 +12,7 @@ use roce_sim::net::{DropReason, Results, Time};
 use roce_transport::congestion::Congestion;
 
 use self::charts::charts;
+use super::operations;
 use super::run::CompletedRun;
 use super::summary::{Distribution, OfSizes, Summary};
 use roce_tools::plot::{Chart, escape};
@@ -26,6 +27,12 @@ pub(super) fn write(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> 
     write_queue_cdf(&dir.join("queue_cdf.csv"), results)?;
     write_ports(&dir.join("ports.csv"), results)?;
     write_series(dir, results)?;
+    let operations = &completed.summary.collectives;
+    if !operations.is_empty() {
+        let mut file = create(&dir.join("collectives.csv"))?;
+        operations::write_csv(&mut file, operations)?;
+        file.flush()?;
+    }
     let charts = charts(results, &completed.scenario.settings.measure, &completed.summary);
     for (name, chart) in &charts {
         save(dir, &format!("{name}.svg"), &chart.to_svg())?;

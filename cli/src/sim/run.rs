@@ -74,7 +74,7 @@ impl Job {
             configuration: configuration_hash(&source.text, &files, &self.set, scenario.settings.seed),
         };
         let begin = Instant::now();
-        let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings.clone())?;
+        let mut simulation = scenario.simulation()?;
         let mut captures = match &self.dir {
             Some(dir) if !ports.is_empty() => Some(Captures::create(dir, &ports)?),
             _ => None,

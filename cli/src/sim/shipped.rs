@@ -38,6 +38,9 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "tuning",
     "parameters",
     "permutation-k8",
+    "ring-all-reduce",
+    "all-reduce-collisions",
+    "training",
     "clos-1000",
 ];
 

@@ -7,6 +7,7 @@ use roce_sim::net::{DropReason, Percentiles, Results, SIZE_CLASSES, SizeRange, S
 use roce_sim::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
+use super::operations::{self, OperationSummary};
 use crate::terminal::{Output, Paint};
 
 /// The position of a run in its sweep.
@@ -113,6 +114,9 @@ pub(super) struct Summary {
     /// The longest queue of a switch.
     pub(super) queue_bytes: Option<QueueBytes>,
     pub(super) dropped: BTreeMap<String, u64>,
+    /// Collective operations and steps of training; absent without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) collectives: Vec<OperationSummary>,
 }
 
 /// Hashes that identify a run.
@@ -186,6 +190,7 @@ impl Summary {
                 .map(|reason| (reason.name().to_owned(), results.dropped(reason)))
                 .filter(|(_, count)| *count > 0)
                 .collect(),
+            collectives: operations::summaries(scenario, results),
         }
     }
 
@@ -254,6 +259,7 @@ impl Summary {
             };
             rows.splice(place + 1..place + 1, classes.into_iter().map(class));
         }
+        rows.splice(2..2, operations::rows(&self.collectives));
         for (name, value) in self.set.iter().rev() {
             rows.insert(0, ("set", format!("{name} = {value}")));
         }
@@ -400,6 +406,7 @@ mod tests {
             events: 0,
             end: Time::from_us(20),
             flows: vec![flow; flows as usize],
+            task_ends: Vec::new(),
             ports: Vec::new(),
             rates: [10, 20].into_iter().flat_map(|us| (0..flows).map(move |flow| point(us, flow))).collect(),
             totals: Vec::new(),

@@ -15,6 +15,12 @@ pub(super) struct Flow {
     /// Queue pairs at both ends; meaningful while it runs.
     pub(super) source_qpn: Qpn,
     pub(super) destination_qpn: Qpn,
+    /// Whether its queue pairs are connected and in use.
+    pub(super) connected: bool,
+    /// Whether it consists of the transfers of tasks, which may have to wait.
+    pub(super) scheduled: bool,
+    /// WRITEs that are posted and not complete.
+    pub(super) outstanding: u32,
     pub(super) posted: u64,
     pub(super) completed: u64,
     pub(super) end: Time,
@@ -27,7 +33,7 @@ pub(super) struct Flow {
 /// The state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowState {
-    /// Its start time lies ahead.
+    /// Its start time lies ahead, or what it waits for has not happened.
     Waiting,
     /// It is running.
     Running,
@@ -81,6 +87,9 @@ impl Flow {
             state: FlowState::Waiting,
             source_qpn: Qpn::new(0),
             destination_qpn: Qpn::new(0),
+            connected: false,
+            scheduled: false,
+            outstanding: 0,
             posted: 0,
             completed: 0,
             end: Time::NEVER,
@@ -110,7 +119,7 @@ impl Flow {
 /// The result of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowResult {
-    /// The flow as specified.
+    /// The flow as specified. The start of a flow that waited for others is the time of its first post.
     pub spec: FlowSpec,
     /// Its state at the end.
     pub state: FlowState,

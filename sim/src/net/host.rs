@@ -7,13 +7,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use roce_packet::{Opcode, Psn, Qpn, RnrTimer};
+use roce_packet::{ImmDt, Opcode, Psn, Qpn, RnrTimer};
 use roce_transport::congestion::Rate;
 use roce_transport::{
     Access, Batch, CqId, Engine, EngineConfig, Identification, Pacing, PdId, QpAttr, QpCapabilities, QpInit,
-    QpState, QpType, RKey, Received, RegionAttributes, SendOp, SendWr, Sge, TxSlot, Wc,
+    QpState, QpType, RKey, Received, RecvWr, RegionAttributes, SendOp, SendWr, Sge, TxSlot, Wc, WcStatus,
 };
 
+use super::dependencies::Agenda;
 use super::frame::{Frame, FrameId, Kind, host_address};
 use super::payload::{Pattern, flow_address};
 use super::port::DropReason;
@@ -31,6 +32,8 @@ const MOST_HELD: usize = 8;
 const COMPLETION_QUEUE: usize = 1 << 10;
 /// The number of completions polled at once.
 const COMPLETIONS: usize = 16;
+/// The bit of a work request ID that tells a receive from a WRITE; the lower bits are the number of the flow.
+const RECEIVE: u64 = 1 << 32;
 
 pub(super) struct Host {
     number: u32,
@@ -52,6 +55,18 @@ pub(super) struct Host {
     capacity: usize,
     /// Queue pairs of receivers whose flow has ended, oldest first.
     retired: VecDeque<Qpn>,
+    /// The tasks of this host.
+    pub(super) agenda: Agenda,
+}
+
+/// An end of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlowEnd {
+    Sender,
+    /// The receiver; whether it has to see the arrival of transfers.
+    Receiver {
+        watches: bool,
+    },
 }
 
 /// Which packets the engine is polled for.
@@ -97,6 +112,7 @@ impl Host {
             outstanding: 0,
             capacity: COMPLETION_QUEUE,
             retired: VecDeque::new(),
+            agenda: Agenda::default(),
         }
     }
 
@@ -296,10 +312,14 @@ impl Host {
     }
 
     /// Creates a queue pair for a flow. [`Self::connect`] connects it.
-    pub(super) fn create_qp(&mut self, settings: &HostSettings, sends: bool) -> Option<Qpn> {
+    pub(super) fn create_qp(&mut self, settings: &HostSettings, end: FlowEnd) -> Option<Qpn> {
+        let depth = settings.depth as usize;
+        let sends = end == FlowEnd::Sender;
+        let watches = end == FlowEnd::Receiver { watches: true };
         let capabilities = QpCapabilities {
-            max_send_wr: if sends { settings.depth as usize } else { 1 },
-            max_recv_wr: 0,
+            max_send_wr: if sends { depth } else { 1 },
+            // Each outstanding WRITE may need a receive, and each receive is posted again once it is complete.
+            max_recv_wr: if watches { depth } else { 0 },
             max_send_sge: usize::from(sends),
             max_recv_sge: 0,
             max_inline: 0,
@@ -315,8 +335,8 @@ impl Host {
             made = self.engine.create_qp(&init);
         }
         let qpn = made.ok()?;
-        if sends {
-            self.make_room(settings.depth as usize);
+        if sends || watches {
+            self.make_room(depth);
         }
         Some(qpn)
     }
@@ -386,12 +406,61 @@ impl Host {
         [init, rtr, rts].iter().all(|attr| self.engine.modify_qp(now, own, attr).is_ok())
     }
 
-    /// Posts one WRITE of a flow: `len` bytes at `offset`.
-    pub(super) fn post(&mut self, world: &World, qpn: Qpn, flow: u32, rkey: RKey, range: (u64, u32)) -> bool {
+    /// Posts the receives that signalled WRITEs of a flow need.
+    pub(super) fn post_receives(&mut self, settings: &HostSettings, qpn: Qpn, flow: u32) -> bool {
+        (0..settings.depth).all(|_| self.post_receive(qpn, flow))
+    }
+
+    fn post_receive(&mut self, qpn: Qpn, flow: u32) -> bool {
+        self.engine.post_recv(qpn, &RecvWr { wr_id: RECEIVE | u64::from(flow), elements: &[] }).is_ok()
+    }
+
+    /// Handles a completion if it is that of a receive. Returns whether it was.
+    pub(super) fn take_arrival(&mut self, wc: &Wc) -> bool {
+        if wc.wr_id & RECEIVE == 0 {
+            return false;
+        }
+        if wc.status == WcStatus::Success {
+            let flow = wc.wr_id as u32;
+            // It can fail only if the queue pair has failed since then; then the flow fails.
+            let _ = self.post_receive(wc.qpn, flow);
+            self.agenda.arrived(flow, u32::from_be_bytes(wc.imm.0));
+        }
+        true
+    }
+
+    /// Begins the tasks of this host that can begin now. Returns the flows of which more can be posted.
+    pub(super) fn begin_tasks(&mut self, world: &mut World) -> Vec<u32> {
+        let mut open = Vec::new();
+        while let Some(ready) = self.agenda.next_ready() {
+            let at = world.now.max(ready.earliest) + ready.compute;
+            if at > world.now {
+                world.events.push(at, Event::Task { host: self.number, task: ready.task });
+            } else {
+                open.extend(self.agenda.computed(at, ready.task));
+            }
+        }
+        open
+    }
+
+    /// Posts one WRITE of a flow: `len` bytes at `offset`, with immediate data if its arrival has to be visible.
+    pub(super) fn post(
+        &mut self,
+        world: &World,
+        qpn: Qpn,
+        flow: u32,
+        rkey: RKey,
+        range: (u64, u32),
+        signal: Option<u32>,
+    ) -> bool {
         let (offset, length) = range;
         let addr = flow_address(flow) + offset;
         let element = [Sge { addr, length, lkey: self.region.lkey }];
-        let wr = SendWr::new(flow.into(), SendOp::Write { remote_addr: addr, rkey }, &element);
+        let op = match signal {
+            None => SendOp::Write { remote_addr: addr, rkey },
+            Some(part) => SendOp::WriteWithImm { remote_addr: addr, rkey, imm: ImmDt(part.to_be_bytes()) },
+        };
+        let wr = SendWr::new(flow.into(), op, &element);
         self.engine.post_send(world.now.to_instant(), qpn, &wr).is_ok()
     }
 

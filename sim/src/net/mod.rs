@@ -22,6 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod dependencies;
 mod egress;
 mod failure;
 mod flow;
@@ -69,8 +70,11 @@ pub use time::Time;
 pub use topology::{
     Clos, Link, LinkSpec, Node, NodeId, NodeKind, Topology, TopologyError, TopologyFileError,
 };
+pub(crate) use workload::shuffle;
 pub use workload::{
-    CdfError, FlowSizes, FlowSpec, MAX_FLOWS, Poisson, WorkloadError, all_to_all, check as check_flows,
-    incast, on_off, parse_flows, permutation, poisson,
+    After, CdfError, Collective, DataParallel, FlowSizes, FlowSpec, MAX_FLOWS, MAX_TASKS, Operation,
+    OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan, Poisson, Schedule, Task, TaskId,
+    Transfer, WorkloadError, all_to_all, check as check_flows, incast, on_off, parse_flows, permutation,
+    poisson, uneven_shares,
 };
 pub use world::{Captured, CapturedContent};

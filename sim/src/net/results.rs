@@ -16,6 +16,8 @@ pub struct Results {
     pub end: Time,
     /// The result of each flow, in the order of the workload.
     pub flows: Vec<FlowResult>,
+    /// The end of each task of the schedule, in its order; `None` if it did not end.
+    pub task_ends: Vec<Option<Time>>,
     /// The result of each port: two for each link of the topology, in its order.
     pub ports: Vec<PortResult>,
     /// Rates of flows over time.

@@ -3,11 +3,12 @@
 use roce_packet::Psn;
 use roce_transport::congestion::Observation;
 
+use super::dependencies::{Agenda, Open};
 use super::failure::{Changes, check_failures};
 use super::flow::{Flow, FlowCounts, FlowState};
 use super::frame::Frames;
 use super::histogram::Histogram;
-use super::host::Host;
+use super::host::{FlowEnd, Host};
 use super::ideal::Network;
 use super::port::{Owner, Port};
 use super::queue::EventQueue;
@@ -18,7 +19,7 @@ use super::switch::{BufferTooSmall, Switch};
 use super::time::Time;
 use super::topology::{LinkSpec, NodeKind, Topology, TopologyError};
 use super::trace::Trace;
-use super::workload::{FlowSpec, WorkloadError, check};
+use super::workload::{FlowSpec, Schedule, WorkloadError, check};
 use super::world::{Captured, Event, World};
 use roce_fault::FaultInjector;
 
@@ -58,6 +59,8 @@ pub struct Simulation {
     running: Vec<u32>,
     /// Flows that have not ended.
     unfinished: usize,
+    /// Tasks without a transfer that have not ended.
+    computations_left: usize,
     names: Vec<(String, bool)>,
     queues: Vec<Histogram>,
     rate_points: Vec<RatePoint>,
@@ -77,9 +80,25 @@ impl Simulation {
     ///
     /// The network cannot be built as described.
     pub fn new(topology: &Topology, flows: &[FlowSpec], settings: Settings) -> Result<Self, BuildError> {
+        Self::with_schedule(topology, flows, &Schedule::new(), settings)
+    }
+
+    /// Builds a network whose flows wait for each other as a schedule says. A flow without tasks begins at its start. The
+    /// queue pairs of the others are connected at their start; what they send, and when, is that of their tasks.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`], or the schedule does not match the flows.
+    pub fn with_schedule(
+        topology: &Topology,
+        flows: &[FlowSpec],
+        schedule: &Schedule,
+        settings: Settings,
+    ) -> Result<Self, BuildError> {
         topology.check()?;
         let hosts_count = topology.hosts() as u32;
         check(flows, hosts_count)?;
+        schedule.check(flows, hosts_count)?;
         check_settings(&settings, hosts_count, 2 * topology.links.len())?;
         check_failures(topology, &settings.failures).map_err(|(_, error)| error)?;
         let changes = Changes::new(topology, &settings.routes, &settings.failures)?;
@@ -104,6 +123,7 @@ impl Simulation {
             flows: flows.iter().copied().map(Flow::new).collect(),
             running: Vec::new(),
             unfinished: flows.len(),
+            computations_left: 0,
             queues: vec![Histogram::default(); names.len()],
             names,
             rate_points: Vec::new(),
@@ -116,7 +136,22 @@ impl Simulation {
             world,
         };
         simulation.plan();
+        simulation.plan_tasks(schedule, flows);
         Ok(simulation)
+    }
+
+    /// Distributes the tasks among the hosts and begins those that wait for nothing.
+    fn plan_tasks(&mut self, schedule: &Schedule, flows: &[FlowSpec]) {
+        for transfer in schedule.tasks().iter().filter_map(|task| task.transfer) {
+            self.flows[transfer.flow as usize].scheduled = true;
+        }
+        let agendas = Agenda::distribute(schedule, flows, self.hosts.len());
+        for (host, agenda) in self.hosts.iter_mut().zip(agendas) {
+            host.agenda = agenda;
+            // No flow is connected yet; its start posts what is open by then.
+            host.begin_tasks(&mut self.world);
+            self.computations_left += host.agenda.computations_left();
+        }
     }
 
     /// Queues the events that are known from the start.
@@ -168,7 +203,7 @@ impl Simulation {
     /// Handles up to `most` events. Returns `false` when all flows have ended or the stop time is reached.
     pub fn run(&mut self, most: u64) -> bool {
         for _ in 0..most {
-            if self.unfinished == 0 {
+            if self.unfinished == 0 && self.computations_left == 0 {
                 return false;
             }
             let Some((time, event)) = self.world.events.pop() else { return self.stop() };
@@ -184,7 +219,7 @@ impl Simulation {
     /// No event is left.
     fn stop(&mut self) -> bool {
         self.end = self.world.settings.stop.min(self.world.now.max(self.end));
-        self.unfinished = 0;
+        (self.unfinished, self.computations_left) = (0, 0);
         false
     }
 
@@ -231,6 +266,10 @@ impl Simulation {
                 self.look_at(host);
             }
             Event::Start { flow } => self.start(flow),
+            Event::Task { host, task } => {
+                world.trace.event(time, 6 << 56 | u64::from(host) << 32 | u64::from(task));
+                self.end_computation(host, task);
+            }
             Event::Sample => self.sample(),
             other => self.handle_rare(other),
         }
@@ -274,6 +313,10 @@ impl Simulation {
     #[inline]
     fn look_at(&mut self, host: u32) {
         while let Some(wc) = self.hosts[host as usize].completions.pop() {
+            if self.hosts[host as usize].take_arrival(&wc) {
+                self.proceed(host, None);
+                continue;
+            }
             let number = wc.wr_id as u32;
             let Some(flow) = self.flows.get_mut(number as usize) else { continue };
             if flow.state != FlowState::Running {
@@ -284,12 +327,44 @@ impl Simulation {
                 continue;
             }
             flow.completed += u64::from(wc.byte_len);
-            if flow.completed >= flow.spec.bytes {
+            flow.outstanding -= 1;
+            let (completed, scheduled) = (flow.completed, flow.scheduled);
+            if completed >= flow.spec.bytes {
                 self.finish(number, FlowState::Complete);
             } else {
                 self.post(number);
                 self.hosts[host as usize].settle(&mut self.world);
             }
+            if scheduled {
+                let now = self.world.now;
+                self.hosts[host as usize].agenda.acknowledged(now, number, completed);
+                self.proceed(host, None);
+            }
+        }
+    }
+
+    fn end_computation(&mut self, host: u32, task: u32) {
+        let now = self.world.now;
+        let agenda = &mut self.hosts[host as usize].agenda;
+        let before = agenda.computations_left();
+        let open = agenda.computed(now, task);
+        self.computations_left -= before - agenda.computations_left();
+        self.end = self.end.max(now);
+        self.proceed(host, open);
+    }
+
+    /// Begins the tasks of a host that can begin, and posts what can be posted, also of the flow `open`.
+    fn proceed(&mut self, host: u32, open: Option<u32>) {
+        let one = &mut self.hosts[host as usize];
+        let before = one.agenda.computations_left();
+        let mut flows = one.begin_tasks(&mut self.world);
+        self.computations_left -= before - one.agenda.computations_left();
+        flows.extend(open);
+        for flow in &flows {
+            self.post(*flow);
+        }
+        if !flows.is_empty() {
+            self.hosts[host as usize].settle(&mut self.world);
         }
     }
 
@@ -302,41 +377,53 @@ impl Simulation {
             return self.finish(number, FlowState::Refused);
         }
         let settings = &self.world.settings.host;
-        let Some(own) = self.hosts[source].create_qp(settings, true) else {
+        let watches = self.hosts[destination].agenda.watches(number);
+        let Some(own) = self.hosts[source].create_qp(settings, FlowEnd::Sender) else {
             return self.finish(number, FlowState::Refused);
         };
         self.flows[number as usize].source_qpn = own;
-        let Some(peer) = self.hosts[destination].create_qp(settings, false) else {
+        let Some(peer) = self.hosts[destination].create_qp(settings, FlowEnd::Receiver { watches }) else {
             return self.finish(number, FlowState::Refused);
         };
         self.flows[number as usize].destination_qpn = peer;
         let connected = self.hosts[destination].connect(&self.world, peer, spec.source, own)
-            && self.hosts[source].connect(&self.world, own, spec.destination, peer);
+            && self.hosts[source].connect(&self.world, own, spec.destination, peer)
+            && (!watches || self.hosts[destination].post_receives(settings, peer, number));
         if !connected {
             return self.finish(number, FlowState::Refused);
         }
-        self.flows[number as usize].state = FlowState::Running;
-        self.running.push(number);
-        for _ in 0..self.world.settings.host.depth {
-            self.post(number);
-        }
+        self.flows[number as usize].connected = true;
+        self.post(number);
         self.hosts[source].settle(&mut self.world);
     }
 
-    /// Posts the next WRITE of a flow, if bytes are left.
+    /// Posts WRITEs of a flow: as many as may be outstanding, while bytes are left that need not wait.
     fn post(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
-        let left = flow.spec.bytes - flow.posted;
-        let len = left.min(self.world.settings.host.message_bytes) as u32;
-        if len == 0 {
-            return;
-        }
-        let rkey = self.hosts[flow.spec.destination as usize].rkey();
-        let host = &mut self.hosts[flow.spec.source as usize];
-        if host.post(&self.world, flow.source_qpn, number, rkey, (flow.posted, len)) {
-            flow.posted += u64::from(len);
-        } else {
-            self.finish(number, FlowState::Refused);
+        let settings = &self.world.settings.host;
+        while flow.connected && flow.outstanding < settings.depth {
+            let host = &mut self.hosts[flow.spec.source as usize];
+            let open = if flow.scheduled {
+                host.agenda.open(number, flow.posted)
+            } else {
+                Some(Open { left: flow.spec.bytes - flow.posted, signal: None }).filter(|open| open.left > 0)
+            };
+            let Some(open) = open else { return };
+            let len = open.left.min(settings.message_bytes);
+            let signal = open.signal.filter(|_| len == open.left);
+            if flow.state == FlowState::Waiting {
+                flow.state = FlowState::Running;
+                flow.spec.start = self.world.now;
+                self.running.push(number);
+            }
+            let rkey = self.hosts[flow.spec.destination as usize].rkey();
+            let host = &mut self.hosts[flow.spec.source as usize];
+            let range = (flow.posted, len as u32);
+            if !host.post(&self.world, flow.source_qpn, number, rkey, range, signal) {
+                return self.finish(number, FlowState::Refused);
+            }
+            flow.posted += len;
+            flow.outstanding += 1;
         }
     }
 
@@ -350,6 +437,7 @@ impl Simulation {
             flow.counts.delivered = flow.spec.bytes;
             self.ended_bytes += flow.spec.bytes.saturating_sub(flow.sampled);
         }
+        flow.connected = false;
         self.end = self.end.max(now);
         let source = flow.spec.source as usize;
         self.world.trace.event(now.as_ps(), 5 << 56 | u64::from(number));
@@ -484,6 +572,10 @@ impl Simulation {
         let ideal = self.ideal_times();
         let ports = self.names.into_iter().zip(self.world.ports.iter()).zip(self.queues);
         let checked = self.hosts.iter().map(|host| host.memory.checked());
+        let mut task_ends = vec![None; self.hosts.iter().map(|host| host.agenda.len()).sum()];
+        for (task, end) in self.hosts.iter().flat_map(|host| host.agenda.ends()) {
+            task_ends[task as usize] = Some(end);
+        }
         let flows: Vec<_> = self.flows.iter().zip(ideal).map(|(flow, ideal)| flow.result(ideal)).collect();
         Results {
             trace_hash: self.world.trace.hash(),
@@ -492,6 +584,7 @@ impl Simulation {
             end: if self.unfinished > 0 { now } else { self.end },
             data_packets: flows.iter().map(|flow| flow.counts.packets).sum(),
             flows,
+            task_ends,
             ports: ports
                 .map(|(((name, is_host), port), queue)| PortResult {
                     name,

@@ -25,6 +25,8 @@ pub(super) enum Event {
     Timer { host: u32 },
     /// A flow starts.
     Start { flow: u32 },
+    /// The computation of a task of a host ends.
+    Task { host: u32, task: u32 },
     /// A pause may have expired.
     PauseEnds { port: u32, priority: u8 },
     /// A pause that this port requested may need a refresh.

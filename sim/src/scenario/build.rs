@@ -9,13 +9,13 @@ use roce_transport::congestion::{Algorithm, Congestion};
 use toml::Spanned;
 
 use super::file::{self, File};
-use super::flows::Flows;
+use super::hosts::find_host;
+use super::workload::{self, Context, Tables, Workload};
 use super::{Load, Scenario, ScenarioError, topology};
 use crate::net::{
-    Balance, Class, Failed, Failure, FlowSizes, FlowSpec, Headroom, HostSettings, LinkSpec, MAX_FLOWS,
-    Marking, MeasureSettings, NodeKind, PauseMode, PauseStorm, PayloadMode, Poisson, ReceiveLimit,
-    RouteOverride, Settings, SwitchSettings, Threshold, Time, Topology, Watchdog, all_to_all, check_failures,
-    check_flows, check_routes, incast, on_off, parse_flows, permutation, poisson, priority_of,
+    Balance, Class, Failed, Failure, Headroom, HostSettings, LinkSpec, Marking, MeasureSettings, PauseMode,
+    PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Time,
+    Topology, Watchdog, check_failures, check_routes, priority_of,
 };
 
 /// The reason of an error, without its line.
@@ -48,21 +48,13 @@ pub(super) fn build(
         settings.storms.push(pause_storm(storm.into_inner(), &topology).map_err(fail(place))?);
     }
     settings.failures = failures(file.failure, &topology, text)?;
-    let mut flows = Vec::new();
-    for table in file.flows {
-        let place = table.span();
-        let more = generate(table.into_inner(), &topology, file.seed, load).and_then(|more| {
-            check_flows(&more, topology.hosts() as u32).map(|()| more).map_err(|e| e.to_string())
-        });
-        flows.extend(more.map_err(fail(place.clone()))?);
-        if flows.len() > MAX_FLOWS {
-            return Err(fail(place)(format!("the sum of all flows exceeds {MAX_FLOWS}")));
-        }
-    }
+    let tables = Tables { flows: file.flows, collective: file.collective, training: file.training };
+    let context = Context { topology: &topology, seed: file.seed, load, text };
+    let Workload { flows, schedule, operations } = workload::build(tables, &context)?;
     if flows.is_empty() {
         return Err(ScenarioError {
             line: None,
-            reason: "nothing is sent: add a [[flows]] table".to_owned(),
+            reason: "nothing is sent: add a [[flows]], [[collective]] or [[training]] table".to_owned(),
         });
     }
     let mut sweeps = Vec::new();
@@ -71,7 +63,7 @@ pub(super) fn build(
         sweeps.push(swept(sweep.into_inner()).map_err(fail(place))?);
     }
     let (name, description, expectation) = (file.name, file.description, file.expectation);
-    Ok(Scenario { name, description, expectation, topology, settings, flows, sweeps })
+    Ok(Scenario { name, description, expectation, topology, settings, flows, schedule, operations, sweeps })
 }
 
 /// Name and values in the form of [`Scenario::parse_with`].
@@ -92,13 +84,6 @@ pub(super) fn link(shape: &file::Topology) -> LinkSpec {
         rate_bps: shape.rate.map_or(LinkSpec::DEFAULT.rate_bps, |rate| rate.0),
         delay: shape.delay.map_or(LinkSpec::DEFAULT.delay, |delay| delay.0),
     }
-}
-
-fn find_host(topology: &Topology, name: &str) -> Result<u32, Wrong> {
-    let last = topology.hosts().saturating_sub(1);
-    topology
-        .host_named(name)
-        .ok_or_else(|| format!("there is no host {name}; generated ones are h0 to h{last}"))
 }
 
 fn host(
@@ -352,63 +337,4 @@ fn pause_storm(storm: file::Storm, topology: &Topology) -> Result<PauseStorm, Wr
         return Err("end: a storm must end after its start".to_owned());
     }
     Ok(PauseStorm { host, priority: storm.priority, start: storm.start.0, end: storm.end.0 })
-}
-
-fn generate(
-    flows: Flows,
-    topology: &Topology,
-    scenario_seed: u64,
-    load: &Load<'_>,
-) -> Result<Vec<FlowSpec>, Wrong> {
-    let hosts = topology.hosts() as u32;
-    let begin = |start: Option<super::values::Span>| start.map_or(Time::ZERO, |start| start.0);
-    let flows = match flows {
-        Flows::Pair { from, to, bytes, start } => {
-            let (source, destination) = (find_host(topology, &from)?, find_host(topology, &to)?);
-            Ok(vec![FlowSpec { source, destination, bytes: bytes.0, start: begin(start) }])
-        }
-        Flows::Permutation { bytes, start, seed } => {
-            permutation(hosts, bytes.0, begin(start), seed.unwrap_or(scenario_seed))
-        }
-        Flows::Incast { degree, to, bytes, start } => {
-            incast(hosts, degree, find_host(topology, &to)?, bytes.0, begin(start))
-        }
-        Flows::AllToAll { bytes, start } => all_to_all(hosts, bytes.0, begin(start)),
-        Flows::OnOff { from, to, bytes, period, count, start } => {
-            let (source, destination) = (find_host(topology, &from)?, find_host(topology, &to)?);
-            on_off(source, destination, bytes.0, begin(start), period.0, count)
-        }
-        Flows::Poisson { load: part, duration, sizes, seed } => {
-            let sizes = match sizes.as_str() {
-                "websearch" => FlowSizes::web_search(),
-                "hadoop" => FlowSizes::hadoop(),
-                name => FlowSizes::parse(&load(name)?).map_err(|error| format!("{name}, {error}"))?,
-            };
-            let seed = seed.unwrap_or(scenario_seed);
-            let rate_bps = host_rate(topology)?;
-            let what = Poisson { hosts, load: part, rate_bps, duration: duration.0, seed };
-            poisson(&what, &sizes)
-        }
-        Flows::Trace { file, text } => match (file, text) {
-            (Some(name), None) => {
-                return parse_flows(&load(&name)?).map_err(|error| format!("{name}, {error}"));
-            }
-            (None, Some(text)) => parse_flows(&text),
-            _ => return Err("a trace needs either file or text".to_owned()),
-        },
-    };
-    flows.map_err(|error| error.to_string())
-}
-
-/// The rate of the links of hosts, to which the load of Poisson arrivals refers.
-fn host_rate(topology: &Topology) -> Result<u64, Wrong> {
-    let is_host =
-        |node: u32| topology.nodes.get(node as usize).is_some_and(|node| node.kind == NodeKind::Host);
-    let links = topology.links.iter().filter(|link| is_host(link.a) || is_host(link.b));
-    let mut rates = links.map(|link| link.spec.rate_bps);
-    let first = rates.next().ok_or("there are no hosts")?;
-    if rates.any(|rate| rate != first) {
-        return Err("the links of hosts have different rates, so a common load is not defined".to_owned());
-    }
-    Ok(first)
 }

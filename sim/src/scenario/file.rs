@@ -4,7 +4,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
-use super::flows::Flows;
+use super::flows::FlowTable;
+use super::operations::{CollectiveTable, TrainingTable};
 use super::values::{Bytes, Rate, Span};
 
 #[derive(Debug, Deserialize)]
@@ -29,7 +30,11 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) measure: Measure,
     #[serde(default)]
-    pub(super) flows: Vec<Spanned<Flows>>,
+    pub(super) flows: Vec<Spanned<FlowTable>>,
+    #[serde(default)]
+    pub(super) collective: Vec<Spanned<CollectiveTable>>,
+    #[serde(default)]
+    pub(super) training: Vec<Spanned<TrainingTable>>,
     #[serde(default)]
     pub(super) route: Vec<Spanned<Route>>,
     #[serde(default)]

@@ -6,9 +6,20 @@ use serde::Deserialize;
 
 use super::values::{Bytes, Span};
 
-/// The flows of one table.
+/// A table of flows.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Table")]
+pub(super) struct FlowTable {
+    pub(super) name: Option<String>,
+    /// Names of the tables that its flows wait for.
+    pub(super) after: Vec<String>,
+    /// The time of computation after those, before the flows start.
+    pub(super) compute: Option<Span>,
+    pub(super) flows: Flows,
+}
+
+/// The flows of one table.
+#[derive(Debug)]
 pub(super) enum Flows {
     Pair { from: String, to: String, bytes: Bytes, start: Option<Span> },
     Permutation { bytes: Bytes, start: Option<Span>, seed: Option<u64> },
@@ -36,6 +47,10 @@ enum Kind {
 #[serde(deny_unknown_fields)]
 struct Table {
     kind: Kind,
+    name: Option<String>,
+    #[serde(default)]
+    after: Vec<String>,
+    compute: Option<Span>,
     from: Option<String>,
     to: Option<String>,
     bytes: Option<Bytes>,
@@ -51,14 +66,14 @@ struct Table {
     text: Option<String>,
 }
 
-impl TryFrom<Table> for Flows {
+impl TryFrom<Table> for FlowTable {
     type Error = String;
 
     fn try_from(mut table: Table) -> Result<Self, String> {
         let kind = table.kind;
         let flows = table.take(kind)?;
         match table.left() {
-            None => Ok(flows),
+            None => Ok(Self { name: table.name, after: table.after, compute: table.compute, flows }),
             Some(key) => Err(format!("flows of the kind {} have no `{key}`", name(kind))),
         }
     }

@@ -1,7 +1,6 @@
 //! Scenarios: TOML files that describe a network and its flows.
 //!
 //! ```
-//! use roce_sim::net::Simulation;
 //! use roce_sim::scenario::Scenario;
 //!
 //! let text = r#"
@@ -16,7 +15,7 @@
 //! bytes = "1MB"
 //! "#;
 //! let scenario = Scenario::parse(text, &|name| Err(format!("no files here, not even {name}")))?;
-//! let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings)?;
+//! let mut simulation = scenario.simulation()?;
 //! simulation.run_to_end();
 //! assert_eq!(simulation.results().incomplete(), 0);
 //!
@@ -28,14 +27,17 @@
 mod build;
 mod file;
 mod flows;
+mod hosts;
+mod operations;
 mod topology;
 mod values;
+mod workload;
 
 use std::ops::Range;
 
 use roce_transport::congestion::Algorithm;
 
-use crate::net::{FlowSpec, Settings, Topology};
+use crate::net::{BuildError, FlowSpec, Operation, Schedule, Settings, Simulation, Topology};
 
 /// A network, its settings and its flows.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +54,10 @@ pub struct Scenario {
     pub settings: Settings,
     /// The flows.
     pub flows: Vec<FlowSpec>,
+    /// The tasks of flows that wait for others, and of operations.
+    pub schedule: Schedule,
+    /// Collective operations and steps of training.
+    pub operations: Vec<Operation>,
     /// The keys that the file proposes to vary, each with its values, in the form of [`Self::parse_with`].
     pub sweeps: Vec<(String, Vec<String>)>,
 }
@@ -81,6 +87,15 @@ impl ScenarioError {
 pub type Load<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
 
 impl Scenario {
+    /// Builds the network with its flows and tasks.
+    ///
+    /// # Errors
+    ///
+    /// As [`Simulation::with_schedule`].
+    pub fn simulation(&self) -> Result<Simulation, BuildError> {
+        Simulation::with_schedule(&self.topology, &self.flows, &self.schedule, self.settings.clone())
+    }
+
     /// Reads a scenario. Files that it names come from `load`.
     ///
     /// # Errors

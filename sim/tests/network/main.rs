@@ -4,6 +4,7 @@ mod ideal;
 mod limits;
 mod links;
 mod paths;
+mod tasks;
 
 use roce_sim::net::{
     Balance, CapturedContent, Class, Clos, DropReason, FlowSpec, FlowState, Headroom, LinkSpec, Marking,

@@ -1,9 +1,10 @@
 //! The shipped scenarios do what they say.
 
 mod claims;
+mod collectives;
 mod refused;
 
-use roce_sim::net::{DropReason, Results, Simulation, Time};
+use roce_sim::net::{DropReason, Results, Time};
 use roce_sim::scenario::Scenario;
 use roce_transport::{Recovery, SelectiveRepeat};
 
@@ -21,7 +22,7 @@ fn run_with(name: &str, replaced: &[(&str, &str)]) -> Results {
     let replaced: Vec<_> = replaced.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
     let scenario = Scenario::parse_with(&text(name), &replaced, &no_files);
     let scenario = scenario.unwrap_or_else(|error| panic!("{name}: {error}"));
-    let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings).unwrap();
+    let mut simulation = scenario.simulation().unwrap();
     simulation.run_to_end();
     simulation.results()
 }
@@ -44,7 +45,7 @@ fn all_of_them_can_be_read() {
         let scenario = Scenario::parse(&text, &no_files);
         let scenario = scenario.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         assert!(!scenario.expectation.is_empty() && !scenario.description.is_empty(), "{}", path.display());
-        Simulation::new(&scenario.topology, &scenario.flows, scenario.settings).unwrap();
+        scenario.simulation().unwrap();
         count += 1;
         for (name, value) in
             scenario.sweeps.iter().flat_map(|(name, all)| all.iter().map(move |one| (name, one)))

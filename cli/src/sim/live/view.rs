@@ -156,7 +156,6 @@ fn pretty(value: f64) -> String {
 mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use roce_sim::net::Simulation;
     use roce_sim::scenario::Scenario;
 
     use super::*;
@@ -165,8 +164,7 @@ mod tests {
 
     fn picture(width: u16, height: u16, events: u64) -> String {
         let scenario = Scenario::parse(TEXT, &|_| Err(String::new())).unwrap();
-        let mut simulation =
-            Simulation::new(&scenario.topology, &scenario.flows, scenario.settings.clone()).unwrap();
+        let mut simulation = scenario.simulation().unwrap();
         simulation.run(events);
         let mut series = Series::default();
         series.take(&scenario, &simulation);

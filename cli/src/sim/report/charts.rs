@@ -200,7 +200,6 @@ fn ms(time: Time) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use roce_sim::net::Simulation;
     use roce_sim::scenario::Scenario;
 
     use super::*;
@@ -227,7 +226,7 @@ mod tests {
     fn run(text: &str) -> (Results, MeasureSettings) {
         let scenario = Scenario::parse(text, &|_| Err("there are no files".to_owned())).unwrap();
         let measure = scenario.settings.measure.clone();
-        let mut simulation = Simulation::new(&scenario.topology, &scenario.flows, scenario.settings).unwrap();
+        let mut simulation = scenario.simulation().unwrap();
         simulation.run_to_end();
         (simulation.results(), measure)
     }

@@ -1,6 +1,8 @@
 //! Workloads: the flows between hosts.
 
 mod cdf;
+mod collective;
+mod schedule;
 
 use rand_core::Rng;
 use rand_pcg::Pcg32;
@@ -10,6 +12,11 @@ use super::time::Time;
 use roce_fault::random::generator;
 
 pub use cdf::{CdfError, FlowSizes};
+pub use collective::{
+    Collective, DataParallel, Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan,
+    uneven_shares,
+};
+pub use schedule::{After, MAX_TASKS, Schedule, Task, TaskId, Transfer};
 
 /// A flow: the bytes that one queue pair writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +54,7 @@ fn check_hosts(hosts: u32, need: u32, what: &str) -> Result<(), WorkloadError> {
 pub fn permutation(hosts: u32, bytes: u64, start: Time, seed: u64) -> Result<Vec<FlowSpec>, WorkloadError> {
     check_hosts(hosts, 2, "a permutation")?;
     let mut order: Vec<u32> = (0..hosts).collect();
-    let mut random = generator(seed, 0x9e);
-    for last in (1..order.len()).rev() {
-        order.swap(last, below(&mut random, last as u64 + 1) as usize);
-    }
+    shuffle(&mut order, seed, 0x9e);
     let next = order.iter().cycle().skip(1);
     Ok(order
         .iter()
@@ -221,6 +225,14 @@ pub fn check(flows: &[FlowSpec], hosts: u32) -> Result<(), WorkloadError> {
         return Err(WorkloadError(format!("{} flows are more than {MAX_FLOWS}", flows.len())));
     }
     Ok(())
+}
+
+/// Brings a list into a random order (Fisher and Yates).
+pub(crate) fn shuffle<T>(list: &mut [T], seed: u64, stream: u64) {
+    let mut random = generator(seed, stream);
+    for last in (1..list.len()).rev() {
+        list.swap(last, below(&mut random, last as u64 + 1) as usize);
+    }
 }
 
 fn below(random: &mut Pcg32, limit: u64) -> u64 {

@@ -1,0 +1,344 @@
+//! The tasks of one host during a run: which of them wait, which are computing or sending, and which have ended.
+//!
+//! An [`Agenda`] is a state machine without time and network. It is told what this host sees (the end of a computation, bytes
+//! that were acknowledged, a transfer that arrived), and it gives the tasks that can begin and the bytes that can be posted.
+//! It never asks about another host.
+
+use std::collections::VecDeque;
+
+use super::time::Time;
+use super::workload::{After, FlowSpec, Schedule, TaskId};
+
+/// The tasks of one host.
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    tasks: Vec<Local>,
+    /// The tasks that wait for the end of each task, one part for each.
+    dependents: Vec<u32>,
+    /// Flows that begin here and have transfers, by number.
+    outgoing: Vec<Outgoing>,
+    /// Flows that end here and have transfers whose arrival a task here waits for, by number.
+    incoming: Vec<Incoming>,
+    /// Tasks that can begin.
+    ready: VecDeque<u32>,
+    /// Tasks without a transfer that have not ended.
+    computations_left: usize,
+}
+
+/// A task; its number here is its place in [`Agenda::tasks`].
+#[derive(Clone, Copy, Debug)]
+struct Local {
+    number: TaskId,
+    earliest: Time,
+    compute: Time,
+    /// The flow of its transfer.
+    flow: Option<u32>,
+    /// What it still waits for.
+    waits: u32,
+    /// The part of [`Agenda::dependents`] that waits for its end.
+    dependents: (u32, u32),
+    ended: Option<Time>,
+}
+
+/// A flow that begins here.
+#[derive(Debug)]
+struct Outgoing {
+    flow: u32,
+    parts: Vec<Part>,
+    /// The number of parts that are completely posted, and of those that are acknowledged.
+    posted: usize,
+    acknowledged: usize,
+}
+
+/// A transfer, as a part of its flow.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    task: u32,
+    /// The bytes of the flow up to its end.
+    end: u64,
+    is_open: bool,
+    /// Whether the other end has to see that it arrived.
+    signals: bool,
+}
+
+/// A flow that ends here.
+#[derive(Debug)]
+struct Incoming {
+    flow: u32,
+    /// The part of the flow, and a task that waits for its arrival; sorted.
+    waiting: Vec<(u32, u32)>,
+}
+
+/// A task that can begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ready {
+    /// Its number at this host.
+    pub(super) task: u32,
+    pub(super) earliest: Time,
+    pub(super) compute: Time,
+}
+
+/// The bytes of a flow that can be posted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Open {
+    /// The number of bytes that are left of this transfer.
+    pub(super) left: u64,
+    /// The number of the transfer, if its last byte has to be visible at the other end.
+    pub(super) signal: Option<u32>,
+}
+
+impl Agenda {
+    /// Distributes the tasks of a schedule, which was checked, among so many hosts.
+    pub(super) fn distribute(schedule: &Schedule, flows: &[FlowSpec], hosts: usize) -> Vec<Self> {
+        let mut agendas: Vec<Self> = (0..hosts).map(|_| Self::default()).collect();
+        // The number at its host, and the number of the part of its flow.
+        let mut places: Vec<(u32, u32)> = Vec::with_capacity(schedule.tasks().len());
+        let mut parts: Vec<Vec<Part>> = vec![Vec::new(); flows.len()];
+        let mut edges: Vec<Vec<(u32, u32)>> = vec![Vec::new(); hosts];
+        let mut arrivals: Vec<Vec<(u32, u32, u32)>> = vec![Vec::new(); hosts];
+        for (number, task) in (0..).zip(schedule.tasks()) {
+            let host = task.host as usize;
+            let agenda = &mut agendas[host];
+            let local = agenda.tasks.len() as u32;
+            let mut part = 0;
+            if let Some(transfer) = task.transfer {
+                let parts = &mut parts[transfer.flow as usize];
+                part = parts.len() as u32;
+                let begin = parts.last().map_or(0, |part| part.end);
+                parts.push(Part { task: local, end: begin + transfer.bytes, is_open: false, signals: false });
+            } else {
+                agenda.computations_left += 1;
+            }
+            places.push((local, part));
+            let after = schedule.after(number);
+            for after in after {
+                let (before, part) = places[after.task() as usize];
+                let flow = schedule.tasks()[after.task() as usize].transfer.map(|transfer| transfer.flow);
+                match (after, flow) {
+                    (After::Arrival(_), Some(flow)) => {
+                        parts[flow as usize][part as usize].signals = true;
+                        arrivals[host].push((flow, part, local));
+                    }
+                    _ => edges[host].push((before, local)),
+                }
+            }
+            agenda.tasks.push(Local {
+                number,
+                earliest: task.earliest,
+                compute: task.compute,
+                flow: task.transfer.map(|transfer| transfer.flow),
+                waits: after.len() as u32,
+                dependents: (0, 0),
+                ended: None,
+            });
+            if after.is_empty() {
+                agenda.ready.push_back(local);
+            }
+        }
+        for (flow, parts) in (0..).zip(parts).filter(|(_, parts)| !parts.is_empty()) {
+            let source = flows[flow as usize].source as usize;
+            agendas[source].outgoing.push(Outgoing { flow, parts, posted: 0, acknowledged: 0 });
+        }
+        for (agenda, (edges, arrivals)) in agendas.iter_mut().zip(edges.into_iter().zip(arrivals)) {
+            agenda.set_dependents(edges);
+            agenda.set_arrivals(arrivals);
+        }
+        agendas
+    }
+
+    fn set_dependents(&mut self, mut edges: Vec<(u32, u32)>) {
+        edges.sort_unstable();
+        for (place, (before, _)) in (0..).zip(&edges) {
+            let (begin, end) = &mut self.tasks[*before as usize].dependents;
+            if *begin == *end {
+                *begin = place;
+            }
+            *end = place + 1;
+        }
+        self.dependents = edges.into_iter().map(|(_, task)| task).collect();
+    }
+
+    fn set_arrivals(&mut self, mut arrivals: Vec<(u32, u32, u32)>) {
+        arrivals.sort_unstable();
+        for (flow, part, task) in arrivals {
+            match self.incoming.last_mut() {
+                Some(incoming) if incoming.flow == flow => incoming.waiting.push((part, task)),
+                _ => self.incoming.push(Incoming { flow, waiting: vec![(part, task)] }),
+            }
+        }
+    }
+
+    /// The number of tasks of this host.
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Tasks without a transfer that have not ended.
+    pub(super) fn computations_left(&self) -> usize {
+        self.computations_left
+    }
+
+    /// Whether arrivals of this flow have to be visible at this host.
+    pub(super) fn watches(&self, flow: u32) -> bool {
+        self.incoming.binary_search_by_key(&flow, |incoming| incoming.flow).is_ok()
+    }
+
+    /// The end of each task that has ended, by its number in the schedule.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (TaskId, Time)> {
+        self.tasks.iter().filter_map(|task| Some((task.number, task.ended?)))
+    }
+
+    /// Removes and returns the next task that can begin.
+    pub(super) fn next_ready(&mut self) -> Option<Ready> {
+        let task = self.ready.pop_front()?;
+        let Local { earliest, compute, .. } = self.tasks[task as usize];
+        Some(Ready { task, earliest, compute })
+    }
+
+    /// The computation of a task has ended. Returns the flow of its transfer, which can now be posted; a task without a
+    /// transfer ends here.
+    pub(super) fn computed(&mut self, now: Time, task: u32) -> Option<u32> {
+        let Some(flow) = self.tasks[task as usize].flow else {
+            self.computations_left -= 1;
+            self.end(now, task);
+            return None;
+        };
+        let outgoing = self.outgoing_mut(flow)?;
+        let place = outgoing.parts.binary_search_by_key(&task, |part| part.task).ok()?;
+        outgoing.parts[place].is_open = true;
+        Some(flow)
+    }
+
+    /// What can be posted of a flow that begins here, of which so many bytes have been posted.
+    pub(super) fn open(&mut self, flow: u32, posted: u64) -> Option<Open> {
+        let outgoing = self.outgoing_mut(flow)?;
+        while outgoing.parts.get(outgoing.posted).is_some_and(|part| part.end <= posted) {
+            outgoing.posted += 1;
+        }
+        let part = outgoing.parts.get(outgoing.posted).filter(|part| part.is_open)?;
+        let signal = part.signals.then_some(outgoing.posted as u32);
+        Some(Open { left: part.end - posted, signal })
+    }
+
+    /// So many bytes of a flow that begins here are acknowledged.
+    pub(super) fn acknowledged(&mut self, now: Time, flow: u32, bytes: u64) {
+        while let Some(outgoing) = self.outgoing_mut(flow)
+            && let Some(part) = outgoing.parts.get(outgoing.acknowledged).copied()
+            && part.end <= bytes
+        {
+            outgoing.acknowledged += 1;
+            self.end(now, part.task);
+        }
+    }
+
+    /// A transfer of a flow has arrived here.
+    pub(super) fn arrived(&mut self, flow: u32, part: u32) {
+        let Ok(place) = self.incoming.binary_search_by_key(&flow, |incoming| incoming.flow) else { return };
+        let waiting = &self.incoming[place].waiting;
+        let first = waiting.partition_point(|(other, _)| *other < part);
+        for (_, task) in waiting[first..].iter().take_while(|(other, _)| *other == part) {
+            let waits = &mut self.tasks[*task as usize].waits;
+            *waits -= 1;
+            if *waits == 0 {
+                self.ready.push_back(*task);
+            }
+        }
+    }
+
+    fn end(&mut self, now: Time, task: u32) {
+        let local = &mut self.tasks[task as usize];
+        local.ended = Some(now);
+        let (begin, end) = local.dependents;
+        for place in begin..end {
+            let dependent = self.dependents[place as usize];
+            let waits = &mut self.tasks[dependent as usize].waits;
+            *waits -= 1;
+            if *waits == 0 {
+                self.ready.push_back(dependent);
+            }
+        }
+    }
+
+    fn outgoing_mut(&mut self, flow: u32) -> Option<&mut Outgoing> {
+        let place = self.outgoing.binary_search_by_key(&flow, |outgoing| outgoing.flow).ok()?;
+        self.outgoing.get_mut(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::workload::{Task, Transfer};
+    use super::*;
+
+    fn flow(source: u32, destination: u32, bytes: u64) -> FlowSpec {
+        FlowSpec { source, destination, bytes, start: Time::ZERO }
+    }
+
+    fn task(host: u32, transfer: Option<(u32, u64)>) -> Task {
+        let transfer = transfer.map(|(flow, bytes)| Transfer { flow, bytes });
+        Task { host, earliest: Time::ZERO, compute: Time::ZERO, transfer }
+    }
+
+    fn ready(agenda: &mut Agenda) -> Vec<u32> {
+        std::iter::from_fn(|| agenda.next_ready()).map(|ready| ready.task).collect()
+    }
+
+    /// Host 0 sends two parts to host 1; the second one waits for a computation. Host 1 waits for the first one, then
+    /// answers, and host 0 waits for that and for its own sends.
+    fn exchange() -> Vec<Agenda> {
+        let flows = [flow(0, 1, 30), flow(1, 0, 5)];
+        let mut schedule = Schedule::new();
+        let first = schedule.add(task(0, Some((0, 10))), &[]).unwrap();
+        let computation = schedule.add(task(0, None), &[]).unwrap();
+        let second = schedule.add(task(0, Some((0, 20))), &[After::Done(computation)]).unwrap();
+        let answer = schedule.add(task(1, Some((1, 5))), &[After::Arrival(first)]).unwrap();
+        let all = [After::Done(first), After::Done(second), After::Arrival(answer)];
+        schedule.add(task(0, None), &all).unwrap();
+        schedule.check(&flows, 2).unwrap();
+        Agenda::distribute(&schedule, &flows, 2)
+    }
+
+    #[test]
+    fn parts_are_posted_in_order_and_only_when_open() {
+        let [mut agenda, _] = <[Agenda; 2]>::try_from(exchange()).unwrap();
+        assert_eq!(ready(&mut agenda), [0, 1]);
+        assert_eq!(agenda.open(0, 0), None);
+        assert_eq!(agenda.computed(Time::ZERO, 0), Some(0));
+        // The peer waits for the first part, so it is signalled; for the second one it does not wait.
+        assert_eq!(agenda.open(0, 0), Some(Open { left: 10, signal: Some(0) }));
+        assert_eq!(agenda.open(0, 4), Some(Open { left: 6, signal: Some(0) }));
+        assert_eq!(agenda.open(0, 10), None, "the second part waits");
+        assert_eq!(agenda.computations_left(), 2);
+        assert_eq!(agenda.computed(Time::from_us(3), 1), None);
+        assert_eq!((agenda.computations_left(), ready(&mut agenda)), (1, vec![2]));
+        assert_eq!(agenda.computed(Time::from_us(3), 2), Some(0));
+        assert_eq!(agenda.open(0, 10), Some(Open { left: 20, signal: None }));
+        assert_eq!(agenda.open(0, 30), None);
+        assert_eq!(agenda.open(7, 0), None, "a flow without transfers");
+    }
+
+    #[test]
+    fn a_task_begins_when_everything_has_happened() {
+        let [mut agenda, mut peer] = <[Agenda; 2]>::try_from(exchange()).unwrap();
+        assert!(peer.watches(0) && !peer.watches(1) && agenda.watches(1));
+        assert_eq!(ready(&mut peer), [0; 0]);
+        peer.arrived(0, 1);
+        peer.arrived(5, 0);
+        assert_eq!(ready(&mut peer), [0; 0], "nothing waits for the second part");
+        peer.arrived(0, 0);
+        assert_eq!(ready(&mut peer), [0]);
+
+        ready(&mut agenda);
+        agenda.computed(Time::ZERO, 1);
+        ready(&mut agenda);
+        agenda.arrived(1, 0);
+        agenda.acknowledged(Time::from_us(1), 0, 9);
+        assert_eq!(agenda.ends().count(), 1);
+        agenda.acknowledged(Time::from_us(2), 0, 29);
+        assert_eq!(ready(&mut agenda), [0; 0]);
+        agenda.acknowledged(Time::from_us(4), 0, 30);
+        assert_eq!(ready(&mut agenda), [3]);
+        let ends: Vec<_> = agenda.ends().collect();
+        assert_eq!(ends, [(0, Time::from_us(2)), (1, Time::ZERO), (2, Time::from_us(4))]);
+    }
+}

@@ -1,0 +1,482 @@
+//! The algorithms of collective operations. `docs/simulator.md` has their closed forms.
+
+use std::collections::BTreeMap;
+
+use super::{Collective, OperationAlgorithm, OperationKind, Plan};
+use crate::net::time::Time;
+use crate::net::workload::{After, TaskId, WorkloadError};
+
+impl Plan<'_> {
+    /// Adds a collective operation among hosts, which begins at each host with the end of its task in `begins`. Returns the
+    /// task of each host with whose end it has ended there.
+    ///
+    /// # Errors
+    ///
+    /// The algorithm does not apply, or there are too few hosts or bytes, or too many tasks.
+    pub fn collective(
+        &mut self,
+        what: &Collective<'_>,
+        hosts: &[u32],
+        begins: &[TaskId],
+    ) -> Result<Vec<TaskId>, WorkloadError> {
+        check(what, hosts, begins)?;
+        let n = hosts.len();
+        let mut run = Run {
+            plan: self,
+            hosts,
+            begins,
+            sent: vec![BTreeMap::new(); n],
+            arrived: vec![BTreeMap::new(); n],
+        };
+        let pieces = |bytes: u64| what.chunk.map_or(1, |chunk| bytes.div_ceil(chunk.max(1)));
+        match (what.algorithm, what.kind) {
+            (OperationAlgorithm::Ring, OperationKind::Broadcast) => {
+                run.chain(what.bytes, pieces(what.bytes))?;
+            }
+            (OperationAlgorithm::Ring, kind) => {
+                let rounds = if kind == OperationKind::AllReduce { 2 * (n - 1) } else { n - 1 };
+                run.ring(what.bytes, pieces(share(what.bytes, n as u64, 0)), rounds)?;
+            }
+            (OperationAlgorithm::Tree, kind) => {
+                run.tree(what.bytes, pieces(what.bytes), kind, &[false])?;
+            }
+            (OperationAlgorithm::DoubleTree, kind) => {
+                run.tree(what.bytes, pieces(what.bytes.div_ceil(2)), kind, &[false, true])?;
+            }
+            (OperationAlgorithm::HalvingDoubling, kind) => run.halving_doubling(what.bytes, kind)?,
+            (OperationAlgorithm::Pairwise, kind) => run.pairwise(what, kind)?,
+            (OperationAlgorithm::Direct, kind) => run.direct(what, kind)?,
+        }
+        run.finish()
+    }
+}
+
+fn check(what: &Collective<'_>, hosts: &[u32], begins: &[TaskId]) -> Result<(), WorkloadError> {
+    use OperationAlgorithm as Algorithm;
+    use OperationKind as Kind;
+    let wrong = |reason: String| Err(WorkloadError(reason));
+    let (n, kind, algorithm) = (hosts.len(), what.kind, what.algorithm);
+    let mut sorted = hosts.to_vec();
+    sorted.sort_unstable();
+    if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        return wrong(format!("host {} is in the list twice", twice[0]));
+    }
+    if n < 2 || begins.len() != n {
+        return wrong(format!("{} needs at least 2 hosts, not {n}", kind.name()));
+    }
+    let applies = match algorithm {
+        Algorithm::Ring => !matches!(kind, Kind::AllToAll | Kind::Step),
+        Algorithm::Tree => matches!(kind, Kind::AllReduce | Kind::Broadcast),
+        Algorithm::DoubleTree => kind == Kind::AllReduce,
+        Algorithm::HalvingDoubling => matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather),
+        Algorithm::Pairwise | Algorithm::Direct => !matches!(kind, Kind::Broadcast | Kind::Step),
+    };
+    if !applies {
+        return wrong(format!("{} has no algorithm {}", kind.name(), algorithm.name()));
+    }
+    if algorithm == Algorithm::HalvingDoubling && !n.is_power_of_two() {
+        return wrong(format!("halving-doubling needs a power of two of hosts, not {n}"));
+    }
+    if what.bytes < n as u64 {
+        return wrong(format!("{} bytes are less than one for each of the {n} hosts", what.bytes));
+    }
+    let in_pieces = matches!(algorithm, Algorithm::Ring | Algorithm::Tree | Algorithm::DoubleTree);
+    if what.chunk.is_some() && !in_pieces {
+        return wrong(format!("{} has no chunks; ring, tree and double-tree have", algorithm.name()));
+    }
+    if what.chunk == Some(0) {
+        return wrong("a chunk has at least 1 byte".to_owned());
+    }
+    match what.shares {
+        Some(_) if kind != Kind::AllToAll => wrong(format!("{} cannot be uneven", kind.name())),
+        Some(shares) if shares.len() != n => {
+            wrong(format!("{} shares are not one for each of the {n} hosts", shares.len()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Part `number` of `bytes` in `parts` parts whose sizes differ by at most one byte, and at least one byte, because a transfer
+/// cannot be empty.
+fn share(bytes: u64, parts: u64, number: u64) -> u64 {
+    (bytes / parts + u64::from(number < bytes % parts)).max(1)
+}
+
+/// An operation that is being added. Hosts are ranks here: places in the list.
+struct Run<'p, 'a, 'h> {
+    plan: &'p mut Plan<'a>,
+    hosts: &'h [u32],
+    begins: &'h [TaskId],
+    /// The last transfer of each rank to, and from, each other one. A queue pair completes and delivers in order, so the last one
+    /// stands for those before it.
+    sent: Vec<BTreeMap<usize, TaskId>>,
+    arrived: Vec<BTreeMap<usize, TaskId>>,
+}
+
+impl Run<'_, '_, '_> {
+    fn send(&mut self, from: usize, to: usize, bytes: u64, after: &[After]) -> Result<TaskId, WorkloadError> {
+        // The later transfers of a queue pair are posted after its first one.
+        let task = if self.sent[from].contains_key(&to) {
+            self.plan.send(self.hosts[from], self.hosts[to], bytes, after)?
+        } else {
+            let mut all = vec![After::Done(self.begins[from])];
+            all.extend_from_slice(after);
+            self.plan.send(self.hosts[from], self.hosts[to], bytes, &all)?
+        };
+        self.sent[from].insert(to, task);
+        self.arrived[to].insert(from, task);
+        Ok(task)
+    }
+
+    /// A task of each host that waits for everything that it has sent and received so far.
+    fn finish(self) -> Result<Vec<TaskId>, WorkloadError> {
+        let Self { plan, hosts, begins, sent, arrived } = self;
+        let ranks = hosts.iter().zip(begins).zip(sent.iter().zip(&arrived));
+        ranks
+            .map(|((host, begin), (sent, arrived))| {
+                let mut after = vec![After::Done(*begin)];
+                after.extend(sent.values().map(|task| After::Done(*task)));
+                after.extend(arrived.values().map(|task| After::Arrival(*task)));
+                plan.compute(*host, Time::ZERO, &after)
+            })
+            .collect()
+    }
+
+    /// Rounds in which each rank sends a part to the next one: the part that arrived in the round before.
+    fn ring(&mut self, bytes: u64, pieces: u64, rounds: usize) -> Result<(), WorkloadError> {
+        let n = self.hosts.len();
+        let mut before: Vec<TaskId> = Vec::new();
+        for round in 0..rounds {
+            let mut tasks = Vec::with_capacity(n * pieces as usize);
+            for piece in 0..pieces {
+                for rank in 0..n {
+                    let part = (rank + rounds * n - round) % n;
+                    let size = share(share(bytes, n as u64, part as u64), pieces, piece);
+                    let last = (rank + n - 1) % n;
+                    let arrival = before.get(piece as usize * n + last).map(|task| After::Arrival(*task));
+                    tasks.push(self.send(rank, (rank + 1) % n, size, arrival.as_slice())?);
+                }
+            }
+            before = tasks;
+        }
+        Ok(())
+    }
+
+    /// The first rank sends to the second one, which passes each piece on.
+    fn chain(&mut self, bytes: u64, pieces: u64) -> Result<(), WorkloadError> {
+        for piece in 0..pieces {
+            let mut before = None;
+            for rank in 1..self.hosts.len() {
+                let arrival = before.map(After::Arrival);
+                before = Some(self.send(rank - 1, rank, share(bytes, pieces, piece), arrival.as_slice())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Binary trees, each with an equal part of the data, piece by piece: up to the root unless it is a broadcast, and down again. In a
+    /// mirrored tree the last rank is the root.
+    fn tree(
+        &mut self,
+        bytes: u64,
+        pieces: u64,
+        kind: OperationKind,
+        mirrored: &[bool],
+    ) -> Result<(), WorkloadError> {
+        let trees = mirrored.len() as u64;
+        for piece in 0..pieces {
+            for (number, mirrored) in (0..).zip(mirrored) {
+                let size = share(share(bytes, trees, number), pieces, piece);
+                let gathered = if kind == OperationKind::Broadcast {
+                    Vec::new()
+                } else {
+                    self.reduce_to_root(size, *mirrored)?
+                };
+                self.broadcast_from_root(size, *mirrored, &gathered)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rank at a place of a tree in the order of levels: the children of place `p` are `2p + 1` and `2p + 2`.
+    fn rank(&self, place: usize, mirrored: bool) -> usize {
+        if mirrored { self.hosts.len() - 1 - place } else { place }
+    }
+
+    /// Returns the arrivals at the root.
+    fn reduce_to_root(&mut self, size: u64, mirrored: bool) -> Result<Vec<After>, WorkloadError> {
+        let n = self.hosts.len();
+        let mut arrivals: Vec<Vec<After>> = vec![Vec::new(); n];
+        for place in (1..n).rev() {
+            let parent = (place - 1) / 2;
+            let after = std::mem::take(&mut arrivals[place]);
+            let (from, to) = (self.rank(place, mirrored), self.rank(parent, mirrored));
+            let task = self.send(from, to, size, &after)?;
+            arrivals[parent].push(After::Arrival(task));
+        }
+        Ok(arrivals.swap_remove(0))
+    }
+
+    fn broadcast_from_root(
+        &mut self,
+        size: u64,
+        mirrored: bool,
+        gathered: &[After],
+    ) -> Result<(), WorkloadError> {
+        let mut arrivals: Vec<Vec<After>> = vec![gathered.to_vec()];
+        for place in 1..self.hosts.len() {
+            let parent = (place - 1) / 2;
+            let after = arrivals[parent].clone();
+            let (from, to) = (self.rank(parent, mirrored), self.rank(place, mirrored));
+            let task = self.send(from, to, size, &after)?;
+            arrivals.push(vec![After::Arrival(task)]);
+        }
+        Ok(())
+    }
+
+    /// Exchanges at halved distances with halved parts, and at doubled distances with doubled parts.
+    fn halving_doubling(&mut self, bytes: u64, kind: OperationKind) -> Result<(), WorkloadError> {
+        let n = self.hosts.len();
+        let halving = (0..n.ilog2()).rev().map(|bit| 1 << bit);
+        let doubling = (0..n.ilog2()).map(|bit| 1 << bit);
+        let distances: Vec<usize> = match kind {
+            OperationKind::ReduceScatter => halving.collect(),
+            OperationKind::AllGather => doubling.collect(),
+            _ => halving.chain(doubling).collect(),
+        };
+        // A step begins at a rank when the data of all steps before have arrived there.
+        let mut arrivals: Vec<Vec<After>> = vec![Vec::new(); n];
+        for distance in distances {
+            let size = (u128::from(bytes) * distance as u128 / n as u128).max(1) as u64;
+            let mut tasks = Vec::with_capacity(n);
+            for (rank, arrivals) in arrivals.iter().enumerate() {
+                tasks.push(self.send(rank, rank ^ distance, size, arrivals)?);
+            }
+            for (rank, arrivals) in arrivals.iter_mut().enumerate() {
+                arrivals.push(After::Arrival(tasks[rank ^ distance]));
+            }
+        }
+        Ok(())
+    }
+
+    /// The size of the part of a rank.
+    fn part(&self, what: &Collective<'_>, rank: usize) -> u64 {
+        match what.shares {
+            None => share(what.bytes, self.hosts.len() as u64, rank as u64),
+            Some(shares) => ((what.bytes as f64 * shares[rank]) as u64).max(1),
+        }
+    }
+
+    /// The size of a transfer: the part of the receiver, or, where parts are gathered, that of the sender.
+    fn exchanged(&self, what: &Collective<'_>, from: usize, to: usize, gathers: bool) -> u64 {
+        self.part(what, if gathers { from } else { to })
+    }
+
+    /// Rounds in which each rank sends to another one and receives from another one.
+    fn pairwise(&mut self, what: &Collective<'_>, kind: OperationKind) -> Result<(), WorkloadError> {
+        let n = self.hosts.len();
+        let passes: &[bool] = match kind {
+            OperationKind::AllReduce => &[false, true],
+            OperationKind::AllGather => &[true],
+            _ => &[false],
+        };
+        let mut before: Option<(usize, Vec<TaskId>)> = None;
+        for gathers in passes {
+            for step in 1..n {
+                let mut tasks = Vec::with_capacity(n);
+                for rank in 0..n {
+                    let to = (rank + step) % n;
+                    let size = self.exchanged(what, rank, to, *gathers);
+                    let mut after = Vec::new();
+                    if let Some((last, tasks)) = &before {
+                        after.push(After::Done(tasks[rank]));
+                        after.push(After::Arrival(tasks[(rank + n - last) % n]));
+                    }
+                    tasks.push(self.send(rank, to, size, &after)?);
+                }
+                before = Some((step, tasks));
+            }
+        }
+        Ok(())
+    }
+
+    /// All transfers at once; what is gathered in an all-reduce waits for all that was scattered.
+    fn direct(&mut self, what: &Collective<'_>, kind: OperationKind) -> Result<(), WorkloadError> {
+        let n = self.hosts.len();
+        let mut after: Vec<Vec<After>> = vec![Vec::new(); n];
+        if kind == OperationKind::AllReduce {
+            self.exchange_all(what, false, &after)?;
+            for (rank, after) in after.iter_mut().enumerate() {
+                let arrivals: Vec<After> = self.arrived[rank].values().copied().map(After::Arrival).collect();
+                let all = self.plan.compute(self.hosts[rank], Time::ZERO, &arrivals)?;
+                after.push(After::Done(all));
+            }
+        }
+        let gathers = matches!(kind, OperationKind::AllReduce | OperationKind::AllGather);
+        self.exchange_all(what, gathers, &after)
+    }
+
+    fn exchange_all(
+        &mut self,
+        what: &Collective<'_>,
+        gathers: bool,
+        after: &[Vec<After>],
+    ) -> Result<(), WorkloadError> {
+        let n = self.hosts.len();
+        for step in 1..n {
+            for (rank, after) in after.iter().enumerate() {
+                let to = (rank + step) % n;
+                let size = self.exchanged(what, rank, to, gathers);
+                self.send(rank, to, size, after)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::net::workload::{FlowSpec, Schedule, check as check_flows};
+    use OperationAlgorithm as Algorithm;
+    use OperationKind as Kind;
+
+    const ALL: [(Kind, Algorithm); 15] = [
+        (Kind::AllReduce, Algorithm::Ring),
+        (Kind::AllReduce, Algorithm::Tree),
+        (Kind::AllReduce, Algorithm::DoubleTree),
+        (Kind::AllReduce, Algorithm::HalvingDoubling),
+        (Kind::AllReduce, Algorithm::Pairwise),
+        (Kind::AllReduce, Algorithm::Direct),
+        (Kind::ReduceScatter, Algorithm::Ring),
+        (Kind::ReduceScatter, Algorithm::HalvingDoubling),
+        (Kind::ReduceScatter, Algorithm::Pairwise),
+        (Kind::AllGather, Algorithm::Ring),
+        (Kind::AllGather, Algorithm::HalvingDoubling),
+        (Kind::AllGather, Algorithm::Direct),
+        (Kind::AllToAll, Algorithm::Pairwise),
+        (Kind::Broadcast, Algorithm::Ring),
+        (Kind::Broadcast, Algorithm::Tree),
+    ];
+
+    fn built(what: &Collective<'_>, hosts: &[u32]) -> Result<(Vec<FlowSpec>, Schedule, Vec<TaskId>), String> {
+        let (mut flows, mut schedule) = (Vec::new(), Schedule::new());
+        let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO);
+        let begins: Vec<TaskId> =
+            hosts.iter().map(|host| plan.compute(*host, Time::ZERO, &[]).unwrap()).collect();
+        let ends = plan.collective(what, hosts, &begins).map_err(|error| error.to_string())?;
+        Ok((flows, schedule, ends))
+    }
+
+    fn collective(kind: Kind, algorithm: Algorithm, bytes: u64) -> Collective<'static> {
+        Collective { kind, algorithm, bytes, chunk: None, shares: None }
+    }
+
+    /// What each host knows at the end: the hosts whose data reached it, directly or through others.
+    fn sources(schedule: &Schedule, flows: &[FlowSpec], hosts: usize, ends: &[TaskId]) -> Vec<usize> {
+        let mut known: Vec<BTreeSet<u32>> = Vec::new();
+        for (number, task) in (0..).zip(schedule.tasks()) {
+            let mut set = BTreeSet::from([task.host]);
+            for after in schedule.after(number) {
+                set.extend(known[after.task() as usize].clone());
+            }
+            known.push(set);
+        }
+        assert_eq!((ends.len(), flows.is_empty()), (hosts, false));
+        ends.iter().map(|end| known[*end as usize].len()).collect()
+    }
+
+    /// Every host ends with something of every other host, and every schedule is one that hosts can carry out.
+    #[test]
+    fn the_data_of_all_hosts_reaches_all_hosts() {
+        for (kind, algorithm) in ALL {
+            for n in [2, 4, 8] {
+                let hosts: Vec<u32> = (0..n).map(|rank| (rank * 2 + 1) % 9).collect();
+                let what = collective(kind, algorithm, 10_000);
+                let (flows, schedule, ends) = built(&what, &hosts).unwrap();
+                check_flows(&flows, 9).unwrap();
+                schedule.check(&flows, 9).unwrap();
+                let known = sources(&schedule, &flows, n as usize, &ends);
+                let expected = match kind {
+                    Kind::Broadcast => 1,
+                    _ => n as usize,
+                };
+                let name = (kind.name(), algorithm.name(), n);
+                assert!(known.iter().all(|known| *known >= expected), "{name:?} {known:?}");
+                let last = *known.last().unwrap();
+                assert!(kind != Kind::Broadcast || last >= 2, "{name:?} {known:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_algorithm_sends_its_bytes() {
+        let sent = |kind, algorithm, n: u32| {
+            let hosts: Vec<u32> = (0..n).collect();
+            let (flows, ..) = built(&collective(kind, algorithm, 80_000), &hosts).unwrap();
+            let by = |host: u32| {
+                flows.iter().filter(|flow| flow.source == host).map(|flow| flow.bytes).sum::<u64>()
+            };
+            (0..n).map(by).collect::<Vec<_>>()
+        };
+        // 2 (n - 1) / n of the buffer, which is the least that each host has to send.
+        for algorithm in [Algorithm::Ring, Algorithm::HalvingDoubling, Algorithm::Pairwise, Algorithm::Direct]
+        {
+            assert_eq!(sent(Kind::AllReduce, algorithm, 8), [140_000; 8], "{}", algorithm.name());
+        }
+        for algorithm in [Algorithm::Ring, Algorithm::HalvingDoubling, Algorithm::Pairwise] {
+            assert_eq!(sent(Kind::ReduceScatter, algorithm, 8), [70_000; 8], "{}", algorithm.name());
+            assert_eq!(sent(Kind::AllGather, algorithm, 8), [70_000; 8], "{}", algorithm.name());
+        }
+        assert_eq!(sent(Kind::AllReduce, Algorithm::Tree, 4), [160_000, 160_000, 80_000, 80_000]);
+        // Both trees together: the inner hosts of one are leaves of the other.
+        assert_eq!(sent(Kind::AllReduce, Algorithm::DoubleTree, 4), [120_000; 4]);
+        assert_eq!(sent(Kind::Broadcast, Algorithm::Ring, 4), [80_000, 80_000, 80_000, 0]);
+        assert_eq!(sent(Kind::Broadcast, Algorithm::Tree, 4), [160_000, 80_000, 0, 0]);
+    }
+
+    #[test]
+    fn chunks_and_shares() {
+        let hosts: Vec<u32> = (0..4).collect();
+        let chunked =
+            Collective { chunk: Some(1_000), ..collective(Kind::AllReduce, Algorithm::Ring, 10_000) };
+        let (flows, schedule, _) = built(&chunked, &hosts).unwrap();
+        assert_eq!(flows.iter().map(|flow| flow.bytes).sum::<u64>(), 60_000);
+        // Four begins and ends, and 6 rounds of 3 pieces of 2,500 bytes.
+        assert_eq!(schedule.tasks().len(), 4 + 4 + 4 * 6 * 3);
+        let shares = [0.5, 0.25, 0.25, 0.0];
+        let uneven =
+            Collective { shares: Some(&shares), ..collective(Kind::AllToAll, Algorithm::Direct, 1_000) };
+        let (flows, ..) = built(&uneven, &hosts).unwrap();
+        let to = |host: u32| flows.iter().find(|flow| flow.destination == host).unwrap().bytes;
+        assert_eq!([to(0), to(1), to(2), to(3)], [500, 250, 250, 1]);
+    }
+
+    #[test]
+    fn what_does_not_apply_is_refused() {
+        let message = |what: Collective<'_>, n: u32| built(&what, &(0..n).collect::<Vec<_>>()).unwrap_err();
+        let ring = collective(Kind::AllReduce, Algorithm::Ring, 1_000);
+        assert_eq!(message(ring, 1), "all-reduce needs at least 2 hosts, not 1");
+        assert_eq!(
+            message(collective(Kind::AllToAll, Algorithm::Ring, 1_000), 4),
+            "all-to-all has no algorithm ring"
+        );
+        assert_eq!(
+            message(collective(Kind::AllReduce, Algorithm::HalvingDoubling, 1_000), 6),
+            "halving-doubling needs a power of two of hosts, not 6"
+        );
+        assert_eq!(
+            message(Collective { bytes: 3, ..ring }, 4),
+            "3 bytes are less than one for each of the 4 hosts"
+        );
+        assert_eq!(
+            message(Collective { chunk: Some(10), algorithm: Algorithm::Direct, ..ring }, 4),
+            "direct has no chunks; ring, tree and double-tree have"
+        );
+        assert_eq!(message(Collective { chunk: Some(0), ..ring }, 4), "a chunk has at least 1 byte");
+        assert_eq!(message(Collective { shares: Some(&[1.0; 4]), ..ring }, 4), "all-reduce cannot be uneven");
+        assert_eq!(built(&ring, &[1, 2, 1]).unwrap_err(), "host 1 is in the list twice");
+    }
+}

@@ -1,0 +1,59 @@
+//! Adds tasks and the flows that they need.
+
+use std::collections::HashMap;
+
+use crate::net::time::Time;
+use crate::net::workload::{After, FlowSpec, MAX_FLOWS, Schedule, Task, TaskId, Transfer, WorkloadError};
+
+/// Flows and tasks, to which operations are added. Transfers between two hosts share one flow, and so one queue pair.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    flows: &'a mut Vec<FlowSpec>,
+    schedule: &'a mut Schedule,
+    /// The flow from one host to another. It is only looked up, so the order of the map does not matter.
+    connections: HashMap<(u32, u32), u32>,
+    start: Time,
+}
+
+impl<'a> Plan<'a> {
+    /// Adds to flows and tasks. Nothing begins before `start`.
+    pub fn new(flows: &'a mut Vec<FlowSpec>, schedule: &'a mut Schedule, start: Time) -> Self {
+        Self { flows, schedule, connections: HashMap::new(), start }
+    }
+
+    /// Adds a task that computes for a time, or only waits.
+    ///
+    /// # Errors
+    ///
+    /// There are too many tasks.
+    pub fn compute(&mut self, host: u32, compute: Time, after: &[After]) -> Result<TaskId, WorkloadError> {
+        self.schedule.add(Task { host, earliest: self.start, compute, transfer: None }, after)
+    }
+
+    /// Adds a transfer.
+    ///
+    /// # Errors
+    ///
+    /// There are too many tasks or flows, or a host would send to itself.
+    pub fn send(&mut self, from: u32, to: u32, bytes: u64, after: &[After]) -> Result<TaskId, WorkloadError> {
+        if from == to {
+            return Err(WorkloadError(format!("host {from} would send to itself")));
+        }
+        let flow = match self.connections.get(&(from, to)) {
+            Some(flow) => *flow,
+            None if self.flows.len() >= MAX_FLOWS => {
+                return Err(WorkloadError(format!("more than {MAX_FLOWS} flows")));
+            }
+            None => {
+                let flow = self.flows.len() as u32;
+                self.flows.push(FlowSpec { source: from, destination: to, bytes: 0, start: self.start });
+                self.connections.insert((from, to), flow);
+                flow
+            }
+        };
+        let total = &mut self.flows[flow as usize].bytes;
+        *total = total.saturating_add(bytes);
+        let transfer = Some(Transfer { flow, bytes });
+        self.schedule.add(Task { host: from, earliest: self.start, compute: Time::ZERO, transfer }, after)
+    }
+}

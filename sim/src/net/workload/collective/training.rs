@@ -1,0 +1,394 @@
+//! Steps of training: computation, and what hosts exchange for it.
+
+use std::sync::Arc;
+
+use super::{Collective, Operation, OperationAlgorithm, OperationKind, Plan};
+use crate::net::time::Time;
+use crate::net::workload::{After, TaskId, WorkloadError};
+
+/// Data-parallel training: every host computes all layers for its part of the data, and an all-reduce adds the gradients of a
+/// bucket of layers as soon as they are computed, from the last layer to the first one, while the others are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataParallel {
+    /// The number of layers.
+    pub layers: u32,
+    /// The time of the forward computation of a layer.
+    pub forward: Time,
+    /// The time of the backward computation of a layer.
+    pub backward: Time,
+    /// Bytes of the gradients of all layers.
+    pub bytes: u64,
+    /// A bucket has as many whole layers as fit into so many bytes, and at least one.
+    pub bucket: u64,
+    /// The algorithm of the all-reduce.
+    pub algorithm: OperationAlgorithm,
+    /// The largest piece of a part, as of a collective operation.
+    pub chunk: Option<u64>,
+    /// The number of steps. A step begins at a host when all gradients of the step before have arrived there.
+    pub steps: u32,
+}
+
+/// Pipeline-parallel training: each host computes a stage for one micro-batch after the other, and sends what comes out to the
+/// host of the next stage, or, backward, of the stage before. Each stage alternates between forward and backward
+/// computations as soon as it can (one forward, one backward).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pipeline {
+    /// The number of stages. With more hosts there are several pipelines: the first hosts of the list are the first one.
+    pub stages: u32,
+    /// Micro-batches of each pipeline in a step.
+    pub microbatches: u32,
+    /// The time of the forward computation of a stage for a micro-batch.
+    pub forward: Time,
+    /// The time of the backward computation of a stage for a micro-batch.
+    pub backward: Time,
+    /// Bytes between two stages for a micro-batch, in each direction.
+    pub bytes: u64,
+    /// Bytes of the gradients of a stage, which the pipelines add with an all-reduce at the end of a step.
+    pub gradients: u64,
+    /// The algorithm of the all-reduce.
+    pub algorithm: OperationAlgorithm,
+    /// The largest piece of a part, as of a collective operation.
+    pub chunk: Option<u64>,
+    /// The number of steps.
+    pub steps: u32,
+}
+
+/// Layers and steps, micro-batches and stages: limits that keep a typing error from filling the memory.
+const MOST: u32 = 100_000;
+
+impl Plan<'_> {
+    /// Adds steps of data-parallel training, which begin at each host with the end of its task in `begins`. Returns the
+    /// operations: each step, and the all-reduce of each bucket.
+    ///
+    /// # Errors
+    ///
+    /// A number is out of its range, or as for a collective operation.
+    pub fn data_parallel(
+        &mut self,
+        name: &str,
+        what: &DataParallel,
+        hosts: &[u32],
+        begins: &[TaskId],
+    ) -> Result<Vec<Operation>, WorkloadError> {
+        in_range(&[("layers", what.layers), ("repeat", what.steps)])?;
+        let shared: Arc<[u32]> = hosts.into();
+        let mut operations = Vec::new();
+        let mut begins = begins.to_vec();
+        for step in 0..what.steps {
+            let mut computed = Vec::new();
+            let forward = times(what.forward, what.layers);
+            for (host, begin) in hosts.iter().zip(&begins) {
+                computed.push(self.compute(*host, forward, &[After::Done(*begin)])?);
+            }
+            let mut buckets = Vec::new();
+            for (number, (layers, bytes)) in (0..).zip(buckets_of(what)) {
+                let backward = times(what.backward, layers);
+                for (host, before) in hosts.iter().zip(&mut computed) {
+                    *before = self.compute(*host, backward, &[After::Done(*before)])?;
+                }
+                let collective = Collective {
+                    kind: OperationKind::AllReduce,
+                    algorithm: what.algorithm,
+                    bytes,
+                    chunk: what.chunk,
+                    shares: None,
+                };
+                let ends = self.collective(&collective, hosts, &computed)?;
+                buckets.push(Operation {
+                    name: format!("{name} bucket {number}"),
+                    iteration: step,
+                    kind: OperationKind::AllReduce,
+                    algorithm: Some(what.algorithm),
+                    bytes,
+                    hosts: shared.clone(),
+                    begins: computed.clone(),
+                    ends,
+                });
+            }
+            let ends = self.join(hosts, &computed, &buckets)?;
+            let whole = Operation {
+                name: name.to_owned(),
+                iteration: step,
+                kind: OperationKind::Step,
+                algorithm: None,
+                bytes: what.bytes,
+                hosts: shared.clone(),
+                begins: std::mem::replace(&mut begins, ends.clone()),
+                ends,
+            };
+            operations.push(whole);
+            operations.append(&mut buckets);
+        }
+        Ok(operations)
+    }
+
+    /// A task of each host that waits for its last computation and for its end of each operation.
+    fn join(
+        &mut self,
+        hosts: &[u32],
+        computed: &[TaskId],
+        operations: &[Operation],
+    ) -> Result<Vec<TaskId>, WorkloadError> {
+        let ranks = hosts.iter().zip(computed).enumerate();
+        ranks
+            .map(|(rank, (host, computed))| {
+                let mut after = vec![After::Done(*computed)];
+                after.extend(operations.iter().map(|operation| After::Done(operation.ends[rank])));
+                self.compute(*host, Time::ZERO, &after)
+            })
+            .collect()
+    }
+
+    /// Adds steps of pipeline-parallel training, as [`Self::data_parallel`].
+    ///
+    /// # Errors
+    ///
+    /// A number is out of its range, the hosts are not whole pipelines, or as for a collective operation.
+    pub fn pipeline(
+        &mut self,
+        name: &str,
+        what: &Pipeline,
+        hosts: &[u32],
+        begins: &[TaskId],
+    ) -> Result<Vec<Operation>, WorkloadError> {
+        in_range(&[("stages", what.stages), ("microbatches", what.microbatches), ("repeat", what.steps)])?;
+        let stages = what.stages as usize;
+        if stages < 2 || !hosts.len().is_multiple_of(stages) {
+            let reason = format!(
+                "{} hosts are not whole pipelines of {stages} stages; 2 stages are the least",
+                hosts.len()
+            );
+            return Err(WorkloadError(reason));
+        }
+        if what.bytes == 0 {
+            return Err(WorkloadError("at least 1 byte goes from a stage to the next one".to_owned()));
+        }
+        let pipelines = hosts.len() / stages;
+        let shared: Arc<[u32]> = hosts.into();
+        let mut operations = Vec::new();
+        let mut begins = begins.to_vec();
+        for step in 0..what.steps {
+            let mut computed = Vec::new();
+            for pipeline in 0..pipelines {
+                let own = pipeline * stages..(pipeline + 1) * stages;
+                computed.extend(self.one_pipeline(what, &hosts[own.clone()], &begins[own])?);
+            }
+            let mut sums = Vec::new();
+            for stage in (0..stages).filter(|_| pipelines > 1 && what.gradients > 0) {
+                let of_stage =
+                    |all: &[u32]| -> Vec<u32> { all.iter().skip(stage).step_by(stages).copied().collect() };
+                let (hosts, begins) = (of_stage(hosts), of_stage(&computed));
+                let collective = Collective {
+                    kind: OperationKind::AllReduce,
+                    algorithm: what.algorithm,
+                    bytes: what.gradients,
+                    chunk: what.chunk,
+                    shares: None,
+                };
+                let ends = self.collective(&collective, &hosts, &begins)?;
+                sums.push(Operation {
+                    name: format!("{name} stage {stage}"),
+                    iteration: step,
+                    kind: OperationKind::AllReduce,
+                    algorithm: Some(what.algorithm),
+                    bytes: what.gradients,
+                    hosts: hosts.into(),
+                    begins,
+                    ends,
+                });
+            }
+            let mut ends = Vec::with_capacity(hosts.len());
+            for (rank, host) in hosts.iter().enumerate() {
+                let mut after = vec![After::Done(computed[rank])];
+                after.extend(sums.get(rank % stages).map(|sum| After::Done(sum.ends[rank / stages])));
+                ends.push(self.compute(*host, Time::ZERO, &after)?);
+            }
+            let whole = Operation {
+                name: name.to_owned(),
+                iteration: step,
+                kind: OperationKind::Step,
+                algorithm: None,
+                bytes: what.bytes,
+                hosts: shared.clone(),
+                begins: std::mem::replace(&mut begins, ends.clone()),
+                ends,
+            };
+            operations.push(whole);
+            operations.append(&mut sums);
+        }
+        Ok(operations)
+    }
+
+    /// One step of one pipeline. Returns the last computation of each stage.
+    fn one_pipeline(
+        &mut self,
+        what: &Pipeline,
+        hosts: &[u32],
+        begins: &[TaskId],
+    ) -> Result<Vec<TaskId>, WorkloadError> {
+        let stages = hosts.len();
+        let batches = what.microbatches as usize;
+        let orders: Vec<Vec<Turn>> = (0..stages).map(|stage| turns(stages - stage, batches)).collect();
+        // The transfer that brought each micro-batch to a stage, forward and backward.
+        let mut forward: Vec<Vec<Option<TaskId>>> = vec![vec![None; batches]; stages];
+        let mut backward = forward.clone();
+        let mut last = begins.to_vec();
+        let mut next = vec![0; stages];
+        // Tasks wait for earlier tasks only, so a turn is added once what it waits for has been; one stage always can go on.
+        let mut is_moving = true;
+        while is_moving {
+            is_moving = false;
+            for stage in 0..stages {
+                let Some(turn) = orders[stage].get(next[stage]) else { continue };
+                let (batch, is_forward) = (turn.batch, turn.is_forward);
+                let source = if is_forward { stage > 0 } else { stage + 1 < stages };
+                let arrived = if is_forward { forward[stage][batch] } else { backward[stage][batch] };
+                if source && arrived.is_none() {
+                    continue;
+                }
+                let mut after = vec![After::Done(last[stage])];
+                after.extend(arrived.map(After::Arrival));
+                let time = if is_forward { what.forward } else { what.backward };
+                last[stage] = self.compute(hosts[stage], time, &after)?;
+                let done = [After::Done(last[stage])];
+                if is_forward && stage + 1 < stages {
+                    let sent = self.send(hosts[stage], hosts[stage + 1], what.bytes, &done)?;
+                    forward[stage + 1][batch] = Some(sent);
+                } else if !is_forward && stage > 0 {
+                    let sent = self.send(hosts[stage], hosts[stage - 1], what.bytes, &done)?;
+                    backward[stage - 1][batch] = Some(sent);
+                }
+                next[stage] += 1;
+                is_moving = true;
+            }
+        }
+        Ok(last)
+    }
+}
+
+/// A computation of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    batch: usize,
+    is_forward: bool,
+}
+
+/// The order of computations of a stage with so many stages from it to the end, itself included: as many forward ones as stages follow,
+/// then one of each in turn, then the backward ones that are left.
+fn turns(to_end: usize, batches: usize) -> Vec<Turn> {
+    let ahead = to_end.min(batches);
+    let mut order: Vec<Turn> = (0..ahead).map(|batch| Turn { batch, is_forward: true }).collect();
+    for batch in 0..batches {
+        order.push(Turn { batch, is_forward: false });
+        if batch + ahead < batches {
+            order.push(Turn { batch: batch + ahead, is_forward: true });
+        }
+    }
+    order
+}
+
+fn times(time: Time, count: u32) -> Time {
+    Time::from_ps(time.as_ps().saturating_mul(count.into()))
+}
+
+/// The layers and the bytes of each bucket.
+fn buckets_of(what: &DataParallel) -> Vec<(u32, u64)> {
+    let layers = u64::from(what.layers);
+    let each = what.bytes.div_ceil(layers).max(1);
+    let in_one = (what.bucket / each).clamp(1, layers);
+    let mut buckets = Vec::new();
+    let (mut left, mut bytes_left) = (layers, what.bytes);
+    while left > 0 {
+        let count = in_one.min(left);
+        let bytes = if count == left { bytes_left } else { (each * count).min(bytes_left) };
+        buckets.push((count as u32, bytes));
+        left -= count;
+        bytes_left -= bytes;
+    }
+    buckets
+}
+
+fn in_range(numbers: &[(&str, u32)]) -> Result<(), WorkloadError> {
+    match numbers.iter().find(|(_, number)| !(1..=MOST).contains(number)) {
+        Some((name, number)) => Err(WorkloadError(format!("{name} is {number}; 1 to {MOST} are possible"))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::workload::{Schedule, check};
+
+    #[test]
+    fn one_forward_one_backward() {
+        let text = |to_end, batches| -> String {
+            let one = |turn: &Turn| format!("{}{}", if turn.is_forward { 'F' } else { 'B' }, turn.batch);
+            turns(to_end, batches).iter().map(one).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(text(1, 3), "F0 B0 F1 B1 F2 B2");
+        assert_eq!(text(3, 4), "F0 F1 F2 B0 F3 B1 B2 B3");
+        assert_eq!(text(4, 2), "F0 F1 B0 B1");
+    }
+
+    #[test]
+    fn buckets_have_whole_layers_and_all_bytes() {
+        let what = DataParallel {
+            layers: 10,
+            forward: Time::from_us(1),
+            backward: Time::from_us(2),
+            bytes: 1_001,
+            bucket: 310,
+            algorithm: OperationAlgorithm::Ring,
+            chunk: None,
+            steps: 1,
+        };
+        assert_eq!(buckets_of(&what), [(3, 303), (3, 303), (3, 303), (1, 92)]);
+        assert_eq!(buckets_of(&DataParallel { bucket: 1, ..what }).len(), 10);
+        assert_eq!(buckets_of(&DataParallel { bucket: u64::MAX, ..what }), [(10, 1_001)]);
+    }
+
+    #[test]
+    fn steps_are_schedules_that_hosts_can_carry_out() {
+        let (mut flows, mut schedule) = (Vec::new(), Schedule::new());
+        let hosts: Vec<u32> = (0..8).collect();
+        let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO);
+        let begins: Vec<TaskId> =
+            hosts.iter().map(|host| plan.compute(*host, Time::ZERO, &[]).unwrap()).collect();
+        let data = DataParallel {
+            layers: 4,
+            forward: Time::from_us(1),
+            backward: Time::from_us(2),
+            bytes: 4_000,
+            bucket: 2_000,
+            algorithm: OperationAlgorithm::Ring,
+            chunk: None,
+            steps: 2,
+        };
+        let operations = plan.data_parallel("d", &data, &hosts, &begins).unwrap();
+        let names: Vec<_> =
+            operations.iter().map(|operation| (&*operation.name, operation.iteration)).collect();
+        assert_eq!(
+            names,
+            [("d", 0), ("d bucket 0", 0), ("d bucket 1", 0), ("d", 1), ("d bucket 0", 1), ("d bucket 1", 1)]
+        );
+        let pipeline = Pipeline {
+            stages: 4,
+            microbatches: 6,
+            forward: Time::from_us(1),
+            backward: Time::from_us(2),
+            bytes: 100,
+            gradients: 1_000,
+            algorithm: OperationAlgorithm::Ring,
+            chunk: None,
+            steps: 1,
+        };
+        let operations = plan.pipeline("p", &pipeline, &hosts, &begins).unwrap();
+        assert_eq!(operations.len(), 1 + 4);
+        assert_eq!(&*operations[2].hosts, [1, 5]);
+        let short = plan.pipeline("p", &Pipeline { stages: 3, ..pipeline }, &hosts, &begins).unwrap_err();
+        assert_eq!(short.to_string(), "8 hosts are not whole pipelines of 3 stages; 2 stages are the least");
+        check(&flows, 8).unwrap();
+        schedule.check(&flows, 8).unwrap();
+    }
+}

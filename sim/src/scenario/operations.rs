@@ -1,0 +1,288 @@
+//! The tables of collective operations and of training, and the operations that they make.
+
+use serde::Deserialize;
+
+use super::build::Wrong;
+use super::hosts::select_hosts;
+use super::values::{Bytes, Span};
+use crate::net::{
+    After, Collective, DataParallel, Operation, OperationAlgorithm, OperationKind, Pipeline, Plan, TaskId,
+    Time, Topology, WorkloadError, shuffle, uneven_shares,
+};
+
+/// Keys that both tables have.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) name: Option<String>,
+    pub(super) after: Vec<String>,
+    pub(super) hosts: Option<Vec<String>>,
+    /// The seed of a random order of the hosts.
+    pub(super) shuffle: Option<u64>,
+    pub(super) start: Time,
+    /// The computation before the first operation.
+    pub(super) compute: Time,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CollectiveTable {
+    kind: Kind,
+    name: Option<String>,
+    algorithm: Option<Algorithm>,
+    bytes: Bytes,
+    chunk: Option<Bytes>,
+    hosts: Option<Vec<String>>,
+    shuffle: Option<u64>,
+    start: Option<Span>,
+    compute: Option<Span>,
+    repeat: Option<u32>,
+    #[serde(default)]
+    after: Vec<String>,
+    skew: Option<f64>,
+    seed: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    AllToAll,
+    Broadcast,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Algorithm {
+    Ring,
+    Tree,
+    DoubleTree,
+    HalvingDoubling,
+    Pairwise,
+    Direct,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TrainingTable {
+    kind: Training,
+    name: Option<String>,
+    algorithm: Option<Algorithm>,
+    bytes: Bytes,
+    chunk: Option<Bytes>,
+    hosts: Option<Vec<String>>,
+    shuffle: Option<u64>,
+    start: Option<Span>,
+    repeat: Option<u32>,
+    #[serde(default)]
+    after: Vec<String>,
+    forward: Span,
+    backward: Span,
+    /// Of data-parallel training.
+    layers: Option<u32>,
+    bucket: Option<Bytes>,
+    /// Of a pipeline.
+    stages: Option<u32>,
+    microbatches: Option<u32>,
+    gradients: Option<Bytes>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum Training {
+    DataParallel,
+    Pipeline,
+}
+
+impl Algorithm {
+    const fn of(self) -> OperationAlgorithm {
+        match self {
+            Self::Ring => OperationAlgorithm::Ring,
+            Self::Tree => OperationAlgorithm::Tree,
+            Self::DoubleTree => OperationAlgorithm::DoubleTree,
+            Self::HalvingDoubling => OperationAlgorithm::HalvingDoubling,
+            Self::Pairwise => OperationAlgorithm::Pairwise,
+            Self::Direct => OperationAlgorithm::Direct,
+        }
+    }
+}
+
+/// The largest number of repetitions, which keeps a typing error from filling the memory.
+const MOST_REPETITIONS: u32 = 100_000;
+
+/// A table of operations.
+#[derive(Debug)]
+pub(super) enum Operations {
+    Collective(CollectiveTable),
+    Training(TrainingTable),
+}
+
+impl Operations {
+    pub(super) fn common(&self) -> Common {
+        let start = |start: Option<Span>| start.map_or(Time::ZERO, |start| start.0);
+        match self {
+            Self::Collective(table) => Common {
+                name: table.name.clone(),
+                after: table.after.clone(),
+                hosts: table.hosts.clone(),
+                shuffle: table.shuffle,
+                start: start(table.start),
+                compute: start(table.compute),
+            },
+            Self::Training(table) => Common {
+                name: table.name.clone(),
+                after: table.after.clone(),
+                hosts: table.hosts.clone(),
+                shuffle: table.shuffle,
+                start: start(table.start),
+                compute: Time::ZERO,
+            },
+        }
+    }
+
+    /// Adds the operations to a plan. `before` gives what a host waits for before the first one.
+    pub(super) fn add(
+        &self,
+        plan: &mut Plan<'_>,
+        topology: &Topology,
+        scenario_seed: u64,
+        before: &dyn Fn(u32) -> Result<Vec<After>, Wrong>,
+    ) -> Result<Vec<Operation>, Wrong> {
+        let common = self.common();
+        let mut hosts = select_hosts(topology, common.hosts.as_deref())?;
+        if let Some(seed) = common.shuffle {
+            shuffle(&mut hosts, seed, 0x92);
+        }
+        let mut begins = Vec::with_capacity(hosts.len());
+        for host in &hosts {
+            let begin = plan.compute(*host, common.compute, &before(*host)?);
+            begins.push(begin.map_err(text)?);
+        }
+        match self {
+            Self::Collective(table) => table.add(plan, &hosts, begins, scenario_seed),
+            Self::Training(table) => table.add(plan, &hosts, &begins),
+        }
+    }
+}
+
+fn text(error: WorkloadError) -> Wrong {
+    error.to_string()
+}
+
+impl CollectiveTable {
+    fn add(
+        &self,
+        plan: &mut Plan<'_>,
+        hosts: &[u32],
+        mut begins: Vec<TaskId>,
+        scenario_seed: u64,
+    ) -> Result<Vec<Operation>, Wrong> {
+        let kind = match self.kind {
+            Kind::AllReduce => OperationKind::AllReduce,
+            Kind::ReduceScatter => OperationKind::ReduceScatter,
+            Kind::AllGather => OperationKind::AllGather,
+            Kind::AllToAll => OperationKind::AllToAll,
+            Kind::Broadcast => OperationKind::Broadcast,
+        };
+        let default = if kind == OperationKind::AllToAll { Algorithm::Pairwise } else { Algorithm::Ring };
+        let algorithm = self.algorithm.unwrap_or(default).of();
+        let seed = self.seed.unwrap_or(scenario_seed);
+        let shares =
+            self.skew.map(|skew| uneven_shares(hosts.len(), skew, seed)).transpose().map_err(text)?;
+        if self.seed.is_some() && self.skew.is_none() {
+            return Err("seed: it is that of `skew`, which is missing".to_owned());
+        }
+        let what = Collective {
+            kind,
+            algorithm,
+            bytes: self.bytes.0,
+            chunk: self.chunk.map(|chunk| chunk.0),
+            shares: shares.as_deref(),
+        };
+        let repeat = self.repeat.unwrap_or(1);
+        if !(1..=MOST_REPETITIONS).contains(&repeat) {
+            return Err(format!("repeat: it must be 1 to {MOST_REPETITIONS}"));
+        }
+        let mut operations = Vec::new();
+        for iteration in 0..repeat {
+            let ends = plan.collective(&what, hosts, &begins).map_err(text)?;
+            let compute = self.compute.map_or(Time::ZERO, |compute| compute.0);
+            let next = if iteration + 1 == repeat {
+                Vec::new()
+            } else {
+                let ranks = hosts.iter().zip(&ends);
+                let next = ranks.map(|(host, end)| plan.compute(*host, compute, &[After::Done(*end)]));
+                next.collect::<Result<_, _>>().map_err(text)?
+            };
+            operations.push(Operation {
+                name: self.name.clone().unwrap_or_else(|| kind.name().to_owned()),
+                iteration,
+                kind,
+                algorithm: Some(algorithm),
+                bytes: self.bytes.0,
+                hosts: hosts.into(),
+                begins: std::mem::replace(&mut begins, next),
+                ends,
+            });
+        }
+        Ok(operations)
+    }
+}
+
+impl TrainingTable {
+    fn add(&self, plan: &mut Plan<'_>, hosts: &[u32], begins: &[TaskId]) -> Result<Vec<Operation>, Wrong> {
+        let missing = |key: &str| format!("this kind of training needs `{key}`");
+        let algorithm = self.algorithm.unwrap_or(Algorithm::Ring).of();
+        let chunk = self.chunk.map(|chunk| chunk.0);
+        let (forward, backward) = (self.forward.0, self.backward.0);
+        let steps = self.repeat.unwrap_or(1);
+        self.refuse_foreign_keys()?;
+        match self.kind {
+            Training::DataParallel => {
+                let what = DataParallel {
+                    layers: self.layers.ok_or_else(|| missing("layers"))?,
+                    forward,
+                    backward,
+                    bytes: self.bytes.0,
+                    bucket: self.bucket.map_or(25_000_000, |bucket| bucket.0),
+                    algorithm,
+                    chunk,
+                    steps,
+                };
+                let name = self.name.as_deref().unwrap_or("data-parallel");
+                plan.data_parallel(name, &what, hosts, begins).map_err(text)
+            }
+            Training::Pipeline => {
+                let what = Pipeline {
+                    stages: self.stages.unwrap_or(hosts.len() as u32),
+                    microbatches: self.microbatches.ok_or_else(|| missing("microbatches"))?,
+                    forward,
+                    backward,
+                    bytes: self.bytes.0,
+                    gradients: self.gradients.map_or(0, |gradients| gradients.0),
+                    algorithm,
+                    chunk,
+                    steps,
+                };
+                plan.pipeline(self.name.as_deref().unwrap_or("pipeline"), &what, hosts, begins).map_err(text)
+            }
+        }
+    }
+
+    /// A key of the other kind is refused, because it has no effect.
+    fn refuse_foreign_keys(&self) -> Result<(), Wrong> {
+        let of_data = [("layers", self.layers.is_some()), ("bucket", self.bucket.is_some())];
+        let of_pipeline = [
+            ("stages", self.stages.is_some()),
+            ("microbatches", self.microbatches.is_some()),
+            ("gradients", self.gradients.is_some()),
+        ];
+        let foreign: &[(&str, bool)] =
+            if self.kind == Training::DataParallel { &of_pipeline } else { &of_data };
+        match foreign.iter().find(|(_, given)| *given) {
+            Some((key, _)) => Err(format!("this kind of training has no `{key}`")),
+            None => Ok(()),
+        }
+    }
+}

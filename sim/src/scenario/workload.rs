@@ -1,0 +1,279 @@
+//! Makes flows, tasks and operations of the tables of a scenario, in an order in which each table comes after those that it waits
+//! for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::build::Wrong;
+use super::flows::{FlowTable, Flows};
+use super::hosts::find_host;
+use super::operations::{CollectiveTable, Operations, TrainingTable};
+use super::values::Span;
+use super::{Load, ScenarioError};
+use crate::net::{
+    After, FlowSizes, FlowSpec, MAX_FLOWS, NodeKind, Operation, Plan, Poisson, Schedule, Task, Time,
+    Topology, Transfer, all_to_all, check_flows, incast, on_off, parse_flows, permutation, poisson,
+};
+
+/// What is sent.
+#[derive(Debug, Default)]
+pub(super) struct Workload {
+    pub(super) flows: Vec<FlowSpec>,
+    pub(super) schedule: Schedule,
+    pub(super) operations: Vec<Operation>,
+}
+
+/// The tables of a file.
+pub(super) struct Tables {
+    pub(super) flows: Vec<Spanned<FlowTable>>,
+    pub(super) collective: Vec<Spanned<CollectiveTable>>,
+    pub(super) training: Vec<Spanned<TrainingTable>>,
+}
+
+/// What the tables refer to.
+pub(super) struct Context<'a> {
+    pub(super) topology: &'a Topology,
+    pub(super) seed: u64,
+    pub(super) load: &'a Load<'a>,
+    pub(super) text: &'a str,
+}
+
+enum Content {
+    Flows(FlowTable),
+    Operations(Operations),
+}
+
+struct Table {
+    place: Range<usize>,
+    name: Option<String>,
+    after: Vec<String>,
+    content: Content,
+}
+
+/// What hosts see of a named table: when its part at a host has ended.
+type Seen = BTreeMap<String, BTreeMap<u32, Vec<After>>>;
+
+pub(super) fn build(tables: Tables, context: &Context<'_>) -> Result<Workload, ScenarioError> {
+    let fail =
+        |place: &Range<usize>, reason: Wrong| ScenarioError::at(context.text, Some(place.clone()), reason);
+    let mut tables = collect(tables);
+    let mut names = BTreeSet::new();
+    for table in &tables {
+        if let Some(name) = &table.name
+            && !names.insert(name.clone())
+        {
+            return Err(fail(&table.place, format!("there already is a table with the name {name}")));
+        }
+    }
+    let mut awaited = BTreeSet::new();
+    for table in &tables {
+        for name in &table.after {
+            if !names.contains(name) {
+                return Err(fail(&table.place, format!("after: no table has the name {name}")));
+            }
+            awaited.insert(name.clone());
+        }
+    }
+    let (mut workload, mut seen) = (Workload::default(), Seen::new());
+    while !tables.is_empty() {
+        let is_free = |table: &Table| table.after.iter().all(|name| seen.contains_key(name));
+        let Some(next) = tables.iter().position(is_free) else {
+            let reason = "after: tables wait for each other in a circle".to_owned();
+            return Err(fail(&tables[0].place, reason));
+        };
+        let table = tables.remove(next);
+        let is_awaited = table.name.as_ref().is_some_and(|name| awaited.contains(name));
+        workload.add(&table, is_awaited, &mut seen, context).map_err(|reason| fail(&table.place, reason))?;
+    }
+    Ok(workload)
+}
+
+fn collect(tables: Tables) -> Vec<Table> {
+    let mut all = Vec::new();
+    for table in tables.flows {
+        let (place, table) = (table.span(), table.into_inner());
+        let (name, after) = (table.name.clone(), table.after.clone());
+        all.push(Table { place, name, after, content: Content::Flows(table) });
+    }
+    let collective =
+        tables.collective.into_iter().map(|table| (table.span(), Operations::Collective(table.into_inner())));
+    let training =
+        tables.training.into_iter().map(|table| (table.span(), Operations::Training(table.into_inner())));
+    for (place, operations) in collective.chain(training) {
+        let common = operations.common();
+        let content = Content::Operations(operations);
+        all.push(Table { place, name: common.name, after: common.after, content });
+    }
+    all
+}
+
+impl Workload {
+    fn add(
+        &mut self,
+        table: &Table,
+        is_awaited: bool,
+        seen: &mut Seen,
+        context: &Context<'_>,
+    ) -> Result<(), Wrong> {
+        let first = self.flows.len();
+        let visible = match &table.content {
+            Content::Flows(flows) => self.add_flows(flows, is_awaited, seen, context)?,
+            Content::Operations(operations) => self.add_operations(operations, seen, context)?,
+        };
+        check_flows(&self.flows[first..], context.topology.hosts() as u32)
+            .map_err(|error| error.to_string())?;
+        if self.flows.len() > MAX_FLOWS {
+            return Err(format!("the sum of all flows exceeds {MAX_FLOWS}"));
+        }
+        if let Some(name) = &table.name {
+            seen.insert(name.clone(), visible);
+        }
+        Ok(())
+    }
+
+    /// Flows that wait, or for which others wait, have a task each.
+    fn add_flows(
+        &mut self,
+        table: &FlowTable,
+        is_awaited: bool,
+        seen: &Seen,
+        context: &Context<'_>,
+    ) -> Result<BTreeMap<u32, Vec<After>>, Wrong> {
+        let mut visible: BTreeMap<u32, Vec<After>> = BTreeMap::new();
+        let flows = generate(&table.flows, context)?;
+        check_flows(&flows, context.topology.hosts() as u32).map_err(|error| error.to_string())?;
+        if table.after.is_empty() && table.compute.is_some() {
+            return Err("compute: it is the time between the end of `after` and the start".to_owned());
+        }
+        if table.after.is_empty() && !is_awaited {
+            self.flows.extend(flows);
+            return Ok(visible);
+        }
+        let compute = table.compute.map_or(Time::ZERO, |compute| compute.0);
+        // One task of a host waits for the others, so that each flow waits for one.
+        let mut joined: BTreeMap<u32, Vec<After>> = BTreeMap::new();
+        for flow in flows {
+            let after = match joined.get(&flow.source) {
+                Some(after) => after.clone(),
+                None => {
+                    let all = visible_at(flow.source, &table.after, seen, context.topology)?;
+                    let after = self.join(flow.source, &all)?;
+                    joined.insert(flow.source, after.clone());
+                    after
+                }
+            };
+            let transfer = Some(Transfer { flow: self.flows.len() as u32, bytes: flow.bytes });
+            let task = Task { host: flow.source, earliest: flow.start, compute, transfer };
+            let task = self.schedule.add(task, &after).map_err(|error| error.to_string())?;
+            visible.entry(flow.source).or_default().push(After::Done(task));
+            visible.entry(flow.destination).or_default().push(After::Arrival(task));
+            self.flows.push(flow);
+        }
+        Ok(visible)
+    }
+
+    /// One task of a host for many.
+    fn join(&mut self, host: u32, all: &[After]) -> Result<Vec<After>, Wrong> {
+        if all.len() < 2 {
+            return Ok(all.to_vec());
+        }
+        let task = Task { host, earliest: Time::ZERO, compute: Time::ZERO, transfer: None };
+        let task = self.schedule.add(task, all).map_err(|error| error.to_string())?;
+        Ok(vec![After::Done(task)])
+    }
+
+    fn add_operations(
+        &mut self,
+        operations: &Operations,
+        seen: &Seen,
+        context: &Context<'_>,
+    ) -> Result<BTreeMap<u32, Vec<After>>, Wrong> {
+        let common = operations.common();
+        let before = |host: u32| visible_at(host, &common.after, seen, context.topology);
+        let mut plan = Plan::new(&mut self.flows, &mut self.schedule, common.start);
+        let added = operations.add(&mut plan, context.topology, context.seed, &before)?;
+        // An operation begins with those before it, so their ends count, too: buckets of the last step, and the step.
+        let last = added.iter().map(|operation| operation.iteration).max();
+        let mut visible: BTreeMap<u32, Vec<After>> = BTreeMap::new();
+        for operation in added.iter().filter(|operation| Some(operation.iteration) == last) {
+            for (host, end) in operation.hosts.iter().zip(&operation.ends) {
+                visible.entry(*host).or_default().push(After::Done(*end));
+            }
+        }
+        self.operations.extend(added);
+        Ok(visible)
+    }
+}
+
+/// What a host waits for that waits for these tables.
+fn visible_at(host: u32, names: &[String], seen: &Seen, topology: &Topology) -> Result<Vec<After>, Wrong> {
+    let mut all = Vec::new();
+    for name in names {
+        let Some(after) = seen.get(name).and_then(|hosts| hosts.get(&host)) else {
+            let mut hosts = topology.nodes.iter().filter(|node| node.kind == NodeKind::Host);
+            let host = hosts.nth(host as usize).map_or("", |node| node.name.as_str());
+            return Err(format!(
+                "after: nothing of {name} begins or ends at {host}, so {host} cannot see when it has ended"
+            ));
+        };
+        all.extend_from_slice(after);
+    }
+    Ok(all)
+}
+
+fn generate(flows: &Flows, context: &Context<'_>) -> Result<Vec<FlowSpec>, Wrong> {
+    let Context { topology, seed: scenario_seed, load, .. } = *context;
+    let hosts = topology.hosts() as u32;
+    let begin = |start: Option<Span>| start.map_or(Time::ZERO, |start| start.0);
+    let flows = match flows {
+        Flows::Pair { from, to, bytes, start } => {
+            let (source, destination) = (find_host(topology, from)?, find_host(topology, to)?);
+            Ok(vec![FlowSpec { source, destination, bytes: bytes.0, start: begin(*start) }])
+        }
+        Flows::Permutation { bytes, start, seed } => {
+            permutation(hosts, bytes.0, begin(*start), seed.unwrap_or(scenario_seed))
+        }
+        Flows::Incast { degree, to, bytes, start } => {
+            incast(hosts, *degree, find_host(topology, to)?, bytes.0, begin(*start))
+        }
+        Flows::AllToAll { bytes, start } => all_to_all(hosts, bytes.0, begin(*start)),
+        Flows::OnOff { from, to, bytes, period, count, start } => {
+            let (source, destination) = (find_host(topology, from)?, find_host(topology, to)?);
+            on_off(source, destination, bytes.0, begin(*start), period.0, *count)
+        }
+        Flows::Poisson { load: part, duration, sizes, seed } => {
+            let sizes = match sizes.as_str() {
+                "websearch" => FlowSizes::web_search(),
+                "hadoop" => FlowSizes::hadoop(),
+                name => FlowSizes::parse(&load(name)?).map_err(|error| format!("{name}, {error}"))?,
+            };
+            let seed = seed.unwrap_or(scenario_seed);
+            let rate_bps = host_rate(topology)?;
+            let what = Poisson { hosts, load: *part, rate_bps, duration: duration.0, seed };
+            poisson(&what, &sizes)
+        }
+        Flows::Trace { file, text } => match (file, text) {
+            (Some(name), None) => {
+                return parse_flows(&load(name)?).map_err(|error| format!("{name}, {error}"));
+            }
+            (None, Some(text)) => parse_flows(text),
+            _ => return Err("a trace needs either file or text".to_owned()),
+        },
+    };
+    flows.map_err(|error| error.to_string())
+}
+
+/// The rate of the links of hosts, to which the load of Poisson arrivals refers.
+fn host_rate(topology: &Topology) -> Result<u64, Wrong> {
+    let is_host =
+        |node: u32| topology.nodes.get(node as usize).is_some_and(|node| node.kind == NodeKind::Host);
+    let links = topology.links.iter().filter(|link| is_host(link.a) || is_host(link.b));
+    let mut rates = links.map(|link| link.spec.rate_bps);
+    let first = rates.next().ok_or("there are no hosts")?;
+    if rates.any(|rate| rate != first) {
+        return Err("the links of hosts have different rates, so a common load is not defined".to_owned());
+    }
+    Ok(first)
+}

@@ -1,0 +1,154 @@
+//! Scenarios with flows that wait, collective operations and training.
+
+use roce_sim::net::{OperationResult, Time};
+use roce_sim::scenario::Scenario;
+
+use super::{no_files, text};
+
+/// The results of all operations of a scenario: name, iteration and result.
+fn operations(text: &str, replaced: &[(&str, &str)]) -> Vec<(String, u32, OperationResult)> {
+    let set: Vec<_> = replaced.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    let scenario = Scenario::parse_with(text, &set, &no_files).unwrap();
+    let mut simulation = scenario.simulation().unwrap();
+    simulation.run_to_end();
+    let results = simulation.results();
+    assert_eq!(results.incomplete(), 0);
+    let all = scenario.operations.iter();
+    all.map(|it| (it.name.clone(), it.iteration, it.result(&results.task_ends))).collect()
+}
+
+fn us(time: Option<Time>) -> f64 {
+    time.unwrap().as_secs_f64() * 1e6
+}
+
+#[test]
+fn a_ring_takes_what_its_scenario_says() {
+    for (hosts, expected) in [("8", 1_239.0), ("64", 1_625.2)] {
+        let all = operations(&text("ring-all-reduce"), &[("topology.hosts", hosts)]);
+        let took = us(all[0].2.time);
+        println!("{hosts}: {took}");
+        assert!((took / expected - 1.0).abs() < 0.003, "{hosts}: {took}");
+    }
+}
+
+#[test]
+fn collisions_slow_a_ring_down_and_spraying_does_not() {
+    // 62 steps of 200,000 bytes over four links.
+    let expected = 62.0 * (200_000.0 + 196.0 * 82.0 + 20.0 + 3.0 * 1_122.0 + 4.0 * 12_500.0) * 80e-6;
+    let took =
+        |balance| us(operations(&text("all-reduce-collisions"), &[("switch.balance", balance)])[0].2.time);
+    let (flow, spray) = (took("flow"), took("spray"));
+    println!("closed form {expected}, flow {flow}, spray {spray}");
+    assert!(flow > 1.5 * expected, "{flow} {expected}");
+    assert!(spray < 1.2 * expected, "{spray} {expected}");
+}
+
+#[test]
+fn training_overlaps_computation_and_communication() {
+    let all = operations(&text("training"), &[]);
+    let of = |name: &str, iteration| {
+        us(all.iter().find(|(other, number, _)| other == name && *number == iteration).unwrap().2.time)
+    };
+    let computation = 8.0 * 150.0;
+    // The all-reduce of a bucket alone: 14 steps of 250,000 bytes at one switch.
+    let sum = 14.0 * (250_000.0 + 245.0 * 82.0 + 20.0 + 1_122.0 + 2.0 * 12_500.0) * 80e-6;
+    for step in [0, 1] {
+        let whole = of("data", step);
+        println!("data {whole}, sum {sum}; pipeline {}", of("pipeline", step));
+        assert!(of("data bucket 0", step) > 0.999 * sum);
+        // The last bucket is added after the computation; the others at least in part meanwhile.
+        assert!(whole > computation + sum && whole < 0.85 * (computation + 4.0 * sum), "{whole} {sum}");
+        // Stages begin the second step at different times, so it takes longer from the first one.
+        let pipeline = of("pipeline", step);
+        assert!(pipeline > 11.0 * 150.0 && pipeline < 22.0 * 150.0, "{pipeline}");
+    }
+}
+
+const CHAIN: &str = r#"
+name = "chain"
+[topology]
+kind = "star"
+hosts = 4
+[[flows]]
+name = "late"
+kind = "pair"
+from = "h1"
+to = "h2"
+bytes = "1MB"
+after = ["early"]
+compute = "30us"
+[[flows]]
+name = "early"
+kind = "pair"
+from = "h0"
+to = "h1"
+bytes = "1MB"
+start = "5us"
+[[collective]]
+name = "sum"
+kind = "all-reduce"
+algorithm = "halving-doubling"
+bytes = "100KB"
+hosts = ["h2", "h1"]
+after = ["late"]
+repeat = 3
+compute = "10us"
+"#;
+
+/// Tables are taken in an order in which each comes after those that it waits for.
+#[test]
+fn tables_wait_for_each_other() {
+    let scenario = Scenario::parse(CHAIN, &no_files).unwrap();
+    let mut simulation = scenario.simulation().unwrap();
+    simulation.run_to_end();
+    let results = simulation.results();
+    assert_eq!(results.incomplete(), 0);
+    let start = |flow: usize| results.flows[flow].spec.start.as_secs_f64() * 1e6;
+    // A megabyte takes 86.4 µs, and two links of 1 µs with a packet each.
+    assert_eq!(start(0), 5.0);
+    assert!((start(1) - (5.0 + 86.4 + 2.1 + 30.0)).abs() < 0.3, "{}", start(1));
+    let sums: Vec<_> =
+        scenario.operations.iter().map(|operation| operation.result(&results.task_ends)).collect();
+    assert_eq!(sums.len(), 3);
+    // h1 sees the end of its flow with the acknowledgement, h2 with the last packet; both then compute.
+    assert!((us(sums[0].begin) - (start(1) + 86.4 + 2.1 + 10.0)).abs() < 0.3, "{:?}", sums[0]);
+    assert!(us(sums[1].begin) > us(sums[0].begin) + us(sums[0].time), "{sums:?}");
+}
+
+#[test]
+fn what_cannot_be_scheduled_is_refused_with_its_line() {
+    let message = |from: &str, to: &str| {
+        assert!(CHAIN.contains(from), "{from}");
+        Scenario::parse(&CHAIN.replacen(from, to, 1), &no_files).unwrap_err().to_string()
+    };
+    assert_eq!(
+        message("after = [\"early\"]", "after = [\"earl\"]"),
+        "line 6: after: no table has the name earl"
+    );
+    assert_eq!(
+        message("from = \"h1\"\nto = \"h2\"", "from = \"h3\"\nto = \"h2\""),
+        "line 6: after: nothing of early begins or ends at h3, so h3 cannot see when it has ended"
+    );
+    assert_eq!(
+        message("start = \"5us\"", "after = [\"sum\"]"),
+        "line 6: after: tables wait for each other in a circle"
+    );
+    assert_eq!(
+        message("name = \"early\"", "name = \"late\""),
+        "line 14: there already is a table with the name late"
+    );
+    assert_eq!(
+        message("[\"h2\", \"h1\"]", "[\"h2..h1\"]"),
+        "line 21: hosts: h2 is not before h1 in the topology"
+    );
+    assert_eq!(
+        message("hosts = [\"h2\", \"h1\"]\nafter = [\"late\"]", "hosts = [\"h1..h3\"]"),
+        "line 21: halving-doubling needs a power of two of hosts, not 3"
+    );
+    assert_eq!(message("repeat = 3", "repeat = 0"), "line 21: repeat: it must be 1 to 100000");
+    assert_eq!(message("repeat = 3", "seed = 3"), "line 21: seed: it is that of `skew`, which is missing");
+    assert_eq!(
+        message("after = [\"early\"]\n", ""),
+        "line 6: compute: it is the time between the end of `after` and the start"
+    );
+}
