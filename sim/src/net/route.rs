@@ -31,8 +31,8 @@ pub enum RouteError {
     },
     /// The tables of all switches together would be too large.
     #[error(
-        "routes of {switches} switches to {with_hosts} switches with hosts, {versions} times for failures, are too many: their \
-         product may be {most}",
+        "routes of {switches} switches to {with_hosts} switches with hosts are too many: their product, times {versions} for changes \
+         by failures, may be {most}",
         most = MOST_ROUTES
     )]
     TooMany {
