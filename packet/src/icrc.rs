@@ -6,13 +6,11 @@
 //!
 //! A CRC is linear: each byte contributes to it by its value and its place alone. So the headers below
 //! the BTH are never put together as bytes. The masked headers with all other fields zero are a
-//! constant, and the contribution of every other byte is looked up, that of the BTH included. Only what
-//! follows the BTH goes through the CRC, from where it lies. That is often a multiple of 16 bytes, which the
-//! vector code for long inputs needs a third less time for: the BTH in front of it would leave it a rest.
+//! constant, the contribution of every other byte is looked up, and only the datagram itself goes
+//! through the CRC, from where it lies.
 
 use crc32fast::Hasher;
 
-use crate::bth::Bth;
 use crate::envelope::{Envelope, Layout};
 use crate::fields::{Field, Header, Show, bytes};
 
@@ -58,7 +56,7 @@ pub fn compute(envelope: &Envelope, head: &[u8], tail: &[u8]) -> u32 {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed {
-    /// The CRC up to the end of the BTH, as if lengths, Identification and BTH were 0.
+    /// The CRC over the headers as if lengths and Identification were 0.
     state: u32,
     version: Version,
 }
@@ -108,13 +106,7 @@ impl Seed {
             Version::Ipv6 => word(udp_len, UDP_LEN + 34) ^ word(udp_len, 2),
             Version::Grh => word(len, 34),
         };
-        let (bth, rest) = split_bth(head);
-        let mut hasher = Hasher::new_with_initial(self.state ^ changing ^ contribution_of_bth(bth));
-        hasher.update(rest);
-        if !tail.is_empty() {
-            hasher.update(tail);
-        }
-        hasher.finalize()
+        continue_over_datagram(self.state ^ changing, head, tail)
     }
 }
 
@@ -132,28 +124,26 @@ fn ports(envelope: &Envelope) -> u32 {
         ^ contribution(envelope.destination_port.to_be_bytes(), 4)
 }
 
-/// What a field contributes to the CRC up to the end of the BTH, with `behind` bytes of headers between it and the BTH.
+/// What a field contributes to the CRC over the headers, with `behind` bytes of headers behind it.
 #[inline]
 fn contribution<const N: usize>(field: [u8; N], behind: usize) -> u32 {
-    sum(field, CONTRIBUTIONS.iter().skip(Bth::LEN).skip(behind))
-}
-
-/// What the BTH contributes, but for its byte that routers may change: that counts as ones, whatever it is.
-#[inline]
-fn contribution_of_bth(mut bth: [u8; Bth::LEN]) -> u32 {
-    bth[VARIANT_BYTE] = 0;
-    sum(bth, CONTRIBUTIONS.iter())
-}
-
-#[inline]
-fn sum<'a, const N: usize>(field: [u8; N], places: impl Iterator<Item = &'a [u32; 256]>) -> u32 {
+    let places = CONTRIBUTIONS.iter().skip(behind);
     field.iter().rev().zip(places).fold(0, |sum, (byte, table)| sum ^ look_up(table, *byte))
 }
 
-/// The BTH and what follows. Less than a BTH is no datagram: zeros take its place.
+/// Goes on from `state`, the CRC over everything below the BTH.
+///
+/// The BTH byte that routers may change has to count as ones. Instead of copying the header to change
+/// it, this changes `state` so that the byte as it is has the effect of ones: the datagram is only read.
 #[inline]
-fn split_bth(head: &[u8]) -> ([u8; Bth::LEN], &[u8]) {
-    head.split_first_chunk().map_or(([0; Bth::LEN], head), |(bth, rest)| (*bth, rest))
+fn continue_over_datagram(state: u32, head: &[u8], tail: &[u8]) -> u32 {
+    let variant = head.get(4).map_or(0, |byte| !byte);
+    let mut hasher = Hasher::new_with_initial(state ^ look_up(&BEFORE_VARIANT_BYTE, variant));
+    hasher.update(head);
+    if !tail.is_empty() {
+        hasher.update(tail);
+    }
+    hasher.finalize()
 }
 
 /// The IPv4 Identification under which `found` is the right ICRC of this datagram, if there is one.
@@ -277,40 +267,34 @@ const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 
-/// The byte of the BTH that routers may change.
-const VARIANT_BYTE: usize = 4;
-
 /// IPv4 and UDP: type of service, time to live and both checksums are ones, and what differs from
 /// datagram to datagram is zero.
-const STATE_OF_IPV4: u32 = state_of::<{ IPV4_LEN + UDP_LEN + Bth::LEN }>([
+const STATE_OF_IPV4: u32 = state_of::<{ IPV4_LEN + UDP_LEN }>([
     0x45, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 17, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, // IPv4
     0, 0, 0, 0, 0, 0, 0xff, 0xff, // UDP
-    0, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0, // BTH
 ]);
 
 /// IPv6 and UDP: traffic class, flow label, hop limit and the checksum are ones.
-const STATE_OF_IPV6: u32 = state_of::<{ IPV6_LEN + UDP_LEN + Bth::LEN }>([
+const STATE_OF_IPV6: u32 = state_of::<{ IPV6_LEN + UDP_LEN }>([
     0x6f, 0xff, 0xff, 0xff, 0, 0, 17, 0xff, // IPv6
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // source
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // destination
     0, 0, 0, 0, 0, 0, 0xff, 0xff, // UDP
-    0, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0, // BTH
 ]);
 
 /// GRH: traffic class, flow label and hop limit are ones.
-const STATE_OF_GRH: u32 = state_of::<{ IPV6_LEN + Bth::LEN }>([
+const STATE_OF_GRH: u32 = state_of::<IPV6_LEN>([
     0x6f, 0xff, 0xff, 0xff, 0, 0, 0x1b, 0xff, // GRH
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // source
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // destination
-    0, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0, // BTH
 ]);
 
 #[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
-const CONTRIBUTION_OF_DONT_FRAGMENT: u32 = contributions()[Bth::LEN + UDP_LEN + 13][0x40];
+const CONTRIBUTION_OF_DONT_FRAGMENT: u32 = contributions()[UDP_LEN + 13][0x40];
 
-/// The most bytes from a field that changes, its own included, to the end of the BTH: from the length of
-/// IPv6 on.
-const PLACES: usize = Bth::LEN + UDP_LEN + 36;
+/// The most bytes from a field that changes, its own included, to the end of the headers: from the
+/// length of IPv6 on.
+const PLACES: usize = UDP_LEN + 36;
 
 /// See [`contributions`]. Packets of one path use only a few of its cache lines, always the same ones.
 static CONTRIBUTIONS: [[u32; 256]; PLACES] = contributions();
@@ -321,6 +305,8 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 const ONE: u32 = 0x8000_0000;
 /// The polynomial that multiplied by x gives 1: one bit backwards.
 const BACK_BY_BIT: u32 = (ONE ^ POLYNOMIAL) << 1 | 1;
+/// By the byte to add to the fifth byte of a message: what to add to the state before the first.
+static BEFORE_VARIANT_BYTE: [u32; 256] = products(squared(BACK_BY_BIT, 5));
 /// 0 to 255 bytes backwards.
 static BACK_BY_BYTES: [u32; 256] = powers(squared(BACK_BY_BIT, 3));
 /// 0 to 255 times 256 bytes backwards.
@@ -344,6 +330,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::bth::Bth;
     use crate::path::Encapsulation;
 
     /// Whole Ethernet frames without a VLAN tag and where they come from.
