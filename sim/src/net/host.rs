@@ -490,7 +490,8 @@ fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> Engine
     config.notification = settings.host.notification;
     config.recovery = settings.host.recovery;
     config.line_rate = Rate::bits_per_second(line_rate_bps);
-    // Timers are exact here, so no burst has to compensate for late ones.
-    config.pacing = Pacing { burst: 0, preamble: true, after_loss: true };
+    // Timers are exact here, so no burst has to compensate for late ones. Losses without congestion control are what scenarios show,
+    // so nothing reduces the rate after them.
+    config.pacing = Pacing { burst: 0, preamble: true, after_loss: false };
     config
 }
