@@ -87,10 +87,11 @@ Congestion control of the queue pairs of this side [default: none].
 
   none                    no limit besides the device and the window
   fixed:RATE              a constant rate, such as fixed:10G
-  dcqcn[:PRESET]          the algorithm of RDMA NICs; presets: paper, cx-default, hpcc, tester
+  dcqcn[:PRESET]          the algorithm of RDMA NICs; presets: paper, cx-default, hpcc, ns3, tester
   dctcp                   a window that reacts to ECN marks
   swift                   a window that reacts to delay
   timely                  a rate that reacts to the gradient of the delay
+  hpcc, powertcp          windows that need in-band telemetry: in the simulator only
 
 Parameters follow as name=value, separated by commas, such as dcqcn:paper,rpg_ai_rate=40. The list may also contain parameters
 that control how this side answers marked packets, such as min_time_between_cnps=50. docs/congestion.md lists all of them.";

@@ -77,6 +77,7 @@ mod opcode;
 mod path;
 pub mod pause;
 mod reth;
+mod telemetry;
 mod udp;
 mod view;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -110,5 +111,6 @@ pub use opcode::{Direction, HeaderSet, Opcode, OpcodeInfo, Operation, PayloadRul
 pub use path::{Ecn, Encapsulation, Path, ROCE_UDP_PORT};
 pub use pause::PauseFrame;
 pub use reth::{Reth, RethView};
+pub use telemetry::{Telemetry, TelemetryHop};
 pub use udp::{IP_PROTOCOL_UDP, UdpHeader, UdpView, ip_protocol_name};
 pub use writer::DatagramWriter;

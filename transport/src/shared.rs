@@ -1,6 +1,6 @@
 //! What all queue pairs of an engine share.
 
-use roce_packet::Qpn;
+use roce_packet::{Qpn, Telemetry};
 use slab::Slab;
 
 use crate::completion::{CompletionQueue, Wc};
@@ -28,6 +28,9 @@ pub(crate) struct Shared {
     pub(crate) xrcds: Slab<XrcDomain>,
     pub(crate) events: EventQueue,
     pub(crate) counters: Counters,
+    /// The in-band telemetry of the datagram that is being handled, and of the one that was written last.
+    pub(crate) telemetry_in: Option<Telemetry>,
+    pub(crate) telemetry_out: Option<Telemetry>,
 }
 
 /// A completion was lost because its queue was full.

@@ -261,9 +261,13 @@ fn a_flood_ends_at_the_floor_and_the_rate_comes_back() {
             dcqcn.on_cnp(at(f64::from(micros)));
             assert!(dcqcn.rate().get() >= floor, "{name}");
         }
+        // The form `ns3` changes the rate at the next packet only, and gives that of the line as a number.
+        dcqcn.on_send(at(20_000.0), 0);
         assert_eq!(dcqcn.rate().get(), floor, "{name}");
         dcqcn.on_timer(at(20e6));
-        assert!(dcqcn.rate().is_unlimited(), "{name}: {}", dcqcn.rate());
+        dcqcn.on_send(at(20e6), 0);
+        assert!(dcqcn.rate().get() as f64 >= LINE, "{name}: {}", dcqcn.rate());
+        assert_eq!(dcqcn.rate().is_unlimited(), name != "ns3", "{name}");
         assert_eq!(dcqcn.next_timer(), None, "{name}: nothing is left to do");
         assert_eq!(dcqcn.observe(at(20e6)).rate, LINE, "{name}");
     }
@@ -314,12 +318,13 @@ fn wrong_text_is_refused_with_what_would_be_right() {
     for (text, needed) in [
         (
             "dcqn",
-            "there is no congestion control \"dcqn\"; there are none, fixed, dcqcn, dctcp, swift, timely",
+            "there is no congestion control \"dcqn\"; there are none, fixed, dcqcn, dctcp, swift, timely, \
+             hpcc, powertcp",
         ),
-        ("dcqcn:cx", "there is no preset \"cx\" of dcqcn; there are paper, cx-default, hpcc, tester"),
+        ("dcqcn:cx", "there is no preset \"cx\" of dcqcn; there are paper, cx-default, hpcc, ns3, tester"),
         ("dcqcn:rpg_gd=16", "rpg_gd is \"16\" and must be 0 to 15"),
         ("dcqcn,rpg_time_reset=0", "rpg_time_reset is \"0\" and must be 1 to 131071 us"),
-        ("dcqcn,form=both", "form is \"both\" and must be paper, device"),
+        ("dcqcn,form=both", "form is \"both\" and must be paper, device, ns3"),
         ("dcqcn,gd=11", "there is no parameter \"gd\"; there are clamp_tgt_rate, "),
         ("dcqcn:paper,rpg_gd", "\"rpg_gd\" is not of the form name=value"),
         ("dcqcn,echo=2", "echo is \"2\" and must be 0 to 1"),

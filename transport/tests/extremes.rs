@@ -152,7 +152,11 @@ fn dcqcn(value: u32) -> DcqcnParameters {
         dce_tcp_rtt: value,
         rate_reduce_monitor_period: value,
         initial_alpha_value: value,
-        form: if value == 0 { DcqcnForm::Paper } else { DcqcnForm::Device },
+        form: match value {
+            0 => DcqcnForm::Paper,
+            1 => DcqcnForm::Ns3,
+            _ => DcqcnForm::Device,
+        },
         alpha_first: value == 1,
     }
 }

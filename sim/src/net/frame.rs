@@ -7,7 +7,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use roce_packet::{
-    Ecn, Encapsulation, EthernetHeader, Ipv4Header, PREAMBLE_AND_GAP_LEN, Path, PauseFrame, UdpHeader,
+    Ecn, Encapsulation, EthernetHeader, Ipv4Header, PREAMBLE_AND_GAP_LEN, Path, PauseFrame, Telemetry,
+    TelemetryHop, UdpHeader,
 };
 
 use super::settings::priority_of;
@@ -79,6 +80,8 @@ pub(super) struct Frame {
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
     pub(super) kind: Kind,
+    /// Whether it has a trailer of in-band telemetry, which counts for `wire_len` and not for `len`.
+    pub(super) has_telemetry: bool,
     pub(super) head: [u8; HEAD],
 }
 
@@ -98,6 +101,7 @@ impl Frame {
             traffic_class: path.traffic_class,
             hop_limit: path.hop_limit,
             kind: Kind::Datagram,
+            has_telemetry: false,
             head: [0; HEAD],
         })
     }
@@ -120,6 +124,7 @@ impl Frame {
             traffic_class: 0,
             hop_limit: 0,
             kind: Kind::Pause,
+            has_telemetry: false,
             head,
         }
     }
@@ -193,6 +198,8 @@ pub(super) struct Frames {
     bytes: Vec<u8>,
     slot_len: usize,
     free_slots: Vec<u32>,
+    /// The trailers, by the handle of their frame. Empty as long as no frame has one.
+    trailers: Vec<[u8; Telemetry::LEN]>,
 }
 
 impl Frames {
@@ -206,6 +213,7 @@ impl Frames {
             bytes: Vec::new(),
             slot_len,
             free_slots: Vec::new(),
+            trailers: Vec::new(),
         }
     }
 
@@ -291,13 +299,47 @@ impl Frames {
         &mut self.bytes[start..start + usize::from(frame.len)]
     }
 
+    /// Adds a trailer of in-band telemetry to a datagram.
+    pub(super) fn add_telemetry(&mut self, id: FrameId, telemetry: &Telemetry) {
+        let frame = &mut self.frames[id.0 as usize];
+        frame.has_telemetry = true;
+        frame.wire_len = wire_len(usize::from(frame.len) + Telemetry::LEN) as u16;
+        self.set_trailer(id, telemetry);
+    }
+
+    fn set_trailer(&mut self, id: FrameId, telemetry: &Telemetry) {
+        let index = id.0 as usize;
+        if index >= self.trailers.len() {
+            self.trailers.resize(self.frames.len(), [0; Telemetry::LEN]);
+        }
+        self.trailers[index] = telemetry.emit();
+    }
+
+    /// The trailer of a frame, if it has one.
+    pub(super) fn telemetry(&self, id: FrameId) -> Option<Telemetry> {
+        let has = self.get(id).has_telemetry;
+        has.then(|| self.trailers.get(id.0 as usize)).flatten().and_then(Telemetry::parse)
+    }
+
+    /// A switch writes its hop into the trailer of a frame, if it has one.
+    pub(super) fn stamp(&mut self, id: FrameId, hop: TelemetryHop) {
+        if let Some(mut telemetry) = self.telemetry(id) {
+            telemetry.push(hop);
+            self.set_trailer(id, &telemetry);
+        }
+    }
+
     /// Makes a second frame with the same content.
     pub(super) fn duplicate(&mut self, id: FrameId) -> FrameId {
         let mut copy = *self.get(id);
         let bytes = (copy.slot != NO_SLOT).then(|| self.bytes(id).to_vec());
         copy.slot = NO_SLOT;
         copy.next = FrameId::NONE;
+        let telemetry = self.telemetry(id);
         let copy = self.insert(copy);
+        if let Some(telemetry) = telemetry {
+            self.set_trailer(copy, &telemetry);
+        }
         if let Some(bytes) = bytes {
             self.store(copy, &bytes);
         }

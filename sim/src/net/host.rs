@@ -172,7 +172,11 @@ impl Host {
                 Received { path, identification, head: bytes, tail: &[] }
             }
         };
-        self.engine.handle_datagram(world.now.to_instant(), &received);
+        let now = world.now.to_instant();
+        match world.frames.telemetry(id) {
+            Some(telemetry) => self.engine.handle_with_telemetry(now, &received, &telemetry),
+            None => self.engine.handle_datagram(now, &received),
+        };
         world.frames.remove(id);
         self.settle(world);
     }
@@ -237,7 +241,8 @@ impl Host {
                 return;
             }
             let wanted = if is_full(requests) { Wanted::Answers } else { Wanted::All };
-            let Some(id) = self.next_frame(world, wanted) else { return };
+            let answer = if settings.acks_first { self.next_frame(world, Wanted::Answers) } else { None };
+            let Some(id) = answer.or_else(|| self.next_frame(world, wanted)) else { return };
             let priority = usize::from(world.frames.get(id).priority);
             let World { ports, frames, .. } = world;
             let end = &mut ports[port as usize];
@@ -279,6 +284,9 @@ impl Host {
         };
         let id = world.frames.insert(frame);
         world.frames.store(id, kept);
+        if let Some(telemetry) = self.engine.take_telemetry() {
+            world.frames.add_telemetry(id, &telemetry);
+        }
         Some(id)
     }
 

@@ -83,6 +83,9 @@ pub struct SwitchSettings {
     pub watchdog: Option<Watchdog>,
     /// Marking, per priority.
     pub marking: [Marking; PRIORITIES],
+    /// The rate of a port for which the thresholds of marking hold, in bits per second. At ports of another rate they are
+    /// larger or smaller in proportion. `None`: the same thresholds at every port.
+    pub marking_rate_bps: Option<u64>,
     /// The scheduling class of each priority.
     pub scheduling: [Class; PRIORITIES],
     /// How frames choose among several shortest paths.
@@ -104,6 +107,7 @@ impl Default for SwitchSettings {
             pause: PauseMode::Frames,
             watchdog: None,
             marking,
+            marking_rate_bps: None,
             scheduling: [Class::Strict; PRIORITIES],
             balance: Balance::Flow,
         }
@@ -123,6 +127,7 @@ impl SwitchSettings {
             Class::Strict => true,
         });
         let checks = [
+            ("marking_rate", self.marking_rate_bps != Some(0), "it must be above 0"),
             ("threshold", threshold, "alpha must be a number from 0 up"),
             ("lossy_alpha", is_share(self.lossy_alpha), "it must be a number from 0 up"),
             ("weight", weights, "it must be 1 to 65535"),
@@ -214,6 +219,9 @@ pub struct HostSettings {
     pub dscp: u8,
     /// The DSCP of acknowledgements, if it differs from that of data.
     pub ack_dscp: Option<u8>,
+    /// Whether acknowledgements leave a host before its data. Otherwise queue pairs take turns, and one that owes an
+    /// acknowledgement waits for its turn. HPCC's simulator on ns-3 sends them first.
+    pub acks_first: bool,
     /// The congestion control of each flow.
     pub congestion: Congestion,
     /// How the receiver answers marks; it contains the DSCP of CNPs.
@@ -242,6 +250,7 @@ impl Default for HostSettings {
             delay: Time::ZERO,
             dscp: 26,
             ack_dscp: Some(56),
+            acks_first: false,
             congestion: Congestion::none(),
             notification: NotificationPoint::default(),
             recovery: Recovery::GoBackN,

@@ -7,6 +7,8 @@
 
 mod notifications;
 mod ns3;
+mod telemetry;
+mod websearch;
 
 use roce_sim::net::{
     Headroom, LinkSpec, Marking, Results, Settings, Simulation, Threshold, Time, Topology, incast,

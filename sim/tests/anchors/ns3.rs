@@ -6,7 +6,7 @@
 //! no byte counter.
 
 use roce_transport::Instant;
-use roce_transport::congestion::{Ack, CongestionControl, Observation, Rate, Start};
+use roce_transport::congestion::{Ack, CongestionControl, Dcqcn, DcqcnParameters, Observation, Rate, Start};
 
 /// Times in ns, rates in bits a second.
 #[derive(Clone, Copy, Debug)]
@@ -183,6 +183,42 @@ impl CongestionControl for Ns3Dcqcn {
             target_rate: Some(self.target),
             alpha: Some(self.alpha),
             ..Observation::default()
+        }
+    }
+}
+
+/// The form `ns3` that `roce` has, against this one: notifications and packets at random times.
+#[test]
+fn the_shipped_form_is_this_one() {
+    let start =
+        Start { now: Instant::from_nanos(5), mtu: 1_024, line_rate: Rate::bits_per_second(100_000_000_000) };
+    let mut paper = DcqcnParameters::preset("ns3").unwrap();
+    (paper.dce_tcp_rtt, paper.rate_reduce_monitor_period, paper.rpg_time_reset) = (55, 50, 55);
+    (paper.rpg_threshold, paper.rpg_ai_rate) = (5, 40);
+    let both = [(MLX100, DcqcnParameters::preset("ns3").unwrap()), (PAPER40, paper)];
+    for (seed, (own, shipped)) in (1..).zip(both.into_iter().cycle().take(20)) {
+        let mut model = Ns3Dcqcn::new(own, &start);
+        let mut shipped = Dcqcn::new(&shipped, &start);
+        let (mut state, mut now) = (seed, 5_u64);
+        let mut draw = |most: u64| {
+            state = u64::wrapping_mul(state, 0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 33) % most
+        };
+        for step in 0..5_000 {
+            // Bursts of notifications, quiet times, and now and then the very time of a tick.
+            now += if draw(50) == 0 { draw(5_000_000) } else { draw(3) * 1_000 + draw(2) * draw(900) };
+            let at = Instant::from_nanos(now);
+            if draw(3) == 0 {
+                model.on_cnp(at);
+                shipped.on_cnp(at);
+            } else {
+                model.on_send(at, 1_106);
+                shipped.on_send(at, 1_106);
+            }
+            let (ours, theirs) = (shipped.rate().get() as f64, model.rate().get() as f64);
+            assert!((ours / theirs - 1.0).abs() < 1e-6, "seed {seed}, step {step}: {ours} for {theirs}");
+            let (ours, theirs) = (shipped.observe(at).alpha.unwrap(), model.observe(at).alpha.unwrap());
+            assert!((ours - theirs).abs() < 1e-9, "seed {seed}, step {step}: alpha {ours} for {theirs}");
         }
     }
 }

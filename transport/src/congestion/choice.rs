@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::{
-    CongestionControl, Dcqcn, DcqcnParameters, Dctcp, DctcpParameters, FixedRate, Make, NotificationPoint,
-    Rate, Start, Swift, SwiftParameters, Timely, TimelyParameters,
+    CongestionControl, Dcqcn, DcqcnParameters, Dctcp, DctcpParameters, FixedRate, Hpcc, HpccParameters, Make,
+    NotificationPoint, PowerTcp, PowerTcpParameters, Rate, Start, Swift, SwiftParameters, Timely,
+    TimelyParameters,
 };
 use crate::parameters::{self, ParameterError, Parameters};
 use crate::units::{self, UnitError};
@@ -30,6 +31,10 @@ pub enum Algorithm {
     Swift(SwiftParameters),
     /// A rate that follows the gradient of the round trip.
     Timely(TimelyParameters),
+    /// A window from in-band telemetry, which keeps links below their rate.
+    Hpcc(HpccParameters),
+    /// A window from in-band telemetry, by the power of queues.
+    PowerTcp(PowerTcpParameters),
     /// An algorithm from outside this crate; see [`Algorithm::custom`].
     Custom {
         /// The name.
@@ -58,6 +63,8 @@ impl Algorithm {
             Self::Dctcp(_) => "dctcp",
             Self::Swift(_) => "swift",
             Self::Timely(_) => "timely",
+            Self::Hpcc(_) => "hpcc",
+            Self::PowerTcp(_) => "powertcp",
             Self::Custom { name, .. } => name,
         }
     }
@@ -71,6 +78,8 @@ impl Algorithm {
             Self::Dctcp(parameters) => Box::new(Dctcp::new(parameters, start)),
             Self::Swift(parameters) => Box::new(Swift::new(parameters, start)),
             Self::Timely(parameters) => Box::new(Timely::new(parameters, start)),
+            Self::Hpcc(parameters) => Box::new(Hpcc::new(parameters, start)),
+            Self::PowerTcp(parameters) => Box::new(PowerTcp::new(parameters, start)),
             Self::Custom { make, .. } => make(start),
         })
     }
@@ -81,6 +90,8 @@ impl Algorithm {
             Self::Dctcp(parameters) => Some(parameters),
             Self::Swift(parameters) => Some(parameters),
             Self::Timely(parameters) => Some(parameters),
+            Self::Hpcc(parameters) => Some(parameters),
+            Self::PowerTcp(parameters) => Some(parameters),
             Self::None | Self::Fixed(_) | Self::Custom { .. } => None,
         }
     }
@@ -95,6 +106,8 @@ impl PartialEq for Algorithm {
             (Self::Dctcp(own), Self::Dctcp(other)) => own == other,
             (Self::Swift(own), Self::Swift(other)) => own == other,
             (Self::Timely(own), Self::Timely(other)) => own == other,
+            (Self::Hpcc(own), Self::Hpcc(other)) => own == other,
+            (Self::PowerTcp(own), Self::PowerTcp(other)) => own == other,
             (Self::Custom { make: own, .. }, Self::Custom { make: other, .. }) => {
                 core::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(other))
             }
@@ -115,6 +128,8 @@ impl fmt::Display for Algorithm {
             Self::Dctcp(parameters) => write!(formatter, "dctcp:{parameters}"),
             Self::Swift(parameters) => write!(formatter, "swift:{parameters}"),
             Self::Timely(parameters) => write!(formatter, "timely:{parameters}"),
+            Self::Hpcc(parameters) => write!(formatter, "hpcc:{parameters}"),
+            Self::PowerTcp(parameters) => write!(formatter, "powertcp:{parameters}"),
         }
     }
 }
@@ -188,7 +203,8 @@ pub enum CongestionError {
 
 impl Congestion {
     /// The names that [`Self::parse`] knows.
-    pub const NAMES: [&'static str; 6] = ["none", "fixed", "dcqcn", "dctcp", "swift", "timely"];
+    pub const NAMES: [&'static str; 8] =
+        ["none", "fixed", "dcqcn", "dctcp", "swift", "timely", "hpcc", "powertcp"];
 
     /// No control and no echo.
     #[must_use]
@@ -236,6 +252,8 @@ impl Congestion {
             "dctcp" => Algorithm::Dctcp(DctcpParameters::default()),
             "swift" => Algorithm::Swift(SwiftParameters::default()),
             "timely" => Algorithm::Timely(TimelyParameters::default()),
+            "hpcc" => Algorithm::Hpcc(HpccParameters::default()),
+            "powertcp" => Algorithm::PowerTcp(PowerTcpParameters::default()),
             _ => {
                 let names: Vec<&str> = own.iter().map(Algorithm::name).chain(Self::NAMES).collect();
                 let (name, known) = (name.to_owned(), names.join(", "));

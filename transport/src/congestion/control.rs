@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 
 use roce_packet::{
-    Encapsulation, EthernetHeader, Grh, Ipv4Header, Ipv6Header, PREAMBLE_AND_GAP_LEN, Path, Psn, UdpHeader,
-    VlanHeader,
+    Encapsulation, EthernetHeader, Grh, Ipv4Header, Ipv6Header, PREAMBLE_AND_GAP_LEN, Path, Psn, Telemetry,
+    UdpHeader, VlanHeader,
 };
 
 use super::after_loss::AfterLoss;
@@ -30,6 +30,8 @@ pub(crate) struct Control {
     watched: Option<(Psn, Instant)>,
     /// The peer echoed a mark since the last acknowledgement.
     echoed: bool,
+    /// Whether data leaves with in-band telemetry.
+    telemetry: bool,
 }
 
 /// What sets rate and window.
@@ -80,6 +82,7 @@ impl Control {
 
     fn with_limiter(limiter: Limiter, now: Instant, pacing: &Pacing) -> Self {
         let (rate, window) = (limiter.algorithm().rate(), limiter.algorithm().window());
+        let telemetry = limiter.algorithm().wants_telemetry();
         Self {
             limiter,
             pacer: Pacer::new(now, pacing.burst),
@@ -90,6 +93,7 @@ impl Control {
             asked: None,
             watched: None,
             echoed: false,
+            telemetry,
         }
     }
 
@@ -125,7 +129,8 @@ impl Control {
 
     /// A data packet left.
     pub(crate) fn sent(&mut self, now: Instant, path: &Path, len: usize) {
-        let bytes = wire_len(path, len, self.preamble);
+        let trailer = if self.telemetry { Telemetry::LEN } else { 0 };
+        let bytes = wire_len(path, len + trailer, self.preamble);
         self.pacer.settle(now, self.rate);
         self.pacer.charge(bytes, self.rate);
         self.notify(|algorithm| algorithm.on_send(now, bytes));
@@ -206,6 +211,16 @@ impl Control {
     /// An acknowledgement carries an echoed mark. The algorithm is notified of it with the next acknowledgement.
     pub(crate) fn echo(&mut self) {
         self.echoed = true;
+    }
+
+    /// Whether data leaves with in-band telemetry.
+    pub(crate) fn wants_telemetry(&self) -> bool {
+        self.telemetry
+    }
+
+    /// The peer returned the telemetry of a packet. What it changes takes effect with the acknowledgement that it came on.
+    pub(crate) fn stamped(&mut self, now: Instant, telemetry: &Telemetry) {
+        self.limiter.algorithm_mut().on_telemetry(now, telemetry);
     }
 
     /// The requester goes back: nothing counts as in flight any more.

@@ -1,11 +1,15 @@
 //! DCQCN, the reaction point of RDMA NICs: notifications cut the rate, time and bytes raise it again.
 //!
-//! It has two forms, which differ in how they update alpha, the estimate of congestion:
+//! It has three forms. Two differ in how they update alpha, the estimate of congestion, the third also in when it cuts:
 //!
 //! - [`DcqcnForm::Paper`] (SIGCOMM 2015): each notification that cuts also raises alpha; without one for a period
 //!   alpha decays. In hyper increase the step grows with each round.
 //! - [`DcqcnForm::Device`] (ConnectX-4 and later): alpha is updated once a period, upward if a notification came in it
 //!   and downward if not. The step of hyper increase is fixed.
+//! - [`DcqcnForm::Ns3`] (HPCC's simulator on ns-3, commit 9f4be2a, and those derived from it): alpha as in the device form. The
+//!   first notification starts a clock of the monitor period, and the rate is cut at each of its ticks if a notification came
+//!   since the tick before; so the first cut comes one period after the first notification. The time at which a
+//!   packet leaves follows from the rate when the packet before it left: a later change has no effect on it.
 //!
 //! The algorithm has no timer of its own. The state is that of the last call, and each call first applies what has been due
 //! since: the decay of alpha in closed form, cuts and increases one by one in the order of their time. So a period of one
@@ -26,11 +30,17 @@ pub enum DcqcnForm {
     Paper,
     /// Once a period.
     Device,
+    /// Once a period, with cuts at the ticks of a clock, as HPCC's simulator on ns-3 has it.
+    Ns3,
 }
 
 impl Value for DcqcnForm {
     fn from_raw(raw: u32) -> Self {
-        if raw == 0 { Self::Paper } else { Self::Device }
+        match raw {
+            0 => Self::Paper,
+            1 => Self::Device,
+            _ => Self::Ns3,
+        }
     }
     fn raw(self) -> u32 {
         self as u32
@@ -69,26 +79,36 @@ parameters! {
         dce_tcp_g: u32 = 1_019, Number(0, 1_023), "/ 1024", "rp_dce_tcp_g";
         /// Period after which alpha is updated.
         dce_tcp_rtt: u32 = 1, Number(1, 131_071), "us", "rp_dce_tcp_rtt";
-        /// At most one cut in such a time; a notification inside it cuts at its end.
+        /// At most one cut in such a time; a notification inside it cuts at its end. In the form `ns3` the period of the clock.
         rate_reduce_monitor_period: u32 = 4, Number(0, 1_000_000), "us", "rp_rate_reduce_monitor_period";
         /// Alpha at the first notification.
         initial_alpha_value: u32 = 1_023, Number(0, 1_024), "/ 1024", "rp_initial_alpha_value";
-        /// How alpha is kept.
-        form: DcqcnForm = DcqcnForm::Device, Words(&["paper", "device"]), "", "";
-        /// Whether a notification updates alpha before it cuts.
+        /// How alpha is kept, and when a notification cuts.
+        form: DcqcnForm = DcqcnForm::Device, Words(&["paper", "device", "ns3"]), "", "";
+        /// Whether a notification updates alpha before it cuts; not in the form `ns3`.
         alpha_first: bool = false, Number(0, 1), "", "";
     }
 }
 
 impl DcqcnParameters {
     /// The names of the presets.
-    pub const PRESETS: [&'static str; 4] = ["paper", "cx-default", "hpcc", "tester"];
+    pub const PRESETS: [&'static str; 5] = ["paper", "cx-default", "hpcc", "ns3", "tester"];
 
-    /// The preset of this name: `paper` (SIGCOMM 2015), `cx-default` (defaults of ConnectX), `hpcc` (the RDMA
-    /// simulators on ns-3, 100 Gb/s), `tester` (a traffic generator).
+    /// The preset of this name: `paper` (SIGCOMM 2015), `cx-default` (defaults of ConnectX), `hpcc` (the values of the RDMA
+    /// simulators on ns-3 at 100 Gb/s, in the form of a device), `ns3` (the same values in the form of those simulators),
+    /// `tester` (a traffic generator).
     #[must_use]
     pub fn preset(name: &str) -> Option<Self> {
         let device = Self::default();
+        let hpcc = Self {
+            rpg_byte_reset: 0,
+            rpg_ai_rate: 20,
+            rpg_hai_rate: 200,
+            rpg_min_rate: 100,
+            dce_tcp_g: 1_020,
+            initial_alpha_value: 1_024,
+            ..device
+        };
         Some(match name {
             "paper" => Self {
                 clamp_tgt_rate: true,
@@ -106,15 +126,8 @@ impl DcqcnParameters {
                 ..device
             },
             "cx-default" => device,
-            "hpcc" => Self {
-                rpg_byte_reset: 0,
-                rpg_ai_rate: 20,
-                rpg_hai_rate: 200,
-                rpg_min_rate: 100,
-                dce_tcp_g: 1_020,
-                initial_alpha_value: 1_024,
-                ..device
-            },
+            "hpcc" => hpcc,
+            "ns3" => Self { form: DcqcnForm::Ns3, ..hpcc },
             "tester" => {
                 Self { rpg_byte_reset: 31_250, rpg_ai_rate: 5, rpg_hai_rate: 40, rpg_min_rate: 2, ..device }
             }
@@ -144,8 +157,10 @@ enum Period {
 #[derive(Clone, Debug)]
 pub struct Dcqcn {
     parameters: DcqcnParameters,
-    /// Bits a second, like the four below.
+    /// Bits a second, like the five below.
     rate: f64,
+    /// The rate when the last packet left, which spaces the next one in the form `ns3`.
+    pace: f64,
     target: f64,
     least: f64,
     most: f64,
@@ -161,9 +176,12 @@ pub struct Dcqcn {
     increase_at: Option<Instant>,
     /// Bytes since the byte counter was reset.
     bytes: u64,
+    /// When the first notification arrived.
+    first: Option<Instant>,
     last_cut: Option<Instant>,
-    /// A notification waits for the end of the monitor period.
+    /// A notification waits for the end of the monitor period, or for this tick of the clock.
     cut_pending: bool,
+    tick: Instant,
 }
 
 const MEGABIT: f64 = 1e6;
@@ -185,6 +203,7 @@ impl Dcqcn {
         Self {
             parameters: *parameters,
             rate: most,
+            pace: most,
             target: most,
             least,
             most,
@@ -196,9 +215,15 @@ impl Dcqcn {
             last_increase: None,
             increase_at: None,
             bytes: 0,
+            first: None,
             last_cut: None,
             cut_pending: false,
+            tick: start.now,
         }
+    }
+
+    fn is_ns3(&self) -> bool {
+        self.parameters.form == DcqcnForm::Ns3
     }
 
     fn is_at_most(&self) -> bool {
@@ -222,7 +247,7 @@ impl Dcqcn {
     fn age_alpha(&mut self, now: Instant) {
         let length = micros(self.parameters.dce_tcp_rtt);
         let periods = now.as_nanos().saturating_sub(self.alpha_at.as_nanos()) / length;
-        if periods == 0 || self.increase_at.is_none() {
+        if periods == 0 || self.first.is_none() {
             return;
         }
         match self.period {
@@ -236,6 +261,9 @@ impl Dcqcn {
     }
 
     fn cut_due(&self) -> Option<Instant> {
+        if self.is_ns3() {
+            return self.cut_pending.then_some(self.tick);
+        }
         let last = self.last_cut.filter(|_| self.cut_pending)?;
         Some(last.plus_nanos(micros(self.parameters.rate_reduce_monitor_period)))
     }
@@ -284,7 +312,7 @@ impl Dcqcn {
         } else {
             let rounds = match self.parameters.form {
                 DcqcnForm::Paper => least - threshold,
-                DcqcnForm::Device => 1,
+                DcqcnForm::Device | DcqcnForm::Ns3 => 1,
             };
             f64::from(self.parameters.rpg_hai_rate) * f64::from(rounds)
         };
@@ -330,11 +358,41 @@ impl Dcqcn {
         self.last_cut = Some(now);
         self.cut_pending = false;
     }
+
+    /// A notification in the form `ns3`: it cuts at the next tick of the clock that the first one started.
+    fn wait_for_tick(&mut self, now: Instant) {
+        let Some(first) = self.first else {
+            self.first = Some(now);
+            self.alpha_at = now;
+            let set = self.parameters.rate_to_set_on_first_cnp;
+            if set > 0 {
+                self.rate = (f64::from(set) * MEGABIT).clamp(self.least, self.most);
+                self.target = self.rate;
+            }
+            self.tick = now.plus_nanos(self.clock());
+            self.cut_pending = true;
+            return;
+        };
+        if self.period == Period::Quiet {
+            self.period = Period::Notified;
+        }
+        if !self.cut_pending {
+            let ticks = now.as_nanos().saturating_sub(first.as_nanos()) / self.clock();
+            self.tick = first.plus_nanos((ticks + 1).saturating_mul(self.clock()));
+            self.cut_pending = true;
+        }
+    }
+
+    /// The period of the clock; at least a nanosecond.
+    fn clock(&self) -> u64 {
+        micros(self.parameters.rate_reduce_monitor_period).max(1)
+    }
 }
 
 impl CongestionControl for Dcqcn {
     fn on_send(&mut self, now: Instant, bytes: u32) {
         self.advance(now);
+        self.pace = self.rate;
         let reset = u64::from(self.parameters.rpg_byte_reset) * 64;
         if reset == 0 || self.is_at_most() {
             return;
@@ -355,7 +413,11 @@ impl CongestionControl for Dcqcn {
 
     fn on_cnp(&mut self, now: Instant) {
         self.advance(now);
-        if self.increase_at.is_none() {
+        if self.is_ns3() {
+            return self.wait_for_tick(now);
+        }
+        if self.first.is_none() {
+            self.first = Some(now);
             self.alpha_at = now;
             let set = self.parameters.rate_to_set_on_first_cnp;
             if set > 0 {
@@ -384,11 +446,17 @@ impl CongestionControl for Dcqcn {
     }
 
     fn next_timer(&self) -> Option<Instant> {
+        if self.is_ns3() {
+            return None;
+        }
         let increase = self.increase_at.filter(|_| !self.is_at_most());
         [self.cut_due(), increase].into_iter().flatten().min()
     }
 
     fn rate(&self) -> Rate {
+        if self.is_ns3() {
+            return Rate::from_float(self.pace);
+        }
         if self.rate >= self.most && self.parameters.rpg_max_rate == 0 {
             return Rate::UNLIMITED;
         }
@@ -416,6 +484,7 @@ impl fmt::Display for DcqcnForm {
         formatter.write_str(match self {
             Self::Paper => "paper",
             Self::Device => "device",
+            Self::Ns3 => "ns3",
         })
     }
 }

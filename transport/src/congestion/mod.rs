@@ -23,11 +23,14 @@ mod control;
 mod dcqcn;
 mod dctcp;
 mod fixed;
+mod hpcc;
 mod line;
 mod math;
 mod notification;
 mod pacer;
+mod powertcp;
 mod swift;
+mod telemetry;
 mod timely;
 
 use alloc::boxed::Box;
@@ -39,7 +42,9 @@ pub use choice::{Algorithm, Congestion, CongestionError};
 pub use dcqcn::{Dcqcn, DcqcnForm, DcqcnParameters};
 pub use dctcp::{Dctcp, DctcpParameters};
 pub use fixed::FixedRate;
+pub use hpcc::{Hpcc, HpccParameters};
 pub use notification::{CnpScope, NotificationPoint};
+pub use powertcp::{PowerTcp, PowerTcpParameters};
 pub use swift::{Swift, SwiftParameters};
 pub use timely::{Timely, TimelyParameters};
 
@@ -49,6 +54,8 @@ pub(crate) use line::LineLimit;
 pub(crate) use notification::{CnpPace, Leaving, Notifier};
 
 use crate::time::Instant;
+
+use roce_packet::Telemetry;
 
 /// A rate in bits per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -160,6 +167,15 @@ pub trait CongestionControl: fmt::Debug + Send {
 
     /// An acknowledgement reported something new (RC only).
     fn on_ack(&mut self, _now: Instant, _ack: &Ack) {}
+
+    /// Whether it needs in-band telemetry ([`Telemetry`]): then data leaves with room for it, and every packet asks for an
+    /// acknowledgement. The answer never changes.
+    fn wants_telemetry(&self) -> bool {
+        false
+    }
+
+    /// An acknowledgement brought the telemetry of the packet that it answers; [`Self::on_ack`] follows if it reported something new.
+    fn on_telemetry(&mut self, _now: Instant, _telemetry: &Telemetry) {}
 
     /// A congestion notification packet arrived for this queue pair, from its peer.
     fn on_cnp(&mut self, _now: Instant) {}

@@ -67,7 +67,7 @@ impl NotificationPoint {
         let min_time_between_cnps = match name {
             "paper" | "tester" => 50,
             "cx-default" => 4,
-            "hpcc" => 0,
+            "hpcc" | "ns3" => 0,
             _ => return None,
         };
         Some(Self { min_time_between_cnps, ..Self::default() })

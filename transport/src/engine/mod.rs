@@ -106,6 +106,8 @@ impl Engine {
                 xrcds: Slab::new(),
                 events: EventQueue::new(config.max_events),
                 counters: Counters::default(),
+                telemetry_in: None,
+                telemetry_out: None,
                 config,
             },
             qps: Slab::new(),

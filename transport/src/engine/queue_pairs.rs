@@ -128,6 +128,8 @@ impl Engine {
             recovery,
             cnp_pace: CnpPace::default(),
             echo_owed: false,
+            telemetry: None,
+            telemetry_owed: false,
             established: false,
         };
         core.start_control(&self.shared);

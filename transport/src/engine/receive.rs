@@ -5,7 +5,8 @@
 //! and nothing else happens.
 
 use roce_packet::{
-    Cnp, Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Path, Qpn, Transport, icrc,
+    Cnp, Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Path, Qpn, Telemetry, Transport,
+    icrc,
 };
 
 use roce_packet::icrc::Seed;
@@ -22,6 +23,21 @@ use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
 
 impl Engine {
+    /// Handles one datagram that arrived with in-band telemetry, which is not part of `received`: a device that knows
+    /// the trailer takes it off. The telemetry of data is returned with the next acknowledgement of its queue pair; that of an
+    /// acknowledgement is for the congestion control here.
+    pub fn handle_with_telemetry(
+        &mut self,
+        now: Instant,
+        received: &Received<'_>,
+        telemetry: &Telemetry,
+    ) -> Verdict {
+        self.shared.telemetry_in = Some(*telemetry);
+        let verdict = self.handle_datagram(now, received);
+        self.shared.telemetry_in = None;
+        verdict
+    }
+
     /// Handles one datagram, BTH to ICRC, and returns the outcome.
     #[inline]
     pub fn handle_datagram(&mut self, now: Instant, received: &Received<'_>) -> Verdict {
@@ -325,6 +341,9 @@ impl Qp {
     #[inline]
     fn handle(&mut self, shared: &mut Shared, received: &Received<'_>, datagram: &Datagram<'_>) -> Verdict {
         let core = &mut self.core;
+        if let Some(telemetry) = &shared.telemetry_in {
+            core.take_telemetry(shared.now, telemetry, datagram.info().direction);
+        }
         match (&mut self.halves, datagram.info().direction) {
             (_, Direction::Cnp) => {
                 match core.control.as_mut().filter(|control| control.is_chosen()) {

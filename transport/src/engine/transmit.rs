@@ -1,6 +1,6 @@
 //! The send path: which queue pair sends next, and what.
 
-use roce_packet::Psn;
+use roce_packet::{Psn, Telemetry};
 
 use super::Engine;
 use super::qp::{Halves, Qp};
@@ -39,6 +39,13 @@ impl Engine {
         }
         let (index, sealed) = self.transmit_next(slot)?;
         self.leave(index, sealed)
+    }
+
+    /// The in-band telemetry that the datagram has to leave with which was written last, if any; see [`Telemetry`]. It is not
+    /// part of the datagram: a device that knows the trailer adds it. Without one, what needs it never moves from its first
+    /// window, and nothing else changes.
+    pub fn take_telemetry(&mut self) -> Option<Telemetry> {
+        self.shared.telemetry_out.take()
     }
 
     /// A datagram leaves on the path of its queue pair.

@@ -7,7 +7,7 @@ use core::num::NonZeroU16;
 
 use alloc::boxed::Box;
 
-use roce_packet::{Bth, Opcode, Path, Psn, Qpn, Transport};
+use roce_packet::{Bth, Direction, Opcode, Path, Psn, Qpn, Telemetry, Transport};
 
 pub use attr::{
     CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
@@ -68,6 +68,9 @@ pub(crate) struct QpCore {
     pub(crate) cnp_pace: CnpPace,
     /// A mark is to be echoed in the next acknowledgement.
     pub(crate) echo_owed: bool,
+    /// The telemetry of the newest data packet, and whether it is to be returned with the next acknowledgement.
+    pub(crate) telemetry: Option<Box<Telemetry>>,
+    pub(crate) telemetry_owed: bool,
     /// The first packet in RTR has been announced.
     pub(crate) established: bool,
 }
@@ -109,7 +112,25 @@ impl QpCore {
         let algorithm = self.congestion.algorithm.make(&start);
         let pacing = &shared.config.pacing;
         self.control = algorithm.map(|algorithm| Box::new(Control::new(algorithm, shared.now, pacing)));
-        self.echo_owed = false;
+        (self.echo_owed, self.telemetry_owed) = (false, false);
+    }
+
+    /// A packet came with in-band telemetry: that of data goes back to its sender, that of an acknowledgement is for this side.
+    #[cold]
+    pub(crate) fn take_telemetry(&mut self, now: Instant, telemetry: &Telemetry, direction: Direction) {
+        match (direction, &mut self.control) {
+            (Direction::Request, _) if self.qp_type.is_reliable() => {
+                **self.telemetry.get_or_insert_default() = *telemetry;
+                self.telemetry_owed = true;
+            }
+            (Direction::Response, Some(control)) => control.stamped(now, telemetry),
+            _ => {}
+        }
+    }
+
+    /// Whether data leaves with in-band telemetry.
+    pub(crate) fn wants_telemetry(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| control.wants_telemetry())
     }
 
     /// Whether a data packet may leave now. If not, the queue pair is looked at again when one may.

@@ -101,6 +101,9 @@ impl RcResponder {
         if core::mem::take(&mut core.echo_owed) {
             count!(shared, core, np_marks_echoed);
         }
+        if core::mem::take(&mut core.telemetry_owed) {
+            shared.telemetry_out = core.telemetry.as_deref().copied();
+        }
         Some(sealed)
     }
 

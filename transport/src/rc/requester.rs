@@ -14,7 +14,7 @@
 
 use alloc::boxed::Box;
 
-use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Transport, Xrceth};
+use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Telemetry, Transport, Xrceth};
 
 use super::flight::Flight;
 use super::selective::{LossRecovery, Selective};
@@ -171,6 +171,9 @@ impl RcRequester {
             count!(shared, core, retransmitted_bytes, sealed.len.get().into());
         }
         core.charge(shared.now, sealed.len);
+        if core.wants_telemetry() {
+            shared.telemetry_out = Some(Telemetry::default());
+        }
         if core.deadlines.get(Timer::Retry).is_none() {
             self.arm(core, shared);
         }
@@ -330,7 +333,7 @@ impl RcRequester {
     /// Asks for an acknowledgement at quarters of the window, so that a long message keeps the window
     /// moving, and on the packet that fills it: otherwise only the timer would make progress.
     fn wants_acknowledgement(&self, core: &QpCore, shared: &Shared, payload: usize) -> bool {
-        if core.congestion.echo {
+        if core.congestion.echo || core.wants_telemetry() {
             return true;
         }
         if let Some(control) = &core.control

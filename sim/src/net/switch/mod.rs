@@ -5,6 +5,7 @@ mod buffer;
 
 use rand_core::Rng as _;
 use rand_pcg::Pcg32;
+use roce_packet::TelemetryHop;
 
 pub use buffer::BufferTooSmall;
 
@@ -102,6 +103,12 @@ impl Switch {
         let Some(id) = end.egress.pop(queue) else { return };
         if queue != CONTROL {
             self.leave(world, out, queue, id);
+            if world.frames.get(id).has_telemetry {
+                let end = &world.ports[out as usize];
+                let now = world.now.as_ps() / 1_000;
+                let hop = TelemetryHop::new(end.spec.rate_bps, now, end.stats.tx_bytes, end.egress.bytes());
+                world.frames.stamp(id, hop);
+            }
         }
         world.transmit(out, id);
         if world.ports[out as usize].sendable() != 0 {
@@ -113,7 +120,12 @@ impl Switch {
     #[inline]
     fn leave(&mut self, world: &mut World, out: u32, queue: usize, id: FrameId) {
         self.give_back(world, queue, id);
-        let left = world.ports[out as usize].egress.bytes_of(queue);
+        let mut left = world.ports[out as usize].egress.bytes_of(queue);
+        if let Some(rate) = world.settings.switch.marking_rate_bps {
+            // A queue of the same length in time has the same share of marks at every rate.
+            let own = world.ports[out as usize].spec.rate_bps.max(1);
+            left = (u128::from(left) * u128::from(rate) / u128::from(own)) as u64;
+        }
         let marking = world.settings.switch.marking[queue];
         if marking.marks(left, || self.random.next_u32()) {
             let frame = world.frames.get_mut(id);

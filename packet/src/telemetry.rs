@@ -1,0 +1,206 @@
+//! In-band telemetry: what the switches on the way write about their queues into a packet.
+//!
+//! **This is not part of a standard.** RoCE v2 has no field for it, and vendors have formats of their own. Both ends have to
+//! agree on it; a peer that does not know it drops a datagram with this trailer, because its ICRC is not at the end.
+//!
+//! The trailer follows the ICRC, which does not cover it: a switch may write into it and leave the rest as it is. It has room for five
+//! hops, so that a packet is as long at its receiver as at its sender. The same trailer on an acknowledgement is the echo of
+//! that of the packet which it acknowledges.
+//!
+//! ```text
+//!   byte 0      number of hops, 0 to 5; more hops than five leave no trace except in byte 1
+//!   byte 1      number of switches that the packet passed, at most 255
+//!   10 bytes    for each hop, in the order of the path, big-endian:
+//!     0..2      rate of the port, in units of 100 Mb/s
+//!     2..5      time at which the packet began to leave, in ns, modulo 2^24
+//!     5..8      bytes that the port had sent before it, in units of 64, modulo 2^24
+//!     8..10     bytes that waited in the port behind it, in units of 64, at most 65,535 units
+//! ```
+//!
+//! The values are those of HPCC (SIGCOMM 2019, section 3.1) with other widths: 80 bits a hop instead of 64, so that a port may have
+//! any rate up to 6.5 Tb/s and the counters turn over after 16 ms and a gigabyte.
+
+/// What one port wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TelemetryHop {
+    /// Rate of the port in units of 100 Mb/s.
+    pub rate: u16,
+    /// Nanoseconds, modulo 2^24.
+    pub time: u32,
+    /// Bytes sent before the packet in units of 64, modulo 2^24.
+    pub sent: u32,
+    /// Bytes behind the packet in units of 64.
+    pub queue: u16,
+}
+
+const MODULUS: u32 = 1 << 24;
+/// Bytes of one unit of `sent` and `queue`.
+const UNIT: u64 = 64;
+/// Bits a second of one unit of `rate`.
+const RATE_UNIT: u64 = 100_000_000;
+
+impl TelemetryHop {
+    const LEN: usize = 10;
+
+    /// A hop from full values. What exceeds a field is reduced as the format says.
+    #[must_use]
+    pub fn new(rate_bps: u64, now_ns: u64, sent_bytes: u64, queue_bytes: u64) -> Self {
+        let modulo = |value: u64| (value % u64::from(MODULUS)) as u32;
+        Self {
+            rate: u16::try_from(rate_bps.saturating_add(RATE_UNIT / 2) / RATE_UNIT)
+                .unwrap_or(u16::MAX)
+                .max(1),
+            time: modulo(now_ns),
+            sent: modulo(sent_bytes / UNIT),
+            queue: u16::try_from(queue_bytes / UNIT).unwrap_or(u16::MAX),
+        }
+    }
+
+    /// Bits per second.
+    #[must_use]
+    pub const fn rate_bps(&self) -> u64 {
+        self.rate as u64 * RATE_UNIT
+    }
+
+    /// Bytes that waited.
+    #[must_use]
+    pub const fn queue_bytes(&self) -> u64 {
+        self.queue as u64 * UNIT
+    }
+
+    /// Nanoseconds since `earlier`, which the same port wrote less than 16 ms before.
+    #[must_use]
+    pub const fn ns_since(&self, earlier: &Self) -> u32 {
+        self.time.wrapping_sub(earlier.time) % MODULUS
+    }
+
+    /// Bytes that the port sent since `earlier`.
+    #[must_use]
+    pub const fn bytes_since(&self, earlier: &Self) -> u64 {
+        (self.sent.wrapping_sub(earlier.sent) % MODULUS) as u64 * UNIT
+    }
+
+    fn emit(&self) -> [u8; Self::LEN] {
+        let [a, b] = self.rate.to_be_bytes();
+        let [_, c, d, e] = self.time.to_be_bytes();
+        let [_, f, g, h] = self.sent.to_be_bytes();
+        let [i, j] = self.queue.to_be_bytes();
+        [a, b, c, d, e, f, g, h, i, j]
+    }
+
+    fn parse([a, b, c, d, e, f, g, h, i, j]: [u8; Self::LEN]) -> Self {
+        Self {
+            rate: u16::from_be_bytes([a, b]),
+            time: u32::from_be_bytes([0, c, d, e]),
+            sent: u32::from_be_bytes([0, f, g, h]),
+            queue: u16::from_be_bytes([i, j]),
+        }
+    }
+}
+
+/// The trailer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Telemetry {
+    hops: [TelemetryHop; Self::MOST_HOPS],
+    len: u8,
+    passed: u8,
+}
+
+impl Telemetry {
+    /// Hops that it has room for.
+    pub const MOST_HOPS: usize = 5;
+    /// Bytes on the wire.
+    pub const LEN: usize = 2 + Self::MOST_HOPS * TelemetryHop::LEN;
+
+    /// The hops, in the order of the path.
+    #[must_use]
+    pub fn hops(&self) -> &[TelemetryHop] {
+        self.hops.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// Whether every switch on the path is in it.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.len == self.passed
+    }
+
+    /// A switch adds its hop, if there is room.
+    pub fn push(&mut self, hop: TelemetryHop) {
+        self.passed = self.passed.saturating_add(1);
+        if let Some(place) = self.hops.get_mut(usize::from(self.len)) {
+            *place = hop;
+            self.len += 1;
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let (counts, hops) = bytes.split_at_mut(2);
+        counts.copy_from_slice(&[self.len, self.passed]);
+        for (place, hop) in hops.chunks_exact_mut(TelemetryHop::LEN).zip(self.hops()) {
+            place.copy_from_slice(&hop.emit());
+        }
+        bytes
+    }
+
+    /// Reads the bytes of a trailer; `None` if they have more hops than there is room for, or than the packet passed.
+    #[must_use]
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        let [len, passed, hops @ ..] = bytes;
+        if usize::from(*len) > Self::MOST_HOPS || len > passed {
+            return None;
+        }
+        let mut telemetry = Self { len: *len, passed: *passed, ..Self::default() };
+        let (hops, _) = hops.as_chunks();
+        for (place, hop) in telemetry.hops.iter_mut().zip(hops).take(usize::from(*len)) {
+            *place = TelemetryHop::parse(*hop);
+        }
+        Some(telemetry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_both_ways() {
+        let mut telemetry = Telemetry::default();
+        for hop in 0..7 {
+            assert_eq!(Telemetry::parse(&telemetry.emit()), Some(telemetry));
+            assert_eq!(telemetry.is_complete(), hop <= 5);
+            telemetry.push(TelemetryHop::new(
+                25_000_000_000 * (hop + 1),
+                77 * hop,
+                1_000_000 * hop,
+                640 * hop,
+            ));
+        }
+        assert_eq!(telemetry.hops().len(), 5);
+        assert_eq!(
+            (telemetry.hops()[2].rate_bps(), telemetry.hops()[2].queue_bytes()),
+            (75_000_000_000, 1_280)
+        );
+        let bytes = telemetry.emit();
+        assert_eq!((bytes.len(), bytes[..4].to_vec()), (52, vec![5, 7, 0, 250]));
+    }
+
+    #[test]
+    fn wrong_counts_are_refused() {
+        let mut bytes = [0; Telemetry::LEN];
+        for (len, passed, good) in [(0, 0, true), (5, 5, true), (5, 9, true), (6, 9, false), (3, 2, false)] {
+            (bytes[0], bytes[1]) = (len, passed);
+            assert_eq!(Telemetry::parse(&bytes).is_some(), good, "{len} of {passed}");
+        }
+    }
+
+    #[test]
+    fn differences_turn_over() {
+        let before = TelemetryHop::new(1, (1 << 24) - 10, 64 * ((1 << 24) - 1), u64::MAX);
+        let after = TelemetryHop::new(u64::MAX, (1 << 24) + 20, 64 * ((1 << 24) + 2), 0);
+        assert_eq!((after.ns_since(&before), after.bytes_since(&before)), (30, 192));
+        assert_eq!((before.rate, after.rate, before.queue), (1, u16::MAX, u16::MAX));
+    }
+}

@@ -1,0 +1,220 @@
+//! The flow completion time slowdown of WebSearch on a leaf-spine, as published figures have it: the time of a flow divided by
+//! the time that it would take alone.
+//!
+//! Four leaves of 8 hosts at 25 Gb/s, two spines at 100 Gb/s, half of the links of the hosts loaded with payload, 20 ms of
+//! arrivals. HPCC's simulator on ns-3 has a mean slowdown of 2.60 to 2.67 and a 99th percentile of 9.7 to 11.0.
+
+use roce_sim::net::{
+    FlowResult, FlowSizes, FlowSpec, FlowState, Headroom, LinkSpec, Marking, Poisson, Results, Settings,
+    Simulation, Threshold, Time, Topology, poisson, wire_len,
+};
+use roce_transport::congestion::Congestion;
+
+use super::{in_buffer, link, payload};
+
+const HOST: u64 = 25_000_000_000;
+const FABRIC: u64 = 100_000_000_000;
+const EACH: u32 = 8;
+/// Bytes of a full packet and of an acknowledgement on the wire.
+const FULL: u64 = 1_106;
+
+/// The time of a flow that has the network for itself: every packet is full. The last hop that is as slow as the first
+/// one spaces them, and the acknowledgement of the last one comes back.
+fn alone(flow: &FlowSpec, host: LinkSpec, fabric: LinkSpec) -> Time {
+    let is_near = flow.source / EACH == flow.destination / EACH;
+    let hops = if is_near { vec![host; 2] } else { vec![host, fabric, fabric, host] };
+    let acknowledgement = u64::from(wire_len(20));
+    let there_and_back = hops.iter().map(|hop| {
+        Time::to_send(FULL, hop.rate_bps)
+            + Time::to_send(acknowledgement, hop.rate_bps)
+            + hop.delay
+            + hop.delay
+    });
+    let first = there_and_back.fold(Time::ZERO, |sum, hop| sum + hop);
+    first + Time::from_ps(Time::to_send(FULL, host.rate_bps).as_ps() * (flow.bytes / 1_024 - 1))
+}
+
+/// The case, or another one of its kind.
+#[derive(Clone, Copy)]
+struct Case {
+    congestion: &'static str,
+    /// The code point of acknowledgements; `None` for that of data.
+    ack_dscp: Option<u8>,
+    /// Whether they leave hosts first, as there.
+    acks_first: bool,
+    load: f64,
+    sizes: fn() -> FlowSizes,
+    duration: Time,
+}
+
+const NS3: &str = "dcqcn:ns3,echo=1,rpg_ai_rate=5,rpg_hai_rate=50";
+/// Acknowledgements wait among data, as in HPCC's configuration by default (`ACK_HIGH_PRIO 0`).
+const CASE: Case = Case {
+    congestion: NS3,
+    ack_dscp: None,
+    acks_first: true,
+    load: 0.5,
+    sizes: FlowSizes::web_search,
+    duration: Time::from_us(20_000),
+};
+
+impl Case {
+    fn settings(&self, seed: u64) -> Settings {
+        let mut settings = Settings { seed, ..Settings::default() };
+        let (congestion, notification) = Congestion::parse(self.congestion).unwrap();
+        (settings.host.congestion, settings.host.notification) = (congestion, notification);
+        settings.host.ack_dscp = self.ack_dscp;
+        settings.host.acks_first = self.acks_first;
+        settings.host.window_packets = 1 << 20;
+        settings.switch.buffer_bytes = in_buffer(32 << 20);
+        settings.switch.headroom = Headroom::Auto;
+        settings.switch.threshold = Threshold::Dynamic { alpha: 1.0 / 8.0 };
+        settings.switch.marking[3] =
+            Marking::Red { kmin: in_buffer(100_000), kmax: in_buffer(400_000), pmax: 0.2 };
+        settings.switch.marking_rate_bps = Some(link(HOST).rate_bps);
+        settings.measure.interval = Time::from_us(20);
+        settings
+    }
+
+    /// The flows are always the same; the seed decides paths and marks.
+    fn run(&self, seed: u64) -> Results {
+        let topology = Topology::leaf_spine(4, 2, EACH as usize, link(HOST), link(FABRIC)).unwrap();
+        let what = Poisson { hosts: 32, load: self.load, rate_bps: HOST, duration: self.duration, seed: 1 };
+        let mut flows = poisson(&what, &(self.sizes)()).unwrap();
+        for flow in &mut flows {
+            flow.bytes = payload(flow.bytes);
+        }
+        let mut simulation = Simulation::new(&topology, &flows, self.settings(seed)).unwrap();
+        simulation.run_to_end();
+        simulation.results()
+    }
+
+    /// Size and slowdown of every flow, and the 99th percentile of the queues in KB.
+    fn slowdowns(&self, seed: u64) -> (Vec<(u64, f64)>, f64) {
+        let results = self.run(seed);
+        let slowdown = |flow: &FlowResult| {
+            assert_eq!(flow.state, FlowState::Complete, "{} seed {seed}: {flow:?}", self.congestion);
+            let alone = alone(&flow.spec, link(HOST), link(FABRIC));
+            let slowdown = flow.completion_time.unwrap().as_secs_f64() / alone.as_secs_f64();
+            assert!(slowdown > 0.999_999, "no flow is faster than alone: {slowdown}");
+            (flow.spec.bytes, slowdown)
+        };
+        let ports = results.ports.iter().filter(|port| !port.is_host);
+        let queue = ports.map(|port| port.queue.quantile(0.99)).max().unwrap_or_default();
+        (results.flows.iter().map(slowdown).collect(), queue as f64 / 1e3)
+    }
+
+    /// A row of the figure.
+    fn row(&self, workload: &str, name: &str) -> String {
+        let (mut flows, queue) = self.slowdowns(1);
+        flows.sort_unstable_by_key(|(bytes, _)| *bytes);
+        let of = |flows: &[(u64, f64)]| flows.iter().map(|(_, slowdown)| *slowdown).collect::<Vec<_>>();
+        let (count, load, all) = (flows.len(), self.load, of(&flows));
+        let mean = all.iter().sum::<f64>() / count as f64;
+        let tail = quantile(all, 0.99);
+        let tenth = |number: usize| {
+            let tenth = &flows[count * number / 10..count * (number + 1) / 10];
+            format!("{:.3}:{}", quantile(of(tenth), 0.99), tenth[tenth.len() - 1].0)
+        };
+        let tenths: Vec<String> = (0..10).map(tenth).collect();
+        let tenths = tenths.join("\t");
+        format!("{workload}\t{load}\t{name}\t{count}\t{mean:.3}\t{tail:.2}\t{queue:.0}\t{tenths}")
+    }
+
+    /// Mean and 99th percentile of the slowdown, over several seeds.
+    fn mean_of(&self, name: &str, seeds: u64) -> (f64, f64) {
+        println!("{name}:");
+        let run = |seed| {
+            let (flows, queue) = self.slowdowns(seed);
+            let slowdowns: Vec<f64> = flows.iter().map(|(_, slowdown)| *slowdown).collect();
+            let mean = slowdowns.iter().sum::<f64>() / slowdowns.len() as f64;
+            let tail = quantile(slowdowns, 0.99);
+            println!("  seed {seed}: mean {mean:.3}, 99th percentile {tail:.2}, queue {queue:.0} KB");
+            (mean, tail)
+        };
+        let runs: Vec<_> = (1..=seeds).map(run).collect();
+        let mean = |of: fn(&(f64, f64)) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
+        let (all, tail) = (mean(|run| run.0), mean(|run| run.1));
+        println!("  mean of {seeds} seeds: {all:.3}, 99th percentile {tail:.2}");
+        (all, tail)
+    }
+}
+
+fn quantile(mut values: Vec<f64>, quantile: f64) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let place = (values.len() as f64 * quantile).ceil() as usize;
+    values.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+#[test]
+fn a_flow_alone_takes_the_time_of_the_closed_form() {
+    let topology = Topology::leaf_spine(4, 2, EACH as usize, link(HOST), link(FABRIC)).unwrap();
+    for (destination, packets) in [(1, 1), (1, 1_000), (31, 1), (31, 2), (31, 30_000)] {
+        let flow = FlowSpec { source: 0, destination, bytes: packets * 1_024, start: Time::ZERO };
+        let mut simulation = Simulation::new(&topology, &[flow], CASE.settings(1)).unwrap();
+        simulation.run_to_end();
+        let time = simulation.results().flows[0].completion_time.unwrap();
+        let ideal = alone(&flow, link(HOST), link(FABRIC));
+        let parts = time.as_secs_f64() / ideal.as_secs_f64();
+        // The RETH of the first packet is not in the closed form: 16 bytes, and nothing else is missing.
+        assert!((parts - 1.0).abs() < 2.5e-3, "{packets} packets to {destination}: {time:?}, {ideal:?}");
+    }
+}
+
+/// HPCC's simulator: a mean of 2.60 to 2.67, and a 99th percentile of 9.7 to 11.0.
+#[test]
+fn the_slowdown_of_web_search() {
+    let (mean, tail) = CASE.mean_of("form=ns3, acknowledgements among data", 5);
+    assert!((2.60 * 0.95..2.67 * 1.05).contains(&mean), "{mean}");
+    assert!((9.7 * 0.95..11.0 * 1.05).contains(&tail), "{tail}");
+    let own_priority = Case { ack_dscp: Some(56), ..CASE };
+    let (_, short) = own_priority.mean_of("acknowledgements before data", 5);
+    assert!(short < tail * 0.9, "{short} against {tail}");
+}
+
+/// Other settings of the same case, for the page about validation.
+#[test]
+#[ignore = "half a minute, for the table in docs/simulator-validation.md"]
+fn what_matters_for_the_slowdown() {
+    Case { acks_first: false, ..CASE }.mean_of("acknowledgements among data in hosts too", 5);
+    for (name, congestion) in [
+        ("ai 20, hai 200", "dcqcn:ns3,echo=1"),
+        ("a CNP for each mark", "dcqcn:ns3,rpg_ai_rate=5,rpg_hai_rate=50"),
+        ("least rate 1 Gb/s", "dcqcn:ns3,echo=1,rpg_ai_rate=5,rpg_hai_rate=50,rpg_min_rate=1000"),
+        ("form=device", "dcqcn:hpcc,echo=1,rpg_ai_rate=5,rpg_hai_rate=50"),
+    ] {
+        Case { congestion, ..CASE }.mean_of(name, 5);
+    }
+}
+
+/// Algorithms of the figure, with the round trip of this network.
+const ALGORITHMS: [(&str, &str); 4] = [
+    ("DCQCN", NS3),
+    ("HPCC", "hpcc:base_rtt=9000"),
+    ("Swift", "swift:base_target=15,fs_range=15,initial_window=28"),
+    ("PowerTCP", "powertcp:base_rtt=9000"),
+];
+
+/// The data of `docs/slowdown.svg`: the 99th percentile of the slowdown by tenths of the flows, in the order of their size.
+#[test]
+#[ignore = "minutes, for the figure in docs/"]
+fn slowdown_figure() {
+    println!(
+        "workload\tload\talgorithm\tflows\tmean\tp99\tqueue_p99_kb\tp99 of each tenth, smallest flows first"
+    );
+    let workloads: [(&str, fn() -> FlowSizes); 2] =
+        [("WebSearch", FlowSizes::web_search), ("Hadoop", FlowSizes::hadoop)];
+    for (workload, sizes) in workloads {
+        for load in [0.3, 0.5, 0.7, 0.8] {
+            let row = |(name, congestion)| {
+                let case = Case { congestion, sizes, load, duration: Time::from_us(10_000), ..CASE };
+                case.row(workload, name)
+            };
+            let rows = std::thread::scope(|scope| {
+                let threads = ALGORITHMS.map(|algorithm| scope.spawn(move || row(algorithm)));
+                threads.map(|thread| thread.join().unwrap())
+            });
+            rows.iter().for_each(|row| println!("{row}"));
+        }
+    }
+}

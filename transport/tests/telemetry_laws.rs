@@ -1,0 +1,170 @@
+//! HPCC and PowerTCP against small models of their laws, written from the papers.
+
+use roce_packet::{Telemetry, TelemetryHop};
+use roce_transport::Instant;
+use roce_transport::congestion::{
+    Ack, CongestionControl, Hpcc, HpccParameters, PowerTcp, PowerTcpParameters, Rate, Start,
+};
+
+const RATE: f64 = 100e9 / 8.0;
+/// T and tau, in seconds.
+const RTT: f64 = 13e-6;
+const MTU: u64 = 1_024;
+
+fn start() -> Start {
+    Start { now: Instant::ZERO, mtu: 1_024, line_rate: Rate::bits_per_second(100_000_000_000) }
+}
+
+/// The state of one port in the fields of the trailer: rate in bytes a second, ns, bytes sent, bytes queued.
+type Port = (f64, u64, u64, u64);
+
+/// Runs `law` over random states of three ports. Before each acknowledgement, `model` gets the states before and now and whether a
+/// round trip ends with it, and returns the window.
+fn compare(seed: u64, law: &mut dyn CongestionControl, mut model: impl FnMut(&[Port], &[Port], bool) -> f64) {
+    let mut state = seed;
+    let mut draw = |most: u64| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) % most
+    };
+    let mut before: Vec<Port> = vec![(RATE, 5, 0, 0), (4.0 * RATE, 9, 0, 0), (RATE, 11, 64, 0)];
+    let (mut now, mut left) = (0, 0_u64);
+    for step in 0..2_000 {
+        now += 100 + draw(3_000);
+        let next = |port: &Port, draw: &mut dyn FnMut(u64) -> u64| {
+            let ns = 50 + draw(3_000);
+            let sent = draw((ns as f64 * 1e-9 * port.0) as u64 + 1) / 64 * 64;
+            let queue = if draw(2) == 0 { 0 } else { draw(200_000) / 64 * 64 };
+            (port.0, port.1 + ns, port.2 + sent, queue)
+        };
+        let ports: Vec<Port> = before.iter().map(|port| next(port, &mut draw)).collect();
+        let mut telemetry = Telemetry::default();
+        for (rate, ns, sent, queue) in &ports {
+            telemetry.push(TelemetryHop::new((rate * 8.0) as u64, *ns, *sent, *queue));
+        }
+        let in_flight = MTU * draw(20);
+        left = left.saturating_sub(MTU);
+        let ends = left == 0;
+        if ends {
+            left = in_flight;
+        }
+        law.on_telemetry(Instant::from_nanos(now), &telemetry);
+        law.on_ack(Instant::from_nanos(now), &Ack { bytes: MTU, in_flight, ..Ack::default() });
+        if step > 0 {
+            let expected = model(&before, &ports, ends);
+            let window = law.observe(Instant::from_nanos(now)).rate / 8.0 * RTT;
+            assert!(
+                (window / expected - 1.0).abs() < 1e-9,
+                "seed {seed}, step {step}: {window} for {expected}"
+            );
+        } else {
+            model(&[], &[], ends);
+        }
+        before = ports;
+    }
+}
+
+/// The largest of a value over all ports, and the seconds between the two states of that port.
+fn largest(before: &[Port], now: &[Port], of: impl Fn(&Port, &Port, f64) -> f64) -> (f64, f64) {
+    let values = before.iter().zip(now).map(|(before, now)| {
+        let seconds = (now.1 - before.1) as f64 * 1e-9;
+        (of(before, now, seconds), seconds)
+    });
+    values.fold((f64::MIN, 0.0), |most, value| if value.0 > most.0 { value } else { most })
+}
+
+/// Algorithm 1 of the paper.
+#[test]
+fn hpcc_is_the_law_of_its_paper() {
+    for seed in 1..=20 {
+        let full = RATE * RTT;
+        let (mut reference, mut u, mut stage) = (full, 1.0, 0);
+        let mut law = Hpcc::new(&HpccParameters::default(), &start());
+        compare(seed, &mut law, |before, now, ends| {
+            if before.is_empty() {
+                return full;
+            }
+            let (busiest, tau) = largest(before, now, |before, now, seconds| {
+                before.3.min(now.3) as f64 / (now.0 * RTT) + (now.2 - before.2) as f64 / seconds / now.0
+            });
+            let tau = tau.min(RTT);
+            u = (1.0 - tau / RTT) * u + tau / RTT * busiest;
+            let (window, next) = if u >= 0.95 || stage >= 5 {
+                (reference / (u / 0.95) + 80.0, 0)
+            } else {
+                (reference + 80.0, stage + 1)
+            };
+            let window = window.clamp(100e6 / 8.0 * RTT, full);
+            if ends {
+                (reference, stage) = (window, next);
+            }
+            window
+        });
+    }
+}
+
+/// Algorithm 1 of the paper, with the telemetry of each hop.
+#[test]
+fn powertcp_is_the_law_of_its_paper() {
+    for seed in 1..=20 {
+        let full = RATE * RTT;
+        let (mut window, mut old, mut smooth) = (full, full, 1.0);
+        let mut law = PowerTcp::new(&PowerTcpParameters::default(), &start());
+        compare(seed, &mut law, |before, now, ends| {
+            if !before.is_empty() {
+                let (power, span) = largest(before, now, |before, now, seconds| {
+                    let current =
+                        (now.3 as f64 - before.3 as f64) / seconds + (now.2 - before.2) as f64 / seconds;
+                    current * (now.3 as f64 + now.0 * RTT) / (now.0 * now.0 * RTT)
+                });
+                let span = span.min(RTT);
+                smooth = (smooth * (RTT - span) + power * span) / RTT;
+                let gamma = 922.0 / 1024.0;
+                window = gamma * (old / smooth.max(1e-3) + full / 10.0) + (1.0 - gamma) * window;
+                window = window.clamp(100e6 / 8.0 * RTT, full);
+            }
+            if ends {
+                old = window;
+            }
+            window
+        });
+    }
+}
+
+/// What is missing, old, incomplete or from another path changes no window.
+#[test]
+fn telemetry_that_cannot_be_compared_changes_nothing() {
+    let laws: [Box<dyn CongestionControl>; 2] = [
+        Box::new(Hpcc::new(&HpccParameters::default(), &start())),
+        Box::new(PowerTcp::new(&PowerTcpParameters::default(), &start())),
+    ];
+    let hop = |rate, ns| TelemetryHop::new(rate, ns, ns * 12, 1_000_000);
+    let of = |hops: &[TelemetryHop]| {
+        let mut telemetry = Telemetry::default();
+        hops.iter().for_each(|hop| telemetry.push(*hop));
+        telemetry
+    };
+    for mut law in laws {
+        let window = law.window();
+        let long = [hop(100_000_000_000, 50_000); 6];
+        let cases = [
+            (1, of(&[])),
+            (2, of(&[hop(100_000_000_000, 1_000)])),
+            (3, of(&[hop(40_000_000_000, 2_000)])),
+            (20_000_000, of(&[hop(40_000_000_000, 20_000_000)])),
+            (20_000_001, of(&[hop(40_000_000_000, 20_000_000)])),
+            (20_000_002, of(&long)),
+            (20_000_003, of(&long)),
+        ];
+        for (now, telemetry) in cases {
+            law.on_telemetry(Instant::from_nanos(now), &telemetry);
+            law.on_ack(Instant::from_nanos(now), &Ack { bytes: MTU, ..Ack::default() });
+            assert_eq!(law.window(), window, "at {now}");
+        }
+        // Two that agree and show a long queue.
+        for now in [20_001_000_u64, 20_002_000] {
+            law.on_telemetry(Instant::from_nanos(now), &of(&[hop(100_000_000_000, now)]));
+            law.on_ack(Instant::from_nanos(now), &Ack { bytes: MTU, ..Ack::default() });
+        }
+        assert!(law.window() < window);
+    }
+}
