@@ -41,6 +41,7 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "ring-all-reduce",
     "all-reduce-collisions",
     "training",
+    "two-classes",
     "clos-1000",
 ];
 

@@ -11,7 +11,8 @@ use roce_packet::{ImmDt, Opcode, Psn, Qpn, RnrTimer};
 use roce_transport::congestion::Rate;
 use roce_transport::{
     Access, Batch, CqId, Engine, EngineConfig, Identification, Pacing, PdId, QpAttr, QpCapabilities, QpInit,
-    QpState, QpType, RKey, Received, RecvWr, RegionAttributes, SendOp, SendWr, Sge, TxSlot, Wc, WcStatus,
+    QpOptions, QpState, QpType, RKey, Received, RecvWr, RegionAttributes, SendOp, SendWr, Sge, TxSlot, Wc,
+    WcStatus,
 };
 
 use super::dependencies::Agenda;
@@ -57,6 +58,8 @@ pub(super) struct Host {
     retired: VecDeque<Qpn>,
     /// The tasks of this host.
     pub(super) agenda: Agenda,
+    /// Priorities of data, one bit each.
+    data: u8,
 }
 
 /// An end of a flow.
@@ -75,6 +78,8 @@ enum Wanted {
     All,
     /// Acknowledgements and notifications.
     Answers,
+    /// These, and data of priorities without their bit here.
+    Except(u8),
 }
 
 /// Frames that a slow host has not received yet.
@@ -113,6 +118,7 @@ impl Host {
             capacity: COMPLETION_QUEUE,
             retired: VecDeque::new(),
             agenda: Agenda::default(),
+            data: settings.data_priorities(),
         }
     }
 
@@ -235,12 +241,18 @@ impl Host {
             }
             let is_full = |priority: u8| end.egress.len(usize::from(priority)) >= MOST_HELD;
             let settings = &world.settings.host;
-            let requests = priority_of(settings.dscp);
             let answers = priority_of(settings.ack_dscp.unwrap_or(settings.dscp));
             if is_full(answers) {
                 return;
             }
-            let wanted = if is_full(requests) { Wanted::Answers } else { Wanted::All };
+            let full = (0..PRIORITIES as u8)
+                .filter(|priority| self.data >> priority & 1 == 1 && is_full(*priority))
+                .fold(0, |bits, priority| bits | 1 << priority);
+            let wanted = match full {
+                0 => Wanted::All,
+                full if full == self.data => Wanted::Answers,
+                full => Wanted::Except(full),
+            };
             let answer = if settings.acks_first { self.next_frame(world, Wanted::Answers) } else { None };
             let Some(id) = answer.or_else(|| self.next_frame(world, wanted)) else { return };
             let priority = usize::from(world.frames.get(id).priority);
@@ -267,6 +279,11 @@ impl Host {
         let transmit = match wanted {
             Wanted::All => self.engine.poll_transmit(now, &mut slot)?,
             Wanted::Answers => self.engine.poll_transmit_answer(now, &mut slot)?,
+            Wanted::Except(full) => {
+                let may_send =
+                    |path: &roce_packet::Path| full >> priority_of(path.traffic_class >> 2) & 1 == 0;
+                self.engine.poll_transmit_where(now, &mut slot, may_send)?
+            }
         };
         let bytes = self.scratch.get(..transmit.len)?;
         let opcode = Opcode(bytes.first().copied().unwrap_or_default());
@@ -320,7 +337,12 @@ impl Host {
     }
 
     /// Creates a queue pair for a flow. [`Self::connect`] connects it.
-    pub(super) fn create_qp(&mut self, settings: &HostSettings, end: FlowEnd) -> Option<Qpn> {
+    pub(super) fn create_qp(&mut self, of_flow: (&HostSettings, bool), end: FlowEnd) -> Option<Qpn> {
+        let (settings, is_own) = of_flow;
+        let options = QpOptions {
+            congestion: is_own.then(|| settings.congestion.clone()),
+            recovery: is_own.then_some(settings.recovery),
+        };
         let depth = settings.depth as usize;
         let sends = end == FlowEnd::Sender;
         let watches = end == FlowEnd::Receiver { watches: true };
@@ -335,12 +357,12 @@ impl Host {
         let (pd, send_cq, recv_cq) = (self.pd, self.cq, self.cq);
         let qp_type = QpType::Rc;
         let init = QpInit { qp_type, pd, send_cq, recv_cq, srq: None, capabilities, signal_all: false };
-        let mut made = self.engine.create_qp(&init);
+        let mut made = self.engine.create_qp_with(&init, &options);
         while made.is_err()
             && let Some(oldest) = self.retired.pop_front()
         {
             let _ = self.engine.destroy_qp(oldest);
-            made = self.engine.create_qp(&init);
+            made = self.engine.create_qp_with(&init, &options);
         }
         let qpn = made.ok()?;
         if sends || watches {
@@ -373,8 +395,14 @@ impl Host {
     }
 
     /// Moves a queue pair to RTS, as a connection manager outside the network would.
-    pub(super) fn connect(&mut self, world: &World, own: Qpn, host: u32, peer: Qpn) -> bool {
-        let settings = &world.settings.host;
+    pub(super) fn connect(
+        &mut self,
+        world: &World,
+        settings: &HostSettings,
+        own: Qpn,
+        host: u32,
+        peer: Qpn,
+    ) -> bool {
         let mut path = Frame::pause(0, 0).path();
         path.source = host_address(self.number);
         path.destination = host_address(host);

@@ -24,6 +24,11 @@ pub struct Settings {
     pub switch: SwitchSettings,
     /// Hosts.
     pub host: HostSettings,
+    /// Settings of some flows, which take the place of [`Self::host`]. What belongs to a host and not to a queue pair is that of
+    /// `host` nevertheless: delay, DSCP of acknowledgements, window, notification of congestion, and limit of the receive rate.
+    pub profiles: Vec<HostSettings>,
+    /// The profile of each flow, counted from 1, and 0 for `host`; flows behind the end have that of `host`, too.
+    pub flow_profiles: Vec<u16>,
     /// What is sampled, and how often.
     pub measure: MeasureSettings,
     /// Routes other than the shortest ones.
@@ -42,11 +47,42 @@ impl Default for Settings {
             stop: Time::from_us(10_000_000),
             switch: SwitchSettings::default(),
             host: HostSettings::default(),
+            profiles: Vec::new(),
+            flow_profiles: Vec::new(),
             measure: MeasureSettings::default(),
             routes: Vec::new(),
             storms: Vec::new(),
             failures: Vec::new(),
         }
+    }
+}
+
+impl Settings {
+    /// The settings of a flow, and whether they are its own.
+    pub(crate) fn of_flow(&self, flow: u32) -> (&HostSettings, bool) {
+        let profile = self.flow_profiles.get(flow as usize).copied().unwrap_or_default();
+        let own = usize::from(profile).checked_sub(1).and_then(|place| self.profiles.get(place));
+        own.map_or((&self.host, false), |own| (own, true))
+    }
+
+    /// The settings of all flows.
+    fn all_hosts(&self) -> impl Iterator<Item = &HostSettings> {
+        std::iter::once(&self.host).chain(&self.profiles)
+    }
+
+    /// The largest path MTU in bytes.
+    pub(crate) fn largest_mtu(&self) -> usize {
+        self.all_hosts().map(|host| host.path_mtu.bytes()).max().unwrap_or_default()
+    }
+
+    /// The priorities of data, one bit each.
+    pub(crate) fn data_priorities(&self) -> u8 {
+        self.all_hosts().fold(0, |bits, host| bits | 1 << priority_of(host.dscp))
+    }
+
+    /// The first setting of hosts out of its range, as [`HostSettings::problem`].
+    pub(crate) fn host_problem(&self) -> Option<(&'static str, &'static str)> {
+        self.all_hosts().find_map(HostSettings::problem)
     }
 }
 
@@ -86,6 +122,8 @@ pub struct SwitchSettings {
     /// The rate of a port for which the thresholds of marking hold, in bits per second. At ports of another rate they are
     /// larger or smaller in proportion. `None`: the same thresholds at every port.
     pub marking_rate_bps: Option<u64>,
+    /// Marking at some ports; the last rule that applies takes the place of [`Self::marking`].
+    pub marking_rules: Vec<MarkingRule>,
     /// The scheduling class of each priority.
     pub scheduling: [Class; PRIORITIES],
     /// How frames choose among several shortest paths.
@@ -108,13 +146,38 @@ impl Default for SwitchSettings {
             watchdog: None,
             marking,
             marking_rate_bps: None,
+            marking_rules: Vec::new(),
             scheduling: [Class::Strict; PRIORITIES],
             balance: Balance::Flow,
         }
     }
 }
 
+/// Marking at the ports of a switch or at those with a rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MarkingRule {
+    /// The number of the switch, in the order of the topology; all switches if `None`.
+    pub switch: Option<u32>,
+    /// The rate of the link in bits per second; all rates if `None`.
+    pub rate_bps: Option<u64>,
+    /// The priority.
+    pub priority: u8,
+    /// How frames of this priority are marked there.
+    pub marking: Marking,
+}
+
 impl SwitchSettings {
+    /// How frames of a priority are marked at a port of this rate.
+    #[inline]
+    pub(crate) fn marking_at(&self, switch: u32, rate_bps: u64, priority: usize) -> Marking {
+        let applies = |rule: &&MarkingRule| {
+            usize::from(rule.priority) == priority
+                && rule.switch.is_none_or(|number| number == switch)
+                && rule.rate_bps.is_none_or(|rate| rate == rate_bps)
+        };
+        self.marking_rules.iter().rev().find(applies).map_or(self.marking[priority], |rule| rule.marking)
+    }
+
     /// The first setting out of its range: its key in scenarios and the reason.
     pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_share = |alpha: f64| alpha.is_finite() && alpha >= 0.0;

@@ -1,9 +1,10 @@
 //! Builds a network from its description and runs it.
 
+mod tasks;
+
 use roce_packet::Psn;
 use roce_transport::congestion::Observation;
 
-use super::dependencies::{Agenda, Open};
 use super::failure::{Changes, check_failures};
 use super::flow::{Flow, FlowCounts, FlowState};
 use super::frame::Frames;
@@ -104,7 +105,7 @@ impl Simulation {
         let changes = Changes::new(topology, &settings.routes, &settings.failures)?;
         let (ports, names) = build_ports(topology, settings.seed);
         let (hosts, switches) = build_nodes(topology, &ports, &settings)?;
-        let slot_len = settings.host.path_mtu.bytes() + 80;
+        let slot_len = settings.largest_mtu() + 80;
         let capture = settings.measure.capture.clone();
         let world = World {
             now: Time::ZERO,
@@ -138,20 +139,6 @@ impl Simulation {
         simulation.plan();
         simulation.plan_tasks(schedule, flows);
         Ok(simulation)
-    }
-
-    /// Distributes the tasks among the hosts and begins those that wait for nothing.
-    fn plan_tasks(&mut self, schedule: &Schedule, flows: &[FlowSpec]) {
-        for transfer in schedule.tasks().iter().filter_map(|task| task.transfer) {
-            self.flows[transfer.flow as usize].scheduled = true;
-        }
-        let agendas = Agenda::distribute(schedule, flows, self.hosts.len());
-        for (host, agenda) in self.hosts.iter_mut().zip(agendas) {
-            host.agenda = agenda;
-            // No flow is connected yet; its start posts what is open by then.
-            host.begin_tasks(&mut self.world);
-            self.computations_left += host.agenda.computations_left();
-        }
     }
 
     /// Queues the events that are known from the start.
@@ -343,31 +330,6 @@ impl Simulation {
         }
     }
 
-    fn end_computation(&mut self, host: u32, task: u32) {
-        let now = self.world.now;
-        let agenda = &mut self.hosts[host as usize].agenda;
-        let before = agenda.computations_left();
-        let open = agenda.computed(now, task);
-        self.computations_left -= before - agenda.computations_left();
-        self.end = self.end.max(now);
-        self.proceed(host, open);
-    }
-
-    /// Begins the tasks of a host that can begin, and posts what can be posted, also of the flow `open`.
-    fn proceed(&mut self, host: u32, open: Option<u32>) {
-        let one = &mut self.hosts[host as usize];
-        let before = one.agenda.computations_left();
-        let mut flows = one.begin_tasks(&mut self.world);
-        self.computations_left -= before - one.agenda.computations_left();
-        flows.extend(open);
-        for flow in &flows {
-            self.post(*flow);
-        }
-        if !flows.is_empty() {
-            self.hosts[host as usize].settle(&mut self.world);
-        }
-    }
-
     /// Creates and connects the queue pairs of a flow and posts its first WRITEs.
     fn start(&mut self, number: u32) {
         self.world.trace.event(self.world.now.as_ps(), 4 << 56 | u64::from(number));
@@ -376,18 +338,19 @@ impl Simulation {
         if !self.world.changes.routes_of_all().joins(spec.source, spec.destination) {
             return self.finish(number, FlowState::Refused);
         }
-        let settings = &self.world.settings.host;
+        let of_flow = self.world.settings.of_flow(number);
+        let settings = of_flow.0;
         let watches = self.hosts[destination].agenda.watches(number);
-        let Some(own) = self.hosts[source].create_qp(settings, FlowEnd::Sender) else {
+        let Some(own) = self.hosts[source].create_qp(of_flow, FlowEnd::Sender) else {
             return self.finish(number, FlowState::Refused);
         };
         self.flows[number as usize].source_qpn = own;
-        let Some(peer) = self.hosts[destination].create_qp(settings, FlowEnd::Receiver { watches }) else {
+        let Some(peer) = self.hosts[destination].create_qp(of_flow, FlowEnd::Receiver { watches }) else {
             return self.finish(number, FlowState::Refused);
         };
         self.flows[number as usize].destination_qpn = peer;
-        let connected = self.hosts[destination].connect(&self.world, peer, spec.source, own)
-            && self.hosts[source].connect(&self.world, own, spec.destination, peer)
+        let connected = self.hosts[destination].connect(&self.world, settings, peer, spec.source, own)
+            && self.hosts[source].connect(&self.world, settings, own, spec.destination, peer)
             && (!watches || self.hosts[destination].post_receives(settings, peer, number));
         if !connected {
             return self.finish(number, FlowState::Refused);
@@ -395,36 +358,6 @@ impl Simulation {
         self.flows[number as usize].connected = true;
         self.post(number);
         self.hosts[source].settle(&mut self.world);
-    }
-
-    /// Posts WRITEs of a flow: as many as may be outstanding, while bytes are left that need not wait.
-    fn post(&mut self, number: u32) {
-        let flow = &mut self.flows[number as usize];
-        let settings = &self.world.settings.host;
-        while flow.connected && flow.outstanding < settings.depth {
-            let host = &mut self.hosts[flow.spec.source as usize];
-            let open = if flow.scheduled {
-                host.agenda.open(number, flow.posted)
-            } else {
-                Some(Open { left: flow.spec.bytes - flow.posted, signal: None }).filter(|open| open.left > 0)
-            };
-            let Some(open) = open else { return };
-            let len = open.left.min(settings.message_bytes);
-            let signal = open.signal.filter(|_| len == open.left);
-            if flow.state == FlowState::Waiting {
-                flow.state = FlowState::Running;
-                flow.spec.start = self.world.now;
-                self.running.push(number);
-            }
-            let rkey = self.hosts[flow.spec.destination as usize].rkey();
-            let host = &mut self.hosts[flow.spec.source as usize];
-            let range = (flow.posted, len as u32);
-            if !host.post(&self.world, flow.source_qpn, number, rkey, range, signal) {
-                return self.finish(number, FlowState::Refused);
-            }
-            flow.posted += len;
-            flow.outstanding += 1;
-        }
     }
 
     fn finish(&mut self, number: u32, state: FlowState) {
@@ -446,7 +379,7 @@ impl Simulation {
         let flow = &self.flows[number as usize];
         let (own, peer, destination) =
             (flow.source_qpn, flow.destination_qpn, flow.spec.destination as usize);
-        self.hosts[source].destroy_sender(&self.world.settings.host, own);
+        self.hosts[source].destroy_sender(self.world.settings.of_flow(number).0, own);
         self.hosts[destination].retire(peer);
     }
 
@@ -605,7 +538,7 @@ impl Simulation {
 
 fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> Result<(), BuildError> {
     let wrong = |what: &str| Err(BuildError::Setting(what.to_owned()));
-    if let Some((key, reason)) = settings.host.problem().or(settings.switch.problem()) {
+    if let Some((key, reason)) = settings.host_problem().or(settings.switch.problem()) {
         return Err(BuildError::Setting(format!("{key}: {reason}")));
     }
     if settings.measure.interval == Time::ZERO {

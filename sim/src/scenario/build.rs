@@ -9,13 +9,14 @@ use roce_transport::congestion::{Algorithm, Congestion};
 use toml::Spanned;
 
 use super::file::{self, File};
-use super::hosts::find_host;
+use super::hosts::{find_host, find_switch};
+use super::profiles;
 use super::workload::{self, Context, Tables, Workload};
 use super::{Load, Scenario, ScenarioError, topology};
 use crate::net::{
-    Balance, Class, Failed, Failure, Headroom, HostSettings, LinkSpec, Marking, MeasureSettings, PauseMode,
-    PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Time,
-    Topology, Watchdog, check_failures, check_routes, priority_of,
+    Balance, Class, Failed, Failure, Headroom, HostSettings, LinkSpec, Marking, MarkingRule, MeasureSettings,
+    PauseMode, PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold,
+    Time, Topology, Watchdog, check_failures, check_routes, priority_of,
 };
 
 /// The reason of an error, without its line.
@@ -40,7 +41,7 @@ pub(super) fn build(
         settings.stop = stop.0;
     }
     settings.host = host(file.host, &topology, text, own)?;
-    settings.switch = switch(file.switch, priority_of(settings.host.dscp), text)?;
+    settings.switch = switch(file.switch, priority_of(settings.host.dscp), &topology, text)?;
     settings.measure = measure(&file.measure, text)?;
     settings.routes = routes(file.route, &topology, text)?;
     for storm in file.storm {
@@ -50,7 +51,8 @@ pub(super) fn build(
     settings.failures = failures(file.failure, &topology, text)?;
     let tables = Tables { flows: file.flows, collective: file.collective, training: file.training };
     let context = Context { topology: &topology, seed: file.seed, load, text };
-    let Workload { flows, schedule, operations } = workload::build(tables, &context)?;
+    let Workload { flows, schedule, operations, tables } = workload::build(tables, &context)?;
+    profiles::assign(&mut settings, &file.group, &tables, &flows, &topology, (text, own))?;
     if flows.is_empty() {
         return Err(ScenarioError {
             line: None,
@@ -155,7 +157,12 @@ fn set<T>(own: &mut T, given: Option<T>) {
     }
 }
 
-fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, ScenarioError> {
+fn switch(
+    table: file::Switch,
+    data: u8,
+    topology: &Topology,
+    text: &str,
+) -> Result<SwitchSettings, ScenarioError> {
     let mut switch = SwitchSettings::default();
     let wrong = |place: Range<usize>| move |reason: Wrong| ScenarioError::at(text, Some(place), reason);
     let places = [
@@ -197,16 +204,10 @@ fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, S
         };
     }
     // The priority of data is lossless and marked, unless the file sets it otherwise.
-    switch.pfc = 1 << data;
-    if let Some(priorities) = table.pfc {
-        let place = priorities.span();
-        switch.pfc = 0;
-        for priority in priorities.into_inner() {
-            let bit = 1_u8.checked_shl(priority.into());
-            switch.pfc |=
-                bit.ok_or_else(|| wrong(place.clone())(format!("pfc: priority {priority} is not 0 to 7")))?;
-        }
-    }
+    switch.pfc = match table.pfc {
+        None => 1 << data,
+        Some(list) => priorities(list.get_ref()).map_err(wrong(list.span()))?,
+    };
     let marking = switch.marking[3];
     switch.marking = [Marking::Off; 8];
     switch.marking[usize::from(data)] = match table.marking {
@@ -217,6 +218,7 @@ fn switch(table: file::Switch, data: u8, text: &str) -> Result<SwitchSettings, S
         let (place, queue) = (queue.span(), queue.into_inner());
         set_queue(&mut switch, &queue).map_err(wrong(place))?;
     }
+    switch.marking_rules = rules(table.port, data, topology, text)?;
     match switch.problem() {
         Some((key, reason)) => {
             Err(ScenarioError::at(text, place_of(&places, key), format!("{key}: {reason}")))
@@ -238,6 +240,14 @@ fn balance(balance: &file::Balance, gap: Option<Time>) -> Balance {
     }
 }
 
+/// One bit for each priority of a list.
+fn priorities(list: &[u8]) -> Result<u8, Wrong> {
+    list.iter().try_fold(0, |bits, priority| {
+        let bit = 1_u8.checked_shl((*priority).into());
+        bit.map(|bit| bits | bit).ok_or_else(|| format!("pfc: priority {priority} is not 0 to 7"))
+    })
+}
+
 fn set_queue(switch: &mut SwitchSettings, queue: &file::Queue) -> Result<(), Wrong> {
     let index = usize::from(queue.priority);
     let class = switch.scheduling.get_mut(index).ok_or("a priority must be 0 to 7")?;
@@ -248,6 +258,32 @@ fn set_queue(switch: &mut SwitchSettings, queue: &file::Queue) -> Result<(), Wro
         switch.marking[index] = marks(marking)?;
     }
     Ok(())
+}
+
+fn rules(
+    ports: Vec<Spanned<file::Port>>,
+    data: u8,
+    topology: &Topology,
+    text: &str,
+) -> Result<Vec<MarkingRule>, ScenarioError> {
+    let one = |port: Spanned<file::Port>| {
+        rule(port.get_ref(), data, topology)
+            .map_err(|reason| ScenarioError::at(text, Some(port.span()), reason))
+    };
+    ports.into_iter().map(one).collect()
+}
+
+fn rule(port: &file::Port, data: u8, topology: &Topology) -> Result<MarkingRule, Wrong> {
+    let rate_bps = port.rate.map(|rate| rate.0);
+    if rate_bps.is_some_and(|rate| topology.links.iter().all(|link| link.spec.rate_bps != rate)) {
+        return Err("rate: no link of the topology has this rate".to_owned());
+    }
+    let priority = port.priority.unwrap_or(data);
+    if priority > 7 {
+        return Err(format!("priority {priority} is not 0 to 7"));
+    }
+    let switch = port.switch.as_deref().map(|name| find_switch(topology, name)).transpose()?;
+    Ok(MarkingRule { switch, rate_bps, priority, marking: marks(&port.marking)? })
 }
 
 fn marks(table: &file::Marking) -> Result<Marking, Wrong> {

@@ -28,6 +28,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) host: Host,
     #[serde(default)]
+    pub(super) group: Vec<Spanned<Group>>,
+    #[serde(default)]
     pub(super) measure: Measure,
     #[serde(default)]
     pub(super) flows: Vec<Spanned<FlowTable>>,
@@ -61,7 +63,7 @@ pub(super) enum Payload {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [topology]")]
 pub(super) struct Topology {
     pub(super) kind: Shape,
     /// The number of hosts of a star, or at each switch.
@@ -104,10 +106,11 @@ pub(super) enum Shape {
     Clos,
     FatTree,
     File,
+    Hpcc,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table in [[topology.faults]]")]
 pub(super) struct Fault {
     /// The two ends by name; all links if missing.
     pub(super) link: Option<[String; 2]>,
@@ -115,7 +118,7 @@ pub(super) struct Fault {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [switch]")]
 pub(super) struct Switch {
     pub(super) buffer: Option<Bytes>,
     pub(super) reserve: Option<Bytes>,
@@ -129,6 +132,9 @@ pub(super) struct Switch {
     pub(super) balance: Option<Balance>,
     /// The gap that ends a flowlet.
     pub(super) flowlet_gap: Option<Spanned<Span>>,
+    /// Marking at some ports.
+    #[serde(default)]
+    pub(super) port: Vec<Spanned<Port>>,
     /// The marking of the priority of data.
     pub(super) marking: Option<Spanned<Marking>>,
     #[serde(default)]
@@ -149,7 +155,10 @@ pub(super) enum Auto {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table for threshold, such as { alpha = 0.125 } or { bytes = \"100KB\" }"
+)]
 pub(super) struct Threshold {
     pub(super) alpha: Option<f64>,
     pub(super) bytes: Option<Bytes>,
@@ -163,7 +172,10 @@ pub(super) enum Pause {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table for watchdog, such as { after = \"1ms\", restore = \"1ms\" }"
+)]
 pub(super) struct Watchdog {
     pub(super) after: Span,
     pub(super) restore: Span,
@@ -180,7 +192,10 @@ pub(super) enum Balance {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table for marking, such as { kmin = \"100KB\", kmax = \"400KB\", pmax = 0.2 }"
+)]
 pub(super) struct Marking {
     #[serde(default)]
     pub(super) off: bool,
@@ -191,7 +206,7 @@ pub(super) struct Marking {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table in [[switch.queue]]")]
 pub(super) struct Queue {
     pub(super) priority: u8,
     /// The weight; the queue is strict if it is missing.
@@ -199,8 +214,39 @@ pub(super) struct Queue {
     pub(super) marking: Option<Marking>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table in [[switch.port]]")]
+pub(super) struct Port {
+    pub(super) switch: Option<String>,
+    pub(super) rate: Option<Rate>,
+    pub(super) priority: Option<u8>,
+    pub(super) marking: Marking,
+}
+
+/// Settings of the queue pairs of some flows.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table for host, such as { congestion = \"dcqcn\", dscp = 10 }")]
+pub(super) struct Profile {
+    pub(super) congestion: Option<String>,
+    pub(super) recovery: Option<String>,
+    pub(super) dscp: Option<u8>,
+    pub(super) path_mtu: Option<u16>,
+    pub(super) timeout: Option<u8>,
+    pub(super) retry_cnt: Option<u8>,
+    pub(super) message: Option<Bytes>,
+    pub(super) depth: Option<u32>,
+}
+
+/// Hosts whose flows have settings of their own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table in [[group]]")]
+pub(super) struct Group {
+    pub(super) hosts: Vec<String>,
+    pub(super) host: Profile,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table [host]")]
 pub(super) struct Host {
     pub(super) congestion: Option<Spanned<String>>,
     pub(super) recovery: Option<Spanned<String>>,
@@ -217,7 +263,10 @@ pub(super) struct Host {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table for receive_limit, such as { rate = \"10Gbps\", xoff = \"100KB\" }"
+)]
 pub(super) struct ReceiveLimit {
     pub(super) host: Option<String>,
     pub(super) rate: Rate,
@@ -225,7 +274,7 @@ pub(super) struct ReceiveLimit {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [measure]")]
 pub(super) struct Measure {
     pub(super) interval: Option<Spanned<Span>>,
     pub(super) warm_up: Option<Span>,
@@ -233,7 +282,7 @@ pub(super) struct Measure {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table in [[route]]")]
 pub(super) struct Route {
     pub(super) at: String,
     pub(super) to: String,
@@ -241,7 +290,7 @@ pub(super) struct Route {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table in [[storm]]")]
 pub(super) struct Storm {
     pub(super) host: String,
     pub(super) priority: u8,
@@ -262,7 +311,7 @@ pub(super) struct Failure {
 
 /// A key whose value the scenario proposes to vary, and the values.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table in [[sweep]]")]
 pub(super) struct Sweep {
     pub(super) name: String,
     pub(super) values: Vec<toml::Value>,

@@ -4,6 +4,7 @@
 
 use serde::Deserialize;
 
+use super::file::Profile;
 use super::values::{Bytes, Span};
 
 /// A table of flows.
@@ -15,6 +16,8 @@ pub(super) struct FlowTable {
     pub(super) after: Vec<String>,
     /// The time of computation after those, before the flows start.
     pub(super) compute: Option<Span>,
+    /// Settings of their queue pairs.
+    pub(super) host: Option<Profile>,
     pub(super) flows: Flows,
 }
 
@@ -44,13 +47,14 @@ enum Kind {
 
 /// A table as it is in the file.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table in [[flows]]")]
 struct Table {
     kind: Kind,
     name: Option<String>,
     #[serde(default)]
     after: Vec<String>,
     compute: Option<Span>,
+    host: Option<Profile>,
     from: Option<String>,
     to: Option<String>,
     bytes: Option<Bytes>,
@@ -73,7 +77,13 @@ impl TryFrom<Table> for FlowTable {
         let kind = table.kind;
         let flows = table.take(kind)?;
         match table.left() {
-            None => Ok(Self { name: table.name, after: table.after, compute: table.compute, flows }),
+            None => Ok(Self {
+                name: table.name,
+                after: table.after,
+                compute: table.compute,
+                host: table.host,
+                flows,
+            }),
             Some(key) => Err(format!("flows of the kind {} have no `{key}`", name(kind))),
         }
     }

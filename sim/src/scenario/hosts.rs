@@ -1,14 +1,45 @@
 //! Names of hosts in scenarios: one, a list, a range.
 
+use std::collections::HashMap;
+
 use super::build::Wrong;
-use crate::net::Topology;
+use crate::net::{NodeKind, Topology};
 
 /// The number of a host with this name.
 pub(super) fn find_host(topology: &Topology, name: &str) -> Result<u32, Wrong> {
     topology.host_named(name).ok_or_else(|| {
-        let last = topology.hosts().saturating_sub(1);
-        format!("there is no host {name}; generated ones are h0 to h{last}")
+        let near = topology.near_names(name, Some(NodeKind::Host));
+        if near.is_empty() {
+            let last = topology.hosts().saturating_sub(1);
+            return format!("there is no host {name}; generated ones are h0 to h{last}");
+        }
+        format!("there is no host {name}; near names are {}", near.join(", "))
     })
+}
+
+/// The number of a switch with this name, in the order of the topology.
+pub(super) fn find_switch(topology: &Topology, name: &str) -> Result<u32, Wrong> {
+    let switches = topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch);
+    (0..).zip(switches).find(|(_, node)| node.name == name).map(|(number, _)| number).ok_or_else(|| {
+        let near = topology.near_names(name, Some(NodeKind::Switch));
+        let near =
+            if near.is_empty() { String::new() } else { format!("; near names are {}", near.join(", ")) };
+        format!("there is no switch {name}{near}")
+    })
+}
+
+/// The hosts of a list of flows: by name, or by number where no node has this name.
+pub(super) fn by_name_or_number(topology: &Topology) -> impl Fn(&str) -> Option<u32> {
+    let hosts = topology.nodes.iter().filter(|node| node.kind == NodeKind::Host);
+    let mut numbers: HashMap<String, Option<u32>> =
+        (0..).zip(hosts).map(|(number, node)| (node.name.clone(), Some(number))).collect();
+    for node in topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch) {
+        numbers.insert(node.name.clone(), None);
+    }
+    move |word| match numbers.get(word) {
+        Some(host) => *host,
+        None => word.parse().ok(),
+    }
 }
 
 /// The hosts of a list of names and ranges, such as `h0..h7` for eight hosts; all hosts without a list.

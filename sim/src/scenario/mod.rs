@@ -29,6 +29,7 @@ mod file;
 mod flows;
 mod hosts;
 mod operations;
+mod profiles;
 mod topology;
 mod values;
 mod workload;

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::build::Wrong;
+use super::file::Profile;
 use super::hosts::select_hosts;
 use super::values::{Bytes, Span};
 use crate::net::{
@@ -24,7 +25,7 @@ pub(super) struct Common {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table in [[collective]]")]
 pub(super) struct CollectiveTable {
     kind: Kind,
     name: Option<String>,
@@ -38,6 +39,7 @@ pub(super) struct CollectiveTable {
     repeat: Option<u32>,
     #[serde(default)]
     after: Vec<String>,
+    host: Option<Profile>,
     skew: Option<f64>,
     seed: Option<u64>,
 }
@@ -64,7 +66,7 @@ enum Algorithm {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table in [[training]]")]
 pub(super) struct TrainingTable {
     kind: Training,
     name: Option<String>,
@@ -77,6 +79,7 @@ pub(super) struct TrainingTable {
     repeat: Option<u32>,
     #[serde(default)]
     after: Vec<String>,
+    host: Option<Profile>,
     forward: Span,
     backward: Span,
     /// Of data-parallel training.
@@ -119,6 +122,14 @@ pub(super) enum Operations {
 }
 
 impl Operations {
+    /// Settings of the queue pairs.
+    pub(super) fn into_profile(self) -> Option<Profile> {
+        match self {
+            Self::Collective(table) => table.host,
+            Self::Training(table) => table.host,
+        }
+    }
+
     pub(super) fn common(&self) -> Common {
         let start = |start: Option<Span>| start.map_or(Time::ZERO, |start| start.0);
         match self {

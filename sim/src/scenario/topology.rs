@@ -73,13 +73,18 @@ fn draw(table: &file::Topology, load: &Load<'_>) -> Result<Topology, Wrong> {
             Topology::clos(clos, host, fabric)
         }
         Shape::FatTree => Topology::fat_tree(need("k", table.k)?, host, fabric),
-        Shape::File => {
+        Shape::File | Shape::Hpcc => {
             let text = match (&table.file, &table.text) {
                 (Some(name), None) => load(name)?,
                 (None, Some(text)) => text.clone(),
                 _ => return Err("this kind of topology needs either file or text".to_owned()),
             };
-            return Topology::parse(&text, host).map_err(|error| format!("in the topology, {error}"));
+            let parsed = if table.kind == Shape::Hpcc {
+                Topology::parse_hpcc(&text)
+            } else {
+                Topology::parse(&text, host)
+            };
+            return parsed.map_err(|error| format!("in the topology, {error}"));
         }
     };
     topology.map_err(|error| error.to_string())
@@ -98,7 +103,7 @@ fn refuse_foreign_keys(table: &file::Topology) -> Result<(), Wrong> {
         Shape::LeafSpine => (&["leaves", "spines", "hosts"], true),
         Shape::Clos => (&["pods", "tors", "leaves", "spines", "hosts"], true),
         Shape::FatTree => (&["k"], true),
-        Shape::File => (&["file", "text"], false),
+        Shape::File | Shape::Hpcc => (&["file", "text"], false),
     };
     let given = [
         ("hosts", table.hosts.is_some()),
@@ -127,7 +132,14 @@ fn refuse_foreign_keys(table: &file::Topology) -> Result<(), Wrong> {
 fn add_to_one(topology: &mut Topology, fault: &file::Fault) -> Result<(), Wrong> {
     let plan: FaultPlan = fault.plan.parse().map_err(|error| format!("{error}"))?;
     let Some([a, b]) = &fault.link else { return Ok(()) };
-    let node = |name: &str| topology.node_named(name).ok_or_else(|| format!("there is no node {name}"));
+    let node = |name: &str| {
+        topology.node_named(name).ok_or_else(|| {
+            let near = topology.near_names(name, None);
+            let near =
+                if near.is_empty() { String::new() } else { format!("; near names are {}", near.join(", ")) };
+            format!("there is no node {name}{near}")
+        })
+    };
     let (a_id, b_id) = (node(a)?, node(b)?);
     let joins = |link: &&mut Link| (link.a, link.b) == (a_id, b_id) || (link.a, link.b) == (b_id, a_id);
     let mut links: Vec<&mut Link> = topology.links.iter_mut().filter(joins).collect();

@@ -7,14 +7,15 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::build::Wrong;
+use super::file::Profile;
 use super::flows::{FlowTable, Flows};
-use super::hosts::find_host;
+use super::hosts::{by_name_or_number, find_host};
 use super::operations::{CollectiveTable, Operations, TrainingTable};
 use super::values::Span;
 use super::{Load, ScenarioError};
 use crate::net::{
     After, FlowSizes, FlowSpec, MAX_FLOWS, NodeKind, Operation, Plan, Poisson, Schedule, Task, Time,
-    Topology, Transfer, all_to_all, check_flows, incast, on_off, parse_flows, permutation, poisson,
+    Topology, Transfer, all_to_all, check_flows, incast, on_off, parse_flows_of, permutation, poisson,
 };
 
 /// What is sent.
@@ -23,6 +24,16 @@ pub(super) struct Workload {
     pub(super) flows: Vec<FlowSpec>,
     pub(super) schedule: Schedule,
     pub(super) operations: Vec<Operation>,
+    /// The flows of each table.
+    pub(super) tables: Vec<FlowsOfTable>,
+}
+
+/// The flows of a table, and the settings of their queue pairs.
+#[derive(Debug)]
+pub(super) struct FlowsOfTable {
+    pub(super) place: Range<usize>,
+    pub(super) flows: Range<usize>,
+    pub(super) profile: Option<Profile>,
 }
 
 /// The tables of a file.
@@ -85,7 +96,14 @@ pub(super) fn build(tables: Tables, context: &Context<'_>) -> Result<Workload, S
         };
         let table = tables.remove(next);
         let is_awaited = table.name.as_ref().is_some_and(|name| awaited.contains(name));
+        let first = workload.flows.len();
         workload.add(&table, is_awaited, &mut seen, context).map_err(|reason| fail(&table.place, reason))?;
+        let profile = match table.content {
+            Content::Flows(table) => table.host,
+            Content::Operations(operations) => operations.into_profile(),
+        };
+        let flows = first..workload.flows.len();
+        workload.tables.push(FlowsOfTable { place: table.place, flows, profile });
     }
     Ok(workload)
 }
@@ -256,9 +274,10 @@ fn generate(flows: &Flows, context: &Context<'_>) -> Result<Vec<FlowSpec>, Wrong
         }
         Flows::Trace { file, text } => match (file, text) {
             (Some(name), None) => {
-                return parse_flows(&load(name)?).map_err(|error| format!("{name}, {error}"));
+                return parse_flows_of(&load(name)?, &by_name_or_number(topology))
+                    .map_err(|error| format!("{name}, {error}"));
             }
-            (None, Some(text)) => parse_flows(text),
+            (None, Some(text)) => parse_flows_of(text, &by_name_or_number(topology)),
             _ => return Err("a trace needs either file or text".to_owned()),
         },
     };

@@ -2,6 +2,7 @@
 
 mod claims;
 mod collectives;
+mod profiles;
 mod refused;
 
 use roce_sim::net::{DropReason, Results, Time};

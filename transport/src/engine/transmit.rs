@@ -1,6 +1,6 @@
 //! The send path: which queue pair sends next, and what.
 
-use roce_packet::{Psn, Telemetry};
+use roce_packet::{Path, Psn, Telemetry};
 
 use super::Engine;
 use super::qp::{Halves, Qp};
@@ -130,6 +130,50 @@ impl Engine {
             let index = *self.ready.get(place)?;
             let Some(qp) = self.qps.get_mut(index) else { continue };
             if let Some(sealed) = qp.transmit_request(&mut self.shared, slot) {
+                Self::queue_deadline(&mut self.timers, index, qp);
+                self.take_turn(place);
+                return Some((index, sealed));
+            }
+        }
+        None
+    }
+
+    /// The same for answers, and for requests whose path `may_send` accepts. For a device that holds back some of several
+    /// priorities of data.
+    pub fn poll_transmit_where(
+        &mut self,
+        now: Instant,
+        slot: &mut TxSlot<'_>,
+        may_send: impl Fn(&Path) -> bool,
+    ) -> Option<Transmit> {
+        self.set_now(now);
+        if !self.link_is_free() {
+            return None;
+        }
+        if self.owes_notification()
+            && let Some(transmit) = self.transmit_notification(slot)
+        {
+            return Some(transmit);
+        }
+        let (index, sealed) = self.transmit_next_where(slot, may_send)?;
+        self.leave(index, sealed)
+    }
+
+    fn transmit_next_where(
+        &mut self,
+        slot: &mut TxSlot<'_>,
+        may_send: impl Fn(&Path) -> bool,
+    ) -> Option<(usize, Sealed)> {
+        for place in 0..self.ready.len() {
+            let index = *self.ready.get(place)?;
+            let Some(qp) = self.qps.get_mut(index) else { continue };
+            let accepted = qp.core.outgoing.as_ref().is_some_and(|outgoing| may_send(outgoing.path()));
+            let sealed = if accepted {
+                qp.transmit(&mut self.shared, slot)
+            } else {
+                qp.transmit_answer(&mut self.shared, slot)
+            };
+            if let Some(sealed) = sealed {
                 Self::queue_deadline(&mut self.timers, index, qp);
                 self.take_turn(place);
                 return Some((index, sealed));

@@ -31,7 +31,7 @@ pub(super) struct Switch {
 impl Switch {
     /// Builds switch `number` with a port for each of these links.
     pub(super) fn new(number: u32, settings: &Settings, links: &[LinkSpec]) -> Result<Self, BufferTooSmall> {
-        let buffer = Buffer::new(&settings.switch, settings.host.path_mtu.bytes(), links)?;
+        let buffer = Buffer::new(&settings.switch, settings.largest_mtu(), links)?;
         Ok(Self {
             number,
             buffer,
@@ -121,12 +121,12 @@ impl Switch {
     fn leave(&mut self, world: &mut World, out: u32, queue: usize, id: FrameId) {
         self.give_back(world, queue, id);
         let mut left = world.ports[out as usize].egress.bytes_of(queue);
+        let own = world.ports[out as usize].spec.rate_bps;
         if let Some(rate) = world.settings.switch.marking_rate_bps {
             // A queue of the same length in time has the same share of marks at every rate.
-            let own = world.ports[out as usize].spec.rate_bps.max(1);
-            left = (u128::from(left) * u128::from(rate) / u128::from(own)) as u64;
+            left = (u128::from(left) * u128::from(rate) / u128::from(own.max(1))) as u64;
         }
-        let marking = world.settings.switch.marking[queue];
+        let marking = world.settings.switch.marking_at(self.number, own, queue);
         if marking.marks(left, || self.random.next_u32()) {
             let frame = world.frames.get_mut(id);
             if frame.ecn().is_capable() {

@@ -2,6 +2,8 @@
 
 mod file;
 mod generate;
+mod hpcc;
+mod names;
 
 use super::time::Time;
 use roce_fault::FaultPlan;

@@ -3,6 +3,7 @@
 mod cdf;
 mod collective;
 mod schedule;
+mod trace;
 
 use rand_core::Rng;
 use rand_pcg::Pcg32;
@@ -17,6 +18,7 @@ pub use collective::{
     uneven_shares,
 };
 pub use schedule::{After, MAX_TASKS, Schedule, Task, TaskId, Transfer};
+pub use trace::{FindHost, parse_flows, parse_flows_of};
 
 /// A flow: the bytes that one queue pair writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,42 +168,6 @@ pub fn poisson(what: &Poisson, sizes: &FlowSizes) -> Result<Vec<FlowSpec>, Workl
     }
 }
 
-/// Reads a list of flows: source, destination, bytes and start in nanoseconds, separated by tabs, commas or blanks, one
-/// flow per line. A first line that begins with a letter is a heading.
-///
-/// # Errors
-///
-/// The first line with an error.
-pub fn parse_flows(text: &str) -> Result<Vec<FlowSpec>, WorkloadError> {
-    let mut flows = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        let is_heading = number == 1 && line.starts_with(|c: char| c.is_ascii_alphabetic());
-        if line.is_empty() || is_heading {
-            continue;
-        }
-        let wrong = |reason: String| WorkloadError(format!("line {number}: {reason}"));
-        let words = line.split([' ', '\t', ',']).filter(|word| !word.is_empty());
-        let values: Result<Vec<u64>, _> = words
-            .map(|word| word.parse::<u64>().map_err(|_| wrong(format!("\"{word}\" is not a whole number"))))
-            .collect();
-        let values = values?;
-        let [source, destination, bytes, start_ns] = values[..] else {
-            let have = values.len();
-            return Err(wrong(format!(
-                "{have} numbers; source, destination, bytes and start in ns are needed"
-            )));
-        };
-        let host = |value: u64| u32::try_from(value).map_err(|_| wrong(format!("there is no host {value}")));
-        let (source, destination) = (host(source)?, host(destination)?);
-        flows.push(FlowSpec { source, destination, bytes, start: Time::from_ns(start_ns) });
-        if flows.len() > MAX_FLOWS {
-            return Err(wrong(format!("more than {MAX_FLOWS} flows")));
-        }
-    }
-    Ok(flows)
-}
-
 /// Checks flows against the number of hosts.
 ///
 /// # Errors
@@ -292,16 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn lists() {
-        let flows = parse_flows("src\tdst\tbytes\tstart_ns\n0\t2\t100\t0\n\n1, 2, 5, 7 # late\n").unwrap();
-        assert_eq!(flows.len(), 2);
-        assert_eq!(flows[1], FlowSpec { source: 1, destination: 2, bytes: 5, start: Time::from_ns(7) });
-        let message = |text: &str| parse_flows(text).unwrap_err().to_string();
-        assert_eq!(message("0 1 x 0"), "line 1: \"x\" is not a whole number");
-        assert_eq!(
-            message("0 1 5 0\n0 1"),
-            "line 2: 2 numbers; source, destination, bytes and start in ns are needed"
-        );
+    fn a_flow_to_itself() {
         let to_itself = [FlowSpec { source: 1, destination: 1, bytes: 1, start: Time::ZERO }];
         assert_eq!(check(&to_itself, 2).unwrap_err().to_string(), "flow 0: host 1 would send to itself");
     }

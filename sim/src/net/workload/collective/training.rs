@@ -177,25 +177,9 @@ impl Plan<'_> {
             for stage in (0..stages).filter(|_| pipelines > 1 && what.gradients > 0) {
                 let of_stage =
                     |all: &[u32]| -> Vec<u32> { all.iter().skip(stage).step_by(stages).copied().collect() };
-                let (hosts, begins) = (of_stage(hosts), of_stage(&computed));
-                let collective = Collective {
-                    kind: OperationKind::AllReduce,
-                    algorithm: what.algorithm,
-                    bytes: what.gradients,
-                    chunk: what.chunk,
-                    shares: None,
-                };
-                let ends = self.collective(&collective, &hosts, &begins)?;
-                sums.push(Operation {
-                    name: format!("{name} stage {stage}"),
-                    iteration: step,
-                    kind: OperationKind::AllReduce,
-                    algorithm: Some(what.algorithm),
-                    bytes: what.gradients,
-                    hosts: hosts.into(),
-                    begins,
-                    ends,
-                });
+                let mut sum = self.add_gradients(what, of_stage(hosts), of_stage(&computed))?;
+                (sum.name, sum.iteration) = (format!("{name} stage {stage}"), step);
+                sums.push(sum);
             }
             let mut ends = Vec::with_capacity(hosts.len());
             for (rank, host) in hosts.iter().enumerate() {
@@ -217,6 +201,21 @@ impl Plan<'_> {
             operations.append(&mut sums);
         }
         Ok(operations)
+    }
+
+    /// The all-reduce of the gradients of one stage.
+    fn add_gradients(
+        &mut self,
+        what: &Pipeline,
+        hosts: Vec<u32>,
+        begins: Vec<TaskId>,
+    ) -> Result<Operation, WorkloadError> {
+        let kind = OperationKind::AllReduce;
+        let (algorithm, bytes, chunk) = (what.algorithm, what.gradients, what.chunk);
+        let collective = Collective { kind, algorithm, bytes, chunk, shares: None };
+        let ends = self.collective(&collective, &hosts, &begins)?;
+        let (name, hosts, algorithm) = (String::new(), hosts.into(), Some(algorithm));
+        Ok(Operation { name, iteration: 0, kind, algorithm, bytes, hosts, begins, ends })
     }
 
     /// One step of one pipeline. Returns the last computation of each stage.

@@ -1,0 +1,71 @@
+//! Names that may have been meant by an unknown one.
+
+use super::{Node, NodeKind, Topology};
+
+/// The largest number of names that an error lists.
+const MOST_NAMES: usize = 3;
+/// Longer names are not compared: the time grows with the product of the lengths.
+const LONGEST: usize = 64;
+
+impl Topology {
+    /// Names of nodes of a kind, or of all nodes, that differ from `name` in few letters, the nearest ones first.
+    pub(crate) fn near_names(&self, name: &str, kind: Option<NodeKind>) -> Vec<&str> {
+        if name.len() > LONGEST {
+            return Vec::new();
+        }
+        let most = (name.len() / 3).max(1);
+        let of_kind = |node: &&Node| kind.is_none_or(|kind| node.kind == kind) && node.name.len() <= LONGEST;
+        let nodes = self.nodes.iter().filter(of_kind);
+        let mut near: Vec<(usize, usize, &str)> = nodes
+            .enumerate()
+            .map(|(place, node)| (distance(name, &node.name), place, node.name.as_str()))
+            .filter(|(distance, ..)| *distance <= most)
+            .collect();
+        near.sort_unstable();
+        near.into_iter().take(MOST_NAMES).map(|(.., name)| name).collect()
+    }
+}
+
+/// The number of letters to insert, to remove or to replace (Levenshtein), without regard to case.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.to_lowercase().chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (line, letter) in a.to_lowercase().chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = line + 1;
+        for (column, other) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *other);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::LinkSpec;
+
+    #[test]
+    fn distances() {
+        for (a, b, expected) in [
+            ("", "", 0),
+            ("leaf1", "leaf1", 0),
+            ("Leaf1", "leaf1", 0),
+            ("leef1", "leaf1", 1),
+            ("h", "spine", 5),
+        ] {
+            assert_eq!((distance(a, b), distance(b, a)), (expected, expected), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn near_names_are_few_and_of_the_kind() {
+        let topology = Topology::leaf_spine(2, 2, 2, LinkSpec::DEFAULT, LinkSpec::DEFAULT).unwrap();
+        assert_eq!(topology.near_names("leef1", None), ["leaf1"]);
+        assert_eq!(topology.near_names("h9", Some(NodeKind::Host)), ["h0", "h1", "h2"]);
+        assert_eq!(topology.near_names("h9", Some(NodeKind::Switch)), [""; 0]);
+        assert_eq!(topology.near_names(&"h".repeat(100), None), [""; 0]);
+    }
+}

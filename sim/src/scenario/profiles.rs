@@ -1,0 +1,99 @@
+//! Settings of the flows of a table and of the hosts of a group.
+
+use std::collections::BTreeMap;
+
+use roce_packet::PathMtu;
+use roce_transport::RecoveryError;
+use roce_transport::congestion::{Algorithm, Congestion};
+use toml::Spanned;
+
+use super::ScenarioError;
+use super::build::Wrong;
+use super::file::{Group, Profile};
+use super::hosts::select_hosts;
+use super::workload::FlowsOfTable;
+use crate::net::{FlowSpec, HostSettings, Settings, Topology};
+
+/// Gives each flow the settings of `[host]`, changed by the last group with its sender, and then by its own table.
+pub(super) fn assign(
+    settings: &mut Settings,
+    groups: &[Spanned<Group>],
+    tables: &[FlowsOfTable],
+    flows: &[FlowSpec],
+    topology: &Topology,
+    (text, own): (&str, &[Algorithm]),
+) -> Result<(), ScenarioError> {
+    if groups.is_empty() && tables.iter().all(|table| table.profile.is_none()) {
+        return Ok(());
+    }
+    let mut bases = vec![settings.host.clone()];
+    let mut base_of: Vec<usize> = vec![0; topology.hosts()];
+    for group in groups {
+        let wrong = |reason: Wrong| ScenarioError::at(text, Some(group.span()), reason);
+        let hosts = select_hosts(topology, Some(&group.get_ref().hosts)).map_err(wrong)?;
+        let changed = changed(&settings.host, &group.get_ref().host, own).map_err(wrong)?;
+        for host in hosts {
+            base_of[host as usize] = bases.len();
+        }
+        bases.push(changed);
+    }
+    settings.flow_profiles = vec![0; flows.len()];
+    let mut known: BTreeMap<(usize, usize), u16> = BTreeMap::new();
+    for (number, table) in tables.iter().enumerate() {
+        let wrong = |reason: Wrong| ScenarioError::at(text, Some(table.place.clone()), reason);
+        for flow in table.flows.clone() {
+            let base = base_of[flows[flow].source as usize];
+            let profile = match known.get(&(base, number)) {
+                Some(profile) => *profile,
+                None => {
+                    let own_settings = match &table.profile {
+                        Some(profile) => changed(&bases[base], profile, own).map_err(wrong)?,
+                        None => bases[base].clone(),
+                    };
+                    let profile = number_of(settings, own_settings).map_err(wrong)?;
+                    known.insert((base, number), profile);
+                    profile
+                }
+            };
+            settings.flow_profiles[flow] = profile;
+        }
+    }
+    Ok(())
+}
+
+/// The number of a profile, which is added if it is new.
+fn number_of(settings: &mut Settings, profile: HostSettings) -> Result<u16, Wrong> {
+    if profile == settings.host {
+        return Ok(0);
+    }
+    let place = settings.profiles.iter().position(|known| *known == profile).unwrap_or_else(|| {
+        settings.profiles.push(profile);
+        settings.profiles.len() - 1
+    });
+    u16::try_from(place + 1).map_err(|_| "more than 65535 different settings of flows".to_owned())
+}
+
+fn changed(base: &HostSettings, table: &Profile, own: &[Algorithm]) -> Result<HostSettings, Wrong> {
+    let mut host = base.clone();
+    if let Some(control) = &table.congestion {
+        // Notifications are sent by the host for all its queue pairs, so they are those of [host].
+        let parsed = Congestion::parse_among(control, own).map_err(|error| error.to_string())?;
+        host.congestion = parsed.0;
+    }
+    if let Some(recovery) = &table.recovery {
+        host.recovery = recovery.parse().map_err(|error: RecoveryError| error.to_string())?;
+    }
+    if let Some(mtu) = table.path_mtu {
+        let wrong = || "path_mtu must be 256, 512, 1024, 2048 or 4096".to_owned();
+        host.path_mtu = PathMtu::from_bytes(usize::from(mtu)).ok_or_else(wrong)?;
+    }
+    host.dscp = table.dscp.unwrap_or(host.dscp);
+    host.timeout = table.timeout.unwrap_or(host.timeout);
+    host.retry_cnt = table.retry_cnt.unwrap_or(host.retry_cnt);
+    host.message_bytes = table.message.map_or(host.message_bytes, |bytes| bytes.0);
+    host.depth = table.depth.unwrap_or(host.depth);
+    match host.problem() {
+        Some((key, reason)) => Err(format!("{key}: {reason}")),
+        None => Ok(host),
+    }
+}
