@@ -184,7 +184,7 @@ mod tests {
             (75_000_000_000, 1_280)
         );
         let bytes = telemetry.emit();
-        assert_eq!((bytes.len(), bytes[..4].to_vec()), (52, vec![5, 7, 0, 250]));
+        assert_eq!((bytes.len(), &bytes[..4]), (52, &[5, 7, 0, 250][..]));
     }
 
     #[test]

@@ -253,8 +253,7 @@ impl Host {
                 full if full == self.data => Wanted::Answers,
                 full => Wanted::Except(full),
             };
-            let answer = if settings.acks_first { self.next_frame(world, Wanted::Answers) } else { None };
-            let Some(id) = answer.or_else(|| self.next_frame(world, wanted)) else { return };
+            let Some(id) = self.next_frame(world, wanted) else { return };
             let priority = usize::from(world.frames.get(id).priority);
             let World { ports, frames, .. } = world;
             let end = &mut ports[port as usize];

@@ -282,9 +282,6 @@ pub struct HostSettings {
     pub dscp: u8,
     /// The DSCP of acknowledgements, if it differs from that of data.
     pub ack_dscp: Option<u8>,
-    /// Whether acknowledgements leave a host before its data. Otherwise queue pairs take turns, and one that owes an
-    /// acknowledgement waits for its turn. HPCC's simulator on ns-3 sends them first.
-    pub acks_first: bool,
     /// The congestion control of each flow.
     pub congestion: Congestion,
     /// How the receiver answers marks; it contains the DSCP of CNPs.
@@ -313,7 +310,6 @@ impl Default for HostSettings {
             delay: Time::ZERO,
             dscp: 26,
             ack_dscp: Some(56),
-            acks_first: false,
             congestion: Congestion::none(),
             notification: NotificationPoint::default(),
             recovery: Recovery::GoBackN,

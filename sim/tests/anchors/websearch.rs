@@ -40,8 +40,6 @@ struct Case {
     congestion: &'static str,
     /// The code point of acknowledgements; `None` for that of data.
     ack_dscp: Option<u8>,
-    /// Whether they leave hosts first, as there.
-    acks_first: bool,
     load: f64,
     sizes: fn() -> FlowSizes,
     duration: Time,
@@ -52,7 +50,6 @@ const NS3: &str = "dcqcn:ns3,echo=1,rpg_ai_rate=5,rpg_hai_rate=50";
 const CASE: Case = Case {
     congestion: NS3,
     ack_dscp: None,
-    acks_first: true,
     load: 0.5,
     sizes: FlowSizes::web_search,
     duration: Time::from_us(20_000),
@@ -64,7 +61,6 @@ impl Case {
         let (congestion, notification) = Congestion::parse(self.congestion).unwrap();
         (settings.host.congestion, settings.host.notification) = (congestion, notification);
         settings.host.ack_dscp = self.ack_dscp;
-        settings.host.acks_first = self.acks_first;
         settings.host.window_packets = 1 << 20;
         settings.switch.buffer_bytes = in_buffer(32 << 20);
         settings.switch.headroom = Headroom::Auto;
@@ -176,7 +172,6 @@ fn the_slowdown_of_web_search() {
 #[test]
 #[ignore = "half a minute, for the table in docs/simulator-validation.md"]
 fn what_matters_for_the_slowdown() {
-    Case { acks_first: false, ..CASE }.mean_of("acknowledgements among data in hosts too", 5);
     for (name, congestion) in [
         ("ai 20, hai 200", "dcqcn:ns3,echo=1"),
         ("a CNP for each mark", "dcqcn:ns3,rpg_ai_rate=5,rpg_hai_rate=50"),
