@@ -34,6 +34,8 @@ fn alone(flow: &FlowSpec, host: LinkSpec, fabric: LinkSpec) -> Time {
     first + Time::from_ps(Time::to_send(FULL, host.rate_bps).as_ps() * (flow.bytes / 1_024 - 1))
 }
 
+type Sizes = fn() -> FlowSizes;
+
 /// The case, or another one of its kind.
 #[derive(Clone, Copy)]
 struct Case {
@@ -41,7 +43,7 @@ struct Case {
     /// The code point of acknowledgements; `None` for that of data.
     ack_dscp: Option<u8>,
     load: f64,
-    sizes: fn() -> FlowSizes,
+    sizes: Sizes,
     duration: Time,
 }
 
@@ -197,8 +199,7 @@ fn slowdown_figure() {
     println!(
         "workload\tload\talgorithm\tflows\tmean\tp99\tqueue_p99_kb\tp99 of each tenth, smallest flows first"
     );
-    let workloads: [(&str, fn() -> FlowSizes); 2] =
-        [("WebSearch", FlowSizes::web_search), ("Hadoop", FlowSizes::hadoop)];
+    let workloads: [(&str, Sizes); 2] = [("WebSearch", FlowSizes::web_search), ("Hadoop", FlowSizes::hadoop)];
     for (workload, sizes) in workloads {
         for load in [0.3, 0.5, 0.7, 0.8] {
             let row = |(name, congestion)| {
