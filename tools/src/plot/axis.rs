@@ -42,7 +42,7 @@ impl Axis {
             (least.min(value), most.max(value))
         });
         match self {
-            Self::Linear if from_zero && !(least < 0.0) => (0.0, if most > 0.0 { most * 1.05 } else { 1.0 }),
+            Self::Linear if from_zero && least >= 0.0 => (0.0, if most > 0.0 { most * 1.05 } else { 1.0 }),
             _ if least > most => (0.0, 1.0),
             // Whole powers of ten, so that two axes can be compared.
             Self::Log | Self::Sizes => {

@@ -93,7 +93,7 @@ impl Chart {
         let usual = heights.len().checked_sub(1).and_then(|last| heights.get(last * 99 / 100));
         if let (Some(usual), Some(most)) = (usual, heights.last())
             && *usual > 0.0
-            && most > &(4.0 * usual)
+            && *most > 4.0 * usual
         {
             self.top = Some(1.5 * usual);
         }
