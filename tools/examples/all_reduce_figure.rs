@@ -43,8 +43,10 @@ fn main() -> anyhow::Result<()> {
         x_label: "chunk, KB".to_owned(),
         y_label: "bus bandwidth, Gb/s".to_owned(),
         lines,
+        axes: Axes { x: Axis::Log, y: Axis::Linear },
+        ..Chart::default()
     };
-    let svg = chart.to_svg_with(Axes { x: Axis::Log, y: Axis::Linear });
+    let svg = chart.to_svg();
     std::fs::write(&out, svg).with_context(|| format!("cannot write {out}"))
 }
 
