@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roce_packet::mad::{CmTimeout, CommId, RejReason, ServiceId, SidrStatus, TransportService};
-use roce_packet::{Encapsulation, Path, PathMtu, Psn, Qpn, RnrTimer};
+use roce_packet::{Encapsulation, Path, PathMtu, Psn, Qpn, RnrTimer, Telemetry, TelemetryHop};
 use roce_transport::cm::{
     CmAccepts, CmConfig, CmConnect, CmListen, CmOffer, CmResolve, CmTiming, ConnectionManager,
 };
 use roce_transport::congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, Dcqcn, DcqcnForm, DcqcnParameters, Dctcp,
-    DctcpParameters, FixedRate, Loss, NotificationPoint, Rate, Start, Swift, SwiftParameters, Timely,
-    TimelyParameters,
+    DctcpParameters, FixedRate, Hpcc, HpccParameters, Loss, NotificationPoint, PowerTcp, PowerTcpParameters,
+    Rate, Start, Swift, SwiftParameters, Timely, TimelyParameters,
 };
 use roce_transport::{
     Access, Batch, Counters, CqError, Engine, EngineConfig, Identification, Instant, LKey, Memory, Notify,
@@ -184,12 +184,25 @@ fn algorithms(value: u32) -> Vec<Algorithm> {
         gain: value,
         min_rate: value,
     };
+    let hpcc = HpccParameters {
+        base_rtt: value,
+        target: value,
+        max_stage: value,
+        additive_increase: value,
+        min_rate: value,
+        fast_react: value != 0,
+    };
+    let powertcp = PowerTcpParameters { base_rtt: value, gamma: value, flows: value, min_rate: value };
+    let ns3 = DcqcnParameters { form: DcqcnForm::Ns3, ..dcqcn(value) };
     let paper = DcqcnParameters { rpg_byte_reset: 0, rate_to_set_on_first_cnp: 0, ..dcqcn(value) };
     vec![
         Algorithm::None,
         Algorithm::Fixed(Rate::bits_per_second(value.into())),
         Algorithm::Dcqcn(dcqcn(value)),
         Algorithm::Dcqcn(paper),
+        Algorithm::Dcqcn(ns3),
+        Algorithm::Hpcc(hpcc),
+        Algorithm::PowerTcp(powertcp),
         Algorithm::Dctcp(dctcp),
         Algorithm::Swift(swift),
         Algorithm::Timely(timely),
@@ -202,6 +215,8 @@ fn made(algorithm: &Algorithm, start: &Start) -> Option<Box<dyn CongestionContro
         Algorithm::Dcqcn(parameters) => Box::new(Dcqcn::new(parameters, start)),
         Algorithm::Dctcp(parameters) => Box::new(Dctcp::new(parameters, start)),
         Algorithm::Swift(parameters) => Box::new(Swift::new(parameters, start)),
+        Algorithm::Hpcc(parameters) => Box::new(Hpcc::new(parameters, start)),
+        Algorithm::PowerTcp(parameters) => Box::new(PowerTcp::new(parameters, start)),
         Algorithm::Timely(parameters) => Box::new(Timely::new(parameters, start)),
         _ => return None,
     })
@@ -212,6 +227,7 @@ fn exercise(control: &mut dyn CongestionControl) {
         control.on_cnp(now);
         for bytes in [0, 1, u64::MAX] {
             control.on_send(now, (bytes as u32).min(1 << 20));
+            report(control, now, bytes);
             for rtt in [None, Some(Duration::ZERO), Some(Duration::from_nanos(1)), Some(Duration::MAX)] {
                 for marked in [false, true] {
                     control.on_ack(now, &Ack { bytes, in_flight: bytes, rtt, marked });
@@ -224,6 +240,20 @@ fn exercise(control: &mut dyn CongestionControl) {
         assert!(control.rate().get() > 0);
         let _ = (control.window(), control.next_timer(), control.observe(now));
         let _ = control.observe(Instant::FAR_FUTURE);
+    }
+}
+
+/// What switches report that have moved nothing, or as many bytes, or whose clocks and rates are extreme.
+fn report(control: &mut dyn CongestionControl, now: Instant, bytes: u64) {
+    for rate in [0, 1, u64::MAX] {
+        for time in [0, 1, now.as_nanos(), u64::MAX] {
+            let mut telemetry = Telemetry::default();
+            control.on_telemetry(now, &telemetry);
+            for _ in 0..=Telemetry::MOST_HOPS {
+                telemetry.push(TelemetryHop::new(rate, time, bytes, bytes));
+                control.on_telemetry(now, &telemetry);
+            }
+        }
     }
 }
 
@@ -245,10 +275,12 @@ fn algorithms_with_extreme_parameters_and_times() {
     }
 }
 
-fn defaults() -> [Algorithm; 4] {
+fn defaults() -> [Algorithm; 6] {
     [
         Algorithm::Dcqcn(DcqcnParameters::default()),
         Algorithm::Dctcp(DctcpParameters::default()),
+        Algorithm::Hpcc(HpccParameters::default()),
+        Algorithm::PowerTcp(PowerTcpParameters::default()),
         Algorithm::Swift(SwiftParameters::default()),
         Algorithm::Timely(TimelyParameters::default()),
     ]

@@ -173,13 +173,6 @@ fn common(dir: &Path, groups: &[Group<'_>], varied: &[String]) -> Vec<(String, C
         true => format!("{what}: {} of {} runs", chosen.len(), groups.len()),
         false => what.to_owned(),
     };
-    let chart = |title: String, x_label: &str, y_label: &str, lines: Vec<Line>| Chart {
-        title,
-        x_label: x_label.to_owned(),
-        y_label: y_label.to_owned(),
-        lines,
-        ..Chart::default()
-    };
     let queue = lines(&|run| {
         let points = read(run, "queue_cdf.csv", "bytes", "percent");
         points.into_iter().map(|(bytes, percent)| (bytes / 1e3, percent)).collect()
@@ -194,10 +187,7 @@ fn common(dir: &Path, groups: &[Group<'_>], varied: &[String]) -> Vec<(String, C
     });
     let mut times =
         chart(title("Distribution of completion times"), "completion time, ms", "percent of flows", times);
-    let ends = times.lines.iter().flat_map(|line| [line.points.first(), line.points.last()]).flatten();
-    let (least, most) =
-        ends.fold((f64::INFINITY, 0.0_f64), |(least, most), (x, _)| (least.min(*x), most.max(*x)));
-    if most > 50.0 * least {
+    if is_wide(&times) {
         times.axes.x = Axis::Log;
     }
     let total = lines(&|run| {
@@ -234,6 +224,19 @@ fn common(dir: &Path, groups: &[Group<'_>], varied: &[String]) -> Vec<(String, C
     ];
     all.retain(|(_, chart)| !chart.lines.is_empty());
     all.into_iter().map(|(name, chart)| (name.to_owned(), chart)).collect()
+}
+
+fn chart(title: String, x_label: &str, y_label: &str, lines: Vec<Line>) -> Chart {
+    let (x_label, y_label) = (x_label.to_owned(), y_label.to_owned());
+    Chart { title, x_label, y_label, lines, ..Chart::default() }
+}
+
+/// Whether the largest x is so much larger than the least that a linear axis would show one of them only.
+fn is_wide(chart: &Chart) -> bool {
+    let ends = chart.lines.iter().flat_map(|line| [line.points.first(), line.points.last()]).flatten();
+    let (least, most) =
+        ends.fold((f64::INFINITY, 0.0_f64), |(least, most), (x, _)| (least.min(*x), most.max(*x)));
+    most > 50.0 * least
 }
 
 /// At most so many of the groups, evenly spread, with the first and the last.

@@ -1,28 +1,29 @@
 //! Builds a network from its description and runs it.
 
+mod build;
 mod tasks;
 
 use roce_packet::Psn;
 use roce_transport::congestion::Observation;
 
+use self::build::{build_nodes, build_ports, check_settings};
 use super::failure::{Changes, check_failures};
 use super::flow::{Flow, FlowCounts, FlowState};
 use super::frame::Frames;
 use super::histogram::Histogram;
 use super::host::{FlowEnd, Host};
 use super::ideal::Network;
-use super::port::{Owner, Port};
+use super::port::Owner;
 use super::queue::EventQueue;
-use super::results::{PortResult, QueuePoint, RatePoint, Results, Total, TotalPoint, port_name};
+use super::results::{PortResult, QueuePoint, RatePoint, Results, Total, TotalPoint};
 use super::route::{RouteError, other_end};
 use super::settings::Settings;
 use super::switch::{BufferTooSmall, Switch};
 use super::time::Time;
-use super::topology::{LinkSpec, NodeKind, Topology, TopologyError};
+use super::topology::{Topology, TopologyError};
 use super::trace::Trace;
 use super::workload::{FlowSpec, Schedule, WorkloadError, check};
 use super::world::{Captured, Event, World};
-use roce_fault::FaultInjector;
 
 /// Why a network cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -534,85 +535,4 @@ impl Simulation {
             most_frames: self.world.frames.live().1,
         }
     }
-}
-
-fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> Result<(), BuildError> {
-    let wrong = |what: &str| Err(BuildError::Setting(what.to_owned()));
-    if let Some((key, reason)) = settings.host_problem().or(settings.switch.problem()) {
-        return Err(BuildError::Setting(format!("{key}: {reason}")));
-    }
-    if settings.measure.interval == Time::ZERO {
-        return wrong("interval: it must be longer than 0");
-    }
-    if settings.measure.capture.iter().any(|port| *port as usize >= ports) {
-        return wrong("capture: the port does not exist");
-    }
-    if let Some(host) = settings.storms.iter().map(|storm| storm.host).find(|host| *host >= hosts) {
-        return Err(BuildError::Setting(format!("there is no host {host}; the last is {}", hosts - 1)));
-    }
-    if settings.storms.iter().any(|storm| storm.priority > 7) {
-        return wrong("the priority of a storm must be 0 to 7");
-    }
-    Ok(())
-}
-
-/// Builds two ports for each link. Returns also the name of each, and whether a host owns it.
-fn build_ports(topology: &Topology, seed: u64) -> (Vec<Port>, Vec<(String, bool)>) {
-    let mut numbers = Vec::with_capacity(topology.nodes.len());
-    let (mut hosts, mut switches) = (0, 0);
-    for node in &topology.nodes {
-        let counter = if node.kind == NodeKind::Host { &mut hosts } else { &mut switches };
-        numbers.push(*counter);
-        *counter += 1;
-    }
-    let mut locals = vec![0; topology.nodes.len()];
-    let (mut ports, mut names) = (Vec::new(), Vec::new());
-    for link in &topology.links {
-        for (from, to) in [(link.a, link.b), (link.b, link.a)] {
-            let from = from as usize;
-            let is_host = topology.nodes[from].kind == NodeKind::Host;
-            let owner = if is_host { Owner::Host(numbers[from]) } else { Owner::Switch(numbers[from]) };
-            let number = ports.len() as u64;
-            let faults = link.faults.clone().map(|plan| FaultInjector::new(plan, seed.wrapping_add(number)));
-            ports.push(Port::new(owner, locals[from], link.spec, faults));
-            locals[from] += 1;
-            names.push((port_name(&topology.nodes[from].name, &topology.nodes[to as usize].name), is_host));
-        }
-    }
-    (ports, names)
-}
-
-fn build_nodes(
-    topology: &Topology,
-    ports: &[Port],
-    settings: &Settings,
-) -> Result<(Vec<Host>, Vec<Switch>), BuildError> {
-    let mut links: Vec<Vec<LinkSpec>> = Vec::new();
-    let mut host_ports: Vec<(u32, u32)> = Vec::new();
-    for (number, port) in (0..).zip(ports) {
-        match port.owner {
-            Owner::Host(host) => host_ports.push((host, number)),
-            Owner::Switch(switch) => {
-                let switch = switch as usize;
-                if links.len() <= switch {
-                    links.resize(switch + 1, Vec::new());
-                }
-                links[switch].push(port.spec);
-            }
-        }
-    }
-    host_ports.sort_unstable();
-    let hosts = host_ports
-        .iter()
-        .map(|(host, port)| Host::new(*host, *port, ports[*port as usize].spec.rate_bps, settings))
-        .collect();
-    let named = topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch);
-    let none = Vec::new();
-    let mut switches = Vec::new();
-    for (number, node) in named.enumerate() {
-        let links = links.get(number).unwrap_or(&none);
-        let switch = Switch::new(number as u32, settings, links);
-        switches.push(switch.map_err(|error| BuildError::Buffer { name: node.name.clone(), error })?);
-    }
-    Ok((hosts, switches))
 }

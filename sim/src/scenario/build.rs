@@ -167,6 +167,7 @@ fn switch(
     let wrong = |place: Range<usize>| move |reason: Wrong| ScenarioError::at(text, Some(place), reason);
     let places = [
         ("threshold", span(table.threshold.as_ref())),
+        ("marking_rate", span(table.marking_rate.as_ref())),
         ("lossy_alpha", span(table.lossy_alpha.as_ref())),
         ("weight", table.queue.iter().find(|queue| queue.get_ref().weight.is_some()).map(Spanned::span)),
     ];
@@ -174,6 +175,7 @@ fn switch(
     set(&mut switch.reserve_bytes, table.reserve.map(|bytes| bytes.0));
     set(&mut switch.xon_offset_bytes, table.xon_offset.map(|bytes| bytes.0));
     set(&mut switch.lossy_alpha, table.lossy_alpha.map(Spanned::into_inner));
+    switch.marking_rate_bps = table.marking_rate.map(|rate| rate.into_inner().0);
     set(
         &mut switch.headroom,
         table.headroom.map(|headroom| match headroom {
@@ -195,13 +197,8 @@ fn switch(
         return Err(wrong(gap.span())("flowlet_gap: balance is not \"flowlet\"".to_owned()));
     }
     switch.watchdog = table.watchdog.map(|dog| Watchdog { after: dog.after.0, restore: dog.restore.0 });
-    if let Some(threshold) = table.threshold {
-        let (place, threshold) = (threshold.span(), threshold.into_inner());
-        switch.threshold = match (threshold.alpha, threshold.bytes) {
-            (Some(alpha), None) => Threshold::Dynamic { alpha },
-            (None, Some(bytes)) => Threshold::Static { bytes: bytes.0 },
-            _ => return Err(wrong(place)("threshold needs either alpha or bytes".to_owned())),
-        };
+    if let Some(table) = table.threshold {
+        switch.threshold = threshold(table.get_ref()).map_err(wrong(table.span()))?;
     }
     // The priority of data is lossless and marked, unless the file sets it otherwise.
     switch.pfc = match table.pfc {
@@ -224,6 +221,14 @@ fn switch(
             Err(ScenarioError::at(text, place_of(&places, key), format!("{key}: {reason}")))
         }
         None => Ok(switch),
+    }
+}
+
+fn threshold(table: &file::Threshold) -> Result<Threshold, Wrong> {
+    match (table.alpha, &table.bytes) {
+        (Some(alpha), None) => Ok(Threshold::Dynamic { alpha }),
+        (None, Some(bytes)) => Ok(Threshold::Static { bytes: bytes.0 }),
+        _ => Err("threshold needs either alpha or bytes".to_owned()),
     }
 }
 

@@ -135,6 +135,8 @@ pub(super) struct Switch {
     /// Marking at some ports.
     #[serde(default)]
     pub(super) port: Vec<Spanned<Port>>,
+    /// The rate of a port for which the thresholds of marking hold.
+    pub(super) marking_rate: Option<Spanned<Rate>>,
     /// The marking of the priority of data.
     pub(super) marking: Option<Spanned<Marking>>,
     #[serde(default)]

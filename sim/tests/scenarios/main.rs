@@ -210,6 +210,8 @@ fn recovery_and_sweeps_are_read() {
     assert_eq!(recovery("\"selective-repeat\""), Recovery::SelectiveRepeat(selective));
     let own = SelectiveRepeat { cap: 7, ..selective };
     assert_eq!(recovery("\"selective-repeat:cap=7\""), Recovery::SelectiveRepeat(own));
+    let scaled = parse("[host]", "[switch]\nmarking_rate = \"25Gbps\"\n[host]").unwrap().settings.switch;
+    assert_eq!(scaled.marking_rate_bps, Some(25_000_000_000));
     let sweeps = parse("small", "small").unwrap().sweeps;
     assert_eq!(sweeps, [("flows.0.bytes".to_owned(), vec!["1MB".to_owned(), "2000".to_owned()])]);
 

@@ -26,6 +26,7 @@ fn every_setting_is_refused_with_its_line() {
         ("[measure]\ninterval = \"0us\"", "line 11: interval: it must be longer than 0"),
         ("[switch]\nthreshold = {}", "line 11: threshold needs either alpha or bytes"),
         ("[switch]\nthreshold = { alpha = nan }", "line 11: threshold: alpha must be a number from 0 up"),
+        ("[switch]\nmarking_rate = \"0bps\"", "line 11: marking_rate: it must be above 0"),
         ("[switch]\nlossy_alpha = -1.0", "line 11: lossy_alpha: it must be a number from 0 up"),
         ("[switch]\npfc = [3, 8]", "line 11: pfc: priority 8 is not 0 to 7"),
         (

@@ -378,7 +378,7 @@ impl Dcqcn {
         }
         if !self.cut_pending {
             let ticks = now.as_nanos().saturating_sub(first.as_nanos()) / self.clock();
-            self.tick = first.plus_nanos((ticks + 1).saturating_mul(self.clock()));
+            self.tick = first.plus_nanos(ticks.saturating_add(1).saturating_mul(self.clock()));
             self.cut_pending = true;
         }
     }
