@@ -304,7 +304,7 @@ fn reads_through_a_short_queue_are_nearly_as_fast_as_through_a_long_one() {
             let long = goodput(Way { queue: 20_000, packet_ns, loss: 0 }, depth, millis, &PACED);
             let short = goodput(Way { queue: 1_000, packet_ns, loss: 0 }, depth, millis, &PACED);
             // Trials without a limit are part of it.
-            assert!(short >= 0.75 * long, "{packet_ns} ns, depth {depth}: {short} of {long} MB/s");
+            assert!(short >= 0.78 * long, "{packet_ns} ns, depth {depth}: {short} of {long} MB/s");
         }
         let without = goodput(Way { queue: 1_000, packet_ns, loss: 0 }, 2, millis, &UNPACED);
         let long = goodput(Way { queue: 20_000, packet_ns, loss: 0 }, 2, millis, &UNPACED);
