@@ -188,12 +188,7 @@ impl Control {
 
     /// Whether this is the law after a loss, and limits nothing any more.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(&self.limiter, Limiter::AfterLoss(law) if law.is_over())
-    }
-
-    /// Whether packets are spaced although no algorithm was chosen.
-    pub(crate) fn is_spaced_after_loss(&self) -> bool {
-        !self.is_chosen() && !self.rate.is_unlimited()
+        self.rate.is_unlimited() && !self.is_chosen()
     }
 
     /// Everything before `una` is answered, `bytes` of payload for the first time.

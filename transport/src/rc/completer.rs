@@ -222,7 +222,6 @@ impl RcRequester {
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
             count!(shared, core, packet_seq_err);
             core.lost(shared.now, Loss::Nak);
-            self.lost(core, shared, psn);
             self.recovering = Some(psn);
             self.go_back(core, shared);
             self.arm(core, shared);

@@ -16,7 +16,6 @@ use alloc::boxed::Box;
 
 use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Telemetry, Transport, Xrceth};
 
-use super::flight::Flight;
 use super::selective::{LossRecovery, Selective};
 use super::single::Single;
 use crate::completion::{Cause, WcStatus};
@@ -33,9 +32,6 @@ use crate::wr::{Course, SendFlags, SendOp};
 
 /// A count of packets since the last acknowledge request that makes the next packet request one.
 const LONG_AGO: u32 = u32::MAX / 2;
-/// While packets are spaced after a loss, one of so many requests an acknowledgement: at a low rate a quarter of the window would take
-/// longer than the timer waits.
-const SPACED_INTERVAL: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct RcRequester {
@@ -55,8 +51,6 @@ pub(crate) struct RcRequester {
     /// The PSN that a NAK made this half go back to. A second NAK for it is a duplicate.
     pub(super) recovering: Option<Psn>,
     since_ack_request: u32,
-    /// The packets that left one after the other.
-    pub(super) flight: Flight,
     /// The loss recovery, unless it is go-back-N.
     pub(super) recovery: Option<Box<dyn LossRecovery>>,
 }
@@ -87,7 +81,6 @@ impl RcRequester {
             rnr_waiting: false,
             recovering: None,
             since_ack_request: 0,
-            flight: Flight::default(),
         }
     }
 
@@ -107,7 +100,6 @@ impl RcRequester {
         self.rnr_waiting = false;
         self.recovering = None;
         self.since_ack_request = 0;
-        self.flight = Flight::default();
         if let Some(recovery) = &mut self.recovery {
             recovery.on_go_back();
         }
@@ -158,7 +150,6 @@ impl RcRequester {
             }
         }
         let sent_before = self.cursor != self.unsent;
-        self.flight.leaves(shared.now, self.cursor, self.una);
         let sealed = match self.sq.get(self.cursor_wqe)?.op.course() {
             Course::Segments => self.send_segment(core, shared, slot)?,
             Course::Read => self.send_read(core, shared, slot)?,
@@ -342,9 +333,7 @@ impl RcRequester {
             return true;
         }
         let window = self.window(shared);
-        let is_spaced = core.control.as_ref().is_some_and(|control| control.is_spaced_after_loss());
-        let interval = if is_spaced { (window / 4).min(SPACED_INTERVAL) } else { window / 4 };
-        self.since_ack_request + 1 >= interval.max(1) || self.una.distance_to(self.cursor) + 1 >= window
+        self.since_ack_request + 1 >= (window / 4).max(1) || self.una.distance_to(self.cursor) + 1 >= window
     }
 
     fn send_read(&mut self, core: &mut QpCore, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
@@ -456,17 +445,6 @@ impl RcRequester {
         }
     }
 
-    /// The packet with this PSN was lost on its way to the peer: without congestion control the rate may be the reason. What a READ or
-    /// an atomic misses may be its answer, which the peer has sent.
-    pub(super) fn lost(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) {
-        let is_payload = |wqe: &Wqe| !wqe.op.awaits_response();
-        if let Some(loss) = self.flight.lost(shared.now, psn, self.cursor)
-            && self.sq.get(self.sq.head()).is_some_and(is_payload)
-        {
-            core.lost_after(shared, &loss);
-        }
-    }
-
     /// Uses up one retry for a timeout or a sequence error; fails the oldest request when none is left.
     pub(super) fn spend_retry(&mut self, core: &mut QpCore, shared: &mut Shared, cause: Cause) -> bool {
         if let Some(left) = self.retries_left.checked_sub(1) {
@@ -488,7 +466,6 @@ impl RcRequester {
         }
         count!(shared, core, local_ack_timeout_err);
         core.lost(shared.now, Loss::Timeout);
-        self.lost(core, shared, self.una);
         self.recovering = None;
         if !self.resend_after_timeout(core, shared) {
             self.go_back(core, shared);

@@ -228,7 +228,6 @@ impl RcRequester {
             count!(shared, core, packet_seq_err);
             count!(shared, core, retransmit_rounds);
             core.lost(shared.now, Loss::Nak);
-            self.lost(core, shared, psn);
             self.arm(core, shared);
         }
         if from.before(self.cursor) {
