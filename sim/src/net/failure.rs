@@ -63,22 +63,26 @@ impl Changes {
             Self { list: Vec::new(), versions: vec![Routes::new(topology, overrides)?], current: 0 };
         // The state that the switches know: for each link, how many failures it has.
         let mut known = vec![0_u32; topology.links.len()];
-        let mut steps: Vec<(Time, i8, &Failure)> = Vec::new();
-        for failure in failures {
-            for link in links_of(topology, &failure.what)? {
+        let mut steps: Vec<(Time, i8, usize)> = Vec::new();
+        let failing: Vec<Vec<u32>> =
+            failures.iter().map(|failure| links_of(topology, &failure.what)).collect::<Result<_, _>>()?;
+        for (number, (failure, links)) in failures.iter().zip(&failing).enumerate() {
+            for link in links.iter().copied() {
                 changes.list.push((failure.at, Change::Down { link }));
                 changes.list.push((failure.until, Change::Up { link }));
             }
-            steps.push((failure.at + failure.reroute_after, 1, failure));
-            steps.push((failure.until + failure.reroute_after, -1, failure));
+            steps.push((failure.at + failure.reroute_after, 1, number));
+            steps.push((failure.until + failure.reroute_after, -1, number));
         }
         steps.retain(|(time, ..)| *time != Time::NEVER);
         // At one time, what fails comes before what works again, so that no count falls below zero.
         steps.sort_by_key(|(time, step, _)| (*time, -step));
-        check_size(topology, steps.len() + 1)?;
-        for (time, step, failure) in steps {
-            for link in links_of(topology, &failure.what)? {
-                let count = &mut known[link as usize];
+        if !steps.is_empty() {
+            check_size(topology, steps.len() + 1)?;
+        }
+        for (time, step, number) in steps {
+            for link in &failing[number] {
+                let count = &mut known[*link as usize];
                 *count = count.saturating_add_signed(step.into());
             }
             let works = |link: u32| known[link as usize] == 0;

@@ -91,6 +91,8 @@ impl Routes {
         if entries > MOST_ROUTES {
             return Err(RouteError::TooMany { switches, with_hosts: width, versions: 1 });
         }
+        let resolved: Vec<_> =
+            overrides.iter().map(|wanted| resolve(topology, &map, wanted)).collect::<Result<_, _>>()?;
         // Hosts stay where they are attached: their frames are lost at a link that is down.
         for neighbours in &mut map.neighbours {
             neighbours.retain(|(port, _)| works(port / 2));
@@ -107,9 +109,7 @@ impl Routes {
                 routes.table[at * width + column] = routes.shortest(&map, &distances, at as u32);
             }
         }
-        let whole = Map::new(topology);
-        for wanted in overrides {
-            let (key, mut ports) = resolve(topology, &whole, wanted)?;
+        for (key, mut ports) in resolved {
             ports.retain(|port| works(port / 2));
             let first = routes.sets.len() as u32;
             routes.overrides.push((key, (first, ports.len() as u32)));

@@ -1,8 +1,8 @@
 //! PowerTCP (NSDI 2022) with in-band telemetry: a window from the power of a queue, its length times its growth.
 
-use roce_packet::{Telemetry, TelemetryHop};
+use roce_packet::Telemetry;
 
-use super::telemetry::Path;
+use super::telemetry::{Signal, Window};
 use super::{Ack, CongestionControl, Observation, Rate, Start};
 use crate::parameters::ParameterRange::Number;
 use crate::parameters::{Parameters as _, parameters};
@@ -31,17 +31,10 @@ pub struct PowerTcp {
     gamma: f64,
     /// Bytes.
     increase: f64,
-    /// Seconds.
-    base_rtt: f64,
-    path: Path,
-    /// Bytes.
-    window: f64,
+    window: Window,
+    /// The window that was in force a round trip ago, in bytes.
     before: f64,
-    least: f64,
-    most: f64,
-    power: f64,
-    /// The last acknowledgement brought a new power.
-    measured: bool,
+    power: Signal,
     /// Bytes of this round trip that are not acknowledged yet.
     left: u64,
 }
@@ -51,44 +44,15 @@ impl PowerTcp {
     #[must_use]
     pub fn new(parameters: &PowerTcpParameters, start: &Start) -> Self {
         let parameters = &parameters.in_range();
-        let base_rtt = f64::from(parameters.base_rtt) / 1e9;
-        let most = start.line_rate.get() as f64 * base_rtt / 8.0;
+        let window = Window::of_line(start.line_rate, parameters.base_rtt, parameters.min_rate);
         Self {
             gamma: f64::from(parameters.gamma) / 1024.0,
-            increase: most / f64::from(parameters.flows),
-            base_rtt,
-            path: Path::default(),
-            window: most,
-            before: most,
-            least: (f64::from(parameters.min_rate) * 1e6 * base_rtt / 8.0).min(most),
-            most,
-            power: 1.0,
-            measured: false,
+            increase: window.most / f64::from(parameters.flows),
+            before: window.bytes,
+            window,
+            power: Signal::new(),
             left: 0,
         }
-    }
-
-    /// The power of one hop between two acknowledgements, and the seconds between its two stamps.
-    fn of_hop(&self, hop: &TelemetryHop, before: &TelemetryHop) -> (f64, f64) {
-        let seconds = f64::from(hop.ns_since(before)) / 1e9;
-        let rate = hop.rate_bps() as f64 / 8.0;
-        let queue = hop.queue_bytes() as f64;
-        let current = (queue - before.queue_bytes() as f64 + hop.bytes_since(before) as f64) / seconds;
-        let voltage = queue + rate * self.base_rtt;
-        (current * voltage / (rate * rate * self.base_rtt), seconds)
-    }
-
-    fn measure(&mut self, now: Instant, telemetry: &Telemetry) -> bool {
-        let Some(before) = self.path.replace(now, telemetry) else { return false };
-        let hops = telemetry.hops().iter().zip(before.hops());
-        let moved = hops.filter(|(hop, before)| hop.ns_since(before) > 0);
-        let strongest = moved
-            .map(|(hop, before)| self.of_hop(hop, before))
-            .reduce(|most, hop| if hop.0 > most.0 { hop } else { most });
-        let Some((power, seconds)) = strongest else { return false };
-        let weight = (seconds / self.base_rtt).min(1.0);
-        self.power += weight * (power - self.power);
-        true
     }
 }
 
@@ -98,38 +62,40 @@ impl CongestionControl for PowerTcp {
     }
 
     fn on_telemetry(&mut self, now: Instant, telemetry: &Telemetry) {
-        self.measured = self.measure(now, telemetry);
+        let base_rtt = self.window.base_rtt;
+        self.power.update(now, telemetry, base_rtt, |hop, before, seconds| {
+            let rate = hop.rate_bps() as f64 / 8.0;
+            let queue = hop.queue_bytes() as f64;
+            let current = (queue - before.queue_bytes() as f64 + hop.bytes_since(before) as f64) / seconds;
+            let voltage = queue + rate * base_rtt;
+            current * voltage / (rate * rate * base_rtt)
+        });
     }
 
     fn on_ack(&mut self, _now: Instant, ack: &Ack) {
         self.left = self.left.saturating_sub(ack.bytes);
         let round_ends = self.left == 0;
-        if core::mem::take(&mut self.measured) {
+        if self.power.take_new() {
             // A power below this would make the window more than a thousand times as large at once.
-            let wanted = self.before / self.power.max(1e-3) + self.increase;
-            let window = self.gamma * wanted + (1.0 - self.gamma) * self.window;
-            self.window = window.clamp(self.least, self.most);
+            let wanted = self.before / self.power.average.max(1e-3) + self.increase;
+            let window = self.gamma * wanted + (1.0 - self.gamma) * self.window.bytes;
+            self.window.bytes = self.window.clamp(window);
         }
         if round_ends {
             self.left = ack.in_flight;
-            self.before = self.window;
+            self.before = self.window.bytes;
         }
     }
 
     fn rate(&self) -> Rate {
-        Rate::from_float(self.window * 8.0 / self.base_rtt)
+        self.window.rate()
     }
 
     fn window(&self) -> Option<u64> {
-        Some(self.window as u64)
+        Some(self.window.bytes as u64)
     }
 
     fn observe(&self, _now: Instant) -> Observation {
-        Observation {
-            rate: self.window * 8.0 / self.base_rtt,
-            alpha: Some(self.power),
-            window: self.window(),
-            ..Observation::default()
-        }
+        self.window.observe(&self.power)
     }
 }

@@ -88,30 +88,7 @@ impl Engine {
     /// The same for what answers a peer and nothing else: notifications, and what responders send. For a device that may
     /// send no requests now, because their priority is paused, but has an answer's.
     pub fn poll_transmit_answer(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
-        self.set_now(now);
-        if !self.link_is_free() {
-            return None;
-        }
-        if self.owes_notification()
-            && let Some(transmit) = self.transmit_notification(slot)
-        {
-            return Some(transmit);
-        }
-        let (index, sealed) = self.transmit_next_answer(slot)?;
-        self.leave(index, sealed)
-    }
-
-    fn transmit_next_answer(&mut self, slot: &mut TxSlot<'_>) -> Option<(usize, Sealed)> {
-        for place in 0..self.ready.len() {
-            let index = *self.ready.get(place)?;
-            let Some(qp) = self.qps.get_mut(index) else { continue };
-            if let Some(sealed) = qp.transmit_answer(&mut self.shared, slot) {
-                Self::queue_deadline(&mut self.timers, index, qp);
-                self.take_turn(place);
-                return Some((index, sealed));
-            }
-        }
-        None
+        self.poll_transmit_where(now, slot, |_| false)
     }
 
     /// The same for requests and nothing else. For a caller that lets acknowledgements wait a moment, because the processor and the network
@@ -121,21 +98,8 @@ impl Engine {
         if !self.link_is_free() {
             return None;
         }
-        let (index, sealed) = self.transmit_next_request(slot)?;
+        let (index, sealed) = self.transmit_first(slot, Qp::transmit_request)?;
         self.leave(index, sealed)
-    }
-
-    fn transmit_next_request(&mut self, slot: &mut TxSlot<'_>) -> Option<(usize, Sealed)> {
-        for place in 0..self.ready.len() {
-            let index = *self.ready.get(place)?;
-            let Some(qp) = self.qps.get_mut(index) else { continue };
-            if let Some(sealed) = qp.transmit_request(&mut self.shared, slot) {
-                Self::queue_deadline(&mut self.timers, index, qp);
-                self.take_turn(place);
-                return Some((index, sealed));
-            }
-        }
-        None
     }
 
     /// The same for answers, and for requests whose path `may_send` accepts. For a device that holds back some of several
@@ -155,25 +119,27 @@ impl Engine {
         {
             return Some(transmit);
         }
-        let (index, sealed) = self.transmit_next_where(slot, may_send)?;
+        let (index, sealed) = self.transmit_first(slot, |qp, shared, slot| {
+            if qp.core.outgoing.as_ref().is_some_and(|outgoing| may_send(outgoing.path())) {
+                qp.transmit(shared, slot)
+            } else {
+                qp.transmit_answer(shared, slot)
+            }
+        })?;
         self.leave(index, sealed)
     }
 
-    fn transmit_next_where(
+    /// What the first queue pair sends for which `transmit` writes something.
+    #[inline]
+    fn transmit_first(
         &mut self,
         slot: &mut TxSlot<'_>,
-        may_send: impl Fn(&Path) -> bool,
+        transmit: impl Fn(&mut Qp, &mut Shared, &mut TxSlot<'_>) -> Option<Sealed>,
     ) -> Option<(usize, Sealed)> {
         for place in 0..self.ready.len() {
             let index = *self.ready.get(place)?;
             let Some(qp) = self.qps.get_mut(index) else { continue };
-            let accepted = qp.core.outgoing.as_ref().is_some_and(|outgoing| may_send(outgoing.path()));
-            let sealed = if accepted {
-                qp.transmit(&mut self.shared, slot)
-            } else {
-                qp.transmit_answer(&mut self.shared, slot)
-            };
-            if let Some(sealed) = sealed {
+            if let Some(sealed) = transmit(qp, &mut self.shared, slot) {
                 Self::queue_deadline(&mut self.timers, index, qp);
                 self.take_turn(place);
                 return Some((index, sealed));

@@ -106,17 +106,8 @@ impl Plan<'_> {
                 });
             }
             let ends = self.join(hosts, &computed, &buckets)?;
-            let whole = Operation {
-                name: name.to_owned(),
-                iteration: step,
-                kind: OperationKind::Step,
-                algorithm: None,
-                bytes: what.bytes,
-                hosts: shared.clone(),
-                begins: std::mem::replace(&mut begins, ends.clone()),
-                ends,
-            };
-            operations.push(whole);
+            let begins = std::mem::replace(&mut begins, ends.clone());
+            operations.push(whole_step(name, step, what.bytes, &shared, begins, ends));
             operations.append(&mut buckets);
         }
         Ok(operations)
@@ -187,17 +178,8 @@ impl Plan<'_> {
                 after.extend(sums.get(rank % stages).map(|sum| After::Done(sum.ends[rank / stages])));
                 ends.push(self.compute(*host, Time::ZERO, &after)?);
             }
-            let whole = Operation {
-                name: name.to_owned(),
-                iteration: step,
-                kind: OperationKind::Step,
-                algorithm: None,
-                bytes: what.bytes,
-                hosts: shared.clone(),
-                begins: std::mem::replace(&mut begins, ends.clone()),
-                ends,
-            };
-            operations.push(whole);
+            let begins = std::mem::replace(&mut begins, ends.clone());
+            operations.push(whole_step(name, step, what.bytes, &shared, begins, ends));
             operations.append(&mut sums);
         }
         Ok(operations)
@@ -312,6 +294,19 @@ fn in_range(numbers: &[(&str, u32)]) -> Result<(), WorkloadError> {
         Some((name, number)) => Err(WorkloadError(format!("{name} is {number}; 1 to {MOST} are possible"))),
         None => Ok(()),
     }
+}
+
+/// A step of training as an operation of its own.
+fn whole_step(
+    name: &str,
+    iteration: u32,
+    bytes: u64,
+    hosts: &Arc<[u32]>,
+    begins: Vec<TaskId>,
+    ends: Vec<TaskId>,
+) -> Operation {
+    let (name, hosts, kind) = (name.to_owned(), hosts.clone(), OperationKind::Step);
+    Operation { name, iteration, kind, algorithm: None, bytes, hosts, begins, ends }
 }
 
 #[cfg(test)]
