@@ -97,7 +97,7 @@ struct Way {
 }
 
 /// What a flow does: READs by a client, or WRITEs by the server.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Work {
     Read,
     Write,
@@ -280,11 +280,17 @@ const UNPACED: fn(&mut EngineConfig) = |config| config.pacing.after_loss = false
 
 /// Goodput of READs of 1 MiB by one client, in megabytes per second. `--nocapture` shows it.
 fn goodput(way: Way, depth: usize, millis: u64, server: &dyn Fn(&mut EngineConfig)) -> f64 {
-    let mut world = World::new(way, Work::Read, 1, server);
+    goodput_of(Work::Read, way, depth, millis, server)
+}
+
+fn goodput_of(work: Work, way: Way, depth: usize, millis: u64, server: &dyn Fn(&mut EngineConfig)) -> f64 {
+    let mut world = World::new(way, work, 1, server);
     let found = world.run(depth, millis)[0];
     let (cuts, dropped) = (world.counter("loss_rate_cuts"), world.dropped);
     let is_paced = world.ends[0].engine.config().pacing.after_loss;
-    println!("{way:?}, depth {depth}, paced {is_paced}: {found:.1} MB/s, {cuts} cuts, {dropped} dropped");
+    println!(
+        "{work:?} {way:?}, depth {depth}, paced {is_paced}: {found:.1} MB/s, {cuts} cuts, {dropped} dropped"
+    );
     found
 }
 
@@ -297,7 +303,8 @@ fn reads_through_a_short_queue_are_nearly_as_fast_as_through_a_long_one() {
         for depth in [1, 2, 4, 16] {
             let long = goodput(Way { queue: 20_000, packet_ns, loss: 0 }, depth, millis, &PACED);
             let short = goodput(Way { queue: 1_000, packet_ns, loss: 0 }, depth, millis, &PACED);
-            assert!(short >= 0.8 * long, "{packet_ns} ns, depth {depth}: {short} of {long} MB/s");
+            // Trials without a limit are part of it.
+            assert!(short >= 0.75 * long, "{packet_ns} ns, depth {depth}: {short} of {long} MB/s");
         }
         let without = goodput(Way { queue: 1_000, packet_ns, loss: 0 }, 2, millis, &UNPACED);
         let long = goodput(Way { queue: 20_000, packet_ns, loss: 0 }, 2, millis, &UNPACED);
@@ -318,10 +325,67 @@ fn two_clients_share_a_short_queue() {
 /// Loss that is not the sender's doing: pacing may not make it much worse, and through a queue makes it better.
 #[test]
 fn random_loss_does_not_collapse() {
-    for (packet_ns, depth) in [(354, 1), (354, 4), (2_212, 1), (2_212, 4)] {
-        let way = Way { queue: 20_000, packet_ns, loss: 655 };
-        let (before, paced) = (goodput(way, depth, 1_000, &UNPACED), goodput(way, depth, 1_000, &PACED));
-        assert!(paced >= 0.5 * before, "{packet_ns} ns, depth {depth}: {paced} of {before} MB/s");
+    for (work, packet_ns, depth, loss) in [
+        (Work::Read, 354, 1, 655),
+        (Work::Read, 354, 4, 655),
+        (Work::Read, 2_212, 1, 655),
+        (Work::Read, 2_212, 4, 655),
+        (Work::Write, 354, 4, 131),
+        (Work::Write, 2_212, 4, 131),
+        (Work::Write, 354, 4, 655),
+        (Work::Write, 2_212, 4, 655),
+        (Work::Write, 354, 4, 1_311),
+    ] {
+        let way = Way { queue: 20_000, packet_ns, loss };
+        let [before, paced] = [UNPACED, PACED].map(|config| goodput_of(work, way, depth, 1_000, &config));
+        assert!(paced >= 0.7 * before, "{work:?}, {way:?}, depth {depth}: {paced} of {before} MB/s");
+    }
+}
+
+/// Prints the tables of docs/congestion.md: `cargo test -p roce-transport --test pacing tables -- --ignored --nocapture`.
+#[test]
+#[ignore = "it only prints"]
+fn tables() {
+    for (packet_ns, queue, window) in
+        [(20_000, 100, 256), (2_212, 100, 256), (2_212, 1_000, 4_096), (500, 100, 256), (500, 1_000, 4_096)]
+    {
+        let way = Way { queue, packet_ns, loss: 0 };
+        println!("window {window}");
+        for config in [UNPACED, PACED] {
+            let change = move |it: &mut EngineConfig| {
+                config(it);
+                it.max_outstanding_packets = window;
+            };
+            goodput_of(Work::Write, way, 16, packet_ns / 10 + 200, &change);
+        }
+    }
+    for (work, depth) in [(Work::Write, 16), (Work::Read, 4)] {
+        for (packet_ns, loss) in
+            [354, 2_212].into_iter().flat_map(|ns| [66, 131, 328, 655, 1_311].map(|loss| (ns, loss)))
+        {
+            for config in [UNPACED, PACED] {
+                goodput_of(work, Way { queue: 20_000, packet_ns, loss }, depth, 1_000, &config);
+            }
+        }
+    }
+}
+
+/// Without pacing, most of a window that is longer than the queue is sent for nothing.
+#[test]
+fn writes_through_a_short_queue_are_nearly_as_fast_as_through_a_long_one() {
+    for (packet_ns, queue, window) in
+        [(2_212, 100, 256), (2_212, 100, 1_024), (500, 100, 256), (500, 1_000, 4_096)]
+    {
+        let through = |queue, config: fn(&mut EngineConfig)| {
+            let change = move |it: &mut EngineConfig| {
+                config(it);
+                it.max_outstanding_packets = window;
+            };
+            goodput_of(Work::Write, Way { queue, packet_ns, loss: 0 }, 16, 500, &change)
+        };
+        let (long, short, before) = (through(20_000, PACED), through(queue, PACED), through(queue, UNPACED));
+        assert!(short >= 0.75 * long, "{packet_ns} ns, window {window}: {short} of {long} MB/s");
+        assert!(before < 0.6 * long, "the test shows nothing: {before} of {long} MB/s");
     }
 }
 

@@ -4,9 +4,12 @@
 //! compares two times: how long packets left without a loss, and how long it then took until the loss was reported. Where
 //! the report took longer, packets left faster than they were delivered: the rate is reduced to what was
 //! delivered in both times together. So a reduction never costs more time than the losses themselves, also where losses are
-//! random. Without further losses the rate grows, slowly at first, until it limits nothing any more.
+//! random. Without further losses the rate grows, slowly at first, until it limits nothing any more. Where losses
+//! go on, the limit is lifted now and then, and stays lifted for a while if more gets through without it.
 
 use core::time::Duration;
+
+use roce_packet::Psn;
 
 use super::{CongestionControl, Rate};
 use crate::time::Instant;
@@ -25,6 +28,20 @@ const MOST_VOTES: i32 = 4;
 /// Losses with more packets between them are rare. Of those, the delay is to be less than this part of the time between them.
 const RARE: u32 = 768;
 const RARE_PART: u32 = 8;
+/// After so many losses with the limit it is lifted, to see whether more gets through without it. Where not, the next trial comes after twice
+/// as many, up to the most.
+const BETWEEN_TRIALS: u32 = 16;
+const MOST_BETWEEN_TRIALS: u32 = BETWEEN_TRIALS << 8;
+/// The losses of a trial.
+const TRIAL: u32 = 16;
+/// After so many losses of a trial it may end early, where so many times as much got through in the time with the limit.
+const CLEAR_AFTER: u32 = 3;
+const CLEAR: f64 = 4.0;
+/// Where more gets through, the limit stays lifted for so many losses, twice as many the next time.
+const LIFTED: u32 = 4 * TRIAL;
+const MOST_LIFTED: u32 = LIFTED << 8;
+/// Steps without a loss after which a lifted limit is forgotten.
+const QUIET_STEPS: u64 = 125;
 /// The least rate in packets a second.
 const LEAST_PACKETS: u64 = 1_000;
 
@@ -38,6 +55,8 @@ pub(crate) struct LostAfter {
     pub(crate) delay: Duration,
     /// Whether the report had to wait for a timer, so that the delay says little about the queue.
     pub(crate) by_timeout: bool,
+    /// The lost packet: those before it got through.
+    pub(crate) psn: Psn,
 }
 
 /// The law for one queue pair.
@@ -55,6 +74,7 @@ pub(crate) struct AfterLoss {
     /// When the last loss was seen, and the bytes since then.
     event: Instant,
     sent: u64,
+    trial: Trial,
     /// Steps since the last reduction, and when the next one is due.
     steps: u64,
     next_step: Instant,
@@ -78,6 +98,7 @@ impl AfterLoss {
             votes: 0,
             event: now,
             sent: 0,
+            trial: Trial::new(now, loss.psn),
             steps: 0,
             next_step: now.plus_nanos(STEP_NANOS),
         };
@@ -95,7 +116,18 @@ impl AfterLoss {
         (self.event, self.sent) = (now, 0);
         let longer = if since.time > loss.time { &since } else { loss };
         self.note_delivery(loss);
+        let was_lifted = self.trial.is_lifted();
+        self.trial.lost(now, loss.psn, self.rate < self.top);
+        if was_lifted || self.trial.is_lifted() {
+            (self.steps, self.next_step) = (0, now.plus_nanos(STEP_NANOS));
+            return false;
+        }
         self.reduce(now, longer)
+    }
+
+    /// Whether nothing is limited any more, and no loss is awaited.
+    pub(crate) fn is_over(&self) -> bool {
+        if self.trial.is_lifted() { self.steps >= QUIET_STEPS } else { self.rate >= self.top }
     }
 
     fn note_delivery(&mut self, loss: &LostAfter) {
@@ -135,6 +167,9 @@ impl CongestionControl for AfterLoss {
         if now >= self.next_step {
             self.steps += 1;
             self.next_step = now.plus_nanos(STEP_NANOS);
+            if self.trial.is_lifted() {
+                return;
+            }
             // The same for all queue pairs of a device, so that those with little get nearer to those with much.
             let more = (self.top.get() / PARTS).saturating_mul(self.steps);
             self.rate = Rate::bits_per_second(self.rate.get().saturating_add(more));
@@ -142,7 +177,87 @@ impl CongestionControl for AfterLoss {
     }
 
     fn rate(&self) -> Rate {
-        if self.rate < self.top { self.rate } else { Rate::UNLIMITED }
+        if self.rate < self.top && !self.trial.is_lifted() { self.rate } else { Rate::UNLIMITED }
+    }
+}
+
+/// Whether the limit is worth it: it is lifted now and then, and what gets through in the time is compared.
+#[derive(Debug)]
+struct Trial {
+    phase: Phase,
+    /// Losses that are left of the phase.
+    left: u32,
+    began: Instant,
+    /// The newest lost packet, and the packets that have got through since the phase began.
+    last: Psn,
+    passed: u64,
+    /// Packets a second that got through with the limit.
+    limited: f64,
+    between: u32,
+    lifted: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Limited,
+    /// The limit is lifted to see what gets through.
+    Tried,
+    /// More got through without it.
+    Lifted,
+}
+
+impl Trial {
+    fn new(now: Instant, psn: Psn) -> Self {
+        Self {
+            phase: Phase::Limited,
+            left: BETWEEN_TRIALS,
+            began: now,
+            last: psn,
+            passed: 0,
+            limited: 0.0,
+            between: BETWEEN_TRIALS,
+            lifted: LIFTED,
+        }
+    }
+
+    const fn is_lifted(&self) -> bool {
+        !matches!(self.phase, Phase::Limited)
+    }
+
+    /// The packet `psn` was lost; `is_limited`: the rate was reduced and is below the top.
+    fn lost(&mut self, now: Instant, psn: Psn, is_limited: bool) {
+        // An older one was sent again and lost again.
+        if self.last.before(psn) {
+            self.passed += u64::from(self.last.distance_to(psn));
+            self.last = psn;
+        }
+        self.left = self.left.saturating_sub(1);
+        let time = now.since(self.began).as_secs_f64();
+        let rate = self.passed as f64 / time;
+        match self.phase {
+            Phase::Limited if self.left == 0 && is_limited => {
+                self.limited = rate;
+                self.begin(Phase::Tried, TRIAL, now);
+            }
+            Phase::Tried if self.left == 0 && rate > self.limited => {
+                self.begin(Phase::Lifted, self.lifted, now);
+                self.lifted = (2 * self.lifted).min(MOST_LIFTED);
+                self.between = BETWEEN_TRIALS;
+            }
+            Phase::Tried
+                if self.left == 0 || TRIAL - self.left >= CLEAR_AFTER && rate * CLEAR < self.limited =>
+            {
+                self.between = (2 * self.between).min(MOST_BETWEEN_TRIALS);
+                self.lifted = LIFTED;
+                self.begin(Phase::Limited, self.between, now);
+            }
+            Phase::Lifted if self.left == 0 => self.begin(Phase::Limited, BETWEEN_TRIALS, now),
+            Phase::Limited | Phase::Tried | Phase::Lifted => {}
+        }
+    }
+
+    fn begin(&mut self, phase: Phase, losses: u32, now: Instant) {
+        (self.phase, self.left, self.began, self.passed) = (phase, losses, now, 0);
     }
 }
 
@@ -160,7 +275,7 @@ mod tests {
 
     fn loss(packets: u32, time_us: u64, delay_us: u64) -> LostAfter {
         let (time, delay) = (Duration::from_micros(time_us), Duration::from_micros(delay_us));
-        LostAfter { packets, time, delay, by_timeout: false }
+        LostAfter { packets, time, delay, by_timeout: false, psn: Psn::new(0) }
     }
 
     fn at(micros: u64) -> Instant {
@@ -198,7 +313,7 @@ mod tests {
             }
             now = now.plus_nanos((time + Duration::from_micros(delay)).as_nanos() as u64);
             let delay = Duration::from_micros(delay);
-            law.lost(now, &LostAfter { packets, time, delay, by_timeout: false });
+            law.lost(now, &LostAfter { packets, time, delay, by_timeout: false, psn: Psn::new(0) });
         }
         // 100 packets in 200 us, four times the delay.
         assert!(law.rate >= Rate::megabits_per_second(4_000), "{}", law.rate);
@@ -233,5 +348,39 @@ mod tests {
         let mut law = begin(1_000, 400, 19_600).unwrap();
         law.too_slow();
         assert_eq!(law.rate(), Rate::megabits_per_second(800));
+    }
+
+    fn lose(law: &mut AfterLoss, count: u32, packets: u32, micros: &mut u64, each_us: u64, psn: &mut u32) {
+        for _ in 0..count {
+            (*micros, *psn) = (*micros + each_us, *psn + packets);
+            law.lost(at(*micros), &LostAfter { psn: Psn::new(*psn), ..loss(packets, 10, 500) });
+        }
+    }
+
+    /// The limit is lifted for a trial, and stays lifted only while more gets through.
+    #[test]
+    fn a_limit_that_lets_less_through_is_lifted() {
+        for (without_us, is_lifted) in [(400, true), (900, false)] {
+            let mut law = begin(100, 10, 500).unwrap();
+            let (mut micros, mut psn) = (1_000, 100);
+            lose(&mut law, BETWEEN_TRIALS, 100, &mut micros, 600, &mut psn);
+            assert!(law.rate().is_unlimited(), "a trial");
+            lose(&mut law, TRIAL, 100, &mut micros, without_us, &mut psn);
+            assert_eq!(law.rate().is_unlimited(), is_lifted, "{without_us} us");
+            assert!(!law.is_over(), "losses go on");
+        }
+    }
+
+    #[test]
+    fn a_trial_in_which_hardly_anything_gets_through_ends_early() {
+        let mut law = begin(100, 10, 500).unwrap();
+        let (mut micros, mut psn) = (1_000, 100);
+        lose(&mut law, BETWEEN_TRIALS, 100, &mut micros, 600, &mut psn);
+        lose(&mut law, CLEAR_AFTER, 100, &mut micros, 67_000, &mut psn);
+        assert!(!law.rate().is_unlimited());
+        lose(&mut law, 2 * BETWEEN_TRIALS - 1, 100, &mut micros, 600, &mut psn);
+        assert!(!law.rate().is_unlimited(), "the next trial comes later");
+        lose(&mut law, 1, 100, &mut micros, 600, &mut psn);
+        assert!(law.rate().is_unlimited());
     }
 }

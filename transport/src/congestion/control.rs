@@ -24,8 +24,6 @@ pub(crate) struct Control {
     window: Option<u64>,
     /// Payload bytes sent and not acknowledged; after going back, those sent since.
     in_flight: u64,
-    /// The newest packet in flight that asks for an answer.
-    asked: Option<Psn>,
     /// The packet whose round trip is measured, and when it left.
     watched: Option<(Psn, Instant)>,
     /// The peer echoed a mark since the last acknowledgement.
@@ -90,7 +88,6 @@ impl Control {
             rate,
             window,
             in_flight: 0,
-            asked: None,
             watched: None,
             echoed: false,
             telemetry,
@@ -139,20 +136,17 @@ impl Control {
     /// A packet of a request left (RC).
     pub(crate) fn request_sent(&mut self, now: Instant, request: SentRequest) {
         self.in_flight += request.payload;
-        if request.ack_req {
-            self.asked = Some(request.psn);
-            if request.measures && self.watched.is_none() {
-                self.watched = Some((request.psn, now));
-            }
+        if request.ack_req && request.measures && self.watched.is_none() {
+            self.watched = Some((request.psn, now));
         }
     }
 
-    /// Whether `payload` more bytes fit the window. One packet may always be in flight, and one that requests an answer: a
-    /// window that has shrunk opens only when an answer arrives.
-    pub(crate) fn has_room(&self, payload: u64) -> bool {
+    /// Whether `payload` more bytes fit the window. One packet may always be in flight, and one that requests an answer
+    /// (`is_asked`: one in flight does): a window that has shrunk opens only when an answer arrives.
+    pub(crate) fn has_room(&self, payload: u64, is_asked: bool) -> bool {
         self.window.is_none_or(|window| self.in_flight + payload <= window)
             || self.in_flight == 0
-            || self.asked.is_none()
+            || !is_asked
     }
 
     /// Whether a packet of `payload` bytes, after `unasked` packets that requested none, should request an answer: at
@@ -162,12 +156,6 @@ impl Control {
             // The next one is not longer than a full packet, and this one may be shorter.
             self.in_flight + 2 * payload > window || (unasked + 1) * payload >= window / 4
         })
-    }
-
-    /// Whether a packet in flight requests an answer: only then does a missing answer show a loss.
-    pub(crate) fn awaits_answer(&self) -> bool {
-        // What was sent before a first loss has not been noted here.
-        self.asked.is_some() || !self.is_chosen()
     }
 
     /// The law that applies without an algorithm, changed by `what`.
@@ -188,13 +176,17 @@ impl Control {
 
     /// Whether this is the law after a loss, and limits nothing any more.
     pub(crate) fn is_over(&self) -> bool {
-        self.rate.is_unlimited() && !self.is_chosen()
+        matches!(&self.limiter, Limiter::AfterLoss(law) if law.is_over())
+    }
+
+    /// Whether packets are spaced although no algorithm was chosen.
+    pub(crate) fn is_spaced_after_loss(&self) -> bool {
+        !self.is_chosen() && !self.rate.is_unlimited()
     }
 
     /// Everything before `una` is answered, `bytes` of payload for the first time.
     pub(crate) fn acknowledged(&mut self, now: Instant, una: Psn, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
-        self.asked = self.asked.filter(|psn| !psn.before(una));
         let rtt = self.watched.filter(|(psn, _)| psn.before(una)).map(|(_, left)| now.since(left));
         if rtt.is_some() {
             self.watched = None;
@@ -220,7 +212,7 @@ impl Control {
 
     /// The requester goes back: nothing counts as in flight any more.
     pub(crate) fn went_back(&mut self) {
-        (self.in_flight, self.asked, self.watched) = (0, None, None);
+        (self.in_flight, self.watched) = (0, None);
     }
 
     /// A packet is sent again. The answer to what was sent before may be to either of two packets, or have waited for the one

@@ -142,6 +142,8 @@ impl RcRequester {
     /// `una` moved over so many bytes of payload: reloads the retry counts, restarts the timer, completes what is
     /// finished.
     fn progressed(&mut self, core: &mut QpCore, shared: &mut Shared, payload: u64) {
+        self.asked = self.asked.filter(|psn| !psn.before(self.una));
+        self.is_held = false;
         if let Some(control) = &mut core.control {
             control.acknowledged(shared.now, self.una, payload);
         }
@@ -222,6 +224,7 @@ impl RcRequester {
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
             count!(shared, core, packet_seq_err);
             core.lost(shared.now, Loss::Nak);
+            self.lost(core, shared, psn);
             self.recovering = Some(psn);
             self.go_back(core, shared);
             self.arm(core, shared);

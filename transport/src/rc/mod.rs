@@ -1,6 +1,7 @@
 //! Reliable connection: a requester and a responder that never call each other (IBTA 9.7).
 
 mod completer;
+mod flight;
 mod reorder;
 mod reply;
 mod requester;

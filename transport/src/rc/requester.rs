@@ -16,6 +16,7 @@ use alloc::boxed::Box;
 
 use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Telemetry, Transport, Xrceth};
 
+use super::flight::Flight;
 use super::selective::{LossRecovery, Selective};
 use super::single::Single;
 use crate::completion::{Cause, WcStatus};
@@ -32,6 +33,9 @@ use crate::wr::{Course, SendFlags, SendOp};
 
 /// A count of packets since the last acknowledge request that makes the next packet request one.
 const LONG_AGO: u32 = u32::MAX / 2;
+/// While packets are spaced after a loss, one of so many requests an acknowledgement: at a low rate a quarter of the window would take
+/// longer than the timer waits.
+const SPACED_INTERVAL: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct RcRequester {
@@ -51,6 +55,12 @@ pub(crate) struct RcRequester {
     /// The PSN that a NAK made this half go back to. A second NAK for it is a duplicate.
     pub(super) recovering: Option<Psn>,
     since_ack_request: u32,
+    /// The newest packet in flight whose answer was requested: only then does a missing answer show a loss.
+    pub(super) asked: Option<Psn>,
+    /// The oldest packet is to be sent again after a timeout and has not left yet.
+    pub(super) is_held: bool,
+    /// The packets that left one after the other.
+    pub(super) flight: Flight,
     /// The loss recovery, unless it is go-back-N.
     pub(super) recovery: Option<Box<dyn LossRecovery>>,
 }
@@ -81,6 +91,9 @@ impl RcRequester {
             rnr_waiting: false,
             recovering: None,
             since_ack_request: 0,
+            asked: None,
+            is_held: false,
+            flight: Flight::default(),
         }
     }
 
@@ -100,6 +113,9 @@ impl RcRequester {
         self.rnr_waiting = false;
         self.recovering = None;
         self.since_ack_request = 0;
+        self.asked = None;
+        self.is_held = false;
+        self.flight = Flight::default();
         if let Some(recovery) = &mut self.recovery {
             recovery.on_go_back();
         }
@@ -150,6 +166,7 @@ impl RcRequester {
             }
         }
         let sent_before = self.cursor != self.unsent;
+        self.flight.leaves(shared.now, self.cursor, self.una);
         let sealed = match self.sq.get(self.cursor_wqe)?.op.course() {
             Course::Segments => self.send_segment(core, shared, slot)?,
             Course::Read => self.send_read(core, shared, slot)?,
@@ -165,6 +182,7 @@ impl RcRequester {
         if core.wants_telemetry() {
             shared.telemetry_out = Some(Telemetry::default());
         }
+        self.is_held = false;
         if core.deadlines.get(Timer::Retry).is_none() {
             self.arm(core, shared);
         }
@@ -238,7 +256,8 @@ impl RcRequester {
     fn control_allows(&self, core: &QpCore, wqe: &Wqe) -> bool {
         let Some(control) = &core.control else { return true };
         let index = if wqe.progress == Progress::Posted { 0 } else { wqe.first_psn.distance_to(self.cursor) };
-        control.has_room(payload_before(wqe, index + 1, core.mtu()) - payload_before(wqe, index, core.mtu()))
+        let payload = payload_before(wqe, index + 1, core.mtu()) - payload_before(wqe, index, core.mtu());
+        control.has_room(payload, self.asked.is_some())
     }
 
     /// Binds or invalidates a window; takes no PSN.
@@ -304,16 +323,23 @@ impl RcRequester {
         Some(sealed)
     }
 
-    /// Tells the congestion control of a packet under the cursor, whose answer is that to `psn`.
-    fn note_sent(&self, core: &mut QpCore, shared: &Shared, psn: Psn, payload: usize, ack_req: bool) {
+    /// Whether the packet under the cursor is one of a selective retransmission.
+    fn is_resending(&self) -> bool {
+        self.cursor != self.unsent && self.recovery.as_ref().is_some_and(|recovery| recovery.is_resending())
+    }
+
+    /// Notes a packet under the cursor, whose answer is that to `psn`, and tells the congestion control of it.
+    fn note_sent(&mut self, core: &mut QpCore, shared: &Shared, psn: Psn, payload: usize, ack_req: bool) {
+        // Selective retransmission sends older packets after newer ones.
+        if ack_req && self.asked.is_none_or(|asked| asked.before(psn)) {
+            self.asked = Some(psn);
+        }
         if let Some(control) = &mut core.control {
             // The response to a READ takes as long as its data, so it is not a sample of the round trip,
             // and a retransmission is ambiguous.
             let measures = psn == self.cursor && self.cursor == self.unsent;
             // Going back resets the bytes in flight; selective retransmission does not add to them.
-            let again =
-                self.cursor != self.unsent && self.recovery.as_ref().is_some_and(|it| it.is_resending());
-            let payload = if again { 0 } else { payload };
+            let payload = if self.is_resending() { 0 } else { payload };
             if self.cursor != self.unsent {
                 control.forget_round_trip();
             }
@@ -333,7 +359,9 @@ impl RcRequester {
             return true;
         }
         let window = self.window(shared);
-        self.since_ack_request + 1 >= (window / 4).max(1) || self.una.distance_to(self.cursor) + 1 >= window
+        let is_spaced = core.control.as_ref().is_some_and(|control| control.is_spaced_after_loss());
+        let interval = if is_spaced { (window / 4).min(SPACED_INTERVAL) } else { window / 4 };
+        self.since_ack_request + 1 >= interval.max(1) || self.una.distance_to(self.cursor) + 1 >= window
     }
 
     fn send_read(&mut self, core: &mut QpCore, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
@@ -416,10 +444,11 @@ impl RcRequester {
     }
 
     /// Sets the retransmission timer: T = 4.096 µs × 2^timeout (IBTA 9.7.6.1.3). 0 means never. Where packets are
-    /// paced, the packet that requests an acknowledgement may leave long after those before it: the timer starts with it.
+    /// paced, the packet that requests an acknowledgement may leave long after those before it, and one that is sent again long
+    /// after the timer ran out: the timer starts with it.
     pub(super) fn arm(&self, core: &mut QpCore, shared: &Shared) {
-        let awaits = core.control.as_ref().is_none_or(|control| control.awaits_answer());
-        let deadline = (core.attr.timeout != 0 && self.in_flight() > 0 && awaits).then(|| {
+        let awaits = self.in_flight() > 0 && self.asked.is_some() && !self.is_held;
+        let deadline = (core.attr.timeout != 0 && awaits).then(|| {
             let configured = 4096 << core.attr.timeout;
             let in_flight = self.in_flight();
             let wait = self.recovery.as_ref().map_or(configured, |recovery| recovery.timeout(in_flight));
@@ -437,11 +466,24 @@ impl RcRequester {
         self.outstanding = 0;
         // The first packet requests an acknowledgement: a responder that has it reports its position.
         self.since_ack_request = LONG_AGO;
+        // Answers to what left before are not waited for.
+        self.asked = None;
         if let Some(recovery) = &mut self.recovery {
             recovery.on_go_back();
         }
         if let Some(control) = &mut core.control {
             control.went_back();
+        }
+    }
+
+    /// The packet with this PSN was lost on its way to the peer: without congestion control the rate may be the reason. What a READ or
+    /// an atomic misses may be its answer, which the peer has sent.
+    pub(super) fn lost(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) {
+        let is_payload = |wqe: &Wqe| !wqe.op.awaits_response();
+        if let Some(loss) = self.flight.lost(shared.now, psn, self.cursor)
+            && self.sq.get(self.sq.head()).is_some_and(is_payload)
+        {
+            core.lost_after(shared, &loss);
         }
     }
 
@@ -466,6 +508,7 @@ impl RcRequester {
         }
         count!(shared, core, local_ack_timeout_err);
         core.lost(shared.now, Loss::Timeout);
+        self.lost(core, shared, self.una);
         self.recovering = None;
         if !self.resend_after_timeout(core, shared) {
             self.go_back(core, shared);

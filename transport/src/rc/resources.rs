@@ -112,7 +112,7 @@ impl Resource {
         let delay = now.since(train.began).saturating_sub(time);
         let (first, began) = train.stream;
         let (packets, time) = (first.distance_to(psn), train.began.since(began) + time);
-        Repeated::Lost(LostAfter { packets, time, delay, by_timeout: false })
+        Repeated::Lost(LostAfter { packets, time, delay, by_timeout: false, psn })
     }
 }
 

@@ -219,11 +219,8 @@ impl RcResponder {
             return UNANSWERABLE;
         }
         let repeated = resource.repeated_from(psn, shared.now, self.losses);
-        let is_next = self
-            .resources
-            .next()
-            .and_then(|next| next.sending)
-            .is_some_and(|sending| sending.begun && sending.psn == psn);
+        // Nothing goes before it, and it has not left since the peer asked for it: only the rate can be why.
+        let is_next = self.resources.next().and_then(|next| next.sending).is_some_and(|it| it.psn == psn);
         self.resources.send_again(psn, Sending { psn, va: reth.va, left: reth.dma_len, begun: false });
         match repeated {
             // After an RNR NAK the peer repeats what it has no answer to, although nothing was lost.
@@ -231,7 +228,7 @@ impl RcResponder {
                 self.losses = self.losses.wrapping_add(1);
                 core.lost_after(shared, &loss);
             }
-            Repeated::Unsent if is_next => core.too_slow(shared.now),
+            Repeated::Known | Repeated::Unsent if is_next => core.too_slow(shared.now),
             Repeated::Lost(_) | Repeated::Known | Repeated::Unsent => {}
         }
         Verdict::Handled

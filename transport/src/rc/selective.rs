@@ -228,6 +228,7 @@ impl RcRequester {
             count!(shared, core, packet_seq_err);
             count!(shared, core, retransmit_rounds);
             core.lost(shared.now, Loss::Nak);
+            self.lost(core, shared, psn);
             self.arm(core, shared);
         }
         if from.before(self.cursor) {
@@ -247,6 +248,7 @@ impl RcRequester {
             recovery.on_timeout(una, unsent);
         }
         self.seek(una);
+        self.is_held = true;
         true
     }
 }
