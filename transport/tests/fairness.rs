@@ -430,6 +430,22 @@ fn long_read_responses_take_turns_of_a_quantum() {
     }
 }
 
+/// READ responses are data of their path: what holds back data got them as answers.
+#[test]
+fn read_responses_wait_where_their_path_may_not_send() {
+    let mut world = World::new();
+    let now = world.now;
+    let read = world.target.read(0, 2 * MTU as u32).build();
+    world.server.take(now, path(HOSTILE, SERVER), &read);
+    let engine = &mut world.server.engine;
+    let mut buffer = [0; 2048];
+    assert!(engine.poll_transmit_where(now, &mut TxSlot::new(&mut buffer), |_| false).is_none());
+    for _ in 0..2 {
+        assert!(engine.poll_transmit_where(now, &mut TxSlot::new(&mut buffer), |_| true).is_some());
+    }
+    assert!(engine.poll_transmit_where(now, &mut TxSlot::new(&mut buffer), |_| true).is_none());
+}
+
 /// A caller may stop after any number of packets: the engine says that there is more, and continues where it was.
 #[test]
 fn a_caller_can_stop_early_and_is_told_that_more_waits() {

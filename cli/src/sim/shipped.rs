@@ -32,6 +32,7 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "pause-storm",
     "link-failure",
     "loss",
+    "storage-reads",
     "timely-unfairness",
     "lost-cnps",
     "ecn-without-pfc",

@@ -183,6 +183,21 @@ impl Agenda {
         self.incoming.binary_search_by_key(&flow, |incoming| incoming.flow).is_ok()
     }
 
+    /// Whether the last byte of a flow that begins here has to be visible at the other end.
+    pub(super) fn signals(&self, flow: u32) -> bool {
+        self.parts(flow).last().is_some_and(|part| part.signals)
+    }
+
+    /// Whether a flow that begins here consists of several transfers.
+    pub(super) fn has_parts(&self, flow: u32) -> bool {
+        self.parts(flow).len() > 1
+    }
+
+    fn parts(&self, flow: u32) -> &[Part] {
+        let place = self.outgoing.binary_search_by_key(&flow, |outgoing| outgoing.flow);
+        place.ok().and_then(|place| self.outgoing.get(place)).map_or(&[], |outgoing| &outgoing.parts)
+    }
+
     /// The end of each task that has ended, by its number in the schedule.
     pub(super) fn ends(&self) -> impl Iterator<Item = (TaskId, Time)> {
         self.tasks.iter().filter_map(|task| Some((task.number, task.ended?)))

@@ -1,7 +1,7 @@
 //! Flows and their results.
 
 use roce_packet::{Psn, Qpn};
-use roce_transport::WcStatus;
+use roce_transport::{Counters, WcStatus};
 
 use super::settings::HostSettings;
 use super::time::Time;
@@ -19,7 +19,7 @@ pub(super) struct Flow {
     pub(super) connected: bool,
     /// Whether it consists of the transfers of tasks, which may have to wait.
     pub(super) scheduled: bool,
-    /// WRITEs that are posted and not complete.
+    /// Requests that are posted and not complete.
     pub(super) outstanding: u32,
     pub(super) posted: u64,
     pub(super) completed: u64,
@@ -64,7 +64,7 @@ impl FlowState {
 pub struct FlowCounts {
     /// Datagrams that the sender sent.
     pub packets: u64,
-    /// Datagrams that were sent again, contained in `packets`.
+    /// Datagrams that were sent again, contained in `packets`. Of READs: those beyond the ones that the posted bytes need.
     pub retransmitted: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
@@ -74,7 +74,7 @@ pub struct FlowCounts {
     pub cnps_sent: u64,
     /// CNPs that reached the congestion control of the sender.
     pub cnps_handled: u64,
-    /// Datagrams that arrived before an earlier one.
+    /// Datagrams that arrived before an earlier one. Of READs: responses that showed that an earlier one was lost.
     pub out_of_sequence: u64,
     /// Bytes of payload that the receiver has, without gaps and copies.
     pub delivered: u64,
@@ -103,6 +103,32 @@ impl Flow {
         FlowResult { spec: self.spec, state: self.state, completion_time: time, ideal, counts: self.counts }
     }
 
+    /// The counts of a flow whose receiver reads, and whose oldest packet without an answer has this number.
+    pub(super) fn counts_of_reads(
+        &self,
+        sent: &Counters,
+        received: &Counters,
+        unanswered: Psn,
+        host: &HostSettings,
+    ) -> FlowCounts {
+        let packets = |bytes: u64| host.packets_of(bytes);
+        let mtu = host.path_mtu.bytes() as u64;
+        // Less than half of all packet numbers are without an answer.
+        let more = unanswered.get().wrapping_sub(packets(self.completed) as u32) & Psn::MASK;
+        let delivered = (self.completed + u64::from(more) * mtu).min(self.spec.bytes);
+        FlowCounts {
+            packets: sent.rdma_tx_packets,
+            // The responder does not know why it is asked again.
+            retransmitted: sent.rdma_tx_packets.saturating_sub(packets(self.posted)),
+            timeouts: received.local_ack_timeout_err,
+            marked: received.np_ecn_marked_roce_packets,
+            cnps_sent: received.np_cnp_sent,
+            cnps_handled: sent.rp_cnp_handled,
+            out_of_sequence: received.implied_nak_seq_err,
+            delivered,
+        }
+    }
+
     /// Bytes of payload that the receiver has. It expects the packet number `expected` of 24 bits next, and the sender has sent
     /// so many packets for the first time, of which less than half of all numbers are unacknowledged.
     pub(super) fn delivered(&self, sent: u64, expected: Psn, host: &HostSettings) -> u64 {
@@ -126,7 +152,8 @@ pub struct FlowResult {
     /// From its start to its last acknowledgement, if it is complete.
     pub completion_time: Option<Time>,
     /// The completion time that it would have alone in the network, over the fastest of its paths: every packet is stored and
-    /// forwarded, and neither window nor congestion control nor the number of outstanding WRITEs delays one. `None` without a path.
+    /// forwarded, and neither window nor congestion control nor the number of outstanding requests delays one. `None` without a path,
+    /// and for a flow of several transfers of a schedule, which wait for others.
     pub ideal: Option<Time>,
     /// The counters of its queue pairs.
     pub counts: FlowCounts,

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use roce_packet::{ImmDt, Opcode, Psn, Qpn, RnrTimer};
 use roce_transport::congestion::Rate;
 use roce_transport::{
-    Access, Batch, CqId, Engine, EngineConfig, Identification, Pacing, PdId, QpAttr, QpCapabilities, QpInit,
-    QpOptions, QpState, QpType, RKey, Received, RecvWr, RegionAttributes, SendOp, SendWr, Sge, TxSlot, Wc,
-    WcStatus,
+    Access, Batch, CqId, Engine, EngineConfig, Identification, MAX_RD_ATOMIC, Pacing, PdId, QpAttr,
+    QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey, Received, RecvWr, RegionAttributes, SendOp,
+    SendWr, Sge, TxSlot, Wc, WcFlags, WcStatus,
 };
 
 use super::dependencies::Agenda;
@@ -20,7 +20,8 @@ use super::frame::{Frame, FrameId, Kind, host_address};
 use super::payload::{Pattern, flow_address};
 use super::port::DropReason;
 use super::settings::{
-    Class, HostSettings, PRIORITIES, PauseStorm, PayloadMode, ReceiveLimit, Settings, priority_of,
+    Class, FlowOperation, HostSettings, PRIORITIES, PauseStorm, PayloadMode, ReceiveLimit, Settings,
+    priority_of,
 };
 use super::time::Time;
 use super::world::{Event, World};
@@ -33,8 +34,13 @@ const MOST_HELD: usize = 8;
 const COMPLETION_QUEUE: usize = 1 << 10;
 /// The number of completions polled at once.
 const COMPLETIONS: usize = 16;
-/// The bit of a work request ID that tells a receive from a WRITE; the lower bits are the number of the flow.
+/// The bit of a work request ID that tells a receive from other requests. The lower bits are the number of the flow, and the upper
+/// ones the number of the receive.
 const RECEIVE: u64 = 1 << 32;
+const RECEIVE_NUMBER: u32 = 33;
+
+/// What peers may do with the region of a host.
+const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 
 pub(super) struct Host {
     number: u32,
@@ -65,11 +71,10 @@ pub(super) struct Host {
 /// An end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlowEnd {
-    Sender,
-    /// The receiver; whether it has to see the arrival of transfers.
-    Receiver {
-        watches: bool,
-    },
+    /// The end that posts the requests: the sender, or the receiver of a READ.
+    Requester,
+    /// The other one; whether it posts receives.
+    Responder { receives: bool },
 }
 
 /// Which packets the engine is polled for.
@@ -97,7 +102,7 @@ impl Host {
         let memory = Arc::new(Pattern::new(settings.payload));
         let pd = engine.allocate_pd().expect("a new engine has room for a protection domain");
         let cq = engine.create_cq(COMPLETION_QUEUE).expect("a new engine has room for a completion queue");
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | REMOTE;
         let region =
             engine.register(pd, 0, memory.clone(), access).expect("a new engine has room for a region");
         let limit = settings.host.receive_limit;
@@ -277,7 +282,7 @@ impl Host {
         let now = world.now.to_instant();
         let transmit = match wanted {
             Wanted::All => self.engine.poll_transmit(now, &mut slot)?,
-            Wanted::Answers => self.engine.poll_transmit_answer(now, &mut slot)?,
+            Wanted::Answers => self.engine.poll_transmit_where(now, &mut slot, |_| false)?,
             Wanted::Except(full) => {
                 let may_send =
                     |path: &roce_packet::Path| full >> priority_of(path.traffic_class >> 2) & 1 == 0;
@@ -343,14 +348,14 @@ impl Host {
             recovery: is_own.then_some(settings.recovery),
         };
         let depth = settings.depth as usize;
-        let sends = end == FlowEnd::Sender;
-        let watches = end == FlowEnd::Receiver { watches: true };
+        let sends = end == FlowEnd::Requester;
+        let receives = end == FlowEnd::Responder { receives: true };
         let capabilities = QpCapabilities {
             max_send_wr: if sends { depth } else { 1 },
-            // Each outstanding WRITE may need a receive, and each receive is posted again once it is complete.
-            max_recv_wr: if watches { depth } else { 0 },
+            // Each outstanding request may need a receive, and each receive is posted again once it is complete.
+            max_recv_wr: if receives { depth } else { 0 },
             max_send_sge: usize::from(sends),
-            max_recv_sge: 0,
+            max_recv_sge: usize::from(receives),
             max_inline: 0,
         };
         let (pd, send_cq, recv_cq) = (self.pd, self.cq, self.cq);
@@ -364,7 +369,7 @@ impl Host {
             made = self.engine.create_qp_with(&init, &options);
         }
         let qpn = made.ok()?;
-        if sends || watches {
+        if sends || receives {
             self.make_room(depth);
         }
         Some(qpn)
@@ -381,14 +386,14 @@ impl Host {
         }
     }
 
-    /// Destroys the queue pair of a sender whose flow has ended.
-    pub(super) fn destroy_sender(&mut self, settings: &HostSettings, qpn: Qpn) {
+    /// Destroys the queue pair of a requester whose flow has ended.
+    pub(super) fn destroy_requester(&mut self, settings: &HostSettings, qpn: Qpn) {
         if self.engine.destroy_qp(qpn).is_ok() {
             self.outstanding = self.outstanding.saturating_sub(settings.depth as usize);
         }
     }
 
-    /// Retires the queue pair of a receiver whose flow has ended; it may be destroyed to make room for another.
+    /// Retires the queue pair of a responder whose flow has ended; it may be destroyed to make room for another.
     pub(super) fn retire(&mut self, qpn: Qpn) {
         self.retired.push_back(qpn);
     }
@@ -414,10 +419,14 @@ impl Host {
             flow_label: 0,
             connection: None,
         });
+        let reads = match settings.operation {
+            FlowOperation::Read => settings.depth.min(MAX_RD_ATOMIC.into()) as u8,
+            FlowOperation::Write | FlowOperation::Send => 1,
+        };
         let init = QpAttr {
             pkey_index: Some(0),
             port: Some(1),
-            access: Some(Access::REMOTE_WRITE),
+            access: Some(REMOTE),
             ..QpAttr::to_state(QpState::Init)
         };
         let rtr = QpAttr {
@@ -425,7 +434,7 @@ impl Host {
             path_mtu: Some(settings.path_mtu),
             dest_qpn: Some(peer),
             rq_psn: Some(Psn::new(0)),
-            max_dest_rd_atomic: Some(1),
+            max_dest_rd_atomic: Some(reads),
             min_rnr_timer: RnrTimer::new(12),
             ..QpAttr::to_state(QpState::Rtr)
         };
@@ -434,32 +443,41 @@ impl Host {
             timeout: Some(settings.timeout),
             retry_cnt: Some(settings.retry_cnt),
             rnr_retry: Some(7),
-            max_rd_atomic: Some(1),
+            max_rd_atomic: Some(reads),
             ..QpAttr::to_state(QpState::Rts)
         };
         let now = world.now.to_instant();
         [init, rtr, rts].iter().all(|attr| self.engine.modify_qp(now, own, attr).is_ok())
     }
 
-    /// Posts the receives that signalled WRITEs of a flow need.
+    /// Posts the receives that SENDs or signalled WRITEs of a flow need.
     pub(super) fn post_receives(&mut self, settings: &HostSettings, qpn: Qpn, flow: u32) -> bool {
-        (0..settings.depth).all(|_| self.post_receive(qpn, flow))
+        (0..settings.depth).all(|number| self.post_receive(settings, qpn, flow, number.into()))
     }
 
-    fn post_receive(&mut self, qpn: Qpn, flow: u32) -> bool {
-        self.engine.post_recv(qpn, &RecvWr { wr_id: RECEIVE | u64::from(flow), elements: &[] }).is_ok()
+    /// Posts a receive of a flow. That of a SEND takes the message with this number, at its place in the flow.
+    fn post_receive(&mut self, settings: &HostSettings, qpn: Qpn, flow: u32, number: u64) -> bool {
+        let wr_id = number << RECEIVE_NUMBER | RECEIVE | u64::from(flow);
+        let addr = flow_address(flow).wrapping_add(number.wrapping_mul(settings.message_bytes));
+        let element = [Sge { addr, length: settings.message_bytes as u32, lkey: self.region.lkey }];
+        let elements = if settings.operation == FlowOperation::Send { &element[..] } else { &[] };
+        self.engine.post_recv(qpn, &RecvWr { wr_id, elements }).is_ok()
     }
 
     /// Handles a completion if it is that of a receive. Returns whether it was.
-    pub(super) fn take_arrival(&mut self, wc: &Wc) -> bool {
+    pub(super) fn take_arrival(&mut self, settings: &Settings, wc: &Wc) -> bool {
         if wc.wr_id & RECEIVE == 0 {
             return false;
         }
         if wc.status == WcStatus::Success {
             let flow = wc.wr_id as u32;
+            let own = settings.of_flow(flow).0;
+            let next = (wc.wr_id >> RECEIVE_NUMBER) + u64::from(own.depth);
             // It can fail only if the queue pair has failed since then; then the flow fails.
-            let _ = self.post_receive(wc.qpn, flow);
-            self.agenda.arrived(flow, u32::from_be_bytes(wc.imm.0));
+            let _ = self.post_receive(own, wc.qpn, flow, next);
+            if wc.flags.contains(WcFlags::WITH_IMM) {
+                self.agenda.arrived(flow, u32::from_be_bytes(wc.imm.0));
+            }
         }
         true
     }
@@ -478,12 +496,12 @@ impl Host {
         open
     }
 
-    /// Posts one WRITE of a flow: `len` bytes at `offset`, with immediate data if its arrival has to be visible.
+    /// Posts one request of a flow: so many bytes at an offset, with immediate data if their arrival has to be visible.
     pub(super) fn post(
         &mut self,
         world: &World,
-        qpn: Qpn,
-        flow: u32,
+        (qpn, flow): (Qpn, u32),
+        operation: FlowOperation,
         rkey: RKey,
         range: (u64, u32),
         signal: Option<u32>,
@@ -491,9 +509,13 @@ impl Host {
         let (offset, length) = range;
         let addr = flow_address(flow) + offset;
         let element = [Sge { addr, length, lkey: self.region.lkey }];
-        let op = match signal {
-            None => SendOp::Write { remote_addr: addr, rkey },
-            Some(part) => SendOp::WriteWithImm { remote_addr: addr, rkey, imm: ImmDt(part.to_be_bytes()) },
+        let imm = signal.map(|part| ImmDt(part.to_be_bytes()));
+        let op = match (operation, imm) {
+            (FlowOperation::Write, None) => SendOp::Write { remote_addr: addr, rkey },
+            (FlowOperation::Write, Some(imm)) => SendOp::WriteWithImm { remote_addr: addr, rkey, imm },
+            (FlowOperation::Send, None) => SendOp::Send,
+            (FlowOperation::Send, Some(imm)) => SendOp::SendWithImm(imm),
+            (FlowOperation::Read, _) => SendOp::Read { remote_addr: addr, rkey },
         };
         let wr = SendWr::new(flow.into(), op, &element);
         self.engine.post_send(world.now.to_instant(), qpn, &wr).is_ok()
@@ -521,6 +543,8 @@ fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> Engine
     config.max_outstanding_packets = settings.host.window_packets;
     config.quantum = 1;
     config.max_qp = 65_000;
+    // An RNIC asks for a READ as a whole.
+    config.max_read_packets = 0;
     config.congestion = settings.host.congestion.clone();
     config.notification = settings.host.notification;
     config.recovery = settings.host.recovery;

@@ -7,12 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use roce_packet::{Aeth, Bth, Reth, icrc};
+use roce_packet::{Aeth, Bth, ImmDt, Reth, icrc};
 
 use super::frame::{buffered, wire_len};
 use super::port::{Owner, Port};
 use super::route::{Routes, other_end};
-use super::settings::HostSettings;
+use super::settings::{FlowOperation, HostSettings};
 use super::time::Time;
 use super::topology::LinkSpec;
 use super::workload::FlowSpec;
@@ -23,18 +23,29 @@ const MOST_PATHS: usize = 64;
 /// The links of a path, in their order.
 type Links = Vec<LinkSpec>;
 
+/// A flow that has the network for itself.
+#[derive(Clone, Copy)]
+pub(super) struct Alone<'a> {
+    pub(super) spec: FlowSpec,
+    /// The settings of its queue pairs.
+    pub(super) host: &'a HostSettings,
+    /// Whether its last packet has immediate data.
+    pub(super) signals: bool,
+}
+
 /// What decides how long a flow takes at least.
 pub(super) struct Network<'a> {
     pub(super) routes: &'a Routes,
     pub(super) ports: &'a [Port],
     /// The port of each host.
     pub(super) hosts: &'a [u32],
+    /// What belongs to hosts, not to queue pairs.
     pub(super) settings: &'a HostSettings,
 }
 
 impl Network<'_> {
     /// The ideal completion time of each flow; `None` without a path. Of several paths the fastest counts.
-    pub(super) fn times(&self, flows: &[FlowSpec]) -> Vec<Option<Time>> {
+    pub(super) fn times(&self, flows: &[Alone<'_>]) -> Vec<Option<Time>> {
         let there = self.fastest(
             flows,
             |flow| (flow.source, flow.destination),
@@ -43,7 +54,7 @@ impl Network<'_> {
         let back = self.fastest(
             flows,
             |flow| (flow.destination, flow.source),
-            |path, flow| self.answer_time(path, flow),
+            |path, flow| self.other_way(path, flow),
         );
         there.into_iter().zip(back).map(|(there, back)| Some(there? + back?)).collect()
     }
@@ -51,17 +62,17 @@ impl Network<'_> {
     /// For each flow, the least of `time` over the paths between two hosts.
     fn fastest(
         &self,
-        flows: &[FlowSpec],
+        flows: &[Alone<'_>],
         ends: impl Fn(&FlowSpec) -> (u32, u32),
-        time: impl Fn(&[LinkSpec], &FlowSpec) -> Time,
+        time: impl Fn(&[LinkSpec], &Alone<'_>) -> Time,
     ) -> Vec<Option<Time>> {
         let mut order: Vec<usize> = (0..flows.len()).collect();
-        order.sort_by_key(|flow| ends(&flows[*flow]).1);
+        order.sort_by_key(|flow| ends(&flows[*flow].spec).1);
         let mut times = vec![None; flows.len()];
         // The paths to one host are found together.
         let mut paths = Paths { network: self, to: 0, known: BTreeMap::new() };
         for number in order {
-            let (from, to) = ends(&flows[number]);
+            let (from, to) = ends(&flows[number].spec);
             if paths.to != to {
                 paths.to = to;
                 paths.known.clear();
@@ -71,39 +82,51 @@ impl Network<'_> {
         times
     }
 
-    /// From the post to the arrival of the last byte in the engine of the receiver.
-    fn flow_time(&self, path: &[LinkSpec], flow: &FlowSpec) -> Time {
-        let (message, mtu) = (self.settings.message_bytes, self.settings.path_mtu.bytes() as u64);
-        let packet = |payload: u64, is_first: bool| {
-            let reth = if is_first { Reth::LEN } else { 0 };
-            let datagram = Bth::LEN + reth + payload.next_multiple_of(4) as usize + icrc::LEN;
-            Step::of(&self.link_times(path, flow.destination, wire_len(datagram)))
+    /// From the departure of the first byte to the arrival of the last one in the engine of the receiver. Of several READs, each
+    /// request after the first arrives before the response to the one before has left.
+    fn flow_time(&self, path: &[LinkSpec], flow: &Alone<'_>) -> Time {
+        let bytes = flow.spec.bytes;
+        let (message, mtu) = (flow.host.message_bytes, flow.host.path_mtu.bytes() as u64);
+        let (in_first, in_last) = match flow.host.operation {
+            FlowOperation::Write => (Reth::LEN, 0),
+            FlowOperation::Send => (0, 0),
+            FlowOperation::Read => (Aeth::LEN, Aeth::LEN),
         };
-        let message_of = |bytes: u64| {
+        let packet = |payload: u64, more: usize| {
+            let datagram = Bth::LEN + more + payload.next_multiple_of(4) as usize + icrc::LEN;
+            Step::of(&self.link_times(path, flow.spec.destination, wire_len(datagram)))
+        };
+        let message_of = |bytes: u64, more: usize| {
             let packets = bytes.div_ceil(mtu);
             match packets {
                 0 => None,
-                1 => Some(packet(bytes, true)),
+                1 => Some(packet(bytes, in_first + more)),
                 _ => {
-                    let first = packet(mtu, true);
-                    let middle = packet(mtu, false).repeated(packets - 2);
-                    let last = packet(bytes - (packets - 1) * mtu, false);
+                    let first = packet(mtu, in_first);
+                    let middle = packet(mtu, 0).repeated(packets - 2);
+                    let last = packet(bytes - (packets - 1) * mtu, in_last + more);
                     Some(first.then_some(middle).then(&last))
                 }
             }
         };
-        let whole = message_of(message.min(flow.bytes)).and_then(|one| one.repeated(flow.bytes / message));
-        let all = match (whole, message_of(flow.bytes % message)) {
-            (Some(whole), rest) => Some(whole.then_some(rest)),
-            (None, rest) => rest,
+        // The last message may have more than the others.
+        let last = bytes - (bytes - 1) / message * message;
+        let before = message_of(message.min(bytes), 0).and_then(|one| one.repeated((bytes - last) / message));
+        let last = message_of(last, if flow.signals { ImmDt::LEN } else { 0 });
+        let all = match (before, last) {
+            (Some(before), last) => Some(before.then_some(last)),
+            (None, last) => last,
         };
         self.delays(path) + Time::from_ps(all.map_or(0, |all| all.whole()))
     }
 
-    /// From there to the completion: the last acknowledgement.
-    fn answer_time(&self, path: &[LinkSpec], flow: &FlowSpec) -> Time {
-        let len = wire_len(Bth::LEN + Aeth::LEN + icrc::LEN);
-        let times = self.link_times(path, flow.source, len);
+    /// The way of the one packet in the other direction that counts: the last acknowledgement, or the first request of a READ.
+    fn other_way(&self, path: &[LinkSpec], flow: &Alone<'_>) -> Time {
+        let headers = match flow.host.operation {
+            FlowOperation::Write | FlowOperation::Send => Aeth::LEN,
+            FlowOperation::Read => Reth::LEN,
+        };
+        let times = self.link_times(path, flow.spec.source, wire_len(Bth::LEN + headers + icrc::LEN));
         times.into_iter().fold(self.delays(path), |sum, time| sum + Time::from_ps(time))
     }
 

@@ -60,8 +60,9 @@ pub use results::{PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_n
 pub use route::RouteError;
 pub(crate) use route::check_routes;
 pub use settings::{
-    Balance, Class, Headroom, HostSettings, MarkingRule, MeasureSettings, PRIORITIES, PauseMode, PauseStorm,
-    PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Watchdog, priority_of,
+    Balance, Class, FlowOperation, Headroom, HostSettings, MarkingRule, MeasureSettings, PRIORITIES,
+    PauseMode, PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold,
+    Watchdog, priority_of,
 };
 pub use simulation::{BuildError, Simulation};
 pub use slowdown::{Percentiles, SIZE_CLASSES, SizeRange, Slowdowns};
@@ -72,9 +73,9 @@ pub use topology::{
 };
 pub(crate) use workload::shuffle;
 pub use workload::{
-    After, CdfError, Collective, DataParallel, FindHost, FlowSizes, FlowSpec, MAX_FLOWS, MAX_TASKS,
+    After, CdfError, Collective, DataParallel, FindHost, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, MAX_TASKS,
     Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan, Poisson, Schedule, Task,
-    TaskId, Transfer, WorkloadError, all_to_all, check as check_flows, incast, on_off, parse_flows,
-    parse_flows_of, permutation, poisson, uneven_shares,
+    TaskId, Transfer, WorkloadError, all_to_all, check as check_flows, delay_starts, incast, incasts, on_off,
+    parse_flows, parse_flows_of, permutation, poisson, uneven_shares,
 };
 pub use world::{Captured, CapturedContent};

@@ -273,9 +273,24 @@ pub enum Balance {
     },
 }
 
+/// The operation that moves the bytes of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FlowOperation {
+    /// The sender writes into the memory of the receiver.
+    #[default]
+    Write,
+    /// The sender sends, and the receiver has posted receives in time.
+    Send,
+    /// The receiver reads from the memory of the sender, so the flow begins with a request of the receiver. It is the receiver
+    /// that knows when the flow has ended; the sender never does.
+    Read,
+}
+
 /// The settings of all hosts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostSettings {
+    /// The operation of each flow.
+    pub operation: FlowOperation,
     /// The time from the last bit of a frame to its handling by the engine.
     pub delay: Time,
     /// The DSCP of data; its upper three bits are the priority.
@@ -296,9 +311,9 @@ pub struct HostSettings {
     pub timeout: u8,
     /// Retries, 0 to 7.
     pub retry_cnt: u8,
-    /// Bytes of one WRITE; a longer flow is several of them.
+    /// Bytes of one WRITE, SEND or READ; a longer flow is several of them.
     pub message_bytes: u64,
-    /// WRITEs of one flow that may be outstanding.
+    /// WRITEs, SENDs or READs of one flow that may be outstanding. Of READs, 128 at most are.
     pub depth: u32,
     /// A limit on the rate at which hosts receive, if it is lower than that of the link.
     pub receive_limit: Option<ReceiveLimit>,
@@ -307,6 +322,7 @@ pub struct HostSettings {
 impl Default for HostSettings {
     fn default() -> Self {
         Self {
+            operation: FlowOperation::Write,
             delay: Time::ZERO,
             dscp: 26,
             ack_dscp: Some(56),
@@ -325,6 +341,13 @@ impl Default for HostSettings {
 }
 
 impl HostSettings {
+    /// The number of packets of a flow of so many bytes.
+    pub(crate) fn packets_of(&self, bytes: u64) -> u64 {
+        let mtu = self.path_mtu.bytes() as u64;
+        let whole = bytes / self.message_bytes * self.message_bytes.div_ceil(mtu);
+        whole + (bytes % self.message_bytes).div_ceil(mtu)
+    }
+
     /// The first setting out of its range: its key in scenarios and the reason.
     pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_code_point = |dscp: u8| dscp <= 63;

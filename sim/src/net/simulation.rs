@@ -6,18 +6,18 @@ mod tasks;
 use roce_packet::Psn;
 use roce_transport::congestion::Observation;
 
-use self::build::{build_nodes, build_ports, check_settings};
+use self::build::{build_nodes, build_ports, check_operations, check_settings};
 use super::failure::{Changes, check_failures};
 use super::flow::{Flow, FlowCounts, FlowState};
 use super::frame::Frames;
 use super::histogram::Histogram;
 use super::host::{FlowEnd, Host};
-use super::ideal::Network;
+use super::ideal::{Alone, Network};
 use super::port::Owner;
 use super::queue::EventQueue;
 use super::results::{PortResult, QueuePoint, RatePoint, Results, Total, TotalPoint};
 use super::route::{RouteError, other_end};
-use super::settings::Settings;
+use super::settings::{FlowOperation, Settings};
 use super::switch::{BufferTooSmall, Switch};
 use super::time::Time;
 use super::topology::{Topology, TopologyError};
@@ -102,6 +102,7 @@ impl Simulation {
         check(flows, hosts_count)?;
         schedule.check(flows, hosts_count)?;
         check_settings(&settings, hosts_count, 2 * topology.links.len())?;
+        check_operations(&settings, schedule)?;
         check_failures(topology, &settings.failures).map_err(|(_, error)| error)?;
         let changes = Changes::new(topology, &settings.routes, &settings.failures)?;
         let (ports, names) = build_ports(topology, settings.seed);
@@ -301,7 +302,7 @@ impl Simulation {
     #[inline]
     fn look_at(&mut self, host: u32) {
         while let Some(wc) = self.hosts[host as usize].completions.pop() {
-            if self.hosts[host as usize].take_arrival(&wc) {
+            if self.hosts[host as usize].take_arrival(&self.world.settings, &wc) {
                 self.proceed(host, None);
                 continue;
             }
@@ -341,24 +342,30 @@ impl Simulation {
         }
         let of_flow = self.world.settings.of_flow(number);
         let settings = of_flow.0;
+        let reads = settings.operation == FlowOperation::Read;
         let watches = self.hosts[destination].agenda.watches(number);
-        let Some(own) = self.hosts[source].create_qp(of_flow, FlowEnd::Sender) else {
+        let receives = watches || settings.operation == FlowOperation::Send;
+        let mut ends = [FlowEnd::Requester, FlowEnd::Responder { receives }];
+        if reads {
+            ends.swap(0, 1);
+        }
+        let Some(own) = self.hosts[source].create_qp(of_flow, ends[0]) else {
             return self.finish(number, FlowState::Refused);
         };
         self.flows[number as usize].source_qpn = own;
-        let Some(peer) = self.hosts[destination].create_qp(of_flow, FlowEnd::Receiver { watches }) else {
+        let Some(peer) = self.hosts[destination].create_qp(of_flow, ends[1]) else {
             return self.finish(number, FlowState::Refused);
         };
         self.flows[number as usize].destination_qpn = peer;
         let connected = self.hosts[destination].connect(&self.world, settings, peer, spec.source, own)
             && self.hosts[source].connect(&self.world, settings, own, spec.destination, peer)
-            && (!watches || self.hosts[destination].post_receives(settings, peer, number));
+            && (!receives || self.hosts[destination].post_receives(settings, peer, number));
         if !connected {
             return self.finish(number, FlowState::Refused);
         }
         self.flows[number as usize].connected = true;
         self.post(number);
-        self.hosts[source].settle(&mut self.world);
+        self.hosts[if reads { destination } else { source }].settle(&mut self.world);
     }
 
     fn finish(&mut self, number: u32, state: FlowState) {
@@ -375,13 +382,17 @@ impl Simulation {
         self.end = self.end.max(now);
         let source = flow.spec.source as usize;
         self.world.trace.event(now.as_ps(), 5 << 56 | u64::from(number));
-        // The sender no longer needs its queue pair. The receiver keeps its own for now, because copies of packets may
+        // The requester no longer needs its queue pair. The responder keeps its own for now, because copies of packets may
         // still arrive.
         let flow = &self.flows[number as usize];
-        let (own, peer, destination) =
-            (flow.source_qpn, flow.destination_qpn, flow.spec.destination as usize);
-        self.hosts[source].destroy_sender(self.world.settings.of_flow(number).0, own);
-        self.hosts[destination].retire(peer);
+        let settings = self.world.settings.of_flow(number).0;
+        let mut ends = [(source, flow.source_qpn), (flow.spec.destination as usize, flow.destination_qpn)];
+        if settings.operation == FlowOperation::Read {
+            ends.swap(0, 1);
+        }
+        let [(requester, own), (responder, peer)] = ends;
+        self.hosts[requester].destroy_requester(settings, own);
+        self.hosts[responder].retire(peer);
     }
 
     /// The counters of the queue pairs of a flow.
@@ -394,6 +405,11 @@ impl Simulation {
         else {
             return FlowCounts::default();
         };
+        let settings = self.world.settings.of_flow(number).0;
+        if settings.operation == FlowOperation::Read {
+            let unanswered = receiver.unanswered_psn(flow.destination_qpn).unwrap_or(Psn::new(0));
+            return flow.counts_of_reads(sent, received, unanswered, settings);
+        }
         FlowCounts {
             packets: sent.rdma_tx_packets,
             retransmitted: sent.retransmitted_packets,
@@ -405,7 +421,7 @@ impl Simulation {
             delivered: flow.delivered(
                 sent.rdma_tx_packets - sent.retransmitted_packets,
                 receiver.query_qp(flow.destination_qpn).map_or(Psn::new(0), |attributes| attributes.rq_psn),
-                &self.world.settings.host,
+                settings,
             ),
         }
     }
@@ -486,8 +502,19 @@ impl Simulation {
         let World { changes, ports, settings, .. } = &self.world;
         let routes = changes.routes_of_all();
         let hosts: Vec<u32> = self.hosts.iter().map(|host| host.port).collect();
-        let specs: Vec<FlowSpec> = self.flows.iter().map(|flow| flow.spec).collect();
-        Network { routes, ports, hosts: &hosts, settings: &settings.host }.times(&specs)
+        let alone = (0..).zip(&self.flows).map(|(number, flow)| Alone {
+            spec: flow.spec,
+            host: settings.of_flow(number).0,
+            signals: self.hosts[flow.spec.source as usize].agenda.signals(number),
+        });
+        let mut times = Network { routes, ports, hosts: &hosts, settings: &settings.host }
+            .times(&alone.collect::<Vec<_>>());
+        for (number, time) in (0..).zip(&mut times) {
+            // The parts of such a flow wait for others, so its time says nothing of the network.
+            let flow = &self.flows[number as usize];
+            time.take_if(|_| self.hosts[flow.spec.source as usize].agenda.has_parts(number));
+        }
+        times
     }
 
     /// Ends the simulation and returns its results.

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
-use super::flows::FlowTable;
+use super::flows::Table as FlowTable;
 use super::operations::{CollectiveTable, TrainingTable};
 use super::values::{Bytes, Rate, Span};
 

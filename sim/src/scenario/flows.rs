@@ -8,8 +8,7 @@ use super::file::Profile;
 use super::values::{Bytes, Span};
 
 /// A table of flows.
-#[derive(Debug, Deserialize)]
-#[serde(try_from = "Table")]
+#[derive(Debug)]
 pub(super) struct FlowTable {
     pub(super) name: Option<String>,
     /// Names of the tables that its flows wait for.
@@ -18,22 +17,85 @@ pub(super) struct FlowTable {
     pub(super) compute: Option<Span>,
     /// Settings of their queue pairs.
     pub(super) host: Option<Profile>,
+    pub(super) operation: Option<Operation>,
+    /// The hosts among which there are flows.
+    pub(super) hosts: Option<Vec<String>>,
+    pub(super) jitter: Option<Jitter>,
     pub(super) flows: Flows,
+}
+
+/// The operation that moves the bytes of flows.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Operation {
+    Write,
+    Send,
+    Read,
+}
+
+/// A random delay of each start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Jitter {
+    /// No start is delayed by more.
+    pub(super) most: Span,
+    pub(super) seed: Option<u64>,
+}
+
+/// Incasts after equal periods.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Repeated {
+    pub(super) period: Span,
+    pub(super) count: u32,
 }
 
 /// The flows of one table.
 #[derive(Debug)]
 pub(super) enum Flows {
-    Pair { from: String, to: String, bytes: Bytes, start: Option<Span> },
-    Permutation { bytes: Bytes, start: Option<Span>, seed: Option<u64> },
-    Incast { degree: u32, to: String, bytes: Bytes, start: Option<Span> },
-    AllToAll { bytes: Bytes, start: Option<Span> },
-    OnOff { from: String, to: String, bytes: Bytes, period: Span, count: u32, start: Option<Span> },
-    Poisson { load: f64, duration: Span, sizes: String, seed: Option<u64> },
-    Trace { file: Option<String>, text: Option<String> },
+    Pair {
+        from: String,
+        to: String,
+        bytes: Bytes,
+        start: Option<Span>,
+    },
+    Permutation {
+        bytes: Bytes,
+        start: Option<Span>,
+        seed: Option<u64>,
+    },
+    Incast {
+        degree: u32,
+        to: Option<String>,
+        bytes: Bytes,
+        start: Option<Span>,
+        repeated: Option<Repeated>,
+        /// The seed of random hosts for each incast.
+        shuffle: Option<u64>,
+    },
+    AllToAll {
+        bytes: Bytes,
+        start: Option<Span>,
+    },
+    OnOff {
+        from: String,
+        to: String,
+        bytes: Bytes,
+        period: Span,
+        count: u32,
+        start: Option<Span>,
+    },
+    Poisson {
+        load: f64,
+        duration: Span,
+        sizes: String,
+        seed: Option<u64>,
+    },
+    Trace {
+        file: Option<String>,
+        text: Option<String>,
+    },
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
     Pair,
@@ -45,16 +107,20 @@ enum Kind {
     Trace,
 }
 
-/// A table as it is in the file.
+/// A table as it is in the file. What is wrong with it as a whole is found later, when its line is known.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table in [[flows]]")]
-struct Table {
+pub(super) struct Table {
     kind: Kind,
     name: Option<String>,
     #[serde(default)]
     after: Vec<String>,
     compute: Option<Span>,
     host: Option<Profile>,
+    operation: Option<Operation>,
+    hosts: Option<Vec<String>>,
+    jitter: Option<Span>,
+    shuffle: Option<u64>,
     from: Option<String>,
     to: Option<String>,
     bytes: Option<Bytes>,
@@ -75,13 +141,25 @@ impl TryFrom<Table> for FlowTable {
 
     fn try_from(mut table: Table) -> Result<Self, String> {
         let kind = table.kind;
+        let seed = table.seed;
         let flows = table.take(kind)?;
+        // Random arrivals are random already.
+        let jitter = if kind == Kind::Poisson { None } else { table.jitter.take() };
+        let jitter = jitter.map(|most| Jitter { most, seed });
+        if jitter.is_some() {
+            table.seed = None;
+        }
+        let has_hosts = matches!(kind, Kind::Permutation | Kind::Incast | Kind::AllToAll | Kind::Poisson);
+        let hosts = if has_hosts { table.hosts.take() } else { None };
         match table.left() {
             None => Ok(Self {
                 name: table.name,
                 after: table.after,
                 compute: table.compute,
                 host: table.host,
+                operation: table.operation,
+                hosts,
+                jitter,
                 flows,
             }),
             Some(key) => Err(format!("flows of the kind {} have no `{key}`", name(kind))),
@@ -93,6 +171,7 @@ impl Table {
     /// Removes and returns the keys of a kind.
     fn take(&mut self, kind: Kind) -> Result<Flows, String> {
         let missing = |key| move || format!("flows of the kind {} need `{key}`", name(kind));
+        let repeated = if kind == Kind::Incast { self.take_repeated()? } else { None };
         let mut from = || self.from.take().ok_or_else(missing("from"));
         let mut to = || self.to.take().ok_or_else(missing("to"));
         let mut bytes = || self.bytes.take().ok_or_else(missing("bytes"));
@@ -104,7 +183,9 @@ impl Table {
             }
             Kind::Incast => {
                 let degree = self.degree.take().ok_or_else(missing("degree"))?;
-                Flows::Incast { degree, to: to()?, bytes: bytes()?, start: start() }
+                let shuffle = self.shuffle.take();
+                let to = if shuffle.is_some() { to().ok() } else { Some(to()?) };
+                Flows::Incast { degree, to, bytes: bytes()?, start: start(), repeated, shuffle }
             }
             Kind::AllToAll => Flows::AllToAll { bytes: bytes()?, start: start() },
             Kind::OnOff => {
@@ -122,9 +203,20 @@ impl Table {
         })
     }
 
+    fn take_repeated(&mut self) -> Result<Option<Repeated>, String> {
+        match (self.period.take(), self.count.take()) {
+            (None, None) => Ok(None),
+            (Some(period), Some(count)) => Ok(Some(Repeated { period, count })),
+            _ => Err("an incast that is repeated needs `period` and `count`".to_owned()),
+        }
+    }
+
     /// A key that the kind does not have.
     fn left(&self) -> Option<&'static str> {
         let keys = [
+            ("hosts", self.hosts.is_some()),
+            ("jitter", self.jitter.is_some()),
+            ("shuffle", self.shuffle.is_some()),
             ("from", self.from.is_some()),
             ("to", self.to.is_some()),
             ("bytes", self.bytes.is_some()),

@@ -42,12 +42,14 @@ pub(super) fn by_name_or_number(topology: &Topology) -> impl Fn(&str) -> Option<
     }
 }
 
-/// The hosts of a list of names and ranges, such as `h0..h7` for eight hosts; all hosts without a list.
+/// The hosts of a list of names, of ranges, such as `h0..h7` for eight hosts, and of patterns, in which `*` stands for any text; all hosts
+/// without a list.
 pub(super) fn select_hosts(topology: &Topology, list: Option<&[String]>) -> Result<Vec<u32>, Wrong> {
     let Some(list) = list else { return Ok((0..topology.hosts() as u32).collect()) };
     let mut hosts = Vec::new();
     for name in list {
         match name.split_once("..") {
+            None if name.contains('*') => hosts.extend(matching(topology, name)?),
             None => hosts.push(find_host(topology, name)?),
             Some((first, last)) => {
                 let (from, to) = (find_host(topology, first)?, find_host(topology, last)?);
@@ -58,10 +60,59 @@ pub(super) fn select_hosts(topology: &Topology, list: Option<&[String]>) -> Resu
             }
         }
     }
+    if hosts.is_empty() {
+        return Err("hosts: the list is empty".to_owned());
+    }
     let mut sorted = hosts.clone();
     sorted.sort_unstable();
     if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(format!("hosts: host {} is in the list twice", twice[0]));
     }
     Ok(hosts)
+}
+
+/// The hosts whose name has the parts of a pattern in their order.
+fn matching(topology: &Topology, pattern: &str) -> Result<Vec<u32>, Wrong> {
+    let hosts = (0..).zip(topology.nodes.iter().filter(|node| node.kind == NodeKind::Host));
+    let found: Vec<u32> =
+        hosts.filter(|(_, node)| matches(pattern, &node.name)).map(|(number, _)| number).collect();
+    if found.is_empty() {
+        return Err(format!("hosts: no host has a name like {pattern}"));
+    }
+    Ok(found)
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut left) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+    let Some(last) = parts.next_back() else { return left.is_empty() };
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = left.get(at + part.len()..).unwrap_or_default();
+    }
+    left.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, fits) in [
+            ("h*", "h12", true),
+            ("h*", "gh", false),
+            ("*", "", true),
+            ("h*r1", "h3r1", true),
+            ("h*r1", "h3r11", false),
+            ("h*r1", "hr1", true),
+            ("h1*1", "h1", false),
+            ("*a*b*", "xaxbx", true),
+            ("*b*a*", "xaxbx", false),
+            ("h1", "h1", true),
+            ("h1", "h12", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
 }

@@ -10,9 +10,10 @@ use toml::Spanned;
 use super::ScenarioError;
 use super::build::Wrong;
 use super::file::{Group, Profile};
+use super::flows::Operation;
 use super::hosts::select_hosts;
 use super::workload::FlowsOfTable;
-use crate::net::{FlowSpec, HostSettings, Settings, Topology};
+use crate::net::{FlowOperation, FlowSpec, HostSettings, Settings, Topology};
 
 /// Gives each flow the settings of `[host]`, changed by the last group with its sender, and then by its own table.
 pub(super) fn assign(
@@ -23,7 +24,7 @@ pub(super) fn assign(
     topology: &Topology,
     (text, own): (&str, &[Algorithm]),
 ) -> Result<(), ScenarioError> {
-    if groups.is_empty() && tables.iter().all(|table| table.profile.is_none()) {
+    if groups.is_empty() && tables.iter().all(|table| table.profile.is_none() && table.operation.is_none()) {
         return Ok(());
     }
     let mut bases = vec![settings.host.clone()];
@@ -46,9 +47,14 @@ pub(super) fn assign(
             let profile = match known.get(&(base, number)) {
                 Some(profile) => *profile,
                 None => {
-                    let own_settings = match &table.profile {
+                    let mut own_settings = match &table.profile {
                         Some(profile) => changed(&bases[base], profile, own).map_err(wrong)?,
                         None => bases[base].clone(),
+                    };
+                    own_settings.operation = match table.operation {
+                        None | Some(Operation::Write) => FlowOperation::Write,
+                        Some(Operation::Send) => FlowOperation::Send,
+                        Some(Operation::Read) => FlowOperation::Read,
                     };
                     let profile = number_of(settings, own_settings).map_err(wrong)?;
                     known.insert((base, number), profile);

@@ -8,14 +8,15 @@ use toml::Spanned;
 
 use super::build::Wrong;
 use super::file::Profile;
-use super::flows::{FlowTable, Flows};
-use super::hosts::{by_name_or_number, find_host};
+use super::flows::{self, FlowTable, Flows, Operation as FlowOperation};
+use super::hosts::{by_name_or_number, find_host, select_hosts};
 use super::operations::{CollectiveTable, Operations, TrainingTable};
 use super::values::Span;
 use super::{Load, ScenarioError};
 use crate::net::{
-    After, FlowSizes, FlowSpec, MAX_FLOWS, NodeKind, Operation, Plan, Poisson, Schedule, Task, Time,
-    Topology, Transfer, all_to_all, check_flows, incast, on_off, parse_flows_of, permutation, poisson,
+    After, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, NodeKind, Operation, Plan, Poisson, Schedule, Task, Time,
+    Topology, Transfer, all_to_all, check_flows, delay_starts, incasts, on_off, parse_flows_of, permutation,
+    poisson,
 };
 
 /// What is sent.
@@ -34,11 +35,12 @@ pub(super) struct FlowsOfTable {
     pub(super) place: Range<usize>,
     pub(super) flows: Range<usize>,
     pub(super) profile: Option<Profile>,
+    pub(super) operation: Option<FlowOperation>,
 }
 
 /// The tables of a file.
 pub(super) struct Tables {
-    pub(super) flows: Vec<Spanned<FlowTable>>,
+    pub(super) flows: Vec<Spanned<flows::Table>>,
     pub(super) collective: Vec<Spanned<CollectiveTable>>,
     pub(super) training: Vec<Spanned<TrainingTable>>,
 }
@@ -57,6 +59,8 @@ enum Content {
 }
 
 struct Table {
+    /// The number of the table among those of flows.
+    number: u64,
     place: Range<usize>,
     name: Option<String>,
     after: Vec<String>,
@@ -69,7 +73,7 @@ type Seen = BTreeMap<String, BTreeMap<u32, Vec<After>>>;
 pub(super) fn build(tables: Tables, context: &Context<'_>) -> Result<Workload, ScenarioError> {
     let fail =
         |place: &Range<usize>, reason: Wrong| ScenarioError::at(context.text, Some(place.clone()), reason);
-    let mut tables = collect(tables);
+    let mut tables = collect(tables).map_err(|(place, reason)| fail(&place, reason))?;
     let mut names = BTreeSet::new();
     for table in &tables {
         if let Some(name) = &table.name
@@ -98,22 +102,23 @@ pub(super) fn build(tables: Tables, context: &Context<'_>) -> Result<Workload, S
         let is_awaited = table.name.as_ref().is_some_and(|name| awaited.contains(name));
         let first = workload.flows.len();
         workload.add(&table, is_awaited, &mut seen, context).map_err(|reason| fail(&table.place, reason))?;
-        let profile = match table.content {
-            Content::Flows(table) => table.host,
-            Content::Operations(operations) => operations.into_profile(),
+        let (profile, operation) = match table.content {
+            Content::Flows(table) => (table.host, table.operation),
+            Content::Operations(operations) => (operations.into_profile(), None),
         };
         let flows = first..workload.flows.len();
-        workload.tables.push(FlowsOfTable { place: table.place, flows, profile });
+        workload.tables.push(FlowsOfTable { place: table.place, flows, profile, operation });
     }
     Ok(workload)
 }
 
-fn collect(tables: Tables) -> Vec<Table> {
+fn collect(tables: Tables) -> Result<Vec<Table>, (Range<usize>, Wrong)> {
     let mut all = Vec::new();
-    for table in tables.flows {
-        let (place, table) = (table.span(), table.into_inner());
+    for (number, table) in (0..).zip(tables.flows) {
+        let place = table.span();
+        let table = FlowTable::try_from(table.into_inner()).map_err(|reason| (place.clone(), reason))?;
         let (name, after) = (table.name.clone(), table.after.clone());
-        all.push(Table { place, name, after, content: Content::Flows(table) });
+        all.push(Table { number, place, name, after, content: Content::Flows(table) });
     }
     let collective =
         tables.collective.into_iter().map(|table| (table.span(), Operations::Collective(table.into_inner())));
@@ -122,9 +127,9 @@ fn collect(tables: Tables) -> Vec<Table> {
     for (place, operations) in collective.chain(training) {
         let common = operations.common();
         let content = Content::Operations(operations);
-        all.push(Table { place, name: common.name, after: common.after, content });
+        all.push(Table { number: 0, place, name: common.name, after: common.after, content });
     }
-    all
+    Ok(all)
 }
 
 impl Workload {
@@ -137,7 +142,7 @@ impl Workload {
     ) -> Result<(), Wrong> {
         let first = self.flows.len();
         let visible = match &table.content {
-            Content::Flows(flows) => self.add_flows(flows, is_awaited, seen, context)?,
+            Content::Flows(flows) => self.add_flows((flows, table.number), is_awaited, seen, context)?,
             Content::Operations(operations) => self.add_operations(operations, seen, context)?,
         };
         check_flows(&self.flows[first..], context.topology.hosts() as u32)
@@ -154,13 +159,17 @@ impl Workload {
     /// Flows that wait, or for which others wait, have a task each.
     fn add_flows(
         &mut self,
-        table: &FlowTable,
+        (table, number): (&FlowTable, u64),
         is_awaited: bool,
         seen: &Seen,
         context: &Context<'_>,
     ) -> Result<BTreeMap<u32, Vec<After>>, Wrong> {
         let mut visible: BTreeMap<u32, Vec<After>> = BTreeMap::new();
-        let flows = generate(&table.flows, context)?;
+        let mut flows = generate(table, context)?;
+        if let Some(jitter) = table.jitter {
+            let seed = jitter.seed.unwrap_or(context.seed).wrapping_add(number << 32);
+            delay_starts(&mut flows, jitter.most.0, seed);
+        }
         check_flows(&flows, context.topology.hosts() as u32).map_err(|error| error.to_string())?;
         if table.after.is_empty() && table.compute.is_some() {
             return Err("compute: it is the time between the end of `after` and the start".to_owned());
@@ -168,6 +177,13 @@ impl Workload {
         if table.after.is_empty() && !is_awaited {
             self.flows.extend(flows);
             return Ok(visible);
+        }
+        if table.operation == Some(FlowOperation::Read) {
+            return Err(
+                "operation: the sender of a READ does not see when it has ended, so a READ can neither wait \
+                        for other flows nor can others wait for it"
+                    .to_owned(),
+            );
         }
         let compute = table.compute.map_or(Time::ZERO, |compute| compute.0);
         // One task of a host waits for the others, so that each flow waits for one.
@@ -241,11 +257,12 @@ fn visible_at(host: u32, names: &[String], seen: &Seen, topology: &Topology) -> 
     Ok(all)
 }
 
-fn generate(flows: &Flows, context: &Context<'_>) -> Result<Vec<FlowSpec>, Wrong> {
+fn generate(table: &FlowTable, context: &Context<'_>) -> Result<Vec<FlowSpec>, Wrong> {
     let Context { topology, seed: scenario_seed, load, .. } = *context;
-    let hosts = topology.hosts() as u32;
+    let list = select_hosts(topology, table.hosts.as_deref())?;
+    let hosts = list.len() as u32;
     let begin = |start: Option<Span>| start.map_or(Time::ZERO, |start| start.0);
-    let flows = match flows {
+    let flows = match &table.flows {
         Flows::Pair { from, to, bytes, start } => {
             let (source, destination) = (find_host(topology, from)?, find_host(topology, to)?);
             Ok(vec![FlowSpec { source, destination, bytes: bytes.0, start: begin(*start) }])
@@ -253,8 +270,12 @@ fn generate(flows: &Flows, context: &Context<'_>) -> Result<Vec<FlowSpec>, Wrong
         Flows::Permutation { bytes, start, seed } => {
             permutation(hosts, bytes.0, begin(*start), seed.unwrap_or(scenario_seed))
         }
-        Flows::Incast { degree, to, bytes, start } => {
-            incast(hosts, *degree, find_host(topology, to)?, bytes.0, begin(*start))
+        Flows::Incast { degree, to, bytes, start, repeated, shuffle } => {
+            let receiver = to.as_deref().map(|to| find_host(topology, to)).transpose()?;
+            let (period, count) = repeated.map_or((Time::ZERO, 1), |it| (it.period.0, it.count));
+            let (degree, bytes, start, shuffle) = (*degree, bytes.0, begin(*start), *shuffle);
+            let what = Incasts { hosts: &list, degree, receiver, bytes, start, period, count, shuffle };
+            return incasts(&what).map_err(|error| error.to_string());
         }
         Flows::AllToAll { bytes, start } => all_to_all(hosts, bytes.0, begin(*start)),
         Flows::OnOff { from, to, bytes, period, count, start } => {
@@ -281,7 +302,14 @@ fn generate(flows: &Flows, context: &Context<'_>) -> Result<Vec<FlowSpec>, Wrong
             _ => return Err("a trace needs either file or text".to_owned()),
         },
     };
-    flows.map_err(|error| error.to_string())
+    let mut flows = flows.map_err(|error| error.to_string())?;
+    if table.hosts.is_some() {
+        // The kinds with a list number the hosts of the list.
+        for flow in &mut flows {
+            (flow.source, flow.destination) = (list[flow.source as usize], list[flow.destination as usize]);
+        }
+    }
+    Ok(flows)
 }
 
 /// The rate of the links of hosts, to which the load of Poisson arrivals refers.

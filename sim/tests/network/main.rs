@@ -3,6 +3,7 @@
 mod ideal;
 mod limits;
 mod links;
+mod operations;
 mod paths;
 mod tasks;
 

@@ -4,6 +4,7 @@ mod claims;
 mod collectives;
 mod profiles;
 mod refused;
+mod workloads;
 
 use roce_sim::net::{DropReason, Results, Time};
 use roce_sim::scenario::Scenario;

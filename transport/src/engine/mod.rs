@@ -17,7 +17,7 @@ use core::net::IpAddr;
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
-use roce_packet::Qpn;
+use roce_packet::{Psn, Qpn};
 use slab::Slab;
 
 pub use objects::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
@@ -253,6 +253,16 @@ impl Engine {
             Halves::Ud(requester, _) => (requester.next_psn(), attr.rq_psn),
         };
         Some(attr)
+    }
+
+    /// The oldest PSN of an RC queue pair that its peer has not answered: everything before it is acknowledged, and the responses
+    /// to READs before it have arrived.
+    #[must_use]
+    pub fn unanswered_psn(&self, qpn: Qpn) -> Option<Psn> {
+        match &self.qp(qpn)?.halves {
+            Halves::Rc(requester, _) => Some(requester.oldest_unanswered()),
+            Halves::Uc(..) | Halves::Ud(..) => None,
+        }
     }
 
     /// The transport of a queue pair.

@@ -88,7 +88,7 @@ impl Engine {
     /// The same for what answers a peer and nothing else: notifications, and what responders send. For a device that may
     /// send no requests now, because their priority is paused, but has an answer's.
     pub fn poll_transmit_answer(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
-        self.poll_transmit_where(now, slot, |_| false)
+        self.transmit_by(now, slot, Qp::transmit_answer)
     }
 
     /// The same for requests and nothing else. For a caller that lets acknowledgements wait a moment, because the processor and the network
@@ -102,13 +102,29 @@ impl Engine {
         self.leave(index, sealed)
     }
 
-    /// The same for answers, and for requests whose path `may_send` accepts. For a device that holds back some of several
-    /// priorities of data.
+    /// The same for acknowledgements and notifications, and for requests and READ responses whose path `may_send` accepts. For a
+    /// device that holds back some or all priorities of data.
     pub fn poll_transmit_where(
         &mut self,
         now: Instant,
         slot: &mut TxSlot<'_>,
         may_send: impl Fn(&Path) -> bool,
+    ) -> Option<Transmit> {
+        self.transmit_by(now, slot, |qp, shared, slot| {
+            if qp.core.outgoing.as_ref().is_some_and(|outgoing| may_send(outgoing.path())) {
+                qp.transmit(shared, slot)
+            } else {
+                qp.transmit_short_answer(shared, slot)
+            }
+        })
+    }
+
+    /// A notification, or what the first queue pair sends for which `transmit` writes something.
+    fn transmit_by(
+        &mut self,
+        now: Instant,
+        slot: &mut TxSlot<'_>,
+        transmit: impl Fn(&mut Qp, &mut Shared, &mut TxSlot<'_>) -> Option<Sealed>,
     ) -> Option<Transmit> {
         self.set_now(now);
         if !self.link_is_free() {
@@ -119,13 +135,7 @@ impl Engine {
         {
             return Some(transmit);
         }
-        let (index, sealed) = self.transmit_first(slot, |qp, shared, slot| {
-            if qp.core.outgoing.as_ref().is_some_and(|outgoing| may_send(outgoing.path())) {
-                qp.transmit(shared, slot)
-            } else {
-                qp.transmit_answer(shared, slot)
-            }
-        })?;
+        let (index, sealed) = self.transmit_first(slot, transmit)?;
         self.leave(index, sealed)
     }
 
@@ -293,6 +303,12 @@ impl Qp {
         let sealed = may_send.then(|| responder.transmit(&mut self.core, shared, slot)).flatten()?;
         self.count_transmit(shared, sealed);
         Some(sealed)
+    }
+
+    /// The same without READ responses, and without what has to wait behind one.
+    fn transmit_short_answer(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
+        let Halves::Rc(_, responder) = &mut self.halves else { return None };
+        if responder.sends_read_response() { None } else { self.transmit_answer(shared, slot) }
     }
 
     #[inline]

@@ -47,6 +47,11 @@ impl RcResponder {
         self.reply == Some(Reply::Ack) && self.resources.is_idle()
     }
 
+    /// Whether the next packet is one of a READ response.
+    pub(crate) fn sends_read_response(&mut self) -> bool {
+        self.resources.next().is_some_and(|resource| matches!(resource.answer, Answer::Read { .. }))
+    }
+
     /// Whether there is an acknowledgement to send, or nothing.
     pub(crate) fn owes_at_most_acknowledgement(&self) -> bool {
         matches!(self.reply, None | Some(Reply::Ack)) && self.resources.is_idle()

@@ -131,6 +131,10 @@ impl RcRequester {
         self.unsent
     }
 
+    pub(crate) fn oldest_unanswered(&self) -> Psn {
+        self.una
+    }
+
     /// Whether all requests that were posted are on their way or done.
     pub(crate) fn has_sent_all(&self) -> bool {
         self.sq.get(self.cursor_wqe).is_none()

@@ -6,10 +6,11 @@ use super::BuildError;
 use crate::net::host::Host;
 use crate::net::port::{Owner, Port};
 use crate::net::results::port_name;
-use crate::net::settings::Settings;
+use crate::net::settings::{FlowOperation, Settings};
 use crate::net::switch::Switch;
 use crate::net::time::Time;
 use crate::net::topology::{LinkSpec, NodeKind, Topology};
+use crate::net::workload::Schedule;
 
 pub(super) fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> Result<(), BuildError> {
     let wrong = |what: &str| Err(BuildError::Setting(what.to_owned()));
@@ -27,6 +28,26 @@ pub(super) fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> R
     }
     if settings.storms.iter().any(|storm| storm.priority > 7) {
         return wrong("the priority of a storm must be 0 to 7");
+    }
+    Ok(())
+}
+
+/// Checks that the ends of flows see what tasks wait for.
+pub(super) fn check_operations(settings: &Settings, schedule: &Schedule) -> Result<(), BuildError> {
+    let mut flows: Vec<u32> =
+        schedule.tasks().iter().filter_map(|task| task.transfer).map(|transfer| transfer.flow).collect();
+    flows.sort_unstable();
+    for (place, flow) in flows.iter().enumerate() {
+        let reason = match settings.of_flow(*flow).0.operation {
+            FlowOperation::Read => {
+                "its sender does not see when it has ended, so it cannot be the READ of a task"
+            }
+            FlowOperation::Send if flows.get(place + 1) == Some(flow) => {
+                "its receiver does not know where its transfers end, so they cannot be SENDs"
+            }
+            FlowOperation::Send | FlowOperation::Write => continue,
+        };
+        return Err(BuildError::Setting(format!("flow {flow}: {reason}")));
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use super::Simulation;
 use crate::net::dependencies::{Agenda, Open};
 use crate::net::flow::FlowState;
+use crate::net::settings::FlowOperation;
 use crate::net::workload::{FlowSpec, Schedule};
 
 impl Simulation {
@@ -64,10 +65,16 @@ impl Simulation {
                 flow.spec.start = self.world.now;
                 self.running.push(number);
             }
-            let rkey = self.hosts[flow.spec.destination as usize].rkey();
-            let host = &mut self.hosts[flow.spec.source as usize];
+            let mut ends =
+                [(flow.spec.source, flow.source_qpn), (flow.spec.destination, flow.destination_qpn)];
+            if settings.operation == FlowOperation::Read {
+                ends.swap(0, 1);
+            }
+            let [(requester, own), (responder, _)] = ends;
+            let rkey = self.hosts[responder as usize].rkey();
+            let host = &mut self.hosts[requester as usize];
             let range = (flow.posted, len as u32);
-            if !host.post(&self.world, flow.source_qpn, number, rkey, range, signal) {
+            if !host.post(&self.world, (own, number), settings.operation, rkey, range, signal) {
                 return self.finish(number, FlowState::Refused);
             }
             flow.posted += len;

@@ -1,5 +1,6 @@
 //! Workloads: the flows between hosts.
 
+mod bursts;
 mod cdf;
 mod collective;
 mod schedule;
@@ -12,6 +13,7 @@ use super::payload::MAX_FLOW;
 use super::time::Time;
 use roce_fault::random::generator;
 
+pub use bursts::{Incasts, incasts};
 pub use cdf::{CdfError, FlowSizes};
 pub use collective::{
     Collective, DataParallel, Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan,
@@ -43,7 +45,7 @@ pub const MAX_FLOWS: usize = 1 << 23;
 
 fn check_hosts(hosts: u32, need: u32, what: &str) -> Result<(), WorkloadError> {
     if hosts < need {
-        return Err(WorkloadError(format!("{what} needs at least {need} hosts, the topology has {hosts}")));
+        return Err(WorkloadError(format!("{what} needs at least {need} hosts, there are {hosts}")));
     }
     Ok(())
 }
@@ -193,6 +195,14 @@ pub fn check(flows: &[FlowSpec], hosts: u32) -> Result<(), WorkloadError> {
     Ok(())
 }
 
+/// Delays the start of each flow by a random time below `most`. Each flow has a generator of its own.
+pub fn delay_starts(flows: &mut [FlowSpec], most: Time, seed: u64) {
+    for (number, flow) in (0..).zip(flows) {
+        let mut random = generator(seed, 0x94_0000_0000 + number);
+        flow.start = flow.start + Time::from_ps(below(&mut random, most.as_ps()));
+    }
+}
+
 /// Brings a list into a random order (Fisher and Yates).
 pub(crate) fn shuffle<T>(list: &mut [T], seed: u64, stream: u64) {
     let mut random = generator(seed, stream);
@@ -255,6 +265,27 @@ mod tests {
         let load = bytes as f64 * 8.0 / (0.2 * 100e9 * 32.0);
         assert!((load - 0.5).abs() < 0.05, "{load}");
         assert!(poisson(&Poisson { load: 1.5, ..what }, &sizes).is_err());
+    }
+
+    #[test]
+    fn starts_are_spread_evenly_and_by_flow() {
+        let most = Time::from_us(10);
+        let mut flows = all_to_all(40, 1, Time::from_us(3)).unwrap();
+        delay_starts(&mut flows, most, 5);
+        let delays: Vec<f64> =
+            flows.iter().map(|flow| flow.start.since(Time::from_us(3)).as_ps() as f64 / 1e7).collect();
+        assert!(delays.iter().all(|delay| (0.0..1.0).contains(delay)));
+        for tenth in 0..10 {
+            let inside = delays.iter().filter(|delay| (**delay * 10.0) as u32 == tenth).count();
+            assert!((100..220).contains(&inside), "{inside} of 1560");
+        }
+        // A flow has the same delay, whatever follows it.
+        let mut few = all_to_all(40, 1, Time::from_us(3)).unwrap();
+        few.truncate(9);
+        delay_starts(&mut few, most, 5);
+        assert_eq!(few, flows[..9]);
+        delay_starts(&mut few, Time::ZERO, 5);
+        assert_eq!(few, flows[..9]);
     }
 
     #[test]

@@ -17,7 +17,8 @@ pub fn parse_flows(text: &str) -> Result<Vec<FlowSpec>, WorkloadError> {
 
 /// Reads a list of flows, one per line, with fields that are separated by tabs, commas or blanks.
 ///
-/// - Our own format: source, destination, bytes, start in whole nanoseconds. A first line without any number is a heading.
+/// - Our own format: source, destination, bytes, start in whole nanoseconds. The first line may be a heading: four words, of which the
+///   first two are no hosts and the last two have no digit.
 /// - The first line is one number, that of the flows, and so many lines follow: the format of the simulator of HPCC (source,
 ///   destination, priority group, destination port, bytes, start in seconds) or that of ConWeave (the same without the port). What
 ///   follows the last flow is not read, as there. Priority group and port are not used.
@@ -34,7 +35,7 @@ pub fn parse_flows_of(text: &str, find: &FindHost<'_>) -> Result<Vec<FlowSpec>, 
         lines.next();
         return parse_counted(count, lines, find);
     }
-    if first.iter().all(|word| word.parse::<f64>().is_err()) {
+    if is_heading(first, find) {
         lines.next();
     }
     let mut flows = Vec::new();
@@ -93,6 +94,13 @@ fn parse_counted<'a>(
     Ok(flows)
 }
 
+/// A flow whose size or start is not written as it must be is an error and never a heading.
+fn is_heading(first: &[&str], find: &FindHost<'_>) -> bool {
+    let [source, destination, bytes, start] = first else { return false };
+    let is_word = |word: &&str| !word.contains(|letter: char| letter.is_ascii_digit());
+    [source, destination].iter().all(|word| find(word).is_none()) && [bytes, start].into_iter().all(is_word)
+}
+
 fn fields(line: &str) -> Vec<&str> {
     let line = line.split('#').next().unwrap_or_default().trim();
     line.split([' ', '\t', ',']).filter(|word| !word.is_empty()).collect()
@@ -131,6 +139,14 @@ mod tests {
         assert_eq!(flows, [flow(0, 1, 100, 0), flow(1, 0, 5, 7)]);
         let error = parse_flows_of("a c 100 0", &find).unwrap_err();
         assert_eq!(error.to_string(), "line 1: there is no host c");
+        // A size with a unit is no number either, and this line was a heading again.
+        let error = |text: &str| parse_flows_of(text, &find).unwrap_err().to_string();
+        assert_eq!(error("a b 1KB 5us\n"), "line 1: \"1KB\" is not a whole number");
+        assert_eq!(error("x y 1KB 5us\n"), "line 1: \"1KB\" is not a whole number");
+        assert_eq!(error("a b bytes start\n"), "line 1: \"bytes\" is not a whole number");
+        assert!(error("a b 1KB\n").starts_with("line 1: 3 fields; source, destination, bytes"));
+        assert!(error("flow list\na b 1 0\n").starts_with("line 1: 2 fields"));
+        assert_eq!(parse_flows_of("source destination bytes start_ns\na b 1 0\n", &find).unwrap().len(), 1);
     }
 
     #[test]
