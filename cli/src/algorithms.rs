@@ -1,8 +1,14 @@
 //! Congestion control algorithms that a program adds to the command; see [`main_with`](super::main_with).
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
-use roce_transport::congestion::{Algorithm, Congestion, CongestionError, NotificationPoint};
+use roce_packet::{Telemetry, TelemetryHop};
+use roce_sim::net::Settings;
+use roce_transport::Instant;
+use roce_transport::congestion::{
+    Ack, Algorithm, Congestion, CongestionControl, CongestionError, Loss, NotificationPoint, Rate, Start,
+};
 
 static ALGORITHMS: OnceLock<Vec<Algorithm>> = OnceLock::new();
 
@@ -19,4 +25,138 @@ pub(super) fn registered() -> &'static [Algorithm] {
 /// Parses the value of `--congestion`.
 pub(super) fn parse_congestion(text: &str) -> Result<(Congestion, NotificationPoint), CongestionError> {
     Congestion::parse_among(text, registered())
+}
+
+/// What identifies an algorithm of the program: the fields of a new instance, and a hash of what it answers to a fixed sequence
+/// of events. Both are part of the configuration of a run, because the name alone stays the same when the code changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// Its name.
+    pub(super) name: String,
+    /// A new instance, as its `Debug` shows it.
+    pub(super) instance: String,
+    /// Hash of its rates, windows and timers.
+    pub(super) behavior: u64,
+}
+
+impl Identity {
+    /// All of it, on one line.
+    pub(super) fn text(&self) -> String {
+        let instance = self.instance.replace(['\n', '\r'], " ");
+        format!("{} {:016x} {instance}\n", self.name, self.behavior)
+    }
+}
+
+/// The identities of the algorithms of all flows that the program added. Those of the engine have none: the version identifies
+/// them.
+pub(super) fn identities(settings: &Settings) -> Vec<Identity> {
+    let hosts = std::iter::once(&settings.host).chain(&settings.profiles);
+    let mut all: Vec<Identity> = Vec::new();
+    for identity in hosts.filter_map(|host| identity(&host.congestion)) {
+        if !all.contains(&identity) {
+            all.push(identity);
+        }
+    }
+    all
+}
+
+fn identity(congestion: &Congestion) -> Option<Identity> {
+    let Algorithm::Custom { make, .. } = &congestion.algorithm else { return None };
+    let start =
+        Start { now: Instant::from_nanos(0), mtu: 1024, line_rate: Rate::bits_per_second(100_000_000_000) };
+    let mut control = make(&start);
+    let (name, instance) = (congestion.algorithm.to_string(), format!("{control:?}"));
+    Some(Identity { name, instance, behavior: behavior(control.as_mut()) })
+}
+
+/// The hash of the answers to 2,000 events in 20 ms: packets that leave and are acknowledged, marks, notifications, losses and
+/// timers, in the order of a linear congruential generator.
+fn behavior(control: &mut dyn CongestionControl) -> u64 {
+    const EVENTS: u32 = 2_000;
+    const PAYLOAD: u64 = 1_024;
+    let (mut hash, mut random, mut now) = (0xcbf2_9ce4_8422_2325_u64, 1_u64, 0_u64);
+    let (mut in_flight, mut sent) = (0_u64, 0_u64);
+    for _ in 0..EVENTS {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let draw = random >> 33;
+        now += draw % 20_000;
+        let at = Instant::from_nanos(now);
+        if control.next_timer().is_some_and(|timer| timer <= at) {
+            control.on_timer(at);
+        }
+        match draw % 64 {
+            0 => control.on_loss(at, if draw & 64 == 0 { Loss::Nak } else { Loss::Timeout }),
+            1..=6 => control.on_cnp(at),
+            7..=34 => {
+                control.on_send(at, 1_106);
+                (in_flight, sent) = (in_flight + PAYLOAD, sent + 1_106);
+            }
+            _ if in_flight == 0 => {}
+            _ => {
+                if control.wants_telemetry() {
+                    let mut telemetry = Telemetry::default();
+                    telemetry.push(TelemetryHop::new(100_000_000_000, now, sent, draw % 500_000));
+                    control.on_telemetry(at, &telemetry);
+                }
+                let bytes = in_flight.min(PAYLOAD * (1 + draw % 3));
+                in_flight -= bytes;
+                let rtt = Some(Duration::from_nanos(4_000 + draw % 60_000));
+                control.on_ack(at, &Ack { bytes, in_flight, rtt, marked: draw & 128 == 0 });
+            }
+        }
+        let timer = control.next_timer().map_or(u64::MAX, Instant::as_nanos);
+        for value in [control.rate().get(), control.window().unwrap_or(u64::MAX), timer] {
+            hash = (hash ^ value).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
+        }
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Halves {
+        rate: u64,
+        divisor: u64,
+    }
+
+    impl CongestionControl for Halves {
+        fn on_cnp(&mut self, _: Instant) {
+            self.rate = (self.rate / self.divisor).max(1_000);
+        }
+
+        fn rate(&self) -> Rate {
+            Rate::bits_per_second(self.rate)
+        }
+    }
+
+    fn settings(divisor: u64) -> Settings {
+        let make = move |start: &Start| -> Box<dyn CongestionControl> {
+            Box::new(Halves { rate: start.line_rate.get(), divisor })
+        };
+        let mut settings = Settings::default();
+        settings.host.congestion = Congestion::new(Algorithm::custom("halves", make));
+        settings
+    }
+
+    #[test]
+    fn an_identity_changes_with_the_code_and_not_by_itself() {
+        let with = |divisor| identities(&settings(divisor));
+        assert_eq!(with(2), with(2));
+        assert_ne!(with(2)[0].behavior, with(3)[0].behavior);
+        assert_eq!(with(2)[0].instance, "Halves { rate: 100000000000, divisor: 2 }");
+        assert_eq!(identity(&Congestion::parse("swift").unwrap().0), None);
+    }
+
+    /// Flows may have an algorithm of their own.
+    #[test]
+    fn algorithms_of_profiles_count() {
+        let mut mixed = settings(2);
+        mixed.profiles = [2, 3].map(|divisor| settings(divisor).host).to_vec();
+        assert_eq!(identities(&mixed).len(), 2, "one of them twice");
+        mixed.host.congestion = Congestion::none();
+        assert_eq!(identities(&mixed).len(), 2);
+    }
 }

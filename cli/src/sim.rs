@@ -2,6 +2,7 @@
 
 mod capture;
 mod emit;
+mod expect;
 mod groups;
 mod live;
 mod merge;
@@ -27,7 +28,8 @@ use super::terminal::Output;
 /// Run a scenario in the simulator: a network of switches whose hosts run the real engine
 ///
 /// SCENARIO is a TOML file or the name of a shipped scenario (`roce sim --list`). The same scenario and seed give the
-/// same trace hash on every machine. docs/simulator.md describes the file and the model.
+/// same trace hash on every machine. The exit status is 1 if the run of an unchanged scenario does not meet what its [[expect]]
+/// tables say. docs/simulator.md describes the file and the model.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Scenario file, or name of a shipped scenario
@@ -151,16 +153,14 @@ fn run_one(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow
     }
     if args.json {
         crate::document::print(output, "sim", &completed.summary)?;
-        return Ok(());
+        return expect::ensure_met(&completed);
     }
     completed.summary.print(output)?;
     let speed = completed.packets_per_s();
     writeln!(output, "  {:36} {:.2} s, {speed:.0} data packets/s", "run time", completed.seconds)?;
-    if !completed.scenario.expectation.is_empty() {
-        writeln!(output, "  {:36} {}", "expected", completed.scenario.expectation)?;
-    }
+    expect::print(&completed, output)?;
     if let Some(dir) = &args.out {
         writeln!(output, "  {:36} {}", "report", dir.join("report.html").display())?;
     }
-    Ok(())
+    expect::ensure_met(&completed)
 }

@@ -259,6 +259,105 @@ fn several_seeds_give_means_with_intervals() {
     assert_eq!((read(&format!("{out}/sweep.csv")), read(&format!("{out}/report.html"))), (table, page));
 }
 
+/// Values, seed and files are in the scenario of the report, which is moved to where none of them is.
+#[test]
+fn the_scenario_of_a_report_repeats_the_run() {
+    let place = Place::new();
+    let text = "name = \"trace\"\n[topology]\nkind = \"file\"\nfile = \"net.txt\"\n\
+                [[flows]]\nkind = \"trace\"\nfile = \"flows.txt\"\n\
+                [[flows]]\nkind = \"poisson\"\nload = 0.3\nduration = \"100us\"\nsizes = \"sizes.txt\"\n";
+    std::fs::write(place.path("trace.toml"), text).unwrap();
+    std::fs::write(place.path("net.txt"), "host a b c\nswitch s\nlink a s\nlink b s\nlink c s 100G 2us\n")
+        .unwrap();
+    std::fs::write(place.path("flows.txt"), "0 1 100000 0\n1 2 200000 5000\n").unwrap();
+    std::fs::write(place.path("sizes.txt"), "1000 50\n20000 100\n").unwrap();
+    let options =
+        ["trace.toml", "--seed", "7", "--set", "host.congestion=dcqcn:paper,rpg_ai_rate=40", "--json"];
+    let first = place.inside(&[&options[..], &["--out", "out"]].concat());
+    assert!(first.success, "{}", first.stderr);
+    let first: Value = serde_json::from_str(&first.stdout).expect("JSON");
+    for name in ["trace.toml", "net.txt", "flows.txt", "sizes.txt"] {
+        std::fs::remove_file(place.path(name)).unwrap();
+    }
+    std::fs::create_dir(place.path("elsewhere")).unwrap();
+    std::fs::rename(place.path("out/scenario.toml"), place.path("elsewhere/again.toml")).unwrap();
+    let again = place.inside(&["elsewhere/again.toml", "--json"]);
+    assert!(again.success, "{}", again.stderr);
+    let again: Value = serde_json::from_str(&again.stdout).expect("JSON");
+    for name in ["trace_hash", "configuration_hash", "seed", "events", "congestion"] {
+        assert_eq!(first[name], again[name], "{name}");
+    }
+    assert_eq!(first["seed"], 7);
+    // Another value is another configuration.
+    let other = place.inside(&["elsewhere/again.toml", "--json", "--set", "host.path_mtu=2048"]);
+    let other: Value = serde_json::from_str(&other.stdout).expect("JSON");
+    assert_ne!(first["configuration_hash"], other["configuration_hash"]);
+}
+
+/// Met or not met, with the figure; silent about other values, and the reason for that.
+#[test]
+fn what_a_scenario_expects_is_evaluated() {
+    let place = Place::new();
+    let expect = |metric: &str, relation: &str, value: &str| {
+        format!("[[expect]]\nmetric = \"{metric}\"\nrelation = \"{relation}\"\nvalue = {value}\n")
+    };
+    let conditions = [
+        expect("dropped", "=", "0"),
+        expect("flows.0.slowdown", "<", "1.5"),
+        expect("flows.0.completion_seconds", "<=", "\"completion_max_seconds\""),
+    ];
+    let text = SMALL.replace("[topology]", "expectation = \"Both share the link.\"\n[topology]");
+    std::fs::write(place.path("small.toml"), text.clone() + &conditions.concat()).unwrap();
+    let unmet = place.inside(&["small.toml", "--out", "out"]);
+    assert!(!unmet.success && unmet.stdout.contains("Both share the link."), "{}", unmet.stdout);
+    let error = "does not meet 1 of the 3 expectations of the scenario \"small\"";
+    assert!(unmet.stderr.contains(error), "{}", unmet.stderr);
+    let printed = unmet.stdout;
+    assert!(printed.contains(" met: dropped is 0, expected = 0"), "{printed}");
+    assert!(printed.contains("NOT MET: flows.0.slowdown is 1.9"), "{printed}");
+    assert!(printed.contains("expected <= completion_max_seconds, which is 0.1769 ms"), "{printed}");
+    let document: Value = serde_json::from_str(&read(&place.path("out/summary.json"))).unwrap();
+    let met: Vec<&Value> = document["expected"].as_array().unwrap().iter().map(|one| &one["met"]).collect();
+    assert_eq!(met, [true, false, true]);
+    assert!(read(&place.path("out/report.html")).contains("<b>NOT MET</b>: flows.0.slowdown is 1.9"));
+    // A value that is set to what the file has changes nothing.
+    assert!(!place.inside(&["small.toml", "--set", "flows.0.bytes=1MB", "--seed", "1"]).success);
+    let printed = place.sim(&["--set", "flows.0.bytes=2MB"]).stdout;
+    assert!(!printed.contains("Both share") && !printed.contains("met:"), "{printed}");
+    assert!(printed.contains("not evaluated: the scenario expects it of its own values"), "{printed}");
+    assert_eq!(place.document(&["--seed", "2"])["expected"], Value::Null);
+    std::fs::write(place.path("small.toml"), text + &conditions[0]).unwrap();
+    assert_eq!(place.document(&[])["expected"][0]["met"], true);
+    for (wrong, reason) in [
+        (expect("drops", "=", "0"), "there is no figure drops; there are completion_p50_seconds"),
+        (expect("dropped", "=", "\"drops\""), "there is no figure drops"),
+        (expect("flows.9.slowdown", "=", "0"), "there is no figure flows.9.slowdown"),
+        (expect("dropped", "==", "0"), "there is no relation \"==\"; there are <, <=, =, >= and >"),
+    ] {
+        std::fs::write(place.path("small.toml"), SMALL.to_owned() + &wrong).unwrap();
+        let finished = place.inside(&["small.toml"]);
+        assert!(!finished.success && finished.stderr.contains(reason), "{}", finished.stderr);
+    }
+}
+
+/// `clos-1000` takes a minute here.
+#[test]
+fn shipped_scenarios_meet_their_expectations() {
+    let list = run(&["sim", "--list", "--json"]);
+    let list: Value = serde_json::from_str(&list.stdout).expect("JSON");
+    let mut evaluated = 0;
+    for name in list["scenarios"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()) {
+        if name == "clos-1000" {
+            continue;
+        }
+        let finished = run(&["sim", name, "--json"]);
+        assert!(finished.success, "{name}: {}", finished.stderr);
+        let document: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+        evaluated += usize::from(!document["expected"].as_array().unwrap().is_empty());
+    }
+    assert!(evaluated >= 20, "{evaluated}");
+}
+
 /// The directory of one run cannot be created, because a file has its name.
 #[test]
 fn a_failed_run_does_not_affect_its_sweep() {

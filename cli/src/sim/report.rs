@@ -12,9 +12,9 @@ use roce_sim::net::{DropReason, Results, Time};
 use roce_transport::congestion::Congestion;
 
 use self::charts::charts;
-use super::operations;
 use super::run::CompletedRun;
 use super::summary::{Distribution, OfSizes, Summary};
+use super::{expect, operations};
 use roce_tools::plot::{Chart, escape};
 
 /// Writes the report of a run to a directory; creates the directory if it does not exist.
@@ -38,6 +38,7 @@ pub(super) fn write(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> 
         save(dir, &format!("{name}.svg"), &chart.to_svg())?;
     }
     save(dir, "report.html", &page(completed, &charts))?;
+    save(dir, "scenario.toml", &scenario_text(completed))?;
     // Written last, because --merge takes it as proof of a complete run.
     let mut summary = Vec::new();
     crate::document::print(&mut summary, "sim", &completed.summary)?;
@@ -202,6 +203,25 @@ fn us(time: Time) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
+/// The scenario with set values and files, which repeats the run, below what identifies the run.
+fn scenario_text(completed: &CompletedRun) -> String {
+    let summary = &completed.summary;
+    let mut text = format!(
+        "# The run of this directory: roce sim scenario.toml repeats it.\n# version {}, seed {}, configuration hash {}, trace hash {}\n\
+         # congestion control: {}\n",
+        summary.version, summary.seed, summary.configuration_hash, summary.trace_hash, summary.congestion
+    );
+    for identity in &completed.identities {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "# The program added this algorithm; another program may not have it. Name, hash of its behavior, new instance:\n# {}",
+            identity.text()
+        );
+    }
+    text + "\n" + &completed.whole
+}
+
 /// The begin of a page, up to its first heading.
 pub(super) fn page_head(title: &str) -> String {
     format!(
@@ -218,8 +238,17 @@ fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
     let mut html = page_head(&scenario.name);
     // Writing to a string cannot fail.
     let _ = writeln!(html, "<p>{}</p>", escape(&scenario.description));
-    if !scenario.expectation.is_empty() {
-        let _ = writeln!(html, "<p><b>Expected:</b> {}</p>", escape(&scenario.expectation));
+    match expect::why_silent(completed) {
+        Some(reason) => {
+            let _ = writeln!(html, "<p><b>Expected:</b> {}</p>", escape(reason));
+        }
+        None if !scenario.expectation.is_empty() => {
+            let _ = writeln!(html, "<p><b>Expected:</b> {}</p>", escape(&scenario.expectation));
+        }
+        None => {}
+    }
+    for one in completed.summary.expected.iter().flatten() {
+        let _ = writeln!(html, "<p><b>{}</b>: {}</p>", one.verdict(), escape(&one.text()));
     }
     let _ = writeln!(html, "<table>");
     for (name, value) in completed.summary.rows() {
@@ -247,7 +276,7 @@ fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
 }
 
 /// Formats congestion control in the syntax of `host.congestion`.
-fn congestion_text(congestion: &Congestion) -> String {
+pub(super) fn congestion_text(congestion: &Congestion) -> String {
     format!("{}{}", congestion.algorithm, if congestion.echo { ",echo=1" } else { "" })
 }
 

@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use roce_sim::net::{PayloadMode, Results, Simulation};
-use roce_sim::scenario::Scenario;
+use roce_sim::scenario::{Scenario, Whole};
 
 use super::capture::Captures;
-use super::report;
-use super::shipped::{NamedText, Source};
+use super::shipped::Source;
 use super::summary::{Hashes, Summary, assignments};
 use super::sweep::Combination;
+use super::{expect, report};
+use crate::algorithms::{self, Identity};
 
 /// Events between two updates of the progress bar.
 const STRIDE: u64 = 200_000;
@@ -48,6 +49,12 @@ pub(super) struct Job {
 /// A completed run.
 pub(super) struct CompletedRun {
     pub(super) scenario: Scenario,
+    /// The scenario as one text, which repeats the run.
+    pub(super) whole: String,
+    /// The algorithms that are not of the engine.
+    pub(super) identities: Vec<Identity>,
+    /// Whether no value of the scenario was replaced by another one.
+    pub(super) is_unchanged: bool,
     pub(super) results: Results,
     pub(super) summary: Summary,
     /// Run time in seconds.
@@ -63,7 +70,9 @@ impl CompletedRun {
 impl Job {
     /// Runs the scenario; `watch` is called repeatedly and may end the run.
     pub(super) fn run(&self, source: &Source, watch: &mut Watch<'_>) -> anyhow::Result<CompletedRun> {
-        let (mut scenario, files) = source.parse_with_files(&self.set)?;
+        let Whole { mut scenario, text: whole, input, is_unchanged } = source.parse_whole(&self.set)?;
+        expect::check(&scenario)?;
+        let identities = algorithms::identities(&scenario.settings);
         let ports = self.captured_ports(&scenario)?;
         if !ports.is_empty() {
             scenario.settings.payload = PayloadMode::Real;
@@ -71,7 +80,8 @@ impl Job {
         }
         let hashes = Hashes {
             scenario: fnv(FNV_START, &source.text),
-            configuration: configuration_hash(&source.text, &files, &self.set, scenario.settings.seed),
+            configuration: configuration_hash(&input, &identities),
+            algorithm: algorithm_hash(&identities),
         };
         let begin = Instant::now();
         let mut simulation = scenario.simulation()?;
@@ -80,7 +90,7 @@ impl Job {
             _ => None,
         };
         let longest = if captures.is_some() { CAPTURE_STRIDE } else { u64::MAX };
-        let mut stride = STRIDE;
+        let (mut stride, mut is_whole) = (STRIDE, true);
         loop {
             let goes_on = simulation.run(stride.min(longest));
             if let Some(captures) = &mut captures {
@@ -91,14 +101,20 @@ impl Job {
             }
             match watch(&scenario, &simulation)? {
                 Next::Events(events) => stride = events,
-                Next::Stop => break,
+                Next::Stop => {
+                    is_whole = false;
+                    break;
+                }
             }
         }
         captures.map_or(Ok(()), Captures::finish)?;
         let results = simulation.results();
         let seconds = begin.elapsed().as_secs_f64();
-        let summary = Summary::new(&scenario, &self.set, hashes, &results);
-        Ok(CompletedRun { scenario, results, summary, seconds })
+        let mut summary = Summary::new(&scenario, &self.set, hashes, &results);
+        if is_unchanged && is_whole {
+            summary.expected = Some(expect::evaluate(&scenario, &results, &summary));
+        }
+        Ok(CompletedRun { scenario, whole, identities, is_unchanged, results, summary, seconds })
     }
 
     /// Numbers and names of the ports to capture, without duplicates.
@@ -186,16 +202,16 @@ fn run_one(source: &Source, combination: &Combination, out: Option<&Path>) -> an
     Ok(completed.summary)
 }
 
-/// The hash of everything that determines a run, including the files that its scenario names.
-fn configuration_hash(text: &str, files: &[NamedText], set: &[(String, String)], seed: u64) -> u64 {
-    let set: String = set.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-    let mut hash = fnv(FNV_START, &format!("{text}\n{set}{seed}\n{}", env!("CARGO_PKG_VERSION")));
-    for (name, text) in files {
-        // The length separates the text from the next file.
-        hash = fnv(hash, &format!("\n{name}\n{}\n", text.len()));
-        hash = fnv(hash, text);
-    }
-    hash
+/// The hash of everything that determines a run: its scenario as one text, the version, and algorithms that the program added.
+fn configuration_hash(input: &str, identities: &[Identity]) -> u64 {
+    let hash = fnv(FNV_START, &format!("{input}\n{}\n", env!("CARGO_PKG_VERSION")));
+    identities.iter().fold(hash, |hash, identity| fnv(hash, &identity.text()))
+}
+
+/// The hash of the algorithms that the program added; `None` without one.
+fn algorithm_hash(identities: &[Identity]) -> Option<u64> {
+    let hash = identities.iter().fold(FNV_START, |hash, identity| fnv(hash, &identity.text()));
+    (!identities.is_empty()).then_some(hash)
 }
 
 /// 64-bit FNV-1a, continued from the hash of the text before.

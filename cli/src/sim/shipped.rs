@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
-use roce_sim::scenario::Scenario;
+use roce_sim::scenario::{Scenario, Whole};
 use serde_json::{Value, json};
 
 use crate::algorithms;
@@ -98,6 +98,12 @@ impl Source {
         let scenario = Scenario::parse_among(&self.text, set, &load, algorithms::registered())
             .map_err(|error| anyhow!("{}: {error}", self.name))?;
         Ok((scenario, files.into_inner()))
+    }
+
+    /// Parses the scenario with replaced values; also returns one text with them and the files.
+    pub(super) fn parse_whole(&self, set: &[(String, String)]) -> anyhow::Result<Whole> {
+        Scenario::parse_whole_with(&self.text, set, &|file| self.load(file), algorithms::registered())
+            .map_err(|error| anyhow!("{}: {error}", self.name))
     }
 
     /// The path of the scenario, if it is not shipped.

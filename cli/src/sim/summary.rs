@@ -7,6 +7,7 @@ use roce_sim::net::{DropReason, Percentiles, Results, SIZE_CLASSES, SizeRange, S
 use roce_sim::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
+use super::expect::Expected;
 use super::operations::{self, OperationSummary};
 use crate::terminal::{Output, Paint};
 
@@ -78,12 +79,19 @@ pub(super) struct Summary {
     /// Only present for the runs of a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) combination: Option<RunIndex>,
+    /// What the scenario expects; `None` if values were set, or the run was ended early.
+    pub(super) expected: Option<Vec<Expected>>,
     /// Values that were set for this run.
     pub(super) set: Vec<(String, String)>,
     pub(super) seed: u64,
     pub(super) version: String,
-    /// Hash of the scenario, the files that it names, the set values, seed and version.
+    /// Hash of the scenario with set values and files, the version, and algorithms of the program.
     pub(super) configuration_hash: String,
+    /// Congestion control of `[host]` with all its parameters.
+    #[serde(default)]
+    pub(super) congestion: String,
+    /// Hash of the algorithms that the program added.
+    pub(super) algorithm_hash: Option<String>,
     /// Hash of all simulated events.
     pub(super) trace_hash: String,
     pub(super) events: u64,
@@ -126,6 +134,8 @@ pub(super) struct Hashes {
     pub(super) scenario: u64,
     /// Hash of everything that determines the run.
     pub(super) configuration: u64,
+    /// Hash of the algorithms that the program added.
+    pub(super) algorithm: Option<u64>,
 }
 
 impl Summary {
@@ -152,10 +162,13 @@ impl Summary {
             scenario: scenario.name.clone(),
             scenario_hash: Some(format!("{:016x}", hashes.scenario)),
             combination: None,
+            expected: None,
             set: set.to_vec(),
             seed: scenario.settings.seed,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             configuration_hash: format!("{:016x}", hashes.configuration),
+            congestion: super::report::congestion_text(&scenario.settings.host.congestion),
+            algorithm_hash: hashes.algorithm.map(|hash| format!("{hash:016x}")),
             trace_hash: format!("{:016x}", results.trace_hash),
             events: results.events,
             data_packets: results.data_packets,

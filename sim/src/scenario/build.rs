@@ -8,6 +8,7 @@ use roce_transport::congestion::{Algorithm, Congestion};
 
 use toml::Spanned;
 
+use super::expect::{Expect, ExpectedValue, Relation};
 use super::file::{self, File};
 use super::hosts::{find_host, find_switch};
 use super::profiles;
@@ -64,8 +65,24 @@ pub(super) fn build(
         let place = sweep.span();
         sweeps.push(swept(sweep.into_inner()).map_err(fail(place))?);
     }
+    let mut expect = Vec::new();
+    for condition in file.expect {
+        let place = condition.span();
+        expect.push(expected(condition.into_inner()).map_err(fail(place))?);
+    }
     let (name, description, expectation) = (file.name, file.description, file.expectation);
-    Ok(Scenario { name, description, expectation, topology, settings, flows, schedule, operations, sweeps })
+    Ok(Scenario {
+        name,
+        description,
+        expectation,
+        topology,
+        settings,
+        flows,
+        schedule,
+        operations,
+        expect,
+        sweeps,
+    })
 }
 
 /// Name and values in the form of [`Scenario::parse_with`].
@@ -78,6 +95,17 @@ fn swept(sweep: file::Sweep) -> Result<(String, Vec<String>), Wrong> {
         other => other.to_string(),
     };
     Ok((sweep.name, sweep.values.into_iter().map(text).collect()))
+}
+
+fn expected(table: file::Expect) -> Result<Expect, Wrong> {
+    let file::Expect { metric, relation, value } = table;
+    let relation = Relation::of_sign(&relation)
+        .ok_or_else(|| format!("there is no relation {relation:?}; there are <, <=, =, >= and >"))?;
+    let value = match value {
+        file::ExpectedValue::Number(number) => ExpectedValue::Number(number),
+        file::ExpectedValue::Metric(name) => ExpectedValue::Metric(name),
+    };
+    Ok(Expect { metric, relation, value })
 }
 
 /// Rate and delay of the links of hosts.

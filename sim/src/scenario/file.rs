@@ -1,5 +1,7 @@
 //! The tables of a scenario file as serde reads them. `docs/simulator.md` explains every key. An unknown key is an error.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
@@ -48,6 +50,11 @@ pub(super) struct File {
     _bridge: IgnoredAny,
     #[serde(default)]
     pub(super) sweep: Vec<Spanned<Sweep>>,
+    #[serde(default)]
+    pub(super) expect: Vec<Spanned<Expect>>,
+    /// Texts of files by the names that other tables have for them; they are read instead of files.
+    #[serde(default)]
+    pub(super) files: BTreeMap<String, String>,
 }
 
 fn one() -> u64 {
@@ -317,4 +324,20 @@ pub(super) struct Failure {
 pub(super) struct Sweep {
     pub(super) name: String,
     pub(super) values: Vec<toml::Value>,
+}
+
+/// A condition that a run should meet.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table in [[expect]]")]
+pub(super) struct Expect {
+    pub(super) metric: String,
+    pub(super) relation: String,
+    pub(super) value: ExpectedValue,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a number, or the name of a figure")]
+pub(super) enum ExpectedValue {
+    Number(f64),
+    Metric(String),
 }

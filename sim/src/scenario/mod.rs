@@ -25,6 +25,7 @@
 //! ```
 
 mod build;
+mod expect;
 mod file;
 mod flows;
 mod hosts;
@@ -34,10 +35,12 @@ mod topology;
 mod values;
 mod workload;
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use roce_transport::congestion::Algorithm;
 
+pub use self::expect::{Expect, ExpectedValue, Relation};
 use crate::net::{BuildError, FlowSpec, Operation, Schedule, Settings, Simulation, Topology};
 
 /// A network, its settings and its flows.
@@ -59,8 +62,25 @@ pub struct Scenario {
     pub schedule: Schedule,
     /// Collective operations and steps of training.
     pub operations: Vec<Operation>,
+    /// Conditions that a run of the file as it is should meet.
+    pub expect: Vec<Expect>,
     /// The keys that the file proposes to vary, each with its values, in the form of [`Self::parse_with`].
     pub sweeps: Vec<(String, Vec<String>)>,
+}
+
+/// A scenario with values replaced, and the text that describes it without them and without files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Whole {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// One text that describes the same run: the values are replaced, and `[files]` has the files that other tables name. What is
+    /// expected of a run belongs to the values of the scenario, so it is left out if another one replaces one of them.
+    pub text: String,
+    /// The text without what changes nothing in a run: description, expectations and sweeps. Texts that describe the same values
+    /// in another form or order have the same.
+    pub input: String,
+    /// Whether no value was replaced by another one.
+    pub is_unchanged: bool,
 }
 
 /// An error in a scenario.
@@ -107,9 +127,52 @@ impl Scenario {
     }
 
     fn parse_whole(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
-        let file =
+        let mut file: file::File =
             toml::from_str(text).map_err(|error| ScenarioError::at(text, error.span(), error.message()))?;
-        build::build(text, file, load, own)
+        let files = std::mem::take(&mut file.files);
+        let load = |name: &str| files.get(name).map_or_else(|| load(name), |text| Ok(text.clone()));
+        build::build(text, file, &load, own)
+    }
+
+    /// Like [`parse_among`](Self::parse_among), and what [`Whole`] has.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse_with`].
+    pub fn parse_whole_with(
+        text: &str,
+        replaced: &[(String, String)],
+        load: &Load<'_>,
+        own: &[Algorithm],
+    ) -> Result<Whole, ScenarioError> {
+        let named = RefCell::new(toml::Table::new());
+        let kept = |name: &str| {
+            let text = load(name)?;
+            named.borrow_mut().insert(name.to_owned(), toml::Value::String(text.clone()));
+            Ok(text)
+        };
+        let scenario = Self::parse_among(text, replaced, &kept, own)?;
+        let is_unchanged = replaced.is_empty()
+            || Self::parse_whole(text, load, own).is_ok_and(|unchanged| unchanged == scenario);
+        let mut table = replaced_table(text, replaced)?;
+        if !is_unchanged {
+            table.remove("expect");
+            table.remove("expectation");
+        }
+        if !named.borrow().is_empty() {
+            let files = table.entry("files").or_insert_with(|| toml::Table::new().into());
+            if let toml::Value::Table(files) = files {
+                files.extend(named.into_inner());
+            }
+        }
+        let text_of = |table: &toml::Table| {
+            toml::to_string(table).map_err(|error| ScenarioError { line: None, reason: error.to_string() })
+        };
+        let text = text_of(&table)?;
+        for key in ["description", "expectation", "expect", "sweep"] {
+            table.remove(key);
+        }
+        Ok(Whole { scenario, text, input: text_of(&table)?, is_unchanged })
     }
 
     /// Like [`parse`](Self::parse), with values replaced: `("host.congestion", "dcqcn:paper")`. A name is the path of tables to the key,
@@ -140,13 +203,7 @@ impl Scenario {
         if replaced.is_empty() {
             return Self::parse_whole(text, load, own);
         }
-        // Errors before the replacement have a line.
-        let mut table: toml::Table =
-            toml::from_str(text).map_err(|error| ScenarioError::at(text, error.span(), error.message()))?;
-        for (name, value) in replaced {
-            let reason = |reason: String| ScenarioError { line: None, reason: format!("{name}: {reason}") };
-            replace(&mut table, name, value).map_err(reason)?;
-        }
+        let table = replaced_table(text, replaced)?;
         let whole = toml::to_string(&table)
             .map_err(|error| ScenarioError { line: None, reason: error.to_string() })?;
         Self::parse_whole(&whole, load, own).map_err(|error| {
@@ -155,6 +212,17 @@ impl Scenario {
             ScenarioError { line: None, reason: format!("with {}: {}", values.join(" "), error.reason) }
         })
     }
+}
+
+/// The tables of a scenario with values replaced. Errors before the replacement have a line.
+fn replaced_table(text: &str, replaced: &[(String, String)]) -> Result<toml::Table, ScenarioError> {
+    let mut table: toml::Table =
+        toml::from_str(text).map_err(|error| ScenarioError::at(text, error.span(), error.message()))?;
+    for (name, value) in replaced {
+        let reason = |reason: String| ScenarioError { line: None, reason: format!("{name}: {reason}") };
+        replace(&mut table, name, value).map_err(reason)?;
+    }
+    Ok(table)
 }
 
 /// Sets one value by its path.

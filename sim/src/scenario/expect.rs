@@ -1,0 +1,95 @@
+//! The conditions that a run of a scenario should meet.
+
+/// A condition that a run should meet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expect {
+    /// The name of a figure, as the program that runs the scenario has it.
+    pub metric: String,
+    /// How it relates to the value.
+    pub relation: Relation,
+    /// What it is compared with.
+    pub value: ExpectedValue,
+}
+
+/// What a figure is compared with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ExpectedValue {
+    /// A number, in a base unit.
+    Number(f64),
+    /// Another figure of the same run, by its name.
+    Metric(String),
+}
+
+/// How a figure relates to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// Less than.
+    Less,
+    /// At most.
+    AtMost,
+    /// Equal.
+    Equal,
+    /// At least.
+    AtLeast,
+    /// More than.
+    More,
+}
+
+impl Relation {
+    /// All relations with their signs in files.
+    const SIGNS: [(&'static str, Self); 5] = [
+        ("<", Self::Less),
+        ("<=", Self::AtMost),
+        ("=", Self::Equal),
+        (">=", Self::AtLeast),
+        (">", Self::More),
+    ];
+
+    /// The sign in files.
+    #[must_use]
+    pub fn sign(self) -> &'static str {
+        Self::SIGNS.iter().find(|(_, relation)| *relation == self).map_or("", |(sign, _)| sign)
+    }
+
+    pub(super) fn of_sign(sign: &str) -> Option<Self> {
+        Self::SIGNS.iter().find(|(known, _)| *known == sign).map(|(_, relation)| *relation)
+    }
+
+    /// Whether a figure relates to a value in this way.
+    #[must_use]
+    pub fn holds(self, figure: f64, value: f64) -> bool {
+        match self {
+            Self::Less => figure < value,
+            Self::AtMost => figure <= value,
+            Self::Equal => figure == value,
+            Self::AtLeast => figure >= value,
+            Self::More => figure > value,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relations_hold_by_their_signs() {
+        for (sign, less, equal, more) in [
+            ("<", true, false, false),
+            ("<=", true, true, false),
+            ("=", false, true, false),
+            (">=", false, true, true),
+            (">", false, false, true),
+        ] {
+            let relation = Relation::of_sign(sign).unwrap();
+            assert_eq!(
+                [1.0, 2.0, 3.0].map(|figure| relation.holds(figure, 2.0)),
+                [less, equal, more],
+                "{sign}"
+            );
+            assert_eq!(relation.sign(), sign);
+            assert!(!relation.holds(f64::NAN, 2.0), "{sign}");
+        }
+        assert_eq!(Relation::of_sign("=="), None);
+    }
+}
