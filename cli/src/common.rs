@@ -91,6 +91,7 @@ Congestion control of the queue pairs of this side [default: none].
   dctcp                   a window that reacts to ECN marks
   swift                   a window that reacts to delay
   timely                  a rate that reacts to the gradient of the delay
+  theta-powertcp          a window that reacts to delay and how fast it changes
   hpcc, powertcp          windows that need in-band telemetry: in the simulator only
 
 Parameters follow as name=value, separated by commas, such as dcqcn:paper,rpg_ai_rate=40. The list may also contain parameters

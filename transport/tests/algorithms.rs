@@ -25,7 +25,7 @@ fn at(micros: u64) -> Instant {
 }
 
 fn ack(bytes: u64, in_flight: u64, rtt_us: u64) -> Ack {
-    Ack { bytes, in_flight, rtt: Some(Duration::from_micros(rtt_us)), marked: false }
+    Ack { bytes, in_flight, rtt: Some(Duration::from_micros(rtt_us)), ..Ack::default() }
 }
 
 fn config(text: &str) -> EngineConfig {
@@ -100,6 +100,34 @@ fn swift_grows_below_the_target_and_shrinks_above_it() {
     assert_eq!(swift.rate(), Rate::bits_per_second(10_000));
     swift.on_ack(at(40_000), &ack(1_000, 0, 10));
     assert!(swift.rate().is_unlimited(), "one packet was acknowledged below the target");
+}
+
+/// The target of the paper: the base, hops times what one adds, and what a small window adds.
+#[test]
+fn the_target_of_swift_grows_with_hops_and_with_a_smaller_window() {
+    let parameters = SwiftParameters { hop_target: 1_500, initial_window: 100, ..SwiftParameters::default() };
+    let target = |window: f64, hops: f64| {
+        let slope = 50.0 / (1.0 / 0.1_f64.sqrt() - 1.0 / 100.0_f64.sqrt());
+        let flows = slope / window.sqrt() - slope / 100.0_f64.sqrt();
+        1_000.0 * (25.0 + flows.clamp(0.0, 50.0)) + hops * 1_500.0
+    };
+    for (window, hops) in [(100, Some(0)), (100, Some(5)), (25, Some(3)), (1, Some(7)), (400, None)] {
+        let wanted = target(f64::from(window), f64::from(hops.unwrap_or(0)));
+        for (rtt, grows) in [(wanted - 10.0, true), (wanted + 10.0, false)] {
+            let mut swift = Swift::new(&SwiftParameters { initial_window: window, ..parameters }, &start());
+            let before = swift.observe(at(0)).window;
+            let rtt = Some(Duration::from_nanos(rtt as u64));
+            swift.on_ack(at(0), &Ack { bytes: 1_000, in_flight: 1 << 20, rtt, hops, ..Ack::default() });
+            assert_eq!(swift.observe(at(0)).window > before, grows, "{window} packets, {hops:?}: {rtt:?}");
+        }
+        // What is not reported is taken to be as before.
+        let mut swift = Swift::new(&SwiftParameters { initial_window: window, ..parameters }, &start());
+        // The first one acknowledges nothing, so the window and its part of the target stay as they are.
+        swift.on_ack(at(0), &Ack { hops, ..ack(0, 1 << 20, 1) });
+        let before = swift.observe(at(0)).window;
+        swift.on_ack(at(0), &ack(1_000, 1 << 20, (wanted / 1_000.0) as u64 - 1));
+        assert!(swift.observe(at(0)).window > before, "{window} packets, {hops:?}");
+    }
 }
 
 #[test]
@@ -212,6 +240,15 @@ fn two_swift_flows_keep_the_round_trip_near_the_target() {
     assert!((15.0..80.0).contains(&rtt), "{outcome:?}");
 }
 
+/// At rest the queue is what both add in a round trip: twice a tenth of the 25 KB that the line holds in 20 us, 5 packets.
+#[test]
+fn two_theta_powertcp_flows_keep_the_queue_at_what_they_add() {
+    let unmarked = Bottleneck::new(1 << 30, 1 << 31, 0);
+    let outcome = unmarked.run(config("theta-powertcp:base_rtt=20000"), [5, 60, 50]);
+    assert!(use_of(&outcome) > 0.95 && fairness(&outcome) > 0.9, "{outcome:?}");
+    assert!((2..=8).contains(&outcome.longest), "{outcome:?}");
+}
+
 /// TIMELY has no one point of rest: what two flows share depends on their history. The link is used and the queue bounded.
 #[test]
 fn two_timely_flows_use_the_link() {
@@ -228,7 +265,14 @@ fn two_timely_flows_use_the_link() {
 
 #[test]
 fn algorithms_as_text() {
-    for text in ["dctcp", "swift:base_target=50", "timely,beta=100", "fixed:2.5G", "none"] {
+    for text in [
+        "dctcp",
+        "swift:base_target=50,hop_target=1500",
+        "timely,beta=100",
+        "theta-powertcp:flows=4",
+        "fixed:2.5G",
+        "none",
+    ] {
         let (congestion, _) = Congestion::parse(text).unwrap();
         let written = congestion.algorithm.to_string();
         assert_eq!(Congestion::parse(&written).unwrap().0, congestion, "{text}");

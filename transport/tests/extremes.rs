@@ -13,7 +13,7 @@ use roce_transport::cm::{
 use roce_transport::congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, Dcqcn, DcqcnForm, DcqcnParameters, Dctcp,
     DctcpParameters, FixedRate, Hpcc, HpccParameters, Loss, NotificationPoint, PowerTcp, PowerTcpParameters,
-    Rate, Start, Swift, SwiftParameters, Timely, TimelyParameters,
+    Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, ThetaPowerTcpParameters, Timely, TimelyParameters,
 };
 use roce_transport::{
     Access, Batch, Counters, CqError, Engine, EngineConfig, Identification, Instant, LKey, Memory, Notify,
@@ -166,6 +166,7 @@ fn algorithms(value: u32) -> Vec<Algorithm> {
         DctcpParameters { gain: value, initial_window: value, max_window: value, additive_increase: value };
     let swift = SwiftParameters {
         base_target: value,
+        hop_target: value,
         fs_range: value,
         fs_max_window: value,
         additive_increase: value,
@@ -193,6 +194,7 @@ fn algorithms(value: u32) -> Vec<Algorithm> {
         fast_react: value != 0,
     };
     let powertcp = PowerTcpParameters { base_rtt: value, gamma: value, flows: value, min_rate: value };
+    let theta = ThetaPowerTcpParameters { base_rtt: value, gamma: value, flows: value, min_rate: value };
     let ns3 = DcqcnParameters { form: DcqcnForm::Ns3, ..dcqcn(value) };
     let paper = DcqcnParameters { rpg_byte_reset: 0, rate_to_set_on_first_cnp: 0, ..dcqcn(value) };
     vec![
@@ -203,6 +205,7 @@ fn algorithms(value: u32) -> Vec<Algorithm> {
         Algorithm::Dcqcn(ns3),
         Algorithm::Hpcc(hpcc),
         Algorithm::PowerTcp(powertcp),
+        Algorithm::ThetaPowerTcp(theta),
         Algorithm::Dctcp(dctcp),
         Algorithm::Swift(swift),
         Algorithm::Timely(timely),
@@ -217,6 +220,7 @@ fn made(algorithm: &Algorithm, start: &Start) -> Option<Box<dyn CongestionContro
         Algorithm::Swift(parameters) => Box::new(Swift::new(parameters, start)),
         Algorithm::Hpcc(parameters) => Box::new(Hpcc::new(parameters, start)),
         Algorithm::PowerTcp(parameters) => Box::new(PowerTcp::new(parameters, start)),
+        Algorithm::ThetaPowerTcp(parameters) => Box::new(ThetaPowerTcp::new(parameters, start)),
         Algorithm::Timely(parameters) => Box::new(Timely::new(parameters, start)),
         _ => return None,
     })
@@ -229,8 +233,8 @@ fn exercise(control: &mut dyn CongestionControl) {
             control.on_send(now, (bytes as u32).min(1 << 20));
             report(control, now, bytes);
             for rtt in [None, Some(Duration::ZERO), Some(Duration::from_nanos(1)), Some(Duration::MAX)] {
-                for marked in [false, true] {
-                    control.on_ack(now, &Ack { bytes, in_flight: bytes, rtt, marked });
+                for (marked, hops) in [(false, None), (true, Some(0)), (false, Some(u8::MAX))] {
+                    control.on_ack(now, &Ack { bytes, in_flight: bytes, rtt, marked, hops });
                 }
             }
         }
@@ -275,12 +279,13 @@ fn algorithms_with_extreme_parameters_and_times() {
     }
 }
 
-fn defaults() -> [Algorithm; 6] {
+fn defaults() -> [Algorithm; 7] {
     [
         Algorithm::Dcqcn(DcqcnParameters::default()),
         Algorithm::Dctcp(DctcpParameters::default()),
         Algorithm::Hpcc(HpccParameters::default()),
         Algorithm::PowerTcp(PowerTcpParameters::default()),
+        Algorithm::ThetaPowerTcp(ThetaPowerTcpParameters::default()),
         Algorithm::Swift(SwiftParameters::default()),
         Algorithm::Timely(TimelyParameters::default()),
     ]

@@ -1,9 +1,12 @@
-//! HPCC and PowerTCP against small models of their laws, written from the papers.
+//! HPCC and both forms of PowerTCP against small models of their laws, written from the papers.
+
+use std::time::Duration;
 
 use roce_packet::{Telemetry, TelemetryHop};
 use roce_transport::Instant;
 use roce_transport::congestion::{
-    Ack, CongestionControl, Hpcc, HpccParameters, PowerTcp, PowerTcpParameters, Rate, Start,
+    Ack, CongestionControl, Hpcc, HpccParameters, PowerTcp, PowerTcpParameters, Rate, Start, ThetaPowerTcp,
+    ThetaPowerTcpParameters,
 };
 
 const RATE: f64 = 100e9 / 8.0;
@@ -127,6 +130,46 @@ fn powertcp_is_the_law_of_its_paper() {
             }
             window
         });
+    }
+}
+
+/// Algorithm 2 of the paper, with the least round trip and the least current of its simulation.
+#[test]
+fn theta_powertcp_is_the_law_of_its_paper() {
+    for seed in 1..=20_u64 {
+        let full = RATE * RTT;
+        let (mut window, mut least, mut smooth) = (full, RTT, 1.0);
+        let mut before: Option<(u64, f64)> = None;
+        let mut law = ThetaPowerTcp::new(&ThetaPowerTcpParameters::default(), &start());
+        let (mut state, mut now) = (seed, 0);
+        let mut draw = |most: u64| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 33) % most
+        };
+        for step in 0..2_000 {
+            let rtt = 8_000 + draw(4) * draw(20_000);
+            // Now and then sooner after the last one than a round trip, so that the average counts.
+            now += if draw(3) == 0 { 1 + draw(8_000) } else { rtt + draw(10_000) };
+            let measured = (draw(4) > 0).then(|| Duration::from_nanos(rtt));
+            let ack = Ack { bytes: MTU, in_flight: MTU, rtt: measured, ..Ack::default() };
+            law.on_ack(Instant::from_nanos(now), &ack);
+            if measured.is_some() {
+                let theta = rtt as f64 * 1e-9;
+                if let Some((at, previous)) = before {
+                    let dt = (now - at) as f64 * 1e-9;
+                    least = least.min(theta);
+                    let power = f64::max((theta - previous) / dt + 1.0, 0.5) * theta / least;
+                    let dt = dt.min(least);
+                    smooth = (smooth * (least - dt) + power * dt) / least;
+                    let gamma = 922.0 / 1024.0;
+                    window = gamma * (window / smooth + full / 10.0) + (1.0 - gamma) * window;
+                    window = window.clamp(100e6 / 8.0 * RTT, full);
+                }
+                before = Some((now, theta));
+            }
+            let ours = law.observe(Instant::from_nanos(now)).rate / 8.0 * RTT;
+            assert!((ours / window - 1.0).abs() < 1e-9, "seed {seed}, step {step}: {ours} for {window}");
+        }
     }
 }
 

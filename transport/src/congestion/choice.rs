@@ -9,8 +9,8 @@ use core::fmt;
 
 use super::{
     CongestionControl, Dcqcn, DcqcnParameters, Dctcp, DctcpParameters, FixedRate, Hpcc, HpccParameters, Make,
-    NotificationPoint, PowerTcp, PowerTcpParameters, Rate, Start, Swift, SwiftParameters, Timely,
-    TimelyParameters,
+    NotificationPoint, PowerTcp, PowerTcpParameters, Rate, Start, Swift, SwiftParameters, ThetaPowerTcp,
+    ThetaPowerTcpParameters, Timely, TimelyParameters,
 };
 use crate::parameters::{self, ParameterError, Parameters};
 use crate::units::{self, UnitError};
@@ -35,6 +35,8 @@ pub enum Algorithm {
     Hpcc(HpccParameters),
     /// A window from in-band telemetry, by the power of queues.
     PowerTcp(PowerTcpParameters),
+    /// A window from round trips, by the power of queues.
+    ThetaPowerTcp(ThetaPowerTcpParameters),
     /// An algorithm from outside this crate; see [`Algorithm::custom`].
     Custom {
         /// The name.
@@ -65,6 +67,7 @@ impl Algorithm {
             Self::Timely(_) => "timely",
             Self::Hpcc(_) => "hpcc",
             Self::PowerTcp(_) => "powertcp",
+            Self::ThetaPowerTcp(_) => "theta-powertcp",
             Self::Custom { name, .. } => name,
         }
     }
@@ -80,6 +83,7 @@ impl Algorithm {
             Self::Timely(parameters) => Box::new(Timely::new(parameters, start)),
             Self::Hpcc(parameters) => Box::new(Hpcc::new(parameters, start)),
             Self::PowerTcp(parameters) => Box::new(PowerTcp::new(parameters, start)),
+            Self::ThetaPowerTcp(parameters) => Box::new(ThetaPowerTcp::new(parameters, start)),
             Self::Custom { make, .. } => make(start),
         })
     }
@@ -92,6 +96,7 @@ impl Algorithm {
             Self::Timely(parameters) => Some(parameters),
             Self::Hpcc(parameters) => Some(parameters),
             Self::PowerTcp(parameters) => Some(parameters),
+            Self::ThetaPowerTcp(parameters) => Some(parameters),
             Self::None | Self::Fixed(_) | Self::Custom { .. } => None,
         }
     }
@@ -108,6 +113,7 @@ impl PartialEq for Algorithm {
             (Self::Timely(own), Self::Timely(other)) => own == other,
             (Self::Hpcc(own), Self::Hpcc(other)) => own == other,
             (Self::PowerTcp(own), Self::PowerTcp(other)) => own == other,
+            (Self::ThetaPowerTcp(own), Self::ThetaPowerTcp(other)) => own == other,
             (Self::Custom { make: own, .. }, Self::Custom { make: other, .. }) => {
                 core::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(other))
             }
@@ -130,6 +136,7 @@ impl fmt::Display for Algorithm {
             Self::Timely(parameters) => write!(formatter, "timely:{parameters}"),
             Self::Hpcc(parameters) => write!(formatter, "hpcc:{parameters}"),
             Self::PowerTcp(parameters) => write!(formatter, "powertcp:{parameters}"),
+            Self::ThetaPowerTcp(parameters) => write!(formatter, "theta-powertcp:{parameters}"),
         }
     }
 }
@@ -203,8 +210,8 @@ pub enum CongestionError {
 
 impl Congestion {
     /// The names that [`Self::parse`] knows.
-    pub const NAMES: [&'static str; 8] =
-        ["none", "fixed", "dcqcn", "dctcp", "swift", "timely", "hpcc", "powertcp"];
+    pub const NAMES: [&'static str; 9] =
+        ["none", "fixed", "dcqcn", "dctcp", "swift", "timely", "hpcc", "powertcp", "theta-powertcp"];
 
     /// No control and no echo.
     #[must_use]
@@ -254,6 +261,7 @@ impl Congestion {
             "timely" => Algorithm::Timely(TimelyParameters::default()),
             "hpcc" => Algorithm::Hpcc(HpccParameters::default()),
             "powertcp" => Algorithm::PowerTcp(PowerTcpParameters::default()),
+            "theta-powertcp" => Algorithm::ThetaPowerTcp(ThetaPowerTcpParameters::default()),
             _ => {
                 let names: Vec<&str> = own.iter().map(Algorithm::name).chain(Self::NAMES).collect();
                 let (name, known) = (name.to_owned(), names.join(", "));

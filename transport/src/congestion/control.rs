@@ -30,6 +30,8 @@ pub(crate) struct Control {
     echoed: bool,
     /// Whether data leaves with in-band telemetry.
     telemetry: bool,
+    /// Hops on the way of the last answer.
+    hops: Option<u8>,
 }
 
 /// What sets rate and window.
@@ -91,6 +93,7 @@ impl Control {
             watched: None,
             echoed: false,
             telemetry,
+            hops: None,
         }
     }
 
@@ -191,13 +194,27 @@ impl Control {
         if rtt.is_some() {
             self.watched = None;
         }
-        let ack = Ack { bytes, in_flight: self.in_flight, rtt, marked: core::mem::take(&mut self.echoed) };
+        let marked = core::mem::take(&mut self.echoed);
+        let ack = Ack { bytes, in_flight: self.in_flight, rtt, marked, hops: self.hops };
         self.tell(now, |algorithm| algorithm.on_ack(now, &ack));
     }
 
     /// An acknowledgement carries an echoed mark. The algorithm is notified of it with the next acknowledgement.
     pub(crate) fn echo(&mut self) {
         self.echoed = true;
+    }
+
+    /// An answer arrived with this hop limit, 0 if the device does not report it. Hosts start at 64, 128 or 255, and no path of a
+    /// network has as many hops as lie between these.
+    #[inline]
+    pub(crate) fn answered_over(&mut self, hop_limit: u8) {
+        let start = match hop_limit {
+            0 => return,
+            1..=64 => 64,
+            65..=128 => 128,
+            129.. => 255,
+        };
+        self.hops = Some(start - hop_limit);
     }
 
     /// Whether data leaves with in-band telemetry.

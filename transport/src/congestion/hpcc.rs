@@ -106,6 +106,6 @@ impl CongestionControl for Hpcc {
     }
 
     fn observe(&self, _now: Instant) -> Observation {
-        self.window.observe(&self.utilization)
+        self.window.observe(self.utilization.average)
     }
 }

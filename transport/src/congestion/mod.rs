@@ -31,6 +31,7 @@ mod pacer;
 mod powertcp;
 mod swift;
 mod telemetry;
+mod theta_powertcp;
 mod timely;
 
 use alloc::boxed::Box;
@@ -46,6 +47,7 @@ pub use hpcc::{Hpcc, HpccParameters};
 pub use notification::{CnpScope, NotificationPoint};
 pub use powertcp::{PowerTcp, PowerTcpParameters};
 pub use swift::{Swift, SwiftParameters};
+pub use theta_powertcp::{ThetaPowerTcp, ThetaPowerTcpParameters};
 pub use timely::{Timely, TimelyParameters};
 
 pub(crate) use after_loss::{AfterLoss, LostAfter};
@@ -128,6 +130,8 @@ pub struct Ack {
     pub rtt: Option<Duration>,
     /// The receiver echoed a congestion mark in it; only with [`Congestion::echo`].
     pub marked: bool,
+    /// Routers and switches that lowered its hop limit on the way here, if the device reports that.
+    pub hops: Option<u8>,
 }
 
 /// How a loss showed.

@@ -96,6 +96,6 @@ impl CongestionControl for PowerTcp {
     }
 
     fn observe(&self, _now: Instant) -> Observation {
-        self.window.observe(&self.power)
+        self.window.observe(self.power.average)
     }
 }

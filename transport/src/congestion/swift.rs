@@ -13,6 +13,8 @@ parameters! {
     pub struct SwiftParameters {
         /// Round trip to keep, for a large window.
         base_target: u32 = 25, Number(1, 1_000_000), "us", "";
+        /// What the target grows by for each router or switch on the way that lowers the hop limit; 0 for no scaling.
+        hop_target: u32 = 0, Number(0, 1_000_000), "ns", "";
         /// What the target grows by at most for a small window, so that many flows share fairly.
         fs_range: u32 = 50, Number(0, 1_000_000), "us", "";
         /// Window from which on the target is the base.
@@ -38,8 +40,9 @@ const FS_LEAST: f64 = 0.1;
 /// The window of one queue pair.
 ///
 /// Below the target the window grows by a packet in a round trip; above, it shrinks in proportion to the excess, at most once
-/// in a round trip. It does not scale by hops, because their number is not known, and it has one target for the whole delay,
-/// because no timestamps separate the delay of the hosts from that of the network. Notifications are ignored.
+/// in a round trip. The target grows with the number of hops, as far as hop limits show it, and with a smaller window. There is one
+/// target for the whole delay, because no timestamps separate the delay of the hosts from that of the network. Notifications are
+/// ignored.
 #[derive(Clone, Debug)]
 pub struct Swift {
     parameters: SwiftParameters,
@@ -48,6 +51,8 @@ pub struct Swift {
     window: f64,
     rtt: Option<Duration>,
     last_decrease: Option<Instant>,
+    /// On the way of the last acknowledgement.
+    hops: u8,
 }
 
 impl Swift {
@@ -61,17 +66,19 @@ impl Swift {
             window: f64::from(parameters.initial_window.min(parameters.max_window)),
             rtt: None,
             last_decrease: None,
+            hops: 0,
         }
     }
 
-    /// The target for the present window, in nanoseconds: the base, and more the smaller the window is.
+    /// The target for the present window, in nanoseconds: the base, more with each hop, and more the smaller the window is.
     fn target(&self) -> f64 {
         let parameters = &self.parameters;
         let (range, most) = (f64::from(parameters.fs_range), f64::from(parameters.fs_max_window));
         let inverse = |window: f64| 1.0 / square_root(window);
         let slope = range / (inverse(FS_LEAST) - inverse(most));
         let extra = (slope * (inverse(self.window) - inverse(most))).clamp(0.0, range);
-        (f64::from(parameters.base_target) + extra) * 1000.0
+        let topology = f64::from(parameters.hop_target) * f64::from(self.hops);
+        (f64::from(parameters.base_target) + extra) * 1000.0 + topology
     }
 
     fn set_window(&mut self, window: f64) {
@@ -92,6 +99,7 @@ impl Swift {
 impl CongestionControl for Swift {
     fn on_ack(&mut self, now: Instant, ack: &Ack) {
         self.rtt = ack.rtt.or(self.rtt);
+        self.hops = ack.hops.unwrap_or(self.hops);
         let Some(rtt) = self.rtt else { return };
         let (delay, target) = (rtt.as_nanos() as f64, self.target());
         if delay < target {

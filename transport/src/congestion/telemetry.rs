@@ -105,10 +105,11 @@ impl Window {
         Rate::from_float(self.bits_per_second())
     }
 
-    pub(super) fn observe(&self, signal: &Signal) -> Observation {
+    /// The state for plots; `signal` is the average that the window follows.
+    pub(super) fn observe(&self, signal: f64) -> Observation {
         Observation {
             rate: self.bits_per_second(),
-            alpha: Some(signal.average),
+            alpha: Some(signal),
             window: Some(self.bytes as u64),
             ..Observation::default()
         }

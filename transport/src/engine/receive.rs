@@ -356,6 +356,9 @@ impl Qp {
                 Verdict::Handled
             }
             (Halves::Rc(requester, _), Direction::Response) => {
+                if let Some(control) = &mut core.control {
+                    control.answered_over(received.path.hop_limit);
+                }
                 requester.handle_response(core, shared, datagram)
             }
             (Halves::Rc(_, responder), Direction::Request) => {

@@ -1,0 +1,98 @@
+//! PowerTCP without telemetry (theta-PowerTCP, NSDI 2022): a window from the round trip and how fast it changes.
+
+use core::time::Duration;
+
+use super::telemetry::Window;
+use super::{Ack, CongestionControl, Observation, Rate, Start};
+use crate::parameters::ParameterRange::Number;
+use crate::parameters::{Parameters as _, parameters};
+use crate::time::Instant;
+
+parameters! {
+    /// What can be set in [`ThetaPowerTcp`].
+    pub struct ThetaPowerTcpParameters {
+        /// Round trip through empty queues, the longest in the network; a shorter one that was measured takes its place for the power.
+        base_rtt: u32 = 13_000, Number(100, 100_000_000), "ns", "";
+        /// Weight of a new window: gamma of the paper.
+        gamma: u32 = 922, Number(1, 1_024), "/ 1024", "";
+        /// Flows that are expected to share a port; the additive increase (beta of the paper) is the window of the line over this.
+        flows: u32 = 10, Number(1, 1_000_000), "", "";
+        /// Lowest rate.
+        min_rate: u32 = 100, Number(1, 1_000_000), "Mb/s", "";
+    }
+}
+
+/// The least current, as a part of that of a full line. A round trip can fall faster than acknowledgements arrive, and the current that
+/// follows from it is then negative. The value is that of the simulation of the authors.
+const LEAST_CURRENT: f64 = 0.5;
+
+/// The window of one queue pair.
+///
+/// With one bottleneck, its queue grows as the round trip does, so the power of the bottleneck over that of a full line with an empty queue is
+/// (1 + change of the round trip over time) × round trip / round trip through empty queues. Each measured round trip replaces the
+/// window. The engine watches one packet at a time, so this is once in a round trip, as in the paper, and the packet left
+/// under the present window.
+#[derive(Clone, Debug)]
+pub struct ThetaPowerTcp {
+    gamma: f64,
+    /// Bytes.
+    increase: f64,
+    window: Window,
+    /// The shortest round trip so far, at most the base, in seconds.
+    least: f64,
+    power: f64,
+    /// When the last round trip ended, and how long it was.
+    last: Option<(Instant, Duration)>,
+}
+
+impl ThetaPowerTcp {
+    /// An instance whose window is that of the line for the base round trip.
+    #[must_use]
+    pub fn new(parameters: &ThetaPowerTcpParameters, start: &Start) -> Self {
+        let parameters = &parameters.in_range();
+        let window = Window::of_line(start.line_rate, parameters.base_rtt, parameters.min_rate);
+        Self {
+            gamma: f64::from(parameters.gamma) / 1024.0,
+            increase: window.most / f64::from(parameters.flows),
+            least: window.base_rtt,
+            window,
+            power: 1.0,
+            last: None,
+        }
+    }
+
+    /// The power between two round trips, averaged over the least one.
+    fn update_power(&mut self, rtt: f64, before: f64, seconds: f64) {
+        self.least = self.least.min(rtt);
+        let current = ((rtt - before) / seconds + 1.0).max(LEAST_CURRENT);
+        let weight = (seconds / self.least).min(1.0);
+        self.power += weight * (current * rtt / self.least - self.power);
+    }
+}
+
+impl CongestionControl for ThetaPowerTcp {
+    fn on_ack(&mut self, now: Instant, ack: &Ack) {
+        let Some(rtt) = ack.rtt.filter(|rtt| !rtt.is_zero()) else { return };
+        let Some((at, before)) = self.last.replace((now, rtt)) else { return };
+        let seconds = now.since(at).as_secs_f64();
+        if seconds <= 0.0 {
+            return;
+        }
+        self.update_power(rtt.as_secs_f64(), before.as_secs_f64(), seconds);
+        let wanted = self.window.bytes / self.power + self.increase;
+        let window = self.gamma * wanted + (1.0 - self.gamma) * self.window.bytes;
+        self.window.bytes = self.window.clamp(window);
+    }
+
+    fn rate(&self) -> Rate {
+        self.window.rate()
+    }
+
+    fn window(&self) -> Option<u64> {
+        Some(self.window.bytes as u64)
+    }
+
+    fn observe(&self, _now: Instant) -> Observation {
+        Observation { rtt: self.last.map(|(_, rtt)| rtt), ..self.window.observe(self.power) }
+    }
+}
