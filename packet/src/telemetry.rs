@@ -4,11 +4,11 @@
 //! agree on it; a peer that does not know it drops a datagram with this trailer, because its ICRC is not at the end.
 //!
 //! The trailer follows the ICRC, which does not cover it: a switch may write into it and leave the rest as it is. It has room for five
-//! hops, so that a packet is as long at its receiver as at its sender. The same trailer on an acknowledgement is the echo of
-//! that of the packet which it acknowledges.
+//! hops, so that a packet is as long at its receiver as at its sender. An acknowledgement has the trailer of the packet which it acknowledges,
+//! marked as an echo: switches on the way back add nothing to it.
 //!
 //! ```text
-//!   byte 0      number of hops, 0 to 5; more hops than five leave no trace except in byte 1
+//!   byte 0      bit 7: an echo; bits 0 to 6: number of hops, 0 to 5; more hops than five leave no trace except in byte 1
 //!   byte 1      number of switches that the packet passed, at most 255
 //!   10 bytes    for each hop, in the order of the path, big-endian:
 //!     0..2      rate of the port, in units of 100 Mb/s
@@ -104,7 +104,11 @@ pub struct Telemetry {
     hops: [TelemetryHop; Self::MOST_HOPS],
     len: u8,
     passed: u8,
+    is_echo: bool,
 }
+
+/// The bit of byte 0 that marks an echo.
+const ECHO: u8 = 0x80;
 
 impl Telemetry {
     /// Hops that it has room for.
@@ -124,8 +128,17 @@ impl Telemetry {
         self.len == self.passed
     }
 
-    /// A switch adds its hop, if there is room.
+    /// The same for the acknowledgement of the packet that had it.
+    #[must_use]
+    pub const fn echo(self) -> Self {
+        Self { is_echo: true, ..self }
+    }
+
+    /// A switch adds its hop, if there is room and this is no echo.
     pub fn push(&mut self, hop: TelemetryHop) {
+        if self.is_echo {
+            return;
+        }
         self.passed = self.passed.saturating_add(1);
         if let Some(place) = self.hops.get_mut(usize::from(self.len)) {
             *place = hop;
@@ -138,7 +151,7 @@ impl Telemetry {
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let (counts, hops) = bytes.split_at_mut(2);
-        counts.copy_from_slice(&[self.len, self.passed]);
+        counts.copy_from_slice(&[if self.is_echo { self.len | ECHO } else { self.len }, self.passed]);
         for (place, hop) in hops.chunks_exact_mut(TelemetryHop::LEN).zip(self.hops()) {
             place.copy_from_slice(&hop.emit());
         }
@@ -148,13 +161,14 @@ impl Telemetry {
     /// Reads the bytes of a trailer; `None` if they have more hops than there is room for, or than the packet passed.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
-        let [len, passed, hops @ ..] = bytes;
-        if usize::from(*len) > Self::MOST_HOPS || len > passed {
+        let [first, passed, hops @ ..] = bytes;
+        let len = first & !ECHO;
+        if usize::from(len) > Self::MOST_HOPS || len > *passed {
             return None;
         }
-        let mut telemetry = Self { len: *len, passed: *passed, ..Self::default() };
+        let mut telemetry = Self { len, passed: *passed, is_echo: first & ECHO != 0, ..Self::default() };
         let (hops, _) = hops.as_chunks();
-        for (place, hop) in telemetry.hops.iter_mut().zip(hops).take(usize::from(*len)) {
+        for (place, hop) in telemetry.hops.iter_mut().zip(hops).take(usize::from(len)) {
             *place = TelemetryHop::parse(*hop);
         }
         Some(telemetry)
@@ -185,6 +199,16 @@ mod tests {
         );
         let bytes = telemetry.emit();
         assert_eq!((bytes.len(), &bytes[..4]), (52, &[5, 7, 0, 250][..]));
+    }
+
+    #[test]
+    fn switches_add_nothing_to_an_echo() {
+        let mut there = Telemetry::default();
+        there.push(TelemetryHop::new(25_000_000_000, 1, 2, 3));
+        let mut back = there.echo();
+        back.push(TelemetryHop::new(100_000_000_000, 4, 5, 6));
+        assert_eq!((back.hops(), back.is_complete()), (there.hops(), true));
+        assert_eq!((Telemetry::parse(&back.emit()), back.emit()[0]), (Some(back), 0x81));
     }
 
     #[test]

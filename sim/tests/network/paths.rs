@@ -1,10 +1,15 @@
 //! How flows share several paths, and what happens when links and switches fail.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use roce_packet::Telemetry;
 use roce_sim::net::{
     Balance, DropReason, Failed, Failure, FlowSpec, FlowState, LinkSpec, Results, Settings, Time, Topology,
     permutation,
 };
-use roce_transport::{Recovery, SelectiveRepeat};
+use roce_transport::congestion::{Ack, Algorithm, Congestion, CongestionControl};
+use roce_transport::{Instant, Recovery, SelectiveRepeat};
 
 use super::{LINK, assert_complete, flow, run};
 
@@ -54,6 +59,35 @@ fn sprayed_and_adaptive_frames_use_all_paths_and_flows_do_not_collide() {
         let (least, most) = (*shares.iter().min().unwrap(), *shares.iter().max().unwrap());
         assert!(least * 10 > most * 9, "{balance:?}: {shares:?}");
         assert!(slowest(&results) < Time::from_ps(alone.as_ps() * 105 / 100), "{balance:?}");
+    }
+}
+
+/// An algorithm learns from acknowledgements how many switches are on the way, and from telemetry what those on the way there
+/// wrote: those on the way back write nothing. They did once, so that between leaves there were more hops than the trailer has room for.
+#[test]
+fn acknowledgements_tell_the_number_of_hops() {
+    #[derive(Debug)]
+    struct Recorder(Arc<Mutex<BTreeSet<Option<u8>>>>);
+    impl CongestionControl for Recorder {
+        fn on_ack(&mut self, _now: Instant, ack: &Ack) {
+            self.0.lock().unwrap().insert(ack.hops);
+        }
+        fn wants_telemetry(&self) -> bool {
+            true
+        }
+        fn on_telemetry(&mut self, _now: Instant, telemetry: &Telemetry) {
+            let hops = telemetry.is_complete().then_some(telemetry.hops().len() as u8);
+            self.0.lock().unwrap().insert(hops);
+        }
+    }
+    for (destination, hops) in [(1, 1), (4, 3)] {
+        let seen = Arc::new(Mutex::new(BTreeSet::new()));
+        let recorder = seen.clone();
+        let algorithm = Algorithm::custom("recorder", move |_| Box::new(Recorder(recorder.clone())));
+        let mut settings = settings(Balance::Flow);
+        settings.host.congestion = Congestion::new(algorithm);
+        assert_complete(&run(&fabric(), &[flow(0, destination, 400_000)], settings));
+        assert_eq!(*seen.lock().unwrap(), BTreeSet::from([Some(hops)]));
     }
 }
 

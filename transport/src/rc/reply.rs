@@ -107,7 +107,7 @@ impl RcResponder {
             count!(shared, core, np_marks_echoed);
         }
         if core::mem::take(&mut core.telemetry_owed) {
-            shared.telemetry_out = core.telemetry.as_deref().copied();
+            shared.telemetry_out = core.telemetry.as_deref().map(|telemetry| telemetry.echo());
         }
         Some(sealed)
     }
