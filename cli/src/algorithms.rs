@@ -101,7 +101,7 @@ fn behavior(control: &mut dyn CongestionControl) -> u64 {
                 let bytes = in_flight.min(PAYLOAD * (1 + draw % 3));
                 in_flight -= bytes;
                 let rtt = Some(Duration::from_nanos(4_000 + draw % 60_000));
-                control.on_ack(at, &Ack { bytes, in_flight, rtt, marked: draw & 128 == 0 });
+                control.on_ack(at, &Ack { bytes, in_flight, rtt, marked: draw & 128 == 0, hops: Some(3) });
             }
         }
         let timer = control.next_timer().map_or(u64::MAX, Instant::as_nanos);
