@@ -13,7 +13,7 @@ use roce_transport::cm::{
 use roce_transport::congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, Dcqcn, DcqcnForm, DcqcnParameters, Dctcp,
     DctcpParameters, FixedRate, Hpcc, HpccParameters, Loss, NotificationPoint, PowerTcp, PowerTcpParameters,
-    Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, ThetaPowerTcpParameters, Timely, TimelyParameters,
+    Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, Timely, TimelyParameters,
 };
 use roce_transport::{
     Access, Batch, Counters, CqError, Engine, EngineConfig, Identification, Instant, LKey, Memory, Notify,
@@ -194,7 +194,6 @@ fn algorithms(value: u32) -> Vec<Algorithm> {
         fast_react: value != 0,
     };
     let powertcp = PowerTcpParameters { base_rtt: value, gamma: value, flows: value, min_rate: value };
-    let theta = ThetaPowerTcpParameters { base_rtt: value, gamma: value, flows: value, min_rate: value };
     let ns3 = DcqcnParameters { form: DcqcnForm::Ns3, ..dcqcn(value) };
     let paper = DcqcnParameters { rpg_byte_reset: 0, rate_to_set_on_first_cnp: 0, ..dcqcn(value) };
     vec![
@@ -205,7 +204,7 @@ fn algorithms(value: u32) -> Vec<Algorithm> {
         Algorithm::Dcqcn(ns3),
         Algorithm::Hpcc(hpcc),
         Algorithm::PowerTcp(powertcp),
-        Algorithm::ThetaPowerTcp(theta),
+        Algorithm::ThetaPowerTcp(powertcp),
         Algorithm::Dctcp(dctcp),
         Algorithm::Swift(swift),
         Algorithm::Timely(timely),
@@ -285,7 +284,7 @@ fn defaults() -> [Algorithm; 7] {
         Algorithm::Dctcp(DctcpParameters::default()),
         Algorithm::Hpcc(HpccParameters::default()),
         Algorithm::PowerTcp(PowerTcpParameters::default()),
-        Algorithm::ThetaPowerTcp(ThetaPowerTcpParameters::default()),
+        Algorithm::ThetaPowerTcp(PowerTcpParameters::default()),
         Algorithm::Swift(SwiftParameters::default()),
         Algorithm::Timely(TimelyParameters::default()),
     ]

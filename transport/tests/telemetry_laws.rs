@@ -6,7 +6,6 @@ use roce_packet::{Telemetry, TelemetryHop};
 use roce_transport::Instant;
 use roce_transport::congestion::{
     Ack, CongestionControl, Hpcc, HpccParameters, PowerTcp, PowerTcpParameters, Rate, Start, ThetaPowerTcp,
-    ThetaPowerTcpParameters,
 };
 
 const RATE: f64 = 100e9 / 8.0;
@@ -140,7 +139,7 @@ fn theta_powertcp_is_the_law_of_its_paper() {
         let full = RATE * RTT;
         let (mut window, mut least, mut smooth) = (full, RTT, 1.0);
         let mut before: Option<(u64, f64)> = None;
-        let mut law = ThetaPowerTcp::new(&ThetaPowerTcpParameters::default(), &start());
+        let mut law = ThetaPowerTcp::new(&PowerTcpParameters::default(), &start());
         let (mut state, mut now) = (seed, 0);
         let mut draw = |most: u64| {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);

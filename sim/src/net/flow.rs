@@ -3,7 +3,7 @@
 use roce_packet::{Psn, Qpn};
 use roce_transport::{Counters, WcStatus};
 
-use super::settings::HostSettings;
+use super::settings::{FlowOperation, HostSettings};
 use super::time::Time;
 use super::workload::FlowSpec;
 
@@ -101,6 +101,11 @@ impl Flow {
     pub(super) fn result(&self, ideal: Option<Time>) -> FlowResult {
         let time = (self.state == FlowState::Complete).then(|| self.end.since(self.spec.start));
         FlowResult { spec: self.spec, state: self.state, completion_time: time, ideal, counts: self.counts }
+    }
+
+    /// Host and queue pair of the end that posts the requests, and those of the other one.
+    pub(super) fn ends(&self, operation: FlowOperation) -> [(u32, Qpn); 2] {
+        operation.order([(self.spec.source, self.source_qpn), (self.spec.destination, self.destination_qpn)])
     }
 
     /// The counts of a flow whose receiver reads, and whose oldest packet without an answer has this number.

@@ -77,16 +77,6 @@ pub(super) enum FlowEnd {
     Responder { receives: bool },
 }
 
-/// Which packets the engine is polled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    All,
-    /// Acknowledgements and notifications.
-    Answers,
-    /// These, and data of priorities without their bit here.
-    Except(u8),
-}
-
 /// Frames that a slow host has not received yet.
 #[derive(Debug)]
 struct Intake {
@@ -253,12 +243,7 @@ impl Host {
             let full = (0..PRIORITIES as u8)
                 .filter(|priority| self.data >> priority & 1 == 1 && is_full(*priority))
                 .fold(0, |bits, priority| bits | 1 << priority);
-            let wanted = match full {
-                0 => Wanted::All,
-                full if full == self.data => Wanted::Answers,
-                full => Wanted::Except(full),
-            };
-            let Some(id) = self.next_frame(world, wanted) else { return };
+            let Some(id) = self.next_frame(world, full) else { return };
             let priority = usize::from(world.frames.get(id).priority);
             let World { ports, frames, .. } = world;
             let end = &mut ports[port as usize];
@@ -273,21 +258,18 @@ impl Host {
 
     /// Polls the engine for a packet and makes a frame of it.
     #[inline]
-    fn next_frame(&mut self, world: &mut World, wanted: Wanted) -> Option<FrameId> {
+    fn next_frame(&mut self, world: &mut World, full: u8) -> Option<FrameId> {
         let mut slot = TxSlot::new(&mut self.scratch[..]);
         let implied = world.settings.payload == PayloadMode::Implied;
         if implied {
             slot.batch = &Batch::UNSEALED;
         }
         let now = world.now.to_instant();
-        let transmit = match wanted {
-            Wanted::All => self.engine.poll_transmit(now, &mut slot)?,
-            Wanted::Answers => self.engine.poll_transmit_where(now, &mut slot, |_| false)?,
-            Wanted::Except(full) => {
-                let may_send =
-                    |path: &roce_packet::Path| full >> priority_of(path.traffic_class >> 2) & 1 == 0;
-                self.engine.poll_transmit_where(now, &mut slot, may_send)?
-            }
+        let transmit = if full == 0 {
+            self.engine.poll_transmit(now, &mut slot)?
+        } else {
+            let may_send = |path: &roce_packet::Path| full >> priority_of(path.traffic_class >> 2) & 1 == 0;
+            self.engine.poll_transmit_where(now, &mut slot, may_send)?
         };
         let bytes = self.scratch.get(..transmit.len)?;
         let opcode = Opcode(bytes.first().copied().unwrap_or_default());

@@ -286,6 +286,16 @@ pub enum FlowOperation {
     Read,
 }
 
+impl FlowOperation {
+    /// What belongs to sender and receiver as requester and responder, or the other way round.
+    pub(super) fn order<T>(self, [sender, receiver]: [T; 2]) -> [T; 2] {
+        match self {
+            Self::Write | Self::Send => [sender, receiver],
+            Self::Read => [receiver, sender],
+        }
+    }
+}
+
 /// The settings of all hosts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostSettings {

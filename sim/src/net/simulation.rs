@@ -342,13 +342,10 @@ impl Simulation {
         }
         let of_flow = self.world.settings.of_flow(number);
         let settings = of_flow.0;
-        let reads = settings.operation == FlowOperation::Read;
         let watches = self.hosts[destination].agenda.watches(number);
-        let receives = watches || settings.operation == FlowOperation::Send;
-        let mut ends = [FlowEnd::Requester, FlowEnd::Responder { receives }];
-        if reads {
-            ends.swap(0, 1);
-        }
+        let operation = settings.operation;
+        let receives = watches || operation == FlowOperation::Send;
+        let ends = operation.order([FlowEnd::Requester, FlowEnd::Responder { receives }]);
         let Some(own) = self.hosts[source].create_qp(of_flow, ends[0]) else {
             return self.finish(number, FlowState::Refused);
         };
@@ -365,7 +362,8 @@ impl Simulation {
         }
         self.flows[number as usize].connected = true;
         self.post(number);
-        self.hosts[if reads { destination } else { source }].settle(&mut self.world);
+        let [requester, _] = operation.order([source, destination]);
+        self.hosts[requester].settle(&mut self.world);
     }
 
     fn finish(&mut self, number: u32, state: FlowState) {
@@ -380,19 +378,14 @@ impl Simulation {
         }
         flow.connected = false;
         self.end = self.end.max(now);
-        let source = flow.spec.source as usize;
         self.world.trace.event(now.as_ps(), 5 << 56 | u64::from(number));
         // The requester no longer needs its queue pair. The responder keeps its own for now, because copies of packets may
         // still arrive.
         let flow = &self.flows[number as usize];
         let settings = self.world.settings.of_flow(number).0;
-        let mut ends = [(source, flow.source_qpn), (flow.spec.destination as usize, flow.destination_qpn)];
-        if settings.operation == FlowOperation::Read {
-            ends.swap(0, 1);
-        }
-        let [(requester, own), (responder, peer)] = ends;
-        self.hosts[requester].destroy_requester(settings, own);
-        self.hosts[responder].retire(peer);
+        let [(requester, own), (responder, peer)] = flow.ends(settings.operation);
+        self.hosts[requester as usize].destroy_requester(settings, own);
+        self.hosts[responder as usize].retire(peer);
     }
 
     /// The counters of the queue pairs of a flow.

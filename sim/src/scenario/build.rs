@@ -8,7 +8,7 @@ use roce_transport::congestion::{Algorithm, Congestion};
 
 use toml::Spanned;
 
-use super::expect::{Expect, ExpectedValue, Relation};
+use super::expect::{Expect, Relation};
 use super::file::{self, File};
 use super::hosts::{find_host, find_switch};
 use super::profiles;
@@ -101,10 +101,6 @@ fn expected(table: file::Expect) -> Result<Expect, Wrong> {
     let file::Expect { metric, relation, value } = table;
     let relation = Relation::of_sign(&relation)
         .ok_or_else(|| format!("there is no relation {relation:?}; there are <, <=, =, >= and >"))?;
-    let value = match value {
-        file::ExpectedValue::Number(number) => ExpectedValue::Number(number),
-        file::ExpectedValue::Metric(name) => ExpectedValue::Metric(name),
-    };
     Ok(Expect { metric, relation, value })
 }
 

@@ -1,5 +1,7 @@
 //! The conditions that a run of a scenario should meet.
 
+use serde::Deserialize;
+
 /// A condition that a run should meet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expect {
@@ -12,7 +14,8 @@ pub struct Expect {
 }
 
 /// What a figure is compared with.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(untagged, expecting = "a number, or the name of a figure")]
 pub enum ExpectedValue {
     /// A number, in a base unit.
     Number(f64),

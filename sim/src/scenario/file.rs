@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
+use super::expect::ExpectedValue;
 use super::flows::Table as FlowTable;
 use super::operations::{CollectiveTable, TrainingTable};
 use super::values::{Bytes, Rate, Span};
@@ -333,11 +334,4 @@ pub(super) struct Expect {
     pub(super) metric: String,
     pub(super) relation: String,
     pub(super) value: ExpectedValue,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a number, or the name of a figure")]
-pub(super) enum ExpectedValue {
-    Number(f64),
-    Metric(String),
 }

@@ -165,9 +165,6 @@ impl Scenario {
                 files.extend(named.into_inner());
             }
         }
-        let text_of = |table: &toml::Table| {
-            toml::to_string(table).map_err(|error| ScenarioError { line: None, reason: error.to_string() })
-        };
         let text = text_of(&table)?;
         for key in ["description", "expectation", "expect", "sweep"] {
             table.remove(key);
@@ -204,14 +201,17 @@ impl Scenario {
             return Self::parse_whole(text, load, own);
         }
         let table = replaced_table(text, replaced)?;
-        let whole = toml::to_string(&table)
-            .map_err(|error| ScenarioError { line: None, reason: error.to_string() })?;
+        let whole = text_of(&table)?;
         Self::parse_whole(&whole, load, own).map_err(|error| {
             let values: Vec<String> =
                 replaced.iter().map(|(name, value)| format!("{name}={value}")).collect();
             ScenarioError { line: None, reason: format!("with {}: {}", values.join(" "), error.reason) }
         })
     }
+}
+
+fn text_of(table: &toml::Table) -> Result<String, ScenarioError> {
+    toml::to_string(table).map_err(|error| ScenarioError { line: None, reason: error.to_string() })
 }
 
 /// The tables of a scenario with values replaced. Errors before the replacement have a line.

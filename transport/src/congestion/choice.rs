@@ -10,7 +10,7 @@ use core::fmt;
 use super::{
     CongestionControl, Dcqcn, DcqcnParameters, Dctcp, DctcpParameters, FixedRate, Hpcc, HpccParameters, Make,
     NotificationPoint, PowerTcp, PowerTcpParameters, Rate, Start, Swift, SwiftParameters, ThetaPowerTcp,
-    ThetaPowerTcpParameters, Timely, TimelyParameters,
+    Timely, TimelyParameters,
 };
 use crate::parameters::{self, ParameterError, Parameters};
 use crate::units::{self, UnitError};
@@ -36,7 +36,7 @@ pub enum Algorithm {
     /// A window from in-band telemetry, by the power of queues.
     PowerTcp(PowerTcpParameters),
     /// A window from round trips, by the power of queues.
-    ThetaPowerTcp(ThetaPowerTcpParameters),
+    ThetaPowerTcp(PowerTcpParameters),
     /// An algorithm from outside this crate; see [`Algorithm::custom`].
     Custom {
         /// The name.
@@ -261,7 +261,7 @@ impl Congestion {
             "timely" => Algorithm::Timely(TimelyParameters::default()),
             "hpcc" => Algorithm::Hpcc(HpccParameters::default()),
             "powertcp" => Algorithm::PowerTcp(PowerTcpParameters::default()),
-            "theta-powertcp" => Algorithm::ThetaPowerTcp(ThetaPowerTcpParameters::default()),
+            "theta-powertcp" => Algorithm::ThetaPowerTcp(PowerTcpParameters::default()),
             _ => {
                 let names: Vec<&str> = own.iter().map(Algorithm::name).chain(Self::NAMES).collect();
                 let (name, known) = (name.to_owned(), names.join(", "));

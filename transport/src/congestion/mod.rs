@@ -47,7 +47,7 @@ pub use hpcc::{Hpcc, HpccParameters};
 pub use notification::{CnpScope, NotificationPoint};
 pub use powertcp::{PowerTcp, PowerTcpParameters};
 pub use swift::{Swift, SwiftParameters};
-pub use theta_powertcp::{ThetaPowerTcp, ThetaPowerTcpParameters};
+pub use theta_powertcp::ThetaPowerTcp;
 pub use timely::{Timely, TimelyParameters};
 
 pub(crate) use after_loss::{AfterLoss, LostAfter};

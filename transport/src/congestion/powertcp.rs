@@ -9,7 +9,7 @@ use crate::parameters::{Parameters as _, parameters};
 use crate::time::Instant;
 
 parameters! {
-    /// What can be set in [`PowerTcp`].
+    /// What can be set in [`PowerTcp`] and [`ThetaPowerTcp`](super::ThetaPowerTcp).
     pub struct PowerTcpParameters {
         /// Round trip through empty queues, the longest in the network: tau of the paper.
         base_rtt: u32 = 13_000, Number(100, 100_000_000), "ns", "";

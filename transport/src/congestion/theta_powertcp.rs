@@ -3,24 +3,9 @@
 use core::time::Duration;
 
 use super::telemetry::Window;
-use super::{Ack, CongestionControl, Observation, Rate, Start};
-use crate::parameters::ParameterRange::Number;
-use crate::parameters::{Parameters as _, parameters};
+use super::{Ack, CongestionControl, Observation, PowerTcpParameters, Rate, Start};
+use crate::parameters::Parameters as _;
 use crate::time::Instant;
-
-parameters! {
-    /// What can be set in [`ThetaPowerTcp`].
-    pub struct ThetaPowerTcpParameters {
-        /// Round trip through empty queues, the longest in the network; a shorter one that was measured takes its place for the power.
-        base_rtt: u32 = 13_000, Number(100, 100_000_000), "ns", "";
-        /// Weight of a new window: gamma of the paper.
-        gamma: u32 = 922, Number(1, 1_024), "/ 1024", "";
-        /// Flows that are expected to share a port; the additive increase (beta of the paper) is the window of the line over this.
-        flows: u32 = 10, Number(1, 1_000_000), "", "";
-        /// Lowest rate.
-        min_rate: u32 = 100, Number(1, 1_000_000), "Mb/s", "";
-    }
-}
 
 /// The least current, as a part of that of a full line. A round trip can fall faster than acknowledgements arrive, and the current that
 /// follows from it is then negative. The value is that of the simulation of the authors.
@@ -31,7 +16,7 @@ const LEAST_CURRENT: f64 = 0.5;
 /// With one bottleneck, its queue grows as the round trip does, so the power of the bottleneck over that of a full line with an empty queue is
 /// (1 + change of the round trip over time) × round trip / round trip through empty queues. Each measured round trip replaces the
 /// window. The engine watches one packet at a time, so this is once in a round trip, as in the paper, and the packet left
-/// under the present window.
+/// under the present window. A shorter round trip than the base that was measured takes its place for the power.
 #[derive(Clone, Debug)]
 pub struct ThetaPowerTcp {
     gamma: f64,
@@ -48,7 +33,7 @@ pub struct ThetaPowerTcp {
 impl ThetaPowerTcp {
     /// An instance whose window is that of the line for the base round trip.
     #[must_use]
-    pub fn new(parameters: &ThetaPowerTcpParameters, start: &Start) -> Self {
+    pub fn new(parameters: &PowerTcpParameters, start: &Start) -> Self {
         let parameters = &parameters.in_range();
         let window = Window::of_line(start.line_rate, parameters.base_rtt, parameters.min_rate);
         Self {

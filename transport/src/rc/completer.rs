@@ -223,8 +223,7 @@ impl RcRequester {
         }
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
             count!(shared, core, packet_seq_err);
-            core.lost(shared.now, Loss::Nak);
-            self.lost(core, shared, psn);
+            self.lost(core, shared, psn, Loss::Nak);
             self.recovering = Some(psn);
             self.go_back(core, shared);
             self.arm(core, shared);

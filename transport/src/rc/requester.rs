@@ -480,9 +480,10 @@ impl RcRequester {
         }
     }
 
-    /// The packet with this PSN was lost on its way to the peer: without congestion control the rate may be the reason. What a READ or
-    /// an atomic misses may be its answer, which the peer has sent.
-    pub(super) fn lost(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) {
+    /// The packet with this PSN was lost on its way to the peer. The congestion control is told; without one the rate may be the
+    /// reason. What a READ or an atomic misses may be its answer, which the peer has sent.
+    pub(super) fn lost(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, loss: Loss) {
+        core.lost(shared.now, loss);
         let is_payload = |wqe: &Wqe| !wqe.op.awaits_response();
         if let Some(loss) = self.flight.lost(shared.now, psn, self.cursor)
             && self.sq.get(self.sq.head()).is_some_and(is_payload)
@@ -511,8 +512,7 @@ impl RcRequester {
             return;
         }
         count!(shared, core, local_ack_timeout_err);
-        core.lost(shared.now, Loss::Timeout);
-        self.lost(core, shared, self.una);
+        self.lost(core, shared, self.una, Loss::Timeout);
         self.recovering = None;
         if !self.resend_after_timeout(core, shared) {
             self.go_back(core, shared);

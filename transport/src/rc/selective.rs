@@ -227,8 +227,7 @@ impl RcRequester {
             }
             count!(shared, core, packet_seq_err);
             count!(shared, core, retransmit_rounds);
-            core.lost(shared.now, Loss::Nak);
-            self.lost(core, shared, psn);
+            self.lost(core, shared, psn, Loss::Nak);
             self.arm(core, shared);
         }
         if from.before(self.cursor) {

@@ -3,7 +3,6 @@
 use super::Simulation;
 use crate::net::dependencies::{Agenda, Open};
 use crate::net::flow::FlowState;
-use crate::net::settings::FlowOperation;
 use crate::net::workload::{FlowSpec, Schedule};
 
 impl Simulation {
@@ -65,12 +64,7 @@ impl Simulation {
                 flow.spec.start = self.world.now;
                 self.running.push(number);
             }
-            let mut ends =
-                [(flow.spec.source, flow.source_qpn), (flow.spec.destination, flow.destination_qpn)];
-            if settings.operation == FlowOperation::Read {
-                ends.swap(0, 1);
-            }
-            let [(requester, own), (responder, _)] = ends;
+            let [(requester, own), (responder, _)] = flow.ends(settings.operation);
             let rkey = self.hosts[responder as usize].rkey();
             let host = &mut self.hosts[requester as usize];
             let range = (flow.posted, len as u32);
