@@ -37,6 +37,19 @@ impl Marking {
         }
     }
 
+    /// With thresholds times `rate` / `reference`, rounded down.
+    pub(super) fn scaled(self, rate: u64, reference: u64) -> Self {
+        let scale = |bytes: u64| {
+            let scaled = u128::from(bytes) * u128::from(rate) / u128::from(reference.max(1));
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        };
+        match self {
+            Self::Off => Self::Off,
+            Self::Step { bytes } => Self::Step { bytes: scale(bytes) },
+            Self::Red { kmin, kmax, pmax } => Self::Red { kmin: scale(kmin), kmax: scale(kmax), pmax },
+        }
+    }
+
     /// Whether a packet is marked which leaves so many bytes behind it. `draw` returns an evenly distributed number; it is
     /// called only if the probability is neither 0 nor 1.
     #[inline]

@@ -178,6 +178,17 @@ impl SwitchSettings {
         self.marking_rules.iter().rev().find(applies).map_or(self.marking[priority], |rule| rule.marking)
     }
 
+    /// How the only switch of a network marks frames of a priority (0 to 7; above that, never) at a port of this rate in bits per
+    /// second: `[[switch.port]]`, `marking`, and the thresholds in proportion to `marking_rate`.
+    #[must_use]
+    pub fn marking_of_port(&self, rate_bps: u64, priority: usize) -> Marking {
+        if priority >= PRIORITIES {
+            return Marking::Off;
+        }
+        let marking = self.marking_at(0, rate_bps, priority);
+        self.marking_rate_bps.map_or(marking, |reference| marking.scaled(rate_bps, reference))
+    }
+
     /// The first setting out of its range: its key in scenarios and the reason.
     pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_share = |alpha: f64| alpha.is_finite() && alpha >= 0.0;

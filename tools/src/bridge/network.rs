@@ -40,7 +40,7 @@ pub(super) fn port(network: &Scenario, pauses: bool) -> Result<QueueSettings, St
         rate: NonZeroU64::new(link.spec.rate_bps),
         delay_ns: link.spec.delay.as_ns(),
         limit_bytes: limit as u64,
-        marking: switch.marking[data],
+        marking: switch.marking_of_port(link.spec.rate_bps, data),
         ..QueueSettings::default()
     })
 }

@@ -410,6 +410,21 @@ mod tests {
     }
 
     #[test]
+    fn marks_are_those_of_the_port_of_the_switch() {
+        let marking = |keys: &str, ports: &str| {
+            let text = NETWORK.replace("pfc = []", &format!("pfc = []\n{keys}"));
+            Scenario::parse(&(text + ports), NO_FILES).unwrap().settings.left.queue.marking
+        };
+        // The thresholds hold at 800 Mb/s, and the links have a quarter of that.
+        let scaled = Marking::Red { kmin: 1_250, kmax: 50_000, pmax: 0.01 };
+        assert_eq!(marking("marking_rate = \"800Mbps\"", ""), scaled);
+        let port = "\n[[switch.port]]\nrate = \"200Mbps\"\nmarking = { step = \"7KB\" }\n";
+        assert_eq!(marking("", port), Marking::Step { bytes: 7_000 });
+        let other_priority = format!("{port}priority = 5\n");
+        assert_eq!(marking("", &other_priority), Marking::Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 });
+    }
+
+    #[test]
     fn a_network_that_is_not_one_port_is_refused() {
         for (from, to, line, part) in [
             ("hosts = 3", "hosts = 1", Some(13), "no host h2"),
