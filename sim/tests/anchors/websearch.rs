@@ -113,7 +113,7 @@ impl Case {
 
     /// A row of the figure. Each seed has flows of its own.
     fn row(&self, workload: &str, name: &str) -> String {
-        let runs: Vec<_> = (1..=SEEDS).map(|seed| Case { flows: seed, ..*self }.slowdowns(seed)).collect();
+        let runs: Vec<_> = (1..=SEEDS).map(|seed| Self { flows: seed, ..*self }.slowdowns(seed)).collect();
         let queue = runs.iter().map(|(_, queue)| queue).sum::<f64>() / SEEDS as f64;
         let runs: Vec<_> = runs.into_iter().map(|(flows, _)| flows).collect();
         let mut sizes: Vec<u64> = runs.iter().flatten().map(|(bytes, _)| *bytes).collect();
