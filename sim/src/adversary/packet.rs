@@ -7,12 +7,15 @@ use roce_transport::congestion::Congestion;
 use roce_transport::{Instant, QpType, Wc};
 
 use super::link::Fate;
-use super::world::{Checked, World};
+use super::world::{Checked, FlowState, World};
 use crate::pair::Side;
 use roce_fault::random::mix;
 
 /// The number of entries in a ladder.
 const LADDER: usize = 60;
+
+/// The number of arrivals that are kept: more than a window, with repetitions.
+const ARRIVALS: usize = 1_024;
 
 /// A hash of all events, and the last events as text.
 #[derive(Debug)]
@@ -118,6 +121,14 @@ pub(super) struct Pause {
     is_doubtful: bool,
 }
 
+impl FlowState {
+    /// Whether there was no receive when this request arrived last, or later: paced READ responses before it delay its RNR NAK.
+    fn was_refused(&self, psn: Psn) -> bool {
+        let arrival = self.arrivals.iter().find(|(arrived, _)| *arrived == psn);
+        arrival.zip(self.empty_until).is_some_and(|((_, arrival), until)| *arrival <= until)
+    }
+}
+
 impl World<'_> {
     fn pair_of(&self, to: Side, qpn: Qpn) -> Option<usize> {
         self.pairs.iter().position(|pair| pair.qpns[to as usize] == qpn)
@@ -167,6 +178,9 @@ impl World<'_> {
     fn check_pause(&mut self, flow: usize, psn: Psn) -> Checked {
         let (now, limit) = (self.now, u32::from(self.plan.rnr_retry));
         let flow = &mut self.flows[flow];
+        if psn.before(flow.unacknowledged) && flow.goes_back.is_none_or(|first| psn.before(first)) {
+            flow.goes_back = Some(psn);
+        }
         let Some(pause) = &mut flow.pause else { return Ok(()) };
         let Pause { until, count, .. } = *pause;
         // The requester goes back further if an earlier answer is missing.
@@ -192,7 +206,9 @@ impl World<'_> {
             Some(Syndrome::Nak(code)) if code != NakCode::PsnSequence => {
                 Err(format!("a legal request was refused: {code:?} at {psn:?}"))
             }
-            Some(Syndrome::RnrNak { .. }) if flow.receives_posted > flow.received => {
+            Some(Syndrome::RnrNak { .. })
+                if flow.receives_posted > flow.received && !flow.was_refused(psn) =>
+            {
                 Err(format!("RNR NAK although {} receives are there", flow.receives_posted - flow.received))
             }
             // A reserved code is the NAK of selective repeat.
@@ -227,10 +243,15 @@ impl World<'_> {
         let Ok(datagram) = Datagram::parse(bytes, &[]) else { return };
         let bth = *datagram.bth();
         let Some(pair) = self.pair_of(to, bth.dest_qp) else { return };
+        let now = self.now;
+        if datagram.info().direction == Direction::Request {
+            let flow = &mut self.flows[2 * pair + to.other() as usize];
+            flow.arrivals.truncate(ARRIVALS - 1);
+            return flow.arrivals.push_front((bth.psn, now));
+        }
         if datagram.info().direction != Direction::Response {
             return;
         }
-        let now = self.now;
         let flow = &mut self.flows[2 * pair + to as usize];
         let syndrome = datagram.aeth().map(|aeth| aeth.syndrome);
         let is_rnr = matches!(syndrome, Some(Syndrome::RnrNak { .. }));
@@ -245,7 +266,9 @@ impl World<'_> {
                         refused: bth.psn,
                         until: now.plus_nanos(timer.delay_ns()),
                         count: before.map_or(0, |pause| pause.count) + 1,
-                        is_doubtful: before.is_some_and(|pause| pause.is_doubtful),
+                        // A requester that waits for an earlier response drops the NAK.
+                        is_doubtful: flow.goes_back.is_some()
+                            || before.is_some_and(|pause| pause.is_doubtful),
                     });
                 }
                 bth.psn
@@ -261,6 +284,9 @@ impl World<'_> {
             pause.count = 0;
             // The RNR NAK may have overtaken it, and then showed only that it was missing.
             pause.is_doubtful |= is_data;
+        }
+        if is_data {
+            flow.goes_back = flow.goes_back.filter(|first| !answered.after(*first));
         }
         flow.pause = flow.pause.filter(|pause| is_rnr || !answered.after(pause.refused));
         if answered.after(flow.unacknowledged) {

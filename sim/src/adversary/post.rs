@@ -99,6 +99,9 @@ impl World<'_> {
         let qpn = self.pairs[flow.pair].qpns[side as usize];
         let wr = RecvWr { wr_id: id, elements: &elements };
         self.ends[side as usize].engine.post_recv(qpn, &wr).expect("a legal receive is taken");
+        if flow.receives_posted == flow.received {
+            flow.empty_until = Some(self.now);
+        }
         flow.receives_posted += 1;
         if self.stopped_at.is_none() {
             let wait = plan.receives.get(flow.receives_posted).map_or(0, |next| next.wait_ns);

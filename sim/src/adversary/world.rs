@@ -1,5 +1,6 @@
 //! The two hosts and the clock of a run: posts, packets and completions until no event is left.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -76,6 +77,13 @@ pub(super) struct FlowState {
     pub(super) pause: Option<Pause>,
     /// The arrival times of RNR NAKs.
     pub(super) rnr_naks: Vec<Instant>,
+    /// The first PSN from which the requester sends again although a later request was acknowledged: a READ or atomic response is
+    /// missing.
+    pub(super) goes_back: Option<Psn>,
+    /// The PSNs of the last requests that arrived, with their times.
+    pub(super) arrivals: VecDeque<(Psn, Instant)>,
+    /// The last time at which a receive was posted to an empty receive queue.
+    pub(super) empty_until: Option<Instant>,
 }
 
 /// A pair of queue pairs.
@@ -158,6 +166,9 @@ impl<'a> World<'a> {
             last_nak: None,
             pause: None,
             rnr_naks: Vec::new(),
+            goes_back: None,
+            arrivals: VecDeque::new(),
+            empty_until: None,
         }
     }
 
