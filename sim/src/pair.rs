@@ -50,6 +50,8 @@ pub enum Action {
     Delay(u64),
     /// Deliver it marked, as a congested switch does.
     Mark,
+    /// Deliver its headers only, as a switch does that trims what it has no room for.
+    Trim,
 }
 
 /// A packet on the link, as a script sees it.
@@ -78,12 +80,13 @@ pub struct Sent {
 /// Decides about each packet.
 pub type Script = Box<dyn FnMut(&Sent) -> Action>;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct InFlight {
     to: Side,
     path: Path,
     identification: u16,
     bytes: Vec<u8>,
+    trimmed: bool,
 }
 
 /// Two hosts and the link between them.
@@ -302,6 +305,16 @@ impl Pair {
         verdict
     }
 
+    /// Delivers a packet whose payload a switch cut away.
+    pub fn deliver_trimmed(&mut self, to: Side, path: Path, headers: &[u8]) -> Verdict {
+        let received = Received { path, identification: Identification::ABSENT, head: headers, tail: &[] };
+        let now = self.now;
+        let verdict = self.host_mut(to).engine.handle_trimmed(now, &received);
+        self.verdicts.push((to, verdict));
+        self.collect(to);
+        verdict
+    }
+
     /// Runs until both engines are idle, at most one virtual minute.
     #[track_caller]
     pub fn drive(&mut self) {
@@ -346,7 +359,11 @@ impl Pair {
             let received =
                 Received { path: packet.path, identification: known, head: &packet.bytes, tail: &[] };
             let now = self.now;
-            let verdict = self.hosts[packet.to as usize].engine.handle_datagram(now, &received);
+            let engine = &mut self.hosts[packet.to as usize].engine;
+            let verdict = match packet.trimmed {
+                false => engine.handle_datagram(now, &received),
+                true => engine.handle_trimmed(now, &received),
+            };
             self.verdicts.push((packet.to, verdict));
         }
         for host in &mut self.hosts {
@@ -393,13 +410,13 @@ impl Pair {
             path: transmit.path,
             identification: transmit.identification,
             bytes: sent.bytes.clone(),
+            trimmed: false,
         };
         match sent.action {
             Action::Pass => self.apply_faults(from, packet),
             Action::Drop => {}
             Action::Duplicate => {
-                let InFlight { to, path, identification, ref bytes } = packet;
-                let copy = InFlight { to, path, identification, bytes: bytes.clone() };
+                let copy = packet.clone();
                 self.launch(packet, 0);
                 self.launch(copy, 0);
             }
@@ -409,6 +426,11 @@ impl Pair {
                 self.launch(packet, 0);
             }
             Action::Delay(nanos) => self.launch(packet, nanos),
+            Action::Trim => {
+                let mut packet = InFlight { trimmed: true, ..packet };
+                packet.bytes.truncate(datagram.info().header_len);
+                self.launch(packet, 0);
+            }
             Action::Mark => {
                 let path = packet.path.with_ecn(roce_packet::Ecn::CongestionExperienced);
                 self.launch(InFlight { path, ..packet }, 0);
@@ -434,8 +456,7 @@ impl Pair {
         let behind = delivery.reorder.map_or(0, |reorder| u64::from(reorder.behind) * 40);
         let delay = delivery.delay_ns + behind;
         if delivery.duplicate {
-            let InFlight { to, path, identification, ref bytes } = packet;
-            self.launch(InFlight { to, path, identification, bytes: bytes.clone() }, delay);
+            self.launch(packet.clone(), delay);
         }
         delivery.flips.apply(&mut packet.bytes);
         self.launch(packet, delay);

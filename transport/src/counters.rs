@@ -45,6 +45,8 @@ counters! {
     packet_seq_err,
     /// Responses that showed that an earlier READ or atomic response was lost.
     implied_nak_seq_err,
+    /// Reports that a packet was trimmed, and trimmed READ responses, that were answered by a retransmission.
+    packet_trimmed_err,
     /// Local ACK timeouts that were answered by a retransmission.
     local_ack_timeout_err,
     /// RNR NAKs that were answered by a later retransmission.
@@ -94,6 +96,8 @@ counters! {
     rdma_rx_packets,
     /// Bytes handed to the engine, BTH to ICRC.
     rdma_rx_bytes,
+    /// Of those, packets whose payload a switch had cut away.
+    rx_trimmed,
     /// Packets that an engine worked on: all received ones but the dropped.
     rx_handled,
     /// Request and READ response packets sent again.
@@ -152,6 +156,8 @@ counters! {
     drop_incomplete_message,
     /// Dropped: doubled or overtaken on the way (UC).
     drop_late_packet,
+    /// Dropped: a switch cut its payload away, and nothing is to be asked for.
+    drop_trimmed,
     /// Dropped: no queue pair of this engine joined the multicast group.
     drop_no_multicast_member,
 }

@@ -29,6 +29,9 @@ parameters! {
     ///
     /// While READs or atomics are in flight the requester goes back as usual; what the responder kept is then not
     /// executed twice. READ responses that are lost are asked for again as usual.
+    ///
+    /// Where switches trim packets ([`Engine::handle_trimmed`](crate::Engine::handle_trimmed)), the responder reports each trimmed
+    /// request in the same way with the syndrome 0x41, and the requester sends that one again and nothing else.
     pub struct SelectiveRepeat {
         /// PSNs that a requester leaves unacknowledged at most and a responder keeps ahead; the same at both ends.
         cap: u32 = 128, Number(1, SelectiveRepeat::MOST), "packets", "";
@@ -102,6 +105,8 @@ impl fmt::Display for Recovery {
 
 /// The syndrome of an acknowledgement that reports an early packet: in the range that IBTA reserves.
 pub(crate) const SELECTIVE_SYNDROME: u8 = 0x40;
+/// The syndrome of one that reports a trimmed packet.
+pub(crate) const TRIMMED_SYNDROME: u8 = 0x41;
 
 #[cfg(test)]
 mod tests {

@@ -81,6 +81,8 @@ drop_reasons! {
     IncompleteMessage => drop_incomplete_message,
     /// Duplicated or overtaken in the network (UC).
     LatePacket => drop_late_packet,
+    /// A switch cut its payload away, and nothing is to be asked for.
+    Trimmed => drop_trimmed,
     /// No local queue pair joined the multicast group.
     NoMulticastMember => drop_no_multicast_member,
 }

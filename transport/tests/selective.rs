@@ -5,6 +5,7 @@ mod common;
 use common::{Bench, MTU, assert_same, pattern, settings};
 use roce_packet::{Datagram, Opcode, Psn, Syndrome};
 use roce_sim::pair::{Action, Side};
+use roce_transport::congestion::Congestion;
 use roce_transport::{
     DropReason, EngineConfig, QpType, Recovery, SelectiveRepeat, SendOp, Verdict, WcStatus,
 };
@@ -132,6 +133,26 @@ fn a_kept_packet_is_sent_again_when_the_rnr_nak_for_it_is_lost() {
     bench.drive();
     assert_eq!(bench.ended(Side::A), [0, 1, 2].map(|wr_id| (wr_id, WcStatus::Success)));
     assert_eq!(bench.ended(Side::B), [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
+}
+
+/// A window that is full of packets among which some were lost opens only once these are sent again.
+#[test]
+fn a_full_window_does_not_hold_back_what_was_lost() {
+    for (initial, most) in [(8, 8), (8, 64), (2, 2)] {
+        let name = format!("swift:initial_window={initial},max_window={most}");
+        let (congestion, _) = Congestion::parse(&name).expect("the name is right");
+        let recovery = Recovery::SelectiveRepeat(SelectiveRepeat { cap: 64, ..SelectiveRepeat::default() });
+        let config = EngineConfig { recovery, congestion, ..EngineConfig::from_number(7) };
+        let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
+        bench.packet_time_ns = 30;
+        lose(&mut bench, &[0, 20, 21]);
+        let write = bench.write(0);
+        bench.post(1, write, 0, 40 * MTU);
+        bench.drive();
+        assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)], "{name}");
+        assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 3, "{name}");
+        assert!(bench.counter(Side::A, "local_ack_timeout_err") <= u64::from(initial == 2), "{name}");
+    }
 }
 
 #[test]

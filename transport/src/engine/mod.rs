@@ -7,6 +7,7 @@ mod qp;
 mod queue_pairs;
 mod receive;
 mod transmit;
+mod trimmed;
 mod twins;
 mod xrc;
 

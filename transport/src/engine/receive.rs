@@ -5,8 +5,8 @@
 //! and nothing else happens.
 
 use roce_packet::{
-    Cnp, Datagram, Direction, Envelope, Opcode, ParseError, ParseErrorKind, Path, Qpn, Telemetry, Transport,
-    icrc,
+    Cnp, Datagram, Deth, Direction, Envelope, Opcode, OpcodeInfo, ParseError, ParseErrorKind, Path, Qpn,
+    Telemetry, Transport, icrc,
 };
 
 use roce_packet::icrc::Seed;
@@ -108,7 +108,13 @@ impl Engine {
         let verdict = match qp.admit(received, datagram, integrity) {
             Ok(()) => {
                 if marked {
-                    notify(&mut self.notifier, shared, &mut qp.core, received, datagram);
+                    let marked = Marked {
+                        info: datagram.info(),
+                        dest_qp: datagram.bth().dest_qp,
+                        deth: datagram.deth(),
+                        has_payload: datagram.payload_len() > 0,
+                    };
+                    notify(&mut self.notifier, shared, &mut qp.core, received, &marked);
                 }
                 qp.handle(shared, received, datagram)
             }
@@ -151,21 +157,29 @@ impl Engine {
     }
 }
 
+/// A packet with a congestion mark.
+pub(super) struct Marked {
+    pub(super) info: &'static OpcodeInfo,
+    pub(super) dest_qp: Qpn,
+    pub(super) deth: Option<Deth>,
+    pub(super) has_payload: bool,
+}
+
 /// A marked packet came from the peer. If it carries data, its sender is notified, even if the packet is dropped: by a
 /// notification, or by the next acknowledgement where that was agreed on.
-fn notify(
+pub(super) fn notify(
     notifier: &mut Notifier,
     shared: &mut Shared,
     core: &mut QpCore,
     received: &Received<'_>,
-    datagram: &Datagram<'_>,
+    marked: &Marked,
 ) {
-    let info = datagram.info();
-    if datagram.payload_len() == 0 || info.direction == Direction::Cnp {
+    let info = marked.info;
+    if !marked.has_payload || info.direction == Direction::Cnp {
         return;
     }
     // A multicast address cannot be a source, so a notification has no destination.
-    if datagram.bth().dest_qp == Qpn::MULTICAST {
+    if marked.dest_qp == Qpn::MULTICAST {
         return;
     }
     // A READ response is not acknowledged, so its marks are answered in the usual way.
@@ -173,14 +187,14 @@ fn notify(
         core.echo_owed = true;
         return;
     }
-    if datagram.deth().is_some_and(|deth| deth.q_key != core.attr.qkey) {
+    if marked.deth.is_some_and(|deth| deth.q_key != core.attr.qkey) {
         return;
     }
     let point = &shared.config.notification;
     if !point.cnp_enable {
         return;
     }
-    let dest_qp = datagram.deth().map_or(core.attr.dest_qpn, |deth| deth.source_qp);
+    let dest_qp = marked.deth.map_or(core.attr.dest_qpn, |deth| deth.source_qp);
     let cnp = Cnp { dest_qp, p_key: core.attr.p_key };
     // The notification has the whole way back before it, and not the hops that were left to the data.
     let path = Path { hop_limit: own_hop_limit(core), ..received.path };
@@ -199,7 +213,7 @@ fn own_hop_limit(core: &QpCore) -> u8 {
 /// The default of operating systems.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
-fn parse_failure(error: ParseError) -> DropReason {
+pub(super) fn parse_failure(error: ParseError) -> DropReason {
     match error.kind {
         ParseErrorKind::Truncated => DropReason::Short,
         ParseErrorKind::BadLength => DropReason::BadLength,
@@ -293,8 +307,29 @@ impl Qp {
         datagram: &Datagram<'_>,
         integrity: Integrity,
     ) -> Result<(), DropReason> {
+        self.admit_fields(received, datagram.info(), datagram.bth().p_key)?;
         let core = &mut self.core;
-        let info = datagram.info();
+        // UD receives from many peers, which differ in this.
+        if core.qp_type != QpType::Ud {
+            match integrity {
+                Integrity::Exact => core.exact_icrcs = core.exact_icrcs.saturating_add(1),
+                Integrity::Segment => {}
+                Integrity::Recovered if core.exact_icrcs >= TRUSTED_AFTER => return Err(DropReason::BadIcrc),
+                Integrity::Recovered => core.exact_icrcs = 0,
+            }
+        }
+        Ok(())
+    }
+
+    /// The same without the ICRC.
+    #[inline]
+    pub(super) fn admit_fields(
+        &self,
+        received: &Received<'_>,
+        info: &OpcodeInfo,
+        p_key: u16,
+    ) -> Result<(), DropReason> {
+        let core = &self.core;
         let transport = match core.qp_type {
             QpType::Rc => Transport::Rc,
             QpType::Uc => Transport::Uc,
@@ -320,20 +355,11 @@ impl Qp {
         if !open {
             return Err(DropReason::BadState);
         }
-        if !p_keys_match(core.attr.p_key, datagram.bth().p_key) {
+        if !p_keys_match(core.attr.p_key, p_key) {
             return Err(DropReason::BadPkey);
         }
         if core.qp_type != QpType::Ud && !core.is_from_peer(&received.path) {
             return Err(DropReason::BadAddress);
-        }
-        // UD receives from many peers, which differ in this.
-        if core.qp_type != QpType::Ud {
-            match integrity {
-                Integrity::Exact => core.exact_icrcs = core.exact_icrcs.saturating_add(1),
-                Integrity::Segment => {}
-                Integrity::Recovered if core.exact_icrcs >= TRUSTED_AFTER => return Err(DropReason::BadIcrc),
-                Integrity::Recovered => core.exact_icrcs = 0,
-            }
         }
         Ok(())
     }

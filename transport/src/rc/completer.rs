@@ -2,12 +2,13 @@
 
 use roce_packet::{Datagram, NakCode, Operation, Position, Psn, RnrTimer, Syndrome};
 
-use super::requester::{RcRequester, payload_before};
+use super::pieces::payload_before;
+use super::requester::RcRequester;
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::Loss;
 use crate::counters::count;
 use crate::qp::QpCore;
-use crate::recovery::SELECTIVE_SYNDROME;
+use crate::recovery::{SELECTIVE_SYNDROME, TRIMMED_SYNDROME};
 use crate::segment::packets;
 use crate::shared::Shared;
 use crate::sq::{Progress, local_cause};
@@ -58,6 +59,10 @@ impl RcRequester {
             (Operation::Acknowledge, Syndrome::Reserved(SELECTIVE_SYNDROME)) => {
                 let received = datagram.aeth().map_or(psn, |aeth| Psn::new(aeth.msn.get()));
                 self.on_selective_nak(core, shared, psn, received)
+            }
+            (Operation::Acknowledge, Syndrome::Reserved(TRIMMED_SYNDROME)) => {
+                let trimmed = datagram.aeth().map_or(psn, |aeth| Psn::new(aeth.msn.get()));
+                self.on_trimmed_report(core, shared, (psn, trimmed))
             }
             (_, Syndrome::Reserved(_)) => Verdict::Dropped(DropReason::ReservedSyndrome),
             (Operation::Acknowledge, Syndrome::Ack { .. }) => self.on_ack(core, shared, psn),
@@ -348,6 +353,7 @@ impl RcRequester {
             wqe.progress = Progress::Done;
         }
         self.progressed(core, shared, 0);
+        self.ask_for_trimmed(core, shared);
         Verdict::Handled
     }
 

@@ -2,6 +2,7 @@
 
 mod completer;
 mod flight;
+mod pieces;
 mod reorder;
 mod reply;
 mod requester;
@@ -9,6 +10,7 @@ mod resources;
 mod responder;
 mod selective;
 mod single;
+mod trimmed;
 
 pub(crate) use requester::RcRequester;
 pub(crate) use responder::RcResponder;

@@ -76,6 +76,13 @@ impl Reorder {
         Kept::Yes
     }
 
+    /// Whether a packet with this PSN would be kept, and is not.
+    pub(super) fn is_missing(&self, expected: Psn, psn: Psn) -> bool {
+        let index = psn.get() as usize & (self.slots.len() - 1);
+        expected.distance_to(psn) < self.cap
+            && self.slots.get(index).is_some_and(|slot| slot.psn != Some(psn))
+    }
+
     /// Takes the packet with this PSN out, with the buffer that it lies in.
     pub(super) fn take(&mut self, psn: Psn) -> Option<(Box<[u8]>, usize)> {
         let slot = self.slot(psn).filter(|slot| slot.psn == Some(psn))?;

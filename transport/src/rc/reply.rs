@@ -10,7 +10,7 @@ use crate::ids::{PdId, RKey};
 use crate::io::TxSlot;
 use crate::memory::Access;
 use crate::qp::QpCore;
-use crate::recovery::SELECTIVE_SYNDROME;
+use crate::recovery::{SELECTIVE_SYNDROME, TRIMMED_SYNDROME};
 use crate::segment::Sealed;
 use crate::shared::Shared;
 
@@ -23,6 +23,8 @@ pub(super) enum Reply {
     SequenceNak,
     /// The expected PSN did not arrive; this later one did, and is kept.
     Kept(Psn),
+    /// This packet was trimmed. Several may be owed beside another reply, so they are kept apart.
+    Trimmed(Psn),
     /// The expected PSN needs a receive and there is none.
     Rnr,
     /// The packet with this PSN was refused; the connection ends.
@@ -44,7 +46,7 @@ impl RcResponder {
 
     /// Whether all that is owed to the peer is one acknowledgement. A NAK is not one.
     pub(crate) fn owes_only_acknowledgement(&self) -> bool {
-        self.reply == Some(Reply::Ack) && self.resources.is_idle()
+        self.reply == Some(Reply::Ack) && self.resources.is_idle() && !self.owes_trimmed()
     }
 
     /// Whether the next packet is one of a READ response.
@@ -54,12 +56,14 @@ impl RcResponder {
 
     /// Whether there is an acknowledgement to send, or nothing.
     pub(crate) fn owes_at_most_acknowledgement(&self) -> bool {
-        matches!(self.reply, None | Some(Reply::Ack)) && self.resources.is_idle()
+        let is_quiet = self.resources.is_idle() && !self.owes_trimmed();
+        matches!(self.reply, None | Some(Reply::Ack)) && is_quiet
     }
 
     /// Drops all that is owed to the peer: the owner moved the queue pair to ERR, in which nothing is sent (IBTA 10.3.1).
     pub(crate) fn abandon_answers(&mut self) {
         self.resources.abandon();
+        self.forget_trimmed();
         self.reply = None;
     }
 
@@ -84,8 +88,13 @@ impl RcResponder {
                 return Some(sealed);
             }
         }
-        let reply = self.reply?;
+        let trimmed = if self.owes_trimmed() { self.next_trimmed() } else { None };
+        let reply = match trimmed {
+            Some(psn) => Reply::Trimmed(psn),
+            None => self.reply?,
+        };
         let (syndrome, psn, msn) = match reply {
+            Reply::Trimmed(psn) => (Syndrome::Reserved(TRIMMED_SYNDROME), self.epsn, Msn::new(psn.get())),
             Reply::Kept(received) => {
                 (Syndrome::Reserved(SELECTIVE_SYNDROME), self.epsn, Msn::new(received.get()))
             }
@@ -102,7 +111,10 @@ impl RcResponder {
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         writer.aeth(&Aeth { syndrome, msn }).ok()?;
         let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
-        self.reply = None;
+        match reply {
+            Reply::Trimmed(psn) => self.reported_trimmed(psn),
+            _ => self.reply = None,
+        }
         if core::mem::take(&mut core.echo_owed) {
             count!(shared, core, np_marks_echoed);
         }

@@ -17,6 +17,7 @@ use alloc::boxed::Box;
 use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Telemetry, Transport, Xrceth};
 
 use super::flight::Flight;
+use super::pieces::{packets_of, payload_before, read_piece};
 use super::selective::{LossRecovery, Selective};
 use super::single::Single;
 use crate::completion::{Cause, WcStatus};
@@ -25,7 +26,7 @@ use crate::counters::count;
 use crate::io::TxSlot;
 use crate::qp::{Failure, QpCapabilities, QpCore, QpType};
 use crate::recovery::Recovery;
-use crate::segment::{Sealed, packets, segment, write_headers};
+use crate::segment::{Sealed, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{Progress, SendQueue, Wqe, local_cause};
 use crate::timer::Timer;
@@ -61,6 +62,10 @@ pub(crate) struct RcRequester {
     pub(super) is_held: bool,
     /// The packets that left one after the other.
     pub(super) flight: Flight,
+    /// The oldest response that is known to have been trimmed.
+    pub(super) trimmed_response: Option<Psn>,
+    /// The cursor is at a trimmed packet, and returns from there.
+    pub(super) is_aside: bool,
     /// The loss recovery, unless it is go-back-N.
     pub(super) recovery: Option<Box<dyn LossRecovery>>,
 }
@@ -93,6 +98,8 @@ impl RcRequester {
             since_ack_request: 0,
             asked: None,
             is_held: false,
+            trimmed_response: None,
+            is_aside: false,
             flight: Flight::default(),
         }
     }
@@ -115,6 +122,7 @@ impl RcRequester {
         self.since_ack_request = 0;
         self.asked = None;
         self.is_held = false;
+        self.trimmed_response = None;
         self.flight = Flight::default();
         if let Some(recovery) = &mut self.recovery {
             recovery.on_go_back();
@@ -145,8 +153,8 @@ impl RcRequester {
         self.una.distance_to(self.unsent)
     }
 
-    /// Writes the next packet into `slot`, if one may go.
-    pub(crate) fn transmit(
+    /// Writes the packet under the cursor into `slot`, if one may go.
+    pub(super) fn transmit_at_cursor(
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
@@ -259,6 +267,10 @@ impl RcRequester {
     /// Whether the congestion control has room for the next packet of `wqe`.
     fn control_allows(&self, core: &QpCore, wqe: &Wqe) -> bool {
         let Some(control) = &core.control else { return true };
+        if self.is_resending() {
+            // It counts as in flight already, and has left the network.
+            return true;
+        }
         let index = if wqe.progress == Progress::Posted { 0 } else { wqe.first_psn.distance_to(self.cursor) };
         let payload = payload_before(wqe, index + 1, core.mtu()) - payload_before(wqe, index, core.mtu());
         control.has_room(payload, self.asked.is_some())
@@ -329,7 +341,9 @@ impl RcRequester {
 
     /// Whether the packet under the cursor is one of a selective retransmission.
     fn is_resending(&self) -> bool {
-        self.cursor != self.unsent && self.recovery.as_ref().is_some_and(|recovery| recovery.is_resending())
+        self.is_aside
+            || self.cursor != self.unsent
+                && self.recovery.as_ref().is_some_and(|recovery| recovery.is_resending())
     }
 
     /// Notes a packet under the cursor, whose answer is that to `psn`, and tells the congestion control of it.
@@ -471,7 +485,7 @@ impl RcRequester {
         // The first packet requests an acknowledgement: a responder that has it reports its position.
         self.since_ack_request = LONG_AGO;
         // Answers to what left before are not waited for.
-        self.asked = None;
+        (self.asked, self.trimmed_response) = (None, None);
         if let Some(recovery) = &mut self.recovery {
             recovery.on_go_back();
         }
@@ -570,27 +584,4 @@ fn writer<'a>(core: &QpCore, buffer: &'a mut [u8], bth: &Bth, wqe: &Wqe) -> Opti
         writer.xrceth(&Xrceth { srq: wqe.remote_srqn }).ok()?;
     }
     Some(writer)
-}
-
-/// How many packets of a READ with `left` packets are asked for at once. Half of all PSNs or more must never
-/// be outstanding, because an older PSN could not be told from a newer one (IBTA 9.7.2).
-fn read_piece(shared: &Shared, left: u32) -> u32 {
-    const MOST: u32 = 1 << 22;
-    match shared.config.max_read_packets {
-        0 => left.min(MOST),
-        limit => left.min(limit).min(MOST),
-    }
-}
-
-/// Payload bytes of a message in its packets before the one with this index.
-pub(super) fn payload_before(wqe: &Wqe, index: u32, mtu: usize) -> u64 {
-    u64::from(wqe.len).min(u64::from(index) * mtu as u64)
-}
-
-/// How many PSNs a request takes.
-fn packets_of(wqe: &Wqe, mtu: usize) -> u32 {
-    match wqe.op.course() {
-        Course::Single => 1,
-        Course::Segments | Course::Read | Course::Local => packets(wqe.len, mtu),
-    }
 }

@@ -1,5 +1,7 @@
 //! The receiving half of RC: checks and executes requests (IBTA 9.7.4, 9.7.5.1).
 
+use alloc::boxed::Box;
+
 use roce_packet::{
     AtomicEth, Datagram, FlushSelectivity, Msn, NakCode, OpcodeInfo, Operation, Position, Psn, Reth,
 };
@@ -7,6 +9,7 @@ use roce_packet::{
 use super::reorder::Reorder;
 use super::reply::Reply;
 use super::resources::{Answer, Repeated, Resource, Resources, Sending};
+use super::trimmed::TrimmedRequests;
 use crate::completion::{Cause, WcStatus};
 use crate::counters::count;
 use crate::event::AsyncEvent;
@@ -40,6 +43,7 @@ pub(crate) struct RcResponder {
     /// no further reply is sent.
     pub(super) reorder: Option<Reorder>,
     pub(super) paused: bool,
+    pub(super) trimmed: Option<Box<TrimmedRequests>>,
     /// Losses of READ responses that the peer has shown, each of which may make it repeat many requests.
     pub(super) losses: u32,
 }
@@ -86,6 +90,7 @@ impl RcResponder {
             reply: None,
             reorder: None,
             paused: false,
+            trimmed: None,
             losses: 0,
         }
     }
@@ -102,6 +107,7 @@ impl RcResponder {
             Recovery::SelectiveRepeat(settings) => Some(Reorder::new(settings.cap(), mtu)),
         };
         self.paused = false;
+        self.forget_trimmed();
         self.epsn = rq_psn;
         self.msn = Msn::new(0);
         self.acknowledgeable = (rq_psn.sub(1), self.msn);
@@ -150,7 +156,7 @@ impl RcResponder {
         self.paused = false;
         match self.execute(core, shared, datagram) {
             Ok(()) if self.reorder.is_some() => self.catch_up(core, shared),
-            Ok(()) => {}
+            Ok(()) => _ = self.nak_trimmed(core, shared),
             Err(refusal) => self.refuse(core, shared, psn, refusal),
         }
         Verdict::Handled
@@ -163,6 +169,7 @@ impl RcResponder {
             return Verdict::Dropped(DropReason::OutOfSequence);
         }
         self.nak_sent = true;
+        self.forget_trimmed();
         self.reply = Some(Reply::SequenceNak);
         Verdict::Handled
     }
@@ -523,6 +530,7 @@ impl RcResponder {
                 count!(shared, core, out_of_buffer);
                 self.nak_sent = true;
                 self.paused = true;
+                self.forget_trimmed();
                 self.reply = Some(Reply::Rnr);
             }
             Refusal::Invalidate(wr_id) => {

@@ -4,6 +4,7 @@
 //! the responder says and names the packets that a retransmission passes over and where it ends.
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec;
 use core::fmt;
 
@@ -31,6 +32,15 @@ pub(super) trait LossRecovery: fmt::Debug + Send {
     /// whether it is the first since everything was well.
     fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)>;
 
+    /// A switch trimmed this packet, which is in flight. Returns whether it is to be sent again, unless it already waits for that.
+    fn on_trimmed(&mut self, trimmed: Psn) -> bool;
+
+    /// The next trimmed packet that is to be sent again, which is then taken for sent.
+    fn next_trimmed(&mut self, una: Psn, unsent: Psn) -> Option<Psn>;
+
+    /// A loss was seen. Returns whether it is the first since everything was well.
+    fn begins(&mut self, unsent: Psn) -> bool;
+
     /// Nothing came for too long: a retransmission begins at `una`.
     fn on_timeout(&mut self, una: Psn, unsent: Psn);
 
@@ -51,26 +61,48 @@ pub(super) trait LossRecovery: fmt::Debug + Send {
 #[derive(Debug)]
 pub(super) struct Selective {
     settings: SelectiveRepeat,
-    /// Whether the responder has a packet, by the low bits of its PSN; only those in flight count.
-    received: Box<[bool]>,
+    /// What is known of a packet, by the low bits of its PSN; only those in flight count.
+    known: Box<[Known]>,
+    /// Trimmed packets that wait for being sent again.
+    trimmed: VecDeque<Psn>,
     /// Packets before this one are sent again unless they were received. `None` while nothing is sent again.
     end: Option<Psn>,
     /// The first packet that was unsent when the loss was seen; beyond it begins another loss.
     until: Option<Psn>,
 }
 
+/// What is known of a packet that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    /// The responder has it.
+    Received,
+    /// It was trimmed and waits for being sent again.
+    Trimmed,
+    /// It was trimmed and sent again since.
+    Repeated,
+}
+
 impl Selective {
     pub(super) fn new(settings: &SelectiveRepeat) -> Self {
         let slots = settings.cap().next_power_of_two() as usize;
-        Self { settings: *settings, received: vec![false; slots].into_boxed_slice(), end: None, until: None }
+        let known = vec![Known::Nothing; slots].into_boxed_slice();
+        Self { settings: *settings, known, trimmed: VecDeque::new(), end: None, until: None }
     }
 
     fn slot(&self, psn: Psn) -> usize {
-        psn.get() as usize & (self.received.len() - 1)
+        psn.get() as usize & (self.known.len() - 1)
     }
 
-    fn has(&self, psn: Psn) -> bool {
-        self.received.get(self.slot(psn)).copied().unwrap_or_default()
+    fn known(&self, psn: Psn) -> Known {
+        self.known.get(self.slot(psn)).copied().unwrap_or(Known::Nothing)
+    }
+
+    fn set(&mut self, psn: Psn, known: Known) {
+        let slot = self.slot(psn);
+        if let Some(place) = self.known.get_mut(slot) {
+            *place = known;
+        }
     }
 }
 
@@ -90,10 +122,7 @@ impl LossRecovery for Selective {
         if ahead == 0 || ahead >= self.settings.cap() || ahead >= una.distance_to(unsent) {
             return None;
         }
-        let slot = self.slot(received);
-        if let Some(known) = self.received.get_mut(slot) {
-            *known = true;
-        }
+        self.set(received, Known::Received);
         // Packets in front of it may be late and not lost.
         let late = self.settings.reorder.min(ahead);
         let end = received.sub(late);
@@ -103,26 +132,54 @@ impl LossRecovery for Selective {
             return None;
         }
         self.end = Some(end);
+        Some((from, self.begins(unsent)))
+    }
+
+    fn on_trimmed(&mut self, trimmed: Psn) -> bool {
+        let asks = matches!(self.known(trimmed), Known::Nothing | Known::Repeated);
+        if asks {
+            self.set(trimmed, Known::Trimmed);
+            self.trimmed.push_back(trimmed);
+        }
+        asks
+    }
+
+    fn next_trimmed(&mut self, una: Psn, unsent: Psn) -> Option<Psn> {
+        while let Some(psn) = self.trimmed.pop_front() {
+            // It may have arrived since: as a copy, or by going back.
+            if una.distance_to(psn) < una.distance_to(unsent) && self.known(psn) == Known::Trimmed {
+                self.set(psn, Known::Repeated);
+                return Some(psn);
+            }
+        }
+        None
+    }
+
+    fn begins(&mut self, unsent: Psn) -> bool {
         let is_first = self.until.is_none();
         self.until = self.until.or(Some(unsent));
-        Some((from, is_first))
+        is_first
     }
 
     fn on_timeout(&mut self, _una: Psn, unsent: Psn) {
         self.end = Some(unsent);
         self.until = Some(unsent);
+        // What was trimmed is sent again with the rest.
+        self.trimmed.clear();
+        for known in &mut self.known {
+            if *known != Known::Received {
+                *known = Known::Nothing;
+            }
+        }
     }
 
     fn on_progress(&mut self, before: Psn, una: Psn) {
         let passed = before.distance_to(una);
-        if passed as usize >= self.received.len() {
-            self.received.fill(false);
+        if passed as usize >= self.known.len() {
+            self.known.fill(Known::Nothing);
         } else {
             for step in 0..passed {
-                let slot = self.slot(before.add(step));
-                if let Some(known) = self.received.get_mut(slot) {
-                    *known = false;
-                }
+                self.set(before.add(step), Known::Nothing);
             }
         }
         if self.until.is_some_and(|until| !una.before(until)) {
@@ -131,7 +188,8 @@ impl LossRecovery for Selective {
     }
 
     fn on_go_back(&mut self) {
-        self.received.fill(false);
+        self.known.fill(Known::Nothing);
+        self.trimmed.clear();
         (self.end, self.until) = (None, None);
     }
 
@@ -143,9 +201,12 @@ impl LossRecovery for Selective {
         let end = self.end?;
         let mut psn = cursor;
         while psn.before(end) {
-            // The oldest one is what the responder waits for, whatever it said before.
-            if psn == una || !self.has(psn) {
-                return Some(psn);
+            match self.known(psn) {
+                Known::Nothing => return Some(psn),
+                // The oldest one is what the responder waits for, whatever it said before.
+                Known::Received if psn == una => return Some(psn),
+                // What was trimmed is sent on its own.
+                Known::Received | Known::Trimmed | Known::Repeated => {}
             }
             psn = psn.next();
         }
@@ -156,7 +217,7 @@ impl LossRecovery for Selective {
 /// What a [`LossRecovery`] makes of the cursor.
 impl RcRequester {
     /// Moves the cursor to a packet that is in flight, or to the first unsent one.
-    fn seek(&mut self, psn: Psn) {
+    pub(super) fn seek(&mut self, psn: Psn) {
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position) {
             if wqe.progress == Progress::Posted || wqe.contains(psn) {
@@ -172,7 +233,7 @@ impl RcRequester {
         let Some(recovery) = self.recovery.as_ref().filter(|recovery| recovery.is_resending()) else {
             return;
         };
-        if self.cursor == self.unsent {
+        if self.cursor == self.unsent || self.is_aside {
             return;
         }
         let next = recovery.next(self.una, self.cursor).unwrap_or(self.unsent);
@@ -182,7 +243,7 @@ impl RcRequester {
     }
 
     /// Whether a READ or atomic is in flight, whose answer has to come in order.
-    fn awaits_responses(&self) -> bool {
+    pub(super) fn awaits_responses(&self) -> bool {
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position).filter(|wqe| wqe.progress != Progress::Posted) {
             if wqe.progress == Progress::Started && wqe.op.awaits_response() {

@@ -1,0 +1,101 @@
+//! Packets whose payload a switch cut away: the checks before any queue pair.
+
+use roce_packet::{Bth, Direction, Opcode, OpcodeInfo, Qpn};
+
+use super::Engine;
+use super::qp::{Halves, Qp};
+use super::receive::{Marked, notify, parse_failure};
+use crate::counters::count;
+use crate::io::Received;
+use crate::shared::Shared;
+use crate::time::Instant;
+use crate::verdict::{DropReason, Verdict};
+
+impl Engine {
+    /// Handles a datagram whose payload a switch cut away because it had no room for it, and returns the outcome. `received.head`
+    /// begins with the headers that the opcode has; what follows them does not count.
+    ///
+    /// The packet is asked for again at once, as `docs/congestion.md` explains: an RC requester sends a trimmed request of a SEND
+    /// or WRITE again alone, if both ends use [`SelectiveRepeat`](crate::SelectiveRepeat), and goes back to it otherwise; a trimmed
+    /// READ response is asked for again with those behind it. Nothing that was trimmed changes memory or completes anything.
+    ///
+    /// **The ICRC cannot be checked**, because it covers the payload. Everything else is checked as by
+    /// [`handle_datagram`](Self::handle_datagram): version, opcode, queue pair, state, partition key and addresses. A damaged or
+    /// forged packet can cause a retransmission, and no more. This entry is for the simulator, and for devices that know how
+    /// their network marks such packets.
+    pub fn handle_trimmed(&mut self, now: Instant, received: &Received<'_>) -> Verdict {
+        self.set_now(now);
+        let counters = &mut self.shared.counters;
+        counters.rdma_rx_packets += 1;
+        counters.rdma_rx_bytes += (received.head.len() + received.tail.len()) as u64;
+        counters.rx_trimmed += 1;
+        let verdict = match Bth::parse(received.head) {
+            Ok((bth, _)) => match bth.opcode.info() {
+                Some(info) if received.head.len() < info.header_len => Verdict::Dropped(DropReason::Short),
+                Some(info) => self.dispatch_trimmed(received, &bth, info),
+                None => Verdict::Dropped(DropReason::UnknownOpcode),
+            },
+            Err(error) => Verdict::Dropped(parse_failure(error)),
+        };
+        match verdict {
+            Verdict::Handled => self.shared.counters.rx_handled += 1,
+            Verdict::Dropped(reason) => {
+                tracing::trace!(?reason, "trimmed packet dropped");
+                reason.count(&mut self.shared.counters);
+            }
+        }
+        verdict
+    }
+
+    fn dispatch_trimmed(&mut self, received: &Received<'_>, bth: &Bth, info: &'static OpcodeInfo) -> Verdict {
+        if bth.dest_qp == Qpn::MULTICAST {
+            return Verdict::Dropped(DropReason::Trimmed);
+        }
+        let Some(index) = self.numbers.get(bth.dest_qp.get()) else {
+            if bth.opcode == Opcode::CNP {
+                self.shared.counters.rp_cnp_ignored += 1;
+            }
+            return Verdict::Dropped(DropReason::UnknownQpn);
+        };
+        let Some(qp) = self.qps.get_mut(index) else { return Verdict::Dropped(DropReason::UnknownQpn) };
+        let shared = &mut self.shared;
+        qp.core.counters.rdma_rx_packets += 1;
+        qp.core.counters.rdma_rx_bytes += (received.head.len() + received.tail.len()) as u64;
+        qp.core.counters.rx_trimmed += 1;
+        let is_marked = received.path.ecn() == roce_packet::Ecn::CongestionExperienced;
+        if is_marked {
+            count!(shared, qp.core, np_ecn_marked_roce_packets);
+        }
+        let verdict = match qp.admit_fields(received, info, bth.p_key) {
+            Ok(()) => {
+                if is_marked {
+                    // It had payload, or there was nothing to cut away.
+                    let marked = Marked { info, dest_qp: bth.dest_qp, deth: None, has_payload: true };
+                    notify(&mut self.notifier, shared, &mut qp.core, received, &marked);
+                }
+                qp.handle_trimmed(shared, (bth, info))
+            }
+            Err(reason) => Verdict::Dropped(reason),
+        };
+        match verdict {
+            Verdict::Dropped(reason) => reason.count(&mut qp.core.counters),
+            Verdict::Handled => qp.core.counters.rx_handled += 1,
+        }
+        self.settle(index);
+        verdict
+    }
+}
+
+impl Qp {
+    fn handle_trimmed(&mut self, shared: &mut Shared, packet: (&Bth, &OpcodeInfo)) -> Verdict {
+        match (&mut self.halves, packet.1.direction) {
+            (Halves::Rc(requester, _), Direction::Response) => {
+                requester.handle_trimmed(&mut self.core, shared, packet)
+            }
+            (Halves::Rc(_, responder), Direction::Request) => {
+                responder.handle_trimmed(&mut self.core, shared, packet)
+            }
+            _ => Verdict::Dropped(DropReason::Trimmed),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Packets whose payload a switch cut away because it had no room: what both halves do about one.
+//!
+//! Of requests, the responder asks for exactly the one that was trimmed, if both ends use selective repeat; else it sends
+//! an ordinary NAK once nothing before that packet is missing. Of READ responses, the requester asks again from the trimmed one
+//! on as soon as it has those before it. A trimmed packet shows that the network works, so none uses up a retry.
+
+use alloc::collections::VecDeque;
+
+use roce_packet::{Bth, OpcodeInfo, Operation, Psn};
+
+use super::reply::Reply;
+use super::requester::RcRequester;
+use super::responder::RcResponder;
+use crate::congestion::Loss;
+use crate::counters::count;
+use crate::io::TxSlot;
+use crate::qp::QpCore;
+use crate::segment::Sealed;
+use crate::shared::Shared;
+use crate::sq::Progress;
+use crate::verdict::{DropReason, Verdict};
+
+/// A packet that was trimmed, and for which nothing is asked.
+const NOTHING_TO_ASK: Verdict = Verdict::Dropped(DropReason::Trimmed);
+
+/// Trimmed requests of which the peer has not been told yet.
+#[derive(Debug, Default)]
+pub(super) struct TrimmedRequests {
+    /// With selective repeat: those that a report is owed for. At most as many as the responder keeps ahead.
+    owed: VecDeque<Psn>,
+    /// With go-back-N: the first one, which a NAK can name once it is the expected one.
+    first: Option<Psn>,
+}
+
+impl RcResponder {
+    /// No report of a trimmed request is owed any more, for example because the peer goes back and sends all of it again.
+    pub(super) fn forget_trimmed(&mut self) {
+        self.trimmed = None;
+    }
+
+    /// Whether a report is owed.
+    pub(super) fn owes_trimmed(&self) -> bool {
+        self.trimmed.as_ref().is_some_and(|trimmed| !trimmed.owed.is_empty())
+    }
+
+    /// The header of a request arrived, and its payload was cut away on the way.
+    pub(crate) fn handle_trimmed(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        (bth, info): (&Bth, &OpcodeInfo),
+    ) -> Verdict {
+        let psn = bth.psn;
+        if psn.before(self.epsn) {
+            let is_acknowledged = matches!(info.operation, Operation::Send | Operation::Write);
+            if !is_acknowledged || !bth.ack_req && self.reorder.is_none() {
+                return NOTHING_TO_ASK;
+            }
+            // Repeated although it had arrived: an acknowledgement is all that its sender waits for.
+            count!(shared, core, duplicate_request);
+            self.owe_acknowledgement(core, shared);
+            return Verdict::Handled;
+        }
+        let goes_back = self.nak_sent && self.reorder.is_none();
+        if self.paused || goes_back {
+            // A NAK makes the peer send everything again.
+            return NOTHING_TO_ASK;
+        }
+        let Some(reorder) = &self.reorder else {
+            let is_first = |known: Psn| known.before(self.epsn) || psn.before(known);
+            let trimmed = self.trimmed.get_or_insert_default();
+            if trimmed.first.is_none_or(is_first) {
+                trimmed.first = Some(psn);
+            }
+            return if self.nak_trimmed(core, shared) { Verdict::Handled } else { NOTHING_TO_ASK };
+        };
+        if !reorder.is_missing(self.epsn, psn) {
+            return NOTHING_TO_ASK;
+        }
+        let trimmed = self.trimmed.get_or_insert_default();
+        if trimmed.owed.contains(&psn) {
+            return NOTHING_TO_ASK;
+        }
+        trimmed.owed.push_back(psn);
+        Verdict::Handled
+    }
+
+    /// With go-back-N: sends the NAK for the expected packet if that is known to have been trimmed. Returns whether one is known.
+    pub(super) fn nak_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
+        let Some(psn) = self.trimmed.as_ref().and_then(|trimmed| trimmed.first) else { return false };
+        if psn.before(self.epsn) {
+            self.forget_trimmed();
+            return false;
+        }
+        if psn == self.epsn {
+            self.forget_trimmed();
+            count!(shared, core, out_of_sequence);
+            self.nak_sent = true;
+            self.reply = Some(Reply::SequenceNak);
+        }
+        true
+    }
+
+    /// The trimmed request that the next report names: one that has not come since.
+    pub(super) fn next_trimmed(&mut self) -> Option<Psn> {
+        if self.paused || self.owes_fatal_nak() {
+            return None;
+        }
+        let reorder = self.reorder.as_ref()?;
+        let is_missing = |psn: &&Psn| reorder.is_missing(self.epsn, **psn);
+        let next = self.trimmed.as_ref()?.owed.iter().find(is_missing).copied();
+        if next.is_none() {
+            self.forget_trimmed();
+        }
+        next
+    }
+
+    /// The report of this one was sent.
+    pub(super) fn reported_trimmed(&mut self, psn: Psn) {
+        let Some(trimmed) = &mut self.trimmed else { return };
+        while trimmed.owed.pop_front().is_some_and(|owed| owed != psn) {}
+    }
+}
+
+/// Where the requester was before it turned aside to repeat a trimmed packet.
+#[derive(Clone, Copy, Debug)]
+struct Aside {
+    trimmed: Psn,
+    cursor: Psn,
+    cursor_wqe: u64,
+}
+
+impl RcRequester {
+    /// The responder misses everything from `expected` on that it did not report, and the packet `trimmed` was trimmed.
+    pub(super) fn on_trimmed_report(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        (expected, trimmed): (Psn, Psn),
+    ) -> Verdict {
+        if self.recovery.is_none() {
+            return Verdict::Dropped(DropReason::ReservedSyndrome);
+        }
+        let awaits = self.awaits_responses();
+        if awaits && trimmed == expected {
+            return self.on_sequence_nak(core, shared, expected);
+        }
+        let advance = match self.advance_before(core, shared, expected) {
+            Ok(advance) => advance,
+            Err(verdict) => return verdict,
+        };
+        let (una, unsent) = (self.una, self.unsent);
+        let in_flight = una.distance_to(trimmed) < una.distance_to(unsent);
+        // With a READ in flight the queue goes back for whatever is missing, in its turn.
+        let Some(recovery) = self.recovery.as_mut().filter(|_| in_flight && !awaits && !self.rnr_waiting)
+        else {
+            return advance.verdict(DropReason::StaleResponse);
+        };
+        let goes_back = self.cursor != unsent && !recovery.is_resending();
+        if goes_back && !trimmed.before(self.cursor) || !recovery.on_trimmed(trimmed) {
+            return advance.verdict(DropReason::StaleResponse);
+        }
+        count!(shared, core, packet_trimmed_err);
+        if recovery.begins(unsent) {
+            count!(shared, core, retransmit_rounds);
+            self.lost(core, shared, trimmed, Loss::Nak);
+        }
+        // A report is a sign of life, and the packet gets the whole time again.
+        self.arm(core, shared);
+        Verdict::Handled
+    }
+
+    /// Writes the next packet into `slot`, if one may go: a trimmed one before all others.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+    ) -> Option<Sealed> {
+        let Some(aside) = self.turn_aside() else { return self.transmit_at_cursor(core, shared, slot) };
+        let sealed = self.transmit_at_cursor(core, shared, slot);
+        self.turn_back(aside, sealed.is_some());
+        sealed
+    }
+
+    /// Moves the cursor to a trimmed packet that is to be sent now. The caller returns with [`Self::turn_back`].
+    #[inline]
+    fn turn_aside(&mut self) -> Option<Aside> {
+        let (una, unsent) = (self.una, self.unsent);
+        let trimmed = self.recovery.as_mut()?.next_trimmed(una, unsent)?;
+        let aside = Aside { trimmed, cursor: self.cursor, cursor_wqe: self.cursor_wqe };
+        self.seek(trimmed);
+        let is_it = |wqe: &crate::sq::Wqe| wqe.progress == Progress::Started && wqe.contains(trimmed);
+        if !self.sq.get(self.cursor_wqe).is_some_and(is_it) {
+            (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe);
+            return None;
+        }
+        self.is_aside = true;
+        Some(aside)
+    }
+
+    /// Returns from a trimmed packet, which was sent or has to wait.
+    fn turn_back(&mut self, aside: Aside, was_sent: bool) {
+        self.is_aside = false;
+        (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
+        if let Some(recovery) = self.recovery.as_mut().filter(|_| !was_sent) {
+            recovery.on_trimmed(aside.trimmed);
+        }
+    }
+
+    /// The header of a response arrived, and its payload was cut away on the way.
+    pub(crate) fn handle_trimmed(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        (bth, info): (&Bth, &OpcodeInfo),
+    ) -> Verdict {
+        let psn = bth.psn;
+        let is_data = matches!(info.operation, Operation::ReadResponse | Operation::AtomicAcknowledge);
+        if !is_data || self.una.distance_to(psn) >= self.in_flight() {
+            return NOTHING_TO_ASK;
+        }
+        if self.recovering == Some(self.una) && psn != self.una {
+            // It left before the request that is under way now, which asks for it as well.
+            return NOTHING_TO_ASK;
+        }
+        let is_first = |known: Psn| known.before(self.una) || psn.before(known);
+        if self.trimmed_response.is_none_or(is_first) {
+            self.trimmed_response = Some(psn);
+        }
+        if self.ask_for_trimmed(core, shared) { Verdict::Handled } else { NOTHING_TO_ASK }
+    }
+
+    /// Asks again for the oldest response if it is known to have been trimmed. Returns whether one is known that will be asked for.
+    pub(super) fn ask_for_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
+        let Some(psn) = self.trimmed_response else { return false };
+        if psn != self.una {
+            // Those before it are on their way.
+            let is_ahead = self.una.before(psn);
+            self.trimmed_response = self.trimmed_response.filter(|_| is_ahead);
+            return is_ahead;
+        }
+        self.trimmed_response = None;
+        let awaits = self.sq.get(self.sq.head()).is_some_and(|wqe| {
+            wqe.progress == Progress::Started && wqe.op.awaits_response() && wqe.contains(psn)
+        });
+        if !awaits || self.cursor == psn || self.rnr_waiting {
+            return false;
+        }
+        count!(shared, core, packet_trimmed_err);
+        core.lost(shared.now, Loss::Nak);
+        self.recovering = Some(psn);
+        self.go_back(core, shared);
+        self.arm(core, shared);
+        true
+    }
+}
