@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use roce_packet::{Telemetry, TelemetryHop};
+use roce_packet::{Qpn, Telemetry, TelemetryHop};
 use roce_sim::net::Settings;
 use roce_transport::Instant;
 use roce_transport::congestion::{
@@ -62,8 +62,12 @@ pub(super) fn identities(settings: &Settings) -> Vec<Identity> {
 
 fn identity(congestion: &Congestion) -> Option<Identity> {
     let Algorithm::Custom { make, .. } = &congestion.algorithm else { return None };
-    let start =
-        Start { now: Instant::from_nanos(0), mtu: 1024, line_rate: Rate::bits_per_second(100_000_000_000) };
+    let start = Start {
+        now: Instant::from_nanos(0),
+        qpn: Qpn::new(0),
+        mtu: 1024,
+        line_rate: Rate::bits_per_second(100_000_000_000),
+    };
     let mut control = make(&start);
     let (name, instance) = (congestion.algorithm.to_string(), format!("{control:?}"));
     Some(Identity { name, instance, behavior: behavior(control.as_mut()) })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::bottleneck::{Bottleneck, Outcome};
 use common::{Bench, MTU, settings};
-use roce_packet::Opcode;
+use roce_packet::{Opcode, Qpn};
 use roce_sim::pair::{Action, Side};
 use roce_transport::congestion::{
     Ack, Algorithm, Congestion, CongestionControl, Dctcp, DctcpParameters, Loss, Rate, Start, Swift,
@@ -17,7 +17,12 @@ use roce_transport::congestion::{
 use roce_transport::{EngineConfig, Instant, QpType};
 
 fn start() -> Start {
-    Start { now: Instant::ZERO, mtu: 1_000, line_rate: Rate::megabits_per_second(10_000) }
+    Start {
+        now: Instant::ZERO,
+        qpn: Qpn::new(0x11),
+        mtu: 1_000,
+        line_rate: Rate::megabits_per_second(10_000),
+    }
 }
 
 fn at(micros: u64) -> Instant {

@@ -1,5 +1,6 @@
 //! DCQCN against models that do every step one by one, and the formulas of the paper and the device.
 
+use roce_packet::Qpn;
 use roce_transport::Instant;
 use roce_transport::congestion::{
     Congestion, CongestionControl, Dcqcn, DcqcnForm, DcqcnParameters, Rate, Start,
@@ -12,7 +13,8 @@ fn at(micros: f64) -> Instant {
 }
 
 fn new(parameters: &DcqcnParameters) -> Dcqcn {
-    let start = Start { now: at(0.0), mtu: 1024, line_rate: Rate::megabits_per_second(40_000) };
+    let start =
+        Start { now: at(0.0), qpn: Qpn::new(0x11), mtu: 1024, line_rate: Rate::megabits_per_second(40_000) };
     Dcqcn::new(parameters, &start)
 }
 

@@ -266,7 +266,7 @@ fn algorithms_with_extreme_parameters_and_times() {
         for mtu in [0, 1, 4096, u32::MAX] {
             for line_rate in [Rate::bits_per_second(0), Rate::megabits_per_second(100_000), Rate::UNLIMITED] {
                 for begin in [Instant::ZERO, Instant::FAR_FUTURE] {
-                    let start = Start { now: begin, mtu, line_rate };
+                    let start = Start { now: begin, qpn: Qpn::new(0x11), mtu, line_rate };
                     for algorithm in algorithms(value).into_iter().chain(defaults()) {
                         if let Some(mut control) = made(&algorithm, &start) {
                             exercise(control.as_mut());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roce_packet::{Telemetry, TelemetryHop};
+use roce_packet::{Qpn, Telemetry, TelemetryHop};
 use roce_transport::Instant;
 use roce_transport::congestion::{
     Ack, CongestionControl, Hpcc, HpccParameters, PowerTcp, PowerTcpParameters, Rate, Start, ThetaPowerTcp,
@@ -14,7 +14,12 @@ const RTT: f64 = 13e-6;
 const MTU: u64 = 1_024;
 
 fn start() -> Start {
-    Start { now: Instant::ZERO, mtu: 1_024, line_rate: Rate::bits_per_second(100_000_000_000) }
+    Start {
+        now: Instant::ZERO,
+        qpn: Qpn::new(0x11),
+        mtu: 1_024,
+        line_rate: Rate::bits_per_second(100_000_000_000),
+    }
 }
 
 /// The state of one port in the fields of the trailer: rate in bytes a second, ns, bytes sent, bytes queued.

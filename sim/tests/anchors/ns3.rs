@@ -5,6 +5,7 @@
 //! whole period after the first notification, which decides how much the first burst puts into a queue. There is
 //! no byte counter.
 
+use roce_packet::Qpn;
 use roce_transport::Instant;
 use roce_transport::congestion::{Ack, CongestionControl, Dcqcn, DcqcnParameters, Observation, Rate, Start};
 
@@ -190,8 +191,12 @@ impl CongestionControl for Ns3Dcqcn {
 /// The form `ns3` that `roce` has, against this one: notifications and packets at random times.
 #[test]
 fn the_shipped_form_is_this_one() {
-    let start =
-        Start { now: Instant::from_nanos(5), mtu: 1_024, line_rate: Rate::bits_per_second(100_000_000_000) };
+    let start = Start {
+        now: Instant::from_nanos(5),
+        qpn: Qpn::new(0x11),
+        mtu: 1_024,
+        line_rate: Rate::bits_per_second(100_000_000_000),
+    };
     let mut paper = DcqcnParameters::preset("ns3").unwrap();
     (paper.dce_tcp_rtt, paper.rate_reduce_monitor_period, paper.rpg_time_reset) = (55, 50, 55);
     (paper.rpg_threshold, paper.rpg_ai_rate) = (5, 40);

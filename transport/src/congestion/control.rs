@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 
 use roce_packet::{
-    Encapsulation, EthernetHeader, Grh, Ipv4Header, Ipv6Header, PREAMBLE_AND_GAP_LEN, Path, Psn, Telemetry,
-    UdpHeader, VlanHeader,
+    Encapsulation, EthernetHeader, Grh, Ipv4Header, Ipv6Header, PREAMBLE_AND_GAP_LEN, Path, Psn, Qpn,
+    Telemetry, UdpHeader, VlanHeader,
 };
 
 use super::after_loss::AfterLoss;
@@ -16,6 +16,8 @@ use crate::time::Instant;
 /// The reaction point of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Control {
+    /// The queue pair, for trace events.
+    qpn: Qpn,
     limiter: Limiter,
     pacer: Pacer,
     preamble: bool,
@@ -71,19 +73,27 @@ pub(crate) struct SentRequest {
 }
 
 impl Control {
-    pub(crate) fn new(algorithm: Box<dyn CongestionControl>, now: Instant, pacing: &Pacing) -> Self {
-        Self::with_limiter(Limiter::Algorithm(algorithm), now, pacing)
+    pub(crate) fn new(
+        algorithm: Box<dyn CongestionControl>,
+        qpn: Qpn,
+        now: Instant,
+        pacing: &Pacing,
+    ) -> Self {
+        Self::with_limiter(Limiter::Algorithm(algorithm), qpn, now, pacing)
     }
 
     /// For a queue pair without an algorithm, after a loss.
-    pub(crate) fn after_loss(law: AfterLoss, now: Instant, pacing: &Pacing) -> Self {
-        Self::with_limiter(Limiter::AfterLoss(law), now, pacing)
+    pub(crate) fn after_loss(law: AfterLoss, qpn: Qpn, now: Instant, pacing: &Pacing) -> Self {
+        let control = Self::with_limiter(Limiter::AfterLoss(law), qpn, now, pacing);
+        control.trace_changes(Rate::UNLIMITED, None);
+        control
     }
 
-    fn with_limiter(limiter: Limiter, now: Instant, pacing: &Pacing) -> Self {
+    fn with_limiter(limiter: Limiter, qpn: Qpn, now: Instant, pacing: &Pacing) -> Self {
         let (rate, window) = (limiter.algorithm().rate(), limiter.algorithm().window());
         let telemetry = limiter.algorithm().wants_telemetry();
         Self {
+            qpn,
             limiter,
             pacer: Pacer::new(now, pacing.burst),
             preamble: pacing.preamble,
@@ -104,9 +114,36 @@ impl Control {
     }
 
     fn notify(&mut self, what: impl FnOnce(&mut dyn CongestionControl)) {
+        let (rate, window) = (self.rate, self.window);
         what(self.limiter.algorithm_mut());
         self.rate = self.limiter.algorithm().rate();
         self.window = self.limiter.algorithm().window();
+        if self.rate != rate || self.window != window {
+            self.trace_changes(rate, window);
+        }
+    }
+
+    /// Reports how rate and window differ from those before, unless the algorithm does so by itself.
+    fn trace_changes(&self, rate: Rate, window: Option<u64>) {
+        if !tracing::enabled!(tracing::Level::DEBUG) || self.limiter.algorithm().reports_changes() {
+            return;
+        }
+        let qpn = self.qpn.get();
+        // Without a limit, the field is missing.
+        let bits = |rate: Rate| (!rate.is_unlimited()).then_some(rate.get());
+        let (from_bits_per_second, bits_per_second) = (bits(rate), bits(self.rate));
+        if self.rate < rate {
+            tracing::debug!(qpn, from_bits_per_second, bits_per_second, "rate cut");
+        } else if self.rate > rate {
+            tracing::debug!(qpn, from_bits_per_second, bits_per_second, "rate increase");
+        }
+        let wide = |window: Option<u64>| window.unwrap_or(u64::MAX);
+        let (from_window_bytes, window_bytes) = (window, self.window);
+        if wide(self.window) < wide(window) {
+            tracing::debug!(qpn, from_window_bytes, window_bytes, "window cut");
+        } else if wide(self.window) > wide(window) {
+            tracing::debug!(qpn, from_window_bytes, window_bytes, "window increase");
+        }
     }
 
     /// When the next packet may leave, if that is not now: at the latest when the rate changes by itself.
@@ -164,11 +201,15 @@ impl Control {
     /// The law that applies without an algorithm, changed by `what`.
     pub(crate) fn change_law(&mut self, now: Instant, what: impl FnOnce(&mut AfterLoss)) {
         self.pacer.settle(now, self.rate);
+        let before = self.rate;
         if let Limiter::AfterLoss(law) = &mut self.limiter {
             what(law);
             self.rate = law.rate();
             // What was lost is not to be followed by a burst.
             self.pacer.forget_credit();
+        }
+        if self.rate != before {
+            self.trace_changes(before, self.window);
         }
     }
 

@@ -17,6 +17,8 @@
 
 use core::fmt;
 
+use roce_packet::Qpn;
+
 use super::math::power;
 use super::{Ack, CongestionControl, Observation, Rate, Start};
 use crate::parameters::ParameterRange::{Number, Words};
@@ -143,6 +145,36 @@ enum Source {
     Bytes,
 }
 
+impl Source {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Timer => "timer",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+/// What an increase does, by how many there were since the last cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Halves the distance to the target rate.
+    FastRecovery,
+    /// Raises the target rate by a small step first.
+    AdditiveIncrease,
+    /// Raises it by a large step.
+    HyperIncrease,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::FastRecovery => "fast recovery",
+            Self::AdditiveIncrease => "additive increase",
+            Self::HyperIncrease => "hyper increase",
+        }
+    }
+}
+
 /// The notifications in the present period of alpha. Device form only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Period {
@@ -157,6 +189,8 @@ enum Period {
 #[derive(Clone, Debug)]
 pub struct Dcqcn {
     parameters: DcqcnParameters,
+    /// The queue pair of the trace events; `None` for a copy that only looks ahead.
+    traced: Option<Qpn>,
     /// Bits a second, like the five below.
     rate: f64,
     /// The rate when the last packet left, which spaces the next one in the form `ns3`.
@@ -202,6 +236,7 @@ impl Dcqcn {
         let least = megabits(parameters.rpg_min_rate).min(most);
         Self {
             parameters: *parameters,
+            traced: Some(start.qpn),
             rate: most,
             pace: most,
             target: most,
@@ -293,28 +328,25 @@ impl Dcqcn {
         let rounds = if self.is_at_most() && !self.cut_pending {
             (now.as_nanos() - at.as_nanos()) / step + 1
         } else {
-            self.increase(Source::Timer);
+            self.increase(at, Source::Timer);
             1
         };
         self.increase_at = Some(at.plus_nanos(rounds.saturating_mul(step)));
     }
 
     /// One step of fast recovery, additive or hyper increase.
-    fn increase(&mut self, source: Source) {
-        let threshold = self.parameters.rpg_threshold;
-        let (time, byte) = (self.time_stage, self.byte_stage);
-        // Without a byte counter the timer alone decides.
-        let least = if self.parameters.rpg_byte_reset == 0 { time } else { time.min(byte) };
-        let step = if time.max(byte) < threshold {
-            0.0
-        } else if least <= threshold {
-            f64::from(self.parameters.rpg_ai_rate)
-        } else {
-            let rounds = match self.parameters.form {
-                DcqcnForm::Paper => least - threshold,
-                DcqcnForm::Device | DcqcnForm::Ns3 => 1,
-            };
-            f64::from(self.parameters.rpg_hai_rate) * f64::from(rounds)
+    fn increase(&mut self, at: Instant, source: Source) {
+        let (before, phase) = (self.rate, self.phase());
+        let step = match phase {
+            Phase::FastRecovery => 0.0,
+            Phase::AdditiveIncrease => f64::from(self.parameters.rpg_ai_rate),
+            Phase::HyperIncrease => {
+                let rounds = match self.parameters.form {
+                    DcqcnForm::Paper => self.rounds() - self.parameters.rpg_threshold,
+                    DcqcnForm::Device | DcqcnForm::Ns3 => 1,
+                };
+                f64::from(self.parameters.rpg_hai_rate) * f64::from(rounds)
+            }
         };
         self.target = (self.target + step * MEGABIT).min(self.most);
         self.rate = (self.rate + self.target) / 2.0;
@@ -327,9 +359,70 @@ impl Dcqcn {
             Source::Bytes => &mut self.byte_stage,
         };
         *stage = stage.saturating_add(1);
+        self.trace_increase(at, source, phase, before);
+    }
+
+    /// Rounds of both kinds since the last cut. Without a byte counter the timer alone decides.
+    fn rounds(&self) -> u32 {
+        if self.parameters.rpg_byte_reset == 0 {
+            self.time_stage
+        } else {
+            self.time_stage.min(self.byte_stage)
+        }
+    }
+
+    /// The phase of the next increase.
+    fn phase(&self) -> Phase {
+        let threshold = self.parameters.rpg_threshold;
+        if self.time_stage.max(self.byte_stage) < threshold {
+            Phase::FastRecovery
+        } else if self.rounds() <= threshold {
+            Phase::AdditiveIncrease
+        } else {
+            Phase::HyperIncrease
+        }
+    }
+
+    fn trace_increase(&self, at: Instant, source: Source, phase: Phase, before: f64) {
+        let Some(qpn) = self.traced.map(Qpn::get) else { return };
+        tracing::debug!(
+            qpn,
+            due_ns = at.as_nanos(),
+            from_bits_per_second = before as u64,
+            bits_per_second = self.rate as u64,
+            target_bits_per_second = self.target as u64,
+            stage = phase.name(),
+            cause = source.name(),
+            "rate increase"
+        );
+        self.trace_stage(at, phase);
+    }
+
+    fn trace_cut(&self, at: Instant, before: f64, phase: Phase) {
+        let Some(qpn) = self.traced.map(Qpn::get) else { return };
+        tracing::debug!(
+            qpn,
+            due_ns = at.as_nanos(),
+            from_bits_per_second = before as u64,
+            bits_per_second = self.rate as u64,
+            target_bits_per_second = self.target as u64,
+            alpha = self.alpha,
+            "rate cut"
+        );
+        self.trace_stage(at, phase);
+    }
+
+    /// Reports that another phase began than the one before.
+    fn trace_stage(&self, at: Instant, before: Phase) {
+        let Some(qpn) = self.traced.map(Qpn::get) else { return };
+        let phase = self.phase();
+        if phase != before {
+            tracing::debug!(qpn, due_ns = at.as_nanos(), from = before.name(), to = phase.name(), "stage");
+        }
     }
 
     fn cut(&mut self, now: Instant) {
+        let (before, phase) = (self.rate, self.phase());
         self.age_alpha(now);
         let (paper, alpha_first) = (self.parameters.form == DcqcnForm::Paper, self.parameters.alpha_first);
         if paper && alpha_first {
@@ -349,6 +442,7 @@ impl Dcqcn {
             self.alpha_at = now;
         }
         self.restart_recovery(now);
+        self.trace_cut(now, before, phase);
     }
 
     fn restart_recovery(&mut self, now: Instant) {
@@ -359,16 +453,24 @@ impl Dcqcn {
         self.cut_pending = false;
     }
 
+    /// The first notification sets the rate, if a parameter says so. Returns whether it did.
+    fn set_on_first(&mut self, now: Instant) -> bool {
+        let set = self.parameters.rate_to_set_on_first_cnp;
+        if set > 0 {
+            let before = self.rate;
+            self.rate = (f64::from(set) * MEGABIT).clamp(self.least, self.most);
+            self.target = self.rate;
+            self.trace_cut(now, before, self.phase());
+        }
+        set > 0
+    }
+
     /// A notification in the form `ns3`: it cuts at the next tick of the clock that the first one started.
     fn wait_for_tick(&mut self, now: Instant) {
         let Some(first) = self.first else {
             self.first = Some(now);
             self.alpha_at = now;
-            let set = self.parameters.rate_to_set_on_first_cnp;
-            if set > 0 {
-                self.rate = (f64::from(set) * MEGABIT).clamp(self.least, self.most);
-                self.target = self.rate;
-            }
+            self.set_on_first(now);
             self.tick = now.plus_nanos(self.clock());
             self.cut_pending = true;
             return;
@@ -400,7 +502,7 @@ impl CongestionControl for Dcqcn {
         self.bytes += u64::from(bytes);
         while self.bytes >= reset {
             self.bytes -= reset;
-            self.increase(Source::Bytes);
+            self.increase(now, Source::Bytes);
         }
     }
 
@@ -419,10 +521,7 @@ impl CongestionControl for Dcqcn {
         if self.first.is_none() {
             self.first = Some(now);
             self.alpha_at = now;
-            let set = self.parameters.rate_to_set_on_first_cnp;
-            if set > 0 {
-                self.rate = (f64::from(set) * MEGABIT).clamp(self.least, self.most);
-                self.target = self.rate;
+            if self.set_on_first(now) {
                 self.restart_recovery(now);
                 return;
             }
@@ -463,8 +562,13 @@ impl CongestionControl for Dcqcn {
         Rate::from_float(self.rate)
     }
 
+    /// Each step is reported with its own time, of which one call may make up for several.
+    fn reports_changes(&self) -> bool {
+        true
+    }
+
     fn observe(&self, now: Instant) -> Observation {
-        let mut then = self.clone();
+        let mut then = Self { traced: None, ..self.clone() };
         then.advance(now);
         Observation {
             rate: then.rate,

@@ -57,7 +57,7 @@ pub(crate) use notification::{CnpPace, Leaving, Notifier};
 
 use crate::time::Instant;
 
-use roce_packet::Telemetry;
+use roce_packet::{Qpn, Telemetry};
 
 /// A rate in bits per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,6 +112,8 @@ impl fmt::Display for Rate {
 pub struct Start {
     /// The time now.
     pub now: Instant,
+    /// The queue pair that it runs for, to be named in trace events.
+    pub qpn: Qpn,
     /// Payload bytes of a full packet.
     pub mtu: u32,
     /// What the link can carry.
@@ -195,6 +197,12 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// When rate or window change by themselves. It is asked while packets wait for them.
     fn next_timer(&self) -> Option<Instant> {
         None
+    }
+
+    /// Whether it reports its cuts and increases as trace events by itself. If not, the engine reports every change of rate and
+    /// window that it sees after a call.
+    fn reports_changes(&self) -> bool {
+        false
     }
 
     /// How fast packets may leave now.

@@ -59,7 +59,7 @@ impl Engine {
         match verdict {
             Verdict::Handled => self.shared.counters.rx_handled += 1,
             Verdict::Dropped(reason) => {
-                tracing::trace!(?reason, "packet dropped");
+                tracing::trace!(dest_qpn = destination(received.head), ?reason, "packet dropped");
                 reason.count(&mut self.shared.counters);
             }
         }
@@ -212,6 +212,12 @@ fn own_hop_limit(core: &QpCore) -> u8 {
 
 /// The default of operating systems.
 const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// The destination queue pair of a datagram, if it is long enough to have one. For trace events.
+fn destination(head: &[u8]) -> Option<u32> {
+    let [high, middle, low] = head.get(5..8)?.first_chunk::<3>().copied()?;
+    Some(u32::from_be_bytes([0, high, middle, low]))
+}
 
 pub(super) fn parse_failure(error: ParseError) -> DropReason {
     match error.kind {
@@ -372,7 +378,9 @@ impl Qp {
         }
         match (&mut self.halves, datagram.info().direction) {
             (_, Direction::Cnp) => {
-                match core.control.as_mut().filter(|control| control.is_chosen()) {
+                let control = core.control.as_mut().filter(|control| control.is_chosen());
+                tracing::debug!(qpn = core.number.get(), handled = control.is_some(), "CNP received");
+                match control {
                     Some(control) => {
                         control.notified(shared.now);
                         count!(shared, core, rp_cnp_handled);

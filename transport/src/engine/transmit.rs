@@ -197,6 +197,8 @@ impl Engine {
                     if let Some(limit) = &mut self.line_limit {
                         limit.sent(&transmit.path, transmit.len);
                     }
+                    let dest_qpn = transmit.remote_qpn.get();
+                    tracing::debug!(qpn = number.get(), dest_qpn, "CNP sent");
                     return Some(transmit);
                 }
             }

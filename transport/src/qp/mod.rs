@@ -108,10 +108,11 @@ impl QpCore {
     /// Begins congestion control anew, with what the attributes say by now.
     pub(crate) fn start_control(&mut self, shared: &Shared) {
         let mtu = u32::try_from(self.mtu()).unwrap_or(u32::MAX);
-        let start = Start { now: shared.now, mtu, line_rate: shared.config.line_rate };
+        let start = Start { now: shared.now, qpn: self.number, mtu, line_rate: shared.config.line_rate };
         let algorithm = self.congestion.algorithm.make(&start);
         let pacing = &shared.config.pacing;
-        self.control = algorithm.map(|algorithm| Box::new(Control::new(algorithm, shared.now, pacing)));
+        self.control =
+            algorithm.map(|algorithm| Box::new(Control::new(algorithm, self.number, shared.now, pacing)));
         (self.echo_owed, self.telemetry_owed) = (false, false);
     }
 
@@ -183,7 +184,7 @@ impl QpCore {
             let mtu = u32::try_from(self.mtu()).unwrap_or(u32::MAX);
             let law = AfterLoss::begin(now, loss, mtu, shared.config.line_rate);
             reduced = law.is_some();
-            self.control = law.map(|law| Box::new(Control::after_loss(law, now, &pacing)));
+            self.control = law.map(|law| Box::new(Control::after_loss(law, self.number, now, &pacing)));
         }
         if reduced {
             count!(shared, self, loss_rate_cuts);

@@ -178,6 +178,7 @@ impl RcRequester {
             }
         }
         let sent_before = self.cursor != self.unsent;
+        let psn = self.cursor.get();
         self.flight.leaves(shared.now, self.cursor, self.una);
         let sealed = match self.sq.get(self.cursor_wqe)?.op.course() {
             Course::Segments => self.send_segment(core, shared, slot)?,
@@ -189,6 +190,7 @@ impl RcRequester {
         if sent_before {
             count!(shared, core, retransmitted_packets);
             count!(shared, core, retransmitted_bytes, sealed.len.get().into());
+            tracing::debug!(qpn = core.number.get(), psn, bytes = sealed.len.get(), "retransmission");
         }
         core.charge(shared.now, sealed.len);
         if core.wants_telemetry() {
@@ -526,6 +528,8 @@ impl RcRequester {
             return;
         }
         count!(shared, core, local_ack_timeout_err);
+        let retries_left = self.retries_left;
+        tracing::debug!(qpn = core.number.get(), psn = self.una.get(), retries_left, "timeout");
         self.lost(core, shared, self.una, Loss::Timeout);
         self.recovering = None;
         if !self.resend_after_timeout(core, shared) {
