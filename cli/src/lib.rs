@@ -30,20 +30,21 @@ mod terminal;
 mod text_file;
 mod trace;
 
-use std::fs::File;
-use std::io::{self, IsTerminal as _, LineWriter, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::{FromArgMatches as _, Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt};
 
-use crate::trace::EventStream;
+use crate::trace::{Clock, EventStream, TraceFile};
 use roce::verbs::congestion::Algorithm;
 
 use terminal::{ColorChoice, Output};
@@ -58,11 +59,13 @@ struct Cli {
     #[arg(help_heading = EVERY_COMMAND, display_order = LAST)]
     color: ColorChoice,
 
-    /// Write the engine's decisions to this file, one JSON object per line
+    /// Write what the engine decides to this file, one JSON object per line: every notification, cut, increase, stage,
+    /// retransmission and so on; of a simulation also every pause, in virtual time (docs/json.md lists the events)
     #[arg(long, global = true, value_name = "FILE", help_heading = EVERY_COMMAND, display_order = LAST + 1)]
     trace: Option<PathBuf>,
 
-    /// Level of --trace: error, warn, info, debug (every decision) or trace (also every dropped packet)
+    /// Level of --trace: error, warn, info (also begin and end of simulated flows), debug (every decision) or trace (also every
+    /// packet that an engine drops)
     #[arg(long, global = true, value_name = "LEVEL", default_value = "debug")]
     #[arg(help_heading = EVERY_COMMAND, display_order = LAST + 2)]
     trace_level: tracing::Level,
@@ -120,7 +123,7 @@ enum Command {
 impl Cli {
     fn run(self) -> anyhow::Result<ExitCode> {
         let mut output = Output::stdout(self.color);
-        self.start_logging()?;
+        let trace = self.start_logging()?;
         match self.command {
             Command::Demo(args) => demo::run(&args, &mut output),
             Command::Devices(args) => devices::run(&args, &mut output),
@@ -135,7 +138,7 @@ impl Cli {
             Command::Doctor(args) => doctor::run(&args, &mut output),
             Command::Stat(args) => stat::run(&args, &mut output),
             Command::Study(args) => study::run(&args, &mut output),
-            Command::Sim(args) => sim::run(&args, &mut output),
+            Command::Sim(args) => sim::run(&args, trace, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
             Command::Inject(args) => inject::run(&args, &mut output),
@@ -147,8 +150,8 @@ impl Cli {
 
 impl Cli {
     /// Sends errors and warnings to standard error. ROCE_LOG enables more messages, with the time and with each span as
-    /// it ends; `--trace` also writes events to a file.
-    fn start_logging(&self) -> anyhow::Result<()> {
+    /// it ends; `--trace` also writes events to a file, which is returned.
+    fn start_logging(&self) -> anyhow::Result<Option<TraceFile>> {
         let ansi = self.color.colors(io::stderr().is_terminal());
         let messages = fmt::layer().with_writer(io::stderr).with_ansi(ansi);
         let messages = match std::env::var("ROCE_LOG") {
@@ -162,17 +165,16 @@ impl Cli {
             }
             Err(_) => messages.without_time().with_filter(EnvFilter::new("warn")).boxed(),
         };
-        let stream = match &self.trace {
-            Some(path) => {
-                let file = File::create(path).with_context(|| {
-                    format!("cannot create {}; --trace needs a writable path", path.display())
-                })?;
-                Some(EventStream::new(LineWriter::new(file), self.trace_level))
-            }
-            None => None,
+        let file = self.trace.as_deref().map(TraceFile::create).transpose()?;
+        let clock = if matches!(self.command, Command::Sim(_)) {
+            Clock::Virtual
+        } else {
+            Clock::Since(Instant::now())
         };
+        let stream = file.clone().map(|file| EventStream::new(file, clock));
+        let stream = stream.map(|stream| stream.with_filter(LevelFilter::from_level(self.trace_level)));
         tracing_subscriber::registry().with(messages).with(stream).try_init()?;
-        Ok(())
+        Ok(file)
     }
 }
 

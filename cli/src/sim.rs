@@ -24,6 +24,7 @@ use self::merge::merge;
 use self::run::{Job, Progress};
 use self::sweep::{check, combinations, parse_sweep, run_sweep, sweeps};
 use super::terminal::Output;
+use super::trace::TraceFile;
 
 /// Run a scenario in the simulator: a network of switches whose hosts run the real engine
 ///
@@ -101,7 +102,7 @@ fn parse_set(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args, trace: Option<TraceFile>, output: &mut Output) -> anyhow::Result<ExitCode> {
     if args.list {
         shipped::list(args.json, output)?;
         return Ok(ExitCode::SUCCESS);
@@ -116,7 +117,9 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         if args.emit.is_some() || args.index.is_some() {
             bail!("--emit and --index need a sweep; add --sweep NAME=A,B,C, --sweeps or --seeds N");
         }
-        run_one(args, &source, output)?;
+        run_one(args, &source, trace, output)?;
+    } else if trace.is_some() && args.index.is_none() {
+        bail!("--trace writes the events of one run; add --index I to choose a combination of the sweep");
     } else if let Some(system) = args.emit {
         let combinations = combinations(args, &sweeps)?;
         // Errors that would make every pod of the job fail are reported here.
@@ -126,7 +129,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         let job = emit::Job { out, count, arguments: &arguments, files: &files };
         write!(output, "{}", job.text(system)?)?;
     } else {
-        run_sweep(args, &source, combinations(args, &sweeps)?, output)?;
+        run_sweep(args, &source, combinations(args, &sweeps)?, trace.as_ref(), output)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -138,8 +141,13 @@ fn common(args: &Args) -> Vec<(String, String)> {
     args.set.iter().cloned().chain(seed).collect()
 }
 
-fn run_one(args: &Args, source: &shipped::Source, output: &mut Output) -> anyhow::Result<()> {
-    let job = Job { set: common(args), capture: args.pcap_port.clone(), dir: args.out.clone() };
+fn run_one(
+    args: &Args,
+    source: &shipped::Source,
+    trace: Option<TraceFile>,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let job = Job { set: common(args), capture: args.pcap_port.clone(), dir: args.out.clone(), trace };
     let completed = if args.live {
         live::run(&job, source)?
     } else {

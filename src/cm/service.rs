@@ -288,7 +288,7 @@ impl CmService {
     }
 
     fn handle_event(&mut self, now: Instant, nic: &mut Nic, event: CmEvent) {
-        tracing::debug!(id = event.id().0, event = event.name(), "connection event");
+        tracing::debug!(id = event.id().0, kind = event.name(), "connection event");
         if self.raw.takes(&event) {
             return self.push_raw_event(event);
         }

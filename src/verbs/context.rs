@@ -247,9 +247,9 @@ impl ContextBuilder {
         {
             // Without the variable, the user did not ask for it.
             if std::env::var_os("ROCE_STAT").is_some() {
-                tracing::warn!(%error, "`roce stat` cannot show this process");
+                tracing::warn!(%error, "roce stat cannot show this process");
             } else {
-                tracing::debug!(%error, "`roce stat` cannot show this process");
+                tracing::debug!(%error, "roce stat cannot show this process");
             }
         }
         Ok(Context(Arc::new(handle)))

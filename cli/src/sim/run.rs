@@ -16,11 +16,12 @@ use super::summary::{Hashes, Summary, assignments};
 use super::sweep::Combination;
 use super::{expect, report};
 use crate::algorithms::{self, Identity};
+use crate::trace::TraceFile;
 
 /// Events between two updates of the progress bar.
 const STRIDE: u64 = 200_000;
-/// Events between two writes of captured frames, which limits the number of buffered frames.
-const CAPTURE_STRIDE: u64 = 10_000;
+/// Events between two writes of captured frames and trace events, which limits how many are buffered.
+const WRITE_STRIDE: u64 = 10_000;
 
 /// Syntax of port names, for errors.
 const PORTS: &str = "write h1 for the port of a host, and s0:h1 for the port of a switch to a neighbor";
@@ -44,6 +45,8 @@ pub(super) struct Job {
     pub(super) capture: Vec<String>,
     /// Directory of the captures.
     pub(super) dir: Option<PathBuf>,
+    /// The file for trace events.
+    pub(super) trace: Option<TraceFile>,
 }
 
 /// A completed run.
@@ -85,21 +88,52 @@ impl Job {
         };
         let begin = Instant::now();
         let mut simulation = scenario.simulation()?;
+        let ran = self.drive(&scenario, &mut simulation, &ports, watch);
+        // A run that failed still has its events up to there.
+        if let Some(trace) = &self.trace {
+            let events = simulation.take_all_events();
+            trace.write_events(&simulation, events)?;
+        }
+        let is_whole = ran?;
+        let results = simulation.results();
+        let seconds = begin.elapsed().as_secs_f64();
+        let mut summary = Summary::new(&scenario, &self.set, hashes, &results);
+        if is_unchanged && is_whole {
+            summary.expected = Some(expect::evaluate(&scenario, &results, &summary));
+        }
+        Ok(CompletedRun { scenario, whole, identities, is_unchanged, results, summary, seconds })
+    }
+
+    /// Runs a simulation and writes its captures and trace events meanwhile. Returns whether it ran to its end.
+    fn drive(
+        &self,
+        scenario: &Scenario,
+        simulation: &mut Simulation,
+        ports: &[(u32, String)],
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<bool> {
         let mut captures = match &self.dir {
-            Some(dir) if !ports.is_empty() => Some(Captures::create(dir, &ports)?),
+            Some(dir) if !ports.is_empty() => Some(Captures::create(dir, ports)?),
             _ => None,
         };
-        let longest = if captures.is_some() { CAPTURE_STRIDE } else { u64::MAX };
+        if self.trace.is_some() {
+            simulation.keep_events();
+        }
+        let longest = if captures.is_some() || self.trace.is_some() { WRITE_STRIDE } else { u64::MAX };
         let (mut stride, mut is_whole) = (STRIDE, true);
         loop {
             let goes_on = simulation.run(stride.min(longest));
             if let Some(captures) = &mut captures {
                 captures.write(&simulation.take_captured())?;
             }
+            if let Some(trace) = &self.trace {
+                let events = simulation.take_events();
+                trace.write_events(simulation, events)?;
+            }
             if !goes_on {
                 break;
             }
-            match watch(&scenario, &simulation)? {
+            match watch(scenario, simulation)? {
                 Next::Events(events) => stride = events,
                 Next::Stop => {
                     is_whole = false;
@@ -108,13 +142,7 @@ impl Job {
             }
         }
         captures.map_or(Ok(()), Captures::finish)?;
-        let results = simulation.results();
-        let seconds = begin.elapsed().as_secs_f64();
-        let mut summary = Summary::new(&scenario, &self.set, hashes, &results);
-        if is_unchanged && is_whole {
-            summary.expected = Some(expect::evaluate(&scenario, &results, &summary));
-        }
-        Ok(CompletedRun { scenario, whole, identities, is_unchanged, results, summary, seconds })
+        Ok(is_whole)
     }
 
     /// Numbers and names of the ports to capture, without duplicates.
@@ -141,12 +169,13 @@ pub(super) struct Outcome {
     pub(super) failures: Vec<String>,
 }
 
-/// Runs every combination, on as many threads as there are cores. Each run has its own directory below `out`. A failed
+/// Runs every combination, on as many threads as there are cores. `files` are the directory below which each run has its own, and
+/// the file for the trace events of a single combination. A failed
 /// run does not affect the others.
 pub(super) fn all(
     source: &Source,
     combinations: &[Combination],
-    out: Option<&Path>,
+    files: (Option<&Path>, Option<&TraceFile>),
     progress: &Progress,
 ) -> anyhow::Result<Outcome> {
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -159,7 +188,7 @@ pub(super) fn all(
                 while let number = next.fetch_add(1, Ordering::Relaxed)
                     && let Some(combination) = combinations.get(number)
                 {
-                    let result = run_one(source, combination, out);
+                    let result = run_one(source, combination, files);
                     if let Ok(mut results) = results.lock()
                         && let Some(place) = results.get_mut(number)
                     {
@@ -188,8 +217,12 @@ pub(super) fn all(
 }
 
 /// Runs one combination into its directory.
-fn run_one(source: &Source, combination: &Combination, out: Option<&Path>) -> anyhow::Result<Summary> {
-    let job = Job { set: combination.set.clone(), capture: Vec::new(), dir: None };
+fn run_one(
+    source: &Source,
+    combination: &Combination,
+    (out, trace): (Option<&Path>, Option<&TraceFile>),
+) -> anyhow::Result<Summary> {
+    let job = Job { set: combination.set.clone(), capture: Vec::new(), dir: None, trace: trace.cloned() };
     let dir = out.map(|out| out.join(format!("{:05}", combination.place.index)));
     if let Some(dir) = &dir {
         report::remove_summary(dir)?;
@@ -278,14 +311,19 @@ mod tests {
         std::fs::write(&scenario, TEXT).unwrap();
         let source = Source::find(scenario.to_str().unwrap()).unwrap();
         // A port that is named twice has one capture file.
-        let job = Job { set: Vec::new(), capture: vec!["h1".into(), "h1".into()], dir: Some(dir.clone()) };
+        let job = Job {
+            set: Vec::new(),
+            capture: vec!["h1".into(), "h1".into()],
+            dir: Some(dir.clone()),
+            trace: None,
+        };
         let mut lengths = Vec::new();
         let mut watch = |_: &Scenario, _: &Simulation| -> anyhow::Result<Next> {
             lengths.push(std::fs::metadata(dir.join("h1.pcapng"))?.len());
             Ok(Next::Events(STRIDE))
         };
         let completed = job.run(&source, &mut watch).unwrap();
-        assert!(completed.results.events > 3 * CAPTURE_STRIDE, "{}", completed.results.events);
+        assert!(completed.results.events > 3 * WRITE_STRIDE, "{}", completed.results.events);
         assert!(lengths[0] > 100_000 && lengths.is_sorted_by(|a, b| a < b), "{lengths:?}");
         let whole = std::fs::metadata(dir.join("h1.pcapng")).unwrap().len();
         assert!(whole > 20_000_000 && whole > *lengths.last().unwrap(), "{whole} {lengths:?}");

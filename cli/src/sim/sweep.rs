@@ -8,6 +8,7 @@ use super::run::{self, Outcome, Progress};
 use super::summary::{RunIndex, print_table};
 use super::{Args, common, groups, overview, parse_set, shipped};
 use crate::terminal::Output;
+use crate::trace::TraceFile;
 
 /// A name and its values.
 pub(super) type Sweep = (String, Vec<String>);
@@ -99,6 +100,7 @@ pub(super) fn run_sweep(
     args: &Args,
     source: &shipped::Source,
     mut combinations: Vec<Combination>,
+    trace: Option<&TraceFile>,
     output: &mut Output,
 ) -> anyhow::Result<()> {
     if let Some(index) = args.index {
@@ -111,7 +113,8 @@ pub(super) fn run_sweep(
     }
     check(source, &combinations)?;
     let progress = Progress::new(!args.json);
-    let Outcome { summaries, failures } = run::all(source, &combinations, args.out.as_deref(), &progress)?;
+    let Outcome { summaries, failures } =
+        run::all(source, &combinations, (args.out.as_deref(), trace), &progress)?;
     progress.clear();
     if let Some(out) = args.out.as_deref().filter(|_| args.index.is_none() && !summaries.is_empty()) {
         overview::write(out, &summaries)?;

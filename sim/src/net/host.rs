@@ -18,7 +18,7 @@ use roce_transport::{
 use super::dependencies::Agenda;
 use super::frame::{Frame, FrameId, Kind, host_address};
 use super::payload::{Pattern, flow_address};
-use super::port::DropReason;
+use super::port::{DropReason, Owner};
 use super::settings::{
     Class, FlowOperation, HostSettings, PRIORITIES, PauseStorm, PayloadMode, ReceiveLimit, Settings,
     priority_of,
@@ -173,6 +173,7 @@ impl Host {
                 Received { path, identification, head: bytes, tail: &[] }
             }
         };
+        world.trace_at(Owner::Host(self.number));
         let now = world.now.to_instant();
         match world.frames.telemetry(id) {
             Some(telemetry) => self.engine.handle_with_telemetry(now, &received, &telemetry),
@@ -189,6 +190,7 @@ impl Host {
             return;
         }
         self.timer = Time::NEVER;
+        world.trace_at(Owner::Host(self.number));
         self.engine.handle_timeout(world.now.to_instant());
         self.settle(world);
     }
@@ -264,6 +266,7 @@ impl Host {
         if implied {
             slot.batch = &Batch::UNSEALED;
         }
+        world.trace_at(Owner::Host(self.number));
         let now = world.now.to_instant();
         let transmit = if full == 0 {
             self.engine.poll_transmit(now, &mut slot)?
@@ -428,6 +431,7 @@ impl Host {
             max_rd_atomic: Some(reads),
             ..QpAttr::to_state(QpState::Rts)
         };
+        world.trace_at(Owner::Host(self.number));
         let now = world.now.to_instant();
         [init, rtr, rts].iter().all(|attr| self.engine.modify_qp(now, own, attr).is_ok())
     }
@@ -500,6 +504,7 @@ impl Host {
             (FlowOperation::Read, _) => SendOp::Read { remote_addr: addr, rkey },
         };
         let wr = SendWr::new(flow.into(), op, &element);
+        world.trace_at(Owner::Host(self.number));
         self.engine.post_send(world.now.to_instant(), qpn, &wr).is_ok()
     }
 

@@ -49,6 +49,25 @@ pub(super) struct Paused {
     pub(super) since: [Time; PRIORITIES],
 }
 
+/// A step of a pause, at one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseStep {
+    /// The port asked its neighbour to pause, or to go on pausing.
+    Sent,
+    /// The port let its neighbour send again.
+    ResumeSent,
+    /// The neighbour's request arrived and the port pauses.
+    Begins,
+    /// The neighbour ended the pause.
+    Resumed,
+    /// The time of the pause was over.
+    Expired,
+    /// The watchdog emptied the paused queue and drops what comes for it.
+    Watchdog,
+    /// The watchdog lets the queue take frames again.
+    Restored,
+}
+
 /// The pauses that this end requested.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {

@@ -1,18 +1,20 @@
 //! Builds a network from its description and runs it.
 
 mod build;
+mod events;
 mod tasks;
 
 use roce_packet::Psn;
 use roce_transport::congestion::Observation;
 
-use self::build::{build_nodes, build_ports, check_operations, check_settings};
+use self::build::{build_nodes, build_ports, check_operations, check_settings, node_names};
 use super::failure::{Changes, check_failures};
 use super::flow::{Flow, FlowCounts, FlowState};
 use super::frame::Frames;
 use super::histogram::Histogram;
 use super::host::{FlowEnd, Host};
 use super::ideal::{Alone, Network};
+use super::journal::Journal;
 use super::port::Owner;
 use super::queue::EventQueue;
 use super::results::{PortResult, QueuePoint, RatePoint, Results, Total, TotalPoint};
@@ -63,7 +65,10 @@ pub struct Simulation {
     unfinished: usize,
     /// Tasks without a transfer that have not ended.
     computations_left: usize,
-    names: Vec<(String, bool)>,
+    /// Names of hosts and, behind them, of switches.
+    node_names: Vec<String>,
+    /// Trace events, if they are kept.
+    journal: Journal,
     queues: Vec<Histogram>,
     rate_points: Vec<RatePoint>,
     queue_points: Vec<QueuePoint>,
@@ -118,6 +123,9 @@ impl Simulation {
             trace: Trace::new(),
             captured: Vec::new(),
             capture,
+            names: names.into(),
+            hosts: hosts_count,
+            traced: false,
             settings,
         };
         let mut simulation = Self {
@@ -127,8 +135,9 @@ impl Simulation {
             running: Vec::new(),
             unfinished: flows.len(),
             computations_left: 0,
-            queues: vec![Histogram::default(); names.len()],
-            names,
+            queues: vec![Histogram::default(); world.names.len()],
+            node_names: node_names(topology),
+            journal: Journal::default(),
             rate_points: Vec::new(),
             queue_points: Vec::new(),
             totals: Vec::new(),
@@ -186,11 +195,16 @@ impl Simulation {
     /// The name of a port of [`Self::queues`].
     #[must_use]
     pub fn port_name(&self, port: u32) -> &str {
-        self.names.get(port as usize).map_or("", |(name, _)| name)
+        self.world.names.get(port as usize).map_or("", |(name, _)| name)
     }
 
     /// Handles up to `most` events. Returns `false` when all flows have ended or the stop time is reached.
     pub fn run(&mut self, most: u64) -> bool {
+        if self.world.traced { self.run_traced(most) } else { self.run_untraced(most) }
+    }
+
+    #[inline]
+    fn run_untraced(&mut self, most: u64) -> bool {
         for _ in 0..most {
             if self.unfinished == 0 && self.computations_left == 0 {
                 return false;
@@ -361,6 +375,7 @@ impl Simulation {
             return self.finish(number, FlowState::Refused);
         }
         self.flows[number as usize].connected = true;
+        self.trace_begin(number);
         self.post(number);
         let [requester, _] = operation.order([source, destination]);
         self.hosts[requester].settle(&mut self.world);
@@ -379,6 +394,7 @@ impl Simulation {
         flow.connected = false;
         self.end = self.end.max(now);
         self.world.trace.event(now.as_ps(), 5 << 56 | u64::from(number));
+        self.trace_end(number, state);
         // The requester no longer needs its queue pair. The responder keeps its own for now, because copies of packets may
         // still arrive.
         let flow = &self.flows[number as usize];
@@ -524,7 +540,8 @@ impl Simulation {
             port.stats.queue_most = port.egress.most_bytes();
         }
         let ideal = self.ideal_times();
-        let ports = self.names.into_iter().zip(self.world.ports.iter()).zip(self.queues);
+        let names = self.world.names.iter().cloned();
+        let ports = names.zip(self.world.ports.iter()).zip(self.queues);
         let checked = self.hosts.iter().map(|host| host.memory.checked());
         let mut task_ends = vec![None; self.hosts.iter().map(|host| host.agenda.len()).sum()];
         for (task, end) in self.hosts.iter().flat_map(|host| host.agenda.ends()) {

@@ -1,11 +1,14 @@
 //! The state that switches and hosts share: time, events, frames and ports; and the behaviour of links.
 
+use std::sync::Arc;
+
 use roce_transport::Instant;
 
 use super::egress::CONTROL;
 use super::failure::{Change, Changes};
 use super::frame::{Frame, FrameId, Frames, Kind};
-use super::port::{DropReason, Held, Owner, Port};
+use super::journal;
+use super::port::{DropReason, Held, Owner, PauseStep, Port};
 use super::queue::EventQueue;
 use super::route::other_end;
 use super::settings::{PauseMode, Settings};
@@ -58,6 +61,12 @@ pub(super) struct World {
     pub(super) captured: Vec<Captured>,
     /// Ports that are captured.
     pub(super) capture: Vec<u32>,
+    /// The name of each port, and whether a host owns it.
+    pub(super) names: Arc<[(String, bool)]>,
+    /// The number of hosts.
+    pub(super) hosts: u32,
+    /// Whether trace events are kept.
+    pub(super) traced: bool,
 }
 
 /// A frame that passed a captured port.
@@ -97,6 +106,34 @@ pub enum CapturedContent {
 impl World {
     pub(super) fn instant(&self) -> Instant {
         self.now.to_instant()
+    }
+
+    /// The trace events that follow are of this node, now.
+    #[inline]
+    pub(super) fn trace_at(&self, owner: Owner) {
+        if self.traced {
+            let node = match owner {
+                Owner::Host(host) => host,
+                Owner::Switch(switch) => self.hosts + switch,
+            };
+            journal::set_place(self.now, node);
+        }
+    }
+
+    /// Reports a step of a pause.
+    pub(super) fn note_pause(&mut self, port: u32, priority: u8, step: PauseStep) {
+        let end = &self.ports[port as usize];
+        self.trace_at(end.owner);
+        let port = self.names.get(port as usize).map_or("", |(name, _)| name);
+        match step {
+            PauseStep::Sent => tracing::debug!(port, priority, "pause sent"),
+            PauseStep::ResumeSent => tracing::debug!(port, priority, "resume sent"),
+            PauseStep::Begins => tracing::debug!(port, priority, "pause begins"),
+            PauseStep::Resumed => tracing::debug!(port, priority, cause = "resume", "pause ends"),
+            PauseStep::Expired => tracing::debug!(port, priority, cause = "expiry", "pause ends"),
+            PauseStep::Watchdog => tracing::info!(port, priority, "watchdog empties queue"),
+            PauseStep::Restored => tracing::info!(port, priority, "watchdog restores queue"),
+        }
     }
 
     /// Whether a port can send now. If not, an event is queued for the time at which it can.
@@ -237,6 +274,7 @@ impl World {
         let quanta = if stop { roce_packet::pause::MAX_QUANTA } else { 0 };
         let stats = &mut self.ports[port as usize].stats;
         stats.xoff_sent += u64::from(stop);
+        self.note_pause(port, priority, if stop { PauseStep::Sent } else { PauseStep::ResumeSent });
         match self.settings.switch.pause {
             PauseMode::Frames => {
                 let frame = self.frames.insert(Frame::pause(priority, quanta));
@@ -291,13 +329,15 @@ impl World {
         let end = &mut self.ports[port as usize];
         let (bit, index) = (1_u8 << priority, usize::from(priority));
         if until <= now {
-            return self.resume(port, priority);
+            return self.resume(port, priority, PauseStep::Resumed);
         }
         end.pause.until[index] = until;
+        let mut begins = false;
         if end.pause.mask & bit == 0 {
             end.pause.mask |= bit;
             end.pause.since[index] = now;
             end.stats.pauses_received += 1;
+            begins = true;
             if let (Some(watchdog), Owner::Switch(_)) = (watchdog, end.owner)
                 && end.pause.watched & bit == 0
             {
@@ -309,9 +349,12 @@ impl World {
             end.pause.checks |= bit;
             self.events.push(until, Event::PauseEnds { port, priority });
         }
+        if begins {
+            self.note_pause(port, priority, PauseStep::Begins);
+        }
     }
 
-    fn resume(&mut self, port: u32, priority: u8) {
+    fn resume(&mut self, port: u32, priority: u8, step: PauseStep) {
         let now = self.now;
         let end = &mut self.ports[port as usize];
         let (bit, index) = (1_u8 << priority, usize::from(priority));
@@ -321,6 +364,7 @@ impl World {
         end.pause.mask &= !bit;
         let span = now.since(end.pause.since[index]);
         end.stats.paused[index] = end.stats.paused[index] + span;
+        self.note_pause(port, priority, step);
         self.wake_when_free(port);
     }
 
@@ -334,7 +378,7 @@ impl World {
             return;
         }
         if until <= self.now {
-            return self.resume(port, priority);
+            return self.resume(port, priority, PauseStep::Expired);
         }
         end.pause.checks |= bit;
         self.events.push(until, Event::PauseEnds { port, priority });

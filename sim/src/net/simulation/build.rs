@@ -78,6 +78,13 @@ pub(super) fn build_ports(topology: &Topology, seed: u64) -> (Vec<Port>, Vec<(St
     (ports, names)
 }
 
+/// The names of hosts, and behind them those of switches.
+pub(super) fn node_names(topology: &Topology) -> Vec<String> {
+    let (hosts, switches): (Vec<_>, Vec<_>) =
+        topology.nodes.iter().partition(|node| node.kind == NodeKind::Host);
+    hosts.into_iter().chain(switches).map(|node| node.name.clone()).collect()
+}
+
 pub(super) fn build_nodes(
     topology: &Topology,
     ports: &[Port],

@@ -13,7 +13,7 @@ use self::balance::Balancer;
 use self::buffer::Buffer;
 use super::egress::CONTROL;
 use super::frame::{FrameId, Kind};
-use super::port::DropReason;
+use super::port::{DropReason, PauseStep};
 use super::settings::Settings;
 use super::time::Time;
 use super::topology::LinkSpec;
@@ -182,6 +182,7 @@ impl Switch {
             self.give_back(world, queue, id);
             world.discard(out, id, DropReason::Watchdog);
         }
+        world.note_pause(out, priority, PauseStep::Watchdog);
         world.events.push(now + watchdog.restore, Event::Restore { port: out, priority });
     }
 
@@ -191,6 +192,8 @@ impl Switch {
         let (bit, queue, now) = (1_u8 << priority, usize::from(priority), world.now);
         let end = &mut world.ports[out as usize];
         end.pause.dropping &= !bit;
+        world.note_pause(out, priority, PauseStep::Restored);
+        let end = &mut world.ports[out as usize];
         if end.pause.mask & bit != 0 {
             end.stats.paused[queue] = end.stats.paused[queue] + now.since(end.pause.since[queue]);
             end.pause.since[queue] = now;
