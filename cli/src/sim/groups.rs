@@ -30,7 +30,7 @@ const fn metric(
 }
 
 /// The figures of `sweep.csv`, in the order of its columns.
-pub(super) const METRICS: [Metric; 21] = [
+pub(super) const METRICS: [Metric; 22] = [
     metric("completion_p50_us", "completion_p50_seconds", 1e6, |run| Some(run.completion_seconds?.p50)),
     metric("completion_p99_us", "completion_p99_seconds", 1e6, |run| Some(run.completion_seconds?.p99)),
     metric("completion_max_us", "completion_max_seconds", 1e6, |run| Some(run.completion_seconds?.max)),
@@ -46,6 +46,7 @@ pub(super) const METRICS: [Metric; 21] = [
     metric("total_gbps", "total_bits_per_second", 1e-9, Summary::total_bits_per_second),
     metric("jain", "jain", 1.0, |run| run.jain),
     metric("marked", "marked", 1.0, |run| Some(run.marked as f64)),
+    metric("trimmed", "trimmed", 1.0, |run| Some(run.trimmed as f64)),
     metric("cnps_sent", "cnps_sent", 1.0, |run| Some(run.cnps_sent as f64)),
     metric("pauses", "pauses", 1.0, |run| Some(run.pauses as f64)),
     metric("paused_us", "paused_seconds", 1e6, |run| Some(run.paused_seconds)),

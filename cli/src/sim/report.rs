@@ -139,7 +139,10 @@ fn write_queue_cdf(path: &Path, results: &Results) -> anyhow::Result<()> {
 
 fn write_ports(path: &Path, results: &Results) -> anyhow::Result<()> {
     let mut file = create(path)?;
-    write!(file, "port,tx_frames,tx_bytes,marked,pauses_sent,xoff_sent,pauses_received,paused_us,watchdog")?;
+    write!(
+        file,
+        "port,tx_frames,tx_bytes,marked,trimmed,pauses_sent,xoff_sent,pauses_received,paused_us,watchdog"
+    )?;
     write!(file, ",queue_p50_bytes,queue_p90_bytes,queue_p99_bytes,queue_most_bytes")?;
     for reason in DropReason::ALL {
         write!(file, ",dropped_{}", reason.name())?;
@@ -150,11 +153,12 @@ fn write_ports(path: &Path, results: &Results) -> anyhow::Result<()> {
         let paused: f64 = stats.paused.iter().map(|time| us(*time)).sum();
         write!(
             file,
-            "{},{},{},{},{},{},{},{paused:.6},{}",
+            "{},{},{},{},{},{},{},{},{paused:.6},{}",
             port.name,
             stats.tx_frames,
             stats.tx_bytes,
             stats.marked,
+            stats.trimmed,
             stats.pauses_sent,
             stats.xoff_sent,
             stats.pauses_received,

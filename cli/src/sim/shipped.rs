@@ -31,6 +31,7 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "pfc-deadlock",
     "pause-storm",
     "link-failure",
+    "trimming",
     "loss",
     "storage-reads",
     "timely-unfairness",

@@ -117,6 +117,7 @@ pub(super) struct Summary {
     pub(super) cnps_sent: u64,
     pub(super) cnps_handled: u64,
     pub(super) marked: u64,
+    pub(super) trimmed: u64,
     pub(super) pauses: u64,
     pub(super) paused_seconds: f64,
     /// The longest queue of a switch.
@@ -192,6 +193,7 @@ impl Summary {
             cnps_sent: sum(|counts| counts.cnps_sent),
             cnps_handled: sum(|counts| counts.cnps_handled),
             marked: results.sum(|port| port.marked),
+            trimmed: results.sum(|port| port.trimmed),
             pauses: results.sum(|port| port.pauses_sent),
             paused_seconds: paused.as_secs_f64(),
             queue_bytes: results.longest_queue().map(|port| {
@@ -251,6 +253,7 @@ impl Summary {
             ),
             ("pauses, port time paused", format!("{}, {:.3} ms", self.pauses, ms(self.paused_seconds))),
             ("retransmitted, timeouts", format!("{}, {}", self.retransmitted, self.timeouts)),
+            ("trimmed", self.trimmed.to_string()),
             ("dropped", if dropped.is_empty() { "nothing".to_owned() } else { dropped.join(", ") }),
             ("data packets, events", format!("{}, {}", self.data_packets, self.events)),
             ("simulated", format!("{:.3} ms", ms(self.end_seconds))),

@@ -7,11 +7,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use roce_packet::{
-    Ecn, Encapsulation, EthernetHeader, Ipv4Header, PREAMBLE_AND_GAP_LEN, Path, PauseFrame, Telemetry,
-    TelemetryHop, UdpHeader,
+    Ecn, Encapsulation, EthernetHeader, Ipv4Header, Opcode, PREAMBLE_AND_GAP_LEN, Path, PauseFrame,
+    Telemetry, TelemetryHop, UdpHeader,
 };
 
-use super::settings::priority_of;
+use super::settings::{Trimming, priority_of};
 
 /// The handle of a frame in [`Frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,8 @@ pub(super) enum Kind {
     /// A RoCE datagram.
     #[default]
     Datagram,
+    /// The headers of a datagram whose payload a switch cut away.
+    Trimmed,
     /// A datagram with flipped bits: the ICRC check of its receiver fails.
     Damaged,
     /// A pause frame for one priority: XOFF with the longest time, or XON.
@@ -329,6 +331,29 @@ impl Frames {
         }
     }
 
+    /// Cuts the payload of a datagram away, with its ICRC and telemetry. Returns `false`, and changes nothing, if the frame would not
+    /// become shorter.
+    pub(super) fn trim(&mut self, id: FrameId, trimming: &Trimming) -> bool {
+        let frame = &mut self.frames[id.0 as usize];
+        let Some(info) = Opcode(frame.head[0]).info().filter(|_| frame.kind == Kind::Datagram) else {
+            return false;
+        };
+        let wire_len = wire_len(info.header_len).max(trimming.frame_bytes + GAP);
+        if info.header_len > HEAD || wire_len >= u32::from(frame.wire_len) {
+            return false;
+        }
+        if frame.slot != NO_SLOT {
+            self.free_slots.push(frame.slot);
+            frame.slot = NO_SLOT;
+        }
+        (frame.kind, frame.has_telemetry) = (Kind::Trimmed, false);
+        // Shorter than before, so it fits.
+        frame.wire_len = wire_len as u16;
+        (frame.len, frame.head_len) = (info.header_len as u16, info.header_len as u8);
+        frame.set_traffic_class(trimming.dscp << 2 | frame.ecn().bits());
+        true
+    }
+
     /// Makes a second frame with the same content.
     pub(super) fn duplicate(&mut self, id: FrameId) -> FrameId {
         let mut copy = *self.get(id);
@@ -369,6 +394,40 @@ mod tests {
         assert_eq!(wire_len(20), 86, "an acknowledgement is longer than the shortest frame");
         assert_eq!(wire_len(16), 84);
         assert_eq!(Frame::pause(3, 1).buffered_len(), 64);
+    }
+
+    #[test]
+    fn a_trimmed_frame_has_its_headers_and_no_slot() {
+        let mut frames = Frames::new(1100);
+        // A WRITE First with RETH and payload; its mark stays.
+        let mut bytes = vec![0xaa; 12 + 16 + 1024 + 4];
+        bytes[0] = Opcode::RC_RDMA_WRITE_FIRST.0;
+        let mut first = frame(bytes.len());
+        first.set_traffic_class(26 << 2 | 0b11);
+        let id = frames.insert(first);
+        frames.store(id, &bytes);
+        assert!(frames.trim(id, &Trimming::default()));
+        let trimmed = *frames.get(id);
+        assert_eq!((trimmed.kind, trimmed.len, trimmed.wire_len), (Kind::Trimmed, 28, 94));
+        assert_eq!((trimmed.priority, trimmed.traffic_class), (5, 44 << 2 | 0b11));
+        assert_eq!(frames.bytes(id), &bytes[..28]);
+        assert!(!frames.trim(id, &Trimming::default()), "there is nothing left to cut away");
+        let other = frames.insert(frame(bytes.len()));
+        frames.store(other, &bytes);
+        assert_eq!(frames.get(other).slot, 0, "the slot is free again");
+        // Neither an acknowledgement nor a frame that is as short already.
+        bytes[0] = Opcode::RC_RDMA_WRITE_MIDDLE.0;
+        for (len, to, cut) in [(12 + 4 + 4, 64, false), (12 + 64 + 4, 128, false), (12 + 128 + 4, 128, true)]
+        {
+            let id = frames.insert(frame(len));
+            frames.store(id, &bytes[..len]);
+            assert_eq!(
+                frames.trim(id, &Trimming { frame_bytes: to, ..Trimming::default() }),
+                cut,
+                "{len} {to}"
+            );
+            assert_eq!(frames.get(id).buffered_len(), if cut { to } else { wire_len(len) - GAP });
+        }
     }
 
     #[test]

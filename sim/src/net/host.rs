@@ -127,7 +127,7 @@ impl Host {
         match frame.kind {
             Kind::Pause => return world.take_pause(self.port, id),
             Kind::Damaged => return world.discard(self.port, id, DropReason::Damaged),
-            Kind::Datagram => {}
+            Kind::Datagram | Kind::Trimmed => {}
         }
         let mut at = world.now;
         if let Some(intake) = &mut self.intake {
@@ -176,6 +176,7 @@ impl Host {
         world.trace_at(Owner::Host(self.number));
         let now = world.now.to_instant();
         match world.frames.telemetry(id) {
+            None if frame.kind == Kind::Trimmed => self.engine.handle_trimmed(now, &received),
             Some(telemetry) => self.engine.handle_with_telemetry(now, &received, &telemetry),
             None => self.engine.handle_datagram(now, &received),
         };

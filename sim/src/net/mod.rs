@@ -64,7 +64,7 @@ pub(crate) use route::check_routes;
 pub use settings::{
     Balance, Class, FlowOperation, Headroom, HostSettings, MarkingRule, MeasureSettings, PRIORITIES,
     PauseMode, PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold,
-    Watchdog, priority_of,
+    Trimming, Watchdog, priority_of,
 };
 pub use simulation::{BuildError, Simulation};
 pub use slowdown::{Percentiles, SIZE_CLASSES, SizeRange, Slowdowns};

@@ -154,6 +154,8 @@ pub struct PortStats {
     pub tx_bytes: u64,
     /// Frames marked "congestion experienced" when they left.
     pub marked: u64,
+    /// Frames of which the switch kept the headers only, because it had no room for them at this port.
+    pub trimmed: u64,
     /// XOFF pause frames sent, refreshes included.
     pub xoff_sent: u64,
     /// Pauses begun by this port.

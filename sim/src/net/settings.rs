@@ -80,6 +80,11 @@ impl Settings {
         self.all_hosts().fold(0, |bits, host| bits | 1 << priority_of(host.dscp))
     }
 
+    /// Why frames cannot be trimmed as the settings say.
+    pub(crate) fn trimming_problem(&self) -> Option<&'static str> {
+        self.switch.trimming?.problem(self.switch.pfc, self.data_priorities())
+    }
+
     /// The first setting of hosts out of its range, as [`HostSettings::problem`].
     pub(crate) fn host_problem(&self) -> Option<(&'static str, &'static str)> {
         self.all_hosts().find_map(HostSettings::problem)
@@ -128,6 +133,8 @@ pub struct SwitchSettings {
     pub scheduling: [Class; PRIORITIES],
     /// How frames choose among several shortest paths.
     pub balance: Balance,
+    /// What happens to data without room: it is trimmed, or dropped if this is `None`.
+    pub trimming: Option<Trimming>,
 }
 
 impl Default for SwitchSettings {
@@ -149,7 +156,39 @@ impl Default for SwitchSettings {
             marking_rules: Vec::new(),
             scheduling: [Class::Strict; PRIORITIES],
             balance: Balance::Flow,
+            trimming: None,
         }
+    }
+}
+
+/// A switch that has no room for a frame cuts its payload away and forwards the headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trimming {
+    /// The DSCP of trimmed frames; its upper three bits are their priority, whose queue may drop them.
+    pub dscp: u8,
+    /// Bytes of a trimmed frame, Ethernet header to frame check sequence; more if its headers are longer.
+    pub frame_bytes: u32,
+    /// A frame is trimmed if its queue would become longer than this, although the buffer has room. `None`: only without room.
+    pub above_bytes: Option<u64>,
+}
+
+impl Default for Trimming {
+    fn default() -> Self {
+        Self { dscp: 44, frame_bytes: 64, above_bytes: None }
+    }
+}
+
+impl Trimming {
+    /// Why it is impossible in a network with these lossless priorities and those of data.
+    fn problem(&self, pfc: u8, data: u8) -> Option<&'static str> {
+        let priority = priority_of(self.dscp);
+        let checks = [
+            (self.dscp <= 63, "dscp must be 0 to 63"),
+            ((64..=512).contains(&self.frame_bytes), "to must be 64 to 512 bytes"),
+            (pfc >> priority & 1 == 0, "the priority of its dscp is lossless"),
+            (data >> priority & 1 == 0, "the priority of its dscp is that of data"),
+        ];
+        checks.into_iter().find(|(good, _)| !good).map(|(_, reason)| reason)
     }
 }
 

@@ -17,7 +17,7 @@ use super::{Load, Scenario, ScenarioError, topology};
 use crate::net::{
     Balance, Class, Failed, Failure, Headroom, HostSettings, LinkSpec, Marking, MarkingRule, MeasureSettings,
     PauseMode, PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold,
-    Time, Topology, Watchdog, check_failures, check_routes, priority_of,
+    Time, Topology, Trimming, Watchdog, check_failures, check_routes, priority_of,
 };
 
 /// The reason of an error, without its line.
@@ -41,6 +41,7 @@ pub(super) fn build(
     if let Some(stop) = file.stop {
         settings.stop = stop.0;
     }
+    let trimming_place = span(file.switch.trimming.as_ref());
     settings.host = host(file.host, &topology, text, own)?;
     settings.switch = switch(file.switch, priority_of(settings.host.dscp), &topology, text)?;
     settings.measure = measure(&file.measure, text)?;
@@ -54,6 +55,9 @@ pub(super) fn build(
     let context = Context { topology: &topology, seed: file.seed, load, text };
     let Workload { flows, schedule, operations, tables } = workload::build(tables, &context)?;
     profiles::assign(&mut settings, &file.group, &tables, &flows, &topology, (text, own))?;
+    if let Some(reason) = settings.trimming_problem() {
+        return Err(ScenarioError::at(text, trimming_place, format!("trimming: {reason}")));
+    }
     if flows.is_empty() {
         return Err(ScenarioError {
             line: None,
@@ -220,6 +224,9 @@ fn switch(
     if let (Some(gap), false) = (&table.flowlet_gap, matches!(switch.balance, Balance::Flowlet { .. })) {
         return Err(wrong(gap.span())("flowlet_gap: balance is not \"flowlet\"".to_owned()));
     }
+    if let Some(table) = table.trimming {
+        switch.trimming = trimming(table.get_ref()).map_err(wrong(table.span()))?;
+    }
     switch.watchdog = table.watchdog.map(|dog| Watchdog { after: dog.after.0, restore: dog.restore.0 });
     if let Some(table) = table.threshold {
         switch.threshold = threshold(table.get_ref()).map_err(wrong(table.span()))?;
@@ -267,6 +274,20 @@ fn balance(balance: &file::Balance, gap: Option<Time>) -> Balance {
         file::Balance::Adaptive => Balance::Adaptive,
         file::Balance::Flowlet => Balance::Flowlet { gap: gap.unwrap_or(FLOWLET_GAP) },
     }
+}
+
+fn trimming(table: &file::Trimming) -> Result<Option<Trimming>, Wrong> {
+    let file::Trimming { off, dscp, to, above } = table;
+    if *off {
+        let alone = dscp.is_none() && to.is_none() && above.is_none();
+        return if alone { Ok(None) } else { Err("trimming: off = true has no other keys".to_owned()) };
+    }
+    let mut trimming = Trimming::default();
+    set(&mut trimming.dscp, *dscp);
+    // The range is checked with the rest.
+    set(&mut trimming.frame_bytes, to.as_ref().map(|to| u32::try_from(to.0).unwrap_or(u32::MAX)));
+    trimming.above_bytes = above.as_ref().map(|above| above.0);
+    Ok(Some(trimming))
 }
 
 /// One bit for each priority of a list.

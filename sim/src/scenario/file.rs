@@ -140,6 +140,7 @@ pub(super) struct Switch {
     pub(super) balance: Option<Balance>,
     /// The gap that ends a flowlet.
     pub(super) flowlet_gap: Option<Spanned<Span>>,
+    pub(super) trimming: Option<Spanned<Trimming>>,
     /// Marking at some ports.
     #[serde(default)]
     pub(super) port: Vec<Spanned<Port>>,
@@ -199,6 +200,21 @@ pub(super) enum Balance {
     Spray,
     Adaptive,
     Flowlet,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table for trimming, such as { above = \"100KB\" } or { off = true }"
+)]
+pub(super) struct Trimming {
+    #[serde(default)]
+    pub(super) off: bool,
+    pub(super) dscp: Option<u8>,
+    /// The bytes of a trimmed frame.
+    pub(super) to: Option<Bytes>,
+    /// The length of a queue above which frames are trimmed.
+    pub(super) above: Option<Bytes>,
 }
 
 #[derive(Debug, Deserialize)]

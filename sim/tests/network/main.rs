@@ -6,6 +6,7 @@ mod links;
 mod operations;
 mod paths;
 mod tasks;
+mod trimming;
 
 use roce_sim::net::{
     Balance, CapturedContent, Class, Clos, DropReason, FlowSpec, FlowState, Headroom, LinkSpec, Marking,

@@ -182,6 +182,30 @@ fn a_failed_spine_costs_what_is_sent_to_it_for_50_us() {
     assert!(retransmitted > 4 * spray.1 && slowest > spray.2, "{retransmitted} {slowest} beside {spray:?}");
 }
 
+/// What trimming is worth in an incast, and that it is no congestion control.
+#[test]
+fn trimming_needs_half_of_the_time() {
+    let outcome = |trimming: &str, congestion: &str| {
+        let results = run_with("trimming", &[("switch.trimming", trimming), ("host.congestion", congestion)]);
+        assert_eq!(results.incomplete(), 0, "{trimming} {congestion}");
+        let timeouts: u64 = results.flows.iter().map(|flow| flow.counts.timeouts).sum();
+        let retransmitted: u64 = results.flows.iter().map(|flow| flow.counts.retransmitted).sum();
+        let trimmed = results.sum(|port| port.trimmed);
+        let drops = results.sum(|port| port.drops());
+        (results.completion_quantile(1.0).unwrap(), retransmitted, trimmed, drops, timeouts)
+    };
+    let (on, off) = ("{ above = \"100KB\" }", "{ off = true }");
+    for congestion in ["dctcp", "swift"] {
+        let (with, without) = (outcome(on, congestion), outcome(off, congestion));
+        let (slowest, retransmitted, trimmed, drops, timeouts) = with;
+        assert_eq!((drops, timeouts, retransmitted), (0, 0, trimmed), "{congestion}");
+        assert!(slowest < Time::from_us(600), "{congestion}: {slowest}");
+        assert!(without.0 > Time::from_us(1_500) && without.4 > 0, "{congestion}: {without:?}");
+    }
+    let nothing = outcome(on, "none");
+    assert!(nothing.0 > outcome(off, "none").0, "headers take the place of data: {nothing:?}");
+}
+
 const SMALL: &str = r#"
 name = "small"
 [topology]

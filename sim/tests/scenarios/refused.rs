@@ -52,6 +52,10 @@ fn every_setting_is_refused_with_its_line() {
             "line 10: failure: until: it must be later than at",
         ),
         ("[switch]\nflowlet_gap = \"5us\"", "line 11: flowlet_gap: balance is not \"flowlet\""),
+        ("[switch]\ntrimming = { dscp = 64 }", "line 11: trimming: dscp must be 0 to 63"),
+        ("[switch]\ntrimming = { dscp = 25 }", "line 11: trimming: the priority of its dscp is lossless"),
+        ("[switch]\ntrimming = { to = \"1KB\" }", "line 11: trimming: to must be 64 to 512 bytes"),
+        ("[switch]\ntrimming = { off = true, to = 64 }", "line 11: trimming: off = true has no other keys"),
     ];
     for (more, reason) in wrong {
         assert_eq!(with(more), reason, "{more}");

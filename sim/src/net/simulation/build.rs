@@ -17,6 +17,9 @@ pub(super) fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> R
     if let Some((key, reason)) = settings.host_problem().or(settings.switch.problem()) {
         return Err(BuildError::Setting(format!("{key}: {reason}")));
     }
+    if let Some(reason) = settings.trimming_problem() {
+        return Err(BuildError::Setting(format!("trimming: {reason}")));
+    }
     if settings.measure.interval == Time::ZERO {
         return wrong("interval: it must be longer than 0");
     }

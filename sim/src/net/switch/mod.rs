@@ -68,21 +68,62 @@ impl Switch {
         if world.settings.switch.pfc >> priority & 1 == 1 {
             let local = world.ports[port as usize].local as usize;
             match self.buffer.admit(local, queue, len) {
-                None => return world.discard(port, id, DropReason::Headroom),
+                None => return self.trim_or_drop(world, (port, out), id, DropReason::Headroom),
                 Some(stop) if stop => {
                     world.ports[port as usize].stats.pauses_sent += 1;
                     world.send_pause(port, priority, true);
                 }
                 Some(_) => {}
             }
-        } else if !self.buffer.admit_lossy(end.egress.bytes_of(queue), len) {
-            return world.discard(out, id, DropReason::Buffer);
+        } else {
+            let queued = end.egress.bytes_of(queue);
+            let above = world.settings.switch.trimming.and_then(|trimming| trimming.above_bytes);
+            if above.is_some_and(|above| queued + len > above) && self.trim(world, out, id) {
+                return;
+            }
+            if !self.buffer.admit_lossy(queued, len) {
+                return self.trim_or_drop(world, (out, out), id, DropReason::Buffer);
+            }
         }
         let World { ports, frames, .. } = world;
         ports[out as usize].enqueue(frames, queue, id);
         if world.is_free(out) {
             self.send(world, out);
         }
+    }
+
+    /// Trims a frame that has no room at port `out`. If it cannot be trimmed it is dropped, and counted at port `at`.
+    #[cold]
+    fn trim_or_drop(&mut self, world: &mut World, (at, out): (u32, u32), id: FrameId, reason: DropReason) {
+        if !self.trim(world, out, id) {
+            world.discard(at, id, reason);
+        }
+    }
+
+    /// Trims a frame and queues its headers, which are dropped if there is no room for them either. Returns whether there was
+    /// something to cut away.
+    #[cold]
+    fn trim(&mut self, world: &mut World, out: u32, id: FrameId) -> bool {
+        let Some(trimming) = world.settings.switch.trimming else { return false };
+        if !world.frames.trim(id, &trimming) {
+            return false;
+        }
+        let frame = world.frames.get(id);
+        let (queue, len) = (usize::from(frame.priority), u64::from(frame.buffered_len()));
+        let end = &world.ports[out as usize];
+        let dropping = end.pause.dropping >> queue & 1 == 1;
+        if dropping || !self.buffer.admit_lossy(end.egress.bytes_of(queue), len) {
+            let reason = if dropping { DropReason::Watchdog } else { DropReason::Buffer };
+            world.discard(out, id, reason);
+            return true;
+        }
+        let World { ports, frames, .. } = world;
+        ports[out as usize].stats.trimmed += 1;
+        ports[out as usize].enqueue(frames, queue, id);
+        if world.is_free(out) {
+            self.send(world, out);
+        }
+        true
     }
 
     /// Chooses one of the ports that lead to the frame's host.
