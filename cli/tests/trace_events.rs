@@ -389,7 +389,7 @@ fn events_on_a_wire_have_the_same_names_fields_and_units() {
     let place = Place::new();
     let file = place.path("wire.json");
     let demo = ["demo", "--trace", &file, "--trace-level", "trace"];
-    let finished = Running::start(roce().args(demo)).finish(120);
+    let finished = Running::start(roce().current_dir(place.0.path()).args(demo)).finish(120);
     assert!(finished.success, "{}", finished.stderr);
     let text = std::fs::read_to_string(&file).unwrap();
     let of_library: Vec<&str> = text

@@ -214,7 +214,7 @@ fn own_hop_limit(core: &QpCore) -> u8 {
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// The destination queue pair of a datagram, if it is long enough to have one. For trace events.
-fn destination(head: &[u8]) -> Option<u32> {
+pub(super) fn destination(head: &[u8]) -> Option<u32> {
     let [high, middle, low] = head.get(5..8)?.first_chunk::<3>().copied()?;
     Some(u32::from_be_bytes([0, high, middle, low]))
 }

@@ -4,7 +4,7 @@ use roce_packet::{Bth, Direction, Opcode, OpcodeInfo, Qpn};
 
 use super::Engine;
 use super::qp::{Halves, Qp};
-use super::receive::{Marked, notify, parse_failure};
+use super::receive::{Marked, destination, notify, parse_failure};
 use crate::counters::count;
 use crate::io::Received;
 use crate::shared::Shared;
@@ -40,7 +40,7 @@ impl Engine {
         match verdict {
             Verdict::Handled => self.shared.counters.rx_handled += 1,
             Verdict::Dropped(reason) => {
-                tracing::trace!(?reason, "trimmed packet dropped");
+                tracing::trace!(dest_qpn = destination(received.head), ?reason, "packet dropped");
                 reason.count(&mut self.shared.counters);
             }
         }
