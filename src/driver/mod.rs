@@ -102,6 +102,18 @@ impl Nic {
         counters.rx_write_requests + counters.rx_read_requests + counters.rx_atomic_requests
     }
 
+    /// WRITEs of peers that were taken in.
+    #[inline]
+    pub(crate) fn write_requests(&self) -> u64 {
+        self.engine.counters().rx_write_requests
+    }
+
+    /// Acknowledgements that were owed when a request came whose acknowledgement stands for them as well.
+    #[inline]
+    pub(crate) fn covered_acknowledgements(&self) -> u64 {
+        self.engine.counters().acks_coalesced
+    }
+
     fn receive_burst(&mut self, now: Instant) -> usize {
         if self.failure.is_some() {
             return 0;
@@ -191,6 +203,12 @@ impl Nic {
     #[inline]
     pub(crate) fn owes_only_acknowledgements(&self) -> bool {
         !self.has_more && self.engine.owes_only_acknowledgements()
+    }
+
+    /// Whether acknowledgements are to be sent, a few and nothing else.
+    #[inline]
+    pub(crate) fn owes_acknowledgements(&self) -> bool {
+        self.owes_only_acknowledgements() && self.engine.may_transmit(Instant::ZERO)
     }
 
     /// Whether the budget was spent before the engine had sent everything.

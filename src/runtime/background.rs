@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::Runtime;
-use super::crowding::looked_in_vain;
+use super::crowding;
 use super::wait::{LONGEST_SLEEP, Watcher};
 use crate::driver::wake::wait_readable;
 
@@ -58,6 +58,25 @@ fn back_off_time(
     }
 }
 
+/// How long the thread looks for more before it sleeps: a peer that sends a stream would have to wake it again and again, which costs the
+/// peer more than to send a packet.
+struct Patience {
+    spin: Duration,
+    /// When it last began to find nothing.
+    idle_since: Option<Instant>,
+}
+
+impl Patience {
+    /// After a look; `has_more`: there was something.
+    fn is_over(&mut self, has_more: bool) -> bool {
+        if has_more {
+            self.idle_since = None;
+            return false;
+        }
+        self.idle_since.get_or_insert_with(Instant::now).elapsed() >= self.spin
+    }
+}
+
 impl Runtime {
     /// Sleeps until the next deadline, which another thread that makes an earlier one cuts short, or until the device has
     /// something if it is to be watched.
@@ -75,6 +94,7 @@ impl Runtime {
             timeout = timeout.min(BACK_OFF);
         }
         let descriptors = [Some(self.wake.as_fd()), device.map(AsFd::as_fd)];
+        self.note_watching(device.is_some());
         match wait_readable(descriptors.into_iter().flatten(), Some(timeout)) {
             Ok(true) => self.wake.clear(),
             Ok(false) => {}
@@ -83,6 +103,7 @@ impl Runtime {
                 std::thread::sleep(LONGEST_SLEEP);
             }
         }
+        self.note_watching(false);
         // Each call of the application would compare its deadlines with an end of a sleep that is over.
         self.lock_state().background_sleeps_until = None;
     }
@@ -102,18 +123,19 @@ impl Runtime {
     /// Sleeps until there is something to do and does it, for as long as more keeps coming.
     fn serve(&self) {
         self.suspend(LONGEST_SLEEP, true);
-        // A time beyond the end of the clock never ends.
-        let spin_end = Instant::now().checked_add(self.spin);
+        let mut patience = Patience { spin: self.spin, idle_since: None };
         while self.watcher() == Watcher::Background && !self.stopped.load(Ordering::Acquire) {
             let has_more = { self.lock().progress() };
             self.yield_lock();
+            if patience.is_over(has_more) {
+                return;
+            }
             if has_more {
                 continue;
             }
-            if spin_end.is_some_and(|end| Instant::now() >= end) {
-                return;
+            if crowding::looked_in_vain() {
+                crowding::share();
             }
-            looked_in_vain();
             std::hint::spin_loop();
         }
     }
@@ -148,5 +170,20 @@ mod tests {
         assert_eq!([after(2_000, 100), after(1_000, 900)], [Some(1_000), Some(500)]);
         assert_eq!([after(500, 499), after(250, 249)], [Some(250), Some(250)]);
         assert_eq!([after(2_000, 2_000), after(250, 251)], [None, None], "not since the last look");
+    }
+
+    /// It slept for the first time that nothing was there once it had served a stream for the spin time.
+    #[test]
+    fn the_thread_looks_for_more_as_long_after_each_packet() {
+        let spin = Duration::from_millis(20);
+        let mut patience = Patience { spin, idle_since: None };
+        for _ in 0..3 {
+            assert!(!patience.is_over(true));
+            std::thread::sleep(2 * spin);
+        }
+        assert!(!patience.is_over(true) && !patience.is_over(false));
+        std::thread::sleep(spin);
+        assert!(patience.is_over(false));
+        assert!(!patience.is_over(true), "and once more");
     }
 }

@@ -40,16 +40,16 @@ struct Crowding {
     since: Option<Instant>,
 }
 
-/// Looked at the device in vain, or at memory that a peer is to write. The caller has no lock.
+/// Looked at the device in vain, or at memory that a peer is to write. Returns whether [`share`] is to be called, by a caller without a lock.
 #[inline]
-pub(super) fn looked_in_vain() {
+pub(super) fn looked_in_vain() -> bool {
     let mut crowding = CROWDING.get();
-    if crowding.until_trial > 1 && !crowding.is_crowded {
+    let shares = crowding.until_trial <= 1 || crowding.is_crowded;
+    if !shares {
         crowding.until_trial -= 1;
         CROWDING.set(crowding);
-    } else {
-        share();
     }
+    shares
 }
 
 /// The next look in vain is followed by a trial.
@@ -61,8 +61,9 @@ pub(super) fn try_soon() {
     }
 }
 
+/// Leaves the processor to others.
 #[cold]
-fn share() {
+pub(super) fn share() {
     let mut crowding = CROWDING.get();
     let before = Instant::now();
     crowding.until_trial -= 1;

@@ -16,6 +16,10 @@
 //! acknowledgement of that one covers both. So acknowledgements may be held back while the application polls for the next message, for
 //! [`HOLD_NS`] at most and for [`MOST_HELD`] messages in a row. A peer that waits for the acknowledgement before it sends its next message
 //! would lose that time with each one, so that this is tried rarely, and kept up only while the next message comes in time.
+//!
+//! An application may also answer what a peer has written into its memory, and look for it there. Whether it does is not to be seen when a
+//! WRITE arrives, and a peer that only writes waits for its acknowledgement. So the acknowledgement of a WRITE is postponed rarely as
+//! well, and as long as a request of the application follows before it polls again.
 
 use std::time::Duration;
 
@@ -34,8 +38,8 @@ const PAUSE: u32 = 256;
 const HOLD_NS: u64 = 20_000;
 /// After so many messages without an acknowledgement one leaves, so that the send queue of the peer does not fill up.
 const MOST_HELD: u8 = 7;
-/// How often acknowledgements were held back in vain is weighed against how often the next message came in time: what a success adds, a failure
-/// takes away, and the most that the sum grows to.
+/// How often something was tried in vain is weighed against how often it paid off: what a success adds, a failure takes away, and the most
+/// that the sum grows to.
 const SUCCESS: u8 = 1;
 const FAILURE: u8 = 8;
 const MOST_CREDIT: u8 = 32;
@@ -51,31 +55,56 @@ pub(super) struct Postponed {
     /// Opportunities that are left out from now on.
     pause: u32,
     hold: Hold,
+    /// What waits is the acknowledgement of a WRITE, which the application has not answered yet.
+    is_of_write: bool,
+    writes: Trials,
+}
+
+/// Something that pays off with some applications and not with others.
+#[derive(Debug)]
+struct Trials {
+    /// Above zero while it pays off.
+    credit: u8,
+    /// Opportunities until the next trial, and from that to the one after it.
+    until_next: u32,
+    interval: u32,
+}
+
+impl Default for Trials {
+    fn default() -> Self {
+        Self { credit: 0, until_next: TRIAL_INTERVAL, interval: TRIAL_INTERVAL }
+    }
+}
+
+impl Trials {
+    /// Whether it is done at this opportunity.
+    fn is_allowed(&mut self) -> bool {
+        if self.credit > 0 {
+            return true;
+        }
+        self.until_next = self.until_next.saturating_sub(1);
+        self.until_next == 0
+    }
+
+    fn succeeded(&mut self) {
+        self.credit = (self.credit + SUCCESS).min(MOST_CREDIT);
+        (self.until_next, self.interval) = (TRIAL_INTERVAL, TRIAL_INTERVAL);
+    }
+
+    fn failed(&mut self) {
+        self.credit = self.credit.saturating_sub(FAILURE);
+        self.interval = (4 * self.interval).min(LONGEST_TRIAL_INTERVAL);
+        self.until_next = self.interval;
+    }
 }
 
 /// Acknowledgements that are held back although the answer has left.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Hold {
     since: Option<Instant>,
     /// Messages in a row whose acknowledgement was held back.
     messages: u8,
-    /// Above zero while it pays off.
-    credit: u8,
-    /// Opportunities until the next trial, and from that to the one after it.
-    until_trial: u32,
-    trial_interval: u32,
-}
-
-impl Default for Hold {
-    fn default() -> Self {
-        Self {
-            since: None,
-            messages: 0,
-            credit: 0,
-            until_trial: TRIAL_INTERVAL,
-            trial_interval: TRIAL_INTERVAL,
-        }
-    }
+    trials: Trials,
 }
 
 impl Hold {
@@ -85,30 +114,22 @@ impl Hold {
             self.messages = 0;
             return false;
         }
-        if self.credit > 0 {
-            return true;
-        }
-        self.until_trial = self.until_trial.saturating_sub(1);
-        self.until_trial == 0
+        self.trials.is_allowed()
     }
 
     fn succeeded(&mut self) {
         self.since = None;
         self.messages += 1;
-        self.credit = (self.credit + SUCCESS).min(MOST_CREDIT);
-        (self.until_trial, self.trial_interval) = (TRIAL_INTERVAL, TRIAL_INTERVAL);
+        self.trials.succeeded();
     }
 
     /// Ends at `now`: in vain if the time was over.
     fn end(&mut self, now: Instant) {
         self.messages = 0;
         let Some(since) = self.since.take() else { return };
-        if is_within(since, now, HOLD_NS) {
-            return;
+        if !is_within(since, now, HOLD_NS) {
+            self.trials.failed();
         }
-        self.credit = self.credit.saturating_sub(FAILURE);
-        self.trial_interval = (4 * self.trial_interval).min(LONGEST_TRIAL_INTERVAL);
-        self.until_trial = self.trial_interval;
     }
 }
 
@@ -168,6 +189,7 @@ impl Postponed {
     pub(super) fn supersede(&mut self) {
         self.hold.succeeded();
         self.since = None;
+        self.is_of_write = false;
     }
 
     #[inline]
@@ -175,10 +197,34 @@ impl Postponed {
         self.since = Some(now);
     }
 
+    /// A WRITE has arrived. Whether its acknowledgement may wait for the application to answer it.
+    #[inline]
+    pub(super) fn may_await_answer(&mut self) -> bool {
+        self.writes.is_allowed()
+    }
+
+    /// The acknowledgement of a WRITE waits from now on.
+    #[inline]
+    pub(super) fn begin_with_write(&mut self, now: Instant) {
+        self.begin(now);
+        self.is_of_write = true;
+    }
+
+    /// The application has posted something.
+    #[inline]
+    pub(super) fn note_answer(&mut self) {
+        if std::mem::take(&mut self.is_of_write) {
+            self.writes.succeeded();
+        }
+    }
+
     /// What waits is sent now.
     #[inline]
     pub(super) fn end(&mut self, now: Instant) {
         let Some(since) = self.since.take() else { return };
+        if std::mem::take(&mut self.is_of_write) {
+            self.writes.failed();
+        }
         self.hold.end(now);
         if is_within(since, now, LATE_NS) {
             self.score = self.score.saturating_sub(1);
@@ -271,6 +317,31 @@ mod tests {
         assert_eq!(failures, MOST_CREDIT / FAILURE);
     }
 
+    /// A peer that wrote and waited for its acknowledgement lost a look at the device with each WRITE.
+    #[test]
+    fn the_acknowledgement_of_a_write_waits_only_where_the_application_answers_writes() {
+        let mut postponed = Postponed::default();
+        let mut now = 0;
+        let mut write = |answers: bool| {
+            now += 10;
+            let waits = postponed.may_await_answer();
+            if waits {
+                postponed.begin_with_write(at(now));
+                if answers {
+                    postponed.note_answer();
+                }
+                postponed.end(at(now + 1));
+            }
+            waits
+        };
+        for interval in [TRIAL_INTERVAL, 4 * TRIAL_INTERVAL, 16 * TRIAL_INTERVAL] {
+            assert_eq!((1..).find(|_| write(false)), Some(interval), "nobody answers");
+        }
+        assert_eq!((1..).find(|_| write(true)), Some(64 * TRIAL_INTERVAL));
+        assert!((0..100).all(|_| write(true)), "each WRITE is answered");
+        assert_eq!((0..).find(|_| !write(false)), Some(u32::from(MOST_CREDIT / FAILURE)), "and then no more");
+    }
+
     #[test]
     fn a_hold_that_a_request_for_a_notification_ends_is_no_failure() {
         let mut postponed = Postponed::default();
@@ -279,7 +350,7 @@ mod tests {
             postponed.begin(at(0));
             postponed.hold(at(0));
             postponed.end(at(5));
-            assert_eq!(postponed.hold.trial_interval, TRIAL_INTERVAL);
+            assert_eq!(postponed.hold.trials.interval, TRIAL_INTERVAL);
         }
     }
 }

@@ -17,6 +17,14 @@ const MAX_BURSTS: usize = 8;
 /// A burst with no more datagrams is small: for the sake of a large one it is worth to look whether more has arrived since.
 const SMALL_BURST: usize = 8;
 
+/// Where the thread that makes progress looks next.
+#[derive(Clone, Copy, Default)]
+struct Looks<'a> {
+    queue: Option<&'a Occupancy>,
+    /// At memory that peers may have written.
+    memory: bool,
+}
+
 /// The NIC and its connection management. The thread that holds the lock makes progress for all handles.
 pub(crate) struct State {
     pub(crate) nic: Nic,
@@ -30,6 +38,8 @@ pub(crate) struct State {
     pub(super) postponed: Postponed,
     /// Requests that wait for others.
     posts: Posts,
+    /// One-sided requests of peers that had come when the application last posted.
+    requests_at_post: u64,
     /// Until when the background thread sleeps if nothing wakes it; `None` while it is awake.
     pub(super) background_sleeps_until: Option<Instant>,
     /// Whether the failure of the device has been announced.
@@ -45,6 +55,7 @@ impl State {
             events: VecDeque::with_capacity(64),
             postponed: Postponed::default(),
             posts: Posts::default(),
+            requests_at_post: 0,
             background_sleeps_until: None,
             failure_announced: false,
         }
@@ -75,17 +86,22 @@ impl State {
     /// Takes in what has arrived, lets deadlines take effect, sends what is to be sent, as far as the budget of one call goes.
     /// Returns whether there may be more to do at once.
     pub(crate) fn progress(&mut self) -> bool {
-        self.progress_until(self.nic.now(), || false)
+        self.progress_until(self.nic.now(), Looks::default())
     }
 
-    /// The same for a thread that looks at this completion queue next. Where it will find something, it gets it at once: what arrived
-    /// later waits for the next call, and acknowledgements wait for it as well, see [`Postponed`].
+    /// The same for a thread that looks at this completion queue next. Where it will find something, there or in memory that a peer has
+    /// written, it gets it at once: what arrived later waits for the next call, and acknowledgements wait for it as well, see [`Postponed`].
     pub(crate) fn progress_for(&mut self, now: Instant, occupancy: &Occupancy) -> bool {
-        self.progress_until(now, || occupancy.is_occupied())
+        self.progress_until(now, Looks { queue: Some(occupancy), memory: true })
+    }
+
+    /// The same for a thread of the application that looks at memory next.
+    pub(crate) fn progress_for_memory(&mut self) -> bool {
+        self.progress_until(self.nic.now(), Looks { queue: None, memory: true })
     }
 
     #[inline]
-    fn progress_until(&mut self, mut now: Instant, is_found: impl Fn() -> bool) -> bool {
+    fn progress_until(&mut self, mut now: Instant, looks: Looks<'_>) -> bool {
         let span = tracing::trace_span!("progress", datagrams = tracing::field::Empty).entered();
         let (mut arrived, mut budget) = (0, Budget::default());
         self.posts.note_poll();
@@ -99,21 +115,28 @@ impl State {
             if number > 0 {
                 now = self.nic.now();
             }
+            let (writes, covered) = (self.nic.write_requests(), self.nic.covered_acknowledgements());
             let burst = self.nic.receive(now);
             if let Some(cm) = &mut self.cm {
                 cm.serve(now, &mut self.nic);
             }
-            let is_found = burst > 0 && is_found();
-            if self.postponed.is_held() && self.goes_on_holding(now, is_found) {
+            let is_completed = burst > 0 && looks.queue.is_some_and(Occupancy::is_occupied);
+            let is_written = !is_completed
+                && looks.memory
+                && self.nic.write_requests() != writes
+                && self.postponed.may_await_answer();
+            let is_found = is_completed || is_written;
+            let is_covered = self.nic.covered_acknowledgements() != covered;
+            if self.postponed.is_held() && self.goes_on_holding(now, is_covered) {
                 self.collect_events();
                 arrived += burst;
-                if burst == 0 {
+                if burst == 0 || is_found {
                     break;
                 }
                 continue;
             }
             let is_small = is_found && burst <= SMALL_BURST;
-            if is_small && self.postpone(now) {
+            if is_small && self.postpone(now, is_written) {
                 arrived += burst;
                 break;
             }
@@ -141,9 +164,10 @@ impl State {
         arrived > 0 || self.nic.has_more()
     }
 
-    /// Whether acknowledgements are held back for longer, see [`Postponed`]; `is_found`: a message came.
-    fn goes_on_holding(&mut self, now: Instant, is_found: bool) -> bool {
-        if is_found {
+    /// Whether acknowledgements are held back for longer, see [`Postponed`]; `is_covered`: a message came whose acknowledgement will stand
+    /// for that which is held back.
+    fn goes_on_holding(&mut self, now: Instant, is_covered: bool) -> bool {
+        if is_covered {
             self.postponed.supersede();
             return false;
         }
@@ -158,6 +182,7 @@ impl State {
     /// After so many requests with so many bytes were posted: sends them, or leaves that to what follows, see [`Posts`].
     #[inline]
     pub(crate) fn transmit_posted(&mut self, now: Instant, requests: usize, bytes: u64) {
+        self.requests_at_post = self.nic.one_sided_requests();
         if self.posts.may_wait(requests, bytes) && self.goes_on_waiting(now) {
             return self.collect_events();
         }
@@ -180,6 +205,7 @@ impl State {
     /// As [`transmit`](Self::transmit), for a caller that has read the clock already.
     #[inline]
     pub(crate) fn transmit_at(&mut self, now: Instant) {
+        self.postponed.note_answer();
         let began_with_requests = self.posts.leave();
         if self.postponed.may_go_on(now) && !began_with_requests {
             let may_hold = self.postponed.may_hold();
@@ -201,6 +227,16 @@ impl State {
         self.collect_events();
     }
 
+    /// Whether a peer has written, read or changed memory since the application last posted a request.
+    pub(super) fn is_accessed_since_post(&self) -> bool {
+        self.nic.one_sided_requests() != self.requests_at_post
+    }
+
+    #[cfg(test)]
+    pub(super) fn note_access_since_post(&mut self) {
+        self.requests_at_post = u64::MAX;
+    }
+
     /// Sends the acknowledgements that wait for what the application posts next, because it does not post or poll now.
     pub(crate) fn transmit_postponed(&mut self) {
         self.posts.note_poll();
@@ -211,10 +247,13 @@ impl State {
         }
     }
 
-    /// Leaves acknowledgements for later if nothing else is to be sent and that has paid off lately. Returns whether it did.
-    fn postpone(&mut self, now: Instant) -> bool {
-        let may_wait = self.postponed.may_begin() && self.nic.owes_only_acknowledgements();
-        if may_wait {
+    /// Leaves acknowledgements for later if they are all that is to be sent, and that has paid off lately; `is_written`: they are those of
+    /// WRITEs. Returns whether it did.
+    fn postpone(&mut self, now: Instant, is_written: bool) -> bool {
+        let may_wait = self.nic.owes_acknowledgements() && self.postponed.may_begin();
+        if may_wait && is_written {
+            self.postponed.begin_with_write(now);
+        } else if may_wait {
             self.postponed.begin(now);
         }
         may_wait

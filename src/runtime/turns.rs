@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::WaitFailure;
-use super::crowding::looked_in_vain;
+use super::crowding;
 use crate::driver::wake::Slept;
 
 /// What a waiting thread does between two attempts.
@@ -64,8 +64,8 @@ pub(super) trait Turns {
             // What is left over from the last call is sent at once, also by a thread that does not spin.
             if has_more || spin_end.is_none_or(|end| now < end) {
                 self.yield_lock();
-                if !has_more {
-                    looked_in_vain();
+                if !has_more && crowding::looked_in_vain() {
+                    crowding::share();
                 }
                 std::hint::spin_loop();
                 continue;

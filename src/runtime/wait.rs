@@ -5,7 +5,7 @@
 //!
 //! | the application | watches the device | the background thread |
 //! |---|---|---|
-//! | polled in the last 50 µs, or is still in a long poll | the thread that polls | stays away for 250 µs, for longer and up to 2 ms while the application goes on, half as long where it has polled since then and is not polling now, or until a notification is asked for |
+//! | polled in the last 50 µs, or is still in a long poll, or leaves the processor to others after one | the thread that polls | stays away for 250 µs, for longer and up to 2 ms while the application goes on, half as long where it has polled since then and is not polling now, or until a notification is asked for |
 //! | has a thread in [`Runtime::wait`] | that thread | sleeps until a deadline of the protocol that no thread met, and while such threads come and go, at most for 250 µs |
 //! | does neither | the background thread | serves peers and timers |
 //!
@@ -47,8 +47,14 @@ use crate::driver::wake::{Slept, sleep_until_readable, wait_readable};
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
 /// The same while a thread has the lock: such a poll takes in and sends up to 1 MiB at a time.
 const POLLED_LATELY: Duration = Duration::from_millis(2);
+/// The same while such a thread leaves the processor to others, which have it for some time slices. What the background thread did meanwhile
+/// would take the processor from them only.
+const YIELDED_LATELY: Duration = Duration::from_millis(10);
 /// Of polls that follow each other, the time is noted once in so many nanoseconds.
 const POLL_NOTED_EVERY: u64 = 5_000;
+/// The background thread is sent away from the device after so many polls that were noted one soon after the other: an application that
+/// polls in passing, before it sleeps again, would have to call it back at once.
+const POLLS_BESIDE: u32 = 4;
 /// Where so many looks at the device, one after the other, have found nothing, polls of an empty queue look at it only once in so many
 /// nanoseconds: a look is a system call of about half a microsecond, and what comes so late has not been waited for closely.
 const LOOKED_RECENTLY: u64 = 4_000;
@@ -120,6 +126,12 @@ pub(super) struct Activity {
     has_failed: AtomicBool,
     /// The background thread stays away because the application polls.
     backing_off: AtomicBool,
+    /// The background thread sleeps until the device has something, or a deadline comes.
+    watching: AtomicBool,
+    /// Polls one soon after the other that were noted meanwhile.
+    polls_beside: AtomicU32,
+    /// Threads that poll, and leave the processor to others now.
+    yielding: AtomicUsize,
     /// Threads in [`Runtime::wait`].
     waiters: AtomicUsize,
     /// When one of them last left it, in nanoseconds of the clock; 0 if none has.
@@ -153,6 +165,9 @@ impl Activity {
             vain_looks: AtomicU32::new(0),
             has_failed: AtomicBool::new(false),
             backing_off: AtomicBool::new(false),
+            watching: AtomicBool::new(false),
+            polls_beside: AtomicU32::new(0),
+            yielding: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             last_leave: AtomicU64::new(0),
             relying: AtomicBool::new(false),
@@ -195,7 +210,11 @@ impl Activity {
         let last = self.last_poll.load(Ordering::Relaxed);
         let ago = self.now().saturating_sub(last);
         let is_within = |time: Duration| last != 0 && ago < time.as_nanos() as u64;
-        if is_within(POLLED_RECENTLY) || is_within(POLLED_LATELY) && is_locked() {
+        let is_yielding = self.yielding.load(Ordering::SeqCst) > 0;
+        if is_within(POLLED_RECENTLY)
+            || is_yielding && is_within(YIELDED_LATELY)
+            || is_within(POLLED_LATELY) && is_locked()
+        {
             Watcher::Poller
         } else if self.waiters.load(Ordering::SeqCst) > 0 {
             Watcher::Waiter
@@ -308,10 +327,36 @@ impl Runtime {
         let now = self.activity.now();
         // Written rarely: threads that poll side by side would take the cache line from each other at every poll.
         let last = &self.activity.last_poll;
-        if goes_on && now.saturating_sub(last.load(Ordering::Relaxed)) >= POLL_NOTED_EVERY {
+        let ago = now.saturating_sub(last.load(Ordering::Relaxed));
+        if goes_on && ago >= POLL_NOTED_EVERY {
             last.store(now, Ordering::Relaxed);
+            if self.activity.watching.load(Ordering::Relaxed) {
+                self.note_poll_beside_watcher(ago);
+            }
         }
         now
+    }
+
+    /// A poll came `ago` nanoseconds after the last one while the background thread sleeps until the device has something. Each packet
+    /// wakes it then, and it looks again whether there is still something; if the application has taken the packet by then, it goes on
+    /// to sleep, and does not find out that the application polls. So an application that goes on polling sends it away.
+    #[cold]
+    fn note_poll_beside_watcher(&self, ago: u64) {
+        let Activity { watching, polls_beside, .. } = &self.activity;
+        // The first poll of all is as long after the beginning of the clock.
+        if ago >= POLLED_RECENTLY.as_nanos() as u64 {
+            polls_beside.store(0, Ordering::Relaxed);
+        } else if polls_beside.fetch_add(1, Ordering::Relaxed) >= POLLS_BESIDE
+            && watching.swap(false, Ordering::SeqCst)
+        {
+            self.wake_background();
+        }
+    }
+
+    /// The background thread begins to sleep until the device has something, or has ended to.
+    pub(super) fn note_watching(&self, is_watching: bool) {
+        self.activity.polls_beside.store(0, Ordering::Relaxed);
+        self.activity.watching.store(is_watching, Ordering::SeqCst);
     }
 
     /// Notes that a poll has looked at the device, and whether there was something.
@@ -325,10 +370,21 @@ impl Runtime {
         }
     }
 
-    /// After a look in vain, without the lock: others may have the processor if they need it.
+    /// Makes progress for an application that looks at its memory next, and goes on to do so: the background thread stays away.
+    pub(crate) fn progress_for_memory(&self) {
+        self.note_poll(true);
+        self.lock().progress_for_memory();
+    }
+
+    /// After a look in vain, without the lock: others may have the processor if they need it. The background thread of this engine does
+    /// not: what it would do is done when this thread has the processor again.
     #[inline]
-    pub(crate) fn share_processor() {
-        crowding::looked_in_vain();
+    pub(crate) fn share_processor(&self) {
+        if crowding::looked_in_vain() {
+            self.activity.yielding.fetch_add(1, Ordering::SeqCst);
+            crowding::share();
+            self.activity.yielding.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     /// Notes that the application is about to sleep until an event: the background thread watches the device at once, unless the
@@ -371,20 +427,18 @@ impl Runtime {
     fn linger_now(&self, successes: u32) {
         let begin = Instant::now();
         let longest = if successes > 0 { LINGER } else { LINGER_TRIAL };
-        let before = {
-            let state = self.lock();
-            state.nic.one_sided_requests()
-        };
+        if self.lock().is_accessed_since_post() {
+            // It came together with the completion, and its acknowledgement may wait for the answer.
+            return self.note_linger_success(successes);
+        }
         loop {
             self.note_poll(true);
-            let (has_arrived, requests) = {
+            let (has_arrived, is_accessed) = {
                 let mut state = self.lock();
-                (state.progress(), state.nic.one_sided_requests())
+                (state.progress_for_memory(), state.is_accessed_since_post())
             };
-            if requests != before {
-                self.activity.successes.store((successes + SUCCESS).min(MOST_SUCCESSES), Ordering::Relaxed);
-                self.activity.trial_interval.store(TRIAL_INTERVAL, Ordering::Relaxed);
-                return;
+            if is_accessed {
+                return self.note_linger_success(successes);
             }
             if has_arrived || begin.elapsed() >= longest {
                 break;
@@ -392,7 +446,7 @@ impl Runtime {
             if begin.elapsed() >= LINGER_TRIAL {
                 std::thread::yield_now();
             } else {
-                crowding::looked_in_vain();
+                self.share_processor();
             }
             std::hint::spin_loop();
         }
@@ -401,6 +455,11 @@ impl Runtime {
             // The next request is for the background thread, which would stay away for a while.
             self.note_end_of_polling();
         }
+    }
+
+    fn note_linger_success(&self, successes: u32) {
+        self.activity.successes.store((successes + SUCCESS).min(MOST_SUCCESSES), Ordering::Relaxed);
+        self.activity.trial_interval.store(TRIAL_INTERVAL, Ordering::Relaxed);
     }
 
     /// Whether the application has polled in this time, and not said that it stops.
@@ -413,7 +472,7 @@ impl Runtime {
     pub(super) fn back_off(&self, time: Duration) {
         self.activity.backing_off.store(true, Ordering::SeqCst);
         // Looked at again, because it may have stopped just before.
-        if self.has_polled_within(time.max(POLLED_LATELY)) {
+        if self.has_polled_within(time.max(YIELDED_LATELY)) {
             match wait_readable([self.wake.as_fd()], Some(time)) {
                 Ok(true) => self.wake.clear(),
                 Ok(false) => {}
@@ -548,6 +607,43 @@ mod tests {
         assert_eq!(runtime.watcher(), Watcher::Background);
     }
 
+    /// Each packet woke it, in vain, and it took the processor from the thread that polled.
+    #[test]
+    fn an_application_that_goes_on_polling_sends_the_background_thread_away() {
+        let runtime = runtime();
+        let is_woken = || wait_readable([runtime.wake.as_fd()], Some(Duration::ZERO)).unwrap();
+        let polls = || {
+            let end = Instant::now() + 20 * POLLED_RECENTLY;
+            while Instant::now() < end && !is_woken() {
+                runtime.note_poll(true);
+            }
+            is_woken()
+        };
+        assert!(!polls(), "it is not there");
+        runtime.note_watching(true);
+        for _ in 0..4 * POLLS_BESIDE {
+            std::thread::sleep(2 * POLLED_RECENTLY);
+            runtime.note_poll(true);
+            assert!(!is_woken(), "now and then");
+        }
+        // A thread that loses the processor polls now and then as well.
+        assert!((0..1_000).any(|_| polls()));
+        runtime.wake.clear();
+        assert!(!polls(), "once");
+    }
+
+    /// It stayed until its time was over.
+    #[test]
+    fn a_poll_does_not_stay_for_a_request_that_came_with_its_completion() {
+        let runtime = runtime();
+        runtime.lock().note_access_since_post();
+        runtime.activity.successes.store(1, Ordering::Relaxed);
+        let looks = runtime.lock().polls();
+        runtime.linger();
+        assert_eq!(runtime.lock().polls(), looks);
+        assert_eq!(runtime.activity.successes.load(Ordering::Relaxed), 1 + SUCCESS);
+    }
+
     /// Each wait woke it, which cost more than the wait.
     #[test]
     fn the_background_thread_is_woken_by_the_end_of_a_long_wait_and_not_of_each_short_one() {
@@ -589,6 +685,25 @@ mod tests {
         polled_ago(2 * POLLED_LATELY);
         assert_eq!(runtime.watcher(), Watcher::Background, "another use of the context");
         drop(held);
+    }
+
+    /// With two processes that poll on one processor it served the one that waited for its turn, and took it from the other.
+    #[test]
+    fn the_background_thread_stays_away_while_a_thread_that_polls_leaves_the_processor_to_others() {
+        let runtime = runtime();
+        let polled_ago = |time: Duration| {
+            std::thread::sleep(time.saturating_sub(Duration::from_nanos(runtime.activity.now())));
+            let then = runtime.activity.now() - time.as_nanos() as u64;
+            runtime.activity.last_poll.store(then.max(1), Ordering::Relaxed);
+        };
+        runtime.activity.yielding.store(1, Ordering::SeqCst);
+        polled_ago(2 * POLLED_RECENTLY);
+        assert_eq!(runtime.watcher(), Watcher::Poller);
+        polled_ago(2 * YIELDED_LATELY);
+        assert_eq!(runtime.watcher(), Watcher::Background, "something keeps it from polling");
+        runtime.activity.yielding.store(0, Ordering::SeqCst);
+        polled_ago(2 * POLLED_RECENTLY);
+        assert_eq!(runtime.watcher(), Watcher::Background);
     }
 
     #[test]

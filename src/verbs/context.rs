@@ -490,9 +490,7 @@ impl Context {
 
     /// Receives and sends once in each engine, for applications that poll nothing themselves.
     pub fn progress(&self) {
-        self.0.iter().for_each(|runtime| {
-            runtime.lock().progress();
-        });
+        self.0.iter().for_each(Runtime::progress_for_memory);
     }
 
     /// A PSN to start with: random, or from the seed.

@@ -262,7 +262,7 @@ impl PollInProgress<'_> {
         let may_linger = !is_last_look && out[..found].last().is_some_and(is_last);
         drop(state);
         if is_in_vain && !is_last_look && found == 0 {
-            Runtime::share_processor();
+            runtime.share_processor();
         }
         if may_linger && !cq.occupancy.is_occupied() {
             runtime.linger();

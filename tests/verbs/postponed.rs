@@ -127,6 +127,96 @@ fn ends_that_answer_each_other_in_turn_send_few_acknowledgements() {
     }
 }
 
+/// A completion of an own request was taken for the next message of the peer. So each side held back the acknowledgement of each message, and sent
+/// it by itself when its own had been acknowledged: two datagrams for a message.
+#[test]
+fn ends_that_wait_for_their_completions_send_one_datagram_for_each_message() {
+    const ROUNDS: u64 = 200;
+    let Some((mut near, mut far)) = alone(Wire::UdpV4) else { return };
+    for side in [&mut near, &mut far] {
+        let one_queue = QueuePairOptions::new(QpType::Rc, &side.recv_cq).recv_cq(&side.recv_cq);
+        side.qp = side.pd.create_qp(&one_queue.capabilities(CAPABILITIES)).unwrap();
+    }
+    connect_qps(&near.qp, &far.qp, &ConnectOptions::default());
+    let datagrams = || near.counter("udp_tx_messages") + far.counter("udp_tx_messages");
+    once(|| {
+        let before = datagrams();
+        complete_and_answer_in_turn([&near, &far], ROUNDS);
+        2 * (datagrams() - before) < 3 * 2 * ROUNDS
+    });
+}
+
+/// The sides send each other a message in turn, so often, and each does so when it has the message of the other and its own is completed.
+fn complete_and_answer_in_turn(sides: [&Side; 2], rounds: u64) {
+    const RECEIVE: u64 = 1;
+    let mut done = [Wc::default(); 16];
+    // What each side has completed and received since it last sent. The first has nothing to wait for.
+    let (mut completed, mut received) = ([1, 1], [0, 0]);
+    let mut poll = |index: usize, completed: &mut [u64; 2], received: &mut [u64; 2]| {
+        let count = sides[index].recv_cq.poll(&mut done).unwrap();
+        for wc in &done[..count] {
+            *if wc.wr_id == RECEIVE { &mut received[index] } else { &mut completed[index] } += 1;
+        }
+    };
+    for message in 0..2 * rounds {
+        let [from, to] = if message % 2 == 0 { [0, 1] } else { [1, 0] };
+        sides[to].receive(RECEIVE, 0, 64);
+        sides[from].post(0, SendOp::Send, &[sides[from].region.element(0..8)]);
+        (completed[from], received[from]) = (0, 0);
+        let begin = Instant::now();
+        while received[to] == 0 || completed[to] == 0 {
+            poll(from, &mut completed, &mut received);
+            poll(to, &mut completed, &mut received);
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "the message does not come, or the completion of the one before"
+            );
+        }
+    }
+    let begin = Instant::now();
+    while completed.contains(&0) {
+        poll(0, &mut completed, &mut received);
+        poll(1, &mut completed, &mut received);
+        assert!(begin.elapsed() < PATIENCE, "the last completion does not come");
+    }
+}
+
+/// Such an application looks at its memory, and calls for progress in between.
+#[test]
+fn the_acknowledgement_of_a_write_is_in_the_superpacket_of_the_answer_to_it() {
+    let Some((near, far)) = alone(Wire::UdpV4) else { return };
+    let mut number = 0_u8;
+    once(|| {
+        number = number % 100 + 1;
+        let (packets, messages) = (far.counter("rdma_tx_packets"), far.counter("udp_tx_messages"));
+        write_and_await(&near, &far, number);
+        write_and_await(&far, &near, number);
+        let joined =
+            (far.counter("rdma_tx_packets"), far.counter("udp_tx_messages")) == (packets + 2, messages + 1);
+        for side in [&near, &far] {
+            while side.send_cq.poll(&mut [Wc::default()]).unwrap() == 0 {
+                near.context.progress();
+                far.context.progress();
+            }
+        }
+        joined
+    });
+}
+
+/// Writes a byte into the memory of the other side, which looks for it there.
+fn write_and_await(from: &Side, to: &Side, number: u8) {
+    let (source, target) = (0, 128);
+    from.region.write(source, &[number]).unwrap();
+    from.post(number.into(), to.write_op(target), &[from.region.element(source..source + 1)]);
+    let begin = Instant::now();
+    let mut found = [0];
+    while found[0] != number {
+        to.context.progress();
+        to.region.read(target, &mut found).unwrap();
+        assert!(begin.elapsed() < PATIENCE, "the WRITE does not come");
+    }
+}
+
 /// The sides send each other a message in turn, so often. In the end each message has its completion.
 fn answer_in_turn(near: &Side, far: &Side, rounds: u64) {
     let (mut sent, mut answered) = (0, 0);

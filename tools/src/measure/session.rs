@@ -135,8 +135,12 @@ impl<'a> Session<'a> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             let found = spin(WATCH_EVERY, || {
-                self.context.progress();
-                attempt(self)
+                // Memory first: what has been written already is to be answered before more is taken in.
+                let found = attempt(self)?;
+                if found.is_none() {
+                    self.context.progress();
+                }
+                Ok::<_, ToolError>(found)
             })?;
             if found.is_some() {
                 return Ok(());

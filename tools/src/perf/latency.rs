@@ -127,16 +127,20 @@ impl Run {
         let patience = self.traffic.patience(end);
         let arrived = self.traffic.attempt(end, patience, look, |left| {
             spin(left, || -> Result<_, ToolError> {
-                end.context.progress();
                 take(&end.buffers.exposed, start + size - 1, &mut last);
-                Ok((last[0] == awaited).then_some(()))
+                if last[0] == awaited {
+                    return Ok(Some(()));
+                }
+                end.context.progress();
+                Ok(None)
             })
         })?;
         if arrived.is_none() {
             return self.end_of_seconds(end);
         }
-        // The thread that wrote that byte has released the engine: the whole packet is in memory.
-        end.context.progress();
+        // Waits until a thread that wrote that byte has released the engine: the whole packet is in memory. No progress is made, for an
+        // acknowledgement may wait for the answer.
+        end.context.check_device()?;
         let read = |from: usize, out: &mut [u8]| take(&end.buffers.exposed, start + from, out);
         end.check_message((0, number), &self.traffic.geometry, Some(number), &read, &mut self.learned)?;
         self.written += 1;
