@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use roce_sim::net::{MeasureSettings, RatePoint, Results, Time, TotalPoint};
 
-use roce_tools::plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
+use roce_tools::plot::{Axes, Axis, Band, Chart, Line};
 
 use crate::sim::summary::{Distribution, OfSizes, Summary};
 
@@ -34,7 +34,7 @@ pub(super) fn charts(
             total(results, "Payload sent, all flows together", "Gb/s", |point| Some(point.goodput_bps / 1e9)),
         ),
         ("jain", total(results, "Jain's index of the rates of the flows that run", "", |point| point.jain)),
-        ("queues", over_time("Longest queues", "KB", queue_lines(results, measure))),
+        ("queues", queues(results, measure)),
         ("completion", completion(results)),
         ("slowdown", slowdown(summary)),
     ];
@@ -76,7 +76,11 @@ fn of_flows(
     }
     let title = format!("{title}: {} flows", lines.len());
     let line = Line { name: "median of those that run".to_owned(), points: median };
-    let mut chart = over_time(&title, y_label, vec![line]);
+    with_band(&title, y_label, vec![line], band)
+}
+
+fn with_band(title: &str, y_label: &str, lines: Vec<Line>, band: Vec<(f64, f64, f64)>) -> Chart {
+    let mut chart = over_time(title, y_label, lines);
     if chart.top.is_none() {
         // The band alone may have the peaks.
         let highest: Vec<(f64, f64)> = band.iter().map(|(x, _, high)| (*x, *high)).collect();
@@ -139,13 +143,47 @@ fn slowdown(summary: &Summary) -> Chart {
     }
 }
 
-/// The queues of the ports with the longest queues, over the time in which they were sampled. Samples of empty queues
-/// are not stored; the line is zero there.
-fn queue_lines(results: &Results, measure: &MeasureSettings) -> Vec<Line> {
+/// The queues over the time in which they were sampled: a line for each port, or for the longest one, the longest at each time, and
+/// the median of the ports with a band.
+fn queues(results: &Results, measure: &MeasureSettings) -> Chart {
     let mut ports: Vec<usize> =
         (0..results.ports.len()).filter(|port| results.ports[*port].queue.count() > 0).collect();
     ports.sort_by_key(|port| std::cmp::Reverse(results.ports[*port].stats.queue_most));
-    ports.truncate(MOST_LINES);
+    let count = ports.len();
+    if count <= MOST_FLOWS {
+        return over_time("Queues", "KB", queue_lines(results, measure, &ports));
+    }
+    let mut samples: BTreeMap<Time, Vec<u64>> = BTreeMap::new();
+    for point in &results.queues {
+        samples.entry(point.time).or_default().push(point.bytes);
+    }
+    for lengths in samples.values_mut() {
+        lengths.sort_unstable();
+    }
+    // The ports without a sample had none.
+    let at = |lengths: &Vec<u64>, share: f64| {
+        let place = ((count - 1) as f64 * share).round() as usize + lengths.len();
+        place.checked_sub(count).and_then(|place| lengths.get(place)).copied().unwrap_or(0)
+    };
+    let known = known_queues(results, measure);
+    let series = |share: f64| {
+        let lengths = samples.iter().map(|(time, lengths)| (*time, at(lengths, share)));
+        let points = with_zeros(lengths, known, measure.interval);
+        points.into_iter().map(|(time, bytes)| (ms(time), bytes as f64 / 1e3)).collect::<Vec<_>>()
+    };
+    // With a sample of each at every time, no series has zeros at other times than the rest.
+    let (low, high) = (series(0.1), series(0.9));
+    let band = low.into_iter().zip(high).map(|((time, low), (_, high))| (time, low, high)).collect();
+    let mut lines = vec![
+        Line { name: "median of them".to_owned(), points: series(0.5) },
+        Line { name: "longest at each time".to_owned(), points: series(1.0) },
+    ];
+    lines.extend(queue_lines(results, measure, &ports[..1]));
+    with_band(&format!("Queues: {count} ports"), "KB", lines, band)
+}
+
+/// The queues of some ports. Samples of empty queues are not stored; the line is zero there.
+fn queue_lines(results: &Results, measure: &MeasureSettings, ports: &[usize]) -> Vec<Line> {
     let known = known_queues(results, measure);
     let line = |port: &usize| {
         let samples = results.queues.iter().filter(|point| point.port as usize == *port);
@@ -234,7 +272,7 @@ mod tests {
     /// The line of the port that receives the bursts.
     fn longest_queue(measure: &str) -> (Vec<(f64, f64)>, Results) {
         let (results, measure) = run(&format!("{BURSTS}[measure]\n{measure}"));
-        let line = queue_lines(&results, &measure).swap_remove(0);
+        let line = queues(&results, &measure).lines.swap_remove(0);
         assert!(line.points.is_sorted_by(|a, b| a.0 < b.0), "{:?}", line.points);
         (line.points, results)
     }
@@ -265,6 +303,41 @@ mod tests {
         assert!(results.points_left_out > 0);
         let last = ms(results.queues.last().unwrap().time);
         assert!(last < 0.1 && points.iter().all(|(time, _)| *time <= last), "{points:?}");
+    }
+
+    /// Of eight ports with queues, and one that was the longest of all.
+    #[test]
+    fn many_queues_are_their_median_a_band_and_the_longest() {
+        let mut text = String::from("name = \"many\"\n[topology]\nkind = \"star\"\nhosts = 24\n");
+        for receiver in 0..8 {
+            let bytes = 100 + 50 * receiver;
+            for sender in [8 + receiver, 16 + receiver] {
+                text += &format!(
+                    "[[flows]]\nkind = \"pair\"\nfrom = \"h{sender}\"\nto = \"h{receiver}\"\nbytes = \"{bytes}KB\"\n"
+                );
+            }
+        }
+        let (results, measure) = run(&text);
+        let chart = queues(&results, &measure);
+        assert_eq!(chart.title, "Queues: 8 ports");
+        let names: Vec<&str> = chart.lines.iter().map(|line| line.name.as_str()).collect();
+        assert_eq!(names, ["median of them", "longest at each time", "s0->h7"]);
+        let [median, longest, last] = [0, 1, 2].map(|line| &chart.lines[line].points);
+        assert_eq!(median.len(), longest.len());
+        assert_eq!(median.len(), chart.bands[0].points.len());
+        for (place, (time, low, high)) in chart.bands[0].points.iter().enumerate() {
+            let (middle, most) = (median[place], longest[place]);
+            assert_eq!((*time, *time), (middle.0, most.0));
+            assert!(
+                *low <= middle.1 && middle.1 <= *high && *high <= most.1,
+                "{time}: {low} {middle:?} {high} {most:?}"
+            );
+        }
+        // All queues grow alike at first; the longest flows keep theirs, when the others have none.
+        assert!(median[1].1 > 0.0 && (median[1].1 - longest[1].1).abs() < 0.1 * longest[1].1, "{median:?}");
+        assert_eq!(median.last().unwrap().1, 0.0);
+        let peak = |points: &[(f64, f64)]| points.iter().fold(0.0_f64, |most, (_, length)| most.max(*length));
+        assert_eq!(peak(longest), peak(last));
     }
 
     /// The fourth flow would take 80 ms.
