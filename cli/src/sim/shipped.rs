@@ -32,6 +32,7 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "pause-storm",
     "link-failure",
     "trimming",
+    "dual-homed",
     "loss",
     "storage-reads",
     "timely-unfairness",
@@ -41,9 +42,11 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "parameters",
     "permutation-k8",
     "ring-all-reduce",
+    "multi-rail",
     "all-reduce-collisions",
     "training",
     "two-classes",
+    "hpcc-example",
     "clos-1000",
 ];
 

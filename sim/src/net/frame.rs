@@ -417,8 +417,7 @@ mod tests {
         assert_eq!(frames.get(other).slot, 0, "the slot is free again");
         // Neither an acknowledgement nor a frame that is as short already.
         bytes[0] = Opcode::RC_RDMA_WRITE_MIDDLE.0;
-        for (len, to, cut) in [(12 + 4 + 4, 64, false), (12 + 64 + 4, 128, false), (12 + 128 + 4, 128, true)]
-        {
+        for (len, to, cut) in [(12 + 4, 64, false), (12 + 64 + 4, 128, false), (12 + 128 + 4, 128, true)] {
             let id = frames.insert(frame(len));
             frames.store(id, &bytes[..len]);
             assert_eq!(

@@ -62,6 +62,10 @@ fn draw(table: &file::Topology, load: &Load<'_>) -> Result<Topology, Wrong> {
             let (leaves, spines) = (need("leaves", table.leaves)?, need("spines", table.spines)?);
             Topology::leaf_spine(leaves, spines, need("hosts", table.hosts)?, host, fabric)
         }
+        Shape::RailOptimised => {
+            let (servers, rails) = (need("servers", table.servers)?, need("rails", table.rails)?);
+            Topology::rail_optimised(servers, rails, table.spines.unwrap_or(0), host, fabric)
+        }
         Shape::Clos => {
             let clos = Clos {
                 pods: need("pods", table.pods)?,
@@ -101,6 +105,7 @@ fn refuse_foreign_keys(table: &file::Topology) -> Result<(), Wrong> {
         Shape::Tree => (&["depth", "fanout", "hosts"], true),
         Shape::Dumbbell => (&["left", "right"], true),
         Shape::LeafSpine => (&["leaves", "spines", "hosts"], true),
+        Shape::RailOptimised => (&["servers", "rails", "spines"], true),
         Shape::Clos => (&["pods", "tors", "leaves", "spines", "hosts"], true),
         Shape::FatTree => (&["k"], true),
         Shape::File | Shape::Hpcc => (&["file", "text"], false),
@@ -112,6 +117,8 @@ fn refuse_foreign_keys(table: &file::Topology) -> Result<(), Wrong> {
         ("right", table.right.is_some()),
         ("leaves", table.leaves.is_some()),
         ("spines", table.spines.is_some()),
+        ("servers", table.servers.is_some()),
+        ("rails", table.rails.is_some()),
         ("pods", table.pods.is_some()),
         ("tors", table.tors.is_some()),
         ("depth", table.depth.is_some()),

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use roce_packet::Telemetry;
 use roce_sim::net::{
-    Balance, DropReason, Failed, Failure, FlowSpec, FlowState, LinkSpec, Results, Settings, Time, Topology,
-    permutation,
+    Balance, Clos, DropReason, Failed, Failure, FlowSpec, FlowState, LinkSpec, Results, Settings, Time,
+    Topology, permutation,
 };
 use roce_transport::congestion::{Ack, Algorithm, Congestion, CongestionControl};
 use roce_transport::{Instant, Recovery, SelectiveRepeat};
@@ -191,4 +191,39 @@ fn failures_that_overlap() {
     let frames = |results: &Results| results.port("s0", "h1").unwrap().stats.tx_frames;
     assert!(two.dropped(DropReason::LinkDown) >= one.dropped(DropReason::LinkDown));
     assert!(one.flows[0].completion_time.unwrap() > Time::from_us(100) && frames(&one) > 0);
+}
+
+/// Leaves whose hosts could send more than the links to the spines carry: each flow gets its share of those, whether one tier is
+/// oversubscribed, or two.
+#[test]
+fn oversubscription_divides_what_the_fabric_carries() {
+    let clos = |leaves, spines| Clos { pods: 2, tors: 2, leaves, spines, hosts: 4 };
+    let half = LinkSpec { rate_bps: LINK.rate_bps / 2, ..LINK };
+    // Each with the ratio that the flows see, all of which cross the highest tier.
+    let topologies = [
+        (Topology::leaf_spine(2, 8, 8, LINK, LINK).unwrap(), 1.0),
+        (Topology::leaf_spine(2, 4, 8, LINK, LINK).unwrap(), 2.0),
+        (Topology::leaf_spine(2, 2, 8, LINK, LINK).unwrap(), 4.0),
+        (Topology::leaf_spine(2, 8, 8, LINK, half).unwrap(), 2.0),
+        (Topology::clos(clos(4, 2), LINK, LINK).unwrap(), 1.0),
+        (Topology::clos(clos(2, 2), LINK, LINK).unwrap(), 2.0),
+        (Topology::clos(clos(2, 1), LINK, LINK).unwrap(), 4.0),
+    ];
+    for (topology, ratio) in topologies {
+        let hosts = topology.hosts() as u32;
+        let flows: Vec<FlowSpec> =
+            (0..hosts).map(|host| flow(host, (host + hosts / 2) % hosts, 4_000_000)).collect();
+        let mut settings = Settings::default();
+        settings.switch.balance = Balance::Spray;
+        // Frames overtake each other, and wait in queues for longer than the timers of the paper.
+        let (rto_low, rto_high) = (50_000, 50_000);
+        let selective = SelectiveRepeat { cap: 4_096, reorder: 4_095, rto_low, rto_high, few: 0 };
+        settings.host.recovery = Recovery::SelectiveRepeat(selective);
+        let results = run(&topology, &flows, settings);
+        assert_complete(&results);
+        let expected = LINK.rate_bps as f64 * 1_024.0 / 1_106.0 / ratio;
+        let slowest = results.flows.iter().map(|flow| flow.goodput_bps()).fold(f64::INFINITY, f64::min);
+        println!("{ratio}: {:.3} of the expected rate", slowest / expected);
+        assert!((0.95..=1.001).contains(&(slowest / expected)), "{ratio}: {slowest} {expected}");
+    }
 }

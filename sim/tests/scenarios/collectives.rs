@@ -31,6 +31,32 @@ fn a_ring_takes_what_its_scenario_says() {
     }
 }
 
+/// Four rails carry four rings at the same time, and each takes what it would take alone.
+#[test]
+fn rails_do_not_share_a_link() {
+    let alone = operations(&text("ring-all-reduce"), &[("topology.hosts", "8")])[0].2.time;
+    let all = operations(&text("multi-rail"), &[]);
+    assert_eq!(all.len(), 4);
+    for (name, _, result) in &all {
+        assert_eq!(result.time, alone, "{name}");
+    }
+    // 14 steps of 1 MB over two links, without the acknowledgements.
+    let closed = 14.0 * (1_000_000.0 + 977.0 * 82.0 + 20.0 + 1_122.0 + 2.0 * 12_500.0) * 80e-6;
+    assert!((us(alone) / closed - 1.0).abs() < 0.003, "{alone:?} {closed}");
+    let pair = ["[[flows]]\nkind = \"pair\"\nfrom = \"h0r0\"\nto = \"h1r1\"\nbytes = 1\n"];
+    let refused = |spines: &str| {
+        let text = format!(
+            "name = \"x\"\n[topology]\nkind = \"rail-optimised\"\nservers = 2\nrails = 2\n{spines}{}",
+            pair[0]
+        );
+        let scenario = Scenario::parse(&text, &no_files).unwrap();
+        let mut simulation = scenario.simulation().unwrap();
+        simulation.run_to_end();
+        simulation.results().incomplete()
+    };
+    assert_eq!((refused(""), refused("spines = 1\n")), (1, 0), "only a spine joins rails");
+}
+
 #[test]
 fn collisions_slow_a_ring_down_and_spraying_does_not() {
     // 62 steps of 200,000 bytes over four links.

@@ -182,6 +182,22 @@ fn a_failed_spine_costs_what_is_sent_to_it_for_50_us() {
     assert!(retransmitted > 4 * spray.1 && slowest > spray.2, "{retransmitted} {slowest} beside {spray:?}");
 }
 
+/// A server with two ports is two NICs; what is sent over the other one goes on as if nothing had failed.
+#[test]
+fn a_failed_port_of_two_costs_the_flows_of_that_port() {
+    let results = run("dual-homed");
+    assert_eq!(results.incomplete(), 0);
+    let slowdowns: Vec<f64> = results.flows.iter().map(|flow| flow.slowdown().unwrap()).collect();
+    let (first, second) = slowdowns.split_at(8);
+    // Only their last acknowledgement waits for the end of a packet of the other direction.
+    assert!(second.iter().all(|slowdown| (1.0..1.0002).contains(slowdown)), "{second:?}");
+    let disturbed: Vec<usize> = (0..8).filter(|flow| first[*flow] > 1.0002).collect();
+    let of_h0 =
+        |flow: &usize| [results.flows[*flow].spec.source, results.flows[*flow].spec.destination].contains(&0);
+    assert!(disturbed.len() == 2 && disturbed.iter().all(of_h0), "{slowdowns:?}");
+    assert!(results.dropped(DropReason::LinkDown) > 100);
+}
+
 /// What trimming is worth in an incast, and that it is no congestion control.
 #[test]
 fn trimming_needs_half_of_the_time() {

@@ -202,6 +202,39 @@ impl Topology {
         Ok(topology)
     }
 
+    /// Servers with a NIC for each rail, which is a host: NIC `r` of every server is linked to switch `r`. The hosts are `h0r0`, `h0r1` and so
+    /// on, by server and rail, and the switches `rail0`, `rail1`. Every rail is linked to every spine; without spines the rails
+    /// are networks of their own.
+    ///
+    /// # Errors
+    ///
+    /// No server or rail, or too many nodes.
+    pub fn rail_optimised(
+        servers: usize,
+        rails: usize,
+        spines: usize,
+        host: LinkSpec,
+        fabric: LinkSpec,
+    ) -> Result<Self, TopologyError> {
+        at_least("servers", servers, 1)?;
+        at_least("rails", rails, 1)?;
+        product(&[servers, rails])?;
+        product(&[rails, spines])?;
+        let mut topology = Self::default();
+        for server in 0..servers {
+            for rail in 0..rails {
+                topology.add(format!("h{server}r{rail}"), NodeKind::Host);
+            }
+        }
+        let switches = topology.add_switches("rail", rails);
+        let spines = topology.add_switches("spine", spines);
+        for (number, rail) in (0..servers * rails).zip(switches.iter().cycle()) {
+            topology.link(number as NodeId, *rail, host);
+        }
+        join(&mut topology, &switches, &spines, fabric);
+        Ok(topology)
+    }
+
     /// Three tiers: pods of ToRs and leaves, every ToR linked to the leaves of its pod, every leaf to every
     /// spine. The testbed of the DCQCN paper has 2 pods of 2 ToRs and 2 leaves, and 2 spines.
     ///
@@ -312,6 +345,8 @@ mod tests {
             (tree, 36, 36 + 13, 36 + 12),
             (Topology::dumbbell(3, 2, SPEC, SPEC).unwrap(), 5, 7, 6),
             (Topology::leaf_spine(4, 2, 8, SPEC, SPEC).unwrap(), 32, 38, 40),
+            (Topology::rail_optimised(4, 2, 0, SPEC, SPEC).unwrap(), 8, 10, 8),
+            (Topology::rail_optimised(4, 3, 2, SPEC, SPEC).unwrap(), 12, 17, 12 + 6),
             (Topology::clos(clos, SPEC, SPEC).unwrap(), 20, 30, 20 + 8 + 8),
             (Topology::fat_tree(4, SPEC, SPEC).unwrap(), 16, 36, 48),
             (Topology::fat_tree(8, SPEC, SPEC).unwrap(), 128, 208, 384),
@@ -331,6 +366,10 @@ mod tests {
             Topology::ring(2, 1, SPEC, SPEC),
             Topology::leaf_spine(1, 0, 1, SPEC, SPEC),
             Topology::tree(64, 3, 1, SPEC, SPEC),
+            Topology::rail_optimised(0, 1, 0, SPEC, SPEC),
+            Topology::rail_optimised(1, 0, 0, SPEC, SPEC),
+            Topology::rail_optimised(1 << 40, 1 << 40, 0, SPEC, SPEC),
+            Topology::rail_optimised(1, 2, usize::MAX, SPEC, SPEC),
             Topology::star(usize::MAX, SPEC),
             Topology::line(1 << 30, 0, SPEC, SPEC),
             Topology::tree(u32::MAX, 1, 1, SPEC, SPEC),
