@@ -76,6 +76,11 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["sweep", "sweeps", "json", "emit", "index"])]
     live: bool,
 
+    /// Threads of a run; all results are the same for any number. The network is divided between switches with hosts. Of a sweep,
+    /// correspondingly fewer runs take place at once. Captures, --trace and --live take one thread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_threads)]
+    threads: usize,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -96,6 +101,14 @@ pub(super) struct Args {
 
 /// TOML integers are signed.
 const MAX_SEED: u64 = u64::MAX / 2;
+
+/// The largest number of threads of a run.
+const MOST_THREADS: usize = 256;
+
+fn parse_threads(text: &str) -> Result<usize, String> {
+    let threads = text.parse().ok().filter(|threads| (1..=MOST_THREADS).contains(threads));
+    threads.ok_or_else(|| format!("expected 1 to {MOST_THREADS}"))
+}
 
 fn parse_set(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
@@ -147,12 +160,19 @@ fn run_one(
     trace: Option<TraceFile>,
     output: &mut Output,
 ) -> anyhow::Result<()> {
-    let job = Job { set: common(args), capture: args.pcap_port.clone(), dir: args.out.clone(), trace };
+    let job = Job {
+        set: common(args),
+        capture: args.pcap_port.clone(),
+        dir: args.out.clone(),
+        trace,
+        threads: args.threads,
+    };
     let completed = if args.live {
         live::run(&job, source)?
     } else {
         let progress = Progress::new(!args.json);
-        let completed = job.run(source, &mut |_, simulation| Ok(progress.watch(simulation)))?;
+        let completed =
+            job.run(source, &mut |scenario, simulation| Ok(progress.watch(scenario, simulation)))?;
         progress.clear();
         completed
     };
@@ -165,7 +185,13 @@ fn run_one(
     }
     completed.summary.print(output)?;
     let speed = completed.packets_per_s();
-    writeln!(output, "  {:36} {:.2} s, {speed:.0} data packets/s", "run time", completed.seconds)?;
+    writeln!(
+        output,
+        "  {:36} {:.2} s, {speed:.0} data packets/s{}",
+        "run time",
+        completed.seconds,
+        completed.threads()
+    )?;
     expect::print(&completed, output)?;
     if let Some(dir) = &args.out {
         writeln!(output, "  {:36} {}", "report", dir.join("report.html").display())?;

@@ -47,6 +47,8 @@ pub(super) struct Job {
     pub(super) dir: Option<PathBuf>,
     /// The file for trace events.
     pub(super) trace: Option<TraceFile>,
+    /// The largest number of threads.
+    pub(super) threads: usize,
 }
 
 /// A completed run.
@@ -62,11 +64,18 @@ pub(super) struct CompletedRun {
     pub(super) summary: Summary,
     /// Run time in seconds.
     pub(super) seconds: f64,
+    /// The number of threads.
+    threads: usize,
 }
 
 impl CompletedRun {
     pub(super) fn packets_per_s(&self) -> f64 {
         self.results.data_packets as f64 / self.seconds.max(1e-9)
+    }
+
+    /// The number of threads, if there were several.
+    pub(super) fn threads(&self) -> String {
+        if self.threads > 1 { format!(", {} threads", self.threads) } else { String::new() }
     }
 }
 
@@ -87,7 +96,9 @@ impl Job {
             algorithm: algorithm_hash(&identities),
         };
         let begin = Instant::now();
+        scenario.settings.threads = self.threads;
         let mut simulation = scenario.simulation()?;
+        let threads = simulation.threads();
         let ran = self.drive(&scenario, &mut simulation, &ports, watch);
         // A run that failed still has its events up to there.
         if let Some(trace) = &self.trace {
@@ -101,7 +112,7 @@ impl Job {
         if is_unchanged && is_whole {
             summary.expected = Some(expect::evaluate(&scenario, &results, &summary));
         }
-        Ok(CompletedRun { scenario, whole, identities, is_unchanged, results, summary, seconds })
+        Ok(CompletedRun { scenario, whole, identities, is_unchanged, results, summary, seconds, threads })
     }
 
     /// Runs a simulation and writes its captures and trace events meanwhile. Returns whether it ran to its end.
@@ -169,32 +180,34 @@ pub(super) struct Outcome {
     pub(super) failures: Vec<String>,
 }
 
-/// Runs every combination, on as many threads as there are cores. `files` are the directory below which each run has its own, and
+/// Runs every combination, on as many threads as there are cores, each with `threads` of its own. `files` are the directory below which each run has its own, and
 /// the file for the trace events of a single combination. A failed
 /// run does not affect the others.
 pub(super) fn all(
     source: &Source,
     combinations: &[Combination],
     files: (Option<&Path>, Option<&TraceFile>),
+    threads: usize,
     progress: &Progress,
 ) -> anyhow::Result<Outcome> {
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results: Mutex<Vec<Option<anyhow::Result<Summary>>>> =
         Mutex::new(combinations.iter().map(|_| None).collect());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(combinations.len());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_once = (cores / threads.max(1)).clamp(1, combinations.len().max(1));
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 while let number = next.fetch_add(1, Ordering::Relaxed)
                     && let Some(combination) = combinations.get(number)
                 {
-                    let result = run_one(source, combination, files);
+                    let result = run_one(source, combination, files, threads);
                     if let Ok(mut results) = results.lock()
                         && let Some(place) = results.get_mut(number)
                     {
                         *place = Some(result);
                     }
-                    progress.show(ended.fetch_add(1, Ordering::Relaxed) + 1, combinations.len());
+                    progress.show_runs(ended.fetch_add(1, Ordering::Relaxed) + 1, combinations.len());
                 }
             });
         }
@@ -221,8 +234,10 @@ fn run_one(
     source: &Source,
     combination: &Combination,
     (out, trace): (Option<&Path>, Option<&TraceFile>),
+    threads: usize,
 ) -> anyhow::Result<Summary> {
-    let job = Job { set: combination.set.clone(), capture: Vec::new(), dir: None, trace: trace.cloned() };
+    let job =
+        Job { set: combination.set.clone(), capture: Vec::new(), dir: None, trace: trace.cloned(), threads };
     let dir = out.map(|out| out.join(format!("{:05}", combination.place.index)));
     if let Some(dir) = &dir {
         report::remove_summary(dir)?;
@@ -257,41 +272,76 @@ const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 /// A progress bar on standard error, if it is a terminal.
 pub(super) struct Progress {
     shown: bool,
+    begin: Instant,
 }
 
 impl Progress {
     pub(super) fn new(wanted: bool) -> Self {
-        Self { shown: wanted && std::io::stderr().is_terminal() }
+        Self { shown: wanted && std::io::stderr().is_terminal(), begin: Instant::now() }
     }
 
-    pub(super) fn show(&self, ended: usize, all: usize) {
-        const WIDTH: usize = 40;
-        if !self.shown {
-            return;
+    /// Shows how many runs of a sweep have ended.
+    fn show_runs(&self, ended: usize, all: usize) {
+        self.show(ended as f64 / all.max(1) as f64, &format!("{ended} of {all}"));
+    }
+
+    /// Draws the bar: the share of the work that is done, a text, and the time that is left.
+    fn show(&self, share: f64, text: &str) {
+        if self.shown {
+            // A failed write of the progress bar is ignored.
+            let line = bar(share, text, self.begin.elapsed().as_secs_f64());
+            let _ = write!(std::io::stderr(), "\r{line:79}");
         }
-        let full = WIDTH * ended / all.max(1);
-        let bar = format!("{}{}", "#".repeat(full), ".".repeat(WIDTH - full));
-        // A failed write of the progress bar is ignored.
-        let _ = write!(std::io::stderr(), "\r[{bar}] {ended} of {all}");
     }
 
-    /// The [`Watch`] function of a run with a progress bar.
-    pub(super) fn watch(&self, simulation: &Simulation) -> Next {
-        let (ended, all) = simulation.progress();
-        self.show(ended, all);
+    /// The [`Watch`] function of a run with a progress bar: the share of the bytes that were sent, or of the time until the stop if
+    /// that is more.
+    pub(super) fn watch(&self, scenario: &Scenario, simulation: &Simulation) -> Next {
+        if self.shown {
+            let (sent, bytes) = simulation.sent_bytes();
+            let of_time = simulation.now().as_secs_f64() / scenario.settings.stop.as_secs_f64();
+            let (ended, all) = simulation.progress();
+            let share = (sent as f64 / bytes.max(1) as f64).max(of_time);
+            self.show(share, &format!("{ended} of {all} flows"));
+        }
         Next::Events(STRIDE)
     }
 
     pub(super) fn clear(&self) {
         if self.shown {
-            let _ = write!(std::io::stderr(), "\r{:80}\r", "");
+            let _ = write!(std::io::stderr(), "\r{:79}\r", "");
         }
+    }
+}
+
+/// A progress bar after so many seconds. The time left is known only after a moment.
+fn bar(share: f64, text: &str, seconds: f64) -> String {
+    const WIDTH: usize = 30;
+    let share = share.clamp(0.0, 1.0);
+    let full = (WIDTH as f64 * share) as usize;
+    let bar = format!("[{}{}] {:.0} %, {text}", "#".repeat(full), ".".repeat(WIDTH - full), 100.0 * share);
+    let left = seconds / share - seconds;
+    if seconds < 2.0 || share < 0.01 || share >= 1.0 {
+        return bar;
+    }
+    match left {
+        0.0..120.0 => format!("{bar}, {left:.0} s left"),
+        _ => format!("{bar}, {:.0} min left", left / 60.0),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bar_has_the_time_that_is_left() {
+        let half = format!("[{}{}] 50 %, 3 of 8", "#".repeat(15), ".".repeat(15));
+        assert_eq!(bar(0.5, "3 of 8", 1.0), half, "nobody knows yet");
+        assert_eq!(bar(0.5, "3 of 8", 10.0), format!("{half}, 10 s left"));
+        assert_eq!(bar(0.5, "3 of 8", 600.0), format!("{half}, 10 min left"));
+        assert!(bar(0.0, "", 1e9).ends_with("0 %, ") && bar(2.0, "", 9.0).ends_with("100 %, "));
+    }
 
     const TEXT: &str = r#"
         name = "capture"
@@ -316,6 +366,7 @@ mod tests {
             capture: vec!["h1".into(), "h1".into()],
             dir: Some(dir.clone()),
             trace: None,
+            threads: 1,
         };
         let mut lengths = Vec::new();
         let mut watch = |_: &Scenario, _: &Simulation| -> anyhow::Result<Next> {

@@ -48,6 +48,7 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "two-classes",
     "hpcc-example",
     "clos-1000",
+    "permutation-8192",
 ];
 
 /// The name and the text of a file.

@@ -114,7 +114,7 @@ pub(super) fn run_sweep(
     check(source, &combinations)?;
     let progress = Progress::new(!args.json);
     let Outcome { summaries, failures } =
-        run::all(source, &combinations, (args.out.as_deref(), trace), &progress)?;
+        run::all(source, &combinations, (args.out.as_deref(), trace), args.threads, &progress)?;
     progress.clear();
     if let Some(out) = args.out.as_deref().filter(|_| args.index.is_none() && !summaries.is_empty()) {
         overview::write(out, &summaries)?;

@@ -3,6 +3,9 @@
 //! While a link is down, frames that its ends send are lost. What was under way arrives, and queues drain at the rate of the link.
 //! Switches learn of a failure, and of its end, after a time: until then they go on forwarding to the link, or do without it.
 
+use std::sync::Arc;
+
+use super::port::Place;
 use super::route::{RouteError, Routes, check_size};
 use super::settings::RouteOverride;
 use super::time::Time;
@@ -44,11 +47,11 @@ pub(super) enum Change {
     Routes { version: u32 },
 }
 
-/// All changes in the order of their times, and the routes that they refer to.
-#[derive(Debug)]
+/// All changes in the order of their times, and the routes that they refer to. Each part of the network has a copy.
+#[derive(Clone, Debug)]
 pub(super) struct Changes {
-    pub(super) list: Vec<(Time, Change)>,
-    versions: Vec<Routes>,
+    pub(super) list: Arc<Vec<(Time, Change)>>,
+    versions: Arc<Vec<Routes>>,
     current: usize,
 }
 
@@ -59,8 +62,7 @@ impl Changes {
         overrides: &[RouteOverride],
         failures: &[Failure],
     ) -> Result<Self, RouteError> {
-        let mut changes =
-            Self { list: Vec::new(), versions: vec![Routes::new(topology, overrides)?], current: 0 };
+        let (mut list, mut versions) = (Vec::new(), vec![Routes::new(topology, overrides)?]);
         // The state that the switches know: for each link, how many failures it has.
         let mut known = vec![0_u32; topology.links.len()];
         let mut steps: Vec<(Time, i8, usize)> = Vec::new();
@@ -68,8 +70,8 @@ impl Changes {
             failures.iter().map(|failure| links_of(topology, &failure.what)).collect::<Result<_, _>>()?;
         for (number, (failure, links)) in failures.iter().zip(&failing).enumerate() {
             for link in links.iter().copied() {
-                changes.list.push((failure.at, Change::Down { link }));
-                changes.list.push((failure.until, Change::Up { link }));
+                list.push((failure.at, Change::Down { link }));
+                list.push((failure.until, Change::Up { link }));
             }
             steps.push((failure.at + failure.reroute_after, 1, number));
             steps.push((failure.until + failure.reroute_after, -1, number));
@@ -86,12 +88,19 @@ impl Changes {
                 *count = count.saturating_add_signed(step.into());
             }
             let works = |link: u32| known[link as usize] == 0;
-            changes.list.push((time, Change::Routes { version: changes.versions.len() as u32 }));
-            changes.versions.push(Routes::without(topology, overrides, works)?);
+            list.push((time, Change::Routes { version: versions.len() as u32 }));
+            versions.push(Routes::without(topology, overrides, works)?);
         }
-        changes.list.retain(|(time, _)| *time != Time::NEVER);
-        changes.list.sort_by_key(|(time, _)| *time);
-        Ok(changes)
+        list.retain(|(time, _)| *time != Time::NEVER);
+        list.sort_by_key(|(time, _)| *time);
+        Ok(Self { list: Arc::new(list), versions: Arc::new(versions), current: 0 })
+    }
+
+    /// Replaces the number of each port in the whole network by its number in its part. There are no copies yet.
+    pub(super) fn renumber(&mut self, ports: &[Place]) {
+        for routes in Arc::get_mut(&mut self.versions).into_iter().flatten() {
+            routes.renumber(ports);
+        }
     }
 
     /// The routes that the switches use now.

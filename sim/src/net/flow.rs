@@ -1,7 +1,7 @@
 //! Flows and their results.
 
 use roce_packet::{Psn, Qpn};
-use roce_transport::{Counters, WcStatus};
+use roce_transport::{Counters, RKey, WcStatus};
 
 use super::settings::{FlowOperation, HostSettings};
 use super::time::Time;
@@ -15,6 +15,10 @@ pub(super) struct Flow {
     /// Queue pairs at both ends; meaningful while it runs.
     pub(super) source_qpn: Qpn,
     pub(super) destination_qpn: Qpn,
+    /// The host that posts its requests, by its number in its part of the network.
+    pub(super) requester: u32,
+    /// The key of the region of the end that does not post the requests; meaningful while it runs.
+    pub(super) rkey: RKey,
     /// Whether its queue pairs are connected and in use.
     pub(super) connected: bool,
     /// Whether it consists of the transfers of tasks, which may have to wait.
@@ -87,6 +91,8 @@ impl Flow {
             state: FlowState::Waiting,
             source_qpn: Qpn::new(0),
             destination_qpn: Qpn::new(0),
+            requester: 0,
+            rkey: RKey(0),
             connected: false,
             scheduled: false,
             outstanding: 0,

@@ -195,7 +195,6 @@ pub(super) struct Frames {
     frames: Vec<Frame>,
     free: FrameId,
     live: usize,
-    most: usize,
     /// Slots of equal size, one after the other.
     bytes: Vec<u8>,
     slot_len: usize,
@@ -211,7 +210,6 @@ impl Frames {
             frames: Vec::new(),
             free: FrameId::NONE,
             live: 0,
-            most: 0,
             bytes: Vec::new(),
             slot_len,
             free_slots: Vec::new(),
@@ -227,15 +225,14 @@ impl Frames {
         &mut self.frames[id.0 as usize]
     }
 
-    /// The number of frames now, and the largest number so far.
-    pub(super) fn live(&self) -> (usize, usize) {
-        (self.live, self.most)
+    /// The number of frames now.
+    pub(super) fn live(&self) -> usize {
+        self.live
     }
 
     #[inline]
     pub(super) fn insert(&mut self, frame: Frame) -> FrameId {
         self.live += 1;
-        self.most = self.most.max(self.live);
         if self.free.is_some() {
             let id = self.free;
             let place = &mut self.frames[id.0 as usize];
@@ -310,11 +307,15 @@ impl Frames {
     }
 
     fn set_trailer(&mut self, id: FrameId, telemetry: &Telemetry) {
+        *self.trailer_mut(id) = telemetry.emit();
+    }
+
+    fn trailer_mut(&mut self, id: FrameId) -> &mut [u8; Telemetry::LEN] {
         let index = id.0 as usize;
         if index >= self.trailers.len() {
             self.trailers.resize(self.frames.len(), [0; Telemetry::LEN]);
         }
-        self.trailers[index] = telemetry.emit();
+        &mut self.trailers[index]
     }
 
     /// The trailer of a frame, if it has one.
@@ -354,6 +355,27 @@ impl Frames {
         true
     }
 
+    /// Removes a frame that leaves this part of the network.
+    pub(super) fn take_out(&mut self, id: FrameId) -> Parcel {
+        let frame = *self.get(id);
+        let bytes = if frame.slot == NO_SLOT { Vec::new() } else { self.bytes(id).to_vec() };
+        let trailer = if frame.has_telemetry { self.trailers.get(id.0 as usize).copied() } else { None };
+        self.remove(id);
+        Parcel { frame: Frame { slot: NO_SLOT, next: FrameId::NONE, ..frame }, bytes, trailer }
+    }
+
+    /// Takes in a frame that comes from another part of the network.
+    pub(super) fn take_in(&mut self, parcel: &Parcel) -> FrameId {
+        let id = self.insert(parcel.frame);
+        if !parcel.bytes.is_empty() {
+            self.store(id, &parcel.bytes);
+        }
+        if let Some(trailer) = parcel.trailer {
+            *self.trailer_mut(id) = trailer;
+        }
+        id
+    }
+
     /// Makes a second frame with the same content.
     pub(super) fn duplicate(&mut self, id: FrameId) -> FrameId {
         let mut copy = *self.get(id);
@@ -370,6 +392,15 @@ impl Frames {
         }
         copy
     }
+}
+
+/// A frame between two parts of the network, with all that belongs to it.
+#[derive(Clone, Debug)]
+pub(super) struct Parcel {
+    frame: Frame,
+    /// The datagram, if it has a slot.
+    bytes: Vec<u8>,
+    trailer: Option<[u8; Telemetry::LEN]>,
 }
 
 #[cfg(test)]
@@ -445,6 +476,10 @@ mod tests {
         let again = frames.insert(frame(1040));
         frames.store(again, &[1; 1040]);
         assert_eq!(frames.bytes(c), long);
-        assert_eq!(frames.live(), (2, 3));
+        assert_eq!(frames.live(), 2);
+        let parcel = frames.take_out(c);
+        let mut elsewhere = Frames::new(1100);
+        let there = elsewhere.take_in(&parcel);
+        assert_eq!((frames.live(), elsewhere.live(), elsewhere.bytes(there)), (1, 1, &long[..]));
     }
 }

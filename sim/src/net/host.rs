@@ -18,7 +18,7 @@ use roce_transport::{
 use super::dependencies::Agenda;
 use super::frame::{Frame, FrameId, Kind, host_address};
 use super::payload::{Pattern, flow_address};
-use super::port::{DropReason, Owner};
+use super::port::DropReason;
 use super::settings::{
     Class, FlowOperation, HostSettings, PRIORITIES, PauseStorm, PayloadMode, ReceiveLimit, Settings,
     priority_of,
@@ -43,7 +43,10 @@ const RECEIVE_NUMBER: u32 = 33;
 const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 
 pub(super) struct Host {
-    number: u32,
+    /// Its number in the whole network.
+    pub(super) number: u32,
+    /// Its number and that of its port in its part of the network.
+    pub(super) index: u32,
     pub(super) port: u32,
     pub(super) engine: Engine,
     pd: PdId,
@@ -99,6 +102,7 @@ impl Host {
         let limit = limit.filter(|limit| limit.host.is_none_or(|host| host == number));
         Self {
             number,
+            index: number,
             port,
             engine,
             pd,
@@ -142,7 +146,7 @@ impl Host {
         }
         at = at + world.settings.host.delay;
         if at > world.now {
-            world.events.push(at, Event::Taken { host: self.number, frame: id });
+            world.events.push(at, Event::Taken { host: self.index, frame: id });
         } else {
             self.take(world, id);
         }
@@ -173,7 +177,7 @@ impl Host {
                 Received { path, identification, head: bytes, tail: &[] }
             }
         };
-        world.trace_at(Owner::Host(self.number));
+        world.trace_at(self.number);
         let now = world.now.to_instant();
         match world.frames.telemetry(id) {
             None if frame.kind == Kind::Trimmed => self.engine.handle_trimmed(now, &received),
@@ -191,7 +195,7 @@ impl Host {
             return;
         }
         self.timer = Time::NEVER;
-        world.trace_at(Owner::Host(self.number));
+        world.trace_at(self.number);
         self.engine.handle_timeout(world.now.to_instant());
         self.settle(world);
     }
@@ -221,7 +225,7 @@ impl Host {
         let deadline = Time::from_instant(deadline).max(world.now);
         if deadline < self.timer {
             self.timer = deadline;
-            world.events.push(deadline, Event::Timer { host: self.number });
+            world.events.push(deadline, Event::Timer { host: self.index });
         }
     }
 
@@ -267,7 +271,7 @@ impl Host {
         if implied {
             slot.batch = &Batch::UNSEALED;
         }
-        world.trace_at(Owner::Host(self.number));
+        world.trace_at(self.number);
         let now = world.now.to_instant();
         let transmit = if full == 0 {
             self.engine.poll_transmit(now, &mut slot)?
@@ -432,7 +436,7 @@ impl Host {
             max_rd_atomic: Some(reads),
             ..QpAttr::to_state(QpState::Rts)
         };
-        world.trace_at(Owner::Host(self.number));
+        world.trace_at(self.number);
         let now = world.now.to_instant();
         [init, rtr, rts].iter().all(|attr| self.engine.modify_qp(now, own, attr).is_ok())
     }
@@ -475,7 +479,7 @@ impl Host {
         while let Some(ready) = self.agenda.next_ready() {
             let at = world.now.max(ready.earliest) + ready.compute;
             if at > world.now {
-                world.events.push(at, Event::Task { host: self.number, task: ready.task });
+                world.events.push(at, Event::Task { host: self.index, task: ready.task });
             } else {
                 open.extend(self.agenda.computed(at, ready.task));
             }
@@ -505,7 +509,7 @@ impl Host {
             (FlowOperation::Read, _) => SendOp::Read { remote_addr: addr, rkey },
         };
         let wr = SendWr::new(flow.into(), op, &element);
-        world.trace_at(Owner::Host(self.number));
+        world.trace_at(self.number);
         self.engine.post_send(world.now.to_instant(), qpn, &wr).is_ok()
     }
 

@@ -2,36 +2,54 @@
 
 use super::egress::Egress;
 use super::frame::{FrameId, Frames};
+use super::route::other_end;
 use super::settings::PRIORITIES;
 use super::time::Time;
 use super::topology::LinkSpec;
+use super::trace::Trace;
 use roce_fault::FaultInjector;
 
-/// The node that a port belongs to.
+/// The node that a port belongs to, by its number in its part of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Host(u32),
     Switch(u32),
 }
 
-/// One end of a link.
+/// Where something is: the part of the network, and its number there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) part: u32,
+    pub(super) index: u32,
+}
+
+/// One end of a link. What every frame needs is together in one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Port {
     pub(super) owner: Owner,
+    /// The other end of the link.
+    pub(super) peer: Place,
+    /// The number of this port in the whole network.
+    pub(super) number: u32,
     /// The number of this port among the ports of its owner.
     pub(super) local: u32,
+    /// The hash of what has happened here.
+    pub(super) trace: Trace,
     pub(super) spec: LinkSpec,
     /// The time at which the link is free again.
     pub(super) busy_until: Time,
+    /// The number of its host or switch in the whole network, switches behind all hosts.
+    pub(super) node: u32,
     /// How many failures keep the link down.
     pub(super) down: u16,
     /// Whether a [`Event::Free`](super::world::Event::Free) for that time is queued.
     pub(super) wakes: bool,
     pub(super) egress: Egress<FrameId>,
+    pub(super) stats: PortStats,
     pub(super) pause: Paused,
     pub(super) asked: Asked,
     pub(super) faults: Option<Box<LinkFaults>>,
-    pub(super) stats: PortStats,
 }
 
 /// The pauses that the other end requested.
@@ -91,8 +109,10 @@ pub(super) struct Held {
     pub(super) frame: FrameId,
     /// The number of frames that still have to overtake it.
     pub(super) behind: u16,
-    /// The time at which it leaves even if they did not come.
+    /// The time at which it arrives if they did not come until then.
     pub(super) latest: Time,
+    /// The time at which that is decided: none that overtakes it after this time would arrive before `latest`.
+    pub(super) decided: Time,
 }
 
 /// Why a frame was dropped.
@@ -185,9 +205,20 @@ impl PortStats {
 }
 
 impl Port {
-    pub(super) fn new(owner: Owner, local: u32, spec: LinkSpec, faults: Option<FaultInjector>) -> Self {
+    /// Port `number` of a network of one part.
+    pub(super) fn new(
+        number: u32,
+        owner: Owner,
+        local: u32,
+        spec: LinkSpec,
+        faults: Option<FaultInjector>,
+    ) -> Self {
         Self {
             owner,
+            number,
+            node: 0,
+            peer: Place { part: 0, index: other_end(number) },
+            trace: Trace::new(),
             local,
             spec,
             busy_until: Time::ZERO,

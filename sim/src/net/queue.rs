@@ -1,4 +1,7 @@
-//! The event queue: events in the order of their time, and events of one time in the order of scheduling.
+//! The event queue: events in the order of their time, events of one time in the order of their rank, and those of one rank in
+//! the order of scheduling.
+//!
+//! The rank makes the order independent of who scheduled first: see [`Event`](super::world::Event).
 //!
 //! A timing wheel holds near events in buckets, each a few nanoseconds wide; later events wait in a heap until the wheel
 //! has turned far enough. An insertion is a few stores; only the current bucket is sorted. A bucket is contiguous, so
@@ -14,6 +17,12 @@ const WIDTH_BITS: u32 = 13;
 /// The number of buckets: the wheel covers 134 µs.
 const BUCKETS: usize = 1 << 14;
 const MASK: u64 = BUCKETS as u64 - 1;
+/// The bits of an index in a bucket: more events than this in one bucket are sorted in another way.
+const INDEX_BITS: u32 = if cfg!(test) { 4 } else { 20 };
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+/// What is left for the rank.
+const RANK_BITS: u32 = 31;
+const MOST_RANK: u32 = (1 << RANK_BITS) - 1;
 
 /// Scheduled events of type `E`.
 ///
@@ -32,13 +41,19 @@ const MASK: u64 = BUCKETS as u64 - 1;
 #[derive(Debug)]
 pub struct EventQueue<E> {
     /// The events of each bucket in the order of scheduling.
-    buckets: Box<[Vec<(Time, E)>]>,
+    buckets: Box<[Vec<Entry<E>>]>,
     /// One bit per bucket that is not empty.
     occupied: Box<[u64]>,
     /// The memory of emptied buckets.
-    spare: Vec<Vec<(Time, E)>>,
-    /// The events of the current bucket, sorted, and the number of those that are done.
-    current: Vec<(Time, E)>,
+    spare: Vec<Vec<Entry<E>>>,
+    /// The events of the current bucket.
+    current: Vec<Entry<E>>,
+    /// Their order: for each the place of [`Entry::place`], and behind it the index in `current`. Numbers are sorted much faster than
+    /// whole events.
+    order: Vec<u64>,
+    /// Whether `order` is in use; if not, `current` itself is sorted, because it has more events than there are indices.
+    is_indexed: bool,
+    /// The number of those that are done.
     done: usize,
     /// The number of that bucket since time zero.
     turn: u64,
@@ -49,8 +64,28 @@ pub struct EventQueue<E> {
 }
 
 #[derive(Clone, Copy, Debug)]
+struct Entry<E> {
+    time: Time,
+    rank: u32,
+    event: E,
+}
+
+impl<E> Entry<E> {
+    fn key(&self) -> (Time, u32) {
+        (self.time, self.rank)
+    }
+
+    /// The order of entries of one bucket, in one number: they differ in the lower bits of their times only.
+    #[inline]
+    fn place(&self) -> u64 {
+        let offset = self.time.as_ps() & ((1 << WIDTH_BITS) - 1);
+        offset << RANK_BITS | u64::from(self.rank)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Far<E> {
-    key: (Time, u64),
+    key: (Time, u32, u64),
     event: E,
 }
 
@@ -89,6 +124,8 @@ impl<E: Copy> EventQueue<E> {
             occupied: vec![0; BUCKETS / 64].into_boxed_slice(),
             spare: Vec::new(),
             current: Vec::new(),
+            order: Vec::new(),
+            is_indexed: true,
             done: 0,
             turn: 0,
             far: BinaryHeap::new(),
@@ -111,28 +148,59 @@ impl<E: Copy> EventQueue<E> {
 
     /// Schedules `event` at `time`, after the events already scheduled for this time. An event in the past comes
     /// out next.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, time: Time, event: E) {
+        self.push_ranked(time, MOST_RANK, event);
+    }
+
+    /// Schedules `event` at `time`, before events of this time with a higher rank and after the others. That of
+    /// [`push`](Self::push) is the highest, 2^31 - 1, and a higher one counts as this.
+    // Inlined, so that the entry is written where it stays and not first to the stack: that would be half of the time.
+    #[inline(always)]
+    pub fn push_ranked(&mut self, time: Time, rank: u32, event: E) {
         self.len += 1;
-        let turn = time.as_ps() >> WIDTH_BITS;
-        if turn <= self.turn {
-            self.push_current(time, event);
-        } else if turn - self.turn < BUCKETS as u64 {
-            self.push_bucket(turn, time, event);
+        let (turn, rank) = (time.as_ps() >> WIDTH_BITS, rank.min(MOST_RANK));
+        if turn.wrapping_sub(self.turn).wrapping_sub(1) < BUCKETS as u64 - 1 {
+            self.bucket(turn).push(Entry { time, rank, event });
         } else {
-            self.sequence += 1;
-            self.far.push(Reverse(Far { key: (time, self.sequence), event }));
+            self.push_elsewhere(turn, Entry { time, rank, event });
         }
     }
 
-    fn push_current(&mut self, time: Time, event: E) {
-        let waiting = self.current.get(self.done..).unwrap_or_default();
-        let behind = waiting.partition_point(|(queued, _)| *queued <= time);
-        self.current.insert(self.done + behind, (time, event));
+    #[cold]
+    #[inline(never)]
+    fn push_elsewhere(&mut self, turn: u64, entry: Entry<E>) {
+        if turn <= self.turn {
+            return self.push_current(entry);
+        }
+        self.sequence += 1;
+        let key = (entry.time, entry.rank, self.sequence);
+        self.far.push(Reverse(Far { key, event: entry.event }));
     }
 
-    #[inline]
-    fn push_bucket(&mut self, turn: u64, time: Time, event: E) {
+    fn push_current(&mut self, entry: Entry<E>) {
+        if self.is_indexed && self.current.len() as u64 > INDEX_MASK {
+            let left = self.order.get(self.done..).unwrap_or_default();
+            self.current = left.iter().map(|place| self.current[(place & INDEX_MASK) as usize]).collect();
+            (self.is_indexed, self.done) = (false, 0);
+        }
+        if self.is_indexed {
+            let is_past = entry.time.as_ps() >> WIDTH_BITS < self.turn;
+            let place = if is_past { 0 } else { entry.place() };
+            let place = place << INDEX_BITS | self.current.len() as u64;
+            let waiting = self.order.get(self.done..).unwrap_or_default();
+            let behind = waiting.partition_point(|queued| *queued <= place);
+            self.current.push(entry);
+            return self.order.insert(self.done + behind, place);
+        }
+        let waiting = self.current.get(self.done..).unwrap_or_default();
+        let behind = waiting.partition_point(|queued| queued.key() <= entry.key());
+        self.current.insert(self.done + behind, entry);
+    }
+
+    /// The bucket of a turn that the wheel covers, for an event that is pushed now.
+    #[inline(always)]
+    fn bucket(&mut self, turn: u64) -> &mut Vec<Entry<E>> {
         let number = (turn & MASK) as usize;
         let bucket = &mut self.buckets[number];
         if bucket.is_empty() {
@@ -141,40 +209,60 @@ impl<E: Copy> EventQueue<E> {
                 *bucket = room;
             }
         }
-        bucket.push((time, event));
+        bucket
     }
 
     /// Removes and returns the next event.
     #[inline]
     pub fn pop(&mut self) -> Option<(Time, E)> {
+        self.pop_until(Time::NEVER)
+    }
+
+    /// Removes and returns the next event if its time is not after `last`.
+    #[inline]
+    pub fn pop_until(&mut self, last: Time) -> Option<(Time, E)> {
         loop {
-            if let Some(entry) = self.current.get(self.done) {
+            if let Some(entry) = self.front() {
+                if entry.time > last {
+                    return None;
+                }
+                let next = (entry.time, entry.event);
                 self.done += 1;
                 self.len -= 1;
-                return Some(*entry);
+                return Some(next);
             }
-            if !self.advance() {
+            if !self.advance(last) {
                 return None;
             }
         }
+    }
+
+    /// The next event of the current bucket.
+    #[inline]
+    fn front(&self) -> Option<&Entry<E>> {
+        if !self.is_indexed {
+            return self.current.get(self.done);
+        }
+        let place = self.order.get(self.done)?;
+        self.current.get((place & INDEX_MASK) as usize)
     }
 
     /// The time of the next event.
-    pub fn next_time(&mut self) -> Option<Time> {
-        loop {
-            if let Some((time, _)) = self.current.get(self.done) {
-                return Some(*time);
-            }
-            if !self.advance() {
-                return None;
-            }
+    #[must_use]
+    pub fn next_time(&self) -> Option<Time> {
+        if let Some(entry) = self.front() {
+            return Some(entry.time);
         }
+        let near = self.next_occupied().and_then(|turn| {
+            let bucket = &self.buckets[(turn & MASK) as usize];
+            bucket.iter().map(|entry| entry.time).min()
+        });
+        let far = self.far.peek().map(|far| far.0.key.0);
+        near.into_iter().chain(far).min()
     }
 
-    /// Moves on to the next bucket that is not empty.
-    fn advance(&mut self) -> bool {
-        self.current.clear();
-        self.done = 0;
+    /// Moves on to the next bucket that is not empty, unless it begins after `last`: events may still be pushed before it.
+    fn advance(&mut self, last: Time) -> bool {
         let near = self.next_occupied();
         let far = self.far.peek().map(|entry| entry.0.key.0.as_ps() >> WIDTH_BITS);
         let turn = match (near, far) {
@@ -185,6 +273,11 @@ impl<E: Copy> EventQueue<E> {
             // by more than the turn that follows now.
             (Some(near), Some(far)) => near.min(far),
         };
+        if turn > last.as_ps() >> WIDTH_BITS {
+            return false;
+        }
+        self.current.clear();
+        self.done = 0;
         self.turn = turn;
         // Events from the heap come first: they were scheduled before other events of the same time.
         self.move_far_events();
@@ -192,20 +285,28 @@ impl<E: Copy> EventQueue<E> {
         self.occupied[bucket / 64] &= !(1 << (bucket % 64));
         let emptied = std::mem::replace(&mut self.current, std::mem::take(&mut self.buckets[bucket]));
         self.spare.push(emptied);
-        // Stable: entries of one time are in the order in which they were scheduled.
-        self.current.sort_by_key(|(time, _)| *time);
+        self.order.clear();
+        self.is_indexed = self.current.len() as u64 <= INDEX_MASK + 1;
+        if self.is_indexed {
+            // Entries of one time and rank are in the order of their indices, in which they were scheduled.
+            let places = (0..).zip(&self.current);
+            self.order.extend(places.map(|(index, entry)| entry.place() << INDEX_BITS | index));
+            self.order.sort_unstable();
+        } else {
+            self.current.sort_by_key(Entry::place);
+        }
         true
     }
 
     /// Moves events from the heap into the wheel that it covers now.
     fn move_far_events(&mut self) {
         while let Some(Reverse(entry)) = self.far.peek() {
-            let (time, event) = (entry.key.0, entry.event);
+            let Far { key: (time, rank, _), event } = *entry;
             let turn = time.as_ps() >> WIDTH_BITS;
             if turn - self.turn >= BUCKETS as u64 {
                 return;
             }
-            self.push_bucket(turn, time, event);
+            self.bucket(turn).push(Entry { time, rank, event });
             self.far.pop();
         }
     }
@@ -244,9 +345,11 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Schedules an event so many picoseconds after the last one that came out.
-        Push(u64),
+        /// Schedules an event of some rank so many picoseconds after the last one that came out.
+        Push(u64, u32),
         Pop,
+        /// Removes the next event if it is not further away.
+        PopUntil(u64),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -259,12 +362,17 @@ mod tests {
             1 => Just((BUCKETS as u64) << WIDTH_BITS),
             1 => Just(((BUCKETS as u64) << WIDTH_BITS) - 1),
         ];
-        let step = prop_oneof![3 => delay.prop_map(Step::Push), 2 => Just(Step::Pop)];
+        let rank = prop_oneof![Just(MOST_RANK), 0_u32..3];
+        let step = prop_oneof![
+            6 => (delay, rank).prop_map(|(delay, rank)| Step::Push(delay, rank)),
+            3 => Just(Step::Pop),
+            1 => (0_u64..300_000_000).prop_map(Step::PopUntil),
+        ];
         prop::collection::vec(step, 0..600)
     }
 
     proptest! {
-        /// The queue gives the same order as a map by time and sequence.
+        /// The queue gives the same order as a map by time, rank and sequence.
         #[test]
         fn as_a_sorted_map(steps in steps()) {
             let mut queue = EventQueue::new();
@@ -272,21 +380,30 @@ mod tests {
             let (mut now, mut sequence) = (0, 0_u32);
             for step in steps {
                 match step {
-                    Step::Push(delay) => {
-                        queue.push(Time::from_ps(now + delay), sequence);
-                        model.insert((now + delay, sequence), ());
+                    Step::Push(delay, rank) => {
+                        queue.push_ranked(Time::from_ps(now + delay), rank, sequence);
+                        model.insert((now + delay, rank, sequence), ());
                         sequence += 1;
                     }
-                    Step::Pop => {
-                        let expected = model.pop_first().map(|((time, event), ())| (Time::from_ps(time), event));
-                        prop_assert_eq!(queue.next_time(), expected.map(|(time, _)| time));
-                        prop_assert_eq!(queue.pop(), expected);
+                    Step::Pop | Step::PopUntil(_) => {
+                        let last = match step {
+                            Step::PopUntil(span) => now + span,
+                            _ => u64::MAX,
+                        };
+                        let first = model.first_key_value().map(|(key, ())| *key);
+                        let first = first.map(|(time, _, event)| (Time::from_ps(time), event));
+                        prop_assert_eq!(queue.next_time(), first.map(|(time, _)| time));
+                        let expected = first.filter(|(time, _)| time.as_ps() <= last);
+                        prop_assert_eq!(queue.pop_until(Time::from_ps(last)), expected);
+                        if expected.is_some() {
+                            model.pop_first();
+                        }
                         now = expected.map_or(now, |(time, _)| time.as_ps());
                     }
                 }
                 prop_assert_eq!(queue.len(), model.len());
             }
-            while let Some(((time, event), ())) = model.pop_first() {
+            while let Some(((time, _, event), ())) = model.pop_first() {
                 prop_assert_eq!(queue.pop(), Some((Time::from_ps(time), event)));
             }
             prop_assert_eq!(queue.pop(), None);

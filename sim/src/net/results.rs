@@ -33,7 +33,8 @@ pub struct Results {
     /// Bytes of payload that receivers compared with the expected ones (real payload only), and the number of writes with a
     /// wrong byte.
     pub checked: (u64, u64),
-    /// The largest number of frames in the network at one time.
+    /// The largest number of frames in the network at the end of a window of time, which is as long as a frame takes at least from
+    /// one switch to another.
     pub most_frames: usize,
 }
 

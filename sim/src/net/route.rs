@@ -1,5 +1,6 @@
 //! Routes: all shortest paths to each host, found breadth first.
 
+use super::port::Place;
 use super::settings::RouteOverride;
 use super::topology::{NodeId, NodeKind, Topology};
 
@@ -150,6 +151,15 @@ impl Routes {
             return &[];
         }
         self.set(self.table[switch as usize * self.width + self.columns[*attached as usize] as usize])
+    }
+
+    /// Replaces the number of each port in the whole network by its number in its part. A cable between two hosts keeps its
+    /// numbers: no switch forwards to it, and [`Self::joins`] compares them.
+    pub(super) fn renumber(&mut self, ports: &[Place]) {
+        let attached = self.attached.iter_mut().filter(|(switch, _)| *switch != NONE).map(|(_, port)| port);
+        for port in attached.chain(&mut self.sets) {
+            *port = ports[*port as usize].index;
+        }
     }
 
     fn set(&self, (first, count): (u32, u32)) -> &[u32] {

@@ -20,6 +20,9 @@ pub struct Settings {
     pub payload: PayloadMode,
     /// The time at which the simulation stops.
     pub stop: Time,
+    /// The largest number of threads of a run. No result depends on it. A network is divided between switches with hosts, so one with
+    /// a single such switch has one thread, and so has one with [`PauseMode::Instant`].
+    pub threads: usize,
     /// Switches.
     pub switch: SwitchSettings,
     /// Hosts.
@@ -45,6 +48,7 @@ impl Default for Settings {
             seed: 1,
             payload: PayloadMode::Implied,
             stop: Time::from_us(10_000_000),
+            threads: 1,
             switch: SwitchSettings::default(),
             host: HostSettings::default(),
             profiles: Vec::new(),

@@ -1,31 +1,40 @@
 //! Builds a network from its description and runs it.
+//!
+//! The network is divided into parts, which run side by side in windows of time. A window is not longer than a frame takes from one
+//! part to another, so nothing that happens in it can have an effect on another part in it. What concerns several nodes happens
+//! between two windows: the start of a flow, the end of its queue pairs, a change of the network, a sample. The windows are the
+//! same for any number of parts, because they follow from the events and the topology as a whole.
 
 mod build;
 mod events;
-mod tasks;
+mod parallel;
+mod part;
+mod partition;
+mod samples;
 
-use roce_packet::Psn;
-use roce_transport::congestion::Observation;
+use std::sync::Arc;
 
-use self::build::{build_nodes, build_ports, check_operations, check_settings, node_names};
-use super::failure::{Changes, check_failures};
+use roce_packet::{Psn, Qpn};
+
+use self::build::{Whole, build_nodes, build_ports, check_operations, check_settings, node_names};
+use self::events::Journals;
+use self::part::Part;
+use self::partition::lookahead;
+use self::samples::Samples;
+use super::dependencies::Agenda;
+use super::failure::{Change, Changes, check_failures};
 use super::flow::{Flow, FlowCounts, FlowState};
-use super::frame::Frames;
-use super::histogram::Histogram;
 use super::host::{FlowEnd, Host};
-use super::ideal::{Alone, Network};
-use super::journal::Journal;
-use super::port::Owner;
-use super::queue::EventQueue;
-use super::results::{PortResult, QueuePoint, RatePoint, Results, Total, TotalPoint};
-use super::route::{RouteError, other_end};
+use super::port::{Place, Port};
+use super::results::{PortResult, QueuePoint, RatePoint, Results};
+use super::route::RouteError;
 use super::settings::{FlowOperation, Settings};
-use super::switch::{BufferTooSmall, Switch};
+use super::switch::BufferTooSmall;
 use super::time::Time;
 use super::topology::{Topology, TopologyError};
 use super::trace::Trace;
 use super::workload::{FlowSpec, Schedule, WorkloadError, check};
-use super::world::{Captured, Event, World};
+use super::world::Captured;
 
 /// Why a network cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,31 +62,50 @@ pub enum BuildError {
     Setting(String),
 }
 
+/// The least number of events for which threads are started.
+const LEAST_PARALLEL: u64 = 20_000;
+
 /// A network with its flows, at some point of a run.
 pub struct Simulation {
-    world: World,
-    hosts: Vec<Host>,
-    switches: Vec<Switch>,
-    flows: Vec<Flow>,
-    /// Flows that run, and flows that have ended since the last sample.
-    running: Vec<u32>,
-    /// Flows that have not ended.
-    unfinished: usize,
-    /// Tasks without a transfer that have not ended.
-    computations_left: usize,
+    parts: Vec<Part>,
+    settings: Arc<Settings>,
+    /// Where each port, host and flow of the network is.
+    ports: Vec<Place>,
+    hosts: Vec<Place>,
+    flows: Arc<[Place]>,
+    names: Arc<[(String, bool)]>,
     /// Names of hosts and, behind them, of switches.
     node_names: Vec<String>,
-    /// Trace events, if they are kept.
-    journal: Journal,
-    queues: Vec<Histogram>,
-    rate_points: Vec<RatePoint>,
-    queue_points: Vec<QueuePoint>,
-    totals: Vec<TotalPoint>,
-    /// Bytes of ended flows that were sent after the last sample.
-    ended_bytes: u64,
-    points_left_out: u64,
-    last_sample: Time,
+    /// Trace events that did not happen in a window, if they are kept.
+    journals: Journals,
+    /// The completion time of each flow if it were alone.
+    ideal: Vec<Option<Time>>,
+    /// What happens between windows, apart from samples, in its order, and the number of those that are done.
+    plan: Vec<(Time, Planned)>,
+    done: usize,
+    next_sample: Time,
+    /// The longest window.
+    lookahead: Time,
+    /// The time of the last window or of what happened after it.
+    now: Time,
+    /// The number of events that did not happen in a window, and their hash.
+    handled: u64,
+    trace: Trace,
+    most_frames: usize,
+    is_over: bool,
     end: Time,
+    samples: Samples,
+}
+
+/// What happens between windows. At one time it happens in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Planned {
+    /// A flow starts.
+    Start { flow: u32 },
+    /// A pause storm of a host starts or ends.
+    Storm { storm: u32 },
+    /// A link fails or works again, or the routes change.
+    Change { number: u32 },
 }
 
 impl Simulation {
@@ -111,119 +139,143 @@ impl Simulation {
         check_failures(topology, &settings.failures).map_err(|(_, error)| error)?;
         let changes = Changes::new(topology, &settings.routes, &settings.failures)?;
         let (ports, names) = build_ports(topology, settings.seed);
-        let (hosts, switches) = build_nodes(topology, &ports, &settings)?;
-        let slot_len = settings.largest_mtu() + 80;
-        let capture = settings.measure.capture.clone();
-        let world = World {
+        let (mut hosts, switches) = build_nodes(topology, &ports, &settings)?;
+        for (host, agenda) in hosts.iter_mut().zip(Agenda::distribute(schedule, flows, hosts_count as usize))
+        {
+            host.agenda = agenda;
+        }
+        let plan = planned(flows, &settings, &changes);
+        let names: Arc<[(String, bool)]> = names.into();
+        let whole = Whole { ports, hosts, switches, changes, names: Arc::clone(&names) };
+        let ideal = whole.ideal_times(flows, &settings);
+        let divided = whole.divide(topology, flows, settings);
+        let settings = Arc::clone(&divided.parts[0].world.settings);
+        let mut simulation = Self {
+            parts: divided.parts,
+            ports: divided.ports,
+            hosts: divided.hosts,
+            flows: divided.flows,
+            samples: Samples::new(names.len()),
+            names,
+            node_names: node_names(topology),
+            journals: Journals::default(),
+            ideal,
+            plan,
+            done: 0,
+            next_sample: settings.measure.interval,
+            lookahead: lookahead(topology),
             now: Time::ZERO,
-            events: EventQueue::new(),
-            frames: Frames::new(slot_len),
-            ports,
-            changes,
+            handled: 0,
             trace: Trace::new(),
-            captured: Vec::new(),
-            capture,
-            names: names.into(),
-            hosts: hosts_count,
-            traced: false,
+            most_frames: 0,
+            is_over: false,
+            end: Time::ZERO,
             settings,
         };
-        let mut simulation = Self {
-            hosts,
-            switches,
-            flows: flows.iter().copied().map(Flow::new).collect(),
-            running: Vec::new(),
-            unfinished: flows.len(),
-            computations_left: 0,
-            queues: vec![Histogram::default(); world.names.len()],
-            node_names: node_names(topology),
-            journal: Journal::default(),
-            rate_points: Vec::new(),
-            queue_points: Vec::new(),
-            totals: Vec::new(),
-            ended_bytes: 0,
-            points_left_out: 0,
-            last_sample: Time::ZERO,
-            end: Time::ZERO,
-            world,
-        };
-        simulation.plan();
-        simulation.plan_tasks(schedule, flows);
+        simulation.begin_tasks(schedule);
         Ok(simulation)
     }
 
-    /// Queues the events that are known from the start.
-    fn plan(&mut self) {
-        let events = &mut self.world.events;
-        for (number, flow) in (0..).zip(&self.flows) {
-            events.push(flow.spec.start, Event::Start { flow: number });
+    /// Begins the tasks that wait for nothing.
+    fn begin_tasks(&mut self, schedule: &Schedule) {
+        for transfer in schedule.tasks().iter().filter_map(|task| task.transfer) {
+            if let Some(flow) = self.flow(transfer.flow) {
+                flow.scheduled = true;
+            }
         }
-        for (number, storm) in (0..).zip(&self.world.settings.storms) {
-            events.push(storm.start, Event::Storm { storm: number });
-            events.push(storm.end, Event::Storm { storm: number });
+        for part in &mut self.parts {
+            for host in &mut part.hosts {
+                // No flow is connected yet; its start posts what is open by then.
+                host.begin_tasks(&mut part.world);
+                part.computations_left += host.agenda.computations_left();
+            }
+            part.find_next();
         }
-        for (number, (time, _)) in (0..).zip(&self.world.changes.list) {
-            events.push(*time, Event::Change { number });
-        }
-        events.push(self.world.settings.measure.interval, Event::Sample);
+    }
+
+    fn flow(&mut self, number: u32) -> Option<&mut Flow> {
+        let place = self.flows.get(number as usize)?;
+        self.parts[place.part as usize].flows.get_mut(place.index as usize)
+    }
+
+    fn host(&mut self, number: u32) -> &mut Host {
+        let place = self.hosts[number as usize];
+        &mut self.parts[place.part as usize].hosts[place.index as usize]
+    }
+
+    fn port(&self, number: usize) -> &Port {
+        let place = self.ports[number];
+        &self.parts[place.part as usize].world.ports[place.index as usize]
     }
 
     /// The current time.
     #[must_use]
     pub fn now(&self) -> Time {
-        self.world.now
+        self.parts.iter().map(|part| part.world.now).fold(self.now, Time::max)
+    }
+
+    /// The number of threads of a run: that of [`Settings::threads`], or fewer if the network cannot be divided so often.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.parts.len()
     }
 
     /// The number of flows that have ended, and of all flows.
     #[must_use]
     pub fn progress(&self) -> (usize, usize) {
-        (self.flows.len() - self.unfinished, self.flows.len())
+        let left = if self.is_over { 0 } else { self.unfinished() };
+        (self.flows.len() - left, self.flows.len())
+    }
+
+    /// The bytes of payload that all flows had sent by the last sample, without retransmissions, and those of all flows.
+    #[must_use]
+    pub fn sent_bytes(&self) -> (u64, u64) {
+        let flows = self.parts.iter().flat_map(|part| &part.flows);
+        let all = flows.map(|flow| flow.spec.bytes).fold(0, u64::saturating_add);
+        (self.samples.sent.min(all), all)
+    }
+
+    fn unfinished(&self) -> usize {
+        self.parts.iter().map(|part| part.unfinished).sum()
+    }
+
+    /// The number of events so far.
+    fn handled(&self) -> u64 {
+        self.parts.iter().map(|part| part.world.handled).fold(self.handled, u64::wrapping_add)
     }
 
     /// The rates sampled so far, oldest first.
     #[must_use]
     pub fn rates(&self) -> &[RatePoint] {
-        &self.rate_points
+        &self.samples.rates
     }
 
     /// The queues sampled so far, oldest first; points with an empty queue are not kept.
     #[must_use]
     pub fn queues(&self) -> &[QueuePoint] {
-        &self.queue_points
+        &self.samples.queues
     }
 
     /// The name of a port of [`Self::queues`].
     #[must_use]
     pub fn port_name(&self, port: u32) -> &str {
-        self.world.names.get(port as usize).map_or("", |(name, _)| name)
+        self.names.get(port as usize).map_or("", |(name, _)| name)
     }
 
-    /// Handles up to `most` events. Returns `false` when all flows have ended or the stop time is reached.
+    /// Handles about `most` events: at least so many, and then the rest of a window of time. Returns `false` when all flows have
+    /// ended or the stop time is reached.
     pub fn run(&mut self, most: u64) -> bool {
-        if self.world.traced { self.run_traced(most) } else { self.run_untraced(most) }
-    }
-
-    #[inline]
-    fn run_untraced(&mut self, most: u64) -> bool {
-        for _ in 0..most {
-            if self.unfinished == 0 && self.computations_left == 0 {
-                return false;
-            }
-            let Some((time, event)) = self.world.events.pop() else { return self.stop() };
-            if time > self.world.settings.stop {
-                return self.stop();
-            }
-            self.world.now = self.world.now.max(time);
-            self.handle(event);
+        let until = self.handled().saturating_add(most);
+        if self.parts.len() > 1 && most >= LEAST_PARALLEL {
+            self.run_parallel(until);
+            return !self.is_over;
         }
-        true
-    }
-
-    /// No event is left.
-    fn stop(&mut self) -> bool {
-        self.end = self.world.settings.stop.min(self.world.now.max(self.end));
-        (self.unfinished, self.computations_left) = (0, 0);
-        false
+        while let Some(last) = self.next_window(until) {
+            for part in &mut self.parts {
+                part.run(last);
+            }
+        }
+        !self.is_over
     }
 
     /// Runs until all flows have ended or the stop time is reached.
@@ -231,190 +283,213 @@ impl Simulation {
         while self.run(1 << 20) {}
     }
 
-    #[inline]
-    fn handle(&mut self, event: Event) {
-        let world = &mut self.world;
-        let time = world.now.as_ps();
-        match event {
-            Event::Arrive { port, frame } => {
-                world.note_arrival(port, frame);
-                match world.ports[port as usize].owner {
-                    Owner::Switch(switch) => self.switches[switch as usize].receive(world, port, frame),
-                    Owner::Host(host) => {
-                        self.hosts[host as usize].receive(world, frame);
-                        self.look_at(host);
-                    }
+    /// Does what has to be done before the next window, and returns the last time of that window. `None` if so many events have
+    /// been handled or the run is over.
+    fn next_window(&mut self, until: u64) -> Option<Time> {
+        self.exchange();
+        self.end_flows();
+        let stop = self.settings.stop;
+        while !self.is_over {
+            let left: usize = self.parts.iter().map(|part| part.unfinished + part.computations_left).sum();
+            if left == 0 {
+                self.is_over = true;
+                self.end = self.parts.iter().map(|part| part.end).fold(self.end, Time::max);
+                break;
+            }
+            if self.handled() >= until {
+                break;
+            }
+            let next = self.parts.iter().map(|part| part.next).min().unwrap_or(Time::NEVER);
+            let planned = self.plan.get(self.done).map_or(self.next_sample, |(time, _)| *time);
+            let planned = planned.min(self.next_sample);
+            if next.min(planned) > stop || next.min(planned) == Time::NEVER {
+                self.stop();
+                break;
+            }
+            let instant = Time::from_ps(1);
+            if planned > next {
+                return Some((next + self.lookahead).min(planned).min(stop + instant) - instant);
+            }
+            self.do_planned(planned);
+        }
+        None
+    }
+
+    /// The time to stop has come.
+    fn stop(&mut self) {
+        self.end = self.settings.stop.min(self.parts.iter().map(|part| part.end).fold(self.now(), Time::max));
+        self.is_over = true;
+    }
+
+    /// Gives frames to the parts that they are on their way to.
+    fn exchange(&mut self) {
+        let mut frames = 0;
+        for from in 0..self.parts.len() {
+            for to in 0..self.parts.len() {
+                // There may be some already if the window that takes them in has not begun.
+                if self.parts[to].incoming[from].is_empty() {
+                    let mails = std::mem::take(&mut self.parts[from].world.outgoing[to]);
+                    // The memory of those that were taken in is used again.
+                    let room = std::mem::replace(&mut self.parts[to].incoming[from], mails);
+                    self.parts[from].world.outgoing[to] = room;
                 }
+                frames += self.parts[to].incoming[from].len() + self.parts[from].world.outgoing[to].len();
             }
-            Event::Free { port } => {
-                world.trace.event(time, 1 << 56 | u64::from(port));
-                world.ports[port as usize].wakes = false;
-                match world.ports[port as usize].owner {
-                    Owner::Switch(switch) => self.switches[switch as usize].send(world, port),
-                    Owner::Host(host) => {
-                        let host = &mut self.hosts[host as usize];
-                        host.send(world);
-                        host.set_timer(world);
-                    }
-                }
+            frames += self.parts[from].world.frames.live();
+        }
+        self.most_frames = self.most_frames.max(frames);
+    }
+
+    /// Does what happens at a time before the events of nodes.
+    fn do_planned(&mut self, now: Time) {
+        self.now = now;
+        for part in &mut self.parts {
+            part.world.now = now;
+        }
+        self.journals.enter_planned();
+        while let Some((_, planned)) = self.plan.get(self.done).filter(|(time, _)| *time <= now) {
+            let planned = *planned;
+            self.done += 1;
+            self.handled += 1;
+            match planned {
+                Planned::Start { flow } => self.start(flow),
+                Planned::Storm { storm } => self.storm(storm),
+                Planned::Change { number } => self.change(number),
             }
-            Event::Taken { host, frame } => {
-                world.trace.event(time, 2 << 56 | u64::from(host));
-                self.hosts[host as usize].take(world, frame);
-                self.look_at(host);
-            }
-            Event::Timer { host } => {
-                world.trace.event(time, 3 << 56 | u64::from(host));
-                self.hosts[host as usize].look_at_clock(world);
-                self.look_at(host);
-            }
-            Event::Start { flow } => self.start(flow),
-            Event::Task { host, task } => {
-                world.trace.event(time, 6 << 56 | u64::from(host) << 32 | u64::from(task));
-                self.end_computation(host, task);
-            }
-            Event::Sample => self.sample(),
-            other => self.handle_rare(other),
+        }
+        self.journals.leave_planned();
+        self.end_flows();
+        if self.next_sample <= now {
+            self.handled += 1;
+            self.sample();
+            self.next_sample = now + self.settings.measure.interval;
+        }
+        for part in &mut self.parts {
+            part.find_next();
         }
     }
 
-    fn handle_rare(&mut self, event: Event) {
-        let world = &mut self.world;
-        match event {
-            Event::Change { number } => {
-                world.trace.event(world.now.as_ps(), 6 << 56 | u64::from(number));
-                world.change(number);
-            }
-            Event::PauseEnds { port, priority } => world.check_pause(port, priority),
-            Event::PauseRefresh { port, priority } => match world.ports[port as usize].owner {
-                Owner::Switch(switch) => self.switches[switch as usize].refresh_pause(world, port, priority),
-                Owner::Host(host) => self.hosts[host as usize].refresh_pause(world, priority),
-            },
-            Event::Watchdog { port, priority } => {
-                if let Owner::Switch(switch) = world.ports[port as usize].owner {
-                    self.switches[switch as usize].watch(world, port, priority);
-                }
-            }
-            Event::Restore { port, priority } => {
-                if let Owner::Switch(switch) = world.ports[port as usize].owner {
-                    self.switches[switch as usize].restore(world, port, priority);
-                }
-            }
-            Event::Release { port, frame } if world.release(port, frame) => {
-                world.events.push(world.now, Event::Arrive { port: other_end(port), frame });
-            }
-            Event::Storm { storm } => {
-                if let Some(storm) = world.settings.storms.get(storm as usize).copied() {
-                    self.hosts[storm.host as usize].storm(world, &storm);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Handles the new completions of a host.
-    #[inline]
-    fn look_at(&mut self, host: u32) {
-        while let Some(wc) = self.hosts[host as usize].completions.pop() {
-            if self.hosts[host as usize].take_arrival(&self.world.settings, &wc) {
-                self.proceed(host, None);
-                continue;
-            }
-            let number = wc.wr_id as u32;
-            let Some(flow) = self.flows.get_mut(number as usize) else { continue };
-            if flow.state != FlowState::Running {
-                continue;
-            }
-            if wc.status != roce_transport::WcStatus::Success {
-                self.finish(number, FlowState::Failed(wc.status));
-                continue;
-            }
-            flow.completed += u64::from(wc.byte_len);
-            flow.outstanding -= 1;
-            let (completed, scheduled) = (flow.completed, flow.scheduled);
-            if completed >= flow.spec.bytes {
-                self.finish(number, FlowState::Complete);
-            } else {
-                self.post(number);
-                self.hosts[host as usize].settle(&mut self.world);
-            }
-            if scheduled {
-                let now = self.world.now;
-                self.hosts[host as usize].agenda.acknowledged(now, number, completed);
-                self.proceed(host, None);
-            }
-        }
-    }
-
-    /// Creates and connects the queue pairs of a flow and posts its first WRITEs.
+    /// Creates and connects the queue pairs of a flow and posts its first requests.
     fn start(&mut self, number: u32) {
-        self.world.trace.event(self.world.now.as_ps(), 4 << 56 | u64::from(number));
-        let spec = self.flows[number as usize].spec;
-        let (source, destination) = (spec.source as usize, spec.destination as usize);
-        if !self.world.changes.routes_of_all().joins(spec.source, spec.destination) {
-            return self.finish(number, FlowState::Refused);
+        let settings = Arc::clone(&self.settings);
+        let place = self.flows[number as usize];
+        let part = &mut self.parts[place.part as usize];
+        let spec = part.flows[place.index as usize].spec;
+        let requester = part.flows[place.index as usize].requester;
+        part.world.trace(part.hosts[requester as usize].port, 4 << 56 | u64::from(number));
+        if !part.world.changes.routes_of_all().joins(spec.source, spec.destination)
+            || self.connect(number, &spec, &settings).is_none()
+        {
+            return self.parts[place.part as usize].finish(number, FlowState::Refused);
         }
-        let of_flow = self.world.settings.of_flow(number);
+        let part = &mut self.parts[place.part as usize];
+        part.flows[place.index as usize].connected = true;
+        self.trace_begin(number);
+        let part = &mut self.parts[place.part as usize];
+        part.post(number);
+        part.hosts[requester as usize].settle(&mut part.world);
+    }
+
+    /// Creates and connects the queue pairs of a flow.
+    fn connect(&mut self, number: u32, spec: &FlowSpec, settings: &Settings) -> Option<()> {
+        let of_flow = settings.of_flow(number);
         let settings = of_flow.0;
-        let watches = self.hosts[destination].agenda.watches(number);
         let operation = settings.operation;
+        let watches = self.host(spec.destination).agenda.watches(number);
         let receives = watches || operation == FlowOperation::Send;
         let ends = operation.order([FlowEnd::Requester, FlowEnd::Responder { receives }]);
-        let Some(own) = self.hosts[source].create_qp(of_flow, ends[0]) else {
-            return self.finish(number, FlowState::Refused);
+        self.trace_at(spec.source);
+        let own = self.host(spec.source).create_qp(of_flow, ends[0])?;
+        self.flow(number)?.source_qpn = own;
+        self.trace_at(spec.destination);
+        let peer = self.host(spec.destination).create_qp(of_flow, ends[1])?;
+        let [_, responder] = operation.order([spec.source, spec.destination]);
+        let rkey = self.host(responder).rkey();
+        let flow = self.flow(number)?;
+        (flow.destination_qpn, flow.rkey) = (peer, rkey);
+        let mut connect = |host: u32, own: Qpn, other: u32, peer: Qpn| {
+            let place = self.hosts[host as usize];
+            let part = &mut self.parts[place.part as usize];
+            part.hosts[place.index as usize].connect(&part.world, settings, own, other, peer)
         };
-        self.flows[number as usize].source_qpn = own;
-        let Some(peer) = self.hosts[destination].create_qp(of_flow, ends[1]) else {
-            return self.finish(number, FlowState::Refused);
-        };
-        self.flows[number as usize].destination_qpn = peer;
-        let connected = self.hosts[destination].connect(&self.world, settings, peer, spec.source, own)
-            && self.hosts[source].connect(&self.world, settings, own, spec.destination, peer)
-            && (!receives || self.hosts[destination].post_receives(settings, peer, number));
-        if !connected {
-            return self.finish(number, FlowState::Refused);
-        }
-        self.flows[number as usize].connected = true;
-        self.trace_begin(number);
-        self.post(number);
-        let [requester, _] = operation.order([source, destination]);
-        self.hosts[requester].settle(&mut self.world);
+        let connected = connect(spec.destination, peer, spec.source, own)
+            && connect(spec.source, own, spec.destination, peer)
+            && (!receives || self.host(spec.destination).post_receives(settings, peer, number));
+        connected.then_some(())
     }
 
-    fn finish(&mut self, number: u32, state: FlowState) {
-        self.unfinished -= 1;
-        let now = self.world.now;
-        let counts = self.counts_of(number);
-        let flow = &mut self.flows[number as usize];
-        (flow.counts, flow.state, flow.end) = (counts, state, now);
-        if state == FlowState::Complete {
-            flow.counts.delivered = flow.spec.bytes;
-            self.ended_bytes += flow.spec.bytes.saturating_sub(flow.sampled);
+    fn storm(&mut self, storm: u32) {
+        let Some(storm) = self.settings.storms.get(storm as usize).copied() else { return };
+        let place = self.hosts[storm.host as usize];
+        let part = &mut self.parts[place.part as usize];
+        part.hosts[place.index as usize].storm(&mut part.world, &storm);
+    }
+
+    /// Carries out a change of the network.
+    fn change(&mut self, number: u32) {
+        self.trace.note(self.now.as_ps(), 6 << 56 | u64::from(number));
+        let list = &self.parts[0].world.changes.list;
+        let Some((_, change)) = list.get(number as usize).copied() else { return };
+        match change {
+            Change::Routes { version } => {
+                self.parts.iter_mut().for_each(|part| part.world.changes.reroute(version));
+            }
+            Change::Down { link } | Change::Up { link } => {
+                for port in [2 * link, 2 * link + 1] {
+                    let place = self.ports[port as usize];
+                    let port = &mut self.parts[place.part as usize].world.ports[place.index as usize];
+                    let step = if matches!(change, Change::Down { .. }) { 1 } else { -1 };
+                    port.down = port.down.saturating_add_signed(step);
+                }
+            }
         }
-        flow.connected = false;
-        self.end = self.end.max(now);
-        self.world.trace.event(now.as_ps(), 5 << 56 | u64::from(number));
-        self.trace_end(number, state);
-        // The requester no longer needs its queue pair. The responder keeps its own for now, because copies of packets may
-        // still arrive.
-        let flow = &self.flows[number as usize];
-        let settings = self.world.settings.of_flow(number).0;
-        let [(requester, own), (responder, peer)] = flow.ends(settings.operation);
-        self.hosts[requester as usize].destroy_requester(settings, own);
-        self.hosts[responder as usize].retire(peer);
+    }
+
+    /// Reads the counters of the flows that have ended, and gives their queue pairs back.
+    fn end_flows(&mut self) {
+        if self.parts.iter().all(|part| part.ended.is_empty()) {
+            return;
+        }
+        let mut ended: Vec<u32> = self.parts.iter_mut().flat_map(|part| part.ended.drain(..)).collect();
+        ended.sort_by_cached_key(|number| (self.flow(*number).map(|flow| flow.end), *number));
+        let settings = Arc::clone(&self.settings);
+        self.journals.enter_ended();
+        for number in ended {
+            self.trace_end(number);
+            let counts = self.counts_of(number);
+            let Some(flow) = self.flow(number) else { continue };
+            flow.counts = counts;
+            if flow.state == FlowState::Complete {
+                flow.counts.delivered = flow.spec.bytes;
+                let left = flow.spec.bytes.saturating_sub(flow.sampled);
+                self.samples.ended_bytes += left;
+            }
+            // The requester no longer needs its queue pair. The responder keeps its own for now, because copies of packets may
+            // still arrive.
+            let settings = settings.of_flow(number).0;
+            let Some(flow) = self.flow(number) else { continue };
+            let [(requester, own), (responder, peer)] = flow.ends(settings.operation);
+            self.host(requester).destroy_requester(settings, own);
+            self.host(responder).retire(peer);
+        }
+        self.journals.leave_ended();
     }
 
     /// The counters of the queue pairs of a flow.
     fn counts_of(&self, number: u32) -> FlowCounts {
-        let flow = &self.flows[number as usize];
-        let sender = &self.hosts[flow.spec.source as usize].engine;
-        let receiver = &self.hosts[flow.spec.destination as usize].engine;
+        let place = self.flows[number as usize];
+        let flow = &self.parts[place.part as usize].flows[place.index as usize];
+        let engine = |host: u32| {
+            let place = self.hosts[host as usize];
+            &self.parts[place.part as usize].hosts[place.index as usize].engine
+        };
+        let (sender, receiver) = (engine(flow.spec.source), engine(flow.spec.destination));
         let (Some(sent), Some(received)) =
             (sender.qp_counters(flow.source_qpn), receiver.qp_counters(flow.destination_qpn))
         else {
             return FlowCounts::default();
         };
-        let settings = self.world.settings.of_flow(number).0;
+        let settings = self.settings.of_flow(number).0;
         if settings.operation == FlowOperation::Read {
             let unanswered = receiver.unanswered_psn(flow.destination_qpn).unwrap_or(Psn::new(0));
             return flow.counts_of_reads(sent, received, unanswered, settings);
@@ -435,141 +510,74 @@ impl Simulation {
         }
     }
 
-    fn sample(&mut self) {
-        let now = self.world.now;
-        let interval = now.since(self.last_sample);
-        self.last_sample = now;
-        self.sample_rates(now, interval);
-        if now >= self.world.settings.measure.warm_up {
-            self.sample_queues(now);
-        }
-        self.world.events.push(now + self.world.settings.measure.interval, Event::Sample);
-    }
-
-    fn sample_rates(&mut self, now: Time, interval: Time) {
-        let overhead = u64::from(super::frame::DATAGRAM_OVERHEAD);
-        let flows = &self.flows;
-        self.running.retain(|number| flows[*number as usize].state == FlowState::Running);
-        let mut total = Total::new(std::mem::take(&mut self.ended_bytes));
-        for number in &self.running {
-            let flow = &mut self.flows[*number as usize];
-            let engine = &self.hosts[flow.spec.source as usize].engine;
-            let Some(counters) = engine.qp_counters(flow.source_qpn) else { continue };
-            // A sender sends no acknowledgements, so all its packets are data.
-            let new = counters.rdma_tx_packets - counters.retransmitted_packets;
-            let bytes =
-                (counters.rdma_tx_bytes - counters.retransmitted_bytes).saturating_sub(new * overhead);
-            let sent = bytes.saturating_sub(flow.sampled);
-            flow.sampled = bytes;
-            total.add(sent);
-            if self.rate_points.len() >= self.world.settings.measure.most_points {
-                self.points_left_out += 1;
-                continue;
-            }
-            let unlimited = Observation { rate: f64::INFINITY, ..Observation::default() };
-            let seen = engine.congestion(now.to_instant(), flow.source_qpn).unwrap_or(unlimited);
-            self.rate_points.push(RatePoint {
-                time: now,
-                flow: *number,
-                goodput_bps: sent as f64 * 8.0 / interval.as_secs_f64(),
-                rate_bps: seen.rate,
-                target_bps: seen.target_rate,
-                alpha: seen.alpha,
-            });
-        }
-        if self.totals.len() < self.world.settings.measure.most_points {
-            self.totals.push(total.point(now, interval));
-        } else {
-            self.points_left_out += 1;
-        }
-    }
-
-    fn sample_queues(&mut self, now: Time) {
-        for (number, port) in (0..).zip(&self.world.ports) {
-            let bytes = port.egress.bytes();
-            if bytes == 0 {
-                continue;
-            }
-            self.queues[number as usize].record(bytes);
-            if self.queue_points.len() >= self.world.settings.measure.most_points {
-                self.points_left_out += 1;
-                continue;
-            }
-            let paused = port.paused_until(now).iter().fold(Time::ZERO, |sum, span| sum + *span);
-            let marked = port.stats.marked;
-            self.queue_points.push(QueuePoint { time: now, port: number, bytes, marked, paused });
-        }
-    }
-
-    /// Removes and returns the frames captured since the last call.
+    /// Removes and returns the frames captured since the last call, in the order of their times, and those of one time in the order
+    /// of their ports.
     pub fn take_captured(&mut self) -> Vec<Captured> {
-        std::mem::take(&mut self.world.captured)
-    }
-
-    /// The completion time of each flow if it were alone.
-    fn ideal_times(&self) -> Vec<Option<Time>> {
-        let World { changes, ports, settings, .. } = &self.world;
-        let routes = changes.routes_of_all();
-        let hosts: Vec<u32> = self.hosts.iter().map(|host| host.port).collect();
-        let alone = (0..).zip(&self.flows).map(|(number, flow)| Alone {
-            spec: flow.spec,
-            host: settings.of_flow(number).0,
-            signals: self.hosts[flow.spec.source as usize].agenda.signals(number),
-        });
-        let mut times = Network { routes, ports, hosts: &hosts, settings: &settings.host }
-            .times(&alone.collect::<Vec<_>>());
-        for (number, time) in (0..).zip(&mut times) {
-            // The parts of such a flow wait for others, so its time says nothing of the network.
-            let flow = &self.flows[number as usize];
-            time.take_if(|_| self.hosts[flow.spec.source as usize].agenda.has_parts(number));
-        }
-        times
+        let mut captured: Vec<Captured> =
+            self.parts.iter_mut().flat_map(|part| part.world.captured.drain(..)).collect();
+        captured.sort_by_key(|captured| (captured.time, captured.port));
+        captured
     }
 
     /// Ends the simulation and returns its results.
     #[must_use]
     pub fn results(mut self) -> Results {
         for number in 0..self.flows.len() as u32 {
-            if self.flows[number as usize].state == FlowState::Running {
-                self.flows[number as usize].counts = self.counts_of(number);
+            let is_running = self.flow(number).is_some_and(|flow| flow.state == FlowState::Running);
+            if is_running {
+                let counts = self.counts_of(number);
+                self.flow(number).into_iter().for_each(|flow| flow.counts = counts);
             }
         }
-        let now = self.world.now;
-        for port in &mut self.world.ports {
-            port.stats.paused = port.paused_until(now);
-            port.stats.queue_most = port.egress.most_bytes();
+        let now = self.now();
+        let mut trace = self.trace;
+        let mut ports = Vec::with_capacity(self.names.len());
+        let queues = std::mem::take(&mut self.samples.of_ports);
+        for (number, ((name, is_host), queue)) in self.names.iter().zip(queues).enumerate() {
+            let (name, is_host) = (name.clone(), *is_host);
+            let port = self.port(number);
+            trace.note(number as u64, port.trace.hash());
+            let mut stats = port.stats;
+            (stats.paused, stats.queue_most) = (port.paused_until(now), port.egress.most_bytes());
+            ports.push(PortResult { name, is_host, stats, queue });
         }
-        let ideal = self.ideal_times();
-        let names = self.world.names.iter().cloned();
-        let ports = names.zip(self.world.ports.iter()).zip(self.queues);
-        let checked = self.hosts.iter().map(|host| host.memory.checked());
-        let mut task_ends = vec![None; self.hosts.iter().map(|host| host.agenda.len()).sum()];
-        for (task, end) in self.hosts.iter().flat_map(|host| host.agenda.ends()) {
+        let hosts = || self.parts.iter().flat_map(|part| &part.hosts);
+        let mut task_ends = vec![None; hosts().map(|host| host.agenda.len()).sum()];
+        for (task, end) in hosts().flat_map(|host| host.agenda.ends()) {
             task_ends[task as usize] = Some(end);
         }
-        let flows: Vec<_> = self.flows.iter().zip(ideal).map(|(flow, ideal)| flow.result(ideal)).collect();
+        let checked = hosts().map(|host| host.memory.checked());
+        let checked = checked.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let flow = |place: &Place| &self.parts[place.part as usize].flows[place.index as usize];
+        let flows: Vec<_> =
+            self.flows.iter().zip(&self.ideal).map(|(place, ideal)| flow(place).result(*ideal)).collect();
         Results {
-            trace_hash: self.world.trace.hash(),
-            events: self.world.trace.events(),
+            trace_hash: trace.hash(),
+            events: self.handled(),
             // Before the end of the run, this is the current time.
-            end: if self.unfinished > 0 { now } else { self.end },
+            end: if self.is_over { self.end } else { now },
             data_packets: flows.iter().map(|flow| flow.counts.packets).sum(),
             flows,
             task_ends,
-            ports: ports
-                .map(|(((name, is_host), port), queue)| PortResult {
-                    name,
-                    is_host,
-                    stats: port.stats,
-                    queue,
-                })
-                .collect(),
-            rates: self.rate_points,
-            totals: self.totals,
-            queues: self.queue_points,
-            points_left_out: self.points_left_out,
-            checked: checked.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)),
-            most_frames: self.world.frames.live().1,
+            ports,
+            rates: self.samples.rates,
+            totals: self.samples.totals,
+            queues: self.samples.queues,
+            points_left_out: self.samples.left_out,
+            checked,
+            most_frames: self.most_frames,
         }
     }
+}
+
+/// What happens between windows.
+fn planned(flows: &[FlowSpec], settings: &Settings, changes: &Changes) -> Vec<(Time, Planned)> {
+    let starts = (0..).zip(flows).map(|(number, flow)| (flow.start, Planned::Start { flow: number }));
+    let storms = (0..).zip(&settings.storms).flat_map(|(storm, when)| {
+        [(when.start, Planned::Storm { storm }), (when.end, Planned::Storm { storm })]
+    });
+    let changes = (0..).zip(&*changes.list).map(|(number, (time, _))| (*time, Planned::Change { number }));
+    let mut plan: Vec<_> = starts.chain(storms).chain(changes).collect();
+    plan.sort_unstable();
+    plan
 }

@@ -1,15 +1,17 @@
 //! A hash over all events of a run: equal for equal runs.
+//!
+//! Each port has one of what happens there, in the order in which it happens; that order is the same for any number of
+//! threads. At the end they are put together in the order of the ports.
 
-/// The hash so far, and the number of events.
+/// The hash so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trace {
     hash: u64,
-    events: u64,
 }
 
 impl Trace {
     pub(super) const fn new() -> Self {
-        Self { hash: 0x6a09_e667_f3bc_c908, events: 0 }
+        Self { hash: 0x6a09_e667_f3bc_c908 }
     }
 
     /// Adds two numbers of an event. The order counts. Each step is reversible, so that no event is forgotten. The recorded
@@ -20,17 +22,7 @@ impl Trace {
         self.hash = ((mixed ^ (mixed >> 29)) ^ second).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(23);
     }
 
-    #[inline]
-    pub(super) fn event(&mut self, time_ps: u64, what: u64) {
-        self.events += 1;
-        self.note(time_ps, what);
-    }
-
     pub(super) fn hash(&self) -> u64 {
         self.hash ^ (self.hash >> 31)
-    }
-
-    pub(super) fn events(&self) -> u64 {
-        self.events
     }
 }

@@ -1,21 +1,26 @@
-//! The state that switches and hosts share: time, events, frames and ports; and the behaviour of links.
+//! The state that the switches and hosts of one part of the network share: time, events, frames and ports; and the behaviour
+//! of links.
 
 use std::sync::Arc;
 
 use roce_transport::Instant;
 
 use super::egress::CONTROL;
-use super::failure::{Change, Changes};
-use super::frame::{Frame, FrameId, Frames, Kind};
+use super::failure::Changes;
+use super::frame::{Frame, FrameId, Frames, Kind, Parcel, wire_len};
 use super::journal;
-use super::port::{DropReason, Held, Owner, PauseStep, Port};
+use super::port::{DropReason, Held, Owner, PauseStep, Place, Port};
 use super::queue::EventQueue;
 use super::route::other_end;
 use super::settings::{PauseMode, Settings};
 use super::time::Time;
-use super::trace::Trace;
+use super::topology::LinkSpec;
 
-/// A scheduled event.
+/// A scheduled event of one host or switch. Ports and hosts are those of the part of the network.
+///
+/// Of the events of one time and node, arrivals come first, in the order of the ports of the whole network: that is their rank in
+/// the [`EventQueue`]. The others come in the order in which their node scheduled them. So no node can see what else is in
+/// the queue, and no result depends on the parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// The last bit of a frame arrives at a port.
@@ -26,8 +31,6 @@ pub(super) enum Event {
     Free { port: u32 },
     /// The next deadline of an engine.
     Timer { host: u32 },
-    /// A flow starts.
-    Start { flow: u32 },
     /// The computation of a task of a host ends.
     Task { host: u32, task: u32 },
     /// A pause may have expired.
@@ -38,33 +41,40 @@ pub(super) enum Event {
     Watchdog { port: u32, priority: u8 },
     /// The watchdog enables a queue again.
     Restore { port: u32, priority: u8 },
-    /// The latest time for a frame that waits to be overtaken.
+    /// From this time on, nothing can overtake a frame that waits to be overtaken.
     Release { port: u32, frame: FrameId },
-    /// A pause storm of a host starts or ends.
-    Storm { storm: u32 },
-    /// A link fails or works again, or the routes change.
-    Change { number: u32 },
-    /// Rates and queues are sampled.
-    Sample,
+}
+
+/// A frame on its way to another part of the network.
+#[derive(Debug)]
+pub(super) struct Mail {
+    pub(super) arrival: Time,
+    /// The port at which it arrives, and the number of that port in the whole network.
+    port: u32,
+    rank: u32,
+    parcel: Parcel,
 }
 
 #[derive(Debug)]
 pub(super) struct World {
+    /// The number of this part of the network.
+    pub(super) part: u32,
     pub(super) now: Time,
-    pub(super) settings: Settings,
+    pub(super) settings: Arc<Settings>,
     pub(super) events: EventQueue<Event>,
+    /// The number of events that were handled.
+    pub(super) handled: u64,
     pub(super) frames: Frames,
     pub(super) ports: Vec<Port>,
     pub(super) changes: Changes,
-    pub(super) trace: Trace,
+    /// Frames on their way to each other part, in the order in which they were sent.
+    pub(super) outgoing: Vec<Vec<Mail>>,
     /// Frames of captured ports that were not fetched yet.
     pub(super) captured: Vec<Captured>,
-    /// Ports that are captured.
+    /// Ports that are captured, by their number in this part.
     pub(super) capture: Vec<u32>,
     /// The name of each port, and whether a host owns it.
     pub(super) names: Arc<[(String, bool)]>,
-    /// The number of hosts.
-    pub(super) hosts: u32,
     /// Whether trace events are kept.
     pub(super) traced: bool,
 }
@@ -110,12 +120,8 @@ impl World {
 
     /// The trace events that follow are of this node, now.
     #[inline]
-    pub(super) fn trace_at(&self, owner: Owner) {
+    pub(super) fn trace_at(&self, node: u32) {
         if self.traced {
-            let node = match owner {
-                Owner::Host(host) => host,
-                Owner::Switch(switch) => self.hosts + switch,
-            };
             journal::set_place(self.now, node);
         }
     }
@@ -123,8 +129,8 @@ impl World {
     /// Reports a step of a pause.
     pub(super) fn note_pause(&mut self, port: u32, priority: u8, step: PauseStep) {
         let end = &self.ports[port as usize];
-        self.trace_at(end.owner);
-        let port = self.names.get(port as usize).map_or("", |(name, _)| name);
+        self.trace_at(end.node);
+        let port = self.names.get(end.number as usize).map_or("", |(name, _)| name);
         match step {
             PauseStep::Sent => tracing::debug!(port, priority, "pause sent"),
             PauseStep::ResumeSent => tracing::debug!(port, priority, "resume sent"),
@@ -182,8 +188,32 @@ impl World {
         if faulty && self.frames.get(id).kind != Kind::Pause {
             self.transmit_faulty(port, id, arrival);
         } else {
-            self.events.push(arrival, Event::Arrive { port: other_end(port), frame: id });
+            self.arrive(port, arrival, id);
         }
+    }
+
+    /// A frame that left a port arrives at the other end of the link at a time in the future.
+    #[inline]
+    pub(super) fn arrive(&mut self, port: u32, arrival: Time, id: FrameId) {
+        let end = &self.ports[port as usize];
+        let (peer, rank) = (end.peer, other_end(end.number));
+        if peer.part == self.part {
+            self.events.push_ranked(arrival, rank, Event::Arrive { port: peer.index, frame: id });
+        } else {
+            self.send_away(peer, rank, arrival, id);
+        }
+    }
+
+    #[inline(never)]
+    fn send_away(&mut self, peer: Place, rank: u32, arrival: Time, id: FrameId) {
+        let parcel = self.frames.take_out(id);
+        self.outgoing[peer.part as usize].push(Mail { arrival, port: peer.index, rank, parcel });
+    }
+
+    /// Takes in a frame from another part of the network.
+    pub(super) fn take_in(&mut self, mail: &Mail) {
+        let frame = self.frames.take_in(&mail.parcel);
+        self.events.push_ranked(mail.arrival, mail.rank, Event::Arrive { port: mail.port, frame });
     }
 
     /// Applies the fault plan of the link.
@@ -206,13 +236,12 @@ impl World {
             roce_fault::Verdict::Deliver(delivery) => self.deliver(port, id, arrival, &delivery),
         }
         for id in released {
-            self.events.push(arrival, Event::Arrive { port: other_end(port), frame: id });
+            self.arrive(port, arrival, id);
         }
     }
 
     fn deliver(&mut self, port: u32, id: FrameId, arrival: Time, delivery: &roce_fault::Delivery) {
         let arrival = arrival + Time::from_ns(delivery.delay_ns);
-        let there = other_end(port);
         let frame = self.frames.get_mut(id);
         frame.set_traffic_class(frame.traffic_class & !delivery.clears);
         if delivery.mark {
@@ -224,48 +253,37 @@ impl World {
         }
         if delivery.duplicate {
             let copy = self.frames.duplicate(id);
-            self.events.push(arrival, Event::Arrive { port: there, frame: copy });
+            self.arrive(port, arrival, copy);
         }
-        match (delivery.reorder, &mut self.ports[port as usize].faults) {
+        let end = &mut self.ports[port as usize];
+        match (delivery.reorder, &mut end.faults) {
             (Some(reorder), Some(faults)) => {
                 let latest = arrival + Time::from_ns(reorder.hold_ns);
-                faults.held.push(Held { frame: id, behind: reorder.behind, latest });
-                self.events.push(latest, Event::Release { port, frame: id });
+                // What leaves after this time arrives after the frame.
+                let decided = latest - least_time(&end.spec);
+                faults.held.push(Held { frame: id, behind: reorder.behind, latest, decided });
+                self.events.push(decided, Event::Release { port, frame: id });
             }
-            _ => self.events.push(arrival, Event::Arrive { port: there, frame: id }),
+            _ => self.arrive(port, arrival, id),
         }
     }
 
-    /// Releases a held frame that is still held. Returns whether it was.
-    pub(super) fn release(&mut self, port: u32, id: FrameId) -> bool {
+    /// Sends a held frame that is still held on its way.
+    pub(super) fn release(&mut self, port: u32, id: FrameId) {
         let now = self.now;
-        let Some(faults) = &mut self.ports[port as usize].faults else { return false };
+        let Some(faults) = &mut self.ports[port as usize].faults else { return };
         // The event may belong to an earlier frame with the same handle, which was overtaken in time.
-        let is_due = |held: &Held| held.frame == id && held.latest <= now;
-        let Some(at) = faults.held.iter().position(is_due) else { return false };
-        faults.held.remove(at);
-        true
-    }
-
-    /// Carries out a change of the network.
-    pub(super) fn change(&mut self, number: u32) {
-        let Some((_, change)) = self.changes.list.get(number as usize).copied() else { return };
-        match change {
-            Change::Routes { version } => self.changes.reroute(version),
-            Change::Down { link } | Change::Up { link } => {
-                for port in [2 * link, 2 * link + 1] {
-                    let down = &mut self.ports[port as usize].down;
-                    let step = if matches!(change, Change::Down { .. }) { 1 } else { -1 };
-                    *down = down.saturating_add_signed(step);
-                }
-            }
-        }
+        let is_due = |held: &Held| held.frame == id && held.decided <= now;
+        let Some(at) = faults.held.iter().position(is_due) else { return };
+        let held = faults.held.remove(at);
+        self.arrive(port, held.latest, id);
     }
 
     /// Drops a frame and counts it at a port.
     pub(super) fn discard(&mut self, port: u32, id: FrameId, reason: DropReason) {
-        self.ports[port as usize].stats.drop(reason);
-        self.trace.note(0x0d00 | reason as u64, u64::from(port));
+        let end = &mut self.ports[port as usize];
+        end.stats.drop(reason);
+        end.trace.note(0x0d00 | reason as u64, u64::from(end.number));
         self.frames.remove(id);
     }
 
@@ -285,7 +303,9 @@ impl World {
                 self.wake_when_free(port);
             }
             PauseMode::Instant => {
-                self.pause(other_end(port), priority, if stop { Time::NEVER } else { Time::ZERO });
+                // With such pauses the network has one part only.
+                let peer = self.ports[port as usize].peer.index;
+                self.pause(peer, priority, if stop { Time::NEVER } else { Time::ZERO });
             }
         }
     }
@@ -393,8 +413,15 @@ impl World {
         let [a, b, c, d, e, f, g] = rest;
         let bth =
             if frame.kind == Kind::Damaged { 0 } else { u64::from_le_bytes([opcode, a, b, c, d, e, f, g]) };
-        self.trace.event(self.now.as_ps(), u64::from(port) << 32 | u64::from(frame.wire_len));
-        self.trace.note(bth, u64::from(frame.traffic_class));
+        let end = &mut self.ports[port as usize];
+        end.trace.note(self.now.as_ps(), u64::from(end.number) << 32 | u64::from(frame.wire_len));
+        end.trace.note(bth, u64::from(frame.traffic_class));
+    }
+
+    /// Adds an event to the trace hash of a port.
+    #[inline]
+    pub(super) fn trace(&mut self, port: u32, what: u64) {
+        self.ports[port as usize].trace.note(self.now.as_ps(), what);
     }
 
     /// Captures a frame if the port is captured.
@@ -411,8 +438,14 @@ impl World {
                 len: usize::from(frame.len),
             },
         };
+        let port = self.ports[port as usize].number;
         self.captured.push(Captured { time: self.now, port, outbound, content });
     }
+}
+
+/// The least time between the start of a frame and its arrival at the other end of a link: that of the shortest frame.
+pub(super) fn least_time(link: &LinkSpec) -> Time {
+    Time::to_send(wire_len(0).into(), link.rate_bps) + link.delay
 }
 
 /// Removes the frames that enough others have overtaken.

@@ -175,13 +175,23 @@ fn ecn_without_pfc_loses_the_first_burst_only() {
 fn each_topology_wants_its_own_tuning() {
     let paper = ("{ kmin = \"5KB\", kmax = \"200KB\", pmax = 0.01 }", "dcqcn:paper");
     let hpcc = ("{ kmin = \"400KB\", kmax = \"1600KB\", pmax = 0.2 }", "dcqcn:hpcc");
+    // The mean of three seeds: sixteen flows that start at once depend on which of their packets are marked.
     let run = |rate: &str, (marking, control): (&str, &str)| {
-        let set = [("topology.rate", rate), ("switch.marking", marking), ("host.congestion", control)];
-        let results = run_with("tuning", &set);
-        assert_lossless(&results);
-        let queue = queue_kb(&results, "s0", "h16").0;
-        println!("{rate}, {control}: {:.2} Gb/s, queue {queue:.0} KB", goodput_gbps(&results));
-        (goodput_gbps(&results), queue)
+        let mut mean = (0.0, 0.0);
+        for seed in ["1", "2", "3"] {
+            let set = [
+                ("topology.rate", rate),
+                ("switch.marking", marking),
+                ("host.congestion", control),
+                ("seed", seed),
+            ];
+            let results = run_with("tuning", &set);
+            assert_lossless(&results);
+            let queue = queue_kb(&results, "s0", "h16").0;
+            println!("{rate}, {control}: {:.2} Gb/s, queue {queue:.0} KB", goodput_gbps(&results));
+            mean = (mean.0 + goodput_gbps(&results) / 3.0, mean.1 + queue / 3.0);
+        }
+        mean
     };
     let slow = [paper, hpcc].map(|setting| run("10Gbps", setting));
     let fast = [paper, hpcc].map(|setting| run("100Gbps", setting));

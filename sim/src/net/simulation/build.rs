@@ -1,16 +1,27 @@
 //! The parts of a simulation, made from its description.
 
+use std::sync::Arc;
+
 use roce_fault::FaultInjector;
 
 use super::BuildError;
+use super::part::Part;
+use super::partition::partition;
+use crate::net::failure::Changes;
+use crate::net::flow::Flow;
+use crate::net::frame::Frames;
 use crate::net::host::Host;
-use crate::net::port::{Owner, Port};
+use crate::net::ideal::{Alone, Network};
+use crate::net::journal::Journal;
+use crate::net::port::{Owner, Place, Port};
+use crate::net::queue::EventQueue;
 use crate::net::results::port_name;
-use crate::net::settings::{FlowOperation, Settings};
+use crate::net::settings::{FlowOperation, PauseMode, Settings};
 use crate::net::switch::Switch;
 use crate::net::time::Time;
 use crate::net::topology::{LinkSpec, NodeKind, Topology};
-use crate::net::workload::Schedule;
+use crate::net::workload::{FlowSpec, Schedule};
+use crate::net::world::World;
 
 pub(super) fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> Result<(), BuildError> {
     let wrong = |what: &str| Err(BuildError::Setting(what.to_owned()));
@@ -71,9 +82,10 @@ pub(super) fn build_ports(topology: &Topology, seed: u64) -> (Vec<Port>, Vec<(St
             let from = from as usize;
             let is_host = topology.nodes[from].kind == NodeKind::Host;
             let owner = if is_host { Owner::Host(numbers[from]) } else { Owner::Switch(numbers[from]) };
-            let number = ports.len() as u64;
-            let faults = link.faults.clone().map(|plan| FaultInjector::new(plan, seed.wrapping_add(number)));
-            ports.push(Port::new(owner, locals[from], link.spec, faults));
+            let number = ports.len() as u32;
+            let seed = seed.wrapping_add(number.into());
+            let faults = link.faults.clone().map(|plan| FaultInjector::new(plan, seed));
+            ports.push(Port::new(number, owner, locals[from], link.spec, faults));
             locals[from] += 1;
             names.push((port_name(&topology.nodes[from].name, &topology.nodes[to as usize].name), is_host));
         }
@@ -121,4 +133,155 @@ pub(super) fn build_nodes(
         switches.push(switch.map_err(|error| BuildError::Buffer { name: node.name.clone(), error })?);
     }
     Ok((hosts, switches))
+}
+
+/// A network as a whole, before it is divided into parts.
+pub(super) struct Whole {
+    pub(super) ports: Vec<Port>,
+    pub(super) hosts: Vec<Host>,
+    pub(super) switches: Vec<Switch>,
+    pub(super) changes: Changes,
+    /// The name of each port, and whether a host owns it.
+    pub(super) names: Arc<[(String, bool)]>,
+}
+
+/// The parts of a network, and where everything is, by its number in the whole network.
+pub(super) struct Divided {
+    pub(super) parts: Vec<Part>,
+    pub(super) ports: Vec<Place>,
+    pub(super) hosts: Vec<Place>,
+    pub(super) flows: Arc<[Place]>,
+}
+
+impl Whole {
+    /// The completion time of each flow if it were alone.
+    pub(super) fn ideal_times(&self, flows: &[FlowSpec], settings: &Settings) -> Vec<Option<Time>> {
+        let hosts: Vec<u32> = self.hosts.iter().map(|host| host.port).collect();
+        let alone = (0..).zip(flows).map(|(number, spec)| Alone {
+            spec: *spec,
+            host: settings.of_flow(number).0,
+            signals: self.hosts[spec.source as usize].agenda.signals(number),
+        });
+        let routes = self.changes.routes_of_all();
+        let mut times = Network { routes, ports: &self.ports, hosts: &hosts, settings: &settings.host }
+            .times(&alone.collect::<Vec<_>>());
+        for (number, (time, spec)) in (0..).zip(times.iter_mut().zip(flows)) {
+            // The parts of such a flow wait for others, so its time says nothing of the network.
+            time.take_if(|_| self.hosts[spec.source as usize].agenda.has_parts(number));
+        }
+        times
+    }
+
+    /// Divides the network into at most so many parts as `settings.threads`.
+    pub(super) fn divide(self, topology: &Topology, flows: &[FlowSpec], settings: Settings) -> Divided {
+        // Without delay, a pause must not have to cross to another part.
+        let most = if settings.switch.pause == PauseMode::Instant { 1 } else { settings.threads };
+        let (of_node, parts) = partition(topology, most);
+        let of_kind = |kind: NodeKind| {
+            let nodes = topology.nodes.iter().zip(&of_node);
+            places(nodes.filter(|(node, _)| node.kind == kind).map(|(_, part)| *part), parts)
+        };
+        let (hosts, switches) = (of_kind(NodeKind::Host), of_kind(NodeKind::Switch));
+        let place_of = |owner: Owner| match owner {
+            Owner::Host(host) => hosts[host as usize],
+            Owner::Switch(switch) => switches[switch as usize],
+        };
+        let ports = places(self.ports.iter().map(|port| place_of(port.owner).part), parts);
+        let requesters: Vec<Place> = (0..)
+            .zip(flows)
+            .map(|(number, spec)| {
+                let operation = settings.of_flow(number).0.operation;
+                hosts[operation.order([spec.source, spec.destination])[0] as usize]
+            })
+            .collect();
+        let flow_places: Arc<[Place]> =
+            places(requesters.iter().map(|requester| requester.part), parts).into();
+        let mut changes = self.changes;
+        changes.renumber(&ports);
+        let settings = Arc::new(settings);
+        let mut divided: Vec<Part> = (0..parts as u32)
+            .map(|part| {
+                let mut part = empty_part(part, parts, &settings, &changes, &flow_places);
+                part.world.names = Arc::clone(&self.names);
+                part
+            })
+            .collect();
+        for mut port in self.ports {
+            let place = place_of(port.owner);
+            (port.owner, port.node) = match port.owner {
+                Owner::Host(host) => (Owner::Host(place.index), host),
+                Owner::Switch(switch) => (Owner::Switch(place.index), hosts.len() as u32 + switch),
+            };
+            port.peer = ports[port.peer.index as usize];
+            divided[place.part as usize].world.ports.push(port);
+        }
+        for mut host in self.hosts {
+            let place = hosts[host.number as usize];
+            (host.index, host.port) = (place.index, ports[host.port as usize].index);
+            divided[place.part as usize].hosts.push(host);
+        }
+        for (switch, place) in self.switches.into_iter().zip(&switches) {
+            divided[place.part as usize].switches.push(switch);
+        }
+        for (spec, requester) in flows.iter().zip(&requesters) {
+            let part = &mut divided[requester.part as usize];
+            part.flows.push(Flow { requester: requester.index, ..Flow::new(*spec) });
+            part.unfinished += 1;
+        }
+        for port in &settings.measure.capture {
+            let place = ports[*port as usize];
+            divided[place.part as usize].world.capture.push(place.index);
+        }
+        Divided { parts: divided, ports, hosts, flows: flow_places }
+    }
+}
+
+/// The place of each thing whose part is given: in each part they have the numbers from 0 on.
+fn places(of_each: impl Iterator<Item = u32>, parts: usize) -> Vec<Place> {
+    let mut counts = vec![0; parts];
+    let place = |part: u32| {
+        let count = &mut counts[part as usize];
+        *count += 1;
+        Place { part, index: *count - 1 }
+    };
+    of_each.map(place).collect()
+}
+
+fn empty_part(
+    part: u32,
+    parts: usize,
+    settings: &Arc<Settings>,
+    changes: &Changes,
+    places: &Arc<[Place]>,
+) -> Part {
+    let world = World {
+        part,
+        now: Time::ZERO,
+        settings: Arc::clone(settings),
+        events: EventQueue::new(),
+        handled: 0,
+        frames: Frames::new(settings.largest_mtu() + 80),
+        ports: Vec::new(),
+        changes: changes.clone(),
+        outgoing: (0..parts).map(|_| Vec::new()).collect(),
+        captured: Vec::new(),
+        capture: Vec::new(),
+        names: Arc::new([]),
+        traced: false,
+    };
+    Part {
+        world,
+        hosts: Vec::new(),
+        switches: Vec::new(),
+        flows: Vec::new(),
+        places: Arc::clone(places),
+        begun: Vec::new(),
+        ended: Vec::new(),
+        unfinished: 0,
+        computations_left: 0,
+        end: Time::ZERO,
+        incoming: (0..parts).map(|_| Vec::new()).collect(),
+        next: Time::NEVER,
+        journal: Journal::default(),
+    }
 }

@@ -1,27 +1,77 @@
 //! The trace events of a run.
 
 use super::Simulation;
-use crate::net::flow::FlowState;
-use crate::net::journal::{self, TraceEvent};
-use crate::net::port::Owner;
+use crate::net::journal::{self, Journal, TraceEvent};
 use crate::net::time::Time;
 
+/// The trace events between windows.
+#[derive(Default)]
+pub(super) struct Journals {
+    /// Whether they are kept.
+    kept: bool,
+    /// Those of what is planned. At one time and node they come before those of the windows.
+    planned: Journal,
+    /// Those of flows that have ended. At one time and node they come after those of the windows.
+    ended: Journal,
+}
+
+impl Journals {
+    /// Records what is planned until [`Self::leave_planned`].
+    pub(super) fn enter_planned(&mut self) {
+        if self.kept {
+            std::mem::take(&mut self.planned).enter();
+        }
+    }
+
+    pub(super) fn leave_planned(&mut self) {
+        if self.kept {
+            self.planned = journal::leave();
+        }
+    }
+
+    /// Records the ends of flows until [`Self::leave_ended`].
+    pub(super) fn enter_ended(&mut self) {
+        if self.kept {
+            std::mem::take(&mut self.ended).enter();
+        }
+    }
+
+    pub(super) fn leave_ended(&mut self) {
+        if self.kept {
+            self.ended = journal::leave();
+        }
+    }
+}
+
 impl Simulation {
-    /// Keeps the events that engines, hosts and switches report through `tracing` from now on. The program has a subscriber that
-    /// hands them to [`record_event`](crate::net::record_event), and fetches them with [`Self::take_events`].
+    /// Keeps the events that engines, hosts and switches report through `tracing` from now on. The program has a subscriber, of all its
+    /// threads, that hands them to [`record_event`](crate::net::record_event), and fetches them with [`Self::take_events`].
     pub fn keep_events(&mut self) {
-        self.world.traced = true;
+        self.journals.kept = true;
+        self.parts.iter_mut().for_each(|part| part.world.traced = true);
     }
 
     /// Removes and returns the events kept so far that are before the current time, oldest first. At the current time others may
     /// still happen.
     pub fn take_events(&mut self) -> Vec<TraceEvent> {
-        self.journal.take_before(self.world.now)
+        self.take_before(self.now())
     }
 
     /// Removes and returns all events kept so far.
     pub fn take_all_events(&mut self) -> Vec<TraceEvent> {
-        self.journal.take_before(Time::NEVER)
+        self.take_before(Time::NEVER)
+    }
+
+    /// The events of all journals before a time. A node has events of one time in at most one part, so their order does not depend on
+    /// the parts.
+    fn take_before(&mut self, time: Time) -> Vec<TraceEvent> {
+        let mut taken = self.journals.planned.take_before(time);
+        for part in &mut self.parts {
+            taken.append(&mut part.journal.take_before(time));
+        }
+        taken.append(&mut self.journals.ended.take_before(time));
+        taken.sort_by_key(|event| (event.time, event.node));
+        taken
     }
 
     /// The name of the host or switch of an event.
@@ -30,19 +80,18 @@ impl Simulation {
         self.node_names.get(node as usize).map_or("", String::as_str)
     }
 
-    /// Handles up to `most` events as [`Self::run`] does, and records their trace events.
-    #[cold]
-    pub(super) fn run_traced(&mut self, most: u64) -> bool {
-        std::mem::take(&mut self.journal).enter();
-        let goes_on = self.run_untraced(most);
-        self.journal = journal::leave();
-        goes_on
+    /// The trace events that follow are of this host, now.
+    pub(super) fn trace_at(&self, host: u32) {
+        if self.journals.kept {
+            journal::set_place(self.now, host);
+        }
     }
 
     /// Reports the queue pairs of a flow.
-    pub(super) fn trace_begin(&self, number: u32) {
-        let flow = &self.flows[number as usize];
-        self.world.trace_at(Owner::Host(flow.spec.source));
+    pub(super) fn trace_begin(&mut self, number: u32) {
+        let kept = self.journals.kept;
+        let Some(flow) = self.flow(number).copied().filter(|_| kept) else { return };
+        self.trace_at(flow.spec.source);
         tracing::info!(
             flow = number,
             qpn = flow.source_qpn.get(),
@@ -52,9 +101,11 @@ impl Simulation {
         );
     }
 
-    pub(super) fn trace_end(&self, number: u32, state: FlowState) {
-        let flow = &self.flows[number as usize];
-        self.world.trace_at(Owner::Host(flow.spec.source));
-        tracing::info!(flow = number, qpn = flow.source_qpn.get(), outcome = state.name(), "flow ends");
+    /// Reports the end of a flow.
+    pub(super) fn trace_end(&mut self, number: u32) {
+        let kept = self.journals.kept;
+        let Some(flow) = self.flow(number).filter(|_| kept) else { return };
+        journal::set_place(flow.end, flow.spec.source);
+        tracing::info!(flow = number, qpn = flow.source_qpn.get(), outcome = flow.state.name(), "flow ends");
     }
 }

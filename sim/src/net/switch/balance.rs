@@ -120,7 +120,7 @@ mod tests {
 
     fn ports(rates: &[u64]) -> Vec<Port> {
         let spec = |rate_bps| LinkSpec { rate_bps, ..LinkSpec::DEFAULT };
-        rates.iter().map(|rate| Port::new(Owner::Switch(0), 0, spec(*rate), None)).collect()
+        rates.iter().map(|rate| Port::new(0, Owner::Switch(0), 0, spec(*rate), None)).collect()
     }
 
     fn frame(source_port: u16) -> Frame {

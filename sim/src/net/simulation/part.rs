@@ -1,0 +1,252 @@
+//! A part of the network: its nodes with everything that happens there, and the flows whose requests they post.
+//!
+//! Parts meet through frames only, which take at least the [`lookahead`](super::Simulation) from one part to another, and between two
+//! windows, when [`Simulation`](super::Simulation) has all of them. What happens in a window happens at one node alone, so it
+//! is the same whatever else is in its part.
+
+use std::sync::Arc;
+
+use crate::net::dependencies::Open;
+use crate::net::flow::{Flow, FlowState};
+use crate::net::host::Host;
+use crate::net::journal::{self, Journal};
+use crate::net::port::{Owner, Place};
+use crate::net::switch::Switch;
+use crate::net::time::Time;
+use crate::net::world::{Event, Mail, World};
+
+/// A part of the network.
+pub(super) struct Part {
+    pub(super) world: World,
+    pub(super) hosts: Vec<Host>,
+    pub(super) switches: Vec<Switch>,
+    /// Flows whose requests a host of this part posts.
+    pub(super) flows: Vec<Flow>,
+    /// Where each flow of the network is.
+    pub(super) places: Arc<[Place]>,
+    /// Flows that have begun and were not looked at since.
+    pub(super) begun: Vec<u32>,
+    /// Flows that have ended and were not looked at since.
+    pub(super) ended: Vec<u32>,
+    /// Flows that have not ended.
+    pub(super) unfinished: usize,
+    /// Tasks without a transfer that have not ended.
+    pub(super) computations_left: usize,
+    /// The end of the last flow or task.
+    pub(super) end: Time,
+    /// Frames from other parts that are not in the queue yet.
+    pub(super) incoming: Vec<Vec<Mail>>,
+    /// The time of the next event here, or of the first arrival of a frame from here elsewhere; [`Time::NEVER`] without one.
+    pub(super) next: Time,
+    /// Trace events of its windows, if they are kept.
+    pub(super) journal: Journal,
+}
+
+impl Part {
+    /// Handles all events up to a time, that time included.
+    pub(super) fn run(&mut self, last: Time) {
+        for mails in &mut self.incoming {
+            for mail in mails.drain(..) {
+                self.world.take_in(&mail);
+            }
+        }
+        let traced = self.world.traced;
+        if traced {
+            std::mem::take(&mut self.journal).enter();
+        }
+        while let Some((time, event)) = self.world.events.pop_until(last) {
+            self.world.now = self.world.now.max(time);
+            self.world.handled += 1;
+            self.handle(event);
+        }
+        if traced {
+            self.journal = journal::leave();
+        }
+        self.find_next();
+    }
+
+    /// Brings [`Self::next`] up to date.
+    pub(super) fn find_next(&mut self) {
+        let mails = self.world.outgoing.iter().chain(&self.incoming).flatten();
+        let next = mails.map(|mail| mail.arrival).chain(self.world.events.next_time()).min();
+        self.next = next.unwrap_or(Time::NEVER);
+    }
+
+    #[inline]
+    fn handle(&mut self, event: Event) {
+        let world = &mut self.world;
+        match event {
+            Event::Arrive { port, frame } => {
+                world.note_arrival(port, frame);
+                match world.ports[port as usize].owner {
+                    Owner::Switch(switch) => self.switches[switch as usize].receive(world, port, frame),
+                    Owner::Host(host) => {
+                        self.hosts[host as usize].receive(world, frame);
+                        self.look_at(host);
+                    }
+                }
+            }
+            Event::Free { port } => {
+                world.trace(port, 1 << 56);
+                world.ports[port as usize].wakes = false;
+                match world.ports[port as usize].owner {
+                    Owner::Switch(switch) => self.switches[switch as usize].send(world, port),
+                    Owner::Host(host) => {
+                        let host = &mut self.hosts[host as usize];
+                        host.send(world);
+                        host.set_timer(world);
+                    }
+                }
+            }
+            Event::Taken { host, frame } => {
+                let one = &mut self.hosts[host as usize];
+                world.trace(one.port, 2 << 56);
+                one.take(world, frame);
+                self.look_at(host);
+            }
+            Event::Timer { host } => {
+                let one = &mut self.hosts[host as usize];
+                world.trace(one.port, 3 << 56);
+                one.look_at_clock(world);
+                self.look_at(host);
+            }
+            Event::Task { host, task } => {
+                world.trace(self.hosts[host as usize].port, 6 << 56 | u64::from(task));
+                self.end_computation(host, task);
+            }
+            other => self.handle_rare(other),
+        }
+    }
+
+    fn handle_rare(&mut self, event: Event) {
+        let world = &mut self.world;
+        match event {
+            Event::PauseEnds { port, priority } => world.check_pause(port, priority),
+            Event::PauseRefresh { port, priority } => match world.ports[port as usize].owner {
+                Owner::Switch(switch) => self.switches[switch as usize].refresh_pause(world, port, priority),
+                Owner::Host(host) => self.hosts[host as usize].refresh_pause(world, priority),
+            },
+            Event::Watchdog { port, priority } => {
+                if let Owner::Switch(switch) = world.ports[port as usize].owner {
+                    self.switches[switch as usize].watch(world, port, priority);
+                }
+            }
+            Event::Restore { port, priority } => {
+                if let Owner::Switch(switch) = world.ports[port as usize].owner {
+                    self.switches[switch as usize].restore(world, port, priority);
+                }
+            }
+            Event::Release { port, frame } => world.release(port, frame),
+            _ => {}
+        }
+    }
+
+    /// A flow of this part, by its number in the network.
+    pub(super) fn flow(&mut self, number: u32) -> Option<&mut Flow> {
+        let place = self.places.get(number as usize).filter(|place| place.part == self.world.part)?;
+        self.flows.get_mut(place.index as usize)
+    }
+
+    /// Handles the new completions of a host.
+    #[inline]
+    fn look_at(&mut self, host: u32) {
+        while let Some(wc) = self.hosts[host as usize].completions.pop() {
+            if self.hosts[host as usize].take_arrival(&self.world.settings, &wc) {
+                self.proceed(host, None);
+                continue;
+            }
+            let number = wc.wr_id as u32;
+            let Some(flow) = self.flow(number) else { continue };
+            if flow.state != FlowState::Running {
+                continue;
+            }
+            if wc.status != roce_transport::WcStatus::Success {
+                self.finish(number, FlowState::Failed(wc.status));
+                continue;
+            }
+            flow.completed += u64::from(wc.byte_len);
+            flow.outstanding -= 1;
+            let (completed, scheduled) = (flow.completed, flow.scheduled);
+            if completed >= flow.spec.bytes {
+                self.finish(number, FlowState::Complete);
+            } else {
+                self.post(number);
+                self.hosts[host as usize].settle(&mut self.world);
+            }
+            if scheduled {
+                let now = self.world.now;
+                self.hosts[host as usize].agenda.acknowledged(now, number, completed);
+                self.proceed(host, None);
+            }
+        }
+    }
+
+    /// A flow of this part ends. Its queue pairs are looked at when all parts are together.
+    pub(super) fn finish(&mut self, number: u32, state: FlowState) {
+        let now = self.world.now;
+        let Some(flow) = self.flow(number) else { return };
+        (flow.state, flow.end, flow.connected) = (state, now, false);
+        let requester = flow.requester;
+        self.unfinished -= 1;
+        self.end = self.end.max(now);
+        self.ended.push(number);
+        let port = self.hosts[requester as usize].port;
+        self.world.trace(port, 5 << 56 | u64::from(number));
+    }
+
+    fn end_computation(&mut self, host: u32, task: u32) {
+        let now = self.world.now;
+        let agenda = &mut self.hosts[host as usize].agenda;
+        let before = agenda.computations_left();
+        let open = agenda.computed(now, task);
+        self.computations_left -= before - agenda.computations_left();
+        self.end = self.end.max(now);
+        self.proceed(host, open);
+    }
+
+    /// Begins the tasks of a host that can begin, and posts what can be posted, also of the flow `open`.
+    pub(super) fn proceed(&mut self, host: u32, open: Option<u32>) {
+        let one = &mut self.hosts[host as usize];
+        let before = one.agenda.computations_left();
+        let mut flows = one.begin_tasks(&mut self.world);
+        self.computations_left -= before - one.agenda.computations_left();
+        flows.extend(open);
+        for flow in &flows {
+            self.post(*flow);
+        }
+        if !flows.is_empty() {
+            self.hosts[host as usize].settle(&mut self.world);
+        }
+    }
+
+    /// Posts requests of a flow of this part: as many as may be outstanding, while bytes are left that need not wait.
+    pub(super) fn post(&mut self, number: u32) {
+        let Some(place) = self.places.get(number as usize) else { return };
+        let Some(flow) = self.flows.get_mut(place.index as usize) else { return };
+        let settings = self.world.settings.of_flow(number).0;
+        let host = &mut self.hosts[flow.requester as usize];
+        while flow.connected && flow.outstanding < settings.depth {
+            // The flows of tasks are not READs, so their requester is their source.
+            let open = if flow.scheduled {
+                host.agenda.open(number, flow.posted)
+            } else {
+                Some(Open { left: flow.spec.bytes - flow.posted, signal: None }).filter(|open| open.left > 0)
+            };
+            let Some(open) = open else { return };
+            let len = open.left.min(settings.message_bytes);
+            let signal = open.signal.filter(|_| len == open.left);
+            if flow.state == FlowState::Waiting {
+                flow.state = FlowState::Running;
+                flow.spec.start = self.world.now;
+                self.begun.push(number);
+            }
+            let [(_, own), _] = flow.ends(settings.operation);
+            let range = (flow.posted, len as u32);
+            if !host.post(&self.world, (own, number), settings.operation, flow.rkey, range, signal) {
+                return self.finish(number, FlowState::Refused);
+            }
+            flow.posted += len;
+            flow.outstanding += 1;
+        }
+    }
+}

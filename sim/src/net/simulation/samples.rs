@@ -1,0 +1,131 @@
+//! Samples of rates and queues.
+
+use roce_transport::congestion::Observation;
+
+use super::Simulation;
+use crate::net::flow::FlowState;
+use crate::net::frame::DATAGRAM_OVERHEAD;
+use crate::net::histogram::Histogram;
+use crate::net::results::{QueuePoint, RatePoint, Total, TotalPoint};
+use crate::net::time::Time;
+
+/// What was sampled, and what the next sample needs.
+pub(super) struct Samples {
+    /// Queued bytes of each port.
+    pub(super) of_ports: Vec<Histogram>,
+    pub(super) rates: Vec<RatePoint>,
+    pub(super) queues: Vec<QueuePoint>,
+    pub(super) totals: Vec<TotalPoint>,
+    /// The number of points that were not kept.
+    pub(super) left_out: u64,
+    /// Bytes that all flows have sent.
+    pub(super) sent: u64,
+    /// Bytes of ended flows that were sent after the last sample.
+    pub(super) ended_bytes: u64,
+    /// Flows that run, and flows that have ended since the last sample.
+    running: Vec<u32>,
+    last: Time,
+}
+
+impl Samples {
+    pub(super) fn new(ports: usize) -> Self {
+        Self {
+            of_ports: vec![Histogram::default(); ports],
+            rates: Vec::new(),
+            queues: Vec::new(),
+            totals: Vec::new(),
+            left_out: 0,
+            sent: 0,
+            ended_bytes: 0,
+            running: Vec::new(),
+            last: Time::ZERO,
+        }
+    }
+}
+
+impl Simulation {
+    pub(super) fn sample(&mut self) {
+        let now = self.now;
+        let interval = now.since(self.samples.last);
+        self.samples.last = now;
+        self.sample_rates(now, interval);
+        if now >= self.settings.measure.warm_up {
+            self.sample_queues(now);
+        }
+    }
+
+    /// Flows that run, in the order of their first posts, and those of one time in the order of their numbers.
+    fn running(&mut self) -> Vec<u32> {
+        let mut begun: Vec<u32> = self.parts.iter_mut().flat_map(|part| part.begun.drain(..)).collect();
+        begun.sort_by_cached_key(|number| (self.flow(*number).map(|flow| flow.spec.start), *number));
+        let mut running = std::mem::take(&mut self.samples.running);
+        running.append(&mut begun);
+        running.retain(|number| self.flow(*number).is_some_and(|flow| flow.state == FlowState::Running));
+        running
+    }
+
+    fn sample_rates(&mut self, now: Time, interval: Time) {
+        let overhead = u64::from(DATAGRAM_OVERHEAD);
+        let running = self.running();
+        let (most, samples) = (self.settings.measure.most_points, &mut self.samples);
+        let ended = std::mem::take(&mut samples.ended_bytes);
+        let mut total = Total::new(ended);
+        samples.sent += ended;
+        for number in &running {
+            let place = self.flows[*number as usize];
+            let flow = &self.parts[place.part as usize].flows[place.index as usize];
+            let (qpn, source) = (flow.source_qpn, self.hosts[flow.spec.source as usize]);
+            let engine = &self.parts[source.part as usize].hosts[source.index as usize].engine;
+            let Some(counters) = engine.qp_counters(qpn) else { continue };
+            // A sender sends no acknowledgements, so all its packets are data.
+            let new = counters.rdma_tx_packets - counters.retransmitted_packets;
+            let bytes =
+                (counters.rdma_tx_bytes - counters.retransmitted_bytes).saturating_sub(new * overhead);
+            let sent = bytes.saturating_sub(flow.sampled);
+            let unlimited = Observation { rate: f64::INFINITY, ..Observation::default() };
+            let is_kept = samples.rates.len() < most;
+            let seen = if is_kept { engine.congestion(now.to_instant(), qpn) } else { None };
+            self.parts[place.part as usize].flows[place.index as usize].sampled = bytes;
+            total.add(sent);
+            samples.sent += sent;
+            if !is_kept {
+                samples.left_out += 1;
+                continue;
+            }
+            let seen = seen.unwrap_or(unlimited);
+            samples.rates.push(RatePoint {
+                time: now,
+                flow: *number,
+                goodput_bps: sent as f64 * 8.0 / interval.as_secs_f64(),
+                rate_bps: seen.rate,
+                target_bps: seen.target_rate,
+                alpha: seen.alpha,
+            });
+        }
+        samples.running = running;
+        if samples.totals.len() < most {
+            samples.totals.push(total.point(now, interval));
+        } else {
+            samples.left_out += 1;
+        }
+    }
+
+    fn sample_queues(&mut self, now: Time) {
+        let most = self.settings.measure.most_points;
+        for (number, place) in (0..).zip(&self.ports) {
+            let port = &self.parts[place.part as usize].world.ports[place.index as usize];
+            let bytes = port.egress.bytes();
+            if bytes == 0 {
+                continue;
+            }
+            self.samples.of_ports[number as usize].record(bytes);
+            if self.samples.queues.len() >= most {
+                self.samples.left_out += 1;
+                continue;
+            }
+            let paused = port.paused_until(now).iter().fold(Time::ZERO, |sum, span| sum + *span);
+            let marked = port.stats.marked;
+            self.samples.queues.push(QueuePoint { time: now, port: number, bytes, marked, paused });
+        }
+    }
+}
