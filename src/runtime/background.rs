@@ -31,9 +31,10 @@ fn run(weak: &Weak<Runtime>) {
             return;
         }
         let watcher = runtime.watcher();
-        last = back_off_time(watcher, last, |time| runtime.has_polled_within(time));
+        let pace = runtime.activity.pace;
+        last = back_off_time(watcher, last, |time| runtime.has_polled_within(pace.time(time)));
         match (last, watcher) {
-            (Some(time), _) => runtime.back_off(time),
+            (Some(time), _) => runtime.back_off(pace.time(time)),
             (None, Watcher::Waiter) => runtime.meet_deadlines(),
             (None, _) => runtime.serve(),
         }

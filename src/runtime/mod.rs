@@ -8,6 +8,7 @@ mod crowding;
 mod engines;
 mod events;
 mod lock;
+mod pace;
 mod postponed;
 mod posts;
 mod several;
@@ -32,6 +33,7 @@ use crate::observe::CounterSource;
 pub(crate) use engines::{Engines, Opening};
 pub(crate) use events::{CompletionEvents, EventQueue};
 pub(crate) use lock::{AllLocked, Locked};
+use pace::Pace;
 pub(crate) use several::Several;
 pub(crate) use state::State;
 use wait::Activity;
@@ -77,19 +79,22 @@ impl Runtime {
     ) -> io::Result<Self> {
         let device_descriptor =
             device.as_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose()?;
+        let (capabilities, addresses) = (device.capabilities().clone(), device.addresses().to_vec());
+        let mut nic = Nic::new(Engine::new(config), device, clock);
+        let pace = Pace::measure(&mut nic);
         Ok(Self {
-            capabilities: device.capabilities().clone(),
-            addresses: device.addresses().to_vec(),
+            capabilities,
+            addresses,
             async_events,
             completion_events: CompletionEvents::default(),
             device_descriptor,
             wake: Wake::new()?,
-            activity: Activity::new(clock),
+            activity: Activity::new(clock, pace),
             spin,
             stopped: AtomicBool::new(false),
             random: Mutex::new(random),
             queued: AtomicUsize::new(0),
-            state: Mutex::new(State::new(Nic::new(Engine::new(config), device, clock))),
+            state: Mutex::new(State::new(nic, pace)),
         })
     }
 

@@ -25,6 +25,8 @@ use std::time::Duration;
 
 use roce_transport::Instant;
 
+use super::pace::Pace;
+
 /// What leaves later than this was postponed in vain.
 const LATE_NS: u64 = 50_000;
 /// What one such time adds to the score, from which each other time takes one, and the score at which nothing is postponed for a while:
@@ -48,8 +50,11 @@ const TRIAL_INTERVAL: u32 = 16;
 const LONGEST_TRIAL_INTERVAL: u32 = TRIAL_INTERVAL << 10;
 
 /// Since when acknowledgements wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Postponed {
+    /// [`LATE_NS`] and [`HOLD_NS`] on this machine.
+    late_ns: u64,
+    hold_ns: u64,
     since: Option<Instant>,
     score: u32,
     /// Opportunities that are left out from now on.
@@ -123,11 +128,11 @@ impl Hold {
         self.trials.succeeded();
     }
 
-    /// Ends at `now`: in vain if the time was over.
-    fn end(&mut self, now: Instant) {
+    /// Ends at `now`: in vain after more than `longest_ns`.
+    fn end(&mut self, now: Instant, longest_ns: u64) {
         self.messages = 0;
         let Some(since) = self.since.take() else { return };
-        if !is_within(since, now, HOLD_NS) {
+        if !is_within(since, now, longest_ns) {
             self.trials.failed();
         }
     }
@@ -138,6 +143,19 @@ fn is_within(since: Instant, now: Instant, nanos: u64) -> bool {
 }
 
 impl Postponed {
+    pub(super) fn new(pace: Pace) -> Self {
+        Self {
+            late_ns: pace.nanos(LATE_NS),
+            hold_ns: pace.nanos(HOLD_NS),
+            since: None,
+            score: 0,
+            pause: 0,
+            hold: Hold::default(),
+            is_of_write: false,
+            writes: Trials::default(),
+        }
+    }
+
     pub(super) const fn is_pending(&self) -> bool {
         self.since.is_some()
     }
@@ -158,7 +176,7 @@ impl Postponed {
     /// Whether acknowledgements wait, and may do so for longer.
     #[inline]
     pub(super) fn may_go_on(&self, now: Instant) -> bool {
-        self.since.is_some_and(|since| is_within(since, now, LATE_NS))
+        self.since.is_some_and(|since| is_within(since, now, self.late_ns))
     }
 
     /// Whether the acknowledgements that wait may stay behind when the answer of the application leaves.
@@ -181,7 +199,7 @@ impl Postponed {
     /// Whether what is held back may wait for longer.
     #[inline]
     pub(super) fn may_hold_on(&self, now: Instant) -> bool {
-        self.hold.since.is_some_and(|since| is_within(since, now, HOLD_NS))
+        self.hold.since.is_some_and(|since| is_within(since, now, self.hold_ns))
     }
 
     /// The next message came before the acknowledgement of the last one had left.
@@ -225,8 +243,8 @@ impl Postponed {
         if std::mem::take(&mut self.is_of_write) {
             self.writes.failed();
         }
-        self.hold.end(now);
-        if is_within(since, now, LATE_NS) {
+        self.hold.end(now, self.hold_ns);
+        if is_within(since, now, self.late_ns) {
             self.score = self.score.saturating_sub(1);
             return;
         }
@@ -247,7 +265,7 @@ mod tests {
 
     #[test]
     fn an_application_that_is_often_late_has_nothing_postponed_for_a_while() {
-        let mut postponed = Postponed::default();
+        let mut postponed = Postponed::new(Pace::USUAL);
         let mut now = 0;
         let mut postpone_for = |micros| {
             now += 1_000;
@@ -277,7 +295,7 @@ mod tests {
 
     #[test]
     fn acknowledgements_are_held_back_only_where_the_next_message_comes_in_time() {
-        let mut postponed = Postponed::default();
+        let mut postponed = Postponed::new(Pace::USUAL);
         let mut now = 0;
         // The peer waits for its acknowledgement: trials become rare.
         for interval in [TRIAL_INTERVAL, 4 * TRIAL_INTERVAL, 16 * TRIAL_INTERVAL] {
@@ -320,7 +338,7 @@ mod tests {
     /// A peer that wrote and waited for its acknowledgement lost a look at the device with each WRITE.
     #[test]
     fn the_acknowledgement_of_a_write_waits_only_where_the_application_answers_writes() {
-        let mut postponed = Postponed::default();
+        let mut postponed = Postponed::new(Pace::USUAL);
         let mut now = 0;
         let mut write = |answers: bool| {
             now += 10;
@@ -344,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_hold_that_a_request_for_a_notification_ends_is_no_failure() {
-        let mut postponed = Postponed::default();
+        let mut postponed = Postponed::new(Pace::USUAL);
         for _ in 0..3 {
             opportunities_until_hold(&mut postponed);
             postponed.begin(at(0));

@@ -5,6 +5,7 @@ use std::io;
 
 use roce_transport::{Event, Instant, Occupancy};
 
+use super::pace::Pace;
 use super::postponed::Postponed;
 use super::posts::Posts;
 use crate::cm::queue_pairs::Siblings;
@@ -47,13 +48,13 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(super) fn new(nic: Nic) -> Self {
+    pub(super) fn new(nic: Nic, pace: Pace) -> Self {
         Self {
             nic,
             cm: None,
             siblings: Siblings::default(),
             events: VecDeque::with_capacity(64),
-            postponed: Postponed::default(),
+            postponed: Postponed::new(pace),
             posts: Posts::default(),
             requests_at_post: 0,
             background_sleeps_until: None,

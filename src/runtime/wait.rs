@@ -28,6 +28,8 @@
 //! A poll that found something may stay for a moment, see [`Runtime::linger`]: an application that then watches its memory, and calls
 //! no verb until a peer has written there, would otherwise wait for the background thread.
 //!
+//! The shorter of these times are longer on slow machines, see [`pace`](super::pace).
+//!
 //! A device that failed ends a wait, after what arrived before the failure has been looked at.
 
 use std::io;
@@ -38,6 +40,7 @@ use std::time::{Duration, Instant};
 
 use roce_transport::Occupancy;
 
+use super::pace::Pace;
 use super::turns::Turns;
 use super::{Runtime, crowding};
 use crate::device::Clock;
@@ -116,6 +119,7 @@ impl From<WaitFailure> for io::Error {
 pub(super) struct Activity {
     /// The clock of the NIC.
     clock: Clock,
+    pub(super) pace: Pace,
     /// When the application last polled, in nanoseconds of the clock; 0 if never.
     last_poll: AtomicU64,
     /// When a poll last began to look at the device, in the same unit.
@@ -157,9 +161,10 @@ pub(super) enum Watcher {
 }
 
 impl Activity {
-    pub(super) fn new(clock: Clock) -> Self {
+    pub(super) fn new(clock: Clock, pace: Pace) -> Self {
         Self {
             clock,
+            pace,
             last_poll: AtomicU64::new(0),
             last_look: AtomicU64::new(0),
             vain_looks: AtomicU32::new(0),
@@ -211,7 +216,7 @@ impl Activity {
         let ago = self.now().saturating_sub(last);
         let is_within = |time: Duration| last != 0 && ago < time.as_nanos() as u64;
         let is_yielding = self.yielding.load(Ordering::SeqCst) > 0;
-        if is_within(POLLED_RECENTLY)
+        if is_within(self.pace.time(POLLED_RECENTLY))
             || is_yielding && is_within(YIELDED_LATELY)
             || is_within(POLLED_LATELY) && is_locked()
         {
@@ -342,9 +347,9 @@ impl Runtime {
     /// to sleep, and does not find out that the application polls. So an application that goes on polling sends it away.
     #[cold]
     fn note_poll_beside_watcher(&self, ago: u64) {
-        let Activity { watching, polls_beside, .. } = &self.activity;
+        let Activity { watching, polls_beside, pace, .. } = &self.activity;
         // The first poll of all is as long after the beginning of the clock.
-        if ago >= POLLED_RECENTLY.as_nanos() as u64 {
+        if ago >= pace.time(POLLED_RECENTLY).as_nanos() as u64 {
             polls_beside.store(0, Ordering::Relaxed);
         } else if polls_beside.fetch_add(1, Ordering::Relaxed) >= POLLS_BESIDE
             && watching.swap(false, Ordering::SeqCst)
@@ -426,7 +431,9 @@ impl Runtime {
     #[cold]
     fn linger_now(&self, successes: u32) {
         let begin = Instant::now();
-        let longest = if successes > 0 { LINGER } else { LINGER_TRIAL };
+        let pace = self.activity.pace;
+        let trial = pace.time(LINGER_TRIAL);
+        let longest = if successes > 0 { pace.time(LINGER) } else { trial };
         if self.lock().is_accessed_since_post() {
             // It came together with the completion, and its acknowledgement may wait for the answer.
             return self.note_linger_success(successes);
@@ -443,7 +450,7 @@ impl Runtime {
             if has_arrived || begin.elapsed() >= longest {
                 break;
             }
-            if begin.elapsed() >= LINGER_TRIAL {
+            if begin.elapsed() >= trial {
                 std::thread::yield_now();
             } else {
                 self.share_processor();
