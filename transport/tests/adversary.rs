@@ -51,6 +51,8 @@ struct Totals {
     out_of_rnr_retries: u64,
     retransmitted: u64,
     notifications: u64,
+    trimmed: u64,
+    asked: u64,
 }
 
 impl Totals {
@@ -69,6 +71,8 @@ impl Totals {
             self.out_of_rnr_retries += counters.req_rnr_retries_exceeded;
             self.retransmitted += counters.retransmitted_packets;
             self.notifications += counters.rp_cnp_handled;
+            self.trimmed += counters.rx_trimmed;
+            self.asked += counters.packet_trimmed_err;
         }
     }
 }
@@ -150,6 +154,8 @@ fn run_changed(seeds: u64, change: impl Fn(&mut Plan) + Sync) -> Totals {
             totals.naks += part.naks;
             totals.retransmitted += part.retransmitted;
             totals.notifications += part.notifications;
+            totals.trimmed += part.trimmed;
+            totals.asked += part.asked;
         }
     });
     totals
@@ -180,6 +186,28 @@ fn no_seed_finds_anything_with_selective_repeat() {
     let totals = run_changed(4_000, selective);
     println!("{totals:?}");
     assert!(number("ROCE_SEED").is_some() || totals.naks > 0 && totals.retransmitted > 0, "{totals:?}");
+}
+
+/// What is trimmed is asked for again, and nothing that was trimmed is executed, with both recoveries.
+#[test]
+fn no_seed_finds_anything_with_trimmed_packets() {
+    let totals = run_changed(4_000, |plan| {
+        plan.trimmed_per_mille = [10, 100, 300, 600][plan.seed as usize / 2 % 4];
+        // Where most packets are trimmed, the rate after losses is too low for the bound of liveness.
+        plan.after_loss &= plan.trimmed_per_mille < 300;
+        if plan.seed & 8 == 0 {
+            let timeout = (plan.timeout_ns() / 1_000) as u32;
+            plan.recovery = Recovery::SelectiveRepeat(SelectiveRepeat {
+                cap: [1, 4, 64, 256][plan.seed as usize / 16 % 4],
+                rto_low: timeout / 2,
+                rto_high: timeout,
+                few: 3,
+                reorder: [0, 2, 0, 16][plan.seed as usize / 64 % 4],
+            });
+        }
+    });
+    println!("{totals:?}");
+    assert!(totals.trimmed > 10_000 && totals.asked > 10_000 && totals.completed > 10_000, "{totals:?}");
 }
 
 /// Packets that wait for their turn are not lost, repeated or taken for lost.

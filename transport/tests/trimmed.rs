@@ -370,3 +370,17 @@ fn marks_of_trimmed_packets_count() {
     assert_eq!(bench.counter(Side::B, "np_cnp_sent"), 1);
     assert_eq!(bench.counter(Side::A, "rp_cnp_handled"), 1);
 }
+
+/// The sender of a datagram is named by a header that nobody reads of a trimmed one: its mark notifies nobody.
+#[test]
+fn a_marked_header_of_a_datagram_notifies_nobody() {
+    let (congestion, notification) = Congestion::parse("dcqcn").expect("the name is right");
+    let config = EngineConfig { congestion, notification, ..EngineConfig::from_number(7) };
+    let mut bench = Bench::with_config(QpType::Ud, &settings(), config);
+    let forge = bench.forge(Side::B, Opcode::UD_SEND_ONLY, Psn::new(0)).deth(0x1111_1111, bench.a);
+    let path = forge.path.with_ecn(Ecn::CongestionExperienced);
+    let verdict = bench.deliver_trimmed(Side::B, path, &forge.build()[..20]);
+    assert_eq!(verdict, Verdict::Dropped(DropReason::Trimmed));
+    bench.drive();
+    assert_eq!(bench.counter(Side::B, "np_cnp_sent"), 0);
+}

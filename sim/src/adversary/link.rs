@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use roce_packet::Path;
+use roce_packet::{Opcode, Path};
 use roce_transport::{Instant, Transmit};
 
 use super::plan::Plan;
@@ -20,6 +20,8 @@ pub(super) struct InFlight {
     pub(super) bytes: Vec<u8>,
     /// Whether bytes that the ICRC covers are damaged.
     pub(super) damaged: bool,
+    /// Whether only the headers are left.
+    pub(super) trimmed: bool,
 }
 
 /// The fate of a packet that was sent.
@@ -39,6 +41,8 @@ pub(super) struct Link {
     /// The departure of the last packet of each direction.
     last: [Instant; 2],
     random: SplitMix64,
+    trimmed_per_mille: usize,
+    trims: SplitMix64,
     /// The largest delay of a second copy.
     latest_copy_ns: u64,
     poll_ns: u64,
@@ -62,6 +66,8 @@ impl Link {
             ],
             last: [Instant::ZERO; 2],
             random: SplitMix64::new(plan.seed ^ 0x5555),
+            trimmed_per_mille: plan.trimmed_per_mille.into(),
+            trims: SplitMix64::new(plan.seed ^ 0xaaaa),
             latest_copy_ns: plan.timeout_ns(),
             poll_ns: plan.poll_ns,
             arrivals: BinaryHeap::new(),
@@ -92,14 +98,14 @@ impl Link {
         let Verdict::Deliver(delivery) = verdict else {
             return Fate { name: "lost", disturbs: Some(arrives) };
         };
-        self.deliver(arrives, from.other(), transmit, bytes, &delivery)
+        self.deliver(arrives, from.other(), (transmit, faults), bytes, &delivery)
     }
 
     fn deliver(
         &mut self,
         arrives: Instant,
         to: Side,
-        transmit: &Transmit,
+        (transmit, faults): (&Transmit, bool),
         bytes: &[u8],
         delivery: &Delivery,
     ) -> Fate {
@@ -112,13 +118,23 @@ impl Link {
             identification: transmit.identification,
             bytes: self.spare.pop().unwrap_or_default(),
             damaged: false,
+            trimmed: false,
         };
         packet.bytes.clear();
         packet.bytes.extend_from_slice(bytes);
+        if faults && delivery.flips.is_empty() && self.trims.below(1_000) < self.trimmed_per_mille {
+            let headers =
+                Opcode(bytes.first().copied().unwrap_or_default()).info().map(|info| info.header_len);
+            // With payload, and not with padding and ICRC only.
+            if let Some(len) = headers.filter(|len| len + 8 <= bytes.len()) {
+                packet.trimmed = true;
+                packet.bytes.truncate(len);
+            }
+        }
         delivery.flips.apply(&mut packet.bytes);
         // Routers may change byte 4 of the BTH, so no ICRC covers it.
         packet.damaged = delivery.flips.bits().any(|bit| bit / 8 != 4 && (bit as usize) < 8 * bytes.len());
-        let damaged = packet.damaged;
+        let (damaged, trimmed) = (packet.damaged, packet.trimmed);
         let mut latest = at;
         if delivery.duplicate {
             latest = at.plus_nanos(self.random.below(self.latest_copy_ns as usize) as u64);
@@ -129,6 +145,7 @@ impl Link {
         }
         self.launch(at, packet);
         let name = match (damaged, delivery.duplicate, at > arrives) {
+            _ if trimmed => "trimmed",
             (true, ..) => "damaged",
             (_, true, _) => "doubled",
             (.., true) => "late",

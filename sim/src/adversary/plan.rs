@@ -69,6 +69,8 @@ pub struct Plan {
     pub bursts: bool,
     /// The recovery of both ends. Seeds draw go-back-N only.
     pub recovery: Recovery,
+    /// How many of a thousand packets with payload are trimmed on the way. Seeds draw none.
+    pub trimmed_per_mille: u16,
     /// The congestion control of both ends. Seeds draw none.
     pub congestion: Congestion,
     /// Whether READ responses are paced after losses, at both ends; for odd seeds.
@@ -146,6 +148,7 @@ impl Plan {
             bursts: random.percent(60),
             faults,
             recovery: Recovery::GoBackN,
+            trimmed_per_mille: 0,
             congestion: Congestion::none(),
             after_loss: seed & 1 == 1,
             pairs,
@@ -162,7 +165,7 @@ impl Plan {
     /// Whether the plan has no faults.
     #[must_use]
     pub fn is_faultless(&self) -> bool {
-        self.faults.iter().all(FaultPlan::is_empty)
+        self.trimmed_per_mille == 0 && self.faults.iter().all(FaultPlan::is_empty)
     }
 }
 

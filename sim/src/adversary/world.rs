@@ -289,14 +289,18 @@ impl<'a> World<'a> {
             let len = packet.bytes.len();
             let (head, tail) = packet.bytes.split_at(self.plan.head_len.unwrap_or(len).min(len));
             let received = Received { path: packet.path, identification, head, tail };
-            let verdict = self.ends[packet.to as usize].engine.handle_datagram(self.now, &received);
+            let engine = &mut self.ends[packet.to as usize].engine;
+            let verdict = match packet.trimmed {
+                true => engine.handle_trimmed(self.now, &received),
+                false => engine.handle_datagram(self.now, &received),
+            };
             if packet.damaged && verdict == Verdict::Handled {
                 return Err(format!("a damaged packet was worked on: {:02x?}", packet.bytes));
             }
             if verdict == Verdict::Dropped(DropReason::OutOfSequence) {
                 self.check_silence(packet.to, &packet.bytes)?;
             }
-            if !packet.damaged {
+            if !packet.damaged && !packet.trimmed {
                 self.observe_arrived(packet.to, &packet.bytes);
             }
             self.link.recycle(packet);

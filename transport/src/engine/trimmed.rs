@@ -7,6 +7,7 @@ use super::qp::{Halves, Qp};
 use super::receive::{Marked, destination, notify, parse_failure};
 use crate::counters::count;
 use crate::io::Received;
+use crate::qp::QpType;
 use crate::shared::Shared;
 use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
@@ -68,7 +69,8 @@ impl Engine {
         }
         let verdict = match qp.admit_fields(received, info, bth.p_key) {
             Ok(()) => {
-                if is_marked {
+                // Who sent a datagram of UD, a header tells that is not read here.
+                if is_marked && qp.core.qp_type != QpType::Ud {
                     // It had payload, or there was nothing to cut away.
                     let marked = Marked { info, dest_qp: bth.dest_qp, deth: None, has_payload: true };
                     notify(&mut self.notifier, shared, &mut qp.core, received, &marked);

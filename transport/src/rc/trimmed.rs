@@ -141,21 +141,28 @@ impl RcRequester {
         if self.recovery.is_none() {
             return Verdict::Dropped(DropReason::ReservedSyndrome);
         }
-        let awaits = self.awaits_responses();
-        if awaits && trimmed == expected {
-            return self.on_sequence_nak(core, shared, expected);
-        }
         let advance = match self.advance_before(core, shared, expected) {
             Ok(advance) => advance,
             Err(verdict) => return verdict,
         };
         let (una, unsent) = (self.una, self.unsent);
         let in_flight = una.distance_to(trimmed) < una.distance_to(unsent);
-        // With a READ in flight the queue goes back for whatever is missing, in its turn.
-        let Some(recovery) = self.recovery.as_mut().filter(|_| in_flight && !awaits && !self.rnr_waiting)
-        else {
+        if !in_flight || self.rnr_waiting {
             return advance.verdict(DropReason::StaleResponse);
-        };
+        }
+        if self.awaits_responses() {
+            // The queue goes back, as for any loss beside a READ, once nothing before the packet is missing.
+            if trimmed != una || self.recovering == Some(una) || self.cursor == una {
+                return advance.verdict(DropReason::StaleResponse);
+            }
+            count!(shared, core, packet_trimmed_err);
+            self.lost(core, shared, trimmed, Loss::Nak);
+            self.recovering = Some(una);
+            self.go_back(core, shared);
+            self.arm(core, shared);
+            return Verdict::Handled;
+        }
+        let Some(recovery) = &mut self.recovery else { return Verdict::Handled };
         let goes_back = self.cursor != unsent && !recovery.is_resending();
         if goes_back && !trimmed.before(self.cursor) || !recovery.on_trimmed(trimmed) {
             return advance.verdict(DropReason::StaleResponse);
