@@ -1,6 +1,7 @@
 //! `roce sim`: runs scenarios in the simulator.
 
 mod capture;
+mod deadlocks;
 mod emit;
 mod expect;
 mod groups;

@@ -530,3 +530,60 @@ fn errors_have_line_and_reason() {
         assert_eq!(finished.stdout, "", "{options:?}");
     }
 }
+
+/// The shipped deadlock by name, with and without a watchdog.
+#[test]
+fn a_deadlock_is_named_in_the_summary_and_the_steps_of_pauses_are_a_table() {
+    let place = Place::new();
+    let finished = place.inside(&["pfc-deadlock", "--out", "out"]);
+    assert!(finished.success, "{}", finished.stderr);
+    let rows: Vec<&str> = finished.stdout.lines().filter(|line| line.starts_with("  deadlock ")).collect();
+    let [row] = rows[..] else { panic!("{}", finished.stdout) };
+    for part in [
+        " us: s0->s1 waits for s1->s2, which waits for s2->s0, which waits for s0->s1; ",
+        "; priority 3; held until the end",
+    ] {
+        assert!(row.contains(part), "{row}");
+    }
+    let summary: Value = serde_json::from_str(&read(&place.path("out/summary.json"))).unwrap();
+    let deadlock = &summary["deadlocks"][0];
+    assert_eq!(deadlock["ports"], serde_json::json!(["s0->s1", "s1->s2", "s2->s0"]));
+    assert!(
+        deadlock["begin_seconds"].as_f64().is_some_and(|begin| begin > 0.0 && begin < 0.001),
+        "{deadlock}"
+    );
+    assert!(deadlock["end_seconds"].is_null() && deadlock["ended_by"].is_null(), "{deadlock}");
+    let set = ["--set", "switch.watchdog={ after = \"500us\", restore = \"200us\" }"];
+    let opened = place.inside(&[&["pfc-deadlock"], &set[..]].concat());
+    assert!(opened.stdout.contains(" us by the watchdog"), "{}", opened.stdout);
+    // The table of steps agrees with that of ports.
+    let pauses = read(&place.path("out/pauses.csv"));
+    let mut lines = pauses.lines();
+    assert_eq!(lines.next(), Some("time_us,port,priority,step"));
+    let steps: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+    let end_us = summary["end_seconds"].as_f64().unwrap() * 1e6;
+    let (ports, mut is_paused) = (read(&place.path("out/ports.csv")), 0);
+    let column =
+        |name: &str| ports.lines().next().unwrap().split(',').position(|column| column == name).unwrap();
+    let (received, paused_us) = (column("pauses_received"), column("paused_us"));
+    for line in ports.lines().skip(1) {
+        let cells: Vec<&str> = line.split(',').collect();
+        let (mut begins, mut paused, mut since) = (0, 0.0, None);
+        for step in steps.iter().filter(|step| step[1] == cells[0]) {
+            let time: f64 = step[0].parse().unwrap();
+            match step[3] {
+                "begins" => (begins, since) = (begins + 1, Some(time)),
+                "resumed" | "expired" => paused += time - since.take().unwrap(),
+                _ => {}
+            }
+        }
+        paused += since.map_or(0.0, |since| end_us - since);
+        assert_eq!(cells[received], begins.to_string(), "{line}");
+        let expected: f64 = cells[paused_us].parse().unwrap();
+        assert!((paused - expected).abs() < 0.01, "{line}: {paused}");
+        is_paused += u32::from(paused > 0.0);
+    }
+    assert!(is_paused >= 3, "{ports}");
+    assert!(read(&place.path("out/pauses.svg")).contains("s2-&gt;s0"));
+    assert!(read(&place.path("out/report.html")).contains("held until the end"));
+}

@@ -31,7 +31,8 @@ pub(super) struct Expected {
 type Named<T> = (&'static str, fn(&T) -> Option<f64>);
 
 /// Figures that are not among [`METRICS`].
-const OF_RUNS: [Named<Summary>; 3] = [
+const OF_RUNS: [Named<Summary>; 4] = [
+    ("deadlocks", |run| Some(run.deadlocks.len() as f64)),
     ("end_seconds", |run| Some(run.end_seconds)),
     ("second_half_slowest_bits_per_second", |run| Some(run.second_half_bits_per_second?.slowest)),
     ("second_half_fastest_bits_per_second", |run| Some(run.second_half_bits_per_second?.fastest)),

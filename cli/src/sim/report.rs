@@ -187,14 +187,22 @@ fn write_series(dir: &Path, results: &Results) -> anyhow::Result<()> {
         writeln!(file, "{:.3},{},{sent:.6},{rate},{target},{alpha}", us(point.time), point.flow)?;
     }
     file.flush()?;
+    let name = |port: u32| results.ports.get(port as usize).map_or("", |port| port.name.as_str());
+    let mut file = create(&dir.join("pauses.csv"))?;
+    writeln!(file, "time_us,port,priority,step")?;
+    for point in &results.pauses {
+        let (time, step) = (us(point.time), point.step.name());
+        writeln!(file, "{time:.6},{},{},{step}", name(point.port), point.priority)?;
+    }
+    file.flush()?;
     let mut file = create(&dir.join("queues.csv"))?;
     writeln!(file, "time_us,port,bytes,marked,paused_us")?;
     for point in &results.queues {
-        let name = results.ports.get(point.port as usize).map_or("", |port| port.name.as_str());
         writeln!(
             file,
-            "{:.3},{name},{},{},{:.3}",
+            "{:.3},{},{},{},{:.3}",
             us(point.time),
+            name(point.port),
             point.bytes,
             point.marked,
             us(point.paused)
@@ -265,8 +273,8 @@ fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
     for (_, chart) in charts {
         let _ = writeln!(html, "{}", chart.to_svg());
     }
-    if completed.results.points_left_out > 0 {
-        let left_out = completed.results.points_left_out;
+    let left_out = completed.results.points_left_out + completed.results.pauses_left_out;
+    if left_out > 0 {
         let _ = writeln!(
             html,
             "<p>{left_out} points of series were left out; measure.points raises the limit.</p>"

@@ -7,6 +7,7 @@ use roce_sim::net::{DropReason, Percentiles, Results, SIZE_CLASSES, SizeRange, S
 use roce_sim::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
+use super::deadlocks::{self, DeadlockSummary};
 use super::expect::Expected;
 use super::operations::{self, OperationSummary};
 use crate::terminal::{Output, Paint};
@@ -120,6 +121,9 @@ pub(super) struct Summary {
     pub(super) trimmed: u64,
     pub(super) pauses: u64,
     pub(super) paused_seconds: f64,
+    /// Cycles of paused ports that wait for each other.
+    #[serde(default)]
+    pub(super) deadlocks: Vec<DeadlockSummary>,
     /// The longest queue of a switch.
     pub(super) queue_bytes: Option<QueueBytes>,
     pub(super) dropped: BTreeMap<String, u64>,
@@ -196,6 +200,7 @@ impl Summary {
             trimmed: results.sum(|port| port.trimmed),
             pauses: results.sum(|port| port.pauses_sent),
             paused_seconds: paused.as_secs_f64(),
+            deadlocks: deadlocks::summaries(results),
             queue_bytes: results.longest_queue().map(|port| {
                 let at = |quantile| port.queue.quantile(quantile);
                 QueueBytes { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: port.stats.queue_most }
@@ -274,6 +279,9 @@ impl Summary {
                 (class_row(name), format!("{}, {} flows", slowdown(Some(of)), of.count))
             };
             rows.splice(place + 1..place + 1, classes.into_iter().map(class));
+        }
+        if let Some(place) = rows.iter().position(|(name, _)| name.starts_with("pauses")) {
+            rows.splice(place + 1..place + 1, deadlocks::rows(&self.deadlocks));
         }
         rows.splice(2..2, operations::rows(&self.collectives));
         for (name, value) in self.set.iter().rev() {
@@ -427,6 +435,9 @@ mod tests {
             rates: [10, 20].into_iter().flat_map(|us| (0..flows).map(move |flow| point(us, flow))).collect(),
             totals: Vec::new(),
             queues: Vec::new(),
+            pauses: Vec::new(),
+            deadlocks: Vec::new(),
+            pauses_left_out: 0,
             points_left_out: 0,
             data_packets: 0,
             checked: (0, 0),

@@ -95,6 +95,11 @@ impl<T> Egress<T> {
         self.queues[queue].entries.front().map(|(_, packet)| packet)
     }
 
+    /// The packets in a queue, the first one first.
+    pub fn queued(&self, queue: usize) -> impl Iterator<Item = &T> {
+        self.queues[queue].entries.iter().map(|(_, packet)| packet)
+    }
+
     /// Packets in a queue.
     #[must_use]
     pub fn len(&self, queue: usize) -> usize {

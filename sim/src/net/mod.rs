@@ -44,6 +44,7 @@ mod switch;
 mod time;
 mod topology;
 mod trace;
+mod waits;
 mod workload;
 mod world;
 
@@ -58,7 +59,7 @@ pub use marking::Marking;
 pub use payload::MAX_FLOW;
 pub use port::{DropReason, PauseStep, PortStats};
 pub use queue::EventQueue;
-pub use results::{PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name};
+pub use results::{PausePoint, PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name};
 pub use route::RouteError;
 pub(crate) use route::check_routes;
 pub use settings::{
@@ -73,6 +74,7 @@ pub use time::Time;
 pub use topology::{
     Clos, Link, LinkSpec, Node, NodeId, NodeKind, Topology, TopologyError, TopologyFileError,
 };
+pub use waits::{Deadlock, WaitEnd};
 pub(crate) use workload::shuffle;
 pub use workload::{
     After, CdfError, Collective, DataParallel, FindHost, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, MAX_TASKS,

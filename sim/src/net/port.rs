@@ -86,11 +86,29 @@ pub enum PauseStep {
     Restored,
 }
 
+impl PauseStep {
+    /// The name in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sent => "pause_sent",
+            Self::ResumeSent => "resume_sent",
+            Self::Begins => "begins",
+            Self::Resumed => "resumed",
+            Self::Expired => "expired",
+            Self::Watchdog => "watchdog",
+            Self::Restored => "restored",
+        }
+    }
+}
+
 /// The pauses that this end requested.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
     /// Priorities for which a refresh event is queued.
     pub(super) refreshes: u8,
+    /// Priorities that are paused, if a switch owns the port.
+    pub(super) xoff: u8,
     /// When each priority was last paused.
     pub(super) last: [Time; PRIORITIES],
 }

@@ -2,8 +2,9 @@
 
 use super::flow::{FlowResult, FlowState};
 use super::histogram::Histogram;
-use super::port::{DropReason, PortStats};
+use super::port::{DropReason, PauseStep, PortStats};
 use super::time::Time;
+use super::waits::Deadlock;
 
 /// All results of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +27,12 @@ pub struct Results {
     pub totals: Vec<TotalPoint>,
     /// Queues of ports over time, without points at which the queue was empty.
     pub queues: Vec<QueuePoint>,
+    /// Steps of pauses in the order of time, then of ports.
+    pub pauses: Vec<PausePoint>,
+    /// Cycles of paused ports, in the order in which they began.
+    pub deadlocks: Vec<Deadlock>,
+    /// The number of steps of pauses, and of deadlocks, that were not kept because there were too many.
+    pub pauses_left_out: u64,
     /// The number of points that were not kept because there were too many.
     pub points_left_out: u64,
     /// RoCE data packets that hosts sent.
@@ -125,6 +132,19 @@ pub struct QueuePoint {
     pub marked: u64,
     /// How long it was paused so far, all priorities together.
     pub paused: Time,
+}
+
+/// A step of a pause at one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PausePoint {
+    /// When it happened.
+    pub time: Time,
+    /// The port, as an index into [`Results::ports`].
+    pub port: u32,
+    /// The priority.
+    pub priority: u8,
+    /// What happened.
+    pub step: PauseStep,
 }
 
 impl Results {

@@ -33,6 +33,7 @@ use super::switch::BufferTooSmall;
 use super::time::Time;
 use super::topology::{Topology, TopologyError};
 use super::trace::Trace;
+use super::waits::WaitGraph;
 use super::workload::{FlowSpec, Schedule, WorkloadError, check};
 use super::world::Captured;
 
@@ -95,6 +96,8 @@ pub struct Simulation {
     is_over: bool,
     end: Time,
     samples: Samples,
+    /// The waits of paused ports, up to the last sample.
+    waits: WaitGraph,
 }
 
 /// What happens between windows. At one time it happens in this order.
@@ -170,6 +173,7 @@ impl Simulation {
             most_frames: 0,
             is_over: false,
             end: Time::ZERO,
+            waits: WaitGraph::default(),
             settings,
         };
         simulation.begin_tasks(schedule);
@@ -522,6 +526,10 @@ impl Simulation {
     /// Ends the simulation and returns its results.
     #[must_use]
     pub fn results(mut self) -> Results {
+        self.gather_waits();
+        let (deadlocks, deadlocks_left_out) = std::mem::take(&mut self.waits).into_deadlocks();
+        let (pauses, pauses_left_out) = self.take_pauses();
+        let pauses_left_out = pauses_left_out + deadlocks_left_out;
         for number in 0..self.flows.len() as u32 {
             let is_running = self.flow(number).is_some_and(|flow| flow.state == FlowState::Running);
             if is_running {
@@ -563,6 +571,9 @@ impl Simulation {
             rates: self.samples.rates,
             totals: self.samples.totals,
             queues: self.samples.queues,
+            pauses,
+            deadlocks,
+            pauses_left_out,
             points_left_out: self.samples.left_out,
             checked,
             most_frames: self.most_frames,

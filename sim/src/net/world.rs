@@ -11,10 +11,12 @@ use super::frame::{Frame, FrameId, Frames, Kind, Parcel, wire_len};
 use super::journal;
 use super::port::{DropReason, Held, Owner, PauseStep, Place, Port};
 use super::queue::EventQueue;
+use super::results::PausePoint;
 use super::route::other_end;
 use super::settings::{PauseMode, Settings};
 use super::time::Time;
 use super::topology::LinkSpec;
+use super::waits::{SwitchWaits, Wait};
 
 /// A scheduled event of one host or switch. Ports and hosts are those of the part of the network.
 ///
@@ -75,6 +77,11 @@ pub(super) struct World {
     pub(super) capture: Vec<u32>,
     /// The name of each port, and whether a host owns it.
     pub(super) names: Arc<[(String, bool)]>,
+    /// Steps of pauses, and how many were not kept.
+    pub(super) pauses: Vec<PausePoint>,
+    pub(super) pauses_left_out: u64,
+    /// The waits inside each switch of this part.
+    pub(super) waits: Vec<SwitchWaits>,
     /// Whether trace events are kept.
     pub(super) traced: bool,
 }
@@ -126,9 +133,17 @@ impl World {
         }
     }
 
-    /// Reports a step of a pause.
+    /// Records and reports a step of a pause.
     pub(super) fn note_pause(&mut self, port: u32, priority: u8, step: PauseStep) {
+        self.note_waits(port, priority, step);
         let end = &self.ports[port as usize];
+        let (most, time) = (self.settings.measure.most_points, self.now);
+        // All of the last time, so that which ones are kept does not depend on the parts.
+        if self.pauses.len() < most || self.pauses.last().is_some_and(|last| last.time == time) {
+            self.pauses.push(PausePoint { time, port: end.number, priority, step });
+        } else {
+            self.pauses_left_out += 1;
+        }
         self.trace_at(end.node);
         let port = self.names.get(end.number as usize).map_or("", |(name, _)| name);
         match step {
@@ -139,6 +154,71 @@ impl World {
             PauseStep::Expired => tracing::debug!(port, priority, cause = "expiry", "pause ends"),
             PauseStep::Watchdog => tracing::info!(port, priority, "watchdog empties queue"),
             PauseStep::Restored => tracing::info!(port, priority, "watchdog restores queue"),
+        }
+    }
+
+    /// Begins and ends the waits inside a switch that a step of a pause at one of its ports changes.
+    fn note_waits(&mut self, port: u32, priority: u8, step: PauseStep) {
+        let Self { now, ports, frames, waits, .. } = self;
+        let Owner::Switch(switch) = ports[port as usize].owner else { return };
+        let Some(waits) = waits.get_mut(switch as usize) else { return };
+        let (bit, queue) = (1_u8 << priority, usize::from(priority));
+        match step {
+            PauseStep::Sent if ports[port as usize].asked.xoff & bit == 0 => {
+                ports[port as usize].asked.xoff |= bit;
+                waits.pausing.push((port, priority));
+                for place in 0..waits.paused.len() {
+                    let Some((egress, _)) =
+                        waits.paused.get(place).copied().filter(|(_, of)| *of == priority)
+                    else {
+                        continue;
+                    };
+                    let mut frames_there = ports[egress as usize].egress.queued(queue);
+                    if frames_there.any(|id| frames.get(*id).entered == port) {
+                        waits.begin(*now, Wait { ingress: port, egress, priority });
+                    }
+                }
+            }
+            // A refresh.
+            PauseStep::Sent => {}
+            PauseStep::ResumeSent => {
+                ports[port as usize].asked.xoff &= !bit;
+                waits.pausing.retain(|pausing| *pausing != (port, priority));
+                waits.end(*now, step.into(), |wait| wait.ingress == port && wait.priority == priority);
+            }
+            PauseStep::Begins => {
+                waits.paused.push((port, priority));
+                let pausing = waits.pausing.iter().filter(|(_, of)| *of == priority);
+                let mut missing: Vec<u32> = pausing.map(|(ingress, _)| *ingress).collect();
+                for id in ports[port as usize].egress.queued(queue) {
+                    if missing.is_empty() {
+                        break;
+                    }
+                    let ingress = frames.get(*id).entered;
+                    if let Some(place) = missing.iter().position(|other| *other == ingress) {
+                        missing.swap_remove(place);
+                        waits.begin(*now, Wait { ingress, egress: port, priority });
+                    }
+                }
+            }
+            PauseStep::Resumed | PauseStep::Expired | PauseStep::Watchdog => {
+                if step != PauseStep::Watchdog {
+                    waits.paused.retain(|paused| *paused != (port, priority));
+                }
+                waits.end(*now, step.into(), |wait| wait.egress == port && wait.priority == priority);
+            }
+            PauseStep::Restored => {}
+        }
+    }
+
+    /// A frame that arrived at a port was put into the queue of another port of the same switch, which is paused.
+    #[cold]
+    pub(super) fn note_held(&mut self, ingress: u32, egress: u32, priority: u8) {
+        if self.ports[ingress as usize].asked.xoff >> priority & 1 == 1
+            && let Owner::Switch(switch) = self.ports[egress as usize].owner
+            && let Some(waits) = self.waits.get_mut(switch as usize)
+        {
+            waits.begin(self.now, Wait { ingress, egress, priority });
         }
     }
 

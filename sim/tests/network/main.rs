@@ -1,5 +1,6 @@
 //! Whole networks: what comes out of them, and that it comes out again.
 
+mod deadlocks;
 mod ideal;
 mod limits;
 mod links;
@@ -232,6 +233,7 @@ fn a_pause_storm_spreads() {
     let (start, end) = (Time::from_us(50), Time::from_us(9_000));
     settings.storms = vec![PauseStorm { host: 2, priority: 3, start, end }];
     let stormy = run(&topology, &flows, settings);
+    assert_eq!(stormy.deadlocks, [], "hosts that pause wait for nobody");
     let victim = |results: &Results| results.flows[1].completion_time.unwrap();
     assert!(victim(&stormy) > Time::from_us(9_000), "the victim waits for the end: {}", victim(&stormy));
     assert!(victim(&healthy) < Time::from_us(1_000));

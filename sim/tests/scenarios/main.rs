@@ -27,7 +27,9 @@ fn run_with(name: &str, replaced: &[(&str, &str)]) -> Results {
     let scenario = scenario.unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut simulation = scenario.simulation().unwrap();
     simulation.run_to_end();
-    simulation.results()
+    let results = simulation.results();
+    assert!(results.deadlocks.is_empty() || name == "pfc-deadlock", "{name}: {:?}", results.deadlocks);
+    results
 }
 
 fn run(name: &str) -> Results {
@@ -63,6 +65,22 @@ fn all_of_them_can_be_read() {
         }
     }
     assert!(count >= 16, "{count}");
+}
+
+#[test]
+fn no_other_shipped_scenario_has_a_deadlock() {
+    let folder = format!("{}/../scenarios", env!("CARGO_MANIFEST_DIR"));
+    let mut paused = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        // What runs for long is run in parts by other tests, which also look.
+        if ["pfc-deadlock", "permutation-k8", "clos-1000"].contains(&name) {
+            continue;
+        }
+        paused += run(name).sum(|port| port.pauses_sent);
+    }
+    assert!(paused > 1_000, "{paused}");
 }
 
 /// A part of the bytes of each flow; the bench of networks runs all of them.
@@ -152,6 +170,14 @@ fn buffers_in_a_circle_stand_still() {
     let results = run("pfc-deadlock");
     assert_eq!(results.incomplete(), 6);
     assert!(results.port("s0", "s1").unwrap().stats.paused[3] > Time::from_us(15_000));
+    let [deadlock] = &results.deadlocks[..] else { panic!("{:?}", results.deadlocks) };
+    let names: Vec<&str> =
+        deadlock.ports.iter().map(|port| results.ports[*port as usize].name.as_str()).collect();
+    assert_eq!(names, ["s0->s1", "s1->s2", "s2->s0"]);
+    assert!(deadlock.begin < Time::from_us(200) && deadlock.end.is_none(), "{deadlock:?}");
+    let freed =
+        run_with("pfc-deadlock", &[("switch.watchdog", "{ after = \"500us\", restore = \"200us\" }")]);
+    assert!(freed.deadlocks[0].end.is_some(), "{:?}", freed.deadlocks);
 }
 
 #[test]

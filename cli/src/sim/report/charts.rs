@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use roce_sim::net::{MeasureSettings, RatePoint, Results, Time, TotalPoint};
+use roce_sim::net::{MeasureSettings, PauseStep, RatePoint, Results, Time, TotalPoint};
 
-use roce_tools::plot::{Axes, Axis, Band, Chart, Line};
+use roce_tools::plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
 
 use crate::sim::summary::{Distribution, OfSizes, Summary};
 
@@ -35,6 +35,7 @@ pub(super) fn charts(
         ),
         ("jain", total(results, "Jain's index of the rates of the flows that run", "", |point| point.jain)),
         ("queues", queues(results, measure)),
+        ("pauses", pauses(results)),
         ("completion", completion(results)),
         ("slowdown", slowdown(summary)),
     ];
@@ -231,6 +232,64 @@ fn with_zeros(
     points.dedup();
     points
 }
+
+/// When ports were paused: a row for each of those that were paused longest, with a step up for each pause.
+fn pauses(results: &Results) -> Chart {
+    // Behind the last step that was kept, nothing is known.
+    let last = results.pauses.last().map_or(Time::ZERO, |point| point.time);
+    let end = if results.pauses_left_out > 0 { last } else { results.end.max(last) };
+    let mut rows: BTreeMap<(u32, u8), Vec<(Time, Time)>> = BTreeMap::new();
+    let mut since: BTreeMap<(u32, u8), Time> = BTreeMap::new();
+    for point in &results.pauses {
+        let key = (point.port, point.priority);
+        match point.step {
+            PauseStep::Begins => {
+                since.insert(key, point.time);
+            }
+            PauseStep::Resumed | PauseStep::Expired => {
+                let begin = since.remove(&key);
+                rows.entry(key).or_default().extend(begin.map(|begin| (begin, point.time)));
+            }
+            PauseStep::Sent | PauseStep::ResumeSent | PauseStep::Watchdog | PauseStep::Restored => {}
+        }
+    }
+    for (key, begin) in since {
+        rows.entry(key).or_default().push((begin, end));
+    }
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    let length =
+        |spans: &[(Time, Time)]| spans.iter().fold(Time::ZERO, |sum, (begin, end)| sum + end.since(*begin));
+    rows.sort_by_key(|(_, spans)| std::cmp::Reverse(length(spans)));
+    let shown = rows.len().min(MOST_LINES);
+    let title = if rows.len() > shown {
+        format!("Pauses: the {shown} of {} ports that were paused longest", rows.len())
+    } else {
+        "Pauses, by port".to_owned()
+    };
+    let one_priority = rows.windows(2).all(|pair| pair[0].0.1 == pair[1].0.1);
+    let line = |(place, ((port, priority), spans)): (usize, PausedSpans)| {
+        // The first one is the row at the top.
+        let low = (shown - 1 - place) as f64;
+        let mut points = vec![(0.0, low)];
+        for (begin, end) in spans {
+            let (begin, end) = (ms(begin), ms(end));
+            points.extend([(begin, low), (begin, low + ROW), (end, low + ROW), (end, low)]);
+        }
+        points.push((ms(end), low));
+        let name = results.ports.get(port as usize).map_or("", |port| &port.name).to_owned();
+        let name = if one_priority { name } else { format!("{name}, priority {priority}") };
+        Line { name, points }
+    };
+    let lines = rows.into_iter().take(shown).enumerate().map(line).collect();
+    let (x_label, y_label) = ("time, ms".to_owned(), "row of a port: raised while paused".to_owned());
+    Chart { title, x_label, y_label, lines, ..Chart::default() }
+}
+
+/// A port and a priority, and when it was paused.
+type PausedSpans = ((u32, u8), Vec<(Time, Time)>);
+
+/// The height of a pause, of a row of 1.
+const ROW: f64 = 0.75;
 
 fn ms(time: Time) -> f64 {
     time.as_secs_f64() * 1e3

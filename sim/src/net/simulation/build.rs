@@ -20,6 +20,7 @@ use crate::net::settings::{FlowOperation, PauseMode, Settings};
 use crate::net::switch::Switch;
 use crate::net::time::Time;
 use crate::net::topology::{LinkSpec, NodeKind, Topology};
+use crate::net::waits::SwitchWaits;
 use crate::net::workload::{FlowSpec, Schedule};
 use crate::net::world::World;
 
@@ -222,6 +223,7 @@ impl Whole {
         }
         for (switch, place) in self.switches.into_iter().zip(&switches) {
             divided[place.part as usize].switches.push(switch);
+            divided[place.part as usize].world.waits.push(SwitchWaits::default());
         }
         for (spec, requester) in flows.iter().zip(&requesters) {
             let part = &mut divided[requester.part as usize];
@@ -267,6 +269,9 @@ fn empty_part(
         captured: Vec::new(),
         capture: Vec::new(),
         names: Arc::new([]),
+        pauses: Vec::new(),
+        pauses_left_out: 0,
+        waits: Vec::new(),
         traced: false,
     };
     Part {

@@ -6,8 +6,10 @@ use super::Simulation;
 use crate::net::flow::FlowState;
 use crate::net::frame::DATAGRAM_OVERHEAD;
 use crate::net::histogram::Histogram;
-use crate::net::results::{QueuePoint, RatePoint, Total, TotalPoint};
+use crate::net::results::{PausePoint, QueuePoint, RatePoint, Total, TotalPoint};
 use crate::net::time::Time;
+use crate::net::waits::{SwitchWaits, WaitChange};
+use crate::net::world::World;
 
 /// What was sampled, and what the next sample needs.
 pub(super) struct Samples {
@@ -48,10 +50,41 @@ impl Simulation {
         let now = self.now;
         let interval = now.since(self.samples.last);
         self.samples.last = now;
+        self.gather_waits();
         self.sample_rates(now, interval);
         if now >= self.settings.measure.warm_up {
             self.sample_queues(now);
         }
+    }
+
+    /// Puts the waits of all switches since the last call together, in the order of time and switch.
+    pub(super) fn gather_waits(&mut self) {
+        let mut changes: Vec<(u32, WaitChange)> = Vec::new();
+        for part in &mut self.parts {
+            let World { waits, ports, .. } = &mut part.world;
+            for mut change in waits.iter_mut().flat_map(SwitchWaits::take_log) {
+                let [ingress, egress] =
+                    [change.wait.ingress, change.wait.egress].map(|port| &ports[port as usize]);
+                (change.wait.ingress, change.wait.egress) = (ingress.number, egress.number);
+                changes.push((egress.node, change));
+            }
+        }
+        // A stable sort: the changes of one switch keep their order.
+        changes.sort_by_key(|(switch, change)| (change.time, *switch));
+        let changes: Vec<WaitChange> = changes.into_iter().map(|(_, change)| change).collect();
+        self.waits.apply(&changes);
+    }
+
+    /// The steps of pauses in the order of time and port, and how many were not kept.
+    pub(super) fn take_pauses(&mut self) -> (Vec<PausePoint>, u64) {
+        let mut left_out: u64 = self.parts.iter().map(|part| part.world.pauses_left_out).sum();
+        let mut pauses: Vec<PausePoint> =
+            self.parts.iter_mut().flat_map(|part| part.world.pauses.drain(..)).collect();
+        pauses.sort_by_key(|point| (point.time, point.port));
+        let most = self.settings.measure.most_points;
+        left_out += pauses.len().saturating_sub(most) as u64;
+        pauses.truncate(most);
+        (pauses, left_out)
     }
 
     /// Flows that run, in the order of their first posts, and those of one time in the order of their numbers.

@@ -87,6 +87,9 @@ impl Switch {
         }
         let World { ports, frames, .. } = world;
         ports[out as usize].enqueue(frames, queue, id);
+        if ports[out as usize].pause.mask >> priority & 1 == 1 {
+            world.note_held(port, out, priority);
+        }
         if world.is_free(out) {
             self.send(world, out);
         }
@@ -219,11 +222,12 @@ impl Switch {
         }
         end.stats.watchdog += 1;
         end.pause.dropping |= bit;
+        // Before the frames leave, so that it is the watchdog that ends waits.
+        world.note_pause(out, priority, PauseStep::Watchdog);
         while let Some(id) = world.ports[out as usize].egress.pop(queue) {
             self.give_back(world, queue, id);
             world.discard(out, id, DropReason::Watchdog);
         }
-        world.note_pause(out, priority, PauseStep::Watchdog);
         world.events.push(now + watchdog.restore, Event::Restore { port: out, priority });
     }
 
