@@ -65,7 +65,7 @@ struct Cli {
     trace: Option<PathBuf>,
 
     /// Level of --trace: error, warn, info (also begin and end of simulated flows), debug (every decision) or trace (also every
-    /// packet that an engine drops)
+    /// packet that is dropped)
     #[arg(long, global = true, value_name = "LEVEL", default_value = "debug")]
     #[arg(help_heading = EVERY_COMMAND, display_order = LAST + 2)]
     trace_level: tracing::Level,

@@ -286,6 +286,7 @@ fn a_simulation_writes_what_the_help_promises_with_time_and_place() {
         "go back",
         "timeout",
         "packet dropped",
+        "frame dropped",
         "pause sent",
         "resume sent",
         "pause begins",
@@ -314,7 +315,7 @@ fn a_simulation_writes_what_the_help_promises_with_time_and_place() {
 #[test]
 fn a_trace_misses_no_event_that_is_counted() {
     let place = Place::new();
-    let (finished, text) = place.trace("one.json", &["--json"]);
+    let (finished, text) = place.trace("one.json", &["--json", "--trace-level", "trace"]);
     let summary: Value = serde_json::from_str(&finished.stdout).expect("JSON");
     let lines = check(&text, true);
     let count = |event: &str| lines.iter().filter(|line| line["event"] == event).count() as u64;
@@ -323,6 +324,8 @@ fn a_trace_misses_no_event_that_is_counted() {
     assert_eq!(Some(count("timeout")), summary["timeouts"].as_u64());
     let handled = lines.iter().filter(|line| line["event"] == "CNP received" && line["handled"] == true);
     assert_eq!(Some(handled.count() as u64), summary["cnps_handled"].as_u64());
+    let dropped: u64 = summary["dropped"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    assert!(dropped > 0 && count("frame dropped") == dropped, "{dropped}");
     let of_switches = |line: &&Value| line["node"].as_str().unwrap().starts_with('s');
     assert!(lines.iter().filter(of_switches).any(|line| line["event"] == "pause sent"));
     // What is traced does not change the run.

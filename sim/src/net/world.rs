@@ -311,6 +311,7 @@ impl World {
         match verdict {
             roce_fault::Verdict::Drop => {
                 self.ports[port as usize].stats.drop(DropReason::Link);
+                self.trace_drop(port, DropReason::Link);
                 self.frames.remove(id);
             }
             roce_fault::Verdict::Deliver(delivery) => self.deliver(port, id, arrival, &delivery),
@@ -359,11 +360,19 @@ impl World {
         self.arrive(port, held.latest, id);
     }
 
+    fn trace_drop(&self, port: u32, reason: DropReason) {
+        let end = &self.ports[port as usize];
+        self.trace_at(end.node);
+        let port = self.names.get(end.number as usize).map_or("", |(name, _)| name);
+        tracing::trace!(port, reason = reason.name(), "frame dropped");
+    }
+
     /// Drops a frame and counts it at a port.
     pub(super) fn discard(&mut self, port: u32, id: FrameId, reason: DropReason) {
         let end = &mut self.ports[port as usize];
         end.stats.drop(reason);
         end.trace.note(0x0d00 | reason as u64, u64::from(end.number));
+        self.trace_drop(port, reason);
         self.frames.remove(id);
     }
 

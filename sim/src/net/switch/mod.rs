@@ -123,6 +123,10 @@ impl Switch {
         let World { ports, frames, .. } = world;
         ports[out as usize].stats.trimmed += 1;
         ports[out as usize].enqueue(frames, queue, id);
+        let end = &world.ports[out as usize];
+        world.trace_at(end.node);
+        let port = world.names.get(end.number as usize).map_or("", |(name, _)| name);
+        tracing::trace!(port, "frame trimmed");
         if world.is_free(out) {
             self.send(world, out);
         }
