@@ -321,7 +321,7 @@ fn bar(share: f64, text: &str, seconds: f64) -> String {
     let full = (WIDTH as f64 * share) as usize;
     let bar = format!("[{}{}] {:.0} %, {text}", "#".repeat(full), ".".repeat(WIDTH - full), 100.0 * share);
     let left = seconds / share - seconds;
-    if seconds < 2.0 || share < 0.01 || share >= 1.0 {
+    if seconds < 2.0 || !(0.01..1.0).contains(&share) {
         return bar;
     }
     match left {
