@@ -26,12 +26,10 @@ use super::settings::{
 use super::time::Time;
 use super::world::{Event, World};
 
-/// The size of the largest datagram.
-const SCRATCH: usize = 4096 + 128;
 /// The largest number of packets of a paused priority in the port.
 const MOST_HELD: usize = 8;
 /// The initial capacity of the completion queue.
-const COMPLETION_QUEUE: usize = 1 << 10;
+const COMPLETION_QUEUE: usize = 1 << 4;
 /// The number of completions polled at once.
 const COMPLETIONS: usize = 16;
 /// The bit of a work request ID that tells a receive from other requests. The lower bits are the number of the flow, and the upper
@@ -56,7 +54,6 @@ pub(super) struct Host {
     /// The time of the next queued timer event.
     timer: Time,
     intake: Option<Intake>,
-    scratch: Box<[u8; SCRATCH]>,
     /// Completions that the simulation has not handled yet.
     pub(super) completions: Vec<Wc>,
     /// The largest number of completions that all flows of this host can have at one time.
@@ -111,7 +108,6 @@ impl Host {
             memory,
             timer: Time::NEVER,
             intake: limit.map(|limit| Intake { limit, waiting: 0, busy_until: Time::ZERO, paused: 0 }),
-            scratch: Box::new([0; SCRATCH]),
             completions: Vec::new(),
             outstanding: 0,
             capacity: COMPLETION_QUEUE,
@@ -266,12 +262,12 @@ impl Host {
     /// Polls the engine for a packet and makes a frame of it.
     #[inline]
     fn next_frame(&mut self, world: &mut World, full: u8) -> Option<FrameId> {
-        let mut slot = TxSlot::new(&mut self.scratch[..]);
+        world.trace_at(self.number);
+        let mut slot = TxSlot::new(&mut world.scratch[..]);
         let implied = world.settings.payload == PayloadMode::Implied;
         if implied {
             slot.batch = &Batch::UNSEALED;
         }
-        world.trace_at(self.number);
         let now = world.now.to_instant();
         let transmit = if full == 0 {
             self.engine.poll_transmit(now, &mut slot)?
@@ -279,7 +275,7 @@ impl Host {
             let may_send = |path: &roce_packet::Path| full >> priority_of(path.traffic_class >> 2) & 1 == 0;
             self.engine.poll_transmit_where(now, &mut slot, may_send)?
         };
-        let bytes = self.scratch.get(..transmit.len)?;
+        let bytes = world.scratch.get(..transmit.len)?;
         let opcode = Opcode(bytes.first().copied().unwrap_or_default());
         let mut frame = Frame::datagram(&transmit.path, transmit.len)?;
         let settings = &world.settings.host;

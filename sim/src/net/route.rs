@@ -136,7 +136,7 @@ impl Routes {
     }
 
     /// The ports of `switch` that lead to `host`; empty if it cannot be reached.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ports(&self, switch: u32, host: u32) -> &[u32] {
         if !self.overrides.is_empty()
             && let Ok(found) = self.overrides.binary_search_by_key(&(switch, host), |(key, _)| *key)

@@ -18,6 +18,9 @@ use super::time::Time;
 use super::topology::LinkSpec;
 use super::waits::{SwitchWaits, Wait};
 
+/// The size of the largest datagram.
+pub(super) const SCRATCH: usize = 4096 + 128;
+
 /// A scheduled event of one host or switch. Ports and hosts are those of the part of the network.
 ///
 /// Of the events of one time and node, arrivals come first, in the order of the ports of the whole network: that is their rank in
@@ -82,6 +85,8 @@ pub(super) struct World {
     pub(super) pauses_left_out: u64,
     /// The waits inside each switch of this part.
     pub(super) waits: Vec<SwitchWaits>,
+    /// Where an engine writes a datagram: hosts take turns.
+    pub(super) scratch: Box<[u8; SCRATCH]>,
     /// Whether trace events are kept.
     pub(super) traced: bool,
 }

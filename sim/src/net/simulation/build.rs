@@ -22,7 +22,7 @@ use crate::net::time::Time;
 use crate::net::topology::{LinkSpec, NodeKind, Topology};
 use crate::net::waits::SwitchWaits;
 use crate::net::workload::{FlowSpec, Schedule};
-use crate::net::world::World;
+use crate::net::world::{SCRATCH, World};
 
 pub(super) fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> Result<(), BuildError> {
     let wrong = |what: &str| Err(BuildError::Setting(what.to_owned()));
@@ -272,6 +272,7 @@ fn empty_part(
         pauses: Vec::new(),
         pauses_left_out: 0,
         waits: Vec::new(),
+        scratch: Box::new([0; SCRATCH]),
         traced: false,
     };
     Part {
