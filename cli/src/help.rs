@@ -96,7 +96,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
         INPUT,
         &[
             "bad_icrc", "emit", "from", "index", "limit", "list", "merge", "only", "opcode", "psn",
-            "scenario", "set", "sweep", "sweeps", "seeds",
+            "scenario", "set", "sweep", "sweeps", "seeds", "threads",
         ],
     ),
     (
