@@ -341,6 +341,10 @@ fn the_same_run_writes_the_same_bytes() {
     let (_, other) = place.trace("other.json", &["--trace-level", "trace"]);
     assert!(one.len() > 50_000, "{}", one.len());
     assert!(one == other, "the files differ");
+    for threads in ["2", "4"] {
+        let (_, other) = place.trace("other.json", &["--trace-level", "trace", "--threads", threads]);
+        assert!(one == other, "the file of {threads} threads differs");
+    }
 }
 
 #[test]
