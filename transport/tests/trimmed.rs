@@ -54,18 +54,26 @@ fn run(bench: &mut Bench) -> (Vec<Ended>, u64) {
     (ended, last)
 }
 
+/// Writes so many packets from A to B until nothing moves any more, and compares what arrived. Returns when the completion came, in
+/// nanoseconds.
+#[track_caller]
+fn write(bench: &mut Bench, packets: usize) -> u64 {
+    let data = pattern(packets * MTU);
+    bench.host_mut(Side::A).write_memory(0, &data);
+    let write = bench.write(100_000);
+    bench.post(1, write, 0, data.len());
+    let (ended, took) = run(bench);
+    assert_eq!(ended, [(1, WcStatus::Success)]);
+    assert_same(&bench.host(Side::B).read_memory(100_000, data.len()), &data, "the message");
+    took
+}
+
 #[test]
 fn each_trimmed_write_is_sent_again_and_nothing_else() {
     for trimmed in [&[0][..], &[3], &[3, 4, 5], &[39], &[2, 9, 17, 30, 39], &[5, 5, 5, 7, 7], &[38, 39, 39]] {
         let mut bench = selective();
         trim(&mut bench, Side::A, trimmed);
-        let data = pattern(40 * MTU);
-        bench.host_mut(Side::A).write_memory(0, &data);
-        let write = bench.write(100_000);
-        bench.post(1, write, 0, data.len());
-        let (ended, took) = run(&mut bench);
-        assert_eq!(ended, [(1, WcStatus::Success)]);
-        assert_same(&bench.host(Side::B).read_memory(100_000, data.len()), &data, "the message");
+        let took = write(&mut bench, 40);
         let counts = |name: &str| bench.counter(Side::A, name);
         assert_eq!(counts("retransmitted_packets"), trimmed.len() as u64, "{trimmed:?}");
         assert_eq!(counts("packet_trimmed_err"), trimmed.len() as u64, "{trimmed:?}");
@@ -103,13 +111,7 @@ fn go_back_n_sends_one_ordinary_nak() {
     for trimmed in [&[0][..], &[3], &[3, 4, 5], &[19]] {
         let mut bench = bench(Recovery::GoBackN);
         trim(&mut bench, Side::A, trimmed);
-        let data = pattern(20 * MTU);
-        bench.host_mut(Side::A).write_memory(0, &data);
-        let write = bench.write(100_000);
-        bench.post(1, write, 0, data.len());
-        let (ended, took) = run(&mut bench);
-        assert_eq!(ended, [(1, WcStatus::Success)]);
-        assert_same(&bench.host(Side::B).read_memory(100_000, data.len()), &data, "the message");
+        let took = write(&mut bench, 20);
         let naks: Vec<_> = bench.answers_since(0, Side::B);
         let naks: Vec<_> = naks.iter().filter(|answer| answer.syndrome == Some(0x60)).collect();
         assert_eq!(naks.len(), 1, "{trimmed:?}");

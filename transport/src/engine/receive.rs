@@ -54,8 +54,14 @@ impl Engine {
             },
             Err(error) => Verdict::Dropped(parse_failure(*error)),
         };
-        // Here and nowhere else the device counts what became of a packet: a multicast may reach several
-        // queue pairs and is still one packet.
+        self.count_verdict(received, verdict);
+        verdict
+    }
+
+    /// Here and nowhere else the device counts what became of a packet: a multicast may reach several queue pairs and is
+    /// still one packet.
+    #[inline]
+    pub(super) fn count_verdict(&mut self, received: &Received<'_>, verdict: Verdict) {
         match verdict {
             Verdict::Handled => self.shared.counters.rx_handled += 1,
             Verdict::Dropped(reason) => {
@@ -63,7 +69,6 @@ impl Engine {
                 reason.count(&mut self.shared.counters);
             }
         }
-        verdict
     }
 
     #[inline]
@@ -214,7 +219,7 @@ fn own_hop_limit(core: &QpCore) -> u8 {
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// The destination queue pair of a datagram, if it is long enough to have one. For trace events.
-pub(super) fn destination(head: &[u8]) -> Option<u32> {
+fn destination(head: &[u8]) -> Option<u32> {
     let [high, middle, low] = head.get(5..8)?.first_chunk::<3>().copied()?;
     Some(u32::from_be_bytes([0, high, middle, low]))
 }

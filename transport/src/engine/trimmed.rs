@@ -4,7 +4,7 @@ use roce_packet::{Bth, Direction, Opcode, OpcodeInfo, Qpn};
 
 use super::Engine;
 use super::qp::{Halves, Qp};
-use super::receive::{Marked, destination, notify, parse_failure};
+use super::receive::{Marked, notify, parse_failure};
 use crate::counters::count;
 use crate::io::Received;
 use crate::qp::QpType;
@@ -38,13 +38,7 @@ impl Engine {
             },
             Err(error) => Verdict::Dropped(parse_failure(error)),
         };
-        match verdict {
-            Verdict::Handled => self.shared.counters.rx_handled += 1,
-            Verdict::Dropped(reason) => {
-                tracing::trace!(dest_qpn = destination(received.head), ?reason, "packet dropped");
-                reason.count(&mut self.shared.counters);
-            }
-        }
+        self.count_verdict(received, verdict);
         verdict
     }
 
@@ -69,7 +63,7 @@ impl Engine {
         }
         let verdict = match qp.admit_fields(received, info, bth.p_key) {
             Ok(()) => {
-                // Who sent a datagram of UD, a header tells that is not read here.
+                // The DETH, which is not read here, has the sender of a UD datagram.
                 if is_marked && qp.core.qp_type != QpType::Ud {
                     // It had payload, or there was nothing to cut away.
                     let marked = Marked { info, dest_qp: bth.dest_qp, deth: None, has_payload: true };

@@ -32,6 +32,13 @@ pub(super) struct TrimmedRequests {
     first: Option<Psn>,
 }
 
+/// Keeps the older of the packet that is known and another one. A known packet before `awaited` is over.
+fn keep_oldest(known: &mut Option<Psn>, awaited: Psn, psn: Psn) {
+    if known.is_none_or(|known| known.before(awaited) || psn.before(known)) {
+        *known = Some(psn);
+    }
+}
+
 impl RcResponder {
     /// No report of a trimmed request is owed any more, for example because the peer goes back and sends all of it again.
     pub(super) fn forget_trimmed(&mut self) {
@@ -67,11 +74,7 @@ impl RcResponder {
             return NOTHING_TO_ASK;
         }
         let Some(reorder) = &self.reorder else {
-            let is_first = |known: Psn| known.before(self.epsn) || psn.before(known);
-            let trimmed = self.trimmed.get_or_insert_default();
-            if trimmed.first.is_none_or(is_first) {
-                trimmed.first = Some(psn);
-            }
+            keep_oldest(&mut self.trimmed.get_or_insert_default().first, self.epsn, psn);
             return if self.nak_trimmed(core, shared) { Verdict::Handled } else { NOTHING_TO_ASK };
         };
         if !reorder.is_missing(self.epsn, psn) {
@@ -232,10 +235,7 @@ impl RcRequester {
             // It left before the request that is under way now, which asks for it as well.
             return NOTHING_TO_ASK;
         }
-        let is_first = |known: Psn| known.before(self.una) || psn.before(known);
-        if self.trimmed_response.is_none_or(is_first) {
-            self.trimmed_response = Some(psn);
-        }
+        keep_oldest(&mut self.trimmed_response, self.una, psn);
         if self.ask_for_trimmed(core, shared) { Verdict::Handled } else { NOTHING_TO_ASK }
     }
 
