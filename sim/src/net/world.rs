@@ -138,19 +138,25 @@ impl World {
         }
     }
 
+    /// The trace events that follow are of the owner of this port, now. Returns the name of the port.
+    pub(super) fn trace_at_port(&self, port: u32) -> &str {
+        let end = &self.ports[port as usize];
+        self.trace_at(end.node);
+        self.names.get(end.number as usize).map_or("", |(name, _)| name)
+    }
+
     /// Records and reports a step of a pause.
     pub(super) fn note_pause(&mut self, port: u32, priority: u8, step: PauseStep) {
         self.note_waits(port, priority, step);
-        let end = &self.ports[port as usize];
+        let number = self.ports[port as usize].number;
         let (most, time) = (self.settings.measure.most_points, self.now);
         // All of the last time, so that which ones are kept does not depend on the parts.
         if self.pauses.len() < most || self.pauses.last().is_some_and(|last| last.time == time) {
-            self.pauses.push(PausePoint { time, port: end.number, priority, step });
+            self.pauses.push(PausePoint { time, port: number, priority, step });
         } else {
             self.pauses_left_out += 1;
         }
-        self.trace_at(end.node);
-        let port = self.names.get(end.number as usize).map_or("", |(name, _)| name);
+        let port = self.trace_at_port(port);
         match step {
             PauseStep::Sent => tracing::debug!(port, priority, "pause sent"),
             PauseStep::ResumeSent => tracing::debug!(port, priority, "resume sent"),
@@ -366,9 +372,7 @@ impl World {
     }
 
     fn trace_drop(&self, port: u32, reason: DropReason) {
-        let end = &self.ports[port as usize];
-        self.trace_at(end.node);
-        let port = self.names.get(end.number as usize).map_or("", |(name, _)| name);
+        let port = self.trace_at_port(port);
         tracing::trace!(port, reason = reason.name(), "frame dropped");
     }
 

@@ -229,7 +229,7 @@ fn a_failed_port_of_two_costs_the_flows_of_that_port() {
     assert!(results.dropped(DropReason::LinkDown) > 100);
 }
 
-/// What trimming is worth in an incast, and that it is no congestion control.
+/// What trimming gains in an incast, and that it does not replace congestion control.
 #[test]
 fn trimming_needs_half_of_the_time() {
     let outcome = |trimming: &str, congestion: &str| {

@@ -123,9 +123,7 @@ impl Switch {
         let World { ports, frames, .. } = world;
         ports[out as usize].stats.trimmed += 1;
         ports[out as usize].enqueue(frames, queue, id);
-        let end = &world.ports[out as usize];
-        world.trace_at(end.node);
-        let port = world.names.get(end.number as usize).map_or("", |(name, _)| name);
+        let port = world.trace_at_port(out);
         tracing::trace!(port, "frame trimmed");
         if world.is_free(out) {
             self.send(world, out);
