@@ -22,6 +22,7 @@ mod bpf;
 #[cfg(feature = "xsk-rs")]
 mod libxdp;
 mod program;
+mod reserve;
 mod rings;
 mod socket;
 mod spec;
@@ -45,6 +46,7 @@ use super::link::{Link, usable_addresses};
 use super::{Availability, OpenError};
 use crate::counters::counters;
 use crate::host::kernel::KernelHost;
+use reserve::Reserve;
 use socket::{Opened, Report, Rings};
 use umem::{CHUNK_LEN, SLOT_CHUNKS, TX_SLOTS, Umem};
 
@@ -101,6 +103,8 @@ struct OwnBackend {
     lent: Option<u32>,
     /// What lies behind the second chunk of a frame, put together.
     scratch: Vec<u8>,
+    /// Chunks to receive into that the kernel does not need now.
+    reserve: Reserve,
 }
 
 /// A poll of an AF_XDP socket does not end when its interface is deleted, so the socket is asked now and then.
@@ -189,7 +193,8 @@ fn open_own(spec: &XdpSpec) -> Result<(XdpPort<OwnBackend>, KernelHost), OpenErr
     // This comes first, so that a missing privilege is the error that is reported.
     let socket = open_socket(spec, &text)?;
     let host = KernelHost::open(&text, &link)?;
-    let Opened { link: attached, rings, umem, socket, report } = socket::set_up(spec, &link, socket)?;
+    let Opened { link: attached, rings, umem, reserve, socket, report } =
+        socket::set_up(spec, &link, socket)?;
     let backend = OwnBackend {
         _link: attached,
         rings,
@@ -199,6 +204,7 @@ fn open_own(spec: &XdpSpec) -> Result<(XdpPort<OwnBackend>, KernelHost), OpenErr
         outstanding: vec![0; TX_SLOTS as usize],
         lent: None,
         scratch: Vec::new(),
+        reserve,
     };
     Ok((XdpPort::new(backend, report, &link), host))
 }
@@ -390,7 +396,8 @@ impl Backend for OwnBackend {
 
     fn receive(&mut self, mut deliver: impl FnMut(&[u8], &[u8], bool)) {
         // No more than can go back.
-        let available = self.rings.rx.available().min(MAX_BURST).min(self.rings.fill.room(MAX_BURST));
+        let waiting = self.rings.rx.available();
+        let available = waiting.min(MAX_BURST).min(self.rings.fill.room(MAX_BURST));
         let mut begin = 0;
         while let Some(count) = self.frame_at(begin, available) {
             let chunk = |index: usize| {
@@ -405,10 +412,12 @@ impl Backend for OwnBackend {
         if begin == 0 {
             return;
         }
+        self.reserve.found(waiting);
         for index in 0..begin {
-            if let Some(chunk) = Umem::rx_chunk_of(self.rings.rx.peek(index).addr) {
+            let Some(chunk) = Umem::rx_chunk_of(self.rings.rx.peek(index).addr) else { continue };
+            for chunk in self.reserve.exchange(chunk) {
                 let has_room = self.rings.fill.push(chunk);
-                debug_assert!(has_room, "there was room for a burst");
+                debug_assert!(has_room, "the ring has an entry for each chunk");
             }
         }
         self.rings.rx.release(begin);

@@ -13,6 +13,7 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::program::roce_program;
+use super::reserve::Reserve;
 use super::rings::{Consumer, Producer};
 use super::spec::{XdpBackend, XdpMode, XdpSpec};
 use super::umem::{RX_CHUNKS, TX_CHUNKS, Umem};
@@ -33,6 +34,7 @@ pub(super) struct Opened {
     pub(super) link: OwnedFd,
     pub(super) rings: Rings,
     pub(super) umem: Umem,
+    pub(super) reserve: Reserve,
     pub(super) socket: OwnedFd,
     pub(super) report: Report,
 }
@@ -78,17 +80,18 @@ pub(super) fn set_up(spec: &XdpSpec, link: &Link, socket: OwnedFd) -> Result<Ope
     let (attached, is_native) =
         opening.in_the_first_mode(|native| bpf::attach(program.as_fd(), link.index, native))?;
     let takes_fragments = opening.bind(&socket, is_native)?;
-    for chunk in Umem::rx_chunks() {
+    let options = sockopt::xdp_options(&socket).unwrap_or(XdpOptionsFlags::empty());
+    let is_zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+    let mut reserve = Reserve::new(Umem::rx_chunks(), is_zero_copy);
+    for chunk in reserve.lend() {
         let _ = rings.fill.push(chunk);
     }
     rings.fill.submit();
     // From here on frames arrive.
     bpf::put_socket(map.as_fd(), spec.queue, socket.as_fd())
         .map_err(opening.fail("put the socket into the map of the XDP program"))?;
-    let options = sockopt::xdp_options(&socket).unwrap_or(XdpOptionsFlags::empty());
-    let is_zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
     let report = Report { is_native, is_zero_copy, takes_fragments };
-    Ok(Opened { link: attached, rings, umem, socket, report })
+    Ok(Opened { link: attached, rings, umem, reserve, socket, report })
 }
 
 /// What every step uses.
