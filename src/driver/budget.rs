@@ -3,8 +3,9 @@
 /// What is left of what one call may send. When it is spent, the caller gives up the lock of the context, and the next call goes
 /// on with the queue pair whose turn it is: a READ of 256 MiB would otherwise hold the context for 130 ms.
 ///
-/// It is as much as the `udp` device gives to the kernel in one system call (16 superpackets of 64 KiB), so that bulk transfers
-/// leave in batches of full size, and about as much as one burst brings in.
+/// It is four superpackets of 64 KiB, so the other side reads the first packets while this one still makes the next. With 1 MiB, which is
+/// all that an application often has under way, both sides waited for each other: 64 KiB READs over `udp` had 0.88 of the rate of WRITEs
+/// in place of 0.97, and 64 KiB WRITEs over `xdp` 0.74 of the limit in place of 0.90.
 #[derive(Debug)]
 pub(crate) struct Budget {
     packets: usize,
@@ -13,7 +14,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     const PACKETS: usize = 1024;
-    const BYTES: usize = 1 << 20;
+    const BYTES: usize = 1 << 18;
 
     #[inline]
     pub(super) fn spend(&mut self, bytes: usize) {

@@ -48,7 +48,7 @@ use crate::driver::wake::{Slept, sleep_until_readable, wait_readable};
 
 /// While the application polled so recently, the background thread stays away.
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
-/// The same while a thread has the lock: such a poll takes in and sends up to 1 MiB at a time.
+/// The same while a thread has the lock: such a poll takes in up to 1 MiB and sends up to 256 KiB at a time.
 const POLLED_LATELY: Duration = Duration::from_millis(2);
 /// The same while such a thread leaves the processor to others, which have it for some time slices. What the background thread did meanwhile
 /// would take the processor from them only.
