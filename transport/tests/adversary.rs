@@ -1,7 +1,7 @@
 //! Thousands of runs of two engines over the worst of links, each derived from one number and checked byte
 //! by byte: see `roce_sim::adversary`.
 //!
-//! - `ROCE_SEEDS=1000000` runs so many seeds instead of the default;
+//! - `ROCE_SEEDS=1000000` runs the seeds below this one instead of the default, from `ROCE_FIRST_SEED` (0) on;
 //! - `ROCE_SEED=123` runs one seed, and shows it with `-- --nocapture`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,6 +29,11 @@ fn attempt(seed: u64) -> Result<Report, String> {
             Err(format!("seed {seed}: panic: {text}"))
         }
     }
+}
+
+/// The first seed of a run over many.
+fn first_seed() -> u64 {
+    number("ROCE_FIRST_SEED").unwrap_or(0)
 }
 
 fn replay(seed: u64) -> String {
@@ -107,8 +112,9 @@ fn no_seed_finds_anything() {
     let stop = AtomicBool::new(false);
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let stop = &stop;
-        let threads: Vec<_> =
-            (0..THREADS).map(|first| scope.spawn(move || run_share(first, seeds, stop))).collect();
+        let threads: Vec<_> = (0..THREADS)
+            .map(|share| scope.spawn(move || run_share(first_seed() + share, seeds, stop)))
+            .collect();
         threads.into_iter().map(|thread| thread.join().expect("panics were caught")).collect()
     });
     for outcome in outcomes {
@@ -122,8 +128,8 @@ fn no_seed_finds_anything() {
 /// Runs a share of all seeds with something changed in each plan; returns what the counters add up to.
 #[track_caller]
 fn run_changed(seeds: u64, change: impl Fn(&mut Plan) + Sync) -> Totals {
-    let seeds = number("ROCE_SEEDS").unwrap_or(seeds);
-    let only = number("ROCE_SEED");
+    let all = first_seed()..number("ROCE_SEEDS").unwrap_or(seeds);
+    let all = &number("ROCE_SEED").map_or(all, |only| only..only + 1);
     let run = |seed| {
         let mut plan = Plan::new(seed);
         change(&mut plan);
@@ -139,8 +145,7 @@ fn run_changed(seeds: u64, change: impl Fn(&mut Plan) + Sync) -> Totals {
         let share = |first: u64| {
             move || {
                 let mut totals = Totals::default();
-                let all = (first..seeds).step_by(THREADS as usize);
-                for seed in all.filter(|seed| only.is_none_or(|only| only == *seed)) {
+                for seed in all.clone().skip(first as usize).step_by(THREADS as usize) {
                     totals.add(&run(seed));
                 }
                 totals
@@ -207,7 +212,8 @@ fn no_seed_finds_anything_with_trimmed_packets() {
         }
     });
     println!("{totals:?}");
-    assert!(totals.trimmed > 10_000 && totals.asked > 10_000 && totals.completed > 10_000, "{totals:?}");
+    let reaches = totals.trimmed > 10_000 && totals.asked > 10_000 && totals.completed > 10_000;
+    assert!(number("ROCE_SEED").is_some() || reaches, "{totals:?}");
 }
 
 /// Packets that wait for their turn are not lost, repeated or taken for lost.
@@ -220,7 +226,7 @@ fn no_seed_finds_anything_under_congestion_control() {
 
 /// A seed beyond the default numbers that found something once, the change of its plan, and what it found.
 type Found = (u64, fn(&mut Plan), &'static str);
-const FOUND: [Found; 5] = [
+const FOUND: [Found; 6] = [
     // The observer took the silence after a lost response, behind which an RNR NAK is dropped, for a pause.
     (293_991, |_| {}, "an RNR NAK behind a lost ATOMIC WRITE response"),
     (8_068, congested, "an RNR NAK that arrives after the requester went back for a damaged atomic response"),
@@ -233,6 +239,8 @@ const FOUND: [Found; 5] = [
     (55_703, |_| {}, "an RNR NAK that leaves after paced READ responses, when a receive is there again"),
     // Half of the timeout was less than a round trip through the queue of the link.
     (88_148, selective, "a retransmission without faults"),
+    // Each lost response of a READ of one packet halved the rate, in the end to that of a packet in 50 us.
+    (106_311, selective, "requests that do not end in time"),
 ];
 
 #[test]

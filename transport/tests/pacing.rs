@@ -14,8 +14,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use common::zeros::Zeros;
+use common::{Bench, MTU};
 use roce_packet::{Encapsulation, Path, Qpn};
-use roce_sim::pair::{Settings, Side, bring_up_attributes};
+use roce_sim::pair::{Action, Settings, Side, bring_up_attributes};
 use roce_transport::{
     Access, CqId, Engine, EngineConfig, Identification, Instant, QpCapabilities, QpInit, QpType, Received,
     RegionAttributes, SendOp, SendWr, Sge, Transmit, TxSlot, Wc, WcStatus,
@@ -400,5 +401,31 @@ fn without_loss_every_packet_leaves_as_before() {
             (world.launched, world.trace)
         });
         assert_eq!(paced, before);
+    }
+}
+
+/// ```text
+/// A  READ   ---> B
+///          x---  B   the response, or one of its packets, is lost
+/// A  READ   ---> B   asks again
+///         <---   B
+/// ```
+#[test]
+fn lost_read_responses_of_which_few_were_under_way_do_not_reduce_the_rate() {
+    for (reads, packets, reduces) in [(1, 1, 0), (1, 7, 0), (7, 1, 0), (1, 8, 1), (8, 1, 1), (2, 4, 1)] {
+        let mut bench = Bench::rc();
+        let mut lost = false;
+        bench.set_script(move |sent| match sent.from == Side::B && !std::mem::replace(&mut lost, true) {
+            true => Action::Drop,
+            false => Action::Pass,
+        });
+        for wr_id in 0..reads {
+            let op = bench.read(0);
+            bench.post(wr_id, op, wr_id as usize * 8 * MTU, packets * MTU);
+        }
+        bench.drive();
+        assert_eq!(bench.ended(Side::A).len() as u64, reads);
+        let cuts = bench.counter(Side::B, "loss_rate_cuts");
+        assert_eq!(cuts, reduces, "{reads} READs of {packets} packets each");
     }
 }

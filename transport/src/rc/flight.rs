@@ -10,7 +10,7 @@ use crate::time::Instant;
 /// More packets than this are forgotten, half of them at a time.
 const LONGEST: u32 = 1 << 20;
 /// Where fewer were under way at a time, the rate is not why a queue had no room.
-const FEW_UNDER_WAY: u32 = 8;
+pub(super) const FEW_UNDER_WAY: u32 = 8;
 
 /// Packets that left without a loss and without a long pause.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 
 use roce_packet::{Msn, Psn};
 
+use super::flight::FEW_UNDER_WAY;
 use crate::congestion::LostAfter;
 use crate::ids::{PdId, RKey};
 use crate::time::Instant;
@@ -48,6 +49,8 @@ pub(super) struct Resource {
 pub(super) enum Repeated {
     /// It was lost.
     Lost(LostAfter),
+    /// It was lost, but too few packets were under way to fill a queue.
+    OfFew,
     /// It was lost together with another one, for which the peer asked before.
     Known,
     /// It has not left yet.
@@ -88,8 +91,14 @@ impl Resource {
         self.first_psn.distance_to(psn) < self.psns
     }
 
-    /// What it says when the peer asks again from `psn` on.
-    pub(super) fn repeated_from(&self, psn: Psn, now: Instant, round: u32) -> Repeated {
+    /// The first PSN that has not left yet.
+    fn unsent(&self) -> Psn {
+        let end = self.first_psn.add(self.psns);
+        self.sending.filter(|sending| sending.begun).map_or(end, |sending| sending.psn)
+    }
+
+    /// What it says when the peer asks again from `psn` on. Of all answers, those before `unsent` have left.
+    pub(super) fn repeated_from(&self, psn: Psn, unsent: Psn, now: Instant, round: u32) -> Repeated {
         let Some(train) = self.train else { return Repeated::Unsent };
         let sent = match self.sending {
             Some(sending) if !sending.begun => return Repeated::Known,
@@ -111,6 +120,9 @@ impl Resource {
         let time = whole / sent * packets;
         let delay = now.since(train.began).saturating_sub(time);
         let (first, began) = train.stream;
+        if first.distance_to(unsent) < FEW_UNDER_WAY {
+            return Repeated::OfFew;
+        }
         let (packets, time) = (first.distance_to(psn), train.began.since(began) + time);
         Repeated::Lost(LostAfter { packets, time, delay, by_timeout: false, psn })
     }
@@ -173,6 +185,11 @@ impl Resources {
     /// newer one is returned.
     pub(super) fn find(&mut self, psn: Psn) -> Option<&mut Resource> {
         self.ring.iter_mut().rev().find(|resource| resource.contains(psn))
+    }
+
+    /// The first PSN after all that has left; `None` if nothing has.
+    pub(super) fn unsent(&self) -> Option<Psn> {
+        self.ring.iter().rev().find(|resource| resource.train.is_some()).map(Resource::unsent)
     }
 
     /// Makes a resource send (again); called after [`Self::find`] on the same PSN.

@@ -217,6 +217,7 @@ impl RcResponder {
         reth: Option<Reth>,
     ) -> Verdict {
         const UNANSWERABLE: Verdict = Verdict::Dropped(DropReason::DuplicateUnanswerable);
+        let unsent = self.resources.unsent().unwrap_or(psn);
         let (Some(resource), Some(reth)) = (self.resources.find(psn), reth) else { return UNANSWERABLE };
         let Answer::Read { va, rkey, len, .. } = resource.answer else { return UNANSWERABLE };
         let index = resource.first_psn.distance_to(psn);
@@ -225,7 +226,7 @@ impl RcResponder {
         if !inside || reth.va != va.wrapping_add(skipped) || reth.rkey != rkey.0 {
             return UNANSWERABLE;
         }
-        let repeated = resource.repeated_from(psn, shared.now, self.losses);
+        let repeated = resource.repeated_from(psn, unsent, shared.now, self.losses);
         // Nothing goes before it, and it has not left since the peer asked for it: only the rate can be why.
         let is_next = self.resources.next().and_then(|next| next.sending).is_some_and(|it| it.psn == psn);
         self.resources.send_again(psn, Sending { psn, va: reth.va, left: reth.dma_len, begun: false });
@@ -236,7 +237,7 @@ impl RcResponder {
                 core.lost_after(shared, &loss);
             }
             Repeated::Known | Repeated::Unsent if is_next => core.too_slow(shared.now),
-            Repeated::Lost(_) | Repeated::Known | Repeated::Unsent => {}
+            Repeated::Lost(_) | Repeated::OfFew | Repeated::Known | Repeated::Unsent => {}
         }
         Verdict::Handled
     }
