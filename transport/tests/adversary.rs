@@ -14,6 +14,8 @@ use roce_transport::{Recovery, SelectiveRepeat};
 /// Seeds that every test run covers.
 const SEEDS: u64 = 10_000;
 const THREADS: u64 = 2;
+/// The local ACK timeout of exponent 4.
+const SMALLEST_TIMEOUT_NS: u64 = 4_096 << 4;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
@@ -168,16 +170,17 @@ fn run_changed(seeds: u64, change: impl Fn(&mut Plan) + Sync) -> Totals {
 
 /// Every plan with selective repeat.
 fn selective(plan: &mut Plan) {
-    let timeout = (plan.timeout_ns() / 1_000) as u32;
-    let cap = [1, 4, 64, 256][plan.seed as usize % 4];
-    plan.recovery = Recovery::SelectiveRepeat(SelectiveRepeat {
-        cap,
-        // Half of the timeout may be less than a round trip, and a plan without faults has no retransmission.
-        rto_low: if plan.is_faultless() { timeout } else { timeout / 2 },
-        rto_high: timeout,
-        few: 3,
-        reorder: [0, 2, 0, 16][plan.seed as usize / 4 % 4],
-    });
+    let seed = plan.seed as usize;
+    plan.recovery = selective_repeat(plan, [1, 4, 64, 256][seed % 4], [0, 2, 0, 16][seed / 4 % 4]);
+}
+
+/// Selective repeat whose lower timeout is half of the other one, unless that may be less than a round trip: all round trips are shorter than
+/// the smallest timeout that plans have, through the queue of the link as well.
+fn selective_repeat(plan: &Plan, cap: u32, reorder: u32) -> Recovery {
+    let micros = |nanos: u64| (nanos / 1_000) as u32;
+    let (timeout, smallest) = (micros(plan.timeout_ns()), micros(SMALLEST_TIMEOUT_NS));
+    let rto_low = (timeout / 2).max(smallest);
+    Recovery::SelectiveRepeat(SelectiveRepeat { cap, rto_low, rto_high: timeout, few: 3, reorder })
 }
 
 /// Every plan with congestion control.
@@ -201,14 +204,9 @@ fn no_seed_finds_anything_with_trimmed_packets() {
         // Where most packets are trimmed, the rate after losses is too low for the bound of liveness.
         plan.after_loss &= plan.trimmed_per_mille < 300;
         if plan.seed & 8 == 0 {
-            let timeout = (plan.timeout_ns() / 1_000) as u32;
-            plan.recovery = Recovery::SelectiveRepeat(SelectiveRepeat {
-                cap: [1, 4, 64, 256][plan.seed as usize / 16 % 4],
-                rto_low: timeout / 2,
-                rto_high: timeout,
-                few: 3,
-                reorder: [0, 2, 0, 16][plan.seed as usize / 64 % 4],
-            });
+            let seed = plan.seed as usize;
+            plan.recovery =
+                selective_repeat(plan, [1, 4, 64, 256][seed / 16 % 4], [0, 2, 0, 16][seed / 64 % 4]);
         }
     });
     println!("{totals:?}");
@@ -226,7 +224,7 @@ fn no_seed_finds_anything_under_congestion_control() {
 
 /// A seed beyond the default numbers that found something once, the change of its plan, and what it found.
 type Found = (u64, fn(&mut Plan), &'static str);
-const FOUND: [Found; 6] = [
+const FOUND: [Found; 7] = [
     // The observer took the silence after a lost response, behind which an RNR NAK is dropped, for a pause.
     (293_991, |_| {}, "an RNR NAK behind a lost ATOMIC WRITE response"),
     (8_068, congested, "an RNR NAK that arrives after the requester went back for a damaged atomic response"),
@@ -241,6 +239,8 @@ const FOUND: [Found; 6] = [
     (88_148, selective, "a retransmission without faults"),
     // Each lost response of a READ of one packet halved the rate, in the end to that of a packet in 50 us.
     (106_311, selective, "requests that do not end in time"),
+    // Once more half of the timeout was less than a round trip through the queue of the link.
+    (146_553, selective, "a timeout without faults, where no retry is left"),
 ];
 
 #[test]
