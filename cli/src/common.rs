@@ -73,6 +73,10 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_name = "RATE", hide_short_help = true)]
     pub(super) line_rate: Option<Rate>,
 
+    /// Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both sides must use it
+    #[arg(long, hide_short_help = true, long_help = TELEMETRY_HELP)]
+    pub(super) telemetry: bool,
+
     /// What to retransmit after a loss: go-back-n, or selective-repeat if both sides use it [default: go-back-n]
     #[arg(long, value_name = "RECOVERY", hide_short_help = true, long_help = RECOVERY_HELP)]
     pub(super) recovery: Option<Recovery>,
@@ -92,10 +96,18 @@ Congestion control of the queue pairs of this side [default: none].
   swift                   a window that reacts to delay
   timely                  a rate that reacts to the gradient of the delay
   theta-powertcp          a window that reacts to delay and how fast it changes
-  hpcc, powertcp          windows that need in-band telemetry: in the simulator only
+  hpcc, powertcp          windows that need in-band telemetry: --telemetry on both sides, and switches that write it
 
 Parameters follow as name=value, separated by commas, such as dcqcn:paper,rpg_ai_rate=40. The list may also contain parameters
 that control how this side answers marked packets, such as min_time_between_cnps=50. docs/congestion.md lists all of them.";
+
+const TELEMETRY_HELP: &str = "\
+Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both sides must use it.
+
+Data of queue pairs with such an algorithm leaves with a trailer of 52 bytes behind the ICRC. Switches that know it, such as
+`roce bridge --telemetry`, write their queue into it, and acknowledgements bring it back. Without such a switch the algorithms
+keep their first window. A side without --telemetry drops data with a trailer and counts rx_telemetry_refused. The trailer has to
+fit the MTU of the link together with the path MTU.";
 
 const RECOVERY_HELP: &str = "\
 What to retransmit after a loss [default: go-back-n].
@@ -144,7 +156,7 @@ impl DeviceArgs {
         let builder = set(builder, self.window, ContextBuilder::window);
         let builder = set(builder, self.congestion.clone(), ContextBuilder::congestion);
         let builder = set(builder, self.line_rate, ContextBuilder::line_rate);
-        let builder = set(builder, self.recovery, ContextBuilder::recovery);
+        let builder = set(builder, self.recovery, ContextBuilder::recovery).telemetry(self.telemetry);
         // The variable decides if it is set; otherwise `roce stat` shows every command.
         if std::env::var_os("ROCE_STAT").is_some() { builder } else { builder.publish(true) }
     }

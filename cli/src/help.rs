@@ -159,6 +159,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "seed",
             "snaplen",
             "step",
+            "telemetry",
             "window",
             "xoff",
             "xon",

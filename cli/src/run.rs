@@ -54,6 +54,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "ALGORITHM", value_parser = congestion)]
     congestion: Option<String>,
 
+    /// Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both sides must use it
+    #[arg(long)]
+    telemetry: bool,
+
     /// Index of the GID, for programs that have one built in, such as 1 or 3; lower indexes have the same GID [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=127))]
     gid_index: Option<u8>,
@@ -141,6 +145,7 @@ fn environment(
         (GID_INDEX, args.gid_index.map(|index| index.to_string().into())),
         ("ROCE_ENGINES", args.engines.map(|engines| engines.to_string().into())),
         ("ROCE_CONGESTION", args.congestion.clone().map(OsString::from)),
+        ("ROCE_TELEMETRY", args.telemetry.then(|| "1".into())),
     ];
     variables.extend(others.into_iter().filter_map(|(name, value)| Some((name, value?))));
     Ok(variables)

@@ -9,6 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use common::{has_program, shared, skip_unless};
 use roce_capture::{Direction, PcapWriter};
+use roce_packet::{Frame, FrameHeaders, MacAddr, Telemetry, TelemetryHop};
 use serde_json::Value;
 
 fn roce(args: &[&str]) -> Output {
@@ -330,6 +331,41 @@ fn a_bad_icrc_is_shown_with_both_values() {
     assert_eq!(packet["roce.icrc"], "bad");
     assert_eq!(packet["roce.icrc_computed"], 0xb74f_5e4b_u32);
     assert_eq!(packet["infiniband.invariant.crc"], 0xb64f_5e4b_u32);
+}
+
+#[test]
+fn telemetry_behind_the_icrc_is_no_damage() {
+    let plain = bytes(WRITE);
+    let mut telemetry = Telemetry::default();
+    telemetry.push(TelemetryHop::new(1_000_000_000, 5_000, 640, 0));
+    telemetry.push(TelemetryHop::new(10_000_000_000, 7_000, 1_280, 12_800));
+    let mut frame = [&plain[..], &telemetry.emit()].concat();
+    // The ICRC is that of the packet without the trailer, the other headers count it.
+    let Ok(parsed) = Frame::parse(&plain) else { panic!("not RoCE") };
+    let datagram = &frame[parsed.headers.len_bytes()..];
+    let path = parsed.path();
+    let identification = parsed.envelope().identification;
+    let [to, from] = [&plain[..6], &plain[6..12]].map(|mac| MacAddr(mac.try_into().unwrap()));
+    let headers = FrameHeaders::new(&path, identification, to, from, datagram.len()).unwrap();
+    headers.emit(&mut frame).unwrap();
+    let file = classic(1, &[(90, &plain), (142, &frame)]);
+    let output = dissect(&file, &[]);
+    let line = words(stdout(&output).lines().nth(2).unwrap());
+    assert!(line.contains(" ok ") && line.contains("telemetry hops 2 queue 12800"), "{line}");
+    assert!(stderr(&output).contains("ICRC: 2 good, 0 bad"), "{}", stderr(&output));
+    let output = dissect(&file, &["--json"]);
+    let packets: Vec<Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(packets[0]["roce.payload_len"], packets[1]["roce.payload_len"]);
+    assert_eq!(packets[0]["roce.telemetry.hops"], Value::Null);
+    assert_eq!(
+        (&packets[1]["roce.telemetry.hops"], &packets[1]["roce.telemetry.hop2.queue"]),
+        (&2.into(), &200.into())
+    );
+    // Damaged in front of it, the packet is a bad one as ever.
+    frame[60] ^= 1;
+    let output = dissect(&classic(1, &[(142, &frame)]), &[]);
+    assert!(stderr(&output).contains("ICRC: 0 good, 1 bad"), "{}", stderr(&output));
 }
 
 #[test]

@@ -277,8 +277,8 @@ impl Wire {
 /// Datagrams that are staged or received at once.
 const BURST: usize = 64;
 const POPULATION: usize = MemoryDevice::CAPACITY + 3 * BURST;
-/// Path MTU 4096 with all headers that any opcode has, rounded up.
-const PACKET_LEN: usize = 4160;
+/// Path MTU 4096 with all headers that any opcode has and in-band telemetry, rounded up.
+const PACKET_LEN: usize = 4224;
 /// As a link with jumbo frames.
 const LINK_MTU: usize = 9000;
 

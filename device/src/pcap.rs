@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, icrc};
+use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, Telemetry, icrc};
 use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, OpenError, forward_to_inner};
@@ -390,8 +390,18 @@ impl Recorder {
     }
 }
 
-/// The Identification under which the ICRC is right: 0, what is likely, or what can be computed.
+/// The Identification under which the ICRC is right, at the end of the datagram or in front of in-band telemetry. Only our own peers
+/// send that, and they count to the most segments of a superpacket.
 fn find_identification(path: &Path, head: &[u8], tail: &[u8], hint: u16) -> Option<u16> {
+    let before_trailer = Telemetry::split_off(head, tail)
+        .and_then(|(head, tail, _)| identification_of_datagram(path, head, tail, hint));
+    before_trailer
+        .filter(|identification| *identification < MOST_SEGMENTS)
+        .or_else(|| identification_of_datagram(path, head, tail, hint))
+}
+
+/// The Identification under which the last four bytes are the ICRC: 0, what is likely, or what can be computed.
+fn identification_of_datagram(path: &Path, head: &[u8], tail: &[u8], hint: u16) -> Option<u16> {
     let (head, tail, found) = split_icrc(head, tail)?;
     let envelope = Envelope::new(path, 0);
     let computed = icrc::compute(&envelope, head, tail);
@@ -435,6 +445,8 @@ fn epoch_of(now: Instant) -> u64 {
     u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX).saturating_sub(now.as_nanos())
 }
 
+/// No superpacket has more segments.
+const MOST_SEGMENTS: u16 = 128;
 const WRONG_ICRC: &str = "the ICRC is wrong for every Identification; the one shown is made up";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the environment asks of a device: faults, a capture, congestion control, a seed, several engines. docs/run.md lists the variables.
+//! What the environment asks of a device: faults, a capture, congestion control, telemetry, a seed, several engines. docs/run.md lists the variables.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,6 +36,7 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
     let seed = parsed("ROCE_SEED", str::parse::<u64>).map_err(invalid)?;
     let congestion = parsed("ROCE_CONGESTION", |text| Congestion::parse_among(text, &[])).map_err(invalid)?;
     let engines = parsed("ROCE_ENGINES", engines).map_err(invalid)?;
+    let telemetry = parsed("ROCE_TELEMETRY", switch).map_err(invalid)?;
     let mut options = OpenOptions::default();
     let fault_seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     let plan = |name| parsed(name, str::parse::<FaultPlan>).map_err(invalid);
@@ -43,7 +44,7 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
     options.receive_faults = plan("ROCE_RECEIVE_FAULT")?.map(|plan| FaultInjector::new(plan, !fault_seed));
     let capture = parsed("ROCE_PCAP", |text| capture(Path::new(text), specification)).map_err(invalid)?;
     options.capture = capture.clone().map(|capture| Box::new(capture) as Box<_>);
-    let mut builder = Context::builder().options(options);
+    let mut builder = Context::builder().options(options).telemetry(telemetry.unwrap_or(false));
     if let Some(seed) = seed {
         builder = builder.seed(seed);
     }
@@ -73,6 +74,14 @@ pub(crate) fn gid_table(context: &Context) -> Result<Vec<GidEntry>, (i32, String
 fn engines(text: &str) -> Result<usize, String> {
     let engines = text.parse().ok().filter(|engines| (1..=MOST_ENGINES).contains(engines));
     engines.ok_or_else(|| format!("expected a number from 1 to {MOST_ENGINES}"))
+}
+
+fn switch(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err("expected 0 or 1"),
+    }
 }
 
 fn gid_index(text: &str) -> Result<usize, String> {
@@ -119,6 +128,7 @@ mod tests {
     #[test]
     fn a_number_of_engines_is_one_that_an_address_has_slots_for() {
         assert_eq!([engines("1"), engines("63")], [Ok(1), Ok(63)]);
+        assert_eq!([switch("0"), switch("1"), switch("on")], [Ok(false), Ok(true), Err("expected 0 or 1")]);
         for bad in ["0", "64", "-1", "two", ""] {
             assert_eq!(engines(bad), Err("expected a number from 1 to 63".to_owned()));
         }

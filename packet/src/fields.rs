@@ -37,6 +37,7 @@ pub use crate::mad::tables::{
 };
 pub use crate::pause::{PAUSE, PFC};
 pub use crate::reth::RETH;
+pub use crate::telemetry::TELEMETRY;
 pub use crate::udp::UDP;
 
 /// A header, or another part of a packet that is shown as a unit.

@@ -16,6 +16,7 @@ use crate::icrc;
 use crate::ipv4::Ipv4Header;
 use crate::ipv6::Ipv6Header;
 use crate::path::{Encapsulation, Path, ROCE_UDP_PORT};
+use crate::telemetry::Telemetry;
 use crate::udp::{IP_PROTOCOL_UDP, UdpHeader};
 
 pub use dissect::{Dissection, NetworkView};
@@ -360,6 +361,15 @@ impl<'a> Frame<'a> {
         let (covered, found) = self.split_icrc()?;
         let computed = icrc::compute(&self.envelope(), covered, &[]);
         Ok(IcrcCheck { computed, found })
+    }
+
+    /// The same packet without its trailer of in-band telemetry, and what that says, if it has one: the ICRC in front of the trailer
+    /// is right. See [`Telemetry`].
+    #[must_use]
+    pub fn split_telemetry(&self) -> Option<(Self, Telemetry)> {
+        let (transport, _, telemetry) = Telemetry::split_off(self.transport, &[])?;
+        let rest = Self { transport, ..*self };
+        rest.verify_icrc().is_ok_and(|check| check.is_good()).then_some((rest, telemetry))
     }
 
     /// BTH to padding, and the ICRC.

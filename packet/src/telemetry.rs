@@ -17,8 +17,17 @@
 //!     8..10     bytes that waited in the port behind it, in units of 64, at most 65,535 units
 //! ```
 //!
+//! Bytes of hops that there are not are zero.
+//!
+//! No header announces the trailer: the BTH has no length, and the lengths of IP and UDP include it. A receiver that looks for
+//! trailers takes the last 52 bytes for one if they can be one ([`Telemetry::split_off`]) and the ICRC in front of them is right. Any
+//! other datagram has none. So packets with and without a trailer may come from one peer, and a packet is mistaken only if an ICRC is right
+//! by chance.
+//!
 //! The values are those of HPCC (SIGCOMM 2019, section 3.1) with other widths: 80 bits a hop instead of 64, so that a port may have
 //! any rate up to 6.5 Tb/s and the counters turn over after 16 ms and a gigabyte.
+
+use crate::fields::{Field, Header, Show, bytes, mask};
 
 /// What one port wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,7 +167,8 @@ impl Telemetry {
         bytes
     }
 
-    /// Reads the bytes of a trailer; `None` if they have more hops than there is room for, or than the packet passed.
+    /// Reads the bytes of a trailer; `None` if they have more hops than there is room for, or than the packet passed, or something
+    /// other than zero where there is no hop.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let [first, passed, hops @ ..] = bytes;
@@ -168,11 +178,107 @@ impl Telemetry {
         }
         let mut telemetry = Self { len, passed: *passed, is_echo: first & ECHO != 0, ..Self::default() };
         let (hops, _) = hops.as_chunks();
-        for (place, hop) in telemetry.hops.iter_mut().zip(hops).take(usize::from(len)) {
+        let (hops, unused) = hops.split_at_checked(usize::from(len))?;
+        if unused.as_flattened().iter().any(|byte| *byte != 0) {
+            return None;
+        }
+        for (place, hop) in telemetry.hops.iter_mut().zip(hops) {
             *place = TelemetryHop::parse(*hop);
         }
         Some(telemetry)
     }
+
+    /// Takes a possible trailer off the end of a datagram, whose bytes may lie in two slices: both slices without it, and what it says.
+    /// `None` if the last bytes are none. If they are one, the ICRC is right without it: that is for the caller to check.
+    ///
+    /// ```
+    /// use roce_packet::Telemetry;
+    ///
+    /// let datagram = [&b"from BTH to ICRC"[..], &Telemetry::default().emit()].concat();
+    /// let (rest, _, telemetry) = Telemetry::split_off(&datagram, &[]).unwrap();
+    /// assert_eq!((rest, telemetry.hops().len()), (&b"from BTH to ICRC"[..], 0));
+    /// assert_eq!(Telemetry::split_off(rest, &[]), None);
+    /// ```
+    #[must_use]
+    pub fn split_off<'a>(head: &'a [u8], tail: &'a [u8]) -> Option<(&'a [u8], &'a [u8], Self)> {
+        if let Some((rest, bytes)) = tail.split_last_chunk() {
+            return Self::parse(bytes).map(|telemetry| (head, rest, telemetry));
+        }
+        // All of it lies in the first slice, or it is divided.
+        let in_head = Self::LEN.checked_sub(tail.len())?;
+        let (rest, start) = head.split_at_checked(head.len().checked_sub(in_head)?)?;
+        let mut bytes = [0; Self::LEN];
+        bytes.iter_mut().zip(start.iter().chain(tail)).for_each(|(place, byte)| *place = *byte);
+        Self::parse(&bytes).map(|telemetry| (rest, &[][..], telemetry))
+    }
+}
+
+macro_rules! fields_of_hop {
+    ($number:literal at $start:literal) => {
+        [
+            Field::new(
+                concat!("hop ", $number, " rate"),
+                concat!("roce.telemetry.hop", $number, ".rate"),
+                bytes($start, 2),
+                Show::Decimal,
+            )
+            .means("Rate of the port, in units of 100 Mb/s."),
+            Field::new(
+                concat!("hop ", $number, " time"),
+                concat!("roce.telemetry.hop", $number, ".time"),
+                bytes($start + 2, 3),
+                Show::Decimal,
+            )
+            .means("Time at which the packet began to leave, in nanoseconds modulo 2^24."),
+            Field::new(
+                concat!("hop ", $number, " sent"),
+                concat!("roce.telemetry.hop", $number, ".sent"),
+                bytes($start + 5, 3),
+                Show::Decimal,
+            )
+            .means("Bytes that the port had sent before, in units of 64, modulo 2^24."),
+            Field::new(
+                concat!("hop ", $number, " queue"),
+                concat!("roce.telemetry.hop", $number, ".queue"),
+                bytes($start + 8, 2),
+                Show::Decimal,
+            )
+            .means("Bytes that waited behind the packet, in units of 64, at most 65,535 units."),
+        ]
+    };
+}
+
+const COUNTS: [Field; 3] = [
+    Field::new("echo", "roce.telemetry.echo", mask(0, ECHO), Show::Flag)
+        .means("Whether an acknowledgement returns it."),
+    Field::new("hops", "roce.telemetry.hops", mask(0, !ECHO), Show::Decimal)
+        .means("Number of hops that follow, 0 to 5."),
+    Field::new("passed", "roce.telemetry.passed", bytes(1, 1), Show::Decimal)
+        .means("Number of switches that the packet passed, at most 255."),
+];
+const HOP1: [Field; 4] = fields_of_hop!(1 at 2);
+const HOP2: [Field; 4] = fields_of_hop!(2 at 12);
+const HOP3: [Field; 4] = fields_of_hop!(3 at 22);
+const HOP4: [Field; 4] = fields_of_hop!(4 at 32);
+const HOP5: [Field; 4] = fields_of_hop!(5 at 42);
+
+/// The trailer of in-band telemetry.
+pub static TELEMETRY: Header = Header {
+    name: "Telemetry",
+    title: "in-band telemetry",
+    purpose: "Brings the queues of the switches on the way to a congestion control, which keeps them short.",
+    rule: "roce only, no standard",
+    fields: &joined(),
+};
+
+const fn joined() -> [Field; 23] {
+    let [a, b, c] = COUNTS;
+    let [d, e, f, g] = HOP1;
+    let [h, i, j, k] = HOP2;
+    let [l, m, n, o] = HOP3;
+    let [p, q, r, s] = HOP4;
+    let [t, u, v, w] = HOP5;
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w]
 }
 
 #[cfg(test)]
@@ -217,6 +323,55 @@ mod tests {
         for (len, passed, good) in [(0, 0, true), (5, 5, true), (5, 9, true), (6, 9, false), (3, 2, false)] {
             (bytes[0], bytes[1]) = (len, passed);
             assert_eq!(Telemetry::parse(&bytes).is_some(), good, "{len} of {passed}");
+        }
+    }
+
+    #[test]
+    fn unused_room_is_zero() {
+        let mut telemetry = Telemetry::default();
+        telemetry.push(TelemetryHop::new(1_000_000_000, 5, 64, 128));
+        let bytes = telemetry.emit();
+        for at in 12..Telemetry::LEN {
+            let mut bytes = bytes;
+            bytes[at] = 1;
+            assert_eq!(Telemetry::parse(&bytes), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_trailer_may_lie_in_two_slices() {
+        let mut telemetry = Telemetry::default();
+        telemetry.push(TelemetryHop::new(1_000_000_000, 5, 64, 128));
+        let whole: std::vec::Vec<u8> = (0..80).chain(telemetry.emit()).collect();
+        for at in 0..=whole.len() {
+            let (head, tail) = whole.split_at(at);
+            let (head, tail, found) = Telemetry::split_off(head, tail).unwrap();
+            assert_eq!(([head, tail].concat(), found), (whole[..80].to_vec(), telemetry), "divided at {at}");
+        }
+        assert_eq!(Telemetry::split_off(&whole[..51], &[]), None);
+        assert_eq!(Telemetry::split_off(&[], &[]), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: [u8; Telemetry::LEN], counts in 0..6_u8, at in 0..=Telemetry::LEN) {
+            for (len, passed) in [(bytes[0], bytes[1]), (counts, counts), (counts | ECHO, bytes[1])] {
+                let mut bytes = bytes;
+                (bytes[0], bytes[1]) = (len, passed);
+                let unused = 2 + usize::from(len & !ECHO).min(Telemetry::MOST_HOPS) * TelemetryHop::LEN;
+                for is_zero in [false, true] {
+                    if is_zero {
+                        bytes[unused..].fill(0);
+                    }
+                    // What is accepted is what would be written again.
+                    let parsed = Telemetry::parse(&bytes);
+                    proptest::prop_assert!(parsed.is_none_or(|telemetry| telemetry.emit() == bytes));
+                    let divided = Telemetry::split_off(&bytes[..at], &bytes[at..]);
+                    proptest::prop_assert_eq!(divided.map(|(_, _, telemetry)| telemetry), parsed);
+                    let expected = len & !ECHO <= 5 && len & !ECHO <= passed;
+                    proptest::prop_assert!(!is_zero || parsed.is_some() == expected);
+                }
+            }
         }
     }
 

@@ -40,13 +40,14 @@ fn tables() -> Vec<(&'static Header, usize)> {
         (&fields::IETH, size_of::<IethView>()),
         (&fields::CNP, roce_packet::Cnp::RESERVED_LEN),
         (&fields::ICRC, roce_packet::icrc::LEN),
+        (&fields::TELEMETRY, roce_packet::Telemetry::LEN),
         (&fields::MAD, size_of::<MadView>()),
         // With the bytes of the application, which fill the private data of a REQ.
         (&fields::IP_CM, roce_packet::mad::CmReq::PRIVATE_DATA),
     ];
     let messages = (0..=u16::MAX).filter_map(fields::cm_message);
     tables.extend(messages.map(|message| (message, MAD_LEN - MadHeader::LEN)));
-    assert_eq!(tables.len(), 34);
+    assert_eq!(tables.len(), 35);
     tables
 }
 

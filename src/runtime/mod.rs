@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use roce_packet::Telemetry;
 use roce_transport::{AsyncEvent, Engine, EngineConfig};
 
 use crate::device::{Capabilities, Clock, Device};
@@ -50,6 +51,8 @@ pub(crate) struct Runtime {
     /// Threads that wait for it.
     queued: AtomicUsize,
     pub(crate) capabilities: Capabilities,
+    /// Bytes that may follow the ICRC of a datagram.
+    pub(crate) trailer: usize,
     pub(crate) addresses: Vec<IpAddr>,
     /// Those of all engines of the context.
     pub(crate) async_events: Arc<EventQueue<AsyncEvent>>,
@@ -79,11 +82,13 @@ impl Runtime {
     ) -> io::Result<Self> {
         let device_descriptor =
             device.as_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose()?;
+        let trailer = if config.telemetry { Telemetry::LEN } else { 0 };
         let (capabilities, addresses) = (device.capabilities().clone(), device.addresses().to_vec());
         let mut nic = Nic::new(Engine::new(config), device, clock);
         let pace = Pace::measure(&mut nic);
         Ok(Self {
             capabilities,
+            trailer,
             addresses,
             async_events,
             completion_events: CompletionEvents::default(),

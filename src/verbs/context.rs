@@ -60,6 +60,7 @@ pub struct ContextBuilder {
     congestion: Option<(Congestion, NotificationPoint)>,
     line_rate: Option<Rate>,
     recovery: Option<Recovery>,
+    telemetry: bool,
 }
 
 impl Default for ContextBuilder {
@@ -77,6 +78,7 @@ impl Default for ContextBuilder {
             congestion: None,
             line_rate: None,
             recovery: None,
+            telemetry: false,
         }
     }
 }
@@ -183,6 +185,28 @@ impl ContextBuilder {
         self
     }
 
+    /// Whether in-band telemetry travels with datagrams, for congestion control that needs it (`hpcc`, `powertcp`): a trailer of 52 bytes
+    /// behind the ICRC, into which switches write and which acknowledgements bring back. Off by default. **It is not part of a
+    /// standard**: both ends have to be set so, and any other peer takes it for a wrong ICRC. It has to fit the link
+    /// MTU together with the path MTU. `docs/congestion.md`, "In-band telemetry".
+    ///
+    /// ```
+    /// use roce::verbs::{Congestion, Context};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let sender = Context::builder().telemetry(true).congestion(Congestion::parse("hpcc")?).open("udp:127.0.0.1,port=0")?;
+    /// // What receives needs no congestion control of its own.
+    /// let receiver = Context::builder().telemetry(true).open("udp:127.0.0.2,port=0")?;
+    /// # let _ = (sender, receiver);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn telemetry(mut self, telemetry: bool) -> Self {
+        self.telemetry = telemetry;
+        self
+    }
+
     /// Changes further settings of the engine.
     #[must_use]
     pub fn tune(mut self, tune: impl FnOnce(&mut EngineConfig) + Send + 'static) -> Self {
@@ -282,6 +306,7 @@ impl ContextBuilder {
             (config.line_rate, config.limit_to_line_rate) = (line_rate, true);
         }
         config.recovery = self.recovery.unwrap_or(config.recovery);
+        config.telemetry = self.telemetry;
         if let Some(tune) = self.tune.take() {
             tune(&mut config);
         }
@@ -382,13 +407,18 @@ impl Context {
     }
 
     fn overhead(&self) -> usize {
-        if self.runtime().addresses.iter().any(IpAddr::is_ipv6) { OVERHEAD_V6 } else { OVERHEAD_V4 }
+        let headers =
+            if self.runtime().addresses.iter().any(IpAddr::is_ipv6) { OVERHEAD_V6 } else { OVERHEAD_V4 };
+        headers + self.runtime().trailer
     }
 
     pub(crate) fn check_path_mtu(&self, mtu: PathMtu) -> Result<(), VerbsError> {
         let (path_mtu, link_mtu) = (mtu.bytes(), self.runtime().capabilities.link_mtu);
-        let needed = path_mtu + self.overhead();
-        if needed > link_mtu { Err(VerbsError::PathMtu { path_mtu, needed, link_mtu }) } else { Ok(()) }
+        let (needed, telemetry) = (path_mtu + self.overhead(), self.runtime().trailer);
+        if needed > link_mtu {
+            return Err(VerbsError::PathMtu { path_mtu, needed, link_mtu, telemetry });
+        }
+        Ok(())
     }
 
     /// Makes a protection domain.

@@ -105,8 +105,9 @@ pub enum VerbsError {
     NoAddress,
     /// A path MTU that the device cannot carry.
     #[error(
-        "path MTU {path_mtu} needs a link MTU of {needed}, the device has {link_mtu}; use a smaller path MTU or raise \
-         the link MTU"
+        "path MTU {path_mtu} needs a link MTU of {needed}{}, the device has {link_mtu}; use a smaller path MTU or raise \
+         the link MTU",
+        if *.telemetry > 0 { format!(" ({} of it for in-band telemetry)", .telemetry) } else { String::new() }
     )]
     PathMtu {
         /// Asked for, in bytes.
@@ -115,6 +116,8 @@ pub enum VerbsError {
         needed: usize,
         /// What the link carries.
         link_mtu: usize,
+        /// Bytes of the packet that are for in-band telemetry.
+        telemetry: usize,
     },
 }
 

@@ -22,6 +22,7 @@ mod roce_v1;
 mod rping;
 mod shared_receives;
 mod sharing;
+mod telemetry;
 mod wakers;
 mod windows;
 mod world;

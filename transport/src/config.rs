@@ -53,6 +53,10 @@ pub struct EngineConfig {
     pub recovery: Recovery,
     /// How packets are paced at the rate of a congestion control, and at that of the link.
     pub pacing: Pacing,
+    /// Whether in-band telemetry travels behind the ICRC of datagrams ([`Telemetry`](roce_packet::Telemetry)): data and acknowledgements
+    /// that have some leave with a trailer, and datagrams that arrive with one are accepted. Not part of a standard, so both ends
+    /// have to be set so. Off, a trailer makes the ICRC wrong.
+    pub telemetry: bool,
 }
 
 /// How packets are paced.
@@ -102,6 +106,7 @@ impl EngineConfig {
             limit_to_line_rate: false,
             recovery: Recovery::GoBackN,
             pacing: Pacing::default(),
+            telemetry: false,
         }
     }
 

@@ -88,6 +88,8 @@ counters! {
     loss_rate_cuts,
     /// Packets dropped for a wrong ICRC.
     rx_icrc_encapsulated,
+    /// Of those, packets with in-band telemetry behind the ICRC, which is off on this side.
+    rx_telemetry_refused,
     /// Packets sent.
     rdma_tx_packets,
     /// Bytes sent, BTH to ICRC.

@@ -86,7 +86,7 @@ mod tests {
             let extended = fields::EXTENDED.iter().map(|(_, header)| *header);
             let messages = (0x10..=0x1a).filter_map(fields::cm_message);
             let others = [&fields::ETHERNET, &VLAN, &fields::PAUSE, &fields::PFC, &fields::IPV4, &fields::IPV6];
-            let more = [&fields::GRH, &fields::UDP, &BTH, &fields::CNP, &fields::MAD, &fields::IP_CM, &fields::ICRC];
+            let more = [&fields::GRH, &fields::UDP, &BTH, &fields::CNP, &fields::MAD, &fields::IP_CM, &fields::ICRC, &fields::TELEMETRY];
             let all = extended.chain(messages).chain(others).chain(more);
             for field in all.flat_map(|header| header.fields) {
                 bit_pattern(field, &bytes);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use roce_packet::fields::{Header, Value};
-use roce_packet::{Aeth, AtomicEth, Deth, Ecn, Encapsulation, Operation, Reth};
+use roce_packet::{Aeth, AtomicEth, Deth, Ecn, Encapsulation, Operation, Reth, Telemetry, TelemetryHop};
 
 use super::Shown;
 use super::fields;
@@ -290,6 +290,13 @@ impl Row {
                 "XRCETH" => {
                     let srq = walk.number("roce.xrceth.srq").unwrap_or_default();
                     self.detail(format_args!("SRQ 0x{srq:x}"));
+                }
+                "Telemetry" if let Some((_, _, telemetry)) = Telemetry::split_off(bytes, &[]) => {
+                    let most = telemetry.hops().iter().map(TelemetryHop::queue_bytes).max();
+                    self.detail(format_args!("telemetry hops {}", telemetry.hops().len()));
+                    if let Some(most) = most {
+                        self.detail(format_args!("queue {most}"));
+                    }
                 }
                 _ => {}
             }

@@ -174,6 +174,10 @@ impl<'a> Walk<'a> {
             walk.protocol = Protocol::Other("cut".to_owned(), "too short to identify".to_owned());
             return walk;
         }
+        // In-band telemetry follows the ICRC.
+        let bare = frame.as_ref().ok().and_then(Frame::split_telemetry).map(|(bare, _)| bare);
+        let trailer = bare.map_or(0, |_| fields::TELEMETRY.len_bytes());
+        let frame = bare.map_or(frame, Ok);
         let icrc = match &frame {
             Ok(frame) => {
                 walk.error = frame.datagram().err().filter(|error| !is_vendor_specific(error));
@@ -189,8 +193,10 @@ impl<'a> Walk<'a> {
             }
         };
         if let Some(transport) = outer.transport {
-            let announced = announced_len(&outer).unwrap_or(transport.len());
-            walk.transport_parts(outer.transport_offset, transport, announced, icrc);
+            let announced = announced_len(&outer).unwrap_or(transport.len()).saturating_sub(trailer);
+            let start = outer.transport_offset;
+            walk.transport_parts(start, bare.map_or(transport, |bare| bare.transport), announced, icrc);
+            walk.push(&fields::TELEMETRY, start + announced, trailer);
             walk.push(&fields::ETHERNET_TRAILER, bytes.len() - outer.trailer.len(), outer.trailer.len());
         }
         walk

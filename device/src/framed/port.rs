@@ -117,8 +117,8 @@ pub trait FramePort: Send {
 
 /// Where in a slot the first datagram begins: behind the longest headers, tagged IPv6 and UDP.
 pub const HEADROOM: usize = FrameHeaders::MAX_LEN;
-/// The longest datagram: path MTU 4096 with all headers that any opcode has, rounded up.
-pub const MAX_DATAGRAM: usize = 4160;
+/// The longest datagram: path MTU 4096 with all headers that any opcode has and in-band telemetry, rounded up.
+pub const MAX_DATAGRAM: usize = 4224;
 /// Bytes of a slot for one datagram.
 pub const FRAME_ROOM: usize = HEADROOM + MAX_DATAGRAM;
 /// Bytes of a slot for as many datagrams as one UDP header can count, and one more behind them that turns

@@ -118,6 +118,14 @@ fn what_was_damaged_is_shown_with_a_comment() {
         assert_eq!(comment, None);
         assert_eq!(good_frame(&frame).envelope().identification, 0xbeef);
     }
+    // In-band telemetry behind the ICRC, from one of ours.
+    let with_telemetry = [sealed(&path, 1, 64, 9), Telemetry::default().emit().to_vec()].concat();
+    for head_len in 12..=with_telemetry.len() {
+        let (.., comment, frame) = receive(&with_telemetry, head_len, unknown);
+        assert_eq!(comment, None, "{head_len}");
+        let (rest, _) = Frame::parse(&frame).unwrap().split_telemetry().unwrap();
+        assert_eq!(rest.envelope().identification, 9);
+    }
     let mut damaged = bytes.clone();
     damaged[30] ^= 0x01;
     let (.., comment, frame) = receive(&damaged, damaged.len(), unknown);

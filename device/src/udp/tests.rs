@@ -293,6 +293,25 @@ fn an_icrc_follows_the_identification_that_is_really_used() {
 }
 
 #[test]
+fn an_icrc_in_front_of_telemetry_follows_as_well() {
+    let (mut a, mut b) = ipv4_pair();
+    let there = between(&a, &b);
+    let mut telemetry = roce_packet::Telemetry::default();
+    telemetry.push(roce_packet::TelemetryHop::new(1_000_000_000, 5, 64, 128));
+    let bytes = [crate::testing::sealed(&there, 1, 64, 777), telemetry.emit().to_vec()].concat();
+    a.slot().unwrap().buffer[..bytes.len()].copy_from_slice(&bytes);
+    a.commit(
+        Instant::ZERO,
+        &Transmit { path: there, remote_qpn: Qpn::default(), len: bytes.len(), identification: 777 },
+    );
+    a.flush(Instant::ZERO).unwrap();
+    let arrived = &expect(&mut b, 1)[0].bytes;
+    let (datagram, trailer) = arrived.split_at(bytes.len() - roce_packet::Telemetry::LEN);
+    assert!(is_sealed_for(&there, datagram, 0));
+    assert_eq!(trailer, telemetry.emit());
+}
+
+#[test]
 fn a_wrong_icrc_stays_wrong() {
     let (mut a, mut b) = ipv4_pair();
     let there = between(&a, &b);

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use roce_packet::{Encapsulation, Envelope, Path, icrc};
+use roce_packet::{Encapsulation, Envelope, Path, Telemetry, icrc};
 use roce_transport::{Batch, Instant, Transmit, TxSlot};
 use socket2::{SockAddr, Socket};
 
@@ -430,15 +430,22 @@ fn envelope(transmit: &Transmit) -> Envelope {
     Envelope::new(&transmit.path, transmit.identification)
 }
 
-/// Adapts an ICRC to other headers. A datagram that was damaged on purpose stays damaged.
+/// Adapts an ICRC to other headers. A datagram that was damaged on purpose stays damaged. Behind the ICRC may be in-band telemetry.
 fn reseal(datagram: &mut [u8], made_for: &Envelope, will_be: &Envelope) {
+    let is_made_for = |rest: &&[u8]| {
+        let split = rest.split_last_chunk();
+        split.is_some_and(|(body, found)| icrc::compute(made_for, body, &[]).to_le_bytes() == *found)
+    };
+    let rest = Telemetry::split_off(datagram, &[]).map(|(rest, ..)| rest);
+    let len = rest.filter(is_made_for).map_or(datagram.len(), <[u8]>::len);
+    let datagram = datagram.get_mut(..len).unwrap_or_default();
     let Some((body, found)) = datagram.split_last_chunk_mut::<{ icrc::LEN }>() else { return };
     let difference = icrc::compute(made_for, body, &[]) ^ icrc::compute(will_be, body, &[]);
     *found = (u32::from_le_bytes(*found) ^ difference).to_le_bytes();
 }
 
-/// Room for one datagram: path MTU 4096 with all headers that any opcode has, rounded up.
-pub(super) const SLOT_LEN: usize = 4160;
+/// Room for one datagram: path MTU 4096 with all headers that any opcode has and in-band telemetry, rounded up.
+pub(super) const SLOT_LEN: usize = 4224;
 /// The longest UDP payload on IPv4.
 const MAX_SUPERPACKET_LEN: usize = 65_507;
 /// Sixteen superpackets.

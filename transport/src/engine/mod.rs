@@ -6,6 +6,7 @@ mod posting;
 mod qp;
 mod queue_pairs;
 mod receive;
+mod telemetry;
 mod transmit;
 mod trimmed;
 mod twins;

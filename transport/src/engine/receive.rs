@@ -38,22 +38,44 @@ impl Engine {
         verdict
     }
 
-    /// Handles one datagram, BTH to ICRC, and returns the outcome.
+    /// Handles one datagram, BTH to ICRC, and returns the outcome. Where the settings say so
+    /// ([`EngineConfig::telemetry`](crate::EngineConfig::telemetry)), a trailer of in-band telemetry may follow the ICRC.
     #[inline]
     pub fn handle_datagram(&mut self, now: Instant, received: &Received<'_>) -> Verdict {
         self.set_now(now);
+        let rest;
+        let mut received = received;
+        if self.shared.config.telemetry
+            && let Some((without, telemetry)) = self.split_telemetry(received)
+        {
+            self.shared.telemetry_in = Some(telemetry);
+            rest = without;
+            received = &rest;
+        }
         let len = received.head.len() + received.tail.len();
         let counters = &mut self.shared.counters;
         counters.rdma_rx_packets += 1;
         counters.rdma_rx_bytes += len as u64;
         // By reference: moving the datagram out of the result takes longer than parsing it.
         let verdict = match &Datagram::parse(received.head, received.tail) {
-            Ok(datagram) => match check_icrc(&mut self.arrival, received, datagram) {
-                Some(integrity) => self.dispatch(received, datagram, integrity),
-                None => Verdict::Dropped(DropReason::BadIcrc),
-            },
-            Err(error) => Verdict::Dropped(parse_failure(*error)),
+            Ok(datagram) => {
+                let integrity = check_icrc(&mut self.arrival, received, datagram);
+                let is_certain = matches!(integrity, Some(Integrity::Exact | Integrity::Segment));
+                // What random damage passes once in 65,536 times, a trailer would pass as often.
+                let refused = if is_certain { None } else { self.refuse_telemetry(received) };
+                match (integrity, refused) {
+                    (Some(integrity), None) => self.dispatch(received, datagram, integrity),
+                    _ => Verdict::Dropped(DropReason::BadIcrc),
+                }
+            }
+            Err(error) => {
+                let refused = self.refuse_telemetry(received);
+                Verdict::Dropped(refused.unwrap_or(parse_failure(*error)))
+            }
         };
+        if self.shared.config.telemetry {
+            self.shared.telemetry_in = None;
+        }
         self.count_verdict(received, verdict);
         verdict
     }
@@ -236,7 +258,7 @@ pub(super) fn parse_failure(error: ParseError) -> DropReason {
 
 /// How well the ICRC agrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Integrity {
+pub(super) enum Integrity {
     /// With everything known, or with an Identification of zero, which our own peers send: 32 bits are checked.
     Exact,
     /// With an Identification that segments of our own peers' superpackets have: at least 25 bits are checked. Those of a peer
@@ -251,7 +273,7 @@ enum Integrity {
 ///
 /// `arrival` is the path of the last datagram: most come on the same one, whose share of the ICRC is known then.
 #[inline]
-fn check_icrc(
+pub(super) fn check_icrc(
     arrival: &mut Option<KnownPath>,
     received: &Received<'_>,
     datagram: &Datagram<'_>,

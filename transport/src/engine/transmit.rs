@@ -38,19 +38,23 @@ impl Engine {
             return Some(transmit);
         }
         let (index, sealed) = self.transmit_next(slot)?;
-        self.leave(index, sealed)
+        self.leave(index, sealed, slot)
     }
 
     /// The in-band telemetry that the datagram has to leave with which was written last, if any; see [`Telemetry`]. It is not
-    /// part of the datagram: a device that knows the trailer adds it. Without one, what needs it never moves from its first
-    /// window, and nothing else changes.
+    /// part of the datagram, unless the settings say so ([`EngineConfig::telemetry`](crate::EngineConfig::telemetry)) and there is
+    /// none left here: a device or a simulator that has another place for it adds it. Without it, what needs it never moves from its
+    /// first window, and nothing else changes.
     pub fn take_telemetry(&mut self) -> Option<Telemetry> {
         self.shared.telemetry_out.take()
     }
 
     /// A datagram leaves on the path of its queue pair.
     #[inline]
-    fn leave(&mut self, index: usize, sealed: Sealed) -> Option<Transmit> {
+    fn leave(&mut self, index: usize, sealed: Sealed, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+        if self.shared.config.telemetry && self.shared.telemetry_out.is_some() {
+            return self.leave_with_telemetry(index, sealed, slot);
+        }
         let path = self.qps.get(index)?.core.outgoing.as_ref()?.path();
         if let Some(limit) = &mut self.line_limit {
             limit.sent(path, sealed.len.get().into());
@@ -99,7 +103,7 @@ impl Engine {
             return None;
         }
         let (index, sealed) = self.transmit_first(slot, Qp::transmit_request)?;
-        self.leave(index, sealed)
+        self.leave(index, sealed, slot)
     }
 
     /// The same for acknowledgements and notifications, and for requests and READ responses whose path `may_send` accepts. For a
@@ -136,7 +140,7 @@ impl Engine {
             return Some(transmit);
         }
         let (index, sealed) = self.transmit_first(slot, transmit)?;
-        self.leave(index, sealed)
+        self.leave(index, sealed, slot)
     }
 
     /// What the first queue pair sends for which `transmit` writes something.
