@@ -78,6 +78,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES")]
     step: Option<String>,
 
+    /// Write the queue into the in-band telemetry of packets that have some (`roce blast --telemetry`); needs --rate
+    #[arg(long)]
+    telemetry: bool,
+
     /// Priorities for which PFC pauses the sender, such as 3,4
     #[arg(long, value_name = "PRIORITIES", value_delimiter = ',')]
     pfc: Option<Vec<u8>>,
@@ -120,8 +124,21 @@ pub(super) struct Args {
 }
 
 /// Options that a scenario file replaces.
-const FILE_OPTIONS: [&str; 12] =
-    ["from", "fault", "rate", "delay", "queue", "kmin", "kmax", "pmax", "step", "pfc", "xoff", "xon"];
+const FILE_OPTIONS: [&str; 13] = [
+    "from",
+    "fault",
+    "rate",
+    "delay",
+    "queue",
+    "kmin",
+    "kmax",
+    "pmax",
+    "step",
+    "telemetry",
+    "pfc",
+    "xoff",
+    "xon",
+];
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     let scenario = read(args)?;
@@ -197,6 +214,7 @@ fn from_options(args: &Args) -> anyhow::Result<Scenario> {
         kmax: args.kmax.clone(),
         pmax: args.pmax,
         step: args.step.clone(),
+        telemetry: args.telemetry.then_some(true),
         pfc: args.pfc.clone(),
         xoff: args.xoff.clone(),
         xon: args.xon.clone(),

@@ -41,6 +41,8 @@ pub struct Counts {
     pub queue_dropped: u64,
     /// Packets that the queue marked CE.
     pub queue_marked: u64,
+    /// Packets with in-band telemetry into which the queue wrote a hop.
+    pub telemetry_stamped: u64,
     /// Bytes in the queue now.
     pub queue_bytes: u64,
     /// The largest number of bytes in the queue so far.

@@ -38,6 +38,8 @@ pub(super) struct Direction {
     injector: FaultInjector,
     watch: Watch,
     held: Held<Meta>,
+    /// Whether packets may have in-band telemetry.
+    knows_telemetry: bool,
     queue: Queue,
     /// Pauses that the receiver requested.
     pub(super) pauses: Pauses,
@@ -59,6 +61,7 @@ impl Direction {
             injector: FaultInjector::new(settings.faults.clone(), seed),
             watch: Watch::default(),
             held: Held::new(),
+            knows_telemetry: settings.queue.telemetry,
             queue: Queue::new(settings.queue.clone(), seed, rates[0]),
             pauses: Pauses::new(rates[1]),
             receiver_is_full: false,
@@ -120,7 +123,9 @@ impl Direction {
         self.counts.packets += 1;
         self.counts.bytes += bytes.len() as u64;
         let datagram = place.datagram(bytes);
-        self.watch.observe(datagram, &mut self.counts);
+        // Telemetry behind it is no payload.
+        let bare = if self.knows_telemetry { place.bare_datagram(bytes).0 } else { datagram };
+        self.watch.observe(bare, &mut self.counts);
         let path = place.headers.path();
         let verdict = self.injector.inject(now, path.ecn(), datagram);
         let mut touch = Touch { rule: self.injector.decided_by(), ..Touch::default() };
@@ -248,6 +253,7 @@ impl Direction {
             cleared: faults.cleared,
             not_markable: faults.not_markable + self.queue.not_markable,
             queue_marked: self.queue.marked,
+            telemetry_stamped: self.queue.stamped,
             queue_bytes,
             queue_most_bytes,
             ..self.counts

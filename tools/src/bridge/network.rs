@@ -41,6 +41,8 @@ pub(super) fn port(network: &Scenario, pauses: bool) -> Result<QueueSettings, St
         delay_ns: link.spec.delay.as_ns(),
         limit_bytes: limit as u64,
         marking: switch.marking_of_port(link.spec.rate_bps, data),
+        // The switches of the simulator write into all that there is.
+        telemetry: true,
         ..QueueSettings::default()
     })
 }

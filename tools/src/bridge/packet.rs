@@ -1,7 +1,9 @@
 //! One RoCE packet in its frame, and the changes of a bad network to its bytes.
 
 use roce_fault::BitFlips;
-use roce_packet::{Frame, FrameHeaders, Ipv4Header, Ipv4View, NetworkHeader, ParseError};
+use roce_packet::{
+    Frame, FrameHeaders, Ipv4Header, Ipv4View, NetworkHeader, ParseError, Telemetry, TelemetryHop,
+};
 
 use roce_device::whole::Offload;
 
@@ -52,32 +54,57 @@ impl Place {
     /// Flips bits of the datagram. A complete UDP checksum is updated, so that only the ICRC is wrong and the receiver's NIC
     /// drops the packet.
     pub(super) fn flip(&self, frame: &mut [u8], offload: Offload, flips: &BitFlips) {
-        let udp_offset = self.headers.udp_offset().filter(|_| !offload.needs_checksum());
         let datagram_offset = self.headers.len_bytes();
         for bit in flips.bits() {
             let at = datagram_offset + bit as usize / 8;
-            if at >= self.end {
-                continue;
+            if at < self.end {
+                self.change(frame, offload, at, |byte| byte ^ 0x80 >> (bit % 8));
             }
-            let word_of = |frame: &[u8]| match udp_offset {
-                Some(udp) => word(frame, udp + (at - udp) / 2 * 2),
-                None => 0,
+        }
+    }
+
+    /// BTH to ICRC, and whether in-band telemetry follows it.
+    pub(super) fn bare_datagram<'a>(&self, frame: &'a [u8]) -> (&'a [u8], Option<Telemetry>) {
+        let transport = self.datagram(frame);
+        let found = Frame { headers: self.headers, transport, trailer: &[] }.split_telemetry();
+        found.map_or((transport, None), |(bare, telemetry)| (bare.transport, Some(telemetry)))
+    }
+
+    /// Writes a hop into the in-band telemetry behind the ICRC, if there is some that takes one. A complete UDP checksum is updated.
+    pub(super) fn stamp(&self, frame: &mut [u8], offload: Offload, hop: TelemetryHop) -> bool {
+        let (_, Some(before)) = self.bare_datagram(frame) else { return false };
+        let mut telemetry = before;
+        telemetry.push(hop);
+        let start = self.end - Telemetry::LEN;
+        for (at, (before, after)) in (start..).zip(before.emit().into_iter().zip(telemetry.emit())) {
+            if before != after {
+                self.change(frame, offload, at, |_| after);
+            }
+        }
+        telemetry != before
+    }
+
+    /// Changes one byte of the datagram, and a complete UDP checksum with it.
+    fn change(&self, frame: &mut [u8], offload: Offload, at: usize, change: impl FnOnce(u8) -> u8) {
+        let udp_offset = self.headers.udp_offset().filter(|_| !offload.needs_checksum());
+        let word_of = |frame: &[u8]| match udp_offset {
+            Some(udp) => word(frame, udp + (at - udp) / 2 * 2),
+            None => 0,
+        };
+        let before = word_of(frame);
+        if let Some(byte) = frame.get_mut(at) {
+            *byte = change(*byte);
+        }
+        let after = word_of(frame);
+        if let Some(field) = udp_offset.and_then(|udp| frame.get_mut(udp + 6..udp + 8))
+            && field != [0, 0]
+        {
+            let updated = match update(u16::from_be_bytes([field[0], field[1]]), before, after) {
+                // In UDP, 0 stands for no checksum (RFC 768).
+                0 => 0xffff,
+                sum => sum,
             };
-            let before = word_of(frame);
-            if let Some(byte) = frame.get_mut(at) {
-                *byte ^= 0x80 >> (bit % 8);
-            }
-            let after = word_of(frame);
-            if let Some(field) = udp_offset.and_then(|udp| frame.get_mut(udp + 6..udp + 8))
-                && field != [0, 0]
-            {
-                let updated = match update(u16::from_be_bytes([field[0], field[1]]), before, after) {
-                    // In UDP, 0 stands for no checksum (RFC 768).
-                    0 => 0xffff,
-                    sum => sum,
-                };
-                field.copy_from_slice(&updated.to_be_bytes());
-            }
+            field.copy_from_slice(&updated.to_be_bytes());
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use roce_fault::random::SplitMix64;
 use roce_packet::pause::{MAX_QUANTA, PRIORITIES, pause_duration_ns};
-use roce_packet::{Ecn, wire_len};
+use roce_packet::{Ecn, TelemetryHop, wire_len};
 use roce_sim::net::{Class, Egress, Time};
 use roce_transport::Instant;
 
@@ -47,6 +47,10 @@ pub(super) struct Queue {
     refresh_ns: u64,
     pub(super) marked: u64,
     pub(super) not_markable: u64,
+    /// Packets with in-band telemetry into which a hop was written.
+    pub(super) stamped: u64,
+    /// Bytes of all packets that have left, on the cable.
+    sent_bytes: u64,
 }
 
 impl Queue {
@@ -62,6 +66,8 @@ impl Queue {
             refresh_ns: pause_duration_ns(MAX_QUANTA, rate) / 2,
             marked: 0,
             not_markable: 0,
+            stamped: 0,
+            sent_bytes: 0,
         }
     }
 
@@ -98,6 +104,14 @@ impl Queue {
         let (_, mut packet) = self.egress.pop(index)?;
         self.mark(&mut packet, self.egress.bytes_of(index));
         let rate = self.settings.rate;
+        if self.settings.telemetry
+            && let Some(rate) = rate
+        {
+            let began = (start / 1000) as u64;
+            let hop = TelemetryHop::new(rate.get(), began, self.sent_bytes, self.egress.bytes());
+            self.stamped += u64::from(packet.place.stamp(&mut packet.bytes, packet.offload, hop));
+        }
+        self.sent_bytes += packet.wire_bytes();
         let taken = rate.map_or(Time::ZERO, |rate| Time::to_send(packet.wire_bytes(), rate.get()));
         self.free_ps = start + u128::from(taken.as_ps());
         let there = Instant::from_nanos((self.free_ps / 1000) as u64).plus_nanos(self.settings.delay_ns);

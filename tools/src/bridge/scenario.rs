@@ -173,6 +173,8 @@ pub struct Queue {
     pub pmax: Option<f64>,
     /// The queue length above which all packets are marked, instead of `kmin` and `kmax`.
     pub step: Option<String>,
+    /// Whether a hop is written into in-band telemetry.
+    pub telemetry: Option<bool>,
     /// Priorities whose sender is paused.
     pub pfc: Option<Vec<u8>>,
     /// The queue length above which the pause starts.
@@ -209,6 +211,7 @@ impl Queue {
             delay_ns: read(&self.delay, units::duration_ns)?.unwrap_or(base.delay_ns),
             limit_bytes: bytes(&self.bytes)?.unwrap_or(base.limit_bytes),
             marking,
+            telemetry: self.telemetry.unwrap_or(base.telemetry),
             pfc,
             xoff_bytes,
             xon_bytes: bytes(&self.xon)?.unwrap_or(xoff_bytes / 5 * 4),
@@ -328,6 +331,7 @@ mod tests {
             kmin = "5KB"
             kmax = "200KB"
             pmax = 0.01
+            telemetry = true
             pfc = [3, 4]
             xoff = "500KB"
             "#,
@@ -346,6 +350,7 @@ mod tests {
         assert_eq!((queue.delay_ns, queue.limit_bytes, queue.pfc), (20_000, 1_000_000, 0b11000));
         assert_eq!(queue.marking, Marking::Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 });
         assert_eq!((queue.xoff_bytes, queue.xon_bytes), (500_000, 400_000));
+        assert!(queue.telemetry && !scenario.settings.left.queue.telemetry);
     }
 
     #[test]
@@ -359,6 +364,7 @@ mod tests {
             ("[queue]\nrate = \"fast\"\n", 1, "\"fast\" is not a rate"),
             ("[queue]\nkmin = \"5KB\"\n", 1, "kmin, kmax and pmax together"),
             ("[queue]\npfc = [8]\n", 1, "priority 8 is not 0 to 7"),
+            ("[queue]\ntelemetry = true\n", 1, "set a rate as well"),
             ("[left]\nfault = \"drop=2\"\n", 2, "drop=`2`"),
             ("duration = \"1\"\n", 1, "\"1\" is not a time"),
             ("[left\n", 1, ""),
@@ -398,6 +404,7 @@ mod tests {
             let queue = &scenario.settings.direction(side).queue;
             assert_eq!(queue.rate.map(NonZeroU64::get), Some(200_000_000));
             assert_eq!((queue.delay_ns, queue.limit_bytes, queue.pfc), (50_000, 1_500_000, 0));
+            assert!(queue.telemetry, "as the switches of the simulator do");
             assert_eq!(queue.marking, Marking::Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 });
         }
         // The settings for the bridge alone take precedence in their direction.

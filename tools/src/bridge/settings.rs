@@ -84,6 +84,8 @@ pub struct QueueSettings {
     pub limit_bytes: u64,
     /// When the queue marks packets CE.
     pub marking: Marking,
+    /// Whether a hop is written into the in-band telemetry of packets that have some. It says the rate, so that there has to be one.
+    pub telemetry: bool,
     /// Priorities whose sender is paused, one bit each.
     pub pfc: u8,
     /// The number of queued bytes above which the pause starts.
@@ -99,6 +101,7 @@ impl Default for QueueSettings {
             delay_ns: 0,
             limit_bytes: 2_000_000,
             marking: Marking::Off,
+            telemetry: false,
             pfc: 0,
             xoff_bytes: 500_000,
             xon_bytes: 400_000,
@@ -113,6 +116,9 @@ impl QueueSettings {
             && (kmin > kmax || !(0.0..=1.0).contains(&pmax))
         {
             return Some("marking: kmin must be at most kmax, and pmax must be 0 to 1".to_owned());
+        }
+        if self.telemetry && self.rate.is_none() {
+            return Some("telemetry says the rate of the port: set a rate as well".to_owned());
         }
         if self.limit_bytes == 0 {
             return Some("a queue of 0 bytes forwards nothing".to_owned());
@@ -138,6 +144,10 @@ mod tests {
         assert_eq!(good.problem(), None);
         let marking = Marking::Red { kmin: 2, kmax: 1, pmax: 0.5 };
         assert!(QueueSettings { marking, ..good.clone() }.problem().unwrap().contains("kmin"));
+        let blind = QueueSettings { telemetry: true, ..good.clone() };
+        assert!(blind.problem().unwrap().contains("set a rate"));
+        let rate = NonZeroU64::new(1);
+        assert_eq!(QueueSettings { rate, ..blind }.problem(), None);
         assert!(QueueSettings { limit_bytes: 0, ..good.clone() }.problem().unwrap().contains("0 bytes"));
         let late = QueueSettings { pfc: 8, xoff_bytes: 3_000_000, ..good.clone() };
         assert!(late.problem().unwrap().contains("xoff (3000000)"));

@@ -12,6 +12,8 @@ use roce_transport::Instant;
 
 use super::*;
 
+mod telemetry;
+
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
 fn path(is_ipv4: bool) -> Path {
