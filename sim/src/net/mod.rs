@@ -34,6 +34,7 @@ mod journal;
 mod marking;
 mod payload;
 mod port;
+mod port_rules;
 mod queue;
 mod results;
 mod route;
@@ -58,14 +59,15 @@ pub use journal::{TraceEvent, TraceValue, fields_of, record_event};
 pub use marking::Marking;
 pub use payload::MAX_FLOW;
 pub use port::{DropReason, PauseStep, PortStats};
+pub use port_rules::{PortChanges, PortRule};
 pub use queue::EventQueue;
 pub use results::{PausePoint, PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name};
 pub use route::RouteError;
 pub(crate) use route::check_routes;
 pub use settings::{
-    Balance, Class, FlowOperation, Headroom, HostSettings, MarkingRule, MeasureSettings, PRIORITIES,
-    PauseMode, PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold,
-    Trimming, Watchdog, priority_of,
+    Balance, Class, FlowOperation, Headroom, HostSettings, MeasureSettings, PRIORITIES, PauseMode,
+    PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Trimming,
+    Watchdog, priority_of,
 };
 pub use simulation::{BuildError, Simulation};
 pub use slowdown::{Percentiles, SIZE_CLASSES, SizeRange, Slowdowns};

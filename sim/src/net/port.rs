@@ -1,9 +1,11 @@
 //! One end of a link: its queues, its pauses, its faults and its counters.
 
+use std::sync::Arc;
+
 use super::egress::Egress;
 use super::frame::{FrameId, Frames};
 use super::route::other_end;
-use super::settings::PRIORITIES;
+use super::settings::{PRIORITIES, SwitchSettings};
 use super::time::Time;
 use super::topology::LinkSpec;
 use super::trace::Trace;
@@ -47,6 +49,8 @@ pub(super) struct Port {
     pub(super) wakes: bool,
     pub(super) egress: Egress<FrameId>,
     pub(super) stats: PortStats,
+    /// The settings of the port, if a switch owns it.
+    pub(super) settings: Arc<SwitchSettings>,
     pub(super) pause: Paused,
     pub(super) asked: Asked,
     pub(super) faults: Option<Box<LinkFaults>>,
@@ -229,6 +233,7 @@ impl Port {
         owner: Owner,
         local: u32,
         spec: LinkSpec,
+        settings: Arc<SwitchSettings>,
         faults: Option<FaultInjector>,
     ) -> Self {
         Self {
@@ -243,6 +248,7 @@ impl Port {
             down: 0,
             wakes: false,
             egress: Egress::default(),
+            settings,
             pause: Paused::default(),
             asked: Asked::default(),
             faults: faults.map(|injector| Box::new(LinkFaults { injector, held: Vec::new() })),

@@ -6,6 +6,7 @@ use roce_transport::congestion::{Congestion, NotificationPoint};
 
 use super::failure::Failure;
 use super::marking::Marking;
+use super::port_rules::PortRule;
 use super::time::Time;
 
 /// Priorities of a link.
@@ -84,9 +85,9 @@ impl Settings {
         self.all_hosts().fold(0, |bits, host| bits | 1 << priority_of(host.dscp))
     }
 
-    /// Why frames cannot be trimmed as the settings say.
-    pub(crate) fn trimming_problem(&self) -> Option<&'static str> {
-        self.switch.trimming?.problem(self.switch.pfc, self.data_priorities())
+    /// Why frames cannot be trimmed as the settings say, and in which of [`SwitchSettings::port_rules`], if it is one of them.
+    pub(crate) fn trimming_problem(&self) -> Option<(Option<usize>, &'static str)> {
+        self.switch.trimming_problem(self.data_priorities())
     }
 
     /// The first setting of hosts out of its range, as [`HostSettings::problem`].
@@ -105,7 +106,7 @@ pub enum PayloadMode {
     Implied,
 }
 
-/// The settings of all switches.
+/// The settings of all switches, and what is different at some of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwitchSettings {
     /// Bytes of the buffer of each switch, which its ports share.
@@ -131,8 +132,8 @@ pub struct SwitchSettings {
     /// The rate of a port for which the thresholds of marking hold, in bits per second. At ports of another rate they are
     /// larger or smaller in proportion. `None`: the same thresholds at every port.
     pub marking_rate_bps: Option<u64>,
-    /// Marking at some ports; the last rule that applies takes the place of [`Self::marking`].
-    pub marking_rules: Vec<MarkingRule>,
+    /// What is different at some switches and ports.
+    pub port_rules: Vec<PortRule>,
     /// The scheduling class of each priority.
     pub scheduling: [Class; PRIORITIES],
     /// How frames choose among several shortest paths.
@@ -157,7 +158,7 @@ impl Default for SwitchSettings {
             watchdog: None,
             marking,
             marking_rate_bps: None,
-            marking_rules: Vec::new(),
+            port_rules: Vec::new(),
             scheduling: [Class::Strict; PRIORITIES],
             balance: Balance::Flow,
             trimming: None,
@@ -184,7 +185,7 @@ impl Default for Trimming {
 
 impl Trimming {
     /// Why it is impossible in a network with these lossless priorities and those of data.
-    fn problem(&self, pfc: u8, data: u8) -> Option<&'static str> {
+    pub(super) fn problem(&self, pfc: u8, data: u8) -> Option<&'static str> {
         let priority = priority_of(self.dscp);
         let checks = [
             (self.dscp <= 63, "dscp must be 0 to 63"),
@@ -196,44 +197,17 @@ impl Trimming {
     }
 }
 
-/// Marking at the ports of a switch or at those with a rate.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MarkingRule {
-    /// The number of the switch, in the order of the topology; all switches if `None`.
-    pub switch: Option<u32>,
-    /// The rate of the link in bits per second; all rates if `None`.
-    pub rate_bps: Option<u64>,
-    /// The priority.
-    pub priority: u8,
-    /// How frames of this priority are marked there.
-    pub marking: Marking,
-}
-
 impl SwitchSettings {
-    /// How frames of a priority are marked at a port of this rate.
-    #[inline]
-    pub(crate) fn marking_at(&self, switch: u32, rate_bps: u64, priority: usize) -> Marking {
-        let applies = |rule: &&MarkingRule| {
-            usize::from(rule.priority) == priority
-                && rule.switch.is_none_or(|number| number == switch)
-                && rule.rate_bps.is_none_or(|rate| rate == rate_bps)
-        };
-        self.marking_rules.iter().rev().find(applies).map_or(self.marking[priority], |rule| rule.marking)
-    }
-
-    /// How the only switch of a network marks frames of a priority (0 to 7; above that, never) at a port of this rate in bits per
-    /// second: `[[switch.port]]`, `marking`, and the thresholds in proportion to `marking_rate`.
+    /// How frames of a priority (0 to 7; above that, never) are marked at a port of this rate in bits per second: `marking`, with the
+    /// thresholds in proportion to `marking_rate`.
     #[must_use]
     pub fn marking_of_port(&self, rate_bps: u64, priority: usize) -> Marking {
-        if priority >= PRIORITIES {
-            return Marking::Off;
-        }
-        let marking = self.marking_at(0, rate_bps, priority);
+        let marking = self.marking.get(priority).copied().unwrap_or(Marking::Off);
         self.marking_rate_bps.map_or(marking, |reference| marking.scaled(rate_bps, reference))
     }
 
-    /// The first setting out of its range: its key in scenarios and the reason.
-    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
+    /// The first setting out of its range, without those of [`Self::port_rules`]: its key in scenarios and the reason.
+    pub(super) fn own_problem(&self) -> Option<(&'static str, &'static str)> {
         let is_share = |alpha: f64| alpha.is_finite() && alpha >= 0.0;
         let threshold = match self.threshold {
             Threshold::Dynamic { alpha } => is_share(alpha),

@@ -141,7 +141,7 @@ impl Simulation {
         check_operations(&settings, schedule)?;
         check_failures(topology, &settings.failures).map_err(|(_, error)| error)?;
         let changes = Changes::new(topology, &settings.routes, &settings.failures)?;
-        let (ports, names) = build_ports(topology, settings.seed);
+        let (ports, names) = build_ports(topology, &settings);
         let (mut hosts, switches) = build_nodes(topology, &ports, &settings)?;
         for (host, agenda) in hosts.iter_mut().zip(Agenda::distribute(schedule, flows, hosts_count as usize))
         {

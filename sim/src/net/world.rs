@@ -443,8 +443,8 @@ impl World {
     /// Pauses a priority of a port until a time, or ends its pause if that time has passed.
     fn pause(&mut self, port: u32, priority: u8, until: Time) {
         let now = self.now;
-        let watchdog = self.settings.switch.watchdog;
         let end = &mut self.ports[port as usize];
+        let watchdog = end.settings.watchdog;
         let (bit, index) = (1_u8 << priority, usize::from(priority));
         if until <= now {
             return self.resume(port, priority, PauseStep::Resumed);

@@ -10,14 +10,15 @@ use toml::Spanned;
 
 use super::expect::{Expect, Relation};
 use super::file::{self, File};
-use super::hosts::{find_host, find_switch};
+use super::hosts::find_host;
+use super::ports;
 use super::profiles;
 use super::workload::{self, Context, Tables, Workload};
 use super::{Load, Scenario, ScenarioError, topology};
 use crate::net::{
-    Balance, Class, Failed, Failure, Headroom, HostSettings, LinkSpec, Marking, MarkingRule, MeasureSettings,
-    PauseMode, PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold,
-    Time, Topology, Trimming, Watchdog, check_failures, check_routes, priority_of,
+    Balance, Class, Failed, Failure, Headroom, HostSettings, LinkSpec, Marking, MeasureSettings, PauseMode,
+    PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Time,
+    Topology, Trimming, Watchdog, check_failures, check_routes, priority_of,
 };
 
 /// The reason of an error, without its line.
@@ -43,7 +44,9 @@ pub(super) fn build(
     }
     let trimming_place = span(file.switch.trimming.as_ref());
     settings.host = host(file.host, &topology, text, own)?;
-    settings.switch = switch(file.switch, priority_of(settings.host.dscp), &topology, text)?;
+    let data = priority_of(settings.host.dscp);
+    let (switch, port_places) = switch(file.switch, data, &topology, text)?;
+    settings.switch = switch;
     settings.measure = measure(&file.measure, text)?;
     settings.routes = routes(file.route, &topology, text)?;
     for storm in file.storm {
@@ -55,8 +58,9 @@ pub(super) fn build(
     let context = Context { topology: &topology, seed: file.seed, load, text };
     let Workload { flows, schedule, operations, tables } = workload::build(tables, &context)?;
     profiles::assign(&mut settings, &file.group, &tables, &flows, &topology, (text, own))?;
-    if let Some(reason) = settings.trimming_problem() {
-        return Err(ScenarioError::at(text, trimming_place, format!("trimming: {reason}")));
+    if let Some((rule, reason)) = settings.trimming_problem() {
+        let place = rule.map_or(trimming_place, |rule| port_places.get(rule).cloned());
+        return Err(ScenarioError::at(text, place, format!("trimming: {reason}")));
     }
     if flows.is_empty() {
         return Err(ScenarioError {
@@ -179,18 +183,26 @@ fn place_of(places: &[(&str, Option<Range<usize>>)], key: &str) -> Option<Range<
     places.iter().find(|(name, _)| *name == key).and_then(|(_, place)| place.clone())
 }
 
+/// Takes what is given in the place of what was given before.
+pub(super) fn set_given<T>(own: &mut Option<T>, given: Option<T>) {
+    if given.is_some() {
+        *own = given;
+    }
+}
+
 fn set<T>(own: &mut T, given: Option<T>) {
     if let Some(given) = given {
         *own = given;
     }
 }
 
+/// The settings of switches, and where each table of `[[switch.port]]` stands.
 fn switch(
     table: file::Switch,
     data: u8,
     topology: &Topology,
     text: &str,
-) -> Result<SwitchSettings, ScenarioError> {
+) -> Result<(SwitchSettings, Vec<Range<usize>>), ScenarioError> {
     let mut switch = SwitchSettings::default();
     let wrong = |place: Range<usize>| move |reason: Wrong| ScenarioError::at(text, Some(place), reason);
     let places = [
@@ -204,13 +216,7 @@ fn switch(
     set(&mut switch.xon_offset_bytes, table.xon_offset.map(|bytes| bytes.0));
     set(&mut switch.lossy_alpha, table.lossy_alpha.map(Spanned::into_inner));
     switch.marking_rate_bps = table.marking_rate.map(|rate| rate.into_inner().0);
-    set(
-        &mut switch.headroom,
-        table.headroom.map(|headroom| match headroom {
-            file::Headroom::Auto(_) => Headroom::Auto,
-            file::Headroom::Bytes(bytes) => Headroom::Bytes(bytes.0),
-        }),
-    );
+    set(&mut switch.headroom, table.headroom.as_ref().map(headroom));
     set(
         &mut switch.pause,
         table.pause.map(|pause| match pause {
@@ -227,7 +233,9 @@ fn switch(
     if let Some(table) = table.trimming {
         switch.trimming = trimming(table.get_ref()).map_err(wrong(table.span()))?;
     }
-    switch.watchdog = table.watchdog.map(|dog| Watchdog { after: dog.after.0, restore: dog.restore.0 });
+    if let Some(table) = table.watchdog {
+        switch.watchdog = watchdog(table.get_ref()).map_err(wrong(table.span()))?;
+    }
     if let Some(table) = table.threshold {
         switch.threshold = threshold(table.get_ref()).map_err(wrong(table.span()))?;
     }
@@ -246,16 +254,34 @@ fn switch(
         let (place, queue) = (queue.span(), queue.into_inner());
         set_queue(&mut switch, &queue).map_err(wrong(place))?;
     }
-    switch.marking_rules = rules(table.port, data, topology, text)?;
+    let (rules, rule_places) = ports::rules(table.port, data, topology, text)?;
+    switch.port_rules = rules;
     match switch.problem() {
-        Some((key, reason)) => {
-            Err(ScenarioError::at(text, place_of(&places, key), format!("{key}: {reason}")))
+        Some((rule, key, reason)) => {
+            let of_rule = rule.and_then(|rule| rule_places.get(rule).cloned());
+            let place = of_rule.or_else(|| place_of(&places, key));
+            Err(ScenarioError::at(text, place, format!("{key}: {reason}")))
         }
-        None => Ok(switch),
+        None => Ok((switch, rule_places)),
     }
 }
 
-fn threshold(table: &file::Threshold) -> Result<Threshold, Wrong> {
+pub(super) fn headroom(headroom: &file::Headroom) -> Headroom {
+    match headroom {
+        file::Headroom::Auto(_) => Headroom::Auto,
+        file::Headroom::Bytes(bytes) => Headroom::Bytes(bytes.0),
+    }
+}
+
+pub(super) fn watchdog(table: &file::Watchdog) -> Result<Option<Watchdog>, Wrong> {
+    match (table.off, &table.after, &table.restore) {
+        (true, None, None) => Ok(None),
+        (false, Some(after), Some(restore)) => Ok(Some(Watchdog { after: after.0, restore: restore.0 })),
+        _ => Err("watchdog needs after and restore, or off = true".to_owned()),
+    }
+}
+
+pub(super) fn threshold(table: &file::Threshold) -> Result<Threshold, Wrong> {
     match (table.alpha, &table.bytes) {
         (Some(alpha), None) => Ok(Threshold::Dynamic { alpha }),
         (None, Some(bytes)) => Ok(Threshold::Static { bytes: bytes.0 }),
@@ -266,7 +292,7 @@ fn threshold(table: &file::Threshold) -> Result<Threshold, Wrong> {
 /// 50 µs is more than the paths of a data centre differ by.
 const FLOWLET_GAP: Time = Time::from_us(50);
 
-fn balance(balance: &file::Balance, gap: Option<Time>) -> Balance {
+pub(super) fn balance(balance: &file::Balance, gap: Option<Time>) -> Balance {
     match balance {
         file::Balance::Flow => Balance::Flow,
         file::Balance::Weighted => Balance::Weighted,
@@ -276,7 +302,7 @@ fn balance(balance: &file::Balance, gap: Option<Time>) -> Balance {
     }
 }
 
-fn trimming(table: &file::Trimming) -> Result<Option<Trimming>, Wrong> {
+pub(super) fn trimming(table: &file::Trimming) -> Result<Option<Trimming>, Wrong> {
     let file::Trimming { off, dscp, to, above } = table;
     if *off {
         let alone = dscp.is_none() && to.is_none() && above.is_none();
@@ -291,7 +317,7 @@ fn trimming(table: &file::Trimming) -> Result<Option<Trimming>, Wrong> {
 }
 
 /// One bit for each priority of a list.
-fn priorities(list: &[u8]) -> Result<u8, Wrong> {
+pub(super) fn priorities(list: &[u8]) -> Result<u8, Wrong> {
     list.iter().try_fold(0, |bits, priority| {
         let bit = 1_u8.checked_shl((*priority).into());
         bit.map(|bit| bits | bit).ok_or_else(|| format!("pfc: priority {priority} is not 0 to 7"))
@@ -310,33 +336,7 @@ fn set_queue(switch: &mut SwitchSettings, queue: &file::Queue) -> Result<(), Wro
     Ok(())
 }
 
-fn rules(
-    ports: Vec<Spanned<file::Port>>,
-    data: u8,
-    topology: &Topology,
-    text: &str,
-) -> Result<Vec<MarkingRule>, ScenarioError> {
-    let one = |port: Spanned<file::Port>| {
-        rule(port.get_ref(), data, topology)
-            .map_err(|reason| ScenarioError::at(text, Some(port.span()), reason))
-    };
-    ports.into_iter().map(one).collect()
-}
-
-fn rule(port: &file::Port, data: u8, topology: &Topology) -> Result<MarkingRule, Wrong> {
-    let rate_bps = port.rate.map(|rate| rate.0);
-    if rate_bps.is_some_and(|rate| topology.links.iter().all(|link| link.spec.rate_bps != rate)) {
-        return Err("rate: no link of the topology has this rate".to_owned());
-    }
-    let priority = port.priority.unwrap_or(data);
-    if priority > 7 {
-        return Err(format!("priority {priority} is not 0 to 7"));
-    }
-    let switch = port.switch.as_deref().map(|name| find_switch(topology, name)).transpose()?;
-    Ok(MarkingRule { switch, rate_bps, priority, marking: marks(&port.marking)? })
-}
-
-fn marks(table: &file::Marking) -> Result<Marking, Wrong> {
+pub(super) fn marks(table: &file::Marking) -> Result<Marking, Wrong> {
     match (table.off, table.step, table.kmin, table.kmax, table.pmax) {
         (true, None, None, None, None) => Ok(Marking::Off),
         (false, Some(step), None, None, None) => Ok(Marking::Step { bytes: step.0 }),

@@ -139,12 +139,12 @@ pub(super) struct Switch {
     pub(super) lossy_alpha: Option<Spanned<f64>>,
     pub(super) pfc: Option<Spanned<Vec<u8>>>,
     pub(super) pause: Option<Pause>,
-    pub(super) watchdog: Option<Watchdog>,
+    pub(super) watchdog: Option<Spanned<Watchdog>>,
     pub(super) balance: Option<Balance>,
     /// The gap that ends a flowlet.
     pub(super) flowlet_gap: Option<Spanned<Span>>,
     pub(super) trimming: Option<Spanned<Trimming>>,
-    /// Marking at some ports.
+    /// What is different at some switches and ports.
     #[serde(default)]
     pub(super) port: Vec<Spanned<Port>>,
     /// The rate of a port for which the thresholds of marking hold.
@@ -191,8 +191,10 @@ pub(super) enum Pause {
     expecting = "a table for watchdog, such as { after = \"1ms\", restore = \"1ms\" }"
 )]
 pub(super) struct Watchdog {
-    pub(super) after: Span,
-    pub(super) restore: Span,
+    #[serde(default)]
+    pub(super) off: bool,
+    pub(super) after: Option<Span>,
+    pub(super) restore: Option<Span>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -246,10 +248,40 @@ pub(super) struct Queue {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table in [[switch.port]]")]
 pub(super) struct Port {
+    /// The name of a switch, or a pattern; all switches if missing.
     pub(super) switch: Option<String>,
+    /// The host or switch at the other end of the link, or a pattern; all if missing.
+    pub(super) to: Option<String>,
     pub(super) rate: Option<Rate>,
+    /// That of `marking` and `weight`.
     pub(super) priority: Option<u8>,
-    pub(super) marking: Marking,
+    pub(super) marking: Option<Marking>,
+    pub(super) weight: Option<Weight>,
+    pub(super) reserve: Option<Bytes>,
+    pub(super) headroom: Option<Headroom>,
+    pub(super) threshold: Option<Threshold>,
+    pub(super) xon_offset: Option<Bytes>,
+    pub(super) lossy_alpha: Option<f64>,
+    pub(super) pfc: Option<Vec<u8>>,
+    pub(super) watchdog: Option<Watchdog>,
+    pub(super) trimming: Option<Trimming>,
+    // These are settings of whole switches.
+    pub(super) buffer: Option<Bytes>,
+    pub(super) balance: Option<Balance>,
+    pub(super) flowlet_gap: Option<Span>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a number, or \"strict\"")]
+pub(super) enum Weight {
+    Strict(Strict),
+    Share(u32),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Strict {
+    Strict,
 }
 
 /// Settings of the queue pairs of some flows.

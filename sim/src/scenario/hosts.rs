@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::build::Wrong;
-use crate::net::{NodeKind, Topology};
+use crate::net::{NodeId, NodeKind, Topology};
 
 /// The number of a host with this name.
 pub(super) fn find_host(topology: &Topology, name: &str) -> Result<u32, Wrong> {
@@ -20,12 +20,19 @@ pub(super) fn find_host(topology: &Topology, name: &str) -> Result<u32, Wrong> {
 /// The number of a switch with this name, in the order of the topology.
 pub(super) fn find_switch(topology: &Topology, name: &str) -> Result<u32, Wrong> {
     let switches = topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch);
-    (0..).zip(switches).find(|(_, node)| node.name == name).map(|(number, _)| number).ok_or_else(|| {
-        let near = topology.near_names(name, Some(NodeKind::Switch));
-        let near =
-            if near.is_empty() { String::new() } else { format!("; near names are {}", near.join(", ")) };
-        format!("there is no switch {name}{near}")
-    })
+    let found = (0..).zip(switches).find(|(_, node)| node.name == name).map(|(number, _)| number);
+    found.ok_or_else(|| unknown(topology, name, "switch", Some(NodeKind::Switch)))
+}
+
+/// The index of the host or switch with this name.
+pub(super) fn find_node(topology: &Topology, name: &str) -> Result<NodeId, Wrong> {
+    topology.node_named(name).ok_or_else(|| unknown(topology, name, "host or switch", None))
+}
+
+fn unknown(topology: &Topology, name: &str, what: &str, kind: Option<NodeKind>) -> Wrong {
+    let near = topology.near_names(name, kind);
+    let near = if near.is_empty() { String::new() } else { format!("; near names are {}", near.join(", ")) };
+    format!("there is no {what} {name}{near}")
 }
 
 /// The hosts of a list of flows: by name, or by number where no node has this name.
@@ -82,7 +89,8 @@ fn matching(topology: &Topology, pattern: &str) -> Result<Vec<u32>, Wrong> {
     Ok(found)
 }
 
-fn matches(pattern: &str, name: &str) -> bool {
+/// Whether a name has the parts of a pattern in their order.
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut left) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
     let Some(last) = parts.next_back() else { return left.is_empty() };

@@ -30,6 +30,7 @@ mod file;
 mod flows;
 mod hosts;
 mod operations;
+mod ports;
 mod profiles;
 mod topology;
 mod values;

@@ -6,6 +6,7 @@ mod limits;
 mod links;
 mod operations;
 mod paths;
+mod ports;
 mod tasks;
 mod threads;
 mod trimming;

@@ -1,6 +1,9 @@
 //! Settings of some flows, hosts and ports, and files of other simulators.
 
-use roce_sim::net::{Marking, MarkingRule, Results, Time};
+use roce_sim::net::{
+    Balance, Class, Headroom, Marking, NodeKind, PortChanges, PortRule, Results, SwitchSettings, Threshold,
+    Time, Trimming, Watchdog,
+};
 use roce_sim::scenario::Scenario;
 
 use super::{no_files, run, run_with, text};
@@ -74,12 +77,19 @@ fn groups_tables_and_ports_have_settings_of_their_own() {
     // The last group counts, and begins with [host].
     assert_eq!((second.path_mtu.bytes(), second.congestion != first.congestion), (1_024, true));
     assert_eq!((third.path_mtu.bytes(), third.depth, third.recovery), (4_096, 7, first.recovery));
-    let step = Marking::Step { bytes: 7_000 };
-    let rules = [
-        MarkingRule { switch: None, rate_bps: Some(100_000_000_000), priority: 3, marking: step },
-        MarkingRule { switch: Some(0), rate_bps: None, priority: 2, marking: Marking::Off },
-    ];
-    assert_eq!(settings.switch.marking_rules, rules);
+    let marks = |priority: usize, marking: Marking| {
+        let mut changes = PortChanges::default();
+        changes.marking[priority] = Some(marking);
+        changes
+    };
+    let [fast, at_switch] = &settings.switch.port_rules[..] else {
+        panic!("{:?}", settings.switch.port_rules)
+    };
+    let rate_bps = Some(100_000_000_000);
+    let changes = marks(3, Marking::Step { bytes: 7_000 });
+    assert_eq!(*fast, PortRule { rate_bps, changes, ..PortRule::default() });
+    let changes = marks(2, Marking::Off);
+    assert_eq!(*at_switch, PortRule { switches: Some(vec![0]), changes, ..PortRule::default() });
     let mut simulation = scenario.simulation().unwrap();
     simulation.run_to_end();
     let results = simulation.results();
@@ -148,4 +158,90 @@ file = "flow.txt"
     let switch = |name: &str| load(name).map(|text| text.replace("1 3 3 100", "0 3 3 100"));
     let error = Scenario::parse(text, &switch).unwrap_err().to_string();
     assert!(error.ends_with("flow.txt, line 2: there is no host 0"), "{error}");
+}
+
+/// A leaf-spine with one table of `[[switch.port]]`, and what the parser says of it.
+fn with_port(keys: &str) -> Result<Scenario, String> {
+    let text = format!(
+        "name = \"ports\"\n[topology]\nkind = \"leaf-spine\"\nleaves = 2\nspines = 2\nhosts = 2\nfabric_rate = \"400Gbps\"\n\
+         [switch]\npfc = [3]\n[[switch.port]]\n{keys}\n[[flows]]\nkind = \"pair\"\nfrom = \"h0\"\nto = \"h2\"\nbytes = 1\n"
+    );
+    Scenario::parse(&text, &no_files).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_port_has_every_setting_that_makes_sense_there() {
+    let keys = "switch = \"leaf1\"\nto = \"spine*\"\npriority = 5\nmarking = { step = \"7KB\" }\nweight = 3\nreserve = \"1KB\"\n\
+                headroom = \"2KB\"\nthreshold = { bytes = \"3KB\" }\nxon_offset = \"1KB\"\nlossy_alpha = 0.5\npfc = []\n\
+                watchdog = { after = \"1ms\", restore = \"2ms\" }\ntrimming = { above = \"9KB\" }";
+    let scenario = with_port(keys).unwrap();
+    let (topology, switch) = (&scenario.topology, &scenario.settings.switch);
+    let node = |name: &str| topology.node_named(name).unwrap();
+    let number = |name: &str| {
+        let switches = topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch);
+        (0..).zip(switches).find(|(_, node)| node.name == name).unwrap().0
+    };
+    let usual = SwitchSettings { port_rules: Vec::new(), ..switch.clone() };
+    let mut expected = SwitchSettings {
+        reserve_bytes: 1_000,
+        headroom: Headroom::Bytes(2_000),
+        threshold: Threshold::Static { bytes: 3_000 },
+        xon_offset_bytes: 1_000,
+        lossy_alpha: 0.5,
+        pfc: 0,
+        watchdog: Some(Watchdog { after: Time::from_us(1_000), restore: Time::from_us(2_000) }),
+        trimming: Some(Trimming { above_bytes: Some(9_000), ..Trimming::default() }),
+        ..usual.clone()
+    };
+    (expected.marking[5], expected.scheduling[5]) = (Marking::Step { bytes: 7_000 }, Class::Weighted(3));
+    let of_port = |from: &str, to: &str| switch.of_port(number(from), node(to), 400_000_000_000);
+    assert_eq!(of_port("leaf1", "spine0"), expected);
+    assert_eq!(of_port("leaf1", "spine1"), expected);
+    assert_eq!(of_port("leaf0", "spine0"), usual, "another switch");
+    assert_eq!(of_port("leaf1", "h2"), usual, "another port");
+
+    let off =
+        with_port("to = \"h1\"\nwatchdog = { off = true }\ntrimming = { off = true }\nweight = \"strict\"")
+            .unwrap();
+    let changes = &off.settings.switch.port_rules[0].changes;
+    assert_eq!(
+        (changes.watchdog, changes.trimming, changes.scheduling[3]),
+        (Some(None), Some(None), Some(Class::Strict))
+    );
+    let whole =
+        with_port("switch = \"spine*\"\nbuffer = \"9MB\"\nbalance = \"flowlet\"\nflowlet_gap = \"7us\"")
+            .unwrap();
+    let spine = whole.settings.switch.of_switch(number("spine1"));
+    assert_eq!((spine.buffer_bytes, spine.balance), (9_000_000, Balance::Flowlet { gap: Time::from_us(7) }));
+    assert_eq!(whole.settings.switch.of_switch(number("leaf0")), usual);
+}
+
+#[test]
+fn what_a_port_cannot_have_is_said() {
+    let alone = "a switch chooses before a frame has a port, so it is not that of one port";
+    let shared = "all ports of a switch share it, so it is not that of one port";
+    for (keys, expected) in [
+        ("switch = \"leef1\"\npfc = []", "there is no switch leef1; near names are leaf1"),
+        ("to = \"spin1\"\npfc = []", "there is no host or switch spin1; near names are spine1"),
+        ("switch = \"tor*\"\npfc = []", "switch: no switch has a name like tor*"),
+        ("to = \"tor*\"\npfc = []", "to: no host or switch has a name like tor*"),
+        ("switch = \"leaf0\"\nto = \"leaf1\"\npfc = []", "no port of a switch is as switch, to and rate say"),
+        ("switch = \"leaf0\"", "a [[switch.port]] needs a setting besides switch, to, rate and priority"),
+        ("priority = 8\nweight = 1", "priority 8 is not 0 to 7"),
+        ("priority = 4\npfc = []", "priority: only marking and weight are those of a priority"),
+        ("weight = 0", "weight: it must be 1 to 65535"),
+        ("lossy_alpha = -1.0", "lossy_alpha: it must be a number from 0 up"),
+        ("pfc = [9]", "pfc: priority 9 is not 0 to 7"),
+        ("watchdog = { after = \"1ms\" }", "watchdog needs after and restore, or off = true"),
+        ("trimming = { dscp = 26 }", "trimming: the priority of its dscp is lossless"),
+        ("flowlet_gap = \"1us\"", "flowlet_gap: balance is not \"flowlet\""),
+    ] {
+        assert_eq!(with_port(keys).unwrap_err(), format!("line 10: {expected}"), "{keys}");
+    }
+    for place in ["to = \"h1\"", "rate = \"400Gbps\""] {
+        let wrong = |keys: &str| with_port(&format!("{place}\n{keys}")).unwrap_err();
+        assert_eq!(wrong("buffer = \"9MB\""), format!("line 10: buffer: {shared}"));
+        assert_eq!(wrong("balance = \"spray\""), format!("line 10: balance: {alone}"));
+    }
+    assert!(with_port("pause = \"instant\"").unwrap_err().contains("unknown field `pause`"));
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use roce_sim::net::{NodeKind, priority_of};
+use roce_sim::net::{LinkSpec, NodeId, NodeKind, SwitchSettings, priority_of};
 use roce_sim::scenario::Scenario;
 
 use super::settings::QueueSettings;
@@ -27,24 +27,42 @@ pub(super) fn port(network: &Scenario, pauses: bool) -> Result<QueueSettings, St
                 .to_owned(),
         );
     }
-    let switch = &network.settings.switch;
-    if switch.pfc != 0 && !pauses {
+    let data = usize::from(priority_of(network.settings.host.dscp));
+    let is_switch = |node: NodeId| topology.nodes[node as usize].kind == NodeKind::Switch;
+    let mut ports = topology.links.iter().map(|link| {
+        let neighbour = if is_switch(link.a) { link.b } else { link.a };
+        let switch = network.settings.switch.of_port(0, neighbour, link.spec.rate_bps);
+        (queue(&switch, link.spec, data), switch.pfc)
+    });
+    let Some((port, pfc)) = ports.next() else { return Err(NO_STAR.to_owned()) };
+    if ports.any(|other| other != (port.clone(), pfc)) {
+        return Err(
+            "a bridge cannot distinguish the ports of a switch: write what is different in one direction in \
+                    [bridge.queue] instead of [[switch.port]]"
+                .to_owned(),
+        );
+    }
+    if pfc != 0 && !pauses {
         return Err("the pauses of this scenario's switch depend on a shared buffer, which a bridge does not have: write \
                     `pfc = []` in [switch], or set the pauses of the bridge in [bridge.queue]"
             .to_owned());
     }
+    Ok(port)
+}
+
+/// The queue of a port of a switch for data of this priority.
+fn queue(switch: &SwitchSettings, link: LinkSpec, data: usize) -> QueueSettings {
     // The queue q of a single congested port settles at alpha × the free bytes: q = alpha (buffer - q).
     let limit = switch.buffer_bytes as f64 * switch.lossy_alpha / (1.0 + switch.lossy_alpha);
-    let data = usize::from(priority_of(network.settings.host.dscp));
-    Ok(QueueSettings {
-        rate: NonZeroU64::new(link.spec.rate_bps),
-        delay_ns: link.spec.delay.as_ns(),
+    QueueSettings {
+        rate: NonZeroU64::new(link.rate_bps),
+        delay_ns: link.delay.as_ns(),
         limit_bytes: limit as u64,
-        marking: switch.marking_of_port(link.spec.rate_bps, data),
+        marking: switch.marking_of_port(link.rate_bps, data),
         // The switches of the simulator write into all that there is.
         telemetry: true,
         ..QueueSettings::default()
-    })
+    }
 }
 
 const NO_STAR: &str =

@@ -432,6 +432,28 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_the_switch_and_of_all_its_ports_are_those_of_the_bridge() {
+        let queue = |ports: &str| {
+            let text = format!("{NETWORK}\n[[switch.port]]\n{ports}\n");
+            Scenario::parse(&text, NO_FILES).map(|scenario| scenario.settings.left.queue.clone())
+        };
+        let usual = Scenario::parse(NETWORK, NO_FILES).unwrap().settings.left.queue.limit_bytes;
+        assert_eq!(queue("switch = \"s0\"\nbuffer = \"1MB\"").unwrap().limit_bytes, 500_000);
+        assert_eq!(
+            queue("to = \"h*\"\nlossy_alpha = 0.25\nrate = \"200Mbps\"").unwrap().limit_bytes,
+            usual * 2 / 5
+        );
+        let same = queue("to = \"h1\"\nwatchdog = { after = \"1ms\", restore = \"1ms\" }").unwrap();
+        assert_eq!(same.limit_bytes, usual, "a bridge has no watchdog");
+        for different in ["lossy_alpha = 0.25", "marking = { step = \"7KB\" }", "pfc = [3]"] {
+            let error = queue(&format!("to = \"h1\"\n{different}")).unwrap_err().to_string();
+            assert!(error.contains("cannot distinguish the ports"), "{different}: {error}");
+        }
+        let error = queue("pfc = [3]").unwrap_err().to_string();
+        assert!(error.contains("pfc = []"), "{error}");
+    }
+
+    #[test]
     fn a_network_that_is_not_one_port_is_refused() {
         for (from, to, line, part) in [
             ("hosts = 3", "hosts = 1", Some(13), "no host h2"),

@@ -16,7 +16,7 @@ use crate::net::journal::Journal;
 use crate::net::port::{Owner, Place, Port};
 use crate::net::queue::EventQueue;
 use crate::net::results::port_name;
-use crate::net::settings::{FlowOperation, PauseMode, Settings};
+use crate::net::settings::{FlowOperation, PauseMode, Settings, SwitchSettings};
 use crate::net::switch::Switch;
 use crate::net::time::Time;
 use crate::net::topology::{LinkSpec, NodeKind, Topology};
@@ -26,10 +26,11 @@ use crate::net::world::{SCRATCH, World};
 
 pub(super) fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> Result<(), BuildError> {
     let wrong = |what: &str| Err(BuildError::Setting(what.to_owned()));
-    if let Some((key, reason)) = settings.host_problem().or(settings.switch.problem()) {
+    let of_switches = || settings.switch.problem().map(|(_, key, reason)| (key, reason));
+    if let Some((key, reason)) = settings.host_problem().or_else(of_switches) {
         return Err(BuildError::Setting(format!("{key}: {reason}")));
     }
-    if let Some(reason) = settings.trimming_problem() {
+    if let Some((_, reason)) = settings.trimming_problem() {
         return Err(BuildError::Setting(format!("trimming: {reason}")));
     }
     if settings.measure.interval == Time::ZERO {
@@ -68,7 +69,9 @@ pub(super) fn check_operations(settings: &Settings, schedule: &Schedule) -> Resu
 }
 
 /// Builds two ports for each link. Returns also the name of each, and whether a host owns it.
-pub(super) fn build_ports(topology: &Topology, seed: u64) -> (Vec<Port>, Vec<(String, bool)>) {
+pub(super) fn build_ports(topology: &Topology, settings: &Settings) -> (Vec<Port>, Vec<(String, bool)>) {
+    // Ports with the same settings share them.
+    let mut shared = vec![Arc::new(SwitchSettings { port_rules: Vec::new(), ..settings.switch.clone() })];
     let mut numbers = Vec::with_capacity(topology.nodes.len());
     let (mut hosts, mut switches) = (0, 0);
     for node in &topology.nodes {
@@ -84,14 +87,31 @@ pub(super) fn build_ports(topology: &Topology, seed: u64) -> (Vec<Port>, Vec<(St
             let is_host = topology.nodes[from].kind == NodeKind::Host;
             let owner = if is_host { Owner::Host(numbers[from]) } else { Owner::Switch(numbers[from]) };
             let number = ports.len() as u32;
-            let seed = seed.wrapping_add(number.into());
+            let own = match owner {
+                Owner::Switch(switch) if !settings.switch.port_rules.is_empty() => {
+                    let own = settings.switch.of_port(switch, to, link.spec.rate_bps);
+                    share(&mut shared, own)
+                }
+                _ => Arc::clone(&shared[0]),
+            };
+            let seed = settings.seed.wrapping_add(number.into());
             let faults = link.faults.clone().map(|plan| FaultInjector::new(plan, seed));
-            ports.push(Port::new(number, owner, locals[from], link.spec, faults));
+            ports.push(Port::new(number, owner, locals[from], link.spec, own, faults));
             locals[from] += 1;
             names.push((port_name(&topology.nodes[from].name, &topology.nodes[to as usize].name), is_host));
         }
     }
     (ports, names)
+}
+
+/// The same settings among those that are shared already, or these as a further one.
+fn share(shared: &mut Vec<Arc<SwitchSettings>>, own: SwitchSettings) -> Arc<SwitchSettings> {
+    if let Some(known) = shared.iter().find(|known| ***known == own) {
+        return Arc::clone(known);
+    }
+    let own = Arc::new(own);
+    shared.push(Arc::clone(&own));
+    own
 }
 
 /// The names of hosts, and behind them those of switches.
@@ -106,7 +126,7 @@ pub(super) fn build_nodes(
     ports: &[Port],
     settings: &Settings,
 ) -> Result<(Vec<Host>, Vec<Switch>), BuildError> {
-    let mut links: Vec<Vec<LinkSpec>> = Vec::new();
+    let mut links: Vec<Vec<(Arc<SwitchSettings>, LinkSpec)>> = Vec::new();
     let mut host_ports: Vec<(u32, u32)> = Vec::new();
     for (number, port) in (0..).zip(ports) {
         match port.owner {
@@ -116,7 +136,7 @@ pub(super) fn build_nodes(
                 if links.len() <= switch {
                     links.resize(switch + 1, Vec::new());
                 }
-                links[switch].push(port.spec);
+                links[switch].push((Arc::clone(&port.settings), port.spec));
             }
         }
     }

@@ -112,6 +112,8 @@ fn by_rate(hash: u32, choices: &[u32], ports: &[Port]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::net::frame::FrameId;
     use crate::net::port::Owner;
@@ -120,7 +122,8 @@ mod tests {
 
     fn ports(rates: &[u64]) -> Vec<Port> {
         let spec = |rate_bps| LinkSpec { rate_bps, ..LinkSpec::DEFAULT };
-        rates.iter().map(|rate| Port::new(0, Owner::Switch(0), 0, spec(*rate), None)).collect()
+        let port = |rate: &u64| Port::new(0, Owner::Switch(0), 0, spec(*rate), Arc::default(), None);
+        rates.iter().map(port).collect()
     }
 
     fn frame(source_port: u16) -> Frame {

@@ -4,6 +4,8 @@
 //! the shared part up to a threshold, then, after the pause was sent, the headroom. Bytes of lossy priorities are
 //! accounted at their egress queue.
 
+use std::sync::Arc;
+
 use super::super::settings::{Headroom, PRIORITIES, SwitchSettings, Threshold};
 use super::super::time::Time;
 use super::super::topology::LinkSpec;
@@ -21,12 +23,19 @@ pub(super) struct Buffer {
     /// The size of the shared part: the buffer without reserves and headrooms.
     shared: u64,
     used: u64,
+    limits: Vec<Limits>,
+    accounts: Vec<[Account; PRIORITIES]>,
+}
+
+/// What the settings of a port allow.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
     reserve: u64,
+    headroom: u64,
     threshold: Limit,
     xon_offset: u64,
+    /// The length of each lossy queue.
     lossy: Limit,
-    headrooms: Vec<u64>,
-    accounts: Vec<[Account; PRIORITIES]>,
 }
 
 /// Bytes that arrived at one port with one priority.
@@ -71,32 +80,23 @@ pub struct BufferTooSmall {
 }
 
 impl Buffer {
-    /// Creates the buffer for ports to these links, which carry frames with up to `path_mtu` bytes of payload.
+    /// Creates the buffer of a switch, for ports with these settings and links, which carry frames with up to `path_mtu` bytes of
+    /// payload.
     pub(super) fn new(
-        settings: &SwitchSettings,
+        switch: &SwitchSettings,
         path_mtu: usize,
-        links: &[LinkSpec],
+        ports: &[(Arc<SwitchSettings>, LinkSpec)],
     ) -> Result<Self, BufferTooSmall> {
-        let lossless = u64::from(settings.pfc.count_ones());
-        let headrooms: Vec<u64> =
-            links.iter().map(|link| headroom(settings.headroom, path_mtu, link)).collect();
-        let each = headrooms.iter().map(|headroom| headroom.saturating_add(settings.reserve_bytes));
-        let kept = each.fold(0, u64::saturating_add).saturating_mul(lossless);
-        let buffer = settings.buffer_bytes;
+        let limits: Vec<Limits> =
+            ports.iter().map(|(settings, link)| Limits::new(settings, path_mtu, link)).collect();
+        let kept = ports.iter().zip(&limits).fold(0, |kept: u64, ((settings, _), limits)| {
+            let each = limits.headroom.saturating_add(limits.reserve);
+            kept.saturating_add(each.saturating_mul(settings.pfc.count_ones().into()))
+        });
+        let buffer = switch.buffer_bytes;
         let shared = buffer.checked_sub(kept).ok_or(BufferTooSmall { buffer, needed: kept })?;
-        Ok(Self {
-            shared,
-            used: 0,
-            reserve: settings.reserve_bytes,
-            threshold: match settings.threshold {
-                Threshold::Dynamic { alpha } => Limit::share(alpha),
-                Threshold::Static { bytes } => Limit::Bytes(bytes),
-            },
-            xon_offset: settings.xon_offset_bytes,
-            lossy: Limit::share(settings.lossy_alpha),
-            headrooms,
-            accounts: vec![[Account::default(); PRIORITIES]; links.len()],
-        })
+        let accounts = vec![[Account::default(); PRIORITIES]; ports.len()];
+        Ok(Self { shared, used: 0, limits, accounts })
     }
 
     fn free(&self) -> u64 {
@@ -106,23 +106,23 @@ impl Buffer {
     /// Admits a frame of a lossless priority if there is room, and returns whether the peer has to be paused now.
     #[inline]
     pub(super) fn admit(&mut self, port: usize, priority: usize, len: u64) -> Option<bool> {
-        let threshold = self.threshold.of(self.free());
-        let headroom = self.headrooms[port];
+        let Limits { reserve, headroom, threshold, .. } = self.limits[port];
+        let threshold = threshold.of(self.free());
         let account = &mut self.accounts[port][priority];
         let after = account.bytes + len;
-        let over = after.saturating_sub(self.reserve);
+        let over = after.saturating_sub(reserve);
         if over > threshold {
             if account.headroom + len > headroom {
                 return None;
             }
             account.headroom += len;
         } else {
-            let before = account.bytes.saturating_sub(self.reserve);
+            let before = account.bytes.saturating_sub(reserve);
             account.bytes = after;
             self.used += over - before;
         }
         let stop = !account.paused
-            && (account.headroom > 0 || account.bytes.saturating_sub(self.reserve) >= threshold.max(1));
+            && (account.headroom > 0 || account.bytes.saturating_sub(reserve) >= threshold.max(1));
         account.paused |= stop;
         Some(stop)
     }
@@ -130,29 +130,30 @@ impl Buffer {
     /// Releases the space of a frame of a lossless priority, and returns whether the pause of the peer ends.
     #[inline]
     pub(super) fn release(&mut self, port: usize, priority: usize, len: u64) -> bool {
+        let Limits { reserve, threshold, xon_offset, .. } = self.limits[port];
         let account = &mut self.accounts[port][priority];
         let from_headroom = account.headroom.min(len);
         account.headroom -= from_headroom;
         let rest = (len - from_headroom).min(account.bytes);
-        let before = account.bytes.saturating_sub(self.reserve);
+        let before = account.bytes.saturating_sub(reserve);
         account.bytes -= rest;
-        let after = account.bytes.saturating_sub(self.reserve);
+        let after = account.bytes.saturating_sub(reserve);
         self.used -= before - after;
         if !account.paused || account.headroom > 0 {
             return false;
         }
         let shared = after;
-        let go_on = shared == 0 || shared + self.xon_offset <= self.threshold.of(self.free());
+        let go_on = shared == 0 || shared + xon_offset <= threshold.of(self.free());
         if go_on {
             self.accounts[port][priority].paused = false;
         }
         go_on
     }
 
-    /// Admits a frame of a lossy priority if its queue, with `queued` bytes, may grow.
+    /// Admits a frame of a lossy priority if its queue at this port, with `queued` bytes, may grow.
     #[inline]
-    pub(super) fn admit_lossy(&mut self, queued: u64, len: u64) -> bool {
-        if len > self.free() || queued + len > self.lossy.of(self.free()) {
+    pub(super) fn admit_lossy(&mut self, port: usize, queued: u64, len: u64) -> bool {
+        if len > self.free() || queued + len > self.limits[port].lossy.of(self.free()) {
             return false;
         }
         self.used += len;
@@ -172,6 +173,21 @@ impl Buffer {
     #[cfg(test)]
     fn used(&self) -> u64 {
         self.used
+    }
+}
+
+impl Limits {
+    fn new(settings: &SwitchSettings, path_mtu: usize, link: &LinkSpec) -> Self {
+        Self {
+            reserve: settings.reserve_bytes,
+            headroom: headroom(settings.headroom, path_mtu, link),
+            threshold: match settings.threshold {
+                Threshold::Dynamic { alpha } => Limit::share(alpha),
+                Threshold::Static { bytes } => Limit::Bytes(bytes),
+            },
+            xon_offset: settings.xon_offset_bytes,
+            lossy: Limit::share(settings.lossy_alpha),
+        }
     }
 }
 
@@ -204,8 +220,13 @@ mod tests {
         }
     }
 
+    fn built(switch: &SwitchSettings, ports: &[&SwitchSettings]) -> Result<Buffer, BufferTooSmall> {
+        let ports: Vec<_> = ports.iter().map(|port| (Arc::new((*port).clone()), LinkSpec::DEFAULT)).collect();
+        Buffer::new(switch, 1024, &ports)
+    }
+
     fn buffer(settings: &SwitchSettings) -> Buffer {
-        Buffer::new(settings, 1024, &[LinkSpec::DEFAULT; 2]).unwrap()
+        built(settings, &[settings, settings]).unwrap()
     }
 
     #[test]
@@ -255,12 +276,12 @@ mod tests {
             ..settings()
         };
         let mut buffer = buffer(&settings);
-        assert_eq!(buffer.headrooms[0], 2 * 12_500 + LEAST_FRAMES);
+        assert_eq!(buffer.limits[0].headroom, 2 * 12_500 + LEAST_FRAMES);
         let answers: Vec<_> = (0..6).map(|_| buffer.admit(0, 3, 1_000)).collect();
         let (go, stop) = (Some(false), Some(true));
         assert_eq!(answers, [go, go, go, go, stop, go]);
         let small = SwitchSettings { buffer_bytes: 20_000, ..settings };
-        let error = Buffer::new(&small, 1024, &[LinkSpec::DEFAULT; 2]).unwrap_err();
+        let error = built(&small, &[&small, &small]).unwrap_err();
         assert!(error.to_string().starts_with("a buffer of 20000 bytes is too small"), "{error}");
     }
 
@@ -268,7 +289,7 @@ mod tests {
     fn lossy_queues_share_too() {
         let mut buffer = buffer(&SwitchSettings { lossy_alpha: 1.0, pfc: 0, ..settings() });
         let mut queued = 0;
-        while buffer.admit_lossy(queued, 1_000) {
+        while buffer.admit_lossy(0, queued, 1_000) {
             queued += 1_000;
         }
         assert!((499_000..=501_000).contains(&queued), "{queued}");
@@ -276,5 +297,28 @@ mod tests {
             buffer.release_lossy(1_000);
         }
         assert_eq!(buffer.used(), 0);
+    }
+    #[test]
+    fn each_port_has_limits_of_its_own() {
+        let own = SwitchSettings {
+            reserve_bytes: 2_000,
+            threshold: Threshold::Static { bytes: 3_000 },
+            headroom: Headroom::Bytes(1_000),
+            xon_offset_bytes: 1_000,
+            lossy_alpha: 0.25,
+            ..settings()
+        };
+        let lossy = SwitchSettings { pfc: 0, headroom: Headroom::Bytes(1 << 40), ..settings() };
+        let mut buffer = built(&settings(), &[&settings(), &own, &lossy]).unwrap();
+        assert_eq!(buffer.shared, 1_000_000 - 10_000 - 3_000, "no headroom where nothing is lossless");
+        let answers = [(); 7].map(|()| buffer.admit(1, 3, 1_000));
+        let (go, stop) = (Some(false), Some(true));
+        assert_eq!(answers, [go, go, go, go, stop, go, None], "reserve, threshold, headroom");
+        assert_eq!(buffer.admit(0, 3, 1_000), go);
+        assert_eq!([(); 4].map(|()| buffer.release(1, 3, 1_000)), [false, true, false, false]);
+        let mut most =
+            |port: usize| (1..).find(|queued| !buffer.admit_lossy(port, queued * 1_000, 1_000)).unwrap();
+        let (usual, short) = (most(0), most(1));
+        assert!(short * 2 < usual, "{short} {usual}");
     }
 }

@@ -3,6 +3,8 @@
 mod balance;
 mod buffer;
 
+use std::sync::Arc;
+
 use rand_core::Rng as _;
 use rand_pcg::Pcg32;
 use roce_packet::TelemetryHop;
@@ -14,7 +16,7 @@ use self::buffer::Buffer;
 use super::egress::CONTROL;
 use super::frame::{FrameId, Kind};
 use super::port::{DropReason, PauseStep};
-use super::settings::Settings;
+use super::settings::{Balance, Settings, SwitchSettings};
 use super::time::Time;
 use super::topology::LinkSpec;
 use super::world::{Event, World};
@@ -25,16 +27,22 @@ pub(super) struct Switch {
     number: u32,
     buffer: Buffer,
     random: Pcg32,
+    balance: Balance,
     balancer: Balancer,
 }
 
 impl Switch {
-    /// Builds switch `number` with a port for each of these links.
-    pub(super) fn new(number: u32, settings: &Settings, links: &[LinkSpec]) -> Result<Self, BufferTooSmall> {
-        let buffer = Buffer::new(&settings.switch, settings.largest_mtu(), links)?;
+    /// Builds switch `number` with ports that have these settings and links.
+    pub(super) fn new(
+        number: u32,
+        settings: &Settings,
+        ports: &[(Arc<SwitchSettings>, LinkSpec)],
+    ) -> Result<Self, BufferTooSmall> {
+        let own = settings.switch.of_switch(number);
         Ok(Self {
             number,
-            buffer,
+            buffer: Buffer::new(&own, settings.largest_mtu(), ports)?,
+            balance: own.balance,
             random: generator(settings.seed, 0x5_0000 + u64::from(number)),
             balancer: Balancer::new(number),
         })
@@ -61,13 +69,12 @@ impl Switch {
             return world.discard(port, id, DropReason::NoRoute);
         };
         let queue = usize::from(priority);
-        let end = &world.ports[out as usize];
+        let (entry, end) = (&world.ports[port as usize], &world.ports[out as usize]);
         if end.pause.dropping >> priority & 1 == 1 {
             return world.discard(out, id, DropReason::Watchdog);
         }
-        if world.settings.switch.pfc >> priority & 1 == 1 {
-            let local = world.ports[port as usize].local as usize;
-            match self.buffer.admit(local, queue, len) {
+        if entry.settings.pfc >> priority & 1 == 1 {
+            match self.buffer.admit(entry.local as usize, queue, len) {
                 None => return self.trim_or_drop(world, (port, out), id, DropReason::Headroom),
                 Some(stop) if stop => {
                     world.ports[port as usize].stats.pauses_sent += 1;
@@ -77,11 +84,12 @@ impl Switch {
             }
         } else {
             let queued = end.egress.bytes_of(queue);
-            let above = world.settings.switch.trimming.and_then(|trimming| trimming.above_bytes);
+            let local = end.local as usize;
+            let above = end.settings.trimming.and_then(|trimming| trimming.above_bytes);
             if above.is_some_and(|above| queued + len > above) && self.trim(world, out, id) {
                 return;
             }
-            if !self.buffer.admit_lossy(queued, len) {
+            if !self.buffer.admit_lossy(local, queued, len) {
                 return self.trim_or_drop(world, (out, out), id, DropReason::Buffer);
             }
         }
@@ -107,7 +115,7 @@ impl Switch {
     /// something to cut away.
     #[cold]
     fn trim(&mut self, world: &mut World, out: u32, id: FrameId) -> bool {
-        let Some(trimming) = world.settings.switch.trimming else { return false };
+        let Some(trimming) = world.ports[out as usize].settings.trimming else { return false };
         if !world.frames.trim(id, &trimming) {
             return false;
         }
@@ -115,7 +123,7 @@ impl Switch {
         let (queue, len) = (usize::from(frame.priority), u64::from(frame.buffered_len()));
         let end = &world.ports[out as usize];
         let dropping = end.pause.dropping >> queue & 1 == 1;
-        if dropping || !self.buffer.admit_lossy(end.egress.bytes_of(queue), len) {
+        if dropping || !self.buffer.admit_lossy(end.local as usize, end.egress.bytes_of(queue), len) {
             let reason = if dropping { DropReason::Watchdog } else { DropReason::Buffer };
             world.discard(out, id, reason);
             return true;
@@ -136,16 +144,14 @@ impl Switch {
     fn egress_port(&mut self, world: &World, id: FrameId) -> Option<u32> {
         let frame = world.frames.get(id);
         let choices = world.changes.routes().ports(self.number, frame.destination);
-        let balance = world.settings.switch.balance;
-        self.balancer.choose(balance, choices, frame, &world.ports, world.now, &mut self.random)
+        self.balancer.choose(self.balance, choices, frame, &world.ports, world.now, &mut self.random)
     }
 
     /// Sends the next frame of a port whose link is free.
     #[inline]
     pub(super) fn send(&mut self, world: &mut World, out: u32) {
         let end = &mut world.ports[out as usize];
-        let classes = &world.settings.switch.scheduling;
-        let Some(queue) = end.egress.next(end.pause.mask, classes) else { return };
+        let Some(queue) = end.egress.next(end.pause.mask, &end.settings.scheduling) else { return };
         let Some(id) = end.egress.pop(queue) else { return };
         if queue != CONTROL {
             self.leave(world, out, queue, id);
@@ -166,13 +172,13 @@ impl Switch {
     #[inline]
     fn leave(&mut self, world: &mut World, out: u32, queue: usize, id: FrameId) {
         self.give_back(world, queue, id);
-        let mut left = world.ports[out as usize].egress.bytes_of(queue);
-        let own = world.ports[out as usize].spec.rate_bps;
-        if let Some(rate) = world.settings.switch.marking_rate_bps {
+        let end = &world.ports[out as usize];
+        let mut left = end.egress.bytes_of(queue);
+        if let Some(rate) = end.settings.marking_rate_bps {
             // A queue of the same length in time has the same share of marks at every rate.
-            left = (u128::from(left) * u128::from(rate) / u128::from(own.max(1))) as u64;
+            left = (u128::from(left) * u128::from(rate) / u128::from(end.spec.rate_bps.max(1))) as u64;
         }
-        let marking = world.settings.switch.marking_at(self.number, own, queue);
+        let marking = end.settings.marking[queue];
         if marking.marks(left, || self.random.next_u32()) {
             let frame = world.frames.get_mut(id);
             if frame.ecn().is_capable() {
@@ -185,9 +191,9 @@ impl Switch {
     fn give_back(&mut self, world: &mut World, queue: usize, id: FrameId) {
         let frame = world.frames.get(id);
         let (entered, len, priority) = (frame.entered, u64::from(frame.buffered_len()), frame.priority);
-        if world.settings.switch.pfc >> priority & 1 == 1 {
-            let local = world.ports[entered as usize].local as usize;
-            if self.buffer.release(local, queue, len) {
+        let entry = &world.ports[entered as usize];
+        if entry.settings.pfc >> priority & 1 == 1 {
+            if self.buffer.release(entry.local as usize, queue, len) {
                 world.send_pause(entered, priority, false);
             }
         } else {
@@ -206,7 +212,7 @@ impl Switch {
 
     /// Checks whether a port has been paused for longer than the watchdog allows, and empties its queue if so.
     pub(super) fn watch(&mut self, world: &mut World, out: u32, priority: u8) {
-        let Some(watchdog) = world.settings.switch.watchdog else { return };
+        let Some(watchdog) = world.ports[out as usize].settings.watchdog else { return };
         let (bit, queue) = (1_u8 << priority, usize::from(priority));
         let now = world.now;
         let end = &mut world.ports[out as usize];
@@ -235,7 +241,7 @@ impl Switch {
 
     /// Ends the action of the watchdog on a queue, and watches the queue again if it is still paused.
     pub(super) fn restore(&mut self, world: &mut World, out: u32, priority: u8) {
-        let Some(watchdog) = world.settings.switch.watchdog else { return };
+        let Some(watchdog) = world.ports[out as usize].settings.watchdog else { return };
         let (bit, queue, now) = (1_u8 << priority, usize::from(priority), world.now);
         let end = &mut world.ports[out as usize];
         end.pause.dropping &= !bit;
