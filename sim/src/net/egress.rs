@@ -28,13 +28,15 @@ const QUANTUM: u32 = 512;
 /// // Priority 0 is paused.
 /// assert_eq!(egress.next(0b1, &classes), None);
 /// ```
+// The order of fields is that in memory, so that what every packet needs is together.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Egress<T> {
-    queues: [Queue<T>; PRIORITIES + 1],
-    /// Queues that hold something, one bit each.
-    waiting: u16,
     bytes: u64,
     most_bytes: u64,
+    /// Queues that hold something, one bit each.
+    waiting: u16,
+    queues: [Queue<T>; PRIORITIES + 1],
     turns: Turns,
 }
 
@@ -93,6 +95,12 @@ impl<T> Egress<T> {
     #[must_use]
     pub fn front(&self, queue: usize) -> Option<&T> {
         self.queues[queue].entries.front().map(|(_, packet)| packet)
+    }
+
+    /// The first packet of the highest queue that holds one.
+    #[must_use]
+    pub fn foremost(&self) -> Option<&T> {
+        self.front(self.waiting.checked_ilog2()? as usize)
     }
 
     /// The packets in a queue, the first one first.

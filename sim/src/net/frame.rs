@@ -62,8 +62,9 @@ pub(super) enum Kind {
     Pause,
 }
 
-/// The fields of a frame that the network uses.
+/// The fields of a frame that the network uses, in one cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Frame {
     /// The next free place, if this one is free.
     next: FrameId,
@@ -219,6 +220,13 @@ impl Frames {
 
     pub(super) fn get(&self, id: FrameId) -> &Frame {
         &self.frames[id.0 as usize]
+    }
+
+    /// Reads a frame, or another one if there is no such frame.
+    #[inline]
+    pub(super) fn fetch(&self, id: FrameId) -> u64 {
+        let last = self.frames.len().wrapping_sub(1);
+        self.frames.get((id.0 as usize).min(last)).map_or(0, |frame| u64::from(frame.source))
     }
 
     pub(super) fn get_mut(&mut self, id: FrameId) -> &mut Frame {

@@ -16,6 +16,7 @@ use roce_transport::{
 };
 
 use super::dependencies::Agenda;
+use super::event::Event;
 use super::frame::{Frame, FrameId, Kind, host_address};
 use super::payload::{Pattern, flow_address};
 use super::port::DropReason;
@@ -24,14 +25,14 @@ use super::settings::{
     priority_of,
 };
 use super::time::Time;
-use super::world::{Event, World};
+use super::world::World;
 
 /// The largest number of packets of a paused priority in the port.
 const MOST_HELD: usize = 8;
 /// The initial capacity of the completion queue.
 const COMPLETION_QUEUE: usize = 1 << 4;
 /// The number of completions polled at once.
-const COMPLETIONS: usize = 16;
+pub(super) const COMPLETIONS: usize = 16;
 /// The bit of a work request ID that tells a receive from other requests. The lower bits are the number of the flow, and the upper
 /// ones the number of the receive.
 const RECEIVE: u64 = 1 << 32;
@@ -117,6 +118,14 @@ impl Host {
         }
     }
 
+    /// Reads what [`Self::receive`] will need first for a frame, and returns a number that depends on it.
+    #[inline]
+    pub(super) fn fetch_receive(&self, frame: &Frame) -> u64 {
+        let [_, _, _, _, _, a, b, c, ..] = frame.head;
+        let counters = self.engine.qp_counters(Qpn::new(u32::from_be_bytes([0, a, b, c])));
+        counters.map_or(0, |counters| counters.rdma_rx_packets)
+    }
+
     /// Handles a frame that arrived at the port.
     #[inline]
     pub(super) fn receive(&mut self, world: &mut World, id: FrameId) {
@@ -199,18 +208,17 @@ impl Host {
     /// Collects completions and packets after an input, and schedules the next deadline.
     #[inline]
     pub(super) fn settle(&mut self, world: &mut World) {
-        self.fetch_completions();
+        self.fetch_completions(world);
         if world.is_free(self.port) {
             self.send(world);
         }
         self.set_timer(world);
     }
 
-    fn fetch_completions(&mut self) {
+    fn fetch_completions(&mut self, world: &mut World) {
         while self.engine.poll_event().is_some() {}
-        let mut buffer = [Wc::default(); COMPLETIONS];
-        while let Ok(count @ 1..) = self.engine.poll_cq(self.cq, &mut buffer) {
-            self.completions.extend_from_slice(&buffer[..count]);
+        while let Ok(count @ 1..) = self.engine.poll_cq(self.cq, &mut world.completions[..]) {
+            self.completions.extend_from_slice(&world.completions[..count]);
         }
     }
 

@@ -24,6 +24,7 @@
 
 mod dependencies;
 mod egress;
+mod event;
 mod failure;
 mod flow;
 mod frame;

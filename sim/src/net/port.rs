@@ -25,7 +25,7 @@ pub(super) struct Place {
     pub(super) index: u32,
 }
 
-/// One end of a link. What every frame needs is together in one cache line.
+/// One end of a link. What every frame needs is together in one cache line, and in a second one, where `pause` and `egress` meet.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Port {
@@ -47,18 +47,21 @@ pub(super) struct Port {
     pub(super) down: u16,
     /// Whether a [`Event::Free`](super::world::Event::Free) for that time is queued.
     pub(super) wakes: bool,
+    pub(super) pause: Paused,
     pub(super) egress: Egress<FrameId>,
     pub(super) stats: PortStats,
     /// The settings of the port, if a switch owns it.
     pub(super) settings: Arc<SwitchSettings>,
-    pub(super) pause: Paused,
     pub(super) asked: Asked,
     pub(super) faults: Option<Box<LinkFaults>>,
 }
 
 /// The pauses that the other end requested.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub(super) struct Paused {
+    pub(super) until: [Time; PRIORITIES],
+    pub(super) since: [Time; PRIORITIES],
     /// Priorities that are paused.
     pub(super) mask: u8,
     /// Priorities for which an event is queued that checks the end of the pause.
@@ -67,8 +70,6 @@ pub(super) struct Paused {
     pub(super) dropping: u8,
     /// Priorities for which a watchdog event is queued.
     pub(super) watched: u8,
-    pub(super) until: [Time; PRIORITIES],
-    pub(super) since: [Time; PRIORITIES],
 }
 
 /// A step of a pause, at one port.
@@ -254,6 +255,12 @@ impl Port {
             faults: faults.map(|injector| Box::new(LinkFaults { injector, held: Vec::new() })),
             stats: PortStats::default(),
         }
+    }
+
+    /// The frame that is sent next if no priority is paused and none has a weight, or [`FrameId::NONE`].
+    #[inline]
+    pub(super) fn next_frame(&self) -> FrameId {
+        self.egress.foremost().copied().unwrap_or(FrameId::NONE)
     }
 
     /// Queues that hold a frame and are not paused.

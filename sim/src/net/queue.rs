@@ -1,7 +1,7 @@
 //! The event queue: events in the order of their time, events of one time in the order of their rank, and those of one rank in
 //! the order of scheduling.
 //!
-//! The rank makes the order independent of who scheduled first: see [`Event`](super::world::Event).
+//! The rank makes the order independent of who scheduled first: see [`Event`](super::event::Event).
 //!
 //! A timing wheel holds near events in buckets, each a few nanoseconds wide; later events wait in a heap until the wheel
 //! has turned far enough. An insertion is a few stores; only the current bucket is sorted. A bucket is contiguous, so
@@ -41,9 +41,9 @@ const MOST_RANK: u32 = (1 << RANK_BITS) - 1;
 #[derive(Debug)]
 pub struct EventQueue<E> {
     /// The events of each bucket in the order of scheduling.
-    buckets: Box<[Vec<Entry<E>>]>,
+    buckets: Box<[Vec<Entry<E>>; BUCKETS]>,
     /// One bit per bucket that is not empty.
-    occupied: Box<[u64]>,
+    occupied: Box<[u64; BUCKETS / 64]>,
     /// The memory of emptied buckets.
     spare: Vec<Vec<Entry<E>>>,
     /// The events of the current bucket.
@@ -120,8 +120,8 @@ impl<E: Copy> EventQueue<E> {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            buckets: vec![Vec::new(); BUCKETS].into_boxed_slice(),
-            occupied: vec![0; BUCKETS / 64].into_boxed_slice(),
+            buckets: boxed(Vec::new()),
+            occupied: boxed(0),
             spare: Vec::new(),
             current: Vec::new(),
             order: Vec::new(),
@@ -222,17 +222,9 @@ impl<E: Copy> EventQueue<E> {
     #[inline]
     pub fn pop_until(&mut self, last: Time) -> Option<(Time, E)> {
         loop {
-            if let Some(entry) = self.front() {
-                if entry.time > last {
-                    return None;
-                }
-                let next = (entry.time, entry.event);
-                self.done += 1;
-                self.len -= 1;
-                return Some(next);
-            }
-            if !self.advance(last) {
-                return None;
+            let next = self.pop_current(last);
+            if next.is_some() || !self.advance(last) {
+                return next;
             }
         }
     }
@@ -261,8 +253,28 @@ impl<E: Copy> EventQueue<E> {
         near.into_iter().chain(far).min()
     }
 
-    /// Moves on to the next bucket that is not empty, unless it begins after `last`: events may still be pushed before it.
-    fn advance(&mut self, last: Time) -> bool {
+    /// The events of the current bucket, in no particular order. Some of them may have come out already.
+    pub(super) fn current(&self) -> impl Iterator<Item = &E> {
+        self.current.iter().map(|entry| &entry.event)
+    }
+
+    /// Removes and returns the next event of the current bucket if its time is not after `last`.
+    #[inline]
+    pub(super) fn pop_current(&mut self, last: Time) -> Option<(Time, E)> {
+        let entry = self.front().filter(|entry| entry.time <= last)?;
+        let next = (entry.time, entry.event);
+        self.done += 1;
+        self.len -= 1;
+        Some(next)
+    }
+
+    /// Moves on to the next bucket that is not empty, unless it begins after `last`: events may still be pushed before it. Events
+    /// of the current bucket stay.
+    #[inline(never)]
+    pub(super) fn advance(&mut self, last: Time) -> bool {
+        if self.front().is_some() {
+            return false;
+        }
         let near = self.next_occupied();
         let far = self.far.peek().map(|entry| entry.0.key.0.as_ps() >> WIDTH_BITS);
         let turn = match (near, far) {
@@ -333,6 +345,14 @@ impl<E: Copy> EventQueue<E> {
         }
         None
     }
+}
+
+/// An array that never was on the stack.
+fn boxed<T: Clone, const N: usize>(value: T) -> Box<[T; N]> {
+    vec![value; N]
+        .into_boxed_slice()
+        .try_into()
+        .unwrap_or_else(|_| unreachable!("the vector has this length"))
 }
 
 #[cfg(test)]

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use roce_transport::Instant;
+use roce_transport::{Instant, Wc};
 
 use super::egress::CONTROL;
+use super::event::Event;
 use super::failure::Changes;
 use super::frame::{Frame, FrameId, Frames, Kind, Parcel, wire_len};
+use super::host::COMPLETIONS;
 use super::journal;
 use super::port::{DropReason, Held, Owner, PauseStep, Place, Port};
 use super::queue::EventQueue;
@@ -20,35 +22,6 @@ use super::waits::{SwitchWaits, Wait};
 
 /// The size of the largest datagram.
 pub(super) const SCRATCH: usize = 4096 + 128;
-
-/// A scheduled event of one host or switch. Ports and hosts are those of the part of the network.
-///
-/// Of the events of one time and node, arrivals come first, in the order of the ports of the whole network: that is their rank in
-/// the [`EventQueue`]. The others come in the order in which their node scheduled them. So no node can see what else is in
-/// the queue, and no result depends on the parts.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Event {
-    /// The last bit of a frame arrives at a port.
-    Arrive { port: u32, frame: FrameId },
-    /// A host has received a frame.
-    Taken { host: u32, frame: FrameId },
-    /// The link of a port is free.
-    Free { port: u32 },
-    /// The next deadline of an engine.
-    Timer { host: u32 },
-    /// The computation of a task of a host ends.
-    Task { host: u32, task: u32 },
-    /// A pause may have expired.
-    PauseEnds { port: u32, priority: u8 },
-    /// A pause that this port requested may need a refresh.
-    PauseRefresh { port: u32, priority: u8 },
-    /// A pause may have lasted too long.
-    Watchdog { port: u32, priority: u8 },
-    /// The watchdog enables a queue again.
-    Restore { port: u32, priority: u8 },
-    /// From this time on, nothing can overtake a frame that waits to be overtaken.
-    Release { port: u32, frame: FrameId },
-}
 
 /// A frame on its way to another part of the network.
 #[derive(Debug)]
@@ -87,6 +60,8 @@ pub(super) struct World {
     pub(super) waits: Vec<SwitchWaits>,
     /// Where an engine writes a datagram: hosts take turns.
     pub(super) scratch: Box<[u8; SCRATCH]>,
+    /// Where an engine writes completions.
+    pub(super) completions: Box<[Wc; COMPLETIONS]>,
     /// Whether trace events are kept.
     pub(super) traced: bool,
 }
@@ -233,6 +208,14 @@ impl World {
         }
     }
 
+    /// Reads what every event of a port needs, or that of another port if there is no such port.
+    #[inline]
+    pub(super) fn fetch_port(&self, port: u32) -> u64 {
+        let last = self.ports.len().wrapping_sub(1);
+        let port = self.ports.get((port as usize).min(last));
+        port.map_or(0, |port| u64::from(port.number) ^ port.egress.bytes())
+    }
+
     /// Whether a port can send now. If not, an event is queued for the time at which it can.
     #[inline]
     pub(super) fn is_free(&mut self, port: u32) -> bool {
@@ -244,8 +227,8 @@ impl World {
             return true;
         }
         end.wakes = true;
-        let at = end.busy_until;
-        self.events.push(at, Event::Free { port });
+        let (at, next) = (end.busy_until, end.next_frame());
+        self.events.push(at, Event::Free { port, next });
         false
     }
 
@@ -255,8 +238,8 @@ impl World {
         let end = &mut self.ports[port as usize];
         if !end.wakes {
             end.wakes = true;
-            let at = end.busy_until.max(self.now);
-            self.events.push(at, Event::Free { port });
+            let (at, next) = (end.busy_until.max(self.now), end.next_frame());
+            self.events.push(at, Event::Free { port, next });
         }
     }
 

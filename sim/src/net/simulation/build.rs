@@ -293,6 +293,7 @@ fn empty_part(
         pauses_left_out: 0,
         waits: Vec::new(),
         scratch: Box::new([0; SCRATCH]),
+        completions: Box::default(),
         traced: false,
     };
     Part {

@@ -62,6 +62,16 @@ impl Balancer {
         choices.get(choice).copied()
     }
 
+    /// The choice if it does not depend on the state of the switch, or one of those that are possible.
+    #[inline]
+    pub(super) fn guess(&self, balance: Balance, choices: &[u32], frame: &Frame) -> Option<u32> {
+        let choice = match balance {
+            Balance::Flow if choices.len() > 1 => share_of(self.hash(frame), choices.len() as u64) as usize,
+            _ => 0,
+        };
+        choices.get(choice).copied()
+    }
+
     fn hash(&self, frame: &Frame) -> u32 {
         flow_hash(frame.source, frame.destination, frame.source_port, self.switch)
     }

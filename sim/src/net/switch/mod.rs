@@ -14,12 +14,13 @@ pub use buffer::BufferTooSmall;
 use self::balance::Balancer;
 use self::buffer::Buffer;
 use super::egress::CONTROL;
-use super::frame::{FrameId, Kind};
+use super::event::Event;
+use super::frame::{Frame, FrameId, Kind};
 use super::port::{DropReason, PauseStep};
 use super::settings::{Balance, Settings, SwitchSettings};
 use super::time::Time;
 use super::topology::LinkSpec;
-use super::world::{Event, World};
+use super::world::World;
 use roce_fault::random::generator;
 
 #[derive(Debug)]
@@ -46,6 +47,15 @@ impl Switch {
             random: generator(settings.seed, 0x5_0000 + u64::from(number)),
             balancer: Balancer::new(number),
         })
+    }
+
+    /// Reads what [`Self::receive`] will need first for a frame, and returns a number that depends on all of it.
+    #[inline]
+    pub(super) fn fetch_receive(&self, world: &World, frame: &Frame) -> u64 {
+        let choices = world.changes.routes().ports(self.number, frame.destination);
+        let Some(out) = self.balancer.guess(world.settings.switch.balance, choices, frame) else { return 0 };
+        let end = &world.ports[out as usize];
+        end.egress.bytes_of(frame.priority.into()) ^ u64::from(end.pause.dropping) ^ u64::from(end.number)
     }
 
     /// Handles a frame that arrived at one of the ports.
