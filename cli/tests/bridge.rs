@@ -5,6 +5,8 @@
 //! ```
 
 mod common;
+#[path = "bridge/telemetry.rs"]
+mod telemetry;
 #[path = "bridge/two_to_one.rs"]
 mod two_to_one;
 

@@ -22,8 +22,8 @@ use roce_testing::Namespace;
 
 /// The file that both commands read.
 const SCENARIO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/two-to-one-bridge.toml");
-const RECEIVERS: [&str; 2] = ["198.18.0.2", "198.18.0.4"];
-const SENDERS: [&str; 2] = ["198.18.0.11", "198.18.0.12"];
+pub(super) const RECEIVERS: [&str; 2] = ["198.18.0.2", "198.18.0.4"];
+pub(super) const SENDERS: [&str; 2] = ["198.18.0.11", "198.18.0.12"];
 
 /// What the hosts on packets have to know of the scenario.
 struct Hosts {
@@ -105,7 +105,7 @@ impl Outcome {
 }
 
 /// Rows of a CSV file by the names of its columns.
-fn csv(path: &Path) -> Vec<BTreeMap<String, String>> {
+pub(super) fn csv(path: &Path) -> Vec<BTreeMap<String, String>> {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().expect("a heading").split(',').collect();
@@ -119,7 +119,7 @@ fn csv(path: &Path) -> Vec<BTreeMap<String, String>> {
     lines.map(row).collect()
 }
 
-fn number(row: &BTreeMap<String, String>, name: &str) -> f64 {
+pub(super) fn number(row: &BTreeMap<String, String>, name: &str) -> f64 {
     row[name].parse().unwrap_or_else(|_| panic!("{name} of {row:?}"))
 }
 
@@ -160,7 +160,7 @@ fn simulate(folder: &Path, text: &str) -> Outcome {
 }
 
 /// The network: what is on the left of the bridge is itself a bridge, of the kernel, with two hosts.
-fn build(row: &Row) -> Option<[Namespace; 2]> {
+pub(super) fn build(row: &Row) -> Option<[Namespace; 2]> {
     let hosts = [Namespace::new()?, Namespace::new()?];
     row.left.ip(&[
         "address flush dev l0",

@@ -1,0 +1,163 @@
+//! Two senders into one port of `roce bridge`, which writes its queue into in-band telemetry: the network of `two_to_one`.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::common::{Running, roce, within};
+use super::two_to_one::{RECEIVERS, SENDERS, build, csv, number};
+use super::{Row, end};
+use roce_testing::Namespace;
+
+/// What the two senders do.
+struct Load<'a> {
+    congestion: &'a str,
+    telemetry: bool,
+    /// The rate of the port.
+    rate: &'a str,
+    /// The rate at which algorithms start.
+    line_rate: &'a str,
+    /// Further options of the queue.
+    queue: &'a [&'a str],
+    /// Messages of 64 KiB of each sender.
+    messages: u64,
+}
+
+/// What came of it.
+#[derive(Debug)]
+struct Outcome {
+    /// Bytes in the queue while both sent: median, 99th percentile.
+    queue: [f64; 2],
+    /// Mb/s of payload that left the port in the same time.
+    goodput_mbps: f64,
+    stamped: u64,
+    dropped: u64,
+    marked: u64,
+}
+
+fn blast(place: &Namespace, folder: &Path, device: &str, load: &Load<'_>, more: &[&str]) -> Running {
+    let mut command = roce();
+    command.args(["blast", "--device", &format!("udp:{device}"), "--mtu", "1024", "--timeout", "18"]);
+    command.args(["--congestion", load.congestion]).args(more).env("XDG_RUNTIME_DIR", folder);
+    if load.telemetry {
+        command.arg("--telemetry");
+    }
+    place.run(move || Running::start(&mut command))
+}
+
+/// Runs both senders, whose messages the receivers compare; `None` where there is no right to make the network.
+fn run(load: &Load<'_>) -> Option<Outcome> {
+    let row = Row::new()?;
+    let senders = build(&row)?;
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("bridge");
+    let mut args = vec!["--from", "left", "--rate", load.rate, "--queue", "8MB", "--quiet"];
+    args.extend(["--out", out.to_str().unwrap(), "--interval", "10ms"]);
+    args.extend(load.queue);
+    let bridge = row.bridge(&args);
+    let servers = RECEIVERS.map(|address| {
+        let mut server = blast(&row.right, folder.path(), address, load, &["--once"]);
+        server.wait_for_line("waiting on");
+        server
+    });
+    let messages = load.messages.to_string();
+    let clients = [0, 1].map(|flow| {
+        let more = [RECEIVERS[flow], "-s", "64K", "-n", &messages, "--line-rate", load.line_rate, "--json"];
+        blast(&senders[flow], folder.path(), SENDERS[flow], load, &more)
+    });
+    for one in clients.into_iter().chain(servers) {
+        let finished = one.finish(60);
+        assert!(finished.success, "{}: {finished:?}", load.congestion);
+    }
+    let document: Value = end(bridge);
+    let counts = &document["from_left"]["counts"];
+    let count = |name: &str| counts[name].as_u64().unwrap();
+    // While both are under way: each has payload in the sample and in those around it.
+    let rates = csv(&out.join("rates.csv"));
+    let sent = |flow: usize| -> Vec<(f64, f64)> {
+        let own =
+            rates.iter().filter(|row| row["from"] == "left" && number(row, "queue_pair") as usize == flow);
+        own.map(|row| (number(row, "time_us"), number(row, "sent_gbps")))
+            .filter(|(_, rate)| *rate > 1e-4)
+            .collect()
+    };
+    let flows = [sent(1), sent(2)];
+    let begin = flows.iter().map(|flow| flow.first().expect("data").0).fold(0.0, f64::max);
+    let stop = flows.iter().map(|flow| flow.last().expect("data").0).fold(f64::MAX, f64::min);
+    // The first fifth is the start.
+    let begin = begin + (stop - begin) / 5.0;
+    let both = |at: f64| (begin..stop).contains(&at);
+    let mut lengths: Vec<f64> = csv(&out.join("queues.csv"))
+        .iter()
+        .filter(|row| row["from"] == "left" && both(number(row, "time_us")))
+        .map(|row| number(row, "bytes"))
+        .collect();
+    lengths.sort_by(f64::total_cmp);
+    let at = |share: f64| lengths[((lengths.len() - 1) as f64 * share) as usize];
+    let payload: f64 =
+        flows.iter().flatten().filter(|(time, _)| both(*time)).map(|(_, gbps)| gbps * 1e3 * 10_000.0).sum();
+    Some(Outcome {
+        queue: [at(0.5), at(0.99)],
+        goodput_mbps: payload / (stop - begin),
+        stamped: count("telemetry_stamped"),
+        dropped: count("queue_dropped"),
+        marked: count("queue_marked"),
+    })
+}
+
+/// The first windows are ten times what the line carries in a base round trip. Only what the port writes makes them smaller.
+#[test]
+fn what_the_port_writes_keeps_its_queue_short() {
+    within(120, || {
+        let load = |congestion, telemetry, queue| Load {
+            congestion,
+            telemetry,
+            rate: "100Mbps",
+            line_rate: "1Gbps",
+            queue,
+            messages: 200,
+        };
+        const HPCC: &str = "hpcc,base_rtt=4000000,min_rate=1";
+        const POWERTCP: &str = "powertcp,base_rtt=4000000,min_rate=1,flows=100";
+        let Some(blind) = run(&load(HPCC, true, &[])) else { return };
+        println!("without hops: {blind:?}");
+        assert_eq!(blind.stamped, 0);
+        // Two windows of 500 KB, or what 256 packets hold of them.
+        assert!(blind.queue[0] > 300_000.0, "{blind:?}");
+        for congestion in [HPCC, POWERTCP] {
+            let Some(seen) = run(&load(congestion, true, &["--telemetry"])) else { return };
+            println!("{congestion}: {seen:?}");
+            assert!(seen.stamped >= 2 * 200 * 64, "{congestion}: {seen:?}");
+            assert!(seen.queue[0] < blind.queue[0] / 4.0, "{congestion}: {seen:?} instead of {blind:?}");
+            // More than three times the lowest rates. A busy machine leaves much of the line unused.
+            assert!(seen.goodput_mbps > 6.0, "{congestion}: {seen:?}");
+            assert_eq!(seen.dropped, 0);
+        }
+    });
+}
+
+/// The table of `docs/congestion.md`.
+#[test]
+#[ignore = "makes a report, in two minutes"]
+fn report_of_algorithms_at_one_port() {
+    within(300, || {
+        println!("| port | algorithm | queue, median | queue, 99 % | goodput | dropped | marked |");
+        println!("|---|---|---|---|---|---|---|");
+        for (rate, messages) in [("300Mbps", 1_500), ("1Gbps", 5_000)] {
+            for (congestion, telemetry, queue) in [
+                ("none", false, &[][..]),
+                ("dcqcn", false, &["--kmin", "40KB", "--kmax", "160KB", "--pmax", "0.2"]),
+                ("hpcc,base_rtt=500000,min_rate=10", true, &["--telemetry"]),
+                ("powertcp,base_rtt=500000,min_rate=10", true, &["--telemetry"]),
+            ] {
+                let load = Load { congestion, telemetry, rate, line_rate: rate, queue, messages };
+                let Some(seen) = run(&load) else { return };
+                let [median, most] = seen.queue.map(|bytes| bytes / 1e3);
+                println!(
+                    "| {rate} | `{congestion}` | {median:.0} KB | {most:.0} KB | {:.0} Mb/s | {} | {} |",
+                    seen.goodput_mbps, seen.dropped, seen.marked
+                );
+            }
+        }
+    });
+}
