@@ -136,6 +136,47 @@ fn what_the_port_writes_keeps_its_queue_short() {
     });
 }
 
+/// Hops arrive whatever carries the datagrams: in frames of our own or in those of the kernel, whose UDP checksum goes with them.
+#[test]
+fn every_device_and_both_versions_of_ip() {
+    within(120, || {
+        let Some(row) = Row::new() else { return };
+        let bridge = row.bridge(&["--rate", "200Mbps", "--telemetry", "--quiet"]);
+        for (own, peer, server) in [
+            ("raw:l0", "raw:r0", "198.18.0.2"),
+            ("udp:198.18.0.1", "raw:r0", "198.18.0.2"),
+            ("raw:l0", "udp:198.18.0.2", "198.18.0.2"),
+            ("udp:2001:db8::1", "udp:2001:db8::2", "2001:db8::2"),
+            ("xdp:l0", "udp:198.18.0.2", "198.18.0.2"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let start = |place: &Namespace, device: &str, more: &[&str]| {
+                let mut command = roce();
+                command.args(["blast", "--device", device, "--telemetry", "--timeout", "18"]).args(more);
+                command.env("XDG_RUNTIME_DIR", folder.path());
+                place.run(move || Running::start(&mut command))
+            };
+            let mut waits = start(&row.right, peer, &[]);
+            waits.wait_for_line("waiting on");
+            let hpcc = ["--congestion", "hpcc,base_rtt=4000000,min_rate=1", "--line-rate", "200M"];
+            let more = [&hpcc[..], &["-s", "20000", "-n", "100", server]].concat();
+            let client = start(&row.left, own, &more).finish(60);
+            assert!(client.success, "{own} to {peer}: {client:?}");
+            let counters = super::counters_of(folder.path(), |one| one["pid"] == waits.pid());
+            for name in ["rx_icrc_encapsulated", "rx_telemetry_refused", "drop_malformed"] {
+                assert_eq!(counters[name], 0, "{own} to {peer}: {name}");
+            }
+            waits.interrupt();
+            waits.finish(60);
+        }
+        let document = end(bridge);
+        let stamped = document["from_left"]["counts"]["telemetry_stamped"].as_u64().unwrap();
+        // Ten packets a message with path MTU 2048.
+        assert!(stamped >= 5 * 100 * 10, "{stamped}");
+        assert_eq!(document["from_right"]["counts"]["telemetry_stamped"], 0, "acknowledgements are echoes");
+    });
+}
+
 /// The table of `docs/congestion.md`.
 #[test]
 #[ignore = "makes a report, in two minutes"]
