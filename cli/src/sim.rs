@@ -6,6 +6,7 @@ mod emit;
 mod expect;
 mod groups;
 mod live;
+mod means;
 mod merge;
 mod operations;
 mod overview;

@@ -9,6 +9,7 @@ use roce_tools::plot::{Axes, Axis, Band, Chart, Line, MOST_LINES, escape};
 use roce_transport::units;
 
 use super::groups::{Group, METRICS, groups, named, sweep_csv};
+use super::means::{means, remark, span};
 use super::report::{page_head, save};
 use super::summary::{NOT_MEASURED, OfSizes, Summary, assignments};
 use crate::text_file;
@@ -196,7 +197,9 @@ fn common(dir: &Path, groups: &[Group<'_>], varied: &[String]) -> Vec<(String, C
             .map(|(us, gbps)| (us / 1e3, gbps))
             .collect()
     });
-    let mut total = chart(title("Payload sent, all flows together"), "time, ms", "Gb/s", total);
+    let (total, span) = averaged(total);
+    let what = format!("Payload sent, all flows together{}", remark(span));
+    let mut total = chart(title(&what), "time, ms", "Gb/s", total);
     total.cut_peaks();
     let by_size = |of: fn(&OfSizes) -> f64| {
         let mut lines = lines(&|run| {
@@ -224,6 +227,21 @@ fn common(dir: &Path, groups: &[Group<'_>], varied: &[String]) -> Vec<(String, C
     ];
     all.retain(|(_, chart)| !chart.lines.is_empty());
     all.into_iter().map(|(name, chart)| (name.to_owned(), chart)).collect()
+}
+
+/// The means of the same span of time of all lines, if they have many samples, and that span.
+fn averaged(mut lines: Vec<Line>) -> (Vec<Line>, Option<f64>) {
+    let interval =
+        |line: &Line| line.points.windows(2).map(|pair| pair[1].0 - pair[0].0).fold(f64::INFINITY, f64::min);
+    let interval = lines.iter().map(interval).fold(0.0, f64::max);
+    let end = lines.iter().filter_map(|line| line.points.last()).map(|(time, _)| *time).fold(0.0, f64::max);
+    let span = span(interval, end);
+    for line in &mut lines {
+        if let Some(span) = span {
+            line.points = means(&line.points, span);
+        }
+    }
+    (lines, span)
 }
 
 fn chart(title: String, x_label: &str, y_label: &str, lines: Vec<Line>) -> Chart {
@@ -282,7 +300,7 @@ fn page(runs: &[Summary], groups: &[Group<'_>], charts: &[(String, Chart)]) -> S
     for (_, chart) in charts {
         let _ = writeln!(html, "{}", chart.to_svg());
     }
-    let _ = write!(html, "<table><tr><th>set</th><th>seeds</th>");
+    let _ = write!(html, "<table class=\"wide\"><tr><th>set</th><th>seeds</th>");
     let shown = || METRICS.iter().filter(|metric| SHOWN.contains(&metric.column));
     for metric in shown() {
         let _ = write!(html, "<th>{}</th>", metric.column.replace('_', " "));
@@ -300,8 +318,13 @@ fn page(runs: &[Summary], groups: &[Group<'_>], charts: &[(String, Chart)]) -> S
             let text = group.estimate(metric).map_or_else(
                 || NOT_MEASURED.to_owned(),
                 |of| {
-                    let half = of.ci95.map(|half| format!(" ± {:.2}", half * metric.scale));
-                    format!("{:.2}{}", of.mean * metric.scale, half.unwrap_or_default())
+                    let mean = of.mean * metric.scale;
+                    match of.ci95 {
+                        Some(half) => format!("{mean:.2} ± {:.2}", half * metric.scale),
+                        // A count of one run has no fraction.
+                        None if mean.fract() == 0.0 => mean.to_string(),
+                        None => format!("{mean:.2}"),
+                    }
                 },
             );
             let _ = write!(html, "<td>{text}</td>");

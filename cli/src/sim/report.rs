@@ -240,6 +240,7 @@ pub(super) fn page_head(title: &str) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\
          body{{font:15px/1.45 Helvetica,Arial,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}}\
          table{{border-collapse:collapse;margin:1em 0}}td,th{{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}}\
+         .wide{{font-size:12px}}.wide td,.wide th{{padding:.2em .5em}}\
          svg{{max-width:100%;height:auto;margin:.6em 0}}</style></head><body>\n<h1>{0}</h1>\n",
         escape(title)
     )

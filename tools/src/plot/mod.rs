@@ -34,7 +34,7 @@ pub struct Chart {
 pub struct Band {
     /// In the legend.
     pub name: String,
-    /// By rising x: x, lower and upper height.
+    /// By rising x: x, lower and upper height. Where a height is not a number, the area has a gap.
     pub points: Vec<(f64, f64, f64)>,
 }
 
@@ -43,7 +43,7 @@ pub struct Band {
 pub struct Line {
     /// In the legend.
     pub name: String,
-    /// By rising x. What is not finite is left out.
+    /// By rising x. A height that is not a number is a gap in the line; what is infinite is left out.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -268,18 +268,21 @@ fn is_shown((x, y): (f64, f64), axes: Axes) -> bool {
 }
 
 fn write_band(svg: &mut String, scale: &Scale, band: &Band, color: &str) -> std::fmt::Result {
-    let side = |height: fn(&(f64, f64, f64)) -> f64| {
-        let points = band.points.iter().map(|point| (point.0, height(point)));
-        thinned(points.filter(|point| is_shown(*point, scale.axes)).collect())
-    };
-    let (low, mut high) = (side(|point| point.1), side(|point| point.2));
-    high.reverse();
-    write!(svg, "<polygon fill=\"{color}\" fill-opacity=\"{BAND_OPACITY}\" points=\"")?;
-    for point in low.into_iter().chain(high) {
-        let (x, y) = scale.place(point);
-        write!(svg, "{x:.1},{y:.1} ")?;
+    for part in band.points.split(|(_, low, high)| low.is_nan() || high.is_nan()) {
+        let side = |height: fn(&(f64, f64, f64)) -> f64| {
+            let points = part.iter().map(|point| (point.0, height(point)));
+            thinned(points.filter(|point| is_shown(*point, scale.axes)).collect(), band.points.len())
+        };
+        let (low, mut high) = (side(|point| point.1), side(|point| point.2));
+        high.reverse();
+        write!(svg, "<polygon fill=\"{color}\" fill-opacity=\"{BAND_OPACITY}\" points=\"")?;
+        for point in low.into_iter().chain(high) {
+            let (x, y) = scale.place(point);
+            write!(svg, "{x:.1},{y:.1} ")?;
+        }
+        writeln!(svg, "\"/>")?;
     }
-    writeln!(svg, "\"/>")
+    Ok(())
 }
 
 /// The corners of a line that keeps its height up to the next point, from zero at the first one.
@@ -291,15 +294,24 @@ fn stepped(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 
 fn write_line(svg: &mut String, scale: &Scale, line: &Line, color: &str, steps: bool) -> std::fmt::Result {
     let points = if steps { stepped(&line.points) } else { line.points.clone() };
-    let shown: Vec<(f64, f64)> = points.into_iter().filter(|point| is_shown(*point, scale.axes)).collect();
-    let has_marks = shown.len() <= MOST_MARKS && !steps;
-    let marks: Vec<(f64, f64)> = if has_marks { shown.clone() } else { Vec::new() };
-    write!(svg, "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.4\" points=\"")?;
-    for point in thinned(shown) {
-        let (x, y) = scale.place(point);
-        write!(svg, "{x:.1},{y:.1} ")?;
+    let parts = points.split(|(_, y)| y.is_nan()).map(|part| {
+        part.iter().copied().filter(|point| is_shown(*point, scale.axes)).collect::<Vec<(f64, f64)>>()
+    });
+    let parts: Vec<_> = parts.collect();
+    let count = parts.iter().map(Vec::len).sum();
+    let mut marks = Vec::new();
+    for part in parts {
+        // A part of one point cannot be seen as a line.
+        if count <= MOST_MARKS && !steps || part.len() == 1 {
+            marks.extend_from_slice(&part);
+        }
+        write!(svg, "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.4\" points=\"")?;
+        for point in thinned(part, count) {
+            let (x, y) = scale.place(point);
+            write!(svg, "{x:.1},{y:.1} ")?;
+        }
+        writeln!(svg, "\"/>")?;
     }
-    writeln!(svg, "\"/>")?;
     for point in marks {
         let (x, y) = scale.place(point);
         writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.2\" fill=\"{color}\"/>")?;
@@ -307,13 +319,13 @@ fn write_line(svg: &mut String, scale: &Scale, line: &Line, color: &str, steps: 
     Ok(())
 }
 
-/// Long lines keep the lowest and the highest point of each column, so that no peak is lost.
-fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
-    if points.len() <= 2 * COLUMNS {
+/// A part of a long line, of `whole` points, keeps the lowest and the highest point of each column, so that no peak is lost.
+fn thinned(points: Vec<(f64, f64)>, whole: usize) -> Vec<(f64, f64)> {
+    if whole <= 2 * COLUMNS {
         return points;
     }
     let mut kept = Vec::with_capacity(2 * COLUMNS);
-    for column in points.chunks(points.len().div_ceil(COLUMNS)) {
+    for column in points.chunks(whole.div_ceil(COLUMNS)) {
         let low = column.iter().min_by(|a, b| a.1.total_cmp(&b.1));
         let high = column.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         let mut both: Vec<(f64, f64)> = low.into_iter().chain(high).copied().collect();
@@ -364,7 +376,7 @@ mod tests {
     fn peaks_survive_thinning() {
         let points: Vec<(f64, f64)> =
             (0..100_000).map(|i| (f64::from(i), f64::from(u32::from(i == 54_321)))).collect();
-        let kept = thinned(points.clone());
+        let kept = thinned(points.clone(), points.len());
         assert!(kept.len() <= 2 * COLUMNS && kept.contains(&(54_321.0, 1.0)));
         assert!(kept.is_sorted_by(|a, b| a.0 <= b.0));
     }
@@ -414,6 +426,32 @@ mod tests {
         };
         flat.cut_peaks();
         assert_eq!(flat.top, None);
+    }
+
+    /// Where nothing was measured, nothing is drawn.
+    #[test]
+    fn a_gap_is_no_line() {
+        let mut chart = chart(vec![
+            (0.0, 1.0),
+            (1.0, 2.0),
+            (1.0, f64::NAN),
+            (3.0, 1.0),
+            (4.0, f64::NAN),
+            (5.0, 1.0),
+            (6.0, 2.0),
+        ]);
+        let band = |points: &[f64]| points.iter().map(|y| (*y, *y, y + 1.0)).collect::<Vec<_>>();
+        chart.bands = vec![Band {
+            name: "b".into(),
+            points: [band(&[0.0, 1.0]), vec![(1.0, f64::NAN, 1.0)], band(&[3.0, 4.0])].concat(),
+        }];
+        let svg = chart.to_svg();
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<polygon").count()), (3, 2), "{svg}");
+        assert!(!svg.contains("NaN"), "{svg}");
+        // Long lines have no marks, but a point alone has one.
+        let long = (0..100).map(|x| (f64::from(x), 1.0)).chain([(100.0, f64::NAN), (101.0, 3.0)]);
+        chart.lines[0].points = long.collect();
+        assert_eq!(chart.to_svg().matches("<circle").count(), 1);
     }
 
     #[test]

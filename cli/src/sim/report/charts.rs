@@ -6,6 +6,7 @@ use roce_sim::net::{MeasureSettings, PauseStep, RatePoint, Results, Time, TotalP
 
 use roce_tools::plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
 
+use crate::sim::means::{means, remark, span, with_gaps};
 use crate::sim::summary::{Distribution, OfSizes, Summary};
 
 /// More lines than these are shown as their median and a band.
@@ -20,15 +21,17 @@ pub(super) fn charts(
     let mut all = vec![
         (
             "rates",
-            of_flows(results, ["Payload sent, by flow", "Gb/s"], |point| Some(point.goodput_bps / 1e9)),
+            of_flows(results, measure, ["Payload sent, by flow", "Gb/s"], |point| {
+                Some(point.goodput_bps / 1e9)
+            }),
         ),
         (
             "allowed",
-            of_flows(results, ["Rate that congestion control allows", "Gb/s"], |point| {
+            of_flows(results, measure, ["Rate that congestion control allows", "Gb/s"], |point| {
                 Some(point.rate_bps / 1e9).filter(|rate| rate.is_finite())
             }),
         ),
-        ("alpha", of_flows(results, ["alpha: estimate of congestion", ""], |point| point.alpha)),
+        ("alpha", of_flows(results, measure, ["alpha: estimate of congestion", ""], |point| point.alpha)),
         (
             "total",
             total(results, "Payload sent, all flows together", "Gb/s", |point| Some(point.goodput_bps / 1e9)),
@@ -50,32 +53,51 @@ fn over_time(title: &str, y_label: &str, lines: Vec<Line>) -> Chart {
     chart
 }
 
-/// A line for each flow, or the median of the flows that run and the band that holds eight of ten of them.
+/// A line for each flow, or the median of the flows that run and the band that holds eight of ten of them, of means if there are many
+/// samples.
 fn of_flows(
     results: &Results,
+    measure: &MeasureSettings,
     [title, y_label]: [&str; 2],
     value: impl Fn(&RatePoint) -> Option<f64>,
 ) -> Chart {
     let mut lines: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
-    let mut times: BTreeMap<Time, Vec<f64>> = BTreeMap::new();
     for point in &results.rates {
         if let Some(value) = value(point) {
             lines.entry(point.flow).or_default().push((ms(point.time), value));
-            times.entry(point.time).or_default().push(value);
         }
     }
+    let interval = ms(measure.interval);
     if lines.len() <= MOST_FLOWS {
-        let line = |(flow, points)| Line { name: format!("flow {flow}"), points };
+        let line = |(flow, points): (u32, Vec<(f64, f64)>)| {
+            let points = with_gaps(&points, |point| point.0, 1.5 * interval, |time| (time, f64::NAN));
+            Line { name: format!("flow {flow}"), points }
+        };
         return over_time(title, y_label, lines.into_iter().map(line).collect());
     }
-    let (mut median, mut band) = (Vec::new(), Vec::new());
-    for (time, mut values) in times {
+    let end = results.rates.last().map_or(0.0, |point| ms(point.time));
+    let span = span(interval, end);
+    let mut times: BTreeMap<i64, (f64, Vec<f64>)> = BTreeMap::new();
+    for points in lines.values() {
+        let averaged = span.map(|span| means(points, span));
+        for (time, value) in averaged.as_deref().unwrap_or(points) {
+            let place = (time / span.unwrap_or(interval) - 1e-6).ceil() as i64;
+            let (last, values) = times.entry(place).or_default();
+            *last = last.max(*time);
+            values.push(*value);
+        }
+    }
+    let series = times.into_values().map(|(time, mut values)| {
         values.sort_by(f64::total_cmp);
         let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
-        median.push((ms(time), at(0.5)));
-        band.push((ms(time), at(0.1), at(0.9)));
-    }
-    let title = format!("{title}: {} flows", lines.len());
+        (time, [0.5, 0.1, 0.9].map(at))
+    });
+    let series: Vec<(f64, [f64; 3])> = series.collect();
+    let series =
+        with_gaps(&series, |point| point.0, 1.5 * span.unwrap_or(interval), |time| (time, [f64::NAN; 3]));
+    let title = format!("{title}: {} flows{}", lines.len(), remark(span));
+    let median = series.iter().map(|(time, [median, ..])| (*time, *median)).collect();
+    let band = series.iter().map(|(time, [_, low, high])| (*time, *low, *high)).collect();
     let line = Line { name: "median of those that run".to_owned(), points: median };
     with_band(&title, y_label, vec![line], band)
 }
@@ -95,9 +117,10 @@ fn with_band(title: &str, y_label: &str, lines: Vec<Line>, band: Vec<(f64, f64, 
 
 fn total(results: &Results, title: &str, y_label: &str, value: fn(&TotalPoint) -> Option<f64>) -> Chart {
     let points: Vec<(f64, f64)> =
-        results.totals.iter().filter_map(|point| Some((ms(point.time), value(point)?))).collect();
+        results.totals.iter().map(|point| (ms(point.time), value(point).unwrap_or(f64::NAN))).collect();
+    let is_measured = points.iter().any(|(_, value)| value.is_finite());
     let line = Line { name: "all flows".to_owned(), points };
-    let lines = if results.flows.len() > 1 && !line.points.is_empty() { vec![line] } else { Vec::new() };
+    let lines = if results.flows.len() > 1 && is_measured { vec![line] } else { Vec::new() };
     over_time(title, y_label, lines)
 }
 
