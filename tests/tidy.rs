@@ -387,7 +387,24 @@ fn what_the_documents_name_exists() {
 /// Documents that say where something is done and which test would notice if it were not, with those columns of
 /// their tables, counted from the last, in which everything in backquotes has to exist.
 const NAMING_DOCUMENTS: &[(&str, &[usize])] =
-    &[("docs/conformance.md", &[0, 1]), ("docs/mutations.md", &[0, 2])];
+    &[("docs/conformance.md", &[0, 1]), ("docs/mutations.md", &[0, 2]), ("docs/simulator-tests.md", &[0])];
+
+/// What a scenario shows is said on that page, and every scenario shows something.
+#[test]
+fn the_page_of_what_shows_what_has_every_scenario() {
+    let mut named = BTreeSet::new();
+    for line in read("docs/simulator-tests.md").lines().filter(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').collect();
+        assert_eq!(cells.len(), 4, "{line}");
+        named.extend(cells[2].split('`').skip(1).step_by(2).map(str::to_owned));
+    }
+    let entries = fs::read_dir(root().join("scenarios")).expect("a folder of scenarios").flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let shipped: BTreeSet<String> =
+        names.filter_map(|name| name.strip_suffix(".toml").map(str::to_owned)).collect();
+    let missing: Vec<String> = named.symmetric_difference(&shipped).cloned().collect();
+    report(&missing, "name every scenario of scenarios/ on the page, and no other");
+}
 
 /// What stands in backquotes: in these columns of tables of four, and elsewhere if it looks like a path or a test.
 /// A word in the same column as a file, behind it, is something in that file.
