@@ -43,41 +43,54 @@ impl Engine {
     #[inline]
     pub fn handle_datagram(&mut self, now: Instant, received: &Received<'_>) -> Verdict {
         self.set_now(now);
-        let rest;
-        let mut received = received;
-        if self.shared.config.telemetry
-            && let Some((without, telemetry)) = self.split_telemetry(received)
-        {
-            self.shared.telemetry_in = Some(telemetry);
-            rest = without;
-            received = &rest;
+        if self.shared.config.telemetry {
+            return self.handle_before_trailer(received);
         }
+        self.handle_sealed(received)
+    }
+
+    /// Handles a datagram without what follows its ICRC.
+    #[inline(always)]
+    pub(super) fn handle_sealed(&mut self, received: &Received<'_>) -> Verdict {
         let len = received.head.len() + received.tail.len();
         let counters = &mut self.shared.counters;
         counters.rdma_rx_packets += 1;
         counters.rdma_rx_bytes += len as u64;
         // By reference: moving the datagram out of the result takes longer than parsing it.
         let verdict = match &Datagram::parse(received.head, received.tail) {
-            Ok(datagram) => {
-                let integrity = check_icrc(&mut self.arrival, received, datagram);
-                let is_certain = matches!(integrity, Some(Integrity::Exact | Integrity::Segment));
-                // What random damage passes once in 65,536 times, a trailer would pass as often.
-                let refused = if is_certain { None } else { self.refuse_telemetry(received) };
-                match (integrity, refused) {
-                    (Some(integrity), None) => self.dispatch(received, datagram, integrity),
-                    _ => Verdict::Dropped(DropReason::BadIcrc),
+            Ok(datagram) => match check_icrc(&mut self.arrival, received, datagram) {
+                Some(integrity @ (Integrity::Exact | Integrity::Segment)) => {
+                    self.dispatch(received, datagram, integrity)
                 }
-            }
+                uncertain => self.handle_uncertain(received, datagram, uncertain),
+            },
             Err(error) => {
                 let refused = self.refuse_telemetry(received);
                 Verdict::Dropped(refused.unwrap_or(parse_failure(*error)))
             }
         };
-        if self.shared.config.telemetry {
-            self.shared.telemetry_in = None;
-        }
         self.count_verdict(received, verdict);
         verdict
+    }
+
+    /// An ICRC that is wrong, or right as often as random damage is: once in 65,536 times, and so would one at the end of a trailer be.
+    #[inline(never)]
+    fn handle_uncertain(
+        &mut self,
+        received: &Received<'_>,
+        datagram: &Datagram<'_>,
+        integrity: Option<Integrity>,
+    ) -> Verdict {
+        match integrity {
+            Some(integrity) if self.refuse_telemetry(received).is_none() => {
+                self.dispatch(received, datagram, integrity)
+            }
+            Some(_) => Verdict::Dropped(DropReason::BadIcrc),
+            None => {
+                self.refuse_telemetry(received);
+                Verdict::Dropped(DropReason::BadIcrc)
+            }
+        }
     }
 
     /// Here and nowhere else the device counts what became of a packet: a multicast may reach several queue pairs and is
@@ -272,7 +285,7 @@ pub(super) enum Integrity {
 /// its superpacket, or else the one value for which the ICRC is right, if there is one.
 ///
 /// `arrival` is the path of the last datagram: most come on the same one, whose share of the ICRC is known then.
-#[inline]
+#[inline(always)]
 pub(super) fn check_icrc(
     arrival: &mut Option<KnownPath>,
     received: &Received<'_>,

@@ -6,15 +6,27 @@ use super::Engine;
 use super::receive::{Integrity, check_icrc};
 use crate::io::{Identification, Received, Transmit, TxSlot};
 use crate::segment::Sealed;
-use crate::verdict::DropReason;
+use crate::verdict::{DropReason, Verdict};
 
 impl Engine {
+    /// Handles a datagram that a trailer may follow. Apart from [`Engine::handle_datagram`], which most datagrams take.
+    #[inline(never)]
+    pub(super) fn handle_before_trailer(&mut self, received: &Received<'_>) -> Verdict {
+        let verdict = match self.split_telemetry(received) {
+            Some((rest, telemetry)) => {
+                self.shared.telemetry_in = Some(telemetry);
+                self.handle_sealed(&rest)
+            }
+            None => self.handle_sealed(received),
+        };
+        self.shared.telemetry_in = None;
+        verdict
+    }
+
     /// A datagram without its trailer, and what that says. That there is one, the ICRC in front of it shows: with the Identification
     /// that our own peers send, because no others write trailers, so with 25 bits of it at least.
-    pub(super) fn split_telemetry<'a>(
-        &mut self,
-        received: &Received<'a>,
-    ) -> Option<(Received<'a>, Telemetry)> {
+    #[inline(never)]
+    fn split_telemetry<'a>(&mut self, received: &Received<'a>) -> Option<(Received<'a>, Telemetry)> {
         if received.identification == Identification::Unsealed {
             return None;
         }
