@@ -13,7 +13,7 @@ class Group:
 
     measurements: list
     figures: list[Figure]
-    cycles: int = 3
+    cycles: int = 2
     in_machine: bool = False
     counts: dict = field(default_factory=dict)
 
