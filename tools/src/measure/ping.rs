@@ -121,7 +121,8 @@ impl Pinger {
         let op = session.operation(IN, number);
         let signaled = (number + 1).is_multiple_of(session.plan.signal_every());
         self.post(session, number, op, signaled)?;
-        if self.unfetched >= session.plan.buffers as u64 {
+        // Those between them take a place in the queue as well, until a later completion is fetched or the acknowledgement is there.
+        if self.unfetched * session.plan.signal_every() >= session.plan.buffers as u64 {
             self.fetch(session)?;
         }
         Ok(())
