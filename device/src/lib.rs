@@ -107,6 +107,9 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
+/// The longest datagram of any device, in bytes: path MTU 4096 with all headers that any opcode has and in-band telemetry, rounded up.
+pub const MAX_DATAGRAM: usize = 4224;
+
 pub use clock::Clock;
 #[cfg(feature = "framed")]
 pub use framed::FrameSettings;

@@ -14,7 +14,7 @@ use roce_packet::Path;
 use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::{Capabilities, Device};
+use super::{Capabilities, Device, MAX_DATAGRAM};
 use crate::counters::counters;
 
 /// One end of a pair.
@@ -89,7 +89,7 @@ impl MemoryDevice {
         Self {
             capabilities: Capabilities {
                 kind: "memory",
-                max_datagram: PACKET_LEN,
+                max_datagram: MAX_DATAGRAM,
                 max_segments: 1,
                 sees_ip_header: true,
                 carries_ethernet: false,
@@ -242,7 +242,7 @@ impl Wire {
             vlan: None,
         };
         let packet = || Packet {
-            bytes: vec![0; PACKET_LEN].into_boxed_slice(),
+            bytes: vec![0; MAX_DATAGRAM].into_boxed_slice(),
             len: 0,
             path: nowhere,
             identification: 0,
@@ -277,8 +277,6 @@ impl Wire {
 /// Datagrams that are staged or received at once.
 const BURST: usize = 64;
 const POPULATION: usize = MemoryDevice::CAPACITY + 3 * BURST;
-/// Path MTU 4096 with all headers that any opcode has and in-band telemetry, rounded up.
-const PACKET_LEN: usize = 4224;
 /// As a link with jumbo frames.
 const LINK_MTU: usize = 9000;
 

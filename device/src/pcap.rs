@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, Telemetry, icrc};
-use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
+use roce_transport::{Identification, Instant, MOST_SEGMENTS, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, OpenError, forward_to_inner};
 use crate::counters::counters;
@@ -445,8 +445,6 @@ fn epoch_of(now: Instant) -> u64 {
     u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX).saturating_sub(now.as_nanos())
 }
 
-/// No superpacket has more segments.
-const MOST_SEGMENTS: u16 = 128;
 const WRONG_ICRC: &str = "the ICRC is wrong for every Identification; the one shown is made up";
 
 #[cfg(test)]

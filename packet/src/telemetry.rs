@@ -17,7 +17,7 @@
 //!     8..10     bytes that waited in the port behind it, in units of 64, at most 65,535 units
 //! ```
 //!
-//! Bytes of hops that there are not are zero.
+//! The bytes of unused hops are zero.
 //!
 //! No header announces the trailer: the BTH has no length, and the lengths of IP and UDP include it. A receiver that looks for
 //! trailers takes the last 52 bytes for one if they can be one ([`Telemetry::split_off`]) and the ICRC in front of them is right. Any
@@ -167,8 +167,8 @@ impl Telemetry {
         bytes
     }
 
-    /// Reads the bytes of a trailer; `None` if they have more hops than there is room for, or than the packet passed, or something
-    /// other than zero where there is no hop.
+    /// Reads the bytes of a trailer; `None` if they have more hops than there is room for, or than the packet passed, or if a byte of an
+    /// unused hop is not zero.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let [first, passed, hops @ ..] = bytes;

@@ -215,6 +215,10 @@ impl<'a> TxSlot<'a> {
     }
 }
 
+/// No superpacket has more segments, and they are counted from 0 (Linux, `UDP_MAX_SEGMENTS`). So for a peer that is trusted
+/// at least 25 bits of the ICRC are checked.
+pub const MOST_SEGMENTS: u16 = 128;
+
 #[cfg(test)]
 mod tests {
     use core::net::{IpAddr, Ipv4Addr};

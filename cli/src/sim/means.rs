@@ -18,13 +18,17 @@ pub(super) fn span(interval: f64, end: f64) -> Option<f64> {
     Some(interval * (factor * decade).max(1.0))
 }
 
-/// The mean of each span with samples, at the time of its last one. A sample at the end of a span belongs to that.
+/// The number of the span that a time is in. The end of a span belongs to it.
+pub(super) fn place(time: f64, span: f64) -> i64 {
+    // Times are multiples of the interval, but not exactly.
+    (time / span - 1e-6).ceil() as i64
+}
+
+/// The mean of each span with samples, at the time of its last one.
 pub(super) fn means(points: &[(f64, f64)], span: f64) -> Vec<(f64, f64)> {
     let mut spans: BTreeMap<i64, (f64, f64, f64)> = BTreeMap::new();
     for (time, value) in points {
-        // Times are multiples of the interval, but not exactly.
-        let place = (time / span - 1e-6).ceil() as i64;
-        let (last, sum, count) = spans.entry(place).or_insert((*time, 0.0, 0.0));
+        let (last, sum, count) = spans.entry(place(*time, span)).or_insert((*time, 0.0, 0.0));
         (*last, *sum, *count) = (last.max(*time), *sum + value, *count + 1.0);
     }
     spans.into_values().map(|(last, sum, count)| (last, sum / count)).collect()

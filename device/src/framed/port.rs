@@ -7,6 +7,8 @@ use std::os::fd::BorrowedFd;
 use roce_packet::{FrameHeaders, MacAddr, VlanTag};
 use roce_transport::Instant;
 
+pub use crate::MAX_DATAGRAM;
+
 /// The properties of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortRecord {
@@ -117,8 +119,6 @@ pub trait FramePort: Send {
 
 /// Where in a slot the first datagram begins: behind the longest headers, tagged IPv6 and UDP.
 pub const HEADROOM: usize = FrameHeaders::MAX_LEN;
-/// The longest datagram: path MTU 4096 with all headers that any opcode has and in-band telemetry, rounded up.
-pub const MAX_DATAGRAM: usize = 4224;
 /// Bytes of a slot for one datagram.
 pub const FRAME_ROOM: usize = HEADROOM + MAX_DATAGRAM;
 /// Bytes of a slot for as many datagrams as one UDP header can count, and one more behind them that turns

@@ -33,6 +33,7 @@ use rustix::event::epoll;
 use socket2::Socket;
 
 use super::{Capabilities, Device, OpenError};
+use crate::MAX_DATAGRAM;
 use crate::sockets::{check_group, with_scope};
 
 pub use socket::SocketReport;
@@ -42,7 +43,7 @@ pub(crate) use socket::bind_problem;
 
 use group::Member;
 use receive::Receiver;
-use transmit::{SLOT_LEN, Sockets, SourceSocket, Transmitter};
+use transmit::{Sockets, SourceSocket, Transmitter};
 
 /// A RoCE device that is a UDP socket. See the module documentation.
 pub struct UdpDevice {
@@ -89,7 +90,7 @@ impl UdpDevice {
         let headers = if spec.address.is_ipv4() { IPV4_AND_UDP } else { IPV6_AND_UDP };
         let capabilities = Capabilities {
             kind: "udp",
-            max_datagram: SLOT_LEN.min(report.link_mtu.saturating_sub(headers)),
+            max_datagram: MAX_DATAGRAM.min(report.link_mtu.saturating_sub(headers)),
             max_segments: report.max_segments,
             sees_ip_header: false,
             carries_ethernet: false,

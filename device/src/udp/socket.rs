@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
+use roce_transport::MOST_SEGMENTS;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -248,22 +249,21 @@ fn most_segments(socket: &Socket) -> u16 {
         && set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0_i32).is_ok();
     match splits {
         false => 1,
-        true if splits_many().is_ok() => MANY_SEGMENTS,
+        true if splits_many().is_ok() => MOST_SEGMENTS,
         true => SEGMENTS,
     }
 }
 
-/// Whether the kernel splits a superpacket of [`MANY_SEGMENTS`]: a socket of its own sends one to itself.
+/// Whether the kernel splits a superpacket of [`MOST_SEGMENTS`]: a socket of its own sends one to itself.
 fn splits_many() -> io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1_i32)?;
-    socket.send_to(&[0; MANY_SEGMENTS as usize], socket.local_addr()?)?;
+    socket.send_to(&[0; MOST_SEGMENTS as usize], socket.local_addr()?)?;
     Ok(())
 }
 
-/// Segments of one superpacket that every kernel takes, and those that Linux takes since 6.9.
+/// Segments of one superpacket that every kernel takes. Linux takes [`MOST_SEGMENTS`] since 6.9.
 const SEGMENTS: u16 = 64;
-const MANY_SEGMENTS: u16 = 128;
 
 fn bind_error(spec: &UdpSpec, error: io::Error) -> OpenError {
     let (address, port, text) = (spec.address, spec.port, spec.to_string());

@@ -278,18 +278,23 @@ fn an_icrc_follows_the_source_port_that_is_really_used() {
     }
 }
 
+/// What arrives of a datagram whose ICRC was made for this Identification.
+fn passed(a: &mut UdpDevice, b: &mut UdpDevice, path: &Path, bytes: &[u8], identification: u16) -> Vec<u8> {
+    a.slot().unwrap().buffer[..bytes.len()].copy_from_slice(bytes);
+    a.commit(
+        Instant::ZERO,
+        &Transmit { path: *path, remote_qpn: Qpn::default(), len: bytes.len(), identification },
+    );
+    a.flush(Instant::ZERO).unwrap();
+    expect(b, 1).swap_remove(0).bytes
+}
+
 #[test]
 fn an_icrc_follows_the_identification_that_is_really_used() {
     let (mut a, mut b) = ipv4_pair();
     let there = between(&a, &b);
     let bytes = crate::testing::sealed(&there, 1, 64, 777);
-    a.slot().unwrap().buffer[..bytes.len()].copy_from_slice(&bytes);
-    a.commit(
-        Instant::ZERO,
-        &Transmit { path: there, remote_qpn: Qpn::default(), len: bytes.len(), identification: 777 },
-    );
-    a.flush(Instant::ZERO).unwrap();
-    assert!(is_sealed_for(&there, &expect(&mut b, 1)[0].bytes, 0));
+    assert!(is_sealed_for(&there, &passed(&mut a, &mut b, &there, &bytes, 777), 0));
 }
 
 #[test]
@@ -299,13 +304,7 @@ fn an_icrc_in_front_of_telemetry_follows_as_well() {
     let mut telemetry = roce_packet::Telemetry::default();
     telemetry.push(roce_packet::TelemetryHop::new(1_000_000_000, 5, 64, 128));
     let bytes = [crate::testing::sealed(&there, 1, 64, 777), telemetry.emit().to_vec()].concat();
-    a.slot().unwrap().buffer[..bytes.len()].copy_from_slice(&bytes);
-    a.commit(
-        Instant::ZERO,
-        &Transmit { path: there, remote_qpn: Qpn::default(), len: bytes.len(), identification: 777 },
-    );
-    a.flush(Instant::ZERO).unwrap();
-    let arrived = &expect(&mut b, 1)[0].bytes;
+    let arrived = &passed(&mut a, &mut b, &there, &bytes, 777);
     let (datagram, trailer) = arrived.split_at(bytes.len() - roce_packet::Telemetry::LEN);
     assert!(is_sealed_for(&there, datagram, 0));
     assert_eq!(trailer, telemetry.emit());
@@ -317,13 +316,7 @@ fn a_wrong_icrc_stays_wrong() {
     let there = between(&a, &b);
     let mut bytes = crate::testing::sealed(&there, 1, 64, 777);
     bytes[20] ^= 0x10;
-    a.slot().unwrap().buffer[..bytes.len()].copy_from_slice(&bytes);
-    a.commit(
-        Instant::ZERO,
-        &Transmit { path: there, remote_qpn: Qpn::default(), len: bytes.len(), identification: 777 },
-    );
-    a.flush(Instant::ZERO).unwrap();
-    let arrived = &expect(&mut b, 1)[0].bytes;
+    let arrived = &passed(&mut a, &mut b, &there, &bytes, 777);
     let (body, found) = arrived.split_last_chunk().unwrap();
     let recovered =
         icrc::recover_identification(&Envelope::new(&there, 0), body, &[], u32::from_le_bytes(*found));
@@ -401,7 +394,7 @@ fn paths_that_a_socket_cannot_take_are_counted() {
     a.slot().unwrap();
     a.commit(
         Instant::ZERO,
-        &Transmit { path: there, remote_qpn: Qpn::default(), len: SLOT_LEN + 1, identification: 0 },
+        &Transmit { path: there, remote_qpn: Qpn::default(), len: MAX_DATAGRAM + 1, identification: 0 },
     );
     a.commit(
         Instant::ZERO,

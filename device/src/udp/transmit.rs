@@ -12,6 +12,7 @@ use roce_transport::{Batch, Instant, Transmit, TxSlot};
 use socket2::{SockAddr, Socket};
 
 use super::socket::DEFAULT_HOP_LIMIT;
+use crate::MAX_DATAGRAM;
 use crate::cmsg::{ControlWriter, space};
 use crate::counters::counters;
 use crate::mmsg;
@@ -172,10 +173,10 @@ impl Transmitter {
         if self.pending.len() == MAX_PENDING {
             return None;
         }
-        if !self.wrapped && self.write + SLOT_LEN > AREA_LEN {
+        if !self.wrapped && self.write + MAX_DATAGRAM > AREA_LEN {
             (self.write, self.wrapped, self.batch) = (0, true, self.no_batch());
         }
-        if self.wrapped && self.write + SLOT_LEN > oldest {
+        if self.wrapped && self.write + MAX_DATAGRAM > oldest {
             return None;
         }
         self.lend()
@@ -187,14 +188,14 @@ impl Transmitter {
     }
 
     fn lend(&mut self) -> Option<TxSlot<'_>> {
-        let buffer = self.area.get_mut(self.write..self.write + SLOT_LEN)?;
+        let buffer = self.area.get_mut(self.write..self.write + MAX_DATAGRAM)?;
         self.lent = true;
         Some(TxSlot { buffer, batch: &self.batch })
     }
 
     /// Takes what was written into the slot.
     pub(super) fn commit(&mut self, transmit: &Transmit, sockets: &Sockets) {
-        if !mem::take(&mut self.lent) || transmit.len > SLOT_LEN || transmit.len <= icrc::LEN {
+        if !mem::take(&mut self.lent) || transmit.len > MAX_DATAGRAM || transmit.len <= icrc::LEN {
             self.counters.bad_path += 1;
             return;
         }
@@ -444,8 +445,6 @@ fn reseal(datagram: &mut [u8], made_for: &Envelope, will_be: &Envelope) {
     *found = (u32::from_le_bytes(*found) ^ difference).to_le_bytes();
 }
 
-/// Room for one datagram: path MTU 4096 with all headers that any opcode has and in-band telemetry, rounded up.
-pub(super) const SLOT_LEN: usize = 4224;
 /// The longest UDP payload on IPv4.
 const MAX_SUPERPACKET_LEN: usize = 65_507;
 /// Sixteen superpackets.

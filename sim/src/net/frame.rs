@@ -222,7 +222,7 @@ impl Frames {
         &self.frames[id.0 as usize]
     }
 
-    /// Reads a frame, or another one if there is no such frame.
+    /// Reads a frame; of a number without a frame, the last one.
     #[inline]
     pub(super) fn fetch(&self, id: FrameId) -> u64 {
         let last = self.frames.len().wrapping_sub(1);

@@ -45,7 +45,7 @@ pub(super) struct Port {
     pub(super) node: u32,
     /// How many failures keep the link down.
     pub(super) down: u16,
-    /// Whether a [`Event::Free`](super::world::Event::Free) for that time is queued.
+    /// Whether a [`Event::Free`](super::event::Event::Free) for that time is queued.
     pub(super) wakes: bool,
     pub(super) pause: Paused,
     pub(super) egress: Egress<FrameId>,

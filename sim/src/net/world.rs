@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Reads what every event of a port needs, or that of another port if there is no such port.
+    /// Reads what every event of a port needs; of a number without a port, the last one.
     #[inline]
     pub(super) fn fetch_port(&self, port: u32) -> u64 {
         let last = self.ports.len().wrapping_sub(1);

@@ -183,13 +183,6 @@ fn place_of(places: &[(&str, Option<Range<usize>>)], key: &str) -> Option<Range<
     places.iter().find(|(name, _)| *name == key).and_then(|(_, place)| place.clone())
 }
 
-/// Takes what is given in the place of what was given before.
-pub(super) fn set_given<T>(own: &mut Option<T>, given: Option<T>) {
-    if given.is_some() {
-        *own = given;
-    }
-}
-
 fn set<T>(own: &mut T, given: Option<T>) {
     if let Some(given) = given {
         *own = given;

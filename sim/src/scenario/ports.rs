@@ -5,7 +5,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::ScenarioError;
-use super::build::{Wrong, balance, headroom, marks, priorities, set_given, threshold, trimming, watchdog};
+use super::build::{Wrong, balance, headroom, marks, priorities, threshold, trimming, watchdog};
 use super::file;
 use super::hosts::{find_node, find_switch, matches};
 use crate::net::{Balance, Class, Node, NodeKind, PortChanges, PortRule, Topology};
@@ -70,12 +70,12 @@ fn changes(port: &file::Port, data: u8) -> Result<PortChanges, Wrong> {
         ..PortChanges::default()
     };
     let index = usize::from(priority);
-    set_given(&mut changes.marking[index], port.marking.as_ref().map(marks).transpose()?);
+    changes.marking[index] = port.marking.as_ref().map(marks).transpose()?;
     let class = |weight: &file::Weight| match weight {
         file::Weight::Strict(_) => Class::Strict,
         file::Weight::Share(weight) => Class::Weighted(*weight),
     };
-    set_given(&mut changes.scheduling[index], port.weight.as_ref().map(class));
+    changes.scheduling[index] = port.weight.as_ref().map(class);
     Ok(changes)
 }
 
@@ -84,10 +84,8 @@ fn select_switches(topology: &Topology, name: &str) -> Result<Vec<u32>, Wrong> {
     if !name.contains('*') {
         return find_switch(topology, name).map(|switch| vec![switch]);
     }
-    let switches = (0..).zip(topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch));
-    let found: Vec<u32> =
-        switches.filter(|(_, node)| matches(name, &node.name)).map(|(number, _)| number).collect();
-    if found.is_empty() { Err(format!("switch: no switch has a name like {name}")) } else { Ok(found) }
+    let switches = topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch);
+    numbers_like(name, switches).ok_or_else(|| format!("switch: no switch has a name like {name}"))
 }
 
 /// The hosts and switches with a name, or with one like a pattern.
@@ -95,10 +93,15 @@ fn select_nodes(topology: &Topology, name: &str) -> Result<Vec<u32>, Wrong> {
     if !name.contains('*') {
         return find_node(topology, name).map(|node| vec![node]);
     }
-    let nodes = (0..).zip(&topology.nodes);
-    let found: Vec<u32> =
-        nodes.filter(|(_, node)| matches(name, &node.name)).map(|(number, _)| number).collect();
-    if found.is_empty() { Err(format!("to: no host or switch has a name like {name}")) } else { Ok(found) }
+    numbers_like(name, topology.nodes.iter())
+        .ok_or_else(|| format!("to: no host or switch has a name like {name}"))
+}
+
+/// The numbers among these nodes of those with a name like a pattern; `None` if there are none.
+fn numbers_like<'a>(pattern: &str, nodes: impl Iterator<Item = &'a Node>) -> Option<Vec<u32>> {
+    let like = (0..).zip(nodes).filter(|(_, node)| matches(pattern, &node.name));
+    let found: Vec<u32> = like.map(|(number, _)| number).collect();
+    (!found.is_empty()).then_some(found)
 }
 
 /// Whether a rule selects any port of any switch.

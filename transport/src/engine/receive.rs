@@ -15,7 +15,7 @@ use super::Engine;
 use super::qp::{Halves, Qp};
 use crate::congestion::Notifier;
 use crate::counters::count;
-use crate::io::{Identification, Received};
+use crate::io::{Identification, MOST_SEGMENTS, Received};
 use crate::qp::{QpCore, QpType};
 use crate::segment::KnownPath;
 use crate::shared::Shared;
@@ -65,8 +65,8 @@ impl Engine {
                 uncertain => self.handle_uncertain(received, datagram, uncertain),
             },
             Err(error) => {
-                let refused = self.refuse_telemetry(received);
-                Verdict::Dropped(refused.unwrap_or(parse_failure(*error)))
+                let is_refused = self.refuse_telemetry(received);
+                Verdict::Dropped(if is_refused { DropReason::BadIcrc } else { parse_failure(*error) })
             }
         };
         self.count_verdict(received, verdict);
@@ -81,15 +81,10 @@ impl Engine {
         datagram: &Datagram<'_>,
         integrity: Option<Integrity>,
     ) -> Verdict {
+        let is_refused = self.refuse_telemetry(received);
         match integrity {
-            Some(integrity) if self.refuse_telemetry(received).is_none() => {
-                self.dispatch(received, datagram, integrity)
-            }
-            Some(_) => Verdict::Dropped(DropReason::BadIcrc),
-            None => {
-                self.refuse_telemetry(received);
-                Verdict::Dropped(DropReason::BadIcrc)
-            }
+            Some(integrity) if !is_refused => self.dispatch(received, datagram, integrity),
+            _ => Verdict::Dropped(DropReason::BadIcrc),
         }
     }
 
@@ -335,10 +330,6 @@ fn seed_of<'a>(arrival: &'a mut Option<KnownPath>, path: &Path) -> &'a Seed {
     }
     arrival.get_or_insert_with(|| KnownPath::new(*path)).seed()
 }
-
-/// No superpacket has more segments, and they are counted from 0 (Linux, `UDP_MAX_SEGMENTS`). So for a peer that is trusted
-/// at least 25 bits of the ICRC are checked.
-const MOST_SEGMENTS: u16 = 128;
 
 /// So many exact ICRCs, and none that was recovered between them, say that the peer sends the Identification we expect:
 /// one that counts is at zero once in 65,536 datagrams. From then on any other value is taken for damage.

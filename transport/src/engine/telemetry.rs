@@ -1,12 +1,14 @@
 //! In-band telemetry behind the ICRC of datagrams, where the settings have it on.
 
+use core::num::NonZeroU16;
+
 use roce_packet::{Datagram, Telemetry, icrc};
 
 use super::Engine;
 use super::receive::{Integrity, check_icrc};
-use crate::io::{Identification, Received, Transmit, TxSlot};
+use crate::io::{Identification, Received, TxSlot};
 use crate::segment::Sealed;
-use crate::verdict::{DropReason, Verdict};
+use crate::verdict::Verdict;
 
 impl Engine {
     /// Handles a datagram that a trailer may follow. Apart from [`Engine::handle_datagram`], which most datagrams take.
@@ -42,10 +44,12 @@ impl Engine {
         }
     }
 
-    /// The reason to drop a datagram with a trailer where telemetry is off: its ICRC is not at the end. `None` if it has no trailer.
+    /// Whether a datagram has a trailer, where telemetry is off: then its ICRC is not at the end.
     #[cold]
-    pub(super) fn refuse_telemetry(&mut self, received: &Received<'_>) -> Option<DropReason> {
-        self.split_telemetry(received)?;
+    pub(super) fn refuse_telemetry(&mut self, received: &Received<'_>) -> bool {
+        if self.split_telemetry(received).is_none() {
+            return false;
+        }
         let refused = &mut self.shared.counters.rx_telemetry_refused;
         if *refused == 0 {
             let peer = tracing::field::display(received.path.source);
@@ -55,39 +59,37 @@ impl Engine {
             );
         }
         *refused += 1;
-        Some(DropReason::BadIcrc)
+        true
     }
 
-    /// A datagram leaves with the telemetry that it has to leave with. Its superpacket may have no room for that length: then it gets the
-    /// ICRC of a datagram that begins another one.
+    /// Adds the trailer to a datagram that has to leave with telemetry. Its superpacket may have no room for that length: then it gets
+    /// the ICRC of a datagram that begins another one.
     #[inline(never)]
-    pub(super) fn leave_with_telemetry(
+    pub(super) fn add_telemetry(
         &mut self,
         index: usize,
-        sealed: Sealed,
+        mut sealed: Sealed,
         slot: &mut TxSlot<'_>,
-    ) -> Option<Transmit> {
+    ) -> Option<Sealed> {
         let outgoing = self.qps.get(index)?.core.outgoing.as_ref()?;
-        let mut transmit = sealed.on(outgoing.path());
-        let end = transmit.len + Telemetry::LEN;
+        let len = usize::from(sealed.len.get());
+        let end = len + Telemetry::LEN;
         // A device whose slots are shorter than those of our own sends the datagram without telemetry.
         if let Some(telemetry) = self.shared.telemetry_out.take()
-            && let Some((datagram, trailer)) =
-                slot.buffer.get_mut(..end).and_then(|all| all.split_at_mut_checked(transmit.len))
+            && let Some(all) = slot.buffer.get_mut(..end)
+            && let Some((datagram, trailer)) = all.split_at_mut_checked(len)
+            && let Some(new_len) = u16::try_from(end).ok().and_then(NonZeroU16::new)
         {
-            let identification = slot.batch.identification(&transmit.path, transmit.remote_qpn, end);
-            if identification != transmit.identification
+            let identification = slot.batch.identification(outgoing.path(), sealed.remote_qpn, end);
+            if identification != sealed.identification
                 && let Some((covered, icrc)) = datagram.split_last_chunk_mut::<{ icrc::LEN }>()
             {
                 *icrc = outgoing.seed().compute(identification, covered, &[]).to_le_bytes();
-                transmit.identification = identification;
+                sealed.identification = identification;
             }
             trailer.copy_from_slice(&telemetry.emit());
-            transmit.len = end;
+            sealed.len = new_len;
         }
-        if let Some(limit) = &mut self.line_limit {
-            limit.sent(&transmit.path, transmit.len);
-        }
-        Some(transmit)
+        Some(sealed)
     }
 }

@@ -51,9 +51,9 @@ impl Engine {
 
     /// A datagram leaves on the path of its queue pair.
     #[inline]
-    fn leave(&mut self, index: usize, sealed: Sealed, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+    fn leave(&mut self, index: usize, mut sealed: Sealed, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         if self.shared.config.telemetry && self.shared.telemetry_out.is_some() {
-            return self.leave_with_telemetry(index, sealed, slot);
+            sealed = self.add_telemetry(index, sealed, slot)?;
         }
         let path = self.qps.get(index)?.core.outgoing.as_ref()?.path();
         if let Some(limit) = &mut self.line_limit {

@@ -6,7 +6,7 @@ use roce_sim::net::{MeasureSettings, PauseStep, RatePoint, Results, Time, TotalP
 
 use roce_tools::plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
 
-use crate::sim::means::{means, remark, span, with_gaps};
+use crate::sim::means::{means, place, remark, span, with_gaps};
 use crate::sim::summary::{Distribution, OfSizes, Summary};
 
 /// More lines than these are shown as their median and a band.
@@ -77,12 +77,12 @@ fn of_flows(
     }
     let end = results.rates.last().map_or(0.0, |point| ms(point.time));
     let span = span(interval, end);
+    let width = span.unwrap_or(interval);
     let mut times: BTreeMap<i64, (f64, Vec<f64>)> = BTreeMap::new();
     for points in lines.values() {
         let averaged = span.map(|span| means(points, span));
         for (time, value) in averaged.as_deref().unwrap_or(points) {
-            let place = (time / span.unwrap_or(interval) - 1e-6).ceil() as i64;
-            let (last, values) = times.entry(place).or_default();
+            let (last, values) = times.entry(place(*time, width)).or_default();
             *last = last.max(*time);
             values.push(*value);
         }
@@ -93,8 +93,7 @@ fn of_flows(
         (time, [0.5, 0.1, 0.9].map(at))
     });
     let series: Vec<(f64, [f64; 3])> = series.collect();
-    let series =
-        with_gaps(&series, |point| point.0, 1.5 * span.unwrap_or(interval), |time| (time, [f64::NAN; 3]));
+    let series = with_gaps(&series, |point| point.0, 1.5 * width, |time| (time, [f64::NAN; 3]));
     let title = format!("{title}: {} flows{}", lines.len(), remark(span));
     let median = series.iter().map(|(time, [median, ..])| (*time, *median)).collect();
     let band = series.iter().map(|(time, [_, low, high])| (*time, *low, *high)).collect();

@@ -298,6 +298,7 @@ mod tests {
         }
         assert_eq!(buffer.used(), 0);
     }
+
     #[test]
     fn each_port_has_limits_of_its_own() {
         let own = SwitchSettings {

@@ -53,7 +53,7 @@ impl Switch {
     #[inline]
     pub(super) fn fetch_receive(&self, world: &World, frame: &Frame) -> u64 {
         let choices = world.changes.routes().ports(self.number, frame.destination);
-        let Some(out) = self.balancer.guess(world.settings.switch.balance, choices, frame) else { return 0 };
+        let Some(out) = self.balancer.guess(self.balance, choices, frame) else { return 0 };
         let end = &world.ports[out as usize];
         end.egress.bytes_of(frame.priority.into()) ^ u64::from(end.pause.dropping) ^ u64::from(end.number)
     }
