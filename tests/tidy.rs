@@ -19,6 +19,7 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
 /// not shipped.
 const UNSAFE_PLACES: &[&str] = &[
     "device/src/",
+    "device/tests/",
     "testing/src/",
     "tools/tests/",
     "cli/tests/",

@@ -93,6 +93,7 @@ mod spec;
 pub mod tap;
 #[cfg(feature = "udp")]
 pub mod udp;
+pub mod users;
 #[cfg(feature = "whole")]
 pub mod whole;
 #[cfg(feature = "xdp")]

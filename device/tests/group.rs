@@ -3,7 +3,9 @@
 //! An ordinary user runs all of this, but for one test that needs a second user.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -324,7 +326,9 @@ fn who_does_not_share_has_the_address_alone() {
     assert!(matches!(refusal(&text), OpenError::PortInUse { port: 4791, .. }));
     drop(alone);
     let shared = open(&text);
-    assert!(matches!(refusal(&format!("{text},share=off")), OpenError::PortInUse { .. }));
+    let error = refusal(&format!("{text},share=off"));
+    assert!(matches!(error, OpenError::NotShared { .. }), "{error}");
+    assert!(error.to_string().contains("leave share=off out"), "{error}");
     // Any other program as well; one that asks for a share of the port gets nothing.
     let port = SocketAddr::new(shared.addresses()[0], 4791);
     assert!(UdpSocket::bind(port).is_err());
@@ -373,6 +377,31 @@ impl Other {
         Self(Running::start(&mut command))
     }
 
+    /// Starts it as a user of a new user namespace, which has users 0 to 65535 for the users from `first` on of this one.
+    #[track_caller]
+    fn start_in_namespace(test: &str, text: &str, first: u32, uid: u32) -> Self {
+        let (mut requests, request) = std::io::pipe().unwrap();
+        let (permission, mut permit) = std::io::pipe().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]).env(ROLE, text).env("ROCE_STAT", "0");
+        // SAFETY: the closure makes system calls only, and allocates nothing.
+        unsafe {
+            command.pre_exec(move || enter_namespace(request.as_raw_fd(), permission.as_raw_fd(), uid));
+        }
+        let mapper = std::thread::spawn(move || {
+            let mut pid = [0; 4];
+            requests.read_exact(&mut pid).unwrap();
+            let pid = i32::from_ne_bytes(pid);
+            for map in ["uid_map", "gid_map"] {
+                std::fs::write(format!("/proc/{pid}/{map}"), format!("0 {first} 65536")).unwrap();
+            }
+            permit.write_all(&[1]).unwrap();
+        });
+        let other = Self(Running::start(&mut command));
+        mapper.join().unwrap();
+        other
+    }
+
     /// Its slot, when it is ready.
     #[track_caller]
     fn slot(&mut self) -> u8 {
@@ -413,6 +442,44 @@ impl Other {
     }
 }
 
+/// Between `fork` and `exec`: makes a user namespace, waits until the parent has written its maps, and becomes a user of it.
+fn enter_namespace(request: i32, permission: i32, uid: u32) -> std::io::Result<()> {
+    let check = |result: i64| if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
+    // SAFETY: system calls on numbers and on two local arrays that outlive them.
+    unsafe {
+        check(libc::setgroups(0, std::ptr::null()).into())?;
+        check(libc::unshare(libc::CLONE_NEWUSER).into())?;
+        let (pid, mut byte) = (libc::getpid().to_ne_bytes(), [0_u8]);
+        check(libc::write(request, pid.as_ptr().cast(), pid.len()) as i64)?;
+        check(libc::read(permission, byte.as_mut_ptr().cast(), 1) as i64)?;
+        check(libc::setresgid(uid, uid, uid).into())?;
+        check(libc::setresuid(uid, uid, uid).into())
+    }
+}
+
+/// Connects to a name again and again, and closes each connection at once unless it is to be kept.
+fn flood(name: &str, keep: bool) {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let mut kept = Vec::new();
+    if !keep {
+        println!("\nslot 0");
+    }
+    let end = Clock::now() + Duration::from_secs(60);
+    while Clock::now() < end {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        if connect(&socket, &address).is_ok() && keep {
+            kept.push(socket);
+        } else if keep {
+            if kept.len() > 1 {
+                println!("\nslot 0");
+            }
+            std::thread::sleep(Duration::from_secs(60));
+        }
+    }
+}
+
 /// What a process does that a test has started; `false` in the test itself.
 fn is_other() -> bool {
     let Ok(text) = std::env::var(ROLE) else { return false };
@@ -423,6 +490,14 @@ fn is_other() -> bool {
         listen(&holder, 1).unwrap();
         println!("\nslot 0");
         std::thread::sleep(Duration::from_secs(60));
+        return true;
+    }
+    if let Some(name) = text.strip_prefix("flood:") {
+        flood(name, false);
+        return true;
+    }
+    if let Some(name) = text.strip_prefix("fill:") {
+        flood(name, true);
         return true;
     }
     match UdpDevice::open(&spec(&text)) {
@@ -550,5 +625,110 @@ fn another_user_is_refused_unless_both_want_it() {
         let mut other = Other::start_as(name, &format!("name:roce/{address}/1"), Some(NOBODY));
         assert_eq!(other.slot(), 0);
         assert_eq!(open(&format!("udp:{address}")).capabilities().process_slot, 2);
+    });
+}
+
+/// A user in a user namespace: `None` is the one of the test. Each namespace has 65,536 users.
+type Who = (Option<u32>, u32);
+
+/// Regression: the overflow id, which stands for every user that a namespace does not map, identified a user. So another user
+/// got all sockets of a process that ran as user 65534 in a rootless container.
+#[test]
+fn users_and_namespaces_in_a_matrix() {
+    if is_other() {
+        return;
+    }
+    let is_root = rustix::process::getuid().is_root();
+    if skip_unless(is_root, "other users and namespaces need root") {
+        return;
+    }
+    const HERE: Option<u32> = None;
+    const THERE: Option<u32> = Some(200_000);
+    // The one that has the address, the one that wants to join, and whether it may.
+    let rows: [(Who, Who, bool); 12] = [
+        ((HERE, 1001), (HERE, 1001), true),
+        ((HERE, 1001), (HERE, 1002), false),
+        ((HERE, 65534), (HERE, 65534), true),
+        ((HERE, 65534), (HERE, 1001), false),
+        ((THERE, 1001), (THERE, 1001), true),
+        ((THERE, 1001), (THERE, 1002), false),
+        ((THERE, 65534), (THERE, 65534), false),
+        ((THERE, 65534), (HERE, 1001), false),
+        ((THERE, 65534), (HERE, 65534), false),
+        ((HERE, 1001), (THERE, 65534), false),
+        ((HERE, 201_001), (THERE, 1001), true),
+        ((THERE, 1001), (HERE, 201_001), true),
+    ];
+    within(120, move || {
+        let name = "users_and_namespaces_in_a_matrix";
+        for (holder, joiner, may) in rows {
+            let text = format!("udp:{}", own_address());
+            let start = |(namespace, uid): Who| match namespace {
+                None => Other::start_as(name, &text, Some(uid)),
+                Some(first) => Other::start_in_namespace(name, &text, first, uid),
+            };
+            let mut has = start(holder);
+            assert_eq!(has.slot(), 1, "{holder:?}");
+            let mut wants = start(joiner);
+            if may {
+                assert_eq!(wants.slot(), 2, "{holder:?}, {joiner:?}");
+            } else {
+                let refused = wants.0.wait_for_line("refused: ");
+                assert!(refused.contains("has it, and"), "{holder:?}, {joiner:?}: {refused}");
+            }
+        }
+    });
+}
+
+/// Regression: connections of another user filled the queue of a member, so that its own user could not join, and the error
+/// named the kernel's Soft-RoCE.
+#[test]
+fn a_flood_of_connections_by_another_user_keeps_nobody_out() {
+    if is_other() {
+        return;
+    }
+    let is_root = rustix::process::getuid().is_root();
+    if skip_unless(is_root, "other users need root") {
+        return;
+    }
+    within(120, || {
+        let name = "a_flood_of_connections_by_another_user_keeps_nobody_out";
+        let (own, stranger) = (Some(1001), Some(1002));
+        let address = own_address();
+        let text = format!("udp:{address}");
+        let mut first = Other::start_as(name, &text, own);
+        assert_eq!(first.slot(), 1);
+        let attack = format!("flood:roce/{address}/1");
+        let mut attackers: Vec<_> = (0..2).map(|_| Other::start_as(name, &attack, stranger)).collect();
+        for attacker in &mut attackers {
+            assert_eq!(attacker.slot(), 0);
+        }
+        for _ in 0..10 {
+            let mut joins = Other::start_as(name, &text, own);
+            assert_eq!(joins.slot(), 2);
+            joins.kill();
+        }
+    });
+}
+
+/// A queue that stays full is reported as what it is.
+#[test]
+fn a_name_whose_queue_is_full_is_named() {
+    if is_other() {
+        return;
+    }
+    within(60, || {
+        let name = "a_name_whose_queue_is_full_is_named";
+        let address = own_address();
+        let text = format!("udp:{address},share=off");
+        let mut alone = Other::start(name, &text);
+        assert_eq!(alone.slot(), 0);
+        let mut holder = Other::start(name, &format!("name:roce/{address}/1"));
+        assert_eq!(holder.slot(), 0);
+        let mut filler = Other::start(name, &format!("fill:roce/{address}/1"));
+        assert_eq!(filler.slot(), 0);
+        let error = refusal(&format!("udp:{address}")).to_string();
+        assert!(error.contains(&format!("@roce/{address}/1 was full")), "{error}");
+        assert!(!error.contains("Soft-RoCE"), "{error}");
     });
 }

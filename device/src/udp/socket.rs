@@ -83,7 +83,7 @@ fn open_alone(spec: &UdpSpec, wanted: SocketAddr) -> Result<Socket, OpenError> {
     let fail = |step, error| OpenError::System { spec: spec.to_string(), step, error };
     let socket = new_socket(wanted).map_err(|error| fail("open a UDP socket", error))?;
     set_options(&socket, wanted).map_err(|error| fail("set up the UDP socket", error))?;
-    socket.bind(&wanted.into()).map_err(|error| bind_error(spec, error))?;
+    socket.bind(&wanted.into()).map_err(|error| alone_error(spec, wanted, error))?;
     Ok(socket)
 }
 
@@ -264,6 +264,19 @@ fn splits_many() -> io::Result<()> {
 
 /// Segments of one superpacket that every kernel takes. Linux takes [`MOST_SEGMENTS`] since 6.9.
 const SEGMENTS: u16 = 64;
+
+/// The error of a device that asks for the address alone.
+fn alone_error(spec: &UdpSpec, wanted: SocketAddr, error: io::Error) -> OpenError {
+    if error.kind() != io::ErrorKind::AddrInUse || !Member::exists(wanted) {
+        return bind_error(spec, error);
+    }
+    let (address, port) = (spec.address, spec.port);
+    let problem =
+        "share=off asks for it alone; leave share=off out, end the others (`ss -xlp` shows them with \
+                   the name @roce) or use another address"
+            .to_owned();
+    OpenError::NotShared { spec: spec.to_string(), address, port, problem }
+}
 
 fn bind_error(spec: &UdpSpec, error: io::Error) -> OpenError {
     let (address, port, text) = (spec.address, spec.port, spec.to_string());

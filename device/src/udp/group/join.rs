@@ -117,9 +117,17 @@ fn claim(names: &Names) -> Result<(u8, OwnedFd), JoinError> {
 /// Asks the members in turn for the sockets. `None`: there is no member.
 fn ask(names: &Names) -> Result<Option<Escrow>, JoinError> {
     let mut question = Question { asked: Vec::new(), strangers: Vec::new() };
-    let mut is_patient = true;
+    let (mut is_patient, mut crowded) = (true, Vec::new());
     for slot in 1..SLOTS {
-        let Ok(connection) = names::connect(&names.slot(slot)) else { continue };
+        let connection = match names::connect(&names.slot(slot)) {
+            Ok(connection) => connection,
+            // Somebody holds the name, and nothing shows yet who.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                crowded.push(slot);
+                continue;
+            }
+            Err(_) => continue,
+        };
         question.put_to(connection)?;
         // One that is stopped costs this time once; then all others are asked together.
         if is_patient && !question.asked.is_empty() {
@@ -134,16 +142,54 @@ fn ask(names: &Names) -> Result<Option<Escrow>, JoinError> {
     {
         return Ok(Some(escrow));
     }
-    match (question.strangers.first(), question.asked.first()) {
-        (Some(stranger), _) => Err(JoinError::Excluded(format!(
-            "{stranger} has it, and processes of different users share an address only if each of them has ROCE_SHARE=all \
-             in its environment; or use another address"
-        ))),
-        (None, Some((_, silent))) => Err(JoinError::Excluded(format!(
+    if let Some(escrow) = ask_crowded(names, &mut question, &mut crowded)? {
+        return Ok(Some(escrow));
+    }
+    match (question.strangers.first(), question.asked.first(), crowded.first()) {
+        (Some(stranger), _, _) => Err(JoinError::Excluded(stranger.refusal())),
+        (None, Some((_, silent)), _) => Err(JoinError::Excluded(format!(
             "{silent}, which has it, does not answer; if it is stopped, continue or end it"
         ))),
-        (None, None) => Ok(None),
+        (None, None, Some(&slot)) => Err(JoinError::Excluded(format!(
+            "the queue of connections to @{} was full for {} s; `ss -xp` shows which processes fill it: end them or use \
+             another address",
+            names.slot(slot),
+            CROWD_PATIENCE.as_secs()
+        ))),
+        (None, None, None) => Ok(None),
     }
+}
+
+/// Asks the members whose queues of connections were full, until one answers or the time is up. Those that could be asked or have
+/// ended leave `crowded`.
+fn ask_crowded(
+    names: &Names,
+    question: &mut Question,
+    crowded: &mut Vec<u8>,
+) -> Result<Option<Escrow>, JoinError> {
+    let end = Instant::now() + CROWD_PATIENCE;
+    let mut turn = 0;
+    while let Some(&slot) = crowded.get(turn % crowded.len().max(1)) {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        match names::connect_within(&names.slot(slot), left.min(CROWD_TURN)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                turn += 1;
+                continue;
+            }
+            Err(_) => {}
+            Ok(connection) => {
+                question.put_to(connection)?;
+                if let Some(escrow) = question.answer(LAST_PATIENCE)? {
+                    return Ok(Some(escrow));
+                }
+            }
+        }
+        crowded.retain(|&it| it != slot);
+    }
+    Ok(None)
 }
 
 struct Question {
@@ -158,7 +204,9 @@ impl Question {
         let peer = Peer::of(&connection)?;
         if !peer.is_trusted() {
             self.strangers.push(peer);
-        } else if send(&connection, &[JOIN], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok() {
+        } else {
+            // A member that refuses this process may have answered and closed already: then this fails, and the answer waits.
+            let _ = send(&connection, &[JOIN], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             self.asked.push((connection, peer));
         }
         Ok(())
@@ -179,6 +227,8 @@ impl Question {
                         place += 1;
                         continue;
                     }
+                    // The kernel reports a close with unread bytes once; an answer that came before it is still there.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,
                     Ok((1.., _)) => self.strangers.push(*peer),
                     // It has ended.
                     Ok((0, _)) | Err(_) => {}
@@ -235,5 +285,8 @@ fn network_namespace() -> Option<u64> {
 /// A member answers within a millisecond unless it is stopped.
 const FIRST_PATIENCE: Duration = Duration::from_millis(300);
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
-/// Longer than joining takes where several members are stopped.
-const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// Time for members whose queues of connections are full, for all together and for one in its turn.
+const CROWD_PATIENCE: Duration = Duration::from_secs(5);
+const CROWD_TURN: Duration = Duration::from_millis(200);
+/// Longer than joining takes if several members are stopped and the queues of others are full.
+const LOCK_PATIENCE: Duration = Duration::from_secs(8);

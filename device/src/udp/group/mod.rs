@@ -106,6 +106,16 @@ impl Member {
         (1..SLOTS).any(|slot| member(slot).is_ok_and(names::Peer::is_trusted))
     }
 
+    /// Whether there is a group on this address, whoever has it.
+    pub(super) fn exists(local: SocketAddr) -> bool {
+        let names = Names::new(local);
+        let is_held = |slot| match names::connect(&names.slot(slot)) {
+            Ok(_) => true,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        };
+        (1..SLOTS).any(is_held)
+    }
+
     pub(super) const fn slot(&self) -> u8 {
         self.slot
     }

@@ -4,14 +4,15 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind as bind_to, connect as connect_to, listen,
-    socket_with,
+    socket_with, sockopt,
 };
-use rustix::process::geteuid;
 
 use crate::sockets::numbers_of;
+use crate::users;
 use roce_packet::ROCE_UDP_PORT;
 
 /// The names of one address.
@@ -58,10 +59,22 @@ pub(super) fn bind(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to the process that holds a name, without waiting; `ConnectionRefused` if none does.
+/// Connects to the process that holds a name, without waiting; `ConnectionRefused` if none does, and `WouldBlock` if its queue
+/// of connections is full.
 pub(super) fn connect(name: &str) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     connect_to(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    Ok(socket)
+}
+
+/// Connects as [`connect`] does, but waits this long for room in the queue. The kernel wakes the waiting threads in turn, so this
+/// succeeds even if other processes fill the queue again at once.
+pub(super) fn connect_within(name: &str, patience: Duration) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(patience))?;
+    connect_to(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
     Ok(socket)
 }
 
@@ -88,9 +101,24 @@ impl Peer {
 
     /// Whether this process shares an address with that one: a process that has the sockets of an address gets what arrives there.
     pub(super) fn is_trusted(self) -> bool {
-        const ROOT: u32 = 0;
         let everybody = std::env::var_os("ROCE_SHARE").is_some_and(|wish| wish == "all");
-        self.uid == geteuid().as_raw() || self.uid == ROOT || everybody
+        everybody || users::is_own_or_root(self.uid)
+    }
+
+    /// Why a process that is not trusted is not, as a clause that ends with the next step.
+    pub(super) fn refusal(self) -> String {
+        if users::identifies(self.uid) {
+            format!(
+                "{self} has it, and processes of different users share an address only if each of them has ROCE_SHARE=all \
+                 in its environment; or use another address"
+            )
+        } else {
+            format!(
+                "{self} has it, and user {} stands for every user that this user namespace does not map; run as a mapped \
+                 user, use another address, or set ROCE_SHARE=all for each process",
+                self.uid
+            )
+        }
     }
 }
 
