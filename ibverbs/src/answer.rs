@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use roce::verbs::{VerbsError, WaitError};
 
 use crate::live::{self, Kind};
+use crate::wait::{Uncancelled, forget_left};
 
 /// A number of the operating system for an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,7 @@ pub(crate) struct Errno(pub(crate) c_int);
 impl Errno {
     pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const BUSY: Self = Self(libc::EBUSY);
+    pub(crate) const INTERRUPTED: Self = Self(libc::EINTR);
     pub(crate) const INVALID: Self = Self(libc::EINVAL);
     pub(crate) const IO: Self = Self(libc::EIO);
     pub(crate) const NO_ENTRY: Self = Self(libc::ENOENT);
@@ -50,8 +52,11 @@ pub(crate) fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-/// Runs an entry point. A panic must not unwind into the caller's C frames: it ends here as `EIO`.
-fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+/// Runs an entry point. A panic must not unwind into the caller's C frames: it ends here as `EIO`. The thread is not cancelled meanwhile.
+#[inline]
+pub(crate) fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let _uncancelled = Uncancelled::new();
+    forget_left();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::IO))
 }
 

@@ -14,7 +14,7 @@ use crate::abi::{
     IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED,
     VERBS_ABI_IS_EXTENDED, ibv_async_event, ibv_context, ibv_context_ops, ibv_device, verbs_context,
 };
-use crate::answer::{Errno, count, pointer, status, value};
+use crate::answer::{Errno, pointer, status, value};
 use crate::cq::{self, Cq};
 use crate::device::Device;
 use crate::events::Mirror;
@@ -22,6 +22,7 @@ use crate::live::{self, Kind, Object};
 use crate::qp::{self, Qp};
 use crate::report::Failures;
 use crate::srq::{self, Srq};
+use crate::wait::{Sleep, Slept, Wait, wait};
 use crate::{cq_ex, device_memory, domain, environment, memory, query, report, window, xrc};
 
 /// What the application holds a pointer into: `ibv_context` lies at the end of `verbs`.
@@ -275,27 +276,35 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     })
 }
 
-pub(crate) unsafe extern "C" fn ibv_get_async_event(
+/// A thread that waits for an asynchronous event.
+struct AsyncWait {
+    open: Arc<Open>,
+    event: *mut ibv_async_event,
+}
+
+impl Wait for AsyncWait {
+    fn turn(&mut self, slept: Slept) -> Result<Option<Sleep>, Errno> {
+        while let Some(event) = self.open.context.async_event() {
+            if let Some(found) = self.open.element(event) {
+                // SAFETY: the application gave room for an event.
+                unsafe { self.event.write(found) };
+                return Ok(None);
+            }
+        }
+        self.open.async_events.plan(slept).map(Some)
+    }
+}
+
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    count(|| {
+    wait((context, event), |(context, event)| {
         if event.is_null() {
             return Err(Errno::INVALID);
         }
-        // SAFETY: the application's pointers are a context that it has open, and room for an event.
-        let open = Arc::clone(unsafe { open_of(context)? });
-        let found = open.async_events.next(|| {
-            while let Some(event) = open.context.async_event() {
-                if let Some(found) = open.element(event) {
-                    return Ok(Some(found));
-                }
-            }
-            Ok(None)
-        })?;
-        // SAFETY: as above.
-        unsafe { event.write(found) };
-        Ok(0)
+        // SAFETY: the application's pointer is a context that it has open.
+        Ok(AsyncWait { open: Arc::clone(unsafe { open_of(context)? }), event })
     })
 }
 

@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use roce::verbs::{CqId, Notify, PollInProgress, RawCq, Wc, WcFlags, WcOpcode, WcStatus};
+use roce::verbs::{
+    ChannelTurn, ChannelWait, CqId, Notify, PollInProgress, RawCq, Wc, WcFlags, WcOpcode, WcStatus,
+};
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::answer::{Errno, count, pointer, status, value};
@@ -12,6 +14,7 @@ use crate::channel::{Source, channel_of, source_of};
 use crate::context::{Open, Pointer, open_of};
 use crate::events::Acknowledgements;
 use crate::live::{self, Kind, Object};
+use crate::wait::{Sleep, Slept, Wait, wait};
 
 /// An `ibv_cq_ex`, and so an `ibv_cq`, with what belongs to it.
 #[repr(C)]
@@ -266,43 +269,69 @@ fn deliver(channel: &Source, id: CqId) -> Option<*mut Cq> {
     Some(object)
 }
 
-/// The next queue of the channel that had an event. A thread that waits here watches the device itself, which saves the way over the
+/// A thread that waits for the next queue of a channel that has an event. It watches the device itself, which saves the way over the
 /// background thread.
-fn next_event(channel: &Source) -> Result<*mut Cq, Errno> {
-    loop {
-        while let Some(id) = channel.events.try_event() {
-            if let Some(object) = deliver(channel, id) {
-                return Ok(object);
+struct EventWait {
+    /// Before the channel that it is about: it is dropped first.
+    wait: Option<ChannelWait>,
+    channel: Arc<Source>,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+}
+
+impl EventWait {
+    /// Gives the event of a queue to the application, unless the queue is destroyed.
+    fn give(&self, id: CqId) -> bool {
+        let Some(object) = deliver(&self.channel, id) else { return false };
+        // SAFETY: the application gave room for two pointers; a queue whose event was delivered stays until the event is acknowledged.
+        unsafe {
+            self.cq.write(object.cast());
+            self.cq_context.write((*object).abi.base.cq_context);
+        }
+        true
+    }
+}
+
+impl Wait for EventWait {
+    fn turn(&mut self, mut slept: Slept) -> Result<Option<Sleep>, Errno> {
+        if slept == Slept::Interrupted {
+            return Err(Errno::INTERRUPTED);
+        }
+        loop {
+            while let Some(id) = self.channel.events.try_event() {
+                if self.give(id) {
+                    return Ok(None);
+                }
             }
-        }
-        channel.open.context.check_device()?;
-        if channel.descriptor.is_nonblocking()? {
-            return Err(Errno::AGAIN);
-        }
-        if let Some(object) = deliver(channel, channel.events.wait_interruptibly()?) {
-            return Ok(object);
+            if slept == Slept::NotYet {
+                self.channel.open.context.check_device()?;
+                if self.channel.descriptor.is_nonblocking()? {
+                    return Err(Errno::AGAIN);
+                }
+            }
+            let before = if slept == Slept::NotYet { None } else { Some(slept == Slept::Readable) };
+            let wait = self.wait.get_or_insert_with(|| self.channel.events.begin_wait());
+            match wait.turn(before)? {
+                ChannelTurn::Event(id) if self.give(id) => return Ok(None),
+                ChannelTurn::Event(_) => slept = Slept::Out,
+                ChannelTurn::Sleep(how) => {
+                    return Ok(Some(Sleep::new(how.descriptors().iter().copied(), Some(how.timeout()))));
+                }
+            }
         }
     }
 }
 
-pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    count(|| {
-        // SAFETY: the application's pointers are a channel and room for two pointers; a queue whose event was delivered stays
-        // until the event is acknowledged.
-        unsafe {
-            if cq.is_null() || cq_context.is_null() {
-                return Err(Errno::INVALID);
-            }
-            let source = source_of(channel)?;
-            let object = next_event(&source)?;
-            cq.write(object.cast());
-            cq_context.write((*object).abi.base.cq_context);
+    wait((channel, cq, cq_context), |(channel, cq, cq_context)| {
+        if cq.is_null() || cq_context.is_null() {
+            return Err(Errno::INVALID);
         }
-        Ok(0)
+        Ok(EventWait { wait: None, channel: source_of(channel)?, cq, cq_context })
     })
 }
 

@@ -1,13 +1,14 @@
 //! Events: how many of an object were delivered and acknowledged, and descriptors that applications may change the flags of.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::event::epoll;
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::answer::Errno;
+use crate::wait::{Sleep, Slept};
 
 /// The events of one object. Destroying it waits until the application has acknowledged what it got.
 #[derive(Debug, Default)]
@@ -55,21 +56,19 @@ impl Mirror {
         Ok(fcntl_getfl(&self.0).map_err(io::Error::from)?.contains(OFlags::NONBLOCK))
     }
 
-    /// The next event that `attempt` finds. Waits for one unless the application has set `O_NONBLOCK`.
+    /// How a call sleeps that found no event.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` where it must not wait, `EINTR` after a signal, and what `attempt` fails with.
-    pub(crate) fn next<T>(&self, mut attempt: impl FnMut() -> Result<Option<T>, Errno>) -> Result<T, Errno> {
-        loop {
-            if let Some(found) = attempt()? {
-                return Ok(found);
-            }
-            if self.is_nonblocking()? {
-                return Err(Errno::AGAIN);
-            }
-            poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None).map_err(io::Error::from)?;
+    /// `EAGAIN` if the application has set `O_NONBLOCK`, `EINTR` after a signal.
+    pub(crate) fn plan(&self, slept: Slept) -> Result<Sleep, Errno> {
+        if self.is_nonblocking()? {
+            return Err(Errno::AGAIN);
         }
+        if slept == Slept::Interrupted {
+            return Err(Errno::INTERRUPTED);
+        }
+        Ok(Sleep::new([self.0.as_raw_fd()], None))
     }
 }
 
@@ -110,18 +109,9 @@ mod tests {
         let source = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let mirror = Mirror::new(source.as_fd()).unwrap();
         fcntl_setfl(&mirror.0, OFlags::NONBLOCK).unwrap();
-        assert_eq!(mirror.next::<()>(|| Ok(None)), Err(Errno::AGAIN));
+        assert_eq!(mirror.plan(Slept::NotYet).err(), Some(Errno::AGAIN));
         fcntl_setfl(&mirror.0, OFlags::empty()).unwrap();
-        let writing = std::thread::spawn({
-            let source = source.try_clone().unwrap();
-            move || rustix::io::write(source, &1_u64.to_ne_bytes())
-        });
-        let mut attempts = 0;
-        let found = mirror.next(|| {
-            attempts += 1;
-            Ok((attempts > 1).then_some(7))
-        });
-        assert_eq!(found, Ok(7));
-        writing.join().unwrap().unwrap();
+        assert!(mirror.plan(Slept::NotYet).is_ok());
+        assert_eq!(mirror.plan(Slept::Interrupted).err(), Some(Errno::INTERRUPTED));
     }
 }

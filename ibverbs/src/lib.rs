@@ -35,5 +35,6 @@ mod strings;
 #[cfg(test)]
 #[expect(dead_code, reason = "the linker and the tests of the library use the rest")]
 mod table;
+mod wait;
 mod window;
 mod xrc;

@@ -40,42 +40,59 @@ impl AsFd for Wake {
 }
 
 /// Descriptors that one call waits for.
-const MOST_DESCRIPTORS: usize = 4;
+pub(crate) const MOST_DESCRIPTORS: usize = 4;
 
 /// Why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slept {
     /// A descriptor is readable.
     Readable,
-    /// A handler of a signal has run.
-    Interrupted,
-    /// The time is over.
+    /// A handler of a signal has run, or the time is over.
     Out,
 }
 
-/// Sleeps until one of the descriptors (the first four) is readable or the time is over.
-pub(crate) fn sleep_until_readable<'a>(
-    descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
+/// A sleep until one of some descriptors is readable or a time is over.
+pub(crate) struct Sleep<'a> {
+    descriptors: ArrayVec<BorrowedFd<'a>, MOST_DESCRIPTORS>,
     timeout: Option<Duration>,
-) -> io::Result<Slept> {
-    let descriptors = descriptors.into_iter().take(MOST_DESCRIPTORS);
-    let mut polled: ArrayVec<PollFd<'a>, MOST_DESCRIPTORS> =
-        descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
-    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    match poll(&mut polled, timeout.as_ref()) {
-        Ok(0) => Ok(Slept::Out),
-        Ok(_) => Ok(Slept::Readable),
-        Err(rustix::io::Errno::INTR) => Ok(Slept::Interrupted),
-        Err(error) => Err(error.into()),
+}
+
+impl<'a> Sleep<'a> {
+    /// A sleep on the first [`MOST_DESCRIPTORS`] of these.
+    pub(crate) fn new(
+        descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
+        timeout: Option<Duration>,
+    ) -> Self {
+        Self { descriptors: descriptors.into_iter().take(MOST_DESCRIPTORS).collect(), timeout }
+    }
+
+    pub(crate) const fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    pub(crate) fn descriptors(&self) -> &[BorrowedFd<'a>] {
+        &self.descriptors
+    }
+
+    pub(crate) fn sleep(&self) -> io::Result<Slept> {
+        let polled = self.descriptors.iter();
+        let mut polled: ArrayVec<PollFd<'_>, MOST_DESCRIPTORS> =
+            polled.map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN)).collect();
+        let timeout = self.timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(Slept::Out),
+            Ok(_) => Ok(Slept::Readable),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
-/// The same; returns whether one is readable.
+/// Sleeps until one of the descriptors is readable or the time is over; returns whether one is readable.
 pub(crate) fn wait_readable<'a>(
     descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
     timeout: Option<Duration>,
 ) -> io::Result<bool> {
-    Ok(sleep_until_readable(descriptors, timeout)? == Slept::Readable)
+    Ok(Sleep::new(descriptors, timeout).sleep()? == Slept::Readable)
 }
 
 /// Calls foreign code that must not end the thread which happens to call it. The hook of panics has reported a panic already.

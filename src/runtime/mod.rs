@@ -15,6 +15,7 @@ mod several;
 mod state;
 mod turns;
 mod wait;
+mod waiters;
 
 use std::io;
 use std::net::IpAddr;
@@ -35,7 +36,7 @@ pub(crate) use engines::{Engines, Opening};
 pub(crate) use events::{CompletionEvents, EventQueue};
 pub(crate) use lock::{AllLocked, Locked};
 use pace::Pace;
-pub(crate) use several::Several;
+pub(crate) use several::{Several, Stand, Standing};
 pub(crate) use state::State;
 use wait::Activity;
 pub(crate) use wait::WaitFailure;

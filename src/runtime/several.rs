@@ -3,21 +3,42 @@
 //! The policy is that of [`wait`](super::wait): the thread makes progress in each of the engines for the context's spin time, then sleeps
 //! until the device of one, or the descriptor of what it waits for, becomes readable. To each engine it is a thread that waits there.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::turns::Turns;
-use super::wait::{FIRST_RECHECK, LONGEST_SLEEP, WHILE_POLLED, Waiting, Watcher};
+use arrayvec::ArrayVec;
+
+use super::turns::{LONGEST_TURN, Spell, Turn, Turns};
+use super::wait::{FIRST_RECHECK, LONGEST_SLEEP, WHILE_POLLED, Watcher};
+use super::waiters::Waiting;
 use super::{Runtime, WaitFailure};
-use crate::driver::wake::{Slept, sleep_until_readable};
+use crate::driver::wake::{MOST_DESCRIPTORS, Sleep, Slept};
 
 /// Two engines or more.
 pub(crate) struct Several<'a>(Vec<&'a Runtime>);
 
+/// A wait for an event that its caller may leave between two turns, see [`Standing::turn`].
+#[derive(Debug, Default)]
+pub(crate) struct Standing {
+    spell: Spell,
+    /// In each of the engines.
+    waiting: Vec<Waiting>,
+}
+
+/// What a turn of such a wait came to.
+pub(crate) enum Stand<'a, T> {
+    Found(T),
+    /// The next turn comes after this sleep.
+    Sleep(Sleep<'a>),
+}
+
 impl<'a> Several<'a> {
     pub(crate) fn new(engines: impl Iterator<Item = &'a Runtime>) -> Self {
         Self(engines.collect())
+    }
+
+    pub(crate) fn engines(&self) -> &[&'a Runtime] {
+        &self.0
     }
 
     /// As [`Runtime::wait`].
@@ -27,30 +48,89 @@ impl<'a> Several<'a> {
         event: BorrowedFd<'_>,
         attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        Waiter { engines: &self.0, event }.wait(false, timeout, attempt)
+        let mut waiting = Vec::new();
+        Waiter { engines: &self.0, event, waiting: &mut waiting }.wait(timeout, attempt)
+    }
+}
+
+impl Standing {
+    /// Takes one turn of a wait in these engines: calls `attempt`, makes progress and spins, as [`Several::wait`] does, and returns
+    /// instead of sleeping. `slept` tells how the sleep before this turn ended.
+    pub(crate) fn turn<'a, T, E: From<WaitFailure>>(
+        &mut self,
+        engines: &'a [&'a Runtime],
+        slept: Option<Slept>,
+        event: BorrowedFd<'a>,
+        mut attempt: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<Stand<'a, T>, E> {
+        let Self { spell, waiting } = self;
+        let mut waiter = Waiter { engines, event, waiting };
+        if let Some(slept) = slept {
+            waiter.note_sleep(spell, slept);
+        }
+        Ok(match waiter.turn(spell, None, &mut attempt)? {
+            Turn::Found(found) => Stand::Found(found),
+            Turn::Pause => Stand::Sleep(Sleep::new(std::iter::empty(), Some(Duration::ZERO))),
+            Turn::Sleep => Stand::Sleep(waiter.plan_sleep(None)),
+        })
     }
 
-    /// As [`Runtime::wait_interruptibly`].
-    pub(crate) fn wait_interruptibly<T, E: From<WaitFailure>>(
-        &self,
-        event: BorrowedFd<'_>,
-        attempt: impl FnMut() -> Result<Option<T>, E>,
-    ) -> Result<T, E> {
-        Waiter { engines: &self.0, event }.wait(true, None, attempt)
+    /// Ends the wait.
+    pub(crate) fn leave(&mut self, engines: &[&Runtime]) {
+        for (runtime, waiting) in engines.iter().zip(&mut self.waiting) {
+            waiting.leave(runtime);
+        }
     }
 }
 
 /// A thread that waits for an event of any of them.
-struct Waiter<'a> {
+struct Waiter<'a, 'b> {
     engines: &'a [&'a Runtime],
     event: BorrowedFd<'a>,
+    waiting: &'b mut Vec<Waiting>,
 }
 
-impl<'a> Turns for Waiter<'a> {
-    type Waiting = Vec<Waiting<'a>>;
+impl<'a> Waiter<'a, '_> {
+    fn plan_sleep(&mut self, remaining: Option<Duration>) -> Sleep<'a> {
+        let mut descriptors = ArrayVec::<_, MOST_DESCRIPTORS>::new();
+        descriptors.push(self.event);
+        let mut timeout = remaining.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
+        for runtime in self.engines {
+            // Not what another thread polls anyway: this one would wake at every packet.
+            let is_polled = runtime.watcher() == Watcher::Poller;
+            let longest = match &runtime.device_descriptor {
+                _ if is_polled => WHILE_POLLED,
+                None => FIRST_RECHECK,
+                Some(device) => {
+                    // Beyond the last place the background threads of the engines wake this one, through the descriptor of the event.
+                    let _ = descriptors.try_push(device.as_fd());
+                    LONGEST_SLEEP
+                }
+            };
+            let state = runtime.lock();
+            let now = state.nic.now();
+            let deadline = state.deadline().map(|deadline| deadline.since(now));
+            timeout = timeout.min(longest).min(deadline.unwrap_or(longest));
+        }
+        for (runtime, waiting) in self.engines.iter().zip(&mut *self.waiting) {
+            waiting.renew(runtime, Some(timeout));
+        }
+        Sleep::new(descriptors, Some(timeout))
+    }
+}
 
-    fn begin(&self) -> Vec<Waiting<'a>> {
-        self.engines.iter().map(|runtime| Waiting::new(runtime)).collect()
+impl Turns for Waiter<'_, '_> {
+    fn begin(&mut self) {
+        self.waiting.resize_with(self.engines.len(), Waiting::default);
+        for (runtime, waiting) in self.engines.iter().zip(&mut *self.waiting) {
+            waiting.renew(runtime, Some(LONGEST_TURN));
+        }
+    }
+
+    fn leave(&mut self) {
+        for (runtime, waiting) in self.engines.iter().zip(&mut *self.waiting) {
+            waiting.leave(runtime);
+        }
     }
 
     fn spin(&self) -> Duration {
@@ -72,25 +152,7 @@ impl<'a> Turns for Waiter<'a> {
         self.engines.iter().for_each(|runtime| runtime.yield_lock());
     }
 
-    fn sleep(&mut self, remaining: Option<Duration>) -> io::Result<Slept> {
-        let mut descriptors = vec![self.event];
-        let mut timeout = remaining.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
-        for runtime in self.engines {
-            // Not what another thread polls anyway: this one would wake at every packet.
-            let is_polled = runtime.watcher() == Watcher::Poller;
-            let longest = match &runtime.device_descriptor {
-                _ if is_polled => WHILE_POLLED,
-                None => FIRST_RECHECK,
-                Some(device) => {
-                    descriptors.push(device.as_fd());
-                    LONGEST_SLEEP
-                }
-            };
-            let state = runtime.lock();
-            let now = state.nic.now();
-            let deadline = state.deadline().map(|deadline| deadline.since(now));
-            timeout = timeout.min(longest).min(deadline.unwrap_or(longest));
-        }
-        sleep_until_readable(descriptors, Some(timeout))
+    fn plan(&mut self, remaining: Option<Duration>) -> Sleep<'_> {
+        self.plan_sleep(remaining)
     }
 }

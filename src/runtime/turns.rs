@@ -1,19 +1,38 @@
 //! The loop of a thread that waits, whichever engines it makes progress in: see [`wait`](super::wait) for the policy.
 
-use std::io;
 use std::time::{Duration, Instant};
 
-use super::WaitFailure;
 use super::crowding;
-use crate::driver::wake::Slept;
+use super::wait::WaitFailure;
+use crate::driver::wake::{Sleep, Slept};
+
+/// The longest time of one turn: a caller that keeps signals and the cancellation of the thread away meanwhile lets them in after it.
+pub(super) const LONGEST_TURN: Duration = Duration::from_millis(5);
+
+/// How far a wait is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spell {
+    has_begun: bool,
+    spin_end: Option<Instant>,
+}
+
+/// How one turn of a wait ended.
+#[derive(Debug)]
+pub(super) enum Turn<T> {
+    Found(T),
+    /// It is time to sleep.
+    Sleep,
+    /// The turn took [`LONGEST_TURN`].
+    Pause,
+}
 
 /// What a waiting thread does between two attempts.
 pub(super) trait Turns {
-    /// Counts the thread as one that waits while it exists.
-    type Waiting;
+    /// The thread counts as one that waits until it sleeps, and then as long as it planned to.
+    fn begin(&mut self);
 
-    /// Begins to wait.
-    fn begin(&self) -> Self::Waiting;
+    /// The thread does not count as one that waits any more.
+    fn leave(&mut self);
 
     /// How long the thread spins before it sleeps.
     fn spin(&self) -> Duration;
@@ -27,29 +46,31 @@ pub(super) trait Turns {
     /// Lets threads that wait for a lock have it first.
     fn yield_lock(&self);
 
-    /// Sleeps until there may be something, for `remaining` at most.
-    fn sleep(&mut self, remaining: Option<Duration>) -> io::Result<Slept>;
+    /// How to sleep until there may be something, for `remaining` at most.
+    fn plan(&mut self, remaining: Option<Duration>) -> Sleep<'_>;
 
-    /// Calls `attempt` until it gives something, and makes progress in between. A signal ends the wait where it `is_interruptible`.
-    fn wait<T, E: From<WaitFailure>>(
+    /// Calls `attempt` until it gives something or it is time to sleep, and makes progress in between.
+    fn turn<T, E: From<WaitFailure>>(
         &mut self,
-        is_interruptible: bool,
-        timeout: Option<Duration>,
-        mut attempt: impl FnMut() -> Result<Option<T>, E>,
-    ) -> Result<T, E> {
-        if let Some(found) = attempt()? {
+        spell: &mut Spell,
+        end: Option<Instant>,
+        attempt: &mut impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<Turn<T>, E> {
+        if !spell.has_begun
+            && let Some(found) = attempt()?
+        {
             self.transmit_postponed();
-            return Ok(found);
+            return Ok(Turn::Found(found));
         }
-        let _waiting = self.begin();
+        self.begin();
         let started = Instant::now();
-        // A time beyond the end of the clock never ends.
-        let end = timeout.and_then(|timeout| started.checked_add(timeout));
-        let mut spin_end = started.checked_add(self.spin());
+        if !std::mem::replace(&mut spell.has_begun, true) {
+            spell.spin_end = started.checked_add(self.spin());
+        }
         loop {
             let (has_more, failure) = self.progress();
             if let Some(found) = attempt()? {
-                return Ok(found);
+                return Ok(Turn::Found(found));
             }
             if let Some(failure) = failure {
                 return Err(failure.into());
@@ -59,21 +80,59 @@ pub(super) trait Turns {
                 return Err(WaitFailure::TimedOut.into());
             }
             if has_more {
-                spin_end = now.checked_add(self.spin());
+                spell.spin_end = now.checked_add(self.spin());
             }
             // What is left over from the last call is sent at once, also by a thread that does not spin.
-            if has_more || spin_end.is_none_or(|end| now < end) {
-                self.yield_lock();
-                if !has_more && crowding::looked_in_vain() {
-                    crowding::share();
-                }
-                std::hint::spin_loop();
-                continue;
+            if !has_more && spell.spin_end.is_some_and(|end| now >= end) {
+                return Ok(Turn::Sleep);
             }
-            match self.sleep(end.map(|end| end - now)).map_err(WaitFailure::Io)? {
-                Slept::Readable => spin_end = Instant::now().checked_add(self.spin()),
-                Slept::Interrupted if is_interruptible => return Err(WaitFailure::Interrupted.into()),
-                Slept::Interrupted | Slept::Out => {}
+            if now.saturating_duration_since(started) >= LONGEST_TURN {
+                return Ok(Turn::Pause);
+            }
+            self.yield_lock();
+            if !has_more && crowding::looked_in_vain() {
+                crowding::share();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Notes that the thread has slept.
+    fn note_sleep(&self, spell: &mut Spell, slept: Slept) {
+        if slept == Slept::Readable {
+            spell.spin_end = Instant::now().checked_add(self.spin());
+        }
+    }
+
+    /// Calls `attempt` until it gives something, makes progress in between, and sleeps. A signal does not end the wait.
+    fn wait<T, E: From<WaitFailure>>(
+        &mut self,
+        timeout: Option<Duration>,
+        attempt: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<T, E> {
+        let outcome = self.wait_counted(timeout, attempt);
+        self.leave();
+        outcome
+    }
+
+    /// [`wait`](Self::wait), after which the thread still counts as one that waits.
+    fn wait_counted<T, E: From<WaitFailure>>(
+        &mut self,
+        timeout: Option<Duration>,
+        mut attempt: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<T, E> {
+        // A time beyond the end of the clock never ends.
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut spell = Spell::default();
+        loop {
+            match self.turn(&mut spell, end, &mut attempt)? {
+                Turn::Found(found) => return Ok(found),
+                Turn::Pause => {}
+                Turn::Sleep => {
+                    let remaining = end.map(|end| end.saturating_duration_since(Instant::now()));
+                    let slept = self.plan(remaining).sleep().map_err(WaitFailure::Io)?;
+                    self.note_sleep(&mut spell, slept);
+                }
             }
         }
     }

@@ -41,10 +41,11 @@ use std::time::{Duration, Instant};
 use roce_transport::Occupancy;
 
 use super::pace::Pace;
-use super::turns::Turns;
+use super::turns::{LONGEST_TURN, Turns};
+use super::waiters::{Waiters, Waiting};
 use super::{Runtime, crowding};
 use crate::device::Clock;
-use crate::driver::wake::{Slept, sleep_until_readable, wait_readable};
+use crate::driver::wake::{Sleep, wait_readable};
 
 /// While the application polled so recently, the background thread stays away.
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
@@ -95,8 +96,6 @@ const LEFT_RECENTLY: Duration = Duration::from_micros(2_500);
 #[derive(Debug)]
 pub(crate) enum WaitFailure {
     TimedOut,
-    /// A handler of a signal has run in this thread, which asked to know of it.
-    Interrupted,
     /// The operating system refused to wait.
     Io(io::Error),
     /// The device failed with this kind and text.
@@ -107,7 +106,6 @@ impl From<WaitFailure> for io::Error {
     fn from(failure: WaitFailure) -> Self {
         match failure {
             WaitFailure::TimedOut => io::ErrorKind::TimedOut.into(),
-            WaitFailure::Interrupted => rustix::io::Errno::INTR.into(),
             WaitFailure::Io(error) => error,
             WaitFailure::Device(kind, text) => Self::new(kind, text),
         }
@@ -137,7 +135,7 @@ pub(super) struct Activity {
     /// Threads that poll, and leave the processor to others now.
     yielding: AtomicUsize,
     /// Threads in [`Runtime::wait`].
-    waiters: AtomicUsize,
+    pub(super) waiters: Waiters,
     /// When one of them last left it, in nanoseconds of the clock; 0 if none has.
     last_leave: AtomicU64,
     /// The background thread relies on such threads for longer than it may take until one is back.
@@ -173,7 +171,7 @@ impl Activity {
             watching: AtomicBool::new(false),
             polls_beside: AtomicU32::new(0),
             yielding: AtomicUsize::new(0),
-            waiters: AtomicUsize::new(0),
+            waiters: Waiters::default(),
             last_leave: AtomicU64::new(0),
             relying: AtomicBool::new(false),
             finds: AtomicU32::new(0),
@@ -182,7 +180,7 @@ impl Activity {
         }
     }
 
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.clock.now().as_nanos()
     }
 
@@ -212,8 +210,8 @@ impl Activity {
 
     /// `is_locked`: whether a thread has the lock of the context now.
     fn watcher(&self, is_locked: impl FnOnce() -> bool) -> Watcher {
-        let last = self.last_poll.load(Ordering::Relaxed);
-        let ago = self.now().saturating_sub(last);
+        let (last, now) = (self.last_poll.load(Ordering::Relaxed), self.now());
+        let ago = now.saturating_sub(last);
         let is_within = |time: Duration| last != 0 && ago < time.as_nanos() as u64;
         let is_yielding = self.yielding.load(Ordering::SeqCst) > 0;
         if is_within(self.pace.time(POLLED_RECENTLY))
@@ -221,7 +219,7 @@ impl Activity {
             || is_within(POLLED_LATELY) && is_locked()
         {
             Watcher::Poller
-        } else if self.waiters.load(Ordering::SeqCst) > 0 {
+        } else if self.waiters.are_any(now) {
             Watcher::Waiter
         } else {
             Watcher::Background
@@ -243,19 +241,23 @@ struct Waiter<'a> {
     /// The completion queue that it looks at.
     queue: Option<&'a Occupancy>,
     recheck: Recheck,
+    waiting: Waiting,
 }
 
 impl<'a> Waiter<'a> {
     fn new(runtime: &'a Runtime, event: Option<BorrowedFd<'a>>, queue: Option<&'a Occupancy>) -> Self {
-        Self { runtime, event, queue, recheck: Recheck { after: FIRST_RECHECK, polls: 0 } }
+        let recheck = Recheck { after: FIRST_RECHECK, polls: 0 };
+        Self { runtime, event, queue, recheck, waiting: Waiting::default() }
     }
 }
 
-impl<'a> Turns for Waiter<'a> {
-    type Waiting = Waiting<'a>;
+impl Turns for Waiter<'_> {
+    fn begin(&mut self) {
+        self.waiting.renew(self.runtime, Some(LONGEST_TURN));
+    }
 
-    fn begin(&self) -> Waiting<'a> {
-        Waiting::new(self.runtime)
+    fn leave(&mut self) {
+        self.waiting.leave(self.runtime);
     }
 
     fn spin(&self) -> Duration {
@@ -274,31 +276,10 @@ impl<'a> Turns for Waiter<'a> {
         self.runtime.yield_lock();
     }
 
-    fn sleep(&mut self, remaining: Option<Duration>) -> io::Result<Slept> {
-        self.runtime.sleep(remaining, self.event, &mut self.recheck)
-    }
-}
-
-/// Counts a thread of the application as a waiter.
-pub(super) struct Waiting<'a>(&'a Runtime);
-
-impl<'a> Waiting<'a> {
-    pub(super) fn new(runtime: &'a Runtime) -> Self {
-        runtime.activity.waiters.fetch_add(1, Ordering::SeqCst);
-        Self(runtime)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let activity = &self.0.activity;
-        activity.last_leave.store(activity.now(), Ordering::Relaxed);
-        activity.waiters.fetch_sub(1, Ordering::SeqCst);
-        // The background thread sleeps without watching the device while a thread waits, unless it will soon look anyway whether one
-        // does: waking it after each of many short waits would cost more than all else that they do.
-        if activity.relying.load(Ordering::SeqCst) && activity.relying.swap(false, Ordering::SeqCst) {
-            self.0.wake_background();
-        }
+    fn plan(&mut self, remaining: Option<Duration>) -> Sleep<'_> {
+        let sleep = self.runtime.plan_sleep(remaining, self.event, &mut self.recheck);
+        self.waiting.renew(self.runtime, sleep.timeout());
+        sleep
     }
 }
 
@@ -401,9 +382,22 @@ impl Runtime {
         }
     }
 
+    /// A thread that waited does so no longer.
+    pub(super) fn note_leave(&self) {
+        let activity = &self.activity;
+        activity.last_leave.store(activity.now(), Ordering::Relaxed);
+        // The background thread sleeps without watching the device while a thread waits, unless it will soon look anyway whether one
+        // does: waking it after each of many short waits would cost more than all else that they do.
+        if activity.relying.load(Ordering::SeqCst) && activity.relying.swap(false, Ordering::SeqCst) {
+            self.wake_background();
+        }
+    }
+
     /// How long the background thread relies on threads that wait: for long while they wait for long. Returns `None` where none waits
     /// any more.
     pub(super) fn rely(&self, longest: Duration, short: Duration) -> Option<Duration> {
+        // A thread that left its wait without a word does not say so.
+        let longest = longest.min(self.activity.waiters.longest(self.activity.now()));
         let time = if self.activity.has_left_recently() { short } else { longest };
         // Looked at again after it was said, because the last one may have left just before.
         self.activity.relying.store(time > short, Ordering::SeqCst);
@@ -497,7 +491,7 @@ impl Runtime {
         event: Option<BorrowedFd<'_>>,
         attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        Waiter::new(self, event, None).wait(false, timeout, attempt)
+        Waiter::new(self, event, None).wait(timeout, attempt)
     }
 
     /// The same for completions of the queue whose occupancy this is.
@@ -507,16 +501,7 @@ impl Runtime {
         occupancy: &Occupancy,
         attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        Waiter::new(self, None, Some(occupancy)).wait(false, timeout, attempt)
-    }
-
-    /// The same without a limit; ends with [`WaitFailure::Interrupted`] when a handler of a signal has run in this thread.
-    pub(crate) fn wait_interruptibly<T, E: From<WaitFailure>>(
-        &self,
-        event: BorrowedFd<'_>,
-        attempt: impl FnMut() -> Result<Option<T>, E>,
-    ) -> Result<T, E> {
-        Waiter::new(self, Some(event), None).wait(true, None, attempt)
+        Waiter::new(self, None, Some(occupancy)).wait(timeout, attempt)
     }
 
     /// Makes progress, for a thread that looks at `queue` next if there is one. Returns whether there may be more to do at once, and the
@@ -534,13 +519,13 @@ impl Runtime {
         (has_more, failure)
     }
 
-    /// Sleeps, see the module.
-    fn sleep(
-        &self,
+    /// How a thread that waits sleeps now, see the module.
+    fn plan_sleep<'a>(
+        &'a self,
         remaining: Option<Duration>,
-        event: Option<BorrowedFd<'_>>,
+        event: Option<BorrowedFd<'a>>,
         recheck: &mut Recheck,
-    ) -> io::Result<Slept> {
+    ) -> Sleep<'a> {
         let device = self.device_descriptor.as_ref().map(AsFd::as_fd);
         // Not what another thread polls anyway: this one would wake at every packet.
         let is_polled = event.is_some() && self.watcher() == Watcher::Poller;
@@ -557,7 +542,7 @@ impl Runtime {
             (Some(_), None) => recheck,
         };
         let timeout = [remaining, deadline].into_iter().flatten().fold(longest, Duration::min);
-        sleep_until_readable([device, event].into_iter().flatten(), Some(timeout))
+        Sleep::new([device, event].into_iter().flatten(), Some(timeout))
     }
 }
 
@@ -658,20 +643,54 @@ mod tests {
         let [long, short] = [Duration::from_secs(1), Duration::from_micros(250)];
         let is_woken = || wait_readable([runtime.wake.as_fd()], Some(Duration::ZERO)).unwrap();
         assert_eq!(runtime.rely(long, short), None, "nobody waits");
-        let waiting = Waiting::new(&runtime);
-        assert_eq!(runtime.rely(long, short), Some(long));
-        drop(waiting);
+        let mut waiting = Waiting::default();
+        let relies_for_long = || runtime.rely(long, short).is_some_and(|time| time > long / 4);
+        waiting.renew(&runtime, None);
+        assert!(relies_for_long());
+        waiting.leave(&runtime);
         assert!(is_woken());
         runtime.wake.clear();
         // The next one comes at once.
-        let waiting = Waiting::new(&runtime);
+        waiting.renew(&runtime, None);
         assert_eq!(runtime.rely(long, short), Some(short));
-        drop(waiting);
+        waiting.leave(&runtime);
         assert!(!is_woken());
         assert_eq!(runtime.rely(long, short), None, "it takes over by itself");
         std::thread::sleep(2 * LEFT_RECENTLY);
-        let _waiting = Waiting::new(&runtime);
-        assert_eq!(runtime.rely(long, short), Some(long), "long ago");
+        waiting.renew(&runtime, None);
+        assert!(relies_for_long(), "long ago");
+    }
+
+    /// Regression: after a handler of a signal had jumped out of a wait, no thread watched the device any more.
+    #[test]
+    fn a_thread_that_left_its_wait_without_a_word_is_forgotten() {
+        let runtime = runtime();
+        let time = Duration::from_millis(50);
+        let mut left = Waiting::default();
+        left.renew(&runtime, Some(time));
+        assert_eq!(runtime.watcher(), Watcher::Waiter);
+        let relies = runtime.rely(LONGEST_SLEEP, Duration::ZERO);
+        assert!(relies.is_some_and(|relies| relies <= 2 * time), "{relies:?}");
+        let end = Instant::now() + Duration::from_secs(20);
+        while runtime.watcher() != Watcher::Background {
+            assert!(Instant::now() < end);
+            std::thread::sleep(time / 10);
+        }
+        // Its place belongs to the next thread, which it does not disturb.
+        let mut next = Waiting::default();
+        next.renew(&runtime, None);
+        left.leave(&runtime);
+        assert_eq!(runtime.watcher(), Watcher::Waiter);
+        left.renew(&runtime, None);
+        next.leave(&runtime);
+        assert_eq!(runtime.watcher(), Watcher::Waiter);
+        left.leave(&runtime);
+        assert_eq!(runtime.watcher(), Watcher::Background);
+        // More threads than places: those beyond are not seen.
+        let mut many = [(); 40].map(|()| Waiting::default());
+        many.iter_mut().for_each(|waiting| waiting.renew(&runtime, None));
+        many.iter_mut().for_each(|waiting| waiting.leave(&runtime));
+        assert_eq!(runtime.watcher(), Watcher::Background);
     }
 
     /// The background thread waited for the lock then, and took the processor from the thread that polled.

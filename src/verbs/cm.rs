@@ -225,7 +225,7 @@ impl From<WaitFailure> for ConnectionError {
     fn from(failure: WaitFailure) -> Self {
         match failure {
             WaitFailure::TimedOut => Self::TimedOut,
-            failure @ (WaitFailure::Interrupted | WaitFailure::Io(_)) => {
+            failure @ WaitFailure::Io(_) => {
                 Self::Verbs(VerbsError::io("waiting for the device")(failure.into()))
             }
             WaitFailure::Device(_, text) => Self::Verbs(VerbsError::DeviceFailed(text)),

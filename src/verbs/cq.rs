@@ -1,6 +1,6 @@
 //! Completion queues and the channels that their events go to.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use roce_transport::{CqId, Notify, Wc};
 
 use super::{Context, RawCq, VerbsError};
-use crate::runtime::{EventQueue, Runtime, Several, WaitFailure};
+use crate::driver::wake::{MOST_DESCRIPTORS, Slept};
+use crate::runtime::{EventQueue, Runtime, Several, Stand, Standing, WaitFailure};
 
 /// Where completion events arrive: a descriptor for poll, epoll or tokio, and the queues that had one. The descriptor
 /// becomes readable without an event when the device fails; polling a queue then returns the error.
@@ -87,16 +88,10 @@ impl CompletionChannel {
         }
     }
 
-    /// The same without a limit of time, for a thread whose signals have handlers: a handler that has run ends the wait.
-    ///
-    /// # Errors
-    ///
-    /// [`WaitError::Io`] of the kind `Interrupted` after a signal; else as [`wait`](Self::wait).
-    pub fn wait_interruptibly(&self) -> Result<CqId, WaitError> {
-        match self.engine() {
-            Ok(runtime) => runtime.wait_interruptibly(self.as_fd(), || Ok(self.try_event())),
-            Err(several) => several.wait_interruptibly(self.as_fd(), || Ok(self.try_event())),
-        }
+    /// Begins a wait whose caller sleeps itself, see [`ChannelWait`].
+    #[must_use]
+    pub fn begin_wait(&self) -> ChannelWait {
+        ChannelWait { channel: self.clone(), standing: Standing::default() }
     }
 
     /// A queue of this engine has its events here.
@@ -113,6 +108,110 @@ impl CompletionChannel {
         }
         let has_queue = |(index, _): &(usize, _)| engines >> index & 1 == 1;
         Err(Several::new(self.context.0.iter().enumerate().filter(has_queue).map(|(_, runtime)| runtime)))
+    }
+}
+
+/// A wait for an event of a channel in which the caller sleeps itself.
+///
+/// [`CompletionChannel::wait`] must return. A thread that may be cancelled while it sleeps, or that a handler of a signal may take
+/// elsewhere, keeps this object in a place that outlives the sleep, and takes turns:
+///
+/// ```no_run
+/// # use roce::verbs::{ChannelSleep, ChannelTurn, CompletionChannel, CqId, WaitError};
+/// # fn sleep(_: &ChannelSleep) -> bool { true }
+/// # fn next(channel: &CompletionChannel) -> Result<CqId, WaitError> {
+/// let mut wait = channel.begin_wait();
+/// let mut slept = None;
+/// loop {
+///     match wait.turn(slept)? {
+///         ChannelTurn::Event(queue) => return Ok(queue),
+///         ChannelTurn::Sleep(how) => slept = Some(sleep(&how)),
+///     }
+/// }
+/// # }
+/// ```
+///
+/// No lock is held between two turns. If the object is not dropped, the background thread takes the device over soon after the end of the
+/// sleep that was planned, at most half a second.
+#[derive(Debug)]
+pub struct ChannelWait {
+    channel: CompletionChannel,
+    standing: Standing,
+}
+
+/// One turn of a [`ChannelWait`].
+#[derive(Debug)]
+pub enum ChannelTurn {
+    /// A queue had the event that it was asked for.
+    Event(CqId),
+    /// The next turn comes after this sleep.
+    Sleep(ChannelSleep),
+}
+
+/// How to sleep between two turns: until one of the descriptors is readable, or until the time is over.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelSleep {
+    descriptors: [RawFd; MOST_DESCRIPTORS],
+    number: usize,
+    timeout: Duration,
+}
+
+impl ChannelSleep {
+    /// What to wait for. The descriptors are open as long as the wait exists.
+    #[must_use]
+    pub fn descriptors(&self) -> &[RawFd] {
+        &self.descriptors[..self.number]
+    }
+
+    /// The longest time.
+    #[must_use]
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}
+
+impl ChannelWait {
+    /// Looks for an event, and makes progress for a moment. `slept` is `None` in the first turn; then it tells whether a descriptor
+    /// was readable after the sleep.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    pub fn turn(&mut self, slept: Option<bool>) -> Result<ChannelTurn, WaitError> {
+        let Self { channel, standing } = self;
+        let slept = slept.map(|is_readable| if is_readable { Slept::Readable } else { Slept::Out });
+        channel.with_engines(|engines| {
+            match standing
+                .turn(engines, slept, channel.as_fd(), || Ok::<_, WaitError>(channel.try_event()))?
+            {
+                Stand::Found(queue) => Ok(ChannelTurn::Event(queue)),
+                Stand::Sleep(sleep) => {
+                    let mut descriptors = [-1; MOST_DESCRIPTORS];
+                    for (to, from) in descriptors.iter_mut().zip(sleep.descriptors()) {
+                        *to = from.as_raw_fd();
+                    }
+                    let timeout = sleep.timeout().unwrap_or_default();
+                    let number = sleep.descriptors().len();
+                    Ok(ChannelTurn::Sleep(ChannelSleep { descriptors, number, timeout }))
+                }
+            }
+        })
+    }
+}
+
+impl Drop for ChannelWait {
+    fn drop(&mut self) {
+        let Self { channel, standing } = self;
+        channel.with_engines(|engines| standing.leave(engines));
+    }
+}
+
+impl CompletionChannel {
+    fn with_engines<T>(&self, work: impl FnOnce(&[&Runtime]) -> T) -> T {
+        match self.engine() {
+            Ok(runtime) => work(&[runtime]),
+            Err(several) => work(several.engines()),
+        }
     }
 }
 
@@ -141,7 +240,6 @@ impl From<WaitFailure> for WaitError {
     fn from(failure: WaitFailure) -> Self {
         match failure {
             WaitFailure::TimedOut => Self::TimedOut,
-            failure @ WaitFailure::Interrupted => Self::Io(failure.into()),
             WaitFailure::Io(error) => Self::Io(error),
             WaitFailure::Device(_, text) => Self::Verbs(VerbsError::DeviceFailed(text)),
         }

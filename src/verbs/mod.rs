@@ -101,7 +101,7 @@ pub use cm::{
     DatagramRequest, DatagramService,
 };
 pub use context::{Context, ContextBuilder, DeviceAttributes};
-pub use cq::{CompletionChannel, CompletionQueue, WaitError};
+pub use cq::{ChannelSleep, ChannelTurn, ChannelWait, CompletionChannel, CompletionQueue, WaitError};
 pub use error::VerbsError;
 pub use foreign::ForeignMemory;
 pub use memory::SharedMemory;

@@ -20,6 +20,7 @@ use crate::answer::{Errno, count, pointer, value};
 use crate::context::Pointer;
 use crate::events::Mirror;
 use crate::live::{self, Kind, Object};
+use crate::wait::{Sleep, Slept, Wait, wait};
 
 /// An `rdma_event_channel` with what belongs to it.
 #[repr(C)]
@@ -172,32 +173,72 @@ pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
     });
 }
 
-/// The next event of a channel. A thread that waits here goes on waiting when the channel is destroyed.
-pub(super) fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
-    let source = live::read(channel.cast::<Channel>(), |channel| Arc::clone(&channel.source))?;
-    loop {
-        let pending = source.mirror.next(|| Ok(source.pop()))?;
+fn source_of(channel: *mut rdma_event_channel) -> Result<Arc<Source>, Errno> {
+    live::read(channel.cast::<Channel>(), |channel| Arc::clone(&channel.source))
+}
+
+/// The next event of a channel, if there is one.
+fn next(source: &Source) -> Option<*mut rdma_cm_event> {
+    while let Some(pending) = source.pop() {
         // SAFETY: an identifier with an event that is not acknowledged stays.
         let id = unsafe { &*pending.id.0 };
         match describe(id, pending.what) {
-            Some(event) => return Ok(live::release(event).cast()),
+            Some(event) => return Some(live::release(event).cast()),
             // Nothing for the application.
             None => id.events.acknowledge(1),
         }
     }
+    None
 }
 
-pub(super) unsafe extern "C" fn rdma_get_cm_event(
+/// What a thread that waits for an event does with it.
+pub(super) trait Receiver: 'static {
+    fn receive(&self, event: *mut rdma_cm_event) -> Result<(), Errno>;
+}
+
+/// A thread that waits for an event of a channel. It goes on waiting when the channel is destroyed.
+pub(super) struct EventWait<R> {
+    /// `None` if there is nothing to wait for.
+    source: Option<Arc<Source>>,
+    receiver: R,
+}
+
+impl<R> EventWait<R> {
+    pub(super) fn new(channel: *mut rdma_event_channel, receiver: R) -> Result<Self, Errno> {
+        Ok(Self { source: Some(source_of(channel)?), receiver })
+    }
+}
+
+impl<R: Receiver> Wait for EventWait<R> {
+    fn turn(&mut self, slept: Slept) -> Result<Option<Sleep>, Errno> {
+        let Some(source) = &self.source else { return Ok(None) };
+        match next(source) {
+            Some(event) => self.receiver.receive(event).map(|()| None),
+            None => source.mirror.plan(slept).map(Some),
+        }
+    }
+}
+
+/// The application's room for an event.
+struct Room(*mut *mut rdma_cm_event);
+
+impl Receiver for Room {
+    fn receive(&self, event: *mut rdma_cm_event) -> Result<(), Errno> {
+        // SAFETY: the application gave room for a pointer.
+        unsafe { self.0.write(event) };
+        Ok(())
+    }
+}
+
+pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    count(|| {
+    wait((channel, event), |(channel, event)| {
         if event.is_null() {
             return Err(Errno::INVALID);
         }
-        // SAFETY: the application's pointers are a channel and room for a pointer.
-        unsafe { event.write(next(channel)?) };
-        Ok(0)
+        EventWait::new(channel, Room(event))
     })
 }
 
@@ -377,25 +418,62 @@ fn resolved_event(id: &Id, qpn: Qpn, qkey: u32, data: &[u8]) -> Box<Event> {
     Event::new(id, event_type::ESTABLISHED, 0).of_datagrams(parameters, data)
 }
 
-/// Waits for the event that ends a step of an identifier that has no channel of the application, and keeps it in the identifier.
+/// An identifier that keeps the event which ends a step.
+struct Step(*mut rdma_cm_id);
+
+impl Receiver for Step {
+    fn receive(&self, event: *mut rdma_cm_event) -> Result<(), Errno> {
+        // SAFETY: the application keeps its identifier during a call with it; the fields are the library's to write.
+        unsafe {
+            (*self.0).event = event;
+            match ((*event).status, (*event).event) {
+                (0, _) => Ok(()),
+                (_, event_type::REJECTED) => Err(Errno(libc::ECONNREFUSED)),
+                (status, _) => Err(Errno(status.abs())),
+            }
+        }
+    }
+}
+
+/// The wait for the end of a step.
+///
+/// # Safety
+///
+/// `id` is an identifier of the application.
+unsafe fn end_of_step(id: *mut rdma_cm_id) -> Result<EventWait<Step>, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !id_of(id)?.state().is_synchronous {
+            return Ok(EventWait { source: None, receiver: Step(id) });
+        }
+        forget_event(id);
+        EventWait::new((*id).channel, Step(id))
+    }
+}
+
+/// Waits for the event that ends a step of an identifier that has no channel of the application, and keeps it in the identifier. Such
+/// calls end with this: `answer` is that of the step.
+///
+/// # Safety
+///
+/// `id` is an identifier of the application if the answer is 0.
+pub(super) unsafe fn completed(id: *mut rdma_cm_id, answer: c_int) -> c_int {
+    if answer != 0 {
+        return answer;
+    }
+    // SAFETY: the caller's promise.
+    wait(id, |id| unsafe { end_of_step(id) })
+}
+
+/// The same for a step whose event is there already, and for channels that do not wait.
 ///
 /// # Safety
 ///
 /// `id` is an identifier of the application.
 pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; the fields are the library's to write.
-    unsafe {
-        if !id_of(id)?.state().is_synchronous {
-            return Ok(());
-        }
-        forget_event(id);
-        (*id).event = next((*id).channel)?;
-        match ((*(*id).event).status, (*(*id).event).event) {
-            (0, _) => Ok(()),
-            (_, event_type::REJECTED) => Err(Errno(libc::ECONNREFUSED)),
-            (status, _) => Err(Errno(status.abs())),
-        }
-    }
+    // SAFETY: the caller's promise.
+    let mut wait = unsafe { end_of_step(id)? };
+    if wait.turn(Slept::NotYet)?.is_some() { Err(Errno::AGAIN) } else { Ok(()) }
 }
 
 /// Acknowledges the event that an identifier keeps.
@@ -429,7 +507,9 @@ mod tests {
         // It waits for ever.
         std::thread::spawn(move || {
             let waits = waits;
-            let _ = next(waits.0);
+            let mut event = std::ptr::null_mut();
+            // SAFETY: a channel when the thread begins to wait, and room for a pointer.
+            unsafe { rdma_get_cm_event(waits.0, &raw mut event) }
         });
         let end = Instant::now() + Duration::from_secs(20);
         while source.strong_count() < 2 {
@@ -439,6 +519,6 @@ mod tests {
         // SAFETY: it has no identifiers.
         unsafe { rdma_destroy_event_channel(channel) };
         assert_eq!(source.strong_count(), 1);
-        assert_eq!(next(channel).err(), Some(Errno::INVALID), "for those that come later");
+        assert_eq!(source_of(channel).err(), Some(Errno::INVALID), "for those that come later");
     }
 }

@@ -12,7 +12,7 @@ use roce::verbs::{
 };
 
 use super::addresses::chosen_port;
-use super::channel::complete;
+use super::channel::completed;
 use super::id::{Id, State, Wanted, create, destroy, id_of};
 use super::states::{bring_up, is_datagram, is_uc, queue_pair, to_error};
 use super::{Cm, DeviceIndex, errno_of, with};
@@ -169,18 +169,22 @@ fn request(cm: &mut Cm, id: &Id) -> Result<(), Errno> {
     Ok(())
 }
 
-pub(super) unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int {
-    count(|| {
+pub(super) unsafe extern "C-unwind" fn rdma_connect(
+    id: *mut rdma_cm_id,
+    parameters: *mut rdma_conn_param,
+) -> c_int {
+    let answer = count(|| {
         // SAFETY: the application's pointers are an identifier, and parameters or null.
         unsafe {
             let object = id_of(id)?;
             let given = given(object, parameters)?;
             object.state().request = given;
             with(|cm| request(cm, object))?;
-            complete(id)?;
         }
         Ok(0)
-    })
+    });
+    // SAFETY: an identifier, or the answer is an error.
+    unsafe { completed(id, answer) }
 }
 
 /// A peer had no listener: asks it again after a moment, if that is worth while.
@@ -377,18 +381,25 @@ fn accept(id: &Id, given: &Given) -> Result<(), Errno> {
     })
 }
 
-pub(super) unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int {
-    count(|| {
+pub(super) unsafe extern "C-unwind" fn rdma_accept(
+    id: *mut rdma_cm_id,
+    parameters: *mut rdma_conn_param,
+) -> c_int {
+    let mut ends_here = false;
+    let answer = count(|| {
         // SAFETY: the application's pointers are an identifier, and parameters or null.
         unsafe {
             let object = id_of(id)?;
             accept(object, &given(object, parameters)?)?;
-            if !is_datagram(object) {
-                complete(id)?;
-            }
+            ends_here = is_datagram(object);
         }
         Ok(0)
-    })
+    });
+    if ends_here {
+        return answer;
+    }
+    // SAFETY: an identifier, or the answer is an error.
+    unsafe { completed(id, answer) }
 }
 
 /// Completes a connection whose queue pair the application has moved.
@@ -442,8 +453,8 @@ pub(super) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_int) -
     })
 }
 
-pub(super) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    count(|| {
+pub(super) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    let answer = count(|| {
         // SAFETY: the application's pointer is an identifier.
         unsafe {
             let object = id_of(id)?;
@@ -451,10 +462,11 @@ pub(super) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             to_error(object);
             // Where the peer was first, its DREQ has been answered already.
             let _ = open.raw().disconnect(comm, &[]);
-            complete(id)?;
         }
         Ok(0)
-    })
+    });
+    // SAFETY: an identifier, or the answer is an error.
+    unsafe { completed(id, answer) }
 }
 
 /// Enhanced connections are those of a vendor; there are none.

@@ -3,13 +3,16 @@
 use std::ffi::c_int;
 
 use super::addresses::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
-use super::channel::{forget_event, next};
+use super::channel::{EventWait, Receiver, forget_event};
 use super::id::{Wanted, create, destroy, id_of};
 use super::queue_pairs::{create_qp, rdma_destroy_qp, rdma_destroy_srq};
 use super::with;
-use crate::abi::{RAI_PASSIVE, event_type, ibv_pd, ibv_qp_init_attr, rdma_addrinfo, rdma_cm_id};
+use crate::abi::{
+    RAI_PASSIVE, event_type, ibv_pd, ibv_qp_init_attr, rdma_addrinfo, rdma_cm_event, rdma_cm_id,
+};
 use crate::answer::{Errno, count, value};
 use crate::context::Pointer;
+use crate::wait::wait;
 
 /// How long the steps before a connection may take, in milliseconds.
 const RESOLVING: c_int = 2000;
@@ -106,21 +109,18 @@ pub(super) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// The next request of a listener that waits in its calls.
-pub(super) unsafe extern "C" fn rdma_get_request(
+/// A listener that waits in its calls, and room for the identifier of the next request.
+struct Request {
     listener: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
-) -> c_int {
-    count(|| {
-        // SAFETY: the application's pointers are an identifier and room for a pointer.
+}
+
+impl Receiver for Request {
+    fn receive(&self, event: *mut rdma_cm_event) -> Result<(), Errno> {
+        // SAFETY: the application's pointers are an identifier, which it keeps during the call, and room for a pointer.
         unsafe {
-            let object = id_of(listener)?;
-            if id.is_null() || !object.state().is_synchronous {
-                return Err(Errno::INVALID);
-            }
-            forget_event(listener);
-            let event = next((*listener).channel)?;
-            (*listener).event = event;
+            let object = id_of(self.listener)?;
+            (*self.listener).event = event;
             if (*event).status != 0 {
                 return Err(Errno((*event).status.abs()));
             }
@@ -138,9 +138,26 @@ pub(super) unsafe extern "C" fn rdma_get_request(
             }
             // The private data of the request are there until the next call.
             (*new).event = event;
-            (*listener).event = std::ptr::null_mut();
-            id.write(new);
+            (*self.listener).event = std::ptr::null_mut();
+            self.id.write(new);
         }
-        Ok(0)
+        Ok(())
+    }
+}
+
+/// The next request of a listener that waits in its calls.
+pub(super) unsafe extern "C-unwind" fn rdma_get_request(
+    listener: *mut rdma_cm_id,
+    id: *mut *mut rdma_cm_id,
+) -> c_int {
+    wait((listener, id), |(listener, id)| {
+        // SAFETY: the application's pointer is an identifier.
+        unsafe {
+            if !id_of(listener)?.state().is_synchronous || id.is_null() {
+                return Err(Errno::INVALID);
+            }
+            forget_event(listener);
+            EventWait::new((*listener).channel, Request { listener, id })
+        }
     })
 }

@@ -1,0 +1,72 @@
+//! Which threads wait in an engine, so that the background thread leaves the device to them.
+//!
+//! A wait may end without a word: a handler of a signal jumps out of it (`siglongjmp`), and no destructor runs. So a thread that waits
+//! holds a place only until a time, which it moves on before each sleep. A place whose time is over belongs to nobody.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Runtime;
+use super::wait::LONGEST_SLEEP;
+
+/// Threads that are seen. The background thread serves beside further ones, which costs time and harms nothing.
+const PLACES: usize = 16;
+/// A thread that has slept until its time needs some time to get a processor and to move it on.
+const MARGIN: Duration = Duration::from_millis(20);
+
+/// Until when a thread waits in each place, in nanoseconds of the engine's clock; 0 if none does.
+#[derive(Debug, Default)]
+pub(super) struct Waiters([AtomicU64; PLACES]);
+
+impl Waiters {
+    /// Whether any thread waits.
+    pub(super) fn are_any(&self, now: u64) -> bool {
+        self.0.iter().any(|until| until.load(Ordering::SeqCst) > now)
+    }
+
+    /// How long it takes until the last thread has to move its time on.
+    pub(super) fn longest(&self, now: u64) -> Duration {
+        let last = self.0.iter().map(|until| until.load(Ordering::SeqCst)).max();
+        Duration::from_nanos(last.unwrap_or(0).saturating_sub(now))
+    }
+}
+
+/// The place of a thread that waits.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    place: usize,
+    /// What this thread wrote there; 0 before it has a place.
+    until: u64,
+}
+
+impl Waiting {
+    /// The thread waits for so long from now on, or for the longest time that a thread sleeps.
+    pub(super) fn renew(&mut self, runtime: &Runtime, time: Option<Duration>) {
+        let (places, now) = (&runtime.activity.waiters.0, runtime.activity.now());
+        let until = now + (time.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP) + MARGIN).as_nanos() as u64;
+        if self.until != 0 && replace(&places[self.place], self.until, until) {
+            self.until = until;
+            return;
+        }
+        let free = |place: &AtomicU64| {
+            let known = place.load(Ordering::SeqCst);
+            known <= now && replace(place, known, until)
+        };
+        match places.iter().position(free) {
+            Some(place) => *self = Self { place, until },
+            None => *self = Self::default(),
+        }
+    }
+
+    /// The thread does not wait any more.
+    pub(super) fn leave(&mut self, runtime: &Runtime) {
+        let until = std::mem::take(&mut self.until);
+        if until != 0 && replace(&runtime.activity.waiters.0[self.place], until, 0) {
+            runtime.note_leave();
+        }
+    }
+}
+
+fn replace(place: &AtomicU64, known: u64, new: u64) -> bool {
+    place.compare_exchange(known, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+}
