@@ -1,19 +1,22 @@
 //! Memory that the application allocated itself.
 
 use std::io;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use roce_transport::{Memory, OutOfBounds};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
-use super::racy;
+use super::guarded::{self, Fault};
 
 /// Bytes at any address of this process, for a caller that registers what it allocated elsewhere: `ibv_reg_mr`.
 ///
 /// All access is copying, by atomics or as if by atomics, so what the application does with the bytes meanwhile gives old and new
 /// bytes side by side, as with hardware. Atomic operations need a real address that is a multiple of 8.
+///
+/// The memory may lose pages or rights later, for example because a file that is mapped there is truncated. Then an access fails: a
+/// protection error of the work request, a remote access error for a peer. For this, the first use installs a handler of SIGSEGV and SIGBUS,
+/// which gives every other fault to the handler that it found. A thread that blocks these signals is ended by such a fault.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -51,8 +54,9 @@ impl ForeignMemory {
     ///
     /// # Safety
     ///
-    /// Until the last region that is registered with it is gone, the range must stay mapped with these rights, and no Rust reference
-    /// to the bytes may exist while a peer or a work request may access them.
+    /// No Rust reference to the bytes may exist while a peer or a work request may access them. Until the last region that is registered
+    /// with it is gone, nothing else may be mapped in the range. On other processors than x86-64 the range must also stay mapped with
+    /// these rights.
     ///
     /// # Errors
     ///
@@ -63,6 +67,7 @@ impl ForeignMemory {
         }
         // SAFETY: the advice changes no content, and the caller gave the range away for this.
         unsafe { populate(start, len, writable)? };
+        guarded::prepare();
         Ok(Self { start, len })
     }
 
@@ -73,14 +78,15 @@ impl ForeignMemory {
     }
 
     /// The aligned word at an offset.
-    fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
+    fn word(&self, offset: usize) -> Result<*mut u64, OutOfBounds> {
         let at = self.at(offset, 8)?.cast::<u64>();
-        if !at.is_aligned() {
-            return Err(OutOfBounds);
-        }
-        // SAFETY: valid by the promise to `new`, aligned, and accessed as if by atomics alone.
-        Ok(unsafe { AtomicU64::from_ptr(at) })
+        if at.is_aligned() { Ok(at) } else { Err(OutOfBounds) }
     }
+}
+
+/// A page that is missing is as good as one outside.
+fn outside(_: Fault) -> OutOfBounds {
+    OutOfBounds
 }
 
 impl Memory for ForeignMemory {
@@ -91,8 +97,8 @@ impl Memory for ForeignMemory {
     #[inline]
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let source = self.at(offset, out.len())?;
-        // SAFETY: the range is valid by the promise to `new`; `out` is exclusively ours, and no reference exists into the range.
-        unsafe { racy::copy(source, out.as_mut_ptr(), out.len()) };
+        // SAFETY: a range of the application by the promise to `new`; `out` is exclusively ours, and no reference exists into the range.
+        unsafe { guarded::copy(source, out.as_mut_ptr(), out.len()) }.map_err(outside)?;
         std::sync::atomic::fence(Ordering::Acquire);
         Ok(())
     }
@@ -101,24 +107,22 @@ impl Memory for ForeignMemory {
     fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
         let target = self.at(offset, data.len())?;
         // SAFETY: as above; `data` is only read.
-        unsafe { racy::copy(data.as_ptr(), target, data.len()) };
-        Ok(())
+        unsafe { guarded::copy(data.as_ptr(), target, data.len()) }.map_err(outside)
     }
 
     fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, OutOfBounds> {
-        let word = self.word(offset)?;
-        Ok(word
-            .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
-            .unwrap_or_else(|seen| seen))
+        // SAFETY: aligned memory of the application by the promise to `new`, accessed as if by atomics alone.
+        unsafe { guarded::compare_swap(self.word(offset)?, compare, swap) }.map_err(outside)
     }
 
     fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, OutOfBounds> {
-        Ok(self.word(offset)?.fetch_add(add, Ordering::AcqRel))
+        // SAFETY: as above.
+        unsafe { guarded::fetch_add(self.word(offset)?, add) }.map_err(outside)
     }
 
     fn store(&self, offset: usize, bytes: [u8; 8]) -> Result<(), OutOfBounds> {
-        self.word(offset)?.store(u64::from_ne_bytes(bytes), Ordering::Release);
-        Ok(())
+        // SAFETY: as above.
+        unsafe { guarded::store(self.word(offset)?, u64::from_ne_bytes(bytes)) }.map_err(outside)
     }
 }
 
@@ -162,20 +166,26 @@ pub(super) unsafe fn populate(start: *mut u8, len: usize, writable: bool) -> io:
 
 /// Whether the kernel knows the advice, which it takes for this page if it does.
 fn can_populate() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
+    const UNKNOWN: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
     static PLACE: u8 = 0;
-    *KNOWN.get_or_init(|| {
-        let page = rustix::param::page_size();
-        let place = &raw const PLACE;
-        let start = place.wrapping_sub(place as usize % page);
-        // SAFETY: the advice changes no content.
-        unsafe { madvise(start.cast_mut().cast(), page, Advice::LinuxPopulateRead) }.is_ok()
-    })
+    match KNOWN.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let page = rustix::param::page_size();
+            let place = &raw const PLACE;
+            let start = place.wrapping_sub(place as usize % page);
+            // SAFETY: the advice changes no content.
+            let can = unsafe { madvise(start.cast_mut().cast(), page, Advice::LinuxPopulateRead) }.is_ok();
+            KNOWN.store(can.into(), Ordering::Relaxed);
+            can
+        }
+        known => known == 1,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
     use super::*;
 
@@ -224,6 +234,45 @@ mod tests {
             let refused = unsafe { ForeignMemory::new(start, 8, writable) }.unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(Errno::FAULT.raw_os_error()));
         }
+    }
+
+    /// Regression: a peer's request ended the process with SIGSEGV or SIGBUS.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn pages_that_are_lost_later_are_errors_of_the_access() {
+        let (start, page) = pages();
+        // SAFETY: the mapping of this test.
+        let memory = unsafe { ForeignMemory::new(start, page, true).unwrap() };
+        memory.write(0, &[7; 200]).unwrap();
+        let mut out = [0; 200];
+        // SAFETY: the mapping of this test.
+        unsafe { mprotect(start.cast(), page, MprotectFlags::READ).unwrap() };
+        assert_eq!(memory.read(0, &mut out), Ok(()));
+        assert_eq!(out, [7; 200]);
+        for _ in 0..2 {
+            for len in [1, 8, 64, 200] {
+                assert_eq!(memory.write(0, &out[..len]), Err(OutOfBounds), "{len}");
+            }
+            assert_eq!(memory.fetch_add(0, 1), Err(OutOfBounds));
+            assert_eq!(memory.compare_swap(0, 0, 1), Err(OutOfBounds));
+            assert_eq!(memory.store(0, [0; 8]), Err(OutOfBounds));
+            // SAFETY: as above.
+            unsafe { mprotect(start.cast(), page, MprotectFlags::empty()).unwrap() };
+        }
+        assert_eq!(memory.read(0, &mut out), Err(OutOfBounds));
+        // A file that is truncated: SIGBUS.
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(2 * page as u64).unwrap();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping of this test's file.
+        let memory = unsafe {
+            let start = mmap(std::ptr::null_mut(), 2 * page, protection, MapFlags::SHARED, &file, 0);
+            ForeignMemory::new(start.unwrap().cast(), 2 * page, true).unwrap()
+        };
+        file.set_len(page as u64).unwrap();
+        assert_eq!(memory.write(page - 100, &out), Err(OutOfBounds));
+        assert_eq!(memory.write(page - 200, &out), Ok(()));
+        assert_eq!(memory.read(page, &mut out), Err(OutOfBounds));
     }
 
     #[test]

@@ -85,6 +85,7 @@ mod errno;
 mod error;
 mod foreign;
 mod gids;
+mod guarded;
 mod memory;
 mod on_demand;
 mod pd;

@@ -1,0 +1,165 @@
+//! Accesses to memory of the application, which may lose pages or rights at any time: a fault is an error of the access.
+//!
+//! A file that is mapped may be truncated by anybody who may write it, and an application may unmap or protect what it has registered. The
+//! processor reports such a fault with SIGSEGV or SIGBUS. All accesses are made by a few functions whose instructions lie in one
+//! range. A handler of both signals lets a thread that faulted in there return an error, and gives every other fault to the handler
+//! that was there before. A check before each access would take a system call, and the page could still go after it.
+//!
+//! On other processors than x86-64 a fault ends the process.
+
+#[cfg(target_arch = "x86_64")]
+mod handler;
+
+/// A page was missing or lacked the right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86_64::{compare_swap, copy, fetch_add, prepare, store};
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) use others::{compare_swap, copy, fetch_add, prepare, store};
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64 {
+    use std::ffi::c_int;
+
+    use super::Fault;
+    pub(in super::super) use super::handler::install as prepare;
+
+    // The functions keep nothing on the stack, so a thread that faulted returns from any of their instructions by going on at the last
+    // of them.
+    std::arch::global_asm!(include_str!("guarded/x86_64.s"), options(raw));
+
+    unsafe extern "C" {
+        pub(super) fn roce_guarded_copy(source: *const u8, target: *mut u8, len: usize) -> c_int;
+        fn roce_guarded_compare_swap(at: *mut u64, compare: u64, swap: u64, old: *mut u64) -> c_int;
+        fn roce_guarded_fetch_add(at: *mut u64, add: u64, old: *mut u64) -> c_int;
+        fn roce_guarded_store(at: *mut u64, value: u64) -> c_int;
+        pub(super) fn roce_guarded_fault() -> c_int;
+    }
+
+    fn answer<T>(failed: c_int, value: T) -> Result<T, Fault> {
+        if failed == 0 { Ok(value) } else { Err(Fault) }
+    }
+
+    /// Copies `len` bytes of any length and alignment. After a fault, some of them may have been copied.
+    ///
+    /// # Safety
+    ///
+    /// As for `racy::copy`, but either range may be memory of the application whose pages come and go.
+    #[inline]
+    pub(in super::super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise; a fault ends the function with 1.
+        answer(unsafe { roce_guarded_copy(source, target, len) }, ())
+    }
+
+    /// Replaces a value; returns what was there.
+    ///
+    /// # Safety
+    ///
+    /// An aligned address of the application, whose page may be missing, and which is accessed as if by atomics alone.
+    pub(in super::super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        let mut old = 0;
+        // SAFETY: the caller's promise.
+        let failed = unsafe { roce_guarded_compare_swap(at, compare, swap, &raw mut old) };
+        answer(failed, old)
+    }
+
+    /// Adds to a value; returns what was there.
+    ///
+    /// # Safety
+    ///
+    /// As for [`compare_swap`].
+    pub(in super::super) unsafe fn fetch_add(at: *mut u64, add: u64) -> Result<u64, Fault> {
+        let mut old = 0;
+        // SAFETY: the caller's promise.
+        let failed = unsafe { roce_guarded_fetch_add(at, add, &raw mut old) };
+        answer(failed, old)
+    }
+
+    /// Stores a value.
+    ///
+    /// # Safety
+    ///
+    /// As for [`compare_swap`].
+    pub(in super::super) unsafe fn store(at: *mut u64, value: u64) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        answer(unsafe { roce_guarded_store(at, value) }, ())
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod others {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::super::racy;
+    use super::Fault;
+
+    /// Copies `len` bytes of any length and alignment.
+    ///
+    /// # Safety
+    ///
+    /// As for `racy::copy`.
+    pub(in super::super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe { racy::copy(source, target, len) };
+        Ok(())
+    }
+
+    /// Replaces a value; returns what was there.
+    ///
+    /// # Safety
+    ///
+    /// An aligned address of the application, which is accessed as if by atomics alone.
+    pub(in super::super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        // SAFETY: the caller's promise.
+        let word = unsafe { AtomicU64::from_ptr(at) };
+        let seen = word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
+        Ok(seen.unwrap_or_else(|seen| seen))
+    }
+
+    /// Adds to a value; returns what was there.
+    ///
+    /// # Safety
+    ///
+    /// As for [`compare_swap`].
+    pub(in super::super) unsafe fn fetch_add(at: *mut u64, add: u64) -> Result<u64, Fault> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { AtomicU64::from_ptr(at) }.fetch_add(add, Ordering::AcqRel))
+    }
+
+    /// Stores a value.
+    ///
+    /// # Safety
+    ///
+    /// As for [`compare_swap`].
+    pub(in super::super) unsafe fn store(at: *mut u64, value: u64) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe { AtomicU64::from_ptr(at) }.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    pub(in super::super) fn prepare() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_and_alignment_is_exact() {
+        let source: Vec<u8> = (0..300_u32).map(|index| (index % 251) as u8).collect();
+        for len in (0..140).chain([191, 192, 193, 256, 290]) {
+            for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 5), (7, 8), (8, 7)] {
+                let mut target = [0xee; 310];
+                // SAFETY: both ranges lie inside their buffers, which do not overlap.
+                let copied = unsafe { copy(source.as_ptr().add(from), target.as_mut_ptr().add(to), len) };
+                assert_eq!(copied, Ok(()));
+                let mut outside = target[..to].iter().chain(&target[to + len..]);
+                assert!(outside.all(|byte| *byte == 0xee), "{len} {to}");
+                assert_eq!(&target[to..to + len], &source[from..from + len], "{len} {from} {to}");
+            }
+        }
+    }
+}
