@@ -117,6 +117,64 @@ fn unsafe_stands_only_where_it_may() {
     report(&wrong, "unsafe code belongs to device, src/verbs, ibverbs and sysfs");
 }
 
+/// The libraries that programs load, whose locks must be free in the child of a fork.
+const FORKED: &[&str] = &[
+    "packet/src",
+    "transport/src",
+    "fault/src",
+    "capture/src",
+    "device/src",
+    "src",
+    "ibverbs/src",
+    "rdmacm/src",
+    "sysfs/src",
+];
+
+/// Types of the standard library that another thread may hold while a thread forks.
+const LOCKS: &[&str] = &["Mutex", "RwLock", "Once", "OnceLock", "LazyLock", "ReentrantLock", "Barrier"];
+
+/// The place of the locks themselves.
+const FORK: &str = "device/src/fork.rs";
+
+/// A lock of the standard library stays locked in the child of a fork if another thread had it.
+#[test]
+fn every_lock_is_free_in_the_child_of_a_fork() {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        let is_checked = FORKED.iter().any(|place| file.name.starts_with(&format!("{place}/")));
+        if !is_checked || file.is_test() || file.name == FORK {
+            continue;
+        }
+        wrong.extend(foreign_locks(&file.text).map(|line| format!("{}: {line}", file.name)));
+    }
+    report(&wrong, "use Mutex and StaticMutex of roce_device::fork, or atomics");
+    let own = sources().into_iter().find(|file| file.name == FORK).expect("the file of the locks");
+    assert!(own.text.contains("pthread_atfork"));
+}
+
+/// Uses of locks that are not those of `fork`.
+fn foreign_locks(text: &str) -> impl Iterator<Item = String> {
+    let has_own = text.lines().any(|line| line.contains("fork::") && has_word(line, "Mutex"));
+    code_lines(text)
+        .filter(move |(_, line)| {
+            let is_use = line.contains("sync::") && !line.contains("fork::");
+            LOCKS.iter().any(|lock| has_word(line, lock) && (is_use || *lock != "Mutex" || !has_own))
+        })
+        .map(|(number, line)| format!("{number}: {}", line.trim()))
+}
+
+#[test]
+fn locks_of_the_standard_library_are_noticed() {
+    let count = |text: &str| foreign_locks(text).count();
+    assert_eq!(count("use std::sync::{Arc, Mutex};\nstatic A: Mutex<u8> = Mutex::new(1);\n"), 2);
+    assert_eq!(count("static A: std::sync::OnceLock<u8> = OnceLock::new();\n"), 1);
+    assert_eq!(count("use std::sync::RwLock;\nuse crate::fork::Mutex;\nstruct A(Mutex<u8>);\n"), 1);
+    assert_eq!(
+        count("use crate::fork::{Mutex, StaticMutex};\nstruct A(Mutex<u8>);\nuse std::sync::Arc;\n"),
+        0
+    );
+}
+
 #[test]
 fn nothing_that_arrives_can_end_the_process() {
     check_words(NO_PANICS, PANICS, "return an error, or count the packet and drop it");

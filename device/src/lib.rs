@@ -62,8 +62,10 @@ mod clock;
 #[cfg(any(feature = "udp", feature = "raw"))]
 mod cmsg;
 mod counters;
+pub mod descriptors;
 #[cfg(feature = "fault")]
 pub mod fault;
+pub mod fork;
 #[cfg(feature = "framed")]
 pub mod framed;
 #[cfg(any(feature = "tap", feature = "kernel-host"))]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use roce_packet::Path;
 use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Capabilities, Device, MAX_DATAGRAM};
 use crate::counters::counters;
+use crate::fork::Mutex;
 
 /// One end of a pair.
 pub struct MemoryDevice {
@@ -260,7 +261,7 @@ impl Wire {
 
     /// What is queued is sound at any time, so that a panic elsewhere does not matter.
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Makes the event readable. It can only fail if it already is, a great many times over.

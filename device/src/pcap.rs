@@ -10,8 +10,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path as FilePath, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, Telemetry, icrc};
@@ -19,6 +19,7 @@ use roce_transport::{Identification, Instant, MOST_SEGMENTS, Received, Transmit,
 
 use super::{Capabilities, Device, OpenError, forward_to_inner};
 use crate::counters::counters;
+use crate::fork::{Mutex, Process};
 use roce_capture::{CaptureError, Direction, PcapWriter, WriterOptions};
 
 /// Takes the frames of a capture.
@@ -132,6 +133,7 @@ struct Shared {
     writer: Mutex<PcapWriter>,
     errors: AtomicU64,
     is_full: AtomicBool,
+    process: Process,
 }
 
 impl CaptureFile {
@@ -148,7 +150,12 @@ impl CaptureFile {
     #[must_use]
     pub fn of_writer(writer: PcapWriter, interfaces: usize) -> Vec<Self> {
         let is_full = AtomicBool::new(writer.is_full());
-        let shared = Arc::new(Shared { writer: Mutex::new(writer), errors: AtomicU64::new(0), is_full });
+        let shared = Arc::new(Shared {
+            writer: Mutex::new(writer),
+            errors: AtomicU64::new(0),
+            is_full,
+            process: Process::current(),
+        });
         (0..).take(interfaces).map(|interface| Self { shared: shared.clone(), interface }).collect()
     }
 
@@ -158,7 +165,7 @@ impl CaptureFile {
     ///
     /// The file cannot be written.
     pub fn add_interface(&self, name: &str) -> Result<Self, CaptureError> {
-        let mut writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.shared.writer.lock();
         let interface = writer.add_interface(name)?;
         Ok(Self { shared: self.shared.clone(), interface })
     }
@@ -172,7 +179,12 @@ impl CaptureFile {
 /// A device that is closed leaves a file that can be read, although others may go on to write it.
 impl Drop for CaptureFile {
     fn drop(&mut self) {
-        self.flush();
+        if self.shared.process.is_current() {
+            self.flush();
+        } else {
+            // The child of a fork: what is in the buffer is written by its parent.
+            std::mem::forget(self.shared.clone());
+        }
     }
 }
 
@@ -184,7 +196,7 @@ impl fmt::Debug for CaptureFile {
 
 impl FrameSink for CaptureFile {
     fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]) {
-        let mut writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.shared.writer.lock();
         if let Err(error) = writer.write(self.interface, time_ns, direction, comment, frame) {
             self.shared.failed(&error);
         }
@@ -211,7 +223,7 @@ impl Shared {
     }
 
     fn flush(&self) {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock();
         if let Err(error) = writer.flush() {
             self.failed(&error);
         }

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use roce::device::fork::Mutex;
 use roce::device::pcap::CaptureFile;
 use roce::verbs::{AsyncEvent, Context, CqId, GidEntry, Qpn, Raw, SrqId};
 
@@ -22,7 +23,7 @@ use crate::live::{self, Kind, Object};
 use crate::qp::{self, Qp};
 use crate::report::Failures;
 use crate::srq::{self, Srq};
-use crate::wait::{Sleep, Slept, Wait, wait};
+use crate::wait::{Sleep, Slept, Wait, keep_faults, wait};
 use crate::{cq_ex, device_memory, domain, environment, memory, query, report, window, xrc};
 
 /// What the application holds a pointer into: `ibv_context` lies at the end of `verbs`.
@@ -75,7 +76,7 @@ impl Open {
 
     /// The objects, to find one that an event names. An object leaves before it waits for its last acknowledgement.
     pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock()
     }
 
     /// The line of the GID table with this index.
@@ -157,7 +158,8 @@ impl Open {
     }
 }
 
-/// Blocks all signals of this thread, and of threads that it starts, until it is dropped.
+/// Blocks all signals of this thread, and of threads that it starts, until it is dropped. Faults are let through, because a page of
+/// registered memory may be missing.
 struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
@@ -167,6 +169,7 @@ impl BlockedSignals {
             let mut all: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
+            keep_faults(&mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
             Self(before)
         }

@@ -1,8 +1,9 @@
 //! The list of devices: one for each local address that the environment names.
 
 use std::ffi::{c_char, c_int};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use roce::device::fork::StaticMutex;
 use roce::verbs::raw::listing;
 
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
@@ -25,7 +26,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 /// All devices that were ever listed. A device that is listed again is the same object, as with kernel devices.
-static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+static DEVICES: StaticMutex<Vec<Arc<Device>>> = StaticMutex::new(Vec::new());
 
 impl Device {
     fn new(index: usize, specification: &str) -> Self {
@@ -65,7 +66,7 @@ impl Device {
 
     /// The device that an application's pointer belongs to. Devices are never destroyed.
     pub(crate) fn of(device: *mut ibv_device) -> Result<Arc<Self>, Errno> {
-        let known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = DEVICES.lock();
         let found = known.iter().find(|known| std::ptr::eq(Arc::as_ptr(known), device.cast()));
         found.cloned().ok_or(Errno::INVALID)
     }
@@ -89,7 +90,7 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
 pub(crate) fn devices() -> Vec<Arc<Device>> {
     let value = std::env::var(listing::VARIABLE).ok();
     let wanted = listing::specifications(value.as_deref());
-    let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = DEVICES.lock();
     let find = |(index, specification): (usize, String)| {
         let is_same = |device: &&Arc<Device>| {
             device.specification == specification && usize::try_from(device.index) == Ok(index)

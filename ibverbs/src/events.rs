@@ -2,8 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, PoisonError};
 
+use roce::device::fork::StaticMutex;
 use rustix::event::epoll;
 use rustix::fs::{OFlags, fcntl_getfl};
 
@@ -13,29 +15,44 @@ use crate::wait::{Sleep, Slept};
 /// The events of one object. Destroying it waits until the application has acknowledged what it got.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledgements {
-    outstanding: Mutex<u64>,
-    changed: Condvar,
+    outstanding: AtomicU64,
 }
+
+/// Threads that wait for acknowledgements, of any object.
+static WAITING: StaticMutex<()> = StaticMutex::new(());
+static ARE_ANY_WAITING: AtomicUsize = AtomicUsize::new(0);
+static CHANGED: Condvar = Condvar::new();
 
 impl Acknowledgements {
     /// Counts an event that the application gets now.
     pub(crate) fn deliver(&self) {
-        *self.outstanding.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.outstanding.fetch_add(1, Ordering::SeqCst);
     }
 
     /// The application is done with so many.
     pub(crate) fn acknowledge(&self, count: u64) {
-        let mut outstanding = self.outstanding.lock().unwrap_or_else(PoisonError::into_inner);
-        *outstanding = outstanding.saturating_sub(count);
-        self.changed.notify_all();
+        let subtract = |outstanding: u64| Some(outstanding.saturating_sub(count));
+        // It always is an update.
+        let _ = self.outstanding.fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
+        if ARE_ANY_WAITING.load(Ordering::SeqCst) > 0 {
+            drop(WAITING.lock());
+            CHANGED.notify_all();
+        }
     }
 
     /// Waits until all are acknowledged.
     pub(crate) fn wait(&self) {
-        let mut outstanding = self.outstanding.lock().unwrap_or_else(PoisonError::into_inner);
-        while *outstanding > 0 {
-            outstanding = self.changed.wait(outstanding).unwrap_or_else(PoisonError::into_inner);
+        if self.outstanding.load(Ordering::SeqCst) == 0 {
+            return;
         }
+        // Before the first look, so that an acknowledgement after it finds this thread.
+        ARE_ANY_WAITING.fetch_add(1, Ordering::SeqCst);
+        let mut waiting = WAITING.lock();
+        while self.outstanding.load(Ordering::SeqCst) > 0 {
+            waiting = CHANGED.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(waiting);
+        ARE_ANY_WAITING.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -100,7 +117,7 @@ mod tests {
             }
         });
         events.wait();
-        assert_eq!(*events.outstanding.lock().unwrap(), 0);
+        assert_eq!(events.outstanding.load(Ordering::SeqCst), 0);
         acknowledging.join().unwrap();
     }
 

@@ -3,7 +3,9 @@
 //! kernel knows the objects that there are. Calls that move data trust their pointers: this would cost them more than their work.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::MutexGuard;
+
+use roce::device::fork::StaticMutex;
 
 use crate::answer::Errno;
 
@@ -41,10 +43,10 @@ pub(crate) trait Object {
 }
 
 /// The kinds and handles of the objects that are not destroyed, by their addresses.
-static LIVE: RwLock<Option<HashMap<usize, (Kind, u32)>>> = RwLock::new(None);
+static LIVE: StaticMutex<Option<HashMap<usize, (Kind, u32)>>> = StaticMutex::new(None);
 
-fn writable() -> RwLockWriteGuard<'static, Option<HashMap<usize, (Kind, u32)>>> {
-    LIVE.write().unwrap_or_else(PoisonError::into_inner)
+fn live() -> MutexGuard<'static, Option<HashMap<usize, (Kind, u32)>>> {
+    LIVE.lock()
 }
 
 /// From now on, an address is that of an object, which has no handle.
@@ -53,12 +55,12 @@ pub(crate) fn add<T>(pointer: *const T, kind: Kind) {
 }
 
 fn add_with_handle<T>(pointer: *const T, kind: Kind, handle: u32) {
-    writable().get_or_insert_default().insert(pointer.addr(), (kind, handle));
+    live().get_or_insert_default().insert(pointer.addr(), (kind, handle));
 }
 
 /// The reverse; `false` if it is not the address of such an object.
 pub(crate) fn remove<T>(pointer: *const T, kind: Kind) -> bool {
-    let mut live = writable();
+    let mut live = live();
     let Some(objects) = live.as_mut() else { return false };
     objects.get(&pointer.addr()).is_some_and(|(known, _)| *known == kind)
         && objects.remove(&pointer.addr()).is_some()
@@ -74,7 +76,7 @@ pub(crate) fn release<T: Object>(object: Box<T>) -> *mut T {
 
 /// The handle that an object had when the application got it, if the address is that of an object of this kind.
 fn handle_of<T: Object>(pointer: *const T) -> Option<u32> {
-    let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
+    let live = live();
     let (kind, handle) = live.as_ref()?.get(&pointer.addr())?;
     (*kind == T::KIND).then_some(*handle)
 }
@@ -97,7 +99,7 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *mut T) -> Result<&'a T, Err
 ///
 /// As [`object`].
 pub(crate) fn read<T: Object, R>(pointer: *mut T, read: impl FnOnce(&T) -> R) -> Result<R, Errno> {
-    let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
+    let live = live();
     match live.as_ref().and_then(|objects| objects.get(&pointer.addr())) {
         Some((kind, handle)) if *kind == T::KIND => {
             // SAFETY: what is listed with this kind is a `T`, and whoever takes it out of the list waits for the lock.

@@ -6,8 +6,10 @@
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::sync::{Mutex, Once, PoisonError, Weak};
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use roce::device::fork::{Mutex, StaticMutex};
 use roce::observe::advice;
 use roce::verbs::{Cause, VerbsError, Wc, WcStatus};
 
@@ -18,7 +20,7 @@ use crate::context::Open;
 const MOST_FAILURES: usize = 16;
 
 /// The devices that are open. Those of a parent process are no concern of a child's.
-static OPEN: Mutex<Vec<(u32, Weak<Open>)>> = Mutex::new(Vec::new());
+static OPEN: StaticMutex<Vec<(u32, Weak<Open>)>> = StaticMutex::new(Vec::new());
 
 /// The work requests and verbs of a device that failed, the first ones.
 #[derive(Debug, Default)]
@@ -43,7 +45,7 @@ impl Failures {
     }
 
     fn keep(&self, text: impl FnOnce() -> String) {
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.0.lock();
         if failures.len() < MOST_FAILURES {
             failures.push(text());
         }
@@ -56,12 +58,12 @@ pub(crate) fn watch(open: &std::sync::Arc<Open>) {
     if let Some(file) = file() {
         append(&file, &opened(open));
     }
-    static AT_EXIT: Once = Once::new();
-    AT_EXIT.call_once(|| {
+    static AT_EXIT: AtomicBool = AtomicBool::new(false);
+    if !AT_EXIT.swap(true, Ordering::Relaxed) {
         // SAFETY: the function is never unloaded, because the library cannot be, and unwinds into nothing.
         unsafe { libc::atexit(report_all) };
-    });
-    let mut devices = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    }
+    let mut devices = OPEN.lock();
     devices.retain(|(_, device)| device.strong_count() > 0);
     devices.push((std::process::id(), std::sync::Arc::downgrade(open)));
 }
@@ -69,7 +71,7 @@ pub(crate) fn watch(open: &std::sync::Arc<Open>) {
 extern "C" fn report_all() {
     crate::answer::value((), || {
         // A thread that was killed in the middle of an `exit` may hold it.
-        let Ok(mut devices) = OPEN.try_lock() else { return };
+        let Some(mut devices) = OPEN.try_lock() else { return };
         for (process, device) in std::mem::take(&mut *devices) {
             if process == std::process::id()
                 && let Some(open) = device.upgrade()
@@ -88,7 +90,7 @@ pub(crate) fn device(open: &Open, failures: &Failures) {
     open.context.visit_counters(&mut |name, value| {
         let _ = writeln!(text, "{prefix}counter\t{name}\t{value}");
     });
-    for failure in &*failures.0.lock().unwrap_or_else(PoisonError::into_inner) {
+    for failure in &*failures.0.lock() {
         let _ = writeln!(text, "{prefix}failed\t{}", one_line(failure));
     }
     append(&file, &text);
@@ -135,11 +137,11 @@ mod tests {
         for wc in [flushed, Wc::default(), failed] {
             failures.note(&wc);
         }
-        assert_eq!(failures.0.lock().unwrap().len(), 1);
+        assert_eq!(failures.0.lock().len(), 1);
         let refused = VerbsError::DeviceFailed("of a test".to_owned());
         assert_eq!(failures.refused("ibv_modify_qp", refused), Errno::IO);
         (0..100).for_each(|_| failures.note(&failed));
-        let kept = failures.0.lock().unwrap();
+        let kept = failures.0.lock();
         assert_eq!(kept.len(), MOST_FAILURES);
         assert!(kept[1].starts_with("ibv_modify_qp: "), "{}", kept[1]);
         assert!(kept[0].contains("RETRY_EXC_ERR") && kept[0].contains("UDP port 4791"), "{}", kept[0]);

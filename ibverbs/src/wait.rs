@@ -69,6 +69,8 @@ pub(crate) enum Slept {
     Readable,
     Out,
     Interrupted,
+    /// The program has closed a descriptor.
+    Closed,
 }
 
 impl Sleep {
@@ -130,7 +132,16 @@ fn take() -> Option<Asleep> {
     ASLEEP.try_with(|asleep| asleep.try_borrow_mut().ok()?.take()).ok().flatten()
 }
 
-/// What a thread allowed before a call that waits: nothing but numbers, because the call may be left.
+/// Takes the signals out of a set that the thread itself causes: a thread that blocks them is ended by a fault.
+pub(crate) fn keep_faults(set: &mut libc::sigset_t) {
+    for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+        // SAFETY: changes the caller's set.
+        unsafe { libc::sigdelset(&raw mut *set, fault) };
+    }
+}
+
+/// The cancellation state and the signals that a thread had before a call that waits. They are plain numbers, because the call may be
+/// left.
 #[derive(Clone, Copy)]
 struct Allowed {
     cancellation: c_int,
@@ -138,15 +149,13 @@ struct Allowed {
 }
 
 impl Allowed {
-    /// Keeps signals and the cancellation of the thread away. Faults of the thread itself are no business of others.
+    /// Keeps signals and the cancellation of the thread away.
     fn nothing() -> Self {
         // SAFETY: the sets are this function's own, for which zero is a value; the calls change the thread's own state.
         unsafe {
             let (mut all, mut signals): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
-            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
-                libc::sigdelset(&raw mut all, fault);
-            }
+            keep_faults(&mut all);
             let mut cancellation = 0;
             pthread_setcancelstate(CANCEL_DISABLE, &raw mut cancellation);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut signals);
@@ -163,7 +172,7 @@ impl Allowed {
     }
 }
 
-/// What a turn came to.
+/// The result of a turn.
 enum Step {
     Done,
     Failed(Errno),
@@ -173,6 +182,9 @@ enum Step {
 /// One turn. The wait is in no variable of the thread meanwhile, so that calls which it makes do not take it for one that was left.
 fn step<W: Wait>(slept: Slept, begin: impl FnOnce() -> Result<W, Errno>) -> Step {
     let stepped = run(|| {
+        if slept == Slept::Closed {
+            return Err(Errno(libc::EBADF));
+        }
         // A handler of a signal may have called the library during the sleep: then the wait begins again.
         let asleep = if slept == Slept::NotYet { None } else { take() };
         let mut wait: Box<W> = match asleep.map(|mut asleep| std::mem::replace(&mut asleep.0, Box::new(()))) {
@@ -222,8 +234,8 @@ pub(crate) fn wait<W: Wait, A: Copy>(arguments: A, begin: fn(A) -> Result<W, Err
 #[inline(never)]
 fn doze(allowed: &Allowed, sleep: &mut Sleep) -> Slept {
     let timeout = sleep.timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: so many descriptors, a time and a set of signals, which live in the frames of this call. The frames have no destructors,
-    // so that they may be unwound by force or dropped.
+    // SAFETY: the descriptors, the time and the signals live in the frames of this call. The frames have no destructors, so they may be
+    // unwound by force or dropped.
     unsafe {
         pthread_setcancelstate(allowed.cancellation, std::ptr::null_mut());
         let ready = ppoll(
@@ -234,8 +246,10 @@ fn doze(allowed: &Allowed, sleep: &mut Sleep) -> Slept {
         );
         let is_interrupted = ready < 0 && *libc::__errno_location() == libc::EINTR;
         pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut());
+        let is_closed = |polled: &libc::pollfd| polled.revents & libc::POLLNVAL != 0;
         match ready {
             _ if is_interrupted => Slept::Interrupted,
+            1.. if sleep.descriptors.iter().any(is_closed) => Slept::Closed,
             1.. => Slept::Readable,
             _ => Slept::Out,
         }

@@ -142,8 +142,18 @@ const WITHOUT_GUARD: &[&str] = &[
     "read_nothing",
 ];
 /// What ends a panic as `EIO`, of `answer.rs`, and what calls one of these first thing.
-const GUARDS: &[&str] =
-    &["status(", "pointer(", "count(", "value(", "count_entries(", "read(", "build(", "begin("];
+const GUARDS: &[&str] = &[
+    "status(",
+    "pointer(",
+    "count(",
+    "value(",
+    "count_entries(",
+    "read(",
+    "build(",
+    "begin(",
+    "wait(",
+    "completed(",
+];
 
 /// The files of a folder and of those in it.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -161,7 +171,8 @@ fn no_panic_leaves_an_entry_point() {
     let mut guarded = 0;
     for file in files {
         let text = std::fs::read_to_string(&file).expect("a source");
-        for (at, start) in text.match_indices("extern \"C\" fn ") {
+        let starts = ["extern \"C\" fn ", "extern \"C-unwind\" fn "];
+        for (at, start) in starts.into_iter().flat_map(|start| text.match_indices(start)) {
             let function = &text[at + start.len()..];
             let name = function.split('(').next().unwrap_or_default();
             // Types of functions have no name.

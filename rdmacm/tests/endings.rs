@@ -66,3 +66,9 @@ fn jump_out_of_a_wait_leaves_the_device_served() {
 fn idle_thread_that_left_a_wait_does_not_keep_the_device() {
     ends_well("idle", "1");
 }
+
+/// Regression: a child hung in `ibv_get_device_list` if another thread had registered memory when it was forked.
+#[test]
+fn fork_at_any_time_leaves_no_lock_behind() {
+    ends_well("fork", TIMES);
+}

@@ -9,6 +9,8 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::device::descriptors::aside;
+
 /// An eventfd: readable from [`Self::signal`] to the next [`Self::clear`].
 #[derive(Debug)]
 pub(crate) struct Wake {
@@ -17,7 +19,7 @@ pub(crate) struct Wake {
 
 impl Wake {
     pub(crate) fn new() -> io::Result<Self> {
-        let descriptor = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let descriptor = aside(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         Ok(Self { descriptor })
     }
 
@@ -81,6 +83,10 @@ impl<'a> Sleep<'a> {
         let timeout = self.timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut polled, timeout.as_ref()) {
             Ok(0) | Err(rustix::io::Errno::INTR) => Ok(Slept::Out),
+            // The program has closed it. The poll would return at once, again and again.
+            Ok(_) if polled.iter().any(|polled| polled.revents().contains(PollFlags::NVAL)) => {
+                Err(rustix::io::Errno::BADF.into())
+            }
             Ok(_) => Ok(Slept::Readable),
             Err(error) => Err(error.into()),
         }

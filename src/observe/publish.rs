@@ -26,6 +26,7 @@ use roce_device::users::{identifies, is_own_or_root};
 use super::published::{Published, directory_of, own_uid};
 use super::survey::connect_at_once;
 use super::{CounterSource, Text};
+use crate::device::fork::Process;
 use crate::driver::wake::{Wake, join, wait_readable};
 
 /// The most contexts of one process that are published.
@@ -39,6 +40,7 @@ pub(crate) struct Publisher {
     wake: Arc<Wake>,
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    process: Process,
 }
 
 impl Publisher {
@@ -68,12 +70,17 @@ impl Publisher {
         let thread = std::thread::Builder::new()
             .name("roce-stat".into())
             .spawn(move || serve(&listener, document, &thread_wake, &thread_stopped))?;
-        Ok(Self { path, wake, stopped, thread: Some(thread) })
+        Ok(Self { path, wake, stopped, thread: Some(thread), process: Process::current() })
     }
 }
 
 impl Drop for Publisher {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // The child of a fork, where the thread is not: the file is that of its parent.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.stopped.store(true, Ordering::Release);
         self.wake.signal();
         if let Some(thread) = self.thread.take() {

@@ -13,6 +13,7 @@ use roce_transport::{AsyncEvent, EngineConfig};
 
 use super::{AllLocked, EventQueue, Runtime, background};
 use crate::cm::queue_pairs::{OtherEngines, Siblings};
+use crate::device::fork::Process;
 use crate::device::{Clock, Device};
 use crate::driver::Nic;
 use crate::driver::wake::join;
@@ -36,6 +37,7 @@ pub(crate) struct Engines {
     counters: Arc<EngineCounters>,
     /// Shows the counters to other processes until it is dropped.
     publisher: Option<Publisher>,
+    process: Process,
 }
 
 impl Engines {
@@ -57,7 +59,15 @@ impl Engines {
         }
         let runtimes = std::iter::once(&first).chain(others.iter()).map(Arc::downgrade).collect();
         let counters = Arc::new(EngineCounters { runtimes, events });
-        Ok(Self { first, others, by_slot, background: Vec::new(), counters, publisher: None })
+        Ok(Self {
+            first,
+            others,
+            by_slot,
+            background: Vec::new(),
+            counters,
+            publisher: None,
+            process: Process::current(),
+        })
     }
 
     /// Starts the threads that make progress while the application does not.
@@ -126,6 +136,11 @@ impl Engines {
 
 impl Drop for Engines {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // The child of a fork: the threads and the device are those of its parent.
+            self.background.drain(..).for_each(std::mem::forget);
+            return;
+        }
         for runtime in self.iter() {
             runtime.stopped.store(true, Ordering::Release);
             runtime.wake_background();

@@ -3,29 +3,25 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use roce_transport::CqId;
 
+use crate::device::fork::Mutex;
 use crate::driver::wake::{Wake, drop_each, wake_each};
-
-/// Locks a mutex under which nothing panics.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Events behind a descriptor that is readable while there are any.
 #[derive(Debug)]
-pub(crate) struct EventQueue<T> {
+pub(crate) struct EventQueue<T: Send + 'static> {
     wake: Wake,
     events: Mutex<VecDeque<T>>,
     capacity: usize,
     lost: AtomicU64,
 }
 
-impl<T> EventQueue<T> {
+impl<T: Send + 'static> EventQueue<T> {
     /// A queue for at most so many events.
     pub(crate) fn new(capacity: usize) -> io::Result<Self> {
         Ok(Self { wake: Wake::new()?, events: Mutex::default(), capacity, lost: AtomicU64::new(0) })
@@ -37,7 +33,7 @@ impl<T> EventQueue<T> {
     }
 
     pub(super) fn push(&self, event: T) {
-        let mut events = lock(&self.events);
+        let mut events = self.events.lock();
         if events.len() >= self.capacity {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
@@ -48,7 +44,7 @@ impl<T> EventQueue<T> {
     }
 
     pub(crate) fn pop(&self) -> Option<T> {
-        let mut events = lock(&self.events);
+        let mut events = self.events.lock();
         let event = events.pop_front();
         if events.is_empty() {
             self.wake.clear();
@@ -57,7 +53,7 @@ impl<T> EventQueue<T> {
     }
 }
 
-impl<T> AsFd for EventQueue<T> {
+impl<T: Send + 'static> AsFd for EventQueue<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -85,7 +81,7 @@ impl CompletionEvents {
     /// Hands an event to the tasks that wait for it, or to the channel if there are none. Runs foreign code.
     pub(super) fn notify(&self, cq: CqId) {
         let (channel, tasks) = {
-            let mut receivers = lock(&self.receivers);
+            let mut receivers = self.receivers.lock();
             let Some(receiver) = receivers.by_cq.get_mut(&cq) else { return };
             (receiver.channel.clone(), std::mem::take(&mut receiver.tasks))
         };
@@ -98,7 +94,7 @@ impl CompletionEvents {
     /// Wakes all that wait, without an event: the device failed, and polling a queue reports it. Runs foreign code.
     pub(super) fn notify_all(&self) {
         let mut tasks = Vec::new();
-        for receiver in lock(&self.receivers).by_cq.values_mut() {
+        for receiver in self.receivers.lock().by_cq.values_mut() {
             if let Some(channel) = &receiver.channel {
                 channel.wake.signal();
             }
@@ -108,18 +104,18 @@ impl CompletionEvents {
     }
 
     pub(crate) fn insert(&self, cq: CqId, channel: Option<Arc<EventQueue<CqId>>>) {
-        lock(&self.receivers).by_cq.insert(cq, Receiver { channel, tasks: Vec::new() });
+        self.receivers.lock().by_cq.insert(cq, Receiver { channel, tasks: Vec::new() });
     }
 
     pub(crate) fn remove(&self, cq: CqId) {
-        let receiver = lock(&self.receivers).by_cq.remove(&cq);
+        let receiver = self.receivers.lock().by_cq.remove(&cq);
         // Dropped after the lock is released: the wakers of tasks that were forgotten instead of dropped.
         drop_each(receiver.into_iter().flat_map(|receiver| receiver.tasks).map(|(_, waker)| waker));
     }
 
     /// Wakes a task at the next event of this queue, for as long as the registration lives.
     pub(crate) fn register(&self, cq: CqId, waker: Waker) -> Registration<'_> {
-        let mut receivers = lock(&self.receivers);
+        let mut receivers = self.receivers.lock();
         receivers.last_task += 1;
         let task = receivers.last_task;
         if let Some(receiver) = receivers.by_cq.get_mut(&cq) {
@@ -144,7 +140,7 @@ pub(crate) struct Registration<'a> {
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
         let waker = {
-            let mut receivers = lock(&self.events.receivers);
+            let mut receivers = self.events.receivers.lock();
             let tasks = receivers.by_cq.get_mut(&self.cq).map(|receiver| &mut receiver.tasks);
             tasks.and_then(|tasks| {
                 let position = tasks.iter().position(|(task, _)| *task == self.task)?;

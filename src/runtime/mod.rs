@@ -21,12 +21,14 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use roce_packet::Telemetry;
 use roce_transport::{AsyncEvent, Engine, EngineConfig};
 
+use crate::device::descriptors::aside;
+use crate::device::fork::Mutex;
 use crate::device::{Capabilities, Clock, Device};
 use crate::driver::Nic;
 use crate::driver::wake::Wake;
@@ -82,7 +84,7 @@ impl Runtime {
         (clock, async_events): (Clock, Arc<EventQueue<AsyncEvent>>),
     ) -> io::Result<Self> {
         let device_descriptor =
-            device.as_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose()?;
+            device.as_fd().map(|descriptor| descriptor.try_clone_to_owned().map(aside)).transpose()?;
         let trailer = if config.telemetry { Telemetry::LEN } else { 0 };
         let (capabilities, addresses) = (device.capabilities().clone(), device.addresses().to_vec());
         let mut nic = Nic::new(Engine::new(config), device, clock);
@@ -106,13 +108,11 @@ impl Runtime {
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves the engine between two calls, never inside one that matters here.
-        match self.state.try_lock() {
-            Ok(guard) => return guard,
-            Err(TryLockError::Poisoned(error)) => return error.into_inner(),
-            Err(TryLockError::WouldBlock) => {}
+        if let Some(guard) = self.state.try_lock() {
+            return guard;
         }
         self.queued.fetch_add(1, Ordering::Relaxed);
-        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.state.lock();
         self.queued.fetch_sub(1, Ordering::Relaxed);
         guard
     }
@@ -143,11 +143,10 @@ impl Runtime {
             return None;
         }
         let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Some(state) => state,
             // After a failure every poll reports it, also while the background thread looks.
-            Err(TryLockError::WouldBlock) if self.activity.has_failed() => self.lock_state(),
-            Err(TryLockError::WouldBlock) => return None,
+            None if self.activity.has_failed() => self.lock_state(),
+            None => return None,
         };
         self.activity.begin_look(now);
         Some(Locked::new(self, state))
@@ -158,7 +157,7 @@ impl Runtime {
     }
 
     pub(crate) fn random_u64(&self) -> u64 {
-        self.random.lock().unwrap_or_else(PoisonError::into_inner).u64(..)
+        self.random.lock().u64(..)
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Standing {
     waiting: Vec<Waiting>,
 }
 
-/// What a turn of such a wait came to.
+/// The result of a turn of such a wait.
 pub(crate) enum Stand<'a, T> {
     Found(T),
     /// The next turn comes after this sleep.

@@ -34,7 +34,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::TryLockError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -303,7 +302,7 @@ impl Recheck {
 impl Runtime {
     /// Asked by a thread that does not have the lock.
     pub(super) fn watcher(&self) -> Watcher {
-        self.activity.watcher(|| matches!(self.state.try_lock(), Err(TryLockError::WouldBlock)))
+        self.activity.watcher(|| self.state.try_lock().is_none())
     }
 
     /// Notes that the application polls, so that the background thread stays away, unless it polls for the last time before it
@@ -396,7 +395,7 @@ impl Runtime {
     /// How long the background thread relies on threads that wait: for long while they wait for long. Returns `None` where none waits
     /// any more.
     pub(super) fn rely(&self, longest: Duration, short: Duration) -> Option<Duration> {
-        // A thread that left its wait without a word does not say so.
+        // A thread that jumped out of its wait does not wake this one.
         let longest = longest.min(self.activity.waiters.longest(self.activity.now()));
         let time = if self.activity.has_left_recently() { short } else { longest };
         // Looked at again after it was said, because the last one may have left just before.
@@ -663,7 +662,7 @@ mod tests {
 
     /// Regression: after a handler of a signal had jumped out of a wait, no thread watched the device any more.
     #[test]
-    fn a_thread_that_left_its_wait_without_a_word_is_forgotten() {
+    fn a_thread_that_jumped_out_of_its_wait_is_forgotten() {
         let runtime = runtime();
         let time = Duration::from_millis(50);
         let mut left = Waiting::default();

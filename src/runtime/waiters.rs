@@ -1,6 +1,6 @@
 //! Which threads wait in an engine, so that the background thread leaves the device to them.
 //!
-//! A wait may end without a word: a handler of a signal jumps out of it (`siglongjmp`), and no destructor runs. So a thread that waits
+//! A handler of a signal may jump out of a wait (`siglongjmp`), and then no destructor runs. So a thread that waits
 //! holds a place only until a time, which it moves on before each sleep. A place whose time is over belongs to nobody.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ impl Waiters {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     place: usize,
-    /// What this thread wrote there; 0 before it has a place.
+    /// The time that this thread wrote there; 0 before it has a place.
     until: u64,
 }
 

@@ -157,7 +157,7 @@ pub struct ChannelSleep {
 }
 
 impl ChannelSleep {
-    /// What to wait for. The descriptors are open as long as the wait exists.
+    /// The descriptors to wait for. They are open as long as the wait exists.
     #[must_use]
     pub fn descriptors(&self) -> &[RawFd] {
         &self.descriptors[..self.number]

@@ -84,7 +84,7 @@ impl ForeignMemory {
     }
 }
 
-/// A page that is missing is as good as one outside.
+/// A missing page is reported as a range outside of the memory.
 fn outside(_: Fault) -> OutOfBounds {
     OutOfBounds
 }

@@ -1,7 +1,7 @@
 //! Protection domains, memory regions and memory windows.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use roce_transport::{
     Access, KeyError, LKey, Memory, OutOfBounds, PdId, RKey, RegionAttributes, Sge, WindowBinding, WindowType,
@@ -11,6 +11,7 @@ use super::raw::bind_window;
 use super::{
     Context, QueuePair, QueuePairOptions, RemoteMemory, SharedMemory, SharedReceiveQueue, VerbsError,
 };
+use crate::device::fork::Mutex;
 
 /// A protection domain: memory and queue pairs of different domains never meet.
 #[derive(Clone, Debug)]
@@ -264,7 +265,7 @@ impl MemoryWindow {
     /// The key that is valid now, once the window is bound.
     #[must_use]
     pub fn rkey(&self) -> RKey {
-        *self.rkey.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.rkey.lock()
     }
 
     /// Binds a type 1 window and returns its new key; a length of 0 unbinds it.
@@ -275,7 +276,7 @@ impl MemoryWindow {
     pub fn bind(&self, binding: &WindowBinding) -> Result<RKey, VerbsError> {
         // The guard of the engines is dropped last, for what it delivers may use this window.
         let mut all = self.pd.0.context.0.lock_all();
-        let mut rkey = self.rkey.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rkey = self.rkey.lock();
         *rkey = bind_window(&mut all, self.pd.id(), *rkey, binding)?;
         Ok(*rkey)
     }
@@ -287,7 +288,7 @@ impl MemoryWindow {
     ///
     /// When the key is not one of this window: then it stays as it was.
     pub fn note_bound(&self, new_rkey: RKey) -> Result<(), VerbsError> {
-        let mut rkey = self.rkey.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rkey = self.rkey.lock();
         // A bind changes only the variant, the low 8 bits.
         if new_rkey.0 >> 8 != rkey.0 >> 8 {
             return Err(VerbsError::Key(KeyError::Unknown));

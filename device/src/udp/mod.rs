@@ -34,6 +34,8 @@ use socket2::Socket;
 
 use super::{Capabilities, Device, OpenError};
 use crate::MAX_DATAGRAM;
+use crate::descriptors::{Identity, aside};
+use crate::fork::Process;
 use crate::sockets::{check_group, with_scope};
 
 pub use socket::SocketReport;
@@ -64,6 +66,9 @@ pub struct UdpDevice {
     overflow_before: u32,
     /// The same at groups that were left.
     old_overflow: u64,
+    process: Process,
+    /// Of the main socket.
+    identity: Identity,
 }
 
 /// A multicast group that was joined, and the socket for it.
@@ -98,6 +103,7 @@ impl UdpDevice {
             link_mtu: report.link_mtu,
         };
         let (most_segments, gro) = (report.max_segments, report.gro);
+        let identity = Identity::of(&opened.socket);
         let sockets = Sockets {
             main: opened.socket,
             others: Vec::with_capacity(Self::MAX_SOURCE_PORTS),
@@ -113,6 +119,8 @@ impl UdpDevice {
             sockets,
             groups: Vec::new(),
             member: opened.member,
+            process: Process::current(),
+            identity,
             readiness,
             transmitter: Transmitter::new(most_segments),
             receiver: Receiver::new(gro),
@@ -217,6 +225,11 @@ impl Device for UdpDevice {
 
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
         let (main, address) = (self.sockets.main.as_fd(), self.addresses[0]);
+        // Before anything is read: it may be a socket of the program by now.
+        if self.identity.is_due(now) && !self.identity.is_of(main) {
+            let problem = "the program has closed the device's socket; let it close only the descriptors that it opened";
+            return Err(io::Error::other(problem));
+        }
         let mut count =
             self.receiver.receive(main, address, &mut self.overflow, self.member.as_mut(), sink)?;
         if let Some(member) = &mut self.member
@@ -292,7 +305,11 @@ impl Device for UdpDevice {
 
 impl Drop for UdpDevice {
     fn drop(&mut self) {
-        if let Some(member) = &self.member {
+        // The child of a fork has the socket of its parent.
+        if let Some(member) = &self.member
+            && self.process.is_current()
+            && self.identity.is_of(&self.sockets.main)
+        {
             member.leave(&self.sockets.main);
         }
     }
@@ -309,7 +326,7 @@ impl std::fmt::Debug for UdpDevice {
 
 /// A descriptor that stays the same when groups are joined and left.
 fn readiness_of(socket: &Socket, member: Option<&Member>) -> io::Result<OwnedFd> {
-    let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let readiness = aside(epoll::create(epoll::CreateFlags::CLOEXEC)?);
     watch(&readiness, socket)?;
     if let Some(member) = member {
         watch(&readiness, member.rare())?;

@@ -10,6 +10,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::group::{JoinError, Member, Place};
 use super::spec::{UdpSpec, is_link_local};
 use crate::OpenError;
+use crate::descriptors::aside;
 use crate::interfaces::{LocalAddress, interfaces_of, local_addresses};
 use crate::sockets::{receive_nothing, set_option, set_queues, set_send_queue, with_scope};
 
@@ -198,6 +199,7 @@ pub(crate) fn bind_problem(local: &LocalAddress, port: u16) -> Option<io::Error>
 
 fn new_socket(local: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(local), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    let socket = Socket::from(aside(socket.into()));
     if local.is_ipv6() {
         socket.set_only_v6(true)?;
     }

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use roce::device::fork::Mutex;
 use roce::verbs::{CmConnectRequest, CmEvent, CmQpParameters, CmSidrRequest, Qpn, RejReason, SidrStatus};
 
 use super::id::{Id, id_of};
@@ -112,7 +113,7 @@ impl Deref for Channel {
 
 impl Source {
     pub(super) fn push(&self, id: *mut Id, what: Happening) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         queue.push_back(Pending { id: Pointer(id), what });
         // The only failure is a counter at its maximum, and then it is readable anyway.
         let _ = rustix::io::write(&self.ready, &1_u64.to_ne_bytes());
@@ -120,7 +121,7 @@ impl Source {
 
     /// The next event, counted by its identifier, which waits for its acknowledgement from now on.
     fn pop(&self) -> Option<Pending> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         let pending = queue.pop_front();
         if let Some(pending) = &pending {
             // SAFETY: an identifier takes its events out before it is destroyed.
@@ -139,7 +140,7 @@ impl Source {
 
     /// Takes out the events of an identifier that leaves.
     pub(super) fn take(&self, id: *mut Id) -> Vec<Happening> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         let (taken, left) = std::mem::take(&mut *queue).into_iter().partition(|pending| pending.id.0 == id);
         *queue = left;
         self.settle(&queue);
@@ -191,7 +192,7 @@ fn next(source: &Source) -> Option<*mut rdma_cm_event> {
     None
 }
 
-/// What a thread that waits for an event does with it.
+/// The receiver of the event that a thread waits for.
 pub(super) trait Receiver: 'static {
     fn receive(&self, event: *mut rdma_cm_event) -> Result<(), Errno>;
 }
@@ -465,7 +466,7 @@ pub(super) unsafe fn completed(id: *mut rdma_cm_id, answer: c_int) -> c_int {
     wait(id, |id| unsafe { end_of_step(id) })
 }
 
-/// The same for a step whose event is there already, and for channels that do not wait.
+/// Takes the event that ends a step without waiting for it: `EAGAIN` if it is not there.
 ///
 /// # Safety
 ///

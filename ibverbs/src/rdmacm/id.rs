@@ -4,8 +4,9 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use roce::device::fork::Mutex;
 use roce::verbs::{CmEvent, CmQpParameters, CommId, PortSpace, Psn};
 
 use super::channel::{Channel, Happening, channel_of, complete, forget_event, rdma_destroy_event_channel};
@@ -150,7 +151,7 @@ impl Id {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Puts an event into the channel of the identifier. What the application does not get is left out: it would make the descriptor

@@ -25,11 +25,12 @@ mod states;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use roce::device::fork::StaticMutex;
 use roce::verbs::{CmEvent, CommId, PortSpace};
 
 use crate::abi::{ibv_context, ibv_pd};
@@ -66,7 +67,7 @@ struct Cm {
     ports: ports::BoundPorts,
 }
 
-static CM: Mutex<Option<Cm>> = Mutex::new(None);
+static CM: StaticMutex<Option<Cm>> = StaticMutex::new(None);
 /// How often, a millisecond apart, an exit tries to get the lock.
 const LOCK_ATTEMPTS: usize = 100;
 /// Devices may have events that nobody has taken in.
@@ -83,7 +84,7 @@ impl Wake for News {
 
 /// Works on what exists. No verb that waits may be called in there.
 fn with<T>(work: impl FnOnce(&mut Cm) -> T) -> T {
-    let outcome = work(CM.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default());
+    let outcome = work(CM.lock().get_or_insert_default());
     take_news();
     outcome
 }
@@ -91,11 +92,7 @@ fn with<T>(work: impl FnOnce(&mut Cm) -> T) -> T {
 /// Takes in events. Where another thread has the lock, that one does it after it has released the lock, for it looks then.
 fn take_news() {
     while HAS_NEWS.load(Ordering::SeqCst) {
-        let mut cm = match CM.try_lock() {
-            Ok(cm) => cm,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(mut cm) = CM.try_lock() else { return };
         HAS_NEWS.store(false, Ordering::SeqCst);
         if let Some(cm) = &mut *cm {
             cm.take_events();
@@ -106,13 +103,12 @@ fn take_news() {
 /// Lets go of the connections of a device when the process exits, which tells their peers, as the kernel does.
 pub(crate) fn disconnect_all(open: &Arc<Open>) {
     // A thread that was killed in the middle of its work may hold the lock for ever.
-    let locked = (0..LOCK_ATTEMPTS).find_map(|_| match CM.try_lock() {
-        Ok(cm) => Some(cm),
-        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
-        Err(TryLockError::WouldBlock) => {
+    let locked = (0..LOCK_ATTEMPTS).find_map(|_| {
+        let locked = CM.try_lock();
+        if locked.is_none() {
             std::thread::sleep(Duration::from_millis(1));
-            None
         }
+        locked
     });
     let Some(Some(cm)) = locked.as_deref() else { return };
     for (index, comm) in cm.connections.keys() {

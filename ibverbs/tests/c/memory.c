@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define REMOTE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 #define PAGE 4096
@@ -151,6 +152,34 @@ static void on_demand(void) {
     CHECK(ibv_dereg_mr(mr) == 0 && ibv_dereg_mr(all) == 0 && munmap(range, 4 * PAGE) == 0);
 }
 
+/* Regression: a request for memory that was truncated, unmapped or protected after it was registered ended the process. */
+static void lost_memory(void) {
+    uint64_t word = 7;
+    struct ibv_mr *mine = ibv_reg_mr(pd, &word, 8, REMOTE);
+    uintptr_t at = (uintptr_t)&word;
+    for (int way = 0; way < 3; way++) {
+        FILE *file = tmpfile();
+        CHECK(file != NULL && ftruncate(fileno(file), 2 * PAGE) == 0);
+        char *range = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+        CHECK(range != MAP_FAILED);
+        struct ibv_mr *mr = ibv_reg_mr(pd, range, 2 * PAGE, REMOTE);
+        uintptr_t there = (uintptr_t)range + PAGE;
+        CHECK(mr != NULL && run(IBV_WR_RDMA_WRITE, at, 8, mine->lkey, there, mr->rkey) == IBV_WC_SUCCESS);
+        switch (way) {
+            case 0: CHECK(ftruncate(fileno(file), PAGE) == 0); break;
+            case 1: CHECK(munmap(range + PAGE, PAGE) == 0); break;
+            default: CHECK(mprotect(range + PAGE, PAGE, PROT_NONE) == 0);
+        }
+        CHECK(run(IBV_WR_RDMA_WRITE, at, 8, mine->lkey, there, mr->rkey) == IBV_WC_REM_ACCESS_ERR);
+        CHECK(run(IBV_WR_RDMA_READ, at, 8, mine->lkey, there, mr->rkey) == IBV_WC_REM_ACCESS_ERR);
+        CHECK(run(IBV_WR_ATOMIC_FETCH_AND_ADD, at, 8, mine->lkey, there, mr->rkey) == IBV_WC_REM_ACCESS_ERR);
+        CHECK(run(IBV_WR_RDMA_WRITE, there, 8, mr->lkey, at, mine->rkey) == IBV_WC_LOC_PROT_ERR);
+        CHECK(run(IBV_WR_RDMA_WRITE, at, 8, mine->lkey, (uintptr_t)range, mr->rkey) == IBV_WC_SUCCESS);
+        CHECK(ibv_dereg_mr(mr) == 0 && munmap(range, PAGE) == 0 && fclose(file) == 0);
+    }
+    CHECK(ibv_dereg_mr(mine) == 0);
+}
+
 static void regions(void) {
     static uint64_t words[4] = {1, 2, 3, 4}, others[4] = {5, 6, 7, 8};
     struct ibv_mr *mine = ibv_reg_mr(pd, words, sizeof words, REMOTE);
@@ -219,6 +248,9 @@ int main(void) {
     domains();
     device_memory();
     on_demand();
+#ifdef __x86_64__
+    lost_memory();
+#endif
     regions();
     windows();
     CHECK(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);

@@ -7,7 +7,7 @@ use super::x86_64::{roce_guarded_copy, roce_guarded_fault};
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What was installed before, for each of them; null for the default action.
+/// The action that was installed before, for each signal; null for the default action.
 static BEFORE: [AtomicPtr<libc::sigaction>; SIGNALS.len()] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; SIGNALS.len()];
 

@@ -12,6 +12,7 @@ use rustix::net::{
 use socket2::Socket;
 
 use super::SLOTS;
+use crate::descriptors::aside;
 
 /// The descriptor whose queue holds the sockets.
 #[derive(Debug)]
@@ -24,12 +25,12 @@ impl Escrow {
         let (writer, reader) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
         send_with(&writer, b"sockets", &descriptors)?;
-        Ok(Self(reader))
+        Ok(Self(aside(reader)))
     }
 
     /// The descriptor that another process passed on; an error if it holds anything else.
     pub(super) fn adopt(descriptor: OwnedFd) -> io::Result<Self> {
-        let escrow = Self(descriptor);
+        let escrow = Self(aside(descriptor));
         escrow.sockets()?;
         Ok(escrow)
     }

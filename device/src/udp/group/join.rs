@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ use socket2::Socket;
 use super::escrow::{Escrow, receive_with};
 use super::names::{self, Names, Peer};
 use super::{ADMITTED, JOIN, SLOTS};
+use crate::descriptors::aside;
+use crate::fork::StaticMutex;
 
 /// Why a process is no member.
 #[derive(Debug)]
@@ -49,8 +51,8 @@ pub(super) fn join(names: &Names, make: impl Fn() -> io::Result<Vec<Socket>>) ->
     };
     let (slot, listener) = claim(names)?;
     let mut sockets = escrow.sockets()?;
-    let own = sockets.swap_remove(slot.into());
-    let front = sockets.swap_remove(0);
+    let own = Socket::from(aside(sockets.swap_remove(slot.into()).into()));
+    let front = Socket::from(aside(sockets.swap_remove(0).into()));
     register(names, &escrow);
     Ok(Joined { escrow, slot, listener, sockets: [front, own] })
 }
@@ -254,7 +256,7 @@ impl Question {
 
 /// The groups that this process is a member of: another device of the same process asks no member, because the one that would
 /// have to answer may be waiting for it.
-static REGISTER: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static REGISTER: StaticMutex<Vec<Entry>> = StaticMutex::new(Vec::new());
 
 struct Entry {
     /// Names mean something in one network namespace only.
@@ -265,14 +267,14 @@ struct Entry {
 
 fn registered(names: &Names) -> Option<Arc<Escrow>> {
     let namespace = network_namespace()?;
-    let register = REGISTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let register = REGISTER.lock();
     let mut found = register.iter().filter(|it| it.namespace == namespace && it.prefix == names.prefix);
     found.find_map(|it| it.escrow.upgrade())
 }
 
 fn register(names: &Names, escrow: &Arc<Escrow>) {
     let Some(namespace) = network_namespace() else { return };
-    let mut register = REGISTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut register = REGISTER.lock();
     register.retain(|it| it.escrow.strong_count() > 0);
     let (prefix, escrow) = (names.prefix.clone(), Arc::downgrade(escrow));
     register.push(Entry { namespace, prefix, escrow });

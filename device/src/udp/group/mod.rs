@@ -30,6 +30,7 @@ use rustix::event::epoll;
 use socket2::Socket;
 
 use super::receive::Receiver;
+use crate::descriptors::aside;
 use crate::sockets::{numbers_of, receive_nothing};
 use escrow::Escrow;
 use inbound::Inbound;
@@ -80,7 +81,7 @@ impl Member {
         drain(&own)?;
         let overflow = dropped_at(&own);
         own.detach_filter()?;
-        let rare = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
+        let rare = aside(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?);
         watch(&rare, &front, FRONT)?;
         watch(&rare, &joined.listener, inbound::LISTENER)?;
         let front_overflow = dropped_at(&front);

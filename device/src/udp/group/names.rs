@@ -11,6 +11,7 @@ use rustix::net::{
     socket_with, sockopt,
 };
 
+use crate::descriptors::aside;
 use crate::sockets::numbers_of;
 use crate::users;
 use roce_packet::ROCE_UDP_PORT;
@@ -82,7 +83,7 @@ pub(super) fn connect_within(name: &str, patience: Duration) -> io::Result<Owned
 /// room for are not enough.
 fn new_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+    Ok(aside(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?))
 }
 
 /// The process at the other end of a connection.

@@ -12,6 +12,8 @@ use libxdp_sys::{
 };
 use roce_packet::MacAddr;
 
+use crate::fork::Process;
+
 /// Queues that the map of the program has places for.
 pub(super) const MAX_QUEUES: u32 = 64;
 
@@ -61,6 +63,7 @@ pub(super) struct Program {
     object: Object,
     interface: c_int,
     mode: xdp_attach_mode,
+    process: Process,
 }
 
 // SAFETY: libxdp ties nothing to a thread, and all use is through one owner.
@@ -83,7 +86,7 @@ impl Program {
             unsafe { xdp_program__close(program.as_ptr()) };
             return Err(error);
         }
-        let attached = Self { program, object, interface, mode };
+        let attached = Self { program, object, interface, mode, process: Process::current() };
         let mut address = [0; 8];
         address[..6].copy_from_slice(&mac.0);
         attached.put(b"own_address\0", 0, &address)?;
@@ -105,6 +108,10 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // The child of a fork: its parent needs the program.
+            return;
+        }
         // SAFETY: the program is valid and attached, and not used after this; then the object goes.
         let result = unsafe {
             let result = xdp_program__detach(self.program.as_ptr(), self.interface, self.mode, 0);

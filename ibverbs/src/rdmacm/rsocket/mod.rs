@@ -16,8 +16,9 @@ mod wire;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
+use roce::device::fork::{Mutex, StaticMutex};
 use rustix::event::epoll;
 
 use super::id::destroy;
@@ -75,11 +76,11 @@ struct State {
 }
 
 /// The rsockets by their descriptors.
-static SOCKETS: RwLock<Option<HashMap<c_int, Arc<Socket>>>> = RwLock::new(None);
+static SOCKETS: StaticMutex<Option<HashMap<c_int, Arc<Socket>>>> = StaticMutex::new(None);
 
 /// The rsocket of a descriptor.
 fn find(number: c_int) -> Option<Arc<Socket>> {
-    let sockets = SOCKETS.read().unwrap_or_else(PoisonError::into_inner);
+    let sockets = SOCKETS.lock();
     sockets.as_ref()?.get(&number).cloned()
 }
 
@@ -90,14 +91,14 @@ fn socket_of(number: c_int) -> Result<Arc<Socket>, Errno> {
 /// Gives an rsocket to the application.
 fn publish(socket: Socket) -> c_int {
     let number = socket.watch.as_raw_fd();
-    let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut sockets = SOCKETS.lock();
     sockets.get_or_insert_default().insert(number, Arc::new(socket));
     number
 }
 
 /// The reverse.
 fn withdraw(number: c_int) -> Result<Arc<Socket>, Errno> {
-    let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut sockets = SOCKETS.lock();
     sockets.as_mut().and_then(|sockets| sockets.remove(&number)).ok_or(Errno(libc::EBADF))
 }
 
@@ -133,7 +134,7 @@ impl Socket {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Makes progress until `test` holds. One thread waits on the descriptor for all; it looks again now and then, because another

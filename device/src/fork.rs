@@ -1,0 +1,303 @@
+//! Locks that a fork leaves free, and what belongs to one process only.
+//!
+//! A child has only the thread that forked. A lock that another thread had at that moment stays locked in the child forever, and what it
+//! protects may be half changed. So every lock of this workspace's libraries is one of this module: before a fork, the thread that
+//! forks takes all of them, and releases them in the parent and in the child. `tests/tidy.rs` rejects other locks.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// A mutex that is free in the child of a fork. A panic of a thread that has it does not poison it.
+pub struct Mutex<T: Send + 'static>(Arc<Inner<T>>);
+
+struct Inner<T>(StdMutex<T>);
+
+impl<T> Inner<T> {
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl<T: Send + 'static> Mutex<T> {
+    /// A mutex around a value.
+    #[must_use]
+    pub fn new(value: T) -> Self {
+        let inner = Arc::new(Inner(StdMutex::new(value)));
+        register(Arc::as_ptr(&inner).addr(), inner.clone());
+        Self(inner)
+    }
+
+    /// Waits until no other thread has it, and takes it until the guard is dropped.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock()
+    }
+
+    /// Takes it if no other thread has it.
+    #[inline]
+    #[must_use]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock()
+    }
+}
+
+impl<T: Send + 'static> Drop for Mutex<T> {
+    fn drop(&mut self) {
+        let key = Arc::as_ptr(&self.0).addr();
+        let known = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        drop(known);
+    }
+}
+
+impl<T: Send + Default + 'static> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Mutex<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Mutex").finish_non_exhaustive()
+    }
+}
+
+/// The same for a `static`.
+pub struct StaticMutex<T: Send + 'static> {
+    inner: Inner<T>,
+    is_registered: AtomicBool,
+}
+
+impl<T: Send + 'static> StaticMutex<T> {
+    /// A mutex around a value.
+    #[must_use]
+    pub const fn new(value: T) -> Self {
+        Self { inner: Inner(StdMutex::new(value)), is_registered: AtomicBool::new(false) }
+    }
+
+    /// Waits until no other thread has it, and takes it until the guard is dropped.
+    pub fn lock(&'static self) -> MutexGuard<'static, T> {
+        self.register();
+        self.inner.lock()
+    }
+
+    /// Takes it if no other thread has it.
+    #[must_use]
+    pub fn try_lock(&'static self) -> Option<MutexGuard<'static, T>> {
+        self.register();
+        self.inner.try_lock()
+    }
+
+    fn register(&'static self) {
+        if !self.is_registered.load(Ordering::Acquire) {
+            register((&raw const self.inner).addr(), Arc::new(&self.inner));
+            self.is_registered.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// A lock of any type.
+trait Lock: Send + Sync {
+    /// Takes the lock if it is free, until the answer is dropped.
+    fn try_hold(self: Arc<Self>) -> Option<Box<dyn Any>>;
+}
+
+impl<T: Send + 'static> Lock for &'static Inner<T> {
+    fn try_hold(self: Arc<Self>) -> Option<Box<dyn Any>> {
+        let guard: MutexGuard<'static, T> = Inner::try_lock(*self)?;
+        Some(Box::new(guard))
+    }
+}
+
+/// A guard and the lock that it is of, in the order in which they are dropped.
+struct Held<T: 'static> {
+    _guard: MutexGuard<'static, T>,
+    _lock: Arc<Inner<T>>,
+}
+
+impl<T: Send + 'static> Lock for Inner<T> {
+    fn try_hold(self: Arc<Self>) -> Option<Box<dyn Any>> {
+        let guard = self.try_lock()?;
+        // SAFETY: only the lifetime changes. The guard is dropped before the lock, which lies in an allocation of its own.
+        let guard = unsafe { std::mem::transmute::<MutexGuard<'_, T>, MutexGuard<'static, T>>(guard) };
+        Some(Box::new(Held { _guard: guard, _lock: self }))
+    }
+}
+
+type Registry = BTreeMap<usize, Arc<dyn Lock>>;
+
+/// All locks that exist, by their addresses. A thread that has the registry waits for no other lock.
+static REGISTRY: StdMutex<Registry> = StdMutex::new(BTreeMap::new());
+
+fn register(key: usize, lock: Arc<dyn Lock>) {
+    static HAS_HANDLERS: AtomicBool = AtomicBool::new(false);
+    if !HAS_HANDLERS.swap(true, Ordering::Relaxed) {
+        // SAFETY: the functions are never unloaded, because the library cannot be, and unwind into nothing.
+        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+    }
+    let known = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner).insert(key, lock);
+    drop(known);
+}
+
+/// All locks. They are released before the registry.
+struct All {
+    _locks: Vec<Box<dyn Any>>,
+    _registry: MutexGuard<'static, Registry>,
+}
+
+thread_local! {
+    /// What this thread holds while it forks.
+    static ALL: RefCell<Option<All>> = const { RefCell::new(None) };
+}
+
+/// How long a lock is waited for while others are held: a thread that has it may wait for one of them, in any order.
+const TURN: Duration = Duration::from_millis(2);
+/// After this time the process forks with the locks as they are: a handler of a signal may fork in a thread that has one of them.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+extern "C" fn before() {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        if let Some(all) = take_all() {
+            let _ = ALL.try_with(|held| held.replace(Some(all)));
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+extern "C" fn after() {
+    let _ = ALL.try_with(RefCell::take);
+}
+
+fn take_all() -> Option<All> {
+    let registry = match REGISTRY.try_lock() {
+        Ok(registry) => registry,
+        Err(TryLockError::Poisoned(error)) => error.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    let mut locks = Vec::with_capacity(registry.len());
+    let end = Instant::now() + TURN;
+    for lock in registry.values() {
+        let held = loop {
+            match lock.clone().try_hold() {
+                Some(held) => break held,
+                None if Instant::now() >= end => return None,
+                None => std::thread::yield_now(),
+            }
+        };
+        locks.push(held);
+    }
+    Some(All { _locks: locks, _registry: registry })
+}
+
+/// The process that something belongs to. A child of a fork inherits descriptors, names and files of its parent, which are not its own to
+/// end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process(u32);
+
+impl Process {
+    /// The process that calls this.
+    #[must_use]
+    pub fn current() -> Self {
+        Self(std::process::id())
+    }
+
+    /// Whether the caller is this process, and not a child of a fork.
+    #[must_use]
+    pub fn is_current(self) -> bool {
+        self == Self::current()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static COUNT: StaticMutex<u32> = StaticMutex::new(0);
+
+    /// Forks, and returns the status of the child, which takes both locks; a child that hangs ends with a signal.
+    fn fork(lock: &Mutex<u32>) -> libc::c_int {
+        // SAFETY: the child calls nothing but locks and the kernel.
+        unsafe {
+            match libc::fork() {
+                -1 => panic!("no child"),
+                0 => {
+                    libc::alarm(60);
+                    let is_even = lock.lock().is_multiple_of(2) && COUNT.lock().is_multiple_of(2);
+                    libc::_exit(i32::from(!is_even));
+                }
+                child => {
+                    let mut status = 0;
+                    assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+                    status
+                }
+            }
+        }
+    }
+
+    /// Regression: a child hung if another thread had a lock when the process forked.
+    #[test]
+    fn locks_are_free_in_a_child_and_what_they_protect_is_whole() {
+        let lock = Mutex::new(0);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // In both orders, which only works because neither thread waits for long.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let mut first = lock.lock();
+                    *first += 1;
+                    if let Some(mut second) = COUNT.try_lock() {
+                        *second += 1;
+                        std::hint::spin_loop();
+                        *second += 1;
+                    }
+                    *first += 1;
+                }
+            });
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let mut first = COUNT.lock();
+                    *first += 1;
+                    // Others come and go meanwhile.
+                    drop(Mutex::new(0));
+                    *first += 1;
+                }
+            });
+            for _ in 0..200 {
+                assert_eq!(fork(&lock), 0);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert!(Process::current().is_current());
+    }
+
+    #[test]
+    fn a_lock_that_is_dropped_is_forgotten() {
+        let key = {
+            let lock = Mutex::new(7);
+            let key = Arc::as_ptr(&lock.0).addr();
+            assert!(REGISTRY.lock().unwrap().contains_key(&key));
+            assert_eq!(*lock.lock(), 7);
+            let held = lock.lock();
+            assert!(lock.try_lock().is_none());
+            drop(held);
+            Arc::downgrade(&lock.0)
+        };
+        assert!(key.upgrade().is_none());
+    }
+}
