@@ -73,9 +73,9 @@ fn receive_all(number: c_int, buffers: &[libc::iovec], flags: c_int) -> Result<i
     })
 }
 
-/// A number of buffers.
-fn length(number: c_int) -> Result<usize, Errno> {
-    usize::try_from(number).map_err(|_| Errno::INVALID)
+/// A number of buffers. The type of `msg_iovlen` depends on the C library.
+fn length(number: impl TryInto<usize>) -> Result<usize, Errno> {
+    number.try_into().map_err(|_| Errno::INVALID)
 }
 
 pub(in super::super) unsafe extern "C" fn rwritev(
@@ -108,7 +108,7 @@ unsafe fn buffers_of<'a>(message: *const libc::msghdr) -> Result<&'a [libc::iove
         if !message.msg_control.is_null() && message.msg_controllen > 0 {
             return Err(Errno::UNSUPPORTED);
         }
-        buffers(message.msg_iov, message.msg_iovlen)
+        buffers(message.msg_iov, length(message.msg_iovlen)?)
     }
 }
 
