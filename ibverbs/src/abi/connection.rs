@@ -174,7 +174,6 @@ pub(crate) mod event_type {
 
 pub(crate) const RAI_PASSIVE: c_int = 1;
 pub(crate) const RAI_NUMERICHOST: c_int = 1 << 1;
-pub(crate) const RAI_FAMILY: c_int = 1 << 3;
 
 pub(crate) const RDMA_PS_IPOIB: c_int = 0x0002;
 pub(crate) const RDMA_PS_TCP: c_int = 0x0106;

@@ -1,12 +1,13 @@
 //! Addresses: binding to one, and finding the device towards another.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use roce::device::local_addresses;
-use roce::verbs::Gid;
+use roce::verbs::{Gid, PortSpace};
 
 use super::id::{Id, end_step, id_of, random};
+use super::ports::Binding;
+use super::routes::{self, NoRoute};
 use super::{Cm, DeviceIndex, with};
 use crate::abi::{event_type, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_sa_path_rec, rdma_cm_id};
 use crate::answer::{Errno, count};
@@ -15,6 +16,8 @@ use crate::query::{PORT, mtu_number};
 
 /// The first port that is chosen for an application that names none.
 const FIRST_CHOSEN_PORT: u16 = 0xc000;
+/// Addresses of InfiniBand.
+const AF_IB: c_int = 27;
 const HOP_LIMIT: u8 = 64;
 /// "Exactly", of the selectors in a path record (IBTA 15.2.5.16).
 const EXACTLY: u8 = 2;
@@ -42,8 +45,8 @@ pub(super) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, 
                 let ip = Ipv6Addr::from(found.sin6_addr.s6_addr);
                 Ok(SocketAddrV6::new(ip, u16::from_be(found.sin6_port), 0, found.sin6_scope_id).into())
             }
-            // Those of InfiniBand, among others.
-            _ => Err(Errno(libc::EAFNOSUPPORT)),
+            AF_IB => Err(Errno(libc::EAFNOSUPPORT)),
+            _ => Err(Errno::INVALID),
         }
     }
 }
@@ -103,87 +106,60 @@ pub(super) fn vector(
     }
 }
 
-/// Whether the kernel has an address, so that packets to it stay on this host.
-fn is_local(address: IpAddr) -> bool {
-    address.is_loopback()
-        || local_addresses().is_ok_and(|local| local.iter().any(|found| found.address == address))
-}
-
-/// The address that packets of the kernel to another one leave from. Nothing is sent.
-fn routed_from(to: IpAddr) -> Option<IpAddr> {
-    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect((to, 9)).ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
-}
-
-impl Cm {
-    /// The device with this address. The loopback addresses belong to the first device, if no device has the one that is meant,
-    /// as with kernels.
-    fn device_at(&self, address: IpAddr) -> Option<DeviceIndex> {
-        let has = |open: &Open| open.gids.iter().any(|entry| entry.address() == address);
-        self.devices
-            .iter()
-            .position(|device| has(&device.open))
-            .or_else(|| (address.is_loopback() && !self.devices.is_empty()).then_some(0))
-    }
-
-    /// The address of a device for packets to an address of this family.
-    fn address_of(&self, index: DeviceIndex, of_family: IpAddr) -> Option<IpAddr> {
-        let entries = &self.devices.get(index)?.open.gids;
-        entries.iter().map(|entry| entry.address()).find(|own| own.is_ipv4() == of_family.is_ipv4())
-    }
-
-    /// The device towards an address.
-    fn device_towards(&self, to: IpAddr) -> Option<DeviceIndex> {
-        let of_route = || routed_from(to).and_then(|from| self.device_at(from));
-        // The network of a device may be its own, which the kernel has no route to.
-        let only = || (self.devices.len() == 1).then_some(0);
-        self.device_at(to)
-            .or_else(of_route)
-            .or_else(only)
-            .filter(|index| self.address_of(*index, to).is_some())
-    }
-
-    /// Where packets of a device to an address go: another address of this host is that of the device.
-    fn peer_address(&self, index: DeviceIndex, to: IpAddr) -> IpAddr {
-        let own = self.address_of(index, to);
-        let is_elsewhere = |own: IpAddr| own != to && (to.is_loopback() || own.is_loopback() && is_local(to));
-        own.filter(|own| is_elsewhere(*own)).unwrap_or(to)
-    }
-}
-
 /// A port for an application that named none.
 pub(super) fn chosen_port() -> u16 {
     FIRST_CHOSEN_PORT | random() as u16
 }
 
-/// Binds an identifier to an address, and to its device unless it is the wildcard.
+/// Whether an address of IPv6 is for its family only where the application does not say (`net.ipv6.bindv6only`).
+fn is_family_only_by_default() -> bool {
+    std::fs::read("/proc/sys/net/ipv6/bindv6only").is_ok_and(|setting| setting.starts_with(b"1"))
+}
+
+/// Binds an identifier to an address, and to the device that has it, if it is not for all of them.
 pub(super) fn bind(cm: &mut Cm, id: &Id, address: SocketAddr) -> Result<(), Errno> {
-    if id.state().source.is_some() {
-        return Err(Errno::INVALID);
-    }
-    let mut address = address;
-    if !address.ip().is_unspecified() {
-        let found = cm.device_at(address.ip());
-        let index =
-            found.ok_or(Errno(if is_local(address.ip()) { libc::ENODEV } else { libc::EADDRNOTAVAIL }))?;
+    let device = cm.device_of(address)?;
+    bind_to(cm, id, address, device)
+}
+
+/// Binds an identifier to an address of this device.
+fn bind_to(cm: &mut Cm, id: &Id, address: SocketAddr, device: Option<DeviceIndex>) -> Result<(), Errno> {
+    let binding = {
+        let state = id.state();
+        if state.source.is_some() || device.is_some() && state.port_space == PortSpace::Ipoib {
+            return Err(Errno::INVALID);
+        }
+        let is_family_only =
+            address.is_ipv4() || state.is_family_only.unwrap_or_else(is_family_only_by_default);
+        let (port_space, is_shared) = (state.port_space, state.shares_port);
+        Binding { port_space, address, is_any: device.is_none(), is_family_only, is_shared }
+    };
+    let port = cm.ports.bind(binding)?;
+    if let Some(index) = device {
         id.bind_device(cm, index)?;
     }
-    let is_port_chosen = address.port() == 0;
-    if is_port_chosen {
-        address.set_port(chosen_port());
-    }
-    {
-        let mut state = id.state();
-        if !is_port_chosen {
-            state.port = Some(cm.ports.bind(state.port_space, address, state.shares_port)?);
-        }
-        state.source = Some(address);
-        state.is_port_chosen = is_port_chosen;
-    }
-    id.show_addresses(Some(address), None);
+    let mut state = id.state();
+    state.source = Some(port.address());
+    state.is_port_chosen = address.port() == 0;
+    state.port = Some(port);
     Ok(())
+}
+
+/// Gives a listener another port than the one that was chosen for it, which another process has.
+pub(super) fn choose_again(cm: &mut Cm, id: &Id) -> Result<SocketAddr, Errno> {
+    let mut state = id.state();
+    let known = state.port.as_ref().ok_or(Errno::INVALID)?;
+    let port = cm.ports.bind(known.with_chosen_port())?;
+    cm.ports.listen(&port)?;
+    let source = port.address();
+    (state.source, state.port) = (Some(source), Some(port));
+    Ok(source)
+}
+
+/// Shows the application what an identifier is bound to.
+fn show_binding(id: &Id) {
+    let source = id.state().source;
+    id.show_addresses(source, source.map(routes::any_towards));
 }
 
 pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut libc::sockaddr) -> c_int {
@@ -194,30 +170,36 @@ pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mu
             cm.open_devices()?;
             bind(cm, object, address)
         })?;
+        show_binding(object);
         Ok(0)
     })
 }
 
-/// Finds the device and the address that packets to `to` leave from.
-fn resolve(cm: &mut Cm, id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
-    cm.open_devices()?;
-    if let Some(from) = from
-        && id.state().source.is_none()
-    {
-        bind(cm, id, from)?;
+/// Finds the device and the address that packets to `to` leave from. An identifier that is bound already keeps its address.
+fn resolve(cm: &mut Cm, id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), NoRoute> {
+    cm.open_devices().map_err(NoRoute::Refused)?;
+    if id.state().source.is_none() {
+        let from = from.unwrap_or_else(|| routes::any_towards(to));
+        let device = cm.device_of(from).map_err(NoRoute::Refused)?;
+        if from.is_ipv4() != to.is_ipv4() {
+            return Err(NoRoute::Refused(Errno::INVALID));
+        }
+        bind_to(cm, id, from, device).map_err(NoRoute::Refused)?;
     }
     let (bound, source) = {
         let state = id.state();
-        (state.device, state.source)
+        (state.device, state.source.ok_or(NoRoute::Refused(Errno::INVALID))?)
     };
-    let index = match bound {
-        Some(index) => index,
-        None => cm.device_towards(to.ip()).ok_or(Errno(libc::ENODEV))?,
-    };
-    let own = cm.address_of(index, to.ip()).ok_or(Errno(libc::EADDRNOTAVAIL))?;
-    id.bind_device(cm, index)?;
-    let peer = SocketAddr::new(cm.peer_address(index, to.ip()), to.port());
-    let source = SocketAddr::new(own, source.map_or_else(chosen_port, |source| source.port()));
+    if source.is_ipv4() != to.is_ipv4() {
+        return Err(NoRoute::Refused(Errno::INVALID));
+    }
+    let route = cm.route(bound, source.ip(), to)?;
+    if id.state().port_space == PortSpace::Ipoib {
+        return Err(NoRoute::Failed(Errno::INVALID));
+    }
+    id.bind_device(cm, route.device).map_err(NoRoute::Refused)?;
+    let source = if bound.is_some() { source } else { routes::with_port(route.own, source.port(), to) };
+    let peer = SocketAddr::new(route.peer, to.port());
     {
         let mut state = id.state();
         state.source = Some(source);
@@ -244,8 +226,11 @@ pub(super) unsafe extern "C" fn rdma_resolve_addr(
             }
             let (event, status) = match with(|cm| resolve(cm, object, from, to)) {
                 Ok(()) => (event_type::ADDR_RESOLVED, 0),
-                Err(errno) if from.is_some() => return Err(errno),
-                Err(errno) => (event_type::ADDR_ERROR, -errno.0),
+                Err(NoRoute::Refused(errno)) => return Err(errno),
+                Err(NoRoute::Failed(errno)) => {
+                    object.show_addresses(None, Some(to));
+                    (event_type::ADDR_ERROR, -errno.0)
+                }
             };
             end_step(id, event, status)?;
         }
@@ -334,7 +319,7 @@ mod tests {
         let nothing: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         // SAFETY: as above, and a null pointer.
         unsafe {
-            assert_eq!(read((&raw const nothing).cast()), Err(Errno(libc::EAFNOSUPPORT)));
+            assert_eq!(read((&raw const nothing).cast()), Err(Errno::INVALID));
             assert_eq!(read(std::ptr::null()), Err(Errno::INVALID));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use roce::packet::mad::IpCm;
@@ -11,9 +11,10 @@ use roce::verbs::{
     RejReason, SidrStatus, TransportService,
 };
 
-use super::addresses::chosen_port;
+use super::addresses::{bind, choose_again};
 use super::channel::completed;
 use super::id::{Id, State, Wanted, create, destroy, id_of};
+use super::routes::any_towards;
 use super::states::{bring_up, is_datagram, is_uc, queue_pair, to_error};
 use super::{Cm, DeviceIndex, errno_of, with};
 use crate::abi::{
@@ -208,32 +209,37 @@ pub(super) fn ask_again(id: &Id, device: DeviceIndex) -> bool {
 fn listen(cm: &mut Cm, id: &Id, backlog: usize) -> Result<(), Errno> {
     cm.open_devices()?;
     if id.state().source.is_none() {
-        super::addresses::bind(cm, id, SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 0))?;
+        bind(cm, id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
     }
-    let (device, port_space, mut source, is_port_chosen) = {
+    let (device, port_space, mut source, is_port_chosen, port) = {
         let state = id.state();
         if !state.listens_on.is_empty() {
             return Err(Errno::INVALID);
         }
-        (state.device, state.port_space, state.source.ok_or(Errno::INVALID)?, state.is_port_chosen)
+        (
+            state.device,
+            state.port_space,
+            state.source.ok_or(Errno::INVALID)?,
+            state.is_port_chosen,
+            state.port.clone(),
+        )
     };
     let devices: Vec<DeviceIndex> =
         device.map_or_else(|| (0..cm.devices.len()).collect(), |index| vec![index]);
+    if let Some(port) = &port {
+        cm.ports.listen(port)?;
+    }
     let mut attempts = if is_port_chosen { MOST_PORTS_TRIED } else { 1 };
     loop {
         attempts -= 1;
         match listen_at(cm, id, &devices, (port_space, source.port()), backlog) {
-            Err(Errno(libc::EADDRINUSE)) if attempts > 0 => source.set_port(chosen_port()),
+            Err(Errno(libc::EADDRINUSE)) if attempts > 0 => source = choose_again(cm, id)?,
             Err(errno) => return Err(errno),
             Ok(()) => break,
         }
     }
-    {
-        let mut state = id.state();
-        state.listens_on = devices;
-        state.source = Some(source);
-    }
-    id.show_addresses(Some(source), None);
+    id.state().listens_on = devices;
+    id.show_addresses(Some(source), Some(any_towards(source)));
     Ok(())
 }
 

@@ -45,10 +45,11 @@ pub(super) struct State {
     pub(super) source: Option<SocketAddr>,
     /// The port was chosen here, so another one may be chosen as well.
     pub(super) is_port_chosen: bool,
-    /// The port that the application named.
     pub(super) port: Option<Arc<BoundPort>>,
     /// `RDMA_OPTION_ID_REUSEADDR`.
     pub(super) shares_port: bool,
+    /// `RDMA_OPTION_ID_AFONLY`, if it was set.
+    pub(super) is_family_only: Option<bool>,
     /// Where packets go.
     pub(super) peer: Option<SocketAddr>,
     pub(super) listens_on: Vec<DeviceIndex>,
@@ -91,6 +92,7 @@ impl State {
             is_port_chosen: false,
             port: None,
             shares_port: false,
+            is_family_only: None,
             peer: None,
             listens_on: Vec::new(),
             comm: None,
@@ -168,9 +170,9 @@ impl Id {
         }
     }
 
-    /// Whether requests from this address are for this listener: its own address is of that family.
-    pub(super) fn listens_to(&self, address: IpAddr) -> bool {
-        self.state().source.is_some_and(|source| source.is_ipv4() == address.is_ipv4())
+    /// Whether requests for this address of a device are for this listener.
+    pub(super) fn takes(&self, own: IpAddr) -> bool {
+        self.state().port.as_ref().is_some_and(|port| port.takes(own))
     }
 
     /// Binds the identifier to a device and to an address of it.

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use super::addresses::{read, storage};
 use super::with;
 use crate::abi::{
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RAI_FAMILY, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_TCP, RDMA_PS_UDP,
-    ibv_context, rdma_addrinfo,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP,
+    RDMA_PS_UDP, ibv_context, rdma_addrinfo,
 };
 use crate::answer::{Errno, count, free_list, list, pointer, value};
 use crate::live::{self, Kind, Object};
@@ -32,7 +32,18 @@ fn copy(address: Option<SocketAddr>) -> (*mut libc::sockaddr, libc::socklen_t) {
 }
 
 /// What the application asks for.
+#[derive(Default)]
 struct Hints {
+    flags: c_int,
+    family: c_int,
+    qp_type: c_int,
+    port_space: c_int,
+    source: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
+}
+
+/// What was found.
+struct Found {
     flags: c_int,
     family: c_int,
     qp_type: c_int,
@@ -44,83 +55,122 @@ struct Hints {
 impl Hints {
     /// # Safety
     ///
-    /// `hints` is null, or the application's with addresses or null pointers.
-    unsafe fn read(hints: *const rdma_addrinfo) -> Result<Self, Errno> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let given = hints.as_ref();
-            let address = |pointer: Option<*mut libc::sockaddr>| match pointer {
-                Some(pointer) if !pointer.is_null() => read(pointer).map(Some),
-                _ => Ok(None),
-            };
-            let flags = given.map_or(0, |given| given.ai_flags);
-            Ok(Self {
-                flags,
-                family: given
-                    .filter(|_| flags & RAI_FAMILY != 0)
-                    .map_or(libc::AF_UNSPEC, |given| given.ai_family),
-                qp_type: given.map_or(0, |given| given.ai_qp_type),
-                port_space: given.map_or(0, |given| given.ai_port_space),
-                source: address(given.map(|given| given.ai_src_addr))?,
-                destination: address(given.map(|given| given.ai_dst_addr))?,
-            })
-        }
+    /// The application's hints, with addresses or null pointers.
+    unsafe fn read(given: &rdma_addrinfo) -> Result<Self, Errno> {
+        let address = |pointer: *mut libc::sockaddr, len| match len {
+            0 => Ok(None),
+            // SAFETY: the caller's promise; a null pointer is refused.
+            _ => unsafe { read(pointer) }.map(Some),
+        };
+        Ok(Self {
+            flags: given.ai_flags,
+            family: given.ai_family,
+            qp_type: given.ai_qp_type,
+            port_space: given.ai_port_space,
+            source: address(given.ai_src_addr, given.ai_src_len)?,
+            destination: address(given.ai_dst_addr, given.ai_dst_len)?,
+        })
     }
 
     fn is_passive(&self) -> bool {
         self.flags & RAI_PASSIVE != 0
     }
 
-    /// The transport and the port space: each follows from the other one, and connections are what is meant where nothing is said.
-    fn kinds(&self) -> (c_int, c_int) {
-        let is_datagram = self.qp_type == IBV_QPT_UD || self.qp_type == 0 && self.port_space == RDMA_PS_UDP;
-        let qp_type = match self.qp_type {
-            0 if is_datagram => IBV_QPT_UD,
-            0 => IBV_QPT_RC,
-            given => given,
+    /// What `getaddrinfo` is to look for; a type or a port space that is not known says nothing.
+    fn of_sockets(&self) -> libc::addrinfo {
+        // SAFETY: numbers and null pointers.
+        let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
+        wanted.ai_family = self.family;
+        wanted.ai_socktype = match self.qp_type {
+            IBV_QPT_RC | IBV_QPT_UC => libc::SOCK_STREAM,
+            IBV_QPT_UD => libc::SOCK_DGRAM,
+            _ => 0,
         };
-        let port_space = match self.port_space {
-            0 if is_datagram => RDMA_PS_UDP,
-            0 => RDMA_PS_TCP,
-            given => given,
+        wanted.ai_protocol = match (self.port_space, wanted.ai_socktype) {
+            (RDMA_PS_TCP, _) | (RDMA_PS_IB, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
+            (RDMA_PS_UDP | RDMA_PS_IPOIB, _) | (RDMA_PS_IB, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
+            _ => 0,
         };
-        (qp_type, port_space)
+        if self.is_passive() {
+            wanted.ai_flags |= libc::AI_PASSIVE;
+        }
+        if self.flags & RAI_NUMERICHOST != 0 {
+            wanted.ai_flags |= libc::AI_NUMERICHOST;
+        }
+        wanted
+    }
+
+    /// What the hints say without a name and a service.
+    fn alone(self) -> Found {
+        let Self { flags, family, qp_type, port_space, source, destination } = self;
+        Found { flags, family, qp_type, port_space, source, destination }
+    }
+
+    /// Looks a name and a service up; the error is a code of `getaddrinfo`.
+    ///
+    /// # Safety
+    ///
+    /// `node` and `service` are texts that end with a zero, or null.
+    unsafe fn look_up(self, node: *const c_char, service: *const c_char) -> Result<Found, c_int> {
+        let wanted = self.of_sockets();
+        let mut list: *mut libc::addrinfo = std::ptr::null_mut();
+        // SAFETY: the caller's promise; the list is released after its first entry has been copied.
+        let (address, kind, protocol) = unsafe {
+            match libc::getaddrinfo(node, service, &raw const wanted, &raw mut list) {
+                0 => {}
+                code => return Err(code),
+            }
+            let first = list.as_ref().ok_or(libc::EAI_NONAME)?;
+            let copied = (read(first.ai_addr), first.ai_socktype, first.ai_protocol);
+            libc::freeaddrinfo(list);
+            copied
+        };
+        let address = address.map_err(|_| libc::EAI_FAMILY)?;
+        let qp_type = match (self.qp_type, kind) {
+            (0, libc::SOCK_STREAM) => IBV_QPT_RC,
+            (0, libc::SOCK_DGRAM) => IBV_QPT_UD,
+            (given, _) => given,
+        };
+        let port_space = match (self.port_space, protocol) {
+            (0, libc::IPPROTO_TCP) => RDMA_PS_TCP,
+            (0, libc::IPPROTO_UDP) => RDMA_PS_UDP,
+            (given, _) => given,
+        };
+        let is_passive = self.is_passive();
+        Ok(Found {
+            flags: if is_passive { RAI_PASSIVE } else { 0 },
+            family: if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 },
+            qp_type,
+            port_space,
+            source: if is_passive { Some(address) } else { self.source },
+            destination: if is_passive { None } else { Some(address) },
+        })
     }
 }
 
-/// Looks a name and a service up.
-///
-/// # Safety
-///
-/// `node` and `service` are texts that end with a zero, or null.
-unsafe fn look_up(node: *const c_char, service: *const c_char, hints: &Hints) -> Result<SocketAddr, Errno> {
-    // SAFETY: numbers and null pointers.
-    let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
-    wanted.ai_family = hints.family;
-    wanted.ai_socktype = if hints.kinds().0 == IBV_QPT_UD { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
-    if hints.is_passive() {
-        wanted.ai_flags |= libc::AI_PASSIVE;
-    }
-    if hints.flags & RAI_NUMERICHOST != 0 {
-        wanted.ai_flags |= libc::AI_NUMERICHOST;
-    }
-    let mut found: *mut libc::addrinfo = std::ptr::null_mut();
-    // SAFETY: the caller's promise; the list is released after its first address has been copied.
-    unsafe {
-        match libc::getaddrinfo(node, service, &raw const wanted, &raw mut found) {
-            0 => {
-                let address = found.as_ref().ok_or(Errno::NO_ENTRY).and_then(|found| read(found.ai_addr));
-                libc::freeaddrinfo(found);
-                address
-            }
-            libc::EAI_SYSTEM => {
-                Err(Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)))
-            }
-            libc::EAI_MEMORY => Err(Errno::NO_MEMORY),
-            libc::EAI_AGAIN => Err(Errno::AGAIN),
-            libc::EAI_NONAME => Err(Errno::NO_ENTRY),
-            _ => Err(Errno::INVALID),
-        }
+impl Found {
+    /// For the application.
+    fn release(self) -> *mut rdma_addrinfo {
+        let (ai_src_addr, ai_src_len) = copy(self.source);
+        let (ai_dst_addr, ai_dst_len) = copy(self.destination);
+        let nothing = std::ptr::null_mut();
+        live::release(Box::new(rdma_addrinfo {
+            ai_flags: self.flags,
+            ai_family: self.family,
+            ai_qp_type: self.qp_type,
+            ai_port_space: self.port_space,
+            ai_src_len,
+            ai_dst_len,
+            ai_src_addr,
+            ai_dst_addr,
+            ai_src_canonname: nothing,
+            ai_dst_canonname: nothing,
+            ai_route_len: 0,
+            ai_route: std::ptr::null_mut(),
+            ai_connect_len: 0,
+            ai_connect: std::ptr::null_mut(),
+            ai_next: std::ptr::null_mut(),
+        }))
     }
 }
 
@@ -136,47 +186,20 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
             if answer.is_null() || node.is_null() && service.is_null() && hints.is_null() {
                 return Err(Errno::INVALID);
             }
-            let hints = Hints::read(hints)?;
-            let named = if node.is_null() && service.is_null() {
-                None
-            } else {
-                Some(look_up(node, service, &hints)?)
-            };
-            let (source, destination) = if hints.is_passive() {
-                (named.or(hints.source), hints.destination)
-            } else {
-                (hints.source, named.or(hints.destination))
-            };
-            let (qp_type, port_space) = hints.kinds();
-            if !matches!(qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD) {
+            let hints = hints.as_ref().map_or_else(|| Ok(Hints::default()), |given| Hints::read(given))?;
+            if !matches!(hints.qp_type, 0 | IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD) {
                 return Err(Errno::UNSUPPORTED);
             }
-            let family = match source.or(destination) {
-                Some(address) if address.is_ipv6() => libc::AF_INET6,
-                Some(_) => libc::AF_INET,
-                None => hints.family,
+            let found = if node.is_null() && service.is_null() {
+                hints.alone()
+            } else {
+                match hints.look_up(node, service) {
+                    Ok(found) => found,
+                    // As librdmacm does, whatever its manual says: programs give it to `gai_strerror`.
+                    Err(code) => return Ok(code),
+                }
             };
-            let (ai_src_addr, ai_src_len) = copy(source);
-            let (ai_dst_addr, ai_dst_len) = copy(destination);
-            let nothing = std::ptr::null_mut();
-            let made = rdma_addrinfo {
-                ai_flags: hints.flags,
-                ai_family: family,
-                ai_qp_type: qp_type,
-                ai_port_space: port_space,
-                ai_src_len,
-                ai_dst_len,
-                ai_src_addr,
-                ai_dst_addr,
-                ai_src_canonname: nothing,
-                ai_dst_canonname: nothing,
-                ai_route_len: 0,
-                ai_route: std::ptr::null_mut(),
-                ai_connect_len: 0,
-                ai_connect: std::ptr::null_mut(),
-                ai_next: std::ptr::null_mut(),
-            };
-            answer.write(live::release(Box::new(made)));
+            answer.write(found.release());
         }
         Ok(0)
     })
@@ -278,7 +301,7 @@ mod tests {
         unsafe {
             let mut hints: rdma_addrinfo = std::mem::zeroed();
             hints.ai_dst_addr = (&raw mut address).cast();
-            hints.ai_dst_len = length(&peer);
+            (hints.ai_dst_len, hints.ai_family) = (length(&peer), libc::AF_INET);
             let mut found = std::ptr::null_mut();
             let nothing = std::ptr::null();
             assert_eq!(rdma_getaddrinfo(nothing, nothing, &raw const hints, &raw mut found), 0);

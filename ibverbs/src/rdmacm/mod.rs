@@ -19,6 +19,7 @@ mod multicast;
 mod options;
 mod ports;
 mod queue_pairs;
+mod routes;
 mod rsocket;
 mod sockets;
 mod states;
@@ -31,7 +32,7 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use roce::device::fork::StaticMutex;
-use roce::verbs::{CmEvent, CommId, PortSpace};
+use roce::verbs::{CmEvent, CommId, PortSpace, Qpn, RejReason, SidrStatus};
 
 use crate::abi::{ibv_context, ibv_pd};
 use crate::answer::Errno;
@@ -61,7 +62,7 @@ struct CmDevice {
 struct Cm {
     devices: Vec<CmDevice>,
     connections: HashMap<(DeviceIndex, CommId), Pointer<Id>>,
-    /// One, or one for each family of addresses.
+    /// Those of one port differ in their addresses.
     listeners: HashMap<(DeviceIndex, Service), Vec<Pointer<Id>>>,
     refusals: connect::Refusals,
     ports: ports::BoundPorts,
@@ -179,32 +180,33 @@ impl Cm {
     fn pass_on(&mut self, index: DeviceIndex, open: &Open, event: CmEvent) {
         let comm = event.id();
         let request = match &event {
-            CmEvent::ConnectRequest(request) => Some((request.service_id, request.path.destination)),
-            CmEvent::SidrRequest(question) => Some((question.request.service_id, question.path.destination)),
+            CmEvent::ConnectRequest(request) => Some((request.service_id, request.path.source)),
+            CmEvent::SidrRequest(question) => Some((question.request.service_id, question.path.source)),
             _ => None,
         };
         let found = match request {
-            Some((service, from)) => service.port().and_then(|service| self.listener(index, service, from)),
+            Some((service, own)) => service.port().and_then(|service| self.listener(index, service, own)),
             None => self.connections.get(&(index, comm)),
         };
         match found {
             // SAFETY: an identifier leaves the tables before it is destroyed.
             Some(id) => unsafe { &*id.0 }.push(Happening::Connection { device: index, event }),
-            None if request.is_some() => open.raw().release_connection(comm),
+            None if request.is_some() => {
+                refuse(open, &event);
+                open.raw().release_connection(comm);
+            }
             None => {}
         }
     }
 
-    /// The listener of a service for requests from this address.
-    fn listener(&self, index: DeviceIndex, service: Service, from: IpAddr) -> Option<&Pointer<Id>> {
+    /// The listener of a service for requests to this address of a device.
+    fn listener(&self, index: DeviceIndex, service: Service, own: IpAddr) -> Option<&Pointer<Id>> {
         let listeners = self.listeners.get(&(index, service))?;
         // SAFETY: an identifier leaves the tables before it is destroyed.
-        let is_of_family = |id: &&Pointer<Id>| unsafe { &*id.0 }.listens_to(from);
-        listeners.iter().find(is_of_family).or_else(|| listeners.first())
+        listeners.iter().find(|id| unsafe { &*id.0 }.takes(own))
     }
 
-    /// Listens with an identifier at a port of a device. Where the process has a listener there, the two must be for different
-    /// families.
+    /// Listens with an identifier at a port of a device. Its port is its own among the identifiers of this process.
     fn add_listener(
         &mut self,
         index: DeviceIndex,
@@ -217,13 +219,6 @@ impl Cm {
         if listeners.is_empty() {
             let listening = open.raw().listen(service.0, service.1, backlog);
             listening.map_err(|error| errno_of(&error))?;
-        } else {
-            let own = id.state().source.map(|source| source.ip());
-            // SAFETY: as above.
-            let is_taken = |known: &Pointer<Id>| own.is_none_or(|own| unsafe { &*known.0 }.listens_to(own));
-            if listeners.iter().any(is_taken) {
-                return Err(Errno(libc::EADDRINUSE));
-            }
         }
         listeners.push(id.pointer());
         Ok(())
@@ -240,6 +235,20 @@ impl Cm {
             }
         }
     }
+}
+
+/// Refuses a request for an address that the listeners of its port do not take, as the kernel does.
+fn refuse(open: &Open, event: &CmEvent) {
+    // Without an answer, the peer repeats its request and gives up.
+    let _ = match event {
+        CmEvent::ConnectRequest(request) => {
+            open.raw().reject_connection(request.id, RejReason::CONSUMER, &[])
+        }
+        CmEvent::SidrRequest(question) => {
+            open.raw().answer_question(question.id, SidrStatus::REJECTED, (Qpn::new(0), 0), &[])
+        }
+        _ => Ok(()),
+    };
 }
 
 /// The number for an error of connection management.

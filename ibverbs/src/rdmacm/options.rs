@@ -38,10 +38,7 @@ pub(super) unsafe extern "C" fn rdma_set_option(
                 state.ack_timeout = Some(code);
             }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => state.shares_port = number?,
-            // The wildcard of one family takes both.
-            (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
-                number?;
-            }
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => state.is_family_only = Some(number?),
             // Paths of InfiniBand, from a subnet manager.
             (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return Err(Errno::UNSUPPORTED),
             _ => return Err(Errno(libc::ENOSYS)),

@@ -1,55 +1,148 @@
 //! Ports that identifiers of this process are bound to. Those of other processes show when a listener asks for its port.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use roce::verbs::PortSpace;
 
+use super::addresses::chosen_port;
 use crate::answer::Errno;
 
-/// A port that an application named for an identifier, which has it until it is destroyed.
-pub(super) struct BoundPort {
-    port_space: PortSpace,
-    address: SocketAddr,
+/// Ports that are tried for an identifier that named none.
+const MOST_PORTS_TRIED: u32 = 64;
+
+/// What an identifier wants to be bound to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Binding {
+    pub(super) port_space: PortSpace,
+    /// With port 0, one is chosen.
+    pub(super) address: SocketAddr,
+    /// It belongs to no device, so it stands for every address.
+    pub(super) is_any: bool,
+    /// `RDMA_OPTION_ID_AFONLY`, which an address of IPv4 always has.
+    pub(super) is_family_only: bool,
     /// `RDMA_OPTION_ID_REUSEADDR` was set before.
-    is_shared: bool,
+    pub(super) is_shared: bool,
+}
+
+/// A port that an identifier has until it is destroyed.
+pub(super) struct BoundPort {
+    binding: Binding,
+    /// Its port is shared no more.
+    is_listening: AtomicBool,
 }
 
 /// The ports of the identifiers that exist.
 #[derive(Default)]
-pub(super) struct BoundPorts(Vec<Weak<BoundPort>>);
+pub(super) struct BoundPorts(HashMap<(PortSpace, u16), Vec<Weak<BoundPort>>>);
 
 impl BoundPorts {
-    /// Binds an identifier to a port.
+    /// Binds an identifier to a port, which is chosen if it is 0.
     ///
     /// # Errors
     ///
-    /// As the kernel has them: `EADDRINUSE` if another one has this address and port, `EADDRNOTAVAIL` if one of the two addresses
-    /// is the wildcard of the same family. Two that both share their port do not disturb each other.
-    pub(super) fn bind(
+    /// As [`conflict`](Self::conflict).
+    pub(super) fn bind(&mut self, mut binding: Binding) -> Result<Arc<BoundPort>, Errno> {
+        if binding.address.port() != 0 {
+            return self.bind_named(binding);
+        }
+        let mut outcome = Err(Errno(libc::EADDRNOTAVAIL));
+        for _ in 0..MOST_PORTS_TRIED {
+            binding.address.set_port(chosen_port());
+            // A port that was chosen for one is not chosen for another one.
+            outcome = self.bind_named(Binding { is_shared: false, ..binding });
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn bind_named(&mut self, binding: Binding) -> Result<Arc<BoundPort>, Errno> {
+        self.conflict(&binding, binding.is_shared, None)?;
+        let bound = Arc::new(BoundPort { binding, is_listening: AtomicBool::new(false) });
+        let key = (binding.port_space, binding.address.port());
+        let known = self.0.entry(key).or_default();
+        known.push(Arc::downgrade(&bound));
+        Ok(bound)
+    }
+
+    /// Makes a bound port that of a listener, which shares it no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`conflict`](Self::conflict).
+    pub(super) fn listen(&mut self, bound: &Arc<BoundPort>) -> Result<(), Errno> {
+        if bound.binding.is_shared {
+            self.conflict(&bound.binding, false, Some(bound))?;
+        }
+        bound.is_listening.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether another identifier has this address and port.
+    ///
+    /// # Errors
+    ///
+    /// As the kernel has them: `EADDRINUSE` if another one has this address, `EADDRNOTAVAIL` if one of the two addresses stands for
+    /// every address. Two of different families that are both for their family only do not disturb each other, nor do two that both
+    /// share their port, as long as none of them listens.
+    fn conflict(
         &mut self,
-        port_space: PortSpace,
-        address: SocketAddr,
+        wanted: &Binding,
         is_shared: bool,
-    ) -> Result<Arc<BoundPort>, Errno> {
-        self.0.retain(|known| known.strong_count() > 0);
-        for known in self.0.iter().filter_map(Weak::upgrade) {
-            let is_apart = known.port_space != port_space
-                || known.address.port() != address.port()
-                || known.address.is_ipv4() != address.is_ipv4();
-            if is_apart || known.is_shared && is_shared {
+        own: Option<&Arc<BoundPort>>,
+    ) -> Result<(), Errno> {
+        let key = (wanted.port_space, wanted.address.port());
+        let Some(known) = self.0.get_mut(&key) else { return Ok(()) };
+        known.retain(|known| known.strong_count() > 0);
+        for known in known.iter().filter_map(Weak::upgrade) {
+            if own.is_some_and(|own| Arc::ptr_eq(own, &known)) {
                 continue;
             }
-            if known.address.ip().is_unspecified() || address.ip().is_unspecified() {
+            let other = &known.binding;
+            let is_sharing = is_shared && other.is_shared && !known.is_listening.load(Ordering::Relaxed);
+            let is_other_family = wanted.address.is_ipv4() != other.address.is_ipv4();
+            if is_sharing || is_other_family && wanted.is_family_only && other.is_family_only {
+                continue;
+            }
+            if wanted.is_any || other.is_any {
                 return Err(Errno(libc::EADDRNOTAVAIL));
             }
-            if known.address.ip() == address.ip() {
+            if wanted.address.ip() == other.address.ip() {
                 return Err(Errno(libc::EADDRINUSE));
             }
         }
-        let bound = Arc::new(BoundPort { port_space, address, is_shared });
-        self.0.push(Arc::downgrade(&bound));
-        Ok(bound)
+        if known.is_empty() {
+            self.0.remove(&key);
+        }
+        Ok(())
+    }
+}
+
+impl BoundPort {
+    /// The address with the port.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.binding.address
+    }
+
+    /// The same with another port.
+    pub(super) fn with_chosen_port(&self) -> Binding {
+        let mut binding = self.binding;
+        binding.address.set_port(0);
+        binding
+    }
+
+    /// Whether requests for this address of a device are for a listener that is bound to this.
+    pub(super) fn takes(&self, own: std::net::IpAddr) -> bool {
+        let binding = &self.binding;
+        if binding.is_any {
+            !binding.is_family_only || binding.address.is_ipv4() == own.is_ipv4()
+        } else {
+            binding.address.ip() == own
+        }
     }
 }
 
@@ -57,24 +150,54 @@ impl BoundPorts {
 mod tests {
     use super::*;
 
+    fn binding(port_space: PortSpace, text: &str, is_shared: bool) -> Binding {
+        let address: SocketAddr = text.parse().unwrap();
+        let is_any = address.ip().is_unspecified();
+        Binding { port_space, address, is_any, is_family_only: address.is_ipv4(), is_shared }
+    }
+
     #[test]
     fn a_port_belongs_to_one_identifier_as_long_as_that_exists() {
         let mut ports = BoundPorts::default();
-        let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
-        let mut bind = |space, text, is_shared| ports.bind(space, address(text), is_shared);
+        let mut bind = |space, text, is_shared| ports.bind(binding(space, text, is_shared));
         let first = bind(PortSpace::Tcp, "198.18.0.1:7174", false).unwrap();
         let refused = |outcome: Result<Arc<BoundPort>, Errno>| outcome.err().unwrap().0;
         assert_eq!(refused(bind(PortSpace::Tcp, "198.18.0.1:7174", true)), libc::EADDRINUSE);
         assert_eq!(refused(bind(PortSpace::Tcp, "0.0.0.0:7174", false)), libc::EADDRNOTAVAIL);
+        assert_eq!(refused(bind(PortSpace::Tcp, "[::]:7174", false)), libc::EADDRNOTAVAIL);
         let others = [
             bind(PortSpace::Tcp, "198.18.0.1:7175", true),
             bind(PortSpace::Tcp, "198.18.0.2:7174", false),
             bind(PortSpace::Udp, "198.18.0.1:7174", false),
-            bind(PortSpace::Tcp, "[::]:7174", false),
+            bind(PortSpace::Tcp, "[2001:db8::1]:7174", false),
             bind(PortSpace::Tcp, "198.18.0.1:7175", true),
+            bind(PortSpace::Tcp, "198.18.0.1:0", false),
         ];
         assert!(others.iter().all(Result::is_ok));
+        assert_ne!(others[5].as_ref().unwrap().address().port(), 0);
         drop(first);
         assert!(bind(PortSpace::Tcp, "198.18.0.1:7174", false).is_ok());
+    }
+
+    #[test]
+    fn the_wildcard_of_one_family_only_leaves_the_other_one() {
+        let mut ports = BoundPorts::default();
+        let wildcard = Binding { is_family_only: true, ..binding(PortSpace::Tcp, "[::]:7174", false) };
+        let both = [ports.bind(wildcard), ports.bind(binding(PortSpace::Tcp, "0.0.0.0:7174", false))];
+        let [six, four] = both.map(Result::unwrap);
+        let (of_six, of_four) = ("2001:db8::1".parse().unwrap(), "198.18.0.1".parse().unwrap());
+        assert!(six.takes(of_six) && !six.takes(of_four));
+        assert!(four.takes(of_four) && !four.takes(of_six));
+    }
+
+    #[test]
+    fn a_listener_does_not_share_its_port() {
+        let mut ports = BoundPorts::default();
+        let shared = binding(PortSpace::Tcp, "198.18.0.1:7174", true);
+        let (first, second) = (ports.bind(shared).unwrap(), ports.bind(shared).unwrap());
+        assert_eq!(ports.listen(&first), Err(Errno(libc::EADDRINUSE)));
+        drop(second);
+        assert_eq!(ports.listen(&first), Ok(()));
+        assert_eq!(ports.bind(shared).err(), Some(Errno(libc::EADDRINUSE)));
     }
 }
