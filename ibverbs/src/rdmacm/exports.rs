@@ -21,9 +21,9 @@ use super::queue_pairs::{
     rdma_create_qp, rdma_create_qp_ex, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_qp, rdma_destroy_srq,
 };
 use super::rsocket::{
-    raccept, rbind, rclose, rconnect, rfcntl, rgetpeername, rgetsockname, rgetsockopt, rlisten, rpoll, rread,
-    rreadv, rrecv, rrecvfrom, rrecvmsg, rselect, rsend, rsendmsg, rsendto, rsetsockopt, rshutdown, rsocket,
-    rwrite, rwritev,
+    raccept, rbind, rclose, rconnect, rfcntl, rgetpeername, rgetsockname, rgetsockopt, riomap, riounmap,
+    riowrite, rlisten, rpoll, rread, rreadv, rrecv, rrecvfrom, rrecvmsg, rselect, rsend, rsendmsg, rsendto,
+    rsetsockopt, rshutdown, rsocket, rwrite, rwritev,
 };
 use super::sockets::no_rsockets;
 use super::states::rdma_init_qp_attr;
@@ -37,7 +37,7 @@ exports! {
     rdma_freeaddrinfo rdma_get_cm_event rdma_get_devices rdma_get_dst_port rdma_get_remote_ece rdma_get_request
     rdma_get_src_port rdma_getaddrinfo rdma_init_qp_attr rdma_join_multicast rdma_join_multicast_ex rdma_leave_multicast
     rdma_listen rdma_migrate_id rdma_notify rdma_reject rdma_reject_ece rdma_resolve_addr rdma_resolve_route
-    rdma_set_local_ece rdma_set_option raccept rbind rclose rconnect rfcntl rgetpeername rgetsockname rgetsockopt rlisten
+    rdma_set_local_ece rdma_set_option raccept rbind rclose rconnect rfcntl rgetpeername rgetsockname rgetsockopt riomap riounmap riowrite rlisten
     rpoll rread rreadv rrecv rrecvfrom rrecvmsg rselect rsend rsendmsg rsendto rsetsockopt rshutdown rsocket rwrite rwritev
     no_rsockets
 }

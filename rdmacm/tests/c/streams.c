@@ -1,4 +1,5 @@
-/* A process that talks to itself by rsockets: each call of a stream, with bytes that are compared. The argument is its address. */
+/* A process that talks to itself by rsockets: each call of a stream, mappings and datagrams, with bytes that are compared. The argument is
+ * its address. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -8,12 +9,13 @@
 #include <pthread.h>
 #include <rdma/rsocket.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/uio.h>
 
 #include "../../../ibverbs/tests/c/check.h"
 
-enum { PORT = 7471, LARGE = 3000000 };
+enum { PORT = 7471, LARGE = 3000000, MAPPED = 300000, OFFSET = 4096, PORTS_OF_DATAGRAMS = 7480 };
 
 static unsigned char large[LARGE];
 
@@ -30,6 +32,69 @@ static void receive_large(int socket, size_t bytes)
     }
 }
 
+static unsigned char mapped[MAPPED];
+
+/* The other end writes into `mapped`, and then says so. */
+static void be_written(int socket)
+{
+    char byte;
+    CHECK(riomap(socket, mapped, MAPPED, PROT_READ, 0, 0) == -1 && errno == EINVAL);
+    CHECK(riomap(socket, mapped, MAPPED, PROT_WRITE, 0, OFFSET) == OFFSET);
+    CHECK(riomap(socket, mapped, 16, PROT_WRITE, 0, 0) == -1 && errno == ENOMEM);
+    CHECK(rsend(socket, "m", 1, 0) == 1 && rrecv(socket, &byte, 1, MSG_WAITALL) == 1);
+    CHECK(memcmp(mapped, large + 7, MAPPED) == 0);
+    CHECK(riounmap(socket, mapped, 16) == -1 && errno == EINVAL);
+    CHECK(riounmap(socket, mapped, MAPPED) == 0);
+}
+
+static void write_mapped(int socket)
+{
+    char byte;
+    CHECK(rrecv(socket, &byte, 1, MSG_WAITALL) == 1);
+    CHECK(riowrite(socket, large, 16, OFFSET - 1, 0) == 0 && riowrite(socket, large, 16, OFFSET + MAPPED, 0) == 0);
+    CHECK(riowrite(socket, large + 7, MAPPED, OFFSET, 0) == MAPPED);
+    /* What is behind the end is not written. */
+    CHECK(riowrite(socket, large + 7 + MAPPED - 5, 16, OFFSET + MAPPED - 5, 0) == 5);
+    CHECK(rsend(socket, "w", 1, 0) == 1);
+}
+
+/* Two datagram rsockets: the first datagram goes by UDP, the others by the queue pairs. */
+static void exchange_datagrams(struct sockaddr_in address)
+{
+    int one = rsocket(AF_INET, SOCK_DGRAM, 0), other = rsocket(AF_INET, SOCK_DGRAM, IPPROTO_UDP), value;
+    struct sockaddr_in from = address;
+    socklen_t len = sizeof from;
+    char room[64];
+    struct iovec parts[2] = {{"two ", 4}, {"parts", 5}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    struct pollfd entry = {other, POLLIN, 0};
+    CHECK(one >= 0 && other >= 0);
+    from.sin_port = htons(PORTS_OF_DATAGRAMS);
+    CHECK(rbind(one, (struct sockaddr *)&from, sizeof from) == 0);
+    address.sin_port = htons(PORTS_OF_DATAGRAMS + 1);
+    CHECK(rbind(other, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(rrecv(other, room, sizeof room, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    CHECK(rsend(one, "x", 1, 0) == -1 && errno == EDESTADDRREQ);
+    CHECK(rlisten(one, 1) == -1 && errno == EOPNOTSUPP);
+    CHECK(rgetsockopt(one, SOL_SOCKET, SO_TYPE, &value, &len) == 0 && value == SOCK_DGRAM);
+    for (int round = 0; round < 50; round++) {
+        CHECK(rsendto(one, "question", 8, 0, (struct sockaddr *)&address, sizeof address) == 8);
+        CHECK(rpoll(&entry, 1, 20000) == 1 && entry.revents == POLLIN);
+        len = sizeof from;
+        memset(&from, 0, sizeof from);
+        CHECK(rrecvfrom(other, room, 3, MSG_PEEK, (struct sockaddr *)&from, &len) == 3);
+        CHECK(rrecvfrom(other, room, sizeof room, 0, (struct sockaddr *)&from, &len) == 8 && memcmp(room, "question", 8) == 0);
+        CHECK(from.sin_port == htons(PORTS_OF_DATAGRAMS) && from.sin_addr.s_addr == address.sin_addr.s_addr);
+        if (round == 0)
+            CHECK(rconnect(other, (struct sockaddr *)&from, sizeof from) == 0);
+        CHECK(rsendmsg(other, &message, 0) == 9);
+        CHECK(rrecv(one, room, sizeof room, 0) == 9 && memcmp(room, "two parts", 9) == 0);
+    }
+    CHECK(rsend(other, large, 3000, 0) == -1 && errno == EMSGSIZE);
+    CHECK(rshutdown(other, SHUT_WR) == 0 && rsend(other, "x", 1, 0) == -1 && errno == EPIPE);
+    CHECK(rclose(one) == 0 && rclose(other) == 0 && rclose(other) == -1 && errno == EBADF);
+}
+
 /* Sends back what it gets: in parts, then large. */
 static void *serve(void *listener)
 {
@@ -40,6 +105,7 @@ static void *serve(void *listener)
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     int socket = raccept(*(int *)listener, (struct sockaddr *)&peer, &len);
     CHECK(socket >= 0 && len == sizeof peer && peer.sin_family == AF_INET);
+    write_mapped(socket);
     CHECK(rrecv(socket, first, 4, MSG_PEEK) == 4 && memcmp(first, "one ", 4) == 0);
     memset(first, 0, 4);
     CHECK(rreadv(socket, parts, 2) == 12);
@@ -101,7 +167,10 @@ int main(int argc, char **argv)
     for (int at = 0; at < LARGE; at++)
         large[at] = (unsigned char)(at * 7 + (at >> 8) * 13);
     CHECK(listener >= 0 && socket >= 0 && socket != listener);
-    CHECK(rsocket(AF_INET, SOCK_DGRAM, 0) == -1 && errno == EOPNOTSUPP);
+    CHECK(rsocket(AF_INET, SOCK_RAW, 0) == -1 && errno == EOPNOTSUPP);
+    value = 1;
+    /* The listener's end says how many mappings it takes; the other end takes none. */
+    CHECK(rsetsockopt(listener, 0x10000, RDMA_IOMAPSIZE, &value, sizeof value) == 0);
     CHECK(rbind(listener, (struct sockaddr *)&address, sizeof address) == 0);
     CHECK(rlisten(listener, 4) == 0);
     CHECK(rgetsockopt(listener, SOL_SOCKET, SO_ACCEPTCONN, &value, &len) == 0 && value == 1);
@@ -109,10 +178,12 @@ int main(int argc, char **argv)
     CHECK(pthread_create(&server, NULL, serve, &listener) == 0);
     CHECK(rconnect(socket, (struct sockaddr *)&address, sizeof address) == 0);
     CHECK(rgetsockopt(socket, SOL_SOCKET, SO_ERROR, &value, &len) == 0 && value == 0);
+    be_written(socket);
     talk(socket);
     pthread_join(server, NULL);
     CHECK(rclose(socket) == 0 && rclose(listener) == 0);
     CHECK(rclose(socket) == -1 && errno == EBADF);
     CHECK(rsend(socket, "x", 1, 0) == -1 && errno == EBADF);
+    exchange_datagrams(address);
     return 0;
 }

@@ -5,22 +5,30 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::connection::{accept, called};
+use super::datagram::DatagramSocket;
 use super::flow::{FIRST_TRANSFER, LONGEST_TRANSFER};
 use super::options::Options;
-use super::{Phase, Socket, publish, socket_of, withdraw};
+use super::{Any, Phase, Socket, datagram_of, find, publish, socket_of, withdraw};
 use crate::abi::{RDMA_PS_TCP, rdma_cm_id};
 use crate::answer::{Errno, count};
-use crate::rdmacm::addresses::{rdma_bind_addr, storage};
+use crate::rdmacm::addresses::{rdma_bind_addr, read, storage};
 use crate::rdmacm::connect::rdma_listen;
 use crate::rdmacm::id::{id_of, rdma_create_id};
 
 pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     count(|| {
-        if kind != libc::SOCK_STREAM {
+        if !matches!(kind, libc::SOCK_STREAM | libc::SOCK_DGRAM) {
             return Err(Errno::UNSUPPORTED);
         }
         if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
             return Err(Errno(libc::EAFNOSUPPORT));
+        }
+        if kind == libc::SOCK_DGRAM {
+            if !matches!(protocol, 0 | libc::IPPROTO_UDP) {
+                return Err(Errno(libc::EPROTONOSUPPORT));
+            }
+            let socket = DatagramSocket::new(domain == libc::AF_INET)?;
+            return Ok(publish(Any::Datagram(Arc::new(socket))));
         }
         if !matches!(protocol, 0 | libc::IPPROTO_TCP) {
             return Err(Errno(libc::EPROTONOSUPPORT));
@@ -30,7 +38,7 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
         called(unsafe {
             rdma_create_id(std::ptr::null_mut(), &raw mut id, std::ptr::null_mut(), RDMA_PS_TCP)
         })?;
-        Ok(publish(Socket::new(id, Phase::New, Options::default())?))
+        Ok(publish(Any::Stream(Arc::new(Socket::new(id, Phase::New, Options::default())?))))
     })
 }
 
@@ -40,6 +48,11 @@ pub(crate) unsafe extern "C" fn rbind(
     _len: libc::socklen_t,
 ) -> c_int {
     count(|| {
+        if let Some(socket) = datagram_of(number) {
+            // SAFETY: the address is the application's, or null, which is refused.
+            socket.bind(unsafe { read(address)? })?;
+            return Ok(0);
+        }
         let socket = socket_of(number)?;
         let state = socket.state();
         if state.phase != Phase::New {
@@ -85,7 +98,7 @@ pub(crate) unsafe extern "C" fn raccept(
             match accept(&state) {
                 Ok(new) => {
                     new.state().is_nonblocking = state.is_nonblocking;
-                    let new = publish(new);
+                    let new = publish(Any::Stream(Arc::new(new)));
                     if !address.is_null() && !len.is_null() {
                         // SAFETY: the application has so much room.
                         unsafe { rgetpeername(new, address, len) };
@@ -107,6 +120,11 @@ pub(crate) unsafe extern "C" fn rconnect(
     _len: libc::socklen_t,
 ) -> c_int {
     count(|| {
+        if let Some(socket) = datagram_of(number) {
+            // SAFETY: the address is the application's, or null, which is refused.
+            socket.connect(unsafe { read(address)? })?;
+            return Ok(0);
+        }
         let socket = socket_of(number)?;
         let mut state = socket.state();
         // SAFETY: the address is the application's, or null, which is refused.
@@ -121,32 +139,46 @@ pub(crate) unsafe extern "C" fn rconnect(
 
 pub(crate) extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
     count(|| {
-        socket_of(number)?.shut_down(how)?;
+        match datagram_of(number) {
+            Some(socket) => socket.shut_down(how)?,
+            None => socket_of(number)?.shut_down(how)?,
+        }
         Ok(0)
     })
 }
 
 pub(crate) extern "C" fn rclose(number: c_int) -> c_int {
     count(|| {
-        let socket = socket_of(number)?;
-        // What cannot be sent any more is lost, as with `close`.
-        let _ = socket.shut_down(libc::SHUT_RDWR);
+        if let Some(Any::Stream(socket)) = find(number) {
+            // What cannot be sent any more is lost, as with `close`.
+            let _ = socket.shut_down(libc::SHUT_RDWR);
+        }
         withdraw(number)?;
         Ok(0)
     })
 }
 
+/// Whether a call with these flags does not wait.
+pub(super) fn is_impatient(state: &super::State, flags: c_int) -> bool {
+    state.is_nonblocking || flags & libc::MSG_DONTWAIT != 0
+}
+
+/// Whether nothing more can be sent.
+pub(super) fn is_over(state: &super::State) -> bool {
+    !state.is_opening() && (state.phase != Phase::Connected || !state.is_writable)
+}
+
 /// Sends; answers how many bytes were taken.
 pub(super) fn send(socket: &Arc<Socket>, data: &[u8], flags: c_int) -> Result<isize, Errno> {
     let mut state = socket.state();
-    let is_nonblocking = state.is_nonblocking || flags & libc::MSG_DONTWAIT != 0;
+    let is_nonblocking = is_impatient(&state, flags);
     let mut done = 0;
     while done < data.len() {
         let is_ready = |state: &super::State| {
-            !state.is_opening()
-                && (state.phase != Phase::Connected
-                    || !state.is_writable
-                    || state.stream.as_ref().is_some_and(super::Stream::can_send))
+            is_over(state)
+                || !state.is_opening()
+                    && !state.mappings.is_pending()
+                    && state.stream.as_ref().is_some_and(super::Stream::can_send)
         };
         if !is_ready(&state) || state.phase != Phase::Connected {
             match socket.wait(state, is_nonblocking, is_ready) {
@@ -173,7 +205,7 @@ pub(super) fn receive(socket: &Arc<Socket>, data: &mut [u8], flags: c_int) -> Re
     if matches!(state.phase, Phase::New | Phase::Listening) {
         return Err(Errno(libc::ENOTCONN));
     }
-    let is_nonblocking = state.is_nonblocking || flags & libc::MSG_DONTWAIT != 0;
+    let is_nonblocking = is_impatient(&state, flags);
     let is_look = flags & libc::MSG_PEEK != 0;
     let mut done = 0;
     while done < data.len() {
@@ -203,29 +235,43 @@ pub(super) fn receive(socket: &Arc<Socket>, data: &mut [u8], flags: c_int) -> Re
     Ok(done.cast_signed())
 }
 
+/// Copies what fits of a datagram; the rest is lost, as with sockets.
+fn copy_to(found: &[u8], room: &mut [u8]) -> isize {
+    let length = found.len().min(room.len());
+    room[..length].copy_from_slice(&found[..length]);
+    length.cast_signed()
+}
+
 pub(crate) unsafe extern "C" fn rsend(number: c_int, data: *const c_void, len: usize, flags: c_int) -> isize {
     count(|| {
-        let socket = socket_of(number)?;
+        let socket = find(number).ok_or(Errno(libc::EBADF))?;
         if data.is_null() && len > 0 {
             return Err(Errno(libc::EFAULT));
         }
         // SAFETY: the application's bytes.
         let data = if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data.cast(), len) } };
-        send(&socket, data, flags)
+        match socket {
+            Any::Stream(socket) => send(&socket, data, flags),
+            Any::Datagram(socket) => socket.send(&[data], flags, None),
+        }
     })
 }
 
 pub(crate) unsafe extern "C" fn rrecv(number: c_int, data: *mut c_void, len: usize, flags: c_int) -> isize {
     count(|| {
-        let socket = socket_of(number)?;
+        let socket = find(number).ok_or(Errno(libc::EBADF))?;
         if data.is_null() && len > 0 {
             return Err(Errno(libc::EFAULT));
         }
-        if len == 0 {
-            return receive(&socket, &mut [], flags);
+        let data: &mut [u8] = match len {
+            0 => &mut [],
+            // SAFETY: the application's room.
+            _ => unsafe { std::slice::from_raw_parts_mut(data.cast(), len) },
+        };
+        match socket {
+            Any::Stream(socket) => receive(&socket, data, flags),
+            Any::Datagram(socket) => socket.receive(flags, |found, _| copy_to(found, data)),
         }
-        // SAFETY: the application's room.
-        receive(&socket, unsafe { std::slice::from_raw_parts_mut(data.cast(), len) }, flags)
     })
 }
 
@@ -244,7 +290,7 @@ pub(crate) unsafe extern "C" fn rread(number: c_int, data: *mut c_void, len: usi
 /// # Safety
 ///
 /// The pointers are null, or the application's room with its length.
-unsafe fn give_address(
+pub(super) unsafe fn give_address(
     address: Option<SocketAddr>,
     to: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
@@ -271,6 +317,10 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     len: *mut libc::socklen_t,
 ) -> c_int {
     count(|| {
+        if let Some(socket) = datagram_of(number) {
+            // SAFETY: the application's room.
+            return unsafe { give_address(socket.peer_address(), to, len) };
+        }
         let socket = socket_of(number)?;
         // SAFETY: the identifier is alive; the application's room.
         unsafe {
@@ -286,6 +336,10 @@ pub(crate) unsafe extern "C" fn rgetsockname(
     len: *mut libc::socklen_t,
 ) -> c_int {
     count(|| {
+        if let Some(socket) = datagram_of(number) {
+            // SAFETY: the application's room.
+            return unsafe { give_address(socket.own_address(), to, len) };
+        }
         let socket = socket_of(number)?;
         // SAFETY: the identifier is alive; the application's room.
         unsafe {

@@ -185,7 +185,10 @@ impl State {
             Some(News::Failure) => self.fail(Errno::IO),
         }
         match &mut self.stream {
-            Some(stream) if self.phase == Phase::Connected => stream.give_credits(),
+            Some(stream) if self.phase == Phase::Connected => {
+                stream.give_credits()?;
+                self.mappings.announce(stream)
+            }
             _ => Ok(()),
         }
     }

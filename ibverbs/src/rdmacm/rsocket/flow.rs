@@ -59,7 +59,25 @@ impl Sending {
         at
     }
 
-    /// A message with data has ended.
+    /// Bytes that can be written now in one piece to where no message tells of them.
+    pub(super) fn room_for_writes(&self) -> usize {
+        if self.free_requests == 0 { 0 } else { self.free_bytes.min(self.size - self.position) }
+    }
+
+    /// Takes bytes of the ring for a write; answers where they are.
+    pub(super) fn take_for_write(&mut self, bytes: usize) -> usize {
+        let sent = self.sent;
+        let at = self.take(bytes);
+        self.sent = sent;
+        at
+    }
+
+    /// Whether a message without data of the ring, which credits count, can be sent.
+    pub(super) fn has_credit(&self) -> bool {
+        self.free_requests > 0 && self.sent != self.allowed
+    }
+
+    /// A message with data, or a write, has ended.
     pub(super) fn complete(&mut self, bytes: usize) {
         self.free_bytes += bytes;
         self.free_requests += 1;
@@ -136,6 +154,11 @@ impl Receiving {
         (self.position, message.min(most).min(self.size - self.position))
     }
 
+    /// A message came that has no data and counts as one.
+    pub(super) fn arrive_empty(&mut self) {
+        self.consumed = self.consumed.wrapping_add(1);
+    }
+
     /// These bytes have been read.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.position = (self.position + bytes) % self.size;
@@ -187,6 +210,22 @@ mod tests {
         sending.complete(10);
         assert!(sending.is_idle());
         assert!((0..CONTROLS).all(|_| sending.take_control()) && !sending.take_control());
+    }
+
+    #[test]
+    fn a_write_takes_room_and_a_request_and_no_credit() {
+        let mut sending = Sending::new(100, CONTROLS + 2);
+        assert!(!sending.has_credit());
+        assert_eq!((sending.room_for_writes(), sending.take_for_write(60)), (100, 0));
+        assert_eq!((sending.room_for_writes(), sending.take_for_write(40)), (40, 60));
+        assert_eq!(sending.room_for_writes(), 0);
+        sending.complete(60);
+        sending.allow(1);
+        assert!(sending.has_credit() && sending.room(50) == 50, "no message was sent");
+        let mut receiving = Receiving::new(100, 2);
+        receiving.announce();
+        receiving.arrive_empty();
+        assert!(receiving.is_due() && receiving.announce().0 == 3);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::calls::{receive, rgetpeername, send};
-use super::socket_of;
+use super::calls::{give_address, receive, rgetpeername, send};
+use super::{datagram_of, socket_of};
 use crate::answer::{Errno, count};
+use crate::rdmacm::addresses::read;
 
 /// The most buffers of a call.
 const MOST_BUFFERS: usize = 1024;
@@ -52,7 +53,43 @@ fn each(
     Ok(all)
 }
 
+/// The bytes of the buffers of a datagram.
+///
+/// # Safety
+///
+/// The buffers are of the application.
+unsafe fn parts(buffers: &[libc::iovec]) -> Result<Vec<&[u8]>, Errno> {
+    let some = buffers.iter().filter(|buffer| buffer.iov_len > 0);
+    some.map(|buffer| match buffer.iov_base.is_null() {
+        true => Err(Errno(libc::EFAULT)),
+        // SAFETY: the caller's promise.
+        false => Ok(unsafe { std::slice::from_raw_parts(buffer.iov_base.cast(), buffer.iov_len) }),
+    })
+    .collect()
+}
+
+/// Copies a datagram into several buffers; what does not fit is lost.
+///
+/// # Safety
+///
+/// The buffers are room of the application.
+unsafe fn scatter(mut data: &[u8], buffers: &[libc::iovec]) -> isize {
+    let mut done = 0;
+    for buffer in buffers.iter().filter(|buffer| !buffer.iov_base.is_null()) {
+        let length = data.len().min(buffer.iov_len);
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), buffer.iov_base.cast(), length) };
+        data = &data[length..];
+        done += length.cast_signed();
+    }
+    done
+}
+
 fn send_all(number: c_int, buffers: &[libc::iovec], flags: c_int) -> Result<isize, Errno> {
+    if let Some(socket) = datagram_of(number) {
+        // SAFETY: the application's buffers.
+        return socket.send(&unsafe { parts(buffers)? }, flags, None);
+    }
     let socket = socket_of(number)?;
     each(buffers, |buffer, _| {
         // SAFETY: the application's bytes, which are some.
@@ -62,6 +99,10 @@ fn send_all(number: c_int, buffers: &[libc::iovec], flags: c_int) -> Result<isiz
 }
 
 fn receive_all(number: c_int, buffers: &[libc::iovec], flags: c_int) -> Result<isize, Errno> {
+    if let Some(socket) = datagram_of(number) {
+        // SAFETY: the application's room.
+        return socket.receive(flags, |found, _| unsafe { scatter(found, buffers) });
+    }
     let socket = socket_of(number)?;
     each(buffers, |buffer, has_some| {
         // Only the first buffer waits for data.
@@ -145,6 +186,13 @@ pub(in super::super) unsafe extern "C" fn rsendto(
     _address_len: libc::socklen_t,
 ) -> isize {
     count(|| {
+        if let Some(socket) = datagram_of(number)
+            && !address.is_null()
+        {
+            let buffer = libc::iovec { iov_base: data.cast_mut(), iov_len: len };
+            // SAFETY: the application's bytes and address.
+            return unsafe { socket.send(&parts(&[buffer])?, flags, Some(read(address)?)) };
+        }
         if !address.is_null() {
             socket_of(number)?;
             return Err(Errno(libc::EISCONN));
@@ -163,7 +211,19 @@ pub(in super::super) unsafe extern "C" fn rrecvfrom(
     address_len: *mut libc::socklen_t,
 ) -> isize {
     count(|| {
-        let found = receive_all(number, &[libc::iovec { iov_base: data, iov_len: len }], flags)?;
+        let buffer = libc::iovec { iov_base: data, iov_len: len };
+        if let Some(socket) = datagram_of(number) {
+            let (found, from) = socket.receive(flags, |found, from| {
+                // SAFETY: the application's room.
+                (unsafe { scatter(found, &[buffer]) }, from)
+            })?;
+            if !address.is_null() && !address_len.is_null() {
+                // SAFETY: as above.
+                unsafe { give_address(Some(from), address, address_len)? };
+            }
+            return Ok(found);
+        }
+        let found = receive_all(number, &[buffer], flags)?;
         if found > 0 && !address.is_null() && !address_len.is_null() {
             // SAFETY: the application's room.
             unsafe { rgetpeername(number, address, address_len) };

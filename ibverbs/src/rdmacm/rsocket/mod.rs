@@ -1,15 +1,19 @@
-//! rsockets: streams of bytes over reliable connections, with the calls of sockets and the protocol of librdmacm.
+//! rsockets: streams of bytes over reliable connections, and datagrams, with the calls of sockets and the protocol of librdmacm.
 //!
 //! A stream has a ring of bytes at each end, which the peer writes with RDMA WRITE; immediate data say what was written. The descriptor
 //! of an rsocket is an epoll that is readable when there may be news: an event of the connection or a completion.
 
 mod calls;
 mod connection;
+mod datagram;
+mod endpoint;
 mod flow;
+mod mapping;
 mod messages;
 mod options;
 mod poll;
 mod select;
+mod service;
 mod stream;
 mod wire;
 
@@ -27,6 +31,8 @@ use crate::abi::rdma_cm_id;
 use crate::answer::Errno;
 use crate::context::Pointer;
 
+use datagram::DatagramSocket;
+use mapping::Mappings;
 use options::Options;
 use stream::Stream;
 
@@ -34,6 +40,7 @@ pub(super) use calls::{
     raccept, rbind, rclose, rconnect, rgetpeername, rgetsockname, rlisten, rread, rrecv, rsend, rshutdown,
     rsocket, rwrite,
 };
+pub(super) use mapping::{riomap, riounmap, riowrite};
 pub(super) use messages::{rreadv, rrecvfrom, rrecvmsg, rsendmsg, rsendto, rwritev};
 pub(super) use options::{rfcntl, rgetsockopt, rsetsockopt};
 pub(super) use poll::rpoll;
@@ -73,33 +80,71 @@ struct State {
     error: c_int,
     options: Options,
     stream: Option<Stream>,
+    mappings: Mappings,
+}
+
+/// An rsocket of either kind.
+#[derive(Clone)]
+enum Any {
+    Stream(Arc<Socket>),
+    Datagram(Arc<DatagramSocket>),
+}
+
+impl Any {
+    fn watch(&self) -> &OwnedFd {
+        match self {
+            Self::Stream(socket) => &socket.watch,
+            Self::Datagram(socket) => &socket.watch,
+        }
+    }
 }
 
 /// The rsockets by their descriptors.
-static SOCKETS: StaticMutex<Option<HashMap<c_int, Arc<Socket>>>> = StaticMutex::new(None);
+static SOCKETS: StaticMutex<Option<HashMap<c_int, Any>>> = StaticMutex::new(None);
 
 /// The rsocket of a descriptor.
-fn find(number: c_int) -> Option<Arc<Socket>> {
+fn find(number: c_int) -> Option<Any> {
     let sockets = SOCKETS.lock();
     sockets.as_ref()?.get(&number).cloned()
 }
 
+/// The datagram rsocket of a descriptor, if it is one.
+fn datagram_of(number: c_int) -> Option<Arc<DatagramSocket>> {
+    match find(number) {
+        Some(Any::Datagram(socket)) => Some(socket),
+        _ => None,
+    }
+}
+
+/// The stream of a descriptor.
 fn socket_of(number: c_int) -> Result<Arc<Socket>, Errno> {
-    find(number).ok_or(Errno(libc::EBADF))
+    match find(number) {
+        Some(Any::Stream(socket)) => Ok(socket),
+        Some(Any::Datagram(_)) => Err(Errno::UNSUPPORTED),
+        None => Err(Errno(libc::EBADF)),
+    }
 }
 
 /// Gives an rsocket to the application.
-fn publish(socket: Socket) -> c_int {
-    let number = socket.watch.as_raw_fd();
+fn publish(socket: Any) -> c_int {
+    let number = socket.watch().as_raw_fd();
     let mut sockets = SOCKETS.lock();
-    sockets.get_or_insert_default().insert(number, Arc::new(socket));
+    sockets.get_or_insert_default().insert(number, socket);
     number
 }
 
 /// The reverse.
-fn withdraw(number: c_int) -> Result<Arc<Socket>, Errno> {
+fn withdraw(number: c_int) -> Result<Any, Errno> {
     let mut sockets = SOCKETS.lock();
     sockets.as_mut().and_then(|sockets| sockets.remove(&number)).ok_or(Errno(libc::EBADF))
+}
+
+/// Makes the descriptor of an rsocket readable whenever this one is.
+fn watch_descriptor(watch: &OwnedFd, descriptor: RawFd) -> Result<(), Errno> {
+    // SAFETY: a descriptor of an object that lives at least as long as the state.
+    let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
+    let added = epoll::add(watch, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+    added.map_err(|error| std::io::Error::from(error).into())
 }
 
 impl Socket {
@@ -115,6 +160,7 @@ impl Socket {
             error: 0,
             options,
             stream: None,
+            mappings: Mappings::default(),
         };
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
         let socket = Self { watch, state: Mutex::new(state), changed: Condvar::new() };
@@ -127,10 +173,7 @@ impl Socket {
 
     /// Makes the descriptor readable whenever this one is.
     fn watch(&self, descriptor: RawFd) -> Result<(), Errno> {
-        // SAFETY: a descriptor of an object that lives at least as long as the state.
-        let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
-        let added = epoll::add(&self.watch, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
-        added.map_err(|error| std::io::Error::from(error).into())
+        watch_descriptor(&self.watch, descriptor)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -181,6 +224,7 @@ impl Drop for State {
         unsafe {
             rdma_destroy_qp(self.id.0);
             self.stream = None;
+            self.mappings = Mappings::default();
             // It is an identifier, so this does not fail.
             let _ = destroy(self.id.0);
         }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_long, c_void};
 
-use super::{Phase, socket_of};
+use super::wire::{mappings_byte, mappings_of};
+use super::{Any, Phase, State, find};
 use crate::answer::{Errno, count};
 
 /// `SOL_RDMA` and the names at that level.
@@ -11,6 +12,7 @@ const SOL_RDMA: c_int = 0x1_0000;
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
+const RDMA_IOMAPSIZE: c_int = 3;
 const SMALLEST_BUFFER: usize = 4096;
 const LARGEST_BUFFER: usize = 1 << 28;
 const LEAST_DEPTH: u16 = 16;
@@ -23,6 +25,8 @@ pub(super) struct Options {
     pub(super) receive_bytes: usize,
     pub(super) send_depth: u16,
     pub(super) receive_depth: u16,
+    /// Mappings that the peer may announce.
+    pub(super) mappings: u16,
     /// Options that change nothing here.
     kept: HashMap<(c_int, c_int), c_int>,
 }
@@ -35,6 +39,7 @@ impl Default for Options {
             receive_bytes: bytes,
             send_depth: 384,
             receive_depth: 384,
+            mappings: 0,
             kept: HashMap::new(),
         }
     }
@@ -56,6 +61,9 @@ impl Options {
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => self.receive_bytes = bytes?,
             (SOL_RDMA, RDMA_SQSIZE) => self.send_depth = depth?,
             (SOL_RDMA, RDMA_RQSIZE) => self.receive_depth = depth?,
+            (SOL_RDMA, RDMA_IOMAPSIZE) => {
+                self.mappings = mappings_of(mappings_byte(u16::try_from(size?).unwrap_or(u16::MAX)));
+            }
             (libc::SOL_SOCKET, libc::SO_REUSEADDR | libc::SO_KEEPALIVE | libc::SO_OOBINLINE)
             | (
                 libc::IPPROTO_TCP,
@@ -81,6 +89,7 @@ impl Options {
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => number(self.receive_bytes),
             (SOL_RDMA, RDMA_SQSIZE) => self.send_depth.into(),
             (SOL_RDMA, RDMA_RQSIZE) => self.receive_depth.into(),
+            (SOL_RDMA, RDMA_IOMAPSIZE) => self.mappings.into(),
             _ => match self.kept.get(&name) {
                 Some(value) => *value,
                 // It is one that can be set.
@@ -98,15 +107,35 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
     len: libc::socklen_t,
 ) -> c_int {
     count(|| {
-        let socket = socket_of(number)?;
+        let socket = find(number).ok_or(Errno(libc::EBADF))?;
         if value.is_null() || (len as usize) < size_of::<c_int>() {
             return Err(Errno::INVALID);
         }
         // SAFETY: the application's value of so many bytes.
         let value = unsafe { value.cast::<c_int>().read_unaligned() };
-        socket.state().options.set((level, name), value)?;
+        match socket {
+            Any::Stream(socket) => socket.state().options.set((level, name), value)?,
+            Any::Datagram(socket) => socket.state().options.set((level, name), value)?,
+        }
         Ok(0)
     })
+}
+
+fn of_stream(state: &mut State, name: (c_int, c_int)) -> Result<c_int, Errno> {
+    match name {
+        (libc::SOL_SOCKET, libc::SO_ERROR) => Ok(std::mem::take(&mut state.error)),
+        (libc::SOL_SOCKET, libc::SO_TYPE) => Ok(libc::SOCK_STREAM),
+        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Ok((state.phase == Phase::Listening).into()),
+        name => state.options.get(name),
+    }
+}
+
+fn of_datagrams(options: &Options, name: (c_int, c_int)) -> Result<c_int, Errno> {
+    match name {
+        (libc::SOL_SOCKET, libc::SO_ERROR | libc::SO_ACCEPTCONN) => Ok(0),
+        (libc::SOL_SOCKET, libc::SO_TYPE) => Ok(libc::SOCK_DGRAM),
+        name => options.get(name),
+    }
 }
 
 pub(crate) unsafe extern "C" fn rgetsockopt(
@@ -117,18 +146,15 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     len: *mut libc::socklen_t,
 ) -> c_int {
     count(|| {
-        let socket = socket_of(number)?;
+        let socket = find(number).ok_or(Errno(libc::EBADF))?;
         // SAFETY: the application's room for the answer, or null.
         unsafe {
             if value.is_null() || len.is_null() || (*len as usize) < size_of::<c_int>() {
                 return Err(Errno::INVALID);
             }
-            let mut state = socket.state();
-            let found = match (level, name) {
-                (libc::SOL_SOCKET, libc::SO_ERROR) => std::mem::take(&mut state.error),
-                (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
-                (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (state.phase == Phase::Listening).into(),
-                name => state.options.get(name)?,
+            let found = match socket {
+                Any::Stream(socket) => of_stream(&mut socket.state(), (level, name))?,
+                Any::Datagram(socket) => of_datagrams(&socket.state().options, (level, name))?,
             };
             value.cast::<c_int>().write_unaligned(found);
             *len = size_of::<c_int>() as libc::socklen_t;
@@ -140,15 +166,17 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
 /// In C it takes a variable number of arguments, which these architectures pass as they pass others.
 pub(crate) extern "C" fn rfcntl(number: c_int, command: c_int, argument: c_long) -> c_int {
     count(|| {
-        let socket = socket_of(number)?;
-        let mut state = socket.state();
-        match command {
-            libc::F_GETFL => Ok(libc::O_RDWR | if state.is_nonblocking { libc::O_NONBLOCK } else { 0 }),
+        let change = |is_nonblocking: &mut bool| match command {
+            libc::F_GETFL => Ok(libc::O_RDWR | if *is_nonblocking { libc::O_NONBLOCK } else { 0 }),
             libc::F_SETFL => {
-                state.is_nonblocking = argument & c_long::from(libc::O_NONBLOCK) != 0;
+                *is_nonblocking = argument & c_long::from(libc::O_NONBLOCK) != 0;
                 Ok(0)
             }
             _ => Err(Errno::UNSUPPORTED),
+        };
+        match find(number).ok_or(Errno(libc::EBADF))? {
+            Any::Stream(socket) => change(&mut socket.state().is_nonblocking),
+            Any::Datagram(socket) => change(&mut socket.state().is_nonblocking),
         }
     })
 }

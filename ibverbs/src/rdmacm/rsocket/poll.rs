@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Phase, Socket, find};
+use super::{Any, Phase, Socket, find};
 use crate::answer::{Errno, count};
 
 /// The longest sleep: another thread may have taken the event that this one waits for.
@@ -21,7 +21,14 @@ pub(super) fn wait_readable(descriptor: &OwnedFd) -> Result<(), Errno> {
 }
 
 /// What has happened to an rsocket, of what is asked for. Before a sleep, the next completion is asked for as well.
-fn look(socket: &Socket, events: c_short, is_sleep_next: bool) -> c_short {
+fn look(socket: &Any, events: c_short, is_sleep_next: bool) -> c_short {
+    match socket {
+        Any::Stream(socket) => look_at_stream(socket, events, is_sleep_next),
+        Any::Datagram(socket) => socket.look(is_sleep_next) & (events | libc::POLLERR),
+    }
+}
+
+fn look_at_stream(socket: &Socket, events: c_short, is_sleep_next: bool) -> c_short {
     let mut state = socket.state();
     if state.phase == Phase::Listening {
         let mut descriptors = [PollFd::from_borrowed_fd(socket.watch.as_fd(), PollFlags::IN)];

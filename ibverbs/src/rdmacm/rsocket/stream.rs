@@ -13,7 +13,7 @@ use roce::verbs::{
 
 use super::flow::{Receiving, Sending};
 use super::options::Options;
-use super::wire::{Hello, Message, Target};
+use super::wire::{Hello, Mapping, Message, Target};
 use crate::abi::{ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp_cap, ibv_qp_init_attr, rdma_cm_id};
 use crate::answer::Errno;
 use crate::channel::{channel_of, ibv_create_comp_channel, ibv_destroy_comp_channel};
@@ -40,7 +40,7 @@ pub(super) fn last_errno() -> Errno {
 }
 
 /// Memory that a device reads or writes.
-struct Memory {
+pub(super) struct Memory {
     pointer: NonNull<u8>,
     layout: Layout,
     region: Pointer<ibv_mr>,
@@ -53,7 +53,7 @@ impl Memory {
     /// # Safety
     ///
     /// The identifier is alive and has a domain.
-    unsafe fn new(id: *mut rdma_cm_id, len: usize) -> Result<Self, Errno> {
+    pub(super) unsafe fn new(id: *mut rdma_cm_id, len: usize) -> Result<Self, Errno> {
         let layout = Layout::from_size_align(len.max(1), ALIGNMENT).map_err(|_| Errno::INVALID)?;
         // SAFETY: the layout is not empty; the caller's promise.
         unsafe {
@@ -67,12 +67,12 @@ impl Memory {
         }
     }
 
-    fn at(&self, offset: usize) -> *mut u8 {
+    pub(super) fn at(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= self.layout.size());
         self.pointer.as_ptr().wrapping_add(offset)
     }
 
-    fn lkey(&self) -> LKey {
+    pub(super) fn lkey(&self) -> LKey {
         // SAFETY: the region lives as long as the memory.
         LKey(unsafe { (*self.region.0).lkey })
     }
@@ -97,14 +97,47 @@ impl Drop for Memory {
 }
 
 /// The queue of completions and its channel.
-struct Queue {
+pub(super) struct Queue {
     channel: Pointer<ibv_comp_channel>,
-    cq: Pointer<ibv_cq>,
+    pub(super) cq: Pointer<ibv_cq>,
+}
+
+impl Queue {
+    /// # Safety
+    ///
+    /// The identifier is alive and bound to a device.
+    pub(super) unsafe fn new(id: *mut rdma_cm_id, completions: c_int) -> Result<Self, Errno> {
+        // SAFETY: the caller's promise; what the calls of the library return is checked.
+        unsafe {
+            let channel = ibv_create_comp_channel((*id).verbs);
+            if channel.is_null() {
+                return Err(last_errno());
+            }
+            let mut queue = Self { channel: Pointer(channel), cq: Pointer(std::ptr::null_mut()) };
+            queue.cq = Pointer(ibv_create_cq((*id).verbs, completions, id.cast(), channel, 0));
+            if queue.cq.0.is_null() { Err(last_errno()) } else { Ok(queue) }
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        // SAFETY: the channel lives as long as this.
+        unsafe { (*self.channel.0).fd }
+    }
+
+    /// Asks for an event with the next completion, after those that came are taken out.
+    pub(super) fn arm(&self, open: &Open) -> Result<(), Errno> {
+        // SAFETY: the queue and its channel live as long as this.
+        unsafe {
+            let channel = channel_of(self.channel.0)?;
+            while channel.events.try_event().is_some() {}
+            Ok(open.raw().request_notification(&cq_of(self.cq.0)?.raw, Notify::Next)?)
+        }
+    }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the objects of `Stream::new`; null pointers are refused.
+        // SAFETY: the objects of `new`; null pointers are refused.
         unsafe {
             ibv_destroy_cq(self.cq.0);
             ibv_destroy_comp_channel(self.channel.0);
@@ -134,8 +167,11 @@ pub(super) struct Stream {
     receiving: Receiving,
     /// Where this end sends to: the present entry, and what is left of it.
     present: usize,
-    /// Where the peer wants to learn of memory.
+    /// Mappings that the peer may announce here, behind the entries.
+    mappings: usize,
+    /// Where the peer wants to learn of memory, and of mappings.
     peer: Target,
+    pub(super) peer_mappings: Target,
     peer_entry: u32,
     is_peer_big_endian: bool,
 }
@@ -147,17 +183,8 @@ impl Stream {
     pub(super) unsafe fn new(id: *mut rdma_cm_id, options: &Options) -> Result<Self, Errno> {
         // SAFETY: the caller's promise; what the calls of the library return is checked.
         unsafe {
-            let channel = ibv_create_comp_channel((*id).verbs);
-            if channel.is_null() {
-                return Err(last_errno());
-            }
-            let mut queue = Queue { channel: Pointer(channel), cq: Pointer(std::ptr::null_mut()) };
             let (send_depth, depth) = (options.send_depth, options.receive_depth);
-            let completions = c_int::from(send_depth) + c_int::from(depth);
-            queue.cq = Pointer(ibv_create_cq((*id).verbs, completions, id.cast(), channel, 0));
-            if queue.cq.0.is_null() {
-                return Err(last_errno());
-            }
+            let queue = Queue::new(id, c_int::from(send_depth) + c_int::from(depth))?;
             let mut wanted: ibv_qp_init_attr = std::mem::zeroed();
             (wanted.send_cq, wanted.recv_cq) = (queue.cq.0, queue.cq.0);
             wanted.qp_type = crate::abi::IBV_QPT_RC;
@@ -167,12 +194,13 @@ impl Stream {
                 max_recv_wr: depth.into(),
                 max_send_sge: 1,
                 max_recv_sge: 1,
-                max_inline_data: Target::LEN as u32,
+                max_inline_data: Mapping::LEN as u32,
             };
             let size = options.receive_bytes & !1;
             let sender = Memory::new(id, options.send_bytes)?;
             let receiver = Memory::new(id, size)?;
-            let entries = Memory::new(id, ENTRIES * Target::LEN)?;
+            let mappings = usize::from(options.mappings);
+            let entries = Memory::new(id, ENTRIES * Target::LEN + mappings * Mapping::LEN)?;
             create_qp(id, (*id).pd, &mut wanted)?;
             let qp = qp_of((*id).qp)?;
             let stream = Self {
@@ -187,7 +215,9 @@ impl Stream {
                 sending: Sending::new(options.send_bytes, send_depth),
                 receiving: Receiving::new(size, depth),
                 present: 0,
+                mappings,
                 peer: Target::default(),
+                peer_mappings: Target::default(),
                 peer_entry: 1,
                 is_peer_big_endian: false,
             };
@@ -202,14 +232,14 @@ impl Stream {
     }
 
     pub(super) fn descriptor(&self) -> RawFd {
-        // SAFETY: the channel lives as long as this.
-        unsafe { (*self.queue.channel.0).fd }
+        self.queue.descriptor()
     }
 
     pub(super) fn hello(&self) -> Hello {
         Hello {
             is_big_endian: cfg!(target_endian = "big"),
             credits: self.depth,
+            mappings: self.mappings as u16,
             entries: self.entries.target(0, ENTRIES),
             first: self.receiver.target(0, self.size / 2),
         }
@@ -218,6 +248,9 @@ impl Stream {
     /// Takes over what the peer said.
     pub(super) fn meet(&mut self, hello: &Hello) {
         self.peer = hello.entries;
+        let behind = u64::from(hello.entries.length) * Target::LEN as u64;
+        let address = hello.entries.address.wrapping_add(behind);
+        self.peer_mappings = Target { address, length: hello.mappings.into(), ..hello.entries };
         self.peer_entry = 1 % hello.entries.length;
         self.is_peer_big_endian = hello.is_big_endian;
         self.sending.allow(hello.credits);
@@ -244,6 +277,10 @@ impl Stream {
     fn post(&self, wr_id: u64, to: Target, message: Message, payload: Payload<'_>) -> Result<(), Errno> {
         let (remote_addr, rkey) = (to.address, RKey(to.key));
         let op = SendOp::WriteWithImm { remote_addr, rkey, imm: ImmDt(message.immediate()) };
+        self.post_op(wr_id, op, payload)
+    }
+
+    fn post_op(&self, wr_id: u64, op: SendOp, payload: Payload<'_>) -> Result<(), Errno> {
         let flags = SendFlags::SIGNALED;
         let wr = SendWr { wr_id, op, flags, payload, destination: None, remote_srqn: 0 };
         Ok(self.open.raw().post_send(self.qpn, &wr)?)
@@ -274,6 +311,47 @@ impl Stream {
         }
         let element = Sge { addr: self.sender.at(at) as u64, length, lkey: self.sender.lkey() };
         self.post(length.into(), to, Message::Data(length), Payload::Elements(&[element]))?;
+        Ok(bytes)
+    }
+
+    /// Whether a mapping can be announced.
+    pub(super) fn can_announce(&self) -> bool {
+        self.sending.has_credit()
+    }
+
+    /// Writes an entry of a mapping into the memory of the peer, for which there is a credit.
+    pub(super) fn announce(&mut self, index: u16, mapping: Mapping) -> Result<(), Errno> {
+        let offset = u64::from(index) * Mapping::LEN as u64;
+        let to = Target { address: self.peer_mappings.address.wrapping_add(offset), ..self.peer_mappings };
+        self.sending.take(0);
+        let entry = mapping.entry(self.is_peer_big_endian);
+        self.post(0, to, Message::Mapping(index), Payload::Inline(&entry))
+    }
+
+    /// Whether bytes can be written to a mapping.
+    pub(super) fn can_write(&self) -> bool {
+        self.sending.room_for_writes() > 0
+    }
+
+    /// The memory of the peer at this offset of its mappings.
+    pub(super) fn mapping_at(&self, offset: u64) -> Option<Target> {
+        (0..self.mappings).find_map(|index| {
+            let at = self.entries.at(ENTRIES * Target::LEN + index * Mapping::LEN);
+            // SAFETY: the entry is inside. The peer writes it before the application can know of the mapping.
+            Mapping::of_entry(&unsafe { at.cast::<[u8; Mapping::LEN]>().read_volatile() }).at(offset)
+        })
+    }
+
+    /// Writes some of these bytes into the memory of the peer, which is not told; answers how many.
+    pub(super) fn write(&mut self, data: &[u8], to: Target) -> Result<usize, Errno> {
+        let bytes = data.len().min(self.sending.room_for_writes()).min(to.length as usize);
+        let at = self.sending.take_for_write(bytes);
+        // SAFETY: these bytes of the ring are free.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.sender.at(at), bytes) };
+        let length = u32::try_from(bytes).map_err(|_| Errno::INVALID)?;
+        let element = Sge { addr: self.sender.at(at) as u64, length, lkey: self.sender.lkey() };
+        let op = SendOp::Write { remote_addr: to.address, rkey: RKey(to.key) };
+        self.post_op(length.into(), op, Payload::Elements(&[element]))?;
         Ok(bytes)
     }
 
@@ -371,17 +449,16 @@ impl Stream {
             }
             Message::Disconnect => Some(News::Disconnect),
             Message::Shutdown => Some(News::Shutdown),
-            Message::Mapping(_) | Message::KeepAlive | Message::Unknown => None,
+            Message::Mapping(_) => {
+                self.receiving.arrive_empty();
+                None
+            }
+            Message::KeepAlive | Message::Unknown => None,
         })
     }
 
     /// Asks for an event with the next completion, after those that came are taken out.
     pub(super) fn arm(&self) -> Result<(), Errno> {
-        // SAFETY: the queue and its channel live as long as this.
-        unsafe {
-            let channel = channel_of(self.queue.channel.0)?;
-            while channel.events.try_event().is_some() {}
-            Ok(self.open.raw().request_notification(&cq_of(self.queue.cq.0)?.raw, Notify::Next)?)
-        }
+        self.queue.arm(&self.open)
     }
 }

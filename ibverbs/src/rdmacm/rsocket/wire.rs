@@ -66,12 +66,64 @@ impl Target {
     }
 }
 
+/// An entry of a mapping: memory of the application, which the other end writes by an offset that the application chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) offset: u64,
+    pub(super) target: Target,
+}
+
+impl Mapping {
+    pub(super) const LEN: usize = 8 + Target::LEN;
+
+    /// The entry in the memory of a host of this order of bytes.
+    pub(super) fn entry(self, is_big_endian: bool) -> [u8; Self::LEN] {
+        let offset = if is_big_endian { self.offset.to_be_bytes() } else { self.offset.to_le_bytes() };
+        let mut bytes = [0; Self::LEN];
+        bytes[..8].copy_from_slice(&offset);
+        bytes[8..].copy_from_slice(&self.target.entry(is_big_endian));
+        bytes
+    }
+
+    /// An entry in the memory of this host.
+    pub(super) fn of_entry(bytes: &[u8; Self::LEN]) -> Self {
+        let (mut offset, mut target) = ([0; 8], [0; Target::LEN]);
+        offset.copy_from_slice(&bytes[..8]);
+        target.copy_from_slice(&bytes[8..]);
+        Self { offset: u64::from_ne_bytes(offset), target: Target::of_entry(&target) }
+    }
+
+    /// Where these bytes are, and how many more there are from there; `None` if the first one is not inside.
+    pub(super) fn at(&self, offset: u64) -> Option<Target> {
+        let inside = offset.checked_sub(self.offset)?;
+        let left = u64::from(self.target.length).checked_sub(inside).filter(|left| *left > 0)?;
+        let length = u32::try_from(left).ok()?;
+        Some(Target { address: self.target.address.wrapping_add(inside), length, ..self.target })
+    }
+}
+
+/// The number of entries of mappings in the byte that says it: more than 128 are a multiple of 256.
+pub(super) fn mappings_of(byte: u8) -> u16 {
+    const MANY: u8 = 0x80;
+    if byte <= MANY { byte.into() } else { u16::from(byte & !MANY) << 8 }
+}
+
+/// The reverse, rounded down.
+pub(super) fn mappings_byte(number: u16) -> u8 {
+    match u8::try_from(number) {
+        Ok(few) if few <= 0x80 => few,
+        _ => 0x80 | u8::try_from(number >> 8).unwrap_or(0x7f).min(0x7f),
+    }
+}
+
 /// The private data of a request and of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) is_big_endian: bool,
     /// Messages that the other end may send at first.
     pub(super) credits: u16,
+    /// How many mappings the other end may announce, behind the entries.
+    pub(super) mappings: u16,
     /// Where the other end announces further memory; the length is a number of entries.
     pub(super) entries: Target,
     /// The memory that it may write first.
@@ -86,6 +138,7 @@ impl Hello {
         bytes[0] = VERSION;
         bytes[1] = MAPPINGS | if self.is_big_endian { BIG_ENDIAN } else { 0 };
         bytes[2..4].copy_from_slice(&self.credits.to_be_bytes());
+        bytes[7] = mappings_byte(self.mappings);
         bytes[8..24].copy_from_slice(&self.entries.to_bytes(true));
         bytes[24..].copy_from_slice(&self.first.to_bytes(true));
         bytes
@@ -104,6 +157,7 @@ impl Hello {
         let hello = Self {
             is_big_endian: bytes[1] & BIG_ENDIAN != 0,
             credits: u16::from_be_bytes([bytes[2], bytes[3]]),
+            mappings: if bytes[1] & MAPPINGS != 0 { mappings_of(bytes[7]) } else { 0 },
             entries: target(8),
             first: target(24),
         };
@@ -166,16 +220,37 @@ mod tests {
         let hello = Hello {
             is_big_endian: false,
             credits: 384,
+            mappings: 0x200,
             entries: Target { address: 0x0102_0304_0506_0708, key: 0x1112_1314, length: 2 },
             first: Target { address: 0x2122_2324_2526_2728, key: 0x3132_3334, length: 0x1_0000 },
         };
         let bytes = hello.emit();
-        assert_eq!(bytes[..8], [1, 2, 1, 0x80, 0, 0, 0, 0]);
+        assert_eq!(bytes[..8], [1, 2, 1, 0x80, 0, 0, 0, 0x82]);
         assert_eq!(bytes[8..24], [1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 2]);
         assert_eq!(Hello::parse(&bytes), Ok(hello));
         assert_eq!(Hello::parse(&[&bytes[..], &[0; 20]].concat()), Ok(hello), "there may be padding");
         assert!(Hello::parse(&bytes[..39]).is_err());
         assert!(Hello::parse(&[&[2], &bytes[1..]].concat()).is_err(), "another version");
+    }
+
+    #[test]
+    fn many_mappings_are_counted_by_256() {
+        for (number, byte, counted) in
+            [(0, 0, 0), (128, 128, 128), (129, 128, 128), (255, 128, 128), (700, 0x82, 512)]
+        {
+            assert_eq!((mappings_byte(number), mappings_of(byte)), (byte, counted), "{number}");
+        }
+        assert_eq!(mappings_of(mappings_byte(u16::MAX)), 0x7f00);
+    }
+
+    #[test]
+    fn a_mapping_says_where_an_offset_is() {
+        let target = Target { address: 0x1000, key: 7, length: 100 };
+        let mapping = Mapping { offset: 50, target };
+        assert_eq!(Mapping::of_entry(&mapping.entry(cfg!(target_endian = "big"))), mapping);
+        assert_eq!(mapping.at(50), Some(target));
+        assert_eq!(mapping.at(149), Some(Target { address: 0x1063, length: 1, ..target }));
+        assert_eq!((mapping.at(49), mapping.at(150), mapping.at(u64::MAX)), (None, None, None));
     }
 
     #[test]

@@ -1,0 +1,192 @@
+//! Mappings: memory of the application that the peer writes by an offset (`riomap`, `riounmap`, `riowrite`).
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+
+use super::calls::{is_impatient, is_over};
+use super::flow::{FIRST_TRANSFER, LONGEST_TRANSFER};
+use super::stream::last_errno;
+use super::wire::{Mapping, Target};
+use super::{Phase, Socket, State, Stream, socket_of};
+use crate::abi::ibv_mr;
+use crate::answer::{Errno, count};
+use crate::context::Pointer;
+use crate::memory::{ibv_dereg_mr, ibv_reg_mr};
+
+/// `IBV_ACCESS_LOCAL_WRITE`, and `IBV_ACCESS_REMOTE_WRITE`.
+const LOCAL: c_int = 1;
+const REMOTE: c_int = 2;
+
+/// The mappings of an rsocket.
+#[derive(Default)]
+pub(super) struct Mappings {
+    mapped: Vec<Mapped>,
+    /// Those that the peer does not know yet, by their places at the peer.
+    pending: VecDeque<(u16, Mapping)>,
+}
+
+struct Mapped {
+    address: usize,
+    length: usize,
+    region: Pointer<ibv_mr>,
+    /// The place of its entry at the peer; `None` if the peer may not write it.
+    index: Option<u16>,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the region was registered for this object alone.
+        unsafe { ibv_dereg_mr(self.region.0) };
+    }
+}
+
+impl Mappings {
+    /// Whether the peer has to be told of one.
+    pub(super) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Tells the peer, as far as there are credits.
+    pub(super) fn announce(&mut self, stream: &mut Stream) -> Result<(), Errno> {
+        while stream.can_announce() {
+            let Some((index, mapping)) = self.pending.pop_front() else { break };
+            stream.announce(index, mapping)?;
+        }
+        Ok(())
+    }
+
+    fn free_index(&self, most: u32) -> Option<u16> {
+        let is_used = |index: &u16| self.mapped.iter().any(|known| known.index == Some(*index));
+        (0..u16::try_from(most).unwrap_or(u16::MAX)).find(|index| !is_used(index))
+    }
+}
+
+impl State {
+    /// Tells the peer of mappings that it does not know.
+    pub(super) fn announce_mappings(&mut self) -> Result<(), Errno> {
+        match &mut self.stream {
+            Some(stream) if self.phase == Phase::Connected => self.mappings.announce(stream),
+            _ => Ok(()),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The identifier is alive.
+    unsafe fn map(
+        &mut self,
+        memory: *mut c_void,
+        length: usize,
+        is_remote: bool,
+        offset: i64,
+    ) -> Result<i64, Errno> {
+        let stream = self.stream.as_ref().ok_or(Errno::INVALID)?;
+        let most = stream.peer_mappings.length;
+        let index = is_remote.then(|| self.mappings.free_index(most).ok_or(Errno::NO_MEMORY)).transpose()?;
+        // SAFETY: the caller's promise; the memory is the application's.
+        let region = unsafe {
+            ibv_reg_mr((*self.id.0).pd, memory, length, LOCAL | if is_remote { REMOTE } else { 0 })
+        };
+        if region.is_null() {
+            return Err(last_errno());
+        }
+        let offset = if offset == -1 { memory as i64 } else { offset };
+        self.mappings.mapped.push(Mapped {
+            address: memory as usize,
+            length,
+            region: Pointer(region),
+            index,
+        });
+        if let Some(index) = index {
+            // SAFETY: the region is alive.
+            let key = unsafe { (*region).rkey };
+            let length = u32::try_from(length).unwrap_or(u32::MAX);
+            let target = Target { address: memory as u64, key, length };
+            self.mappings.pending.push_back((index, Mapping { offset: offset as u64, target }));
+            self.announce_mappings()?;
+        }
+        Ok(offset)
+    }
+}
+
+pub(in super::super) unsafe extern "C" fn riomap(
+    number: c_int,
+    memory: *mut c_void,
+    length: usize,
+    protection: c_int,
+    _flags: c_int,
+    offset: i64,
+) -> i64 {
+    count(|| {
+        let socket = socket_of(number)?;
+        if protection & !libc::PROT_WRITE != 0 {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the identifier lives as long as the rsocket.
+        unsafe { socket.state().map(memory, length, protection & libc::PROT_WRITE != 0, offset) }
+    })
+}
+
+pub(in super::super) unsafe extern "C" fn riounmap(
+    number: c_int,
+    memory: *mut c_void,
+    length: usize,
+) -> c_int {
+    count(|| {
+        let socket = socket_of(number)?;
+        let mut state = socket.state();
+        let mappings = &mut state.mappings;
+        let is_it = |known: &Mapped| known.address == memory as usize && known.length == length;
+        let at = mappings.mapped.iter().position(is_it).ok_or(Errno::INVALID)?;
+        let gone = mappings.mapped.swap_remove(at);
+        mappings.pending.retain(|(index, _)| gone.index != Some(*index));
+        Ok(0)
+    })
+}
+
+/// Writes bytes into the mappings of the peer; answers how many of them are inside.
+fn write(socket: &Socket, data: &[u8], offset: u64, flags: c_int) -> Result<isize, Errno> {
+    let mut state = socket.state();
+    let is_nonblocking = is_impatient(&state, flags);
+    let mut done = 0;
+    while done < data.len() {
+        let is_ready = |state: &State| {
+            is_over(state)
+                || !state.mappings.is_pending() && state.stream.as_ref().is_some_and(Stream::can_write)
+        };
+        match socket.wait(state, is_nonblocking, is_ready) {
+            Ok(found) => state = found,
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+        if is_over(&state) {
+            return if done > 0 { Ok(done.cast_signed()) } else { Err(Errno(libc::ECONNRESET)) };
+        }
+        let Some(stream) = &mut state.stream else { return Err(Errno(libc::ENOTCONN)) };
+        let Some(to) = stream.mapping_at(offset.wrapping_add(done as u64)) else { break };
+        let most = (data.len() - done).min(done.clamp(FIRST_TRANSFER, LONGEST_TRANSFER));
+        done += stream.write(&data[done..done + most], to)?;
+    }
+    Ok(done.cast_signed())
+}
+
+pub(in super::super) unsafe extern "C" fn riowrite(
+    number: c_int,
+    data: *const c_void,
+    length: usize,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    count(|| {
+        let socket = socket_of(number)?;
+        if length == 0 {
+            return Ok(0);
+        }
+        if data.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: the application's bytes.
+        let data = unsafe { std::slice::from_raw_parts(data.cast(), length) };
+        write(&socket, data, offset as u64, flags)
+    })
+}
