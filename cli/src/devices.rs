@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::terminal::{Output, Paint};
 use roce::verbs::Context;
+use roce::verbs::raw::listing;
 use roce_device::{Availability, Kind, ListedDevice, kinds};
 
 /// List the kinds of devices, what is missing to use them, and the addresses that RoCE can use
@@ -109,6 +110,11 @@ fn active_mtu(listed: &ListedDevice) -> Option<PathMtu> {
     PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= local.link_mtu)
 }
 
+/// The GIDs of RoCE v2, in the order of their indexes.
+fn gids(listed: &ListedDevice) -> impl Iterator<Item = Gid> {
+    listing::in_gid_order(listed.addresses.iter().map(|local| Gid::from(local.address)))
+}
+
 fn netdev(listed: &ListedDevice) -> String {
     listed
         .addresses
@@ -174,7 +180,7 @@ fn print_port(output: &mut Output, listed: &ListedDevice, verbose: bool) -> std:
         port.extend([
             ("max_msg_sz:", format!("{MAX_MESSAGE:#x}")),
             ("pkey_tbl_len:", "1".into()),
-            ("gid_tbl_len:", listed.addresses.len().to_string()),
+            ("gid_tbl_len:", gids(listed).count().to_string()),
             ("netdev:", netdev(listed)),
         ]);
     }
@@ -182,8 +188,8 @@ fn print_port(output: &mut Output, listed: &ListedDevice, verbose: bool) -> std:
         writeln!(output, "\t\t\t{name:<16}{value}")?;
     }
     if verbose {
-        for (index, local) in listed.addresses.iter().enumerate() {
-            writeln!(output, "\t\t\tGID[{index:3}]:\t{}, RoCE v2", Gid::from(local.address))?;
+        for (index, gid) in gids(listed).enumerate() {
+            writeln!(output, "\t\t\tGID[{index:3}]:\t{gid}, RoCE v2")?;
         }
     }
     Ok(())
@@ -193,9 +199,9 @@ fn document(kinds: &[Kind], verbose: bool) -> Value {
     let limits = EngineConfig::new([0; 32]);
     let device = |listed: &ListedDevice| {
         let first = listed.addresses.first();
-        let gids = listed.addresses.iter().enumerate().map(|(index, local)| {
-            json!({ "index": index, "gid": Gid::from(local.address).to_string(), "type": "RoCE v2" })
-        });
+        let gids = gids(listed)
+            .enumerate()
+            .map(|(index, gid)| json!({ "index": index, "gid": gid.to_string(), "type": "RoCE v2" }));
         let mut device = json!({
             "device_spec": listed.spec,
             "node_guid": guid(listed),

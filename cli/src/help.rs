@@ -168,11 +168,12 @@ const HEADINGS: [(&str, &[&str]); 6] = [
 ];
 
 /// Options that mean something else in a command, and their heading there.
-const ELSEWHERE: [(&str, &str, &str); 9] = [
+const ELSEWHERE: [(&str, &str, &str); 10] = [
     ("dissect", "port", INPUT),
     ("dissect", "qp", INPUT),
     ("explain", "port", INPUT),
     ("bridge", "rate", DEVICE),
+    ("run", "name", DEVICE),
     ("run", "gid_index", DEVICE),
     ("run", "engines", DEVICE),
     ("sim", "seed", INPUT),

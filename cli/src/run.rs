@@ -5,17 +5,20 @@
 //! appends its counters and the work requests that failed to a file; what the user may want to know of it is printed here.
 
 mod files;
+mod hints;
 mod library;
+mod netlink;
 mod program;
 mod report;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use roce::verbs::raw::listing;
 use roce_fault::FaultPlan;
 
@@ -58,7 +61,11 @@ pub(super) struct Args {
     #[arg(long)]
     telemetry: bool,
 
-    /// Index of the GID, for programs that have one built in, such as 1 or 3; lower indexes have the same GID [default: 0]
+    /// Name that the program sees instead of roce0, such as mlx5_0; may be given several times, for the devices in their order
+    #[arg(long, value_name = "NAME", value_parser = device_name)]
+    name: Vec<String>,
+
+    /// Index of the GID, for programs that have a larger one than 3 built in; lower indexes have the same GID [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=127))]
     gid_index: Option<u8>,
 
@@ -92,6 +99,35 @@ fn congestion(text: &str) -> Result<String, String> {
     algorithms::parse_congestion(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
+fn device_name(text: &str) -> Result<String, String> {
+    if listing::is_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected 1 to 63 letters, digits, underscores, hyphens and dots, such as mlx5_0".to_owned())
+    }
+}
+
+/// The names of the devices, for the variable of the library.
+///
+/// # Errors
+///
+/// When there are more names than devices, or two devices would have the same one.
+fn names(args: &Args, devices: Option<&str>) -> anyhow::Result<Option<String>> {
+    if args.name.is_empty() {
+        return Ok(std::env::var(listing::NAMES).ok());
+    }
+    let (names, number) = (args.name.join(";"), listing::specifications(devices).len());
+    ensure!(
+        args.name.len() <= number,
+        "--name is given {} times, but the program sees {number} device{}; --device adds one",
+        args.name.len(),
+        if number == 1 { "" } else { "s" }
+    );
+    let all: BTreeSet<String> = (0..number).map(|index| listing::name(Some(&names), index)).collect();
+    ensure!(all.len() == number, "--name gives two devices the same name; choose different names");
+    Ok(Some(names))
+}
+
 /// The index that the library of the program reads; that one refuses what cannot be read.
 fn gid_index_of_environment() -> usize {
     std::env::var(GID_INDEX).ok().and_then(|text| text.parse::<u8>().ok()).map_or(0, usize::from)
@@ -106,9 +142,10 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         devices => Some(devices.join(";")),
     };
     let first_gid = args.gid_index.map_or_else(gid_index_of_environment, usize::from);
-    files::create(&folder.files(), devices.as_deref(), first_gid)
+    let names = names(args, devices.as_deref())?;
+    files::create(&folder.files(), devices.as_deref(), names.as_deref(), first_gid)
         .context("cannot create the files of the devices")?;
-    let variables = environment(args, devices, &folder, reports.path())?;
+    let variables = environment(args, devices, names, &folder, reports.path())?;
     output.flush()?;
     let status = Program::start(&args.program, variables)?.wait()?;
     let report = Report::read(reports.path())?;
@@ -116,8 +153,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     if args.stat {
         report.print_counters(&mut errors)?;
     }
-    if !status.success() {
-        report.explain(&mut errors, &name_of(Path::new(&args.program[0])), &status)?;
+    if status.success() {
+        report.note(&mut errors)?;
+    } else {
+        let named = hints::device_in(&args.program);
+        report.explain(&mut errors, &name_of(Path::new(&args.program[0])), &status, named.as_deref())?;
     }
     Ok(exit_code(status))
 }
@@ -126,6 +166,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 fn environment(
     args: &Args,
     devices: Option<String>,
+    names: Option<String>,
     folder: &library::Folder,
     reports: &Path,
 ) -> anyhow::Result<Vec<(&'static str, OsString)>> {
@@ -134,10 +175,12 @@ fn environment(
         ("LD_PRELOAD", folder.preload(std::env::var_os("LD_PRELOAD"))),
         ("ROCE_SYSFS", folder.files().into()),
         ("ROCE_REPORT", reports.into()),
+        ("ROCE_RUN", std::process::id().to_string().into()),
     ];
     let pcap = args.pcap.as_ref().map(std::path::absolute).transpose().context("--pcap")?;
     let others = [
         (listing::VARIABLE, devices.map(OsString::from)),
+        (listing::NAMES, names.map(OsString::from)),
         ("ROCE_PCAP", pcap.map(PathBuf::into_os_string)),
         ("ROCE_FAULT", args.fault.clone().map(OsString::from)),
         ("ROCE_RECEIVE_FAULT", args.receive_fault.clone().map(OsString::from)),

@@ -76,11 +76,10 @@ fn an_alias_loads_our_library_under_the_name_of_the_programs_own() {
             command.args(["run", "--device", "udp:127.0.0.1"]).args(arguments);
             Running::start(command.args(["--", "cat", "/proc/self/maps"])).finish(30)
         };
-        let without = run(&[]);
-        assert!(without.success && !without.stdout.contains("libibverbs"), "{without:?}");
         let with = run(&["--alias", "libibverbs-1de1263b.so.1.14.48.0", "--alias", "librdmacm-2.so"]);
         assert!(with.success, "{with:?}");
         assert!(with.stdout.contains("libibverbs") && with.stdout.contains("librdmacm"), "{with:?}");
+        assert_eq!(with.stderr, "", "an alias is another name of the library that is loaded anyway");
         let refused = run(&["--alias", "libc.so.6"]);
         assert!(refused.code == Some(2) && refused.stderr.contains("begins with libibverbs"), "{refused:?}");
     });
@@ -101,4 +100,140 @@ fn a_number_of_engines_reaches_the_library() {
             assert!(refused.code == Some(2) && refused.stderr.contains("--engines"), "{refused:?}");
         }
     });
+}
+
+/// Regression: a program with `DT_RPATH`, which comes before `LD_LIBRARY_PATH`, loaded the library of the distribution.
+#[test]
+fn a_program_with_a_library_path_of_its_own_gets_our_library() {
+    let root = roce_testing::distribution(env!("CARGO_TARGET_TMPDIR"));
+    let is_there = root.is_some() && roce_testing::has_program("cc");
+    if roce_testing::skip_unless(is_there, "no packages of a Debian system, or no C compiler") {
+        return;
+    }
+    within(120, move || {
+        let root = root.expect("checked");
+        let theirs = root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
+        let folder = tempfile::tempdir().unwrap();
+        let (source, program) = (folder.path().join("list.c"), folder.path().join("list"));
+        let text = "#include <infiniband/verbs.h>\n#include <stdio.h>\nint main(void) { int n = 0; struct ibv_device **l = \
+                    ibv_get_device_list(&n); printf(\"%s\\n\", n == 1 ? ibv_get_device_name(l[0]) : \"none\"); return n != 1; }\n";
+        std::fs::write(&source, text).unwrap();
+        let mut compiler = std::process::Command::new("cc");
+        compiler.arg("-o").arg(&program).arg(&source).arg("-I").arg(root.join("usr/include"));
+        compiler.arg(theirs.join("libibverbs.so.1"));
+        compiler.arg("-Wl,--disable-new-dtags").arg(format!("-Wl,-rpath,{}", theirs.display()));
+        compiler.arg("-Wl,--allow-shlib-undefined");
+        let compiled = Running::start(&mut compiler).finish(60);
+        assert!(compiled.success, "{compiled:?}");
+        let mut command = roce();
+        command.args(["run", "--device", "udp:127.0.0.1", "--name", "mlx5_0", "--"]).arg(&program);
+        let ran = Running::start(&mut command).finish(30);
+        assert!(ran.success && ran.stdout == "mlx5_0\n", "{ran:?}");
+    });
+}
+
+/// The name is that of the list, and of the files.
+#[test]
+fn a_device_has_the_name_that_was_asked_for() {
+    within(60, || {
+        let run = |arguments: &[&str]| {
+            let mut command = roce();
+            command.args(["run", "--device", "udp:127.0.0.1"]).args(arguments);
+            command.args(["--", "sh", "-c", "ls /sys/class/infiniband; echo $ROCE_NAME"]);
+            Running::start(&mut command).finish(30)
+        };
+        let named = run(&["--name", "mlx5_0"]);
+        assert!(named.success && named.stdout == "mlx5_0\nmlx5_0\n", "{named:?}");
+        for (arguments, reason) in [
+            (&["--name", "../x"][..], "such as mlx5_0"),
+            (&["--name", "a", "--name", "b"], "the program sees 1 device"),
+            (&["--device", "udp:127.0.0.2", "--name", "roce1"], "the same name"),
+        ] {
+            let refused = run(arguments);
+            assert!(!refused.success && refused.stderr.contains(reason), "{refused:?}");
+        }
+    });
+}
+
+/// Programs of iproute2 and UCX ask over netlink for devices.
+#[test]
+fn netlink_has_the_devices() {
+    let has_tool = roce_testing::has_program("rdma");
+    if roce_testing::skip_unless(has_tool, "iproute2 is not installed") {
+        return;
+    }
+    within(60, || {
+        let run = |arguments: &[&str]| {
+            let mut command = roce();
+            command
+                .args(["run", "--device", "udp:127.0.0.1", "--name", "mlx5_7", "--", "rdma"])
+                .args(arguments);
+            Running::start(&mut command).finish(30)
+        };
+        for (arguments, parts) in [
+            (&["dev"][..], &["0: mlx5_7: node_type ca", "node_guid 0200:7fff:fe00:0001"][..]),
+            (&["dev", "show", "mlx5_7"], &["0: mlx5_7:"]),
+            (&["link"], &["link mlx5_7/1 lid 1 sm_lid 0 lmc 0 state ACTIVE physical_state LINK_UP netdev lo"]),
+            (&["link", "show", "mlx5_7/1"], &["link mlx5_7/1"]),
+            (&["system"], &["netns shared"]),
+        ] {
+            let shown = run(arguments);
+            assert!(shown.success && shown.stderr.is_empty(), "{arguments:?}: {shown:?}");
+            for part in parts {
+                assert!(shown.stdout.contains(part), "{part}: {shown:?}");
+            }
+        }
+        let refused = run(&["resource", "show", "qp"]);
+        assert!(refused.stderr.contains("not supported"), "{refused:?}");
+    });
+}
+
+/// Regression: a program that was told to use a device of another name was said to be linked statically.
+#[test]
+fn a_static_program_and_one_that_asks_for_nothing_are_told_apart() {
+    within(60, || {
+        let dynamic = run("exit 3").finish(30);
+        assert!(dynamic.stderr.contains("it did not ask for devices"), "{dynamic:?}");
+        assert!(!dynamic.stderr.contains("statically"), "{dynamic:?}");
+    });
+}
+
+/// The newest version of glibc that the libraries may need. Debian 11 and Ubuntu 20.04 have 2.31; docs/run.md says how to build for them.
+const NEWEST_GLIBC: (u32, u32) = (2, 34);
+/// The glibc of the oldest systems that a build on them supports.
+const OLDEST_GLIBC: (u32, u32) = (2, 31);
+
+/// Whether glibc had a function before the version at which the linker found it: it moved from libpthread and libdl in 2.34, and the
+/// functions of `stat` were inline before 2.33. A build on an older system takes the older version.
+fn is_older_than_its_version(name: &str) -> bool {
+    let moved = ["pthread_", "dlsym", "dlopen", "dladdr", "dlerror", "dlclose", "sem_"];
+    let inline = ["stat64", "fstat64", "lstat64", "fstatat64", "stat", "fstat", "lstat", "fstatat"];
+    moved.iter().any(|beginning| name.starts_with(beginning)) || inline.contains(&name)
+}
+
+/// A library that needs a newer glibc does not load, and the program does not start.
+#[test]
+fn the_libraries_need_no_function_of_a_newer_glibc() {
+    if roce_testing::skip_unless(roce_testing::has_program("readelf"), "readelf is not installed") {
+        return;
+    }
+    let test = std::env::current_exe().unwrap();
+    for library in ["libibverbs.so", "librdmacm.so", "libroce_sysfs.so"] {
+        let symbols = roce_testing::readelf("--dyn-syms", &test.with_file_name(library));
+        let mut newest = (0, 0);
+        let mut count = 0;
+        for word in symbols.split_whitespace() {
+            let Some((name, version)) = word.split_once("@GLIBC_") else { continue };
+            let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+            let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+            assert!(
+                version <= OLDEST_GLIBC || (version <= NEWEST_GLIBC && is_older_than_its_version(name)),
+                "{library} needs {word}, which glibc {OLDEST_GLIBC:?} does not have"
+            );
+            newest = newest.max(version);
+            count += 1;
+        }
+        assert!(count > 10, "{library}: {count} names of glibc");
+        println!("{library}: glibc {}.{}", newest.0, newest.1);
+    }
 }

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use roce::verbs::raw::listing;
 use roce::verbs::{AddressHandle, Gid, PathOptions, PdId, Qpn, UdDestination};
 
 use crate::abi::{
@@ -49,13 +50,7 @@ impl Object for Ah {
 /// The LID of the port: the last two bytes of an IPv4 address. RoCE has no LIDs, but programs of InfiniBand that know nothing else
 /// (qperf) reach each other by them within a network of 16 bits.
 pub(crate) fn lid(open: &Open) -> u16 {
-    match open.context.address() {
-        Some(IpAddr::V4(address)) => {
-            let [_, _, c, d] = address.octets();
-            u16::from_be_bytes([c, d])
-        }
-        _ => 0,
-    }
+    listing::lid(open.context.address())
 }
 
 /// The address with this LID.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use roce::device::fork::Mutex;
@@ -46,6 +46,8 @@ pub(crate) struct Open {
     objects: Mutex<Objects>,
     capture: Option<CaptureFile>,
     pub(crate) failures: Failures,
+    /// Queue pairs that the application has made.
+    queue_pairs: AtomicU32,
     reported: AtomicBool,
 }
 
@@ -79,6 +81,15 @@ impl Open {
         self.objects.lock()
     }
 
+    pub(crate) fn note_queue_pair(&self) {
+        self.queue_pairs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many queue pairs the application has made.
+    pub(crate) fn queue_pairs(&self) -> u32 {
+        self.queue_pairs.load(Ordering::Relaxed)
+    }
+
     /// The line of the GID table with this index.
     pub(crate) fn gid(&self, index: usize) -> Result<&GidEntry, Errno> {
         self.gids.get(index).ok_or_else(|| {
@@ -103,6 +114,7 @@ impl Open {
         let (context, capture) = opened.map_err(refused)?;
         let gids = environment::gid_table(&context).map_err(refused)?;
         let async_events = Mirror::new(context.async_descriptor())?;
+        let failures = Failures::new(device.name());
         Ok(Self {
             gids,
             context,
@@ -110,7 +122,8 @@ impl Open {
             async_events,
             objects: Mutex::default(),
             capture,
-            failures: Failures::default(),
+            failures,
+            queue_pairs: AtomicU32::new(0),
             reported: AtomicBool::new(false),
         })
     }
@@ -118,7 +131,7 @@ impl Open {
     /// The end of the device, or of the process: writes the report and completes the capture, once.
     pub(crate) fn close(&self) {
         if !self.reported.swap(true, Ordering::Relaxed) {
-            report::device(self, &self.failures);
+            report::device(self);
             if let Some(capture) = &self.capture {
                 capture.flush();
             }

@@ -179,6 +179,15 @@ pub(crate) fn immediate(wc: &Wc) -> u32 {
     if wc.flags.contains(WcFlags::WITH_INV) { wc.invalidated.0 } else { u32::from_ne_bytes(wc.imm.0) }
 }
 
+/// The flags of a completion. Every packet of RoCE has a GRH or an IP header, and devices say so of the receives of all transports; the
+/// 40 bytes in front of the data are there with UD only.
+#[inline]
+pub(crate) fn flags(wc: &Wc) -> c_uint {
+    let is_receive = matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
+    let has_header = is_receive && wc.status == WcStatus::Success;
+    (if has_header { wc.flags | WcFlags::GRH } else { wc.flags }).bits()
+}
+
 #[inline]
 fn completion(wc: &Wc) -> ibv_wc {
     ibv_wc {
@@ -190,7 +199,7 @@ fn completion(wc: &Wc) -> ibv_wc {
         imm_data: immediate(wc),
         qp_num: wc.qpn.get(),
         src_qp: wc.src_qp.get(),
-        wc_flags: wc.flags.bits() as c_uint,
+        wc_flags: flags(wc),
         pkey_index: 0,
         slid: 0,
         sl: wc.service_level,

@@ -138,7 +138,7 @@ unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
     // SAFETY: as above.
-    unsafe { read(cq, |wc| wc.flags.bits()) }
+    unsafe { read(cq, cq::flags) }
 }
 
 /// RoCE has no LIDs.

@@ -9,6 +9,7 @@ use roce::verbs::raw::listing;
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 use crate::answer::{Errno, free_list, list, pointer, value};
 use crate::live::Kind;
+use crate::{process, report};
 
 /// An `ibv_device` with what belongs to it.
 #[repr(C)]
@@ -29,17 +30,17 @@ unsafe impl Sync for Device {}
 static DEVICES: StaticMutex<Vec<Arc<Device>>> = StaticMutex::new(Vec::new());
 
 impl Device {
-    fn new(index: usize, specification: &str) -> Self {
+    fn new(index: usize, name: &str, specification: &str) -> Self {
         let number = c_int::try_from(index).unwrap_or(c_int::MAX);
         Self {
             abi: ibv_device {
                 ops: [None; 2],
                 node_type: IBV_NODE_CA,
                 transport_type: IBV_TRANSPORT_IB,
-                name: text(&listing::name(index)),
+                name: text(name),
                 dev_name: text(&listing::file(index)),
                 dev_path: text(&format!("/sys/class/infiniband_verbs/{}", listing::file(index))),
-                ibdev_path: text(&format!("/sys/class/infiniband/{}", listing::name(index))),
+                ibdev_path: text(&format!("/sys/class/infiniband/{name}")),
             },
             zero: [0; 45],
             specification: specification.to_owned(),
@@ -90,15 +91,19 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
 pub(crate) fn devices() -> Vec<Arc<Device>> {
     let value = std::env::var(listing::VARIABLE).ok();
     let wanted = listing::specifications(value.as_deref());
+    let names = std::env::var(listing::NAMES).ok();
     let mut known = DEVICES.lock();
     let find = |(index, specification): (usize, String)| {
+        let name = listing::name(names.as_deref(), index);
         let is_same = |device: &&Arc<Device>| {
-            device.specification == specification && usize::try_from(device.index) == Ok(index)
+            device.specification == specification
+                && usize::try_from(device.index) == Ok(index)
+                && device.name() == name
         };
         if let Some(device) = known.iter().find(is_same) {
             return Arc::clone(device);
         }
-        let device = Arc::new(Device::new(index, &specification));
+        let device = Arc::new(Device::new(index, &name, &specification));
         known.push(Arc::clone(&device));
         device
     };
@@ -107,7 +112,13 @@ pub(crate) fn devices() -> Vec<Arc<Device>> {
 
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     pointer(|| {
-        let devices: Vec<_> = devices().iter().map(Device::abi).collect();
+        if let Some(other) = process::another_libibverbs() {
+            report::refusal("libibverbs", &process::refusal_of_another(&other));
+            return Err(Errno::UNSUPPORTED);
+        }
+        let devices = devices();
+        report::listed(&devices);
+        let devices: Vec<_> = devices.iter().map(Device::abi).collect();
         // SAFETY: the application gives a null pointer or room for an integer.
         Ok(unsafe { list(Kind::DeviceList, &devices, count) })
     })
@@ -135,11 +146,12 @@ mod tests {
 
     #[test]
     fn what_lies_behind_a_device_is_zero() {
-        let device = Device::new(3, "udp:192.0.2.7");
+        let device = Device::new(3, "mlx5_0", "udp:192.0.2.7");
         let begin = std::mem::offset_of!(Device, zero);
         assert_eq!(begin, size_of::<ibv_device>());
         assert!(begin + size_of_val(&device.zero) >= 1024, "provider libraries read as far as this");
         assert_eq!(device.guid().to_ne_bytes(), [2, 0, 192, 0xff, 0xfe, 0, 2, 7]);
-        assert_ne!(Device::new(0, "xdp:eth1").guid(), Device::new(0, "xdp:eth2").guid());
+        assert_eq!(device.name(), "mlx5_0");
+        assert_ne!(Device::new(0, "roce0", "xdp:eth1").guid(), Device::new(0, "roce0", "xdp:eth2").guid());
     }
 }

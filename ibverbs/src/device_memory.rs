@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use roce::verbs::{Access, Memory, OutOfBounds, SharedMemory};
 
 use crate::abi::{IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
-use crate::answer::{Errno, pointer, status};
+use crate::answer::{Errno, count, pointer, status};
 use crate::context::open_of;
 use crate::domain::pd_of;
 use crate::live::{self, Kind, Object};
@@ -184,4 +184,9 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         let made = domain.open.raw().register(domain.id(), 0, Arc::new(part), access)?;
         Ok(object(pd, domain, (std::ptr::null_mut(), length), &made, false))
     })
+}
+
+/// There is no dma-buf behind device memory.
+pub(crate) extern "C" fn ibv_dm_export_dmabuf_fd(_dm: *mut ibv_dm) -> c_int {
+    count(|| Err(Errno::UNSUPPORTED))
 }

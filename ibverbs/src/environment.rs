@@ -61,7 +61,7 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
 }
 
 /// The GID table of the port. `ROCE_GID_INDEX` is an index that programs have built in: the first GID stands at all indexes up to that
-/// one, and the table of the device comes after.
+/// one, and the other entries come after.
 ///
 /// # Errors
 ///
@@ -91,7 +91,9 @@ fn gid_index(text: &str) -> Result<usize, String> {
 
 fn moved(table: Vec<GidEntry>, index: usize) -> Vec<GidEntry> {
     let first = table.first().cloned();
-    std::iter::repeat_n(first, index).flatten().chain(table).collect()
+    let present = table.iter().take_while(|entry| first.is_some_and(|first| first.gid == entry.gid)).count();
+    let more = (index + 1).saturating_sub(present);
+    std::iter::repeat_n(first, more).flatten().chain(table).collect()
 }
 
 fn capture(file: &Path, specification: &str) -> Result<CaptureFile, String> {
@@ -138,10 +140,10 @@ mod tests {
     fn the_first_gid_stands_at_all_indexes_up_to_the_one_that_is_asked_for() {
         let context = Context::open("udp:127.0.0.1").unwrap();
         let table = context.gid_table();
-        assert_eq!(moved(table.clone(), 0), table);
-        let three = moved(table.clone(), 3);
-        assert_eq!(three.len(), table.len() + 3);
-        assert!(three[..4].iter().all(|entry| *entry == table[0]));
+        assert_eq!((moved(table.clone(), 0), moved(table.clone(), 3)), (table.clone(), table.clone()));
+        let seven = moved(table.clone(), 7);
+        assert_eq!(seven.len(), table.len() + 4);
+        assert!(seven[..8].iter().all(|entry| entry.gid == table[0].gid));
         assert!(moved(Vec::new(), 3).is_empty());
         assert_eq!(gid_index("127"), Ok(127));
         for bad in ["128", "-1", "", "one"] {

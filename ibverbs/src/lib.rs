@@ -10,8 +10,10 @@
 mod abi;
 mod address;
 mod answer;
+mod buffer;
 mod channel;
 mod context;
+mod counter_files;
 mod cq;
 mod cq_ex;
 mod device;

@@ -14,6 +14,7 @@ use crate::answer::Errno;
 pub(crate) enum Kind {
     AddressHandle,
     AddressInformation,
+    Buffer,
     CompletionChannel,
     CompletionQueue,
     Context,

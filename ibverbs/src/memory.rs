@@ -13,6 +13,7 @@ use crate::abi::{
     ibv_mr, ibv_pd, ibv_sge,
 };
 use crate::answer::{Errno, count, pointer, set_errno, status};
+use crate::buffer::Pages;
 use crate::context::Open;
 use crate::domain::{Pd, pd_of};
 use crate::live::{self, Kind, Object};
@@ -29,6 +30,8 @@ struct Mr {
     open: Arc<Open>,
     access: Access,
     on_demand: bool,
+    /// Memory that the library allocated for the application.
+    _pages: Option<Arc<Pages>>,
 }
 
 impl Object for Mr {
@@ -84,6 +87,16 @@ pub(crate) fn object(
     made: &RegionAttributes,
     on_demand: bool,
 ) -> *mut ibv_mr {
+    object_with_pages(pd, domain, (addr, length), made, (on_demand, None))
+}
+
+fn object_with_pages(
+    pd: *mut ibv_pd,
+    domain: &Pd,
+    (addr, length): (*mut c_void, usize),
+    made: &RegionAttributes,
+    (on_demand, pages): (bool, Option<Arc<Pages>>),
+) -> *mut ibv_mr {
     let abi = ibv_mr {
         context: domain.context(),
         pd,
@@ -93,8 +106,33 @@ pub(crate) fn object(
         lkey: made.lkey.0,
         rkey: made.rkey.0,
     };
-    let object = Mr { abi, open: Arc::clone(&domain.open), access: made.access, on_demand };
+    let open = Arc::clone(&domain.open);
+    let object = Mr { abi, open, access: made.access, on_demand, _pages: pages };
     live::release(Box::new(object)).cast()
+}
+
+/// Memory that is to be registered.
+pub(crate) struct Wanted {
+    pub(crate) addr: *mut c_void,
+    pub(crate) length: usize,
+    pub(crate) iova: u64,
+    pub(crate) flags: c_uint,
+    /// What the region keeps, if the library allocated the memory.
+    pub(crate) pages: Option<Arc<Pages>>,
+}
+
+/// Registers memory.
+///
+/// # Safety
+///
+/// `pd` is the application's pointer to `domain`, and the memory is as [`memory`] says.
+pub(crate) unsafe fn register(pd: *mut ibv_pd, domain: &Pd, wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
+    let Wanted { addr, length, iova, flags, pages } = wanted;
+    let (access, on_demand) = (access(flags)?, flags & IBV_ACCESS_ON_DEMAND != 0);
+    // SAFETY: the caller's promise.
+    let memory = unsafe { memory(addr, length, access, on_demand)? };
+    let made = domain.open.raw().register(domain.id(), iova, memory, access)?;
+    Ok(object_with_pages(pd, domain, (addr, length), &made, (on_demand, pages)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
@@ -107,11 +145,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pointer(|| {
         // SAFETY: the application's pointer is a protection domain.
         let domain = unsafe { pd_of(pd)? };
-        let (access, on_demand) = (access(flags)?, flags & IBV_ACCESS_ON_DEMAND != 0);
         // SAFETY: this is what registering means.
-        let memory = unsafe { memory(addr, length, access, on_demand)? };
-        let made = domain.open.raw().register(domain.id(), iova, memory, access)?;
-        Ok(object(pd, domain, (addr, length), &made, on_demand))
+        unsafe { register(pd, domain, Wanted { addr, length, iova, flags, pages: None }) }
     })
 }
 
@@ -305,12 +340,13 @@ impl Memory for NullMemory {
     }
 }
 
-/// For local elements only, as the verb has it: parts of a message that nobody wants.
+/// Peers may name it as well: what they write is forgotten, and what they read is zeros.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     pointer(|| {
         // SAFETY: the application's pointer is a protection domain.
         let domain = unsafe { pd_of(pd)? };
-        let made = domain.open.raw().register(domain.id(), 0, Arc::new(NullMemory), Access::LOCAL_WRITE)?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let made = domain.open.raw().register(domain.id(), 0, Arc::new(NullMemory), access)?;
         Ok(object(pd, domain, (std::ptr::null_mut(), usize::MAX), &made, false))
     })
 }

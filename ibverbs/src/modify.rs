@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use roce::transport::DEFAULT_P_KEY;
-use roce::verbs::{Access, Gid, Path, PathMtu, Psn, QpAttr, QpAttributes, QpState, Qpn, RnrTimer};
+use roce::verbs::{Access, Gid, GidEntry, Path, PathMtu, Psn, QpAttr, QpAttributes, QpState, Qpn, RnrTimer};
 
 use crate::abi::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_ALT_PATH, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
@@ -52,6 +52,11 @@ fn path_mtu(number: c_int) -> Result<PathMtu, Errno> {
     MTUS.into_iter().find(|mtu| mtu_number(*mtu) == number).ok_or(Errno::INVALID)
 }
 
+/// The bits of an attribute that count, which are those that the field has in hardware: an mlx5 device takes the low ones of a larger
+/// value, and applications pass such values. docs/verbs.md has the table.
+const TIMER_BITS: u8 = 0x1f;
+const RETRY_BITS: u8 = 0x07;
+
 /// What peers may do: the rights of the queue pair that the engine knows.
 fn rights(flags: u32) -> Result<Access, Errno> {
     Ok(access(flags)? & Access::REMOTE)
@@ -78,7 +83,7 @@ pub(crate) fn given(open: &Open, qpn: Qpn, attributes: &ibv_qp_attr, mask: c_int
         return Err(Errno::INVALID);
     }
     let has = |bit: c_int| mask & bit != 0;
-    let rnr_timer = || RnrTimer::new(attributes.min_rnr_timer).ok_or(Errno::INVALID);
+    let rnr_timer = || RnrTimer::new(attributes.min_rnr_timer & TIMER_BITS).ok_or(Errno::INVALID);
     Ok(QpAttr {
         state: has(IBV_QP_STATE).then(|| state(attributes.qp_state)).transpose()?,
         cur_state: has(IBV_QP_CUR_STATE).then(|| state(attributes.cur_qp_state)).transpose()?,
@@ -88,9 +93,9 @@ pub(crate) fn given(open: &Open, qpn: Qpn, attributes: &ibv_qp_attr, mask: c_int
         port: has(IBV_QP_PORT).then_some(attributes.port_num),
         qkey: has(IBV_QP_QKEY).then_some(attributes.qkey),
         path_mtu: has(IBV_QP_PATH_MTU).then(|| path_mtu(attributes.path_mtu)).transpose()?,
-        timeout: has(IBV_QP_TIMEOUT).then_some(attributes.timeout),
-        retry_cnt: has(IBV_QP_RETRY_CNT).then_some(attributes.retry_cnt),
-        rnr_retry: has(IBV_QP_RNR_RETRY).then_some(attributes.rnr_retry),
+        timeout: has(IBV_QP_TIMEOUT).then_some(attributes.timeout & TIMER_BITS),
+        retry_cnt: has(IBV_QP_RETRY_CNT).then_some(attributes.retry_cnt & RETRY_BITS),
+        rnr_retry: has(IBV_QP_RNR_RETRY).then_some(attributes.rnr_retry & RETRY_BITS),
         rq_psn: has(IBV_QP_RQ_PSN).then(|| Psn::new(attributes.rq_psn)),
         max_rd_atomic: has(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attributes.max_rd_atomic),
         min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then(rnr_timer).transpose()?,
@@ -105,14 +110,18 @@ pub(crate) fn given(open: &Open, qpn: Qpn, attributes: &ibv_qp_attr, mask: c_int
 const NO_GID: ibv_gid = ibv_gid { raw: [0; 16] };
 
 /// The address vector of a path.
-fn address_vector(open: &Open, path: Option<&Path>) -> ibv_ah_attr {
+fn address_vector(open: &Open, path: Option<&Path>, sgid_index: u8) -> ibv_ah_attr {
     let none =
         ibv_global_route { dgid: NO_GID, flow_label: 0, sgid_index: 0, hop_limit: 0, traffic_class: 0 };
     let grh = path.map_or(none, |path| {
         let is_own =
-            |entry: &_| matches!(entry, roce::verbs::GidEntry { gid_type, .. } if *gid_type == path.encapsulation);
-        let index =
-            open.gids.iter().position(|entry| is_own(entry) && entry.address() == path.source).unwrap_or(0);
+            |entry: &GidEntry| entry.gid_type == path.encapsulation && entry.address() == path.source;
+        let given = usize::from(sgid_index);
+        let index = if open.gids.get(given).is_some_and(is_own) {
+            given
+        } else {
+            open.gids.iter().position(is_own).unwrap_or(0)
+        };
         ibv_global_route {
             dgid: ibv_gid { raw: Gid::from_ip(path.destination).0 },
             flow_label: path.flow_label,
@@ -125,8 +134,8 @@ fn address_vector(open: &Open, path: Option<&Path>) -> ibv_ah_attr {
     ibv_ah_attr { grh, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, is_global, port_num: PORT }
 }
 
-/// All attributes as they are in force.
-pub(crate) fn in_force(open: &Open, found: &QpAttributes, cap: ibv_qp_cap) -> ibv_qp_attr {
+/// All attributes as they are in force. `sgid_index` is the one that the application gave last: several lead to the same GID.
+pub(crate) fn in_force(open: &Open, found: &QpAttributes, cap: ibv_qp_cap, sgid_index: u8) -> ibv_qp_attr {
     debug_assert_eq!(found.p_key, DEFAULT_P_KEY, "the one at index 0");
     ibv_qp_attr {
         qp_state: c_int::from(found.state as u8),
@@ -139,8 +148,8 @@ pub(crate) fn in_force(open: &Open, found: &QpAttributes, cap: ibv_qp_cap) -> ib
         dest_qp_num: found.dest_qpn.get(),
         qp_access_flags: found.access.bits(),
         cap,
-        ah_attr: address_vector(open, found.path.as_ref()),
-        alt_ah_attr: address_vector(open, None),
+        ah_attr: address_vector(open, found.path.as_ref(), sgid_index),
+        alt_ah_attr: address_vector(open, None, 0),
         pkey_index: 0,
         alt_pkey_index: 0,
         en_sqd_async_notify: found.en_sqd_async_notify.into(),

@@ -2,11 +2,12 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use roce::verbs::{QpCapabilities, QpInit, QpOptions, QpType, Qpn, VerbsError};
 
 use crate::abi::{
-    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_AV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
     IBV_QP_INIT_ATTR_XRCD, IBV_QP_STATE, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV,
     IBV_QPT_XRC_SEND, SEND_OP_ATOMIC_WRITE, SEND_OPS_OF_RC, SEND_OPS_OF_UC, SEND_OPS_OF_UD, SEND_OPS_OF_XRC,
     ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
@@ -34,6 +35,8 @@ pub(crate) struct Qp {
     init: ibv_qp_init_attr,
     addressing: Addressing,
     is_extended: bool,
+    /// The index of the address vector that the application gave last.
+    sgid_index: AtomicU8,
     pub(crate) queue: SendQueue,
     pub(crate) async_events: Acknowledgements,
 }
@@ -193,10 +196,12 @@ fn object(
             _ => Addressing::Connection,
         },
         is_extended: false,
+        sgid_index: AtomicU8::new(0),
         queue: SendQueue::default(),
         async_events: Acknowledgements::default(),
     }));
     open.objects().qps.insert(qpn, Pointer(object));
+    open.note_queue_pair();
     object
 }
 
@@ -286,6 +291,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let given = modify::given(&object.open, object.qpn, attributes, mask)?;
         let refused = |error| object.open.failures.refused("ibv_modify_qp", error);
         object.open.raw().modify_qp(object.qpn, &given).map_err(refused)?;
+        if mask & IBV_QP_AV != 0 {
+            object.sgid_index.store(attributes.ah_attr.grh.sgid_index, Ordering::Relaxed);
+        }
         if mask & IBV_QP_STATE != 0 {
             // SAFETY: as above; the field is the library's to write.
             unsafe { (*qp).state = attributes.qp_state };
@@ -307,7 +315,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         // SAFETY: the application's pointer is a queue pair.
         let object = unsafe { qp_of(qp)? };
         let found = object.open.raw().query_qp(object.qpn).ok_or(Errno::INVALID)?;
-        let answer = modify::in_force(&object.open, &found, object.init.cap);
+        let sgid_index = object.sgid_index.load(Ordering::Relaxed);
+        let answer = modify::in_force(&object.open, &found, object.init.cap, sgid_index);
         // SAFETY: the application has room for both; the state is the library's to write.
         unsafe {
             (*qp).state = answer.qp_state;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use roce::device::local_addresses;
+use roce::device::interfaces_of;
 use roce::transport::{MAX_MESSAGE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use roce::verbs::{Encapsulation, GidEntry, PathMtu};
 
@@ -185,6 +185,25 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     unsafe { query_port(context, port, attributes, COMPATIBLE_PORT_ATTR) }
 }
 
+/// The speed of the port in units of 100 Mb/s.
+const PORT_SPEED: u64 = 1_000;
+
+pub(crate) unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the application's pointer is an open context.
+        unsafe { open_of(context)? };
+        if port != PORT.into() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the application has room for a number.
+        unsafe { put(speed, PORT_SPEED) }
+    })
+}
+
 /// The line of the GID table with this index.
 fn gid_at(open: &Open, port: u32, index: u32) -> Result<&GidEntry, Errno> {
     let index = usize::try_from(index).map_err(|_| Errno::INVALID)?;
@@ -217,8 +236,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
 
 fn gid_entry(index: u32, entry: &GidEntry) -> ibv_gid_entry {
     let address = entry.address();
-    let interfaces = local_addresses().unwrap_or_default();
-    let interface = interfaces.iter().find(|local| local.address == address).map_or(0, |local| local.index);
+    let interface = interfaces_of(address, None).first().map_or(0, |local| local.index);
     ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid.0 },
         gid_index: index,

@@ -1,13 +1,15 @@
-//! What `roce run` is told of a process: counters, work requests that failed, devices that could not be opened.
+//! What `roce run` is told of a process: whether it listed devices, devices that could not be opened, work requests and verbs that failed,
+//! and counters.
 //!
-//! `ROCE_REPORT` names a file. When a device opens and when it closes, and for devices that are open when the process exits, whole
-//! lines are appended to it: the number of the process, the device, a word, and a fact, with tabs between them.
+//! `ROCE_REPORT` names a file. Whole lines are appended to it: the number of the process, the device, a word, and a fact, with tabs
+//! between them. Counters follow when a device closes or the process exits; the others are written at once, because a process that aborts
+//! or is killed writes nothing later.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use roce::device::fork::{Mutex, StaticMutex};
 use roce::observe::advice;
@@ -15,6 +17,8 @@ use roce::verbs::{Cause, VerbsError, Wc, WcStatus};
 
 use crate::answer::Errno;
 use crate::context::Open;
+use crate::counter_files;
+use crate::device::Device;
 
 /// Failures that are kept for each device.
 const MOST_FAILURES: usize = 16;
@@ -22,11 +26,18 @@ const MOST_FAILURES: usize = 16;
 /// The devices that are open. Those of a parent process are no concern of a child's.
 static OPEN: StaticMutex<Vec<(u32, Weak<Open>)>> = StaticMutex::new(Vec::new());
 
-/// The work requests and verbs of a device that failed, the first ones.
-#[derive(Debug, Default)]
-pub(crate) struct Failures(Mutex<Vec<String>>);
+/// The work requests and verbs of a device that failed: the first ones are reported.
+#[derive(Debug)]
+pub(crate) struct Failures {
+    device: String,
+    kept: Mutex<Vec<String>>,
+}
 
 impl Failures {
+    pub(crate) fn new(device: &str) -> Self {
+        Self { device: device.to_owned(), kept: Mutex::default() }
+    }
+
     /// Keeps a failure. What was flushed only follows from another one.
     #[cold]
     pub(crate) fn note(&self, wc: &Wc) {
@@ -34,26 +45,31 @@ impl Failures {
         if wc.cause == Cause::Flushed || wc.status == WcStatus::WrFlushError {
             return;
         }
-        self.keep(|| format!("{error}: {}", advice(wc.status, wc.cause)));
+        self.keep("failed", || format!("{error}: {}", advice(wc.status, wc.cause)));
     }
 
     /// Keeps why a verb was refused, where programs print no more than the error number.
     #[cold]
     pub(crate) fn refused(&self, verb: &str, error: VerbsError) -> Errno {
-        self.keep(|| format!("{verb}: {error}"));
+        self.keep("refused", || format!("{verb}: {error}"));
         error.into()
     }
 
-    fn keep(&self, text: impl FnOnce() -> String) {
-        let mut failures = self.0.lock();
-        if failures.len() < MOST_FAILURES {
-            failures.push(text());
+    fn keep(&self, word: &str, text: impl FnOnce() -> String) {
+        let mut kept = self.kept.lock();
+        if kept.len() >= MOST_FAILURES {
+            return;
         }
+        let failure = text();
+        if let Some(file) = file() {
+            append(&file, &format!("{}{word}\t{}\n", prefix(&self.device), one_line(&failure)));
+        }
+        kept.push(failure);
     }
 }
 
 /// Reports that the device is open, and when the process exits, what became of it if it is still open then; its connections end before.
-pub(crate) fn watch(open: &std::sync::Arc<Open>) {
+pub(crate) fn watch(open: &Arc<Open>) {
     // A process that is killed says nothing later.
     if let Some(file) = file() {
         append(&file, &opened(open));
@@ -65,7 +81,7 @@ pub(crate) fn watch(open: &std::sync::Arc<Open>) {
     }
     let mut devices = OPEN.lock();
     devices.retain(|(_, device)| device.strong_count() > 0);
-    devices.push((std::process::id(), std::sync::Arc::downgrade(open)));
+    devices.push((std::process::id(), Arc::downgrade(open)));
 }
 
 extern "C" fn report_all() {
@@ -83,20 +99,34 @@ extern "C" fn report_all() {
     });
 }
 
-/// Appends what became of a device.
-pub(crate) fn device(open: &Open, failures: &Failures) {
+/// Appends what became of a device, and adds its counters to the files that `roce run` made.
+pub(crate) fn device(open: &Open) {
+    let mut counters = Vec::new();
+    open.context.visit_counters(&mut |name, value| counters.push((name, value)));
+    counter_files::add(open.device.name(), &counters);
     let Some(file) = file() else { return };
     let (prefix, mut text) = (prefix(open.device.name()), opened(open));
-    open.context.visit_counters(&mut |name, value| {
+    let _ = writeln!(text, "{prefix}queue_pairs\t{}", open.queue_pairs());
+    for (name, value) in counters {
         let _ = writeln!(text, "{prefix}counter\t{name}\t{value}");
-    });
-    for failure in &*failures.0.lock() {
-        let _ = writeln!(text, "{prefix}failed\t{}", one_line(failure));
     }
     append(&file, &text);
 }
 
-/// Appends why a device could not be opened.
+/// Appends the names of the devices that the application was shown, once in a process.
+pub(crate) fn listed(devices: &[Arc<Device>]) {
+    static PROCESS: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id();
+    if PROCESS.swap(process, Ordering::Relaxed) == process {
+        return;
+    }
+    if let Some(file) = file() {
+        let lines = devices.iter().map(|device| format!("{}listed\t\n", prefix(device.name())));
+        append(&file, &lines.collect::<String>());
+    }
+}
+
+/// Appends what an application asked for and did not get.
 pub(crate) fn refusal(device: &str, reason: &str) {
     if let Some(file) = file() {
         append(&file, &format!("{}refused\t{}\n", prefix(device), one_line(reason)));
@@ -131,17 +161,17 @@ mod tests {
 
     #[test]
     fn the_first_failures_are_kept_with_a_remedy_and_flushes_are_not() {
-        let failures = Failures::default();
+        let failures = Failures::new("roce0");
         let failed = Wc { status: WcStatus::RetryExceededError, cause: Cause::AckTimeout, ..Wc::default() };
         let flushed = Wc { status: WcStatus::WrFlushError, cause: Cause::Flushed, ..Wc::default() };
         for wc in [flushed, Wc::default(), failed] {
             failures.note(&wc);
         }
-        assert_eq!(failures.0.lock().len(), 1);
+        assert_eq!(failures.kept.lock().len(), 1);
         let refused = VerbsError::DeviceFailed("of a test".to_owned());
         assert_eq!(failures.refused("ibv_modify_qp", refused), Errno::IO);
         (0..100).for_each(|_| failures.note(&failed));
-        let kept = failures.0.lock();
+        let kept = failures.kept.lock();
         assert_eq!(kept.len(), MOST_FAILURES);
         assert!(kept[1].starts_with("ibv_modify_qp: "), "{}", kept[1]);
         assert!(kept[0].contains("RETRY_EXC_ERR") && kept[0].contains("UDP port 4791"), "{}", kept[0]);

@@ -119,11 +119,42 @@ pub(crate) const PUBLIC: &[Node] = &[
         // No transport here promises that data arrives in order.
         unused: &[("ibv_query_qp_data_in_order", Answer::Zero)],
     },
+    Node {
+        name: "IBVERBS_1.15",
+        functions: &["ibv_alloc_dmah", "ibv_dealloc_dmah", "ibv_reg_mr_ex"],
+        unused: &[],
+    },
+    Node {
+        name: "IBVERBS_1.16",
+        functions: &["ibv_dm_export_dmabuf_fd", "ibv_query_port_speed"],
+        unused: &[],
+    },
+    Node {
+        name: "IBVERBS_1.17",
+        functions: &["ibv_alloc_buf", "ibv_free_buf", "ibv_reg_buf_mr"],
+        unused: &[],
+    },
+    Node {
+        name: "IBVERBS_1.18",
+        functions: &["ibv_create_comp_cntr", "ibv_export_buf_dmabuf_fd"],
+        // There are no completion counters, so none of these has one to work on.
+        unused: &[
+            ("_ibv_query_comp_cntr_caps", Answer::Unsupported),
+            ("ibv_destroy_comp_cntr", Answer::Unsupported),
+            ("ibv_inc_comp_cntr", Answer::Unsupported),
+            ("ibv_inc_err_comp_cntr", Answer::Unsupported),
+            ("ibv_qp_attach_comp_cntr", Answer::Unsupported),
+            ("ibv_read_comp_cntr", Answer::Unsupported),
+            ("ibv_read_err_comp_cntr", Answer::Unsupported),
+            ("ibv_set_comp_cntr", Answer::Unsupported),
+            ("ibv_set_err_comp_cntr", Answer::Unsupported),
+        ],
+    },
 ];
 
 /// The numbers of the private nodes. Provider libraries of rdma-core are linked against one of them: 34 up to release 56, then
-/// 57, 59 (from release 59 on) and 64.
-pub(crate) const PRIVATE_NODES: &[u32] = &[34, 57, 59, 64];
+/// 57, 59 (from release 59 on), 64 and 65.
+pub(crate) const PRIVATE_NODES: &[u32] = &[34, 57, 59, 64, 65];
 
 /// A flag that provider libraries read.
 pub(crate) const PRIVATE_FLAG: &str = "verbs_allow_disassociate_destroy";
@@ -145,6 +176,7 @@ pub(crate) const PRIVATE: &[(&str, Answer)] = &[
     ("ibv_cmd_attach_mcast", Answer::Unsupported),
     ("ibv_cmd_close_xrcd", Answer::Unsupported),
     ("ibv_cmd_create_ah", Answer::Unsupported),
+    ("ibv_cmd_create_comp_cntr", Answer::Unsupported),
     ("ibv_cmd_create_counters", Answer::Unsupported),
     ("ibv_cmd_create_cq", Answer::Unsupported),
     ("ibv_cmd_create_cq_ex", Answer::Unsupported),
@@ -162,6 +194,7 @@ pub(crate) const PRIVATE: &[(&str, Answer)] = &[
     ("ibv_cmd_dealloc_pd", Answer::Unsupported),
     ("ibv_cmd_dereg_mr", Answer::Unsupported),
     ("ibv_cmd_destroy_ah", Answer::Unsupported),
+    ("ibv_cmd_destroy_comp_cntr", Answer::Unsupported),
     ("ibv_cmd_destroy_counters", Answer::Unsupported),
     ("ibv_cmd_destroy_cq", Answer::Unsupported),
     ("ibv_cmd_destroy_flow", Answer::Unsupported),
@@ -175,6 +208,8 @@ pub(crate) const PRIVATE: &[(&str, Answer)] = &[
     ("ibv_cmd_free_dm", Answer::Unsupported),
     ("ibv_cmd_free_dmah", Answer::Unsupported),
     ("ibv_cmd_get_context", Answer::Unsupported),
+    ("ibv_cmd_inc_comp_cntr", Answer::Unsupported),
+    ("ibv_cmd_inc_err_comp_cntr", Answer::Unsupported),
     ("ibv_cmd_modify_cq", Answer::Unsupported),
     ("ibv_cmd_modify_flow_action_esp", Answer::Unsupported),
     ("ibv_cmd_modify_qp", Answer::Unsupported),
@@ -187,6 +222,8 @@ pub(crate) const PRIVATE: &[(&str, Answer)] = &[
     ("ibv_cmd_post_recv", Answer::Unsupported),
     ("ibv_cmd_post_send", Answer::Unsupported),
     ("ibv_cmd_post_srq_recv", Answer::Unsupported),
+    ("ibv_cmd_qp_attach_comp_cntr", Answer::Unsupported),
+    ("ibv_cmd_query_comp_cntr_caps", Answer::Unsupported),
     ("ibv_cmd_query_context", Answer::Unsupported),
     ("ibv_cmd_query_device", Answer::Unsupported),
     ("ibv_cmd_query_device_any", Answer::Unsupported),
@@ -195,7 +232,9 @@ pub(crate) const PRIVATE: &[(&str, Answer)] = &[
     ("ibv_cmd_query_port_speed", Answer::Unsupported),
     ("ibv_cmd_query_qp", Answer::Unsupported),
     ("ibv_cmd_query_srq", Answer::Unsupported),
+    ("ibv_cmd_read_comp_cntr", Answer::Unsupported),
     ("ibv_cmd_read_counters", Answer::Unsupported),
+    ("ibv_cmd_read_err_comp_cntr", Answer::Unsupported),
     ("ibv_cmd_reg_dm_mr", Answer::Unsupported),
     ("ibv_cmd_reg_dmabuf_mr", Answer::Unsupported),
     ("ibv_cmd_reg_mr", Answer::Unsupported),
@@ -203,6 +242,8 @@ pub(crate) const PRIVATE: &[(&str, Answer)] = &[
     ("ibv_cmd_req_notify_cq", Answer::Unsupported),
     ("ibv_cmd_rereg_mr", Answer::Unsupported),
     ("ibv_cmd_resize_cq", Answer::Unsupported),
+    ("ibv_cmd_set_comp_cntr", Answer::Unsupported),
+    ("ibv_cmd_set_err_comp_cntr", Answer::Unsupported),
     ("ibv_dmabuf_heap_alloc", Answer::Unsupported),
     ("ibv_dmabuf_heap_cc_shared_init", Answer::Unsupported),
     ("ibv_dmabuf_heap_destroy", Answer::Zero),

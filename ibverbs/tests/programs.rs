@@ -55,10 +55,10 @@ impl Programs {
         command
     }
 
-    /// The same where the GID stands at index 3, as with mlx5.
+    /// The same where the first GID stands at the indexes up to 7.
     fn with_gid_index(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
         let mut command = self.command(name, address, arguments);
-        command.env("ROCE_GID_INDEX", "3");
+        command.env("ROCE_GID_INDEX", "7");
         command
     }
 
@@ -151,25 +151,29 @@ fn ping_pongs_end_with_the_right_data() {
     }
 }
 
-/// Programs have an index built in; the report says what to do where the table is shorter.
+/// Programs have an index built in: 0, 1 where Soft-RoCE has the first IPv4 address, or 3 where ConnectX has it. The report says what to do
+/// where the table is shorter.
 #[test]
 fn the_gid_stands_at_the_index_that_a_program_has_built_in() {
     let (_alone, programs) = programs_or_skip!();
     for name in ["ibv_rc_pingpong", "ibv_ud_pingpong"] {
-        programs.pair_of(Programs::with_gid_index, name, &["-g", "3", "-n", "20", "-c"]);
+        for index in ["1", "3"] {
+            programs.pair(name, &["-g", index, "-n", "20", "-c"]);
+        }
+        programs.pair_of(Programs::with_gid_index, name, &["-g", "7", "-n", "20", "-c"]);
     }
     let mut info = programs.with_gid_index("ibv_devinfo", "127.83.0.1", &["-v"]);
     let shown = Running::start(&mut info).finish(SECONDS);
-    for index in 0..4 {
+    for index in 0..8 {
         let line = format!("GID[{index:3}]:\t\t::ffff:127.83.0.1, RoCE v2");
         assert!(shown.stdout.contains(&line), "{line:?}: {}", shown.stdout);
     }
     let report = tempfile::NamedTempFile::new().unwrap();
-    let mut without = programs.command("ibv_rc_pingpong", "127.83.0.1", &["-g", "3"]);
+    let mut without = programs.command("ibv_rc_pingpong", "127.83.0.1", &["-g", "4"]);
     let refused = Running::start(without.env("ROCE_REPORT", report.path())).finish(SECONDS);
     let text = std::fs::read_to_string(report.path()).unwrap();
     assert!(
-        !refused.success && text.contains("no GID with index 3, the last one is 0"),
+        !refused.success && text.contains("no GID with index 4, the last one is 3"),
         "{refused:?}: {text}"
     );
 }

@@ -89,4 +89,11 @@ pub(crate) const NODES: &[Node] = &[
         functions: &["rdma_get_remote_ece", "rdma_reject_ece", "rdma_set_local_ece"],
         unsupported: &[],
     },
+    Node {
+        name: "RDMACM_1.4",
+        functions: &[],
+        // Names that a subnet manager of InfiniBand resolves, and events of the application's own.
+        unsupported: &["rdma_query_addrinfo", "rdma_resolve_addrinfo", "rdma_write_cm_event"],
+    },
+    Node { name: "RDMACM_1.5", functions: &[], unsupported: &["repoll_create", "repoll_ctl", "repoll_wait"] },
 ];

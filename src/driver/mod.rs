@@ -23,7 +23,7 @@ use holders::Holders;
 pub(crate) use budget::Budget;
 pub(crate) use groups::GroupError;
 pub(crate) use path::gid_table;
-pub use path::{GidEntry, PathOptions};
+pub use path::{GidEntry, PathOptions, in_gid_order};
 pub(crate) use source_ports::PortHolder;
 
 /// When to try again where the device had no room.

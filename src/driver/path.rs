@@ -27,8 +27,18 @@ impl GidEntry {
     }
 }
 
+/// Indexes at which the first GID stands, from 0 on. Programs have an index built in: with one IPv4 address, its GID of RoCE v2 is at 1
+/// with Soft-RoCE and at 3 with ConnectX.
+const FIRST_GID_INDEXES: usize = 4;
+
+/// Puts what belongs to GIDs into the order of the table: the first one at the indexes 0 to 3, and the others behind it.
+pub fn in_gid_order<T: Clone>(mut gids: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+    let first = gids.next();
+    std::iter::repeat_n(first, FIRST_GID_INDEXES).flatten().chain(gids)
+}
+
 /// The GID table of a device: RoCE v2 for every address, then, where frames are Ethernet, RoCE v1 for every
-/// address.
+/// address. The first one has several indexes, all of RoCE v2: an entry says what is sent.
 pub(crate) fn gid_table(addresses: &[IpAddr], carries_ethernet: bool) -> Vec<GidEntry> {
     let types = if carries_ethernet {
         &[Encapsulation::RoceV2, Encapsulation::RoceV1][..]
@@ -36,7 +46,7 @@ pub(crate) fn gid_table(addresses: &[IpAddr], carries_ethernet: bool) -> Vec<Gid
         &[Encapsulation::RoceV2]
     };
     let entries = types.iter().flat_map(|gid_type| addresses.iter().map(|address| (*gid_type, *address)));
-    entries
+    in_gid_order(entries)
         .enumerate()
         .map(|(index, (gid_type, address))| GidEntry { index, gid: Gid::from_ip(address), gid_type })
         .collect()
@@ -188,10 +198,27 @@ mod tests {
     fn ethernet_has_both_types_of_gids() {
         let addresses = ["198.18.0.1", "2001:db8::1"].map(|text| text.parse().unwrap());
         let table = gid_table(&addresses, true);
-        assert_eq!(table.len(), 4);
+        assert_eq!(table.len(), 7);
         assert!(table.iter().enumerate().all(|(index, entry)| entry.index == index));
-        assert_eq!(table[2].gid_type, Encapsulation::RoceV1);
-        assert_eq!(table[2].address(), addresses[0]);
-        assert_eq!(gid_table(&addresses, false).len(), 2);
+        assert_eq!((table[4].gid_type, table[4].address()), (Encapsulation::RoceV2, addresses[1]));
+        assert_eq!((table[5].gid_type, table[5].address()), (Encapsulation::RoceV1, addresses[0]));
+        assert_eq!(gid_table(&addresses, false), table[..5]);
+    }
+
+    /// Regression: the table had one entry, and programs with the index of Soft-RoCE or of ConnectX built in did not run.
+    #[test]
+    fn the_first_gid_stands_where_programs_expect_it() {
+        let addresses = ["198.18.0.1", "2001:db8::1"].map(|text| text.parse().unwrap());
+        for carries_ethernet in [false, true] {
+            let table = gid_table(&addresses, carries_ethernet);
+            for index in 0..4 {
+                assert_eq!(
+                    (table[index].address(), table[index].gid_type),
+                    (addresses[0], Encapsulation::RoceV2)
+                );
+            }
+            assert_eq!(gid_table(&addresses[..1], false), table[..4]);
+        }
+        assert!(gid_table(&[], true).is_empty());
     }
 }

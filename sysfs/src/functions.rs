@@ -12,18 +12,18 @@ use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 use crate::redirected;
 
 /// A function of the libraries after this one, which is looked up when it is first needed.
-struct Next {
+pub(crate) struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
 impl Next {
-    const fn new(name: &'static CStr) -> Self {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
         Self { name, address: AtomicPtr::new(null_mut()) }
     }
 
     /// Its address. `None`, with the error number set, if this libc does not have it.
-    fn address(&self) -> Option<*mut c_void> {
+    pub(crate) fn address(&self) -> Option<*mut c_void> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
             // SAFETY: the name has a zero at its end.

@@ -5,10 +5,16 @@
 //! take the name of a file to the same names below the folder in `ROCE_SYSFS`, which `roce run` makes; every other name is left alone.
 //! Without that variable nothing changes.
 //!
+//! It also answers requests of the netlink protocol RDMA (`netlink`), and tells `roce run` that the program began and which other libraries
+//! of verbs a process has (`report`).
+//!
 //! A name is recognised as programs write it, by its beginning: `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and the like, and
 //! `/dev/infiniband`. Functions that are called here never allocate, since allocators open files.
 
+mod buffer;
 pub mod functions;
+pub mod netlink;
+mod report;
 mod root;
 
 use std::ffi::{CStr, c_char};

@@ -18,6 +18,9 @@ struct Library {
 /// What is loaded before the program, to show it the files of its devices.
 const LOADED_BEFORE: &str = "libroce_sysfs.so";
 
+/// The libraries of verbs, by the names that programs need.
+const OF_VERBS: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
 const LIBRARIES: [Library; 3] = [
     Library { file: "libibverbs.so", names: &["libibverbs.so.1", "libibverbs.so"] },
     Library { file: "librdmacm.so", names: &["librdmacm.so.1", "librdmacm.so"] },
@@ -75,11 +78,15 @@ impl Folder {
         self.folder.path().join("files")
     }
 
-    /// What is loaded before the program: our library, the libraries under the names of the program's own, and then what was to be
-    /// loaded anyway. The loader looks for a name without a folder in the library path, and takes what it has loaded under a name
-    /// for every library that needs this name, also where that has a path of its own.
+    /// Libraries that are loaded before the program: ours, also under the names of the program's own, and then those that were to be
+    /// loaded anyway. The loader looks for a name without a folder in the library path. A library that it has loaded is used for all
+    /// that need its name, also by a program or library with a path of its own (`DT_RPATH`, which comes before `LD_LIBRARY_PATH`).
     pub(super) fn preload(&self, others: Option<OsString>) -> OsString {
         let mut all = self.folder.path().join(LOADED_BEFORE).into_os_string();
+        for name in OF_VERBS {
+            all.push(":");
+            all.push(self.folder.path().join(name));
+        }
         for alias in &self.aliases {
             all.push(":");
             all.push(alias);
@@ -155,7 +162,8 @@ mod tests {
         assert_eq!(folder.before(None).unwrap(), own);
         assert_eq!(folder.before(Some("".into())).unwrap(), own);
         assert_eq!(folder.before(Some("/a:/b".into())).unwrap().to_str().unwrap(), format!("{own}:/a:/b"));
-        let before = format!("{own}/{LOADED_BEFORE}:libibverbs-1.so.1");
+        let before =
+            format!("{own}/{LOADED_BEFORE}:{own}/libibverbs.so.1:{own}/librdmacm.so.1:libibverbs-1.so.1");
         assert_eq!(folder.preload(None).to_str().unwrap(), before);
         assert_eq!(folder.preload(Some("/c.so".into())).to_str().unwrap(), format!("{before}:/c.so"));
     }

@@ -3,7 +3,7 @@
 //! Each line of the file is one fact: the number of the process, the device, a word that says what it is, and the fact. Processes
 //! append whole lines, so that those of a parallel program do not mix.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -20,6 +20,18 @@ const MOST_SHOWN: usize = 5;
 /// What became of a device that was open when a signal ended its process.
 const KILLED: &str = "the process was killed before the device was closed";
 
+/// Names under which distributions have the libraries: these are replaced without being asked for.
+const OF_DISTRIBUTIONS: [&str; 4] = ["libibverbs.so.1", "libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
+
+/// What a device without a packet may mean.
+fn silence(queue_pairs: u64) -> String {
+    let plural = if queue_pairs == 1 { "" } else { "s" };
+    format!(
+        "{queue_pairs} queue pair{plural} and no packet sent or received: if data was moved, it was not moved by RDMA; \
+         check the program's log for a fallback"
+    )
+}
+
 /// One device that one process opened.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Opened {
@@ -28,8 +40,10 @@ struct Opened {
     counters: Vec<(String, u64)>,
     /// Work requests that failed, with a remedy.
     failures: Vec<String>,
-    /// Why it could not be opened.
+    /// Why it could not be opened, and verbs that were refused.
     refusals: Vec<String>,
+    /// Queue pairs that the process made.
+    queue_pairs: u64,
 }
 
 impl Opened {
@@ -37,12 +51,25 @@ impl Opened {
     fn was_cut_short(&self) -> bool {
         self.counters.is_empty() && self.refusals.is_empty()
     }
+
+    /// Whether it was opened for traffic and had none: counters are known, there were queue pairs, and no packet left or arrived.
+    fn was_silent(&self) -> bool {
+        let packets = ["rdma_tx_packets", "rdma_rx_packets"];
+        let has_none = |name: &str| self.counters.iter().any(|(known, value)| known == name && *value == 0);
+        self.queue_pairs > 0 && packets.into_iter().all(has_none)
+    }
 }
 
 /// What all processes reported, by process and device.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     opened: BTreeMap<(u32, String), Opened>,
+    /// Devices that a process was shown when it asked for the list.
+    listed: BTreeSet<String>,
+    /// Files of other libraries of verbs that processes loaded.
+    foreign: BTreeSet<String>,
+    /// Whether the program loaded the libraries of this command.
+    has_started: bool,
 }
 
 impl Report {
@@ -61,24 +88,35 @@ impl Report {
             else {
                 continue;
             };
-            let opened = report.opened.entry((process, device.to_owned())).or_default();
             match kind {
-                "device" => opened.specification = fact.to_owned(),
-                "failed" => opened.failures.push(fact.to_owned()),
-                // A program may try again many times.
-                "refused" if opened.refusals.iter().any(|known| known == fact) => {}
-                "refused" => opened.refusals.push(fact.to_owned()),
-                "counter" => {
-                    if let Some((name, value)) = fact.split_once('\t')
-                        && let Ok(value) = value.parse()
-                    {
-                        opened.counters.push((name.to_owned(), value));
-                    }
-                }
-                _ => {}
+                "started" => report.has_started = true,
+                "foreign" => drop(report.foreign.insert(fact.to_owned())),
+                "listed" => drop(report.listed.insert(device.to_owned())),
+                _ => report.add((process, device.to_owned()), kind, fact),
             }
         }
         report
+    }
+
+    /// A fact about a device.
+    fn add(&mut self, place: (u32, String), kind: &str, fact: &str) {
+        let opened = self.opened.entry(place).or_default();
+        match kind {
+            "device" => opened.specification = fact.to_owned(),
+            "queue_pairs" => opened.queue_pairs = fact.parse().unwrap_or(0),
+            "failed" => opened.failures.push(fact.to_owned()),
+            // A program may try again many times.
+            "refused" if opened.refusals.iter().any(|known| known == fact) => {}
+            "refused" => opened.refusals.push(fact.to_owned()),
+            "counter" => {
+                if let Some((name, value)) = fact.split_once('\t')
+                    && let Ok(value) = value.parse()
+                {
+                    opened.counters.push((name.to_owned(), value));
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Prints the counters that are not zero.
@@ -101,19 +139,75 @@ impl Report {
         Ok(())
     }
 
-    /// Says what the engine saw of a program that failed.
-    pub(super) fn explain(&self, out: &mut impl Write, program: &str, status: &ExitStatus) -> io::Result<()> {
+    /// Says what a program that succeeded asked for and did not get: it may have gone another way.
+    pub(super) fn note(&self, out: &mut impl Write) -> io::Result<()> {
+        for ((process, device), opened) in &self.opened {
+            let place = format!("process {process}, {}", Text::new(device));
+            for refusal in opened.refusals.iter().take(MOST_SHOWN) {
+                writeln!(out, "roce: {place}: {}", Text::new(refusal))?;
+            }
+            if opened.was_silent() {
+                writeln!(out, "roce: {place}: {}", silence(opened.queue_pairs))?;
+            }
+        }
+        self.name_foreign(out)
+    }
+
+    /// Names other libraries of verbs, which a program may have used instead.
+    fn name_foreign(&self, out: &mut impl Write) -> io::Result<()> {
+        for path in &self.foreign {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            write!(out, "roce: it loaded {}, which is not a library of roce; ", Text::new(path))?;
+            if OF_DISTRIBUTIONS.contains(&name) {
+                writeln!(out, "let it load {name} without a folder")?;
+            } else {
+                writeln!(out, "--alias {} replaces it", Text::new(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says why a program that failed may have opened no device.
+    fn explain_without_device(&self, out: &mut impl Write, named: Option<&str>) -> io::Result<()> {
+        let names = self.listed.iter().map(|name| Text::new(name).to_string()).collect::<Vec<_>>().join(", ");
+        self.name_foreign(out)?;
+        match named {
+            Some(named) if !self.listed.is_empty() && !self.listed.contains(named) => writeln!(
+                out,
+                "roce: it saw {names} and opened no device; it was told to use {0}: --name {0} gives the device this name",
+                Text::new(named)
+            ),
+            _ if !self.listed.is_empty() => writeln!(
+                out,
+                "roce: it saw {names} and opened no device; if it looks for another name, --name NAME gives the device that name"
+            ),
+            _ if !self.has_started => writeln!(
+                out,
+                "roce: it did not load the libraries of this command: it is linked statically, or has more rights than its user (setuid)"
+            ),
+            _ if !self.foreign.is_empty() => Ok(()),
+            _ => writeln!(
+                out,
+                "roce: it did not ask for devices: it does not use libibverbs, or failed before it did"
+            ),
+        }
+    }
+
+    /// Says what the engine saw of a program that failed. `named` is the device that it was told to use, if that is known.
+    pub(super) fn explain(
+        &self,
+        out: &mut impl Write,
+        program: &str,
+        status: &ExitStatus,
+        named: Option<&str>,
+    ) -> io::Result<()> {
         let program = Text::new(program);
         match (status.code(), status.signal()) {
             (Some(code), _) => writeln!(out, "roce: {program} ended with status {code}")?,
             (None, signal) => writeln!(out, "roce: signal {} ended {program}", signal.unwrap_or(0))?,
         }
         if self.opened.is_empty() {
-            return writeln!(
-                out,
-                "roce: it opened no device: it may not use libibverbs, may be linked statically or with a library path of its own, \
-                 or may have failed before; `ldd` shows which libibverbs.so.1 it loads"
-            );
+            return self.explain_without_device(out, named);
         }
         for ((process, device), opened) in &self.opened {
             let place = format!("process {process}, {}", Text::new(device));
@@ -129,6 +223,8 @@ impl Report {
             }
             if opened.was_cut_short() {
                 writeln!(out, "roce: {place}: {KILLED}; --pcap shows its packets")?;
+            } else if opened.was_silent() {
+                writeln!(out, "roce: {place}: {}", silence(opened.queue_pairs))?;
             } else if opened.refusals.is_empty() && opened.failures.is_empty() {
                 writeln!(
                     out,
@@ -165,27 +261,83 @@ mod tests {
     #[test]
     fn what_failed_is_said_and_controls_no_terminal() {
         let status = ExitStatus::from_raw(1 << 8);
-        let text = printed(|out| Report::parse(TEXT).explain(out, "ib_write_bw", &status));
+        let text = printed(|out| Report::parse(TEXT).explain(out, "ib_write_bw", &status, None));
         assert!(text.contains("ib_write_bw ended with status 1"), "{text}");
         assert!(text.contains("process 7, roce0: work request 1 of queue pair 0x11"), "{text}");
         assert!(text.contains("process 8, roce0: no such address"), "{text}");
         assert!(!text.contains('\x1b'), "{text}");
         let killed = ExitStatus::from_raw(9);
-        let text = printed(|out| Report::parse("").explain(out, "x", &killed));
-        assert!(text.contains("signal 9 ended x") && text.contains("ldd"), "{text}");
+        let text = printed(|out| Report::parse("").explain(out, "x", &killed, None));
+        assert!(text.contains("signal 9 ended x") && text.contains("linked statically"), "{text}");
     }
 
     /// The command said that the program had opened no device.
     #[test]
     fn a_process_that_was_killed_is_not_said_to_have_no_device() {
         let opened = "7\troce0\tdevice\tudp:127.0.0.1\n";
-        let text = printed(|out| Report::parse(opened).explain(out, "tgtd", &ExitStatus::from_raw(11)));
+        let text = printed(|out| Report::parse(opened).explain(out, "tgtd", &ExitStatus::from_raw(11), None));
         assert!(
             text.contains("process 7, roce0: the process was killed before the device was closed"),
             "{text}"
         );
-        assert!(!text.contains("ldd"), "{text}");
+        assert!(!text.contains("statically"), "{text}");
         let text = printed(|out| Report::parse(opened).print_counters(out));
         assert!(text.contains("no counters: the process was killed"), "{text}");
+    }
+
+    /// Regression: a program that asked for a device of another name was said to be linked statically.
+    #[test]
+    fn hints_follow_from_what_the_program_did() {
+        let failed = ExitStatus::from_raw(1 << 8);
+        let explained = |text: &str, named: Option<&str>| {
+            printed(|out| Report::parse(text).explain(out, "x", &failed, named))
+        };
+        let started = "7\t-\tstarted\t\n";
+        let listed = "7\t-\tstarted\t\n7\troce0\tlisted\t\n";
+        let foreign = "7\t-\tstarted\t\n7\t-\tforeign\t/w/libibverbs-1de.so.1\n7\t-\tforeign\t/usr/lib/libibverbs.so.1\n";
+        for (text, named, hint) in [
+            ("", None, "linked statically"),
+            (started, Some("mlx5_0"), "it did not ask for devices"),
+            (
+                listed,
+                Some("mlx5_0"),
+                "it saw roce0 and opened no device; it was told to use mlx5_0: --name mlx5_0",
+            ),
+            (listed, None, "if it looks for another name, --name NAME"),
+            (listed, Some("roce0"), "if it looks for another name, --name NAME"),
+            (
+                foreign,
+                None,
+                "it loaded /w/libibverbs-1de.so.1, which is not a library of roce; --alias libibverbs-1de.so.1",
+            ),
+            (
+                foreign,
+                None,
+                "it loaded /usr/lib/libibverbs.so.1, which is not a library of roce; let it load libibverbs.so.1",
+            ),
+        ] {
+            let all = explained(text, named);
+            assert!(all.contains(hint), "{hint}: {all}");
+            assert_eq!(all.contains("statically"), hint.contains("statically"), "{all}");
+        }
+    }
+
+    /// Regression: a program that did not get its GID fell back to TCP, and nothing was said because it succeeded.
+    #[test]
+    fn a_program_that_succeeded_is_told_what_it_did_not_get() {
+        let opened = "7\troce0\tdevice\tudp:127.0.0.1\n";
+        let noted = |more: &str| printed(|out| Report::parse(&format!("{opened}{more}")).note(out));
+        let packets = "7\troce0\tcounter\trdma_tx_packets\t9\n7\troce0\tcounter\trdma_rx_packets\t9\n";
+        let none = packets.replace('9', "0");
+        assert_eq!(noted(""), "");
+        assert_eq!(noted(&format!("7\troce0\tqueue_pairs\t2\n{packets}")), "");
+        assert_eq!(noted(&format!("7\troce0\tqueue_pairs\t0\n{none}")), "");
+        let silent = noted(&format!("7\troce0\tqueue_pairs\t2\n{none}"));
+        assert!(
+            silent.contains("process 7, roce0: 2 queue pairs and no packet sent or received"),
+            "{silent}"
+        );
+        let refused = noted("7\troce0\trefused\tthe port has no GID with index 9\n");
+        assert_eq!(refused, "roce: process 7, roce0: the port has no GID with index 9\n");
     }
 }

@@ -134,4 +134,11 @@ pub(crate) const IBV_ACCESS_ON_DEMAND: u32 = 1 << 6;
 pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 pub(crate) const IBV_ACCESS_HUGETLB: u32 = 1 << 7;
 
+pub(crate) const IBV_REG_MR_MASK_IOVA: u64 = 1;
+pub(crate) const IBV_REG_MR_MASK_ADDR: u64 = 1 << 1;
+pub(crate) const IBV_REG_MR_MASK_FD: u64 = 1 << 2;
+pub(crate) const IBV_REG_MR_MASK_FD_OFFSET: u64 = 1 << 3;
+pub(crate) const IBV_REG_MR_MASK_DMAH: u64 = 1 << 4;
+pub(crate) const IBV_REG_MR_MASK_BUF: u64 = 1 << 5;
+
 pub(crate) const IBV_FORK_UNNEEDED: c_int = 2;

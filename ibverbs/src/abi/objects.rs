@@ -78,6 +78,20 @@ pub(crate) struct ibv_mr {
     pub(crate) rkey: u32,
 }
 
+/// `struct ibv_mr_init_attr`, since rdma-core 59.
+#[repr(C)]
+pub(crate) struct ibv_mr_init_attr {
+    pub(crate) length: usize,
+    pub(crate) access: c_int,
+    pub(crate) comp_mask: u64,
+    pub(crate) iova: u64,
+    pub(crate) addr: *mut c_void,
+    pub(crate) fd: c_int,
+    pub(crate) fd_offset: u64,
+    pub(crate) dmah: *mut c_void,
+    pub(crate) buf: *mut c_void,
+}
+
 /// `struct ibv_mw`.
 #[repr(C)]
 pub(crate) struct ibv_mw {
@@ -229,6 +243,9 @@ layout! {
     ibv_alloc_dm_attr: 16 { length 0, log_align_req 8, comp_mask 12 }
     ibv_dm: 32 { context 0, memcpy_to_dm 8, memcpy_from_dm 16, comp_mask 24, handle 28 }
     ibv_mr: 48 { context 0, pd 8, addr 16, length 24, handle 32, lkey 36, rkey 40 }
+    ibv_mr_init_attr: 72 {
+        length 0, access 8, comp_mask 16, iova 24, addr 32, fd 40, fd_offset 48, dmah 56, buf 64,
+    }
     ibv_mw: 32 { context 0, pd 8, rkey 16, handle 20, mw_type 24 }
     ibv_ah: 24 { context 0, pd 8, handle 16 }
     ibv_comp_channel: 16 { context 0, fd 8, refcnt 12 }

@@ -207,8 +207,56 @@ static void regions(void) {
     struct ibv_mr *null = ibv_alloc_null_mr(pd);
     mr = ibv_reg_mr(pd, words, sizeof words, REMOTE);
     CHECK(null != NULL && run(IBV_WR_RDMA_WRITE, 0x1234, 8, null->lkey, (uintptr_t)words, mr->rkey) == IBV_WC_SUCCESS && words[0] == 0);
+    /* Regression: peers could not name it, as `perftest --use-null-mr` does. */
+    words[0] = 9;
+    CHECK(run(IBV_WR_RDMA_WRITE, (uintptr_t)words, 8, mr->lkey, 0x1234, null->rkey) == IBV_WC_SUCCESS);
+    CHECK(run(IBV_WR_RDMA_READ, (uintptr_t)words, 8, mr->lkey, 0x1234, null->rkey) == IBV_WC_SUCCESS && words[0] == 0);
+    words[0] = 9;
+    CHECK(run(IBV_WR_ATOMIC_FETCH_AND_ADD, (uintptr_t)words, 8, mr->lkey, 0x1230, null->rkey) == IBV_WC_SUCCESS && words[0] == 0);
     CHECK(ibv_dereg_mr(null) == 0 && ibv_dereg_mr(mr) == 0);
 }
+
+#ifdef WITH_BUFFERS
+/* Memory that the library allocates. */
+static void buffers(void) {
+    struct ibv_buf *buf = NULL;
+    CHECK(ibv_alloc_buf(pd, 0, &buf) == NULL && errno == EINVAL);
+    char *bytes = ibv_alloc_buf(pd, 3 * PAGE, &buf);
+    CHECK(bytes != NULL && buf != NULL && (uintptr_t)bytes % PAGE == 0);
+    CHECK(ibv_export_buf_dmabuf_fd(buf) == -1 && errno == ENODATA);
+    CHECK(ibv_reg_buf_mr(pd, buf, bytes + PAGE, 2 * PAGE + 1, REMOTE) == NULL && errno == EINVAL);
+    CHECK(ibv_reg_buf_mr(pd, (struct ibv_buf *)bytes, bytes, PAGE, REMOTE) == NULL && errno == EINVAL);
+    struct ibv_mr *mr = ibv_reg_buf_mr(pd, buf, bytes, 3 * PAGE, REMOTE);
+    CHECK(mr != NULL && mr->addr == bytes && mr->length == 3 * PAGE);
+    strcpy(bytes, "of the library");
+    /* The region keeps the pages. */
+    ibv_free_buf(buf);
+    ibv_free_buf(buf);
+    uintptr_t at = (uintptr_t)bytes;
+    CHECK(run(IBV_WR_RDMA_WRITE, at, 15, mr->lkey, at + 2 * PAGE, mr->rkey) == IBV_WC_SUCCESS);
+    CHECK(strcmp(bytes + 2 * PAGE, "of the library") == 0 && ibv_dereg_mr(mr) == 0);
+
+    static char own[64];
+    struct ibv_mr_init_attr attr = {.length = 64, .access = REMOTE, .comp_mask = IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_IOVA, .addr = own, .iova = 64};
+    mr = ibv_reg_mr_ex(pd, &attr);
+    CHECK(mr != NULL && run(IBV_WR_RDMA_WRITE, 64, 4, mr->lkey, 80, mr->rkey) == IBV_WC_SUCCESS && ibv_dereg_mr(mr) == 0);
+    attr.comp_mask = IBV_REG_MR_MASK_IOVA;
+    CHECK(ibv_reg_mr_ex(pd, &attr) == NULL && errno == EINVAL);
+    attr.comp_mask = IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET;
+    CHECK(ibv_reg_mr_ex(pd, &attr) == NULL && errno == EOPNOTSUPP);
+    uint64_t speed;
+    CHECK(ibv_query_port_speed(context, 1, &speed) == 0 && speed == 1000 && ibv_query_port_speed(context, 2, &speed) == EINVAL);
+    struct ibv_comp_cntr_caps caps;
+    struct ibv_comp_cntr_init_attr counter = {0};
+    CHECK(ibv_query_comp_cntr_caps(context, &caps) == EOPNOTSUPP);
+    CHECK(ibv_create_comp_cntr(context, &counter) == NULL && errno == EOPNOTSUPP);
+    struct ibv_dmah_init_attr hints = {0};
+    CHECK(ibv_alloc_dmah(context, &hints) == NULL && errno == EOPNOTSUPP);
+}
+#else
+static void buffers(void) {
+}
+#endif
 
 static void windows(void) {
     static char bytes[64] = "behind a window";
@@ -253,6 +301,7 @@ int main(void) {
 #endif
     regions();
     windows();
+    buffers();
     CHECK(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
     puts("all is as it should be");
     return 0;

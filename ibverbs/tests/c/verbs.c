@@ -204,7 +204,8 @@ static void extended(void) {
     CHECK(ibv_wr_complete(qp) == 0);
     next(cq);
     CHECK(cq->wr_id == 9 && ibv_wc_read_opcode(cq) == IBV_WC_RECV && ibv_wc_read_byte_len(cq) == 5);
-    CHECK(ibv_wc_read_wc_flags(cq) == IBV_WC_WITH_IMM && be32toh(ibv_wc_read_imm_data(cq)) == 0x12345678);
+    /* Regression: the flag of the header was missing in receives of RC, where async-rdma asks for it. */
+    CHECK(ibv_wc_read_wc_flags(cq) == (IBV_WC_GRH | IBV_WC_WITH_IMM) && be32toh(ibv_wc_read_imm_data(cq)) == 0x12345678);
     ibv_end_poll(cq);
 
     /* Eight bytes at once, and an atomic. */
@@ -246,7 +247,7 @@ static void extended(void) {
     ibv_wr_send_inv(qp, key);
     CHECK(ibv_wr_complete(qp) == 0);
     next(cq);
-    CHECK(cq->status == IBV_WC_SUCCESS && ibv_wc_read_wc_flags(cq) == IBV_WC_WITH_INV);
+    CHECK(cq->status == IBV_WC_SUCCESS && ibv_wc_read_wc_flags(cq) == (IBV_WC_GRH | IBV_WC_WITH_INV));
     CHECK(ibv_wc_read_invalidated_rkey(cq) == key && memcmp(memory + 4096, "window", 6) == 0);
     ibv_end_poll(cq);
     CHECK(ibv_dealloc_mw(mw) == 0);
@@ -310,6 +311,7 @@ static void events(void) {
     while ((polled = ibv_poll_cq(cq, 1, &wc)) == 0) {
     }
     CHECK(polled == 1 && wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS && wc.qp_num == far->qp_num);
+    CHECK(wc.opcode == IBV_WC_RECV && wc.wc_flags == IBV_WC_GRH && wc.src_qp == near->qp_num && wc.pkey_index == 0 && wc.slid == 0);
 
     struct pollfd waiting = {.fd = context->async_fd, .events = POLLIN};
     CHECK(poll(&waiting, 1, 5000) == 1);
@@ -335,15 +337,21 @@ int main(void) {
     CHECK(strcmp(context->device->name, "roce0") == 0);
 
     struct ibv_port_attr port;
-    CHECK(ibv_query_port(context, 1, &port) == 0 && port.state == IBV_PORT_ACTIVE && port.gid_tbl_len == 1);
+    CHECK(ibv_query_port(context, 1, &port) == 0 && port.state == IBV_PORT_ACTIVE && port.gid_tbl_len == 4);
     CHECK(ibv_query_port(context, 2, &port) == EINVAL);
     struct ibv_device_attr_ex device;
     CHECK(ibv_query_device_ex(context, NULL, &device) == 0 && device.orig_attr.phys_port_cnt == 1);
-    struct ibv_gid_entry entry;
-    CHECK(ibv_query_gid(context, 1, 0, &gid) == 0 && ibv_query_gid(context, 1, 1, &gid) == -1);
-    CHECK(ibv_query_gid_ex(context, 1, 0, &entry, 0) == 0 && entry.gid_type == IBV_GID_TYPE_ROCE_V2);
-    CHECK(ibv_query_gid_table(context, &entry, 1, 0) == 1 && memcmp(&entry.gid, &gid, sizeof gid) == 0);
-    CHECK(ibv_query_gid_table(context, &entry, 0, 0) == -EINVAL);
+    struct ibv_gid_entry entry, table[5];
+    union ibv_gid at;
+    CHECK(ibv_query_gid(context, 1, 0, &gid) == 0 && ibv_query_gid(context, 1, 4, &at) == -1);
+    CHECK(ibv_query_gid_table(context, table, 5, 0) == 4 && ibv_query_gid_table(context, table, 3, 0) == -EINVAL);
+    /* Programs have the index 1 of Soft-RoCE or the index 3 of ConnectX built in. */
+    for (int i = 0; i < 4; i++) {
+        CHECK(ibv_query_gid(context, 1, i, &at) == 0 && memcmp(&at, &gid, sizeof gid) == 0);
+        CHECK(ibv_query_gid_ex(context, 1, i, &entry, 0) == 0 && entry.gid_type == IBV_GID_TYPE_ROCE_V2);
+        CHECK(memcmp(&entry, &table[i], sizeof entry) == 0 && entry.gid_index == (uint32_t)i && entry.ndev_ifindex != 0);
+        CHECK(memcmp(&entry.gid, &gid, sizeof gid) == 0);
+    }
     uint16_t key;
     CHECK(ibv_query_pkey(context, 1, 0, &key) == 0 && key == 0xffff && ibv_get_pkey_index(context, 1, key) == 0);
 

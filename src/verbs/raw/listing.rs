@@ -5,13 +5,26 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, UdpSocket};
 
+pub use crate::driver::in_gid_order;
+
 /// The environment variable that names devices: specifications as `roce --device` takes them, with `;` between them.
 pub const VARIABLE: &str = "ROCE_DEVICE";
 
-/// The name of a device, such as `roce0`.
+/// The environment variable that names devices in their order, with `;` between the names; devices beyond are `roce1` and so on.
+pub const NAMES: &str = "ROCE_NAME";
+
+/// The name of a device: that in the value of [`NAMES`], or one such as `roce0`.
 #[must_use]
-pub fn name(index: usize) -> String {
-    format!("roce{index}")
+pub fn name(names: Option<&str>, index: usize) -> String {
+    let given = names.and_then(|names| names.split(';').nth(index)).map(str::trim);
+    given.filter(|name| is_name(name)).map_or_else(|| format!("roce{index}"), str::to_owned)
+}
+
+/// Whether a text can be the name of a device: it becomes the name of a folder, and programs have room for 63 characters.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (1..64).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(is_plain)
 }
 
 /// The name of a device's file in `/dev/infiniband`, such as `uverbs0`.
@@ -58,6 +71,18 @@ pub fn address(specification: &str) -> Option<IpAddr> {
     place(specification)?.split('%').next()?.parse().ok()
 }
 
+/// The LID of the port: the last two bytes of an IPv4 address, and 0 without one.
+#[must_use]
+pub fn lid(address: Option<IpAddr>) -> u16 {
+    match address {
+        Some(IpAddr::V4(address)) => {
+            let [_, _, c, d] = address.octets();
+            u16::from_be_bytes([c, d])
+        }
+        _ => 0,
+    }
+}
+
 /// The GUID of the node: made from the IPv4 address where the specification has one.
 #[must_use]
 pub fn guid(specification: &str) -> [u8; 8] {
@@ -84,6 +109,16 @@ mod tests {
         for nothing in [None, Some(""), Some(" ; ")] {
             let default = specifications(nothing);
             assert!(default.len() == 1 && default[0].starts_with("udp:"), "{default:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_that_were_given() {
+        assert_eq!((name(None, 0), name(None, 7)), ("roce0".to_owned(), "roce7".to_owned()));
+        let names = Some("mlx5_0; rxe_eth0 ;../x");
+        assert_eq!([0, 1, 2, 3].map(|index| name(names, index)), ["mlx5_0", "rxe_eth0", "roce2", "roce3"]);
+        for bad in ["", ".", "..", "a/b", "a b", "a:1", &"a".repeat(64)] {
+            assert!(!is_name(bad), "{bad}");
         }
     }
 

@@ -1,0 +1,40 @@
+//! Bytes on the stack: nothing here may allocate.
+
+/// At most `N` bytes. What does not fit is left out.
+pub(crate) struct Buffer<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Buffer<N> {
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [0; N], len: 0 }
+    }
+
+    /// The digits of a number.
+    pub(crate) fn of_number(number: i64) -> Self {
+        let mut buffer = Self::new();
+        if number < 0 {
+            buffer.push(b"-");
+        }
+        let mut divisor = 1;
+        while number.unsigned_abs() / divisor >= 10 {
+            divisor *= 10;
+        }
+        while divisor > 0 {
+            buffer.push(&[b'0' + (number.unsigned_abs() / divisor % 10) as u8]);
+            divisor /= 10;
+        }
+        buffer
+    }
+
+    pub(crate) fn push(&mut self, more: &[u8]) {
+        let len = more.len().min(N - self.len);
+        self.bytes[self.len..][..len].copy_from_slice(&more[..len]);
+        self.len += len;
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
