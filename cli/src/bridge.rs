@@ -374,6 +374,13 @@ fn print(output: &mut Output, runner: &Runner) -> anyhow::Result<()> {
         for (name, value) in counts.iter().filter(|(_, value)| **value != json!(0)) {
             writeln!(output, "  {name:18} {value}")?;
         }
+        let interface = runner.interfaces()[side as usize];
+        for (name, value) in runner.device_counters(side) {
+            // How often the device was asked says nothing about the network.
+            if value > 0 && !name.ends_with("_calls") {
+                writeln!(output, "  {interface}: {name} {value}")?;
+            }
+        }
         for one in runner.bridge().queue_pairs(side) {
             let QueuePairCounts { relative_qp, qpn, packets, retransmissions, cnps, naks, rnr_naks, .. } =
                 one;

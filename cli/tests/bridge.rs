@@ -7,6 +7,8 @@
 mod common;
 #[path = "bridge/telemetry.rs"]
 mod telemetry;
+#[path = "bridge/tunnels.rs"]
+mod tunnels;
 #[path = "bridge/two_to_one.rs"]
 mod two_to_one;
 

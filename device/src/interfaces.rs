@@ -22,6 +22,8 @@ pub struct LocalAddress {
     pub is_loopback: bool,
     /// The MTU of the interface: the largest IP packet in bytes.
     pub link_mtu: usize,
+    /// The Ethernet address of the interface, if it has one.
+    pub mac: Option<MacAddr>,
 }
 
 impl fmt::Display for LocalAddress {
@@ -69,9 +71,21 @@ pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
             index: interface.index,
             is_loopback: interface.is_loopback,
             link_mtu: interface.mtu,
+            mac: interface.mac,
         })
     };
     Ok(addresses.into_iter().filter_map(local).collect())
+}
+
+/// The names and Ethernet addresses of the interfaces that are up.
+///
+/// # Errors
+///
+/// The kernel does not answer.
+pub fn ethernet_interfaces() -> io::Result<Vec<(String, MacAddr)>> {
+    let interfaces = Netlink::open()?.interfaces()?;
+    let up = interfaces.into_iter().filter(|interface| interface.is_up);
+    Ok(up.filter_map(|interface| Some((interface.name, interface.mac?))).collect())
 }
 
 /// The interfaces that have `address`, or only the one that `zone` names or numbers. Loopback interfaces receive for the

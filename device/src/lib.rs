@@ -58,6 +58,8 @@
 #[cfg(test)]
 extern crate self as roce_device;
 
+#[cfg(feature = "framed")]
+mod checksum;
 mod clock;
 #[cfg(any(feature = "udp", feature = "raw"))]
 mod cmsg;
@@ -87,6 +89,8 @@ mod open;
 pub mod pcap;
 #[cfg(feature = "raw")]
 pub mod raw;
+#[cfg(feature = "raw")]
+mod segment;
 #[cfg(any(feature = "udp", feature = "kernel-host"))]
 mod sockets;
 #[cfg(any(feature = "udp", feature = "tap", feature = "kernel-host"))]
@@ -118,7 +122,7 @@ pub use clock::Clock;
 pub use framed::FrameSettings;
 #[cfg(feature = "udp")]
 pub use interfaces::interfaces_of;
-pub use interfaces::{LocalAddress, local_addresses};
+pub use interfaces::{LocalAddress, ethernet_interfaces, local_addresses};
 pub use open::{Availability, Kind, ListedDevice, OpenError, OpenOptions, kinds, open, wrap};
 
 pub use host_tcp::{HostTcp, TcpId};
@@ -272,6 +276,9 @@ pub trait Device: Send {
 
     /// Lends the buffer of one more datagram, or `None` when the device is full until [`flush`](Self::flush)
     /// makes progress.
+    ///
+    /// The [`Batch`] of the slot decides whether the datagram may join a superpacket. A wrapper that lends the slots of its inner device
+    /// with [`Batch::NONE`] makes every datagram leave alone, for measurements of what a network does to packets.
     fn slot(&mut self) -> Option<TxSlot<'_>>;
 
     /// Takes the datagram that was written into the slot lent last.

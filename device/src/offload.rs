@@ -22,6 +22,11 @@ impl Offload {
     const NEEDS_CHECKSUM: u8 = 1;
     /// One frame.
     const SINGLE: u8 = 0;
+    /// Several segments of TCP.
+    #[cfg(feature = "raw")]
+    const SPLIT_TCP_V4: u8 = 1;
+    #[cfg(feature = "raw")]
+    const SPLIT_TCP_V6: u8 = 4;
     /// Several UDP datagrams. Kernels from 6.2 on know it.
     const SPLIT_UDP: u8 = 5;
     /// A bit that comes on top of the kind.
@@ -50,6 +55,15 @@ impl Offload {
         }
     }
 
+    /// Bytes of payload in each joined packet but the last, of TCP or UDP; `None` for other kinds.
+    #[cfg(feature = "raw")]
+    pub(crate) fn joined_len(&self) -> Option<usize> {
+        let len = u16::from_ne_bytes([self.0[4], self.0[5]]);
+        let is_known =
+            matches!(self.0[1] & !Self::SPLIT_ECN, Self::SPLIT_TCP_V4 | Self::SPLIT_TCP_V6 | Self::SPLIT_UDP);
+        (is_known && len > 0).then_some(usize::from(len))
+    }
+
     /// Whether the frame stands for several packets.
     pub const fn is_joined(&self) -> bool {
         self.0[1] & !Self::SPLIT_ECN != Self::SINGLE
@@ -61,7 +75,6 @@ impl Offload {
     }
 
     /// Where the checksum begins, and where behind that its field lies.
-    #[cfg(feature = "tap")]
     pub(crate) const fn checksum_place(&self) -> (u16, u16) {
         let [_, _, _, _, _, _, c0, c1, o0, o1] = self.0;
         (u16::from_ne_bytes([c0, c1]), u16::from_ne_bytes([o0, o1]))

@@ -1,7 +1,8 @@
 //! Ports that carry every frame of a link unchanged: for a bridge between two hosts.
 //!
 //! A frame comes with the offloads that it still needs (several packets joined, a checksum not finished), and
-//! leaves with the same, so that the kernel on the other side continues where the first one stopped.
+//! leaves with the same, so that the kernel on the other side continues where the first one stopped. The kernel cannot
+//! continue inside a tunnel: such frames, and those that it refuses, are split and finished here.
 
 use std::io;
 

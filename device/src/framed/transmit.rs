@@ -1,7 +1,5 @@
 //! Sending: headers go in front of datagrams where the engine wrote them.
 
-use std::net::IpAddr;
-
 use roce_packet::{
     Encapsulation, EtherType, EthernetHeader, FrameHeaders, Gid, IP_PROTOCOL_UDP, MacAddr, Path, VlanHeader,
 };
@@ -11,6 +9,7 @@ use super::held::{HeldDatagram, Release};
 use super::port::{HEADROOM, LONGEST_SUPERPACKET, MAX_DATAGRAM, Outgoing, Split};
 use super::settings::priority_of;
 use super::{FramedDevice, HELD_CHECK_NS, MAX_OWN};
+use crate::checksum::pseudo_header_sum;
 use crate::framed::Resolution;
 
 /// The datagrams of one path that lie one behind the other in the port's slot.
@@ -147,7 +146,9 @@ impl FramedDevice {
         let Ok(_) = headers.emit(&mut slot[start..HEADROOM]) else { return };
         let split = (open.segments > 1).then(|| {
             let udp_offset = headers.udp_offset().unwrap_or(0);
-            let sum = pseudo_header_sum(&first.path, len + 8);
+            let Path { source, destination, .. } = first.path;
+            // Checksum offload expects this sum in the field.
+            let sum = pseudo_header_sum(source, destination, IP_PROTOCOL_UDP, len + 8);
             slot[start + udp_offset + 6..start + udp_offset + 8].copy_from_slice(&sum.to_be_bytes());
             Split {
                 segment_len: first.len as u16,
@@ -254,25 +255,6 @@ pub(super) fn address_in(path: &Path) -> Option<MacAddr> {
         Encapsulation::RoceV1 => Gid::from_ip(path.destination).link_local_mac(),
         Encapsulation::RoceV2 => None,
     })
-}
-
-/// What checksum offload expects in the checksum field: the sum of the pseudo header, not inverted
-/// (RFC 768, RFC 8200 section 8.1).
-fn pseudo_header_sum(path: &Path, udp_len: usize) -> u16 {
-    fn add(sum: u32, bytes: &[u8]) -> u32 {
-        bytes.chunks_exact(2).fold(sum, |sum, pair| sum + u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-    }
-    let mut sum = udp_len as u32 + u32::from(IP_PROTOCOL_UDP);
-    for address in [path.source, path.destination] {
-        sum = match address {
-            IpAddr::V4(address) => add(sum, &address.octets()),
-            IpAddr::V6(address) => add(sum, &address.octets()),
-        };
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 /// Datagrams that leave between two looks for pauses, where a peer sends pauses at all.

@@ -10,6 +10,7 @@
 //! The kernel sees the same frames and would answer each with "port unreachable"; `KernelHost` holds the port so
 //! that it does not. Other frames go to the kernel alone.
 
+mod arp;
 mod filter;
 mod receive;
 mod socket;
@@ -36,6 +37,7 @@ use crate::offload::Offload;
 use receive::Receiver;
 use transmit::Transmitter;
 
+pub use arp::who_has;
 pub use spec::RawSpec;
 
 #[cfg(feature = "whole")]

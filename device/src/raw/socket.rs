@@ -49,7 +49,14 @@ fn open_with(spec: &str, link: &Link, filter: Option<&[SockFilter]>) -> Result<S
         set_option(&socket, libc::SOL_PACKET, name, 1_i32).map_err(fail(step))?;
     }
     set_queues(&socket, BUFFER_BYTES);
-    bind(&socket, link.index).map_err(fail("use the interface"))?;
+    bind(&socket, link.index, libc::ETH_P_ALL).map_err(fail("use the interface"))?;
+    Ok(socket)
+}
+
+/// Opens a socket that takes the ARP frames of an interface, and those alone.
+pub(super) fn open_for_arp(interface: u32) -> io::Result<Socket> {
+    let socket = probe()?;
+    bind(&socket, interface, libc::ETH_P_ARP)?;
     Ok(socket)
 }
 
@@ -94,11 +101,11 @@ pub(super) fn take_overflow(socket: &Socket) -> u64 {
     if result == 0 { statistics[1].into() } else { 0 }
 }
 
-fn bind(socket: &Socket, interface: u32) -> io::Result<()> {
+fn bind(socket: &Socket, interface: u32, protocol: i32) -> io::Result<()> {
     // SAFETY: all zeros are a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_protocol = (protocol as u16).to_be();
     address.sll_ifindex = interface.cast_signed();
     let len = size_of_val(&address) as libc::socklen_t;
     // SAFETY: the address lives until the call returns and has the length given.

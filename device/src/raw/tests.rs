@@ -18,6 +18,8 @@ use crate::ports::{
     is_to_be_tried_again, put, receive, send, what_is_taken,
 };
 use crate::testing::{datagram, path, put as put_datagram};
+#[cfg(feature = "whole")]
+use crate::whole::WholePort;
 use roce_testing::{AS_NOBODY, Cable, Namespace, settle_here, skip_unless};
 
 fn open_in(namespace: &Namespace, spec: &str) -> (RawPort, KernelHost) {
@@ -292,6 +294,32 @@ fn errors_say_what_to_do_next() {
     assert!(refusal("raw:lo").contains("use udp:127.0.0.1"));
     let _first = open_in(&cable.near, "raw:v0");
     assert!(refusal("raw:v0").contains("UDP port 4791 of 198.18.0.1 is taken"));
+}
+
+/// Regression: a frame that the kernel refuses with ENOMEM was tried again without end, and those behind it waited.
+#[cfg(feature = "whole")]
+#[test]
+fn a_frame_that_the_kernel_never_accepts_does_not_stop_the_others() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let mut near = cable.near.run(|| open_whole(&"raw:v0".parse().unwrap())).unwrap();
+    let mut far = cable.far.run(|| open_whole(&"raw:v1".parse().unwrap())).unwrap();
+    let (joined, offload) = crate::segment::tests::unsplittable();
+    let plain = [&[0xff; 6][..], &NEAR.0, &[0x88, 0xb5], &[7; 60]].concat();
+    assert!(near.send_whole(offload, &joined) && near.send_whole(Offload::NONE, &plain));
+    let mut flushes = 0;
+    near.flush(Instant::ZERO).unwrap();
+    while near.deadline().is_some() {
+        flushes += 1;
+        assert!(flushes < 10_000, "the frame is tried again without end");
+        near.flush(Instant::from_nanos(flushes)).unwrap();
+    }
+    let dropped = counter(&near, "raw_tx_gave_up") + counter(&near, "raw_tx_refused");
+    assert_eq!((dropped, counter(&near, "raw_tx_frames")), (1, 1));
+    let (mut has_arrived, end) = (false, Clock::now() + Duration::from_secs(10));
+    while !has_arrived {
+        assert!(Clock::now() < end, "the frame behind it did not arrive");
+        far.receive_whole(&mut |frame| has_arrived |= frame.bytes == plain).unwrap();
+    }
 }
 
 #[test]

@@ -32,6 +32,7 @@ impl WholePort for RawPort {
         let len = frame.len().min(slot.len());
         slot[..len].copy_from_slice(&frame[..len]);
         self.transmitter.commit(&(0..frame.len()), offload);
+        self.transmitter.finish_if_in_tunnel();
         true
     }
 }

@@ -50,6 +50,11 @@ pub(crate) struct TapPort {
     /// A lasting error that a commit met.
     failure: Option<io::Error>,
     buffer: Vec<u8>,
+    /// The packets of the frame in progress that have been sent, and one packet of it.
+    #[cfg(feature = "whole")]
+    finished: usize,
+    #[cfg(feature = "whole")]
+    single: Vec<u8>,
     counters: Counters,
 }
 
@@ -61,6 +66,9 @@ counters! {
         tx_dropped => "tap_tx_dropped",
         /// Frames dropped because the kernel found them invalid.
         tx_refused => "tap_tx_refused",
+        /// Frames of several packets, or with an incomplete checksum, that were split and completed here because the
+        /// kernel cannot.
+        tx_finished => "tap_tx_finished",
         /// Frames dropped because their offload header is missing or unknown.
         rx_malformed => "tap_rx_malformed",
     }
@@ -198,6 +206,10 @@ impl TapPort {
             waiting: None,
             failure: None,
             buffer: vec![0; Offload::LEN + LONGEST_FRAME],
+            #[cfg(feature = "whole")]
+            finished: 0,
+            #[cfg(feature = "whole")]
+            single: Vec::new(),
             counters: Counters::default(),
         }
     }

@@ -354,6 +354,32 @@ fn segmentation_that_is_refused_is_given_up() {
     assert_eq!(expect(&mut b, 3).len(), 3);
 }
 
+/// Regression: a superpacket that the kernel refuses with ENOMEM was tried again without end.
+#[test]
+fn a_superpacket_that_is_never_accepted_does_not_stop_the_others() {
+    let (a, mut b) = ipv4_pair();
+    if skip_unless(a.report().max_segments > 1, "no segmentation offload on this kernel") {
+        return;
+    }
+    let there = between(&a, &b);
+    let mut transmitter = Transmitter::new(a.report().max_segments);
+    for psn in 0..2 {
+        let slot = transmitter.slot().unwrap();
+        let identification = slot.batch.identification(&there, Qpn::default(), 116);
+        slot.buffer[..116].copy_from_slice(&crate::testing::sealed(&there, psn, 100, identification));
+        let transmit = Transmit { path: there, remote_qpn: Qpn::default(), len: 116, identification };
+        transmitter.commit(&transmit, &a.sockets);
+    }
+    assert!((0..5000).all(|_| transmitter.may_retry(libc::EAGAIN)), "EAGAIN is about the socket");
+    assert!(!transmitter.may_retry(libc::ENOMEM), "first it is taken apart");
+    let attempts = (0..5000).take_while(|_| transmitter.may_retry(libc::ENOMEM)).count();
+    assert!((100..2000).contains(&attempts), "{attempts}");
+    assert_eq!(transmitter.counters.refused, 1);
+    transmitter.flush(Instant::ZERO, &a.sockets).unwrap();
+    let arrived = expect(&mut b, 1);
+    assert!(is_sealed_for(&there, &arrived[0].bytes, 0));
+}
+
 /// A link of 1500 bytes, in a network of its own: what is longer is dropped, what was sent with it arrives.
 #[test]
 fn what_is_longer_than_the_link_is_dropped_alone() {
