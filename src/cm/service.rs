@@ -217,8 +217,7 @@ impl CmService {
             if !matches!(manager.state(*id), CmState::RepSent | CmState::MraRepReceived) {
                 return false;
             }
-            let has_heard =
-                |nic: &mut Nic| nic.engine.qp_counters(*qpn).is_some_and(|counters| counters.rx_handled > 0);
+            let has_heard = |nic: &mut Nic| nic.engine.has_heard_peer(*qpn);
             let heard = siblings.with_nic_of(*qpn, nic, has_heard);
             !heard || manager.notify_first_packet(now, *id).is_err()
         });

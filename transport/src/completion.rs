@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use bitflags::bitflags;
@@ -249,7 +250,7 @@ bitflags! {
 
 /// A work completion.
 ///
-/// After an error only `wr_id`, `status`, `cause` and `qpn` mean anything.
+/// After an error only `wr_id`, `status`, `cause`, `qpn` and `src_qp` mean anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wc {
     /// From the work request.
@@ -268,7 +269,7 @@ pub struct Wc {
     pub invalidated: RKey,
     /// The queue pair here.
     pub qpn: Qpn,
-    /// The sender's queue pair (UD).
+    /// The sender's queue pair. After an error of a connection that of the peer, and 0 after one of UD.
     pub src_qp: Qpn,
     /// What else is meaningful.
     pub flags: WcFlags,
@@ -278,11 +279,42 @@ pub struct Wc {
 }
 
 /// A work request that failed.
+///
+/// Its text names both ends of the connection, as far as they are known: from [`Wc::result`] the numbers of both queue pairs,
+/// and with [`ends`](Self::ends) their addresses as well.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("work request {} of queue pair {} ended with {}, {:?}", .wc.wr_id, .wc.qpn.get(), .wc.status.name(), .wc.cause)]
+#[error("work request {} {} ended with {}, {:?}", .wc.wr_id, OfQueuePair(self), .wc.status.name(), .wc.cause)]
 pub struct WorkError {
     /// How it ended.
     pub wc: Wc,
+    /// Where the queue pair and its peer are, for the text. [`Engine::ends`](crate::Engine::ends) knows it.
+    pub ends: Option<Ends>,
+}
+
+/// The addresses of the two ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The address here.
+    pub local: IpAddr,
+    /// The address of the peer.
+    pub remote: IpAddr,
+}
+
+/// The queue pair of a failed work request and its peer, for the text.
+struct OfQueuePair<'a>(&'a WorkError);
+
+impl fmt::Display for OfQueuePair<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WorkError { wc, ends } = self.0;
+        let (own, peer) = (wc.qpn.get(), wc.src_qp.get());
+        match (ends, peer) {
+            (Some(Ends { local, remote }), _) => {
+                write!(formatter, "of queue pair {own} at {local} towards queue pair {peer} at {remote}")
+            }
+            (None, 0) => write!(formatter, "of queue pair {own}"),
+            (None, _) => write!(formatter, "of queue pair {own} towards queue pair {peer}"),
+        }
+    }
 }
 
 /// The text for people: a `main` that returns the error prints this.
@@ -301,7 +333,7 @@ impl Wc {
     pub const fn result(self) -> Result<Self, WorkError> {
         match self.status {
             WcStatus::Success => Ok(self),
-            _ => Err(WorkError { wc: self }),
+            _ => Err(WorkError { wc: self, ends: None }),
         }
     }
 }

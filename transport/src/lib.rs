@@ -59,7 +59,7 @@ mod verdict;
 mod wr;
 mod xrc;
 
-pub use completion::{Cause, Notify, Occupancy, Wc, WcFlags, WcOpcode, WcStatus, WorkError};
+pub use completion::{Cause, Ends, Notify, Occupancy, Wc, WcFlags, WcOpcode, WcStatus, WorkError};
 pub use config::{EngineConfig, Pacing};
 pub use counters::Counters;
 pub use engine::{CqError, DestroyError, Engine, PdError, SrqAttributes, SrqError, XrcdError};

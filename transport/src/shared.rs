@@ -31,6 +31,17 @@ pub(crate) struct Shared {
     /// The in-band telemetry of the datagram that is being handled, and of the one that was written last.
     pub(crate) telemetry_in: Option<Telemetry>,
     pub(crate) telemetry_out: Option<Telemetry>,
+    /// What the answer that is being handled says about its path, until it is known to come from the peer.
+    pub(crate) answer: Option<AnswerOverPath>,
+}
+
+/// What an answer says about the path that it came on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AnswerOverPath {
+    /// Its hop limit on arrival, 0 if the device does not report it.
+    pub(crate) hop_limit: u8,
+    /// It echoes a congestion mark.
+    pub(crate) marked: bool,
 }
 
 /// A completion was lost because its queue was full.

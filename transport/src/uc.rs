@@ -122,12 +122,12 @@ impl UcResponder {
         shared: &mut Shared,
         datagram: &Datagram<'_>,
     ) -> Verdict {
-        core.established(shared);
         let psn = datagram.bth().psn;
         if psn.before(self.epsn) && psn.distance_to(self.epsn) <= LATE_PACKETS {
             count!(shared, core, duplicate_request);
             return Verdict::Dropped(DropReason::LatePacket);
         }
+        core.established(shared);
         let in_order = psn == self.epsn;
         self.epsn = psn.next();
         if !in_order {

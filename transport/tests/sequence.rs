@@ -341,3 +341,45 @@ fn a_peer_whose_identification_counts_past_zero_is_not_taken_for_one_of_ours() {
         }
     }
 }
+
+/// A packet that anyone can send who knows the addresses and the queue pair number.
+fn forge_unseen(bench: &mut Bench, forged: &Forge) -> Verdict {
+    let bytes = forged.build_with(0);
+    let identification = Identification::Unknown { hint: 0 };
+    bench.deliver(Side::B, &Received { path: forged.path, identification, head: &bytes, tail: &[] })
+}
+
+/// Regression: four forged notifications of congestion with Identification zero made the engine take all that a peer sent
+/// which counts for damage.
+#[test]
+fn forged_packets_do_not_decide_which_identification_the_peer_sends() {
+    for before in [0, 3] {
+        let mut bench = Bench::rc();
+        for offset in 0..before {
+            assert_eq!(arrive_unseen(&mut bench, offset, 5_000 + offset as u16, 0), Verdict::Handled);
+        }
+        for _ in 0..8 {
+            let notification = bench.forge(Side::B, Opcode::CNP, Psn::new(0)).payload(&[0; 16]);
+            assert_eq!(forge_unseen(&mut bench, &notification), Verdict::Handled);
+            // A duplicate, and a packet behind a gap.
+            for offset in [1 << 23, 1 << 22] {
+                let forged = write_only(&bench, offset, 0, b"data");
+                forge_unseen(&mut bench, &forged);
+            }
+        }
+        assert_eq!(bench.host(Side::B).engine.has_heard_peer(bench.b), before > 0);
+        for offset in before..before + 4 {
+            assert_eq!(arrive_unseen(&mut bench, offset, 6_000 + offset as u16, 0), Verdict::Handled);
+        }
+        assert!(bench.host(Side::B).engine.has_heard_peer(bench.b));
+    }
+}
+
+/// Once a peer has been seen to count, zeros do not change that.
+#[test]
+fn a_peer_that_counts_is_never_taken_for_one_that_sends_zero() {
+    let mut bench = Bench::rc();
+    for (offset, identification) in [7_000, 0, 0, 0, 0, 0, 7_006].into_iter().enumerate() {
+        assert_eq!(arrive_unseen(&mut bench, offset as u32, identification, 0), Verdict::Handled);
+    }
+}

@@ -274,3 +274,25 @@ fn datagrams_with_a_trailer_form_superpackets() {
     // The first packet is longer by its RETH.
     assert_eq!(runs, [2, 59, 59, 59, 17]);
 }
+
+/// Regression: telemetry behind acknowledgements that were dropped, for packets that were never sent, changed the rate.
+#[test]
+fn telemetry_of_a_dropped_acknowledgement_changes_no_rate() {
+    let mut bench = Bench::with_config(QpType::Rc, &common::settings(), config(true, "hpcc"));
+    let before = bench.host(Side::A).engine.congestion(bench.now, bench.a);
+    assert!(before.is_some());
+    for count in 1..6_u64 {
+        let path = bench.path(Side::B);
+        let forged = bench.forge(Side::A, Opcode::RC_ACKNOWLEDGE, Psn::new(0x12_3456)).aeth(0x1f, 0);
+        let mut bytes = forged.build();
+        let mut telemetry = Telemetry::default();
+        // A line that sends four times what it can.
+        telemetry.push(TelemetryHop::new(1_000_000_000, count * 1_000, count * 500, 60_000));
+        bytes.extend(telemetry.echo().emit());
+        let identification = Identification::Unknown { hint: 0 };
+        let verdict = bench.deliver(Side::A, &Received { path, identification, head: &bytes, tail: &[] });
+        assert_eq!(verdict, Verdict::Dropped(DropReason::UnsentPsn));
+        bench.now = bench.now.plus_nanos(1_000);
+    }
+    assert_eq!(bench.host(Side::A).engine.congestion(bench.now, bench.a), before);
+}

@@ -22,10 +22,12 @@ use rand_core::{Rng, SeedableRng};
 use roce_packet::{Psn, Qpn};
 use slab::Slab;
 
+pub(crate) use receive::Integrity;
+
 pub use objects::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
 pub use xrc::XrcdError;
 
-use crate::completion::{Notify, Occupancy, Wc};
+use crate::completion::{Ends, Notify, Occupancy, Wc};
 use crate::config::EngineConfig;
 use crate::congestion::{LineLimit, Notifier, Observation};
 use crate::counters::Counters;
@@ -34,7 +36,7 @@ use crate::ids::{CqId, MOST_QUEUES, SrqId};
 use crate::memory::KeyTable;
 use crate::number_map::NumberMap;
 use crate::parameters::Parameters as _;
-use crate::qp::{Failure, QpAttributes, QpState};
+use crate::qp::{Failure, QpAttributes, QpState, QpType};
 use crate::segment::KnownPath;
 use crate::shared::Shared;
 use crate::time::Instant;
@@ -110,6 +112,7 @@ impl Engine {
                 counters: Counters::default(),
                 telemetry_in: None,
                 telemetry_out: None,
+                answer: None,
                 config,
             },
             qps: Slab::new(),
@@ -257,6 +260,14 @@ impl Engine {
         Some(attr)
     }
 
+    /// The addresses of the two ends of a connection, for texts; `None` for UD, and for a queue pair that is not connected.
+    #[must_use]
+    pub fn ends(&self, qpn: Qpn) -> Option<Ends> {
+        let core = &self.qp(qpn)?.core;
+        let path = core.attr.path.filter(|_| core.qp_type != QpType::Ud)?;
+        Some(Ends { local: path.source, remote: path.destination })
+    }
+
     /// The oldest PSN of an RC queue pair that its peer has not answered: everything before it is acknowledged, and the responses
     /// to READs before it have arrived.
     #[must_use]
@@ -267,9 +278,17 @@ impl Engine {
         }
     }
 
+    /// Whether a packet has come for this queue pair since RESET that only its peer can have sent: with the expected PSN, or
+    /// the answer to a packet in flight. A notification of congestion, a duplicate or a packet behind a gap shows nothing,
+    /// because anyone who knows the addresses and the queue pair number can send one.
+    #[must_use]
+    pub fn has_heard_peer(&self, qpn: Qpn) -> bool {
+        self.qp(qpn).is_some_and(|qp| qp.core.has_heard_peer)
+    }
+
     /// The transport of a queue pair.
     #[must_use]
-    pub fn qp_type(&self, qpn: Qpn) -> Option<crate::qp::QpType> {
+    pub fn qp_type(&self, qpn: Qpn) -> Option<QpType> {
         self.qp(qpn).map(|qp| qp.core.qp_type)
     }
 

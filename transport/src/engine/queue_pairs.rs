@@ -12,8 +12,8 @@ use crate::config::EngineConfig;
 use crate::congestion::{CnpPace, Congestion};
 use crate::counters::Counters;
 use crate::qp::{
-    AttrMask, CreateQpError, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes, QpCore, QpInit, QpOptions,
-    QpState, QpType, transition,
+    AttrMask, CreateQpError, MAX_RD_ATOMIC, ModifyQpError, PeerIdentification, QpAttr, QpAttributes, QpCore,
+    QpInit, QpOptions, QpState, QpType, transition,
 };
 use crate::rc::{RcRequester, RcResponder};
 use crate::recovery::Recovery;
@@ -122,7 +122,8 @@ impl Engine {
             deadlines: Deadlines::default(),
             failure: None,
             drain_pending: false,
-            exact_icrcs: 0,
+            peer_identification: PeerIdentification::default(),
+            has_heard_peer: false,
             congestion,
             control: None,
             recovery,
@@ -365,6 +366,8 @@ impl Qp {
             let controlled = self.core.control.as_ref().is_some_and(|control| control.is_chosen());
             let path = if controlled { path.with_ecn(Ecn::Capable0) } else { path };
             own.path = Some(path);
+            // On another path another interface of the peer may send, or another host.
+            self.core.peer_identification = PeerIdentification::default();
             self.core.outgoing = Some(KnownPath::new(path));
         }
         if let Halves::Rc(_, responder) = &mut self.halves
@@ -393,7 +396,8 @@ impl Qp {
         core.failure = None;
         core.drain_pending = false;
         core.established = false;
-        core.exact_icrcs = 0;
+        core.peer_identification = PeerIdentification::default();
+        core.has_heard_peer = false;
         core.cnp_pace = CnpPace::default();
         let path_mtu = core.attr.path_mtu;
         core.attr = QpAttributes::new(path_mtu);

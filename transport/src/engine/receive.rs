@@ -1,11 +1,15 @@
 //! The receive path: every check before a queue pair handles a packet.
 //!
 //! The order is: it parses, its ICRC is right, its queue pair exists, the opcode fits the transport and
-//! the state, the partition key and the addresses match. A packet that fails is dropped and counted,
-//! and nothing else happens.
+//! the state, the partition key and the addresses match. Then its half of the queue pair compares the PSN. A packet that
+//! fails is dropped and counted, and nothing else happens.
+//!
+//! Some of what a packet says is neither a request nor an answer: a congestion mark, in-band telemetry, its hop limit, which
+//! Identification the peer sends, that the peer is there. It counts only if the packet is proven ([`Qp::expects`]), because
+//! anyone who knows the addresses and the queue pair number can send the rest.
 
 use roce_packet::{
-    Cnp, Datagram, Deth, Direction, Envelope, Opcode, OpcodeInfo, ParseError, ParseErrorKind, Path, Qpn,
+    Cnp, Datagram, Deth, Direction, Ecn, Envelope, Opcode, OpcodeInfo, ParseError, ParseErrorKind, Path, Qpn,
     Telemetry, Transport, icrc,
 };
 
@@ -16,9 +20,9 @@ use super::qp::{Halves, Qp};
 use crate::congestion::Notifier;
 use crate::counters::count;
 use crate::io::{Identification, MOST_SEGMENTS, Received};
-use crate::qp::{QpCore, QpType};
+use crate::qp::{PeerIdentification, QpCore, QpType};
 use crate::segment::KnownPath;
-use crate::shared::Shared;
+use crate::shared::{AnswerOverPath, Shared};
 use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
 
@@ -59,7 +63,7 @@ impl Engine {
         // By reference: moving the datagram out of the result takes longer than parsing it.
         let verdict = match &Datagram::parse(received.head, received.tail) {
             Ok(datagram) => match check_icrc(&mut self.arrival, received, datagram) {
-                Some(integrity @ (Integrity::Exact | Integrity::Segment)) => {
+                Some(integrity) if integrity != Integrity::Recovered => {
                     self.dispatch(received, datagram, integrity)
                 }
                 uncertain => self.handle_uncertain(received, datagram, uncertain),
@@ -118,9 +122,7 @@ impl Engine {
             }
             return Verdict::Dropped(DropReason::UnknownQpn);
         };
-        let verdict = self.deliver(index, received, datagram, integrity);
-        self.settle(index);
-        verdict
+        self.deliver(index, received, datagram, integrity)
     }
 
     #[inline]
@@ -136,22 +138,23 @@ impl Engine {
         // The device counted it before its queue pair was known.
         qp.core.counters.rdma_rx_packets += 1;
         qp.core.counters.rdma_rx_bytes += datagram.len() as u64;
-        let marked = received.path.ecn() == roce_packet::Ecn::CongestionExperienced;
-        if marked {
-            count!(shared, qp.core, np_ecn_marked_roce_packets);
-        }
         let verdict = match qp.admit(received, datagram, integrity) {
             Ok(()) => {
-                if marked {
-                    let marked = Marked {
-                        info: datagram.info(),
-                        dest_qp: datagram.bth().dest_qp,
-                        deth: datagram.deth(),
-                        has_payload: datagram.payload_len() > 0,
-                    };
-                    notify(&mut self.notifier, shared, &mut qp.core, received, &marked);
+                let is_expected = qp.expects(datagram);
+                let verdict = qp.handle(shared, received, datagram);
+                if is_expected && qp.is_proof(verdict) {
+                    qp.core.take_evidence(shared, integrity, datagram.info().direction);
+                    if is_marked(received) {
+                        let marked = Marked {
+                            info: datagram.info(),
+                            dest_qp: datagram.bth().dest_qp,
+                            deth: datagram.deth(),
+                            has_payload: datagram.payload_len() > 0,
+                        };
+                        notify(&mut self.notifier, shared, &mut qp.core, received, &marked);
+                    }
                 }
-                qp.handle(shared, received, datagram)
+                verdict
             }
             Err(reason) => {
                 if datagram.info().direction == Direction::Cnp {
@@ -162,7 +165,10 @@ impl Engine {
         };
         match verdict {
             Verdict::Dropped(reason) => reason.count(&mut qp.core.counters),
-            Verdict::Handled => qp.core.counters.rx_handled += 1,
+            Verdict::Handled => {
+                qp.core.counters.rx_handled += 1;
+                self.settle(index);
+            }
         }
         verdict
     }
@@ -183,13 +189,18 @@ impl Engine {
             }
             let Some(index) = self.numbers.get(number.get()) else { continue };
             let outcome = self.deliver(index, received, datagram, integrity);
-            self.settle(index);
             if verdict != Some(Verdict::Handled) {
                 verdict = Some(outcome);
             }
         }
         verdict.unwrap_or(Verdict::Dropped(DropReason::NoMulticastMember))
     }
+}
+
+/// Whether a switch marked the packet.
+#[inline]
+pub(super) fn is_marked(received: &Received<'_>) -> bool {
+    received.path.ecn() == Ecn::CongestionExperienced
 }
 
 /// A packet with a congestion mark.
@@ -200,8 +211,8 @@ pub(super) struct Marked {
     pub(super) has_payload: bool,
 }
 
-/// A marked packet came from the peer. If it carries data, its sender is notified, even if the packet is dropped: by a
-/// notification, or by the next acknowledgement where that was agreed on.
+/// A marked packet came from the peer. If it carries data, its sender is notified: by a notification, or by the next
+/// acknowledgement where that was agreed on.
 pub(super) fn notify(
     notifier: &mut Notifier,
     shared: &mut Shared,
@@ -209,6 +220,7 @@ pub(super) fn notify(
     received: &Received<'_>,
     marked: &Marked,
 ) {
+    count!(shared, core, np_ecn_marked_roce_packets);
     let info = marked.info;
     if !marked.has_payload || info.direction == Direction::Cnp {
         return;
@@ -266,9 +278,11 @@ pub(super) fn parse_failure(error: ParseError) -> DropReason {
 
 /// How well the ICRC agrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Integrity {
-    /// With everything known, or with an Identification of zero, which our own peers send: 32 bits are checked.
-    Exact,
+pub(crate) enum Integrity {
+    /// With everything known, or the device vouches for it: 32 bits are checked.
+    Known,
+    /// With an Identification of zero, which was not seen and our own peers send: 32 bits are checked.
+    Zero,
     /// With an Identification that segments of our own peers' superpackets have: at least 25 bits are checked. Those of a peer
     /// that counts are accepted here as well, so this does not identify the sender.
     Segment,
@@ -287,19 +301,19 @@ pub(super) fn check_icrc(
     datagram: &Datagram<'_>,
 ) -> Option<Integrity> {
     if cfg!(fuzzing) {
-        return Some(Integrity::Exact);
+        return Some(Integrity::Known);
     }
     let found = datagram.icrc();
     match received.identification {
-        Identification::Unsealed => Some(Integrity::Exact),
+        Identification::Unsealed => Some(Integrity::Known),
         Identification::Known { identification, dont_fragment: true } => {
             let seed = seed_of(arrival, &received.path);
-            (datagram.compute_icrc_from(seed, identification) == found).then_some(Integrity::Exact)
+            (datagram.compute_icrc_from(seed, identification) == found).then_some(Integrity::Known)
         }
         Identification::Known { identification, dont_fragment: false } => {
             let mut envelope = Envelope::new(&received.path, identification);
             envelope.dont_fragment = false;
-            (datagram.compute_icrc(&envelope) == found).then_some(Integrity::Exact)
+            (datagram.compute_icrc(&envelope) == found).then_some(Integrity::Known)
         }
         Identification::Unknown { hint } => {
             // The hint first: it is right for all that our own peers send, and to find another value takes as long as
@@ -314,7 +328,7 @@ pub(super) fn check_icrc(
                 identification ^= icrc::identification_from_difference(computed ^ found, covered)?;
             }
             Some(match identification {
-                0 => Integrity::Exact,
+                0 => Integrity::Zero,
                 // The hint counts what arrived joined. What the network split may arrive one by one, or joined elsewhere.
                 _ if identification == hint || identification < MOST_SEGMENTS => Integrity::Segment,
                 _ => Integrity::Recovered,
@@ -331,10 +345,6 @@ fn seed_of<'a>(arrival: &'a mut Option<KnownPath>, path: &Path) -> &'a Seed {
     arrival.get_or_insert_with(|| KnownPath::new(*path)).seed()
 }
 
-/// So many exact ICRCs, and none that was recovered between them, say that the peer sends the Identification we expect:
-/// one that counts is at zero once in 65,536 datagrams. From then on any other value is taken for damage.
-const TRUSTED_AFTER: u8 = 4;
-
 impl Qp {
     /// The checks that need no more than the attributes (IBTA 9.6.1).
     #[inline]
@@ -345,17 +355,33 @@ impl Qp {
         integrity: Integrity,
     ) -> Result<(), DropReason> {
         self.admit_fields(received, datagram.info(), datagram.bth().p_key)?;
-        let core = &mut self.core;
-        // UD receives from many peers, which differ in this.
-        if core.qp_type != QpType::Ud {
-            match integrity {
-                Integrity::Exact => core.exact_icrcs = core.exact_icrcs.saturating_add(1),
-                Integrity::Segment => {}
-                Integrity::Recovered if core.exact_icrcs >= TRUSTED_AFTER => return Err(DropReason::BadIcrc),
-                Integrity::Recovered => core.exact_icrcs = 0,
-            }
+        if integrity == Integrity::Recovered && self.core.peer_identification == PeerIdentification::Zero {
+            return Err(DropReason::BadIcrc);
         }
         Ok(())
+    }
+
+    /// Whether only the peer can have sent this packet, or whoever reads what the peer sends: it has the PSN that is expected
+    /// next, answers a packet in flight, or has the Q_Key. A notification of congestion has none of them.
+    #[inline]
+    fn expects(&self, datagram: &Datagram<'_>) -> bool {
+        let psn = datagram.bth().psn;
+        match (&self.halves, datagram.info().direction) {
+            (_, Direction::Cnp) => false,
+            (Halves::Rc(requester, _), Direction::Response) => requester.awaits(psn),
+            (Halves::Rc(_, responder), Direction::Request) => responder.awaits(psn),
+            (Halves::Uc(_, responder), Direction::Request) => responder.expected_psn() == psn,
+            // Its half compares the Q_Key.
+            (Halves::Ud(..), Direction::Request) => true,
+            (_, Direction::Response) => false,
+        }
+    }
+
+    /// Whether an expected packet with this verdict is from the peer. UC drops packets in order, too: those of a message whose
+    /// beginning was lost.
+    #[inline]
+    fn is_proof(&self, verdict: Verdict) -> bool {
+        verdict == Verdict::Handled || matches!(self.halves, Halves::Uc(..))
     }
 
     /// The same without the ICRC.
@@ -404,9 +430,6 @@ impl Qp {
     #[inline]
     fn handle(&mut self, shared: &mut Shared, received: &Received<'_>, datagram: &Datagram<'_>) -> Verdict {
         let core = &mut self.core;
-        if let Some(telemetry) = &shared.telemetry_in {
-            core.take_telemetry(shared.now, telemetry, datagram.info().direction);
-        }
         match (&mut self.halves, datagram.info().direction) {
             (_, Direction::Cnp) => {
                 let control = core.control.as_mut().filter(|control| control.is_chosen());
@@ -421,10 +444,16 @@ impl Qp {
                 Verdict::Handled
             }
             (Halves::Rc(requester, _), Direction::Response) => {
-                if let Some(control) = &mut core.control {
-                    control.answered_over(received.path.hop_limit);
+                if core.control.is_some() {
+                    let marked = datagram.bth().becn && core.congestion.echo;
+                    shared.answer = Some(AnswerOverPath { hop_limit: received.path.hop_limit, marked });
                 }
-                requester.handle_response(core, shared, datagram)
+                let verdict = requester.handle_response(core, shared, datagram);
+                if verdict == Verdict::Handled {
+                    core.take_answer(shared);
+                }
+                shared.answer = None;
+                verdict
             }
             (Halves::Rc(_, responder), Direction::Request) => {
                 responder.handle_request(core, shared, datagram)

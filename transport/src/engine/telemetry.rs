@@ -37,17 +37,18 @@ impl Engine {
         let datagram = Datagram::parse(head, tail).ok()?;
         match check_icrc(&mut self.arrival, &rest, &datagram)? {
             // It has been compared.
-            Integrity::Exact | Integrity::Segment => {
+            Integrity::Known | Integrity::Zero | Integrity::Segment => {
                 Some((Received { identification: Identification::Unsealed, ..rest }, telemetry))
             }
             Integrity::Recovered => None,
         }
     }
 
-    /// Whether a datagram has a trailer, where telemetry is off: then its ICRC is not at the end.
+    /// Whether a datagram for a queue pair here has a trailer, where telemetry is off: then its ICRC is not at the end.
     #[cold]
     pub(super) fn refuse_telemetry(&mut self, received: &Received<'_>) -> bool {
-        if self.split_telemetry(received).is_none() {
+        let Some((rest, _)) = self.split_telemetry(received) else { return false };
+        if !self.is_for_queue_pair(&rest) {
             return false;
         }
         let refused = &mut self.shared.counters.rx_telemetry_refused;
@@ -60,6 +61,14 @@ impl Engine {
         }
         *refused += 1;
         true
+    }
+
+    /// Whether the queue pair that the datagram names exists, and has a peer with this address if it is connected.
+    fn is_for_queue_pair(&self, received: &Received<'_>) -> bool {
+        let Ok(datagram) = Datagram::parse(received.head, received.tail) else { return false };
+        let Some(qp) = self.qp(datagram.bth().dest_qp) else { return false };
+        let ends = (received.path.destination, received.path.source);
+        qp.core.attr.path.is_none_or(|path| (path.source, path.destination) == ends)
     }
 
     /// Adds the trailer to a datagram that has to leave with telemetry. Its superpacket may have no room for that length: then it gets

@@ -4,10 +4,8 @@ use roce_packet::{Bth, Direction, Opcode, OpcodeInfo, Qpn};
 
 use super::Engine;
 use super::qp::{Halves, Qp};
-use super::receive::{Marked, notify, parse_failure};
-use crate::counters::count;
+use super::receive::{Marked, is_marked, notify, parse_failure};
 use crate::io::Received;
-use crate::qp::QpType;
 use crate::shared::Shared;
 use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
@@ -57,27 +55,26 @@ impl Engine {
         qp.core.counters.rdma_rx_packets += 1;
         qp.core.counters.rdma_rx_bytes += (received.head.len() + received.tail.len()) as u64;
         qp.core.counters.rx_trimmed += 1;
-        let is_marked = received.path.ecn() == roce_packet::Ecn::CongestionExperienced;
-        if is_marked {
-            count!(shared, qp.core, np_ecn_marked_roce_packets);
-        }
         let verdict = match qp.admit_fields(received, info, bth.p_key) {
             Ok(()) => {
-                // The DETH, which is not read here, has the sender of a UD datagram.
-                if is_marked && qp.core.qp_type != QpType::Ud {
+                let verdict = qp.handle_trimmed(shared, (bth, info));
+                // Only RC asks for a trimmed packet, and there the connection names its sender.
+                if verdict == Verdict::Handled && is_marked(received) {
                     // It had payload, or there was nothing to cut away.
                     let marked = Marked { info, dest_qp: bth.dest_qp, deth: None, has_payload: true };
                     notify(&mut self.notifier, shared, &mut qp.core, received, &marked);
                 }
-                qp.handle_trimmed(shared, (bth, info))
+                verdict
             }
             Err(reason) => Verdict::Dropped(reason),
         };
         match verdict {
             Verdict::Dropped(reason) => reason.count(&mut qp.core.counters),
-            Verdict::Handled => qp.core.counters.rx_handled += 1,
+            Verdict::Handled => {
+                qp.core.counters.rx_handled += 1;
+                self.settle(index);
+            }
         }
-        self.settle(index);
         verdict
     }
 }

@@ -18,6 +18,7 @@ pub use state::{AttrMask, QpState, QpType, Transition, transition};
 use crate::completion::{Cause, Wc, WcStatus};
 use crate::congestion::{AfterLoss, CnpPace, Congestion, Control, Loss, LostAfter, Start};
 use crate::counters::{Counters, count};
+use crate::engine::Integrity;
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
 use crate::recovery::Recovery;
@@ -56,8 +57,10 @@ pub(crate) struct QpCore {
     /// Set by a half that met an error; the engine then moves the queue pair to `ERR` (or `SQE`) and
     /// raises the event, if there is one to raise.
     pub(crate) failure: Option<Failure>,
-    /// ICRCs in a row that were exact although the device did not see the Identification.
-    pub(crate) exact_icrcs: u8,
+    /// Which IPv4 Identification the peer sends.
+    pub(crate) peer_identification: PeerIdentification,
+    /// A packet came that only the peer can have sent.
+    pub(crate) has_heard_peer: bool,
     /// The next completion of SQD is still to be announced.
     pub(crate) drain_pending: bool,
     /// The congestion control and its state.
@@ -73,6 +76,41 @@ pub(crate) struct QpCore {
     pub(crate) telemetry_owed: bool,
     /// The first packet in RTR has been announced.
     pub(crate) established: bool,
+}
+
+/// Which IPv4 Identification the peer of a connection sends, where the device does not see it. Only proven packets change
+/// it, and it is decided once: a peer that counts is at zero once in 65,536 datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerIdentification {
+    /// Not known: this many packets had zero, and none a value that our own peers do not send.
+    Undecided(u8),
+    /// Zero, or the place in a superpacket: any other value is damage.
+    Zero,
+    /// It counts, so any value may be right. Zeros do not change that.
+    Counts,
+}
+
+impl PeerIdentification {
+    /// Packets with zero, and none with another value between them, that decide for [`Self::Zero`].
+    const TRUSTED_AFTER: u8 = 4;
+
+    /// A proven packet had an ICRC that agrees like this.
+    #[inline]
+    fn learn(&mut self, integrity: Integrity) {
+        let Self::Undecided(zeros) = *self else { return };
+        match integrity {
+            Integrity::Zero if zeros + 1 >= Self::TRUSTED_AFTER => *self = Self::Zero,
+            Integrity::Zero => *self = Self::Undecided(zeros + 1),
+            Integrity::Recovered => *self = Self::Counts,
+            Integrity::Known | Integrity::Segment => {}
+        }
+    }
+}
+
+impl Default for PeerIdentification {
+    fn default() -> Self {
+        Self::Undecided(0)
+    }
 }
 
 /// How a queue pair failed.
@@ -116,16 +154,37 @@ impl QpCore {
         (self.echo_owed, self.telemetry_owed) = (false, false);
     }
 
-    /// A packet came with in-band telemetry: that of data goes back to its sender, that of an acknowledgement is for this side.
-    #[cold]
-    pub(crate) fn take_telemetry(&mut self, now: Instant, telemetry: &Telemetry, direction: Direction) {
-        match (direction, &mut self.control) {
-            (Direction::Request, _) if self.qp_type.is_reliable() => {
-                **self.telemetry.get_or_insert_default() = *telemetry;
-                self.telemetry_owed = true;
-            }
-            (Direction::Response, Some(control)) => control.stamped(now, telemetry),
-            _ => {}
+    /// A proven packet came: the Identification of the peer and the telemetry of data count. That of an answer has been
+    /// taken already ([`take_answer`](Self::take_answer)).
+    #[inline]
+    pub(crate) fn take_evidence(&mut self, shared: &Shared, integrity: Integrity, direction: Direction) {
+        self.has_heard_peer = true;
+        if self.qp_type == QpType::Ud {
+            // UD receives from many peers.
+            return;
+        }
+        self.peer_identification.learn(integrity);
+        if let Some(telemetry) = &shared.telemetry_in
+            && direction == Direction::Request
+            && self.qp_type.is_reliable()
+        {
+            **self.telemetry.get_or_insert_default() = *telemetry;
+            self.telemetry_owed = true;
+        }
+    }
+
+    /// The answer that is being handled has an effect, so it is from the peer: what it says about its path goes to the congestion
+    /// control, before the acknowledgement in it. A second call for an answer does nothing.
+    #[inline]
+    pub(crate) fn take_answer(&mut self, shared: &mut Shared) {
+        let Some(answer) = shared.answer.take() else { return };
+        let Some(control) = &mut self.control else { return };
+        control.answered_over(answer.hop_limit);
+        if answer.marked {
+            control.echo();
+        }
+        if let Some(telemetry) = &shared.telemetry_in {
+            control.stamped(shared.now, telemetry);
         }
     }
 
@@ -253,7 +312,8 @@ impl QpCore {
             count!(shared, self, req_cqe_flush_error);
         }
         let opcode = wqe.wc_opcode();
-        let wc = Wc { wr_id: wqe.wr_id, status, cause, opcode, qpn: self.number, ..Wc::default() };
+        let (qpn, src_qp) = (self.number, self.attr.dest_qpn);
+        let wc = Wc { wr_id: wqe.wr_id, status, cause, opcode, qpn, src_qp, ..Wc::default() };
         self.push_wc(shared, self.send_cq, false, || wc);
     }
 
@@ -270,7 +330,8 @@ impl QpCore {
             count!(shared, self, resp_cqe_flush_error);
         }
         let opcode = crate::completion::WcOpcode::Recv;
-        let wc = Wc { wr_id, status, cause, opcode, qpn: self.number, ..Wc::default() };
+        let (qpn, src_qp) = (self.number, self.attr.dest_qpn);
+        let wc = Wc { wr_id, status, cause, opcode, qpn, src_qp, ..Wc::default() };
         self.push_wc(shared, self.recv_cq, false, || wc);
     }
 

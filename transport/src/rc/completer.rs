@@ -42,19 +42,13 @@ impl RcRequester {
         datagram: &Datagram<'_>,
     ) -> Verdict {
         let psn = datagram.bth().psn;
-        if self.una.distance_to(psn) >= self.in_flight() {
+        if !self.awaits(psn) {
             return self.outside_window(core, shared, psn);
         }
         let Some(aeth) = datagram.aeth().map(|aeth| aeth.syndrome).or_else(|| middle_syndrome(datagram))
         else {
             return Verdict::Dropped(DropReason::Malformed);
         };
-        if datagram.bth().becn
-            && core.congestion.echo
-            && let Some(control) = &mut core.control
-        {
-            control.echo();
-        }
         match (datagram.info().operation, aeth) {
             (Operation::Acknowledge, Syndrome::Reserved(SELECTIVE_SYNDROME)) => {
                 let received = datagram.aeth().map_or(psn, |aeth| Psn::new(aeth.msn.get()));
@@ -147,6 +141,7 @@ impl RcRequester {
     /// `una` moved over so many bytes of payload: reloads the retry counts, restarts the timer, completes what is
     /// finished.
     fn progressed(&mut self, core: &mut QpCore, shared: &mut Shared, payload: u64) {
+        core.take_answer(shared);
         self.asked = self.asked.filter(|psn| !psn.before(self.una));
         self.is_held = false;
         if let Some(control) = &mut core.control {

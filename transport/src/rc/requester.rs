@@ -153,6 +153,12 @@ impl RcRequester {
         self.una.distance_to(self.unsent)
     }
 
+    /// Whether the packet with this PSN, or a READ that covers it, is in flight.
+    #[inline]
+    pub(crate) fn awaits(&self, psn: Psn) -> bool {
+        self.una.distance_to(psn) < self.in_flight()
+    }
+
     /// Writes the packet under the cursor into `slot`, if one may go.
     pub(super) fn transmit_at_cursor(
         &mut self,

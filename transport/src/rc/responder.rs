@@ -125,6 +125,13 @@ impl RcResponder {
         self.epsn
     }
 
+    /// Whether a request with this PSN is executed or kept when it arrives: the next one, or with selective repeat one
+    /// of the following that has not arrived.
+    #[inline]
+    pub(crate) fn awaits(&self, psn: Psn) -> bool {
+        psn == self.epsn || self.reorder.as_ref().is_some_and(|reorder| reorder.is_missing(self.epsn, psn))
+    }
+
     pub(crate) fn take_receive(&mut self) -> Option<Receive> {
         self.inbound.take_receive()
     }

@@ -235,8 +235,13 @@ impl RcRequester {
             // It left before the request that is under way now, which asks for it as well.
             return NOTHING_TO_ASK;
         }
+        let known = self.trimmed_response;
         keep_oldest(&mut self.trimmed_response, self.una, psn);
-        if self.ask_for_trimmed(core, shared) { Verdict::Handled } else { NOTHING_TO_ASK }
+        if self.ask_for_trimmed(core, shared) {
+            return Verdict::Handled;
+        }
+        self.trimmed_response = known;
+        NOTHING_TO_ASK
     }
 
     /// Asks again for the oldest response if it is known to have been trimmed. Returns whether one is known that will be asked for.
