@@ -2,11 +2,12 @@
 
 mod operations;
 mod peer;
+mod place;
 mod side;
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
 
@@ -21,10 +22,9 @@ use roce_device::OpenOptions;
 use roce_device::pcap::CaptureFile;
 use roce_tools::exchange::Exchange;
 use roce_tools::measure::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use side::{Request, Response, Side};
 
-const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
-const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// How often each operation is repeated under loss.
 const ROUNDS_UNDER_LOSS: u32 = 20;
 
@@ -32,12 +32,13 @@ const ROUNDS_UNDER_LOSS: u32 = 20;
 ///
 /// Two processes on 127.0.0.1 and 127.0.0.2 (UDP port 4791) run every RC operation, UC and UD, and verify the
 /// contents. They repeat this while 1 % of the packets is dropped, then print a short ping table and a short
-/// blast table. The packets of the first two parts are written to demo.pcapng.
+/// blast table. The packets of the first two parts are written to demo.pcapng. If these addresses cannot be used, the demo
+/// chooses other loopback addresses, or one for both processes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// File to write the packets to
-    #[arg(long, value_name = "FILE", default_value = "demo.pcapng")]
-    pcap: PathBuf,
+    /// File to write the packets to [default: demo.pcapng, in the directory for temporary files if this one is read-only]
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
 
     /// Seed that makes queue pair numbers, keys, PSNs and losses reproducible
     #[arg(long, value_name = "N")]
@@ -81,8 +82,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     let started = Instant::now();
     let mut demo = Demo::start(args)?;
     let mut findings = Findings::default();
-    let captures = CaptureFile::create(&args.pcap, &["clean", "with faults"])
-        .with_context(|| format!("cannot create {}; --pcap chooses another file", args.pcap.display()))?;
+    let (path, captures) = place::capture(args.pcap.as_deref())?;
     let mut captures = captures.into_iter();
 
     demo.heading(output, "1. Every operation, contents verified by the receiver")?;
@@ -102,25 +102,28 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     if args.json {
         super::document::print(output, "demo", &findings)?;
     } else {
-        print_closing(output, args, findings.elapsed_s)?;
+        print_closing(output, &path, findings.elapsed_s)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_closing(output: &mut Output, args: &Args, seconds: f64) -> std::io::Result<()> {
-    let path = args.pcap.display();
+fn print_closing(output: &mut Output, path: &Path, seconds: f64) -> std::io::Result<()> {
+    let (path, roce) = (path.display(), own_name());
     let bold = |text: String| output.style.paint(Paint::BOLD, text).to_string();
     let lines = [
         String::new(),
         format!("Completed in {seconds:.1} s: all contents are correct. The packets are in {path}."),
         String::new(),
         "Try next:".into(),
-        format!("  {}    list them and check their ICRCs", bold(format!("roce dissect {path} | less"))),
-        format!("  {}   explain one packet", bold("roce explain".into())),
-        format!("  {}   list the devices of this machine", bold("roce devices -v".into())),
-        format!("  {}   start a server; then, in another shell:", bold("roce blast".into())),
-        format!("  {}", bold("roce blast 127.0.0.1 --op write --sizes 64..1048576".into())),
-        format!("  {}", bold("roce blast 127.0.0.1 --fault drop=1%,reorder=2% --pcap lossy.pcapng".into())),
+        format!("  {}    list them and check their ICRCs", bold(format!("{roce} dissect {path} | less"))),
+        format!("  {}   explain one packet", bold(format!("{roce} explain {path}:8"))),
+        format!("  {}   list the devices of this machine", bold(format!("{roce} devices -v"))),
+        format!("  {}   start a server; then, in another shell:", bold(format!("{roce} blast"))),
+        format!("  {}", bold(format!("{roce} blast 127.0.0.1 --op write --sizes 64..1048576"))),
+        format!(
+            "  {}",
+            bold(format!("{roce} blast 127.0.0.1 --fault drop=1%,reorder=2% --pcap lossy.pcapng"))
+        ),
     ];
     for line in lines {
         writeln!(output, "{line}")?;
@@ -128,9 +131,21 @@ fn print_closing(output: &mut Output, args: &Args, seconds: f64) -> std::io::Res
     Ok(())
 }
 
+/// The word that starts this program: `roce` if the search path leads to it, otherwise as it was called.
+fn own_name() -> String {
+    let called = std::env::args().next().unwrap_or_else(|| "roce".to_owned());
+    let own = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&search).map(|folder| folder.join("roce")).find(|path| path.is_file());
+    let is_installed = own.is_some() && found.and_then(|path| path.canonicalize().ok()) == own;
+    if is_installed { "roce".to_owned() } else { called }
+}
+
 /// The running demo: the second process and the TCP exchange with it.
 struct Demo<'a> {
     args: &'a Args,
+    /// Of this process, then of the second one.
+    devices: [String; 2],
     child: Child,
     exchange: Exchange,
     listener: TcpListener,
@@ -143,6 +158,19 @@ struct Recovery {
     retransmitted_packets: u64,
     timeouts: u64,
     sequence_naks: u64,
+}
+
+/// Waits for the connection of the second process, as long as that process runs.
+fn accept(listener: &TcpListener, child: &mut Child) -> anyhow::Result<Exchange> {
+    const TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    loop {
+        if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&TURN))? > 0 {
+            return Ok(Exchange::accept_from(listener)?);
+        }
+        if let Some(status) = child.try_wait()? {
+            bail!("the second process ended before it connected ({status}); its error is above");
+        }
+    }
 }
 
 impl Drop for Demo<'_> {
@@ -161,8 +189,11 @@ impl Drop for Demo<'_> {
 
 impl<'a> Demo<'a> {
     fn start(args: &'a Args) -> anyhow::Result<Self> {
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot open a TCP port on 127.0.0.1")?;
+        let devices = match &args.device[..] {
+            [near, far] => [near.clone(), far.clone()],
+            _ => place::devices()?,
+        };
+        let listener = place::listen()?;
         let address = listener.local_addr().context("cannot read the number of the TCP port")?;
         let program =
             std::env::current_exe().context("cannot find this program to start it a second time")?;
@@ -172,8 +203,9 @@ impl<'a> Demo<'a> {
             .stdout(Stdio::null())
             .spawn()
             .context("cannot start the second process")?;
-        let exchange = Exchange::accept_from(&listener)?;
-        Ok(Self { args, child, exchange, listener, recovery: Recovery::default() })
+        let mut child = child;
+        let exchange = accept(&listener, &mut child)?;
+        Ok(Self { args, devices, child, exchange, listener, recovery: Recovery::default() })
     }
 
     fn heading(&self, output: &mut Output, text: &str) -> std::io::Result<()> {
@@ -194,9 +226,7 @@ impl<'a> Demo<'a> {
     }
 
     fn spec(&self, near: bool) -> String {
-        let index = usize::from(!near);
-        let default = format!("udp:{}", if near { NEAR } else { FAR });
-        self.args.device.get(index).cloned().unwrap_or(default)
+        self.devices[usize::from(!near)].clone()
     }
 
     /// Opens devices on both sides and connects queue pairs of all transports.
@@ -293,7 +323,7 @@ impl<'a> Demo<'a> {
     ) -> anyhow::Result<Vec<Row>> {
         let address = self.listener.local_addr().context("cannot read the number of the TCP port")?;
         self.request(&Request::Serve { device: self.spec(false), address })?;
-        let exchange = Exchange::accept_from(&self.listener)?;
+        let exchange = accept(&self.listener, &mut self.child)?;
         let context = set(Context::builder(), self.args.seed, ContextBuilder::seed).open(&self.spec(true))?;
         let path_mtu =
             context.largest_path_mtu().context("the link MTU is too small for every path MTU")?.bytes();

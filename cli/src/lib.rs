@@ -27,7 +27,6 @@ mod sim;
 mod stat;
 mod study;
 mod terminal;
-mod text_file;
 mod trace;
 
 use std::io::{self, IsTerminal as _, Write};
@@ -200,9 +199,18 @@ pub fn main_with(algorithms: Vec<Algorithm>) -> ExitCode {
     }
 }
 
-/// Prints an error to standard error. A failure of that write is ignored because it cannot be reported anywhere.
+/// Prints an error to standard error. A failure of that write is ignored because it cannot be reported anywhere. The text may come
+/// from a file or a peer, so characters that control the terminal are escaped.
 fn print_error(text: &str) {
-    let _ = writeln!(io::stderr(), "roce: {text}");
+    let mut shown = String::with_capacity(text.len());
+    for sign in text.chars() {
+        if sign == '\n' || roce::observe::is_harmless(sign) {
+            shown.push(sign);
+        } else {
+            shown.extend(sign.escape_unicode());
+        }
+    }
+    let _ = writeln!(io::stderr(), "roce: {shown}");
 }
 
 /// An error and its causes; omits causes that the text already contains.

@@ -252,15 +252,17 @@ impl MeasureArgs {
             Exchange::connect_at(&context, self.gid_index, server, None)
         })?;
         let json = self.json;
-        if !json {
-            heading(output, &context, &plan)?;
-        }
+        let mut has_heading = false;
         let progress = Progress::of(&context);
         let rows = measure::run_client(&context, exchange, &plan, self.gid_index, &mut |row| {
-            if !json {
-                // The command reports a closed pipe when it ends.
-                let _ = print_row(output, tool, row).and_then(|()| output.flush());
+            if json {
+                return;
             }
+            // A heading above nothing would hide the error of a run that fails at its start.
+            let heading = if has_heading { Ok(()) } else { heading(output, &context, &plan) };
+            has_heading = true;
+            // The command reports a closed pipe when it ends.
+            let _ = heading.and_then(|()| print_row(output, tool, row)).and_then(|()| output.flush());
         });
         drop(progress);
         let rows = rows?;

@@ -35,8 +35,7 @@ use super::trace::TraceFile;
 /// tables say. docs/simulator.md describes the file and the model.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Scenario file, or name of a shipped scenario
-    #[arg(required_unless_present_any = ["list", "merge"])]
+    /// Scenario file, or name of a shipped scenario; without one, the shipped scenarios are listed
     scenario: Option<String>,
 
     /// List the shipped scenarios
@@ -125,7 +124,10 @@ pub(super) fn run(args: &Args, trace: Option<TraceFile>, output: &mut Output) ->
     if let Some(dir) = &args.merge {
         return merge(args, dir, output);
     }
-    let name = args.scenario.as_deref().unwrap_or_default();
+    let Some(name) = &args.scenario else {
+        shipped::list_briefly(output)?;
+        return Ok(ExitCode::SUCCESS);
+    };
     let source = shipped::Source::find(name)?;
     let sweeps = sweeps(args, &source)?;
     if sweeps.is_empty() {

@@ -400,7 +400,10 @@ fn missing_servers_and_taken_ports_are_reported() {
 
     let server = Server::start("blast", &[]);
     let spec = format!("udp:{}", server.address);
-    refused(&["blast", "--device", &format!("{spec},share=off")], &["UDP port 4791", "is taken"]);
+    refused(
+        &["blast", "--device", &format!("{spec},share=off")],
+        &["UDP port 4791", "share=off asks for it alone"],
+    );
     // Devices share the UDP port, but the TCP port has one server.
     let said = [&format!("cannot listen on {} port 18520", server.address)[..], "choose another with --port"];
     refused(&["blast", "--device", &spec], &said);
@@ -561,4 +564,21 @@ fn a_silent_tcp_client_blocks_others_only_briefly() {
     assert!(finished.took < Duration::from_secs(15), "it took {:?}", finished.took);
     assert!(server.running.is_alive());
     drop(silent);
+}
+
+/// Regression: `roce sim` alone and misspelled names helped nobody, and escape sequences of a scenario reached the terminal.
+#[test]
+fn first_contact_with_scenarios_and_faults() {
+    let listed = run(&["sim"]);
+    assert!(listed.success, "{}", listed.stderr);
+    assert!(listed.stdout.lines().count() > 20 && listed.stdout.contains("\n  incast "), "{}", listed.stdout);
+    refused(&["sim", "two-to-on"], &["cannot read the scenario two-to-on", "did you mean two-to-one?"]);
+    refused(&["sim", "two-to-one", "--set", "host.congestoin=hpcc"], &["did you mean `congestion`?"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("evil.toml");
+    std::fs::write(&path, "\"\\u001b[2J\" = 1\n").unwrap();
+    let finished = run(&["sim", path.to_str().unwrap()]);
+    assert!(!finished.success && !finished.stderr.contains('\x1b'), "{:?}", finished.stderr);
+    let finished = run(&["blast", "127.0.0.1", "--fault", "drop=200%"]);
+    assert!(finished.stderr.contains("drop=`200%`: expected at most 100%"), "{}", finished.stderr);
 }

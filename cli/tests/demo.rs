@@ -225,3 +225,60 @@ fn impossible_demos_are_reported() {
         );
     }
 }
+
+/// Runs the demo in a network namespace of its own, after a script that changes its loopback interface.
+fn in_namespace(script: &str) -> Option<Finished> {
+    let can = rustix::process::geteuid().is_root() && has_program("unshare") && has_program("ip");
+    if skip_unless(can, "network namespaces need root, unshare and ip") {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_roce");
+    let mut command = Command::new("unshare");
+    command.args(["-n", "sh", "-c", &format!("{script}; exec {program} demo")]).current_dir(folder.path());
+    Some(run_alone(&mut command, 180))
+}
+
+/// Regression: the demo needed 127.0.0.1 and 127.0.0.2.
+#[test]
+fn one_loopback_address_of_either_version_is_enough() {
+    for script in [
+        "ip link set lo up; ip address delete 127.0.0.1/8 dev lo",
+        "ip link set lo up; ip address delete 127.0.0.1/8 dev lo; ip address add 127.0.0.1/32 dev lo; ip address delete ::1/128 dev lo",
+    ] {
+        let Some(finished) = in_namespace(script) else { return };
+        assert!(finished.success, "{script}: {}{}", finished.stdout, finished.stderr);
+        assert!(finished.stdout.contains("all contents are correct"), "{}", finished.stdout);
+    }
+}
+
+/// Regression: the demo waited forever for its second process.
+#[test]
+fn a_loopback_interface_that_is_down_is_named() {
+    let Some(finished) = in_namespace("true") else { return };
+    assert_eq!(finished.code, Some(1), "{}", finished.stdout);
+    assert!(finished.stderr.contains("ip link set lo up"), "{}", finished.stderr);
+}
+
+/// Regression: the demo gave up in a directory that it cannot write to.
+#[test]
+fn a_read_only_directory_is_no_obstacle() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = as_ordinary_user(folder.path());
+    if skip_unless(
+        std::fs::File::create_new("/roce-test").is_err() || rustix::process::geteuid().is_root(),
+        "/ is writable",
+    ) {
+        return;
+    }
+    let _ = std::fs::remove_file("/roce-test");
+    command
+        .current_dir("/")
+        .env("TMPDIR", folder.path())
+        .args(["demo", "--device"])
+        .args([device(), device()]);
+    let finished = run_alone(&mut command, 120);
+    assert!(finished.success, "{}", finished.stderr);
+    let said = format!("The packets are in {}/roce-demo-", folder.path().display());
+    assert!(finished.stdout.contains(&said), "{}", finished.stdout);
+}

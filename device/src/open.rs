@@ -215,9 +215,9 @@ pub enum OpenError {
     },
     /// Another socket receives there.
     #[error(
-        "device `{spec}`: another socket has UDP port {port} of {address}: `ss -lunp 'sport = :{port}'` shows its \
-         process, or no process if it belongs to the kernel's Soft-RoCE (then `rdma link` shows it). Close it or use another \
-         address (on one machine, any of 127.0.0.1 to 127.255.255.254)"
+        "device `{spec}`: UDP port {port} of {address} is taken by another socket: `ss -lunp 'sport = :{port}'` \
+         shows its process, or no process if it belongs to the kernel's Soft-RoCE (then `rdma link` shows it). Close it or use \
+         another address (on one machine, any of 127.0.0.1 to 127.255.255.254)"
     )]
     PortInUse {
         /// The specification.

@@ -5,6 +5,7 @@
 //! no input or output, so a simulated link and a wrapper around a real device use the same one, and the
 //! same plan, seed and datagrams give the same decisions everywhere.
 
+mod closest;
 mod held;
 mod parse;
 mod plan;
@@ -19,6 +20,7 @@ use rand_pcg::Pcg32;
 use roce_packet::{Bth, Ecn, Path};
 use roce_transport::Instant;
 
+pub use closest::closest;
 pub use held::{Held, MAX_HELD};
 pub use parse::{FaultPlanError, FaultPlanErrorKind};
 pub use plan::{Action, Chance, Delay, DelayTime, FaultPlan, Numbers, OpcodePattern, Rates, Rule};

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use roce_transport::units;
 
+use super::closest::closest;
 use super::plan::{Action, Chance, Delay, DelayTime, FaultPlan, Numbers, OpcodePattern, Rates, Rule};
 
 /// Why a text is no fault plan: the place, and what was expected there.
@@ -24,12 +25,14 @@ pub struct FaultPlanError {
 #[non_exhaustive]
 pub enum FaultPlanErrorKind {
     /// No such name.
-    #[error("`{name}` is not known here; expected one of {expected}")]
+    #[error("`{name}` is not known here{}; expected one of {expected}", .suggestion.map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default())]
     UnknownName {
         /// The text.
         name: String,
         /// The valid names.
         expected: &'static str,
+        /// The valid name that it may be a misspelling of.
+        suggestion: Option<&'static str>,
     },
     /// A name without `=` and a value.
     #[error("`{name}` has no value; expected {name}={expected}")]
@@ -86,11 +89,11 @@ fn read_rates(item: &str, rates: &mut Rates, seen: &mut Names) -> Result<(), Fau
         let pair = Pair::split(part);
         seen.insert(pair.name)?;
         match pair.name {
-            "drop" => rates.drop = pair.value(CHANCE, chance)?,
-            "dup" => rates.duplicate = pair.value(CHANCE, chance)?,
-            "reorder" => rates.reorder = pair.value(CHANCE, chance)?,
-            "corrupt" => rates.corrupt = pair.value(CHANCE, chance)?,
-            "ecn" => rates.mark = pair.value(CHANCE, chance)?,
+            "drop" => rates.drop = pair.chance()?,
+            "dup" => rates.duplicate = pair.chance()?,
+            "reorder" => rates.reorder = pair.chance()?,
+            "corrupt" => rates.corrupt = pair.chance()?,
+            "ecn" => rates.mark = pair.chance()?,
             "delay" => rates.delay = pair.value(DELAY, delay)?,
             "reorder-behind" => rates.behind = pair.value(BEHIND, behind)?,
             "reorder-hold" => rates.hold = pair.value(TIME, delay_time)?,
@@ -118,7 +121,7 @@ fn read_rule(parts: &str) -> Result<Rule, FaultPlanErrorKind> {
             "len" => rule.len = Some(pair.value(LENGTHS, numbers)?),
             "after" => rule.after_ns = Some(pair.value(DURATION, duration)?),
             "until" => rule.until_ns = Some(pair.value(DURATION, duration)?),
-            "chance" => rule.chance = Some(pair.value(CHANCE, chance)?),
+            "chance" => rule.chance = Some(pair.chance()?),
             "times" => rule.times = Some(pair.value(NUMBER, number)?),
             "action" => {
                 rule.action = pair.value(ACTIONS, action)?;
@@ -155,8 +158,15 @@ impl<'a> Pair<'a> {
         read(value).ok_or_else(|| FaultPlanErrorKind::BadValue { name, value: value_text(), expected })
     }
 
+    fn chance(&self) -> Result<Chance, FaultPlanErrorKind> {
+        let parts = self.value(CHANCE, |text| fixed_point(text.strip_suffix('%')?, PERCENT_DECIMALS))?;
+        let parts = u32::try_from(parts).ok().and_then(Chance::from_parts_per_billion);
+        parts.map_or_else(|| self.value("at most 100%", |_| None), Ok)
+    }
+
     fn unknown(&self, expected: &'static str) -> FaultPlanErrorKind {
-        FaultPlanErrorKind::UnknownName { name: self.name.to_owned(), expected }
+        let suggestion = closest(self.name, expected.split(", "));
+        FaultPlanErrorKind::UnknownName { name: self.name.to_owned(), expected, suggestion }
     }
 }
 

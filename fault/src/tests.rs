@@ -104,10 +104,18 @@ fn what_is_written_is_read_back() {
 #[test]
 fn errors_name_the_item_and_what_was_expected() {
     for (text, parts) in [
-        ("drop=1%;dorp=1%", ["item 2 `dorp=1%`", "`dorp` is not known here; expected one of drop, dup"]),
+        (
+            "drop=1%;dorp=1%",
+            [
+                "item 2 `dorp=1%`",
+                "`dorp` is not known here (did you mean `drop`?); expected one of drop, dup",
+            ],
+        ),
         ("drop", ["item 1 `drop`", "`drop` has no value; expected drop=a percentage"]),
         ("drop=5", ["item 1 `drop=5`", "drop=`5`: expected a percentage"]),
-        ("drop=100.0000001%", ["", "expected a percentage"]),
+        ("drop=100.0000001%", ["", "expected at most 100%"]),
+        ("drop=200%", ["item 1 `drop=200%`", "drop=`200%`: expected at most 100%"]),
+        ("rule:chance=101%,action=drop", ["", "chance=`101%`: expected at most 100%"]),
         ("drop=0.00000001%", ["", "at most seven decimal places"]),
         ("drop=-1%", ["", "expected a percentage"]),
         ("drop=.5%", ["", "expected a percentage"]),

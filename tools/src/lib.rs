@@ -15,5 +15,6 @@ pub mod pingpong;
 pub mod plot;
 pub mod rping;
 pub mod study;
+pub mod text_file;
 
 pub use harness::{Role, ToolError};

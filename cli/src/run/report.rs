@@ -12,7 +12,7 @@ use std::process::ExitStatus;
 use anyhow::Context as _;
 use roce::observe::Text;
 
-use crate::text_file;
+use roce_tools::text_file;
 
 /// Work requests that failed are shown up to this number.
 const MOST_SHOWN: usize = 5;

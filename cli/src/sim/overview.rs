@@ -12,7 +12,7 @@ use super::groups::{Group, METRICS, groups, named, sweep_csv};
 use super::means::{means, remark, span};
 use super::report::{page_head, save};
 use super::summary::{NOT_MEASURED, OfSizes, Summary, assignments};
-use crate::text_file;
+use roce_tools::text_file;
 
 /// More runs than these cannot be told apart in a common plot.
 const MOST_RUNS: usize = 8;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::algorithms;
 use crate::terminal::{Output, Paint};
-use crate::text_file;
+use roce_tools::text_file;
 
 macro_rules! shipped {
     ($($name:literal),+ $(,)?) => {
@@ -78,7 +78,12 @@ impl Source {
             });
         }
         let text = text_file::read_text(path).with_context(|| {
-            format!("cannot read the scenario {name}; `roce sim --list` shows the shipped scenarios")
+            let known = SHIPPED.iter().map(|(known, _)| *known);
+            let suggestion = roce_fault::closest(name, known).map(|known| format!("did you mean {known}? "));
+            let suggestion = suggestion.unwrap_or_default();
+            format!(
+                "cannot read the scenario {name}; {suggestion}`roce sim --list` shows the shipped scenarios"
+            )
         })?;
         let dir = path.parent().unwrap_or(Path::new("")).to_owned();
         Ok(Self { name: name.to_owned(), text, dir, is_shipped: false })
@@ -126,6 +131,21 @@ impl Source {
         let path = self.path(file);
         text_file::read_text(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     }
+}
+
+/// Prints the names of the shipped scenarios with a line each, for a call without a scenario.
+pub(super) fn list_briefly(output: &mut Output) -> anyhow::Result<()> {
+    writeln!(
+        output,
+        "Scenarios that `roce sim NAME` runs; `roce sim --list` describes them, `roce sim FILE` runs your own:\n"
+    )?;
+    let widest = SHIPPED.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    for (name, text) in SHIPPED {
+        let scenario = Scenario::parse(text, &|file| Err(format!("{file} is not shipped")))?;
+        let first = scenario.description.split_inclusive(". ").next().unwrap_or_default().trim();
+        writeln!(output, "  {}  {first}", output.style.paint(Paint::BOLD, format!("{name:widest$}")))?;
+    }
+    Ok(())
 }
 
 /// Prints the shipped scenarios.

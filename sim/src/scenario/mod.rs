@@ -32,6 +32,7 @@ mod hosts;
 mod operations;
 mod ports;
 mod profiles;
+mod reading;
 mod topology;
 mod values;
 mod workload;
@@ -42,6 +43,7 @@ use std::ops::Range;
 use roce_transport::congestion::Algorithm;
 
 pub use self::expect::{Expect, ExpectedValue, Relation};
+pub use self::reading::read_toml;
 use crate::net::{BuildError, FlowSpec, Operation, Schedule, Settings, Simulation, Topology};
 
 /// A network, its settings and its flows.
@@ -128,8 +130,7 @@ impl Scenario {
     }
 
     fn parse_whole(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
-        let mut file: file::File =
-            toml::from_str(text).map_err(|error| ScenarioError::at(text, error.span(), error.message()))?;
+        let mut file: file::File = read_toml(text)?;
         let files = std::mem::take(&mut file.files);
         let load = |name: &str| files.get(name).map_or_else(|| load(name), |text| Ok(text.clone()));
         build::build(text, file, &load, own)
@@ -217,8 +218,7 @@ fn text_of(table: &toml::Table) -> Result<String, ScenarioError> {
 
 /// The tables of a scenario with values replaced. Errors before the replacement have a line.
 fn replaced_table(text: &str, replaced: &[(String, String)]) -> Result<toml::Table, ScenarioError> {
-    let mut table: toml::Table =
-        toml::from_str(text).map_err(|error| ScenarioError::at(text, error.span(), error.message()))?;
+    let mut table: toml::Table = read_toml(text)?;
     for (name, value) in replaced {
         let reason = |reason: String| ScenarioError { line: None, reason: format!("{name}: {reason}") };
         replace(&mut table, name, value).map_err(reason)?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use roce_fault::{FaultPlan, FaultPlanError};
 use roce_sim::net::Marking;
-use roce_sim::scenario::{Load, Scenario as Network, ScenarioError};
+use roce_sim::scenario::{Load, Scenario as Network, ScenarioError, read_toml};
 use roce_transport::units::{self, UnitError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -37,18 +37,17 @@ impl Scenario {
     ///
     /// The text is not TOML, or has unknown keys or invalid values.
     pub fn parse(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
-        let wrong = |error: toml::de::Error| ScenarioError::at(text, error.span(), error.message());
-        let kind: Kind = toml::from_str(text).map_err(wrong)?;
+        let kind: Kind = read_toml(text)?;
         let (file, base) = if kind.topology.is_some() {
             let network = Network::parse(text, load)?;
-            let whole: Whole = toml::from_str(text).map_err(wrong)?;
+            let whole: Whole = read_toml(text)?;
             let pauses = whole.bridge.queue.as_ref().is_some_and(|queue| queue.get_ref().pfc.is_some());
             let port =
                 network::port(&network, pauses).map_err(|problem| ScenarioError::at(text, None, problem))?;
             let seed = whole.bridge.seed.or(Some(network.settings.seed));
             (File { seed, ..whole.bridge }, port)
         } else {
-            (toml::from_str(text).map_err(wrong)?, QueueSettings::default())
+            (read_toml(text)?, QueueSettings::default())
         };
         file.build(base).map_err(|(span, problem)| ScenarioError::at(text, Some(span), problem))
     }

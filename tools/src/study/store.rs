@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::grid::{Carrier, Cell, Device, Grid, Test};
 use super::side::Measured;
+use crate::text_file;
 
 /// Changes with the meaning of the columns.
 pub(super) const FORMAT: &str = "1";
@@ -145,8 +146,11 @@ impl Store {
             .truncate(false)
             .open(&path)
             .map_err(failed)?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed)?;
+        if !file.metadata().map_err(failed)?.is_file() {
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
+        }
+        let bytes = text_file::read_open(&mut file).map_err(failed)?;
+        let text = String::from_utf8(bytes).map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
         let complete = text.rfind('\n').map_or(0, |at| at + 1);
         file.set_len(complete as u64).map_err(failed)?;
         file.seek(io::SeekFrom::End(0)).map_err(failed)?;
@@ -448,5 +452,14 @@ mod tests {
         std::fs::write(folder.path().join("study.csv"), "size,speed\n1,2\n").unwrap();
         let error = Store::open(folder.path(), identity()).unwrap_err().to_string();
         assert!(error.contains("line 1") && error.contains("columns"), "{error}");
+    }
+
+    /// Regression: the file was read without a limit.
+    #[test]
+    fn a_file_that_is_too_long_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        File::create(folder.path().join("study.csv")).unwrap().set_len(65 << 20).unwrap();
+        let error = Store::open(folder.path(), identity()).unwrap_err().to_string();
+        assert!(error.contains("longer than 64 MiB"), "{error}");
     }
 }

@@ -1,0 +1,22 @@
+//! Suggestions for misspelled names.
+
+/// The known name that is most like `name`, if one differs by a few letters only: a fourth of the letters, and at least one.
+///
+/// ```
+/// use roce_fault::closest;
+///
+/// assert_eq!(closest("two-to-on", ["incast", "two-to-one"]), Some("two-to-one"));
+/// assert_eq!(closest("dorp", ["drop", "dup"]), Some("drop"));
+/// assert_eq!(closest("speed", ["seed", "hosts", "kind"]), Some("seed"));
+/// assert_eq!(closest("x", ["drop", "dup"]), None);
+/// ```
+pub fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let allowed = (name.chars().count() / 4).max(1);
+    known
+        .into_iter()
+        .map(|it| (strsim::osa_distance(name, it), it))
+        // A name of which every letter differs is not a misspelling.
+        .filter(|(distance, it)| *distance <= allowed && *distance < it.chars().count())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, it)| it)
+}

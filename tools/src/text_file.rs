@@ -1,0 +1,111 @@
+//! Text files that a person or a program wrote: memory and time are bounded whatever they contain.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// The longest file that is read as a whole: a flow list of about a million lines. Captures are read piece by piece and have no
+/// limit.
+const LONGEST: u64 = 64 << 20;
+
+/// Time for the first byte of a FIFO. A command of `<(command)` writes within it.
+const FIFO_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// The bytes of a file.
+///
+/// # Errors
+///
+/// The file cannot be read, it is longer than 64 MiB, as a device or an endless pipe is, or it is a FIFO and nothing was written to it
+/// for 10 s.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_open(&mut open(path)?)
+}
+
+/// The text of a file that must be UTF-8.
+///
+/// # Errors
+///
+/// The file is not UTF-8, or [`read`] fails.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    String::from_utf8(read(path)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
+}
+
+/// The bytes from here to the end of a file that is open already.
+///
+/// # Errors
+///
+/// The file cannot be read, or it is longer than 64 MiB.
+pub fn read_open(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST {
+        let reason = "it is longer than 64 MiB; check that it is the right file";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
+    Ok(bytes)
+}
+
+/// Opens a file for reading. A FIFO without a writer would block the opening, and without a message.
+fn open(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.file_type().is_fifo() {
+        return File::open(path);
+    }
+    // With both directions open, this process is a writer itself: neither this nor the second opening blocks.
+    let both = OpenOptions::new().read(true).write(true).open(path)?;
+    if poll(&mut [PollFd::new(&both, PollFlags::IN)], Some(&FIFO_PATIENCE))? == 0 {
+        let reason = "it is a FIFO and nothing was written to it for 10 s; start its writer first";
+        return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+    }
+    File::open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn fifo(folder: &Path) -> std::path::PathBuf {
+        let path = folder.join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        path
+    }
+
+    /// Regression: a FIFO without a writer blocked forever, without a message.
+    #[test]
+    fn a_fifo_without_a_writer_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = read(&fifo(folder.path())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("start its writer"), "{error}");
+    }
+
+    #[test]
+    fn a_fifo_with_a_writer_is_read_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = fifo(folder.path());
+        let writer = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                let mut file = OpenOptions::new().write(true).open(path).unwrap();
+                for part in ["one ", "two"] {
+                    file.write_all(part.as_bytes()).unwrap();
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+            }
+        });
+        assert_eq!(read_text(&path).unwrap(), "one two");
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn an_endless_file_has_a_limit() {
+        let error = read(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+    }
+}
