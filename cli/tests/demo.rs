@@ -265,13 +265,6 @@ fn a_loopback_interface_that_is_down_is_named() {
 fn a_read_only_directory_is_no_obstacle() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = as_ordinary_user(folder.path());
-    if skip_unless(
-        std::fs::File::create_new("/roce-test").is_err() || rustix::process::geteuid().is_root(),
-        "/ is writable",
-    ) {
-        return;
-    }
-    let _ = std::fs::remove_file("/roce-test");
     command
         .current_dir("/")
         .env("TMPDIR", folder.path())
