@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use rustix::time::Timespec;
+
 /// A mutex that is free in the child of a fork. A panic of a thread that has it does not poison it.
 pub struct Mutex<T: Send + 'static>(Arc<Inner<T>>);
 
@@ -155,7 +157,7 @@ fn register(key: usize, lock: Arc<dyn Lock>) {
 
 /// All locks. They are released before the registry.
 struct All {
-    _locks: Vec<Box<dyn Any>>,
+    _locks: BTreeMap<usize, Box<dyn Any>>,
     _registry: MutexGuard<'static, Registry>,
 }
 
@@ -164,19 +166,22 @@ thread_local! {
     static ALL: RefCell<Option<All>> = const { RefCell::new(None) };
 }
 
-/// How long a lock is waited for while others are held: a thread that has it may wait for one of them, in any order.
-const TURN: Duration = Duration::from_millis(2);
+/// How long a lock is waited for while others are held, the first time and at most: a thread that has it may wait for one of them. It
+/// may also wait for a processor, so the time doubles.
+const FIRST_TURN: Duration = Duration::from_millis(2);
+const LONGEST_TURN: Duration = Duration::from_millis(250);
 /// After this time the process forks with the locks as they are: a handler of a signal may fork in a thread that has one of them.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 extern "C" fn before() {
-    let end = Instant::now() + PATIENCE;
+    let (end, mut turn) = (Instant::now() + PATIENCE, FIRST_TURN);
     while Instant::now() < end {
-        if let Some(all) = take_all() {
+        if let Some(all) = take_all(turn) {
             let _ = ALL.try_with(|held| held.replace(Some(all)));
             return;
         }
-        std::thread::yield_now();
+        pause();
+        turn = (2 * turn).min(LONGEST_TURN);
     }
 }
 
@@ -184,25 +189,42 @@ extern "C" fn after() {
     let _ = ALL.try_with(RefCell::take);
 }
 
-fn take_all() -> Option<All> {
-    let registry = match REGISTRY.try_lock() {
-        Ok(registry) => registry,
-        Err(TryLockError::Poisoned(error)) => error.into_inner(),
-        Err(TryLockError::WouldBlock) => return None,
-    };
-    let mut locks = Vec::with_capacity(registry.len());
-    let end = Instant::now() + TURN;
-    for lock in registry.values() {
-        let held = loop {
-            match lock.clone().try_hold() {
-                Some(held) => break held,
-                None if Instant::now() >= end => return None,
-                None => std::thread::yield_now(),
+/// Lets other threads run. The function of the standard library is a cancellation point.
+fn pause() {
+    let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 50_000 });
+}
+
+fn take_all(turn: Duration) -> Option<All> {
+    let end = Instant::now() + turn;
+    let mut locks = BTreeMap::new();
+    loop {
+        if let Some(registry) = try_registry() {
+            for (key, lock) in &*registry {
+                if !locks.contains_key(key)
+                    && let Some(held) = lock.clone().try_hold()
+                {
+                    locks.insert(*key, held);
+                }
             }
-        };
-        locks.push(held);
+            // A lock that is held stays where it is, so that no other has its address.
+            if registry.keys().all(|key| locks.contains_key(key)) {
+                return Some(All { _locks: locks, _registry: registry });
+            }
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        // Without the registry: a thread that makes or drops a lock may have another one.
+        pause();
     }
-    Some(All { _locks: locks, _registry: registry })
+}
+
+fn try_registry() -> Option<MutexGuard<'static, Registry>> {
+    match REGISTRY.try_lock() {
+        Ok(registry) => Some(registry),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// The process that something belongs to. A child of a fork inherits descriptors, names and files of its parent, which are not its own to
@@ -267,6 +289,8 @@ mod tests {
                         *second += 1;
                     }
                     *first += 1;
+                    drop(first);
+                    pause();
                 }
             });
             scope.spawn(|| {
@@ -276,9 +300,11 @@ mod tests {
                     // Others come and go meanwhile.
                     drop(Mutex::new(0));
                     *first += 1;
+                    drop(first);
+                    pause();
                 }
             });
-            for _ in 0..200 {
+            for _ in 0..50 {
                 assert_eq!(fork(&lock), 0);
             }
             is_over.store(true, Ordering::Relaxed);
