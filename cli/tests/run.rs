@@ -173,7 +173,10 @@ fn netlink_has_the_devices() {
         for (arguments, parts) in [
             (&["dev"][..], &["0: mlx5_7: node_type ca", "node_guid 0200:7fff:fe00:0001"][..]),
             (&["dev", "show", "mlx5_7"], &["0: mlx5_7:"]),
-            (&["link"], &["link mlx5_7/1 lid 1 sm_lid 0 lmc 0 state ACTIVE physical_state LINK_UP netdev lo"]),
+            (
+                &["link"],
+                &["link mlx5_7/1 lid 1 sm_lid 0 lmc 0 state ACTIVE physical_state LINK_UP netdev lo"],
+            ),
             (&["link", "show", "mlx5_7/1"], &["link mlx5_7/1"]),
             (&["system"], &["netns shared"]),
         ] {

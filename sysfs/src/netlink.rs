@@ -118,11 +118,16 @@ macro_rules! senders {
 senders! {
     send(bytes: *const c_void, len: size_t, flags: c_int), one(bytes, len);
     sendto(bytes: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t), one(bytes, len);
-    sendmsg(message: *const msghdr, flags: c_int), ((*message).msg_iov.cast_const(), (*message).msg_iovlen as usize);
+    sendmsg(message: *const msghdr, flags: c_int), parts_of(&*message);
 }
 
 const fn one(bytes: *const c_void, len: size_t) -> One {
     One(iovec { iov_base: bytes.cast_mut(), iov_len: len })
+}
+
+#[allow(clippy::unnecessary_cast, reason = "musl has another type")]
+const fn parts_of(message: &msghdr) -> (*const iovec, usize) {
+    (message.msg_iov.cast_const(), message.msg_iovlen as usize)
 }
 
 /// One part that is sent.

@@ -161,7 +161,7 @@ impl Report {
             if OF_DISTRIBUTIONS.contains(&name) {
                 writeln!(out, "let it load {name} without a folder")?;
             } else {
-                writeln!(out, "--alias {} replaces it", Text::new(name))?;
+                writeln!(out, "--alias {} replaces it where it is needed by that name", Text::new(name))?;
             }
         }
         Ok(())
