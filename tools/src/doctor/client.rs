@@ -7,9 +7,11 @@ use roce_packet::PathMtu;
 
 use super::finding::{Diagnosis, Finding, Step};
 use super::judge::{self, Both, Tried};
+use super::local::{Knock, Reach};
+use super::neighbour::{self, Hop};
 use super::probe::Probe;
 use super::serve::ask_for_trips;
-use super::wire::{Burst, Introduction, PROTOCOL, Trial, Trips};
+use super::wire::{Burst, Introduction, PROBE_BYTES, PROTOCOL, SMALL_PROBE_BYTES, Trial, Trips};
 use super::{Doctor, Peer, TOOL, cm, local, unreasonable};
 use crate::exchange::{Exchange, ExchangeError};
 use crate::harness::{ToolError, tell_failure};
@@ -59,30 +61,56 @@ pub(super) fn examine(doctor: &Doctor, peer: &Peer, on_finding: &mut dyn FnMut(&
     let knock = local::knock(doctor, peer);
     notes.add(local::mtu(doctor, &knock));
     // After the knock, which made the kernel ask for the neighbour.
-    let route = local::route(doctor, peer);
+    let (route, hop) = local::route(doctor, peer);
     let is_lost = route.is_problem();
     notes.add(route);
-    notes.add(if is_lost {
-        Finding::not_tested(Step::UdpPort, "no packet reaches the peer, see the route")
-    } else {
-        local::udp_port(peer, &knock.reach)
-    });
     match server {
         Ok((mut exchange, greeted)) => {
             let greeted = greeted.map_err(ToolError::from);
-            let outcome = greeted.and_then(|()| with_server(doctor, &mut exchange, &mut notes));
+            let outcome = greeted.and_then(|()| with_server(doctor, &mut exchange, &knock, hop, &mut notes));
             tell_failure(&mut exchange, &outcome);
             if let Err(error) = outcome {
                 notes.add(exchange_failed(&error));
             }
         }
-        Err(error) => {
-            notes.add(no_server(peer, &error));
-            let finding = cm::ask(doctor, peer, &knock.reach);
-            notes.add(finding);
-        }
+        Err(error) => without_server(doctor, &knock, hop, &error, is_lost, &mut notes),
     }
     notes.diagnosis
+}
+
+/// Everything that can be said about a peer on which no doctor answers.
+fn without_server(
+    doctor: &Doctor,
+    knock: &Knock,
+    hop: Option<Hop>,
+    error: &ExchangeError,
+    is_lost: bool,
+    notes: &mut Notes<'_>,
+) {
+    let peer = &knock.peer;
+    let answers = hop.map(|hop| neighbour::judge(&hop, None, &own_links()));
+    let is_taken = answers.as_ref().is_some_and(Finding::is_problem);
+    answers.into_iter().for_each(|answers| notes.add(answers));
+    let exchange = no_server(peer, error, &knock.reach);
+    let is_filtered = exchange.is_problem() && !is_lost && !is_taken;
+    let root = match (is_lost, is_taken, is_filtered) {
+        (true, ..) => Some("no packet reaches the peer, see the route"),
+        (_, true, _) => Some("the answers may be those of another machine, see Ethernet"),
+        (.., true) => Some("a doctor opens its device when it is called over TCP, see the other side"),
+        _ => None,
+    };
+    if let Some(root) = root {
+        notes.add(Finding::not_tested(Step::UdpPort, root));
+        notes.add(if is_filtered { exchange } else { Finding::not_tested(Step::Exchange, root) });
+        return;
+    }
+    notes.add(local::udp_port(peer, &knock.reach, false));
+    notes.add(exchange);
+    notes.add(cm::ask(doctor, peer, &knock.reach));
+}
+
+fn own_links() -> Vec<(String, roce_packet::MacAddr)> {
+    roce_device::ethernet_interfaces().unwrap_or_default()
 }
 
 fn exchange_failed(error: &ToolError) -> Finding {
@@ -103,9 +131,25 @@ fn exchange_failed(error: &ToolError) -> Finding {
     Finding::problem(Step::Exchange, format!("the examination ended early: {error}"), remedy)
 }
 
-/// No server runs on the other side, which is not a problem.
-fn no_server(peer: &Peer, error: &ExchangeError) -> Finding {
+/// No server runs on the other side, which is not a problem, unless a firewall is in front of it.
+fn no_server(peer: &Peer, error: &ExchangeError, reach: &Reach) -> Finding {
     let port = peer.exchange_port;
+    if let ExchangeError::Connect { source, .. } = error
+        && matches!(source.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+        && matches!(reach, Reach::PortUnreachable)
+    {
+        return Finding::problem(
+            Step::Exchange,
+            format!(
+                "TCP port {port} does not answer within {} s although the host is up: a firewall drops it",
+                CONNECT_PATIENCE.as_secs()
+            ),
+            format!(
+                "accept it on {}, and start `roce doctor` there: `iptables -I INPUT -p tcp --dport {port} -j ACCEPT`",
+                peer.address
+            ),
+        );
+    }
     let why = match error {
         ExchangeError::Connect { source, .. } => match source.kind() {
             io::ErrorKind::ConnectionRefused => {
@@ -124,15 +168,27 @@ fn no_server(peer: &Peer, error: &ExchangeError) -> Finding {
 }
 
 /// Everything that takes two.
-fn with_server(doctor: &Doctor, exchange: &mut Exchange, notes: &mut Notes<'_>) -> Result<(), ToolError> {
+fn with_server(
+    doctor: &Doctor,
+    exchange: &mut Exchange,
+    knock: &Knock,
+    hop: Option<Hop>,
+    notes: &mut Notes<'_>,
+) -> Result<(), ToolError> {
     let probe = doctor.probe()?;
     let own = probe.introduction()?;
     let peer: Introduction = exchange.swap("the introduction", &own)?;
     if peer.doctor != PROTOCOL {
         return Err(unreasonable(&format!("version {} of the examination", peer.doctor)));
     }
-    notes.add(judge::other_side(&own, &peer));
-    let outcome = trials(&probe, exchange, &own, &peer, notes);
+    if let Some(hop) = hop {
+        notes.add(neighbour::judge(&hop, Some(&peer), &own_links()));
+    }
+    notes.add(local::udp_port(&knock.peer, &knock.reach, true));
+    let other_side = judge::other_side(&own, &peer);
+    let is_unusable = other_side.is_problem();
+    notes.add(other_side);
+    let outcome = if is_unusable { Ok(()) } else { trials(&probe, exchange, &own, &peer, notes) };
     // Whatever happened, the other side hears the end of it if it still can.
     let sent = exchange.send("the end", &Trial::End(notes.diagnosis.problems()));
     outcome?;
@@ -150,19 +206,26 @@ fn trials(
     let headers = Burst {
         number: 1,
         count: HEADER_PROBES,
+        bytes: SMALL_PROBE_BYTES,
         classes: CLASSES.to_vec(),
         flow_label: if has_flow_label { FLOW_LABEL } else { 0 },
     };
     let headers = burst(probe, exchange, &headers, own, peer)?;
-    let arrival = judge::arrival(&headers);
+    let is_named = notes.diagnosis.findings.iter().any(|one| one.step == Step::UdpPort && one.is_problem());
+    let arrival = judge::arrival(&headers, is_named);
     let is_dead = headers.is_dead();
     notes.add(arrival);
     if is_dead {
         return Ok(());
     }
-    let many = Burst { number: 2, count: LOSS_PROBES, classes: vec![0b10], flow_label: 0 };
+    let many =
+        Burst { number: 2, count: LOSS_PROBES, bytes: PROBE_BYTES, classes: vec![0b10], flow_label: 0 };
     let many = burst(probe, exchange, &many, own, peer)?;
     notes.add(judge::icrc(&headers, &many));
+    if many.is_dead() {
+        notes.add(judge::nothing_but_small(&many));
+        return Ok(());
+    }
     notes.add(judge::loss(&many));
     notes.add(judge::dscp(&headers));
     notes.add(judge::ecn(&headers));

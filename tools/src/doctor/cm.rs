@@ -103,7 +103,7 @@ pub(super) fn silence(peer: &Peer, reach: &Reach, arrivals: &Arrivals) -> Findin
             format!("no answer, since nobody has UDP port 4791 at {address}"),
             "start a RoCE device there, see above",
         ),
-        Reach::Refused(_) => {
+        Reach::Refused(_) | Reach::OwnRule => {
             problem(format!("no answer: {address} is not reached"), "begin with the UDP port, see above")
         }
         Reach::Silent | Reach::NotTested(_) => problem(

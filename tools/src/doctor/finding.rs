@@ -13,6 +13,8 @@ pub enum Step {
     Mtu,
     /// Route and neighbour.
     Route,
+    /// Whether the Ethernet address that answers for the peer is the peer's, and the only one.
+    Neighbour,
     /// Whether a process of the other side has UDP port 4791.
     UdpPort,
     /// A connection to `roce doctor` on the other side.
@@ -47,6 +49,7 @@ impl Step {
             Self::Device => "device",
             Self::Mtu => "MTU",
             Self::Route => "route",
+            Self::Neighbour => "Ethernet",
             Self::UdpPort => "UDP port 4791",
             Self::Exchange => "other side",
             Self::Arrival => "arrival",

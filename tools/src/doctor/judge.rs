@@ -1,14 +1,22 @@
 //! Turns the observations of both sides into findings. All functions are pure.
 
+mod marks;
+
 use std::net::IpAddr;
 
+pub(super) use marks::{dscp, ecn};
+
 use super::finding::{Finding, Step};
-use super::wire::{Introduction, Observation, TripReport};
+use super::local::ACCEPT;
+use super::wire::{Introduction, Link, Observation, PROBE_BYTES, TripReport};
 
 /// BTH and ICRC: what a datagram has at least beside a full payload.
 const AROUND_PAYLOAD: usize = 12 + 4;
 /// The hop limit that probes leave with.
 const HOP_LIMIT: u8 = 64;
+
+/// Bytes of IP, UDP, BTH, DETH and ICRC around the payload of a probe over IPv4.
+const AROUND_PROBE: usize = 20 + 8 + 12 + 8 + 4;
 
 /// A burst as both sides saw it.
 #[derive(Clone, Debug)]
@@ -92,19 +100,42 @@ pub(super) fn other_side(own: &Introduction, peer: &Introduction) -> Finding {
             "give both sides a --device with addresses of one kind",
         );
     }
+    if peer.largest_path_mtu == 0 {
+        let name = peer.interface.as_ref().map_or_else(|| "IFNAME".to_owned(), Link::name);
+        return Finding::problem(
+            Step::Exchange,
+            format!("{text}, too small even for path MTU 256"),
+            format!(
+                "raise it on {} to that of this side: `ip link set dev {name} mtu {}`",
+                peer.address,
+                own.link_mtu.max(1500)
+            ),
+        );
+    }
     if own.link_mtu == peer.link_mtu {
         return Finding::ok(Step::Exchange, text);
     }
-    let hint = format!("the MTUs of the two differ, {} here: let the smaller one be raised", own.link_mtu);
+    let hint = format!("the MTUs of the two differ, {} here: raise the smaller one", own.link_mtu);
     Finding::ok(Step::Exchange, text).with_hint(hint)
 }
 
-/// Whether anything arrives at all.
-pub(super) fn arrival(both: &Both) -> Finding {
+/// Whether anything arrives at all. `is_named`: an earlier finding has named a rule that refuses packets to the peer.
+pub(super) fn arrival(both: &Both, is_named: bool) -> Finding {
     let [to, from] = both.directions();
     let names = |direction: &Direction<'_>| {
         format!("none of {} RoCE packets {} arrives", direction.sent, direction.name())
     };
+    if let Some(wrong) = [&to, &from].iter().find(|one| !one.has_arrived() && one.seen.wrong_vlan > 0) {
+        return Finding::problem(
+            Step::Arrival,
+            format!(
+                "{} packets {} arrive with another VLAN tag, or without one, and are dropped",
+                wrong.seen.wrong_vlan,
+                wrong.name()
+            ),
+            "give --device of both sides the same vlan=, or none on either",
+        );
+    }
     match (to.has_arrived(), from.has_arrived()) {
         (true, true) => {
             Finding::ok(Step::Arrival, format!("RoCE packets arrive in both directions{}", hops(both)))
@@ -115,22 +146,30 @@ pub(super) fn arrival(both: &Both) -> Finding {
                 "no RoCE packet arrives in either direction ({} sent each way), though TCP works",
                 to.sent
             ),
-            "open UDP port 4791 in both directions on every firewall between the two, on both machines (`nft list \
-             ruleset`, `iptables -L -n -v`), and in the rules of a cloud; --pcap on both sides shows how far packets get",
+            format!(
+                "accept UDP port 4791 in both directions on every firewall between the two, before any rule that drops it: \
+                 `{ACCEPT}` on both machines, `{}` on routers, and in the rules of a cloud",
+                ACCEPT.replace("INPUT", "FORWARD")
+            ),
         ),
         (arrives_there, _) => {
             let (dead, alive) = if arrives_there { (from, to) } else { (to, from) };
-            Finding::problem(
-                Step::Arrival,
-                format!("one direction is dead: {}, while those {} do", names(&dead), alive.name()),
-                format!(
-                    "look for what drops UDP port 4791 in that direction only: outgoing rules of {}, incoming rules \
-                     of {}, reverse path filters (`sysctl net.ipv4.conf.all.rp_filter`), routes that differ",
-                    dead.from.address, dead.to.address
-                ),
-            )
+            let text = format!("one direction is dead: {}, while those {} do", names(&dead), alive.name());
+            Finding::problem(Step::Arrival, text, one_way(&dead, is_named && !arrives_there))
         }
     }
+}
+
+/// What opens a direction in which nothing arrives.
+fn one_way(dead: &Direction<'_>, is_named: bool) -> String {
+    let (from, to) = (dead.from.address, dead.to.address);
+    if is_named {
+        return "a firewall rule does that, see UDP port 4791".to_owned();
+    }
+    format!(
+        "accept UDP port 4791 before the rule that drops it: `{ACCEPT}` on {to}, chain OUTPUT on {from}, and chain FORWARD on \
+         routers between them"
+    )
 }
 
 /// How far away the peer is, where the hop limit tells.
@@ -138,8 +177,9 @@ fn hops(both: &Both) -> String {
     let hops = |seen: &Observation| HOP_LIMIT.checked_sub(seen.hop_limit.filter(|limit| *limit > 0)?);
     match (hops(&both.there), hops(&both.here)) {
         (Some(0), Some(0)) => ", with no router in between".to_owned(),
+        (Some(1), Some(1)) => ", through one router".to_owned(),
         (Some(to), Some(from)) if to == from => format!(", through {to} routers"),
-        (Some(to), Some(from)) => format!(", through {to} routers there and {from} back"),
+        (Some(to), Some(from)) => format!(", past {to} routers there and {from} back"),
         _ => String::new(),
     }
 }
@@ -147,22 +187,23 @@ fn hops(both: &Both) -> String {
 /// Whether they arrive undamaged: from the counters of both sides.
 pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
     let mut wrong = Vec::new();
-    let mut sent = 0;
+    let mut arrived = 0;
     let mut are_all = false;
     for (first, second) in headers.directions().iter().zip(many.directions().iter()) {
         let damaged = first.seen.damaged + second.seen.damaged;
-        let total = first.sent + second.sent;
-        sent += total;
+        let intact = u64::from(first.seen.intact) + u64::from(second.seen.intact);
+        let total = damaged + intact;
+        arrived += total;
         if damaged > 0 {
-            are_all |= first.seen.intact + second.seen.intact == 0;
-            let rate = percent(share(damaged, total));
-            wrong.push(format!("{damaged} of {total} packets {} ({rate})", first.name()));
+            are_all |= intact == 0;
+            let rate = percent(damaged as f64 / total as f64);
+            wrong.push(format!("{damaged} of {total} arrived packets {} ({rate})", first.name()));
         }
     }
     if wrong.is_empty() {
         return Finding::ok(
             Step::Icrc,
-            format!("all of {sent} packets that arrived, both ways, had the right ICRC"),
+            format!("all of {arrived} packets that arrived, both ways, had the right ICRC"),
         );
     }
     let text = format!("a wrong ICRC in {}", wrong.join(" and "));
@@ -170,9 +211,8 @@ pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
         return Finding::problem(
             Step::Icrc,
             text,
-            "as not one is right, this is no damage by chance: something rewrites what the ICRC covers (NAT of \
-             addresses or ports, see source port), or one side computes it wrongly; compare --pcap of both sides \
-             with `roce explain`",
+            "every ICRC is wrong, so this is not random corruption: something rewrites what the ICRC covers (NAT of addresses or \
+             ports, see source port), or one side computes it wrongly; compare --pcap of both sides with `roce explain`",
         );
     }
     Finding::problem(
@@ -239,99 +279,38 @@ pub(super) fn loss(many: &Both) -> Finding {
 }
 
 fn order(to: &Direction<'_>, late: u32, twice: u32) -> Finding {
+    let remedy = if late > 0 {
+        "RoCE takes a packet that comes too early for a sign of loss: let switches and bonds balance by flow and not by packet \
+         (ECMP, LACP hash on UDP ports)"
+    } else {
+        "look for the loop or the mirror port that sends packets twice, and remove it (spanning tree, `tc filter`, `iptables -t \
+         mangle -S` for TEE)"
+    };
     Finding::problem(
         Step::Loss,
         format!(
             "nothing of {} packets each way was lost, but {late} came out of order and {twice} twice",
             to.sent
         ),
-        "RoCE takes a packet that comes too early for the sign of a loss: let switches and bonds balance by flow \
-         and not by packet (ECMP, LACP hash on UDP ports), and look for loops where packets come twice",
+        remedy,
     )
 }
 
-/// Pairs of sent and seen that differ under a mask, with their direction.
-fn changes(both: &Both, look: impl Fn(u8) -> u8) -> Vec<(String, u8, u8, u32)> {
-    let mut found = Vec::new();
-    for direction in both.directions() {
-        for (sent, seen, count) in &direction.seen.classes {
-            let (sent, seen) = (look(*sent), look(*seen));
-            if sent != seen {
-                found.push((direction.name(), sent, seen, *count));
-            }
-        }
-    }
-    found.sort();
-    found.dedup_by(|next, first| {
-        let is_same = (&next.0, next.1, next.2) == (&first.0, first.1, first.2);
-        if is_same {
-            first.3 += next.3;
-        }
-        is_same
-    });
-    found
-}
-
-/// Whether the DSCP is kept.
-pub(super) fn dscp(both: &Both) -> Finding {
-    let changed = changes(both, |class| class >> 2);
-    if changed.is_empty() {
-        return Finding::ok(Step::Dscp, "0, 26, 46 and 48 are kept in both directions");
-    }
-    let text: Vec<String> = changed
-        .iter()
-        .map(|(direction, sent, seen, _)| format!("{sent} becomes {seen} {direction}"))
-        .collect();
+/// Small packets arrive and none of those that fit the smallest path MTU does, in one direction at least.
+pub(super) fn nothing_but_small(many: &Both) -> Finding {
+    let headers = AROUND_PROBE + if many.own.address.is_ipv4() { 0 } else { 20 };
+    let dead: Vec<String> =
+        many.directions().iter().filter(|direction| !direction.has_arrived()).map(Direction::name).collect();
+    let needed = many.own.link_mtu.min(many.peer.link_mtu);
     Finding::problem(
-        Step::Dscp,
-        text.join(", "),
-        "a device that rewrites it moves RoCE into another queue, without PFC and ECN: let the ports on the way trust DSCP \
-         (on hosts `mlnx_qos -i IFNAME --trust dscp`, on switches `qos trust dscp` or the like), and see \
-         `nft list ruleset` for rules that set it",
+        Step::PathMtu,
+        format!(
+            "no packet of {} bytes arrives {}, although smaller ones do: a link on the way has an MTU below it (black hole)",
+            PROBE_BYTES + headers,
+            dead.join(" and ")
+        ),
+        format!("raise the MTU of every switch and router on the way to {needed}, that of both ends"),
     )
-}
-
-/// Whether the ECN field is kept. Marks that a switch may set are not changes, but a network at rest sets none.
-pub(super) fn ecn(both: &Both) -> Finding {
-    const NAMES: [&str; 4] = ["not-ECT", "ECT(1)", "ECT(0)", "CE"];
-    let name = |bits: u8| NAMES.get(usize::from(bits & 3)).copied().unwrap_or_default();
-    let changed = changes(both, |class| class & 3);
-    let (marked, rewritten): (Vec<_>, Vec<_>) =
-        changed.into_iter().partition(|(_, sent, seen, _)| matches!(sent, 1 | 2) && *seen == 3);
-    if !rewritten.is_empty() {
-        let text: Vec<String> = rewritten
-            .iter()
-            .map(|(direction, sent, seen, _)| format!("{} becomes {} {direction}", name(*sent), name(*seen)))
-            .collect();
-        return Finding::problem(
-            Step::Ecn,
-            text.join(", "),
-            "without these bits no congestion is ever reported and DCQCN does not work: find the router, tunnel or \
-             rule that clears them (tunnels must copy ECN, RFC 6040; old routers clear the whole byte)",
-        );
-    }
-    let marks: u32 = marked.iter().map(|(_, _, _, count)| count).sum();
-    if marks == 0 {
-        return Finding::ok(Step::Ecn, "every code point is kept in both directions, and nothing is marked");
-    }
-    let directions: Vec<&str> = marked.iter().map(|(direction, ..)| direction.as_str()).collect();
-    let capable: u32 = both
-        .directions()
-        .iter()
-        .flat_map(|direction| &direction.seen.classes)
-        .filter(|(sent, ..)| matches!(sent & 3, 1 | 2))
-        .map(|(_, _, count)| count)
-        .sum();
-    let text = format!("{marks} of {capable} packets were marked CE, {}", directions.first().unwrap_or(&""));
-    if 2 * marks >= capable {
-        return Finding::problem(
-            Step::Ecn,
-            text,
-            "a queue that marks packets of an idle network has its threshold (Kmin) far too low, or the link is \
-             full: look at ECN settings and use of the switch ports on the way",
-        );
-    }
-    Finding::ok(Step::Ecn, text).with_hint("the way is busy now; repeat when it is not")
 }
 
 /// Whether addresses and ports are kept.
@@ -347,8 +326,7 @@ pub(super) fn source_port(both: &Both) -> Finding {
                     "packets from {} arrive as from {address}:{port}: an address is translated (NAT)",
                     direction.from.address
                 ),
-                "RoCE does not pass NAT, as the ICRC covers addresses and ports: route between the two, or give \
-                 both addresses of one network",
+                EXEMPT,
             );
         }
         // RoCE v1 has no ports.
@@ -365,7 +343,7 @@ pub(super) fn source_port(both: &Both) -> Finding {
                     direction.name(),
                     direction.source_port
                 ),
-                "something translates ports (NAT, masquerading): exempt UDP port 4791 from it; the ICRC covers the port",
+                EXEMPT,
             );
         }
         ports.push(direction.source_port);
@@ -376,6 +354,11 @@ pub(super) fn source_port(both: &Both) -> Finding {
         format!("addresses and UDP source ports ({}) are kept; no NAT", ports.join(", ")),
     )
 }
+
+/// What takes RoCE out of a translation.
+const EXEMPT: &str = "the ICRC covers addresses and ports, so that RoCE does not pass NAT: exempt it on the router that translates \
+                      (`iptables -t nat -I POSTROUTING -p udp --dport 4791 -j ACCEPT`; translations in progress end after 30 s \
+                      without packets, or with `conntrack -D -p udp`)";
 
 /// Whether the flow label is kept, if one was sent.
 pub(super) fn flow_label(both: &Both, sent: Option<u32>) -> Finding {
@@ -431,6 +414,9 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
     let list = |tried: &[&Tried]| {
         tried.iter().map(|tried| tried.path_mtu.to_string()).collect::<Vec<_>>().join(", ")
     };
+    if tried.is_empty() {
+        return Finding::not_tested(Step::PathMtu, "no path MTU fits both interfaces, see the MTU");
+    }
     let (good, bad): (Vec<&Tried>, Vec<&Tried>) = tried.iter().partition(|tried| tried.is_good());
     let Some(worst) = bad.first() else {
         let text = format!("messages go there and back with {}, every byte compared", list(&good));
@@ -457,7 +443,8 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
         [true, false] => format!(" {}", both.directions()[1].name()),
         [true, true] => String::new(),
     };
-    let needed = worst.path_mtu + if both.own.address.is_ipv4() { 64 } else { 84 };
+    let largest = bad.last().map_or(worst.path_mtu, |bad| bad.path_mtu);
+    let needed = largest + if both.own.address.is_ipv4() { 64 } else { 84 };
     Finding::problem(
         Step::PathMtu,
         format!(
@@ -466,8 +453,8 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
             list(&bad)
         ),
         format!(
-            "raise the MTU of every switch and router on the way to {needed} or better 4200 (jumbo frames), or use \
-             --mtu {}; and let ICMP \"fragmentation needed\" through",
+            "raise the MTU of every switch and router on the way to {}, that of both ends ({needed} at least), or use --mtu {}",
+            both.own.link_mtu.min(both.peer.link_mtu),
             best.path_mtu
         ),
     )
@@ -501,11 +488,11 @@ pub(super) fn round_trip(tried: &Tried, count: u32) -> Finding {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::doctor::finding::Outcome;
 
-    fn introduction(last: u8) -> Introduction {
+    pub(in crate::doctor) fn introduction(last: u8) -> Introduction {
         Introduction {
             doctor: 1,
             kind: "udp".into(),
@@ -515,6 +502,8 @@ mod tests {
             sees_ip_header: false,
             qpn: 17,
             qkey: 1,
+            interface: None,
+            links: Vec::new(),
         }
     }
 
@@ -544,9 +533,14 @@ mod tests {
     #[test]
     fn what_is_healthy_is_said_to_be() {
         let both = healthy();
-        for finding in
-            [arrival(&both), icrc(&both, &both), loss(&both), dscp(&both), ecn(&both), source_port(&both)]
-        {
+        for finding in [
+            arrival(&both, false),
+            icrc(&both, &both),
+            loss(&both),
+            dscp(&both),
+            ecn(&both),
+            source_port(&both),
+        ] {
             assert_eq!((finding.outcome, finding.remedy.as_ref()), (Outcome::Ok, None), "{finding:?}");
         }
         assert_eq!(flow_label(&both, None).outcome, Outcome::NotTested);
@@ -564,7 +558,7 @@ mod tests {
         // The ICRC covers both, so that then none is right.
         both.there = Observation { intact: 0, damaged: 100, ..both.there };
         let finding = icrc(&both, &both);
-        is_problem(&finding, "200 of 200 packets from 198.18.0.1 to 198.18.0.2 (100 %)");
+        is_problem(&finding, "200 of 200 arrived packets from 198.18.0.1 to 198.18.0.2 (100 %)");
         assert!(finding.remedy.unwrap().contains("NAT"));
         assert!(!both.is_dead());
     }
@@ -601,6 +595,43 @@ mod tests {
         is_problem(&ecn(&both), "50 of 100 packets were marked CE");
         both.there.classes = vec![(2, 2, 50), (107, 105, 50)];
         is_problem(&ecn(&both), "CE becomes ECT(1)");
+        assert!(ecn(&both).remedy.unwrap().contains("rewrites"), "{:?}", ecn(&both));
+        both.there.classes = vec![(2, 0, 50), (107, 104, 50)];
+        assert!(ecn(&both).remedy.unwrap().contains("clears"), "{:?}", ecn(&both));
+    }
+
+    /// Regression: the remedy for marks on packets that are not ECN capable was to look for a rule that clears them.
+    #[test]
+    fn a_rule_that_marks_everything_is_not_one_that_clears() {
+        let mut both = healthy();
+        both.here.classes = vec![(0, 3, 50), (2, 3, 50)];
+        let finding = ecn(&both);
+        is_problem(
+            &finding,
+            "every packet becomes CE from 198.18.0.2 to 198.18.0.1, ECN capable or not (100 of 100)",
+        );
+        assert!(finding.remedy.unwrap().contains("sets these bits"));
+    }
+
+    /// Regression: a link of 300 bytes was taken for a firewall.
+    #[test]
+    fn a_small_mtu_is_not_a_firewall() {
+        let mut both = healthy();
+        both.peer = Introduction { link_mtu: 300, largest_path_mtu: 0, ..both.peer };
+        is_problem(&other_side(&both.own, &both.peer), "an MTU of 300, too small even for path MTU 256");
+        let mut both = healthy();
+        both.there = Observation { sent: 100, source_port: 50_000, ..Observation::default() };
+        is_problem(&nothing_but_small(&both), "no packet of 308 bytes arrives from 198.18.0.1 to 198.18.0.2");
+        assert_eq!(path_mtu(&both, &[]).outcome, Outcome::NotTested);
+    }
+
+    #[test]
+    fn a_dead_direction_has_one_remedy() {
+        let mut both = healthy();
+        both.there = Observation { sent: 100, ..Observation::default() };
+        is_problem(&arrival(&both, false), "one direction is dead");
+        assert!(arrival(&both, false).remedy.unwrap().contains("iptables -I INPUT"));
+        assert!(arrival(&both, true).remedy.unwrap().contains("see UDP port 4791"));
     }
 
     #[test]

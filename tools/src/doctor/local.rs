@@ -8,6 +8,7 @@ use roce_packet::{Encapsulation, PathMtu, ROCE_UDP_PORT};
 use rustix::net::sockopt;
 
 use super::finding::{Finding, Step};
+use super::neighbour::Hop;
 use super::{Doctor, Peer};
 use roce::verbs::GidEntry;
 use roce_device::host::kernel::{NextHop, next_hop};
@@ -24,10 +25,12 @@ const KNOCK_PATIENCE: Duration = Duration::from_millis(200);
 pub(super) enum Reach {
     /// Neither an answer nor a refusal.
     Silent,
-    /// ICMP: nobody has the port.
+    /// ICMP: nobody has the port, or a rule says so.
     PortUnreachable,
     /// ICMP or the own kernel: the host cannot be reached, or a filter says no.
     Refused(io::Error),
+    /// A rule of this machine drops what is sent.
+    OwnRule,
     /// Why it was not tried.
     NotTested(&'static str),
 }
@@ -35,6 +38,7 @@ pub(super) enum Reach {
 /// What knocking told.
 #[derive(Debug)]
 pub(super) struct Knock {
+    pub(super) peer: Peer,
     pub(super) reach: Reach,
     /// The largest packet on the way, as the kernel knows it.
     way_mtu: Option<usize>,
@@ -77,7 +81,11 @@ fn describe(entry: &GidEntry) -> String {
 
 /// The interface with the device's address, where the kernel has that address.
 fn interface(doctor: &Doctor) -> Option<LocalAddress> {
-    let own = doctor.context.address()?;
+    interface_of(doctor.context.address()?)
+}
+
+/// The interface with an address of this machine.
+pub(super) fn interface_of(own: IpAddr) -> Option<LocalAddress> {
     let all = local_addresses().ok()?;
     let exact = all.iter().find(|local| local.address == own);
     exact.or_else(|| all.iter().find(|local| own.is_loopback() && local.is_loopback)).cloned()
@@ -90,7 +98,7 @@ const OWN_HOST: &str =
 /// Sends datagrams without RoCE in them to port 4791 and waits for ICMP messages. Their payload is too short for a header,
 /// or has a transport version that does not exist, so every receiver drops them.
 pub(super) fn knock(doctor: &Doctor, peer: &Peer) -> Knock {
-    let not_tested = |why| Knock { reach: Reach::NotTested(why), way_mtu: None };
+    let not_tested = |why| Knock { peer: *peer, reach: Reach::NotTested(why), way_mtu: None };
     if interface(doctor).is_none() {
         return not_tested(OWN_HOST);
     }
@@ -100,12 +108,12 @@ pub(super) fn knock(doctor: &Doctor, peer: &Peer) -> Knock {
     };
     let link_mtu = doctor.context.query().capabilities.link_mtu;
     match try_knock(own, peer.address, link_mtu) {
-        Ok(knock) => knock,
-        Err(error) => Knock { reach: Reach::Refused(error), way_mtu: None },
+        Ok((reach, way_mtu)) => Knock { peer: *peer, reach, way_mtu },
+        Err(error) => Knock { peer: *peer, reach: Reach::Refused(error), way_mtu: None },
     }
 }
 
-fn try_knock(own: IpAddr, peer: IpAddr, link_mtu: usize) -> io::Result<Knock> {
+fn try_knock(own: IpAddr, peer: IpAddr, link_mtu: usize) -> io::Result<(Reach, Option<usize>)> {
     let socket = UdpSocket::bind(SocketAddr::new(own, 0))?;
     socket.connect(SocketAddr::new(peer, ROCE_UDP_PORT))?;
     socket.set_read_timeout(Some(KNOCK_PATIENCE))?;
@@ -129,6 +137,11 @@ fn try_knock(own: IpAddr, peer: IpAddr, link_mtu: usize) -> io::Result<Knock> {
                 break;
             }
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {}
+            // The answer of a rule that drops what this machine sends.
+            io::ErrorKind::PermissionDenied => {
+                reach = Reach::OwnRule;
+                break;
+            }
             // Longer than the way, which is asked for below.
             _ if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {}
             _ => {
@@ -141,7 +154,7 @@ fn try_knock(own: IpAddr, peer: IpAddr, link_mtu: usize) -> io::Result<Knock> {
         IpAddr::V4(_) => sockopt::ip_mtu(&socket),
         IpAddr::V6(_) => sockopt::ipv6_mtu(&socket),
     };
-    Ok(Knock { reach, way_mtu: way_mtu.ok().map(|mtu| mtu as usize) })
+    Ok((reach, way_mtu.ok().map(|mtu| mtu as usize)))
 }
 
 /// The interface MTU, that of the way, and what fits.
@@ -153,7 +166,7 @@ pub(super) fn mtu(doctor: &Doctor, knock: &Knock) -> Finding {
         return Finding::problem(
             Step::Mtu,
             format!("{name} has an MTU of {link_mtu}, too small even for path MTU 256"),
-            format!("raise it, here and on the way, to 1500 or better {ROOMY_MTU}: {}", raise(ROOMY_MTU)),
+            format!("raise it to that of the other side, 1500 at least: {}", raise(1500)),
         );
     };
     let fits = format!("{name} has an MTU of {link_mtu}, which carries path MTU {}", largest.bytes());
@@ -168,8 +181,8 @@ pub(super) fn mtu(doctor: &Doctor, knock: &Knock) -> Finding {
                     "{fits}, but the way to the peer carries {way_mtu} bytes only, thus path MTU {carried}"
                 ),
                 format!(
-                    "raise the MTU of every hop on the way to {link_mtu} (`tracepath -n PEER` shows where it falls), \
-                     or use a smaller path MTU (--mtu)"
+                    "raise the MTU of every hop on the way to {link_mtu} (`tracepath -n PEER` shows where it falls), then `ip route \
+                     flush cache` on both sides; or use a smaller path MTU (--mtu)"
                 ),
             );
         }
@@ -189,10 +202,18 @@ fn link_mtu_overhead(doctor: &Doctor) -> usize {
 }
 
 /// Where packets go, and who takes them.
-pub(super) fn route(doctor: &Doctor, peer: &Peer) -> Finding {
-    let Some(local) = interface(doctor) else { return Finding::not_tested(Step::Route, OWN_HOST) };
+pub(super) fn route(doctor: &Doctor, peer: &Peer) -> (Finding, Option<Hop>) {
+    let Some(local) = interface(doctor) else { return (Finding::not_tested(Step::Route, OWN_HOST), None) };
+    let hop = next_hop(peer.address, local.index);
+    let finding = describe_hop(&local, peer, &hop);
+    let Ok(NextHop::Neighbour { address, mac: Some(mac) }) = hop else { return (finding, None) };
+    let own = doctor.address().unwrap_or(local.address);
+    (finding, Some(Hop::ask(&local, own, address, address != peer.address, mac)))
+}
+
+fn describe_hop(local: &LocalAddress, peer: &Peer, hop: &io::Result<NextHop>) -> Finding {
     let (name, address) = (&local.interface, peer.address);
-    match next_hop(address, local.index) {
+    match hop {
         Err(error) => Finding::not_tested(Step::Route, format!("the kernel does not tell: {error}")),
         Ok(NextHop::Local) => Finding::ok(Step::Route, format!("{address} is on this machine")),
         Ok(NextHop::Multicast) => Finding::problem(
@@ -205,7 +226,7 @@ pub(super) fn route(doctor: &Doctor, peer: &Peer) -> Finding {
             format!("there is no route to {address} through {name}"),
             format!("add one (`ip route add {address} via GATEWAY dev {name}`), or choose another --device"),
         ),
-        Ok(NextHop::Neighbour { address: next_hop, mac }) => neighbour(name, address, next_hop, mac),
+        Ok(NextHop::Neighbour { address: next_hop, mac }) => neighbour(name, address, *next_hop, *mac),
     }
 }
 
@@ -227,14 +248,30 @@ fn neighbour(name: &str, address: IpAddr, next_hop: IpAddr, mac: Option<roce_pac
     }
 }
 
-/// What knocking says about UDP port 4791.
-pub(super) fn udp_port(peer: &Peer, reach: &Reach) -> Finding {
+/// What knocking says about UDP port 4791. `is_served`: a program of ours answers there over TCP, which has opened its device
+/// before.
+pub(super) fn udp_port(peer: &Peer, reach: &Reach, is_served: bool) -> Finding {
     let address = peer.address;
     match reach {
         Reach::NotTested(why) => Finding::not_tested(Step::UdpPort, *why),
         Reach::Silent => Finding::ok(
             Step::UdpPort,
             format!("{address} does not refuse it: a process has the port, or a firewall drops packets"),
+        ),
+        Reach::PortUnreachable if is_served => Finding::problem(
+            Step::UdpPort,
+            format!(
+                "a firewall rejects datagrams (ICMP port unreachable), although `roce doctor` has the port at {address}"
+            ),
+            format!(
+                "put a rule that accepts UDP port 4791 before the one that rejects it, on {address} (`{ACCEPT}`) or on the \
+                 router that does it (chain FORWARD)"
+            ),
+        ),
+        Reach::OwnRule => Finding::problem(
+            Step::UdpPort,
+            format!("a firewall rule of this machine drops what it sends to {address}"),
+            format!("accept it: `{}`", ACCEPT.replace("INPUT", "OUTPUT")),
         ),
         Reach::PortUnreachable => Finding::problem(
             Step::UdpPort,
@@ -245,8 +282,13 @@ pub(super) fn udp_port(peer: &Peer, reach: &Reach) -> Finding {
         Reach::Refused(error) => Finding::problem(
             Step::UdpPort,
             format!("datagrams to {address} are refused: {error}"),
-            "see `ip route get PEER`; a firewall may refuse them, here (`nft list ruleset`, `iptables -L -n`) or \
-             on the way",
+            format!(
+                "if a router or {address} rejects them by a firewall rule, accept UDP port 4791 before it (`{ACCEPT}`, on a router \
+                 in chain FORWARD); if no route leads there, `ip route get {address}` on each router says where it ends"
+            ),
         ),
     }
 }
+
+/// The rule that lets RoCE pass. With nftables, `nft insert rule` does the same.
+pub(super) const ACCEPT: &str = "iptables -I INPUT -p udp --dport 4791 -j ACCEPT";

@@ -8,6 +8,7 @@
 //! wire       messages between the two sides        watch   headers of what arrives
 //! probe      bursts of UD datagrams, both ways     trips   RC messages there and back, byte by byte
 //! local      device, MTU, route, UDP port          cm      the request of rdma_cm
+//! neighbour  Ethernet addresses that answer
 //! client, serve   who does what when               judge   from numbers to sentences
 //! ```
 //!
@@ -18,6 +19,7 @@ mod cm;
 mod finding;
 mod judge;
 mod local;
+mod neighbour;
 mod probe;
 mod serve;
 mod trips;

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use roce_packet::Qpn;
 use roce_transport::{Access, QpCapabilities, QpType, SendOp, SendWr, Wc, WcStatus};
 
+use super::local::interface_of;
 use super::watch::Log;
-use super::wire::{Burst, Introduction, Observation, PROBE_BYTES, PROTOCOL, Stamp};
+use super::wire::{Burst, Introduction, Link, MOST_LINKS, Observation, PROBE_BYTES, PROTOCOL, Stamp};
 use crate::exchange::Exchange;
 use crate::harness::{CompletionQueues, GRH, Requirements, Resources, ToolError, source_address, take};
 use roce::observe::Snapshot;
@@ -65,6 +66,10 @@ impl Probe {
     pub(super) fn introduction(&self) -> Result<Introduction, ToolError> {
         let attributes = self.context.query();
         let own = self.own_address()?;
+        let local = interface_of(own);
+        let interface = local.and_then(|local| Some(Link { mac: local.mac?.0, name: local.interface }));
+        let all = roce_device::ethernet_interfaces().unwrap_or_default().into_iter();
+        let links = all.map(|(name, mac)| Link { name, mac: mac.0 }).take(MOST_LINKS).collect();
         Ok(Introduction {
             doctor: PROTOCOL,
             kind: attributes.capabilities.kind.to_owned(),
@@ -74,6 +79,8 @@ impl Probe {
             sees_ip_header: attributes.capabilities.sees_ip_header,
             qpn: self.resources.qp.number().get(),
             qkey: QKEY,
+            interface,
+            links,
         })
     }
 
@@ -122,7 +129,7 @@ impl Probe {
             exchange.barrier()?;
             self.drain(burst, chunk, &mut progress)?;
         }
-        let own = self.conclude(burst, progress.observation, &before);
+        let own = self.conclude(burst, progress, &before);
         let theirs = exchange.swap("what arrived of a burst", &own)?;
         Ok((own, theirs))
     }
@@ -141,7 +148,7 @@ impl Probe {
             let start = base + slot * PROBE_BYTES;
             Stamp { burst: burst.number, probe }.write(&mut payload);
             self.resources.put(start, &payload);
-            let element = [self.resources.region.element(start..start + PROBE_BYTES)];
+            let element = [self.resources.region.element(start..start + burst.bytes.min(PROBE_BYTES))];
             let Some(to) = destinations.get(probe as usize % destinations.len().max(1)) else { break };
             self.resources.qp.post_send(&SendWr::new(probe.into(), SendOp::Send, &element).to(to))?;
         }
@@ -191,7 +198,7 @@ impl Probe {
         let mut start = [0; Stamp::LEN];
         take(&self.resources.region, slot * (GRH + PROBE_BYTES) + GRH, &mut start);
         self.post_receive(slot)?;
-        let is_whole = wc.status == WcStatus::Success && wc.byte_len as usize == GRH + PROBE_BYTES;
+        let is_whole = wc.status == WcStatus::Success && wc.byte_len as usize == GRH + burst.bytes;
         let stamp = Stamp::read(&start).filter(|stamp| is_whole && stamp.burst == burst.number);
         let Some(stamp) = stamp else { return Ok(()) };
         let Some(arrived) = progress.arrived.get_mut(stamp.probe as usize) else { return Ok(()) };
@@ -207,9 +214,11 @@ impl Probe {
         Ok(())
     }
 
-    /// Adds what the counters and the headers say.
-    fn conclude(&self, burst: &Burst, mut observation: Observation, before: &Snapshot) -> Observation {
+    /// Adds what the counters and the headers say. Every number is of this one moment.
+    fn conclude(&self, burst: &Burst, progress: Progress, before: &Snapshot) -> Observation {
+        let Progress { arrived, mut observation, .. } = progress;
         let since = Snapshot::of(&self.context).since(before);
+        let mut damaged_arrivals = 0;
         for (name, value) in since.iter() {
             match name {
                 // Damage may also strike what has to be read before the ICRC is checked.
@@ -218,15 +227,19 @@ impl Probe {
                 | "drop_bad_length"
                 | "drop_bad_version"
                 | "drop_unknown_opcode"
-                | "drop_malformed" => observation.damaged += value,
+                | "drop_malformed" => damaged_arrivals += value,
+                "frame_rx_wrong_vlan" => observation.wrong_vlan += value,
                 _ if name.ends_with("_rx_overflow") => observation.overflow += value,
                 _ => {}
             }
         }
+        let mut seen = arrived;
+        let (mut arrivals, mut damaged_probes) = (0, 0);
         for (stamp, path) in self.log.take().probes {
-            if stamp.burst != burst.number || stamp.probe >= burst.count {
-                continue;
-            }
+            let known = seen.get_mut(stamp.probe as usize).filter(|_| stamp.burst == burst.number);
+            let Some(known) = known else { continue };
+            arrivals += 1;
+            damaged_probes += u64::from(!std::mem::replace(known, true));
             let (sent, seen) = (burst.class_of(stamp.probe), path.traffic_class);
             let known = observation.classes.iter_mut().find(|(a, b, _)| (*a, *b) == (sent, seen));
             match known {
@@ -243,6 +256,12 @@ impl Probe {
                 observation.flow_labels.push(path.flow_label);
             }
         }
+        // A probe that arrives twice and damaged is one damaged probe. Damage that hides which probe it was counts by arrival.
+        let intact = u64::from(observation.intact);
+        let legible = u64::saturating_sub(arrivals, intact + u64::from(observation.duplicates));
+        let illegible = damaged_arrivals.saturating_sub(legible);
+        let most = u64::from(burst.count).saturating_sub(intact);
+        observation.damaged = (damaged_probes + illegible).min(damaged_arrivals).min(most);
         observation
     }
 }

@@ -1,10 +1,10 @@
-//! A device around a device that remembers with which headers probes arrived.
+//! A device around a device that remembers with which headers probes arrived, and sends every datagram alone.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roce_packet::{Bth, Deth, Opcode, Path};
-use roce_transport::{Instant, Received, Transmit, TxSlot};
+use roce_transport::{Batch, Instant, Received, Transmit, TxSlot};
 
 use super::wire::Stamp;
 use roce_device::{Capabilities, Device, forward_to_inner};
@@ -73,8 +73,10 @@ impl Device for Watch {
 
     forward_to_inner!();
 
+    /// A datagram that is sealed for [`Batch::NONE`] joins no superpacket. A network drops, marks and delays superpackets as a
+    /// whole, and a link may carry superpackets of datagrams that are longer than its MTU.
     fn slot(&mut self) -> Option<TxSlot<'_>> {
-        self.inner.slot()
+        self.inner.slot().map(|slot| TxSlot { batch: &Batch::NONE, ..slot })
     }
 
     fn commit(&mut self, now: Instant, transmit: &Transmit) {
@@ -99,5 +101,64 @@ impl Device for Watch {
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.inner.counters(visit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use roce_device::{Encapsulation, OpenOptions, Qpn, open};
+    use roce_testing::{Cable, own_address};
+
+    use super::*;
+
+    /// Sends eight equal datagrams as an engine does, which asks the batch for the Identification; returns a counter.
+    fn send_eight(device: &mut dyn Device, source: IpAddr, destination: IpAddr, counter: &str) -> u64 {
+        let mut path = Path {
+            encapsulation: Encapsulation::RoceV2,
+            source,
+            destination,
+            source_port: 49152,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            vlan: None,
+        };
+        path.source_port = device.bind_source_port(&path, path.source_port).unwrap();
+        for _ in 0..8 {
+            let slot = device.slot().unwrap();
+            slot.buffer[..64].fill(7);
+            let identification = slot.batch.identification(&path, Qpn::new(9), 64);
+            device
+                .commit(Instant::ZERO, &Transmit { path, remote_qpn: Qpn::new(9), len: 64, identification });
+        }
+        device.flush(Instant::ZERO).unwrap();
+        let mut found = None;
+        device.counters(&mut |name, value| found = if name == counter { Some(value) } else { found });
+        found.unwrap()
+    }
+
+    /// Regression: probes were sent as superpackets, which virtual links carry and lose as a whole.
+    #[test]
+    fn every_datagram_leaves_alone() {
+        let (source, destination) = (own_address().into(), own_address().into());
+        let open_udp = || open(&format!("udp:{source}"), OpenOptions::default()).unwrap();
+        let joined = send_eight(&mut *open_udp(), source, destination, "udp_tx_messages");
+        assert!(joined < 8, "a device on its own joins them: {joined} messages");
+        let (mut watch, _) = Watch::around(open_udp());
+        assert_eq!(send_eight(&mut watch, source, destination, "udp_tx_messages"), 8);
+    }
+
+    #[test]
+    fn every_datagram_is_a_frame_of_its_own() {
+        let Some(cable) = Cable::new(1500) else { return };
+        cable.near.ip(&["neighbour add 198.18.0.2 lladdr 02:00:00:00:00:02 dev v0"]);
+        let (near, far): (IpAddr, IpAddr) = ([198, 18, 0, 1].into(), [198, 18, 0, 2].into());
+        let frames = cable.near.run(move || {
+            let (mut watch, _) = Watch::around(open("raw:v0", OpenOptions::default()).unwrap());
+            send_eight(&mut watch, near, far, "raw_tx_frames")
+        });
+        assert_eq!(frames, 8);
     }
 }

@@ -8,15 +8,19 @@ use roce::observe::Text;
 use roce::verbs::Endpoint;
 
 /// Changes with the meaning of the messages.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 /// The most probes of one burst.
 pub(super) const MOST_PROBES: u32 = 8192;
 /// The most round trips of one trial.
 pub(super) const MOST_TRIPS: u32 = 2000;
 /// The longest message of a round trip in bytes.
 pub(super) const LONGEST_TRIP: usize = 1 << 16;
-/// Payload bytes of a probe: they fit the smallest path MTU.
+/// The most payload bytes of a probe: they fit the smallest path MTU.
 pub(super) const PROBE_BYTES: usize = 256;
+/// Payload bytes of a probe that every link carries: an IPv4 packet of 68 bytes is never fragmented (RFC 791).
+pub(super) const SMALL_PROBE_BYTES: usize = 16;
+/// The most interfaces that a side may list.
+pub(super) const MOST_LINKS: usize = 64;
 
 /// What each side says about itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,6 +38,24 @@ pub(super) struct Introduction {
     /// Of the UD queue pair that probes go to.
     pub(super) qpn: u32,
     pub(super) qkey: u32,
+    /// The interface with the address, if the kernel has the address.
+    pub(super) interface: Option<Link>,
+    /// All Ethernet interfaces of this side.
+    pub(super) links: Vec<Link>,
+}
+
+/// An Ethernet interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Link {
+    pub(super) name: String,
+    pub(super) mac: [u8; 6],
+}
+
+impl Link {
+    /// The name, which is a text of the peer, as it may be shown.
+    pub(super) fn name(&self) -> String {
+        Text::new(&self.name).to_string()
+    }
 }
 
 impl Introduction {
@@ -49,6 +71,8 @@ pub(super) struct Burst {
     /// Which burst; it is in every probe.
     pub(super) number: u32,
     pub(super) count: u32,
+    /// Payload bytes of each probe.
+    pub(super) bytes: usize,
     /// The traffic classes, in turns.
     pub(super) classes: Vec<u8>,
     /// The IPv6 flow label, or 0.
@@ -65,6 +89,7 @@ impl Burst {
     /// Whether another peer may ask for it.
     pub(super) fn is_reasonable(&self) -> bool {
         (1..=MOST_PROBES).contains(&self.count)
+            && (SMALL_PROBE_BYTES..=PROBE_BYTES).contains(&self.bytes)
             && (1..=16).contains(&self.classes.len())
             && self.flow_label < 1 << 20
     }
@@ -104,8 +129,10 @@ pub(super) struct Observation {
     pub(super) duplicates: u32,
     /// Behind a later one.
     pub(super) late: u32,
-    /// Packets with a wrong ICRC, or so damaged that it was not even computed.
+    /// Probes that arrived damaged only, each counted once: with a wrong ICRC, or so damaged that it was not computed.
     pub(super) damaged: u64,
+    /// Dropped here, because their VLAN tag is not the one of the device.
+    pub(super) wrong_vlan: u64,
     /// Lost here, because this process did not fetch them in time.
     pub(super) overflow: u64,
     /// Traffic class sent, traffic class seen, how often.

@@ -79,9 +79,14 @@ pub(super) fn of_kernel(
     }
     let socket = Socket::new(Domain::for_address(peer), Type::STREAM, None).ok()?;
     socket.bind(&own.into()).ok()?;
+    // Both sides then send short segments. A failure leaves long ones.
+    let _ = socket.set_tcp_mss(SHORT_SEGMENT);
     let connected = match patience {
         Some(patience) => socket.connect_timeout(&peer.into(), patience),
         None => socket.connect(&peer.into()),
     };
     Some(connected.and_then(|()| Tcp::try_from(std::net::TcpStream::from(socket))))
 }
+
+/// Bytes of data in a TCP segment: lines pass a link whose small MTU swallows longer packets, which `roce doctor` then finds.
+const SHORT_SEGMENT: u32 = 128;
