@@ -359,6 +359,3 @@ const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 /// VXLAN, VXLAN on Linux before the registration, VXLAN-GPE, Geneve.
 const TUNNEL_PORTS: [u16; 4] = [4789, 8472, 4790, 6081];
-
-#[cfg(test)]
-pub(crate) mod tests;

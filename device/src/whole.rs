@@ -12,6 +12,7 @@ use super::OpenError;
 use super::framed::FrameSettings;
 use super::framed::port::FramePort;
 use super::raw::{self, RawSpec};
+use super::segment::Plan;
 use super::spec::SpecText;
 use super::tap::{self, TapSpec};
 #[cfg(feature = "xdp")]
@@ -42,6 +43,18 @@ impl Offload {
         }
         self
     }
+}
+
+/// Splits a joined frame and completes its checksums, in every tunnel that is known; calls `sink` with each packet, in which
+/// nothing is left to do. `false` if the frame needs nothing, or if its headers are unknown or malformed.
+pub fn finish(offload: Offload, frame: &[u8], sink: &mut dyn FnMut(&[u8])) -> bool {
+    let Some(plan) = Plan::of(frame, &offload) else { return false };
+    let mut packet = Vec::new();
+    for index in 0..plan.count() {
+        plan.write(frame, index, &mut packet, &[]);
+        sink(&packet);
+    }
+    true
 }
 
 /// A frame as it was received.

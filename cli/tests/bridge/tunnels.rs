@@ -34,7 +34,7 @@ fn joined_packets_in_a_tunnel_are_forwarded() {
         (["2001:db8::1", "2001:db8::2"], ""),
     ];
     for (underlay, options) in underlays {
-        within(60, move || {
+        within(120, move || {
             let Some(row) = Row::new() else { return };
             let Some(()) = vxlan(&row, underlay, options) else { return };
             let bridge = row.bridge(&[]);
@@ -46,6 +46,8 @@ fn joined_packets_in_a_tunnel_are_forwarded() {
             server.wait_for_line("waiting on");
             let mut command = roce();
             command.args(["blast", "198.19.0.2", "-n", "16", "-s", "64K", "--device", "udp:198.19.0.1"]);
+            // Beside other tests, a process may wait longer than the default of half a second.
+            command.args(["--timeout", "18"]);
             let client = row.left.run(move || Running::start(&mut command)).finish(60);
             assert!(client.success, "{client:?}");
             ping(&row);

@@ -1,10 +1,19 @@
 //! Joined frames in every tunnel are split as the kernel splits them.
 
-use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
-
-use super::*;
+use roce_device::whole::{Offload, finish};
+use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket, checksum};
 
 const MSS: usize = 700;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const TCP_CHECKSUM: usize = 16;
+const UDP_CHECKSUM: usize = 6;
+
+/// The packets of a frame; `None` if it cannot be split.
+fn packets(frame: &[u8], offload: &Offload) -> Option<Vec<Vec<u8>>> {
+    let mut packets = Vec::new();
+    finish(*offload, frame, &mut |packet| packets.push(packet.to_vec())).then_some(packets)
+}
 
 /// A header outside of the innermost packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -132,12 +141,6 @@ fn build(outer: &[Outer], is_ip6: bool, is_tcp: bool, len: usize) -> Built {
     Built { frame, offsets, payload, offload: Offload(offload) }
 }
 
-/// A joined frame that can be split neither here nor by the kernel: its packets would share a sequence number of GRE.
-pub(crate) fn unsplittable() -> (Vec<u8>, Offload) {
-    let built = build(&[Ethernet, Ip4(47), Gre(0x1000, 4)], false, true, 5000);
-    (built.frame, built.offload)
-}
-
 /// Checks the lengths and checksums of one packet, and returns its payload.
 fn check(built: &Built, outer: &[Outer], is_ip6: bool, is_tcp: bool, packet: &[u8], index: usize) -> Vec<u8> {
     let ip_address = |outer: Outer, at: usize| -> (IpAddress, IpAddress) {
@@ -166,7 +169,7 @@ fn check(built: &Built, outer: &[Outer], is_ip6: bool, is_tcp: bool, packet: &[u
                 assert_eq!(udp.checksum() != 0, has_checksum);
                 assert!(udp.verify_checksum(&from, &to));
             }
-            Gre(flags, _) if flags & 0x8000 != 0 => assert_eq!(sum(0, &packet[*at..]), 0xffff),
+            Gre(flags, _) if flags & 0x8000 != 0 => assert_eq!(checksum::data(&packet[*at..]), 0xffff),
             Gre(..) | Ethernet | Tagged | Opaque(_) => {
                 let end = built.offsets[place + 1];
                 assert_eq!(packet[*at..end], built.frame[*at..end]);
@@ -203,21 +206,17 @@ fn check_ipv4(packet: &[u8], index: usize) {
 #[test]
 fn joined_packets_in_every_tunnel_are_split() {
     let plain: (&str, &[Outer]) = ("no tunnel", &[Ethernet]);
-    let mut buffer = Vec::new();
     for (name, outer) in TUNNELS.iter().chain([&plain]) {
         for (is_ip6, is_tcp, len) in
             [(false, true, 5000), (true, true, 4 * MSS), (false, false, 2001), (true, false, MSS + 1)]
         {
             let built = build(outer, is_ip6, is_tcp, len);
-            let plan = Plan::of(&built.frame, &built.offload)
-                .unwrap_or_else(|| panic!("{name}, IPv6 {is_ip6}, TCP {is_tcp}: no plan"));
-            let has_outer_ip = outer.iter().any(|one| matches!(one, Ip4(_) | Ip6(_)));
-            assert_eq!(plan.is_tunnel(), has_outer_ip, "{name}");
-            assert_eq!(plan.count(), len.div_ceil(MSS), "{name}");
+            let packets = packets(&built.frame, &built.offload)
+                .unwrap_or_else(|| panic!("{name}, IPv6 {is_ip6}, TCP {is_tcp}: not split"));
+            assert_eq!(packets.len(), len.div_ceil(MSS), "{name}");
             let mut payload = Vec::new();
-            for index in 0..plan.count() {
-                plan.write(&built.frame, index, &mut buffer, &[9, 9]);
-                payload.extend(check(&built, outer, is_ip6, is_tcp, &buffer[2..], index));
+            for (index, packet) in packets.iter().enumerate() {
+                payload.extend(check(&built, outer, is_ip6, is_tcp, packet, index));
             }
             assert!(payload == built.payload, "{name}: other bytes");
         }
@@ -229,46 +228,40 @@ fn the_checksum_of_a_single_packet_is_completed_and_its_padding_stays() {
     let outer = &[Ethernet, Ip4(17), Udp(4789, true), VXLAN, Ethernet];
     let built = build(outer, false, true, 6);
     // The lengths are right, as nothing was joined.
-    let mut frame = Vec::new();
-    Plan::of(&built.frame, &built.offload).unwrap().write(&built.frame, 0, &mut frame, &[]);
+    let mut frame = packets(&built.frame, &built.offload).unwrap().remove(0);
     let expected = frame.clone();
     let [.., transport] = built.offsets[..] else { unreachable!() };
     frame[transport + TCP_CHECKSUM] ^= 0xff;
     frame.extend([0xaa; 3]);
     let single = built.offload.of_one();
-    let plan = Plan::of(&frame, &single).unwrap();
-    assert_eq!((plan.is_tunnel(), plan.count()), (true, 1));
-    let mut finished = Vec::new();
-    plan.write(&frame, 0, &mut finished, &[]);
+    let [finished] = &packets(&frame, &single).unwrap()[..] else { panic!("not one packet") };
     assert_eq!(finished[..expected.len()], expected);
     assert_eq!(finished[expected.len()..], [0xaa; 3]);
 }
 
 #[test]
-fn what_cannot_be_finished_has_no_plan() {
-    let (frame, offload) = unsplittable();
-    assert!(Plan::of(&frame, &offload).is_none(), "packets would share a sequence number");
+fn what_cannot_be_finished_is_left_alone() {
+    let shared = build(&[Ethernet, Ip4(47), Gre(0x1000, 4)], false, true, 5000);
+    assert!(packets(&shared.frame, &shared.offload).is_none(), "packets would share a sequence number");
     let built = build(&[Ethernet, Ip4(47), Gre(0, 0)], false, true, 5000);
-    assert!(Plan::of(&built.frame, &Offload::NONE).is_none(), "nothing to do");
+    assert!(packets(&built.frame, &Offload::NONE).is_none(), "nothing to do");
     let mut other = built.offload;
     other.0[1] = 3;
-    assert!(Plan::of(&built.frame, &other).is_none(), "UDP that becomes fragments");
+    assert!(packets(&built.frame, &other).is_none(), "UDP that becomes fragments");
     other = built.offload;
     other.0[4..6].fill(0);
-    assert!(Plan::of(&built.frame, &other).is_none(), "segments of no length");
+    assert!(packets(&built.frame, &other).is_none(), "segments of no length");
     // Whatever the bytes are, nothing panics.
-    let mut buffer = Vec::new();
     for (_, outer) in TUNNELS {
         let built = build(outer, true, true, 100);
         for cut in 0..built.frame.len() {
-            assert!(Plan::of(&built.frame[..cut], &built.offload).is_none_or(|plan| plan.frame_len == cut));
+            packets(&built.frame[..cut], &built.offload);
         }
         for at in 0..built.frame.len() - 100 {
             for value in [0, 1, 0x0f, 0x45, 0x4f, 0x60, 0xff] {
                 let mut frame = built.frame.clone();
                 frame[at] = value;
-                let Some(plan) = Plan::of(&frame, &built.offload) else { continue };
-                (0..plan.count()).for_each(|index| plan.write(&frame, index, &mut buffer, &[]));
+                packets(&frame, &built.offload);
             }
         }
     }
@@ -280,5 +273,5 @@ fn mirrored_frames_in_erspan_are_finished() {
     let mut built = build(outer, false, false, 64);
     let gre = built.offsets[2];
     built.frame[gre + 2..gre + 4].copy_from_slice(&[0x88, 0xbe]);
-    assert!(Plan::of(&built.frame, &built.offload.of_one()).is_some_and(|plan| plan.is_tunnel()));
+    assert!(packets(&built.frame, &built.offload.of_one()).is_some());
 }
