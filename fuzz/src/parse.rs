@@ -1,9 +1,10 @@
-//! The codec on arbitrary bytes: frames, dissections, datagrams in one and two slices, every header.
+//! The codec on arbitrary bytes: frames, dissections, outer headers, datagrams in one and two slices, every header.
 //!
 //! What must hold for every input: no panic; a frame, its dissection and its form in two slices agree; a
 //! datagram says the same however it is cut in two; whatever parses is written again byte for byte, but
 //! for reserved bits, and those parse to the same again.
 
+use roce_packet::outer::{Link, MAX_LAYERS, Outer};
 use roce_packet::pause::PauseFrame;
 use roce_packet::{
     Aeth, AethView, AtomicAckEth, AtomicAckEthView, AtomicEth, AtomicEthView, Bth, BthView, Cnp,
@@ -17,6 +18,7 @@ use roce_packet::{
 pub fn run(data: &[u8]) {
     frame(data);
     split_frames(data);
+    outer_headers(data);
     headers(data);
     views(data);
     if let Ok(pause) = PauseFrame::parse(data) {
@@ -91,6 +93,41 @@ fn forget_reserved(frame: &Frame<'_>, bytes: &mut [u8]) {
             *header = written;
         }
     }
+}
+
+/// Outer headers follow each other, whatever the link and wherever the end is missing, and the decoder finds every frame
+/// that a receiver accepts.
+fn outer_headers(data: &[u8]) {
+    let (wire, _) = data.split_at(data.len() / 2);
+    for link in [Link::Ethernet, Link::Ip, Link::AddressFamily, Link::LinuxSll, Link::LinuxSll2] {
+        for (bytes, wire_len) in [(data, data.len()), (wire, data.len()), (wire, wire.len())] {
+            outer(&Outer::decode(bytes, link, wire_len, ROCE_UDP_PORT));
+        }
+    }
+    if let Ok(frame) = Frame::parse(data) {
+        let outer = Outer::decode(data, Link::Ethernet, data.len(), ROCE_UDP_PORT);
+        assert_eq!(outer.transport, Some(frame.transport), "both decoders agree");
+        assert_eq!(outer.envelope(), Some(frame.envelope()));
+        assert_eq!(outer.frame_headers(), Some(frame.headers));
+        assert_eq!((outer.error, outer.cut), (None, None));
+    }
+}
+
+fn outer(outer: &Outer<'_>) {
+    assert!(outer.layers().len() <= MAX_LAYERS);
+    let mut end = outer.link_end;
+    for layer in outer.layers() {
+        assert_eq!(layer.offset, end, "headers follow each other");
+        assert_eq!(outer.layer_bytes(layer).len(), layer.len);
+        end += layer.len;
+    }
+    if let Some(transport) = outer.transport {
+        assert_eq!(outer.transport_offset, end);
+        assert_eq!(outer.cut.is_some(), transport.len() < outer.transport_len);
+    }
+    let is_good = outer.check_icrc().is_some_and(|icrc| icrc.check.is_good());
+    assert!(!is_good || outer.is_certainly_roce());
+    let _ = (outer.is_answer_of_service(), outer.guess());
 }
 
 /// Every cut of a frame behind its headers gives the same headers and the same bytes.

@@ -109,6 +109,16 @@ impl EtherType {
     pub const VLAN: Self = Self(0x8100);
     /// An 802.1ad service tag, the outer one of two.
     pub const SERVICE_VLAN: Self = Self(0x88a8);
+    /// The number that some switches use for the outer one of two tags.
+    pub const OLD_SERVICE_VLAN: Self = Self(0x9100);
+    /// MPLS: a stack of labels follows.
+    pub const MPLS: Self = Self(0x8847);
+    /// MPLS with a label that the receiver chose.
+    pub const MPLS_UPSTREAM: Self = Self(0x8848);
+    /// A whole Ethernet frame follows, inside a tunnel.
+    pub const BRIDGED_ETHERNET: Self = Self(0x6558);
+    /// A frame that IEEE 802.1AE encrypts.
+    pub const MACSEC: Self = Self(0x88e5);
     /// IPv6; RoCE v2 lives in it.
     pub const IPV6: Self = Self(0x86dd);
     /// Pause frames, see [`crate::pause`].
@@ -126,8 +136,13 @@ impl EtherType {
             Self::IPV6 => "IPv6",
             Self::MAC_CONTROL => "MAC control",
             Self(0x8809) => "slow protocols",
-            Self(0x8847) => "MPLS",
+            Self::MPLS | Self::MPLS_UPSTREAM => "MPLS",
             Self::SERVICE_VLAN => "802.1ad service tag",
+            Self::OLD_SERVICE_VLAN => "second tag",
+            Self::BRIDGED_ETHERNET => "Ethernet frame",
+            Self::MACSEC => "MACsec",
+            Self(0x88be) => "ERSPAN",
+            Self(0x22eb) => "ERSPAN III",
             Self(0x88cc) => "LLDP",
             Self(0x88f7) => "PTP",
             Self::ROCE_V1 => "RoCE v1",
@@ -368,7 +383,7 @@ pub static ETHERNET_TRAILER: Header = Header {
     fields: &[],
 };
 
-fn ether_type_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+pub(crate) fn ether_type_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
     out.write_str(EtherType(value as u16).name().unwrap_or_default())
 }
 

@@ -35,6 +35,10 @@ pub use crate::ipv6::IPV6;
 pub use crate::mad::tables::{
     APR, DREP, DREQ, IP_CM, LAP, MAD, MAD_DATA, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ, cm_message,
 };
+pub use crate::outer::tables::{
+    AUTHENTICATION, CONTROL_WORD, DESTINATION_OPTIONS, ERSPAN_II, ERSPAN_III, FRAGMENT, GENEVE, GRE,
+    GRE_CHECKSUM, GRE_KEY, GRE_SEQUENCE, HOP_BY_HOP, MPLS, ROUTING, SERVICE_VLAN, VXLAN, VXLAN_GPE,
+};
 pub use crate::pause::{PAUSE, PFC};
 pub use crate::reth::RETH;
 pub use crate::telemetry::TELEMETRY;

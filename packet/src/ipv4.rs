@@ -130,29 +130,39 @@ impl Ipv4Header {
 
     /// Judges the fields of a view.
     pub(crate) fn check(view: &Ipv4View) -> Result<(), ParseError> {
-        let fail =
-            |kind, offset, need, have| Err(ParseError { layer: Layer::Ipv4, kind, offset, need, have });
-        let total_length = usize::from(view.total_length());
-        if view.version() != 4 {
-            return fail(ParseErrorKind::BadVersion, 0, 4, view.version().into());
-        }
-        if view.header_len() < Self::LEN {
-            return fail(ParseErrorKind::BadLength, 0, Self::LEN, view.header_len());
-        }
-        if total_length < view.header_len() {
-            return fail(ParseErrorKind::BadLength, 2, view.header_len(), total_length);
-        }
+        Self::check_lengths(view)?;
         if view.more_fragments() || view.fragment_offset() != 0 {
             return fail(ParseErrorKind::Unsupported, 6, 0, view.flags_and_offset.get().into());
         }
         if view.header_len() > Self::LEN {
             return fail(ParseErrorKind::Unsupported, Self::LEN, Self::LEN, view.header_len());
         }
-        if !view.checksum_is_valid(&[]) {
-            let computed = Self::of_checked(view).checksum();
-            return fail(ParseErrorKind::BadChecksum, 10, computed.into(), view.checksum().into());
+        Self::check_checksum(view, &[])
+    }
+
+    /// Judges version and lengths, without which nothing behind the header can be found.
+    pub(crate) const fn check_lengths(view: &Ipv4View) -> Result<(), ParseError> {
+        let (header_len, total_length) = (view.header_len(), view.total_length() as usize);
+        if view.version() != 4 {
+            return fail(ParseErrorKind::BadVersion, 0, 4, view.version() as usize);
+        }
+        if header_len < Self::LEN {
+            return fail(ParseErrorKind::BadLength, 0, Self::LEN, header_len);
+        }
+        if total_length < header_len {
+            return fail(ParseErrorKind::BadLength, 2, header_len, total_length);
         }
         Ok(())
+    }
+
+    /// Judges the checksum over the header and its options.
+    pub(crate) fn check_checksum(view: &Ipv4View, options: &[u8]) -> Result<(), ParseError> {
+        if view.checksum_is_valid(options) {
+            return Ok(());
+        }
+        let header = Ipv4View { checksum: U16::ZERO, ..*view };
+        let computed = !fold(ones_complement_sum(ones_complement_sum(0, header.as_bytes()), options));
+        fail(ParseErrorKind::BadChecksum, 10, computed.into(), view.checksum().into())
     }
 
     /// The header of a view that [`Self::check`] passed.
@@ -197,6 +207,10 @@ impl Ipv4Header {
             destination: self.destination.octets(),
         }
     }
+}
+
+const fn fail(kind: ParseErrorKind, offset: usize, need: usize, have: usize) -> Result<(), ParseError> {
+    Err(ParseError { layer: Layer::Ipv4, kind, offset, need, have })
 }
 
 /// Adds `bytes` to a sum of 16-bit words (RFC 1071); a last odd byte counts as the upper half of a word.

@@ -74,6 +74,8 @@ mod mtu;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod number;
 mod opcode;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+pub mod outer;
 mod path;
 pub mod pause;
 mod reth;

@@ -22,10 +22,20 @@ pub const fn ip_protocol_name(protocol: u8) -> Option<&'static str> {
     Some(match protocol {
         1 => "ICMP",
         2 => "IGMP",
+        4 => "IPv4",
         6 => "TCP",
         IP_PROTOCOL_UDP => "UDP",
         Grh::NEXT_HEADER => "BTH",
+        41 => "IPv6",
+        43 => "routing header",
+        44 => "fragment header",
+        47 => "GRE",
+        50 => "ESP",
+        51 => "AH",
         58 => "ICMPv6",
+        60 => "destination options",
+        132 => "SCTP",
+        137 => "MPLS",
         _ => return None,
     })
 }

@@ -4,6 +4,7 @@
 
 mod address;
 mod distribution;
+pub mod encapsulated;
 mod namespaces;
 mod scripts;
 mod skip;

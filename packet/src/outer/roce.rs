@@ -1,0 +1,258 @@
+//! The RoCE datagram behind the headers: its ICRC, and how certain it is that it is one.
+
+use core::net::IpAddr;
+
+use crc32fast::Hasher;
+
+use super::walk::is_likely_ethernet;
+use super::{Foreign, Outer, OuterLayer};
+use crate::bth::BthView;
+use crate::datagram::Datagram;
+use crate::envelope::Envelope;
+use crate::error::ParseErrorKind;
+use crate::ethernet::MacAddr;
+use crate::fields::{IPV4, IPV6, UDP};
+use crate::frame::{FrameHeaders, IcrcCheck, NetworkHeader, NetworkView};
+use crate::grh::Grh;
+use crate::icrc;
+use crate::ipv4::Ipv4Header;
+use crate::ipv6::Ipv6Header;
+use crate::path::{Encapsulation, ROCE_UDP_PORT};
+use crate::telemetry::Telemetry;
+use crate::udp::{IP_PROTOCOL_UDP, UdpHeader};
+
+/// Which headers an ICRC covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IcrcForm {
+    /// IP, UDP, and BTH to padding, as the specification says. Options and extension headers are left out and the
+    /// lengths are those without them: routers may insert them after the sender has computed the ICRC.
+    Plain,
+    /// All headers as they are, with IPv4 options, extension headers and authentication headers.
+    AsFound,
+}
+
+/// The result of checking an ICRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OuterIcrc {
+    /// The ICRC, computed and found.
+    pub check: IcrcCheck,
+    /// The headers that the computed ICRC covers.
+    pub form: IcrcForm,
+    /// Bytes of in-band telemetry behind the ICRC.
+    pub telemetry_len: usize,
+}
+
+/// What a UDP packet to another port probably is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guess {
+    /// RoCE: the ICRC is right.
+    Roce,
+    /// VXLAN: its header and an Ethernet header follow.
+    Vxlan,
+}
+
+/// The ports of well-known services, from which no RoCE sender sends.
+const FIRST_FREE_PORT: u16 = 1024;
+/// The shortest datagram: a BTH and an ICRC.
+const BTH_AND_ICRC_LEN: usize = 16;
+
+impl<'a> Outer<'a> {
+    /// The addresses of the innermost packet.
+    #[must_use]
+    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        Some(match self.network? {
+            NetworkView::Ipv4(ip) => (ip.source().into(), ip.destination().into()),
+            NetworkView::Ipv6(ip) => (ip.source().into(), ip.destination().into()),
+            NetworkView::Grh(grh) => (grh.source().to_ip(), grh.destination().to_ip()),
+        })
+    }
+
+    /// DSCP and ECN of the innermost packet.
+    #[must_use]
+    pub fn traffic_class(&self) -> Option<u8> {
+        Some(match self.network? {
+            NetworkView::Ipv4(ip) => ip.traffic_class(),
+            NetworkView::Ipv6(ip) => ip.traffic_class(),
+            NetworkView::Grh(grh) => grh.traffic_class(),
+        })
+    }
+
+    /// What the ICRC covers of the innermost headers.
+    #[must_use]
+    pub fn envelope(&self) -> Option<Envelope> {
+        let (source, destination) = self.addresses()?;
+        let (identification, dont_fragment) = match self.network? {
+            NetworkView::Ipv4(ip) => (ip.identification(), ip.dont_fragment()),
+            NetworkView::Ipv6(_) | NetworkView::Grh(_) => (0, true),
+        };
+        let encapsulation = match self.network? {
+            NetworkView::Grh(_) => Encapsulation::RoceV1,
+            NetworkView::Ipv4(_) | NetworkView::Ipv6(_) => Encapsulation::RoceV2,
+        };
+        let ports = self.udp.map_or((0, ROCE_UDP_PORT), |udp| (udp.source_port(), udp.destination_port()));
+        let (source_port, destination_port) = ports;
+        Some(Envelope {
+            encapsulation,
+            source,
+            destination,
+            source_port,
+            destination_port,
+            identification,
+            dont_fragment,
+        })
+    }
+
+    /// The headers of the innermost packet as a sender would have made them: without IPv4 options and extension
+    /// headers, and with Ethernet addresses of zeros where it has no Ethernet header. `None` if the packet is not RoCE
+    /// or its end is missing.
+    #[must_use]
+    pub fn frame_headers(&self) -> Option<FrameHeaders> {
+        let transport = self.transport.filter(|_| self.cut.is_none())?;
+        let (destination, source) = self
+            .ethernet
+            .map_or((MacAddr::ZERO, MacAddr::ZERO), |ethernet| (ethernet.destination(), ethernet.source()));
+        let length = |headers: usize| u16::try_from(transport.len().saturating_add(headers)).ok();
+        let udp = self.udp.map(UdpHeader::of_checked);
+        let network = match (self.network?, udp) {
+            (NetworkView::Ipv4(ip), Some(udp)) => {
+                let total_length = length(Ipv4Header::LEN.saturating_add(UdpHeader::LEN))?;
+                let protocol = IP_PROTOCOL_UDP;
+                NetworkHeader::Ipv4 {
+                    ip: Ipv4Header { total_length, protocol, ..Ipv4Header::of_checked(ip) },
+                    udp,
+                }
+            }
+            (NetworkView::Ipv6(ip), Some(udp)) => {
+                let payload_length = length(UdpHeader::LEN)?;
+                let next_header = IP_PROTOCOL_UDP;
+                NetworkHeader::Ipv6 {
+                    ip: Ipv6Header { payload_length, next_header, ..Ipv6Header::of_checked(ip) },
+                    udp,
+                }
+            }
+            (NetworkView::Grh(grh), None) => NetworkHeader::Grh(Grh::of_checked(grh)),
+            _ => return None,
+        };
+        Some(FrameHeaders { destination, source, vlan: self.vlan, network })
+    }
+
+    /// Checks the ICRC. `None` if the packet is not RoCE, its end is missing, or its headers contradict each other:
+    /// of all errors only a wrong IPv4 header checksum, which the ICRC does not cover, does not matter.
+    #[must_use]
+    pub fn check_icrc(&self) -> Option<OuterIcrc> {
+        let transport = self.transport.filter(|_| self.cut.is_none())?;
+        let is_readable = self.error.is_none_or(|error| error.kind == ParseErrorKind::BadChecksum);
+        if !is_readable || transport.len() < BTH_AND_ICRC_LEN {
+            return None;
+        }
+        self.check_icrc_of(transport)
+    }
+
+    fn check_icrc_of(&self, transport: &'a [u8]) -> Option<OuterIcrc> {
+        let envelope = self.envelope()?;
+        let plain = |transport: &[u8]| {
+            let (covered, found) = transport.split_last_chunk()?;
+            let computed = icrc::compute(&envelope, covered, &[]);
+            Some(IcrcCheck { computed, found: u32::from_le_bytes(*found) })
+        };
+        let check = plain(transport)?;
+        let result = OuterIcrc { check, form: IcrcForm::Plain, telemetry_len: 0 };
+        if check.is_good() {
+            return Some(result);
+        }
+        if let Some((bare, _, _)) = Telemetry::split_off(transport, &[])
+            && let Some(check) = plain(bare).filter(IcrcCheck::is_good)
+        {
+            return Some(OuterIcrc { check, telemetry_len: Telemetry::LEN, ..result });
+        }
+        if self.extensions_len > 0 {
+            let computed = self.icrc_as_found(transport)?;
+            let check = IcrcCheck { computed, ..check };
+            return Some(OuterIcrc { check, form: IcrcForm::AsFound, ..result });
+        }
+        Some(result)
+    }
+
+    /// The ICRC over all headers of the innermost packet as they are, but for the fields that routers change.
+    fn icrc_as_found(&self, transport: &[u8]) -> Option<u32> {
+        let mut hasher = Hasher::new();
+        hasher.update(&[0xff; 8]);
+        for layer in self.inner_layers().iter().filter(|layer| layer.offset >= self.network_offset) {
+            self.update_masked(&mut hasher, layer);
+        }
+        let (covered, _) = transport.split_last_chunk::<{ icrc::LEN }>()?;
+        let (bth, rest) = covered.split_first_chunk::<12>()?;
+        let mut bth = *bth;
+        // FECN, BECN and the reserved bits beside them.
+        bth[4] = 0xff;
+        hasher.update(&bth);
+        hasher.update(rest);
+        Some(hasher.finalize())
+    }
+
+    fn update_masked(&self, hasher: &mut Hasher, layer: &OuterLayer) {
+        let bytes = self.layer_bytes(layer);
+        let mut copy = [0; 40];
+        match copy.get_mut(..bytes.len()) {
+            Some(masked) if layer.is(&IPV4) || layer.is(&IPV6) || layer.is(&UDP) => {
+                masked.copy_from_slice(bytes);
+                layer.header.mask_variant_fields(masked);
+                hasher.update(masked);
+            }
+            _ => hasher.update(bytes),
+        }
+    }
+
+    /// Whether this is RoCE beyond reasonable doubt, so that a tool may change it: RoCE v1 has an EtherType of its
+    /// own and a right ICRC is a proof. A UDP port is a weak sign, because other programs may choose the number as
+    /// the port that they receive answers at. Without a right ICRC, the headers must be sound, their reserved bits
+    /// zero, and the port of the sender none of a well-known service.
+    #[must_use]
+    pub fn is_certainly_roce(&self) -> bool {
+        let Some(transport) = self.transport else { return false };
+        if matches!(self.network, Some(NetworkView::Grh(_)))
+            || self.check_icrc().is_some_and(|icrc| icrc.check.is_good())
+        {
+            return true;
+        }
+        let is_sound = Datagram::parse(transport, &[]).is_ok() || self.cut.is_some();
+        let reserved_are_zero = match transport {
+            [_, _, _, _, congestion, _, _, _, ack_request, ..] => {
+                congestion & 0x3f == 0 && ack_request & 0x7f == 0
+            }
+            _ => false,
+        };
+        let sent_by_service = self.udp.is_some_and(|udp| udp.source_port() < FIRST_FREE_PORT);
+        self.error.is_none() && is_sound && reserved_are_zero && !sent_by_service
+    }
+
+    /// Whether a packet to the port of RoCE is something else: a well-known service sent it, and it does not form
+    /// a datagram.
+    #[must_use]
+    pub fn is_answer_of_service(&self) -> bool {
+        let (Some(udp), Some(transport)) = (self.udp, self.transport) else { return false };
+        let has_good_icrc = || self.check_icrc().is_some_and(|icrc| icrc.check.is_good());
+        let is_broken = match self.cut {
+            None => Datagram::parse(transport, &[]).is_err(),
+            Some(_) => BthView::from_prefix(transport).is_ok_and(|(bth, _)| bth.opcode().info().is_none()),
+        };
+        udp.source_port() < FIRST_FREE_PORT && is_broken && !has_good_icrc()
+    }
+
+    /// What a UDP packet to another port probably is.
+    #[must_use]
+    pub fn guess(&self) -> Option<Guess> {
+        let Some(Foreign::Port { .. }) = self.foreign else { return None };
+        let payload = self.bytes.get(self.udp_offset.saturating_add(8)..)?;
+        let len = usize::from(self.udp?.length()).checked_sub(8)?;
+        let payload = payload.get(..len).unwrap_or(payload);
+        if payload.len() == len
+            && len >= BTH_AND_ICRC_LEN
+            && self.check_icrc_of(payload).is_some_and(|icrc| icrc.check.is_good())
+        {
+            return Some(Guess::Roce);
+        }
+        let is_vxlan = matches!(payload, [8, 0, 0, 0, _, _, _, 0, frame @ ..] if is_likely_ethernet(frame));
+        is_vxlan.then_some(Guess::Vxlan)
+    }
+}

@@ -1,0 +1,185 @@
+//! The decoder of outer headers, beside encapsulations made by hand and beside [`Frame::parse`].
+
+use proptest::prelude::*;
+use roce_packet::fields::{self, Header};
+use roce_packet::outer::{Cut, Foreign, Link, MAX_LAYERS, Outer};
+use roce_packet::{Bth, Frame, Psn, Qpn, ROCE_UDP_PORT};
+use roce_testing::encapsulated::{self, Encapsulated, End};
+
+fn link(case: &Encapsulated) -> Link {
+    match case.link_type {
+        1 => Link::Ethernet,
+        101 => Link::Ip,
+        113 => Link::LinuxSll,
+        276 => Link::LinuxSll2,
+        other => panic!("link type {other}"),
+    }
+}
+
+fn decode(case: &Encapsulated) -> Outer<'_> {
+    Outer::decode(&case.bytes, link(case), case.wire_len, ROCE_UDP_PORT)
+}
+
+/// What must hold for any bytes.
+fn check_any(bytes: &[u8], link: Link, wire_len: usize) {
+    let outer = Outer::decode(bytes, link, wire_len, ROCE_UDP_PORT);
+    assert!(outer.layers().len() <= MAX_LAYERS);
+    assert_eq!(outer.layers().len(), outer.tunnel_layers().len() + outer.inner_layers().len());
+    let mut end = outer.link_end;
+    for layer in outer.layers() {
+        assert_eq!(layer.offset, end, "headers follow each other");
+        assert!(layer.len > 0 && layer.offset + layer.len <= bytes.len());
+        assert_eq!(outer.layer_bytes(layer).len(), layer.len);
+        end += layer.len;
+    }
+    if let Some(transport) = outer.transport {
+        assert_eq!(outer.transport_offset, end);
+        assert!(bytes[end..].starts_with(transport));
+        assert_eq!(outer.cut.is_some(), transport.len() < outer.transport_len);
+        assert!(outer.foreign.is_none());
+    }
+    let icrc = outer.check_icrc();
+    assert!(icrc.is_none() || (outer.transport.is_some() && outer.cut.is_none()));
+    let _ = (outer.is_certainly_roce(), outer.is_answer_of_service(), outer.guess(), outer.frame_headers());
+    let _ = (outer.addresses(), outer.traffic_class(), outer.envelope());
+}
+
+#[test]
+fn every_encapsulation_leads_to_the_same_datagram() {
+    for case in encapsulated::whole() {
+        let (name, outer) = (case.name, decode(&case));
+        assert_eq!((outer.error, outer.cut), (None, None), "{name}");
+        assert!(outer.foreign.is_none(), "{name}: {:?}", outer.foreign);
+        assert_eq!(outer.transport_offset, case.bth, "{name}");
+        assert_eq!(outer.transport, Some(&case.bytes[case.bth..]), "{name}");
+        assert_eq!(!outer.tunnel_layers().is_empty(), case.is_in_tunnel, "{name}");
+        assert!(outer.check_icrc().unwrap().check.is_good(), "{name}");
+        assert!(outer.is_certainly_roce(), "{name}");
+        let (bth, _) = Bth::parse(outer.transport.unwrap()).unwrap();
+        assert_eq!(
+            (bth.dest_qp, bth.psn),
+            (Qpn::new(encapsulated::QPN), Psn::new(encapsulated::PSN)),
+            "{name}"
+        );
+        let damaged = case.damaged();
+        assert!(!decode(&damaged).check_icrc().unwrap().check.is_good(), "{name}");
+        assert!(outer.frame_headers().is_some(), "{name}");
+    }
+}
+
+#[test]
+fn a_missing_end_is_no_error_wherever_it_begins() {
+    for case in encapsulated::cut() {
+        let expected = match case.end {
+            End::Here => None,
+            End::Capture => Some(Cut::Capture),
+            End::Mirror => Some(Cut::Mirror),
+            End::Fragment => Some(Cut::Fragment),
+        };
+        let outer = decode(&case);
+        assert_eq!((outer.cut, outer.error), (expected, None), "{}", case.name);
+        assert!(outer.transport.is_some() && outer.check_icrc().is_none(), "{}", case.name);
+    }
+    for case in encapsulated::whole() {
+        for len in 0..case.bytes.len() {
+            for (wire_len, expected) in [(case.wire_len, Cut::Capture), (len, Cut::Mirror)] {
+                let outer = Outer::decode(&case.bytes[..len], link(&case), wire_len, ROCE_UDP_PORT);
+                assert_eq!(outer.error, None, "{} at {len}", case.name);
+                assert_eq!(outer.cut, Some(expected), "{} at {len}", case.name);
+                assert!(!outer.check_icrc().is_some_and(|icrc| icrc.check.is_good()));
+            }
+        }
+    }
+}
+
+#[test]
+fn other_packets_have_a_reason() {
+    for (name, frame, _) in encapsulated::foreign() {
+        let outer = Outer::decode(&frame, Link::Ethernet, frame.len(), ROCE_UDP_PORT);
+        assert!(outer.foreign.is_some() || outer.is_answer_of_service(), "{name}");
+        assert!(!outer.is_certainly_roce(), "{name}");
+        if name == "forty headers" {
+            assert!(matches!(outer.foreign, Some(Foreign::TooDeep)), "{:?}", outer.foreign);
+        }
+    }
+}
+
+/// The strict parser of receivers and this decoder agree where both can read a frame.
+#[test]
+fn it_agrees_with_the_parser_of_receivers() {
+    let mut agreed = 0;
+    for case in encapsulated::whole().into_iter().filter(|case| case.link_type == 1) {
+        let Ok(frame) = Frame::parse(&case.bytes) else { continue };
+        let outer = decode(&case);
+        assert_eq!(outer.transport, Some(frame.transport), "{}", case.name);
+        assert_eq!(outer.envelope(), Some(frame.envelope()), "{}", case.name);
+        assert_eq!(outer.frame_headers(), Some(frame.headers), "{}", case.name);
+        agreed += 1;
+    }
+    assert_eq!(agreed, 4, "IPv4, IPv6, RoCE v1 and one tag");
+}
+
+/// The tables of the headers that only tunnels have name every bit once.
+#[test]
+fn tables_of_tunnel_headers_name_every_bit_once() {
+    let tables: [(&Header, usize); 17] = [
+        (&fields::SERVICE_VLAN, 4),
+        (&fields::MPLS, 4),
+        (&fields::CONTROL_WORD, 4),
+        (&fields::GRE, 4),
+        (&fields::GRE_CHECKSUM, 4),
+        (&fields::GRE_KEY, 4),
+        (&fields::GRE_SEQUENCE, 4),
+        (&fields::ERSPAN_II, 8),
+        (&fields::ERSPAN_III, 12),
+        (&fields::VXLAN, 8),
+        (&fields::VXLAN_GPE, 8),
+        (&fields::GENEVE, 8),
+        (&fields::HOP_BY_HOP, 2),
+        (&fields::ROUTING, 2),
+        (&fields::DESTINATION_OPTIONS, 2),
+        (&fields::FRAGMENT, 8),
+        (&fields::AUTHENTICATION, 12),
+    ];
+    for (header, len) in tables {
+        assert_eq!(header.len_bytes(), len, "{}", header.name);
+        let mut named = vec![0; len * 8];
+        for field in header.fields {
+            named[field.start..field.start + field.width].iter_mut().for_each(|count| *count += 1);
+            assert!(field.meaning.ends_with('.'), "{} {}", header.name, field.name);
+        }
+        assert!(named.iter().all(|count| *count == 1), "{}: {named:?}", header.name);
+        assert!(header.purpose.ends_with('.') && !header.rule.is_empty(), "{}", header.name);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_decoded_without_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+        more in 0_usize..100,
+    ) {
+        for link in [Link::Ethernet, Link::Ip, Link::AddressFamily, Link::LinuxSll, Link::LinuxSll2] {
+            check_any(&bytes, link, bytes.len() + more);
+        }
+    }
+
+    #[test]
+    fn damaged_encapsulations_are_decoded_without_panic(
+        index: prop::sample::Index,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        len: prop::sample::Index,
+    ) {
+        let mut cases = encapsulated::whole();
+        let mut case = cases.swap_remove(index.index(cases.len()));
+        let link = link(&case);
+        for (at, value) in changes {
+            let at = at.index(case.bytes.len());
+            case.bytes[at] = value;
+        }
+        check_any(&case.bytes, link, case.bytes.len());
+        let len = len.index(case.bytes.len());
+        check_any(&case.bytes[..len], link, case.bytes.len());
+        check_any(&case.bytes[..len], link, len);
+    }
+}

@@ -1,0 +1,430 @@
+//! One RoCE packet in every encapsulation that tools have to look into, and cut in every way.
+//!
+//! Bytes and ICRCs are made here by hand, so that tests compare two implementations.
+
+/// Where the end of a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It is there.
+    Here,
+    /// A capture left it out.
+    Capture,
+    /// A mirror cut it off.
+    Mirror,
+    /// In other fragments.
+    Fragment,
+}
+
+/// A packet and how it has to be decoded.
+#[derive(Clone, Debug)]
+pub struct Encapsulated {
+    /// What is around the RoCE packet.
+    pub name: &'static str,
+    /// The link type of a capture file.
+    pub link_type: u32,
+    /// What a capture has of the packet.
+    pub bytes: Vec<u8>,
+    /// Bytes on the wire.
+    pub wire_len: usize,
+    /// Where the BTH begins.
+    pub bth: usize,
+    /// Whether tunnel headers carry the packet.
+    pub is_in_tunnel: bool,
+    /// Where the end is.
+    pub end: End,
+}
+
+impl Encapsulated {
+    /// The same packet with a flipped bit in its payload, so that the ICRC is wrong.
+    #[must_use]
+    pub fn damaged(&self) -> Self {
+        let mut damaged = self.clone();
+        damaged.bytes[self.bth + 15] ^= 0x10;
+        damaged
+    }
+}
+
+/// The PSN of every packet.
+pub const PSN: u32 = 0x5eed;
+/// The queue pair that every packet goes to.
+pub const QPN: u32 = 0x000012;
+const PAYLOAD: &[u8; 32] = b"thirty-two bytes of some payload";
+/// BTH to ICRC.
+const DATAGRAM: usize = 12 + PAYLOAD.len() + 4;
+
+const V4: [[u8; 4]; 2] = [[198, 18, 0, 1], [198, 18, 0, 2]];
+const OUTER_V4: [[u8; 4]; 2] = [[198, 19, 0, 1], [198, 19, 0, 2]];
+
+const UDP: u8 = 17;
+const ROCE: u16 = 4791;
+
+fn join(parts: &[&[u8]]) -> Vec<u8> {
+    parts.concat()
+}
+
+fn be(value: usize) -> [u8; 2] {
+    u16::try_from(value).unwrap().to_be_bytes()
+}
+
+/// CRC-32 of Ethernet, bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |register: u32, byte: &u8| {
+        (0..8).fold(register ^ u32::from(*byte), |register, _| {
+            if register & 1 == 1 { register >> 1 ^ 0xedb8_8320 } else { register >> 1 }
+        })
+    };
+    !bytes.iter().fold(u32::MAX, step)
+}
+
+fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum = bytes.chunks(2).fold(0_u32, |sum, pair| {
+        sum + (u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))
+    });
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+fn ipv4_header([from, to]: [[u8; 4]; 2], protocol: u8, options: &[u8], len: usize, flags: u16) -> Vec<u8> {
+    let header_len = 20 + options.len();
+    let first = 0x40 | (header_len / 4) as u8;
+    let flags = flags.to_be_bytes();
+    let start = [first, 0x02];
+    let middle = [0x12, 0x34, flags[0], flags[1], 64, protocol, 0, 0];
+    let mut header = join(&[&start, &be(header_len + len), &middle, &from, &to, options]);
+    let sum = checksum(&header);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    header
+}
+
+const DONT_FRAGMENT: u16 = 0x4000;
+
+fn ipv4(addresses: [[u8; 4]; 2], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    join(&[&ipv4_header(addresses, protocol, &[], payload.len(), DONT_FRAGMENT), payload])
+}
+
+fn ipv6_header(net: u8, next: u8, len: usize) -> Vec<u8> {
+    let address = |last: u8| {
+        let mut address = [0; 16];
+        address[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
+        address[5] = net;
+        address[15] = last;
+        address
+    };
+    join(&[&[0x60, 0x20, 0x12, 0x34], &be(len), &[next, 64], &address(1), &address(2)])
+}
+
+fn ipv6(net: u8, next: u8, payload: &[u8]) -> Vec<u8> {
+    join(&[&ipv6_header(net, next, payload.len()), payload])
+}
+
+fn udp_header(from: u16, to: u16, len: usize) -> Vec<u8> {
+    join(&[&from.to_be_bytes(), &to.to_be_bytes(), &be(8 + len), &[0, 0]])
+}
+
+fn udp(to: u16, payload: &[u8]) -> Vec<u8> {
+    join(&[&udp_header(0xd123, to, payload.len()), payload])
+}
+
+/// BTH and payload of a SEND.
+fn covered() -> Vec<u8> {
+    let [_, a, b, c] = QPN.to_be_bytes();
+    let [_, d, e, f] = PSN.to_be_bytes();
+    join(&[&[0x04, 0x40, 0xff, 0xff, 0, a, b, c, 0x80, d, e, f], PAYLOAD])
+}
+
+/// The datagram behind these headers, which the ICRC covers: IP with what follows it, and UDP. Traffic class, hop limit
+/// and checksums count as ones.
+fn datagram(ip: &[u8], udp: &[u8]) -> Vec<u8> {
+    let (mut ip, mut udp, covered) = (ip.to_vec(), udp.to_vec(), covered());
+    if ip[0] >> 4 == 4 {
+        ip[1] = 0xff;
+        ip[8] = 0xff;
+        ip[10..12].fill(0xff);
+    } else {
+        ip[0] |= 0x0f;
+        ip[1..4].fill(0xff);
+        ip[7] = 0xff;
+    }
+    if let [.., high, low] = udp.as_mut_slice() {
+        (*high, *low) = (0xff, 0xff);
+    }
+    let mut bth = covered.clone();
+    bth[4] = 0xff;
+    let crc = crc32(&join(&[&[0xff; 8], &ip, &udp, &bth]));
+    join(&[&covered, &crc.to_le_bytes()])
+}
+
+/// RoCE v2 on IPv4. The ICRC covers the options, or not as if a router had added them.
+fn roce_v4(options: &[u8], covers_options: bool) -> Vec<u8> {
+    let udp = udp_header(0xd123, ROCE, DATAGRAM);
+    let header = |options: &[u8]| ipv4_header(V4, UDP, options, 8 + DATAGRAM, DONT_FRAGMENT);
+    let sealed = if covers_options { header(options) } else { header(&[]) };
+    join(&[&header(options), &udp, &datagram(&sealed, &udp)])
+}
+
+/// RoCE v2 on IPv6, with these extension headers of which the first has this number.
+fn roce_v6(next: u8, extensions: &[u8], covers_extensions: bool) -> Vec<u8> {
+    let udp = udp_header(0xd123, ROCE, DATAGRAM);
+    let len = extensions.len() + 8 + DATAGRAM;
+    let header = join(&[&ipv6_header(0, next, len), extensions]);
+    let bare = ipv6_header(0, UDP, 8 + DATAGRAM);
+    let sealed = if covers_extensions { &header } else { &bare };
+    join(&[&header, &udp, &datagram(sealed, &udp)])
+}
+
+fn plain_v4() -> Vec<u8> {
+    roce_v4(&[], false)
+}
+
+fn plain_v6() -> Vec<u8> {
+    roce_v6(UDP, &[], false)
+}
+
+fn roce_v1() -> Vec<u8> {
+    let header = ipv6_header(0, 0x1b, DATAGRAM);
+    join(&[&header, &datagram(&header, &[])])
+}
+
+fn ethernet(ether_type: u16, payload: &[u8]) -> Vec<u8> {
+    join(&[&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], &ether_type.to_be_bytes(), payload])
+}
+
+/// Tags, each with its EtherType, around a packet of this EtherType.
+fn tagged(tags: &[(u16, u16)], ether_type: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let followers = tags.iter().skip(1).map(|(tag, _)| *tag).chain([ether_type]);
+    for ((_, vid), follower) in tags.iter().zip(followers) {
+        bytes.extend(join(&[&vid.to_be_bytes(), &follower.to_be_bytes()]));
+    }
+    bytes.extend_from_slice(payload);
+    ethernet(tags[0].0, &bytes)
+}
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const BRIDGED: u16 = 0x6558;
+const VXLAN: &[u8; 8] = &[8, 0, 0, 0, 0, 0, 42, 0];
+
+fn gre(flags: u8, ether_type: u16, rest: &[u8], payload: &[u8]) -> Vec<u8> {
+    join(&[&[flags, 0], &ether_type.to_be_bytes(), rest, payload])
+}
+
+fn gre_with_checksum(payload: &[u8]) -> Vec<u8> {
+    let mut bytes = gre(0xb0, IPV4, &[0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1], payload);
+    let sum = checksum(&bytes);
+    bytes[4..6].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+fn mpls(labels: &[u32], payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (index, label) in labels.iter().enumerate() {
+        let bottom = u32::from(index + 1 == labels.len());
+        bytes.extend((label << 12 | bottom << 8 | 64).to_be_bytes());
+    }
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+fn on_v4(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    ethernet(IPV4, &ipv4(OUTER_V4, protocol, payload))
+}
+
+fn on_v6(next: u8, payload: &[u8]) -> Vec<u8> {
+    ethernet(IPV6, &ipv6(9, next, payload))
+}
+
+fn erspan_2() -> [u8; 8] {
+    [0x10, 0x64, 0x00, 0x07, 0, 0, 0, 1]
+}
+
+fn erspan_3(platform: bool) -> Vec<u8> {
+    let start = [0x20, 0x64, 0x00, 0x07, 0, 0, 1, 0, 0, 0, 0x80, u8::from(platform)];
+    join(&[&start, if platform { &[0x10, 0, 0, 0, 0, 0, 0, 9] } else { &[] }])
+}
+
+const V4_OPTIONS: &[u8] = &[0x94, 4, 0, 0];
+
+/// The packets that have all their bytes.
+#[must_use]
+pub fn whole() -> Vec<Encapsulated> {
+    let eth4 = ethernet(IPV4, &plain_v4());
+    let eth6 = ethernet(IPV6, &plain_v6());
+    let vxlan = |frame: &[u8]| udp(4789, &join(&[VXLAN, frame]));
+    let hop_by_hop = [UDP, 0, 1, 4, 0, 0, 0, 0];
+    let two = [&[43, 0, 1, 4, 0, 0, 0, 0][..], &[UDP, 2, 4, 0, 0, 0, 0, 0], &[0; 16]].concat();
+    let ah = |next: u8| join(&[&[next, 4, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1], &[0xab; 12]]);
+    let atomic_fragment = [UDP, 0, 0, 0, 0, 0, 0, 9];
+    let tagged_inner = tagged(&[(0x8100, 7)], IPV4, &plain_v4());
+    let behind_ah = ipv4_header(V4, 51, &[], 24 + 8 + DATAGRAM, DONT_FRAGMENT);
+    let udp_of_roce = udp_header(0xd123, ROCE, DATAGRAM);
+    let sealed = ipv4_header(V4, UDP, &[], 8 + DATAGRAM, DONT_FRAGMENT);
+    let with_ah = join(&[&behind_ah, &ah(UDP), &udp_of_roce, &datagram(&sealed, &udp_of_roce)]);
+    let geneve = |ether_type: u16, words: u8, payload: &[u8]| {
+        let start = [words, 0, (ether_type >> 8) as u8, ether_type as u8, 0, 0, 42, 0];
+        udp(6081, &join(&[&start, &vec![0; usize::from(words) * 4], payload]))
+    };
+    let gpe = udp(4790, &join(&[&[0x0c, 0, 0, 1, 0, 0, 42, 0], &plain_v4()]));
+    let frames = [
+        ("IPv4", eth4.clone(), false),
+        ("IPv6", eth6.clone(), false),
+        ("RoCE v1", ethernet(0x8915, &roce_v1()), false),
+        ("one tag", tagged(&[(0x8100, 7)], IPV4, &plain_v4()), false),
+        ("802.1ad and 802.1Q", tagged(&[(0x88a8, 100), (0x8100, 7)], IPV4, &plain_v4()), false),
+        ("two 802.1Q tags", tagged(&[(0x8100, 100), (0x8100, 7)], IPV6, &plain_v6()), false),
+        ("9100 and 802.1Q", tagged(&[(0x9100, 100), (0x8100, 7)], IPV4, &plain_v4()), false),
+        ("three tags", tagged(&[(0x88a8, 1), (0x88a8, 2), (0x8100, 3)], 0x8915, &roce_v1()), false),
+        ("VXLAN", on_v4(UDP, &vxlan(&eth4)), true),
+        ("VXLAN on IPv6 with IPv6", on_v6(UDP, &vxlan(&eth6)), true),
+        ("VXLAN with a tag", on_v4(UDP, &vxlan(&tagged_inner)), true),
+        ("VXLAN on the port of Linux", on_v4(UDP, &udp(8472, &join(&[VXLAN, &eth4]))), true),
+        ("VXLAN-GPE", on_v4(UDP, &gpe), true),
+        ("Geneve with options", on_v4(UDP, &geneve(BRIDGED, 2, &eth4)), true),
+        ("Geneve with IPv6", on_v6(UDP, &geneve(IPV6, 0, &plain_v6())), true),
+        ("GRE", on_v4(47, &gre(0, IPV4, &[], &plain_v4())), true),
+        ("GRE with checksum, key and number", on_v4(47, &gre_with_checksum(&plain_v4())), true),
+        ("NVGRE", on_v4(47, &gre(0x20, BRIDGED, &[0, 0, 42, 0], &eth4)), true),
+        ("GRE on IPv6", on_v6(47, &gre(0, IPV6, &[], &plain_v6())), true),
+        ("ERSPAN I", on_v4(47, &gre(0, 0x88be, &[], &eth4)), true),
+        ("ERSPAN II", on_v4(47, &gre(0x10, 0x88be, &join(&[&[0, 0, 0, 1], &erspan_2()]), &eth4)), true),
+        ("ERSPAN III", on_v4(47, &gre(0x10, 0x22eb, &join(&[&[0, 0, 0, 1], &erspan_3(false)]), &eth4)), true),
+        (
+            "ERSPAN III with a platform header",
+            on_v4(47, &gre(0x10, 0x22eb, &join(&[&[0, 0, 0, 1], &erspan_3(true)]), &eth6)),
+            true,
+        ),
+        ("IPv4 in IPv4", on_v4(4, &plain_v4()), true),
+        ("IPv6 in IPv4", on_v4(41, &plain_v6()), true),
+        ("IPv4 in IPv6", on_v6(4, &plain_v4()), true),
+        ("IPv6 in IPv6", on_v6(41, &plain_v6()), true),
+        ("MPLS", ethernet(0x8847, &mpls(&[100], &plain_v4())), true),
+        ("MPLS, three labels", ethernet(0x8847, &mpls(&[100, 200, 300], &plain_v6())), true),
+        ("MPLS with a control word", ethernet(0x8847, &mpls(&[100], &join(&[&[0, 0, 0, 1], &eth4]))), true),
+        ("MPLS with Ethernet", ethernet(0x8847, &mpls(&[100, 200], &eth6)), true),
+        ("MPLS in IPv4", on_v4(137, &mpls(&[100], &plain_v4())), true),
+        ("GRE over UDP", on_v4(UDP, &udp(4754, &gre(0, IPV4, &[], &plain_v4()))), true),
+        ("MPLS over UDP", on_v4(UDP, &udp(6635, &mpls(&[100], &plain_v4()))), true),
+        ("IPv4 options that the sender set", ethernet(IPV4, &roce_v4(V4_OPTIONS, true)), false),
+        ("IPv4 options that a router added", ethernet(IPV4, &roce_v4(V4_OPTIONS, false)), false),
+        ("hop-by-hop options", ethernet(IPV6, &roce_v6(0, &hop_by_hop, false)), false),
+        ("destination options and routing", ethernet(IPV6, &roce_v6(60, &two, true)), false),
+        ("a fragment header of a whole packet", ethernet(IPV6, &roce_v6(44, &atomic_fragment, false)), false),
+        ("AH", ethernet(IPV4, &with_ah), false),
+        ("AH in tunnel mode", on_v4(51, &join(&[&ah(4), &plain_v4()])), true),
+        ("VXLAN in VXLAN", on_v4(UDP, &vxlan(&on_v4(UDP, &vxlan(&eth4)))), true),
+        (
+            "GRE behind two tags and a label",
+            tagged(
+                &[(0x88a8, 5), (0x8100, 6)],
+                0x8847,
+                &mpls(&[9], &ipv4(OUTER_V4, 47, &gre(0, IPV6, &[], &plain_v6()))),
+            ),
+            true,
+        ),
+    ];
+    let mut cases: Vec<_> =
+        frames.into_iter().map(|(name, bytes, tunnel)| case(name, 1, bytes, tunnel)).collect();
+    let sll = |ether_type: u16| join(&[&[0; 14], &ether_type.to_be_bytes()]);
+    let sll2 = |ether_type: u16| join(&[&ether_type.to_be_bytes(), &[0; 18]]);
+    cases.extend([
+        case("raw IP with IPv4 in IPv6", 101, ipv6(9, 4, &plain_v4()), true),
+        case("cooked with VXLAN", 113, join(&[&sll(IPV4), &ipv4(OUTER_V4, UDP, &vxlan(&eth4))]), true),
+        case(
+            "cooked with two tags",
+            113,
+            join(&[&sll(0x8100), &[0, 1, 0x81, 0, 0, 2, 8, 0], &plain_v4()]),
+            false,
+        ),
+        case("cooked 2 with MPLS", 276, join(&[&sll2(0x8847), &mpls(&[1], &plain_v6())]), true),
+    ]);
+    cases
+}
+
+fn case(name: &'static str, link_type: u32, bytes: Vec<u8>, is_in_tunnel: bool) -> Encapsulated {
+    let wire_len = bytes.len();
+    let bth = wire_len - DATAGRAM;
+    Encapsulated { name, link_type, bytes, wire_len, bth, is_in_tunnel, end: End::Here }
+}
+
+/// The packets whose end is missing.
+#[must_use]
+pub fn cut() -> Vec<Encapsulated> {
+    let find = |name: &str| whole().into_iter().find(|case| case.name == name).unwrap();
+    let cut_to = |case: Encapsulated, name: &'static str, len: usize, end: End| {
+        let mut bytes = case.bytes;
+        bytes.truncate(len);
+        let wire_len = if end == End::Capture { case.wire_len } else { len };
+        Encapsulated { name, bytes, wire_len, end, ..case }
+    };
+    let mut cases = Vec::new();
+    for (name, by_capture, by_mirror) in [
+        ("IPv4", "IPv4, cut by the capture", "IPv4, cut by a mirror"),
+        ("IPv6", "IPv6, cut by the capture", "IPv6, cut by a mirror"),
+        ("RoCE v1", "RoCE v1, cut by the capture", "RoCE v1, cut by a mirror"),
+        ("VXLAN", "VXLAN, cut by the capture", "VXLAN, cut by a mirror"),
+        ("ERSPAN II", "ERSPAN II, cut by the capture", "ERSPAN II, cut behind the mirror"),
+        ("two 802.1Q tags", "two tags, cut by the capture", "two tags, cut by a mirror"),
+        ("IPv4 options that the sender set", "options, cut by the capture", "options, cut by a mirror"),
+    ] {
+        let case = find(name);
+        let len = case.bth + 20;
+        cases.push(cut_to(case.clone(), by_capture, len, End::Capture));
+        cases.push(cut_to(case, by_mirror, len, End::Mirror));
+    }
+    // What an ERSPAN switch sends: the frame in it is cut, and the packet around it is whole.
+    let mut inner = ethernet(IPV4, &plain_v4());
+    inner.truncate(14 + 20 + 8 + 20);
+    let bytes = on_v4(47, &gre(0x10, 0x88be, &join(&[&[0, 0, 0, 1], &erspan_2()]), &inner));
+    let (wire_len, bth) = (bytes.len(), bytes.len() - 20);
+    let name = "ERSPAN II with a cut frame";
+    let end = End::Mirror;
+    cases.push(Encapsulated { name, link_type: 1, bytes, wire_len, bth, is_in_tunnel: true, end });
+    cases.extend(first_fragments());
+    cases
+}
+
+fn first_fragments() -> [Encapsulated; 2] {
+    let first = &plain_v4()[20..20 + 8 + 24];
+    let v4 = join(&[&ipv4_header(V4, UDP, &[], first.len(), 0x2000), first]);
+    let v6 = ipv6(0, 44, &join(&[&[UDP, 0, 0, 1, 0, 0, 0, 9], &plain_v6()[40..40 + 8 + 24]]));
+    let of = |name, ether_type, packet: &[u8]| {
+        let bytes = ethernet(ether_type, packet);
+        let (wire_len, bth) = (bytes.len(), bytes.len() - 24);
+        Encapsulated { name, link_type: 1, bytes, wire_len, bth, is_in_tunnel: false, end: End::Fragment }
+    };
+    [of("first fragment of IPv4", IPV4, &v4), of("first fragment of IPv6", IPV6, &v6)]
+}
+
+/// Packets that are not RoCE: a name, the frame, and a word of the reason that a tool should give.
+#[must_use]
+pub fn foreign() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+    let tcp = |len: usize| join(&[&[0x9c, 0x40, 0x18, 0xeb], &vec![0x50; len]]);
+    let dns = join(&[&[0x1a, 0x40, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0], b"\x07example\x03com\0\0\x01\0\x01"]);
+    let answer = join(&[&udp_header(53, ROCE, dns.len()), &dns]);
+    let on_other_port = {
+        let udp = udp_header(0xd123, 4792, DATAGRAM);
+        let header = ipv4_header(V4, UDP, &[], 8 + DATAGRAM, DONT_FRAGMENT);
+        join(&[&header, &udp, &datagram(&header, &udp)])
+    };
+    let vxlan = join(&[VXLAN, &ethernet(IPV4, &plain_v4())]);
+    let later = ipv4_header(V4, UDP, &[], 32, 3);
+    let deep = (0..40).fold(plain_v4(), |packet, _| ipv4(OUTER_V4, 4, &packet));
+    vec![
+        ("TCP", ethernet(IPV4, &ipv4(V4, 6, &tcp(16))), "TCP"),
+        (
+            "TCP in VXLAN",
+            on_v4(UDP, &udp(4789, &join(&[VXLAN, &ethernet(IPV4, &ipv4(V4, 6, &tcp(16)))]))),
+            "TCP",
+        ),
+        ("ESP", ethernet(IPV4, &ipv4(V4, 50, &[7; 40])), "encrypted"),
+        ("MACsec", ethernet(0x88e5, &[7; 60]), "encrypted"),
+        ("an answer of a DNS server", ethernet(IPV4, &ipv4(V4, UDP, &answer)), "UDP"),
+        ("RoCE on another port", ethernet(IPV4, &on_other_port), "use --port 4792"),
+        ("VXLAN on another port", on_v4(UDP, &udp(5789, &vxlan)), "look like VXLAN"),
+        ("other UDP", on_v4(UDP, &udp(5000, &[1; 40])), "UDP to port 5000"),
+        ("a later fragment", ethernet(IPV4, &join(&[&later, &[7; 32]])), "UDP"),
+        ("forty headers", ethernet(IPV4, &deep), "too deep"),
+    ]
+}
