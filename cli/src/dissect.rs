@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use roce_packet::{ParseError, ROCE_UDP_PORT};
+use roce_packet::ROCE_UDP_PORT;
 
 use super::print_error;
 use super::terminal::Output;
@@ -26,34 +26,42 @@ use walk::{Framed, Walk};
 
 /// List, filter and decode the packets of a capture file
 ///
-/// Reads pcap and pcapng with Ethernet, raw IP or Linux cooked packets, RoCE v1 and v2. The ICRC of every
-/// packet is checked. The first line names the columns and begins with `#`; then comes one line per packet:
+/// Reads pcap and pcapng with Ethernet, raw IP or Linux cooked packets, RoCE v1 and
+/// v2. RoCE is also found behind VLAN tags, MPLS labels, IP options and extension
+/// headers, and in GRE, ERSPAN, VXLAN, Geneve and IP-in-IP; the innermost packet is
+/// shown, and the tunnels are in the last column. The ICRC of every packet is
+/// checked. The first line names the columns and begins with `#`; then comes one
+/// line per packet:
 ///
-///   #            number in the file
-///   seconds      since the first packet
+///   #         number in the file
+///   seconds   since the first packet
 ///   source > destination, opcode
-///   QP           destination queue pair
+///   QP        destination queue pair
 ///   PSN
-///   bytes        of payload, without padding
-///   SMA          flags: S solicited event, M MigReq, A acknowledge request
-///   ICRC         `ok`, `BAD` (followed by the ICRC found and the ICRC computed, in wire order), or `-` if it
-///                could not be checked, for example because the capture has only the first bytes of a packet
-///   mark         what the PSN tells, see below; `-` if nothing
-///   headers      the extended headers, and what else is remarkable
+///   bytes     of payload, without padding
+///   SMA       flags: S solicited event, M MigReq, A acknowledge request
+///   ICRC      `ok`, `BAD` (followed by the ICRC found and the ICRC computed, in
+///             wire order), or `-` if it cannot be checked, because the packet was
+///             cut by the capture or by a mirror, or is a fragment
+///   mark      what the PSN tells, see below; `-` if nothing
+///   headers   the extended headers, and what else is remarkable
 ///
-/// Marks compare each packet with those before it that one queue pair sent to another, requests and
-/// responses apart. Acknowledgements, UD packets and packets with a wrong ICRC are left out.
+/// Marks compare each packet with those before it that one queue pair sent to
+/// another, requests and responses apart. Acknowledgements, UD packets and packets
+/// with a wrong ICRC are left out.
 ///
-///   gap          packets before it are missing: lost, or not captured
-///   late         fills an earlier gap: a retransmission, or other packets overtook it
-///   repeat       its PSN was there before: a retransmission or a copy
-///   jump         its PSN is far from all before: another connection, or a long hole in the capture
+///   gap       packets before it are missing: lost, or not captured
+///   late      fills an earlier gap: a retransmission, or other packets overtook it
+///   repeat    its PSN was there before: a retransmission or a copy
+///   jump      its PSN is far from all before: another connection, or a long hole
+///             in the capture
 ///
-/// On a narrow terminal, details that do not fit are printed below the opcode.
+/// On a narrow terminal, columns and details that do not fit go on further lines.
 /// A summary is printed to standard error.
 ///
-/// The exit status is 1 if the file could not be read to its end or has no packets of a link type that can
-/// carry RoCE, otherwise 0. Malformed packets do not change it.
+/// The exit status is 0 if the file was read to its end and has a RoCE packet or a
+/// pause frame, and 1 otherwise. Without RoCE, standard error says what the likely
+/// reason is. Filters, and malformed or cut packets, do not change the status.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -122,6 +130,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     let mut printer = Printer::new(args, is_stdin);
     let mut first_ns = None;
     let mut result = Ok(());
+    let mut is_whole = false;
     while args.limit.is_none_or(|limit| summary.printed < limit) {
         let packet = match reader.next_packet() {
             Some(Ok(packet)) => packet,
@@ -129,10 +138,13 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
                 result = Err(error);
                 break;
             }
-            None => break,
+            None => {
+                is_whole = true;
+                break;
+            }
         };
         let framed = Framed::captured(&packet);
-        let walk = match &framed {
+        let walk = match framed {
             Some(framed) => Walk::new(framed, args.port),
             None => Walk::unread_link(packet.link_type),
         };
@@ -141,7 +153,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         summary.count(&packet, &walk, mark);
         if args.matches(&walk) {
             summary.printed += 1;
-            let shown = Shown { packet: &packet, walk: &walk, framed: framed.as_ref(), first_ns, mark };
+            let shown = Shown { packet: &packet, walk: &walk, first_ns, mark };
             printer.print(&shown, output)?;
             if is_stdin {
                 output.flush()?;
@@ -154,7 +166,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     if let Err(error) = result {
         return Ok(failed(&error));
     }
-    if let Some(failure) = summary.failure() {
+    if let Some(failure) = summary.failure(is_whole) {
         print_error(&format!("{}: {failure}", args.file.display()));
         return Ok(ExitCode::FAILURE);
     }
@@ -165,20 +177,9 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 struct Shown<'a> {
     packet: &'a CapturedPacket<'a>,
     walk: &'a Walk<'a>,
-    /// `None` for packets of an unsupported link type.
-    framed: Option<&'a Framed<'a>>,
     /// When the first packet of the file was captured.
     first_ns: Option<u64>,
     mark: Option<Mark>,
-}
-
-impl Shown<'_> {
-    /// The parse error, with the offset of the byte in the captured packet.
-    fn error(&self) -> Option<ParseError> {
-        let error = self.walk.error?;
-        let offset = self.framed.map_or(error.offset, |framed| framed.shown_offset(error.offset));
-        Some(ParseError { offset, ..error })
-    }
 }
 
 /// The three output formats.

@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::ValueEnum;
 use roce_capture::LinkType;
-use roce_packet::{Opcode, ROCE_UDP_PORT};
+use roce_packet::outer::IcrcForm;
+use roce_packet::{IP_PROTOCOL_UDP, Opcode, ROCE_UDP_PORT};
 
 use super::dissect::walk::{Framed, Icrc, Part, Walk};
 use super::terminal::Output;
@@ -20,16 +21,16 @@ use super::terminal::Output;
 ///
 /// HEX is the packet in hexadecimal digits, in any number of arguments. Spaces, line ends, colons and 0x
 /// are ignored, and the dumps of tshark -x, tcpdump -xx, xxd and hexdump -C are accepted. `-` reads such
-/// text from standard input. FILE:NUMBER is a packet of a capture file (pcap or pcapng), with the number
-/// that `roce dissect FILE` shows; `-:NUMBER` reads the capture from standard input. Without an argument,
-/// the command explains an example.
+/// text from standard input. FILE NUMBER (or FILE:NUMBER) is a packet of a capture file (pcap or pcapng), with the
+/// number that `roce dissect FILE` shows; `- NUMBER` reads the capture from standard input. Without an argument,
+/// the command explains an example. RoCE inside tunnels is found as by `roce dissect`.
 ///
 /// The exit status is 1 if there is no such packet or HEX cannot be parsed, otherwise 0. Malformed packets
 /// are explained, too.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The bytes of the packet, FILE:NUMBER, or `-`
+    /// The bytes of the packet, FILE NUMBER, or `-`
     #[arg(value_name = "HEX")]
     packet: Vec<String>,
 
@@ -48,8 +49,8 @@ pub(super) struct Args {
 
 const EXAMPLES: &str = "Examples:
   roce explain
-  roce explain trace.pcapng:8
-  roce explain trace.pcapng:8 --json
+  roce explain trace.pcapng 8
+  roce explain trace.pcapng 8 --json
   roce explain --from bth 1140ffff0000000280000001 1f000001 c5d2b8a4
   roce explain - < dump.txt";
 
@@ -126,7 +127,6 @@ impl From {
 struct Explanation<'a> {
     bytes: &'a [u8],
     origin: Origin<'a>,
-    framed: Option<&'a Framed<'a>>,
     walk: Walk<'a>,
 }
 
@@ -168,11 +168,11 @@ fn digits(args: &Args, bytes: &[u8], output: &mut Output) -> anyhow::Result<()> 
     let from = if args.from == From::Auto { From::guess(bytes) } else { args.from };
     let framed = from.framed(bytes);
     let origin = Origin::Digits { from, was_guessed: args.from == From::Auto };
-    let walk = match &framed {
+    let walk = match framed {
         Some(framed) => Walk::new(framed, args.port),
         None => Walk::datagram(bytes),
     };
-    print(args, &Explanation { bytes, origin, framed: framed.as_ref(), walk }, output)
+    print(args, &Explanation { bytes, origin, walk }, output)
 }
 
 /// Explains a packet of a capture file.
@@ -187,8 +187,8 @@ fn captured(args: &Args, file: &str, number: u64, output: &mut Output) -> anyhow
             bail!("packet {number} of {file}: link type {link_type} is not supported");
         };
         let origin = Origin::Capture { file, number, link_type };
-        let walk = Walk::new(&framed, args.port);
-        print(args, &Explanation { bytes: packet.bytes, origin, framed: Some(&framed), walk }, output)
+        let walk = Walk::new(framed, args.port);
+        print(args, &Explanation { bytes: packet.bytes, origin, walk }, output)
     })
 }
 
@@ -201,11 +201,6 @@ fn print(args: &Args, explanation: &Explanation<'_>, output: &mut Output) -> any
 }
 
 impl Explanation<'_> {
-    /// Converts an offset in the walk to an offset in the input.
-    fn offset(&self, offset: usize) -> usize {
-        self.framed.map_or(offset, |framed| framed.shown_offset(offset))
-    }
-
     fn icrc(&self) -> Option<Icrc> {
         self.walk.packet().map(|packet| packet.icrc)
     }
@@ -213,18 +208,44 @@ impl Explanation<'_> {
     /// The parts that the ICRC covers, each with its masked bytes; the CRC also covers eight bytes of ones before
     /// them. Empty if the ICRC cannot be computed.
     fn covered(&self) -> Vec<(&Part, Vec<u8>)> {
-        let Some(Icrc::Checked(_)) = self.icrc() else { return Vec::new() };
-        let is_covered = |part: &&Part| !matches!(part.header.name, "Ethernet" | "VLAN" | "ICRC" | "trailer");
-        self.walk
-            .parts
-            .iter()
-            .filter(is_covered)
-            .map(|part| {
-                let mut bytes = self.walk.part_bytes(part).to_vec();
-                part.header.mask_variant_fields(&mut bytes);
-                (part, bytes)
-            })
-            .collect()
+        let Some(Icrc::Checked(_, form)) = self.icrc() else { return Vec::new() };
+        let outer = &self.walk.outer;
+        let extensions = outer.udp_offset - outer.extensions_len.min(outer.udp_offset)..outer.udp_offset;
+        let is_covered = |part: &&Part| {
+            let is_extension = form == IcrcForm::Plain && extensions.contains(&part.start);
+            !part.is_outer
+                && part.start >= outer.network_offset
+                && !is_extension
+                && !matches!(part.header.name, "ICRC" | "Telemetry" | "trailer")
+        };
+        let masked = |part| {
+            let mut bytes = self.walk.part_bytes(part).to_vec();
+            part.header.mask_variant_fields(&mut bytes);
+            if form == IcrcForm::Plain && part.start == outer.network_offset {
+                leave_out(outer.extensions_len, &mut bytes);
+            }
+            (part, bytes)
+        };
+        self.walk.parts.iter().filter(is_covered).map(masked).collect()
+    }
+}
+
+/// Changes an IP header to that of a packet without these bytes of options and extension headers.
+fn leave_out(extensions_len: usize, header: &mut [u8]) {
+    let (lengths, next) = match header {
+        _ if extensions_len == 0 => return,
+        [first, ..] if *first >> 4 == 4 => {
+            *first = 0x45;
+            (2, 9)
+        }
+        _ => (4, 6),
+    };
+    if let Some([high, low]) = header.get_mut(lengths..lengths + 2) {
+        let len = u16::from_be_bytes([*high, *low]).saturating_sub(extensions_len as u16);
+        [*high, *low] = len.to_be_bytes();
+    }
+    if let Some(next) = header.get_mut(next) {
+        *next = IP_PROTOCOL_UDP;
     }
 }
 

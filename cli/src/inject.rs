@@ -26,10 +26,12 @@ use source::Source;
 
 /// Send a frame of your own, or replay a capture
 ///
-/// FRAMES is a capture file (pcap or pcapng), one packet of it (FILE:NUMBER), `-` for a capture on standard input, or
+/// FRAMES is a capture file (pcap or pcapng), one packet of it (FILE NUMBER), `-` for a capture on standard input, or
 /// the bytes of one frame in hexadecimal digits, as `roce explain` accepts them. Frames are sent byte for byte, except
 /// for the addresses that options replace, and the ICRC, which is made right unless --keep-icrc is given. Checksums of
-/// IP, UDP and TCP follow a new address; one that was wrong stays wrong.
+/// IP, UDP and TCP follow a new address; one that was wrong stays wrong. RoCE is also found inside tunnels: addresses
+/// are replaced in the outermost headers, and the ICRC is that of the innermost packet. A packet to UDP port 4791 that
+/// is not certainly RoCE, such as an answer of a DNS server, is not changed.
 ///
 /// raw:INTERFACE and xdp:INTERFACE send to the network, tap:NAME to the kernel as if the frames had arrived on the
 /// interface NAME. udp:ADDRESS sends the RoCE v2 datagrams in the frames through a socket, which needs no privilege: the
@@ -37,7 +39,7 @@ use source::Source;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Capture file, FILE:NUMBER, `-`, or the bytes of a frame
+    /// Capture file, FILE NUMBER, `-`, or the bytes of a frame
     #[arg(required = true, value_name = "FRAMES")]
     frames: Vec<String>,
 
@@ -113,7 +115,7 @@ pub(super) struct Args {
 
 const EXAMPLES: &str = "Examples:
   roce inject trace.pcapng --device raw:eth0 --timing
-  roce inject trace.pcapng:8 --device tap:roce0 --count 1000 --rate 100/s
+  roce inject trace.pcapng 8 --device tap:roce0 --count 1000 --rate 100/s
   roce inject trace.pcapng --device raw:eth0 --destination-mac 02:00:00:00:00:02
   roce inject trace.pcapng --device udp:198.18.0.1 --destination-ip 198.18.0.2
   roce inject trace.pcapng --destination-ip 198.18.0.2 --dry-run --pcap changed.pcapng";
@@ -188,8 +190,7 @@ struct Document<'a> {
 }
 
 fn print(args: &Args, rewrite: &Rewrite, outcome: &Outcome, output: &mut Output) -> io::Result<()> {
-    let Outcome { frames, bytes, elapsed_s, icrc_repaired, icrc_unrepairable, skipped, refused, .. } =
-        outcome;
+    let Outcome { frames, bytes, elapsed_s, icrc_repaired, skipped, refused, .. } = outcome;
     let verb = if args.dry_run { "would send" } else { "sent" };
     let plural = if *frames == 1 { "" } else { "s" };
     write!(output, "{verb} {frames} frame{plural}, {bytes} bytes")?;
@@ -205,7 +206,11 @@ fn print(args: &Args, rewrite: &Rewrite, outcome: &Outcome, output: &mut Output)
         writeln!(output, "ICRC repaired: {icrc_repaired}")?;
     }
     for (count, what) in [
-        (*icrc_unrepairable, "sent with the ICRC that they have: their headers are malformed"),
+        (
+            outcome.icrc_unrepairable,
+            "not changed: the headers are malformed, or the end of the packet is missing",
+        ),
+        (outcome.icrc_uncertain, "not changed: sent to UDP port 4791, but not certainly RoCE"),
         (skipped.cut, "left out: the capture has only their first bytes"),
         (skipped.too_long, "left out: longer than the MTU of the link"),
         (skipped.too_short, "left out: shorter than an Ethernet header"),

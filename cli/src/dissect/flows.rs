@@ -149,7 +149,7 @@ impl Flows {
         }
         let info = packet.info?;
         let role = role(info)?;
-        let (source, destination) = walk.addresses()?;
+        let (source, destination) = walk.outer.addresses()?;
         let (interface, way) = place(captured);
         let dest_qp = packet.bth.dest_qp().get();
         let key = Key { interface, way, source, destination, dest_qp, role };

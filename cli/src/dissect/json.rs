@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 
 use roce_packet::fields::{Field, Show, Value};
+use roce_packet::outer::Cut;
 use roce_packet::{Encapsulation, ParseError};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::Shown;
 use super::fields::{self, hex};
 use super::flows::Mark;
-use super::walk::{Icrc, Protocol};
+use super::walk::{Icrc, Part, Protocol};
 use crate::document::escaped;
 use crate::terminal::Output;
 use roce_capture::Direction;
@@ -27,13 +28,8 @@ impl Serialize for Shown<'_> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("schema", SCHEMA)?;
         self.capture_entries(&mut map)?;
-        for part in &self.walk.parts {
-            let bytes = self.walk.part_bytes(part);
-            for field in part.header.fields {
-                if let Some(value) = field.value(bytes) {
-                    map.serialize_entry(field.key, &JsonValue { field, value })?;
-                }
-            }
+        for part in self.walk.parts.iter().filter(|part| !self.is_outer(part)) {
+            self.part_entries(part, &mut map)?;
         }
         self.own_entries(&mut map)?;
         map.end()
@@ -68,6 +64,23 @@ impl Shown<'_> {
         }
     }
 
+    /// Whether a part is listed in `roce.outer`: it belongs to a tunnel, or another of its kind follows.
+    fn is_outer(&self, part: &Part) -> bool {
+        let is_repeated = |later: &Part| later.start > part.start && std::ptr::eq(later.header, part.header);
+        part.is_outer || self.walk.parts.iter().any(is_repeated)
+    }
+
+    /// The fields of a part.
+    fn part_entries<M: SerializeMap>(&self, part: &Part, map: &mut M) -> Result<(), M::Error> {
+        let bytes = self.walk.part_bytes(part);
+        for field in part.header.fields {
+            if let Some(value) = field.value(bytes) {
+                map.serialize_entry(field.key, &JsonValue { field, value })?;
+            }
+        }
+        Ok(())
+    }
+
     /// Entries that only this program has.
     fn own_entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let walk = self.walk;
@@ -78,6 +91,11 @@ impl Shown<'_> {
             }
             Protocol::Pause => map.serialize_entry("roce.protocol", "pause")?,
             Protocol::Other(name, _) => map.serialize_entry("roce.protocol", name)?,
+        }
+        let outer = walk.parts.iter().filter(|part| self.is_outer(part));
+        let outer: Vec<_> = outer.map(|part| OuterPart { shown: self, part }).collect();
+        if !outer.is_empty() {
+            map.serialize_entry("roce.outer", &outer)?;
         }
         if let Some(packet) = walk.packet() {
             if let Some(info) = packet.info {
@@ -90,6 +108,14 @@ impl Shown<'_> {
                 map.serialize_entry("roce.payload_len", &len)?;
             }
             icrc_entries(packet.icrc, map)?;
+            if let Some(cut) = walk.outer.cut {
+                let by = match cut {
+                    Cut::Capture => "capture",
+                    Cut::Mirror => "mirror",
+                    Cut::Fragment => "fragment",
+                };
+                map.serialize_entry("roce.cut", by)?;
+            }
         }
         if let Some(mark) = self.mark {
             map.serialize_entry("roce.mark", mark.name())?;
@@ -98,7 +124,7 @@ impl Shown<'_> {
             map.serialize_entry("roce.missing", &count)?;
             map.serialize_entry("roce.missing_psn", &first.get())?;
         }
-        match (self.error(), &walk.protocol) {
+        match (walk.error, &walk.protocol) {
             (Some(error), Protocol::Roce(_) | Protocol::Pause) => {
                 map.serialize_entry("roce.error", &JsonError(error))
             }
@@ -107,10 +133,26 @@ impl Shown<'_> {
     }
 }
 
+/// A header of a tunnel.
+struct OuterPart<'a> {
+    shown: &'a Shown<'a>,
+    part: &'a Part,
+}
+
+impl Serialize for OuterPart<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", self.part.header.name)?;
+        map.serialize_entry("offset", &self.part.start)?;
+        self.shown.part_entries(self.part, &mut map)?;
+        map.end()
+    }
+}
+
 /// The result of the ICRC check; shared with `roce explain`.
 pub(crate) fn icrc_entries<M: SerializeMap>(icrc: Icrc, map: &mut M) -> Result<(), M::Error> {
     match icrc {
-        Icrc::Checked(check) => {
+        Icrc::Checked(check, _) => {
             map.serialize_entry("roce.icrc", if check.is_good() { "ok" } else { "bad" })?;
             // In the order of the wire, like infiniband.invariant.crc.
             map.serialize_entry("roce.icrc_computed", &check.computed.swap_bytes())

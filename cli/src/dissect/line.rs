@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use roce_packet::fields::{Header, Value};
+use roce_packet::outer::Cut;
 use roce_packet::{Aeth, AtomicEth, Deth, Ecn, Encapsulation, Operation, Reth, Telemetry, TelemetryHop};
 
 use super::Shown;
 use super::fields;
 use super::flows::Mark;
-use super::walk::{Icrc, Packet, Protocol, Walk};
+use super::walk::{Icrc, Packet, Part, Protocol, Walk};
 use crate::terminal::{Output, Paint};
 use roce::observe::Text;
 
@@ -53,6 +54,8 @@ const TITLES: [&str; COLUMNS] =
     ["#", "seconds", "source", "destination", "opcode", "QP", "PSN", "bytes", "SMA", "ICRC", "mark"];
 /// The title of what follows the columns.
 const DETAILS_TITLE: &str = "headers";
+/// How a line begins that continues another one.
+const CONTINUED: &str = "  ";
 /// The separator after each column, as short as possible because there are many columns.
 const SEPARATORS: [&str; COLUMNS] = [" ", " ", " > ", " ", " ", " ", " ", " ", " ", " ", " "];
 /// Numbers are right-aligned, which makes them easier to compare.
@@ -101,14 +104,25 @@ impl Table {
         rows.into_iter().try_for_each(|row| self.line(row, output))
     }
 
-    /// Prints the names of the columns.
+    /// Prints the names of the columns, on as many lines as the columns of a row take.
     fn title(&self, output: &mut Output) -> io::Result<()> {
+        let text = self.title_text(output.terminal_width);
+        text.lines().try_for_each(|line| writeln!(output, "{}", output.style.paint(Paint::BOLD, line)))
+    }
+
+    fn title_text(&self, terminal_width: Option<usize>) -> String {
         let mut titles = TITLES.map(str::to_owned);
         // The line begins with `#`, although numbers are right-aligned.
         titles[NUMBER] = format!("{:<width$}", TITLES[NUMBER], width = self.widths[NUMBER]);
-        let mut text = self.columns(&titles, COLUMNS) + DETAILS_TITLE;
-        text.truncate(text.len().min(output.terminal_width.unwrap_or(usize::MAX)));
-        writeln!(output, "{}", output.style.paint(Paint::BOLD, text))
+        let mut text = self.columns(&titles, COLUMNS, terminal_width);
+        let room = terminal_width.unwrap_or(usize::MAX);
+        if last_line_width(&text) + DETAILS_TITLE.len() > room {
+            text.push('\n');
+            text.push_str(CONTINUED);
+        }
+        text.push_str(DETAILS_TITLE);
+        // Every line of the heading begins like the first.
+        text.replace("\n ", "\n#")
     }
 
     fn line(&mut self, mut row: Row, output: &mut Output) -> io::Result<()> {
@@ -119,7 +133,8 @@ impl Table {
             }
         }
         // Packets other than RoCE leave the columns after the opcode out.
-        let mut text = self.columns(&row.cells, if row.in_columns { COLUMNS } else { QP });
+        let count = if row.in_columns { COLUMNS } else { QP };
+        let mut text = self.columns(&row.cells, count, output.terminal_width);
         self.add_details(&mut text, &row.details, output.terminal_width);
         let text = text.trim_end();
         match row.paint {
@@ -128,25 +143,28 @@ impl Table {
         }
     }
 
-    /// Appends the details after the columns, or below the opcode if the terminal is too narrow.
+    /// Appends the details after the columns, or on lines of their own if the terminal is too narrow.
     fn add_details(&self, text: &mut String, details: &str, terminal_width: Option<usize>) {
         let room = terminal_width.unwrap_or(usize::MAX);
         let details = details.trim_end();
-        if text.chars().count() + details.chars().count() <= room {
+        if last_line_width(text) + details.chars().count() <= room {
             text.push_str(details);
             return;
         }
-        let indent: usize = self
+        let before_opcode: usize = self
             .widths
             .iter()
             .zip(SEPARATORS)
             .take(OPCODE)
             .map(|(width, separator)| width + separator.len())
             .sum();
+        // Below the opcode, if that leaves half of the line.
+        let indent = if before_opcode <= room / 2 { before_opcode } else { CONTINUED.len() };
         let mut column = room;
         for word in details.split_whitespace() {
             let len = word.chars().count();
             if column + 1 + len > room {
+                text.truncate(text.trim_end().len());
                 let _ = write!(text, "\n{:indent$}{word}", "");
                 column = indent + len;
             } else {
@@ -156,21 +174,35 @@ impl Table {
         }
     }
 
-    /// The first cells in their columns.
-    fn columns(&self, cells: &[String; COLUMNS], count: usize) -> String {
+    /// The first cells in their columns. Columns that do not fit on a line go on the next one, in every row the same.
+    fn columns(&self, cells: &[String; COLUMNS], count: usize, terminal_width: Option<usize>) -> String {
+        let room = terminal_width.unwrap_or(usize::MAX);
         let mut text = String::with_capacity(120);
+        let mut at = 0;
         for (index, ((cell, width), separator)) in
             cells.iter().zip(self.widths).zip(SEPARATORS).enumerate().take(count)
         {
+            if index > NUMBER && at + width > room {
+                text.truncate(text.trim_end().len());
+                text.push('\n');
+                text.push_str(CONTINUED);
+                at = CONTINUED.len();
+            }
             let _ = match RIGHT_ALIGNED.get(index) {
                 Some(true) => write!(text, "{cell:>width$}"),
                 _ => write!(text, "{cell:<width$}"),
             };
             // Without addresses there is no arrow between them.
             text.push_str(if index == SOURCE && cell.is_empty() { "   " } else { separator });
+            at += width + separator.len();
         }
         text
     }
+}
+
+/// The width of the last line of a text.
+fn last_line_width(text: &str) -> usize {
+    text.rsplit('\n').next().unwrap_or_default().chars().count()
 }
 
 impl Row {
@@ -178,7 +210,7 @@ impl Row {
         let Shown { packet, walk, first_ns, .. } = *shown;
         let mut cells = [const { String::new() }; COLUMNS];
         cells[NUMBER] = packet.number.to_string();
-        if let Some((source, destination)) = walk.addresses() {
+        if let Some((source, destination)) = walk.outer.addresses() {
             cells[SOURCE] = source.to_canonical().to_string();
             cells[DESTINATION] = destination.to_canonical().to_string();
         } else if let Some(ethernet) = walk.outer.ethernet.filter(|_| !walk.bytes.is_empty()) {
@@ -193,11 +225,12 @@ impl Row {
             Protocol::Pause => row.pause(walk),
             Protocol::Other(name, detail) => {
                 row.cells[OPCODE].clone_from(name);
-                row.details.clone_from(detail);
+                row.details = if detail.is_empty() { String::new() } else { format!("{detail}  ") };
                 row.paint = Some(Paint::DIM);
             }
         }
-        if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (shown.error(), &walk.protocol) {
+        row.carriers(walk);
+        if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (walk.error, &walk.protocol) {
             row.details.insert_str(0, &format!("malformed: {error}  "));
             row.paint = Some(Paint::RED);
         }
@@ -225,30 +258,48 @@ impl Row {
             .iter()
             .collect();
         match packet.icrc {
-            Icrc::Checked(check) if check.is_good() => self.cells[ICRC] = "ok".to_owned(),
-            Icrc::Checked(check) => {
+            Icrc::Checked(check, _) if check.is_good() => self.cells[ICRC] = "ok".to_owned(),
+            Icrc::Checked(check, _) => {
                 self.cells[ICRC] = "BAD".to_owned();
                 let (found, computed) = (check.found.swap_bytes(), check.computed.swap_bytes());
                 self.detail(format_args!("ICRC found {found:08x}, computed {computed:08x}"));
                 self.paint = Some(Paint::RED);
             }
-            Icrc::Unchecked(reason) => {
-                self.cells[ICRC] = "-".to_owned();
-                if reason == "cut" {
-                    self.detail(format_args!("cut to {} bytes", shown.packet.bytes.len()));
-                }
-            }
+            Icrc::Unchecked(_) => self.cells[ICRC] = "-".to_owned(),
         }
+        self.cut(shown);
         self.mark(shown.mark);
         self.headers(packet, shown.walk);
-        if shown.walk.traffic_class().map(Ecn::from_bits) == Some(Ecn::CongestionExperienced) {
+        if shown.walk.outer.traffic_class().map(Ecn::from_bits) == Some(Ecn::CongestionExperienced) {
             self.detail(format_args!("CE"));
         }
         if shown.walk.encapsulation() == Some(Encapsulation::RoceV1) {
             self.detail(format_args!("RoCE v1"));
         }
-        if let Some(vlan) = shown.walk.outer.vlan_tag() {
-            self.detail(format_args!("VLAN {}", vlan.vid));
+    }
+
+    /// Says why the end of a packet is missing.
+    fn cut(&mut self, shown: &Shown<'_>) {
+        let outer = &shown.walk.outer;
+        let missing = outer.transport_len - outer.transport.map_or(0, <[u8]>::len);
+        match outer.cut {
+            Some(Cut::Capture) => self.detail(format_args!("cut to {} bytes", shown.packet.bytes.len())),
+            Some(Cut::Mirror) => self.detail(format_args!("cut by a mirror ({missing} bytes missing)")),
+            Some(Cut::Fragment) => self.detail(format_args!("first fragment ({missing} bytes missing)")),
+            None => {}
+        }
+    }
+
+    /// Adds the VLANs and the tunnels that carry the packet.
+    fn carriers(&mut self, walk: &Walk<'_>) {
+        let tags = walk.parts.iter().filter(|part| !part.is_outer && is_tag(part));
+        let tags: Vec<_> = tags.map(|part| vid(walk, part)).collect();
+        if !tags.is_empty() {
+            self.detail(format_args!("VLAN {}", tags.join(".")));
+        }
+        let tunnel = tunnel_text(walk);
+        if !tunnel.is_empty() {
+            self.detail(format_args!("in {tunnel}"));
         }
     }
 
@@ -369,9 +420,105 @@ impl Row {
     }
 }
 
+fn is_tag(part: &Part) -> bool {
+    matches!(part.header.name, "VLAN" | "S-VLAN")
+}
+
+/// The VLAN of a tag.
+fn vid(walk: &Walk<'_>, part: &Part) -> String {
+    field_of(walk, part, "VID").unwrap_or_default()
+}
+
+/// The value of the field with this name.
+fn field_of(walk: &Walk<'_>, part: &Part, name: &str) -> Option<String> {
+    let field = part.header.fields.iter().find(|field| field.name == name)?;
+    Some(fields::text(field, &field.value(walk.part_bytes(part))?))
+}
+
+/// The tunnels that carry a packet, from the outermost on: `198.19.0.1 > 198.19.0.2 VXLAN 42`.
+fn tunnel_text(walk: &Walk<'_>) -> String {
+    let mut words = Vec::new();
+    for part in walk.parts.iter().filter(|part| part.is_outer) {
+        let field = |name: &str| field_of(walk, part, name).unwrap_or_default();
+        match part.header.name {
+            "IPv4" | "IPv6" => words.push(format!("{} > {}", field("source"), field("destination"))),
+            name @ ("VXLAN" | "VXLAN-GPE" | "Geneve") => words.push(format!("{name} {}", field("VNI"))),
+            name @ ("ERSPAN II" | "ERSPAN III") => words.push(format!("{name} session {}", field("session"))),
+            "MPLS" => words.push(format!("MPLS {}", field("label"))),
+            "GRE" => words.push("GRE".to_owned()),
+            "key" => words.push(format!("key {}", field("key"))),
+            "AH" => words.push("AH".to_owned()),
+            _ if is_tag(part) => words.push(format!("VLAN {}", vid(walk, part))),
+            _ => {}
+        }
+    }
+    words.join(" ")
+}
+
 fn quanta(time: u64) -> String {
     match time {
         0 => "resume".to_owned(),
         time => format!("pause {time} x 512 bits"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells(cells: [&str; COLUMNS]) -> [String; COLUMNS] {
+        cells.map(str::to_owned)
+    }
+
+    fn table(rows: &[[String; COLUMNS]]) -> Table {
+        let mut table = Table::new(false);
+        for (index, width) in table.widths.iter_mut().enumerate() {
+            let cells = rows.iter().map(|row| row[index].len());
+            *width = cells.chain([TITLES[index].len()]).max().unwrap();
+        }
+        table
+    }
+
+    /// Regression: rows were longer than a terminal of 80 columns, and the heading was cut off in the middle of a word.
+    #[test]
+    fn rows_and_headings_fit_80_columns() {
+        let v4 = cells([
+            "1234567",
+            "12345.123456789",
+            "198.18.100.101",
+            "198.18.100.102",
+            "RC_RDMA_READ_RESPONSE_MIDDLE",
+            "0x123456",
+            "16777215",
+            "4096",
+            "SMA",
+            "BAD",
+            "repeat",
+        ]);
+        let mut v6 = v4.clone();
+        v6[SOURCE] = "2001:db8:1111:2222:3333:4444:5555:6666".to_owned();
+        v6[DESTINATION] = v6[SOURCE].clone();
+        for rows in [&[v4.clone()][..], &[v4, v6]] {
+            let table = table(rows);
+            let title = table.title_text(Some(80));
+            for word in TITLES.iter().chain([&DETAILS_TITLE]) {
+                assert!(title.split_whitespace().any(|found| found == *word), "{word} is missing: {title}");
+            }
+            assert!(title.lines().all(|line| line.starts_with('#')), "{title}");
+            for row in rows {
+                let mut text = table.columns(row, COLUMNS, Some(80));
+                let details =
+                    "va 0x7f00deadb000 rkey 0x1234 len 4096  in 198.19.0.1 > 198.19.0.2 VXLAN 16777215  CE";
+                table.add_details(&mut text, details, Some(80));
+                for line in text.lines().chain(title.lines()) {
+                    assert!(line.trim_end().chars().count() <= 80, "{line}");
+                }
+                for cell in row {
+                    assert!(text.contains(cell.as_str()), "{cell} is missing: {text}");
+                }
+                let wide = table.columns(row, COLUMNS, None);
+                assert_eq!(wide.lines().count(), 1, "only a terminal breaks lines");
+            }
+        }
     }
 }

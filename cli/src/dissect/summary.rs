@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use roce_packet::outer::{Cut, Foreign, Guess};
+use roce_packet::{EtherType, ROCE_UDP_PORT};
+
 use super::flows::Mark;
 use super::walk::{Icrc, Protocol, Walk};
 use roce_capture::{CapturedPacket, LinkType};
@@ -24,8 +27,11 @@ pub(super) struct Summary {
     missing: u64,
     /// Counts by layer and reason.
     malformed: BTreeMap<String, u64>,
+    cut_by_mirror: u64,
+    first_fragments: u64,
     unread_link: Option<LinkType>,
     unread_links: u64,
+    foreign: ForeignTraffic,
 }
 
 impl Summary {
@@ -41,11 +47,18 @@ impl Summary {
         match &walk.protocol {
             Protocol::Roce(_) => self.roce += 1,
             Protocol::Pause => self.pause += 1,
-            Protocol::Other(..) => self.other += 1,
+            Protocol::Other(name, _) => {
+                self.other += 1;
+                self.foreign.count(name, walk);
+            }
+        }
+        if walk.packet().is_some() {
+            self.cut_by_mirror += u64::from(walk.outer.cut == Some(Cut::Mirror));
+            self.first_fragments += u64::from(walk.outer.cut == Some(Cut::Fragment));
         }
         match walk.packet().map(|packet| packet.icrc) {
-            Some(Icrc::Checked(check)) if check.is_good() => self.icrc_good += 1,
-            Some(Icrc::Checked(_)) => self.icrc_bad += 1,
+            Some(Icrc::Checked(check, _)) if check.is_good() => self.icrc_good += 1,
+            Some(Icrc::Checked(..)) => self.icrc_bad += 1,
             Some(Icrc::Unchecked(_)) => self.icrc_unchecked += 1,
             None => {}
         }
@@ -60,15 +73,26 @@ impl Summary {
         }
     }
 
-    /// The reason for a failure exit status, if there is one.
-    pub(super) fn failure(&self) -> Option<String> {
-        let link_type = self.unread_link?;
-        (self.unread_links == self.packets).then(|| {
-            format!(
-                "link type {link_type} is not supported; captures of Ethernet, raw IP, Linux cooked and loopback \
-                 packets are"
-            )
-        })
+    /// The reason for a failure exit status, if there is one. `is_whole`: the file was read to its end.
+    pub(super) fn failure(&self, is_whole: bool) -> Option<String> {
+        if let Some(link_type) = self.unread_link.filter(|_| self.unread_links == self.packets) {
+            let native = if matches!(link_type, LinkType(197 | 247)) {
+                " (native InfiniBand is not RoCE; `tshark -r FILE` decodes it)"
+            } else {
+                ""
+            };
+            return Some(format!(
+                "link type {link_type} is not supported{native}; captures of Ethernet, raw IP, Linux cooked and \
+                 loopback packets are"
+            ));
+        }
+        if !is_whole || self.roce + self.pause > 0 {
+            return None;
+        }
+        if self.packets == 0 {
+            return Some("the file has no packets".to_owned());
+        }
+        Some(format!("no packet is RoCE: {}", self.foreign.likely_reason(self.packets)))
     }
 }
 
@@ -102,6 +126,13 @@ impl fmt::Display for Summary {
         if self.snapped != 0 {
             writeln!(f, "cut by the capture: {}", self.snapped)?;
         }
+        for (count, what) in
+            [(self.cut_by_mirror, "cut by a mirror"), (self.first_fragments, "first fragments")]
+        {
+            if count != 0 {
+                writeln!(f, "{what}: {count} (the ICRC cannot be checked)")?;
+            }
+        }
         let malformed: u64 = self.malformed.values().sum();
         if malformed != 0 {
             writeln!(f, "malformed: {malformed}")?;
@@ -111,4 +142,88 @@ impl fmt::Display for Summary {
         }
         Ok(())
     }
+}
+
+/// Counts of packets that are not RoCE, by what tells why a capture has none.
+#[derive(Debug, Default)]
+struct ForeignTraffic {
+    /// By the name of the protocol.
+    names: BTreeMap<String, u64>,
+    /// Packets whose ICRC is right, by UDP port.
+    roce_ports: BTreeMap<u16, u64>,
+    /// Packets that look like VXLAN, by UDP port.
+    vxlan_ports: BTreeMap<u16, u64>,
+    /// Packets to other UDP ports, by port.
+    udp_ports: BTreeMap<u16, u64>,
+    encrypted: u64,
+}
+
+/// The most UDP ports that are counted.
+const MOST_PORTS: usize = 1 << 12;
+/// The IP protocol of encrypted packets.
+const ESP: u8 = 50;
+
+impl ForeignTraffic {
+    fn count(&mut self, name: &str, walk: &Walk<'_>) {
+        if self.names.len() < MOST_PORTS || self.names.contains_key(name) {
+            *self.names.entry(name.to_owned()).or_default() += 1;
+        }
+        match walk.outer.foreign {
+            Some(Foreign::Protocol(ESP) | Foreign::EtherType(EtherType::MACSEC)) => self.encrypted += 1,
+            Some(Foreign::Port { destination, .. }) => {
+                let ports = match walk.outer.guess() {
+                    Some(Guess::Roce) => &mut self.roce_ports,
+                    Some(Guess::Vxlan) => &mut self.vxlan_ports,
+                    None => &mut self.udp_ports,
+                };
+                if ports.len() < MOST_PORTS || ports.contains_key(&destination) {
+                    *ports.entry(destination).or_default() += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Why a capture of so many packets has no RoCE, most certain reason first, with the next step.
+    fn likely_reason(&self, packets: u64) -> String {
+        const BYPASS: &str = "RDMA NICs bypass the kernel, so capture on the RDMA device (tcpdump -i mlx5_0), at a \
+                              switch, or with the tool of the vendor";
+
+        if let Some((port, count)) = most(&self.roce_ports) {
+            return format!("but {count} packets to UDP port {port} have a right ICRC; use --port {port}");
+        }
+        if let Some((port, count)) = most(&self.vxlan_ports) {
+            return format!(
+                "{count} packets to UDP port {port} look like VXLAN, which is decoded on ports 4789 and 8472 only; \
+                 try `tshark -d udp.port=={port},vxlan`"
+            );
+        }
+        if self.encrypted * 2 > packets {
+            return format!(
+                "{} of {packets} are encrypted (IPsec or MACsec); capture before the encryption",
+                self.encrypted
+            );
+        }
+        match (most(&self.udp_ports), most(&self.names)) {
+            (_, Some((name, count))) if name == "TCP" && count == packets => {
+                format!("all are TCP, so the program did not use RDMA, or {BYPASS}")
+            }
+            (_, Some((name, count))) if name == "cut" && count == packets => {
+                "every packet is cut before its protocol can be seen; capture at least 128 bytes of each"
+                    .to_owned()
+            }
+            (Some((port, count)), _) if count * 2 > packets => {
+                let udp =
+                    format!("{count} of {packets} are UDP to port {port}, and RoCE v2 uses {ROCE_UDP_PORT}");
+                format!("{udp}; use --port {port} if this is RoCE")
+            }
+            (_, Some((name, count))) => format!("{count} of {packets} are {name}; {BYPASS}"),
+            (_, None) => BYPASS.to_owned(),
+        }
+    }
+}
+
+/// The entry with the largest count.
+fn most<K: Clone + Ord>(counts: &BTreeMap<K, u64>) -> Option<(K, u64)> {
+    counts.iter().max_by_key(|(_, count)| **count).map(|(key, count)| (key.clone(), *count))
 }

@@ -35,9 +35,8 @@ pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
         writeln!(output, "  comment: {}", Text::new(comment))?;
     }
     for part in &walk.parts {
-        let start = shown.framed.map_or(part.start, |framed| framed.shown_offset(part.start));
-        part_title(output, style, part.header, start, part.len)?;
-        part_fields(output, walk, part, start)?;
+        part_title(output, style, part.header, part.start, part.len)?;
+        part_fields(output, walk, part)?;
     }
     if let Protocol::Other(name, detail) = &walk.protocol {
         writeln!(output, "  not RoCE: {name}{}{detail}", if detail.is_empty() { "" } else { ", " })?;
@@ -48,7 +47,7 @@ pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
     if let Some(mark) = shown.mark {
         writeln!(output, "  {}", style.paint(Paint::YELLOW, format_args!("{}: {mark}", mark.name())))?;
     }
-    if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (shown.error(), &walk.protocol) {
+    if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (walk.error, &walk.protocol) {
         writeln!(output, "  {}", style.paint(Paint::RED, format_args!("malformed: {error}")))?;
     }
     writeln!(output)
@@ -76,13 +75,13 @@ pub(crate) fn part_title(
 }
 
 /// Prints the fields of a part, or its first bytes if it does not have fields.
-fn part_fields(output: &mut Output, walk: &Walk<'_>, part: &Part, start: usize) -> io::Result<()> {
+fn part_fields(output: &mut Output, walk: &Walk<'_>, part: &Part) -> io::Result<()> {
     const BYTES_SHOWN: usize = 24;
 
     let bytes = walk.part_bytes(part);
     for field in part.header.fields {
         if let Some(value) = field.value(bytes) {
-            field_line(output, field, &value, bytes, start)?;
+            field_line(output, field, &value, bytes, part.start)?;
         }
     }
     if part.header.fields.is_empty() {
@@ -131,7 +130,7 @@ pub(crate) fn field_line(
 /// The result of the ICRC check as text.
 pub(crate) fn icrc_text(icrc: Icrc, style: Style) -> String {
     match icrc {
-        Icrc::Checked(check) => {
+        Icrc::Checked(check, _) => {
             let (found, computed) = (check.found.to_le_bytes(), check.computed.to_le_bytes());
             let verdict = match check.is_good() {
                 true => style.paint(Paint::GREEN, "good"),

@@ -1,26 +1,26 @@
 //! Decodes one packet: the position of each header, the protocol, and the first error.
 
-use std::borrow::Cow;
-use std::net::IpAddr;
-
 use roce_packet::fields::{self, Header, Value};
 use roce_packet::mad::{CM_CLASS, CmReq, MAD_LEN, MadHeader, ServiceId};
+use roce_packet::outer::{Foreign, IcrcForm, Link, Outer, OuterIcrc, OuterLayer};
 use roce_packet::pause::PauseFrame;
 use roce_packet::{
-    Bth, BthView, Dissection, Encapsulation, EtherType, EthernetHeader, Frame, IcrcCheck, NetworkView,
-    Opcode, OpcodeInfo, ParseError, ParseErrorKind, Qpn, Transport, VlanHeader, ip_protocol_name,
+    Bth, BthView, Datagram, Encapsulation, EtherType, EthernetHeader, IcrcCheck, MacAddr, NetworkView,
+    Opcode, OpcodeInfo, ParseError, ParseErrorKind, Qpn, Transport, ip_protocol_name,
 };
 
 use roce_capture::{CapturedPacket, LinkType};
 
-/// A header or another part of a frame, and its position.
+/// A header or another part of a packet, and its position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) header: &'static Header,
-    /// In bytes from the start of the frame.
+    /// In bytes from the start of the packet.
     pub(crate) start: usize,
     /// Number of bytes that are present.
     pub(crate) len: usize,
+    /// Whether it is a header of a tunnel that carries the packet.
+    pub(crate) is_outer: bool,
 }
 
 /// The protocol of a packet.
@@ -48,180 +48,163 @@ pub(crate) struct Packet<'a> {
 /// The result of the ICRC check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Icrc {
-    Checked(IcrcCheck),
+    /// The result, and which headers it covers.
+    Checked(IcrcCheck, IcrcForm),
     /// The check was not possible, with the reason.
     Unchecked(&'static str),
 }
 
 impl Icrc {
     pub(crate) fn is_bad(self) -> bool {
-        matches!(self, Self::Checked(check) if !check.is_good())
+        matches!(self, Self::Checked(check, _) if !check.is_good())
     }
 }
 
-/// A packet that starts with an Ethernet header, which is added if the link type does not have one.
-#[derive(Debug)]
+/// A packet and what it begins with.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Framed<'a> {
-    frame: Cow<'a, [u8]>,
-    /// Bytes at the start of `frame` that were added.
-    synthetic: usize,
-    /// Bytes at the start of the packet that were removed.
-    dropped: usize,
-    /// Whether the capture truncated the packet.
-    snapped: bool,
+    bytes: &'a [u8],
+    link: Link,
+    /// Bytes of the packet when it was captured.
+    wire_len: usize,
 }
 
 impl<'a> Framed<'a> {
     /// A packet of a capture file; `None` if its link cannot carry RoCE.
     pub(crate) fn captured(packet: &CapturedPacket<'a>) -> Option<Self> {
-        let bytes = packet.bytes;
-        let snapped = packet.is_snapped();
-        let (dropped, ether_type) = match packet.link_type {
-            LinkType::ETHERNET => {
-                return Some(Self { frame: Cow::Borrowed(bytes), synthetic: 0, dropped: 0, snapped });
-            }
+        let link = match packet.link_type {
+            LinkType::ETHERNET => Link::Ethernet,
             // 12 and 14 are RAW on some systems.
-            LinkType::RAW_IP | LinkType::IPV4 | LinkType::IPV6 | LinkType(12 | 14) => (0, None),
-            LinkType::NULL | LinkType::LOOP => (4, None),
-            LinkType::LINUX_SLL => (16, bytes.get(14..16)),
-            LinkType::LINUX_SLL2 => (20, bytes.get(..2)),
+            LinkType::RAW_IP | LinkType::IPV4 | LinkType::IPV6 | LinkType(12 | 14) => Link::Ip,
+            LinkType::NULL | LinkType::LOOP => Link::AddressFamily,
+            LinkType::LINUX_SLL => Link::LinuxSll,
+            LinkType::LINUX_SLL2 => Link::LinuxSll2,
             _ => return None,
         };
-        let packet = bytes.get(dropped..).unwrap_or_default();
-        let ether_type = match ether_type {
-            Some(&[high, low]) => EtherType(u16::from_be_bytes([high, low])),
-            _ => ip_ether_type(packet),
-        };
-        Some(Self { dropped, snapped, ..Self::on_ethernet(ether_type, packet) })
+        Some(Self { bytes: packet.bytes, link, wire_len: packet.original_len as usize })
     }
 
     /// A complete Ethernet frame.
-    pub(crate) fn ethernet(frame: &'a [u8]) -> Self {
-        Self { frame: Cow::Borrowed(frame), synthetic: 0, dropped: 0, snapped: false }
+    pub(crate) const fn ethernet(bytes: &'a [u8]) -> Self {
+        Self { bytes, link: Link::Ethernet, wire_len: bytes.len() }
     }
 
     /// A packet that starts with its IP header or GRH.
-    pub(crate) fn ip(packet: &'a [u8]) -> Self {
-        Self::on_ethernet(ip_ether_type(packet), packet)
+    pub(crate) const fn ip(bytes: &'a [u8]) -> Self {
+        Self { bytes, link: Link::Ip, wire_len: bytes.len() }
     }
 
-    /// Adds an Ethernet header, which is never shown, because the parsers expect Ethernet frames.
-    fn on_ethernet(ether_type: EtherType, packet: &[u8]) -> Self {
-        let mut frame = vec![0; EthernetHeader::LEN];
-        if let Some(header) = frame.first_chunk_mut() {
-            let none = roce_packet::MacAddr::ZERO;
-            EthernetHeader { destination: none, source: none, ether_type }.emit(header);
+    /// Bytes that are present.
+    pub(crate) const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Decodes the headers. `port` is the UDP port of RoCE v2.
+    pub(crate) fn decode(&self, port: u16) -> Outer<'a> {
+        Outer::decode(self.bytes, self.link, self.wire_len, port)
+    }
+
+    /// Whether the packet begins with an Ethernet header.
+    pub(crate) fn has_ethernet(&self) -> bool {
+        self.link == Link::Ethernet
+    }
+
+    /// Writes the packet as an Ethernet frame. A packet with another link header gets an Ethernet header without
+    /// addresses.
+    pub(crate) fn to_frame(self, frame: &mut Vec<u8>) {
+        frame.clear();
+        if self.has_ethernet() {
+            frame.extend_from_slice(self.bytes);
+            return;
         }
-        frame.extend_from_slice(packet);
-        Self { frame: Cow::Owned(frame), synthetic: EthernetHeader::LEN, dropped: 0, snapped: false }
-    }
-
-    /// The frame, which begins with an Ethernet header.
-    pub(crate) fn frame(&self) -> &[u8] {
-        &self.frame
-    }
-
-    /// Whether the Ethernet header is that of the packet, and not one that was added.
-    pub(crate) const fn has_ethernet(&self) -> bool {
-        self.synthetic == 0
-    }
-
-    /// Converts an offset in the frame to an offset in the packet.
-    pub(crate) const fn shown_offset(&self, offset: usize) -> usize {
-        (offset + self.dropped).saturating_sub(self.synthetic)
-    }
-}
-
-fn ip_ether_type(packet: &[u8]) -> EtherType {
-    const NEXT_HEADER_BTH: u8 = roce_packet::Grh::NEXT_HEADER;
-    match packet {
-        [first, ..] if first >> 4 == 4 => EtherType::IPV4,
-        [_, _, _, _, _, _, NEXT_HEADER_BTH, ..] => EtherType::ROCE_V1,
-        _ => EtherType::IPV6,
+        let outer = self.decode(roce_packet::ROCE_UDP_PORT);
+        let mut header = [0; EthernetHeader::LEN];
+        let none = MacAddr::ZERO;
+        EthernetHeader { destination: none, source: none, ether_type: outer.link_type }.emit(&mut header);
+        frame.extend_from_slice(&header);
+        frame.extend_from_slice(self.bytes.get(outer.link_end..).unwrap_or_default());
     }
 }
 
 /// A decoded packet.
 #[derive(Debug)]
 pub(crate) struct Walk<'a> {
-    /// The frame (from the Ethernet header) or the datagram (from the BTH).
+    /// The packet as it was captured, or the datagram (from the BTH).
     pub(crate) bytes: &'a [u8],
     /// The parts in order, without gaps unless the packet is malformed.
     pub(crate) parts: Vec<Part>,
     pub(crate) protocol: Protocol<'a>,
-    /// The outer headers; empty for a datagram that starts with its BTH.
-    pub(crate) outer: Dissection<'a>,
-    /// The parse error, with offsets from the start of `bytes`. Truncation by the capture is not an error.
+    /// The headers in front of the BTH; without any for a datagram that starts with its BTH.
+    pub(crate) outer: Outer<'a>,
+    /// The parse error, with offsets from the start of `bytes`. A missing end is not an error.
     pub(crate) error: Option<ParseError>,
     /// The connection management message that the packet carries.
     pub(crate) cm: Option<&'static Header>,
 }
 
 impl<'a> Walk<'a> {
-    /// Decodes a frame. `port` is the UDP port of RoCE v2.
-    pub(crate) fn new(framed: &'a Framed<'_>, port: u16) -> Self {
-        let bytes = &framed.frame[..];
-        let outer = Dissection::on_port(bytes, port);
-        let mut walk = Self::empty(bytes, outer);
-        walk.outer_parts(framed.synthetic);
-        if outer.is_not_roce() {
+    /// Decodes a packet. `port` is the UDP port of RoCE v2.
+    pub(crate) fn new(framed: Framed<'a>, port: u16) -> Self {
+        let outer = framed.decode(port);
+        let mut walk = Self::empty(framed.bytes, outer);
+        for (is_outer, layers) in [(true, outer.tunnel_layers()), (false, outer.inner_layers())] {
+            for layer in layers {
+                let OuterLayer { header, offset, len } = *layer;
+                walk.parts.push(Part { header, start: offset, len, is_outer });
+            }
+        }
+        if outer.foreign.is_some() || outer.is_answer_of_service() {
             walk.other();
             return walk;
         }
-        let frame = outer.into_frame();
-        let cut = framed.snapped && matches!(frame, Err(error) if error.kind == ParseErrorKind::Truncated);
-        if cut && outer.transport.is_none() {
-            walk.protocol = Protocol::Other("cut".to_owned(), "too short to identify".to_owned());
-            return walk;
-        }
-        // In-band telemetry follows the ICRC.
-        let bare = frame.as_ref().ok().and_then(Frame::split_telemetry).map(|(bare, _)| bare);
-        let trailer = bare.map_or(0, |_| fields::TELEMETRY.len_bytes());
-        let frame = bare.map_or(frame, Ok);
-        let icrc = match &frame {
-            Ok(frame) => {
-                walk.error = frame.datagram().err().filter(|error| !is_vendor_specific(error));
-                match frame.verify_icrc() {
-                    Ok(check) => Icrc::Checked(check),
-                    Err(_) => Icrc::Unchecked("too short"),
-                }
-            }
-            Err(_) if cut => Icrc::Unchecked("cut"),
-            Err(error) => {
-                walk.error = Some(*error);
-                icrc_behind_bad_checksum(bytes, port, error).map_or(Icrc::Unchecked("broken"), Icrc::Checked)
-            }
+        walk.error = outer.error;
+        let Some(transport) = outer.transport else { return walk };
+        let checked = outer.check_icrc();
+        let telemetry_len = checked.map_or(0, |icrc| icrc.telemetry_len);
+        let icrc = match (checked, outer.cut) {
+            (Some(OuterIcrc { check, form, .. }), _) => Icrc::Checked(check, form),
+            (None, Some(cut)) => Icrc::Unchecked(cut.reason()),
+            (None, None) if outer.error.is_some() => Icrc::Unchecked("broken"),
+            (None, None) => Icrc::Unchecked("too short"),
         };
-        if let Some(transport) = outer.transport {
-            let announced = announced_len(&outer).unwrap_or(transport.len()).saturating_sub(trailer);
-            let start = outer.transport_offset;
-            walk.transport_parts(start, bare.map_or(transport, |bare| bare.transport), announced, icrc);
-            walk.push(&fields::TELEMETRY, start + announced, trailer);
-            walk.push(&fields::ETHERNET_TRAILER, bytes.len() - outer.trailer.len(), outer.trailer.len());
+        let start = outer.transport_offset;
+        let announced = outer.transport_len.saturating_sub(telemetry_len);
+        let datagram = transport.get(..announced).unwrap_or(transport);
+        if outer.cut.is_none() && walk.error.is_none() {
+            let error = Datagram::parse(datagram, &[]).err().map(|error| error.moved_by(start));
+            walk.error = error.filter(|error| !is_vendor_specific(error));
         }
+        walk.transport_parts(start, datagram, announced, icrc);
+        walk.push(&fields::TELEMETRY, start + announced, telemetry_len);
+        walk.push(&fields::ETHERNET_TRAILER, framed.bytes.len() - outer.trailer.len(), outer.trailer.len());
         walk
     }
 
     /// Decodes a datagram that starts with its BTH.
     pub(crate) fn datagram(bytes: &'a [u8]) -> Self {
-        let mut walk = Self::empty(bytes, Dissection::default());
-        walk.error = roce_packet::Datagram::parse(bytes, &[]).err();
+        let mut walk = Self::empty(bytes, Self::nothing());
+        walk.error = Datagram::parse(bytes, &[]).err();
         let icrc = Icrc::Unchecked("the IP header, which it covers, is missing");
         walk.transport_parts(0, bytes, bytes.len(), icrc);
         walk
     }
 
+    /// The headers of no packet.
+    fn nothing() -> Outer<'a> {
+        Outer::decode(&[], Link::Ethernet, 0, roce_packet::ROCE_UDP_PORT)
+    }
+
     /// A packet of an unsupported link type.
     pub(crate) fn unread_link(link_type: LinkType) -> Self {
-        let mut walk = Self::empty(&[], Dissection::default());
+        let mut walk = Self::empty(&[], Self::nothing());
         walk.protocol = Protocol::Other(format!("link type {link_type}"), "not supported".to_owned());
         walk
     }
 
-    fn empty(bytes: &'a [u8], outer: Dissection<'a>) -> Self {
+    fn empty(bytes: &'a [u8], outer: Outer<'a>) -> Self {
         Self {
             bytes,
-            parts: Vec::with_capacity(8),
+            parts: Vec::with_capacity(12),
             protocol: Protocol::Roce(None),
             outer,
             error: None,
@@ -237,7 +220,8 @@ impl<'a> Walk<'a> {
     /// The value of the field with this JSON key, if it is a number.
     pub(crate) fn number(&self, key: &str) -> Option<u64> {
         let field_in = |header: &'static Header| header.fields.iter().find(|field| field.key == key);
-        let (part, field) = self.parts.iter().find_map(|part| Some((part, field_in(part.header)?)))?;
+        let mut inner = self.parts.iter().filter(|part| !part.is_outer);
+        let (part, field) = inner.find_map(|part| Some((part, field_in(part.header)?)))?;
         match field.value(self.part_bytes(part))? {
             Value::Number(number) => Some(number),
             Value::Bytes(_) => None,
@@ -252,24 +236,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The addresses of layer 3.
-    pub(crate) fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
-        Some(match self.outer.network? {
-            NetworkView::Ipv4(ip) => (ip.source().into(), ip.destination().into()),
-            NetworkView::Ipv6(ip) => (ip.source().into(), ip.destination().into()),
-            NetworkView::Grh(grh) => (grh.source().to_ip(), grh.destination().to_ip()),
-        })
-    }
-
-    /// DSCP and ECN.
-    pub(crate) fn traffic_class(&self) -> Option<u8> {
-        Some(match self.outer.network? {
-            NetworkView::Ipv4(ip) => ip.traffic_class(),
-            NetworkView::Ipv6(ip) => ip.traffic_class(),
-            NetworkView::Grh(grh) => grh.traffic_class(),
-        })
-    }
-
     pub(crate) fn encapsulation(&self) -> Option<Encapsulation> {
         Some(match self.outer.network? {
             NetworkView::Ipv4(_) | NetworkView::Ipv6(_) => Encapsulation::RoceV2,
@@ -281,31 +247,7 @@ impl<'a> Walk<'a> {
     fn push(&mut self, header: &'static Header, start: usize, len: usize) {
         let len = len.min(self.bytes.len().saturating_sub(start));
         if len > 0 {
-            self.parts.push(Part { header, start, len });
-        }
-    }
-
-    fn outer_parts(&mut self, synthetic: usize) {
-        let outer = self.outer;
-        if outer.ethernet.is_some() && synthetic == 0 {
-            self.push(&fields::ETHERNET, 0, EthernetHeader::LEN);
-        }
-        if outer.vlan.is_some() {
-            self.push(&fields::VLAN, EthernetHeader::LEN, VlanHeader::LEN);
-        }
-        let at = outer.network_offset;
-        match outer.network {
-            Some(NetworkView::Ipv4(ip)) => {
-                let len = fields::IPV4.len_bytes();
-                self.push(&fields::IPV4, at, len);
-                self.push(&fields::IPV4_OPTIONS, at + len, ip.header_len().saturating_sub(len));
-            }
-            Some(NetworkView::Ipv6(_)) => self.push(&fields::IPV6, at, fields::IPV6.len_bytes()),
-            Some(NetworkView::Grh(_)) => self.push(&fields::GRH, at, fields::GRH.len_bytes()),
-            None => {}
-        }
-        if outer.udp.is_some() {
-            self.push(&fields::UDP, outer.udp_offset, fields::UDP.len_bytes());
+            self.parts.push(Part { header, start, len, is_outer: false });
         }
     }
 
@@ -377,42 +319,49 @@ impl<'a> Walk<'a> {
 
     /// Sets the protocol of a packet that is not RoCE.
     fn other(&mut self) {
-        let outer = self.outer;
-        let ether_type = match (outer.vlan, outer.ethernet) {
-            (Some(vlan), _) => vlan.ether_type(),
-            (None, Some(ethernet)) => ethernet.ether_type(),
-            (None, None) => EtherType(0),
-        };
-        if ether_type == EtherType::MAC_CONTROL {
-            return self.pause();
-        }
-        let (name, number) = match outer.network {
-            Some(NetworkView::Ipv4(ip)) => {
-                (ip_protocol_name(ip.protocol()), format!("IP protocol {}", ip.protocol()))
+        let in_tunnel = self.outer.tunnel_layers().last().is_some();
+        let (name, detail) = match self.outer.foreign {
+            Some(Foreign::EtherType(EtherType::MAC_CONTROL)) if !in_tunnel => return self.pause(),
+            Some(Foreign::EtherType(ether_type)) => {
+                (named(ether_type.name(), format!("EtherType {ether_type}")), String::new())
             }
-            Some(NetworkView::Ipv6(ip)) => {
-                (ip_protocol_name(ip.next_header()), format!("IP protocol {}", ip.next_header()))
+            Some(Foreign::Protocol(protocol)) => {
+                (ip_protocol(protocol), self.tcp_ports(protocol).unwrap_or_default())
             }
-            Some(NetworkView::Grh(_)) | None => (ether_type.name(), format!("EtherType {ether_type}")),
+            Some(Foreign::Port { source, destination }) => {
+                ("UDP".to_owned(), format!("port {source} > {destination}"))
+            }
+            Some(Foreign::Fragment) => (ip_protocol(self.fragment_protocol()), "fragment".to_owned()),
+            Some(Foreign::Tunnel(header)) => (header.name.to_owned(), "unknown contents".to_owned()),
+            Some(Foreign::TooDeep) => ("too deep".to_owned(), "more headers than are decoded".to_owned()),
+            Some(Foreign::Short) => ("cut".to_owned(), "too short to identify".to_owned()),
+            Some(_) => ("unknown".to_owned(), String::new()),
+            // An answer of a well-known service to the port of RoCE.
+            None => {
+                let ports = self.outer.udp.map(|udp| (udp.source_port(), udp.destination_port()));
+                let (source, destination) = ports.unwrap_or_default();
+                ("UDP".to_owned(), format!("port {source} > {destination}, but not RoCE"))
+            }
         };
-        let name = name.map_or(number, str::to_owned);
-        self.protocol = Protocol::Other(name, self.ports().unwrap_or_default());
+        self.protocol = Protocol::Other(name, detail);
     }
 
-    /// The UDP or TCP ports.
-    fn ports(&self) -> Option<String> {
-        let (protocol, offset) = match self.outer.network? {
-            NetworkView::Ipv4(ip) if ip.fragment_offset() != 0 => return Some("fragment".to_owned()),
-            NetworkView::Ipv4(ip) => (ip.protocol(), ip.header_len()),
-            NetworkView::Ipv6(ip) => (ip.next_header(), fields::IPV6.len_bytes()),
-            NetworkView::Grh(_) => return None,
-        };
-        let (6 | 17, Some(&[a, b, c, d])) =
-            (protocol, self.bytes.get(self.outer.network_offset + offset..)?.first_chunk())
-        else {
-            return None;
-        };
+    /// The ports of TCP.
+    fn tcp_ports(&self, protocol: u8) -> Option<String> {
+        const TCP: u8 = 6;
+
+        let last = self.outer.layers().last()?;
+        let behind = self.bytes.get(last.offset + last.len..)?;
+        let (TCP, Some(&[a, b, c, d])) = (protocol, behind.first_chunk()) else { return None };
         Some(format!("port {} > {}", u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
+    }
+
+    /// The protocol of a fragment.
+    fn fragment_protocol(&self) -> u8 {
+        match self.outer.network {
+            Some(NetworkView::Ipv4(ip)) => ip.protocol(),
+            _ => self.number("ipv6.fraghdr.nxt").unwrap_or(0) as u8,
+        }
     }
 
     fn pause(&mut self) {
@@ -435,25 +384,12 @@ fn is_vendor_specific(error: &ParseError) -> bool {
     error.kind == ParseErrorKind::UnknownOpcode && Opcode(error.have as u8).is_vendor_specific()
 }
 
-/// Checks the ICRC of a frame with a wrong IPv4 header checksum. The ICRC does not cover the checksum, and
-/// shows whether the rest of the packet is intact, for example if only the TTL was edited.
-fn icrc_behind_bad_checksum(bytes: &[u8], port: u16, error: &ParseError) -> Option<IcrcCheck> {
-    if error.kind != ParseErrorKind::BadChecksum {
-        return None;
-    }
-    let mut repaired = bytes.to_vec();
-    let checksum = u16::try_from(error.need).ok()?;
-    repaired.get_mut(error.offset..error.offset + 2)?.copy_from_slice(&checksum.to_be_bytes());
-    Frame::parse_on_port(&repaired, port).ok()?.verify_icrc().ok()
+fn named(name: Option<&str>, number: String) -> String {
+    name.map_or(number, str::to_owned)
 }
 
-/// The length from BTH to ICRC on the wire.
-fn announced_len(outer: &Dissection<'_>) -> Option<usize> {
-    match (outer.udp, outer.network) {
-        (Some(udp), _) => usize::from(udp.length()).checked_sub(fields::UDP.len_bytes()),
-        (None, Some(NetworkView::Grh(grh))) => Some(grh.payload_length().into()),
-        (None, _) => None,
-    }
+fn ip_protocol(protocol: u8) -> String {
+    named(ip_protocol_name(protocol), format!("IP protocol {protocol}"))
 }
 
 const ICRC_LEN: usize = 4;

@@ -38,18 +38,32 @@ impl Input {
                 Some(captured) => return Ok(captured),
                 None => one.clone(),
             },
+            [file, number] if is_file_and_number(file, number) => {
+                let place = format!("{file}:{number}");
+                match self::place(&place)? {
+                    Some(captured) => return Ok(captured),
+                    None => place,
+                }
+            }
             groups => groups.join(" "),
         };
         match bytes::parse(&text) {
             Ok(bytes) => Ok(Self::Bytes(bytes)),
             Err(error) => match arguments {
                 [file] if Path::new(file).is_file() => {
-                    bail!("{file} is a file; say which of its packets to explain, such as {file}:1")
+                    bail!("{file} is a file; say which of its packets to explain, such as {file} 1")
                 }
                 _ => Err(error.into()),
             },
         }
     }
+}
+
+/// Whether two arguments are FILE NUMBER. Digits in two groups have the same form, so a file that exists decides.
+fn is_file_and_number(file: &str, number: &str) -> bool {
+    !number.is_empty()
+        && number.bytes().all(|digit| digit.is_ascii_digit())
+        && (Path::new(file).is_file() || (file == "-" && number.len() < 4))
 }
 
 /// Reads FILE:NUMBER. Digits with colons have the same form, so a file that exists decides, or a name that cannot be

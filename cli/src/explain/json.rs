@@ -50,8 +50,7 @@ impl Serialize for Explanation<'_> {
             let all: String = covered.iter().map(|(_, bytes)| hex(bytes)).collect();
             map.serialize_entry("roce.icrc_input", &format!("ffffffffffffffff{all}"))?;
         }
-        if let (Some(mut error), Protocol::Roce(_) | Protocol::Pause) = (walk.error, &walk.protocol) {
-            error.offset = self.offset(error.offset);
+        if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (walk.error, &walk.protocol) {
             map.serialize_entry("roce.error", &JsonError(error))?;
         }
         map.end()
@@ -72,7 +71,7 @@ impl Serialize for JsonPart<'_> {
         map.serialize_entry("title", header.title)?;
         map.serialize_entry("purpose", header.purpose)?;
         map.serialize_entry("rule", header.rule)?;
-        map.serialize_entry("offset", &self.explanation.offset(self.part.start))?;
+        map.serialize_entry("offset", &self.part.start)?;
         map.serialize_entry("bytes", &hex(bytes))?;
         let field = |field| Some(JsonField { field, header: bytes, value: Field::value(field, bytes)? });
         map.serialize_entry("fields", &header.fields.iter().filter_map(field).collect::<Vec<_>>())?;

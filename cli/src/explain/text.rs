@@ -22,8 +22,7 @@ pub(super) fn print(explanation: &Explanation<'_>, output: &mut Output) -> io::R
     }
     icrc(explanation, output)?;
     let error = explanation.walk.error;
-    if let (Some(mut error), Protocol::Roce(_) | Protocol::Pause) = (error, &explanation.walk.protocol) {
-        error.offset = explanation.offset(error.offset);
+    if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (error, &explanation.walk.protocol) {
         let text = format!("malformed: {error}");
         writeln!(output, "\n{}", output.style.paint(Paint::RED, text))?;
     }
@@ -129,7 +128,7 @@ fn dump(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
     writeln!(output, "\n{}", output.style.paint(Paint::BOLD, "The bytes"))?;
     let mut shown = 0;
     for (index, part) in explanation.walk.parts.iter().enumerate() {
-        let start = explanation.offset(part.start);
+        let start = part.start;
         // Malformed packets have bytes that belong to no header.
         unclaimed(explanation, shown, start, output)?;
         let paint = color(index);
@@ -159,7 +158,7 @@ fn color(index: usize) -> Paint {
 
 /// Prints a header with every field and its meaning.
 fn part_in_full(explanation: &Explanation<'_>, part: &Part, output: &mut Output) -> io::Result<()> {
-    let start = explanation.offset(part.start);
+    let start = part.start;
     let style = output.style;
     writeln!(output)?;
     part_title(output, style, part.header, start, part.len)?;
@@ -180,7 +179,7 @@ fn icrc(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
     let style = output.style;
     writeln!(output, "\n{}", style.paint(Paint::BOLD, "How the ICRC is computed"))?;
     let covered = explanation.covered();
-    if let Icrc::Checked(check) = icrc {
+    if let Icrc::Checked(check, _) = icrc {
         wrapped(
             output,
             "  ",
@@ -198,7 +197,7 @@ fn icrc(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
                 let name = if row == 0 { part.header.name } else { "" };
                 let first = row * BYTES_PER_ROW;
                 let text = marked(chunk, &|index| is_masked(part, first + index));
-                writeln!(output, "  {name:<13}{:>5} {text}", explanation.offset(part.start) + first)?;
+                writeln!(output, "  {name:<13}{:>5} {text}", part.start + first)?;
             }
         }
         writeln!(output, "  CRC-32 of these {count} bytes: 0x{:08x}", check.computed)?;

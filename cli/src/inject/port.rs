@@ -8,7 +8,8 @@ use anyhow::{Context as _, bail};
 use roce_device::framed::port::{FramePort, Outgoing};
 use roce_device::udp::UdpSpec;
 use roce_device::whole::open_to_send;
-use roce_packet::{Encapsulation, Envelope, Frame, MacAddr, Path, icrc};
+use roce_packet::outer::{Link, Outer};
+use roce_packet::{Encapsulation, Envelope, Frame, MacAddr, Path, ROCE_UDP_PORT, icrc};
 use roce_transport::Instant;
 
 use super::rewrite::Rewrite;
@@ -156,7 +157,7 @@ impl Datagrams {
 
 /// The UDP port that a frame is sent to.
 fn destination_port(frame: &[u8]) -> Option<u16> {
-    let outer = roce_packet::Dissection::new(frame);
+    let outer = Outer::decode(frame, Link::Ethernet, frame.len(), ROCE_UDP_PORT);
     outer.udp.map(|udp| udp.destination_port())
 }
 

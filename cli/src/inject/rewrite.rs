@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use roce_packet::{
-    Dissection, EthernetHeader, Frame, IP_PROTOCOL_UDP, MacAddr, NetworkView, ROCE_UDP_PORT, icrc,
-};
+use roce_packet::fields::{GRE, GRE_CHECKSUM, GRH, IPV4, IPV6, UDP};
+use roce_packet::outer::{Foreign, IcrcForm, Link, Outer, OuterLayer};
+use roce_packet::{EthernetHeader, IP_PROTOCOL_UDP, Ipv4View, Ipv6View, MacAddr, ROCE_UDP_PORT, icrc};
 
 /// What to change in every frame.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,8 @@ pub(super) struct Rewrite {
 pub(super) enum IcrcChange {
     /// The frame is not RoCE, or the ICRC is to be kept.
     Left,
+    /// The frame went to the port of RoCE, but it is not certain that it is RoCE.
+    Uncertain,
     /// It was right.
     Right,
     /// It is right now.
@@ -34,14 +36,13 @@ pub(super) enum IcrcChange {
     Impossible,
 }
 
-/// Where the headers of a frame begin.
+/// Where the outermost headers of a frame begin, which addresses and ports are replaced in.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     network: Network,
     network_offset: usize,
     /// Where TCP, UDP or ICMPv6 begins, and which of them it is.
     transport: Option<(usize, u8)>,
-    is_roce: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,22 +55,34 @@ enum Network {
 }
 
 impl Layout {
-    fn of(frame: &[u8]) -> Self {
-        let outer = Dissection::new(frame);
-        let at = outer.network_offset;
-        let (network, transport) = match outer.network {
-            Some(NetworkView::Ipv4(ip)) if ip.fragment_offset() == 0 => {
-                (Network::Ipv4, Some((at + ip.header_len(), ip.protocol())))
-            }
-            Some(NetworkView::Ipv4(_)) => (Network::Ipv4, None),
-            Some(NetworkView::Ipv6(ip)) => {
-                (Network::Ipv6, Some((at + roce_packet::Ipv6Header::LEN, ip.next_header())))
-            }
-            Some(NetworkView::Grh(_)) => (Network::Grh, None),
-            None => (Network::Other, None),
+    fn of(outer: &Outer<'_>) -> Self {
+        let layers = outer.layers();
+        let is_network = |layer: &OuterLayer| layer.is(&IPV4) || layer.is(&IPV6) || layer.is(&GRH);
+        let Some(index) = layers.iter().position(is_network) else {
+            return Self { network: Network::Other, network_offset: 0, transport: None };
         };
-        let is_roce = !outer.is_not_roce() && outer.transport.is_some();
-        Self { network, network_offset: at, transport, is_roce }
+        let (ip, behind) = (&layers[index], layers.get(index + 1));
+        let end = ip.offset + ip.len;
+        let (network, protocol) = match outer.layer_bytes(ip) {
+            bytes if ip.is(&IPV4) => {
+                (Network::Ipv4, Ipv4View::from_prefix(bytes).map(|(ip, _)| ip.protocol()))
+            }
+            bytes if ip.is(&IPV6) => {
+                (Network::Ipv6, Ipv6View::from_prefix(bytes).map(|(ip, _)| ip.next_header()))
+            }
+            _ => return Self { network: Network::Grh, network_offset: ip.offset, transport: None },
+        };
+        let transport = match (behind, outer.foreign) {
+            (Some(udp), _) if udp.is(&UDP) => Some((udp.offset, IP_PROTOCOL_UDP)),
+            (None, Some(Foreign::Protocol(_))) => protocol.ok().map(|protocol| (end, protocol)),
+            // Options and extension headers are between IP and UDP.
+            _ => layers[index..].iter().find(|layer| layer.is(&UDP)).and_then(|udp| {
+                let is_in_it =
+                    layers[index + 1..].iter().take_while(|layer| !layer.is(&UDP)).all(is_extension);
+                is_in_it.then_some((udp.offset, IP_PROTOCOL_UDP))
+            }),
+        };
+        Self { network, network_offset: ip.offset, transport }
     }
 
     /// The checksum that covers addresses and the transport header.
@@ -114,9 +127,14 @@ impl Rewrite {
             || self.destination_port.is_some()
     }
 
-    /// Changes a frame. Checksums that were right stay right; those that were wrong stay wrong.
+    /// Changes a frame. Checksums that were right stay right; those that were wrong stay wrong. Addresses and ports are
+    /// those of the outermost headers, the ICRC is that of the innermost packet.
     pub(super) fn apply(&self, frame: &mut [u8]) -> IcrcChange {
-        let layout = Layout::of(frame);
+        let outer = Outer::decode(frame, Link::Ethernet, frame.len(), ROCE_UDP_PORT);
+        let layout = Layout::of(&outer);
+        let is_roce = outer.transport.is_some() && outer.foreign.is_none();
+        let is_certain = outer.is_certainly_roce();
+        let is_in_tunnel = !outer.tunnel_layers().is_empty();
         if frame.len() >= EthernetHeader::LEN {
             for (mac, at) in [(self.destination_mac, 0), (self.source_mac, 6)] {
                 if let Some(mac) = mac {
@@ -135,11 +153,21 @@ impl Rewrite {
                 }
             }
         }
-        if self.keep_icrc || !layout.is_roce {
-            return IcrcChange::Left;
+        match (is_roce, is_certain) {
+            _ if self.keep_icrc => IcrcChange::Left,
+            (false, _) => IcrcChange::Left,
+            (true, false) => IcrcChange::Uncertain,
+            (true, true) => {
+                let new_port = self.destination_port.filter(|_| !is_in_tunnel);
+                repair_icrc(frame, new_port.unwrap_or(ROCE_UDP_PORT))
+            }
         }
-        repair_icrc(frame, self.destination_port.unwrap_or(ROCE_UDP_PORT), layout.transport_sum())
     }
+}
+
+/// Whether a layer may be between IP and UDP of one packet.
+fn is_extension(layer: &OuterLayer) -> bool {
+    !(layer.is(&IPV4) || layer.is(&IPV6) || layer.is(&GRE))
 }
 
 fn set_address(frame: &mut [u8], layout: &Layout, address: IpAddr, [ipv4_at, ipv6_at]: [usize; 2]) {
@@ -156,17 +184,34 @@ fn set_address(frame: &mut [u8], layout: &Layout, address: IpAddr, [ipv4_at, ipv
 }
 
 /// Computes the ICRC of a RoCE frame and writes it if it differs.
-fn repair_icrc(frame: &mut [u8], port: u16, sum: Option<Sum>) -> IcrcChange {
-    let (at, computed) = {
-        let Ok(parsed) = Frame::parse_on_port(frame, port) else { return IcrcChange::Impossible };
-        let Ok(check) = parsed.verify_icrc() else { return IcrcChange::Impossible };
-        if check.is_good() {
+fn repair_icrc(frame: &mut [u8], port: u16) -> IcrcChange {
+    let (at, computed, sums) = {
+        let outer = Outer::decode(frame, Link::Ethernet, frame.len(), port);
+        let Some(found) = outer.check_icrc() else { return IcrcChange::Impossible };
+        if found.check.is_good() {
             return IcrcChange::Right;
         }
-        (parsed.headers.len_bytes() + parsed.transport.len() - icrc::LEN, check.computed)
+        // No rule says whether the ICRC of a packet with options covers them: that of the sender did not fit either way.
+        debug_assert!(found.form == IcrcForm::AsFound || outer.extensions_len == 0);
+        let at = outer.transport_offset + outer.transport_len - icrc::LEN;
+        (at, found.check.computed, covering_sums(&outer))
     };
-    replace(frame, at, &computed.to_le_bytes(), &[sum]);
+    replace(frame, at, &computed.to_le_bytes(), &sums);
     IcrcChange::Repaired
+}
+
+/// The checksums that cover the datagram: those of UDP and GRE, of the packet itself and of its tunnels.
+fn covering_sums(outer: &Outer<'_>) -> Vec<Option<Sum>> {
+    let layers = outer.layers();
+    let sum = |(index, layer): (usize, &OuterLayer)| {
+        if layer.is(&UDP) {
+            return Some(Sum { base: layer.offset, at: layer.offset + 6, zero_is_none: true });
+        }
+        let gre = layers.get(index.checked_sub(1)?)?;
+        let checksum = Sum { base: gre.offset, at: layer.offset, zero_is_none: false };
+        layer.is(&GRE_CHECKSUM).then_some(checksum)
+    };
+    layers.iter().enumerate().map(sum).filter(Option::is_some).collect()
 }
 
 /// Replaces bytes that these checksums cover. Bytes beyond the end of the frame are left out.

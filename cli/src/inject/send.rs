@@ -26,8 +26,11 @@ pub(super) struct Outcome {
     pub(super) elapsed_s: f64,
     /// Frames whose ICRC was wrong and was repaired.
     pub(super) icrc_repaired: u64,
-    /// RoCE frames whose ICRC cannot be computed because their headers are malformed; sent as they are.
+    /// RoCE frames whose ICRC cannot be computed because their headers are malformed or their end is missing; sent as
+    /// they are.
     pub(super) icrc_unrepairable: u64,
+    /// Frames to the port of RoCE that are not certainly RoCE; sent as they are.
+    pub(super) icrc_uncertain: u64,
     pub(super) skipped: Skipped,
     /// Frames that the device or the kernel dropped.
     pub(super) refused: u64,
@@ -141,7 +144,7 @@ impl<'a> Run<'a> {
         if self.is_over() {
             return Ok(false);
         }
-        let due = self.pace.due(original.bytes.len(), original.time_ns)?;
+        let due = self.pace.due(original.len(), original.time_ns)?;
         if !self.wait_until(due)? {
             return Ok(false);
         }
@@ -179,6 +182,7 @@ impl<'a> Run<'a> {
         self.outcome.bytes += frame.len() as u64;
         self.outcome.icrc_repaired += u64::from(icrc == IcrcChange::Repaired);
         self.outcome.icrc_unrepairable += u64::from(icrc == IcrcChange::Impossible);
+        self.outcome.icrc_uncertain += u64::from(icrc == IcrcChange::Uncertain);
         if let Some(capture) = &mut self.capture {
             let time_ns = self.epoch_ns.saturating_add(self.clock.now().as_nanos());
             capture.write(0, time_ns, Direction::Outbound, None, frame)?;

@@ -26,9 +26,7 @@ type Sink<'s> = dyn FnMut(&Original<'_>) -> anyhow::Result<bool> + 's;
 /// A frame as it is in the source.
 #[derive(Debug)]
 pub(super) struct Original<'a> {
-    pub(super) bytes: &'a [u8],
-    /// Whether the bytes begin with an Ethernet header of the source, and not with one that was added here.
-    pub(super) has_ethernet: bool,
+    framed: Framed<'a>,
     pub(super) time_ns: Option<u64>,
     /// The end is missing in the capture.
     pub(super) is_cut: bool,
@@ -69,7 +67,7 @@ impl Source {
                 let Some(framed) = framed(bytes) else {
                     bail!("the bytes begin with a BTH; give a frame from its Ethernet or IP header on");
                 };
-                sink(&Original::of(&framed, None, false))?;
+                sink(&Original { framed, time_ns: None, is_cut: false })?;
                 return Ok(());
             }
             Self::Capture { file, only } => (file, *only),
@@ -94,19 +92,19 @@ fn hand_over(packet: &CapturedPacket<'_>, file: &str, sink: &mut Sink<'_>) -> an
     let Some(framed) = Framed::captured(packet) else {
         bail!("packet {} of {file}: link type {} is not supported", packet.number, packet.link_type);
     };
-    sink(&Original::of(&framed, packet.time_ns, packet.is_snapped()))
+    sink(&Original { framed, time_ns: packet.time_ns, is_cut: packet.is_snapped() })
 }
 
-impl<'a> Original<'a> {
-    fn of(framed: &'a Framed<'_>, time_ns: Option<u64>, is_cut: bool) -> Self {
-        Self { bytes: framed.frame(), has_ethernet: framed.has_ethernet(), time_ns, is_cut }
+impl Original<'_> {
+    /// Bytes of the packet.
+    pub(super) const fn len(&self) -> usize {
+        self.framed.len()
     }
 
     /// The frame, ready to be changed. A packet without an Ethernet header gets one.
     pub(super) fn to_frame(&self, frame: &mut Vec<u8>, macs: Macs) -> anyhow::Result<()> {
-        frame.clear();
-        frame.extend_from_slice(self.bytes);
-        if self.has_ethernet {
+        self.framed.to_frame(frame);
+        if self.framed.has_ethernet() {
             return Ok(());
         }
         let Macs { source, destination, needed } = macs;
