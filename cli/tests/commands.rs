@@ -476,7 +476,7 @@ fn a_client_whose_server_dies_ends_too() {
         // acknowledgement, a missing answer, or the end of the TCP connection.
         let advised = [
             ("RETRY_EXC_ERR (AckTimeout)", "UDP port 4791"),
-            ("nothing arrived for 30 s", "check that the other side still runs"),
+            ("no message or acknowledgement was accepted for 30 s", "check that the other side still runs"),
             ("127.", "look there for"),
         ];
         let says = |(what, advice): &(&str, &str)| {

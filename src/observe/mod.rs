@@ -2,6 +2,7 @@
 
 mod advice;
 mod counters;
+mod drops;
 mod foreign;
 mod publish;
 mod published;
@@ -9,6 +10,7 @@ mod survey;
 
 pub use advice::advice;
 pub use counters::{CounterSource, Snapshot};
+pub use drops::explain_drops;
 pub use foreign::{Text, is_harmless};
 pub use published::{Published, published, survey};
 pub use survey::{Survey, Unanswered};

@@ -23,7 +23,9 @@ use roce::verbs::{
 };
 
 use crate::harness::content::check;
-use crate::harness::{CompletionQueues, Requirements, Resources, ToolError, check_completion, take};
+use crate::harness::{
+    CompletionQueues, DropWatch, Requirements, Resources, ToolError, check_completion, take,
+};
 
 /// The port that rping listens on.
 pub const RPING_PORT: u16 = 7174;
@@ -176,9 +178,18 @@ pub fn client(
     plan: &RpingPlan,
     on_ping: &mut dyn FnMut(&[u8]),
 ) -> Result<(), ToolError> {
+    let watch = DropWatch::start(context);
+    watch.explain(run_client(context, SocketAddr::new(server, port), plan, on_ping))
+}
+
+fn run_client(
+    context: &Context,
+    server: SocketAddr,
+    plan: &RpingPlan,
+    on_ping: &mut dyn FnMut(&[u8]),
+) -> Result<(), ToolError> {
     let end = End::new(context)?;
-    let mut connection =
-        context.start_connect(SocketAddr::new(server, port), &end.0.qp, &parameters(plan.path_mtu))?;
+    let mut connection = context.start_connect(server, &end.0.qp, &parameters(plan.path_mtu))?;
     connection.established(None)?;
     for ping in 0..plan.count {
         let text = ping_text(ping, plan.size);
@@ -314,6 +325,15 @@ fn spawn(
 
 /// Accepts a client and serves it until it disconnects; returns the number of pings.
 fn serve_one(
+    context: &Context,
+    request: ConnectRequest,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<u64, ToolError> {
+    let watch = DropWatch::start(context);
+    watch.explain(serve_pings(context, request, tell))
+}
+
+fn serve_pings(
     context: &Context,
     request: ConnectRequest,
     tell: &mut dyn FnMut(Progress),

@@ -48,9 +48,17 @@ pub enum ToolError {
         /// The cause.
         error: std::io::Error,
     },
+    /// This side dropped packets while the exchange failed.
+    #[error("{drops}; {error}")]
+    Dropped {
+        /// The counters, what they mean and what to do.
+        drops: String,
+        /// The failure.
+        error: Box<Self>,
+    },
     /// No message and no acknowledgement arrived for too long.
     #[error(
-        "nothing arrived for {} s: {progress}; {}",
+        "no message or acknowledgement was accepted for {} s: {progress}; {}",
         .patience.as_secs(),
         if *.is_reliable {
             "check that the other side still runs, find out with `roce doctor` where packets are lost, and use --pcap on \
@@ -159,7 +167,16 @@ pub(crate) fn check_order(expected: u64, found: u64) -> Result<(), ToolError> {
 impl ToolError {
     /// Whether the other side has ended, so that it need not be told.
     pub(crate) fn is_end_of_peer(&self) -> bool {
-        matches!(self, Self::Exchange(error) if error.is_end_of_peer())
+        match self {
+            Self::Exchange(error) => error.is_end_of_peer(),
+            Self::Dropped { error, .. } => error.is_end_of_peer(),
+            _ => false,
+        }
+    }
+
+    /// Whether lost packets may be the reason. A wrong plan and a failure of this machine have others.
+    pub(crate) const fn may_follow_from_drops(&self) -> bool {
+        !matches!(self, Self::Plan(_) | Self::Verbs(_) | Self::Io { .. } | Self::Dropped { .. })
     }
 
     /// The error of a wait for completions; `stalled` makes the error of a wait that took too long.

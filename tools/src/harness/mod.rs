@@ -1,6 +1,7 @@
 //! What the tools share: verbs objects, waiting, the content of messages, figures, and one error.
 
 pub(crate) mod content;
+mod drops;
 mod error;
 mod peer;
 mod resources;
@@ -10,6 +11,7 @@ mod wait;
 
 use crate::exchange::Exchange;
 
+pub(crate) use drops::DropWatch;
 pub use error::ToolError;
 pub(crate) use error::{check_completion, check_length, check_order};
 pub(crate) use peer::{

@@ -10,7 +10,7 @@ use super::usage::Stopwatch;
 use super::{Completion, Plan, Row, Side, Tool, blast, ping};
 use crate::exchange::Exchange;
 use crate::harness::{
-    CompletionQueues, CompletionWait, Requirements, Resources, Role, ToolError, check_completion,
+    CompletionQueues, CompletionWait, DropWatch, Requirements, Resources, Role, ToolError, check_completion,
     source_address, spin, tell_failure,
 };
 use roce::verbs::{ConnectOptions, Context, Endpoint, PathOptions};
@@ -229,7 +229,8 @@ pub fn run_client(
 ) -> Result<Vec<Row>, ToolError> {
     let _session = session_span("client", plan, &exchange).entered();
     plan.check()?;
-    let rows = measure(context, &mut exchange, plan, gid_index, progress);
+    let watch = DropWatch::start(context);
+    let rows = watch.explain(measure(context, &mut exchange, plan, gid_index, progress));
     tell_failure(&mut exchange, &rows);
     rows
 }
@@ -267,7 +268,8 @@ fn measure(
 ///
 /// As [`run_client`]. The client is told of every error that is not its own.
 pub fn serve(context: &Context, mut exchange: Exchange, options: &ServerOptions) -> Result<Plan, ToolError> {
-    let plan = serve_client(context, &mut exchange, options);
+    let watch = DropWatch::start(context);
+    let plan = watch.explain(serve_client(context, &mut exchange, options));
     tell_failure(&mut exchange, &plan);
     plan
 }

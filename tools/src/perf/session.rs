@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::buffers::Buffers;
 use super::{Bandwidth, ConnectMethod, Latency, Length, Plan, Size, Test, Verb};
 use super::{bandwidth, buffers::Geometry, latency};
-use crate::harness::{Role, ToolError, await_silence, check_length, source_address};
+use crate::harness::{DropWatch, Role, ToolError, await_silence, check_length, source_address};
 use crate::perf::exchange::{Agreement, FIRST_KEYS, Keys, Link, Report, Stream};
 use roce::verbs::{AddressHandle, CompletionQueue, Context, QueuePair, QueuePairOptions};
 
@@ -88,6 +88,7 @@ pub struct Session<S> {
     link: Link<S>,
     end: End,
     sizes: Vec<usize>,
+    watch: DropWatch,
 }
 
 impl<S: Stream> Session<S> {
@@ -103,6 +104,19 @@ impl<S: Stream> Session<S> {
         stream: S,
         role: Role,
         method: &ConnectMethod,
+    ) -> Result<Self, ToolError> {
+        let watch = DropWatch::start(context);
+        let opened = Self::connect(context, plan, stream, role, method, &watch);
+        watch.explain(opened)
+    }
+
+    fn connect(
+        context: &Context,
+        plan: &Plan,
+        stream: S,
+        role: Role,
+        method: &ConnectMethod,
+        watch: &DropWatch,
     ) -> Result<Self, ToolError> {
         plan.check()?;
         let address = source_address(context, plan.gid_index)?;
@@ -138,7 +152,7 @@ impl<S: Stream> Session<S> {
         }
         let (plan, context) = (plan.clone(), context.clone());
         let end = End { plan, role, agreement, context, cq, buffers, lanes };
-        let mut session = Self { link, end, sizes };
+        let mut session = Self { link, end, sizes, watch: watch.clone() };
         for step in opening(&session.end.plan, method) {
             match step {
                 Step::Keys => session.keys()?,
@@ -236,6 +250,11 @@ impl<S: Stream> Session<S> {
     ///
     /// A message is lost or wrong, or the connection broke.
     pub fn run(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
+        let rows = self.run_test(on_row);
+        self.watch.explain(rows)
+    }
+
+    fn run_test(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
         let (verb, is_server) = (self.end.plan.verb, self.end.role == Role::Server);
         if let Length::Endless { interval } = self.end.plan.length {
             return self.endless(Duration::from_secs(interval), on_row);

@@ -12,8 +12,8 @@ use super::wire::{self, Destination, Limited};
 use super::{Kind, MAX_QP, Outcome, Plan, content};
 use crate::exchange::PeerAddresses;
 use crate::harness::{
-    GRH, PeerQueuePair, Role, ToolError, await_silence, check_completion, check_length, connect_as_originals,
-    put, source_address, take, wait_for_event,
+    DropWatch, GRH, PeerQueuePair, Role, ToolError, await_silence, check_completion, check_length,
+    connect_as_originals, put, source_address, take, wait_for_event,
 };
 use roce::tcp::Tcp;
 use roce::verbs::{
@@ -41,6 +41,7 @@ pub struct Session {
     plan: Plan,
     role: Role,
     context: Context,
+    watch: DropWatch,
     gid: Gid,
     cq: CompletionQueue,
     // Its buffers: one to send from for each queue pair, then those of the receives.
@@ -59,6 +60,7 @@ impl Session {
     /// A number of the plan is out of range, or the device refuses.
     pub fn new(context: &Context, plan: &Plan, role: Role) -> Result<Self, ToolError> {
         plan.check()?;
+        let watch = DropWatch::start(context);
         let gid = Gid::from_ip(source_address(context, plan.gid_index)?);
         let qps = if plan.kind == Kind::Srq { plan.num_qp } else { 1 };
         let channel = if plan.events { Some(context.create_channel()?) } else { None };
@@ -73,7 +75,7 @@ impl Session {
         let qps: Vec<QueuePair> = (0..qps).map(|_| pd.create_qp(&options)).collect::<Result<_, _>>()?;
         let pending = vec![Pending::default(); qps.len()];
         let (plan, context, remote) = (plan.clone(), context.clone(), Vec::new());
-        Ok(Self { plan, role, context, gid, cq, region, srq, qps, remote, pending })
+        Ok(Self { plan, role, context, watch, gid, cq, region, srq, qps, remote, pending })
     }
 
     fn destinations(&self) -> Result<Vec<Destination>, ToolError> {
@@ -188,6 +190,11 @@ impl Session {
     ///
     /// A message is lost or wrong, or the connection broke.
     pub fn run(&mut self) -> Result<Outcome, ToolError> {
+        let outcome = self.exchange_messages();
+        self.watch.explain(outcome)
+    }
+
+    fn exchange_messages(&mut self) -> Result<Outcome, ToolError> {
         let mut run =
             Run { sent: 0, received: 0, unacknowledged: 0, events: 0, bytes: vec![0; self.plan.size] };
         let before = self.context.counters().retransmitted_packets;

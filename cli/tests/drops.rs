@@ -1,0 +1,53 @@
+//! When an exchange fails, both sides say which packets they dropped.
+
+mod common;
+
+use common::{Finished, Running, own_address, roce};
+
+/// A server on an address of its own, and a client whose packets are all damaged.
+fn run_damaged(command: &[&str], server: &[&str], client: &[&str]) -> [Finished; 2] {
+    let (there, here) = (own_address().to_string(), own_address().to_string());
+    let devices = [format!("udp:{there}"), format!("udp:{here}")];
+    let mut serving = Running::start(roce().args(command).args(server).args(["--device", &devices[0]]));
+    serving.wait_for_line("waiting on");
+    let client: Vec<&str> = client.iter().map(|arg| if *arg == "SERVER" { &*there } else { *arg }).collect();
+    let calling = Running::start(roce().args(command).args(client).args([
+        "--device",
+        &devices[1],
+        "--fault",
+        "corrupt=100%",
+    ]));
+    [serving.finish(90), calling.finish(90)]
+}
+
+/// Regression: with `--fault corrupt=100%` no server mentioned the packets that it had dropped, and a server said that
+/// nothing had arrived.
+#[test]
+fn a_failed_exchange_names_the_packets_that_were_dropped() {
+    for (command, server, client) in [
+        (&["ping"][..], &["--once"][..], &["SERVER", "-n", "10"][..]),
+        (&["blast"], &["--once"], &["SERVER", "-n", "10"]),
+        (&["pingpong", "rc"], &["--patience", "5"], &["SERVER", "--patience", "5"]),
+        (
+            &["perf", "write", "bw"],
+            &["--patience", "5", "-n", "10"],
+            &["SERVER", "--patience", "5", "-n", "10"],
+        ),
+        (
+            &["perf", "send", "lat"],
+            &["--patience", "5", "-n", "10"],
+            &["SERVER", "--patience", "5", "-n", "10"],
+        ),
+    ] {
+        let [served, called] = run_damaged(command, server, client);
+        assert_eq!((served.code, called.code), (Some(1), Some(1)), "{command:?}: {served:?} {called:?}");
+        let text = [&served.stdout[..], &served.stderr].concat();
+        assert!(
+            text.contains("dropped because their ICRC is wrong (rx_icrc_encapsulated): "),
+            "{command:?}: {text}"
+        );
+        assert!(text.contains("packets were") || text.contains("1 packet was"), "{command:?}: {text}");
+        assert!(!text.contains("nothing arrived"), "{command:?}: {text}");
+        assert!(called.stderr.contains("(fault_tx_corrupted): "), "{command:?}: {}", called.stderr);
+    }
+}
