@@ -32,6 +32,9 @@ pub(super) struct DeviceArgs {
     pub(super) device: Option<String>,
 
     /// Write every packet sent and received to this file (pcapng)
+    ///
+    /// Packets that --fault drops are in it too, with a comment. The time of a packet is when this process handed it to
+    /// the device or read it from the device, not when it was on the wire.
     #[arg(long, value_name = "FILE")]
     pub(super) pcap: Option<PathBuf>,
 

@@ -15,9 +15,19 @@ use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, forward_to_inner};
 
+/// Takes note of datagrams that are lost on purpose, for example in a capture.
+pub trait DropRecorder: Send {
+    /// This datagram is not sent.
+    fn dropped_sent(&mut self, now: Instant, transmit: &Transmit, datagram: &[u8]);
+
+    /// The datagram that the inner device hands over at this moment is not delivered.
+    fn dropped_received(&mut self);
+}
+
 /// A device around a device, with faults.
 pub struct FaultDevice {
     inner: Box<dyn Device>,
+    drops: Option<Box<dyn DropRecorder>>,
     capabilities: Capabilities,
     transmit: Option<Side<Transmit>>,
     receive: Option<Side<(Path, Identification)>>,
@@ -64,11 +74,19 @@ impl FaultDevice {
             scratch: vec![0; capabilities.max_datagram],
             damaged: Vec::with_capacity(capabilities.max_datagram),
             inner,
+            drops: None,
             capabilities,
             transmit: transmit.map(Side::new),
             receive: receive.map(Side::new),
             no_room: 0,
         }
+    }
+
+    /// Reports every datagram that is lost on purpose.
+    #[must_use]
+    pub fn with_drop_recorder(mut self, drops: Box<dyn DropRecorder>) -> Self {
+        self.drops = Some(drops);
+        self
     }
 
     /// The injector of the way out.
@@ -115,6 +133,9 @@ impl Device for FaultDevice {
         };
         side.held.release(now, |transmit, bytes| forward(inner, now, transmit, bytes));
         let Verdict::Deliver(delivery) = side.injector.inject(now, transmit.path.ecn(), bytes) else {
+            if let Some(drops) = &mut self.drops {
+                drops.dropped_sent(now, transmit, bytes);
+            }
             return;
         };
         let transmit = Transmit { path: delivery.path(transmit.path), ..*transmit };
@@ -142,7 +163,7 @@ impl Device for FaultDevice {
 
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
         let Some(side) = &mut self.receive else { return self.inner.receive(now, sink) };
-        let damaged = &mut self.damaged;
+        let (damaged, drops) = (&mut self.damaged, &mut self.drops);
         let mut count = 0;
         let mut deliver = |received: &Received<'_>| {
             count += 1;
@@ -150,7 +171,10 @@ impl Device for FaultDevice {
         };
         release_received(side, now, &mut deliver);
         self.inner.receive(now, &mut |received| {
-            take_received(side, damaged, now, received, &mut deliver);
+            let is_delivered = take_received(side, damaged, now, received, &mut deliver);
+            if let Some(drops) = drops.as_mut().filter(|_| !is_delivered) {
+                drops.dropped_received();
+            }
         })?;
         release_received(side, now, &mut deliver);
         Ok(count)
@@ -197,30 +221,32 @@ fn forward(inner: &mut dyn Device, now: Instant, transmit: &Transmit, bytes: &[u
     true
 }
 
-/// Decides on one datagram that came in.
+/// Decides on one datagram that came in; `false` if it is lost.
 fn take_received(
     side: &mut Side<(Path, Identification)>,
     damaged: &mut Vec<u8>,
     now: Instant,
     received: &Received<'_>,
     deliver: &mut dyn FnMut(&Received<'_>),
-) {
+) -> bool {
     let whole = if received.tail.is_empty() {
         received.head
     } else {
         join(damaged, received.head, received.tail);
         damaged.as_slice()
     };
-    let Verdict::Deliver(delivery) = side.injector.inject(now, received.path.ecn(), whole) else { return };
+    let Verdict::Deliver(delivery) = side.injector.inject(now, received.path.ecn(), whole) else {
+        return false;
+    };
     if delivery == Delivery::UNTOUCHED {
         deliver(received);
         side.held.overtake();
-        return;
+        return true;
     }
     let path = delivery.path(received.path);
     if delivery.delay_ns > 0 || delivery.reorder.is_some() {
         side.hold(now, &delivery, (path, received.identification), [received.head, received.tail]);
-        return;
+        return true;
     }
     join(damaged, received.head, received.tail);
     delivery.flips.apply(damaged);
@@ -228,6 +254,7 @@ fn take_received(
         deliver(&Received { path, identification: received.identification, head: damaged, tail: &[] });
         side.held.overtake();
     }
+    true
 }
 
 fn release_received(

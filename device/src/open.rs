@@ -131,15 +131,32 @@ pub fn wrap(device: Box<dyn Device>, options: OpenOptions) -> Box<dyn Device> {
         #[cfg(feature = "capture")]
         capture,
     } = options;
+    #[cfg(all(feature = "capture", feature = "fault"))]
+    let mut drops = None;
     #[cfg(feature = "capture")]
-    let device = match capture {
-        Some(sink) => Box::new(PcapDevice::new(device, sink)),
+    let device: Box<dyn Device> = match capture {
+        Some(sink) => {
+            let device = PcapDevice::new(device, sink);
+            #[cfg(feature = "fault")]
+            {
+                drops = Some(device.drop_recorder());
+            }
+            Box::new(device)
+        }
         None => device,
     };
     #[cfg(feature = "fault")]
-    let device = match (transmit_faults, receive_faults) {
+    let device: Box<dyn Device> = match (transmit_faults, receive_faults) {
         (None, None) => device,
-        (transmit, receive) => Box::new(FaultDevice::new(device, transmit, receive)),
+        (transmit, receive) => {
+            let device = FaultDevice::new(device, transmit, receive);
+            #[cfg(feature = "capture")]
+            let device = match drops {
+                Some(drops) => device.with_drop_recorder(drops),
+                None => device,
+            };
+            Box::new(device)
+        }
     };
     device
 }

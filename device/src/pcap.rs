@@ -2,22 +2,27 @@
 //!
 //! Frames are complete and their ICRCs verify in any analyser, although devices move less than frames:
 //! Ethernet addresses are made from IP addresses, the UDP port is 4791, and the IPv4 Identification that a
-//! socket does not show is found out from the ICRC. Sent frames are those that the engine committed, at
-//! the time it did.
+//! socket does not show is found out from the ICRC.
+//!
+//! Every packet has a time of its own, and the times of an interface increase. They are read from this process's
+//! clock, not from the network: that of a sent packet is when the engine handed it to the device, that of a received
+//! one when the engine read it, which may be later than its arrival. Packets that `--fault` drops are recorded too, with a
+//! comment: those on the way out as if they had been sent, those on the way in as they arrived.
 
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path as FilePath, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::time::SystemTime;
 
 use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, Telemetry, icrc};
 use roce_transport::{Identification, Instant, MOST_SEGMENTS, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, OpenError, forward_to_inner};
+use crate::Clock;
 use crate::counters::counters;
 use crate::fork::{Mutex, Process};
 use roce_capture::{CaptureError, Direction, PcapWriter, WriterOptions};
@@ -233,7 +238,7 @@ impl Shared {
 /// A device around a device that gives every datagram to a [`FrameSink`].
 pub struct PcapDevice {
     inner: Box<dyn Device>,
-    recorder: Recorder,
+    recorder: Arc<Mutex<Recorder>>,
     /// The slot of the engine: that of the inner device is out of reach once it is lent.
     scratch: Vec<u8>,
 }
@@ -242,9 +247,50 @@ pub struct PcapDevice {
 struct Recorder {
     sink: Box<dyn FrameSink>,
     frame: Vec<u8>,
-    /// Nanoseconds from 1970 to the origin of the engine's time.
-    epoch_ns: Option<u64>,
+    time: Time,
+    /// The packet that is being received is dropped.
+    is_dropped: bool,
     counters: Counters,
+}
+
+/// Where the times of packets come from.
+enum Time {
+    /// From the calls. The number is how many nanoseconds after 1970 the origin of the engine's time is.
+    OfCalls(u64),
+    /// From a clock that is read for each packet, from the first one on.
+    OfPackets(Option<Started>),
+}
+
+/// A clock that was started at a time of day, and the last time that was read from it.
+struct Started {
+    clock: Clock,
+    epoch_ns: u64,
+    last_ns: u64,
+}
+
+impl Time {
+    /// The time of a packet, in nanoseconds since 1970.
+    fn next(&mut self, now: Instant) -> u64 {
+        match self {
+            Self::OfCalls(epoch_ns) => epoch_ns.saturating_add(now.as_nanos()),
+            Self::OfPackets(started) => started.get_or_insert_with(Started::now).next(),
+        }
+    }
+}
+
+impl Started {
+    fn now() -> Self {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let epoch_ns = u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX);
+        Self { clock: Clock::start(), epoch_ns, last_ns: 0 }
+    }
+
+    /// Two packets never have the same time, however coarse the clock is.
+    fn next(&mut self) -> u64 {
+        let time_ns = self.epoch_ns.saturating_add(self.clock.now().as_nanos());
+        self.last_ns = time_ns.max(self.last_ns.saturating_add(1));
+        self.last_ns
+    }
 }
 
 counters! {
@@ -253,6 +299,8 @@ counters! {
         sent => "pcap_sent",
         /// Datagrams recorded on the way in.
         received => "pcap_received",
+        /// Datagrams among these that faults on purpose dropped; they are recorded with a comment.
+        dropped => "pcap_dropped",
         /// Datagrams not recorded because no frame can be made of them.
         unframed => "pcap_unframed",
         /// Received datagrams whose ICRC matches no Identification; they are recorded with a remark.
@@ -263,23 +311,50 @@ counters! {
 }
 
 impl PcapDevice {
-    /// Records what passes through `inner`. The times are those of the calls; what time of day they mean
-    /// is read from the system's clock at the first one.
+    /// Records what passes through `inner`, each packet with the time at which it passes.
     #[must_use]
     pub fn new(inner: Box<dyn Device>, sink: Box<dyn FrameSink>) -> Self {
         let scratch = vec![0; inner.capabilities().max_datagram];
         let frame = Vec::with_capacity(FrameHeaders::MAX_LEN + scratch.len());
-        let recorder = Recorder { sink, frame, epoch_ns: None, counters: Counters::default() };
-        Self { inner, recorder, scratch }
+        let time = Time::OfPackets(None);
+        let recorder = Recorder { sink, frame, time, is_dropped: false, counters: Counters::default() };
+        Self { inner, recorder: Arc::new(Mutex::new(recorder)), scratch }
     }
 
-    /// Says what time of day the origin of the engine's time is, in nanoseconds since 1970 UTC, for
-    /// example where time is simulated.
+    /// Takes the times of the calls, as where time is simulated: all packets of one call then have the same. `nanos` is
+    /// the time of day at the origin of the engine's time, in nanoseconds since 1970 UTC.
     #[must_use]
-    pub const fn with_epoch(mut self, nanos: u64) -> Self {
-        self.recorder.epoch_ns = Some(nanos);
+    pub fn with_epoch(self, nanos: u64) -> Self {
+        lock(&self.recorder).time = Time::OfCalls(nanos);
         self
     }
+
+    /// Records the datagrams that a [`FaultDevice`](crate::fault::FaultDevice) around this device drops.
+    #[cfg(feature = "fault")]
+    #[must_use]
+    pub fn drop_recorder(&self) -> Box<dyn crate::fault::DropRecorder> {
+        Box::new(Drops(Arc::clone(&self.recorder)))
+    }
+}
+
+/// Marks packets that are dropped around the device.
+#[cfg(feature = "fault")]
+struct Drops(Arc<Mutex<Recorder>>);
+
+#[cfg(feature = "fault")]
+impl crate::fault::DropRecorder for Drops {
+    fn dropped_sent(&mut self, now: Instant, transmit: &Transmit, datagram: &[u8]) {
+        lock(&self.0).sent(now, transmit, datagram, Some(DROPPED_SENT));
+    }
+
+    fn dropped_received(&mut self) {
+        lock(&self.0).is_dropped = true;
+    }
+}
+
+/// Only the thread that calls the device takes the lock, so it is always free.
+fn lock(recorder: &Mutex<Recorder>) -> MutexGuard<'_, Recorder> {
+    recorder.lock()
 }
 
 impl Device for PcapDevice {
@@ -296,7 +371,7 @@ impl Device for PcapDevice {
 
     fn commit(&mut self, now: Instant, transmit: &Transmit) {
         let Some(bytes) = self.scratch.get(..transmit.len) else { return };
-        self.recorder.sent(now, transmit, bytes);
+        lock(&self.recorder).sent(now, transmit, bytes, None);
         let Some(slot) = self.inner.slot() else { return };
         let Some(room) = slot.buffer.get_mut(..bytes.len()) else { return };
         room.copy_from_slice(bytes);
@@ -308,10 +383,12 @@ impl Device for PcapDevice {
     }
 
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
-        let recorder = &mut self.recorder;
+        let recorder = &self.recorder;
         self.inner.receive(now, &mut |received| {
-            recorder.received(now, received);
+            // Whether it is dropped is known when the sink has returned, and its time when it came.
+            let time_ns = lock(recorder).begin(now);
             sink(received);
+            lock(recorder).received(time_ns, received);
         })
     }
 
@@ -320,7 +397,7 @@ impl Device for PcapDevice {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let recorder = &self.recorder;
+        let recorder = lock(&self.recorder);
         recorder.counters.visit(visit);
         visit("pcap_write_errors", recorder.sink.errors());
         self.inner.counters(visit);
@@ -341,19 +418,29 @@ impl Recorder {
         is_full
     }
 
-    fn sent(&mut self, now: Instant, transmit: &Transmit, bytes: &[u8]) {
+    fn sent(&mut self, now: Instant, transmit: &Transmit, bytes: &[u8], comment: Option<&str>) {
         if self.skips() {
             return;
         }
         self.counters.sent += 1;
+        self.counters.dropped += u64::from(comment.is_some());
         let Transmit { path, identification, .. } = transmit;
-        self.record(now, Direction::Outbound, path, (*identification, true), [bytes, &[]], None);
+        let time_ns = self.time.next(now);
+        self.record(time_ns, Direction::Outbound, path, (*identification, true), [bytes, &[]], comment);
     }
 
-    fn received(&mut self, now: Instant, received: &Received<'_>) {
+    /// The time of a packet whose reception begins.
+    fn begin(&mut self, now: Instant) -> u64 {
+        self.is_dropped = false;
+        self.time.next(now)
+    }
+
+    fn received(&mut self, time_ns: u64, received: &Received<'_>) {
+        let is_dropped = std::mem::take(&mut self.is_dropped);
         if self.skips() {
             return;
         }
+        self.counters.dropped += u64::from(is_dropped);
         self.counters.received += 1;
         let Received { path, head, tail, .. } = received;
         let (header, comment) = match received.identification {
@@ -369,12 +456,13 @@ impl Recorder {
                 }
             },
         };
-        self.record(now, Direction::Inbound, path, header, [head, tail], comment);
+        let comment = if is_dropped { Some(DROPPED_RECEIVED) } else { comment };
+        self.record(time_ns, Direction::Inbound, path, header, [head, tail], comment);
     }
 
     fn record(
         &mut self,
-        now: Instant,
+        time_ns: u64,
         direction: Direction,
         path: &Path,
         (identification, dont_fragment): (u16, bool),
@@ -397,8 +485,7 @@ impl Recorder {
             return;
         }
         parts.iter().for_each(|part| self.frame.extend_from_slice(part));
-        let epoch_ns = *self.epoch_ns.get_or_insert_with(|| epoch_of(now));
-        self.sink.frame(epoch_ns.saturating_add(now.as_nanos()), direction, comment, &self.frame);
+        self.sink.frame(time_ns, direction, comment, &self.frame);
     }
 }
 
@@ -451,12 +538,10 @@ fn ethernet_address(address: IpAddr) -> MacAddr {
     MacAddr([0x02, 0x00, a, b, c, d])
 }
 
-/// The time of day at the origin of a clock that shows `now`.
-fn epoch_of(now: Instant) -> u64 {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX).saturating_sub(now.as_nanos())
-}
-
+/// The comments of packets that are lost on purpose.
+#[cfg(feature = "fault")]
+const DROPPED_SENT: &str = "dropped by --fault before it was sent";
+const DROPPED_RECEIVED: &str = "dropped by --fault after it was received";
 const WRONG_ICRC: &str = "the ICRC is wrong for every Identification; the one shown is made up";
 
 #[cfg(test)]
