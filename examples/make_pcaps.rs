@@ -118,7 +118,7 @@ fn pair(
     faults: [&str; 2],
 ) -> Result<(Side, Side), Box<dyn Error>> {
     let [a, b] = addresses.map(|text| text.parse::<IpAddr>());
-    let (near, far) = MemoryDevice::pair(a?, b?)?;
+    let (near_device, far) = MemoryDevice::pair(a?, b?)?;
     let interfaces = CaptureFile::create(file, &["near"])?;
     let injector = |plan: &str, seed| match plan {
         "" => Ok(None),
@@ -129,7 +129,9 @@ fn pair(
         receive_faults: injector(faults[1], 2)?,
         capture: interfaces.into_iter().next().map(|file| Box::new(file) as _),
     };
-    let near = Context::builder().seed(1).options(options).attach(Box::new(near))?;
+    // A busy machine changes no capture.
+    let near = Context::builder().seed(1).retransmission(Retransmission::IBTA).options(options);
+    let near = near.attach(Box::new(near_device))?;
     let far = Context::builder().seed(2).attach(Box::new(far))?;
     let (near, far) = (Side::new(near, qp_type)?, Side::new(far, qp_type)?);
     if qp_type == QpType::Ud {

@@ -293,7 +293,7 @@ impl<'a> Demo<'a> {
         let own = side.context.counters();
         self.recovery = Recovery {
             retransmitted_packets: retransmitted_packets + own.retransmitted_packets,
-            timeouts: timeouts + own.local_ack_timeout_err,
+            timeouts: timeouts + own.expired_timers(),
             sequence_naks: sequence_naks + own.packet_seq_err + own.implied_nak_seq_err,
         };
         Ok(())

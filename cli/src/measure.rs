@@ -91,7 +91,7 @@ struct MeasureArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<PathMtu>,
 
-    /// Local ACK timeout exponent: 4.096 us x 2^N
+    /// Local ACK timeout exponent: 4.096 us x 2^N, and 537 ms at least
     #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
 

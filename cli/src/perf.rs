@@ -155,7 +155,7 @@ pub(super) struct Args {
     #[arg(default_value = "FETCH_AND_ADD")]
     atomic_type: AtomicOp,
 
-    /// Local ACK timeout, 4.096 us x 2^N
+    /// Local ACK timeout, 4.096 us x 2^N, and 537 ms at least
     #[arg(long, short = 'u', value_name = "N", default_value_t = 14)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=31))]
     qp_timeout: u8,

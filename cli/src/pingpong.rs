@@ -67,8 +67,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
 
-    /// Local ACK timeout of rc and srq: 4.096 us x 2^CODE. The connection fails after eight timeouts; on a busy machine
-    /// the default of 14 (67 ms, as in the original programs) may be too short
+    /// Local ACK timeout of rc and srq: 4.096 us x 2^CODE, and 537 ms at least. The connection fails after eight timeouts
     #[arg(long, value_name = "CODE", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
 

@@ -10,15 +10,18 @@ mod path;
 mod queue_pairs;
 mod source_ports;
 pub(crate) mod wake;
+mod watch;
 
 use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use roce_packet::Qpn;
 use roce_transport::{Engine, Instant, TxSlot, Verdict};
 
 use crate::device::{Clock, Device};
 use holders::Holders;
+use watch::Watch;
 
 pub(crate) use budget::Budget;
 pub(crate) use groups::GroupError;
@@ -28,6 +31,8 @@ pub(crate) use source_ports::PortHolder;
 
 /// When to try again where the device had no room.
 const FULL_RETRY_NS: u64 = 20_000;
+/// Bursts that are taken in at most before deadlines take effect that passed while nobody looked at the device.
+const BURSTS_AFTER_PAUSE: usize = 64;
 /// Budgets that are spent at most on what is owed to peers before something goes away.
 const PASSES_FOR_WHAT_IS_OWED: usize = 8;
 
@@ -42,6 +47,7 @@ pub(crate) struct Nic {
     has_more: bool,
     /// The first error of the device that will not go away by itself. From then on the device is left alone.
     failure: Option<io::Error>,
+    watch: Watch,
     pub(crate) statistics: NicStatistics,
     groups: Holders<Qpn, IpAddr>,
     source_ports: Holders<PortHolder, u16>,
@@ -70,6 +76,7 @@ impl Nic {
             device_full: false,
             has_more: false,
             failure: None,
+            watch: Watch::default(),
             statistics: NicStatistics::default(),
             groups: Holders::default(),
             source_ports: Holders::default(),
@@ -89,11 +96,34 @@ impl Nic {
         self.device.as_mut()
     }
 
-    /// Takes in one burst and lets deadlines take effect; returns how many datagrams the burst had.
+    /// Takes in one burst and lets deadlines take effect; returns how many datagrams there were. After a time in which nobody looked at
+    /// the device, it first takes in what arrived meanwhile.
     pub(crate) fn receive(&mut self, now: Instant) -> usize {
-        let count = self.receive_burst(now);
+        let count = match self.watch.look(now) {
+            Some(pause) => self.receive_after(now, pause),
+            None => self.receive_burst(now),
+        };
         self.engine.handle_timeout(now);
         count
+    }
+
+    /// Takes in what arrived during a pause.
+    #[cold]
+    fn receive_after(&mut self, now: Instant, pause: Duration) -> usize {
+        self.engine.handle_pause(now, pause);
+        let bursts = (0..BURSTS_AFTER_PAUSE).map(|_| self.receive_burst(now));
+        bursts.take_while(|count| *count > 0).sum()
+    }
+
+    /// A thread sleeps until then at the latest, unless the device has something: it watches the device.
+    #[inline]
+    pub(crate) fn watched_until(&mut self, until: Instant) {
+        self.watch.until = self.watch.until.max(until);
+    }
+
+    /// From now on a thread looks at the device at least this often while the process runs.
+    pub(crate) fn looks_every(&mut self, interval: Duration) {
+        self.watch.interval = Some(interval);
     }
 
     /// WRITEs, READs and atomics of peers that were taken in.

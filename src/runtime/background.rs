@@ -18,9 +18,14 @@ const BACK_OFF: Duration = Duration::from_micros(250);
 /// have something to do, and one every 250 µs cost a tenth of the rate.
 const LONGEST_BACK_OFF: Duration = Duration::from_millis(2);
 
+/// How often a thread of a process that runs looks at the device at least: four times the longest back-off, because a thread may stay away
+/// twice before it finds that the application polls no longer.
+const LOOKS_EVERY: Duration = Duration::from_millis(8);
+
 /// Starts the thread. It ends when `stopped` is set, or with the last other owner of the runtime.
 pub(super) fn start(runtime: &Arc<Runtime>) -> io::Result<JoinHandle<()>> {
     let weak = Arc::downgrade(runtime);
+    runtime.lock().nic.looks_every(runtime.activity.pace.time(LOOKS_EVERY));
     std::thread::Builder::new().name("roce-progress".into()).spawn(move || run(&weak))
 }
 
@@ -86,7 +91,11 @@ impl Runtime {
             let mut state = self.lock();
             let now = state.nic.now();
             let timeout = state.deadline().map_or(longest, |deadline| deadline.since(now).min(longest));
-            state.background_sleeps_until = Some(now.plus_nanos(timeout.as_nanos() as u64));
+            let until = now.plus_nanos(timeout.as_nanos() as u64);
+            state.background_sleeps_until = Some(until);
+            if watch_device && self.device_descriptor.is_some() {
+                state.nic.watched_until(until);
+            }
             (timeout, state.nic.failure().is_some())
         };
         // The descriptor of a device that failed may stay readable, and there is nothing to receive.

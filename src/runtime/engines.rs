@@ -41,9 +41,14 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
-    /// Opens an engine around each device, `first` and `others`, which share one clock.
-    pub(crate) fn new(first: Opening, others: Vec<Opening>, spin: Duration) -> io::Result<Self> {
-        let (clock, events) = (Clock::start(), Arc::new(EventQueue::new(first.config.max_events)?));
+    /// Opens an engine around each device, `first` and `others`, which share the clock.
+    pub(crate) fn new(
+        first: Opening,
+        others: Vec<Opening>,
+        spin: Duration,
+        clock: Clock,
+    ) -> io::Result<Self> {
+        let events = Arc::new(EventQueue::new(first.config.max_events)?);
         let mut by_slot = [0; 256];
         for (index, opening) in (1..).zip(&others) {
             by_slot[usize::from(opening.config.process_slot)] = index;

@@ -107,10 +107,13 @@ impl<'a> Waiter<'a, '_> {
                     LONGEST_SLEEP
                 }
             };
-            let state = runtime.lock();
+            let mut state = runtime.lock();
             let now = state.nic.now();
             let deadline = state.deadline().map(|deadline| deadline.since(now));
             timeout = timeout.min(longest).min(deadline.unwrap_or(longest));
+            if longest == LONGEST_SLEEP {
+                state.nic.watched_until(now + timeout);
+            }
         }
         for (runtime, waiting) in self.engines.iter().zip(&mut *self.waiting) {
             waiting.renew(runtime, Some(timeout));

@@ -528,19 +528,23 @@ impl Runtime {
         let device = self.device_descriptor.as_ref().map(AsFd::as_fd);
         // Not what another thread polls anyway: this one would wake at every packet.
         let is_polled = event.is_some() && self.watcher() == Watcher::Poller;
-        let (deadline, recheck) = {
-            let state = self.lock();
-            let now = state.nic.now();
-            (state.deadline().map(|deadline| deadline.since(now)), recheck.next(state.polls()))
-        };
         let device = device.filter(|_| !is_polled);
-        let longest = match (device, event) {
-            _ if is_polled => WHILE_POLLED,
-            (None, _) => FIRST_RECHECK,
-            (Some(_), Some(_)) => LONGEST_SLEEP,
-            (Some(_), None) => recheck,
+        let timeout = {
+            let mut state = self.lock();
+            let now = state.nic.now();
+            let deadline = state.deadline().map(|deadline| deadline.since(now));
+            let longest = match (device, event) {
+                _ if is_polled => WHILE_POLLED,
+                (None, _) => FIRST_RECHECK,
+                (Some(_), Some(_)) => LONGEST_SLEEP,
+                (Some(_), None) => recheck.next(state.polls()),
+            };
+            let timeout = [remaining, deadline].into_iter().flatten().fold(longest, Duration::min);
+            if device.is_some() {
+                state.nic.watched_until(now + timeout);
+            }
+            timeout
         };
-        let timeout = [remaining, deadline].into_iter().flatten().fold(longest, Duration::min);
         Sleep::new([device, event].into_iter().flatten(), Some(timeout))
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use roce_packet::{PathMtu, Psn, Qpn};
 use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
-use roce_transport::{AsyncEvent, Counters, EngineConfig, Recovery, UdDestination};
+use roce_transport::{AsyncEvent, Counters, EngineConfig, Recovery, Retransmission, UdDestination};
 
 use super::engines::{OtherDevices, divided, open_devices};
 use super::{AddressHandle, CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
-use crate::device::{Capabilities, Device, OpenOptions};
+use crate::device::{Capabilities, Clock, Device, OpenOptions};
 use crate::driver::PathOptions;
 use crate::observe::CounterSource;
 use crate::runtime::{Engines, Opening, Runtime};
@@ -50,6 +50,7 @@ type Tune = Box<dyn FnOnce(&mut EngineConfig) + Send>;
 pub struct ContextBuilder {
     seed: Option<u64>,
     spin: Duration,
+    clock: Option<Clock>,
     background: bool,
     options: OpenOptions,
     engines: usize,
@@ -60,6 +61,7 @@ pub struct ContextBuilder {
     congestion: Option<(Congestion, NotificationPoint)>,
     line_rate: Option<Rate>,
     recovery: Option<Recovery>,
+    retransmission: Retransmission,
     telemetry: bool,
 }
 
@@ -68,6 +70,7 @@ impl Default for ContextBuilder {
         Self {
             seed: None,
             spin: Duration::from_micros(50),
+            clock: None,
             background: true,
             options: OpenOptions::default(),
             engines: 1,
@@ -78,6 +81,7 @@ impl Default for ContextBuilder {
             congestion: None,
             line_rate: None,
             recovery: None,
+            retransmission: Retransmission::ADAPTIVE,
             telemetry: false,
         }
     }
@@ -101,6 +105,14 @@ impl ContextBuilder {
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
+        self
+    }
+
+    /// Another clock, for tests without a background thread that do not depend on the speed of the machine.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
         self
     }
 
@@ -185,6 +197,26 @@ impl ContextBuilder {
         self
     }
 
+    /// When RC queue pairs send again what was not answered: early, and not sooner than 537 ms otherwise, as ConnectX does, unless said
+    /// otherwise. [`Retransmission::IBTA`] follows the local ACK timeout of a queue pair exactly.
+    ///
+    /// ```
+    /// use roce::verbs::{ConnectOptions, Context, Retransmission};
+    ///
+    /// # fn main() -> Result<(), roce::verbs::VerbsError> {
+    /// // A lost peer is noticed after 3 × 1 ms. A peer that has no processor for so long is taken for lost as well.
+    /// let context = Context::builder().retransmission(Retransmission::IBTA).open("udp:127.0.0.1,port=0")?;
+    /// let options = ConnectOptions::default().timeout(8).retry_cnt(2);
+    /// # let _ = (context, options);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn retransmission(mut self, retransmission: Retransmission) -> Self {
+        self.retransmission = retransmission;
+        self
+    }
+
     /// Whether in-band telemetry travels with datagrams, for congestion control that needs it (`hpcc`, `powertcp`): a trailer of 52 bytes
     /// behind the ICRC, into which switches write and which acknowledgements bring back. Off by default. **It is not part of a
     /// standard**: both ends have to be set so, and any other peer takes it for a wrong ICRC. It has to fit the link
@@ -261,7 +293,8 @@ impl ContextBuilder {
             Opening { config, device, random: random.fork() }
         });
         let others = others.collect();
-        let mut handle = Engines::new(Opening { config, device, random }, others, self.spin)
+        let clock = self.clock.unwrap_or_else(Clock::start);
+        let mut handle = Engines::new(Opening { config, device, random }, others, self.spin, clock)
             .map_err(VerbsError::io("making the descriptors of the context"))?;
         if self.background {
             handle.start_background().map_err(VerbsError::io("starting the progress thread"))?;
@@ -306,6 +339,7 @@ impl ContextBuilder {
             (config.line_rate, config.limit_to_line_rate) = (line_rate, true);
         }
         config.recovery = self.recovery.unwrap_or(config.recovery);
+        config.retransmission = self.retransmission;
         config.telemetry = self.telemetry;
         if let Some(tune) = self.tune.take() {
             tune(&mut config);

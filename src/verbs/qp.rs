@@ -109,7 +109,8 @@ pub struct ConnectOptions {
     pub path_mtu: PathMtu,
     /// Traffic class, hop limit, source port.
     pub path: PathOptions,
-    /// Local ACK timeout exponent: 4.096 µs × 2^timeout.
+    /// Local ACK timeout exponent: 4.096 µs × 2^timeout, and 537 ms at least unless the context has other rules
+    /// ([`ContextBuilder::retransmission`](super::ContextBuilder::retransmission)). 0 means never.
     pub timeout: u8,
     /// Retries after timeouts and sequence errors.
     pub retry_cnt: u8,

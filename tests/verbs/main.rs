@@ -16,6 +16,7 @@ mod multicast;
 mod operations;
 mod postponed;
 mod raw;
+mod retransmission;
 #[path = "../../device/src/framed/tests/rig.rs"]
 mod rig;
 mod roce_v1;

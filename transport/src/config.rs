@@ -51,12 +51,36 @@ pub struct EngineConfig {
     pub limit_to_line_rate: bool,
     /// The loss recovery of RC queue pairs that do not set their own.
     pub recovery: Recovery,
+    /// When an RC requester sends again what was not answered. [`Retransmission::IBTA`] unless said otherwise.
+    pub retransmission: Retransmission,
     /// How packets are paced at the rate of a congestion control, and at that of the link.
     pub pacing: Pacing,
     /// Whether in-band telemetry travels behind the ICRC of datagrams ([`Telemetry`](roce_packet::Telemetry)): data and acknowledgements
     /// that have some leave with a trailer, and datagrams that arrive with one are accepted. Not part of a standard, so both ends
     /// have to be set so. Off, a trailer makes the ICRC wrong.
     pub telemetry: bool,
+}
+
+/// When an RC requester sends again what was not answered (`docs/run.md`, "Time until a peer is taken for lost").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retransmission {
+    /// Whether one packet is sent again early, as soon as an answer takes longer than the measured round trip and its variation explain,
+    /// and 4 ms at least. The next one follows after twice the time, and so on, until the local ACK timeout. They use up no retry.
+    ///
+    /// With [`SelectiveRepeat`](crate::SelectiveRepeat) its timeouts are the time before the first one, and use up no retry either.
+    pub early: bool,
+    /// The least local ACK timeout as its code: T = 4.096 µs × 2^code. Smaller codes of queue pairs count as this one, except 0, which
+    /// means never. At most 31.
+    pub least_timeout: u8,
+}
+
+impl Retransmission {
+    /// Exactly the local ACK timeout (IBTA 9.7.6.1.3): for simulations, tests, and programs that want to notice the loss of a peer soon.
+    pub const IBTA: Self = Self { early: false, least_timeout: 0 };
+
+    /// As ConnectX with its default settings: early, and 537 ms at least. That is the interval which was measured there for every timeout
+    /// code up to 16: the code is raised to 16, and the interval is twice as long as it says.
+    pub const ADAPTIVE: Self = Self { early: true, least_timeout: 17 };
 }
 
 /// How packets are paced.
@@ -105,6 +129,7 @@ impl EngineConfig {
             line_rate: Rate::megabits_per_second(100_000),
             limit_to_line_rate: false,
             recovery: Recovery::GoBackN,
+            retransmission: Retransmission::IBTA,
             pacing: Pacing::default(),
             telemetry: false,
         }

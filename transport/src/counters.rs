@@ -49,6 +49,10 @@ counters! {
     packet_trimmed_err,
     /// Local ACK timeouts that were answered by a retransmission.
     local_ack_timeout_err,
+    /// Packets that were sent again early, before the local ACK timeout and without using up a retry.
+    roce_adp_retrans,
+    /// Times that timers of retransmission stood still, because this process did not run.
+    timer_pauses,
     /// RNR NAKs that were answered by a later retransmission.
     rnr_nak_retry_err,
     /// Queue pairs that failed because `retry_cnt` was used up.
@@ -178,6 +182,12 @@ macro_rules! count {
 pub(crate) use count;
 
 impl Counters {
+    /// Expired timers of retransmission: early ones and local ACK timeouts.
+    #[must_use]
+    pub fn expired_timers(&self) -> u64 {
+        self.roce_adp_retrans + self.local_ack_timeout_err
+    }
+
     /// All packets that were dropped, whatever the reason.
     #[must_use]
     pub fn dropped(&self) -> u64 {

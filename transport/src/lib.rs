@@ -60,7 +60,7 @@ mod wr;
 mod xrc;
 
 pub use completion::{Cause, Ends, Notify, Occupancy, Wc, WcFlags, WcOpcode, WcStatus, WorkError};
-pub use config::{EngineConfig, Pacing};
+pub use config::{EngineConfig, Pacing, Retransmission};
 pub use counters::Counters;
 pub use engine::{CqError, DestroyError, Engine, PdError, SrqAttributes, SrqError, XrcdError};
 pub use event::{AsyncEvent, Event};

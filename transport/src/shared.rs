@@ -19,6 +19,8 @@ use crate::xrc::XrcDomain;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) now: Instant,
+    /// Nanoseconds during which this process did not run: timers of retransmission stood still.
+    pub(crate) paused: u64,
     pub(crate) config: EngineConfig,
     pub(crate) keys: KeyTable,
     pub(crate) cqs: Slab<CompletionQueue>,
@@ -48,6 +50,12 @@ pub(crate) struct AnswerOverPath {
 pub(crate) struct Overflow;
 
 impl Shared {
+    /// The time by which retransmissions are timed: without what passed while this process did not run.
+    #[inline]
+    pub(crate) fn watched(&self) -> Instant {
+        Instant::from_nanos(self.now.as_nanos().saturating_sub(self.paused))
+    }
+
     #[inline]
     pub(crate) fn push_wc(
         &mut self,

@@ -7,8 +7,10 @@ use crate::time::Instant;
 /// What a queue pair can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
-    /// The local ACK timeout (IBTA 9.7.6.1.3).
+    /// The local ACK timeout (IBTA 9.7.6.1.3), in watched time ([`Shared::watched`](crate::shared::Shared::watched)).
     Retry,
+    /// The next early retransmission, in watched time.
+    Probe,
     /// The delay that an RNR NAK asked for (IBTA 9.7.5.2.8).
     Rnr,
     /// The next packet may be sent, or the congestion control has a deadline.
@@ -37,8 +39,11 @@ impl Deadlines {
         self.at = [None; TIMERS];
     }
 
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.at.iter().flatten().min().copied()
+    /// The earliest one, if the watched time is `paused` nanoseconds behind the clock.
+    pub(crate) fn next(&self, paused: u64) -> Option<Instant> {
+        let watched = [Timer::Retry, Timer::Probe].into_iter().filter_map(|timer| self.get(timer));
+        let others = [Timer::Rnr, Timer::Pace].into_iter().filter_map(|timer| self.get(timer));
+        watched.map(|at| at.plus_nanos(paused)).chain(others).min()
     }
 
     /// Whether `timer` is due; disarms it if so.

@@ -81,7 +81,7 @@ fn handle(slot: &mut Option<Side>, request: Request) -> anyhow::Result<Response>
             let counters = side.context.counters();
             return Ok(Response::Counters {
                 retransmitted_packets: counters.retransmitted_packets,
-                timeouts: counters.local_ack_timeout_err,
+                timeouts: counters.expired_timers(),
                 sequence_naks: counters.packet_seq_err + counters.implied_nak_seq_err,
             });
         }

@@ -16,8 +16,7 @@ use roce::verbs::{CompletionQueue, ConnectOptions, Endpoint, WaitError};
 
 /// How long one message may take, retransmissions included.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Local ACK timeout: 4.096 µs × 2^15 = 134 ms, and so many retries.
-const TIMEOUT: u8 = 15;
+/// Retries, each 537 ms after the one before: [`PATIENCE`] is longer than all of them together.
 const RETRIES: u8 = 7;
 
 /// One end of a connection for round trips.
@@ -61,11 +60,7 @@ impl RoundTrips {
     }
 
     pub(super) fn connect(&self, probe: &Probe, peer: &Introduction, to: &Endpoint) -> Result<(), ToolError> {
-        let options = ConnectOptions::default()
-            .path_mtu(self.path_mtu)
-            .path(probe.path)
-            .timeout(TIMEOUT)
-            .retry_cnt(RETRIES);
+        let options = ConnectOptions::default().path_mtu(self.path_mtu).path(probe.path).retry_cnt(RETRIES);
         self.resources.qp.connect(&Endpoint { address: peer.address, ..*to }, &options)?;
         self.post_receive()
     }

@@ -27,7 +27,7 @@ pub struct Side {
     pub cpu: CpuUsage,
     /// Packets that this side sent again.
     pub retransmitted_packets: u64,
-    /// Local ACK timeouts.
+    /// Expired timers of retransmission: early ones and local ACK timeouts.
     pub timeouts: u64,
     /// RNR NAKs that this side received.
     pub rnr_naks: u64,

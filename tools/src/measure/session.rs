@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
         Side {
             cpu,
             retransmitted_packets: after.retransmitted_packets - before.retransmitted_packets,
-            timeouts: after.local_ack_timeout_err - before.local_ack_timeout_err,
+            timeouts: after.expired_timers() - before.expired_timers(),
             rnr_naks: after.rnr_nak_retry_err - before.rnr_nak_retry_err,
         }
     }

@@ -79,7 +79,7 @@ pub struct Measured {
     pub others_cpu: Option<f64>,
     /// Packets that were sent again, by both sides.
     pub retransmitted_packets: u64,
-    /// Local ACK timeouts of both sides.
+    /// Expired timers of retransmission of both sides: early ones and local ACK timeouts.
     pub timeouts: u64,
     /// RNR NAKs that both sides received.
     pub rnr_naks: u64,

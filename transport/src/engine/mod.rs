@@ -16,6 +16,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::time::Duration;
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
@@ -72,6 +73,8 @@ pub struct Engine {
     /// How many packets the first of them may still send before the next has its turn.
     quantum_left: u32,
     timers: TimerQueue,
+    /// The last call of [`Self::handle_timeout`].
+    looked: Instant,
     /// Notifications of congestion that are to leave.
     notifier: Notifier,
     /// The limit of the link, if the settings have one.
@@ -88,6 +91,9 @@ pub struct Engine {
 /// The most completions that one queue can hold, whatever the settings say: a gigabyte.
 const MOST_CQE: usize = 1 << 24;
 
+/// Nobody sleeps for so long on purpose: callers wake at least twice in this time.
+const CERTAIN_PAUSE: Duration = Duration::from_secs(1);
+
 impl Engine {
     /// An engine without any objects.
     #[must_use]
@@ -103,6 +109,7 @@ impl Engine {
         Self {
             shared: Shared {
                 now: Instant::ZERO,
+                paused: 0,
                 keys: KeyTable::new(config.max_mr.min(1 << 20), first_variant),
                 cqs: Slab::new(),
                 srqs: Slab::new(),
@@ -121,6 +128,7 @@ impl Engine {
             ready: VecDeque::new(),
             quantum_left: 0,
             timers: TimerQueue::default(),
+            looked: Instant::ZERO,
             notifier: Notifier::default(),
             line_limit,
             arrival: None,
@@ -146,13 +154,32 @@ impl Engine {
     #[inline]
     pub fn handle_timeout(&mut self, now: Instant) {
         self.set_now(now);
+        self.looked = self.shared.now;
         if self.timers.next().is_some_and(|deadline| deadline <= self.shared.now) {
             self.handle_expired();
         }
     }
 
+    /// Notes that nobody looked at the device for `pause` before `now`, for example because this process was stopped or had no processor.
+    ///
+    /// Timers of retransmission stand still for this time: a peer is given time to answer while this side can see the answer. Call it
+    /// before the datagrams that have arrived are handed over, and [`handle_timeout`](Self::handle_timeout) after all of them.
+    ///
+    /// Pauses of less than a second count for seven eighths of the time since the last call of `handle_timeout`. So a caller that reports a pause although it
+    /// only looks rarely still notices the loss of a peer, after eight times the usual time.
+    pub fn handle_pause(&mut self, now: Instant, pause: Duration) {
+        self.set_now(now);
+        let since = self.shared.now.since(self.looked);
+        let most = if pause < CERTAIN_PAUSE { since - since / 8 } else { since };
+        let pause = pause.min(most).as_nanos() as u64;
+        if pause > 0 {
+            self.shared.paused = self.shared.paused.saturating_add(pause);
+            self.shared.counters.timer_pauses += 1;
+        }
+    }
+
     fn handle_expired(&mut self) {
-        let now = self.shared.now;
+        let (now, watched) = (self.shared.now, self.shared.watched());
         while let Some((_, position)) = self.timers.pop_due(now) {
             let index = position as usize;
             let Some(qp) = self.qps.get_mut(index) else { continue };
@@ -164,8 +191,11 @@ impl Engine {
                 if qp.core.deadlines.take_due(Timer::Rnr, now) {
                     requester.on_rnr_timer();
                 }
-                if qp.core.deadlines.take_due(Timer::Retry, now) {
+                if qp.core.deadlines.take_due(Timer::Retry, watched) {
                     requester.on_retry_timer(&mut qp.core, &mut self.shared);
+                }
+                if qp.core.deadlines.take_due(Timer::Probe, watched) {
+                    requester.on_probe_timer(&mut qp.core, &mut self.shared);
                 }
             }
             self.settle(index);
@@ -333,13 +363,13 @@ impl Engine {
             qp.scheduled = true;
             self.ready.push_back(index);
         }
-        Self::queue_deadline(&mut self.timers, index, qp);
+        Self::queue_deadline(&mut self.timers, index, qp, self.shared.paused);
     }
 
     /// Makes sure that the timer queue holds an entry at or before the next deadline.
     #[inline]
-    fn queue_deadline(timers: &mut TimerQueue, index: usize, qp: &mut Qp) {
-        let Some(deadline) = qp.core.deadlines.next() else { return };
+    fn queue_deadline(timers: &mut TimerQueue, index: usize, qp: &mut Qp, paused: u64) {
+        let Some(deadline) = qp.core.deadlines.next(paused) else { return };
         if qp.queued_deadline.is_none_or(|queued| deadline < queued)
             && let Ok(position) = u32::try_from(index)
         {

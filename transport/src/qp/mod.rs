@@ -234,8 +234,8 @@ impl QpCore {
             return;
         }
         // The peer's timer is not known; both ends of a connection usually have the same.
-        let by_timeout = self.attr.timeout != 0 && loss.delay.as_nanos() >= 4_096 << self.attr.timeout;
-        let loss = &LostAfter { by_timeout, ..*loss };
+        let is_long = self.attr.timeout != 0 && loss.delay.as_nanos() >= 4_096 << self.attr.timeout;
+        let loss = &LostAfter { by_timeout: loss.by_timeout || is_long, ..*loss };
         let mut reduced = false;
         if let Some(control) = &mut self.control {
             control.change_law(now, |law| reduced = law.lost(now, loss));

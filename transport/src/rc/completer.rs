@@ -4,6 +4,7 @@ use roce_packet::{Datagram, NakCode, Operation, Position, Psn, RnrTimer, Syndrom
 
 use super::pieces::payload_before;
 use super::requester::RcRequester;
+use super::timeouts::disarm;
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::Loss;
 use crate::counters::count;
@@ -148,6 +149,7 @@ impl RcRequester {
             control.acknowledged(shared.now, self.una, payload);
         }
         self.reload_retries(core);
+        self.early.answered(self.una, shared.watched());
         self.recovering = None;
         if self.rnr_waiting {
             self.rnr_waiting = false;
@@ -252,7 +254,7 @@ impl RcRequester {
         count!(shared, core, rnr_nak_retry_err);
         self.rnr_waiting = true;
         self.go_back(core, shared);
-        core.deadlines.set(Timer::Retry, None);
+        disarm(core);
         core.deadlines.set(Timer::Rnr, Some(shared.now.plus_nanos(timer.delay_ns())));
         Verdict::Handled
     }

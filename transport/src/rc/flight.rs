@@ -22,13 +22,16 @@ pub(super) struct Flight {
     last: Instant,
     /// The most packets that were under way at a time.
     under_way: u32,
+    /// A probe was sent since the newest packet: what is reported now may have been lost long ago.
+    is_probed: bool,
     /// A loss ended it.
     is_over: bool,
 }
 
 impl Default for Flight {
     fn default() -> Self {
-        Self { first: Psn::new(0), began: Instant::ZERO, last: Instant::ZERO, under_way: 0, is_over: true }
+        let (began, last) = (Instant::ZERO, Instant::ZERO);
+        Self { first: Psn::new(0), began, last, under_way: 0, is_probed: false, is_over: true }
     }
 }
 
@@ -37,8 +40,9 @@ impl Flight {
     #[inline]
     pub(super) fn leaves(&mut self, now: Instant, cursor: Psn, una: Psn) {
         if self.is_over || cursor == una && now.since(self.last) > self.last.since(self.began) / 8 {
-            *self = Self { first: cursor, began: now, last: now, under_way: 0, is_over: false };
+            *self = Self { first: cursor, began: now, is_over: false, ..Self::default() };
         }
+        self.is_probed = false;
         self.last = now;
         self.under_way = self.under_way.max(una.distance_to(cursor) + 1);
         if self.first.distance_to(cursor) >= LONGEST {
@@ -46,6 +50,11 @@ impl Flight {
             self.first = self.first.add(LONGEST / 2);
             self.began = self.began.plus_nanos(now.since(self.began).as_nanos() as u64 / 2);
         }
+    }
+
+    /// A packet was sent again to find out what the peer has.
+    pub(super) fn probed(&mut self) {
+        self.is_probed = true;
     }
 
     /// The packet with this PSN was lost, and `cursor` would have been the next to leave. Returns what that says, the first time.
@@ -57,7 +66,7 @@ impl Flight {
             let whole = self.last.since(self.began).as_nanos() * u128::from(packets) / u128::from(sent);
             let time = Duration::from_nanos(whole as u64);
             let delay = now.since(self.began).saturating_sub(time);
-            LostAfter { packets, time, delay, by_timeout: false, psn }
+            LostAfter { packets, time, delay, by_timeout: self.is_probed, psn }
         })
     }
 }

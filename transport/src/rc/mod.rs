@@ -10,6 +10,7 @@ mod resources;
 mod responder;
 mod selective;
 mod single;
+mod timeouts;
 mod trimmed;
 
 pub(crate) use requester::RcRequester;

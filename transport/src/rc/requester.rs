@@ -20,6 +20,7 @@ use super::flight::Flight;
 use super::pieces::{packets_of, payload_before, read_piece};
 use super::selective::{LossRecovery, Selective};
 use super::single::Single;
+use super::timeouts::Early;
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::{Loss, SentRequest};
 use crate::counters::count;
@@ -33,7 +34,7 @@ use crate::timer::Timer;
 use crate::wr::{Course, SendFlags, SendOp};
 
 /// A count of packets since the last acknowledge request that makes the next packet request one.
-const LONG_AGO: u32 = u32::MAX / 2;
+pub(super) const LONG_AGO: u32 = u32::MAX / 2;
 /// While packets are spaced after a loss, one of so many requests an acknowledgement: at a low rate a quarter of the window would take
 /// longer than the timer waits.
 const SPACED_INTERVAL: u32 = 16;
@@ -55,7 +56,7 @@ pub(crate) struct RcRequester {
     pub(super) rnr_waiting: bool,
     /// The PSN that a NAK made this half go back to. A second NAK for it is a duplicate.
     pub(super) recovering: Option<Psn>,
-    since_ack_request: u32,
+    pub(super) since_ack_request: u32,
     /// The newest packet in flight whose answer was requested: only then does a missing answer show a loss.
     pub(super) asked: Option<Psn>,
     /// The oldest packet is to be sent again after a timeout and has not left yet.
@@ -66,6 +67,8 @@ pub(crate) struct RcRequester {
     pub(super) trimmed_response: Option<Psn>,
     /// The cursor is at a trimmed packet, and returns from there.
     pub(super) is_aside: bool,
+    /// Early retransmission.
+    pub(super) early: Early,
     /// The loss recovery, unless it is go-back-N.
     pub(super) recovery: Option<Box<dyn LossRecovery>>,
 }
@@ -101,6 +104,7 @@ impl RcRequester {
             trimmed_response: None,
             is_aside: false,
             flight: Flight::default(),
+            early: Early::default(),
         }
     }
 
@@ -124,6 +128,7 @@ impl RcRequester {
         self.is_held = false;
         self.trimmed_response = None;
         self.flight = Flight::default();
+        self.early = Early::default();
         if let Some(recovery) = &mut self.recovery {
             recovery.on_go_back();
         }
@@ -185,7 +190,9 @@ impl RcRequester {
         }
         let sent_before = self.cursor != self.unsent;
         let psn = self.cursor.get();
-        self.flight.leaves(shared.now, self.cursor, self.una);
+        if !self.early.is_sending() {
+            self.flight.leaves(shared.now, self.cursor, self.una);
+        }
         let sealed = match self.sq.get(self.cursor_wqe)?.op.course() {
             Course::Segments => self.send_segment(core, shared, slot)?,
             Course::Read => self.send_read(core, shared, slot)?,
@@ -255,6 +262,10 @@ impl RcRequester {
 
     /// Whether the window has room for the next packet of `wqe`, which takes `psns` PSNs in all.
     fn window_allows(&self, core: &QpCore, shared: &Shared, wqe: &Wqe, psns: u32) -> bool {
+        if self.early.is_sending() {
+            // It is in flight already.
+            return true;
+        }
         let window = self.window(shared);
         let used = self.una.distance_to(self.cursor);
         if !wqe.op.awaits_response() {
@@ -360,6 +371,10 @@ impl RcRequester {
         if ack_req && self.asked.is_none_or(|asked| asked.before(psn)) {
             self.asked = Some(psn);
         }
+        if ack_req && self.cursor == self.unsent && shared.config.retransmission.early {
+            // A response shows a sign of life with its first packet.
+            self.early.leaves(self.cursor, shared.watched());
+        }
         if let Some(control) = &mut core.control {
             // The response to a READ takes as long as its data, so it is not a sample of the round trip,
             // and a retransmission is ambiguous.
@@ -413,7 +428,7 @@ impl RcRequester {
             wqe.requested_to = requested_to;
         }
         self.since_ack_request = 0;
-        self.outstanding += 1;
+        self.outstanding += u32::from(!self.early.is_sending());
         self.note_sent(core, shared, requested_to, 0, true);
         self.advance_cursor(piece, piece == left);
         Some(sealed)
@@ -452,7 +467,7 @@ impl RcRequester {
             wqe.requested_to = psn;
         }
         self.since_ack_request = 0;
-        self.outstanding += 1;
+        self.outstanding += u32::from(!self.early.is_sending());
         self.note_sent(core, shared, psn, 0, true);
         self.advance_cursor(1, true);
         Some(sealed)
@@ -469,20 +484,6 @@ impl RcRequester {
         }
     }
 
-    /// Sets the retransmission timer: T = 4.096 µs × 2^timeout (IBTA 9.7.6.1.3). 0 means never. Where packets are
-    /// paced, the packet that requests an acknowledgement may leave long after those before it, and one that is sent again long
-    /// after the timer ran out: the timer starts with it.
-    pub(super) fn arm(&self, core: &mut QpCore, shared: &Shared) {
-        let awaits = self.in_flight() > 0 && self.asked.is_some() && !self.is_held;
-        let deadline = (core.attr.timeout != 0 && awaits).then(|| {
-            let configured = 4096 << core.attr.timeout;
-            let in_flight = self.in_flight();
-            let wait = self.recovery.as_ref().map_or(configured, |recovery| recovery.timeout(in_flight));
-            shared.now.plus_nanos(wait)
-        });
-        core.deadlines.set(Timer::Retry, deadline);
-    }
-
     /// Goes back to the oldest unanswered packet.
     pub(super) fn go_back(&mut self, core: &mut QpCore, shared: &mut Shared) {
         count!(shared, core, retransmit_rounds);
@@ -492,6 +493,7 @@ impl RcRequester {
         self.outstanding = 0;
         // The first packet requests an acknowledgement: a responder that has it reports its position.
         self.since_ack_request = LONG_AGO;
+        self.early.went_back();
         // Answers to what left before are not waited for.
         (self.asked, self.trimmed_response) = (None, None);
         if let Some(recovery) = &mut self.recovery {
@@ -523,25 +525,6 @@ impl RcRequester {
         count!(shared, core, req_transport_retries_exceeded);
         self.fail(core, shared, self.sq.head(), WcStatus::RetryExceededError, cause);
         false
-    }
-
-    /// The retransmission timer ran out.
-    pub(crate) fn on_retry_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
-        if self.in_flight() == 0 {
-            return;
-        }
-        if !self.spend_retry(core, shared, Cause::AckTimeout) {
-            return;
-        }
-        count!(shared, core, local_ack_timeout_err);
-        let retries_left = self.retries_left;
-        tracing::debug!(qpn = core.number.get(), psn = self.una.get(), retries_left, "timeout");
-        self.lost(core, shared, self.una, Loss::Timeout);
-        self.recovering = None;
-        if !self.resend_after_timeout(core, shared) {
-            self.go_back(core, shared);
-        }
-        self.arm(core, shared);
     }
 
     /// The pause that an RNR NAK asked for is over.

@@ -180,7 +180,7 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// Writes the next packet into `slot`, if one may go: a trimmed one before all others.
+    /// Writes the next packet into `slot`, if one may go: a probe and a trimmed one before all others.
     #[inline]
     pub(crate) fn transmit(
         &mut self,
@@ -188,6 +188,11 @@ impl RcRequester {
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
     ) -> Option<Sealed> {
+        if self.early.is_due()
+            && let Some(sealed) = self.transmit_probe(core, shared, slot)
+        {
+            return Some(sealed);
+        }
         let Some(aside) = self.turn_aside() else { return self.transmit_at_cursor(core, shared, slot) };
         let sealed = self.transmit_at_cursor(core, shared, slot);
         self.turn_back(aside, sealed.is_some());

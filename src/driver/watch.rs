@@ -1,0 +1,68 @@
+//! Since when nobody has looked at the device.
+
+use std::time::Duration;
+
+use roce_transport::Instant;
+
+/// When threads looked at the device, and until when they watch it.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// The time up to which the device was watched: that of the last look, or the end of a sleep that a datagram would have cut short.
+    pub(super) until: Instant,
+    /// The longest time between two looks of a process that runs; `None` where only the application looks, as rarely as it likes.
+    pub(super) interval: Option<Duration>,
+}
+
+impl Watch {
+    /// Notes a look at the device. Returns for how long nobody has watched it, if that is longer than a process that runs takes.
+    #[inline]
+    pub(super) fn look(&mut self, now: Instant) -> Option<Duration> {
+        let pause = now.since(self.until);
+        // The clock begins with the context, whose threads have not begun to look.
+        let is_first = self.until == Instant::ZERO;
+        self.until = self.until.max(now);
+        self.interval.filter(|interval| pause > *interval && !is_first).map(|_| pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_millis(8);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn watch() -> Watch {
+        Watch { until: Instant::ZERO, interval: Some(INTERVAL) }
+    }
+
+    #[test]
+    fn a_time_without_a_look_is_a_pause() {
+        let mut watch = watch();
+        assert_eq!(watch.look(at(500)), None, "the first look");
+        assert_eq!(watch.look(at(508)), None, "as often as usual");
+        assert_eq!(watch.look(at(808)), Some(Duration::from_millis(300)));
+        assert_eq!(watch.look(at(809)), None);
+    }
+
+    #[test]
+    fn a_sleep_that_a_datagram_would_end_is_no_pause() {
+        let mut watch = watch();
+        assert_eq!(watch.look(at(1)), None);
+        watch.until = at(500);
+        assert_eq!(watch.look(at(501)), None, "it woke on time");
+        watch.until = at(900);
+        assert_eq!(watch.look(at(600)), None, "another thread looked meanwhile");
+        assert_eq!(watch.look(at(1_000)), Some(Duration::from_millis(100)), "it woke late");
+    }
+
+    #[test]
+    fn an_application_that_polls_as_it_likes_has_no_pauses() {
+        let mut watch = Watch::default();
+        assert_eq!(watch.look(at(1)), None);
+        assert_eq!(watch.look(at(100_000)), None);
+    }
+}
