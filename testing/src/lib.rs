@@ -54,8 +54,9 @@ pub fn free_v6_port() -> Option<u16> {
     ports.by_ref().take(1_000).find(|port| UdpSocket::bind((Ipv6Addr::LOCALHOST, *port)).is_ok())
 }
 
-/// Runs a test that fails when it has not ended after so many seconds. What hangs stays behind on its
-/// thread, which ends with the process.
+/// Runs a test that fails when it has not ended after so many seconds of an idle machine. What hangs stays behind on its
+/// thread, which ends with the process. On a busy machine a second counts less: with four times as many processes as processors, a
+/// quarter.
 #[track_caller]
 pub fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
     let (done, ended) = std::sync::mpsc::channel();
@@ -65,15 +66,28 @@ pub fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
         let _ = done.send(());
     });
     let body = body.expect("starting a thread");
-    match ended.recv_timeout(Duration::from_secs(seconds)) {
-        // The panic of the test is the one to be shown.
-        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-            if let Err(panic) = body.join() {
-                std::panic::resume_unwind(panic);
+    let mut left = seconds as f64;
+    while left > 0.0 {
+        match ended.recv_timeout(Duration::from_secs(1)) {
+            Err(RecvTimeoutError::Timeout) => left -= 1.0 / processes_for_each_processor(),
+            // The panic of the test is the one to be shown.
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                if let Err(panic) = body.join() {
+                    std::panic::resume_unwind(panic);
+                }
+                return;
             }
         }
-        Err(RecvTimeoutError::Timeout) => panic!("the test hangs: not over after {seconds} s"),
     }
+    panic!("the test hangs: not over after {seconds} s of an idle machine");
+}
+
+/// How many processes want each processor, on average over the last minute; 1 where that is not known.
+fn processes_for_each_processor() -> f64 {
+    let load = std::fs::read_to_string("/proc/loadavg").ok();
+    let load = load.and_then(|text| text.split(' ').next()?.parse::<f64>().ok()).unwrap_or(1.0);
+    let processors = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
+    (load / processors).max(1.0)
 }
 
 /// A shell that starts a job in the background has it ignore SIGINT, and so would the programs that a test starts.

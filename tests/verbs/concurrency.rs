@@ -1,7 +1,6 @@
 //! Several threads, and peers that write while somebody reads.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use roce::verbs::*;
 
@@ -96,6 +95,7 @@ fn whoever_reads_while_a_peer_writes_sees_old_or_new_words() {
         let (near, far) = rc_pair();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _stop = StopAtEnd(&stop);
             let reader = scope.spawn(|| {
                 let (mut reads, mut mixed) = (0_u32, 0_u32);
                 let mut bytes = vec![0; LEN];
@@ -135,16 +135,18 @@ fn objects_come_and_go_beside_running_traffic() {
     within(100, || {
         let (near, far) = rc_pair();
         let stop = AtomicBool::new(false);
+        let rounds = AtomicU64::new(0);
         std::thread::scope(|scope| {
-            let traffic = scope.spawn(|| {
-                let mut rounds = 0;
+            // Regression: a failure left the other thread running, so that the test hung.
+            let _stop = StopAtEnd(&stop);
+            scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    near.fill(0, 5000, rounds);
-                    near.carry_out(rounds, far.write_op(0), &[near.region.element(0..5000)]);
-                    far.check(0, 5000, rounds);
-                    rounds += 1;
+                    let round = rounds.load(Ordering::Relaxed);
+                    near.fill(0, 5000, round);
+                    near.carry_out(round, far.write_op(0), &[near.region.element(0..5000)]);
+                    far.check(0, 5000, round);
+                    rounds.store(round + 1, Ordering::Relaxed);
                 }
-                rounds
             });
             for round in 0..30_u64 {
                 let (a, b) = (near.context.clone(), far.context.clone());
@@ -183,9 +185,8 @@ fn objects_come_and_go_beside_running_traffic() {
                     }
                 }
             }
-            std::thread::sleep(Duration::from_millis(20));
-            stop.store(true, Ordering::Relaxed);
-            assert!(traffic.join().unwrap() > 10);
+            let before = rounds.load(Ordering::Relaxed);
+            until("the traffic goes on", || rounds.load(Ordering::Relaxed) > before + 1);
         });
     });
 }

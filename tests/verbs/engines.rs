@@ -352,6 +352,7 @@ fn engines_are_used_and_locked_together_at_the_same_time() {
         let (here, there) = (near[0].context.clone(), far[0].context.clone());
         let stopped = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _stop = StopAtEnd(&stopped);
             for engine in 0..ENGINES {
                 let (near, far, stopped) = (&near[engine], &far[engine], &stopped);
                 scope.spawn(move || {

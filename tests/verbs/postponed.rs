@@ -1,15 +1,19 @@
 //! Acknowledgements and requests that leave with what the application posts next. What they wait for is bounded by a time, so that these tests look at
-//! one opportunity of many: a machine with much to do may use up that time.
+//! one opportunity of many, and by a slow clock: a machine with much to do does not use up that time.
 
 use std::time::{Duration, Instant};
 
+use roce::device::Clock;
 use roce::verbs::*;
 
 use crate::world::*;
 
+/// By how much the clock of the contexts is slower: their 20 µs are 20 ms, ten times a time slice of Linux.
+const SLOWER: u32 = 10;
+
 /// Two ends in one thread: nobody but the test makes progress.
 fn alone(wire: Wire) -> Option<(Side, Side)> {
-    let builder = || Context::builder().background(false);
+    let builder = || Context::builder().background(false).clock(Clock::start_slow(SLOWER));
     let (near, far) = wire.open_with(builder(), builder())?;
     Some(connect((near, far), QpType::Rc, &ConnectOptions::default()))
 }

@@ -1,6 +1,7 @@
 //! Two contexts that talk to each other.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use roce::device::memory::MemoryDevice;
@@ -8,8 +9,8 @@ use roce::verbs::*;
 
 use crate::common::{free_v6_port, own_address, skip_unless};
 
-/// Longer than anything here may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than anything here may take, also on a machine with twenty other processes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of memory on each side.
 pub(crate) const MEMORY: usize = 256 << 10;
 pub(crate) const QKEY: u32 = 0x1234_5678;
@@ -224,6 +225,15 @@ pub(crate) fn assert_same(found: &[u8], expected: &[u8]) {
     assert_eq!(found.len(), expected.len());
     if let Some(at) = found.iter().zip(expected).position(|(found, expected)| found != expected) {
         panic!("byte {at} of {} is {:#04x} instead of {:#04x}", found.len(), found[at], expected[at]);
+    }
+}
+
+/// Tells the other threads of a test to end, also when the test fails: otherwise it would wait for them instead.
+pub(crate) struct StopAtEnd<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

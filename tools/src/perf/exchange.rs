@@ -206,6 +206,11 @@ pub trait Stream: Read + Write {
     ///
     /// The connection broke.
     fn has_input(&mut self) -> io::Result<bool>;
+
+    /// The time by which this side loses its patience.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 }
 
 impl Stream for Tcp {
@@ -240,7 +245,7 @@ impl<S: Stream> Link<S> {
         let early = VecDeque::new();
         let (structures, is_original) = (false, false);
         let set_up = patience.checked_mul(SET_UP_PATIENCE).filter(|_| role == Role::Server);
-        let set_up_until = set_up.and_then(|limit| Instant::now().checked_add(limit));
+        let set_up_until = set_up.and_then(|limit| stream.now().checked_add(limit));
         let version = OLDEST;
         Self { stream, early, role, patience, set_up_until, version, blocks: 0, structures, is_original }
     }
@@ -341,7 +346,7 @@ impl<S: Stream> Link<S> {
         alive: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
         // A piece of a block is no sign of life: otherwise a byte now and then would hold this side for ever.
-        let mut last = Instant::now();
+        let mut last = self.stream.now();
         let mut is_warned = !self.is_original;
         let mut has_begun = false;
         while !room.is_empty() {
@@ -362,8 +367,8 @@ impl<S: Stream> Link<S> {
                 }
                 Err(error) if is_early(&error) => {
                     if alive() {
-                        last = Instant::now();
-                    } else if !is_warned && last.elapsed() > WARN_AFTER {
+                        last = self.stream.now();
+                    } else if !is_warned && self.stream.now() - last > WARN_AFTER {
                         is_warned = true;
                         warn!("nothing has come from the other side for a second; {}", SAME_OPTIONS_THERE);
                     }
@@ -381,10 +386,10 @@ impl<S: Stream> Link<S> {
     fn check_time(&self, last: Instant, has_begun: bool) -> io::Result<()> {
         let late = |text| Err(io::Error::new(ErrorKind::TimedOut, text));
         let seconds = self.patience.as_secs();
-        if self.set_up_until.is_some_and(|until| Instant::now() > until) {
+        if self.set_up_until.is_some_and(|until| self.stream.now() > until) {
             return late(format!("the set-up takes longer than {} s", u64::from(SET_UP_PATIENCE) * seconds));
         }
-        if last.elapsed() > self.patience {
+        if self.stream.now() - last > self.patience {
             let what = if has_begun { "only part of a block" } else { "nothing" };
             return late(format!("{what} came for {seconds} s"));
         }
@@ -787,14 +792,24 @@ mod tests {
         assert!(!link.look().unwrap(), "nothing more has come");
     }
 
-    /// Gives a byte at each read, after a while.
-    struct Dripping<'a>(&'a [u8], Duration);
+    /// Gives a byte at each read, after a while by its own clock.
+    struct Dripping<'a> {
+        bytes: &'a [u8],
+        time_of_a_byte: Duration,
+        now: Instant,
+    }
+
+    impl<'a> Dripping<'a> {
+        fn new(bytes: &'a [u8]) -> Self {
+            Self { bytes, time_of_a_byte: Duration::from_millis(10), now: Instant::now() }
+        }
+    }
 
     impl Read for Dripping<'_> {
         fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-            std::thread::sleep(self.1);
+            self.now += self.time_of_a_byte;
             let count = room.len().min(1);
-            self.0.read(&mut room[..count])
+            self.bytes.read(&mut room[..count])
         }
     }
 
@@ -812,42 +827,46 @@ mod tests {
         fn has_input(&mut self) -> io::Result<bool> {
             Ok(true)
         }
+
+        fn now(&self) -> Instant {
+            self.now
+        }
     }
 
-    /// Each byte began the time anew.
+    /// Regression: each byte began the time anew.
     #[test]
     fn a_block_that_comes_byte_by_byte_is_given_up_in_time() {
         for role in [Role::Client, Role::Server] {
-            let dripping = Dripping(&[0; 1000], Duration::from_millis(10));
-            let begun = Instant::now();
+            let dripping = Dripping::new(&[0; 1000]);
+            let begun = dripping.now;
             let mut link = Link::new(dripping, role, Duration::from_millis(100));
             let error = link.swap("a block", &[0; 900], &mut || false).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimedOut);
             assert!(error.to_string().contains("only part of a block came"), "{error}");
-            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+            assert_eq!(link.stream.now - begun, Duration::from_millis(110));
         }
     }
 
-    /// Blocks that each come in time, and packets that show that the client is there, held a server for ever.
+    /// Regression: blocks that each come in time, and packets that show that the client is there, held a server forever.
     #[test]
     fn the_blocks_of_the_set_up_have_a_limit_together() {
-        let dripping = |role| {
-            let dripping = Dripping(&[0; 1000], Duration::from_millis(10));
-            Link::new(dripping, role, Duration::from_millis(100))
-        };
+        let dripping = |role| Link::new(Dripping::new(&[0; 1000]), role, Duration::from_millis(100));
         let blocks = |link: &mut Link<Dripping<'static>>| {
             (0..100).find_map(|_| link.swap("a block", &[0; 4], &mut || true).err())
         };
-        let error = blocks(&mut dripping(Role::Server)).expect("a limit");
+        let mut limited = dripping(Role::Server);
+        let begun = limited.stream.now;
+        let error = blocks(&mut limited).expect("a limit");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(error.to_string().contains("the set-up takes longer than"), "{error}");
+        assert_eq!(limited.stream.now - begun, Duration::from_millis(u64::from(100 * SET_UP_PATIENCE + 10)));
         // A client has chosen its server; and a measurement may take as long as it likes.
         assert!(blocks(&mut dripping(Role::Client)).is_none());
         let mut measuring = dripping(Role::Server);
         measuring.end_set_up();
         assert!(blocks(&mut measuring).is_none());
         // The longest patience is no patience that overflows.
-        let _ = Link::new(Dripping(&[], Duration::ZERO), Role::Server, Duration::MAX);
+        let _ = Link::new(Dripping::new(&[]), Role::Server, Duration::MAX);
     }
 
     #[test]
