@@ -103,9 +103,9 @@ fn identifications_are_found_out_from_the_icrc() {
 #[test]
 fn what_was_damaged_is_shown_with_a_comment() {
     let kept = Kept::default();
-    let mut recorder = PcapDevice::new(Box::new(MemoryDevice::pair(A, B).unwrap().0), Box::new(kept.clone()));
+    let recorder = PcapDevice::new(Box::new(MemoryDevice::pair(A, B).unwrap().0), Box::new(kept.clone()));
     let path = path(A, B);
-    let mut receive = |bytes: &[u8], head_len: usize, identification| {
+    let receive = |bytes: &[u8], head_len: usize, identification| {
         let (head, tail) = bytes.split_at(head_len);
         lock(&recorder.recorder).received(0, &Received { path, identification, head, tail });
         kept.0.lock().unwrap().pop().unwrap()
