@@ -3,12 +3,11 @@
 use std::collections::VecDeque;
 
 use roce_fault::{BitFlips, Delivery, FaultInjector, Verdict};
-use roce_packet::ParseErrorKind;
 use roce_packet::pause::PRIORITIES;
 use roce_transport::Instant;
 
 use super::counts::{Counts, Watch};
-use super::packet::{self, Place};
+use super::packet::{self, NoPlace, Place};
 use super::queue::{Packet, Queue};
 use super::settings::DirectionSettings;
 use super::touch::{Loss, Touch};
@@ -94,12 +93,14 @@ impl Direction {
         self.advance(now);
         // Frames joined in another way than as datagrams are not RoCE.
         match Place::find(bytes) {
-            Ok(place) if !offload.is_joined() || offload.udp_segment_len().is_some() => {
+            Ok(place)
+                if !offload.is_joined() || (offload.udp_segment_len().is_some() && place.is_plain()) =>
+            {
                 packet::split(bytes, offload, &place, |bytes, offload| {
                     self.handle_packet(now, bytes, offload);
                 });
             }
-            Err(error) if error.kind != ParseErrorKind::NotRoce => {
+            Err(NoPlace::Malformed) => {
                 self.counts.malformed += 1;
                 self.pass(bytes, offload);
             }
@@ -119,14 +120,14 @@ impl Direction {
     }
 
     fn handle_packet(&mut self, now: Instant, bytes: &[u8], offload: Offload) {
-        let Ok(mut place) = Place::find(bytes) else { return self.pass(bytes, offload) };
+        let Ok(place) = Place::find(bytes) else { return self.pass(bytes, offload) };
         self.counts.packets += 1;
         self.counts.bytes += bytes.len() as u64;
         let datagram = place.datagram(bytes);
         // Telemetry behind it is no payload.
         let bare = if self.knows_telemetry { place.bare_datagram(bytes).0 } else { datagram };
         self.watch.observe(bare, &mut self.counts);
-        let path = place.headers.path();
+        let path = place.path(bytes);
         let verdict = self.injector.inject(now, path.ecn(), datagram);
         let mut touch = Touch { rule: self.injector.decided_by(), ..Touch::default() };
         let mut bytes = bytes.to_vec();

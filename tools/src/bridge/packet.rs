@@ -1,18 +1,39 @@
 //! One RoCE packet in its frame, and the changes of a bad network to its bytes.
 
 use roce_fault::BitFlips;
+use roce_packet::fields::{GRE_CHECKSUM, GRH, IPV4, IPV6, UDP};
+use roce_packet::outer::{Link, Outer, OuterLayer};
 use roce_packet::{
-    Frame, FrameHeaders, Ipv4Header, Ipv4View, NetworkHeader, ParseError, Telemetry, TelemetryHop,
+    Frame, FrameHeaders, Ipv4Header, Ipv4View, NetworkHeader, Path, ROCE_UDP_PORT, Telemetry, TelemetryHop,
 };
 
 use roce_device::whole::Offload;
 
-/// The layout of a RoCE frame.
+/// The most checksums that cover a datagram: one of its own, and one for each tunnel.
+const MOST_SUMS: usize = 4;
+
+/// The layout of a frame with a RoCE packet, which tunnels may carry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
+    /// The headers of the RoCE packet, without IPv4 options and IPv6 extension headers.
     pub(super) headers: FrameHeaders,
+    /// Where the BTH begins.
+    start: usize,
     /// The end of the datagram; padding of short frames may follow.
-    pub(super) end: usize,
+    end: usize,
+    /// Where the outermost IP header (or GRH) begins, which a switch marks and chooses queues by.
+    outermost: usize,
+    /// Where the UDP and GRE headers begin whose checksum covers the datagram, and where the checksum is.
+    sums: [Option<(usize, usize)>; MOST_SUMS],
+}
+
+/// Why there is no [`Place`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoPlace {
+    /// The frame is not RoCE, or its end is missing.
+    NotRoce,
+    /// Its headers contradict each other.
+    Malformed,
 }
 
 impl Place {
@@ -21,42 +42,71 @@ impl Place {
     /// # Errors
     ///
     /// The frame is not RoCE, or malformed.
-    pub(super) fn find(frame: &[u8]) -> Result<Self, ParseError> {
-        let parsed = Frame::parse(frame)?;
-        let end = parsed.headers.len_bytes() + parsed.transport.len();
-        Ok(Self { headers: parsed.headers, end })
+    pub(super) fn find(frame: &[u8]) -> Result<Self, NoPlace> {
+        let outer = Outer::decode(frame, Link::Ethernet, frame.len(), ROCE_UDP_PORT);
+        if outer.foreign.is_some() || outer.cut.is_some() || outer.is_answer_of_service() {
+            return Err(NoPlace::NotRoce);
+        }
+        let headers = outer.frame_headers().filter(|_| outer.error.is_none()).ok_or(NoPlace::Malformed)?;
+        let layers = outer.layers();
+        let is_network = |layer: &&OuterLayer| [&IPV4, &IPV6, &GRH].iter().any(|header| layer.is(header));
+        let outermost = layers.iter().find(is_network).map_or(0, |layer| layer.offset);
+        let mut sums = [None; MOST_SUMS];
+        let mut free = sums.iter_mut();
+        for (index, layer) in layers.iter().enumerate() {
+            let sum = if layer.is(&UDP) {
+                (layer.offset, layer.offset + 6)
+            } else if layer.is(&GRE_CHECKSUM) {
+                (layers[index - 1].offset, layer.offset)
+            } else {
+                continue;
+            };
+            *free.next().ok_or(NoPlace::NotRoce)? = Some(sum);
+        }
+        let start = outer.transport_offset;
+        let end = start + outer.transport_len;
+        Ok(Self { headers, start, end, outermost, sums })
+    }
+
+    /// Whether the packet can be split: it has the headers that a RoCE NIC sends, without tunnels, further tags and options.
+    pub(super) const fn is_plain(&self) -> bool {
+        self.headers.len_bytes() == self.start
     }
 
     /// BTH to ICRC.
     pub(super) fn datagram<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame.get(self.headers.len_bytes()..self.end).unwrap_or_default()
+        frame.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Sets the traffic class, and updates the header checksum of IPv4. The ICRC covers neither.
-    pub(super) fn set_traffic_class(&mut self, frame: &mut [u8], traffic_class: u8) {
-        let Some(header) = frame.get_mut(self.headers.network_offset()..) else { return };
-        match &mut self.headers.network {
-            NetworkHeader::Ipv4 { ip, .. } => {
-                ip.traffic_class = traffic_class;
-                write_ipv4(header, |ip| ip[1] = traffic_class);
-            }
-            NetworkHeader::Ipv6 { ip, .. } => {
-                ip.traffic_class = traffic_class;
-                write_ipv6_class(header, traffic_class);
-            }
-            NetworkHeader::Grh(grh) => {
-                grh.traffic_class = traffic_class;
-                write_ipv6_class(header, traffic_class);
-            }
+    /// The path of the packet, with the traffic class of the outermost header.
+    pub(super) fn path(&self, frame: &[u8]) -> Path {
+        let [first, second] = word(frame, self.outermost).to_be_bytes();
+        let traffic_class = if first >> 4 == 4 { second } else { first << 4 | second >> 4 };
+        Path { traffic_class, ..self.headers.path() }
+    }
+
+    /// Sets the traffic class of the outermost header, and updates its checksum if it is IPv4. The end of a tunnel
+    /// copies marks to the packet in it (RFC 6040). The ICRC covers neither.
+    pub(super) fn set_traffic_class(&self, frame: &mut [u8], traffic_class: u8) {
+        let Some(header) = frame.get_mut(self.outermost..) else { return };
+        if header.first().is_some_and(|first| first >> 4 != 4) {
+            return write_ipv6_class(header, traffic_class);
+        }
+        let before = word(header, 0);
+        if let Some(byte) = header.get_mut(1) {
+            *byte = traffic_class;
+        }
+        let sum = update(word(header, 10), before, word(header, 0));
+        if let Some(field) = header.get_mut(10..12) {
+            field.copy_from_slice(&sum.to_be_bytes());
         }
     }
 
     /// Flips bits of the datagram. A complete UDP checksum is updated, so that only the ICRC is wrong and the receiver's NIC
     /// drops the packet.
     pub(super) fn flip(&self, frame: &mut [u8], offload: Offload, flips: &BitFlips) {
-        let datagram_offset = self.headers.len_bytes();
         for bit in flips.bits() {
-            let at = datagram_offset + bit as usize / 8;
+            let at = self.start + bit as usize / 8;
             if at < self.end {
                 self.change(frame, offload, at, |byte| byte ^ 0x80 >> (bit % 8));
             }
@@ -84,24 +134,23 @@ impl Place {
         telemetry != before
     }
 
-    /// Changes one byte of the datagram, and a complete UDP checksum with it.
+    /// Changes one byte of the datagram, and the complete checksums that cover it.
     fn change(&self, frame: &mut [u8], offload: Offload, at: usize, change: impl FnOnce(u8) -> u8) {
-        let udp_offset = self.headers.udp_offset().filter(|_| !offload.needs_checksum());
-        let word_of = |frame: &[u8]| match udp_offset {
-            Some(udp) => word(frame, udp + (at - udp) / 2 * 2),
-            None => 0,
-        };
-        let before = word_of(frame);
+        let sums = self.sums.iter().flatten().filter(|_| !offload.needs_checksum());
+        let word_of = |frame: &[u8], base: usize| word(frame, base + (at - base) / 2 * 2);
+        let before = self.sums.map(|sum| sum.map_or(0, |(base, _)| word_of(frame, base)));
         if let Some(byte) = frame.get_mut(at) {
             *byte = change(*byte);
         }
-        let after = word_of(frame);
-        if let Some(field) = udp_offset.and_then(|udp| frame.get_mut(udp + 6..udp + 8))
-            && field != [0, 0]
-        {
+        for ((base, place), before) in sums.zip(before) {
+            let (after, is_udp) = (word_of(frame, *base), *place == base + 6);
+            let Some(field) = frame.get_mut(*place..place + 2) else { continue };
+            if is_udp && field == [0, 0] {
+                continue;
+            }
             let updated = match update(u16::from_be_bytes([field[0], field[1]]), before, after) {
                 // In UDP, 0 stands for no checksum (RFC 768).
-                0 => 0xffff,
+                0 if is_udp => 0xffff,
                 sum => sum,
             };
             field.copy_from_slice(&updated.to_be_bytes());

@@ -125,7 +125,7 @@ impl Queue {
         if !self.settings.marking.marks(queued, draw) {
             return;
         }
-        let path = packet.place.headers.path();
+        let path = packet.place.path(&packet.bytes);
         match path.ecn() {
             Ecn::Capable0 | Ecn::Capable1 => {
                 packet.touch.queue_mark = Some(queued);
