@@ -99,7 +99,7 @@ fn behavior(control: &mut dyn CongestionControl) -> u64 {
             _ => {
                 if control.wants_telemetry() {
                     let mut telemetry = Telemetry::default();
-                    telemetry.push(TelemetryHop::new(100_000_000_000, now, sent, draw % 500_000));
+                    telemetry.push(TelemetryHop::new(100_000_000_000, now, sent, draw % 500_000), 1);
                     control.on_telemetry(at, &telemetry);
                 }
                 let bytes = in_flight.min(PAYLOAD * (1 + draw % 3));

@@ -338,8 +338,8 @@ fn a_bad_icrc_is_shown_with_both_values() {
 fn telemetry_behind_the_icrc_is_no_damage() {
     let plain = bytes(WRITE);
     let mut telemetry = Telemetry::default();
-    telemetry.push(TelemetryHop::new(1_000_000_000, 5_000, 640, 0));
-    telemetry.push(TelemetryHop::new(10_000_000_000, 7_000, 1_280, 12_800));
+    telemetry.push(TelemetryHop::new(1_000_000_000, 5_000, 640, 0), 1);
+    telemetry.push(TelemetryHop::new(10_000_000_000, 7_000, 1_280, 12_800), 2);
     let mut frame = [&plain[..], &telemetry.emit()].concat();
     // The ICRC is that of the packet without the trailer, the other headers count it.
     let Ok(parsed) = Frame::parse(&plain) else { panic!("not RoCE") };

@@ -8,8 +8,9 @@
 //! marked as an echo: switches on the way back add nothing to it.
 //!
 //! ```text
-//!   byte 0      bit 7: an echo; bits 0 to 6: number of hops, 0 to 5; more hops than five leave no trace except in byte 1
-//!   byte 1      number of switches that the packet passed, at most 255
+//!   byte 0      bit 7: an echo
+//!               bits 0 to 6: number of hops, 0 to 5; 7 if the packet passed more than five switches, of which the first five are here
+//!   byte 1      the path: 8 bits that follow from the ports which the packet passed; 0 without a hop
 //!   10 bytes    for each hop, in the order of the path, big-endian:
 //!     0..2      rate of the port, in units of 100 Mb/s
 //!     2..5      time at which the packet began to leave, in ns, modulo 2^24
@@ -17,14 +18,15 @@
 //!     8..10     bytes that waited in the port behind it, in units of 64, at most 65,535 units
 //! ```
 //!
-//! The bytes of unused hops are zero.
+//! The bytes of unused hops are zero. The counters of two trailers can be subtracted only if both have the same path: where a network has
+//! several paths to a host, neighbouring packets may pass different ports. Two paths have the same 8 bits by chance once in 256 times.
 //!
 //! No header announces the trailer: the BTH has no length, and the lengths of IP and UDP include it. A receiver that looks for
 //! trailers takes the last 52 bytes for one if they can be one ([`Telemetry::split_off`]) and the ICRC in front of them is right. Any
 //! other datagram has none. So packets with and without a trailer may come from one peer, and a packet is mistaken only if an ICRC is right
 //! by chance.
 //!
-//! The values are those of HPCC (SIGCOMM 2019, section 3.1) with other widths: 80 bits a hop instead of 64, so that a port may have
+//! The values are those of HPCC (SIGCOMM 2019, section 3.1; the path is its `pathID` of 12 bits) with other widths: 80 bits a hop instead of 64, so that a port may have
 //! any rate up to 6.5 Tb/s and the counters turn over after 16 ms and a gigabyte.
 
 use crate::fields::{Field, Header, Show, bytes, mask};
@@ -112,12 +114,16 @@ impl TelemetryHop {
 pub struct Telemetry {
     hops: [TelemetryHop; Self::MOST_HOPS],
     len: u8,
-    passed: u8,
+    /// More switches were passed than there is room for.
+    is_cut: bool,
+    path: u8,
     is_echo: bool,
 }
 
 /// The bit of byte 0 that marks an echo.
 const ECHO: u8 = 0x80;
+/// The number of hops in byte 0 if there were more than five.
+const CUT: u8 = 7;
 
 impl Telemetry {
     /// Hops that it has room for.
@@ -134,24 +140,35 @@ impl Telemetry {
     /// Whether every switch on the path is in it.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
-        self.len == self.passed
+        !self.is_cut
     }
 
-    /// The same for the acknowledgement of the packet that had it.
+    /// Eight bits that follow from the ports which the packet passed, and from their order.
+    #[must_use]
+    pub const fn path(&self) -> u8 {
+        self.path
+    }
+
+    /// This telemetry as the acknowledgement of its packet returns it.
     #[must_use]
     pub const fn echo(self) -> Self {
         Self { is_echo: true, ..self }
     }
 
-    /// A switch adds its hop, if there is room and this is no echo.
-    pub fn push(&mut self, hop: TelemetryHop) {
+    /// A switch adds the hop of one of its ports, if there is room. An echo does not change. `port` is a number that other ports
+    /// of the network do not have.
+    pub fn push(&mut self, hop: TelemetryHop, port: u32) {
         if self.is_echo {
             return;
         }
-        self.passed = self.passed.saturating_add(1);
-        if let Some(place) = self.hops.get_mut(usize::from(self.len)) {
-            *place = hop;
-            self.len += 1;
+        // Multiplying by 2^32 over the golden ratio keeps neighbouring numbers apart; turning the path keeps the order of ports.
+        self.path = self.path.rotate_left(3) ^ (port.wrapping_mul(0x9e37_79b1) >> 24) as u8;
+        match self.hops.get_mut(usize::from(self.len)) {
+            Some(place) => {
+                *place = hop;
+                self.len += 1;
+            }
+            None => self.is_cut = true,
         }
     }
 
@@ -160,23 +177,26 @@ impl Telemetry {
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let (counts, hops) = bytes.split_at_mut(2);
-        counts.copy_from_slice(&[if self.is_echo { self.len | ECHO } else { self.len }, self.passed]);
+        let number = if self.is_cut { CUT } else { self.len };
+        counts.copy_from_slice(&[if self.is_echo { number | ECHO } else { number }, self.path]);
         for (place, hop) in hops.chunks_exact_mut(TelemetryHop::LEN).zip(self.hops()) {
             place.copy_from_slice(&hop.emit());
         }
         bytes
     }
 
-    /// Reads the bytes of a trailer; `None` if they have more hops than there is room for, or than the packet passed, or if a byte of an
+    /// Reads the bytes of a trailer; `None` if the number of hops is not possible, if there is a path without a hop, or if a byte of an
     /// unused hop is not zero.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
-        let [first, passed, hops @ ..] = bytes;
-        let len = first & !ECHO;
-        if usize::from(len) > Self::MOST_HOPS || len > *passed {
-            return None;
-        }
-        let mut telemetry = Self { len, passed: *passed, is_echo: first & ECHO != 0, ..Self::default() };
+        let [first, path, hops @ ..] = bytes;
+        let (len, is_cut) = match first & !ECHO {
+            CUT => (Self::MOST_HOPS as u8, true),
+            0 if *path != 0 => return None,
+            len if usize::from(len) <= Self::MOST_HOPS => (len, false),
+            _ => return None,
+        };
+        let mut telemetry = Self { len, is_cut, path: *path, is_echo: first & ECHO != 0, ..Self::default() };
         let (hops, _) = hops.as_chunks();
         let (hops, unused) = hops.split_at_checked(usize::from(len))?;
         if unused.as_flattened().iter().any(|byte| *byte != 0) {
@@ -252,9 +272,10 @@ const COUNTS: [Field; 3] = [
     Field::new("echo", "roce.telemetry.echo", mask(0, ECHO), Show::Flag)
         .means("Whether an acknowledgement returns it."),
     Field::new("hops", "roce.telemetry.hops", mask(0, !ECHO), Show::Decimal)
-        .means("Number of hops that follow, 0 to 5."),
-    Field::new("passed", "roce.telemetry.passed", bytes(1, 1), Show::Decimal)
-        .means("Number of switches that the packet passed, at most 255."),
+        .means("Number of hops that follow, 0 to 5; 7: five follow, and the packet passed more switches."),
+    Field::new("path", "roce.telemetry.path", bytes(1, 1), Show::Hex).means(
+        "Bits that follow from the ports which the packet passed: packets with equal bits had the same way.",
+    ),
 ];
 const HOP1: [Field; 4] = fields_of_hop!(1 at 2);
 const HOP2: [Field; 4] = fields_of_hop!(2 at 12);
@@ -291,12 +312,8 @@ mod tests {
         for hop in 0..7 {
             assert_eq!(Telemetry::parse(&telemetry.emit()), Some(telemetry));
             assert_eq!(telemetry.is_complete(), hop <= 5);
-            telemetry.push(TelemetryHop::new(
-                25_000_000_000 * (hop + 1),
-                77 * hop,
-                1_000_000 * hop,
-                640 * hop,
-            ));
+            let stamp = TelemetryHop::new(25_000_000_000 * (hop + 1), 77 * hop, 1_000_000 * hop, 640 * hop);
+            telemetry.push(stamp, hop as u32);
         }
         assert_eq!(telemetry.hops().len(), 5);
         assert_eq!(
@@ -304,32 +321,52 @@ mod tests {
             (75_000_000_000, 1_280)
         );
         let bytes = telemetry.emit();
-        assert_eq!((bytes.len(), &bytes[..4]), (52, &[5, 7, 0, 250][..]));
+        assert_eq!((bytes.len(), &bytes[..4]), (52, &[7, telemetry.path(), 0, 250][..]));
     }
 
     #[test]
     fn switches_add_nothing_to_an_echo() {
         let mut there = Telemetry::default();
-        there.push(TelemetryHop::new(25_000_000_000, 1, 2, 3));
+        there.push(TelemetryHop::new(25_000_000_000, 1, 2, 3), 7);
         let mut back = there.echo();
-        back.push(TelemetryHop::new(100_000_000_000, 4, 5, 6));
-        assert_eq!((back.hops(), back.is_complete()), (there.hops(), true));
+        back.push(TelemetryHop::new(100_000_000_000, 4, 5, 6), 8);
+        assert_eq!((back.hops(), back.is_complete(), back.path()), (there.hops(), true, there.path()));
         assert_eq!((Telemetry::parse(&back.emit()), back.emit()[0]), (Some(back), 0x81));
     }
 
     #[test]
     fn wrong_counts_are_refused() {
         let mut bytes = [0; Telemetry::LEN];
-        for (len, passed, good) in [(0, 0, true), (5, 5, true), (5, 9, true), (6, 9, false), (3, 2, false)] {
-            (bytes[0], bytes[1]) = (len, passed);
-            assert_eq!(Telemetry::parse(&bytes).is_some(), good, "{len} of {passed}");
+        for (number, good) in [(0, true), (1, true), (5, true), (6, false), (7, true)] {
+            bytes[0] = number;
+            assert_eq!(Telemetry::parse(&bytes).is_some(), good, "{number}");
         }
+        (bytes[0], bytes[1]) = (0, 1);
+        assert_eq!(Telemetry::parse(&bytes), None, "a path without a hop");
+    }
+
+    /// Regression: nothing in a trailer said which way its packet had taken, and counters of different ports were subtracted.
+    #[test]
+    fn packets_on_different_ways_have_different_paths() {
+        let of = |ports: &[u32]| {
+            let mut telemetry = Telemetry::default();
+            ports.iter().for_each(|port| telemetry.push(TelemetryHop::new(100_000_000_000, 1, 2, 3), *port));
+            telemetry.path()
+        };
+        assert_eq!(of(&[1, 2, 3]), of(&[1, 2, 3]));
+        assert_ne!(of(&[1, 2, 3]), of(&[2, 1, 3]), "the order counts");
+        // Up to one of eight switches, down from there, and to the host.
+        let mut paths: std::vec::Vec<u8> =
+            (0..8).map(|path| of(&[100 + path, 200 + 16 * path, 999])).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        assert_eq!(paths.len(), 8);
     }
 
     #[test]
     fn unused_room_is_zero() {
         let mut telemetry = Telemetry::default();
-        telemetry.push(TelemetryHop::new(1_000_000_000, 5, 64, 128));
+        telemetry.push(TelemetryHop::new(1_000_000_000, 5, 64, 128), 3);
         let bytes = telemetry.emit();
         for at in 12..Telemetry::LEN {
             let mut bytes = bytes;
@@ -341,7 +378,7 @@ mod tests {
     #[test]
     fn a_trailer_may_lie_in_two_slices() {
         let mut telemetry = Telemetry::default();
-        telemetry.push(TelemetryHop::new(1_000_000_000, 5, 64, 128));
+        telemetry.push(TelemetryHop::new(1_000_000_000, 5, 64, 128), 3);
         let whole: std::vec::Vec<u8> = (0..80).chain(telemetry.emit()).collect();
         for at in 0..=whole.len() {
             let (head, tail) = whole.split_at(at);
@@ -354,11 +391,12 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: [u8; Telemetry::LEN], counts in 0..6_u8, at in 0..=Telemetry::LEN) {
-            for (len, passed) in [(bytes[0], bytes[1]), (counts, counts), (counts | ECHO, bytes[1])] {
+        fn any_bytes_are_read_or_refused(bytes: [u8; Telemetry::LEN], number in 0..8_u8, at in 0..=Telemetry::LEN) {
+            for first in [bytes[0], number, ECHO | number] {
                 let mut bytes = bytes;
-                (bytes[0], bytes[1]) = (len, passed);
-                let unused = 2 + usize::from(len & !ECHO).min(Telemetry::MOST_HOPS) * TelemetryHop::LEN;
+                bytes[0] = first;
+                let number = first & !ECHO;
+                let unused = 2 + usize::from(number).min(Telemetry::MOST_HOPS) * TelemetryHop::LEN;
                 for is_zero in [false, true] {
                     if is_zero {
                         bytes[unused..].fill(0);
@@ -368,7 +406,7 @@ mod tests {
                     proptest::prop_assert!(parsed.is_none_or(|telemetry| telemetry.emit() == bytes));
                     let divided = Telemetry::split_off(&bytes[..at], &bytes[at..]);
                     proptest::prop_assert_eq!(divided.map(|(_, _, telemetry)| telemetry), parsed);
-                    let expected = len & !ECHO <= 5 && len & !ECHO <= passed;
+                    let expected = number != 6 && number <= CUT && (number > 0 || bytes[1] == 0);
                     proptest::prop_assert!(!is_zero || parsed.is_some() == expected);
                 }
             }

@@ -241,7 +241,7 @@ impl Device for Narrow {
                 // The line is idle, or full if there is a queue.
                 let sent =
                     if bytes_in_queue > 0 { now.as_nanos() * (LINE / 8 / 1_000_000) / 1_000 } else { 0 };
-                telemetry.push(TelemetryHop::new(LINE, now.as_nanos(), sent, bytes_in_queue));
+                telemetry.push(TelemetryHop::new(LINE, now.as_nanos(), sent, bytes_in_queue), 1);
                 bytes[trailer..].copy_from_slice(&telemetry.emit());
             }
             sink(&Received { head: &bytes, tail: &[], ..*received });

@@ -48,23 +48,24 @@ fn dctcp_cuts_by_the_marked_share() {
     dctcp.on_ack(at(0), &ack(1_000, 100_000, 10));
     assert_eq!(window(&dctcp), 101_000);
     assert_eq!(dctcp.observe(at(0)).alpha, Some(0.5));
-    // A round of 100,000 bytes of which 25,000 are marked.
+    // A round of 101,000 bytes of which 25,000 are marked. The mark cuts at once, and the rest of the window changes nothing.
     for index in 0..4 {
         let marked = index == 1;
         dctcp.on_ack(at(1), &Ack { marked, ..ack(25_000, 100_000, 10) });
     }
-    let alpha = 0.5 + 0.5 * (0.25 - 0.5);
-    assert_eq!(dctcp.observe(at(1)).alpha, Some(alpha));
     let before = 101_000.0 + 25_000.0;
-    assert_eq!(window(&dctcp), (before * (1.0 - alpha / 2.0)) as u64);
+    assert_eq!(window(&dctcp), (before * (1.0 - 0.5 / 2.0)) as u64);
+    dctcp.on_ack(at(1), &ack(1_000, 100_000, 10));
+    let alpha = 0.5 + 0.5 * (25.0 / 101.0 - 0.5);
+    assert_eq!(dctcp.observe(at(1)).alpha, Some(alpha));
     // A round without marks, in which the window was used: one packet more.
     let before = window(&dctcp);
-    dctcp.on_ack(at(2), &ack(100_000, 100_000, 10));
+    dctcp.on_ack(at(2), &ack(101_000, 100_000, 10));
     assert_eq!(window(&dctcp), before + 1_000);
     // One in which it was not: nothing learned.
-    dctcp.on_ack(at(3), &ack(100_000, 100, 10));
+    dctcp.on_ack(at(3), &ack(101_000, 100, 10));
     let before = window(&dctcp);
-    dctcp.on_ack(at(4), &ack(100, 100, 10));
+    dctcp.on_ack(at(4), &ack(200, 100, 10));
     assert_eq!(window(&dctcp), before);
     // Losses: half, once a round, and one packet after a timeout.
     for _ in 0..3 {

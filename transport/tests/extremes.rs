@@ -13,7 +13,7 @@ use roce_transport::cm::{
 use roce_transport::congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, Dcqcn, DcqcnForm, DcqcnParameters, Dctcp,
     DctcpParameters, FixedRate, Hpcc, HpccParameters, Loss, NotificationPoint, PowerTcp, PowerTcpParameters,
-    Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, Timely, TimelyParameters,
+    Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, Timely, TimelyForm, TimelyParameters,
 };
 use roce_transport::{
     Access, Batch, Counters, CqError, Engine, EngineConfig, Identification, Instant, LKey, Memory, Notify,
@@ -184,6 +184,8 @@ fn algorithms(value: u32) -> Vec<Algorithm> {
         beta: value,
         gain: value,
         min_rate: value,
+        segment: value,
+        form: if value % 2 == 0 { TimelyForm::Paper } else { TimelyForm::Ns3 },
     };
     let hpcc = HpccParameters {
         base_rtt: value,
@@ -253,7 +255,7 @@ fn report(control: &mut dyn CongestionControl, now: Instant, bytes: u64) {
             let mut telemetry = Telemetry::default();
             control.on_telemetry(now, &telemetry);
             for _ in 0..=Telemetry::MOST_HOPS {
-                telemetry.push(TelemetryHop::new(rate, time, bytes, bytes));
+                telemetry.push(TelemetryHop::new(rate, time, bytes, bytes), rate as u32);
                 control.on_telemetry(now, &telemetry);
             }
         }

@@ -45,15 +45,13 @@ fn compare(seed: u64, law: &mut dyn CongestionControl, mut model: impl FnMut(&[P
         };
         let ports: Vec<Port> = before.iter().map(|port| next(port, &mut draw)).collect();
         let mut telemetry = Telemetry::default();
-        for (rate, ns, sent, queue) in &ports {
-            telemetry.push(TelemetryHop::new((rate * 8.0) as u64, *ns, *sent, *queue));
+        for (port, (rate, ns, sent, queue)) in (0..).zip(&ports) {
+            telemetry.push(TelemetryHop::new((rate * 8.0) as u64, *ns, *sent, *queue), port);
         }
         let in_flight = MTU * draw(20);
-        left = left.saturating_sub(MTU);
-        let ends = left == 0;
-        if ends {
-            left = in_flight;
-        }
+        // `ack.seq > lastUpdateSeq`: more is acknowledged than was in flight at the last update.
+        let ends = MTU > left;
+        left = if ends { in_flight } else { left - MTU };
         law.on_telemetry(Instant::from_nanos(now), &telemetry);
         law.on_ack(Instant::from_nanos(now), &Ack { bytes: MTU, in_flight, ..Ack::default() });
         if step > 0 {
@@ -109,7 +107,7 @@ fn hpcc_is_the_law_of_its_paper() {
     }
 }
 
-/// Algorithm 1 of the paper, with the telemetry of each hop.
+/// Algorithm 1 of the paper, with the telemetry of each hop, and with the least current of its simulation.
 #[test]
 fn powertcp_is_the_law_of_its_paper() {
     for seed in 1..=20 {
@@ -121,12 +119,14 @@ fn powertcp_is_the_law_of_its_paper() {
                 let (power, span) = largest(before, now, |before, now, seconds| {
                     let current =
                         (now.3 as f64 - before.3 as f64) / seconds + (now.2 - before.2) as f64 / seconds;
+                    // The bound of the authors' simulation.
+                    let current = current.max(now.0 / 2.0);
                     current * (now.3 as f64 + now.0 * RTT) / (now.0 * now.0 * RTT)
                 });
                 let span = span.min(RTT);
                 smooth = (smooth * (RTT - span) + power * span) / RTT;
                 let gamma = 922.0 / 1024.0;
-                window = gamma * (old / smooth.max(1e-3) + full / 10.0) + (1.0 - gamma) * window;
+                window = gamma * (old / smooth + full / 10.0) + (1.0 - gamma) * window;
                 window = window.clamp(100e6 / 8.0 * RTT, full);
             }
             if ends {
@@ -187,7 +187,7 @@ fn telemetry_that_cannot_be_compared_changes_nothing() {
     let hop = |rate, ns| TelemetryHop::new(rate, ns, ns * 12, 1_000_000);
     let of = |hops: &[TelemetryHop]| {
         let mut telemetry = Telemetry::default();
-        hops.iter().for_each(|hop| telemetry.push(*hop));
+        hops.iter().for_each(|hop| telemetry.push(*hop, 1));
         telemetry
     };
     for mut law in laws {
@@ -213,5 +213,77 @@ fn telemetry_that_cannot_be_compared_changes_nothing() {
             law.on_ack(Instant::from_nanos(now), &Ack { bytes: MTU, ..Ack::default() });
         }
         assert!(law.window() < window);
+    }
+}
+
+/// Both laws.
+fn laws() -> [Box<dyn CongestionControl>; 2] {
+    [
+        Box::new(Hpcc::new(&HpccParameters::default(), &start())),
+        Box::new(PowerTcp::new(&PowerTcpParameters::default(), &start())),
+    ]
+}
+
+/// An acknowledgement with the telemetry of one port.
+fn stamp(law: &mut dyn CongestionControl, now: u64, port: u32, (ns, sent, queue): (u64, u64, u64)) {
+    let mut telemetry = Telemetry::default();
+    telemetry.push(TelemetryHop::new(100_000_000_000, ns, sent, queue), port);
+    law.on_telemetry(Instant::from_nanos(now), &telemetry);
+    law.on_ack(Instant::from_nanos(now), &Ack { bytes: MTU, in_flight: 0, ..Ack::default() });
+}
+
+/// Regression: with `spray`, the counters of different ports were subtracted, and flows of HPCC and PowerTCP fell to a thousandth of the
+/// line.
+#[test]
+fn trailers_of_several_paths_are_compared_with_their_own() {
+    for paths in [1, 2, 4, 16] {
+        for mut law in laws() {
+            // Every port is used by half and has no queue. Their counters have nothing in common.
+            let mut sampled = 0;
+            for step in 0..1_000_u64 {
+                let (port, ns) = (step % paths, 1_000 * step);
+                let before = law.observe(Instant::ZERO).alpha;
+                let sent = 1_000_000 * 7_919 * (port + 1) + ns * 25 / 4;
+                stamp(law.as_mut(), ns, port as u32, (ns, sent, 0));
+                sampled += u32::from(law.observe(Instant::ZERO).alpha != before);
+            }
+            let signal = law.observe(Instant::ZERO).alpha.unwrap();
+            assert!((signal - 0.5).abs() < 0.01, "{paths} paths: {signal}, {sampled} samples");
+            assert_eq!(law.window(), Some((RATE * RTT) as u64), "{paths} paths");
+        }
+    }
+}
+
+/// With more paths than are kept, some of them still bring samples.
+#[test]
+fn more_paths_than_are_kept_do_not_silence_the_others() {
+    for mut law in laws() {
+        let mut changes = 0;
+        for step in 0..1_000_u64 {
+            let (port, ns) = (step % 64, 1_000 * step);
+            let before = law.observe(Instant::ZERO).alpha;
+            // A queue that differs each time, so that each sample shows.
+            stamp(law.as_mut(), ns, port as u32, (ns, ns * 25 / 4, 64 * step));
+            changes += u32::from(law.observe(Instant::ZERO).alpha != before);
+        }
+        assert!((200..300).contains(&changes), "a quarter of 1,000: {changes}");
+    }
+}
+
+/// A port that sent more than its rate allows, or before what is known already, has not written what is compared.
+#[test]
+fn impossible_samples_are_dropped() {
+    for mut law in laws() {
+        stamp(law.as_mut(), 10_000, 1, (10_000, 64_000, 0));
+        let signal = |law: &dyn CongestionControl| law.observe(Instant::ZERO).alpha.unwrap();
+        let before = signal(law.as_ref());
+        // 12,500 bytes in 1 us are the rate.
+        for (now, ns, sent) in [(11_000, 11_000, 64_000 + 14_000), (12_000, 12_000, 0), (13_000, 11_500, 0)] {
+            stamp(law.as_mut(), now, 1, (ns, sent, 50_000));
+            assert_eq!(signal(law.as_ref()), before, "{ns} ns, {sent} bytes");
+        }
+        // What follows is compared with the last one that was not older: 6,250 bytes in 1 us.
+        stamp(law.as_mut(), 14_000, 1, (13_000, 6_250, 0));
+        assert!(signal(law.as_ref()) < before);
     }
 }

@@ -302,7 +302,7 @@ fn an_icrc_in_front_of_telemetry_follows_as_well() {
     let (mut a, mut b) = ipv4_pair();
     let there = between(&a, &b);
     let mut telemetry = roce_packet::Telemetry::default();
-    telemetry.push(roce_packet::TelemetryHop::new(1_000_000_000, 5, 64, 128));
+    telemetry.push(roce_packet::TelemetryHop::new(1_000_000_000, 5, 64, 128), 1);
     let bytes = [crate::testing::sealed(&there, 1, 64, 777), telemetry.emit().to_vec()].concat();
     let arrived = &passed(&mut a, &mut b, &there, &bytes, 777);
     let (datagram, trailer) = arrived.split_at(bytes.len() - roce_packet::Telemetry::LEN);

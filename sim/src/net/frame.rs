@@ -332,10 +332,10 @@ impl Frames {
         has.then(|| self.trailers.get(id.0 as usize)).flatten().and_then(Telemetry::parse)
     }
 
-    /// A switch writes its hop into the trailer of a frame, if it has one.
-    pub(super) fn stamp(&mut self, id: FrameId, hop: TelemetryHop) {
+    /// A switch writes the hop of a port into the trailer of a frame, if it has one.
+    pub(super) fn stamp(&mut self, id: FrameId, hop: TelemetryHop, port: u32) {
         if let Some(mut telemetry) = self.telemetry(id) {
-            telemetry.push(hop);
+            telemetry.push(hop, port);
             self.set_trailer(id, &telemetry);
         }
     }

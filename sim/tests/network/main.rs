@@ -1,5 +1,6 @@
 //! Whole networks: what comes out of them, and that it comes out again.
 
+mod balancing;
 mod deadlocks;
 mod ideal;
 mod limits;

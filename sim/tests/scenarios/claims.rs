@@ -68,8 +68,10 @@ fn selective_repeat_outlives_go_back_n() {
     }
 }
 
+/// Regression: with 10 round trips measured in 9,766 packets the shares depended on the start of the second flow, and the claim was
+/// reported as confirmed.
 #[test]
-fn timely_shares_by_history() {
+fn timely_shares_do_not_depend_on_history() {
     let ratio = |control: &str, start: &str| {
         let set = [("host.congestion", control), ("flows.1.start", start)];
         let results = run_with("timely-unfairness", &set);
@@ -77,13 +79,14 @@ fn timely_shares_by_history() {
         println!("{control}, second from {start}: {:.2} and {:.2} Gb/s", late(0), late(1));
         late(1) / late(0)
     };
-    let starts = proposed("timely-unfairness", "flows.1.start");
-    let timely: Vec<f64> = starts.iter().map(|start| ratio("timely", start)).collect();
-    assert_eq!((starts[0].as_str(), starts[2].as_str()), ("0ms", "5ms"));
-    assert!((timely[0] - 1.0).abs() < 0.05 && timely[2] > 3.0, "{timely:?}");
+    let even = 0.85 / 1.15..1.15 / 0.85;
+    for start in proposed("timely-unfairness", "flows.1.start") {
+        let ratio = ratio("timely", &start);
+        assert!(even.contains(&ratio), "from {start}: {ratio}");
+    }
     for control in ["swift", "dcqcn:paper"] {
         let ratio = ratio(control, "5ms");
-        assert!((0.85 / 1.15..1.15 / 0.85).contains(&ratio), "{control}: {ratio}");
+        assert!(even.contains(&ratio), "{control}: {ratio}");
     }
 }
 

@@ -120,11 +120,11 @@ impl Place {
         found.map_or((transport, None), |(bare, telemetry)| (bare.transport, Some(telemetry)))
     }
 
-    /// Writes a hop into the in-band telemetry behind the ICRC, if there is some that takes one. A complete UDP checksum is updated.
-    pub(super) fn stamp(&self, frame: &mut [u8], offload: Offload, hop: TelemetryHop) -> bool {
+    /// Writes the hop of a port into the in-band telemetry behind the ICRC, if there is some that takes one. A complete UDP checksum is updated.
+    pub(super) fn stamp(&self, frame: &mut [u8], offload: Offload, (hop, port): (TelemetryHop, u32)) -> bool {
         let (_, Some(before)) = self.bare_datagram(frame) else { return false };
         let mut telemetry = before;
-        telemetry.push(hop);
+        telemetry.push(hop, port);
         let start = self.end - Telemetry::LEN;
         for (at, (before, after)) in (start..).zip(before.emit().into_iter().zip(telemetry.emit())) {
             if before != after {

@@ -37,6 +37,8 @@ impl Packet {
 pub(super) struct Queue {
     settings: QueueSettings,
     seed: u64,
+    /// The number of this queue among the ports of a network, for in-band telemetry.
+    port: u32,
     /// Packets with their arrival.
     egress: Egress<(Instant, Packet)>,
     /// When the last packet has left, in picoseconds: in 64 bits they would end after 213 days.
@@ -60,6 +62,8 @@ impl Queue {
         Self {
             settings,
             seed,
+            // Bridges of one network have different seeds if their packets are to be told apart.
+            port: SplitMix64::new(seed).draw() as u32,
             egress: Egress::default(),
             free_ps: 0,
             pausing: [None; PRIORITIES],
@@ -109,7 +113,8 @@ impl Queue {
         {
             let began = (start / 1000) as u64;
             let hop = TelemetryHop::new(rate.get(), began, self.sent_bytes, self.egress.bytes());
-            self.stamped += u64::from(packet.place.stamp(&mut packet.bytes, packet.offload, hop));
+            self.stamped +=
+                u64::from(packet.place.stamp(&mut packet.bytes, packet.offload, (hop, self.port)));
         }
         self.sent_bytes += packet.wire_bytes();
         let taken = rate.map_or(Time::ZERO, |rate| Time::to_send(packet.wire_bytes(), rate.get()));

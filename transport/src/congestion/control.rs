@@ -9,7 +9,7 @@ use roce_packet::{
 
 use super::after_loss::AfterLoss;
 use super::pacer::Pacer;
-use super::{Ack, CongestionControl, Loss, Observation, Rate};
+use super::{Ack, CongestionControl, Feedback, Loss, Observation, Rate};
 use crate::config::Pacing;
 use crate::time::Instant;
 
@@ -32,6 +32,8 @@ pub(crate) struct Control {
     echoed: bool,
     /// Whether data leaves with in-band telemetry.
     telemetry: bool,
+    /// One packet of this number asks for an acknowledgement, whatever the window.
+    interval: u64,
     /// Hops on the way of the last answer.
     hops: Option<u8>,
 }
@@ -92,6 +94,11 @@ impl Control {
     fn with_limiter(limiter: Limiter, qpn: Qpn, now: Instant, pacing: &Pacing) -> Self {
         let (rate, window) = (limiter.algorithm().rate(), limiter.algorithm().window());
         let telemetry = limiter.algorithm().wants_telemetry();
+        let interval = match limiter.algorithm().feedback() {
+            _ if telemetry => 1,
+            Feedback::Packets(packets) => packets.into(),
+            Feedback::Window => u64::MAX,
+        };
         Self {
             qpn,
             limiter,
@@ -103,6 +110,7 @@ impl Control {
             watched: None,
             echoed: false,
             telemetry,
+            interval,
             hops: None,
         }
     }
@@ -181,21 +189,20 @@ impl Control {
         }
     }
 
-    /// Whether `payload` more bytes fit the window. One packet may always be in flight, and one that requests an answer
-    /// (`is_asked`: one in flight does): a window that has shrunk opens only when an answer arrives.
-    pub(crate) fn has_room(&self, payload: u64, is_asked: bool) -> bool {
-        self.window.is_none_or(|window| self.in_flight + payload <= window)
-            || self.in_flight == 0
-            || !is_asked
+    /// Whether the next packet may leave: while fewer bytes than the window are in flight, as with TCP and in HPCC's simulator. One
+    /// packet may always be in flight, and one that requests an answer (`is_asked`: one in flight does): a window that has shrunk opens
+    /// only when an answer arrives.
+    pub(crate) fn has_room(&self, is_asked: bool) -> bool {
+        self.window.is_none_or(|window| self.in_flight < window) || self.in_flight == 0 || !is_asked
     }
 
-    /// Whether a packet of `payload` bytes, after `unasked` packets that requested none, should request an answer: at
-    /// quarters of the window, and before it is full.
+    /// Whether a packet of `payload` bytes, after `unasked` packets that requested none, should request an answer: as often as the
+    /// algorithm needs it, at quarters of the window, and if it fills the window.
     pub(crate) fn wants_answer(&self, payload: u64, unasked: u64) -> bool {
-        self.window.is_some_and(|window| {
-            // The next one is not longer than a full packet, and this one may be shorter.
-            self.in_flight + 2 * payload > window || (unasked + 1) * payload >= window / 4
-        })
+        unasked + 1 >= self.interval
+            || self.window.is_some_and(|window| {
+                self.in_flight + payload >= window || (unasked + 1) * payload >= window / 4
+            })
     }
 
     /// The law that applies without an algorithm, changed by `what`.

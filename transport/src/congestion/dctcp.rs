@@ -1,5 +1,6 @@
 //! A window after DCTCP (SIGCOMM 2010): cut in proportion to how much was marked.
 
+use super::round::Round;
 use super::{Ack, CongestionControl, Loss, Observation, Start};
 use crate::parameters::ParameterRange::Number;
 use crate::parameters::{Parameters as _, parameters};
@@ -21,8 +22,8 @@ parameters! {
 
 /// The window of one queue pair.
 ///
-/// A round is the time in which what was in flight at its beginning is acknowledged. Alpha is the moving average of the
-/// marked share of rounds; a round with marks ends with a cut by half of alpha, one without with a small increase. Marks
+/// Alpha is the moving average of the marked share of rounds. The first mark cuts the window by half of alpha; there is no other cut and
+/// no increase until a packet is acknowledged that left after the cut. A round without that ends with a small increase. Marks
 /// have to be echoed ([`Congestion::echo`](super::Congestion::echo)) for that: a notification counts as a mark
 /// on the whole round.
 #[derive(Clone, Debug)]
@@ -35,13 +36,15 @@ pub struct Dctcp {
     alpha: f64,
     /// Whether the window doubles each round, as at the start.
     starting: bool,
-    /// Bytes of this round that are not acknowledged yet.
-    left: u64,
+    /// The round in which marks are counted.
+    round: Round,
     acknowledged: u64,
     marked: u64,
     notified: bool,
-    /// A loss has cut the window in this round.
-    lost: bool,
+    /// The round that began with the last cut, until it ends.
+    reduced: Option<Round>,
+    /// Bytes in flight after the last acknowledgement.
+    in_flight: u64,
 }
 
 impl Dctcp {
@@ -58,11 +61,12 @@ impl Dctcp {
             most,
             alpha: 1.0,
             starting: true,
-            left: 0,
+            round: Round::default(),
             acknowledged: 0,
             marked: 0,
             notified: false,
-            lost: false,
+            reduced: None,
+            in_flight: 0,
         }
     }
 
@@ -70,7 +74,8 @@ impl Dctcp {
         self.window = window.clamp(self.mtu, self.most);
     }
 
-    fn end_round(&mut self, in_flight: u64, was_full: bool) {
+    /// A round ends: its marked share goes into alpha.
+    fn update_alpha(&mut self) {
         let share = match (self.notified, self.acknowledged) {
             (true, _) => 1.0,
             (false, 0) => 0.0,
@@ -78,49 +83,63 @@ impl Dctcp {
         };
         let gain = f64::from(self.parameters.gain) / 1024.0;
         self.alpha += gain * (share - self.alpha);
-        if share > 0.0 {
-            self.starting = false;
-            self.set_window(self.window * (1.0 - self.alpha / 2.0));
-        } else if was_full && !self.starting && !self.lost {
-            self.set_window(self.window + self.mtu * f64::from(self.parameters.additive_increase));
+        (self.acknowledged, self.marked, self.notified) = (0, 0, false);
+    }
+
+    /// Cuts the window to `share`, unless that has happened since a packet left that is in flight.
+    fn reduce(&mut self, share: f64) {
+        self.starting = false;
+        if self.reduced.is_none() {
+            self.set_window(self.window * share);
+            let mut round = Round::default();
+            round.begin(&Ack { in_flight: self.in_flight, ..Ack::default() });
+            self.reduced = Some(round);
         }
-        (self.left, self.acknowledged, self.marked) = (in_flight, 0, 0);
-        (self.notified, self.lost) = (false, false);
     }
 }
 
 impl CongestionControl for Dctcp {
     fn on_ack(&mut self, _now: Instant, ack: &Ack) {
+        self.in_flight = ack.in_flight;
         self.acknowledged = self.acknowledged.saturating_add(ack.bytes);
         if ack.marked {
             self.marked = self.marked.saturating_add(ack.bytes);
             self.notified |= ack.bytes == 0;
-            self.starting = false;
+        }
+        let round_ends = self.round.ends(ack);
+        if round_ends {
+            self.update_alpha();
+        }
+        self.reduced = self.reduced.take().and_then(|mut round| (!round.ends(ack)).then_some(round));
+        if ack.marked {
+            self.reduce(1.0 - self.alpha / 2.0);
+            return;
         }
         // The window of a sender that does not use all of it must not grow.
         let was_full = ack.in_flight.saturating_add(ack.bytes).saturating_mul(2) >= self.window as u64;
-        if self.starting && was_full {
-            self.set_window(self.window + ack.bytes as f64);
+        if !was_full || self.reduced.is_some() {
+            return;
         }
-        self.left = self.left.saturating_sub(ack.bytes);
-        if self.left == 0 {
-            self.end_round(ack.in_flight, was_full);
+        if self.starting {
+            self.set_window(self.window + ack.bytes as f64);
+        } else if round_ends {
+            self.set_window(self.window + self.mtu * f64::from(self.parameters.additive_increase));
         }
     }
 
     fn on_cnp(&mut self, _now: Instant) {
         self.notified = true;
-        self.starting = false;
+        self.reduce(1.0 - self.alpha / 2.0);
     }
 
     fn on_loss(&mut self, _now: Instant, loss: Loss) {
-        self.starting = false;
         match loss {
-            Loss::Timeout => self.set_window(self.mtu),
-            Loss::Nak if !self.lost => self.set_window(self.window / 2.0),
-            Loss::Nak => {}
+            Loss::Timeout => {
+                self.reduce(0.0);
+                self.set_window(self.mtu);
+            }
+            Loss::Nak => self.reduce(0.5),
         }
-        self.lost = true;
     }
 
     fn window(&self) -> Option<u64> {

@@ -2,6 +2,7 @@
 
 use roce_packet::Telemetry;
 
+use super::round::Round;
 use super::telemetry::{Signal, Window};
 use super::{Ack, CongestionControl, Observation, Rate, Start};
 use crate::parameters::ParameterRange::Number;
@@ -39,8 +40,7 @@ pub struct Hpcc {
     reference: f64,
     utilization: Signal,
     stage: u32,
-    /// Bytes of this round trip that are not acknowledged yet.
-    left: u64,
+    round: Round,
 }
 
 impl Hpcc {
@@ -50,7 +50,7 @@ impl Hpcc {
         let parameters = parameters.in_range();
         let window = Window::of_line(start.line_rate, parameters.base_rtt, parameters.min_rate);
         let reference = window.bytes;
-        Self { parameters, window, reference, utilization: Signal::new(), stage: 0, left: 0 }
+        Self { parameters, window, reference, utilization: Signal::new(), stage: 0, round: Round::default() }
     }
 
     /// The window that follows from the reference, and the stage after it.
@@ -82,11 +82,7 @@ impl CongestionControl for Hpcc {
     }
 
     fn on_ack(&mut self, _now: Instant, ack: &Ack) {
-        self.left = self.left.saturating_sub(ack.bytes);
-        let round_ends = self.left == 0;
-        if round_ends {
-            self.left = ack.in_flight;
-        }
+        let round_ends = self.round.ends(ack);
         if !self.utilization.take_new() || !round_ends && !self.parameters.fast_react {
             return;
         }

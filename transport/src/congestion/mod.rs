@@ -29,6 +29,7 @@ mod math;
 mod notification;
 mod pacer;
 mod powertcp;
+mod round;
 mod swift;
 mod telemetry;
 mod theta_powertcp;
@@ -48,7 +49,7 @@ pub use notification::{CnpScope, NotificationPoint};
 pub use powertcp::{PowerTcp, PowerTcpParameters};
 pub use swift::{Swift, SwiftParameters};
 pub use theta_powertcp::ThetaPowerTcp;
-pub use timely::{Timely, TimelyParameters};
+pub use timely::{Timely, TimelyForm, TimelyParameters};
 
 pub(crate) use after_loss::{AfterLoss, LostAfter};
 pub(crate) use control::{Control, SentRequest};
@@ -136,6 +137,18 @@ pub struct Ack {
     pub hops: Option<u8>,
 }
 
+/// How often an algorithm needs an acknowledgement besides that of the last packet of each message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Feedback {
+    /// At quarters of its window; without a window, at quarters of that of the engine
+    /// ([`max_outstanding_packets`](crate::EngineConfig::max_outstanding_packets)), which may be thousands of packets.
+    #[default]
+    Window,
+    /// One for this number of packets at least. Algorithms without a window that follow the round trip need this: one packet at a time is
+    /// measured, and only one that asks for an acknowledgement.
+    Packets(u32),
+}
+
 /// How a loss showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
@@ -180,6 +193,11 @@ pub trait CongestionControl: fmt::Debug + Send {
         false
     }
 
+    /// How often it needs an acknowledgement. The answer never changes.
+    fn feedback(&self) -> Feedback {
+        Feedback::Window
+    }
+
     /// An acknowledgement brought the telemetry of the packet that it answers; [`Self::on_ack`] follows if it reported something new.
     fn on_telemetry(&mut self, _now: Instant, _telemetry: &Telemetry) {}
 
@@ -210,8 +228,8 @@ pub trait CongestionControl: fmt::Debug + Send {
         Rate::UNLIMITED
     }
 
-    /// How many payload bytes may be unacknowledged (RC only); `None` for no limit beyond the engine's own. One packet
-    /// may always be in flight, whatever the window.
+    /// The payload bytes that may be unacknowledged (RC only); `None` for no limit beyond the engine's own. A packet may leave while
+    /// fewer bytes than these are in flight, so one packet may always be in flight, and the last one may exceed the window.
     fn window(&self) -> Option<u64> {
         None
     }

@@ -2,6 +2,7 @@
 
 use roce_packet::Telemetry;
 
+use super::round::Round;
 use super::telemetry::{Signal, Window};
 use super::{Ack, CongestionControl, Observation, Rate, Start};
 use crate::parameters::ParameterRange::Number;
@@ -35,9 +36,13 @@ pub struct PowerTcp {
     /// The window that was in force a round trip ago, in bytes.
     before: f64,
     power: Signal,
-    /// Bytes of this round trip that are not acknowledged yet.
-    left: u64,
+    round: Round,
 }
+
+/// The least current, as a part of that of a full line. A queue can shrink faster than its port sends, or a port can be idle between two
+/// packets; the power would be negative or zero and the window would grow without regard to the queue. The value is that of the
+/// simulation of the authors.
+pub(super) const LEAST_CURRENT: f64 = 0.5;
 
 impl PowerTcp {
     /// An instance whose window is that of the line for the base round trip.
@@ -51,7 +56,7 @@ impl PowerTcp {
             before: window.bytes,
             window,
             power: Signal::new(),
-            left: 0,
+            round: Round::default(),
         }
     }
 }
@@ -67,22 +72,20 @@ impl CongestionControl for PowerTcp {
             let rate = hop.rate_bps() as f64 / 8.0;
             let queue = hop.queue_bytes() as f64;
             let current = (queue - before.queue_bytes() as f64 + hop.bytes_since(before) as f64) / seconds;
+            let current = current.max(LEAST_CURRENT * rate);
             let voltage = queue + rate * base_rtt;
             current * voltage / (rate * rate * base_rtt)
         });
     }
 
     fn on_ack(&mut self, _now: Instant, ack: &Ack) {
-        self.left = self.left.saturating_sub(ack.bytes);
-        let round_ends = self.left == 0;
+        let round_ends = self.round.ends(ack);
         if self.power.take_new() {
-            // A power below this would make the window more than a thousand times as large at once.
-            let wanted = self.before / self.power.average.max(1e-3) + self.increase;
+            let wanted = self.before / self.power.average + self.increase;
             let window = self.gamma * wanted + (1.0 - self.gamma) * self.window.bytes;
             self.window.bytes = self.window.clamp(window);
         }
         if round_ends {
-            self.left = ack.in_flight;
             self.before = self.window.bytes;
         }
     }

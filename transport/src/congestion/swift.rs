@@ -36,6 +36,8 @@ parameters! {
 const LEAST: f64 = 0.001;
 /// The window below which the target does not grow any more.
 const FS_LEAST: f64 = 0.1;
+/// With this number of timeouts in a row the window becomes the smallest one: RETX_RESET_THRESHOLD of the paper, which has no value for it.
+const RESET_AFTER: u32 = 5;
 
 /// The window of one queue pair.
 ///
@@ -51,6 +53,8 @@ pub struct Swift {
     window: f64,
     rtt: Option<Duration>,
     last_decrease: Option<Instant>,
+    /// Timeouts in a row.
+    timeouts: u32,
     /// On the way of the last acknowledgement.
     hops: u8,
 }
@@ -66,6 +70,7 @@ impl Swift {
             window: f64::from(parameters.initial_window.min(parameters.max_window)),
             rtt: None,
             last_decrease: None,
+            timeouts: 0,
             hops: 0,
         }
     }
@@ -91,13 +96,17 @@ impl Swift {
         if self.last_decrease.is_some_and(|last| now.since(last) < rtt) {
             return;
         }
-        self.last_decrease = Some(now);
+        let before = self.window;
         self.set_window(self.window * share.max(1.0 - f64::from(self.parameters.max_decrease) / 1024.0));
+        if self.window < before {
+            self.last_decrease = Some(now);
+        }
     }
 }
 
 impl CongestionControl for Swift {
     fn on_ack(&mut self, now: Instant, ack: &Ack) {
+        self.timeouts = 0;
         self.rtt = ack.rtt.or(self.rtt);
         self.hops = ack.hops.unwrap_or(self.hops);
         let Some(rtt) = self.rtt else { return };
@@ -111,13 +120,23 @@ impl CongestionControl for Swift {
                 self.set_window(self.window + step);
             }
         } else if ack.rtt.is_some() {
+            // A delay that was measured before has had its effect.
             let excess = (delay - target) / delay;
             self.decrease(now, 1.0 - f64::from(self.parameters.beta) / 1024.0 * excess);
         }
     }
 
-    fn on_loss(&mut self, now: Instant, _loss: Loss) {
-        self.decrease(now, 0.0);
+    fn on_loss(&mut self, now: Instant, loss: Loss) {
+        self.timeouts = match loss {
+            Loss::Timeout => self.timeouts.saturating_add(1),
+            Loss::Nak => 0,
+        };
+        if self.timeouts >= RESET_AFTER {
+            self.last_decrease = Some(now);
+            self.set_window(LEAST);
+        } else {
+            self.decrease(now, 0.0);
+        }
     }
 
     /// A window below one packet is expressed as a rate.

@@ -8,29 +8,77 @@ use crate::time::Instant;
 
 /// Longer apart, the counters of two trailers may have turned over.
 const MOST_APART: u64 = 8_000_000;
+/// The paths of which the last trailer is kept. A fat tree of 1,024 hosts has 64 paths between two pods; then a quarter of the
+/// acknowledgements brings a sample.
+const MOST_PATHS: usize = 16;
+/// A trailer has rates in units of 100 Mb/s, so a port may have half a unit more.
+const HALF_UNIT: f64 = 50e6;
+/// And bytes in units of 64.
+const UNIT: f64 = 64.0;
 
-/// The last trailer that came back.
-#[derive(Clone, Copy, Debug, Default)]
-struct Path {
-    last: Option<(Instant, Telemetry)>,
+/// The last trailer of each path. The counters of different ports cannot be subtracted, so a trailer is compared with the one before it on
+/// its own path: where a network has several paths to a host, the packets of one flow may take all of them.
+#[derive(Clone, Debug)]
+struct Paths {
+    last: [Option<(Instant, Telemetry)>; MOST_PATHS],
 }
 
-impl Path {
-    /// Puts `telemetry` in the place of the one before and returns that, if differences between the two mean something: all
-    /// hops are in both, as many in one as in the other and of the same rates, and they are not too far apart.
-    fn replace(&mut self, now: Instant, telemetry: &Telemetry) -> Option<Telemetry> {
-        let (at, before) = self.last.replace((now, *telemetry))?;
-        let is_near = now.as_nanos().saturating_sub(at.as_nanos()) < MOST_APART;
-        let rates = |of: &Telemetry| of.hops().iter().map(|hop| u32::from(hop.rate)).sum::<u32>();
-        let is_same = before.hops().len() == telemetry.hops().len() && rates(&before) == rates(telemetry);
-        (is_near && is_same && telemetry.is_complete()).then_some(before)
+impl Paths {
+    const fn new() -> Self {
+        Self { last: [None; MOST_PATHS] }
     }
+
+    /// Keeps `telemetry` as the last of its path, and returns the one before on that path if the difference of the two means something.
+    ///
+    /// While more paths are in use than are kept, the trailers of some paths are ignored. The ones that are kept stay, because a path
+    /// that is replaced before it comes again never brings a sample.
+    fn replace(&mut self, now: Instant, telemetry: &Telemetry) -> Option<Telemetry> {
+        if telemetry.hops().is_empty() || !telemetry.is_complete() {
+            return None;
+        }
+        let is_near = |at: &Instant| now.as_nanos().saturating_sub(at.as_nanos()) < MOST_APART;
+        let is_own = |last: &Option<(Instant, Telemetry)>| {
+            last.is_some_and(|(_, before)| before.path() == telemetry.path())
+        };
+        let is_free = |last: &Option<(Instant, Telemetry)>| last.is_none_or(|(at, _)| !is_near(&at));
+        let place = self.last.iter().position(is_own).or_else(|| self.last.iter().position(is_free))?;
+        let last = self.last.get_mut(place)?;
+        let Some((_, before)) = last.filter(|(at, before)| is_near(at) && before.path() == telemetry.path())
+        else {
+            *last = Some((now, *telemetry));
+            return None;
+        };
+        if is_older(telemetry, &before) {
+            // An acknowledgement that was overtaken.
+            return None;
+        }
+        *last = Some((now, *telemetry));
+        is_possible(telemetry, &before).then_some(before)
+    }
+}
+
+/// Whether `telemetry` was written before `other`: then a difference of their times turns over.
+fn is_older(telemetry: &Telemetry, other: &Telemetry) -> bool {
+    let mut hops = telemetry.hops().iter().zip(other.hops());
+    hops.any(|(hop, other)| u64::from(hop.ns_since(other)) > MOST_APART)
+}
+
+/// Whether one port after the other can have written `before` and then `telemetry`: the hops have the same rates, and no port
+/// sent more than its rate allows. Two paths whose bits agree by chance do not pass.
+fn is_possible(telemetry: &Telemetry, before: &Telemetry) -> bool {
+    telemetry.hops().len() == before.hops().len()
+        && telemetry.hops().iter().zip(before.hops()).all(|(hop, before)| {
+            // Times are whole nanoseconds.
+            let seconds = (f64::from(hop.ns_since(before)) + 1.0) / 1e9;
+            let most = (hop.rate_bps() as f64 + HALF_UNIT) / 8.0 * seconds + UNIT;
+            hop.rate == before.rate && hop.bytes_since(before) as f64 <= most
+        })
 }
 
 /// The largest signal of all hops, averaged over a base round trip.
 #[derive(Clone, Debug)]
 pub(super) struct Signal {
-    path: Path,
+    paths: Paths,
     pub(super) average: f64,
     /// The last acknowledgement brought a new value.
     is_new: bool,
@@ -38,8 +86,8 @@ pub(super) struct Signal {
 
 impl Signal {
     /// A signal of 1: a full line and an empty queue.
-    pub(super) fn new() -> Self {
-        Self { path: Path::default(), average: 1.0, is_new: false }
+    pub(super) const fn new() -> Self {
+        Self { paths: Paths::new(), average: 1.0, is_new: false }
     }
 
     /// An acknowledgement brought `telemetry`. `of_hop` is the signal of a hop from its two stamps, the newer first, and the seconds
@@ -51,8 +99,7 @@ impl Signal {
         base_rtt: f64,
         of_hop: impl Fn(&TelemetryHop, &TelemetryHop, f64) -> f64,
     ) {
-        self.is_new = false;
-        let Some(before) = self.path.replace(now, telemetry) else { return };
+        let Some(before) = self.paths.replace(now, telemetry) else { return };
         let hops = telemetry.hops().iter().zip(before.hops());
         let moved = hops.filter(|(hop, before)| hop.ns_since(before) > 0);
         let largest = moved

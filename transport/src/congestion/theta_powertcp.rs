@@ -2,14 +2,11 @@
 
 use core::time::Duration;
 
+use super::powertcp::LEAST_CURRENT;
 use super::telemetry::Window;
 use super::{Ack, CongestionControl, Observation, PowerTcpParameters, Rate, Start};
 use crate::parameters::Parameters as _;
 use crate::time::Instant;
-
-/// The least current, as a part of that of a full line. A round trip can fall faster than acknowledgements arrive, and the current that
-/// follows from it is then negative. The value is that of the simulation of the authors.
-const LEAST_CURRENT: f64 = 0.5;
 
 /// The window of one queue pair.
 ///

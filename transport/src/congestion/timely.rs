@@ -2,10 +2,28 @@
 
 use core::time::Duration;
 
-use super::{Ack, CongestionControl, Observation, Rate, Start};
-use crate::parameters::ParameterRange::Number;
-use crate::parameters::{Parameters as _, parameters};
+use super::{Ack, CongestionControl, Feedback, Observation, Rate, Start};
+use crate::parameters::ParameterRange::{Number, Words};
+use crate::parameters::{Parameters as _, Value, parameters};
 use crate::time::Instant;
+
+/// When the rate rises by five steps at once, and when a change of the rate has an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimelyForm {
+    /// After increases in a row by the gradient; those below `t_low` do not count. A new rate holds for a packet that waits.
+    Paper,
+    /// After any increases in a row, as HPCC's simulator on ns-3 has it (commit 9f4be2a). A new rate holds from the next packet on.
+    Ns3,
+}
+
+impl Value for TimelyForm {
+    fn from_raw(raw: u32) -> Self {
+        if raw == 0 { Self::Paper } else { Self::Ns3 }
+    }
+    fn raw(self) -> u32 {
+        self as u32
+    }
+}
 
 parameters! {
     /// What can be set in [`Timely`].
@@ -26,18 +44,24 @@ parameters! {
         gain: u32 = 896, Number(1, 1_024), "/ 1024", "";
         /// Lowest rate.
         min_rate: u32 = 10, Number(1, 1_000_000), "Mb/s", "";
+        /// One packet of this number asks for an acknowledgement, which is a measured round trip.
+        segment: u32 = 1, Number(1, 64), "packets", "";
+        /// When several steps are taken at once.
+        form: TimelyForm = TimelyForm::Paper, Words(&["paper", "ns3"]), "", "";
     }
 }
 
 /// The rate of one queue pair.
 ///
-/// It starts at line rate. Each measured round trip is one step: the engine watches one packet at a time that asks for an
-/// acknowledgement, which is one in at most 64 packets. Notifications and losses change nothing.
+/// It starts at line rate. Each measured round trip is one step. The engine watches one packet at a time, the last one of a segment, so
+/// there is at most one step in a round trip. Notifications and losses change nothing.
 #[derive(Clone, Debug)]
 pub struct Timely {
     parameters: TimelyParameters,
     /// Bits a second.
     rate: f64,
+    /// The rate when the last packet left, which spaces the next one in the form `ns3`.
+    pace: f64,
     most: f64,
     rtt: Option<Duration>,
     /// Smoothed difference of one round trip to the one before, in nanoseconds.
@@ -51,15 +75,50 @@ impl Timely {
     pub fn new(parameters: &TimelyParameters, start: &Start) -> Self {
         let parameters = &parameters.in_range();
         let most = start.line_rate.get() as f64;
-        Self { parameters: *parameters, rate: most, most, rtt: None, difference: 0.0, increases: 0 }
+        Self {
+            parameters: *parameters,
+            rate: most,
+            pace: most,
+            most,
+            rtt: None,
+            difference: 0.0,
+            increases: 0,
+        }
+    }
+
+    /// An increase. Returns the number of steps that it takes.
+    fn steps(&mut self, is_by_gradient: bool) -> f64 {
+        let threshold = self.parameters.hai_threshold;
+        let before = self.increases;
+        self.increases = before.saturating_add(1);
+        let is_long = match self.parameters.form {
+            TimelyForm::Paper if !is_by_gradient => {
+                self.increases = 0;
+                false
+            }
+            TimelyForm::Paper => self.increases >= threshold,
+            TimelyForm::Ns3 => before >= threshold,
+        };
+        if is_long { MOST_STEPS } else { 1.0 }
     }
 }
 
+/// N of the paper.
+const MOST_STEPS: f64 = 5.0;
+
 impl CongestionControl for Timely {
+    fn feedback(&self) -> Feedback {
+        Feedback::Packets(self.parameters.segment)
+    }
+
+    fn on_send(&mut self, _now: Instant, _bytes: u32) {
+        self.pace = self.rate;
+    }
+
     fn on_ack(&mut self, _now: Instant, ack: &Ack) {
         let Some(rtt) = ack.rtt else { return };
         let Some(before) = self.rtt.replace(rtt) else { return };
-        let parameters = &self.parameters;
+        let parameters = self.parameters;
         let (rtt, before) = (rtt.as_nanos() as f64, before.as_nanos() as f64);
         let share = |value: u32| f64::from(value) / 1024.0;
         let nanos = |micros: u32| f64::from(micros) * 1000.0;
@@ -67,24 +126,28 @@ impl CongestionControl for Timely {
         let gradient = self.difference / nanos(parameters.min_rtt);
         let step = f64::from(parameters.additive_increase) * 1e6;
         let beta = share(parameters.beta);
-        let rate = if rtt < nanos(parameters.t_low) {
-            self.increases = 0;
-            self.rate + step
-        } else if rtt > nanos(parameters.t_high) {
-            self.increases = 0;
-            self.rate * (1.0 - beta * (1.0 - nanos(parameters.t_high) / rtt))
-        } else if gradient <= 0.0 {
-            self.increases = self.increases.saturating_add(1);
-            self.rate + step * if self.increases >= parameters.hai_threshold { 5.0 } else { 1.0 }
+        let is_low = rtt < nanos(parameters.t_low);
+        let rate = if is_low || rtt <= nanos(parameters.t_high) && gradient <= 0.0 {
+            self.rate + step * self.steps(!is_low)
         } else {
             self.increases = 0;
-            self.rate * (1.0 - beta * gradient.min(1.0))
+            let excess = match parameters.form {
+                _ if rtt > nanos(parameters.t_high) => 1.0 - nanos(parameters.t_high) / rtt,
+                // The paper has no bound, and from 1 / beta on the rate would be negative: one sample would end a flow.
+                TimelyForm::Paper => gradient.min(1.0),
+                TimelyForm::Ns3 => gradient,
+            };
+            self.rate * (1.0 - beta * excess)
         };
         self.rate = rate.max(f64::from(parameters.min_rate) * 1e6).min(self.most);
     }
 
     fn rate(&self) -> Rate {
-        if self.rate >= self.most { Rate::UNLIMITED } else { Rate::from_float(self.rate) }
+        let rate = match self.parameters.form {
+            TimelyForm::Paper => self.rate,
+            TimelyForm::Ns3 => self.pace,
+        };
+        if rate >= self.most { Rate::UNLIMITED } else { Rate::from_float(rate) }
     }
 
     fn observe(&self, _now: Instant) -> Observation {

@@ -17,7 +17,7 @@ use alloc::boxed::Box;
 use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Telemetry, Transport, Xrceth};
 
 use super::flight::Flight;
-use super::pieces::{packets_of, payload_before, read_piece};
+use super::pieces::{packets_of, read_piece};
 use super::selective::{LossRecovery, Selective};
 use super::single::Single;
 use super::timeouts::Early;
@@ -269,7 +269,7 @@ impl RcRequester {
         let window = self.window(shared);
         let used = self.una.distance_to(self.cursor);
         if !wqe.op.awaits_response() {
-            return used < window && self.control_allows(core, wqe);
+            return used < window && self.control_allows(core);
         }
         if self.outstanding >= u32::from(core.attr.max_rd_atomic) {
             return false;
@@ -283,16 +283,14 @@ impl RcRequester {
         used == 0 || used + piece <= window
     }
 
-    /// Whether the congestion control has room for the next packet of `wqe`.
-    fn control_allows(&self, core: &QpCore, wqe: &Wqe) -> bool {
+    /// Whether the congestion control has room for the next packet.
+    fn control_allows(&self, core: &QpCore) -> bool {
         let Some(control) = &core.control else { return true };
         if self.is_resending() {
             // It counts as in flight already, and has left the network.
             return true;
         }
-        let index = if wqe.progress == Progress::Posted { 0 } else { wqe.first_psn.distance_to(self.cursor) };
-        let payload = payload_before(wqe, index + 1, core.mtu()) - payload_before(wqe, index, core.mtu());
-        control.has_room(payload, self.asked.is_some())
+        control.has_room(self.asked.is_some())
     }
 
     /// Binds or invalidates a window; takes no PSN.
@@ -391,7 +389,7 @@ impl RcRequester {
     /// Asks for an acknowledgement at quarters of the window, so that a long message keeps the window
     /// moving, and on the packet that fills it: otherwise only the timer would make progress.
     fn wants_acknowledgement(&self, core: &QpCore, shared: &Shared, payload: usize) -> bool {
-        if core.congestion.echo || core.wants_telemetry() {
+        if core.congestion.echo {
             return true;
         }
         if let Some(control) = &core.control

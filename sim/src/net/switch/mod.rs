@@ -169,7 +169,8 @@ impl Switch {
                 let end = &world.ports[out as usize];
                 let now = world.now.as_ps() / 1_000;
                 let hop = TelemetryHop::new(end.spec.rate_bps, now, end.stats.tx_bytes, end.egress.bytes());
-                world.frames.stamp(id, hop);
+                let port = end.number;
+                world.frames.stamp(id, hop, port);
             }
         }
         world.transmit(out, id);

@@ -1,0 +1,74 @@
+//! Every algorithm with every way to share several paths.
+
+use roce_sim::net::{Balance, Marking, Results, Settings, Time, Topology, permutation};
+use roce_transport::congestion::Congestion;
+use roce_transport::{Recovery, SelectiveRepeat};
+
+use super::{LINK, run};
+
+const BYTES: u64 = 1_000_000;
+
+const BALANCES: [Balance; 4] =
+    [Balance::Flow, Balance::Spray, Balance::Adaptive, Balance::Flowlet { gap: Time::from_us(5) }];
+
+/// Without an algorithm first: the others are compared with it. The base round trip is that of six links of 1 us, and of a packet on
+/// each of them.
+const ALGORITHMS: [&str; 10] = [
+    "none",
+    "dcqcn:paper",
+    "dcqcn:cx-default",
+    "dcqcn:hpcc",
+    "dctcp:echo=1",
+    "swift",
+    "timely",
+    "hpcc:base_rtt=9000",
+    "powertcp:base_rtt=9000",
+    "theta-powertcp:base_rtt=9000",
+];
+
+/// Eight leaves with eight hosts each, and eight spines: each host sends to one other.
+fn permutation_of_64(congestion: &str, balance: Balance) -> Results {
+    let topology = Topology::leaf_spine(8, 8, 8, LINK, LINK).unwrap();
+    let mut settings = Settings { stop: Time::from_us(50_000), ..Settings::default() };
+    settings.switch.balance = balance;
+    settings.switch.marking[3] = Marking::Red { kmin: 100_000, kmax: 400_000, pmax: 0.2 };
+    // Sprayed packets overtake each other.
+    settings.host.recovery =
+        Recovery::SelectiveRepeat(SelectiveRepeat { cap: 512, reorder: 256, ..SelectiveRepeat::default() });
+    (settings.host.congestion, settings.host.notification) = Congestion::parse(congestion).unwrap();
+    run(&topology, &permutation(64, BYTES, Time::ZERO, 3).unwrap(), settings)
+}
+
+/// How much longer flows may take in the mean than without any algorithm. DCQCN with the defaults of ConnectX needs milliseconds to come
+/// back from its first cuts, whatever the paths.
+const MOST_LONGER: f64 = 3.0;
+
+/// Mean completion time in milliseconds.
+fn mean(results: &Results) -> f64 {
+    let times = results.completion_times();
+    times.iter().map(|time| time.as_secs_f64() * 1e3).sum::<f64>() / times.len() as f64
+}
+
+/// Regression: HPCC and PowerTCP subtracted the counters of different paths, and most sprayed flows fell to 0.1 Gb/s.
+///
+/// An algorithm has collapsed if a flow is not complete, or if the flows take twice as long in the mean as without any algorithm.
+#[test]
+fn no_algorithm_collapses_with_any_balance() {
+    let mut collapsed = Vec::new();
+    for balance in BALANCES {
+        let mut without = None;
+        for congestion in ALGORITHMS {
+            let results = permutation_of_64(congestion, balance);
+            let (mean, slowest) = (mean(&results), results.completion_quantile(1.0).unwrap_or(Time::NEVER));
+            println!(
+                "{balance:?}, {congestion}: {} incomplete, mean {mean:.3} ms, slowest {slowest}",
+                results.incomplete()
+            );
+            let without = *without.get_or_insert(mean);
+            if results.incomplete() > 0 || mean > MOST_LONGER * without {
+                collapsed.push(format!("{balance:?}, {congestion}: {mean:.3} ms, and {without:.3} without"));
+            }
+        }
+    }
+    assert!(collapsed.is_empty(), "{collapsed:#?}");
+}
