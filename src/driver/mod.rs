@@ -115,10 +115,10 @@ impl Nic {
         bursts.take_while(|count| *count > 0).sum()
     }
 
-    /// A thread sleeps until then at the latest, unless the device has something: it watches the device.
+    /// A thread sleeps from `now` until then at the latest, unless the device has something: it watches the device.
     #[inline]
-    pub(crate) fn watched_until(&mut self, until: Instant) {
-        self.watch.until = self.watch.until.max(until);
+    pub(crate) fn watched_until(&mut self, now: Instant, until: Instant) {
+        self.watch.sleep(now, until);
     }
 
     /// From now on a thread looks at the device at least this often while the process runs.

@@ -8,7 +8,7 @@ use roce_transport::Instant;
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     /// The time up to which the device was watched: that of the last look, or the end of a sleep that a datagram would have cut short.
-    pub(super) until: Instant,
+    until: Instant,
     /// The longest time between two looks of a process that runs; `None` where only the application looks, as rarely as it likes.
     pub(super) interval: Option<Duration>,
 }
@@ -22,6 +22,14 @@ impl Watch {
         let is_first = self.until == Instant::ZERO;
         self.until = self.until.max(now);
         self.interval.filter(|interval| pause > *interval && !is_first).map(|_| pause)
+    }
+
+    /// A thread sleeps until a datagram arrives, and until then at the latest. A pause that no look has noted stays one.
+    #[inline]
+    pub(super) fn sleep(&mut self, now: Instant, until: Instant) {
+        if self.interval.is_some_and(|interval| now.since(self.until) <= interval) {
+            self.until = self.until.max(until);
+        }
     }
 }
 
@@ -52,11 +60,20 @@ mod tests {
     fn a_sleep_that_a_datagram_would_end_is_no_pause() {
         let mut watch = watch();
         assert_eq!(watch.look(at(1)), None);
-        watch.until = at(500);
+        watch.sleep(at(2), at(500));
         assert_eq!(watch.look(at(501)), None, "it woke on time");
-        watch.until = at(900);
+        watch.sleep(at(502), at(900));
         assert_eq!(watch.look(at(600)), None, "another thread looked meanwhile");
         assert_eq!(watch.look(at(1_000)), Some(Duration::from_millis(100)), "it woke late");
+    }
+
+    /// Regression: a thread that went to sleep before it looked, after a pause, hid the pause.
+    #[test]
+    fn a_sleep_does_not_hide_the_pause_before_it() {
+        let mut watch = watch();
+        assert_eq!(watch.look(at(1)), None);
+        watch.sleep(at(2_501), at(2_510));
+        assert_eq!(watch.look(at(2_511)), Some(Duration::from_millis(2_510)));
     }
 
     #[test]

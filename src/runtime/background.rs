@@ -94,7 +94,7 @@ impl Runtime {
             let until = now.plus_nanos(timeout.as_nanos() as u64);
             state.background_sleeps_until = Some(until);
             if watch_device && self.device_descriptor.is_some() {
-                state.nic.watched_until(until);
+                state.nic.watched_until(now, until);
             }
             (timeout, state.nic.failure().is_some())
         };

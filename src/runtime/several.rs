@@ -112,7 +112,7 @@ impl<'a> Waiter<'a, '_> {
             let deadline = state.deadline().map(|deadline| deadline.since(now));
             timeout = timeout.min(longest).min(deadline.unwrap_or(longest));
             if longest == LONGEST_SLEEP {
-                state.nic.watched_until(now + timeout);
+                state.nic.watched_until(now, now + timeout);
             }
         }
         for (runtime, waiting) in self.engines.iter().zip(&mut *self.waiting) {

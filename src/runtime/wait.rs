@@ -541,7 +541,7 @@ impl Runtime {
             };
             let timeout = [remaining, deadline].into_iter().flatten().fold(longest, Duration::min);
             if device.is_some() {
-                state.nic.watched_until(now + timeout);
+                state.nic.watched_until(now, now + timeout);
             }
             timeout
         };
