@@ -49,9 +49,12 @@ pub(super) fn device(doctor: &Doctor, peer: &Peer) -> Finding {
     let attributes = doctor.context.query();
     let kind = attributes.capabilities.kind;
     let table = doctor.context.gid_table();
+    // The first GID stands at several indexes.
+    let mut different = table.clone();
+    different.dedup_by_key(|entry| (entry.gid, entry.gid_type));
     let Some(used) = used_gid(doctor, &table, peer.address) else {
         let family = if peer.address.is_ipv4() { "IPv4" } else { "IPv6" };
-        let have: Vec<String> = table.iter().map(describe).collect();
+        let have: Vec<String> = different.iter().map(describe).collect();
         return Finding::problem(
             Step::Device,
             format!(
@@ -62,7 +65,7 @@ pub(super) fn device(doctor: &Doctor, peer: &Peer) -> Finding {
             "open a device with such an address, or choose another with --gid-index (`roce devices -v`)",
         );
     };
-    let count = if table.len() == 1 { "1 GID".to_owned() } else { format!("{} GIDs", table.len()) };
+    let count = if different.len() == 1 { "1 GID".to_owned() } else { format!("{} GIDs", different.len()) };
     Finding::ok(Step::Device, format!("{kind} with {count}; {} is used", describe(used)))
 }
 
