@@ -198,7 +198,7 @@ fn packet_transport_and_sim_own_no_clock_and_no_thread() {
 
 /// The folders inside a crate from below to above: code imports from folders further left only.
 const FOLDERS: &[(&str, &[&str])] = &[
-    ("packet/src", &["frame", "mad"]),
+    ("packet/src", &["frame", "mad", "outer"]),
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "fault", "pcap", "tap", "raw", "xdp"]),

@@ -247,35 +247,35 @@ fn erspan_3(platform: bool) -> Vec<u8> {
 
 const V4_OPTIONS: &[u8] = &[0x94, 4, 0, 0];
 
-/// The packets that have all their bytes.
-#[must_use]
-pub fn whole() -> Vec<Encapsulated> {
-    let eth4 = ethernet(IPV4, &plain_v4());
-    let eth6 = ethernet(IPV6, &plain_v6());
-    let vxlan = |frame: &[u8]| udp(4789, &join(&[VXLAN, frame]));
-    let hop_by_hop = [UDP, 0, 1, 4, 0, 0, 0, 0];
-    let two = [&[43, 0, 1, 4, 0, 0, 0, 0][..], &[UDP, 2, 4, 0, 0, 0, 0, 0], &[0; 16]].concat();
-    let ah = |next: u8| join(&[&[next, 4, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1], &[0xab; 12]]);
-    let atomic_fragment = [UDP, 0, 0, 0, 0, 0, 0, 9];
-    let tagged_inner = tagged(&[(0x8100, 7)], IPV4, &plain_v4());
-    let behind_ah = ipv4_header(V4, 51, &[], 24 + 8 + DATAGRAM, DONT_FRAGMENT);
-    let udp_of_roce = udp_header(0xd123, ROCE, DATAGRAM);
-    let sealed = ipv4_header(V4, UDP, &[], 8 + DATAGRAM, DONT_FRAGMENT);
-    let with_ah = join(&[&behind_ah, &ah(UDP), &udp_of_roce, &datagram(&sealed, &udp_of_roce)]);
-    let geneve = |ether_type: u16, words: u8, payload: &[u8]| {
-        let start = [words, 0, (ether_type >> 8) as u8, ether_type as u8, 0, 0, 42, 0];
-        udp(6081, &join(&[&start, &vec![0; usize::from(words) * 4], payload]))
-    };
-    let gpe = udp(4790, &join(&[&[0x0c, 0, 0, 1, 0, 0, 42, 0], &plain_v4()]));
-    let frames = [
-        ("IPv4", eth4.clone(), false),
-        ("IPv6", eth6.clone(), false),
+type Frames = Vec<(&'static str, Vec<u8>, bool)>;
+
+fn plain_and_tagged() -> Frames {
+    vec![
+        ("IPv4", ethernet(IPV4, &plain_v4()), false),
+        ("IPv6", ethernet(IPV6, &plain_v6()), false),
         ("RoCE v1", ethernet(0x8915, &roce_v1()), false),
         ("one tag", tagged(&[(0x8100, 7)], IPV4, &plain_v4()), false),
         ("802.1ad and 802.1Q", tagged(&[(0x88a8, 100), (0x8100, 7)], IPV4, &plain_v4()), false),
         ("two 802.1Q tags", tagged(&[(0x8100, 100), (0x8100, 7)], IPV6, &plain_v6()), false),
         ("9100 and 802.1Q", tagged(&[(0x9100, 100), (0x8100, 7)], IPV4, &plain_v4()), false),
         ("three tags", tagged(&[(0x88a8, 1), (0x88a8, 2), (0x8100, 3)], 0x8915, &roce_v1()), false),
+    ]
+}
+
+fn vxlan(frame: &[u8]) -> Vec<u8> {
+    udp(4789, &join(&[VXLAN, frame]))
+}
+
+fn tunnels_over_udp() -> Frames {
+    let eth4 = ethernet(IPV4, &plain_v4());
+    let eth6 = ethernet(IPV6, &plain_v6());
+    let tagged_inner = tagged(&[(0x8100, 7)], IPV4, &plain_v4());
+    let geneve = |ether_type: u16, words: u8, payload: &[u8]| {
+        let start = [words, 0, (ether_type >> 8) as u8, ether_type as u8, 0, 0, 42, 0];
+        udp(6081, &join(&[&start, &vec![0; usize::from(words) * 4], payload]))
+    };
+    let gpe = udp(4790, &join(&[&[0x0c, 0, 0, 1, 0, 0, 42, 0], &plain_v4()]));
+    vec![
         ("VXLAN", on_v4(UDP, &vxlan(&eth4)), true),
         ("VXLAN on IPv6 with IPv6", on_v6(UDP, &vxlan(&eth6)), true),
         ("VXLAN with a tag", on_v4(UDP, &vxlan(&tagged_inner)), true),
@@ -283,6 +283,13 @@ pub fn whole() -> Vec<Encapsulated> {
         ("VXLAN-GPE", on_v4(UDP, &gpe), true),
         ("Geneve with options", on_v4(UDP, &geneve(BRIDGED, 2, &eth4)), true),
         ("Geneve with IPv6", on_v6(UDP, &geneve(IPV6, 0, &plain_v6())), true),
+    ]
+}
+
+fn gre_and_erspan() -> Frames {
+    let eth4 = ethernet(IPV4, &plain_v4());
+    let eth6 = ethernet(IPV6, &plain_v6());
+    vec![
         ("GRE", on_v4(47, &gre(0, IPV4, &[], &plain_v4())), true),
         ("GRE with checksum, key and number", on_v4(47, &gre_with_checksum(&plain_v4())), true),
         ("NVGRE", on_v4(47, &gre(0x20, BRIDGED, &[0, 0, 42, 0], &eth4)), true),
@@ -295,6 +302,13 @@ pub fn whole() -> Vec<Encapsulated> {
             on_v4(47, &gre(0x10, 0x22eb, &join(&[&[0, 0, 0, 1], &erspan_3(true)]), &eth6)),
             true,
         ),
+    ]
+}
+
+fn ip_and_mpls() -> Frames {
+    let eth4 = ethernet(IPV4, &plain_v4());
+    let eth6 = ethernet(IPV6, &plain_v6());
+    vec![
         ("IPv4 in IPv4", on_v4(4, &plain_v4()), true),
         ("IPv6 in IPv4", on_v4(41, &plain_v6()), true),
         ("IPv4 in IPv6", on_v6(4, &plain_v4()), true),
@@ -306,6 +320,19 @@ pub fn whole() -> Vec<Encapsulated> {
         ("MPLS in IPv4", on_v4(137, &mpls(&[100], &plain_v4())), true),
         ("GRE over UDP", on_v4(UDP, &udp(4754, &gre(0, IPV4, &[], &plain_v4()))), true),
         ("MPLS over UDP", on_v4(UDP, &udp(6635, &mpls(&[100], &plain_v4()))), true),
+    ]
+}
+
+fn options_and_extensions() -> Frames {
+    let hop_by_hop = [UDP, 0, 1, 4, 0, 0, 0, 0];
+    let two = [&[43, 0, 1, 4, 0, 0, 0, 0][..], &[UDP, 2, 4, 0, 0, 0, 0, 0], &[0; 16]].concat();
+    let ah = |next: u8| join(&[&[next, 4, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1], &[0xab; 12]]);
+    let atomic_fragment = [UDP, 0, 0, 0, 0, 0, 0, 9];
+    let behind_ah = ipv4_header(V4, 51, &[], 24 + 8 + DATAGRAM, DONT_FRAGMENT);
+    let udp_of_roce = udp_header(0xd123, ROCE, DATAGRAM);
+    let sealed = ipv4_header(V4, UDP, &[], 8 + DATAGRAM, DONT_FRAGMENT);
+    let with_ah = join(&[&behind_ah, &ah(UDP), &udp_of_roce, &datagram(&sealed, &udp_of_roce)]);
+    vec![
         ("IPv4 options that the sender set", ethernet(IPV4, &roce_v4(V4_OPTIONS, true)), false),
         ("IPv4 options that a router added", ethernet(IPV4, &roce_v4(V4_OPTIONS, false)), false),
         ("hop-by-hop options", ethernet(IPV6, &roce_v6(0, &hop_by_hop, false)), false),
@@ -313,6 +340,12 @@ pub fn whole() -> Vec<Encapsulated> {
         ("a fragment header of a whole packet", ethernet(IPV6, &roce_v6(44, &atomic_fragment, false)), false),
         ("AH", ethernet(IPV4, &with_ah), false),
         ("AH in tunnel mode", on_v4(51, &join(&[&ah(4), &plain_v4()])), true),
+    ]
+}
+
+fn nested() -> Frames {
+    let eth4 = ethernet(IPV4, &plain_v4());
+    vec![
         ("VXLAN in VXLAN", on_v4(UDP, &vxlan(&on_v4(UDP, &vxlan(&eth4)))), true),
         (
             "GRE behind two tags and a label",
@@ -323,9 +356,23 @@ pub fn whole() -> Vec<Encapsulated> {
             ),
             true,
         ),
+    ]
+}
+
+/// The packets that have all their bytes.
+#[must_use]
+pub fn whole() -> Vec<Encapsulated> {
+    let frames = [
+        plain_and_tagged(),
+        tunnels_over_udp(),
+        gre_and_erspan(),
+        ip_and_mpls(),
+        options_and_extensions(),
+        nested(),
     ];
-    let mut cases: Vec<_> =
-        frames.into_iter().map(|(name, bytes, tunnel)| case(name, 1, bytes, tunnel)).collect();
+    let frames = frames.into_iter().flatten();
+    let mut cases: Vec<_> = frames.map(|(name, bytes, tunnel)| case(name, 1, bytes, tunnel)).collect();
+    let eth4 = ethernet(IPV4, &plain_v4());
     let sll = |ether_type: u16| join(&[&[0; 14], &ether_type.to_be_bytes()]);
     let sll2 = |ether_type: u16| join(&[&ether_type.to_be_bytes(), &[0; 18]]);
     cases.extend([
