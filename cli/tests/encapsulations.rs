@@ -281,7 +281,9 @@ fn wireshark_decodes_the_same_packets() {
     if skip_unless(has_program("tshark"), "tshark is not installed") {
         return;
     }
-    let files = Files::of(encapsulated::whole().into_iter().chain(encapsulated::cut()));
+    // Wireshark waits for the other fragments before it decodes UDP.
+    let cut = encapsulated::cut().into_iter().filter(|case| case.end != End::Fragment);
+    let files = Files::of(encapsulated::whole().into_iter().chain(cut));
     for (file, cases) in &files.files {
         let fields = ["frame.protocols", "infiniband.bth.psn", "infiniband.bth.destqp"];
         let mut command = tshark();
