@@ -252,7 +252,7 @@ unsafe fn finish_poll(
     let found = poll.finish(&mut burst[..room.min(BURST)])?;
     for (index, wc) in burst[..found].iter().enumerate() {
         if wc.status != WcStatus::Success {
-            object.open.failures.note(wc);
+            object.open.failures.note(wc, || object.open.context.ends(wc.qpn));
         }
         // SAFETY: the caller's promise.
         unsafe { out.add(index).write(completion(wc)) };

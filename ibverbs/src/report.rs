@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use roce::device::fork::{Mutex, StaticMutex};
-use roce::observe::advice;
-use roce::verbs::{Cause, VerbsError, Wc, WcStatus};
+use roce::observe::explain;
+use roce::verbs::{Cause, Ends, VerbsError, Wc, WcStatus, WorkError};
 
 use crate::answer::Errno;
 use crate::context::Open;
@@ -38,14 +38,16 @@ impl Failures {
         Self { device: device.to_owned(), kept: Mutex::default() }
     }
 
-    /// Keeps a failure. What was flushed only follows from another one.
+    /// Keeps a failure, with the ends of its connection. What was flushed only follows from another one.
     #[cold]
-    pub(crate) fn note(&self, wc: &Wc) {
+    pub(crate) fn note(&self, wc: &Wc, ends: impl FnOnce() -> Option<Ends>) {
         let Err(error) = wc.result() else { return };
         if wc.cause == Cause::Flushed || wc.status == WcStatus::WrFlushError {
             return;
         }
-        self.keep("failed", || format!("{error}: {}", advice(wc.status, wc.cause)));
+        // Before the failures are locked: asking for the ends locks an engine, which may run code of the application.
+        let text = explain(&WorkError { ends: ends(), ..error });
+        self.keep("failed", || text);
     }
 
     /// Keeps why a verb was refused, where programs print no more than the error number.
@@ -164,16 +166,18 @@ mod tests {
         let failures = Failures::new("roce0");
         let failed = Wc { status: WcStatus::RetryExceededError, cause: Cause::AckTimeout, ..Wc::default() };
         let flushed = Wc { status: WcStatus::WrFlushError, cause: Cause::Flushed, ..Wc::default() };
+        let ends = Ends { local: "198.18.0.1".parse().unwrap(), remote: "198.18.0.2".parse().unwrap() };
         for wc in [flushed, Wc::default(), failed] {
-            failures.note(&wc);
+            failures.note(&wc, || None);
         }
         assert_eq!(failures.kept.lock().len(), 1);
         let refused = VerbsError::DeviceFailed("of a test".to_owned());
         assert_eq!(failures.refused("ibv_modify_qp", refused), Errno::IO);
-        (0..100).for_each(|_| failures.note(&failed));
+        (0..100).for_each(|_| failures.note(&failed, || Some(ends)));
         let kept = failures.kept.lock();
         assert_eq!(kept.len(), MOST_FAILURES);
         assert!(kept[1].starts_with("ibv_modify_qp: "), "{}", kept[1]);
+        assert!(kept[2].contains("at 198.18.0.1 towards queue pair 0 at 198.18.0.2"), "{}", kept[2]);
         assert!(kept[0].contains("RETRY_EXC_ERR") && kept[0].contains("UDP port 4791"), "{}", kept[0]);
     }
 }

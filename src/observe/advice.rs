@@ -1,6 +1,28 @@
 //! What to do about a work request that failed: one sentence for each way to fail.
 
-use roce_transport::{Cause, WcStatus};
+use roce_transport::{Cause, WcStatus, WorkError};
+
+/// Why a work request failed, and what to do next: the text that every command and report shows. It names both ends of the
+/// connection if the error is from [`Context::result`](crate::verbs::Context::result).
+///
+/// ```
+/// use std::net::Ipv4Addr;
+///
+/// use roce::observe::explain;
+/// use roce::verbs::{Cause, Ends, Qpn, Wc, WcStatus, WorkError};
+///
+/// let (status, cause) = (WcStatus::RetryExceededError, Cause::AckTimeout);
+/// let wc = Wc { wr_id: 7, status, cause, qpn: Qpn::new(18), src_qp: Qpn::new(52), ..Wc::default() };
+/// let [local, remote] = [1, 2].map(|host| Ipv4Addr::new(192, 0, 2, host).into());
+/// let text = explain(&WorkError { wc, ends: Some(Ends { local, remote }) });
+/// assert!(text.starts_with(
+///     "work request 7 of queue pair 18 at 192.0.2.1 towards queue pair 52 at 192.0.2.2 ended with RETRY_EXC_ERR, AckTimeout: "
+/// ));
+/// ```
+#[must_use]
+pub fn explain(error: &WorkError) -> String {
+    format!("{error}: {}", advice(error.wc.status, error.wc.cause))
+}
 
 /// What to do next when a work request ended with this status for this cause: for the end of an error message, so
 /// without a capital letter and a full stop.

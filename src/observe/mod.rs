@@ -8,7 +8,7 @@ mod publish;
 mod published;
 mod survey;
 
-pub use advice::advice;
+pub use advice::{advice, explain};
 pub use counters::{CounterSource, Snapshot};
 pub use drops::explain_drops;
 pub use foreign::{Text, is_harmless};

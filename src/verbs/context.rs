@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use roce_packet::{PathMtu, Psn, Qpn};
 use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
-use roce_transport::{AsyncEvent, Counters, EngineConfig, Recovery, Retransmission, UdDestination};
+use roce_transport::{
+    AsyncEvent, Counters, Ends, EngineConfig, Recovery, Retransmission, UdDestination, Wc, WorkError,
+};
 
 use super::engines::{OtherDevices, divided, open_devices};
 use super::{AddressHandle, CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
@@ -555,6 +557,22 @@ impl Context {
     /// Receives and sends once in each engine, for applications that poll nothing themselves.
     pub fn progress(&self) {
         self.0.iter().for_each(Runtime::progress_for_memory);
+    }
+
+    /// The completion, if the work request succeeded, as [`Wc::result`]. The error names both ends of the connection with their
+    /// addresses, as long as its queue pair exists.
+    ///
+    /// # Errors
+    ///
+    /// When the work request failed.
+    pub fn result(&self, wc: &Wc) -> Result<Wc, WorkError> {
+        wc.result().map_err(|error| WorkError { ends: self.ends(wc.qpn), ..error })
+    }
+
+    /// The addresses of the two ends of a connection; `None` for UD, and where the queue pair does not exist or is not connected.
+    #[must_use]
+    pub fn ends(&self, qpn: Qpn) -> Option<Ends> {
+        self.of_qp(qpn).lock().nic.engine.ends(qpn)
     }
 
     /// A PSN to start with: random, or from the seed.

@@ -124,10 +124,10 @@ pub use roce_transport::cm::{
 };
 pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Observation, Rate};
 pub use roce_transport::{
-    Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, DestroyError, EngineConfig,
-    FlushPlacement, KeyError, LKey, Memory, ModifyQpError, Notify, OutOfBounds, Pacing, Payload, PdError,
-    PdId, PostError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey,
-    Recovery, RecvWr, RegionAttributes, RegionChange, RegisterError, Retransmission, SelectiveRepeat,
+    Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, DestroyError, Ends,
+    EngineConfig, FlushPlacement, KeyError, LKey, Memory, ModifyQpError, Notify, OutOfBounds, Pacing,
+    Payload, PdError, PdId, PostError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState,
+    QpType, RKey, Recovery, RecvWr, RegionAttributes, RegionChange, RegisterError, Retransmission, SelectiveRepeat,
     SendFlags, SendOp, SendWr, Sge, SrqAttributes, SrqError, SrqId, UdDestination, Wc, WcFlags, WcOpcode,
     WcStatus, WindowBinding, WindowType, WorkError, XrcdError, XrcdId,
 };

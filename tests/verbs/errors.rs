@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use roce::device::memory::MemoryDevice;
+use roce::observe::explain;
 use roce::verbs::*;
 use roce_transport::{Instant, Received, Transmit, TxSlot};
 
@@ -402,9 +403,44 @@ fn the_result_of_a_completion_is_an_error_if_the_request_failed() {
         );
         let op = SendOp::Write { remote_addr: far.region.addr(), rkey: RKey(far.region.rkey().0 ^ 1) };
         near.post(2, op, &[near.region.element(0..8)]);
-        let error = fail(&near.send_cq, WcStatus::RemoteAccessError).result().unwrap_err();
+        let wc = fail(&near.send_cq, WcStatus::RemoteAccessError);
+        let error = wc.result().unwrap_err();
         assert_eq!(error.wc.wr_id, 2);
         assert!(error.to_string().contains("REM_ACCESS_ERR, NakRemoteAccess"), "{error}");
+    });
+}
+
+/// Regression: the error named the queue pair here only, so with many connections nobody knew which peer was meant.
+#[test]
+fn the_error_of_a_connection_names_both_ends() {
+    within(60, || {
+        let (near, far) = rc_pair();
+        let op = SendOp::Write { remote_addr: far.region.addr(), rkey: RKey(far.region.rkey().0 ^ 1) };
+        near.post(7, op, &[near.region.element(0..8)]);
+        let wc = fail(&near.send_cq, WcStatus::RemoteAccessError);
+        let (own, peer) = (near.qp.number().get(), far.qp.number().get());
+        let status = "ended with REM_ACCESS_ERR, NakRemoteAccess";
+        // Without the context, the addresses are not known.
+        let error = wc.result().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("work request 7 of queue pair {own} towards queue pair {peer} {status}")
+        );
+        let error = near.context.result(&wc).unwrap_err();
+        let [local, remote] = [&near, &far].map(|side| side.context.address().unwrap());
+        let names = format!(
+            "work request 7 of queue pair {own} at {local} towards queue pair {peer} at {remote} {status}"
+        );
+        assert_eq!(error.to_string(), names);
+        assert!(
+            explain(&error).starts_with(&format!("{names}: check the remote address")),
+            "{}",
+            explain(&error)
+        );
+        // A queue pair that is gone takes its addresses along.
+        drop(near.qp);
+        assert_eq!(near.context.result(&wc).unwrap_err().ends, None);
+        assert_eq!(near.context.result(&Wc { status: WcStatus::Success, ..wc }).unwrap().wr_id, 7);
     });
 }
 
