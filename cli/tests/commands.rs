@@ -134,6 +134,12 @@ fn a_client_that_gives_up_is_not_taken_for_wrong_contents() {
     assert!(!finished.success && finished.stderr.contains("RETRY_EXC_ERR"), "{}", finished.stderr);
     let line = server.running.wait_for_line("RETRY_EXC_ERR");
     assert!(!line.contains("is wrong"), "{line}");
+    // The client says whose queue pair did not answer, and the server repeats it.
+    let remote = server.address;
+    for text in [&finished.stderr, &line] {
+        assert!(text.contains(" at 127.") && text.contains(" towards queue pair "), "{text}");
+        assert!(text.contains(&format!(" at {remote} ended with RETRY_EXC_ERR")), "{text}");
+    }
 }
 
 #[test]
@@ -475,7 +481,7 @@ fn a_client_whose_server_dies_ends_too() {
         // The error has the cause and a remedy. The cause depends on what the client detects first: a missing
         // acknowledgement, a missing answer, or the end of the TCP connection.
         let advised = [
-            ("RETRY_EXC_ERR (AckTimeout)", "UDP port 4791"),
+            ("RETRY_EXC_ERR, AckTimeout", "UDP port 4791"),
             ("no message or acknowledgement was accepted for 30 s", "check that the other side still runs"),
             ("127.", "look there for"),
         ];

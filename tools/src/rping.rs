@@ -116,7 +116,7 @@ impl End {
             if wc.status == WcStatus::WrFlushError {
                 return Ok(None);
             }
-            check_completion(&wc)?;
+            check_completion(self.0.context(), &wc)?;
             // Other requests of this end may complete before.
             if wc.opcode == opcode {
                 return Ok(Some(wc));

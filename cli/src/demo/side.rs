@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use roce_fault::{FaultInjector, FaultPlan};
 use roce_packet::{PathMtu, Qpn};
-use roce_transport::{Access, QpCapabilities, QpType, RKey, RecvWr, Wc, WcStatus};
+use roce_transport::{Access, QpCapabilities, QpType, RKey, RecvWr, Wc};
 use serde::{Deserialize, Serialize};
 
-use roce::observe::advice;
+use roce::observe::explain;
 use roce::verbs::{
     AddressHandle, CompletionQueue, ConnectOptions, Context, Endpoint, MemoryRegion, PathOptions,
     ProtectionDomain, QueuePair, QueuePairOptions, WaitError,
@@ -241,10 +241,9 @@ impl Side {
             Err(error) => return Err(error.into()),
         }
         let [wc] = completions;
-        if wc.status != WcStatus::Success {
-            let advice = advice(wc.status, wc.cause);
-            bail!("a work request failed with {} ({:?}): {advice}", wc.status.name(), wc.cause);
+        match self.context.result(&wc) {
+            Ok(wc) => Ok(Some(wc)),
+            Err(error) => bail!(explain(&error)),
         }
-        Ok(Some(wc))
     }
 }

@@ -11,7 +11,7 @@ use super::wire::{Introduction, TripReport, Trips};
 use crate::exchange::Exchange;
 use crate::harness::content::Pattern;
 use crate::harness::{CompletionQueues, Requirements, Resources, ToolError};
-use roce::observe::advice;
+use roce::observe::explain;
 use roce::verbs::{CompletionQueue, ConnectOptions, Endpoint, WaitError};
 
 /// How long one message may take, retransmissions included.
@@ -160,8 +160,8 @@ impl RoundTrips {
             match cq.wait(&mut done, Some(Duration::from_millis(20))) {
                 Ok(_) if done[0].status == WcStatus::Success => return Ok(Ok(done[0])),
                 Ok(_) => {
-                    let Wc { status, cause, .. } = self.resources.reason(&done[0]);
-                    return Ok(Err(format!("{} ({cause:?}): {}", status.name(), advice(status, cause))));
+                    let result = self.resources.context().result(&self.resources.reason(&done[0]));
+                    return Ok(result.map_err(|error| explain(&error)));
                 }
                 Err(WaitError::TimedOut) => {}
                 Err(error) => return Err(error.into()),

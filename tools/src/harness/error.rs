@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use roce::observe::advice;
-use roce::verbs::{ConnectionError, VerbsError, WaitError};
-use roce_transport::{Cause, Wc, WcStatus};
+use roce::observe::explain;
+use roce::verbs::{Cause, ConnectionError, Context, VerbsError, WaitError, Wc, WorkError};
 
 use crate::exchange::ExchangeError;
 
@@ -77,19 +76,11 @@ pub enum ToolError {
     },
     /// A work request failed.
     #[error(
-        "a work request on queue pair {qpn} failed with {} ({cause:?}): {}{}",
-        .status.name(),
-        advice(*.status, *.cause),
-        if *.cause == Cause::AckTimeout { "; `roce doctor` finds out where packets are lost" } else { "" }
+        "{}{}",
+        explain(.0),
+        if .0.wc.cause == Cause::AckTimeout { "; `roce doctor` finds out where packets are lost" } else { "" }
     )]
-    Completion {
-        /// The completion status.
-        status: WcStatus,
-        /// The cause of that status.
-        cause: Cause,
-        /// The queue pair here.
-        qpn: u32,
-    },
+    Completion(WorkError),
     /// A message has the wrong content.
     #[error(
         "message {message} of {size} bytes on queue pair {qp} is wrong at byte {at}, which is {found:#04x}; the ICRC \
@@ -146,12 +137,9 @@ pub enum ToolError {
     Peer(String),
 }
 
-/// Fails if a work request failed.
-pub(crate) fn check_completion(wc: &Wc) -> Result<(), ToolError> {
-    if wc.status == WcStatus::Success {
-        return Ok(());
-    }
-    Err(ToolError::Completion { status: wc.status, cause: wc.cause, qpn: wc.qpn.get() })
+/// Fails if a work request of the context failed.
+pub(crate) fn check_completion(context: &Context, wc: &Wc) -> Result<(), ToolError> {
+    context.result(wc).map(|_| ()).map_err(ToolError::Completion)
 }
 
 /// Fails if a message has the wrong length.

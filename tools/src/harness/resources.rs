@@ -39,7 +39,7 @@ pub(crate) struct Resources {
     pub(crate) recv_cq: CompletionQueue,
     pub(crate) region: MemoryRegion,
     access: Access,
-    _pd: ProtectionDomain,
+    pd: ProtectionDomain,
 }
 
 impl Resources {
@@ -61,7 +61,11 @@ impl Resources {
         let region = pd.allocate(memory, Access::LOCAL_WRITE | access)?;
         let options = QueuePairOptions::new(qp_type, &send_cq).recv_cq(&recv_cq).capabilities(capabilities);
         let qp = pd.create_qp(&options)?;
-        Ok(Self { qp, send_cq, recv_cq, region, access, _pd: pd })
+        Ok(Self { qp, send_cq, recv_cq, region, access, pd })
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        self.pd.context()
     }
 
     /// Posts receives `0..count` of `len` bytes each before the queue pair is connected, so that the first message of

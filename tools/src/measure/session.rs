@@ -181,7 +181,7 @@ impl<'a> Session<'a> {
             }));
         };
         if let Some(failed) = out.iter().take(count).find(|wc| wc.status != WcStatus::Success) {
-            check_completion(&resources.reason(failed))?;
+            check_completion(resources.context(), &resources.reason(failed))?;
         }
         Ok(count)
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use roce_packet::mad::RejReason;
 
+use roce::observe::explain;
 use roce::verbs::{
     Access, CmListener, Connection, ConnectionError, ConnectionParameters, Context, QpCapabilities, QpType,
     QueuePair, SendOp, VerbsError, WaitError, Wc, WcOpcode, WcStatus,
@@ -142,9 +143,9 @@ impl Messages {
             self.is_closed = true;
             return Ok(None);
         }
-        if wc.status != WcStatus::Success {
+        if let Err(error) = self.resources.context().result(&wc) {
             self.is_closed = true;
-            return Err(io::Error::other(format!("a message ended with {}", wc.status.name())));
+            return Err(io::Error::other(explain(&error)));
         }
         if wc.opcode != WcOpcode::Recv {
             return Ok(Some(wc));

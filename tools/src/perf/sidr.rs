@@ -113,7 +113,7 @@ impl End {
         let stalled = || ToolError::Stalled { progress: progress.to_owned(), patience, is_reliable: false };
         let waited = self.cq.wait(&mut completions, Some(patience));
         waited.map_err(|error| ToolError::of_wait(error, stalled))?;
-        check_completion(&completions[0])?;
+        check_completion(&self.context, &completions[0])?;
         Ok(completions[0])
     }
 }

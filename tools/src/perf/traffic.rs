@@ -219,7 +219,7 @@ impl Traffic {
 
     /// Handles a completion. Returns the number of messages that it completes.
     fn complete(&mut self, end: &End, wc: &Wc) -> Result<u64, ToolError> {
-        check_completion(wc)?;
+        check_completion(&end.context, wc)?;
         let id = WorkId::from_wr_id(wc.wr_id);
         if id.is_receive {
             let Some(receiver) = &mut self.receiver else { return Ok(0) };

@@ -282,7 +282,7 @@ impl Session {
                 Ok(())
             }
             (WcStatus::WrFlushError, false) if has_left => Ok(()),
-            _ => check_completion(wc),
+            _ => check_completion(&self.context, wc),
         }
     }
 
