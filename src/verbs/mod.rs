@@ -127,7 +127,7 @@ pub use roce_transport::{
     Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, DestroyError, Ends,
     EngineConfig, FlushPlacement, KeyError, LKey, Memory, ModifyQpError, Notify, OutOfBounds, Pacing,
     Payload, PdError, PdId, PostError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState,
-    QpType, RKey, Recovery, RecvWr, RegionAttributes, RegionChange, RegisterError, Retransmission, SelectiveRepeat,
-    SendFlags, SendOp, SendWr, Sge, SrqAttributes, SrqError, SrqId, UdDestination, Wc, WcFlags, WcOpcode,
-    WcStatus, WindowBinding, WindowType, WorkError, XrcdError, XrcdId,
+    QpType, RKey, Recovery, RecvWr, RegionAttributes, RegionChange, RegisterError, Retransmission,
+    SelectiveRepeat, SendFlags, SendOp, SendWr, Sge, SrqAttributes, SrqError, SrqId, UdDestination, Wc,
+    WcFlags, WcOpcode, WcStatus, WindowBinding, WindowType, WorkError, XrcdError, XrcdId,
 };
