@@ -295,7 +295,7 @@ fn telemetry_of_a_dropped_acknowledgement_changes_no_rate() {
         let mut bytes = forged.build();
         let mut telemetry = Telemetry::default();
         // A line that sends four times what it can.
-        telemetry.push(TelemetryHop::new(1_000_000_000, count * 1_000, count * 500, 60_000));
+        telemetry.push(TelemetryHop::new(1_000_000_000, count * 1_000, count * 500, 60_000), 1);
         bytes.extend(telemetry.echo().emit());
         let identification = Identification::Unknown { hint: 0 };
         let verdict = bench.deliver(Side::A, &Received { path, identification, head: &bytes, tail: &[] });

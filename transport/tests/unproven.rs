@@ -360,7 +360,7 @@ fn pass_switch(bytes: &mut Vec<u8>, now: Instant, count: u64) {
         && let Some(trailer) = bytes[at..].first_chunk()
         && let Some(mut telemetry) = Telemetry::parse(trailer)
     {
-        telemetry.push(TelemetryHop::new(1_000_000_000, now.as_nanos(), count * 300, 4_096));
+        telemetry.push(TelemetryHop::new(1_000_000_000, now.as_nanos(), count * 300, 4_096), 1);
         bytes.truncate(at);
         bytes.extend(telemetry.emit());
     }
@@ -567,7 +567,7 @@ impl World {
             let mut telemetry = Telemetry::default();
             for hop in 0..u64::from(hops) {
                 let now = self.now.as_nanos() + 1;
-                telemetry.push(TelemetryHop::new(1_000_000_000, now, 1 << 20 | hop, 1 << 14));
+                telemetry.push(TelemetryHop::new(1_000_000_000, now, 1 << 20 | hop, 1 << 14), 1);
             }
             bytes.extend(if to == 0 { telemetry.echo() } else { telemetry }.emit());
         }

@@ -19,7 +19,7 @@ struct Kept(Arc<Mutex<Seen>>);
 
 impl FrameSink for Kept {
     fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]) {
-        self.0.lock().unwrap().push((time_ns, direction, comment.map(str::to_owned), frame.to_vec()));
+        self.0.lock().push((time_ns, direction, comment.map(str::to_owned), frame.to_vec()));
     }
 }
 
@@ -83,7 +83,7 @@ fn identifications_are_found_out_from_the_icrc() {
     std::thread::sleep(std::time::Duration::from_millis(5));
     assert_eq!(receive_all(&mut b).len(), 6);
     let frames = |kept: &Kept| {
-        let frames = kept.0.lock().unwrap();
+        let frames = kept.0.lock();
         frames.iter().map(|(.., frame)| frame.clone()).collect::<Vec<_>>()
     };
     assert_eq!(frames(&left), frames(&right));
@@ -95,7 +95,7 @@ fn identifications_are_found_out_from_the_icrc() {
     // Batches pass through the wrapper.
     assert_eq!(counter(&a, "udp_tx_messages"), if joined { 1 } else { 6 });
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let (time, direction, ..) = left.0.lock().unwrap()[0].clone();
+    let (time, direction, ..) = left.0.lock()[0].clone();
     assert!(now - time < 60_000_000_000, "{time} is not today");
     assert_eq!(direction, Direction::Outbound);
 }
@@ -108,7 +108,7 @@ fn what_was_damaged_is_shown_with_a_comment() {
     let receive = |bytes: &[u8], head_len: usize, identification| {
         let (head, tail) = bytes.split_at(head_len);
         lock(&recorder.recorder).received(0, &Received { path, identification, head, tail });
-        kept.0.lock().unwrap().pop().unwrap()
+        kept.0.lock().pop().unwrap()
     };
     let unknown = Identification::Unknown { hint: 3 };
     // A peer that counts its packets, in two slices cut everywhere.
@@ -149,7 +149,7 @@ fn paths_without_frames_are_counted() {
     let mixed = path(A, "::1".parse().unwrap());
     send(&mut device, &mixed, &[&[0; 16]]);
     assert_eq!(counter(&device, "pcap_unframed"), 1);
-    assert!(kept.0.lock().unwrap().is_empty());
+    assert!(kept.0.lock().is_empty());
 }
 
 #[test]
@@ -255,14 +255,14 @@ fn dropped_packets_are_recorded_with_a_comment() {
     }
     assert_eq!(receive_all(&mut b).len(), 2);
     let comments = |kept: &Kept| -> Vec<Option<String>> {
-        kept.0.lock().unwrap().iter().map(|(.., comment, _)| comment.clone()).collect()
+        kept.0.lock().iter().map(|(.., comment, _)| comment.clone()).collect()
     };
     let sent = Some("dropped by --fault before it was sent".to_owned());
     let received = Some("dropped by --fault after it was received".to_owned());
     assert_eq!(comments(&left), [None, sent, None, None]);
     assert_eq!(comments(&right), [None, received, None]);
     for kept in [&left, &right] {
-        assert!(kept.0.lock().unwrap().iter().all(|(.., frame)| good_frame(frame).verify_icrc().is_ok()));
+        assert!(kept.0.lock().iter().all(|(.., frame)| good_frame(frame).verify_icrc().is_ok()));
     }
     assert_eq!((counter(&a, "pcap_sent"), counter(&a, "pcap_dropped")), (4, 1));
     assert_eq!((counter(&b, "pcap_received"), counter(&b, "pcap_dropped")), (3, 1));
@@ -278,7 +278,7 @@ fn every_packet_has_a_time_of_its_own() {
     send_batch(&mut a, &path(A, B), 6, 100);
     assert_eq!(receive_all(&mut b).len(), 6);
     for kept in [left, right] {
-        let times: Vec<u64> = kept.0.lock().unwrap().iter().map(|(time, ..)| *time).collect();
+        let times: Vec<u64> = kept.0.lock().iter().map(|(time, ..)| *time).collect();
         assert_eq!(times.len(), 6);
         assert!(times.is_sorted_by(|one, next| one < next), "{times:?}");
     }
