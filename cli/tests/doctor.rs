@@ -214,7 +214,7 @@ fn on_a_cable_neighbours_and_frames_are_seen() {
         $there "$ROCE" doctor --device raw:v1 -x 1 --once >$said & server=$!
         trap 'kill $inner $server 2>/dev/null || true; rm -f $said' EXIT
         retry grep -q 'waiting on' $said
-        "$ROCE" doctor 2001:db8::2 --device raw:v0 -x 1
+        "$ROCE" doctor 2001:db8::2 --device raw:v0 -x 4
         wait $server
         cat $said
     "#;
@@ -234,7 +234,7 @@ fn on_a_cable_neighbours_and_frames_are_seen() {
     for part in [
         "does not tell its Ethernet address on v0",
         "through v0 to the neighbour, Ethernet address",
-        "GID 1 (2001:db8::1, RoCE v2) is used",
+        "GID 4 (2001:db8::1, RoCE v2) is used",
         "0x69ce5 is kept in both directions",
         "with 256, 512, 1024, every byte",
     ] {

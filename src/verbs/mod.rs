@@ -77,6 +77,7 @@
 
 mod address;
 mod asynchronous;
+mod builder;
 mod cm;
 mod context;
 mod cq;
@@ -97,11 +98,12 @@ mod srq;
 
 pub use address::AddressHandle;
 pub use asynchronous::AsyncCompletionQueue;
+pub use builder::ContextBuilder;
 pub use cm::{
     CmListener, ConnectRequest, Connection, ConnectionError, ConnectionEvent, ConnectionParameters,
     DatagramRequest, DatagramService,
 };
-pub use context::{Context, ContextBuilder, DeviceAttributes};
+pub use context::{Context, DeviceAttributes};
 pub use cq::{ChannelSleep, ChannelTurn, ChannelWait, CompletionChannel, CompletionQueue, WaitError};
 pub use error::VerbsError;
 pub use foreign::ForeignMemory;

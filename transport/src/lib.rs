@@ -39,6 +39,7 @@ mod engine;
 mod event;
 mod ids;
 mod inbound;
+mod integrity;
 mod io;
 mod memory;
 mod number_map;

@@ -23,8 +23,6 @@ use rand_core::{Rng, SeedableRng};
 use roce_packet::{Psn, Qpn};
 use slab::Slab;
 
-pub(crate) use receive::Integrity;
-
 pub use objects::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
 pub use xrc::XrcdError;
 

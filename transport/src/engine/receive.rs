@@ -19,6 +19,7 @@ use super::Engine;
 use super::qp::{Halves, Qp};
 use crate::congestion::Notifier;
 use crate::counters::count;
+use crate::integrity::Integrity;
 use crate::io::{Identification, MOST_SEGMENTS, Received};
 use crate::qp::{PeerIdentification, QpCore, QpType};
 use crate::segment::KnownPath;
@@ -274,20 +275,6 @@ pub(super) fn parse_failure(error: ParseError) -> DropReason {
         ParseErrorKind::UnknownOpcode => DropReason::UnknownOpcode,
         _ => DropReason::Malformed,
     }
-}
-
-/// How well the ICRC agrees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Integrity {
-    /// With everything known, or the device vouches for it: 32 bits are checked.
-    Known,
-    /// With an Identification of zero, which was not seen and our own peers send: 32 bits are checked.
-    Zero,
-    /// With an Identification that segments of our own peers' superpackets have: at least 25 bits are checked. Those of a peer
-    /// that counts are accepted here as well, so this does not identify the sender.
-    Segment,
-    /// With one of the other values of an Identification that was not seen: 16 bits are checked.
-    Recovered,
 }
 
 /// Compares the ICRC. Where the Identification was not seen it is zero for our own peers, or the place of the segment in

@@ -5,7 +5,8 @@ use core::num::NonZeroU16;
 use roce_packet::{Datagram, Telemetry, icrc};
 
 use super::Engine;
-use super::receive::{Integrity, check_icrc};
+use super::receive::check_icrc;
+use crate::integrity::Integrity;
 use crate::io::{Identification, Received, TxSlot};
 use crate::segment::Sealed;
 use crate::verdict::Verdict;

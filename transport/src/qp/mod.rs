@@ -7,7 +7,7 @@ use core::num::NonZeroU16;
 
 use alloc::boxed::Box;
 
-use roce_packet::{Bth, Direction, Opcode, Path, Psn, Qpn, Telemetry, Transport};
+use roce_packet::{Bth, Direction, Opcode, OpcodeInfo, Operation, Path, Psn, Qpn, Telemetry, Transport};
 
 pub use attr::{
     CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
@@ -18,9 +18,10 @@ pub use state::{AttrMask, QpState, QpType, Transition, transition};
 use crate::completion::{Cause, Wc, WcStatus};
 use crate::congestion::{AfterLoss, CnpPace, Congestion, Control, Loss, LostAfter, Start};
 use crate::counters::{Counters, count};
-use crate::engine::Integrity;
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
+use crate::integrity::Integrity;
+use crate::memory::Access;
 use crate::recovery::Recovery;
 use crate::rq::{Landing, Receive, ReceiveQueue};
 use crate::segment::KnownPath;
@@ -125,6 +126,23 @@ pub(crate) enum Failure {
 }
 
 impl QpCore {
+    /// Whether the access flags of the queue pair let a request of this kind in.
+    pub(crate) fn lets_in(&self, info: &OpcodeInfo) -> bool {
+        let need = match info.operation {
+            Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
+            Operation::ReadRequest => Access::REMOTE_READ,
+            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+            // Every queue pair takes a SEND, and a FLUSH checks its own two rights.
+            Operation::Send | Operation::Flush => Access::empty(),
+            Operation::ReadResponse
+            | Operation::Acknowledge
+            | Operation::AtomicAcknowledge
+            | Operation::Resync
+            | Operation::Cnp => return false,
+        };
+        self.attr.access.contains(need)
+    }
+
     /// The header of an outgoing packet, as this queue pair fills it in.
     #[inline]
     pub(crate) fn bth(&self, shared: &Shared, opcode: Opcode, psn: Psn) -> Bth {

@@ -264,7 +264,7 @@ impl RcResponder {
             Inbound::Send(_) => continues && info.operation == Operation::Send,
             Inbound::Write(_) => continues && info.operation == Operation::Write,
         };
-        if !fits || !is_enabled(core, info) {
+        if !fits || !core.lets_in(info) {
             return Err(Refusal::INVALID);
         }
         if core.xrcd.is_some() {
@@ -583,21 +583,4 @@ impl RcResponder {
             | NakCode::Reserved(_) => AsyncEvent::QpRequestError(core.number),
         }));
     }
-}
-
-/// Whether the access flags of the queue pair let this operation in.
-fn is_enabled(core: &QpCore, info: &OpcodeInfo) -> bool {
-    let need = match info.operation {
-        Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
-        Operation::ReadRequest => Access::REMOTE_READ,
-        Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-        // Every queue pair takes a SEND, and a FLUSH checks its own two rights.
-        Operation::Send | Operation::Flush => Access::empty(),
-        Operation::ReadResponse
-        | Operation::Acknowledge
-        | Operation::AtomicAcknowledge
-        | Operation::Resync
-        | Operation::Cnp => return false,
-    };
-    core.attr.access.contains(need)
 }
