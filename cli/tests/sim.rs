@@ -492,7 +492,7 @@ fn errors_have_line_and_reason() {
     std::fs::write(&bad, SMALL.replace("degree", "degrees")).unwrap();
     let out = place.path("out");
     let table: &[(&[&str], &[&str])] = &[
-        (&[&bad], &["bad.toml", "line 8", "degrees", "expected one of `kind`"]),
+        (&[&bad], &["bad.toml", "line 8", "degrees", "did you mean `degree`?"]),
         (&["no-such"], &["no-such", "--list"]),
         (&[&file, "--set", "host.color=red"], &["host.color=red", "unknown field `color`"]),
         (&[&file, "--set", "host.recovery=luck"], &["no loss recovery \"luck\""]),

@@ -5,11 +5,11 @@
 
 use std::fmt::{self, Write as _};
 
-/// The most characters that are shown.
-const LONGEST: usize = 400;
+/// The most characters that are shown: an error of our own commands with both ends of a connection and its advice fits.
+const LONGEST: usize = 800;
 
 /// Shows a text that a peer sent, or bytes that should be one: control characters, line breaks and characters that change
-/// the direction of writing are escaped, bytes that are not UTF-8 are shown as `\xff`, and what is longer than 400
+/// the direction of writing are escaped, bytes that are not UTF-8 are shown as `\xff`, and what is longer than 800
 /// characters is cut.
 ///
 /// ```
