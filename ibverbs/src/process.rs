@@ -27,38 +27,31 @@ pub(crate) extern "C" fn ibv_dontfork_range(_begin: *mut c_void, _size: usize) -
 
 /// The file of another libibverbs in this process, such as that of a Python wheel. Its objects and ours have nothing in common, and a program
 /// that mixes them reads memory that is not what it takes it for.
+///
+/// The kernel is asked, and not the loader: `dl_iterate_phdr` waits for a lock of the loader, which another thread may have held when
+/// this process was forked.
 pub(crate) fn another_libibverbs() -> Option<PathBuf> {
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-        value(0, || {
-            // SAFETY: the loader describes a library; `found` is the variable below.
-            let (info, found) = unsafe { (&*info, &mut *found.cast::<Option<PathBuf>>()) };
-            if info.dlpi_name.is_null() {
-                return 0;
-            }
-            // SAFETY: the loader's name has a zero at its end.
-            let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()));
-            let name = path.file_name().unwrap_or_default().as_bytes();
-            if !name.starts_with(b"libibverbs") {
-                return 0;
-            }
-            // SAFETY: the loader has as many headers in memory.
-            let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-            let own = visit as *const () as u64;
-            let is_own = headers.iter().any(|header| {
-                let begin = info.dlpi_addr.wrapping_add(header.p_vaddr);
-                header.p_type == libc::PT_LOAD && (begin..begin.wrapping_add(header.p_memsz)).contains(&own)
-            });
-            if is_own {
-                return 0;
-            }
-            *found = Some(path.to_owned());
-            1
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    another_in(&maps, another_libibverbs as *const () as u64)
+}
+
+/// The first mapped file whose name begins with `libibverbs`, except the file that is mapped at `own`.
+fn another_in(maps: &[u8], own: u64) -> Option<PathBuf> {
+    // Each line: range, access, offset, device, inode and, after spaces, the path.
+    let files = || {
+        maps.split(|byte| *byte == b'\n').filter_map(|line| {
+            let path = &line[line.iter().position(|byte| *byte == b'/')?..];
+            let (begin, end) =
+                std::str::from_utf8(line.split(|byte| *byte == b' ').next()?).ok()?.split_once('-')?;
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            Some((number(begin)?..number(end)?, Path::new(OsStr::from_bytes(path))))
         })
-    }
-    let mut found: Option<PathBuf> = None;
-    // SAFETY: the function is called before this returns, with a pointer to the variable.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
-    found
+    };
+    let (_, own) = files().find(|(range, _)| range.contains(&own))?;
+    let is_other = |path: &&Path| {
+        *path != own && path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"libibverbs"))
+    };
+    files().map(|(_, path)| path).find(is_other).map(Path::to_owned)
 }
 
 /// Why a process with another libibverbs gets no devices, and what to do.
@@ -141,4 +134,20 @@ pub(crate) extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut i
 
 pub(crate) extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut c_void {
     pointer(|| Err(Errno::UNSUPPORTED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_library_is_found_among_the_mappings() {
+        let maps = b"7f00-7f10 r--p 0 08:01 5 /opt/roce/libibverbs.so.1\n7f10-7f20 r-xp 0 08:01 5 /opt/roce/libibverbs.so.1\n\
+                     7f30-7f40 r-xp 0 08:01 6       /usr/lib/libc.so.6\n7f50-7f60 rw-p 0 00:00 0 [heap]\n";
+        assert_eq!(another_in(maps, 0x7f18), None);
+        let more = [&maps[..], b"7f70-7f80 r-xp 0 08:01 7 /venv/a b/libibverbs-1a2b.so.1\n"].concat();
+        assert_eq!(another_in(&more, 0x7f18), Some("/venv/a b/libibverbs-1a2b.so.1".into()));
+        assert_eq!(another_in(&more, 0x1), None, "this code lies in no file");
+        assert_eq!(another_in(b"", 0x7f18), None);
+    }
 }

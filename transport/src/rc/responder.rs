@@ -2,9 +2,7 @@
 
 use alloc::boxed::Box;
 
-use roce_packet::{
-    AtomicEth, Datagram, FlushSelectivity, Msn, NakCode, OpcodeInfo, Operation, Position, Psn, Reth,
-};
+use roce_packet::{AtomicEth, Datagram, FlushSelectivity, Msn, NakCode, Operation, Position, Psn, Reth};
 
 use super::reorder::Reorder;
 use super::reply::Reply;
