@@ -305,8 +305,8 @@ fn plan(tool: &str, op: &str) -> Value {
 fn doctor_lines(address: Ipv4Addr) -> Vec<Value> {
     vec![
         json!({
-            "doctor": 1, "kind": "udp", "address": address, "link_mtu": 1500, "largest_path_mtu": 1024,
-            "sees_ip_header": false, "qpn": 0x11, "qkey": 0x1d0c_7012,
+            "doctor": 2, "kind": "udp", "address": address, "link_mtu": 1500, "largest_path_mtu": 1024,
+            "sees_ip_header": false, "qpn": 0x11, "qkey": 0x1d0c_7012, "interface": null, "links": [],
         }),
         json!({"Burst": {"number": 1, "count": 8192, "classes": [0], "flow_label": 0}}),
     ]

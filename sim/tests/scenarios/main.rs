@@ -305,7 +305,7 @@ fn what_is_wrong_with_flows_is_told_with_its_own_line() {
         assert!(text.contains(from), "{from}");
         Scenario::parse(&text.replace(from, to), &|file| Err(file.to_owned())).unwrap_err().to_string()
     };
-    assert!(error("degree", "degre").starts_with("line 7: unknown field `degre`, expected one of `kind`"));
+    assert_eq!(error("degree", "degre"), "line 7: unknown field `degre`, did you mean `degree`?");
     assert_eq!(
         error("\"1MB\"", "\"1XB\""),
         "line 9: \"1XB\" is not a size; write for example 64K, 400KB or 9MiB"
