@@ -1,19 +1,17 @@
 //! How a context is opened.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roce_packet::{PathMtu, Psn, Qpn};
 use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
 use roce_transport::{EngineConfig, Recovery, Retransmission};
 
 use super::VerbsError;
-use super::context::{Context, largest_mtu};
+use super::context::{Context, OVERHEAD_V6, largest_mtu};
 use super::engines::{OtherDevices, divided, open_devices};
 use crate::device::{Capabilities, Clock, Device, OpenOptions};
-use crate::runtime::{Engines, Opening, Runtime};
+use crate::runtime::{Engines, Opening};
 
 /// Changes settings of the engine.
 type Tune = Box<dyn FnOnce(&mut EngineConfig) + Send>;

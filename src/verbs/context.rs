@@ -1,34 +1,29 @@
 //! An open device.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use roce_packet::{PathMtu, Psn, Qpn};
-use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
-use roce_transport::{
-    AsyncEvent, Counters, Ends, EngineConfig, Recovery, Retransmission, UdDestination, Wc, WorkError,
-};
+use roce_transport::{AsyncEvent, Counters, Ends, EngineConfig, UdDestination, Wc, WorkError};
 
-use super::engines::{OtherDevices, divided, open_devices};
+use super::builder::ContextBuilder;
 use super::{AddressHandle, CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
-use crate::device::{Capabilities, Clock, Device, OpenOptions};
+use crate::device::Capabilities;
 use crate::driver::PathOptions;
 use crate::observe::CounterSource;
-use crate::runtime::{Engines, Opening, Runtime};
+use crate::runtime::{Engines, Runtime};
 
 /// IPv4 or IPv6, UDP, BTH, RETH, ImmDt and ICRC around the payload of the largest ordinary packet.
 const OVERHEAD_V4: usize = 20 + 8 + 12 + 16 + 4 + 4;
-const OVERHEAD_V6: usize = 40 + 8 + 12 + 16 + 4 + 4;
+pub(super) const OVERHEAD_V6: usize = 40 + 8 + 12 + 16 + 4 + 4;
 
 /// An open device: engine, device and clock behind one lock, or several of these ([`ContextBuilder::engines`]). Clones are handles to
 /// the same.
 #[derive(Clone, Debug)]
 pub struct Context(pub(super) Arc<Engines>);
 
-fn largest_mtu(capabilities: &Capabilities, overhead: usize) -> Option<PathMtu> {
+pub(super) fn largest_mtu(capabilities: &Capabilities, overhead: usize) -> Option<PathMtu> {
     PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= capabilities.link_mtu)
 }
 
