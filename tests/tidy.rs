@@ -18,6 +18,7 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
 /// Where `unsafe` may stand: at the system calls and libc, at the memory of the application, and in code that is
 /// not shipped.
 const UNSAFE_PLACES: &[&str] = &[
+    "machine/src/",
     "device/src/",
     "device/tests/",
     "testing/src/",
@@ -114,7 +115,7 @@ fn unsafe_stands_only_where_it_may() {
             }
         }
     }
-    report(&wrong, "unsafe code belongs to device, src/verbs, ibverbs and sysfs");
+    report(&wrong, "unsafe code belongs to machine, device, src/verbs, ibverbs and sysfs");
 }
 
 /// The libraries that programs load, whose locks must be free in the child of a fork.
@@ -123,6 +124,7 @@ const FORKED: &[&str] = &[
     "transport/src",
     "fault/src",
     "capture/src",
+    "machine/src",
     "device/src",
     "src",
     "ibverbs/src",
@@ -134,7 +136,7 @@ const FORKED: &[&str] = &[
 const LOCKS: &[&str] = &["Mutex", "RwLock", "Once", "OnceLock", "LazyLock", "ReentrantLock", "Barrier"];
 
 /// The place of the locks themselves.
-const FORK: &str = "device/src/fork.rs";
+const FORK: &str = "machine/src/fork.rs";
 
 /// A lock of the standard library stays locked in the child of a fork if another thread had it.
 #[test]
@@ -147,7 +149,7 @@ fn every_lock_is_free_in_the_child_of_a_fork() {
         }
         wrong.extend(foreign_locks(&file.text).map(|line| format!("{}: {line}", file.name)));
     }
-    report(&wrong, "use Mutex and StaticMutex of roce_device::fork, or atomics");
+    report(&wrong, "use Mutex and StaticMutex of roce_machine::fork, or atomics");
     let own = sources().into_iter().find(|file| file.name == FORK).expect("the file of the locks");
     assert!(own.text.contains("pthread_atfork"));
 }
@@ -218,6 +220,7 @@ const HOUSE: &[&str] = &[
     "fault",
     "capture",
     "sim",
+    "machine",
     "device",
     "src",
     "ibverbs",

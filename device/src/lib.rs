@@ -64,10 +64,8 @@ mod clock;
 #[cfg(any(feature = "udp", feature = "raw"))]
 mod cmsg;
 mod counters;
-pub mod descriptors;
 #[cfg(feature = "fault")]
 pub mod fault;
-pub mod fork;
 #[cfg(feature = "framed")]
 pub mod framed;
 #[cfg(any(feature = "tap", feature = "kernel-host"))]
@@ -75,13 +73,11 @@ pub mod host;
 mod host_tcp;
 #[cfg(any(feature = "tap", feature = "kernel-host"))]
 mod ifreq;
-mod interfaces;
 #[cfg(feature = "kernel-host")]
 mod link;
 pub mod memory;
 #[cfg(any(feature = "udp", feature = "raw"))]
 mod mmsg;
-mod netlink;
 #[cfg(any(feature = "tap", feature = "raw"))]
 mod offload;
 mod open;
@@ -99,7 +95,6 @@ mod spec;
 pub mod tap;
 #[cfg(feature = "udp")]
 pub mod udp;
-pub mod users;
 #[cfg(feature = "whole")]
 pub mod whole;
 #[cfg(feature = "xdp")]
@@ -120,12 +115,13 @@ pub const MAX_DATAGRAM: usize = 4224;
 pub use clock::Clock;
 #[cfg(feature = "framed")]
 pub use framed::FrameSettings;
-#[cfg(feature = "udp")]
-pub use interfaces::interfaces_of;
-pub use interfaces::{LocalAddress, ethernet_interfaces, local_addresses};
 pub use open::{Availability, Kind, ListedDevice, OpenError, OpenOptions, kinds, open, wrap};
 
 pub use host_tcp::{HostTcp, TcpId};
+
+// Also for those above.
+pub use roce_machine::interfaces::{LocalAddress, ethernet_interfaces, interfaces_of, local_addresses};
+pub use roce_machine::{descriptors, fork, users};
 
 // What the signatures of this crate name.
 pub use roce_packet::{Encapsulation, MacAddr, Path, Qpn, VlanTag};

@@ -4,12 +4,12 @@ use std::ffi::c_ulong;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 
+use roce_machine::interfaces::{Interface, LocalAddress, local_addresses};
+use roce_machine::netlink::Netlink;
 use roce_packet::MacAddr;
 
 use super::framed::port::PortRecord;
 use super::ifreq::{ask, request_for};
-use super::interfaces::{Interface, LocalAddress, local_addresses};
-use super::netlink::Netlink;
 use super::{Availability, OpenError};
 
 /// An Ethernet interface that is up.

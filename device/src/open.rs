@@ -7,6 +7,9 @@ use std::net::{IpAddr, Ipv4Addr};
 #[cfg(feature = "fault")]
 use roce_fault::FaultInjector;
 #[cfg(feature = "udp")]
+use roce_machine::interfaces::local_addresses;
+use roce_machine::interfaces::{LocalAddress, gid_order};
+#[cfg(feature = "udp")]
 use roce_packet::ROCE_UDP_PORT;
 
 use super::Device;
@@ -14,9 +17,6 @@ use super::Device;
 use super::fault::FaultDevice;
 #[cfg(any(feature = "tap", feature = "xdp", feature = "raw"))]
 use super::framed::FramedDevice;
-#[cfg(feature = "udp")]
-use super::interfaces::local_addresses;
-use super::interfaces::{LocalAddress, gid_order};
 #[cfg(feature = "capture")]
 use super::pcap::{FrameSink, PcapDevice};
 #[cfg(feature = "raw")]

@@ -13,14 +13,15 @@
 //! packet socket does not.) The same is done for a neighbour that has become stale: our frames go
 //! past the kernel, which would otherwise not learn that it is in use, and would not notice that it moved.
 
-mod routes;
-
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use roce_machine::interfaces::gid_order;
+use roce_machine::netlink::Netlink;
+use roce_machine::routes::{Neighbour, Route};
 use roce_packet::{MacAddr, ROCE_UDP_PORT};
 use roce_transport::Instant;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
@@ -28,13 +29,10 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use crate::OpenError;
 use crate::counters::counters;
 use crate::framed::{Host, Resolution, Unreachable};
-use crate::interfaces::gid_order;
 use crate::link::Link;
-use crate::netlink::Netlink;
 use crate::sockets::{check_group, receive_nothing, set_send_queue, with_scope};
-use routes::{Neighbour, Route};
 
-pub use routes::{NextHop, next_hop};
+pub use roce_machine::routes::{NextHop, next_hop};
 
 /// Shares the addresses of an interface with the kernel.
 pub(crate) struct KernelHost {

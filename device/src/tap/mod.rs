@@ -15,12 +15,12 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use roce_machine::interfaces::Interface;
+use roce_machine::netlink::Netlink;
 use roce_transport::Instant;
 use rustix::io::Errno;
 
 use super::framed::port::{FRAME_ROOM, FramePort, Incoming, Outgoing, PortRecord, SUPERFRAME_ROOM};
-use super::interfaces::Interface;
-use super::netlink::Netlink;
 use super::{Availability, OpenError};
 use crate::counters::counters;
 use crate::host::own::{HostConfig, OwnHost};

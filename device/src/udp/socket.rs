@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
+use roce_machine::interfaces::{LocalAddress, interfaces_of, local_addresses};
 use roce_transport::MOST_SEGMENTS;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -11,7 +12,6 @@ use super::group::{JoinError, Member, Place};
 use super::spec::{UdpSpec, is_link_local};
 use crate::OpenError;
 use crate::descriptors::aside;
-use crate::interfaces::{LocalAddress, interfaces_of, local_addresses};
 use crate::sockets::{receive_nothing, set_option, set_queues, set_send_queue, with_scope};
 
 /// The socket of a device and the properties that the kernel granted.

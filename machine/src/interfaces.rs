@@ -34,7 +34,8 @@ impl fmt::Display for LocalAddress {
 
 impl LocalAddress {
     /// The address as a `udp` device takes it: one of IPv6 in brackets, a link-local one with its interface.
-    pub(crate) fn with_zone(&self) -> String {
+    #[must_use]
+    pub fn with_zone(&self) -> String {
         match self.address {
             IpAddr::V4(address) => address.to_string(),
             IpAddr::V6(address) if address.is_unicast_link_local() => {
@@ -46,7 +47,8 @@ impl LocalAddress {
 }
 
 /// Sorts the addresses of an interface: the ones that people mean when they name it come first.
-pub(crate) const fn gid_order(address: IpAddr) -> u8 {
+#[must_use]
+pub const fn gid_order(address: IpAddr) -> u8 {
     match address {
         IpAddr::V4(_) => 0,
         IpAddr::V6(address) if !address.is_unicast_link_local() => 1,
@@ -90,7 +92,6 @@ pub fn ethernet_interfaces() -> io::Result<Vec<(String, MacAddr)>> {
 
 /// The interfaces that have `address`, or only the one that `zone` names or numbers. Loopback interfaces receive for the
 /// whole of 127.0.0.0/8.
-#[cfg(feature = "udp")]
 #[must_use]
 pub fn interfaces_of(address: IpAddr, zone: Option<&str>) -> Vec<LocalAddress> {
     let all = local_addresses().unwrap_or_default();
@@ -108,31 +109,40 @@ pub fn interfaces_of(address: IpAddr, zone: Option<&str>) -> Vec<LocalAddress> {
 
 /// An interface, up or down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
-    pub(crate) index: u32,
-    pub(crate) name: String,
-    pub(crate) is_up: bool,
-    pub(crate) is_loopback: bool,
+pub struct Interface {
+    /// The number that the kernel gave it.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it is up.
+    pub is_up: bool,
+    /// Whether it is a loopback interface.
+    pub is_loopback: bool,
     /// Its Ethernet address; `None` where it has none or has only zeros.
-    pub(crate) mac: Option<MacAddr>,
+    pub mac: Option<MacAddr>,
     /// The largest IP packet in bytes.
-    pub(crate) mtu: usize,
+    pub mtu: usize,
 }
 
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InterfaceAddress {
+pub struct InterfaceAddress {
     /// The index of the interface.
-    pub(crate) interface: u32,
-    pub(crate) address: IpAddr,
+    pub interface: u32,
+    /// The address.
+    pub address: IpAddr,
     /// Whether it may be used: not during duplicate address detection, and not after that has found another host with
     /// the address (RFC 4862 section 5.4).
-    pub(crate) is_usable: bool,
+    pub is_usable: bool,
 }
 
 impl Netlink {
     /// All interfaces, in the order of the kernel.
-    pub(crate) fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not answer.
+    pub fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
         let mut found = Vec::new();
         let request = Request::dump(RTM_GETLINK, &LinkHeader::default());
         self.ask(&request, |answer| found.extend(interface(answer)))?;
@@ -140,7 +150,11 @@ impl Netlink {
     }
 
     /// The addresses of all interfaces, in the order of the kernel.
-    pub(crate) fn addresses(&mut self) -> io::Result<Vec<InterfaceAddress>> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not answer.
+    pub fn addresses(&mut self) -> io::Result<Vec<InterfaceAddress>> {
         let mut found = Vec::new();
         let request = Request::dump(RTM_GETADDR, &AddressHeader::default());
         self.ask(&request, |answer| found.extend(interface_address(answer)))?;
@@ -245,7 +259,6 @@ mod tests {
         assert_eq!(loopback.to_string(), format!("127.0.0.1 ({})", loopback.interface));
     }
 
-    #[cfg(feature = "udp")]
     #[test]
     fn loopback_interfaces_have_the_whole_of_127() {
         let found = interfaces_of("127.8.9.10".parse().unwrap(), None).remove(0);

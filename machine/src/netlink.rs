@@ -1,6 +1,6 @@
 //! Requests to the kernel about interfaces, addresses, routes and neighbours by rtnetlink (RFC 3549).
 //!
-//! This module carries messages; which messages and what they mean is in `interfaces` and in `host/kernel/routes.rs`.
+//! This module carries messages; which messages and what they mean is in `interfaces` and in `routes`.
 //! A request costs one system call to send and one or more to receive: the kernel answers before the first returns.
 
 use std::io;
@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A socket to the tables of the kernel.
-pub(crate) struct Netlink {
+pub struct Netlink {
     socket: OwnedFd,
     buffer: Vec<u8>,
     sequence: u32,
@@ -70,10 +70,7 @@ impl Request {
         let header = MessageHeader { len, kind: self.kind, flags: self.flags, sequence, port: 0 };
         [header.as_bytes(), &self.body].concat()
     }
-}
 
-#[cfg(feature = "kernel-host")]
-impl Request {
     /// Adds an attribute. Values are addresses and numbers, so the length fits.
     pub(crate) fn with_attribute(mut self, kind: u16, value: &[u8]) -> Self {
         let len = (size_of::<AttributeHeader>() + value.len()) as u16;
@@ -107,7 +104,12 @@ impl<'a> Answer<'a> {
 }
 
 impl Netlink {
-    pub(crate) fn open() -> io::Result<Self> {
+    /// Opens a socket.
+    ///
+    /// # Errors
+    ///
+    /// The system has no descriptor or no memory left.
+    pub fn open() -> io::Result<Self> {
         // Protocol 0, the default, is NETLINK_ROUTE.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         // The answer is there before it is read; the timeout only bounds what a broken kernel can do.
@@ -249,7 +251,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "kernel-host")]
     #[test]
     fn attributes_are_read_as_they_are_written() {
         let request = Request::get(18, &0_u32)

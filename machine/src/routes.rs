@@ -50,7 +50,7 @@ pub fn next_hop(destination: IpAddr, interface: u32) -> io::Result<NextHop> {
 
 /// Where packets to an address go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub enum Route {
     /// To this machine.
     Local,
     /// To the neighbour with this address: the destination itself or a gateway.
@@ -63,9 +63,10 @@ pub(super) enum Route {
 
 /// What the kernel knows about a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Neighbour {
+pub enum Neighbour {
     /// It has this Ethernet address.
     Known {
+        /// Its Ethernet address.
         mac: MacAddr,
         /// The address was not used for a while; the kernel confirms it when it is used next.
         is_stale: bool,
@@ -78,7 +79,11 @@ pub(super) enum Neighbour {
 
 impl Netlink {
     /// Where packets to `destination` go when they leave through an interface.
-    pub(super) fn route(&mut self, destination: IpAddr, interface: u32) -> io::Result<Route> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not answer.
+    pub fn route(&mut self, destination: IpAddr, interface: u32) -> io::Result<Route> {
         // For an IPv4 route through a given interface, the kernel takes every destination without a route for a
         // neighbour. Only a lookup with this flag tells whether its table has a route at all.
         if destination.is_ipv4() && self.best_route(destination, interface, RTM_F_FIB_MATCH)?.is_none() {
@@ -97,7 +102,11 @@ impl Netlink {
     }
 
     /// What the kernel knows about a neighbour on an interface.
-    pub(super) fn neighbour(&mut self, address: IpAddr, interface: u32) -> io::Result<Neighbour> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not answer.
+    pub fn neighbour(&mut self, address: IpAddr, interface: u32) -> io::Result<Neighbour> {
         let (family, _) = family_of(address);
         let header = NeighbourHeader { family, interface, ..NeighbourHeader::default() };
         let request = Request::get(RTM_GETNEIGH, &header).with_address(NDA_DST, address);

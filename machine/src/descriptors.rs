@@ -25,7 +25,7 @@ pub fn aside(descriptor: OwnedFd) -> OwnedFd {
 
 /// What a socket is, whatever its number.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub struct Identity {
     /// Device and inode; `None` where the system does not tell.
     file: Option<(u64, u64)>,
     /// Calls since the last look, and when that was.
@@ -39,13 +39,14 @@ const LOOK_AGAIN_NS: u64 = 100_000;
 const MOST_UNLOOKED: u32 = 256;
 
 impl Identity {
-    pub(crate) fn of(socket: impl AsFd) -> Self {
+    /// The identity that a socket has now.
+    pub fn of(socket: impl AsFd) -> Self {
         Self { file: file_of(socket), unlooked: 0, looked_at: Instant::ZERO }
     }
 
     /// Whether it is time to look again.
     #[inline]
-    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+    pub fn is_due(&mut self, now: Instant) -> bool {
         self.unlooked += 1;
         let is_due = self.unlooked >= MOST_UNLOOKED || now >= self.looked_at.plus_nanos(LOOK_AGAIN_NS);
         if is_due {
@@ -55,7 +56,8 @@ impl Identity {
     }
 
     /// Whether the descriptor is still that of this socket.
-    pub(crate) fn is_of(&self, socket: impl AsFd) -> bool {
+    #[must_use]
+    pub fn is_of(&self, socket: impl AsFd) -> bool {
         self.file.is_none() || self.file == file_of(socket)
     }
 }
