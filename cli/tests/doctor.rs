@@ -211,7 +211,7 @@ fn on_a_cable_neighbours_and_frames_are_seen() {
         $there ip link set v1 up
         "$ROCE" doctor 198.18.0.77 && exit 1
         said=$(mktemp)
-        $there "$ROCE" doctor --device raw:v1 -x 1 --once >$said & server=$!
+        $there "$ROCE" doctor --device raw:v1 -x 4 --once >$said & server=$!
         trap 'kill $inner $server 2>/dev/null || true; rm -f $said' EXIT
         retry grep -q 'waiting on' $said
         "$ROCE" doctor 2001:db8::2 --device raw:v0 -x 4

@@ -404,7 +404,7 @@ fn events_on_a_wire_have_the_same_names_fields_and_units() {
         .filter(|line| REPORTING.iter().any(|(_, module)| line.contains(&format!("\"target\":\"{module}::"))))
         .collect();
     let lines = check(&of_library.join("\n"), false);
-    for event in ["state", "retransmission", "timeout"] {
+    for event in ["state", "retransmission", "early retransmission"] {
         assert!(lines.iter().any(|line| line["event"] == event), "{event}");
     }
 }

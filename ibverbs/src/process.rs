@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::abi::{IBV_FORK_UNNEEDED, ibv_context, ibv_mr, ibv_pd};
-use crate::answer::{Errno, count, pointer, status, value};
+use crate::answer::{Errno, count, pointer, status};
 
 /// Nothing has to be kept from a child: memory is copied by this process, not by a device.
 pub(crate) extern "C" fn ibv_fork_init() -> c_int {

@@ -308,7 +308,7 @@ fn doctor_lines(address: Ipv4Addr) -> Vec<Value> {
             "doctor": 2, "kind": "udp", "address": address, "link_mtu": 1500, "largest_path_mtu": 1024,
             "sees_ip_header": false, "qpn": 0x11, "qkey": 0x1d0c_7012, "interface": null, "links": [],
         }),
-        json!({"Burst": {"number": 1, "count": 8192, "classes": [0], "flow_label": 0}}),
+        json!({"Burst": {"number": 1, "count": 8192, "bytes": 64, "classes": [0], "flow_label": 0}}),
     ]
 }
 
