@@ -64,7 +64,7 @@ fn check_decoded(case: &Encapsulated, packet: &Value, icrc: &str) {
     assert_eq!(packet["infiniband.bth.psn"], PSN, "{name}: {packet}");
     assert_eq!(packet["infiniband.bth.destqp"], QPN, "{name}");
     assert_eq!(packet["roce.icrc"], icrc, "{name}: {packet}");
-    assert_eq!(packet["roce.payload_len"].is_u64(), true, "{name}");
+    assert!(packet["roce.payload_len"].is_u64(), "{name}");
     assert_eq!(packet["roce.error"], Value::Null, "{name}: {packet}");
     let outer = packet["roce.outer"].as_array().map_or(0, Vec::len);
     // Two tags of the same kind are listed there too.

@@ -211,11 +211,8 @@ mod tests {
         let addresses = ["198.18.0.1", "2001:db8::1"].map(|text| text.parse().unwrap());
         for carries_ethernet in [false, true] {
             let table = gid_table(&addresses, carries_ethernet);
-            for index in 0..4 {
-                assert_eq!(
-                    (table[index].address(), table[index].gid_type),
-                    (addresses[0], Encapsulation::RoceV2)
-                );
+            for entry in &table[..4] {
+                assert_eq!((entry.address(), entry.gid_type), (addresses[0], Encapsulation::RoceV2));
             }
             assert_eq!(gid_table(&addresses[..1], false), table[..4]);
         }

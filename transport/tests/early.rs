@@ -109,7 +109,8 @@ fn every_kind_of_request_is_probed() {
         _ => unreachable!("a WRITE"),
     };
     // The length, and the packets of the request and of the answer.
-    let kinds: [(fn(&Bench) -> SendOp, usize, usize, usize); 4] = [
+    type Make = fn(&Bench) -> SendOp;
+    let kinds: [(Make, usize, usize, usize); 4] = [
         (|_| SendOp::Send, 5 * MTU, 5, 1),
         (|bench| bench.write(0), 5 * MTU, 5, 1),
         (|bench| bench.read(0), 5 * MTU, 1, 5),

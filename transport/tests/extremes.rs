@@ -185,7 +185,7 @@ fn algorithms(value: u32) -> Vec<Algorithm> {
         gain: value,
         min_rate: value,
         segment: value,
-        form: if value % 2 == 0 { TimelyForm::Paper } else { TimelyForm::Ns3 },
+        form: if value.is_multiple_of(2) { TimelyForm::Paper } else { TimelyForm::Ns3 },
     };
     let hpcc = HpccParameters {
         base_rtt: value,
