@@ -68,9 +68,10 @@ fn ends<'a>(
     Ok((ours, theirs))
 }
 
-/// (retries + 1) ACK timeouts; the specification lets each take up to four times as long. The first one began with the last
-/// acknowledgement, which may have come before the time is taken.
+/// (retries + 1) ACK timeouts, which have a floor on devices; the specification lets each take up to four times as long. The first
+/// one began with the last acknowledgement, which may have come before the time is taken.
 fn bounds(timeout: u8, retries: u8) -> [Duration; 2] {
+    let timeout = timeout.max(Retransmission::ADAPTIVE.least_timeout);
     let retries = u32::from(retries);
     [ack_timeout(timeout) * retries, ack_timeout(timeout) * (retries + 1) * 4 + Duration::from_secs(1)]
 }
