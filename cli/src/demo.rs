@@ -144,7 +144,7 @@ fn own_name() -> String {
 /// The running demo: the second process and the TCP exchange with it.
 struct Demo<'a> {
     args: &'a Args,
-    /// Of this process, then of the second one.
+    /// The devices of this process and of the second one.
     devices: [String; 2],
     child: Child,
     exchange: Exchange,

@@ -82,7 +82,7 @@ impl Device<'_> {
         symlink("/dev/null", files.join(file))
     }
 
-    /// What is said of the device over netlink.
+    /// The description of the device in answers over netlink.
     fn netlink(&self) -> netlink::Device<'_> {
         netlink::Device {
             index: u32::try_from(self.index).unwrap_or(u32::MAX),

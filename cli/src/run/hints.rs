@@ -5,7 +5,7 @@ use std::ffi::OsString;
 /// Variables with names of devices, of UCX, NCCL and Open MPI.
 const VARIABLES: [&str; 3] = ["UCX_NET_DEVICES", "NCCL_IB_HCA", "OMPI_MCA_btl_openib_if_include"];
 
-/// What names of devices begin with where the kernel or udev has given them.
+/// Beginnings of device names that the kernel or udev gives.
 const BEGINNINGS: [&str; 13] = [
     "bnxt_re", "efa_", "erdma_", "hfi1_", "hns_", "ibp", "irdma", "mlx4_", "mlx5_", "qedr", "rocep", "rxe",
     "siw",

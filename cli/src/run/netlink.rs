@@ -38,7 +38,7 @@ const SHARED: u8 = 1;
 /// The only port.
 const PORT: u32 = 1;
 
-/// What is said of a device.
+/// The description of a device in answers over netlink.
 pub(super) struct Device<'a> {
     pub(super) index: u32,
     pub(super) name: &'a str,

@@ -23,7 +23,7 @@ const KILLED: &str = "the process was killed before the device was closed";
 /// Names under which distributions have the libraries: these are replaced without being asked for.
 const OF_DISTRIBUTIONS: [&str; 4] = ["libibverbs.so.1", "libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
 
-/// What a device without a packet may mean.
+/// Possible reasons for a device without a packet.
 fn silence(queue_pairs: u64) -> String {
     let plural = if queue_pairs == 1 { "" } else { "s" };
     format!(

@@ -16,7 +16,7 @@ use crate::network::{At, Middle, Network};
 
 use At::{Left, Middle as Mid, Right, Third};
 
-/// What breaks a network, or repairs it.
+/// A step that breaks a network, or repairs it.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// A command on a machine.
@@ -42,7 +42,7 @@ struct Fault {
     harm: &'static [Act],
     /// The finding: its step, a part of its text, and a part of its remedy.
     finding: [&'static str; 3],
-    /// What the remedy says.
+    /// The steps of the remedy.
     cure: &'static [Act],
 }
 

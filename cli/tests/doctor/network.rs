@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::common::{Running, roce};
 
-/// What the machine in the middle is.
+/// The role of the machine in the middle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Middle {
     /// A bridge of the kernel.
