@@ -68,10 +68,14 @@ fn ends<'a>(
     Ok((ours, theirs))
 }
 
-/// (retries + 1) ACK timeouts, which have a floor on devices; the specification lets each take up to four times as long. The first
-/// one began with the last acknowledgement, which may have come before the time is taken.
+/// The bounds for our requesters, whose local ACK timeout has a floor on devices.
+fn our_bounds(timeout: u8, retries: u8) -> [Duration; 2] {
+    bounds(timeout.max(Retransmission::ADAPTIVE.least_timeout), retries)
+}
+
+/// (retries + 1) ACK timeouts; the specification lets each take up to four times as long. The first one began with the last
+/// acknowledgement, which may have come before the time is taken.
 fn bounds(timeout: u8, retries: u8) -> [Duration; 2] {
-    let timeout = timeout.max(Retransmission::ADAPTIVE.least_timeout);
     let retries = u32::from(retries);
     [ack_timeout(timeout) * retries, ack_timeout(timeout) * (retries + 1) * 4 + Duration::from_secs(1)]
 }
@@ -84,7 +88,7 @@ pub(crate) fn process(setting: &Setting) -> Result<String> {
     begin(&mut ours)?;
     let since = Instant::now();
     theirs.peer.tell("die")?;
-    let text = end(&mut ours, since, bounds(14, 3))?;
+    let text = end(&mut ours, since, our_bounds(14, 3))?;
     context.check_device()?;
     Ok(text)
 }
@@ -100,7 +104,7 @@ pub(crate) fn machine(setting: &Setting) -> Result<String> {
     begin(&mut ours)?;
     let since = Instant::now();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
-    let outcome = end(&mut ours, since, bounds(18, 7));
+    let outcome = end(&mut ours, since, our_bounds(18, 7));
     rustix::process::kill_process(pid, rustix::process::Signal::CONT)?;
     let text = outcome?;
     context.check_device().context("the device did not survive")?;
