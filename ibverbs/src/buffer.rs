@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C" fn ibv_free_buf(buffer: *mut ibv_buf) {
     value((), || drop(unsafe { live::reclaim(buffer.cast::<Buffer>()) }));
 }
 
-/// There is no dma-buf behind a buffer.
+/// Fails, because no dma-buf exists for a buffer.
 pub(crate) extern "C" fn ibv_export_buf_dmabuf_fd(_buffer: *mut ibv_buf) -> c_int {
     count(|| Err(Errno(libc::ENODATA)))
 }

@@ -184,7 +184,7 @@ impl ForeignTraffic {
         }
     }
 
-    /// Why a capture of so many packets has no RoCE, most certain reason first, with the next step.
+    /// The most likely reason why a capture of this many packets has no RoCE, with the next step.
     fn likely_reason(&self, packets: u64) -> String {
         const BYPASS: &str = "RDMA NICs bypass the kernel, so capture on the RDMA device (tcpdump -i mlx5_0), at a \
                               switch, or with the tool of the vendor";

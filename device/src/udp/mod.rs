@@ -67,7 +67,7 @@ pub struct UdpDevice {
     /// The same at groups that were left.
     old_overflow: u64,
     process: Process,
-    /// Of the main socket.
+    /// The identity of the main socket, to notice that the program has closed it.
     identity: Identity,
 }
 

@@ -107,7 +107,7 @@ impl Member {
         (1..SLOTS).any(|slot| member(slot).is_ok_and(names::Peer::is_trusted))
     }
 
-    /// Whether there is a group on this address, whoever has it.
+    /// Whether any process, trusted or not, holds a slot of this address.
     pub(super) fn exists(local: SocketAddr) -> bool {
         let names = Names::new(local);
         let is_held = |slot| match names::connect(&names.slot(slot)) {
