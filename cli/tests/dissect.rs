@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{has_program, shared, skip_unless};
+use common::{has_program, kernel_captures, shared, skip_unless};
 use roce_capture::{Direction, PcapWriter};
 use roce_packet::{Frame, FrameHeaders, MacAddr, Telemetry, TelemetryHop};
 use serde_json::Value;
@@ -53,14 +53,13 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// The captures that carry RoCE; empty, with a message, when they are not there.
+/// The captures of kernels, and those of other people if they are there.
 fn captures() -> Vec<PathBuf> {
-    let Some(folder) = shared("pcaps") else {
-        skip_unless(false, "no captures at ../shared/pcaps");
-        return Vec::new();
-    };
-    let mut captures: Vec<_> = [folder.clone(), folder.join("rxe")]
-        .iter()
+    let others = shared("pcaps");
+    skip_unless(others.is_some(), "without the captures of other people at ../shared/pcaps");
+    let mut captures: Vec<_> = others
+        .into_iter()
+        .chain([kernel_captures()])
         .flat_map(|folder| std::fs::read_dir(folder).unwrap())
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "pcap"))
@@ -101,10 +100,7 @@ fn tshark(capture: &Path, keys: &BTreeSet<&str>) -> Vec<Vec<String>> {
 /// is the first one that the sender of the message wants to receive. The help text once said the opposite.
 #[test]
 fn the_starting_psn_of_a_message_is_the_first_that_its_sender_receives() {
-    let Some(folder) = shared("pcaps/rxe") else {
-        skip_unless(false, "no captures at ../shared/pcaps");
-        return;
-    };
+    let folder = kernel_captures();
     for name in ["cm-rping.pcap", "cm-rstream.pcap", "cm-ucmatose.pcap", "cm-write-bw-R.pcap"] {
         let packets = json(&[text(&folder.join(name))]);
         for (message, psn, qp) in [
@@ -141,10 +137,7 @@ fn the_starting_psn_of_a_message_is_the_first_that_its_sender_receives() {
 
 #[test]
 fn filters_choose_what_they_say() {
-    let Some(capture) = shared("pcaps/rxe/rc-send-rnr.pcap") else {
-        skip_unless(false, "no captures at ../shared/pcaps");
-        return;
-    };
+    let capture = kernel_captures().join("rc-send-rnr.pcap");
     let capture = text(&capture);
     let all = json(&[capture]);
     let count = |condition: &dyn Fn(&Value) -> bool| all.iter().filter(|packet| condition(packet)).count();
@@ -489,8 +482,8 @@ fn a_closed_pipe_ends_the_command_quietly() {
 #[test]
 fn damaged_files_never_crash_it() {
     let mut sources: Vec<Vec<u8>> = vec![classic(1, &[(90, &bytes(WRITE)), (90, &bytes(WRITE))])];
-    for name in ["mellanox-hexdump-frames.pcap", "rxe/cm-rping.pcap", "rxe/rc-atomic-fadd.pcap"] {
-        sources.extend(shared("pcaps").map(|folder| std::fs::read(folder.join(name)).unwrap()));
+    for name in ["cm-rping.pcap", "rc-atomic-fadd.pcap", "rc-send-rnr.pcap"] {
+        sources.push(std::fs::read(kernel_captures().join(name)).unwrap());
     }
     let mut state = 0x5eed_u64;
     let mut random = |below: usize| {
@@ -514,11 +507,8 @@ fn damaged_files_never_crash_it() {
 
 #[test]
 fn explain_computes_every_icrc_of_the_vectors() {
-    let Some(path) = shared("vectors/icrc.json") else {
-        skip_unless(false, "no vectors at ../shared/vectors");
-        return;
-    };
-    let vectors: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let text = std::fs::read(roce_testing::vectors("icrc.json")).unwrap();
+    let vectors: Value = serde_json::from_slice(&text).unwrap();
     for vector in vectors["vectors"].as_array().unwrap() {
         let name = &vector["name"];
         let frame = vector["frame_hex"].as_str().unwrap();

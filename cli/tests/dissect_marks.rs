@@ -105,10 +105,7 @@ fn gaps_repetitions_and_wrong_icrcs_are_marked_in_every_form() {
 /// The captures of kernels show what was done to them: packets were dropped in two of them.
 #[test]
 fn the_marks_of_the_captures_of_kernels_are_right() {
-    let Some(folder) = common::shared("pcaps/rxe") else {
-        common::skip_unless(false, "no captures at ../shared/pcaps");
-        return;
-    };
+    let folder = common::kernel_captures();
     for (name, marks) in [
         ("rc-write-lost-requests.pcap", "marks: 5 gap, 5 late, 274 repeat (5 packets missing)\n"),
         ("rc-read-lost-responses.pcap", "marks: 4 gap, 3 late, 254 repeat (3 packets missing)\n"),

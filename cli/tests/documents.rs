@@ -237,7 +237,7 @@ fn documents_of_packets_are_those_of_the_page() {
     let mut files = vec![path.clone()];
     let kernels =
         ["cm-rping.pcap", "rc-read-lost-responses.pcap", "rc-atomic-fadd.pcap", "ud-pingpong-900.pcap"];
-    files.extend(kernels.iter().filter_map(|name| common::shared(&format!("pcaps/rxe/{name}"))));
+    files.extend(kernels.iter().map(|name| common::kernel_captures().join(name)));
     for file in files {
         let finished = common::run(&["dissect", "--json", file.to_str().unwrap()]);
         for line in finished.stdout.lines() {

@@ -311,7 +311,7 @@ fn wireshark_decodes_the_same_packets() {
 #[test]
 fn the_captures_of_others_are_decoded() {
     let Some(folder) = shared("cases/captures") else {
-        skip_unless(false, "no captures at ../shared/cases/captures");
+        skip_unless(false, "no captures of other people at ../shared/cases/captures");
         return;
     };
     for (name, status, expected) in [

@@ -9,7 +9,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use common::{Running, has_program, roce, shared, skip_unless, tshark};
+use common::{Running, has_program, kernel_captures, roce, shared, skip_unless, tshark};
 use serde_json::Value;
 
 /// The layers of tshark whose fields must all be accounted for. Of the others, those that we name are compared.
@@ -479,12 +479,11 @@ fn every_field_of_our_captures_is_what_tshark_shows() {
 fn every_field_of_captures_from_elsewhere_is_what_tshark_shows() {
     let folder = shared("pcaps");
     if skip_unless(has_program("tshark"), "tshark is not installed")
-        || skip_unless(folder.is_some(), "no captures at ../shared/pcaps")
+        || skip_unless(folder.is_some(), "no captures of other people at ../shared/pcaps")
     {
         return;
     }
-    let folder = folder.unwrap();
-    let mut captures = files(&[folder.clone(), folder.join("rxe")], "pcap");
+    let mut captures = files(&[folder.unwrap(), kernel_captures()], "pcap");
     // InfiniBand without Ethernet, which we do not read.
     captures.retain(|path| !path.ends_with("ib-native-erf.pcap"));
     Comparison::of(&captures, CM_EXCEPTIONS, &[THEIRS, THEIRS_IN_CM]).finish(206_129, 187);

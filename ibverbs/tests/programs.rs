@@ -13,6 +13,10 @@ use roce_testing::{Finished, Running, has_program, skip_unless};
 /// The longest that one program may take.
 const SECONDS: u64 = 60;
 
+/// The file that perftest opens for XRC. The kernel refuses to open it for writing where another user made it, even to
+/// root (`fs.protected_regular`).
+const XRC_FILE: &str = "/tmp/xrc_domain";
+
 /// The programs share addresses and TCP ports, so one test runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -60,6 +64,17 @@ impl Programs {
         let mut command = self.command(name, address, arguments);
         command.env("ROCE_GID_INDEX", "7");
         command
+    }
+
+    /// The same, where another file stands at [`XRC_FILE`].
+    fn with_own_xrc_file(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
+        let file = self.library.path().join("xrc_domain");
+        std::fs::write(&file, "").unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c"]);
+        command.arg(format!("mount --bind \"$0\" {XRC_FILE} && exec \"$@\"")).arg(file);
+        command.arg(self.root.join("usr/bin").join(name));
+        self.prepared(command, address, arguments)
     }
 
     /// The same with two engines.
@@ -233,8 +248,26 @@ fn perftest_measures() {
         programs.pair(name, &["-d", "roce0", "-n", "100", "-F", "-c", "UD"]);
     }
     programs.pair("ib_write_bw", &["-d", "roce0", "-n", "100", "-F", "-c", "UC"]);
+}
+
+/// Regression: the second user of a machine could not run this test, because the file belonged to the first one.
+#[test]
+fn perftest_measures_over_xrc() {
+    let (_alone, programs) = programs_or_skip!();
+    let existed = Path::new(XRC_FILE).exists();
+    let is_usable = std::fs::OpenOptions::new().create(true).append(true).open(XRC_FILE).is_ok();
+    let make = if is_usable { Programs::command } else { Programs::with_own_xrc_file };
+    let works = || Command::new("unshare").args(["--map-root-user", "--mount", "true"]).status();
+    if !is_usable
+        && skip_unless(works().is_ok_and(|status| status.success()), "another user has perftest's file")
+    {
+        return;
+    }
     for name in ["ib_send_bw", "ib_write_lat", "ib_read_bw"] {
-        programs.pair(name, &["-d", "roce0", "-n", "100", "-F", "-c", "XRC"]);
+        programs.pair_of(make, name, &["-d", "roce0", "-n", "100", "-F", "-c", "XRC"]);
+    }
+    if !existed {
+        std::fs::remove_file(XRC_FILE).unwrap();
     }
 }
 

@@ -1,10 +1,11 @@
 //! Packets of real NICs and kernels: each one parses, its ICRC verifies, and it comes out again byte for byte.
 //!
-//! The frames lie outside the repository, in `../shared`. Where that is missing the tests here say so and pass;
-//! `ROCE_TEST_REQUIRE=all` makes them fail instead. `frames.rs` has a handful that are always there.
+//! Captures of other people may not be distributed. Where they are missing, the tests that need them say so and pass;
+//! `ROCE_TEST_REQUIRE=all` makes them fail instead. Single frames of those captures are in `testing/vectors`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
 
 use roce_packet::flow::{self, FlowInputs, SourcePortRule};
 use roce_packet::{
@@ -14,7 +15,15 @@ use roce_packet::{
 
 mod shared;
 
-use shared::{LINK_TYPE_ERF, LINK_TYPE_ETHERNET, hex, infiniband_of_erf, json, number, read_capture, shared};
+use shared::{
+    LINK_TYPE_ERF, LINK_TYPE_ETHERNET, captures_of_others, hex, infiniband_of_erf, json, number,
+    read_capture, rxe_captures,
+};
+
+/// Whether this is a capture of connection management.
+fn is_of_cm(capture: &Path) -> bool {
+    capture.file_name().is_some_and(|name| name.to_string_lossy().contains("cm-"))
+}
 
 /// What was checked.
 #[derive(Default, Debug, PartialEq, Eq, Clone, Copy)]
@@ -137,8 +146,8 @@ fn check_headers_from_path(frame: &Frame<'_>, name: &str) {
     assert_eq!(rebuilt.envelope(), envelope, "{name}");
 }
 
-fn check_capture(folder: &std::path::Path, name: &str) -> Tally {
-    let capture = read_capture(&folder.join("pcaps").join(name));
+fn check_capture(path: &Path) -> Tally {
+    let (capture, name) = (read_capture(path), path.display());
     assert_eq!(capture.link_type, LINK_TYPE_ETHERNET, "{name}");
     let mut tally = Tally::default();
     for (index, packet) in capture.packets.iter().enumerate() {
@@ -155,21 +164,9 @@ fn check_capture(folder: &std::path::Path, name: &str) -> Tally {
     tally
 }
 
-fn rxe_captures(folder: &std::path::Path) -> Vec<String> {
-    let mut names: Vec<_> = std::fs::read_dir(folder.join("pcaps/rxe"))
-        .expect("the folder of rxe captures")
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))
-        .filter(|name| name.ends_with(".pcap"))
-        .map(|name| format!("rxe/{name}"))
-        .collect();
-    names.sort();
-    names
-}
-
 #[test]
 fn vectors_of_known_icrc() {
-    let Some(folder) = shared() else { return };
-    let document = json(&folder, "icrc.json");
+    let document = json("icrc.json");
     let vectors = document["vectors"].as_array().expect("a list of vectors");
     let mut tally = Tally::default();
     let mut with_reserved_bits = Vec::new();
@@ -204,8 +201,7 @@ fn vectors_of_known_icrc() {
 /// A bit that the ICRC covers changes it; a bit that routers may change does not.
 #[test]
 fn every_bit_of_the_vectors_is_covered_or_masked() {
-    let Some(folder) = shared() else { return };
-    let document = json(&folder, "icrc.json");
+    let document = json("icrc.json");
     let (mut covered, mut masked) = (0, 0);
     for vector in document["vectors"].as_array().expect("a list of vectors") {
         let name = vector["name"].as_str().expect("a name");
@@ -246,32 +242,31 @@ fn every_bit_of_the_vectors_is_covered_or_masked() {
 
 #[test]
 fn captures_of_hardware() {
-    let Some(folder) = shared() else { return };
+    let Some(folder) = captures_of_others() else { return };
     assert_eq!(
-        check_capture(&folder, "mlx-cx5-rc-write-read-cas.pcap"),
+        check_capture(&folder.join("mlx-cx5-rc-write-read-cas.pcap")),
         Tally { ipv4: 196, ..Tally::default() }
     );
     assert_eq!(
-        check_capture(&folder, "mellanox-hexdump-frames.pcap"),
+        check_capture(&folder.join("mellanox-hexdump-frames.pcap")),
         Tally { ipv4: 9, v1: 2, ..Tally::default() }
+    );
+    assert_eq!(
+        check_capture(&folder.join("rxe-ipv6-ud-pingpong.pcap")),
+        Tally { ipv6: 48, not_roce: 12, ..Tally::default() }
     );
 }
 
 #[test]
 fn captures_of_kernel_rxe() {
-    let Some(folder) = shared() else { return };
-    assert_eq!(
-        check_capture(&folder, "rxe-ipv6-ud-pingpong.pcap"),
-        Tally { ipv6: 48, not_roce: 12, ..Tally::default() }
-    );
-    let names = rxe_captures(&folder);
+    let captures = rxe_captures();
     let mut tally = Tally::default();
-    for name in &names {
-        tally.add(check_capture(&folder, name));
+    for capture in &captures {
+        tally.add(check_capture(capture));
     }
-    println!("rxe: {} files, {tally:?}", names.len());
+    println!("rxe: {} files, {tally:?}", captures.len());
     // 1,464 is what the first 25 of these captures hold.
-    assert!(names.len() >= 25, "{} files", names.len());
+    assert!(captures.len() >= 25, "{} files", captures.len());
     assert!(tally.ipv4 >= 1464, "{tally:?}");
     assert!(tally.ipv6 >= 60, "{tally:?}");
 }
@@ -282,9 +277,9 @@ fn captures_of_kernel_rxe() {
 /// so that one is computed here and not in the library.
 #[test]
 fn native_infiniband() {
-    let Some(folder) = shared() else { return };
+    let Some(folder) = captures_of_others() else { return };
     let name = "ib-native-erf.pcap";
-    let capture = read_capture(&folder.join("pcaps").join(name));
+    let capture = read_capture(&folder.join(name));
     assert_eq!(capture.link_type, LINK_TYPE_ERF);
     let (mut with_grh, mut without) = (0, 0);
     for (index, record) in capture.packets.iter().enumerate() {
@@ -321,8 +316,7 @@ fn native_infiniband() {
 
 #[test]
 fn source_port_vectors() {
-    let Some(folder) = shared() else { return };
-    let document = json(&folder, "udp_sport.json");
+    let document = json("udp_sport.json");
     let vectors = document["vectors"].as_array().expect("a list of vectors");
     let mut checked = BTreeMap::new();
     for vector in vectors {
@@ -368,10 +362,9 @@ fn source_port_vectors() {
 /// of a pair of addresses. Connections made by rdma_cm are left out, their ports come from elsewhere.
 #[test]
 fn source_ports_on_the_wire() {
-    let Some(folder) = shared() else { return };
     let (mut directions, mut packets) = (0, 0);
-    for name in rxe_captures(&folder).iter().filter(|name| !name.contains("cm-")) {
-        let capture = read_capture(&folder.join("pcaps").join(name));
+    for path in rxe_captures().iter().filter(|path| !is_of_cm(path)) {
+        let (capture, name) = (read_capture(path), path.display());
         let mut flows: BTreeMap<(IpAddr, IpAddr), BTreeSet<(Qpn, u16)>> = BTreeMap::new();
         for packet in &capture.packets {
             let Ok(frame) = Frame::parse(packet) else { continue };
@@ -401,14 +394,13 @@ fn source_ports_on_the_wire() {
 /// QP1 of rxe does not know its peer's label.
 #[test]
 fn source_port_of_connection_management_on_the_wire() {
-    let Some(folder) = shared() else { return };
     let mut packets = 0;
-    for name in rxe_captures(&folder).iter().filter(|name| name.contains("cm-")) {
-        for packet in &read_capture(&folder.join("pcaps").join(name)).packets {
+    for path in rxe_captures().iter().filter(|path| is_of_cm(path)) {
+        for packet in &read_capture(path).packets {
             let Ok(frame) = Frame::parse(packet) else { continue };
             let datagram = frame.datagram().expect("checked in another test");
             if datagram.deth().is_some_and(|deth| deth.source_qp == Qpn::GSI) {
-                assert_eq!(frame.path().source_port, flow::rxe_qpn_port(Qpn::GSI), "{name}");
+                assert_eq!(frame.path().source_port, flow::rxe_qpn_port(Qpn::GSI), "{}", path.display());
                 packets += 1;
             }
         }
@@ -420,11 +412,12 @@ fn source_port_of_connection_management_on_the_wire() {
 /// Link-local addresses of kernels that make them from the Ethernet address.
 #[test]
 fn link_local_addresses_on_the_wire() {
-    let Some(folder) = shared() else { return };
-    let capture = read_capture(&folder.join("pcaps/rxe-ipv6-ud-pingpong.pcap"));
+    let document = json("icrc.json");
+    let vectors = document["vectors"].as_array().expect("a list of vectors");
     let mut seen = 0;
-    for packet in &capture.packets {
-        let Ok(frame) = Frame::parse(packet) else { continue };
+    for vector in vectors.iter().filter(|vector| vector["encapsulation"] == "rocev2-ipv6") {
+        let bytes = hex(vector["frame_hex"].as_str().expect("the frame"));
+        let frame = Frame::parse(&bytes).unwrap();
         let source = Gid::from_ip(frame.path().source);
         if let Some(mac) = source.link_local_mac() {
             assert_eq!(mac, frame.headers.source);
@@ -439,8 +432,7 @@ fn link_local_addresses_on_the_wire() {
 /// The one CNP of hardware and its software twin are what the library would send.
 #[test]
 fn congestion_notifications_in_the_vectors() {
-    let Some(folder) = shared() else { return };
-    let document = json(&folder, "icrc.json");
+    let document = json("icrc.json");
     let mut seen = 0;
     for vector in document["vectors"].as_array().expect("a list of vectors") {
         let bytes = hex(vector["frame_hex"].as_str().expect("the frame"));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use proptest::prelude::*;
 use roce_packet::mad::{
@@ -11,11 +11,15 @@ use roce_packet::mad::{
     PortSpace, RejReason, ServiceId, SidrStatus, TransportService, private_data,
 };
 use roce_packet::{Datagram, Frame, Grh, Layer, ParseErrorKind, PathMtu, Psn, Qpn, Transport};
+use roce_testing::kernel_captures;
 use serde_json::Value;
 
 mod shared;
 
-use shared::{LINK_TYPE_ERF, LINK_TYPE_ETHERNET, hex, infiniband_of_erf, json, number, read_capture, shared};
+use shared::{
+    LINK_TYPE_ERF, LINK_TYPE_ETHERNET, captures_of_others, hex, infiniband_of_erf, json, number,
+    read_capture, rxe_captures,
+};
 
 /// A datagram that has to come out as it went in.
 #[track_caller]
@@ -38,9 +42,8 @@ fn value(value: &Value) -> u64 {
 
 #[test]
 fn decoded_messages() {
-    let Some(folder) = shared() else { return };
-    let frames = json(&folder, "icrc.json");
-    let document = json(&folder, "cm_decode.json");
+    let frames = json("icrc.json");
+    let document = json("cm_decode.json");
     let decoded = document["frames"].as_array().expect("a list of frames");
     for expected in decoded {
         let name = expected["vector"].as_str().expect("a name");
@@ -151,13 +154,13 @@ fn check_fields(found: &[(&str, u64)], expected: &Value) {
     }
 }
 
-fn captures(folder: &Path) -> Vec<PathBuf> {
-    let list = |folder: &Path| -> Vec<PathBuf> {
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
-    };
-    let mut files = [list(&folder.join("pcaps")), list(&folder.join("pcaps/rxe"))].concat();
+/// The captures of kernels, and those of other people if they are there.
+fn captures() -> Vec<PathBuf> {
+    let mut files = rxe_captures();
+    if let Some(folder) = captures_of_others() {
+        files.extend(std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
+    }
     files.retain(|file| file.extension().is_some_and(|extension| extension == "pcap"));
-    files.sort();
     files
 }
 
@@ -177,9 +180,8 @@ fn message(datagram: &Datagram<'_>, name: &str) -> Option<&'static str> {
 /// Every message in every capture comes out again byte for byte.
 #[test]
 fn messages_of_captures() {
-    let Some(folder) = shared() else { return };
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-    for file in captures(&folder) {
+    for file in captures() {
         let capture = read_capture(&file);
         for (index, bytes) in capture.packets.iter().enumerate() {
             let name = format!("{} packet {}", file.display(), index + 1);
@@ -213,8 +215,7 @@ fn messages_of_captures() {
 /// first data of each side has the PSN that the other one asked for.
 #[test]
 fn the_starting_psn_is_asked_of_the_other_side() {
-    let Some(folder) = shared() else { return };
-    let capture = read_capture(&folder.join("pcaps/rxe/cm-rping.pcap"));
+    let capture = read_capture(&kernel_captures().join("cm-rping.pcap"));
     let (mut asked, mut first) = (BTreeMap::new(), BTreeMap::new());
     for bytes in &capture.packets {
         let Ok(frame) = Frame::parse(bytes) else { continue };

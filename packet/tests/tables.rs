@@ -1,23 +1,13 @@
 //! The tables of the crate against tables taken from other implementations.
-//!
-//! Those lie outside the repository, in `../shared`. Where that is missing the tests here say so and
-//! pass; `ROCE_TEST_REQUIRE=all` makes them fail instead.
-
-use std::path::PathBuf;
 
 use roce_packet::{Bth, Direction, HeaderSet, NakCode, Opcode, OpcodeInfo, PayloadRule, RnrTimer, Syndrome};
-use roce_testing::skip_unless;
 use serde_json::Value;
 
-/// One file of vectors, or `None` (after saying so) if it is not here.
-#[track_caller]
-fn vectors(name: &str) -> Option<Value> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors").join(name);
-    if skip_unless(path.is_file(), "no vectors at ../shared/vectors") {
-        return None;
-    }
+/// One file of vectors.
+fn vectors(name: &str) -> Value {
+    let path = roce_testing::vectors(name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn array(value: &Value) -> &[Value] {
@@ -86,7 +76,7 @@ fn check_opcode(info: &OpcodeInfo, row: &Value, header_lens: &Value) {
 
 #[test]
 fn opcodes() {
-    let Some(vectors) = vectors("opcodes.json") else { return };
+    let vectors = vectors("opcodes.json");
     let mut known = [false; 256];
     for row in array(&vectors["opcodes"]) {
         let value = u8::try_from(row["value"].as_u64().expect("a number")).expect("a byte");
@@ -103,7 +93,7 @@ fn opcodes() {
 
 #[test]
 fn rnr_timers() {
-    let Some(vectors) = vectors("rnr_timer.json") else { return };
+    let vectors = vectors("rnr_timer.json");
     let table = array(&vectors["ms"]);
     assert_eq!(table.len(), 32);
     for (code, ms) in (0..).zip(table) {
@@ -117,7 +107,7 @@ fn rnr_timers() {
 
 #[test]
 fn credits() {
-    let Some(vectors) = vectors("aeth_syndrome.json") else { return };
+    let vectors = vectors("aeth_syndrome.json");
     let table = array(&vectors["credits"]);
     assert_eq!(table.len(), 32);
     for (code, credits) in (0..).zip(table) {
@@ -127,7 +117,7 @@ fn credits() {
 
 #[test]
 fn syndromes() {
-    let Some(vectors) = vectors("aeth_syndrome.json") else { return };
+    let vectors = vectors("aeth_syndrome.json");
     let named = |name: &str| -> (u8, u8) {
         let text = text(&vectors["syndrome"][name]);
         let (first, last) = text.split_once('-').unwrap_or((text, text));

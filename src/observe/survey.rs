@@ -192,7 +192,7 @@ mod tests {
         });
         let start = Instant::now();
         let survey = Survey::within(&places, Duration::from_millis(200), LONGEST);
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        assert!(roce_testing::on_idle(start.elapsed()) < Duration::from_secs(2), "{:?}", start.elapsed());
         server.join().unwrap();
         assert_eq!(survey.found.len(), 1);
         let unanswered: Vec<&str> = survey.unanswered.iter().map(|process| process.path.as_str()).collect();
@@ -215,7 +215,7 @@ mod tests {
         });
         let start = Instant::now();
         let survey = Survey::within(&places, Duration::from_millis(400), LONGEST);
-        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        assert!(roce_testing::on_idle(start.elapsed()) < Duration::from_secs(3), "{:?}", start.elapsed());
         servers.into_iter().for_each(|server| server.join().unwrap());
         assert_eq!(survey.found, []);
         assert_eq!(survey.unanswered.len(), 1, "the endless one is no document: {:?}", survey.unanswered);
@@ -229,7 +229,7 @@ mod tests {
         let _silent: Vec<_> = places.iter().map(|place| UnixListener::bind(&place.path).unwrap()).collect();
         let start = Instant::now();
         let survey = Survey::within(&places, Duration::from_millis(300), Duration::from_millis(400));
-        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        assert!(roce_testing::on_idle(start.elapsed()) < Duration::from_secs(3), "{:?}", start.elapsed());
         assert_eq!(survey.unanswered.len(), places.len());
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing here is shipped. Helpers panic where a test would.
 
 mod address;
+mod busy;
 mod distribution;
 pub mod encapsulated;
 mod namespaces;
@@ -20,13 +21,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use address::own_address;
+pub use busy::on_idle;
 pub use distribution::{distribution, exported_names, is_of_system, needed_libraries, readelf};
 pub use namespaces::{Cable, Namespace, in_own_network, settle_here};
 pub use scripts::{TAPS_ON_A_BRIDGE, script};
 pub use skip::skip_unless;
 pub use user::{AS_NOBODY, as_nobody};
 
-/// A file or folder of the collection of captures and vectors beside this repository, if it is there.
+use busy::Limit;
+
+/// The path of a file of `testing/vectors`: tables, and single frames of NICs, kernels and other programs.
+pub fn vectors(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/vectors")).join(name)
+}
+
+/// The folder of captures that have the kernel's Soft-RoCE on both sides.
+pub fn kernel_captures() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../pcaps/rxe"))
+}
+
+/// A file or folder of the collection beside this repository, if it is there. It has captures of other people, which may
+/// not be distributed.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared")).join(path);
     path.exists().then_some(path)
@@ -55,8 +70,7 @@ pub fn free_v6_port() -> Option<u16> {
 }
 
 /// Runs a test that fails when it has not ended after so many seconds of an idle machine. What hangs stays behind on its
-/// thread, which ends with the process. On a busy machine a second counts less: with four times as many processes as processors, a
-/// quarter.
+/// thread, which ends with the process.
 #[track_caller]
 pub fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
     let (done, ended) = std::sync::mpsc::channel();
@@ -66,10 +80,10 @@ pub fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
         let _ = done.send(());
     });
     let body = body.expect("starting a thread");
-    let mut left = seconds as f64;
-    while left > 0.0 {
+    let mut limit = Limit::new(seconds);
+    while !limit.is_over() {
         match ended.recv_timeout(Duration::from_secs(1)) {
-            Err(RecvTimeoutError::Timeout) => left -= 1.0 / processes_for_each_processor(),
+            Err(RecvTimeoutError::Timeout) => {}
             // The panic of the test is the one to be shown.
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {
                 if let Err(panic) = body.join() {
@@ -80,14 +94,6 @@ pub fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
         }
     }
     panic!("the test hangs: not over after {seconds} s of an idle machine");
-}
-
-/// How many processes want each processor, on average over the last minute; 1 where that is not known.
-fn processes_for_each_processor() -> f64 {
-    let load = std::fs::read_to_string("/proc/loadavg").ok();
-    let load = load.and_then(|text| text.split(' ').next()?.parse::<f64>().ok()).unwrap_or(1.0);
-    let processors = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
-    (load / processors).max(1.0)
 }
 
 /// A shell that starts a job in the background has it ignore SIGINT, and so would the programs that a test starts.
@@ -143,11 +149,12 @@ impl Running {
     /// Waits until it has written a line on standard output that contains `part`.
     #[track_caller]
     pub fn wait_for_line(&mut self, part: &str) -> String {
-        let end = Instant::now() + Duration::from_secs(20);
+        let mut limit = Limit::new(20);
         loop {
-            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self.lines.recv_timeout(Duration::from_millis(100)) {
                 Ok(line) if line.contains(part) => return line,
                 Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) if !limit.is_over() => {}
                 Err(error) => {
                     let _ = self.child.kill();
                     let stderr = self.readers[1].until_closed(PIPES_CLOSE);
@@ -181,7 +188,7 @@ impl Running {
         rustix::process::kill_process(id, rustix::process::Signal::INT).expect("a signal to a program");
     }
 
-    /// Waits until it ends, for so many seconds.
+    /// Waits until it ends, for so many seconds of an idle machine.
     #[track_caller]
     pub fn finish(self, seconds: u64) -> Finished {
         self.finish_and_close(seconds, PIPES_CLOSE)
@@ -190,15 +197,18 @@ impl Running {
     /// The same; after its end its output must be closed within `pipes_close`.
     #[track_caller]
     pub fn finish_and_close(mut self, seconds: u64, pipes_close: Duration) -> Finished {
-        let end = self.started + Duration::from_secs(seconds);
+        let mut limit = Limit::new(seconds);
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("waiting for a program") {
                 break status;
             }
-            if Instant::now() > end {
+            if limit.is_over() {
                 let _ = self.child.kill();
                 let output = self.readers.each_ref().map(|reader| reader.until_closed(pipes_close));
-                panic!("{} hangs: not over after {seconds} s; it wrote {output:?}", self.described);
+                panic!(
+                    "{} hangs: not over after {seconds} s of an idle machine; it wrote {output:?}",
+                    self.described
+                );
             }
             std::thread::sleep(Duration::from_millis(5));
         };

@@ -1,4 +1,4 @@
-//! RoCE v1 from verbs, against a frame of a NIC from the collection beside this repository.
+//! RoCE v1 from verbs, against a frame of a NIC.
 
 use std::net::IpAddr;
 
@@ -6,31 +6,26 @@ use roce::device::FrameSettings;
 use roce::device::framed::Resolution;
 use roce::verbs::*;
 use roce_packet::{Encapsulation, Frame, icrc};
-use roce_testing::{shared, skip_unless};
+use roce_testing::vectors;
 
 use crate::rig::{device_of, sent};
 
 /// The bytes of a frame by its name.
-#[track_caller]
-fn vector(name: &str) -> Option<Vec<u8>> {
-    let path = shared("vectors/icrc.json");
-    if skip_unless(path.is_some(), "no vectors at ../shared/vectors") {
-        return None;
-    }
-    let text = std::fs::read_to_string(path?).expect("the file of vectors");
+fn vector(name: &str) -> Vec<u8> {
+    let text = std::fs::read_to_string(vectors("icrc.json")).expect("the file of vectors");
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let vectors = document["vectors"].as_array().expect("a list of vectors");
     let vector = vectors.iter().find(|vector| vector["name"] == name).expect("a vector of this name");
     let hex = vector["frame_hex"].as_str().expect("a frame");
     let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
-    Some((0..hex.len()).step_by(2).map(byte).collect())
+    (0..hex.len()).step_by(2).map(byte).collect()
 }
 
 /// The NIC's own WRITE over RoCE v1, made by verbs: a GID of that type is all that it takes.
 #[test]
 fn a_gid_of_roce_v1_makes_the_frame_of_a_nic() {
     const NAME: &str = "mlx-rocev1-rc-write-only-pad3";
-    let Some(bytes) = vector(NAME) else { return };
+    let bytes = vector(NAME);
     let known = Frame::parse(&bytes).unwrap();
     // The NIC sent to itself; here the last byte of the destination is another, and with it the ICRC.
     let (source, destination) = (known.path().source, IpAddr::from([15, 0, 0, 3]));

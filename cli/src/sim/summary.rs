@@ -451,7 +451,7 @@ mod tests {
         let results = results(90_000);
         let begin = Instant::now();
         assert_eq!(second_half(&results), Some(Extremes { slowest: 0.0, fastest: 89_999e9 }));
-        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        assert!(roce_testing::on_idle(begin.elapsed()) < Duration::from_secs(10), "{:?}", begin.elapsed());
     }
 
     #[test]

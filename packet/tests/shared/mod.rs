@@ -1,19 +1,30 @@
-//! What stands outside the repository, in `../shared`: vectors, and captures of real NICs and kernels.
+//! Vectors, and captures of NICs and kernels.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use roce_testing::skip_unless;
+use roce_testing::{kernel_captures, skip_unless, vectors};
 use serde_json::Value;
 
-/// The folder with vectors and captures, or `None` (after saying so) if it is not here.
+/// The folder with captures of other people, or `None` (after saying so) if it is not here.
 #[track_caller]
-pub(crate) fn shared() -> Option<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared");
-    (!skip_unless(folder.is_dir(), "no captures and vectors at ../shared")).then_some(folder)
+pub(crate) fn captures_of_others() -> Option<PathBuf> {
+    let folder = roce_testing::shared("pcaps");
+    (!skip_unless(folder.is_some(), "no captures of other people at ../shared/pcaps")).then_some(folder?)
 }
 
-pub(crate) fn json(folder: &std::path::Path, name: &str) -> Value {
-    let path = folder.join("vectors").join(name);
+/// The captures of the kernel's Soft-RoCE, sorted by name.
+pub(crate) fn rxe_captures() -> Vec<PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(kernel_captures())
+        .expect("the folder of captures")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "pcap"))
+        .collect();
+    files.sort();
+    files
+}
+
+pub(crate) fn json(name: &str) -> Value {
+    let path = vectors(name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -33,7 +44,7 @@ pub(crate) struct Capture {
     pub(crate) packets: Vec<Vec<u8>>,
 }
 
-pub(crate) fn read_capture(path: &std::path::Path) -> Capture {
+pub(crate) fn read_capture(path: &Path) -> Capture {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     assert_eq!(word(0), 0xa1b2_c3d4, "{}: not a little-endian pcap", path.display());

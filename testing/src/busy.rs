@@ -1,0 +1,43 @@
+//! Time limits that hold on a busy machine.
+
+use std::time::{Duration, Instant};
+
+/// How many processes want each processor, at least 1: on average over the last minute, or now if those are more. 1 where that is
+/// not known.
+fn processes_for_each_processor() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let fields: Vec<&str> = text.split([' ', '/']).collect();
+    let number = |index: usize| fields.get(index)?.parse::<f64>().ok();
+    let load = number(0).unwrap_or(1.0).max(number(3).unwrap_or(1.0));
+    let processors = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
+    (load / processors).max(1.0)
+}
+
+/// How long something that took this long would have taken on an idle machine, by an estimate: with four times as many processes
+/// as processors, a quarter. For limits of tests.
+pub fn on_idle(took: Duration) -> Duration {
+    took.div_f64(processes_for_each_processor())
+}
+
+/// A time limit in seconds of an idle machine. On a busy one a second counts less, as [`on_idle`] says.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    left: f64,
+    last: Instant,
+}
+
+impl Limit {
+    pub(crate) fn new(seconds: u64) -> Self {
+        Self { left: seconds as f64, last: Instant::now() }
+    }
+
+    /// Whether the time is over; to be called about once a second at least.
+    pub(crate) fn is_over(&mut self) -> bool {
+        let now = Instant::now();
+        // Time in which this process did not run was not at its disposal.
+        let passed = (now - self.last).min(Duration::from_secs(2));
+        self.last = now;
+        self.left -= on_idle(passed).as_secs_f64();
+        self.left < 0.0
+    }
+}
