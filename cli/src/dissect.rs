@@ -10,7 +10,7 @@ pub(super) mod tree;
 pub(super) mod walk;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use roce_packet::ROCE_UDP_PORT;
@@ -21,6 +21,7 @@ use filter::{OpcodePattern, PsnRange};
 use flows::{Flows, Mark};
 use line::Table;
 use roce_capture::{CaptureError, CaptureReader, CapturedPacket};
+use roce_tools::text_file;
 use summary::Summary;
 use walk::{Framed, Walk};
 
@@ -112,16 +113,12 @@ const EXAMPLES: &str = "Examples:
   roce dissect trace.pcapng
   roce dissect trace.pcap --qp 0x11 --opcode ACKNOWLEDGE
   roce dissect trace.pcap --psn 16777200..20 --tree
-  roce dissect trace.pcap --json | jq 'select(.\"roce.icrc\" == \"bad\") | .\"frame.number\"'
+  roce dissect trace.pcap --json | jq 'select(.\"roce.icrc\" == \"bad\")'
   sudo tcpdump -i eth0 -U -w - | roce dissect -";
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     let is_stdin = args.file.as_os_str() == "-";
-    let opened = match is_stdin {
-        true => CaptureReader::new(io::stdin(), "standard input"),
-        false => CaptureReader::open(&args.file),
-    };
-    let mut reader = match opened {
+    let mut reader = match open(&args.file) {
         Ok(reader) => reader,
         Err(error) => return Ok(failed(&error)),
     };
@@ -211,6 +208,20 @@ impl Printer {
             Self::Lines(table) => table.finish(output),
             Self::Tree | Self::Json => Ok(()),
         }
+    }
+}
+
+/// Opens a capture file, or standard input. Says on standard error that it waits for the writer of a FIFO.
+pub(crate) fn open(file: &Path) -> Result<CaptureReader, CaptureError> {
+    if file.as_os_str() == "-" {
+        return CaptureReader::new(io::stdin(), "standard input");
+    }
+    let name = file.display().to_string();
+    let waiting = || eprintln!("roce: waiting for a program that writes to the FIFO {name}");
+    match text_file::open_patiently(file, waiting) {
+        Ok(opened) => CaptureReader::new(opened, &name),
+        // Its error names the file and the reason.
+        Err(_) => CaptureReader::open(file),
     }
 }
 

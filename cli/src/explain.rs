@@ -14,6 +14,7 @@ use roce_capture::LinkType;
 use roce_packet::outer::IcrcForm;
 use roce_packet::{IP_PROTOCOL_UDP, Opcode, ROCE_UDP_PORT};
 
+use super::dissect;
 use super::dissect::walk::{Framed, Icrc, Part, Walk};
 use super::terminal::Output;
 
@@ -180,7 +181,7 @@ fn captured(args: &Args, file: &str, number: u64, output: &mut Output) -> anyhow
     if args.from != From::Auto {
         bail!("--from is for hexadecimal digits; a capture file names the first header of its packets");
     }
-    let mut reader = input::open(file)?;
+    let mut reader = dissect::open(file.as_ref())?;
     input::with_packet(&mut reader, file, number, |packet| {
         let link_type = packet.link_type;
         let Some(framed) = Framed::captured(packet) else {

@@ -206,7 +206,7 @@ const EXAMPLES: [(&str, &str); 14] = [
     (
         "bridge",
         "  roce bridge --left raw:eth0 --right raw:eth1 --fault drop=1%\n  \
-         roce bridge --left tap:t0 --right tap:t1 --rate 1Gbps --delay 20us --duration 10s",
+         roce bridge --left tap:t0 --right tap:t1 --rate 1Gbps --duration 10s",
     ),
     ("limit", "  roce limit --device udp:127.0.0.1\n  roce limit 127.0.0.1 --device udp:127.0.0.2 --tcp"),
     ("rping", "  roce rping -s -a 127.0.0.1 -v\n  roce rping -c -a 127.0.0.1 -I 127.0.0.2 -C 10 -v -V"),

@@ -118,7 +118,7 @@ const EXAMPLES: &str = "Examples:
   roce inject trace.pcapng 8 --device tap:roce0 --count 1000 --rate 100/s
   roce inject trace.pcapng --device raw:eth0 --destination-mac 02:00:00:00:00:02
   roce inject trace.pcapng --device udp:198.18.0.1 --destination-ip 198.18.0.2
-  roce inject trace.pcapng --destination-ip 198.18.0.2 --dry-run --pcap changed.pcapng";
+  roce inject a.pcapng --destination-ip 198.18.0.2 --dry-run --pcap b.pcapng";
 
 fn speed(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|speed: &f64| (1e-6..=1e6).contains(speed));

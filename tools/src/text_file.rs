@@ -51,14 +51,36 @@ pub fn read_open(file: &mut File) -> io::Result<Vec<u8>> {
 
 /// Opens a file for reading. A FIFO without a writer would block the opening, and without a message.
 fn open(path: &Path) -> io::Result<File> {
+    open_fifo(path, &FIFO_PATIENCE, || {
+        let reason = "it is a FIFO and nothing was written to it for 10 s; start its writer first";
+        Err(io::Error::new(io::ErrorKind::TimedOut, reason))
+    })
+}
+
+/// Opens a file that may be a FIFO whose writer begins at any time. Calls `waiting` if nothing was written for a second.
+///
+/// # Errors
+///
+/// The file cannot be opened.
+pub fn open_patiently(path: &Path, waiting: impl FnOnce()) -> io::Result<File> {
+    const SECOND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+    open_fifo(path, &SECOND, || {
+        waiting();
+        Ok(())
+    })
+}
+
+/// Opens a file. If it is a FIFO, calls `late` after this time without a byte, and then waits for one.
+fn open_fifo(path: &Path, patience: &Timespec, late: impl FnOnce() -> io::Result<()>) -> io::Result<File> {
     if !std::fs::metadata(path)?.file_type().is_fifo() {
         return File::open(path);
     }
     // With both directions open, this process is a writer itself: neither this nor the second opening blocks.
     let both = OpenOptions::new().read(true).write(true).open(path)?;
-    if poll(&mut [PollFd::new(&both, PollFlags::IN)], Some(&FIFO_PATIENCE))? == 0 {
-        let reason = "it is a FIFO and nothing was written to it for 10 s; start its writer first";
-        return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+    let mut ready = [PollFd::new(&both, PollFlags::IN)];
+    if poll(&mut ready, Some(patience))? == 0 {
+        late()?;
+        poll(&mut ready, None)?;
     }
     File::open(path)
 }
@@ -83,6 +105,24 @@ mod tests {
         let error = read(&fifo(folder.path())).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("start its writer"), "{error}");
+    }
+
+    #[test]
+    fn a_late_writer_of_a_fifo_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = fifo(folder.path());
+        let (said, waits) = std::sync::mpsc::channel();
+        let writer = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                waits.recv().unwrap();
+                std::fs::write(path, "late").unwrap();
+            }
+        });
+        let mut text = String::new();
+        open_patiently(&path, || said.send(()).unwrap()).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "late");
+        writer.join().unwrap();
     }
 
     #[test]

@@ -84,14 +84,6 @@ fn place(argument: &str) -> anyhow::Result<Option<Input>> {
     }
 }
 
-/// Opens a capture file, or standard input.
-pub(crate) fn open(file: &str) -> anyhow::Result<CaptureReader> {
-    Ok(match file {
-        "-" => CaptureReader::new(io::stdin(), "standard input")?,
-        file => CaptureReader::open(file.as_ref())?,
-    })
-}
-
 /// Reads up to the packet with this number and hands it over.
 pub(crate) fn with_packet<R>(
     reader: &mut CaptureReader,

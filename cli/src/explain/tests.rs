@@ -46,7 +46,7 @@ fn crc32(bytes: impl IntoIterator<Item = u8>) -> u32 {
 #[test]
 fn the_example_equals_the_frame_of_the_packet_crate() {
     let frame = example();
-    assert_eq!(EXAMPLE, crate::dissect::fields::hex(&frame));
+    assert_eq!(EXAMPLE, dissect::fields::hex(&frame));
 }
 
 #[test]

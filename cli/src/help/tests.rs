@@ -28,10 +28,10 @@ fn texts() -> Vec<(String, String)> {
 }
 
 #[test]
-fn no_line_of_help_has_more_than_100_columns() {
+fn no_line_of_help_has_more_than_80_columns() {
     for (name, text) in texts() {
         for line in text.lines() {
-            assert!(line.chars().count() <= 100, "{name}: {line}");
+            assert!(line.chars().count() <= 80, "{name}: {line}");
         }
     }
 }
@@ -103,6 +103,11 @@ fn every_command_has_examples_and_each_of_them_parses() {
         let name = one.get_name().to_owned();
         let found = examples(&one.render_long_help().to_string());
         assert!(!found.is_empty(), "{name} has no examples");
+        // A line that was wrapped cannot be pasted.
+        let written =
+            one.get_after_help().or(one.get_after_long_help()).map(ToString::to_string).unwrap_or_default();
+        let long = written.lines().find(|line| line.chars().count() > 80);
+        assert_eq!(long, None, "{name}: an example is wider than the help");
         for example in found {
             let words: Vec<&str> = example.split_whitespace().collect();
             assert_eq!(words.get(1), Some(&name.as_str()), "{example}");

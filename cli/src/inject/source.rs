@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use roce_capture::CapturedPacket;
 use roce_packet::{EthernetHeader, MacAddr};
 
+use crate::dissect;
 use crate::dissect::walk::Framed;
 use crate::explain::framed;
 use crate::explain::input::{self, Input};
@@ -72,7 +73,7 @@ impl Source {
             }
             Self::Capture { file, only } => (file, *only),
         };
-        let mut reader = input::open(file)?;
+        let mut reader = dissect::open(file.as_ref())?;
         if let Some(number) = only {
             return input::with_packet(&mut reader, file, number, |packet| {
                 hand_over(packet, file, sink).map(|_| ())
