@@ -32,11 +32,16 @@ fn silence(queue_pairs: u64) -> String {
     )
 }
 
-/// One device that one process opened.
+/// One device that one process opened, once or several times.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Opened {
     /// What it was opened with, such as `udp:192.0.2.1`.
     specification: String,
+    /// How often a process named it: when it was opened, and when it was closed.
+    named: u64,
+    /// How often it was closed.
+    closed: u64,
+    /// The sums over all times that it was closed.
     counters: Vec<(String, u64)>,
     /// Work requests that failed, with a remedy.
     failures: Vec<String>,
@@ -49,14 +54,21 @@ struct Opened {
 impl Opened {
     /// Whether it was open when the process was killed: every device that closes has counters.
     fn was_cut_short(&self) -> bool {
-        self.counters.is_empty() && self.refusals.is_empty()
+        self.named > 2 * self.closed
     }
 
     /// Whether it was opened for traffic and had none: counters are known, there were queue pairs, and no packet left or arrived.
     fn was_silent(&self) -> bool {
         let packets = ["rdma_tx_packets", "rdma_rx_packets"];
         let has_none = |name: &str| self.counters.iter().any(|(known, value)| known == name && *value == 0);
-        self.queue_pairs > 0 && packets.into_iter().all(has_none)
+        self.queue_pairs > 0 && !self.was_cut_short() && packets.into_iter().all(has_none)
+    }
+
+    fn count(&mut self, name: &str, value: u64) {
+        match self.counters.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum = sum.saturating_add(value),
+            None => self.counters.push((name.to_owned(), value)),
+        }
     }
 }
 
@@ -102,8 +114,15 @@ impl Report {
     fn add(&mut self, place: (u32, String), kind: &str, fact: &str) {
         let opened = self.opened.entry(place).or_default();
         match kind {
-            "device" => opened.specification = fact.to_owned(),
-            "queue_pairs" => opened.queue_pairs = fact.parse().unwrap_or(0),
+            "device" => {
+                opened.specification = fact.to_owned();
+                opened.named += 1;
+            }
+            // A line that is written when the device closes.
+            "queue_pairs" => {
+                opened.queue_pairs = opened.queue_pairs.saturating_add(fact.parse().unwrap_or(0));
+                opened.closed += 1;
+            }
             "failed" => opened.failures.push(fact.to_owned()),
             // A program may try again many times.
             "refused" if opened.refusals.iter().any(|known| known == fact) => {}
@@ -112,7 +131,7 @@ impl Report {
                 if let Some((name, value)) = fact.split_once('\t')
                     && let Ok(value) = value.parse()
                 {
-                    opened.counters.push((name.to_owned(), value));
+                    opened.count(name, value);
                 }
             }
             _ => {}
@@ -128,7 +147,8 @@ impl Report {
             let specification = Text::new(&opened.specification);
             writeln!(out, "roce: process {process}, {} ({specification})", Text::new(device))?;
             if opened.was_cut_short() {
-                writeln!(out, "  no counters: {KILLED}")?;
+                let some = if opened.closed == 0 { "no counters" } else { "some counters are missing" };
+                writeln!(out, "  {some}: {KILLED}")?;
             }
             let counters = opened.counters.iter().filter(|(_, value)| *value > 0);
             let width = counters.clone().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -240,7 +260,7 @@ impl Report {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "7\troce0\tdevice\tudp:127.0.0.1\n7\troce0\tcounter\trdma_tx_packets\t12\n\
+    const TEXT: &str = "7\troce0\tdevice\tudp:127.0.0.1\n7\troce0\tqueue_pairs\t1\n7\troce0\tcounter\trdma_tx_packets\t12\n\
                         7\troce0\tcounter\tnak\t0\n7\troce0\tfailed\twork request 1 of queue pair 0x11 ended with \x1b[31mRETRY\n\
                         nothing\n8\troce0\trefused\tno such address\nx\troce0\tdevice\ty\n7\troce0\tcounter\tbroken\n";
 
@@ -283,6 +303,30 @@ mod tests {
         assert!(!text.contains("statically"), "{text}");
         let text = printed(|out| Report::parse(opened).print_counters(out));
         assert!(text.contains("no counters: the process was killed"), "{text}");
+    }
+
+    /// Regression: libfabric opens a device several times. The counters of the last time were not added, and a program with
+    /// thousands of packets was said to have none.
+    #[test]
+    fn counters_of_a_device_that_was_opened_several_times_are_added() {
+        let opened = "7\troce0\tdevice\tudp:127.0.0.1\n";
+        let closed = |packets: u64| {
+            format!(
+                "{opened}7\troce0\tqueue_pairs\t2\n7\troce0\tcounter\trdma_tx_packets\t{packets}\n\
+                 7\troce0\tcounter\trdma_rx_packets\t{packets}\n"
+            )
+        };
+        let text = [opened, opened, &closed(0), &closed(5)].concat();
+        let report = Report::parse(&text);
+        assert_eq!(printed(|out| report.note(out)), "");
+        let counters = printed(|out| report.print_counters(out));
+        assert_eq!(counters.matches("rdma_tx_packets  5").count(), 1, "{counters}");
+        assert!(!counters.contains(KILLED), "{counters}");
+        // The process was killed with one of the two open.
+        let report = Report::parse(&[opened, opened, &closed(0)].concat());
+        assert_eq!(printed(|out| report.note(out)), "");
+        let counters = printed(|out| report.print_counters(out));
+        assert!(counters.contains("some counters are missing: the process was killed"), "{counters}");
     }
 
     /// Regression: a program that asked for a device of another name was said to be linked statically.
