@@ -109,6 +109,13 @@ impl<'a> Datagram<'a> {
         self.head.len().saturating_add(self.tail.len())
     }
 
+    /// BTH to ICRC, in the two slices.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(&self) -> (&'a [u8], &'a [u8]) {
+        (self.head, self.tail)
+    }
+
     /// The ICRC as found.
     #[inline]
     #[must_use]

@@ -64,6 +64,16 @@ impl<'a> Received<'a> {
     }
 }
 
+/// The bytes behind the headers of an implied datagram with so many of them.
+pub(crate) fn implied_tail(len: usize) -> Option<&'static [u8]> {
+    IMPLIED.get(..len)
+}
+
+/// Whether a datagram with this tail is an implied one.
+pub(crate) fn is_implied_tail(tail: &[u8]) -> bool {
+    !tail.is_empty() && core::ptr::eq(tail.as_ptr(), IMPLIED.as_ptr())
+}
+
 /// A datagram that the engine wrote into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {

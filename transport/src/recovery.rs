@@ -47,7 +47,7 @@ parameters! {
 }
 
 impl SelectiveRepeat {
-    /// The largest cap; the responder has memory for so many packets.
+    /// The largest cap; a responder keeps at most this number of packets, each in memory of its own.
     pub const MOST: u32 = 4_096;
 
     pub(crate) fn cap(&self) -> u32 {

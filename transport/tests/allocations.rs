@@ -9,15 +9,20 @@ use roce_sim::direct::Direct;
 use roce_sim::pair::{Settings, Side};
 use roce_transport::congestion::Congestion;
 use roce_transport::{
-    EngineConfig, FlushPlacement, GRH_AREA, Identification, Instant, QpType, Received, RecvWr, SendOp,
-    SendWr, TxSlot, UdDestination, Wc, WcStatus,
+    EngineConfig, FlushPlacement, GRH_AREA, Identification, Instant, QpType, Received, Recovery, RecvWr,
+    SelectiveRepeat, SendOp, SendWr, TxSlot, UdDestination, Wc, WcStatus,
 };
 
-/// Counts what the present thread allocates.
+/// Counts what the present thread allocates, and the bytes that it holds.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+fn hold(more: usize, less: usize) {
+    HELD.set(HELD.get().wrapping_add(more).wrapping_sub(less));
 }
 
 // SAFETY: every call goes to the system allocator as it came; the counter is a plain cell of this thread
@@ -25,17 +30,20 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        hold(layout.size(), 0);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        hold(0, layout.size());
         // SAFETY: the caller keeps the contract of `dealloc`, and `pointer` came from `System`.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        hold(new_size, layout.size());
         // SAFETY: the caller keeps the contract of `realloc`, and `pointer` came from `System`.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
@@ -56,8 +64,12 @@ struct Bench {
 
 impl Bench {
     fn new(qp_type: QpType) -> Self {
-        let mut direct = Direct::new(&EngineConfig::from_number(7), 1 << 16);
-        let settings = Settings { mtu: PathMtu::Mtu256, ..Settings::default() };
+        Self::with_config(qp_type, &EngineConfig::from_number(7), PathMtu::Mtu256)
+    }
+
+    fn with_config(qp_type: QpType, config: &EngineConfig, mtu: PathMtu) -> Self {
+        let mut direct = Direct::new(config, 1 << 16);
+        let settings = Settings { mtu, ..Settings::default() };
         let qpns = direct.connect(qp_type, &settings);
         Self { direct, qpns, completed: 0 }
     }
@@ -108,7 +120,11 @@ fn the_counter_counts() {
 
 #[track_caller]
 fn assert_steady(qp_type: QpType, ops: &[(SendOp, usize)]) {
-    let mut bench = Bench::new(qp_type);
+    assert_steady_on(Bench::new(qp_type), qp_type, ops);
+}
+
+#[track_caller]
+fn assert_steady_on(mut bench: Bench, qp_type: QpType, ops: &[(SendOp, usize)]) {
     let destination = UdDestination {
         path: Direct::path(Side::A),
         remote_qpn: bench.qpns[1],
@@ -170,6 +186,69 @@ fn rc_read_atomics_and_flush() {
             (SendOp::Flush { remote_addr, rkey, length: 64, placement, whole_region: false }, 0),
         ],
     );
+}
+
+fn selective_repeat() -> EngineConfig {
+    let recovery = Recovery::SelectiveRepeat(SelectiveRepeat { cap: 4_096, ..SelectiveRepeat::default() });
+    EngineConfig { recovery, ..EngineConfig::from_number(7) }
+}
+
+#[test]
+fn selective_repeat_in_order() {
+    let (remote_addr, rkey) = target();
+    let bench = Bench::with_config(QpType::Rc, &selective_repeat(), PathMtu::Mtu256);
+    let write = SendOp::Write { remote_addr, rkey };
+    assert_steady_on(bench, QpType::Rc, &[(SendOp::Send, LEN), (write, LEN)]);
+}
+
+/// Regression: both queue pairs of a connection had room for `cap` packets of the path MTU, here 32 MiB, before any packet was lost.
+#[test]
+fn selective_repeat_takes_memory_for_early_packets_only() {
+    let held = |config: &EngineConfig| {
+        let before = HELD.get();
+        let bench = Bench::with_config(QpType::Rc, config, PathMtu::Mtu4096);
+        let held = HELD.get() - before;
+        drop(bench);
+        held
+    };
+    let (plain, selective) = (held(&EngineConfig::from_number(7)), held(&selective_repeat()));
+    assert!(selective < plain + 1_024, "{selective} bytes instead of {plain}");
+
+    let mut bench = Bench::with_config(QpType::Rc, &selective_repeat(), PathMtu::Mtu256);
+    let (remote_addr, rkey) = target();
+    let mut sent = vec![(Direct::path(Side::A), 0, [0; 512]); 16];
+    let start = HELD.get();
+    for _ in 0..ROUNDS {
+        let before = HELD.get();
+        let elements = [bench.direct.host(Side::A).element(0, 10 * 256)];
+        let write = SendWr::new(1, SendOp::Write { remote_addr, rkey }, &elements);
+        let (now, a) = (bench.direct.now, bench.qpns[0]);
+        let host = bench.direct.host_mut(Side::A);
+        host.engine.post_send(now, a, &write).unwrap();
+        let mut count = 0;
+        for (path, len, buffer) in &mut sent {
+            let Some(transmit) = host.engine.poll_transmit(now, &mut TxSlot::new(buffer)) else { break };
+            (*path, *len, count) = (transmit.path, transmit.len, count + 1);
+        }
+        assert_eq!(count, 10);
+        // The first packet is the last to arrive.
+        for (path, len, buffer) in sent[1..count].iter().chain(&sent[..1]) {
+            let identification = Identification::Known { identification: 0, dont_fragment: true };
+            let received = Received { path: *path, identification, head: &buffer[..*len], tail: &[] };
+            bench.direct.host_mut(Side::B).engine.handle_datagram(now, &received);
+            if HELD.get() == before {
+                continue;
+            }
+            let early = HELD.get() - before;
+            assert!(early > 256 && early < 10 * (256 + 128) + 1_024, "{early} bytes of early packets");
+        }
+        assert_eq!(HELD.get(), before, "of a gap that is closed");
+        bench.direct.drive();
+        bench.finish();
+    }
+    // What the requester knows of its packets: a byte for each.
+    assert!(HELD.get() <= start + 4_096, "{}", HELD.get() - start);
+    assert_eq!(bench.completed, ROUNDS);
 }
 
 #[test]

@@ -1,31 +1,51 @@
 //! What a responder keeps that came too early, with selective repeat.
 
 use alloc::boxed::Box;
-use alloc::vec;
+use alloc::collections::VecDeque;
 
 use roce_packet::{Datagram, Psn};
 
 use super::reply::Reply;
 use super::responder::RcResponder;
 use crate::counters::count;
+use crate::io::{implied_tail, is_implied_tail};
 use crate::qp::QpCore;
 use crate::shared::Shared;
 use crate::verdict::Verdict;
 
-/// Room for packets ahead of the expected one, allocated once.
+/// Packets ahead of the expected one. Without such packets it has no memory: each gets its own when it arrives, and all of it is
+/// given back when the gap is closed. Most queue pairs never lose a packet, and thousands of them with room for `cap` packets each
+/// would take all memory of a machine.
 #[derive(Debug)]
 pub(super) struct Reorder {
-    /// As many as a power of two, so that PSNs find their slot also where they wrap around.
-    slots: Box<[Slot]>,
+    /// The packets from `first` on, each at its distance from it. The last place is never empty.
+    places: VecDeque<Option<Early>>,
+    first: Psn,
     cap: u32,
+    /// The longest packet that is kept.
+    longest: usize,
 }
 
-#[derive(Clone, Debug)]
-struct Slot {
-    /// Whose packet it holds.
-    psn: Option<Psn>,
-    len: usize,
+/// A packet that arrived too early.
+#[derive(Debug)]
+pub(super) struct Early {
     bytes: Box<[u8]>,
+    /// The number of implied bytes behind these (see [`Received::implied`](crate::Received::implied)).
+    implied: usize,
+}
+
+impl Early {
+    fn new(datagram: &Datagram<'_>) -> Self {
+        let (head, tail) = datagram.bytes();
+        if is_implied_tail(tail) {
+            return Self { bytes: head.into(), implied: tail.len() };
+        }
+        Self { bytes: [head, tail].concat().into_boxed_slice(), implied: 0 }
+    }
+
+    fn datagram(&self) -> Option<Datagram<'_>> {
+        Datagram::parse(&self.bytes, implied_tail(self.implied)?).ok()
+    }
 }
 
 /// Headers and ICRC of the longest request.
@@ -42,58 +62,52 @@ pub(super) enum Kept {
 
 impl Reorder {
     pub(super) fn new(cap: u32, mtu: usize) -> Self {
-        let slot = Slot { psn: None, len: 0, bytes: vec![0; mtu + OVERHEAD].into_boxed_slice() };
-        Self { slots: vec![slot; cap.next_power_of_two() as usize].into_boxed_slice(), cap }
-    }
-
-    fn slot(&mut self, psn: Psn) -> Option<&mut Slot> {
-        // The power of two at or above a cap of at least 1, so never 0.
-        let index = psn.get() as usize & (self.slots.len() - 1);
-        self.slots.get_mut(index)
+        Self { places: VecDeque::new(), first: Psn::new(0), cap, longest: mtu + OVERHEAD }
     }
 
     /// Keeps a packet that is ahead of `expected`.
     pub(super) fn keep(&mut self, expected: Psn, datagram: &Datagram<'_>) -> Kept {
-        let psn = datagram.bth().psn;
-        if expected.distance_to(psn) >= self.cap {
+        let ahead = expected.distance_to(datagram.bth().psn);
+        if ahead >= self.cap || datagram.len() > self.longest {
             return Kept::No;
         }
-        let Some(slot) = self.slot(psn) else { return Kept::No };
-        if slot.psn == Some(psn) {
-            return Kept::Yes;
+        self.forget_before(expected);
+        let place = ahead as usize;
+        if place >= self.places.len() {
+            self.places.resize_with(place + 1, || None);
         }
-        let (head, tail) = datagram.covered();
-        let icrc = datagram.icrc().to_le_bytes();
-        let len = head.len() + tail.len() + icrc.len();
-        let Some(room) = slot.bytes.get_mut(..len) else { return Kept::No };
-        // `room` is exactly as long as the three pieces, so neither the splits nor the copies can fail.
-        let (first, rest) = room.split_at_mut(head.len());
-        let (second, third) = rest.split_at_mut(tail.len());
-        first.copy_from_slice(head);
-        second.copy_from_slice(tail);
-        third.copy_from_slice(&icrc);
-        (slot.psn, slot.len) = (Some(psn), len);
+        if let Some(place @ None) = self.places.get_mut(place) {
+            *place = Some(Early::new(datagram));
+        }
         Kept::Yes
     }
 
     /// Whether a packet with this PSN would be kept, and is not.
     pub(super) fn is_missing(&self, expected: Psn, psn: Psn) -> bool {
-        let index = psn.get() as usize & (self.slots.len() - 1);
-        expected.distance_to(psn) < self.cap
-            && self.slots.get(index).is_some_and(|slot| slot.psn != Some(psn))
+        let place = self.first.distance_to(psn) as usize;
+        expected.distance_to(psn) < self.cap && !matches!(self.places.get(place), Some(Some(_)))
     }
 
-    /// Takes the packet with this PSN out, with the buffer that it lies in.
-    pub(super) fn take(&mut self, psn: Psn) -> Option<(Box<[u8]>, usize)> {
-        let slot = self.slot(psn).filter(|slot| slot.psn == Some(psn))?;
-        slot.psn = None;
-        Some((core::mem::take(&mut slot.bytes), slot.len))
+    /// Takes the packet with this PSN out. Those before it are not needed any more.
+    pub(super) fn take(&mut self, psn: Psn) -> Option<Early> {
+        if self.places.is_empty() {
+            return None;
+        }
+        self.forget_before(psn);
+        let early = self.places.front_mut()?.take();
+        if self.places.len() == 1 {
+            self.places = VecDeque::new();
+        }
+        early
     }
 
-    /// Gives the buffer back.
-    pub(super) fn put_back(&mut self, psn: Psn, bytes: Box<[u8]>) {
-        if let Some(slot) = self.slot(psn) {
-            slot.bytes = bytes;
+    /// Removes the packets before this one, which the places begin with from now on.
+    fn forget_before(&mut self, psn: Psn) {
+        let passed = (self.first.distance_to(psn) as usize).min(self.places.len());
+        self.places.drain(..passed);
+        self.first = psn;
+        if self.places.is_empty() {
+            self.places = VecDeque::new();
         }
     }
 }
@@ -123,18 +137,9 @@ impl RcResponder {
         let mut caught_up = false;
         while core.failure.is_none() {
             let psn = self.epsn;
-            let Some((bytes, len)) = self.reorder.as_mut().and_then(|reorder| reorder.take(psn)) else {
-                break;
-            };
-            let executed = bytes
-                .get(..len)
-                .and_then(|bytes| Datagram::parse(bytes, &[]).ok())
-                .map(|datagram| self.execute(core, shared, &datagram));
-            if let Some(reorder) = &mut self.reorder {
-                reorder.put_back(psn, bytes);
-            }
+            let Some(early) = self.reorder.as_mut().and_then(|reorder| reorder.take(psn)) else { break };
             caught_up = true;
-            match executed {
+            match early.datagram().map(|datagram| self.execute(core, shared, &datagram)) {
                 Some(Ok(())) => {}
                 Some(Err(refusal)) => return self.refuse(core, shared, psn, refusal),
                 None => break,
@@ -163,30 +168,86 @@ mod tests {
         reorder.keep(Psn::new(expected), &Datagram::parse(datagram, &[]).unwrap())
     }
 
-    /// A slot is empty once its packet was taken: 2^24 packets later the same PSN is another packet, which has neither come
-    /// nor is kept already.
-    #[test]
-    fn what_was_taken_is_gone_when_its_number_comes_again() {
-        let (psn, mut reorder) = (Psn::new(5), Reorder::new(4, 256));
-        assert_eq!(keep(&mut reorder, 4, &send_only(5, 0xaa)), Kept::Yes);
-        let (bytes, len) = reorder.take(psn).unwrap();
-        assert_eq!(bytes[..len], send_only(5, 0xaa));
-        reorder.put_back(psn, bytes);
-        assert!(reorder.take(psn).is_none(), "it would be executed without having come");
-        assert_eq!(keep(&mut reorder, 4, &send_only(5, 0xbb)), Kept::Yes);
-        let (bytes, len) = reorder.take(psn).unwrap();
-        assert_eq!(bytes[..len], send_only(5, 0xbb), "the old one was taken for it");
+    fn take(reorder: &mut Reorder, psn: u32) -> Option<Box<[u8]>> {
+        reorder.take(Psn::new(psn)).map(|early| early.bytes)
     }
 
-    /// Slots are shared by PSNs that are a capacity apart.
+    /// 2^24 packets later the same PSN is another packet, which has neither come nor is kept already.
     #[test]
-    fn a_slot_gives_its_packet_for_its_own_number_only() {
+    fn what_was_taken_is_gone_when_its_number_comes_again() {
+        let mut reorder = Reorder::new(4, 256);
+        for payload in [0xaa, 0xbb] {
+            assert_eq!(keep(&mut reorder, 4, &send_only(5, payload)), Kept::Yes);
+            assert_eq!(take(&mut reorder, 4), None, "this one has not come");
+            assert_eq!(take(&mut reorder, 5).unwrap()[..], send_only(5, payload));
+            assert_eq!(take(&mut reorder, 5), None, "it would be executed without having come");
+        }
+    }
+
+    /// A READ passes several numbers at once, and what was kept for these is gone with it.
+    #[test]
+    fn a_place_gives_its_packet_for_its_own_number_only() {
         let mut reorder = Reorder::new(4, 256);
         assert_eq!(keep(&mut reorder, 4, &send_only(5, 1)), Kept::Yes);
-        assert!(reorder.take(Psn::new(9)).is_none() && reorder.take(Psn::new(1)).is_none());
-        // What was overtaken by a later round gives way to it.
-        assert_eq!(keep(&mut reorder, 8, &send_only(9, 2)), Kept::Yes);
-        assert!(reorder.take(Psn::new(5)).is_none() && reorder.take(Psn::new(9)).is_some());
-        assert_eq!(keep(&mut reorder, 4, &send_only(8, 1)), Kept::No, "too far ahead");
+        assert_eq!(keep(&mut reorder, 4, &send_only(5, 2)), Kept::Yes, "a copy");
+        let missing = [4, 5, 6, 7, 8].map(|psn| reorder.is_missing(Psn::new(4), Psn::new(psn)));
+        assert_eq!(missing, [true, false, true, true, false], "the last one is too far ahead");
+        assert_eq!(keep(&mut reorder, 8, &send_only(9, 3)), Kept::Yes);
+        assert_eq!(keep(&mut reorder, 4, &send_only(8, 4)), Kept::No, "too far ahead");
+        assert!(
+            reorder.is_missing(Psn::new(8), Psn::new(8)) && !reorder.is_missing(Psn::new(8), Psn::new(9))
+        );
+        assert_eq!(take(&mut reorder, 9).unwrap()[..], send_only(9, 3));
+    }
+
+    /// The expected packet was refused after it was taken, for example because it found no receive: it comes again, and those
+    /// behind it are still there.
+    #[test]
+    fn a_packet_that_is_refused_leaves_those_behind_it() {
+        let mut reorder = Reorder::new(8, 256);
+        for psn in [5, 6, 8] {
+            assert_eq!(keep(&mut reorder, 4, &send_only(psn, psn)), Kept::Yes);
+        }
+        assert!(take(&mut reorder, 5).is_some() && reorder.is_missing(Psn::new(5), Psn::new(5)));
+        assert_eq!(keep(&mut reorder, 5, &send_only(7, 7)), Kept::Yes);
+        assert_eq!(take(&mut reorder, 5), None);
+        for psn in [6, 7, 8] {
+            assert_eq!(take(&mut reorder, psn).unwrap()[..], send_only(psn as u8, psn as u8));
+        }
+    }
+
+    /// Regression: room for `cap` packets of the path MTU was reserved for each queue pair, up to 32 MiB.
+    #[test]
+    fn memory_is_taken_for_early_packets_only_and_given_back() {
+        let bytes = |reorder: &Reorder| {
+            let early = reorder.places.iter().flatten().map(|early| early.bytes.len());
+            reorder.places.capacity() * size_of::<Option<Early>>() + early.sum::<usize>()
+        };
+        let mut reorder = Reorder::new(4_096, 4_096);
+        assert_eq!(bytes(&reorder), 0);
+        for psn in [9, 6, 5] {
+            assert_eq!(keep(&mut reorder, 4, &send_only(psn, 1)), Kept::Yes);
+        }
+        assert!((1..1_000).contains(&bytes(&reorder)), "{}", bytes(&reorder));
+        assert!(take(&mut reorder, 5).is_some() && take(&mut reorder, 6).is_some());
+        assert!(bytes(&reorder) > 0);
+        assert!(take(&mut reorder, 9).is_some());
+        assert_eq!(bytes(&reorder), 0);
+    }
+
+    /// Only the headers of an implied datagram are kept.
+    #[test]
+    fn implied_bytes_take_no_memory() {
+        let headers = &send_only(5, 0)[..12];
+        let tail = implied_tail(4_096 + 4).unwrap();
+        let datagram = Datagram::parse(headers, tail).unwrap();
+        let mut reorder = Reorder::new(4, 4_096);
+        assert_eq!(reorder.keep(Psn::new(4), &datagram), Kept::Yes);
+        let early = reorder.take(Psn::new(5)).unwrap();
+        assert_eq!((early.bytes.len(), early.datagram().unwrap().payload_len()), (12, 4_096));
+        // Zeros of someone else are bytes like others.
+        let datagram = Datagram::parse(headers, &[0; 8]).unwrap();
+        assert_eq!(reorder.keep(Psn::new(4), &datagram), Kept::Yes);
+        assert_eq!(reorder.take(Psn::new(5)).unwrap().bytes.len(), 20);
     }
 }

@@ -61,7 +61,7 @@ pub(super) trait LossRecovery: fmt::Debug + Send {
 #[derive(Debug)]
 pub(super) struct Selective {
     settings: SelectiveRepeat,
-    /// What is known of a packet, by the low bits of its PSN; only those in flight count.
+    /// What is known of a packet, by the low bits of its PSN; only those in flight count. Empty until something is known.
     known: Box<[Known]>,
     /// Trimmed packets that wait for being sent again.
     trimmed: VecDeque<Psn>,
@@ -85,13 +85,12 @@ enum Known {
 
 impl Selective {
     pub(super) fn new(settings: &SelectiveRepeat) -> Self {
-        let slots = settings.cap().next_power_of_two() as usize;
-        let known = vec![Known::Nothing; slots].into_boxed_slice();
-        Self { settings: *settings, known, trimmed: VecDeque::new(), end: None, until: None }
+        Self { settings: *settings, known: Box::default(), trimmed: VecDeque::new(), end: None, until: None }
     }
 
+    /// A place that does not exist while nothing is known.
     fn slot(&self, psn: Psn) -> usize {
-        psn.get() as usize & (self.known.len() - 1)
+        psn.get() as usize & self.known.len().wrapping_sub(1)
     }
 
     fn known(&self, psn: Psn) -> Known {
@@ -99,6 +98,10 @@ impl Selective {
     }
 
     fn set(&mut self, psn: Psn, known: Known) {
+        if self.known.is_empty() && known != Known::Nothing {
+            let slots = self.settings.cap().next_power_of_two() as usize;
+            self.known = vec![Known::Nothing; slots].into_boxed_slice();
+        }
         let slot = self.slot(psn);
         if let Some(place) = self.known.get_mut(slot) {
             *place = known;
