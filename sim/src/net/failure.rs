@@ -142,7 +142,9 @@ pub(crate) fn check_failures(topology: &Topology, failures: &[Failure]) -> Resul
 fn links_of(topology: &Topology, what: &Failed) -> Result<Vec<u32>, RouteError> {
     let wrong = |reason: String| RouteError::Failure { reason };
     let find = |name: &str| {
-        topology.node_named(name).ok_or_else(|| wrong(format!("there is no host or switch {name}")))
+        topology
+            .node_named(name)
+            .ok_or_else(|| wrong(format!("there is no host or switch {name}{}", topology.hint(name, None))))
     };
     let links = (0..).zip(&topology.links);
     match what {

@@ -69,14 +69,10 @@ impl Network<'_> {
         let mut order: Vec<usize> = (0..flows.len()).collect();
         order.sort_by_key(|flow| ends(&flows[*flow].spec).1);
         let mut times = vec![None; flows.len()];
-        // The paths to one host are found together.
-        let mut paths = Paths { network: self, to: 0, known: BTreeMap::new() };
+        let mut paths = Paths { network: self, to: 0, switch: None, known: BTreeMap::new() };
         for number in order {
             let (from, to) = ends(&flows[number].spec);
-            if paths.to != to {
-                paths.to = to;
-                paths.known.clear();
-            }
+            paths.lead_to(to);
             times[number] = paths.of_host(from).iter().map(|path| time(path, &flows[number])).min();
         }
         times
@@ -150,14 +146,32 @@ impl Network<'_> {
 struct Paths<'a> {
     network: &'a Network<'a>,
     to: u32,
-    /// The paths from switches. A switch that is being looked at has none yet, so that loops end.
+    /// The switch of that host and the link to it, if all hosts there have the same paths up to that link.
+    switch: Option<(u32, LinkSpec)>,
+    /// The paths from switches, without that link. A switch that is being looked at has none yet, so that loops end.
     known: BTreeMap<u32, Vec<Links>>,
 }
 
 impl Paths<'_> {
+    /// Goes over to the paths to another host. Those to a host at the same switch differ in the last link only, so what is known of
+    /// them stays: to look at all paths of a fat tree for each of its hosts would be most of the time of a short run.
+    fn lead_to(&mut self, to: u32) {
+        let Network { routes, ports, .. } = self.network;
+        let switch = routes.switch_of(to).map(|(switch, port)| (switch, ports[port as usize].spec));
+        let stays = self.to == to || switch.is_some() && self.switch.map(|of| of.0) == switch.map(|of| of.0);
+        if !stays {
+            self.known.clear();
+        }
+        (self.to, self.switch) = (to, switch);
+    }
+
     fn of_host(&mut self, host: u32) -> Vec<Links> {
         let port = self.network.hosts.get(host as usize).copied();
-        port.map_or_else(Vec::new, |port| self.through(port))
+        let mut paths = port.map_or_else(Vec::new, |port| self.through(port));
+        if let Some((_, last)) = self.switch {
+            paths.iter_mut().for_each(|path| path.push(last));
+        }
+        paths
     }
 
     /// The paths that begin with the link of a port.
@@ -175,6 +189,9 @@ impl Paths<'_> {
 
     fn of_switch(&mut self, switch: u32) -> &[Links] {
         if !self.known.contains_key(&switch) {
+            if self.switch.is_some_and(|(last, _)| last == switch) {
+                return self.known.entry(switch).or_insert_with(|| vec![Vec::new()]);
+            }
             self.known.insert(switch, Vec::new());
             let mut found: Vec<Links> = Vec::new();
             for port in self.network.routes.ports(switch, self.to) {

@@ -80,8 +80,8 @@ pub use topology::{
 pub use waits::{Deadlock, WaitEnd};
 pub(crate) use workload::shuffle;
 pub use workload::{
-    After, CdfError, Collective, DataParallel, FindHost, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, MAX_TASKS,
-    Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan, Poisson, Schedule, Task,
+    After, CdfError, Collective, DataParallel, FindHost, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, MAX_LOAD,
+    MAX_TASKS, Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan, Poisson, Schedule, Task,
     TaskId, Transfer, WorkloadError, all_to_all, check as check_flows, delay_starts, incast, incasts, on_off,
     parse_flows, parse_flows_of, permutation, poisson, uneven_shares,
 };

@@ -162,6 +162,12 @@ impl Routes {
         }
     }
 
+    /// The switch of a host and its port there, if the routes to all hosts of that switch are the same up to it.
+    pub(super) fn switch_of(&self, host: u32) -> Option<(u32, u32)> {
+        let (switch, port) = *self.attached.get(host as usize)?;
+        (switch != NONE && self.overrides.is_empty()).then_some((switch, port))
+    }
+
     fn set(&self, (first, count): (u32, u32)) -> &[u32] {
         self.sets.get(first as usize..(first + count) as usize).unwrap_or_default()
     }
@@ -216,13 +222,19 @@ fn resolve(
 ) -> Result<((u32, u32), Vec<u32>), RouteError> {
     let wrong =
         |reason: String| RouteError::Override { at: wanted.at.clone(), to: wanted.to.clone(), reason };
-    let at = topology.node_named(&wanted.at).ok_or_else(|| wrong(format!("no node {}", wanted.at)))?;
+    let at = topology
+        .node_named(&wanted.at)
+        .ok_or_else(|| wrong(format!("no node {}{}", wanted.at, topology.hint(&wanted.at, None))))?;
     let switch = map.switches.iter().position(|switch| *switch == at);
     let switch = switch.ok_or_else(|| wrong(format!("{} is not a switch", wanted.at)))? as u32;
-    let to = topology.host_named(&wanted.to).ok_or_else(|| wrong(format!("no host {}", wanted.to)))?;
+    let to = topology.host_named(&wanted.to).ok_or_else(|| {
+        wrong(format!("no host {}{}", wanted.to, topology.hint(&wanted.to, Some(NodeKind::Host))))
+    })?;
     let mut ports = Vec::with_capacity(wanted.via.len());
     for via in &wanted.via {
-        let neighbour = topology.node_named(via).ok_or_else(|| wrong(format!("no node {via}")))?;
+        let neighbour = topology
+            .node_named(via)
+            .ok_or_else(|| wrong(format!("no node {via}{}", topology.hint(via, None))))?;
         let link = map.neighbours[at as usize].iter().find(|(_, node)| *node == neighbour);
         let (port, _) = link.ok_or_else(|| wrong(format!("{} has no link to {via}", wanted.at)))?;
         ports.push(*port);

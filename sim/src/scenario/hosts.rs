@@ -7,14 +7,7 @@ use crate::net::{NodeId, NodeKind, Topology};
 
 /// The number of a host with this name.
 pub(super) fn find_host(topology: &Topology, name: &str) -> Result<u32, Wrong> {
-    topology.host_named(name).ok_or_else(|| {
-        let near = topology.near_names(name, Some(NodeKind::Host));
-        if near.is_empty() {
-            let last = topology.hosts().saturating_sub(1);
-            return format!("there is no host {name}; generated ones are h0 to h{last}");
-        }
-        format!("there is no host {name}; near names are {}", near.join(", "))
-    })
+    topology.host_named(name).ok_or_else(|| unknown(topology, name, "host", Some(NodeKind::Host)))
 }
 
 /// The number of a switch with this name, in the order of the topology.
@@ -30,22 +23,23 @@ pub(super) fn find_node(topology: &Topology, name: &str) -> Result<NodeId, Wrong
 }
 
 fn unknown(topology: &Topology, name: &str, what: &str, kind: Option<NodeKind>) -> Wrong {
-    let near = topology.near_names(name, kind);
-    let near = if near.is_empty() { String::new() } else { format!("; near names are {}", near.join(", ")) };
-    format!("there is no {what} {name}{near}")
+    format!("there is no {what} {name}{}", topology.hint(name, kind))
 }
 
 /// The hosts of a list of flows: by name, or by number where no node has this name.
-pub(super) fn by_name_or_number(topology: &Topology) -> impl Fn(&str) -> Option<u32> {
+pub(super) fn by_name_or_number(topology: &Topology) -> impl Fn(&str) -> Result<u32, String> {
     let hosts = topology.nodes.iter().filter(|node| node.kind == NodeKind::Host);
     let mut numbers: HashMap<String, Option<u32>> =
         (0..).zip(hosts).map(|(number, node)| (node.name.clone(), Some(number))).collect();
     for node in topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch) {
         numbers.insert(node.name.clone(), None);
     }
-    move |word| match numbers.get(word) {
-        Some(host) => *host,
-        None => word.parse().ok(),
+    move |word| {
+        let host = match numbers.get(word) {
+            Some(host) => *host,
+            None => word.parse().ok(),
+        };
+        host.ok_or_else(|| unknown(topology, word, "host", Some(NodeKind::Host)))
     }
 }
 
@@ -84,7 +78,8 @@ fn matching(topology: &Topology, pattern: &str) -> Result<Vec<u32>, Wrong> {
     let found: Vec<u32> =
         hosts.filter(|(_, node)| matches(pattern, &node.name)).map(|(number, _)| number).collect();
     if found.is_empty() {
-        return Err(format!("hosts: no host has a name like {pattern}"));
+        let hint = topology.hint(pattern, Some(NodeKind::Host));
+        return Err(format!("hosts: no host has a name like {pattern}{hint}"));
     }
     Ok(found)
 }

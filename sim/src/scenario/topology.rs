@@ -140,12 +140,9 @@ fn add_to_one(topology: &mut Topology, fault: &file::Fault) -> Result<(), Wrong>
     let plan: FaultPlan = fault.plan.parse().map_err(|error| format!("{error}"))?;
     let Some([a, b]) = &fault.link else { return Ok(()) };
     let node = |name: &str| {
-        topology.node_named(name).ok_or_else(|| {
-            let near = topology.near_names(name, None);
-            let near =
-                if near.is_empty() { String::new() } else { format!("; near names are {}", near.join(", ")) };
-            format!("there is no node {name}{near}")
-        })
+        topology
+            .node_named(name)
+            .ok_or_else(|| format!("there is no node {name}{}", topology.hint(name, None)))
     };
     let (a_id, b_id) = (node(a)?, node(b)?);
     let joins = |link: &&mut Link| (link.a, link.b) == (a_id, b_id) || (link.a, link.b) == (b_id, a_id);

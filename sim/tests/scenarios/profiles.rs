@@ -157,7 +157,7 @@ file = "flow.txt"
     assert_eq!(simulation.results().incomplete(), 0);
     let switch = |name: &str| load(name).map(|text| text.replace("1 3 3 100", "0 3 3 100"));
     let error = Scenario::parse(text, &switch).unwrap_err().to_string();
-    assert!(error.ends_with("flow.txt, line 2: there is no host 0"), "{error}");
+    assert!(error.contains("flow.txt, line 2: there is no host 0; near names are "), "{error}");
 }
 
 /// A leaf-spine with one table of `[[switch.port]]`, and what the parser says of it.

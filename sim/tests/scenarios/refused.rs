@@ -34,7 +34,10 @@ fn every_setting_is_refused_with_its_line() {
             "line 11: marking needs kmin, kmax and pmax, or step, or off = true",
         ),
         ("[[switch.queue]]\npriority = 3\nweight = 0", "line 10: weight: it must be 1 to 65535"),
-        ("[[route]]\nat = \"s1\"\nto = \"h1\"\nvia = [\"h1\"]", "line 10: route at s1 to h1: no node s1"),
+        (
+            "[[route]]\nat = \"s1\"\nto = \"h1\"\nvia = [\"h1\"]",
+            "line 10: route at s1 to h1: no node s1; near names are h1, s0",
+        ),
         (
             "[[storm]]\nhost = \"h1\"\npriority = 3\nstart = \"5us\"\nend = \"5us\"",
             "line 10: end: a storm must end after its start",

@@ -85,7 +85,10 @@ fn what_flows_cannot_be() {
         message("degree = 2", "degree = 4"),
         "line 15: an incast of 4 needs at least 4 hosts, there are 3"
     );
-    assert_eq!(message("[\"h4..h6\"]", "[\"x*\"]"), "line 15: hosts: no host has a name like x*");
+    assert_eq!(
+        message("[\"h4..h6\"]", "[\"x*\"]"),
+        "line 15: hosts: no host has a name like x*; the 8 hosts are h0, h1, h2 and so on, the last one is h7"
+    );
     assert_eq!(message("[\"h4..h6\"]", "[]"), "line 15: hosts: the list is empty");
     assert_eq!(
         message(

@@ -8,8 +8,31 @@ const MOST_NAMES: usize = 3;
 const LONGEST: usize = 64;
 
 impl Topology {
+    /// What an error says behind an unknown name: names that may have been meant, or else those that there are.
+    pub(crate) fn hint(&self, name: &str, kind: Option<NodeKind>) -> String {
+        let near = self.near_names(name, kind);
+        if !near.is_empty() {
+            return format!("; near names are {}", near.join(", "));
+        }
+        let of_kind = |node: &&Node| kind.is_none_or(|kind| node.kind == kind);
+        let names: Vec<&str> = self.nodes.iter().filter(of_kind).map(|node| node.name.as_str()).collect();
+        let what = match kind {
+            Some(NodeKind::Host) => "hosts",
+            Some(NodeKind::Switch) => "switches",
+            None => "nodes",
+        };
+        match &names[..] {
+            [] => format!("; there are no {what}"),
+            [first @ .., last] if first.len() > MOST_NAMES => {
+                let first = first[..MOST_NAMES].join(", ");
+                format!("; the {} {what} are {first} and so on, the last one is {last}", names.len())
+            }
+            all => format!("; the {what} are {}", all.join(", ")),
+        }
+    }
+
     /// Names of nodes of a kind, or of all nodes, that differ from `name` in few letters, the nearest ones first.
-    pub(crate) fn near_names(&self, name: &str, kind: Option<NodeKind>) -> Vec<&str> {
+    fn near_names(&self, name: &str, kind: Option<NodeKind>) -> Vec<&str> {
         if name.len() > LONGEST {
             return Vec::new();
         }
@@ -67,5 +90,17 @@ mod tests {
         assert_eq!(topology.near_names("h9", Some(NodeKind::Host)), ["h0", "h1", "h2"]);
         assert_eq!(topology.near_names("h9", Some(NodeKind::Switch)), [""; 0]);
         assert_eq!(topology.near_names(&"h".repeat(100), None), [""; 0]);
+        assert_eq!(topology.hint("leef1", None), "; near names are leaf1");
+        assert_eq!(topology.hint("server", Some(NodeKind::Host)), "; the hosts are h0, h1, h2, h3");
+        assert_eq!(Topology::default().hint("h0", Some(NodeKind::Host)), "; there are no hosts");
+    }
+
+    /// Regression: where no name is near, hosts `h0` to `h7` were named, which a network of rails does not have.
+    #[test]
+    fn names_of_a_hint_exist() {
+        let topology = Topology::rail_optimised(4, 2, 1, LinkSpec::DEFAULT, LinkSpec::DEFAULT).unwrap();
+        let hint = topology.hint("h0", Some(NodeKind::Host));
+        assert_eq!(hint, "; the 8 hosts are h0r0, h0r1, h1r0 and so on, the last one is h3r1");
+        assert_eq!(topology.hint("leaf", Some(NodeKind::Switch)), "; the switches are rail0, rail1, spine0");
     }
 }

@@ -124,12 +124,17 @@ pub fn on_off(
     Ok((0..count).map(|burst| FlowSpec { source, destination, bytes, start: at(burst) }).collect())
 }
 
+/// The largest load of Poisson arrivals. At ten times the rate of its link, nine of ten flows of a host still wait when the arrivals
+/// end; a larger load shows nothing else, and is more often a load in per cent.
+pub const MAX_LOAD: f64 = 10.0;
+
 /// The parameters of Poisson arrivals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Poisson {
     /// The number of hosts.
     pub hosts: u32,
-    /// The load of each host's link, 0 to 1, counting payload only.
+    /// The load of each host's link, counting payload only: above 0, and at most [`MAX_LOAD`]. Above 1, flows arrive faster than links
+    /// can carry them.
     pub load: f64,
     /// The rate of each host's link.
     pub rate_bps: u64,
@@ -143,11 +148,14 @@ pub struct Poisson {
 ///
 /// # Errors
 ///
-/// The load is outside 0 to 1, there are too few hosts, or too many flows.
+/// The load is not above 0 and at most [`MAX_LOAD`], there are too few hosts, or too many flows.
 pub fn poisson(what: &Poisson, sizes: &FlowSizes) -> Result<Vec<FlowSpec>, WorkloadError> {
     check_hosts(what.hosts, 2, "Poisson arrivals")?;
-    if !(what.load > 0.0 && what.load <= 1.0) {
-        return Err(WorkloadError(format!("a load of {} is not above 0 and at most 1", what.load)));
+    if !(what.load > 0.0 && what.load <= MAX_LOAD) {
+        return Err(WorkloadError(format!(
+            "a load of {} is not above 0 and at most {MAX_LOAD}; 0.5 is half of the rate of each link",
+            what.load
+        )));
     }
     let per_second = what.load * what.rate_bps as f64 * f64::from(what.hosts) / (8.0 * sizes.mean());
     let mut random = generator(what.seed, 0x90);
@@ -264,7 +272,15 @@ mod tests {
         let bytes: u64 = flows.iter().map(|flow| flow.bytes).sum();
         let load = bytes as f64 * 8.0 / (0.2 * 100e9 * 32.0);
         assert!((load - 0.5).abs() < 0.05, "{load}");
-        assert!(poisson(&Poisson { load: 1.5, ..what }, &sizes).is_err());
+        // Overload is an experiment like others.
+        let twice = poisson(&Poisson { load: 2.0, ..what }, &sizes).unwrap();
+        let bytes: u64 = twice.iter().map(|flow| flow.bytes).sum();
+        let load = bytes as f64 * 8.0 / (0.2 * 100e9 * 32.0);
+        assert!((load - 2.0).abs() < 0.2, "{load}");
+        for load in [0.0, -1.0, 10.1, 50.0, f64::NAN, f64::INFINITY] {
+            let error = poisson(&Poisson { load, ..what }, &sizes).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("a load of {load} is not above 0 and at most 10")), "{error}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::{FlowSpec, MAX_FLOWS, WorkloadError};
 use crate::net::time::Time;
 
-/// Finds a host by what a list calls it.
-pub type FindHost<'a> = dyn Fn(&str) -> Option<u32> + 'a;
+/// Finds a host by what a list calls it, or says why it cannot.
+pub type FindHost<'a> = dyn Fn(&str) -> Result<u32, String> + 'a;
 
 /// Reads a list of flows whose hosts are numbers: [`parse_flows_of`] with names.
 ///
@@ -12,7 +12,7 @@ pub type FindHost<'a> = dyn Fn(&str) -> Option<u32> + 'a;
 ///
 /// As [`parse_flows_of`].
 pub fn parse_flows(text: &str) -> Result<Vec<FlowSpec>, WorkloadError> {
-    parse_flows_of(text, &|word| word.parse().ok())
+    parse_flows_of(text, &|word| word.parse().map_err(|_| format!("there is no host {word}")))
 }
 
 /// Reads a list of flows, one per line, with fields that are separated by tabs, commas or blanks.
@@ -49,7 +49,7 @@ pub fn parse_flows_of(text: &str, find: &FindHost<'_>) -> Result<Vec<FlowSpec>, 
         };
         let whole =
             |word: &str| word.parse::<u64>().map_err(|_| wrong(format!("\"{word}\" is not a whole number")));
-        let host = |word: &str| host(word, find).map_err(wrong);
+        let host = |word: &str| find(word).map_err(wrong);
         let (bytes, start) = (whole(bytes)?, Time::from_ns(whole(start)?));
         flows.push(FlowSpec { source: host(source)?, destination: host(destination)?, bytes, start });
         if flows.len() > MAX_FLOWS {
@@ -84,7 +84,7 @@ fn parse_counted<'a>(
         }
         let bytes = bytes.parse().map_err(|_| wrong(format!("\"{bytes}\" is not a whole number")))?;
         let start = seconds(start).ok_or_else(|| wrong(format!("\"{start}\" is not a time in seconds")))?;
-        let host = |word: &str| host(word, find).map_err(wrong);
+        let host = |word: &str| find(word).map_err(wrong);
         flows.push(FlowSpec { source: host(source)?, destination: host(destination)?, bytes, start });
     }
     if (flows.len() as u64) < count {
@@ -98,16 +98,12 @@ fn parse_counted<'a>(
 fn is_heading(first: &[&str], find: &FindHost<'_>) -> bool {
     let [source, destination, bytes, start] = first else { return false };
     let is_word = |word: &&str| !word.contains(|letter: char| letter.is_ascii_digit());
-    [source, destination].iter().all(|word| find(word).is_none()) && [bytes, start].into_iter().all(is_word)
+    [source, destination].iter().all(|word| find(word).is_err()) && [bytes, start].into_iter().all(is_word)
 }
 
 fn fields(line: &str) -> Vec<&str> {
     let line = line.split('#').next().unwrap_or_default().trim();
     line.split([' ', '\t', ',']).filter(|word| !word.is_empty()).collect()
-}
-
-fn host(word: &str, find: &FindHost<'_>) -> Result<u32, String> {
-    find(word).ok_or_else(|| format!("there is no host {word}"))
 }
 
 /// Seconds with decimals, rounded to a nanosecond, as the clock of ns-3 has it.
@@ -134,7 +130,10 @@ mod tests {
     /// The first line was taken for a heading because it begins with a letter, and its flow was missing.
     #[test]
     fn a_first_line_with_names_is_a_flow() {
-        let find = |word: &str| ["a", "b"].iter().position(|name| *name == word).map(|at| at as u32);
+        let find = |word: &str| {
+            let place = ["a", "b"].iter().position(|name| *name == word).map(|at| at as u32);
+            place.ok_or_else(|| format!("there is no host {word}"))
+        };
         let flows = parse_flows_of("a b 100 0\nb a 5 7\n", &find).unwrap();
         assert_eq!(flows, [flow(0, 1, 100, 0), flow(1, 0, 5, 7)]);
         let error = parse_flows_of("a c 100 0", &find).unwrap_err();
