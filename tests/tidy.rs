@@ -32,8 +32,9 @@ const UNSAFE_PLACES: &[&str] = &[
     "fuzz/",
     "packet/tests/",
     "packet/benches/",
-    // An allocator that counts.
+    // Allocators that count.
     "transport/tests/allocations.rs",
+    "sim/tests/footprint.rs",
 ];
 
 /// Crates in which nothing that arrives may end the process.

@@ -4,9 +4,11 @@ mod capture;
 mod deadlocks;
 mod emit;
 mod expect;
+mod failures;
 mod groups;
 mod live;
 mod means;
+mod memory;
 mod merge;
 mod operations;
 mod overview;
@@ -21,18 +23,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
+use roce_transport::units;
 
+use self::memory::Budget;
 use self::merge::merge;
-use self::run::{Job, Progress};
-use self::sweep::{check, combinations, parse_sweep, run_sweep, sweeps};
+use self::run::{CompletedRun, Job, Progress};
+use self::sweep::{Checked, check, combinations, parse_sweep, run_sweep, sweeps};
 use super::terminal::Output;
 use super::trace::TraceFile;
 
 /// Run a scenario in the simulator: a network of switches whose hosts run the real engine
 ///
 /// SCENARIO is a TOML file or the name of a shipped scenario (`roce sim --list`). The same scenario and seed give the
-/// same trace hash on every machine. The exit status is 1 if the run of an unchanged scenario does not meet what its [[expect]]
-/// tables say. docs/simulator.md describes the file and the model.
+/// same trace hash on every machine. The exit status is 1 if flows failed, or if the run of an unchanged scenario does not meet
+/// what its [[expect]] tables say. docs/simulator.md describes the file and the model.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Scenario file, or name of a shipped scenario; without one, the shipped scenarios are listed
@@ -81,6 +85,11 @@ pub(super) struct Args {
     /// correspondingly fewer runs take place at once. Captures, --trace and --live take one thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
+
+    /// Memory that all runs together may take, such as 8GB; a run that needs more is refused. Default: the memory that the machine has
+    /// available, or the control group of the command
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    memory: Option<u64>,
 
     /// Print JSON
     #[arg(long)]
@@ -140,7 +149,7 @@ pub(super) fn run(args: &Args, trace: Option<TraceFile>, output: &mut Output) ->
     } else if let Some(system) = args.emit {
         let combinations = combinations(args, &sweeps)?;
         // Errors that would make every pod of the job fail are reported here.
-        let files = check(&source, &combinations)?;
+        let Checked { files, .. } = check(&source, &combinations)?;
         let arguments: Vec<String> = std::env::args().collect();
         let (out, count) = (args.out.as_deref().unwrap_or(Path::new("")), combinations.len());
         let job = emit::Job { out, count, arguments: &arguments, files: &files };
@@ -170,6 +179,7 @@ fn run_one(
         dir: args.out.clone(),
         trace,
         threads: args.threads,
+        budget: Budget::new(args.memory),
     };
     let completed = if args.live {
         live::run(&job, source)?
@@ -185,7 +195,7 @@ fn run_one(
     }
     if args.json {
         crate::document::print(output, "sim", &completed.summary)?;
-        return expect::ensure_met(&completed);
+        return ensure_well(&completed);
     }
     completed.summary.print(output)?;
     let speed = completed.packets_per_s();
@@ -200,5 +210,11 @@ fn run_one(
     if let Some(dir) = &args.out {
         writeln!(output, "  {:36} {}", "report", dir.join("report.html").display())?;
     }
-    expect::ensure_met(&completed)
+    ensure_well(&completed)
+}
+
+/// An error if flows failed, or if the run does not meet what its scenario expects.
+fn ensure_well(completed: &CompletedRun) -> anyhow::Result<()> {
+    failures::ensure_none(&completed.summary)?;
+    expect::ensure_met(completed)
 }

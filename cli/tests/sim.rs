@@ -384,6 +384,12 @@ fn shipped_scenarios_meet_their_expectations() {
         assert!(finished.success, "{name}: {}", finished.stderr);
         let document: Value = serde_json::from_str(&finished.stdout).expect("JSON");
         evaluated += usize::from(!document["expected"].as_array().unwrap().is_empty());
+        assert_eq!(document["failed"], 0, "{name}");
+        let is_incomplete = document["incomplete"] != 0;
+        assert_eq!(
+            document["open_ended"], is_incomplete,
+            "{name} completes its flows, or says that it does not"
+        );
     }
     assert!(evaluated >= 20, "{evaluated}");
 }

@@ -10,6 +10,7 @@ pub mod exchange;
 mod harness;
 pub mod limit;
 pub mod measure;
+pub mod memory;
 pub mod perf;
 pub mod pingpong;
 pub mod plot;

@@ -30,7 +30,7 @@ const fn metric(
 }
 
 /// The figures of `sweep.csv`, in the order of its columns.
-pub(super) const METRICS: [Metric; 22] = [
+pub(super) const METRICS: [Metric; 23] = [
     metric("completion_p50_us", "completion_p50_seconds", 1e6, |run| Some(run.completion_seconds?.p50)),
     metric("completion_p99_us", "completion_p99_seconds", 1e6, |run| Some(run.completion_seconds?.p99)),
     metric("completion_max_us", "completion_max_seconds", 1e6, |run| Some(run.completion_seconds?.max)),
@@ -53,6 +53,7 @@ pub(super) const METRICS: [Metric; 22] = [
     metric("dropped", "dropped", 1.0, |run| Some(run.dropped.values().sum::<u64>() as f64)),
     metric("retransmitted", "retransmitted", 1.0, |run| Some(run.retransmitted as f64)),
     metric("incomplete", "incomplete", 1.0, |run| Some(run.incomplete as f64)),
+    metric("failed", "failed", 1.0, |run| Some(run.unfinished.failed as f64)),
 ];
 
 /// The metric with this column.

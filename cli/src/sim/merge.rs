@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 
 use super::summary::{RunIndex, Summary, print_table};
-use super::{Args, groups, overview};
+use super::{Args, failures, groups, overview};
 use crate::terminal::Output;
 use roce_tools::text_file;
 
@@ -26,6 +26,7 @@ pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Res
         print_table(output, &runs)?;
         groups::print_seeds(output, &runs)?;
     }
+    failures::ensure_none_of(&runs)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -52,7 +52,8 @@ pub(super) fn summaries(scenario: &Scenario, results: &Results) -> Vec<Operation
     scenario.operations.iter().map(one).collect()
 }
 
-fn host_names(topology: &Topology) -> Vec<&str> {
+/// The names of hosts, by their numbers.
+pub(super) fn host_names(topology: &Topology) -> Vec<&str> {
     let hosts = topology.nodes.iter().filter(|node| node.kind == NodeKind::Host);
     hosts.map(|node| node.name.as_str()).collect()
 }

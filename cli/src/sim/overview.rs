@@ -282,7 +282,8 @@ fn columns(path: &Path, x: &str, y: &str) -> Option<Vec<(f64, f64)>> {
 }
 
 fn page(runs: &[Summary], groups: &[Group<'_>], charts: &[(String, Chart)]) -> String {
-    const SHOWN: [&str; 9] = [
+    const SHOWN: [&str; 10] = [
+        "failed",
         "completion_p50_us",
         "completion_p99_us",
         "slowdown_p50",

@@ -11,6 +11,7 @@ use roce_sim::net::{PayloadMode, Results, Simulation};
 use roce_sim::scenario::{Scenario, Whole};
 
 use super::capture::Captures;
+use super::memory::Budget;
 use super::shipped::Source;
 use super::summary::{Hashes, Summary, assignments};
 use super::sweep::Combination;
@@ -49,6 +50,8 @@ pub(super) struct Job {
     pub(super) trace: Option<TraceFile>,
     /// The largest number of threads.
     pub(super) threads: usize,
+    /// The memory that it may take.
+    pub(super) budget: Budget,
 }
 
 /// A completed run.
@@ -95,6 +98,7 @@ impl Job {
             configuration: configuration_hash(&input, &identities),
             algorithm: algorithm_hash(&identities),
         };
+        self.budget.check(&scenario.memory())?;
         let begin = Instant::now();
         scenario.settings.threads = self.threads;
         let mut simulation = scenario.simulation()?;
@@ -180,28 +184,39 @@ pub(super) struct Outcome {
     pub(super) failures: Vec<String>,
 }
 
-/// Runs every combination, on as many threads as there are cores, each with `threads` of its own. `files` are the directory below which each run has its own, and
-/// the file for the trace events of a single combination. A failed
-/// run does not affect the others.
+/// The limits of the runs of a sweep.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Threads of each run.
+    pub(super) threads: usize,
+    /// The memory of all of them together.
+    pub(super) budget: Budget,
+    /// The memory that the largest of them needs at least.
+    pub(super) largest: u64,
+}
+
+/// Runs every combination, as many at once as there are cores and memory for. `files` are the directory below which each run has its
+/// own, and the file for the trace events of a single combination. A failed run does not affect the others.
 pub(super) fn all(
     source: &Source,
     combinations: &[Combination],
     files: (Option<&Path>, Option<&TraceFile>),
-    threads: usize,
+    limits: Limits,
     progress: &Progress,
 ) -> anyhow::Result<Outcome> {
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results: Mutex<Vec<Option<anyhow::Result<Summary>>>> =
         Mutex::new(combinations.iter().map(|_| None).collect());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let at_once = (cores / threads.max(1)).clamp(1, combinations.len().max(1));
+    let at_once = (cores / limits.threads.max(1)).clamp(1, combinations.len().max(1));
+    let at_once = limits.budget.runs_at_once(limits.largest, at_once);
     std::thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
                 while let number = next.fetch_add(1, Ordering::Relaxed)
                     && let Some(combination) = combinations.get(number)
                 {
-                    let result = run_one(source, combination, files, threads);
+                    let result = run_one(source, combination, files, limits);
                     if let Ok(mut results) = results.lock()
                         && let Some(place) = results.get_mut(number)
                     {
@@ -234,10 +249,10 @@ fn run_one(
     source: &Source,
     combination: &Combination,
     (out, trace): (Option<&Path>, Option<&TraceFile>),
-    threads: usize,
+    Limits { threads, budget, .. }: Limits,
 ) -> anyhow::Result<Summary> {
-    let job =
-        Job { set: combination.set.clone(), capture: Vec::new(), dir: None, trace: trace.cloned(), threads };
+    let (set, trace) = (combination.set.clone(), trace.cloned());
+    let job = Job { set, capture: Vec::new(), dir: None, trace, threads, budget };
     let dir = out.map(|out| out.join(format!("{:05}", combination.place.index)));
     if let Some(dir) = &dir {
         report::remove_summary(dir)?;
@@ -269,35 +284,54 @@ fn fnv(hash: u64, text: &str) -> u64 {
 
 const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// A progress bar on standard error, if it is a terminal.
+/// The progress of a run on standard error: a bar on a terminal, otherwise a line from time to time.
 pub(super) struct Progress {
-    shown: bool,
+    wanted: bool,
+    is_terminal: bool,
     begin: Instant,
+    /// Lines so far.
+    lines: AtomicUsize,
 }
+
+/// Seconds between two lines about a run that takes long.
+const LINE_SECONDS: f64 = 30.0;
 
 impl Progress {
     pub(super) fn new(wanted: bool) -> Self {
-        Self { shown: wanted && std::io::stderr().is_terminal(), begin: Instant::now() }
+        let is_terminal = std::io::stderr().is_terminal();
+        Self { wanted, is_terminal, begin: Instant::now(), lines: AtomicUsize::new(0) }
+    }
+
+    /// Whether something is shown now.
+    fn is_due(&self) -> bool {
+        let lines = (self.begin.elapsed().as_secs_f64() / LINE_SECONDS) as usize;
+        self.wanted && (self.is_terminal || lines > self.lines.load(Ordering::Relaxed))
     }
 
     /// Shows how many runs of a sweep have ended.
     fn show_runs(&self, ended: usize, all: usize) {
-        self.show(ended as f64 / all.max(1) as f64, &format!("{ended} of {all}"));
+        if self.is_due() {
+            self.show(ended as f64 / all.max(1) as f64, &format!("{ended} of {all} runs"));
+        }
     }
 
     /// Draws the bar: the share of the work that is done, a text, and the time that is left.
     fn show(&self, share: f64, text: &str) {
-        if self.shown {
-            // A failed write of the progress bar is ignored.
-            let line = bar(share, text, self.begin.elapsed().as_secs_f64());
-            let _ = write!(std::io::stderr(), "\r{line:79}");
-        }
+        let seconds = self.begin.elapsed().as_secs_f64();
+        let line = bar(share, text, seconds);
+        // A failed write of the progress is ignored.
+        let _ = if self.is_terminal {
+            write!(std::io::stderr(), "\r{line:79}")
+        } else {
+            self.lines.store((seconds / LINE_SECONDS) as usize, Ordering::Relaxed);
+            writeln!(std::io::stderr(), "{line}")
+        };
     }
 
     /// The [`Watch`] function of a run with a progress bar: the share of the bytes that were sent, or of the time until the stop if
     /// that is more.
     pub(super) fn watch(&self, scenario: &Scenario, simulation: &Simulation) -> Next {
-        if self.shown {
+        if self.is_due() {
             let (sent, bytes) = simulation.sent_bytes();
             let of_time = simulation.now().as_secs_f64() / scenario.settings.stop.as_secs_f64();
             let (ended, all) = simulation.progress();
@@ -308,7 +342,7 @@ impl Progress {
     }
 
     pub(super) fn clear(&self) {
-        if self.shown {
+        if self.wanted && self.is_terminal {
             let _ = write!(std::io::stderr(), "\r{:79}\r", "");
         }
     }
@@ -343,6 +377,24 @@ mod tests {
         assert!(bar(0.0, "", 1e9).ends_with("0 %, ") && bar(2.0, "", 9.0).ends_with("100 %, "));
     }
 
+    /// Where no terminal is, a long run writes a line from time to time, and a short one nothing.
+    #[test]
+    fn a_long_run_without_a_terminal_shows_a_line_at_a_time() {
+        let now = Instant::now();
+        let since = |seconds| now.checked_sub(std::time::Duration::from_secs(seconds)).unwrap_or(now);
+        let progress = |wanted, seconds| Progress {
+            wanted,
+            is_terminal: false,
+            begin: since(seconds),
+            lines: AtomicUsize::new(0),
+        };
+        assert!(!progress(true, 5).is_due() && !progress(false, 65).is_due());
+        let long = progress(true, 65);
+        assert!(long.is_due());
+        long.show(0.5, "3 of 8 flows");
+        assert!(!long.is_due(), "the next line comes after 90 s");
+    }
+
     const TEXT: &str = r#"
         name = "capture"
         [topology]
@@ -367,6 +419,7 @@ mod tests {
             dir: Some(dir.clone()),
             trace: None,
             threads: 1,
+            budget: Budget::new(None),
         };
         let mut lengths = Vec::new();
         let mut watch = |_: &Scenario, _: &Simulation| -> anyhow::Result<Next> {

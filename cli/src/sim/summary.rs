@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::deadlocks::{self, DeadlockSummary};
 use super::expect::Expected;
+use super::failures::Unfinished;
 use super::operations::{self, OperationSummary};
 use crate::terminal::{Output, Paint};
 
@@ -100,6 +101,9 @@ pub(super) struct Summary {
     pub(super) end_seconds: f64,
     pub(super) flows: usize,
     pub(super) incomplete: usize,
+    /// What became of the incomplete flows.
+    #[serde(flatten)]
+    pub(super) unfinished: Unfinished,
     /// Completion times of the complete flows.
     pub(super) completion_seconds: Option<Distribution>,
     /// Completion times relative to those of the flows alone.
@@ -180,6 +184,7 @@ impl Summary {
             end_seconds: results.end.as_secs_f64(),
             flows: results.flows.len(),
             incomplete: results.incomplete(),
+            unfinished: Unfinished::new(scenario, results),
             completion_seconds: Percentiles::of(times).map(Distribution::from),
             slowdown: slowdowns.all.map(Distribution::from),
             slowdown_of_classes: SIZE_CLASSES
@@ -240,7 +245,7 @@ impl Summary {
         let dropped: Vec<String> =
             self.dropped.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         let mut rows = vec![
-            ("flows", format!("{} of {} complete", self.flows - self.incomplete, self.flows)),
+            ("flows", self.unfinished.text(self.flows - self.incomplete, self.flows)),
             ("completion time, min/median/p99/max", times),
             ("slowdown, median/p95/p99/p99.9", slowdown(self.slowdown)),
             ("mean goodput of complete flows", goodput),
@@ -284,6 +289,7 @@ impl Summary {
             rows.splice(place + 1..place + 1, deadlocks::rows(&self.deadlocks));
         }
         rows.splice(2..2, operations::rows(&self.collectives));
+        rows.splice(1..1, self.unfinished.rows());
         for (name, value) in self.set.iter().rev() {
             rows.insert(0, ("set", format!("{name} = {value}")));
         }
@@ -352,9 +358,10 @@ pub(super) fn assignments(set: &[(String, String)]) -> String {
 pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Result<()> {
     let width = runs.iter().map(|run| assignments(&run.set).len()).max().unwrap_or(0).max(3);
     let heading = format!(
-        "{:width$} {:>9} {:>10} {:>10} {:>8} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "{:width$} {:>9} {:>6} {:>10} {:>10} {:>8} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "set",
         "complete",
+        "failed",
         "median ms",
         "slowest ms",
         "p99 slow",
@@ -379,10 +386,11 @@ pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Res
         );
         writeln!(
             output,
-            "{:width$} {:>4}/{:<4} {:>10} {:>10} {:>8} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
+            "{:width$} {:>4}/{:<4} {:>6} {:>10} {:>10} {:>8} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
             assignments(&run.set),
             run.flows - run.incomplete,
             run.flows,
+            run.unfinished.failed,
             or(times.map(|of| ms(of.p50)), 3),
             or(times.map(|of| ms(of.max)), 3),
             or(run.slowdown.map(|of| of.p99), 2),

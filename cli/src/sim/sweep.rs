@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 
-use super::run::{self, Outcome, Progress};
+use super::memory::Budget;
+use super::run::{self, Limits, Outcome, Progress};
 use super::summary::{RunIndex, print_table};
-use super::{Args, common, groups, overview, parse_set, shipped};
+use super::{Args, common, failures, groups, overview, parse_set, shipped};
 use crate::terminal::Output;
 use crate::trace::TraceFile;
 
@@ -82,17 +83,27 @@ pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> anyhow::Result<Vec<
     Ok(all.into_iter().enumerate().map(combination).collect())
 }
 
-/// Checks all combinations before the first run. Returns the files that the runs read.
-pub(super) fn check(source: &shipped::Source, combinations: &[Combination]) -> anyhow::Result<Vec<PathBuf>> {
+/// What was found out about combinations before the first run.
+pub(super) struct Checked {
+    /// The files that the runs read.
+    pub(super) files: Vec<PathBuf>,
+    /// The memory that the largest run needs at least.
+    pub(super) largest: u64,
+}
+
+/// Checks all combinations before the first run.
+pub(super) fn check(source: &shipped::Source, combinations: &[Combination]) -> anyhow::Result<Checked> {
+    let mut largest = 0;
     let mut files: Vec<PathBuf> = source.file().map(Path::to_owned).into_iter().collect();
     for Combination { place, set } in combinations {
         let parsed = source.parse_with_files(set);
-        let (_, named) = parsed.with_context(|| format!("combination {}", place.index))?;
+        let (scenario, named) = parsed.with_context(|| format!("combination {}", place.index))?;
+        largest = largest.max(scenario.memory().least());
         files.extend(named.iter().map(|(name, _)| source.path(name)));
         files.sort();
         files.dedup();
     }
-    Ok(files)
+    Ok(Checked { files, largest })
 }
 
 /// Runs the combinations and prints the completed runs, even if others fail.
@@ -111,10 +122,11 @@ pub(super) fn run_sweep(
         );
         combinations = vec![combinations.swap_remove(index)];
     }
-    check(source, &combinations)?;
+    let Checked { largest, .. } = check(source, &combinations)?;
+    let limits = Limits { threads: args.threads, budget: Budget::new(args.memory), largest };
     let progress = Progress::new(!args.json);
     let Outcome { summaries, failures } =
-        run::all(source, &combinations, (args.out.as_deref(), trace), args.threads, &progress)?;
+        run::all(source, &combinations, (args.out.as_deref(), trace), limits, &progress)?;
     progress.clear();
     if let Some(out) = args.out.as_deref().filter(|_| args.index.is_none() && !summaries.is_empty()) {
         overview::write(out, &summaries)?;
@@ -132,7 +144,7 @@ pub(super) fn run_sweep(
         combinations.len(),
         failures.join("\n")
     );
-    Ok(())
+    failures::ensure_none_of(&summaries)
 }
 
 /// Parses a sweep. Values are separated by semicolons if there is one, otherwise by commas; the values of congestion

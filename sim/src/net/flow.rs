@@ -45,8 +45,19 @@ pub enum FlowState {
     Complete,
     /// Its queue pair failed with this status.
     Failed(WcStatus),
-    /// It could not start: no path, or no room for another queue pair.
-    Refused,
+    /// It could not start, or go on.
+    Refused(Refusal),
+}
+
+/// Why a flow could not start, or go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No path leads from its sender to its receiver.
+    NoPath,
+    /// A host has no room for another queue pair.
+    NoQueuePair,
+    /// A queue pair did not take a request.
+    NotPosted,
 }
 
 impl FlowState {
@@ -58,7 +69,19 @@ impl FlowState {
             Self::Running => "running",
             Self::Complete => "complete",
             Self::Failed(status) => status.name(),
-            Self::Refused => "refused",
+            Self::Refused(_) => "refused",
+        }
+    }
+
+    /// Why the flow failed: the status of its queue pair, or why it was refused. `None` if it did not fail.
+    #[must_use]
+    pub const fn failure(self) -> Option<&'static str> {
+        match self {
+            Self::Waiting | Self::Running | Self::Complete => None,
+            Self::Failed(status) => Some(status.name()),
+            Self::Refused(Refusal::NoPath) => Some("no path"),
+            Self::Refused(Refusal::NoQueuePair) => Some("no room for a queue pair"),
+            Self::Refused(Refusal::NotPosted) => Some("its request was refused"),
         }
     }
 }

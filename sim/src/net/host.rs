@@ -29,6 +29,8 @@ use super::world::World;
 
 /// The largest number of packets of a paused priority in the port.
 const MOST_HELD: usize = 8;
+/// The largest number of queue pairs of a host. Those of receivers are kept until there are so many.
+pub(super) const MOST_QUEUE_PAIRS: usize = 65_000;
 /// The initial capacity of the completion queue.
 const COMPLETION_QUEUE: usize = 1 << 4;
 /// The number of completions polled at once.
@@ -538,7 +540,7 @@ fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> Engine
     let mut config = EngineConfig::from_number(seed);
     config.max_outstanding_packets = settings.host.window_packets;
     config.quantum = 1;
-    config.max_qp = 65_000;
+    config.max_qp = MOST_QUEUE_PAIRS;
     // An RNIC asks for a READ as a whole.
     config.max_read_packets = 0;
     config.congestion = settings.host.congestion.clone();

@@ -33,6 +33,7 @@ mod host;
 mod ideal;
 mod journal;
 mod marking;
+mod memory;
 mod payload;
 mod port;
 mod port_rules;
@@ -53,11 +54,12 @@ mod world;
 pub use egress::{CONTROL, Egress};
 pub(crate) use failure::check_failures;
 pub use failure::{Failed, Failure, MAX_FAILURES};
-pub use flow::{FlowCounts, FlowResult, FlowState};
+pub use flow::{FlowCounts, FlowResult, FlowState, Refusal};
 pub use frame::{MAX_HOSTS, host_address, wire_len};
 pub use histogram::Histogram;
 pub use journal::{TraceEvent, TraceValue, fields_of, record_event};
 pub use marking::Marking;
+pub use memory::{MemoryEstimate, MemoryPart};
 pub use payload::MAX_FLOW;
 pub use port::{DropReason, PauseStep, PortStats};
 pub use port_rules::{PortChanges, PortRule};
@@ -81,8 +83,8 @@ pub use waits::{Deadlock, WaitEnd};
 pub(crate) use workload::shuffle;
 pub use workload::{
     After, CdfError, Collective, DataParallel, FindHost, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, MAX_LOAD,
-    MAX_TASKS, Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan, Poisson, Schedule, Task,
-    TaskId, Transfer, WorkloadError, all_to_all, check as check_flows, delay_starts, incast, incasts, on_off,
-    parse_flows, parse_flows_of, permutation, poisson, uneven_shares,
+    MAX_TASKS, Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan, Poisson,
+    Schedule, Task, TaskId, Transfer, WorkloadError, all_to_all, check as check_flows, delay_starts, incast,
+    incasts, on_off, parse_flows, parse_flows_of, permutation, poisson, uneven_shares,
 };
 pub use world::{Captured, CapturedContent};

@@ -170,6 +170,17 @@ impl Results {
         self.flows.iter().filter(|flow| flow.state != FlowState::Complete).count()
     }
 
+    /// The flows that failed or were refused, with their numbers.
+    pub fn failures(&self) -> impl Iterator<Item = (usize, &FlowResult)> {
+        self.flows.iter().enumerate().filter(|(_, flow)| flow.state.failure().is_some())
+    }
+
+    /// The number of flows in this state.
+    #[must_use]
+    pub fn in_state(&self, state: FlowState) -> usize {
+        self.flows.iter().filter(|flow| flow.state == state).count()
+    }
+
     /// Frames dropped for this reason, all ports together.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {

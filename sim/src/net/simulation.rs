@@ -23,7 +23,7 @@ use self::partition::lookahead;
 use self::samples::Samples;
 use super::dependencies::Agenda;
 use super::failure::{Change, Changes, check_failures};
-use super::flow::{Flow, FlowCounts, FlowState};
+use super::flow::{Flow, FlowCounts, FlowState, Refusal};
 use super::host::{FlowEnd, Host};
 use super::port::{Place, Port};
 use super::results::{PortResult, QueuePoint, RatePoint, Results};
@@ -381,10 +381,15 @@ impl Simulation {
         let spec = part.flows[place.index as usize].spec;
         let requester = part.flows[place.index as usize].requester;
         part.world.trace(part.hosts[requester as usize].port, 4 << 56 | u64::from(number));
-        if !part.world.changes.routes_of_all().joins(spec.source, spec.destination)
-            || self.connect(number, &spec, &settings).is_none()
-        {
-            return self.parts[place.part as usize].finish(number, FlowState::Refused);
+        let refusal = if !part.world.changes.routes_of_all().joins(spec.source, spec.destination) {
+            Some(Refusal::NoPath)
+        } else if self.connect(number, &spec, &settings).is_none() {
+            Some(Refusal::NoQueuePair)
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            return self.parts[place.part as usize].finish(number, FlowState::Refused(refusal));
         }
         let part = &mut self.parts[place.part as usize];
         part.flows[place.index as usize].connected = true;

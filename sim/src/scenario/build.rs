@@ -83,6 +83,7 @@ pub(super) fn build(
         name,
         description,
         expectation,
+        open_ended: file.open_ended,
         topology,
         settings,
         flows,

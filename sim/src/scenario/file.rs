@@ -25,6 +25,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) payload: Payload,
     pub(super) stop: Option<Span>,
+    #[serde(default)]
+    pub(super) open_ended: bool,
     pub(super) topology: Spanned<Topology>,
     #[serde(default)]
     pub(super) switch: Switch,

@@ -44,7 +44,7 @@ use roce_transport::congestion::Algorithm;
 
 pub use self::expect::{Expect, ExpectedValue, Relation};
 pub use self::reading::read_toml;
-use crate::net::{BuildError, FlowSpec, Operation, Schedule, Settings, Simulation, Topology};
+use crate::net::{BuildError, FlowSpec, MemoryEstimate, Operation, Schedule, Settings, Simulation, Topology};
 
 /// A network, its settings and its flows.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +55,8 @@ pub struct Scenario {
     pub description: String,
     /// The expected result.
     pub expectation: String,
+    /// Whether flows are meant to outlast [`Settings::stop`].
+    pub open_ended: bool,
     /// Nodes and links.
     pub topology: Topology,
     /// The settings of the network.
@@ -79,7 +81,7 @@ pub struct Whole {
     /// One text that describes the same run: the values are replaced, and `[files]` has the files that other tables name. What is
     /// expected of a run belongs to the values of the scenario, so it is left out if another one replaces one of them.
     pub text: String,
-    /// The text without what changes nothing in a run: description, expectations and sweeps. Texts that describe the same values
+    /// The text without what changes nothing in a run: description, expectations, `open_ended` and sweeps. Texts that describe the same values
     /// in another form or order have the same.
     pub input: String,
     /// Whether no value was replaced by another one.
@@ -118,6 +120,12 @@ impl Scenario {
     /// As [`Simulation::with_schedule`].
     pub fn simulation(&self) -> Result<Simulation, BuildError> {
         Simulation::with_schedule(&self.topology, &self.flows, &self.schedule, self.settings.clone())
+    }
+
+    /// Estimates the memory that its simulation needs.
+    #[must_use]
+    pub fn memory(&self) -> MemoryEstimate {
+        MemoryEstimate::new(&self.topology, &self.flows, &self.schedule, &self.settings)
     }
 
     /// Reads a scenario. Files that it names come from `load`.
@@ -168,7 +176,7 @@ impl Scenario {
             }
         }
         let text = text_of(&table)?;
-        for key in ["description", "expectation", "expect", "sweep"] {
+        for key in ["description", "expectation", "open_ended", "expect", "sweep"] {
             table.remove(key);
         }
         Ok(Whole { scenario, text, input: text_of(&table)?, is_unchanged })

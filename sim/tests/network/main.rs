@@ -14,7 +14,7 @@ mod trimming;
 
 use roce_sim::net::{
     Balance, CapturedContent, Class, Clos, DropReason, FlowSpec, FlowState, Headroom, LinkSpec, Marking,
-    PauseMode, PauseStorm, PayloadMode, ReceiveLimit, Results, RouteOverride, Settings, Simulation,
+    PauseMode, PauseStorm, PayloadMode, ReceiveLimit, Refusal, Results, RouteOverride, Settings, Simulation,
     Threshold, Time, Topology, Watchdog, all_to_all, incast, permutation,
 };
 
@@ -310,5 +310,5 @@ fn what_cannot_be_is_refused_with_a_reason() {
     assert!(message(&star, &[], small).starts_with("switch s0: a buffer of 1000 bytes is too small"));
     let apart = Topology::parse("host a b\nswitch s t\nlink a s\nlink b t", LINK).unwrap();
     let results = run(&apart, &[flow(0, 1, 1)], Settings::default());
-    assert_eq!(results.flows[0].state, FlowState::Refused);
+    assert_eq!(results.flows[0].state, FlowState::Refused(Refusal::NoPath));
 }

@@ -130,8 +130,8 @@ impl Study<'_> {
 
     /// Measures a cell; `None` if the user stopped it.
     fn measure(&self, cell: &Cell, wish: &dyn Fn() -> Wish) -> Option<Outcome> {
-        if let Some(available) = available_memory()
-            && cell.memory() > available / 2
+        if let Some(available) = crate::memory::available()
+            && cell.memory() as u64 > available / 2
         {
             return Some(Err(format!(
                 "left out: takes {} MiB of memory, more than half of the {} MiB that are free",
@@ -296,13 +296,6 @@ impl Load {
         let wall = self.at.duration_since(before.at).as_secs_f64();
         (others / wall.max(1e-9) * 100.0).max(0.0)
     }
-}
-
-/// Free memory in bytes, as the kernel estimates it.
-fn available_memory() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.split_whitespace().next()?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
 /// Estimates how long the cells take that are left: by what those before took.

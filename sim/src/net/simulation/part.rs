@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::net::dependencies::Open;
 use crate::net::event::Event;
-use crate::net::flow::{Flow, FlowState};
+use crate::net::flow::{Flow, FlowState, Refusal};
 use crate::net::host::Host;
 use crate::net::journal::{self, Journal};
 use crate::net::port::{Owner, Place};
@@ -278,7 +278,7 @@ impl Part {
             let [(_, own), _] = flow.ends(settings.operation);
             let range = (flow.posted, len as u32);
             if !host.post(&self.world, (own, number), settings.operation, flow.rkey, range, signal) {
-                return self.finish(number, FlowState::Refused);
+                return self.finish(number, FlowState::Refused(Refusal::NotPosted));
             }
             flow.posted += len;
             flow.outstanding += 1;
