@@ -226,3 +226,29 @@ fn flows_converge_where_the_timer_leads() {
     let (timer, counter) = (apart(timer), apart(counter));
     assert!(counter > 3.0 * timer, "{counter} {timer}");
 }
+
+/// The table of `docs/from-ns3.md`.
+#[test]
+fn the_example_of_hpcc_ends_and_queues_as_published() {
+    for (control, [first, last], [p50, p90, most]) in published_examples() {
+        let results = run_with("hpcc-example", &[("host.congestion", &control)]);
+        assert_lossless(&results);
+        let port = results.port("s0", "h0").unwrap();
+        let ends = results.completion_times();
+        let found = [ms(Some(ends[0])), ms(Some(ends[1]))];
+        let queue = [port.queue.quantile(0.5), port.queue.quantile(0.9), port.stats.queue_most];
+        let queue = queue.map(|bytes| bytes as f64 / 1e3);
+        println!("{control}: flows end after {found:.2?} ms, queue {queue:.1?} KB");
+        for (found, published) in found.into_iter().chain(queue).zip([first, last, p50, p90, most]) {
+            assert!((found / published - 1.0).abs() < 0.05, "{control}: {found}, published {published}");
+        }
+    }
+}
+
+/// The proposed algorithms of that example with the published times in ms and queues in KB.
+fn published_examples() -> impl Iterator<Item = (String, [f64; 2], [f64; 3])> {
+    let published = [([36.84, 38.06], [1.1, 1.1, 59.2]), ([34.57, 34.57], [47.6, 47.6, 56.5])];
+    let controls = proposed("hpcc-example", "host.congestion");
+    assert_eq!(controls.len(), published.len());
+    controls.into_iter().zip(published).map(|(control, (ends, queue))| (control, ends, queue))
+}
